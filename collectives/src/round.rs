@@ -404,6 +404,12 @@ impl Round {
         }
     }
 
+    /// Whether a finished sum is here: every member had to contribute to it, so every member has the result of the round before.
+    #[must_use]
+    pub fn first_sum_seen(&self) -> bool {
+        !matches!(self.result, ResultVector::Unseen)
+    }
+
     /// Hands out the finished vector and frees the contribution. `room` is called only for a vector without elements.
     ///
     /// # Panics

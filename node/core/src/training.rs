@@ -1,201 +1,57 @@
-//! The session: a member's part in training. Batches, rounds, parameters, commits, from view to view.
+//! Training: a member's part in it, from view to view, by one of two engines.
 //!
-//! # How it works
 //! ```text
-//! step t      begin --- gradient --- reduce-scatter --- update --- all-gather --- complete
-//! step t + 1                                                          begin --- gradient --- first finished sum
-//!                                                                                            = step t is committed
+//!                 Training
+//!                /        \
+//!        StepEngine      TableEngine      one of them, as the program asks for
+//!                \        /
+//!                EngineBase               rank, view, links, run, closing barrier
 //! ```
-//! A finished sum of step t + 1 holds a contribution of every member, and a member contributes only after it completed
-//! step t. So the first one that shows up here commits step t, without a message of its own; the last step is committed
-//! by a closing barrier. (Where steps do not wait for all, see [`backup_workers`], none begins before all have completed the last.) What a new view does to all this is in [`view_change`].
+//! - The [step engine](steps) trains all members in lockstep: batches, rounds, commits.
+//! - The [table engine](tables) lets each worker go at its own pace, on rows of parameters that members keep for each other.
 //!
-//! # Memory
-//! Three vectors: the complete parameters, the ones before (kept until the commit, then their buffer takes the next
-//! result), and the gradient; up to three more where gradients travel by a lossy codec, for what it leaves out. Nothing
-//! vector-sized is allocated after the first steps.
-//!
-//! # Invariants
-//! - At most two rounds are alive: the one in progress, and the one before while others still wait for its segments.
-//! - Segments of the next step, from members that are ahead, are held within their link's window.
-//! - Old and new (parameters, state, bookmark, batch) are both kept until the commit: a step can be undone.
+//! Node and membership see this type only. What one of the engines does not know of, it has none of: a run with tables has no
+//! checkpoint and no merge snapshot, and a run with steps has no clock.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use peergrad_collectives::groups::Groups;
-use peergrad_collectives::mirror::Mirror;
-use peergrad_collectives::plan::Plan;
-use peergrad_collectives::residual::Residual;
-use peergrad_collectives::round::{Action, Round};
-use peergrad_protocol::cursor::Span;
-use peergrad_protocol::id::ContentDigest;
-use peergrad_protocol::message::{Message, SampleStats, Segment};
+use peergrad_protocol::message::{Closed, Complete, Contact, MemberReport, Message};
 use peergrad_protocol::view::{Member, View};
-use peergrad_protocol::{Buffer, Frame, PeerId, Pool, Rank, StepNumber, ViewDigest};
+use peergrad_protocol::{PeerId, Pool, Rank, StepNumber, ViewDigest};
 
-use crate::io::{Committed, Event, Output, Reject};
-use crate::program::context::{Contribution, OwnerRule, Reply, StepStart};
+use crate::io::{Output, Reject};
+use crate::program::context::Reply;
 use crate::program::loader::Loaded;
-use crate::state::assignment::BatchAssignment;
 use crate::state::checkpoint::Checkpoint;
-use crate::state::optimizer_shard::OptimizerShard;
-use crate::state::shard_map::{ShardMap, ShardingConfig, StepShards};
 use crate::state::shared_cache::SharedCache;
-use backup_workers::BackupWorkers;
-use flow_control::FlowControl;
-use group_averaging::GroupAveraging;
-use merge_snapshot::MergeSnapshots;
-pub(crate) use merge_snapshot::SnapshotId;
-use omissions::Omissions;
+use base::EngineBase;
+use steps::StepEngine;
+pub(crate) use steps::merge_snapshot::SnapshotId;
 use tables::TableEngine;
-use transfer::Transfer;
 
 mod account;
-mod arrivals;
-mod backup_workers;
-mod chunk_batch;
+mod base;
 mod closing;
 mod flow_control;
-mod group_averaging;
-mod merge_snapshot;
+mod inputs;
+mod merging;
 mod omissions;
-mod progress;
+mod steps;
 mod tables;
-mod transfer;
-mod view_change;
 
-/// Training, as one member sees it.
-pub(crate) struct Training {
-    me: Member,
-    shard_map: Arc<ShardMap>,
-    rank: Rank,
-    specification: Arc<[u8]>,
-    loaded: Loaded,
-    cache: SharedCache,
-    vectors: Pool,
-    segments: Pool,
-    flow_control: FlowControl,
-    /// Parameters before the newest complete step, until that step is committed.
-    previous: Option<Arc<Buffer>>,
-    /// Parameters after the newest complete step; `None`: this member is new and has none yet.
-    complete: Option<Arc<Buffer>>,
-    optimizer: OptimizerShard,
-    /// What was left out of this member's contributions, where they travel by a lossy codec.
-    residual: Option<Residual>,
-    /// The step in progress: as many are complete.
-    step: StepNumber,
-    /// Whether the step may be taken: what must be done between two steps is done.
-    is_open: bool,
-    /// How the batch of the step in progress is dealt.
-    assignment: Arc<BatchAssignment>,
-    /// The same of the step after, while this view has not begun: some have been dealt it in a view before.
-    next_assignment: Option<Arc<BatchAssignment>>,
-    /// The newest complete step, while it is not known to be committed.
-    uncommitted: Option<CompletedStep>,
-    /// The program's part in the step in progress, once it has begun it.
-    current: Option<CurrentStep>,
-    rounds: VecDeque<ActiveRound>,
-    early: VecDeque<(Rank, Segment, Buffer)>,
-    backup_workers: BackupWorkers,
-    transfer: Transfer,
-    /// Counts what was handed out to the program: an answer to an older one is void.
-    turn: u64,
-    /// The turn of a step that was finished before its program was through with it.
-    finished_turn: Option<u64>,
-    replies: PendingReplies,
-    /// Nothing is taken in or sent: the next view is being agreed on.
-    is_frozen: bool,
-    /// This view is to begin at a step that the one before did not reach: there must be another view.
-    is_behind_view: bool,
-    /// The step in which this member was a newcomer: it has nothing to go back to before that.
-    entered_before: Option<StepNumber>,
-    /// The first step that is not to be taken in this view.
-    stop_before: Option<StepNumber>,
-    /// Views that were left, the newest last: their frames are dropped.
-    past: VecDeque<ViewDigest>,
-    /// Chunks that others took over when this member went.
-    handed_over: usize,
-    closed: BTreeSet<PeerId>,
-    is_closed_by_message: bool,
-    omissions: Omissions,
-    /// Where members drift: what the last step was worth, if it was a round of all.
-    consolidated: Option<SampleStats>,
-    own_trained: u64,
-    /// Where a round's actions come together until they are carried out; empty in between.
-    actions: Vec<Action>,
-    /// Room for the sums of a mirror, used again.
-    mirror_room: Vec<f32>,
-    /// How the batch of the newest committed step was dealt.
-    committed: Option<Arc<BatchAssignment>>,
-    /// As soon as so many steps are committed, a checkpoint is written.
-    save_after: Option<StepNumber>,
-    merge_snapshots: MergeSnapshots,
-    /// Where the program keeps its state in them.
-    tables: Option<TableEngine>,
+/// Training, as one member sees it. It has a method for each thing that the node asks of training, hence many.
+pub(crate) enum Training {
+    /// All members take the same steps.
+    Steps(Box<StepEngine>),
+    /// Each worker has a clock of its own.
+    Tables(Box<TableEngine>),
 }
 
-/// What the program waits for.
-#[derive(Default)]
-struct PendingReplies {
-    begin: Option<Reply<StepStart>>,
-    ready: Option<Reply<()>>,
-    reduced: Option<Reply<()>>,
-    updated: Option<Reply<()>>,
-    gathered: Option<Reply<()>>,
-    closed: Option<Reply<()>>,
-}
-
-/// The program's part in the step in progress.
-struct CurrentStep {
-    turn: u64,
-    /// Whether the member goes through the step without its program: that of a newcomer has no parameters to begin with, and
-    /// one that is late has missed the step.
-    is_silent: bool,
-    has_contributed: bool,
-    /// Who takes part in the step's round, if not everybody.
-    among: Option<Groups>,
-    rule: Option<OwnerRule>,
-    updated: UpdatedPrefix,
-    wants_gather: bool,
-}
-
-/// How much of the own shard has its final values: its beginning.
-#[derive(Clone, Copy, Default)]
-struct UpdatedPrefix {
-    chunks: usize,
-    elements: usize,
-}
-
-/// A round on its way.
-struct ActiveRound {
-    step: StepNumber,
-    shards: Arc<StepShards>,
-    plan: Arc<Plan>,
-    round: Round,
-    mirror: Mirror,
-    /// Whether owners tell their sums to those who keep replicas.
-    is_mirrored: bool,
-    /// Where the program drifts.
-    group_averaging: Option<GroupAveraging>,
-}
-
-/// A complete step that is not yet committed, and what was before it.
-struct CompletedStep {
-    assignment: Arc<BatchAssignment>,
-    stats: SampleStats,
-    /// Samples of the batch that were trained, and those that were not; where members drift, as far as this one knows.
-    samples: u64,
-    left_out: u64,
-    /// What this member was dealt, if the step is made of it.
-    own_samples: u64,
-    /// Whether all members were in the round.
-    is_of_all: bool,
-}
-
-/// What a session is made of.
+/// What training is made of.
 pub(crate) struct TrainingInputs {
     pub(crate) me: Member,
+    /// The run's specification, in the bytes that are kept in checkpoints.
     pub(crate) specification: Arc<[u8]>,
     pub(crate) loaded: Loaded,
     pub(crate) segments: Pool,
@@ -205,7 +61,7 @@ pub(crate) struct TrainingInputs {
 }
 
 impl Training {
-    /// Begins training in `view`: the first one of a run, where everyone draws the same initial parameters, or one in
+    /// Begins training in `view`: the first one of a run, where all members draw the same initial parameters, or one in
     /// which this member is a newcomer. `credits` as for [`Training::enter`].
     pub(crate) fn begin_in(
         view: &Arc<View>,
@@ -214,323 +70,265 @@ impl Training {
         credits: &mut BTreeMap<PeerId, u32>,
         out: &mut Vec<Output>,
     ) -> Self {
-        let TrainingInputs { me, specification, loaded, segments, cache, checkpoint } = inputs;
-        let config = &loaded.config;
-        let sharding = ShardingConfig::of(&loaded);
-        let shard_map = cache.shard_map(view, digest, sharding);
-        let rank = view.rank(&me.peer).expect("a view is installed at its members");
-        let vectors = Pool::new(VECTORS_KEPT_MAX);
-        let initial = || {
-            let mut initial = vectors.take_zeroed(loaded.manifest.parameter_count());
-            loaded.task.initial(config.seed, &mut initial);
-            Arc::new(initial)
+        let checkpoint = inputs.checkpoint.clone();
+        let base = EngineBase::new(view, digest, inputs, credits);
+        let parameters = || match &checkpoint {
+            Some(checkpoint) => Arc::clone(&checkpoint.parameters),
+            None => base.initial_parameters(),
         };
-        let begin = || checkpoint.as_ref().map_or_else(initial, |it| Arc::clone(&it.parameters));
-        let shared = loaded.program.table_spec(&loaded);
-        let is_new = view.newcomers().contains(&rank);
-        let complete = (!is_new || shared.is_some()).then(begin);
-        let mut owned = OptimizerShard::new(sharding.chunks, loaded.owner_moments(), loaded.keeps_master());
-        let is_lossy = !config.gradients.is_exact() && !loaded.program.has_local_parameters();
-        let residual = is_lossy.then(|| Residual::new(sharding.chunks.parameter_count(), vectors.clone()));
-        let shards = cache.shards(&shard_map, 0);
-        let is_kept = |&chunk: &usize| shared.is_none() && shards.has_replica(chunk, rank);
-        let kept = (0..sharding.chunks.count()).filter(is_kept);
-        // A newcomer keeps nothing yet: what it is to keep comes to it.
-        let state = |chunk| checkpoint.as_ref()?.state(chunk).cloned();
-        kept.filter(|_| complete.is_some()).for_each(|chunk| owned.insert(chunk, state(chunk), false));
-        let mut training = Self {
-            flow_control: FlowControl::new(view, rank, credits),
-            rank,
-            specification,
-            cache,
-            vectors,
-            segments,
-            previous: None,
-            complete,
-            optimizer: owned,
-            residual,
-            step: view.first_step(),
-            is_open: false,
-            assignment: Arc::default(),
-            next_assignment: None,
-            entered_before: view.newcomers().contains(&rank).then(|| view.first_step()),
-            uncommitted: None,
-            current: None,
-            rounds: VecDeque::new(),
-            early: VecDeque::new(),
-            backup_workers: BackupWorkers::default(),
-            transfer: Transfer::default(),
-            turn: 0,
-            finished_turn: None,
-            replies: PendingReplies::default(),
-            is_frozen: false,
-            is_behind_view: false,
-            stop_before: None,
-            past: VecDeque::new(),
-            handed_over: 0,
-            closed: BTreeSet::new(),
-            is_closed_by_message: false,
-            omissions: Omissions::default(),
-            consolidated: None,
-            own_trained: 0,
-            actions: Vec::new(),
-            mirror_room: Vec::new(),
-            committed: None,
-            save_after: None,
-            merge_snapshots: MergeSnapshots::default(),
-            tables: shared.map(|shared| TableEngine::new(&loaded, shared, rank, is_new)),
-            me,
-            shard_map,
-            loaded,
-        };
-        if let Some(checkpoint) = checkpoint {
-            training.omissions.add(checkpoint.left_out);
-            training.own_trained = checkpoint.own_samples;
+        if let Some(table_spec) = base.loaded.program.table_spec(&base.loaded) {
+            let parameters = parameters();
+            return Self::Tables(Box::new(TableEngine::new(base, table_spec, parameters, out)));
         }
-        training.assign_batch();
-        training.begin_tables();
-        training.make_progress(out);
-        training
+        // A newcomer gets its parameters from the other members.
+        let complete = (!base.is_newcomer()).then(parameters);
+        Self::Steps(Box::new(StepEngine::new(base, complete, checkpoint.as_deref(), out)))
     }
+
+    fn base(&self) -> &EngineBase {
+        match self {
+            Self::Steps(steps) => &steps.base,
+            Self::Tables(tables) => &tables.base,
+        }
+    }
+
+    fn base_mut(&mut self) -> &mut EngineBase {
+        match self {
+            Self::Steps(steps) => &mut steps.base,
+            Self::Tables(tables) => &mut tables.base,
+        }
+    }
+
+    fn steps(&self) -> Option<&StepEngine> {
+        if let Self::Steps(steps) = self { Some(steps) } else { None }
+    }
+
+    fn steps_mut(&mut self) -> Option<&mut StepEngine> {
+        if let Self::Steps(steps) = self { Some(steps) } else { None }
+    }
+
+    fn tables_mut(&mut self) -> Option<&mut TableEngine> {
+        if let Self::Tables(tables) = self { Some(tables) } else { None }
+    }
+
+    /// Does all that can be done now.
+    fn make_progress(&mut self, out: &mut Vec<Output>) {
+        match self {
+            Self::Steps(steps) => steps.make_progress(out),
+            Self::Tables(tables) => tables.make_progress(out),
+        }
+    }
+
+    // Where this member is.
 
     /// The view that this member is in.
     pub(crate) fn view(&self) -> &Arc<View> {
-        &self.shard_map.view
+        self.base().view()
     }
 
-    /// Its digest.
+    /// The digest of that view.
     pub(crate) fn digest(&self) -> ViewDigest {
-        self.shard_map.digest
+        self.base().digest()
+    }
+
+    /// This member's rank in its view.
+    pub(crate) fn rank(&self) -> Rank {
+        self.base().rank
     }
 
     /// How to train, and on what.
     pub(crate) fn loaded(&self) -> &Loaded {
-        &self.loaded
+        &self.base().loaded
     }
 
-    /// Whether the program can be started: there are parameters to begin with.
-    pub(crate) fn has_parameters(&self) -> bool {
-        self.complete.is_some()
+    /// The step in progress; with tables, the one that views begin at.
+    pub(crate) fn step(&self) -> StepNumber {
+        match self {
+            Self::Steps(steps) => steps.step(),
+            Self::Tables(tables) => tables.step(),
+        }
     }
 
-    /// Whether every epoch is over, as soon as the steps so far are.
-    pub(crate) fn is_over(&self) -> bool {
-        self.complete.is_some() && self.assignment.epoch >= self.loaded.config.epochs
+    /// How far this member is: its step, or its worker's clock.
+    pub(crate) fn at(&self) -> StepNumber {
+        match self {
+            Self::Steps(steps) => steps.step(),
+            Self::Tables(tables) => tables.clock(),
+        }
     }
 
-    // What the program asks.
-
-    /// Answers when there is a view to train in.
-    pub(crate) fn ready(&mut self, reply: Reply<()>, out: &mut Vec<Output>) {
-        self.replies.ready = Some(reply);
-        self.make_progress(out);
+    /// Whether the program keeps its state in tables.
+    pub(crate) fn has_tables(&self) -> bool {
+        matches!(self, Self::Tables(_))
     }
 
-    /// Hands out the next step, once it is open.
-    pub(crate) fn begin(&mut self, reply: Reply<StepStart>, out: &mut Vec<Output>) {
-        self.replies.begin = Some(reply);
-        self.make_progress(out);
+    /// Whether a view is one that this member has left.
+    pub(crate) fn is_past(&self, view: &ViewDigest) -> bool {
+        self.base().is_past(view)
     }
 
-    fn start_step(&mut self, reply: Reply<StepStart>) {
-        let config = &self.loaded.config;
-        let is_over = self.is_over();
-        let samples: Arc<[u32]> = if is_over {
-            Arc::new([])
-        } else {
-            let sample_count = self.loaded.task.sample_count();
-            let order = self.cache.order(config, self.assignment.epoch, sample_count);
-            let of = |span: &Span| order[span.start as usize..span.end as usize].iter().copied();
-            self.part().iter().flat_map(of).collect()
-        };
-        self.turn += 1;
-        self.current = Some(CurrentStep::new(self.turn, false));
-        let begun = StepStart {
-            turn: self.turn,
-            number: self.step,
-            is_over,
-            epoch: self.assignment.epoch,
-            rate: config.rate(self.step.0),
-            samples,
-            rank: self.rank,
-            member_count: self.view().members.len(),
-            parameters: Arc::clone(self.complete.as_ref().expect("a step is opened with parameters")),
-            room: self.vectors.take(self.shard_map.sharding.chunks.parameter_count()),
-        };
-        // A program that no longer waits has ended; the room goes home by itself.
-        let _ = reply.send(begun);
+    /// The address of a member; `None` of a peer that is no member.
+    pub(crate) fn contact_of(&self, peer: &PeerId) -> Option<Contact> {
+        self.base().contact_of(peer)
     }
 
-    /// Whether a command belongs to the step that the program was handed out last, and was not interrupted since.
-    pub(crate) fn is_current(&self, turn: u64) -> bool {
-        self.current.as_ref().is_some_and(|current| current.turn == turn && !current.is_silent)
+    /// Sends a message to every other member.
+    pub(crate) fn broadcast(&self, message: &Message, out: &mut Vec<Output>) {
+        self.base().broadcast(message, out);
     }
 
-    /// Starts the round of the current step.
+    // The change of the view.
+
+    /// From now on nothing is taken in, sent or completed.
+    pub(crate) fn freeze(&mut self) {
+        self.base_mut().is_frozen = true;
+    }
+
+    /// Whether it is frozen, or cannot begin.
+    pub(crate) fn is_suspended(&self) -> bool {
+        self.base().is_frozen || self.is_behind_view()
+    }
+
+    /// Whether the view is to begin at a step that was not reached here.
+    pub(crate) fn is_behind_view(&self) -> bool {
+        self.steps().is_some_and(StepEngine::is_behind_view)
+    }
+
+    /// Goes on in the same view as if nothing had been.
+    pub(crate) fn thaw(&mut self, out: &mut Vec<Output>) {
+        match self {
+            Self::Steps(steps) => steps.thaw(out),
+            Self::Tables(tables) => tables.thaw(out),
+        }
+    }
+
+    /// Does not take `step` in this view; an earlier one that it has stopped before may be taken now.
+    pub(crate) fn stop_before(&mut self, step: StepNumber, out: &mut Vec<Output>) {
+        match self {
+            Self::Steps(steps) => steps.stop_before(step, out),
+            Self::Tables(tables) => tables.make_progress(out),
+        }
+    }
+
+    /// Whether it has stopped before `step`, and no member needs anything of it in this view any more.
+    pub(crate) fn has_stopped_before(&self, step: StepNumber) -> bool {
+        self.steps().is_some_and(|steps| steps.has_stopped_before(step))
+    }
+
+    /// Where this member is, and what it holds.
+    pub(crate) fn report(&self) -> MemberReport {
+        match self {
+            Self::Steps(steps) => steps.report(),
+            Self::Tables(tables) => tables.report(),
+        }
+    }
+
+    /// The member is in `view` from now on. `credits` are those of all links; what is left of them for the members is
+    /// taken from there, and put back when the view is left.
+    pub(crate) fn enter(
+        &mut self,
+        view: &Arc<View>,
+        digest: ViewDigest,
+        credits: &mut BTreeMap<PeerId, u32>,
+        out: &mut Vec<Output>,
+    ) {
+        match self {
+            Self::Steps(steps) => steps.enter(view, digest, credits, out),
+            Self::Tables(tables) => tables.enter(view, digest, credits, out),
+        }
+    }
+
+    /// Gives back the credit of what is held: training is over here. Returns a program that waits for a view.
+    pub(crate) fn leave(
+        self,
+        credits: &mut BTreeMap<PeerId, u32>,
+        out: &mut Vec<Output>,
+    ) -> Option<Reply<()>> {
+        match self {
+            Self::Steps(steps) => steps.leave(credits, out),
+            Self::Tables(tables) => tables.leave(credits, out),
+        }
+    }
+
+    // The end.
+
+    /// This member wants to leave: a worker of tables begins no clock any more.
+    pub(crate) fn wind_down(&mut self, out: &mut Vec<Output>) {
+        if let Some(tables) = self.tables_mut() {
+            tables.wind_down(out);
+        }
+    }
+
+    /// Whether nothing that this member's worker has computed would be lost if it left.
+    pub(crate) fn has_wound_down(&self) -> bool {
+        match self {
+            Self::Steps(_) => true,
+            Self::Tables(tables) => tables.has_wound_down(),
+        }
+    }
+
+    /// The program is done: tells the other members, and waits until all of them have said so.
+    pub(crate) fn close(&mut self, reply: Reply<()>, out: &mut Vec<Output>) {
+        match self {
+            Self::Steps(steps) => steps.close(reply, out),
+            Self::Tables(tables) => tables.close(reply, out),
+        }
+    }
+
+    /// The run is over, and the program still computes what no step waits for: the others need not wait either.
+    pub(crate) fn close_without_program(&mut self, out: &mut Vec<Output>) {
+        if let Some(steps) = self.steps_mut() {
+            steps.close_without_program(out);
+        }
+    }
+
+    /// A member is done with the run.
     ///
     /// # Errors
-    /// A member that is ahead sent a segment that the plan does not foresee.
-    pub(crate) fn reduce_scatter(
-        &mut self,
-        contribution: Contribution,
-        among: Option<Groups>,
-        reply: Reply<()>,
-        out: &mut Vec<Output>,
-    ) -> Result<(), (PeerId, Reject)> {
-        let Some(current) = &mut self.current else { return Ok(()) };
-        assert!(
-            among.is_none() || self.loaded.program.has_local_parameters(),
-            "groups are for programs that drift"
-        );
-        current.has_contributed = true;
-        current.among = among;
-        self.replies.reduced = Some(reply);
-        self.contribute(contribution);
-        self.take_early(out)?;
-        self.make_progress(out);
-        Ok(())
+    /// The sender is no member of the view.
+    pub(crate) fn receive_complete(&mut self, from: PeerId, complete: Complete) -> Result<(), Reject> {
+        self.base_mut().receive_complete(from, complete)
     }
 
-    /// Takes the optimizer step for the own shard, as its sums come in.
-    pub(crate) fn update_owned(&mut self, rule: OwnerRule, reply: Reply<()>, out: &mut Vec<Output>) {
-        if let OwnerRule::Custom(_) = rule {
-            let words = "a program whose owners update by a rule of its own says so: Program::CUSTOM_RULE";
-            assert!(self.loaded.program.has_custom_rule(), "{words}");
+    /// A member knows that every member is done.
+    ///
+    /// # Errors
+    /// The sender is no member of the view.
+    pub(crate) fn receive_closed(&mut self, from: PeerId, closed: Closed) -> Result<(), Reject> {
+        self.base_mut().receive_closed(from, closed)
+    }
+
+    /// As [`Training::receive_closed`], by a member that did not enter this view: all members of the one before were done.
+    pub(crate) fn closed_before(&mut self, closed: Closed) {
+        self.base_mut().closed_before(closed);
+    }
+
+    /// Whether every member is done, so that the last step is committed and the run is over.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.base().is_closed()
+    }
+
+    /// What this member tells others once every member is done.
+    pub(crate) fn closed(&self) -> Message {
+        self.base().closed()
+    }
+
+    /// Whether the others wait for this member to say that every member is done.
+    pub(crate) fn is_barrier_root(&self) -> bool {
+        self.base().is_barrier_root()
+    }
+
+    /// Whether the run cannot end well without this peer.
+    pub(crate) fn is_needed(&self, peer: &PeerId) -> bool {
+        self.base().is_needed(peer)
+    }
+
+    /// Commits the last step, after the closing barrier.
+    pub(crate) fn commit_last(&mut self, out: &mut Vec<Output>) {
+        assert!(self.is_closed(), "every member is done");
+        if let Some(steps) = self.steps_mut() {
+            steps.commit_last(out);
         }
-        if let Some(current) = &mut self.current {
-            current.rule = Some(rule);
-            self.replies.updated = Some(reply);
-        }
-        self.make_progress(out);
-    }
-
-    /// Sends the own shard to everyone, as it becomes final.
-    pub(crate) fn all_gather(&mut self, reply: Reply<()>, out: &mut Vec<Output>) {
-        if let Some(current) = &mut self.current {
-            current.wants_gather = true;
-            self.replies.gathered = Some(reply);
-        }
-        self.make_progress(out);
-    }
-
-    pub(crate) fn broadcast(&self, message: &Message, out: &mut Vec<Output>) {
-        for member in self.view().members.iter().filter(|member| member.peer != self.me.peer) {
-            out.push(Output::Send { to: member.peer, frame: Frame::encode(message, None) });
-        }
-    }
-
-    /// The newest committed parameters.
-    pub(crate) fn parameters(&self) -> Option<&Arc<Buffer>> {
-        self.previous.as_ref().or(self.complete.as_ref()).filter(|_| !self.is_entering())
-    }
-
-    /// Whether the newest complete step is this member's first, and not committed: there is nothing before it.
-    fn is_entering(&self) -> bool {
-        self.uncommitted.is_some() && self.entered_before.map(StepNumber::next) == Some(self.step)
-    }
-
-    /// The part of the step's batch that this member computes.
-    fn part(&self) -> &[Span] {
-        self.assignment.part(&self.me.peer, self.me.incarnation)
-    }
-
-    /// The step before is complete everywhere, if room for a result was asked for.
-    fn commit_if_confirmed(&mut self, out: &mut Vec<Output>) {
-        if self.previous.is_none() && self.uncommitted.is_some() {
-            self.commit(out);
-        }
-    }
-
-    fn commit(&mut self, out: &mut Vec<Output>) {
-        let Some(record) = self.uncommitted.take() else { return };
-        self.optimizer.commit();
-        // Where members drift, each accounts for its own part; what it had computed is in `group_averaging`.
-        if !self.loaded.program.has_local_parameters() {
-            self.omissions.add(record.left_out);
-            self.own_trained += record.own_samples;
-        }
-        let (steps, digest_every) = (self.committed_steps(), self.loaded.config.digest_every);
-        if let Some(residual) = &mut self.residual {
-            residual.commit(StepNumber(steps - 1));
-        }
-        let is_due = digest_every.is_some_and(|every| steps.is_multiple_of(every.get()));
-        let complete = self.complete.as_ref().expect("a complete step has parameters");
-        // Where members have parameters of their own, a digest says something only after a round of all.
-        let is_due = is_due && record.is_of_all;
-        out.push(Output::Event(Event::Committed(Committed {
-            step: StepNumber(steps - 1),
-            epoch: record.assignment.epoch,
-            steps_expected: steps + self.loaded.steps_left(&record.assignment.after),
-            loss: record.stats.loss / record.stats.samples as f64,
-            samples: record.samples,
-            left_out: record.left_out,
-            may_be_late: self.has_backups(),
-            is_own: false,
-            rate: self.loaded.config.rate(steps - 1),
-            digest: is_due.then(|| ContentDigest::of(complete.bytes())),
-        })));
-        self.committed = Some(record.assignment);
-        self.end_merge(out);
-        self.save_if_due(out);
-        self.snapshot_if_due();
-    }
-
-    /// A checkpoint is to be written after so many steps: all of them, or those who are not that far yet, do so.
-    pub(crate) fn save_after(&mut self, steps: StepNumber) {
-        if steps.0 > self.committed_steps() {
-            self.save_after = Some(steps);
-        }
-    }
-
-    /// The step after which a checkpoint is to be written, if one is still to come.
-    pub(crate) fn save_is_due(&self) -> Option<StepNumber> {
-        self.save_after
-    }
-
-    fn save_if_due(&mut self, out: &mut Vec<Output>) {
-        let steps = self.committed_steps();
-        if self.save_after.take_if(|at| at.0 <= steps).is_some_and(|at| at.0 == steps)
-            && let Some(checkpoint) = self.checkpoint()
-        {
-            let keep = self.loaded.config.checkpoints_kept;
-            out.push(Output::SaveCheckpoint { checkpoint: Arc::new(checkpoint), keep });
-        }
-    }
-
-    /// Steps known to be complete everywhere; where there are tables, clocks that are complete here.
-    fn committed_steps(&self) -> u64 {
-        if let Some(StepNumber(clocks)) = self.clock() {
-            return clocks;
-        }
-        self.step.0 - u64::from(self.uncommitted.is_some())
+        self.base_mut().end_barrier();
     }
 }
-
-impl CurrentStep {
-    fn new(turn: u64, is_silent: bool) -> Self {
-        Self {
-            turn,
-            is_silent,
-            has_contributed: is_silent,
-            among: None,
-            rule: None,
-            updated: UpdatedPrefix::default(),
-            wants_gather: is_silent,
-        }
-    }
-
-    /// Whether members gather the sums of the step, and each makes new values of all of them.
-    fn gathers_sums(&self, shards: &StepShards) -> bool {
-        // A program's own rule is promised to be called for what is owned, and nothing else.
-        shards.is_fully_replicated && self.rule.as_ref().is_some_and(OwnerRule::keeps_state)
-    }
-}
-
-/// The buffer for a round's result: the parameters that were kept for going back are not needed any more.
-fn take_result_buffer(previous: &mut Option<Arc<Buffer>>, vectors: &Pool, len: usize) -> Buffer {
-    *previous = None;
-    vectors.take(len)
-}
-
-/// Idle vectors kept: more than this come home only after late readers.
-const VECTORS_KEPT_MAX: usize = 4;

@@ -43,6 +43,15 @@ pub(crate) struct OptimizerShard {
     scratch: Vec<f32>,
 }
 
+/// Which of the two states of a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Version {
+    /// After the newest committed step.
+    Committed,
+    /// After the newest complete step, while that is not committed.
+    Pending,
+}
+
 /// The state of one chunk.
 #[derive(Debug, Default)]
 struct ChunkState {
@@ -75,13 +84,15 @@ impl OptimizerShard {
 
     // What is held.
 
-    /// Starts to keep a chunk whose state is nothing yet, or comes from another member. `is_pending`: it is the state
-    /// after a step that is not committed here.
-    pub(crate) fn insert(&mut self, chunk: usize, state: Option<OptimizerState>, is_pending: bool) {
+    /// Starts to keep a chunk in this version; without a `state` from elsewhere, that of a chunk without updates.
+    pub(crate) fn insert(&mut self, version: Version, chunk: usize, state: Option<OptimizerState>) {
         let state =
             state.unwrap_or_else(|| OptimizerState { moments: vec![0.0; self.len_of(chunk)], updates: 0 });
         let kept = self.kept[chunk].get_or_insert_default();
-        *(if is_pending { &mut kept.pending } else { &mut kept.committed }) = Some(state);
+        match version {
+            Version::Committed => kept.committed = Some(state),
+            Version::Pending => kept.pending = Some(state),
+        }
     }
 
     /// Keeps a chunk whose rule has no state that could come from anybody.
@@ -94,10 +105,13 @@ impl OptimizerShard {
         self.chunks.range(chunk).len() * self.number_count
     }
 
-    /// The state of a chunk, committed or pending.
-    pub(crate) fn state(&self, chunk: usize, is_pending: bool) -> Option<&OptimizerState> {
+    /// This version of a chunk's state; `None` if it is not here.
+    pub(crate) fn state(&self, version: Version, chunk: usize) -> Option<&OptimizerState> {
         let kept = self.kept.get(chunk)?.as_ref()?;
-        if is_pending { kept.pending.as_ref() } else { kept.committed.as_ref() }
+        match version {
+            Version::Committed => kept.committed.as_ref(),
+            Version::Pending => kept.pending.as_ref(),
+        }
     }
 
     /// By chunk: the committed state.
@@ -106,9 +120,9 @@ impl OptimizerShard {
         states.enumerate().filter_map(|(chunk, state)| Some((chunk, state?)))
     }
 
-    /// The chunks whose committed, or pending, state is here.
-    pub(crate) fn held(&self, is_pending: bool) -> ChunkSet {
-        (0..self.kept.len()).filter(|&chunk| self.state(chunk, is_pending).is_some()).collect()
+    /// The chunks of whose state this version is here.
+    pub(crate) fn held(&self, version: Version) -> ChunkSet {
+        (0..self.kept.len()).filter(|&chunk| self.state(version, chunk).is_some()).collect()
     }
 
     /// Bytes of optimizer state kept.
@@ -307,14 +321,14 @@ mod tests {
     /// Two chunks of 16 elements; `kept` of them with fresh state.
     fn owned(kept: &[usize]) -> OptimizerShard {
         let mut owned = OptimizerShard::new(Chunks::of(32), 1, false);
-        kept.iter().for_each(|&chunk| owned.insert(chunk, None, false));
+        kept.iter().for_each(|&chunk| owned.insert(Version::Committed, chunk, None));
         owned
     }
 
     #[test]
     fn small_updates_add_up_in_the_master_copy() {
         let mut owned = OptimizerShard::new(Chunks::of(32), 0, true);
-        owned.insert(1, None, false);
+        owned.insert(Version::Committed, 1, None);
         let mut rule = OwnerRule::Optimizer { rule: Optimizer::Sgd { weight_decay: 0.0 }, rate: 0.25 };
         let stats = SampleStats { samples: 1, loss: 0.0 };
         // Everyone sees whole numbers only.
@@ -331,9 +345,12 @@ mod tests {
             owned.commit();
         }
         assert_eq!(seen[16..], [8.0; 16]);
-        assert_eq!(owned.state(1, false), Some(&OptimizerState { moments: vec![8.0; 16], updates: 8 }));
+        assert_eq!(
+            owned.state(Version::Committed, 1),
+            Some(&OptimizerState { moments: vec![8.0; 16], updates: 8 })
+        );
         // A state that is lost starts from what everyone sees, and a step without samples changes nothing.
-        owned.insert(1, None, false);
+        owned.insert(Version::Committed, 1, None);
         let mut vector = [1.0; 32];
         owned.update(&mut rule, SampleStats::default(), [1], &[5.0; 32], &mut vector);
         owned.commit();
@@ -358,13 +375,19 @@ mod tests {
         let mut vector = [2.0; 32];
         update(&mut owned, &[1], 0.0, &mut vector);
         assert_eq!((vector[0], vector[16]), (2.0, -1.0), "only what is owned");
-        assert_eq!(owned.state(1, false).unwrap().moments, [0.0; 16]);
+        assert_eq!(owned.state(Version::Committed, 1).unwrap().moments, [0.0; 16]);
         owned.commit();
-        assert_eq!(owned.state(1, false), Some(&OptimizerState { moments: vec![1.0; 16], updates: 1 }));
+        assert_eq!(
+            owned.state(Version::Committed, 1),
+            Some(&OptimizerState { moments: vec![1.0; 16], updates: 1 })
+        );
         update(&mut owned, &[1], 0.0, &mut vector);
         owned.undo();
-        assert_eq!(owned.state(1, false), Some(&OptimizerState { moments: vec![1.0; 16], updates: 1 }));
-        assert!(owned.state(1, true).is_none());
+        assert_eq!(
+            owned.state(Version::Committed, 1),
+            Some(&OptimizerState { moments: vec![1.0; 16], updates: 1 })
+        );
+        assert!(owned.state(Version::Pending, 1).is_none());
     }
 
     #[test]
@@ -379,11 +402,11 @@ mod tests {
             update(&mut owner, &[0], 3.0, &mut vector);
             let mut rule = OwnerRule::Optimizer { rule: MOMENTUM, rate: 1.0 };
             copy.update_replicas(&mut rule, STATS, &[0], &[3.0; 32]);
-            assert_eq!(owner.state(0, true), copy.state(0, true));
+            assert_eq!(owner.state(Version::Pending, 0), copy.state(Version::Pending, 0));
             owner.commit();
             copy.commit();
         }
-        assert_eq!(copy.held(false), ChunkSet::all(1));
+        assert_eq!(copy.held(Version::Committed), ChunkSet::all(1));
     }
 
     #[test]
@@ -396,7 +419,10 @@ mod tests {
         owned.update(&mut OwnerRule::Custom(Box::new(rule)), STATS, [0], &[10.0; 32], &mut vector);
         owned.commit();
         assert_eq!((vector[0], vector[16]), (12.0, 4.0));
-        assert_eq!(owned.state(0, false), Some(&OptimizerState { moments: vec![0.0; 16], updates: 0 }));
+        assert_eq!(
+            owned.state(Version::Committed, 0),
+            Some(&OptimizerState { moments: vec![0.0; 16], updates: 0 })
+        );
     }
 
     #[test]
@@ -407,8 +433,14 @@ mod tests {
         update(&mut owned, &[0, 1], 7.0, &mut vector);
         assert_eq!((vector[3], vector[0], vector[16]), (7.0, 7.0, 6.0));
         owned.commit();
-        assert_eq!(owned.state(0, false), Some(&OptimizerState { moments: vec![0.0; 16], updates: 0 }));
-        assert_eq!(owned.state(1, false), Some(&OptimizerState { moments: vec![1.0; 16], updates: 1 }));
+        assert_eq!(
+            owned.state(Version::Committed, 0),
+            Some(&OptimizerState { moments: vec![0.0; 16], updates: 0 })
+        );
+        assert_eq!(
+            owned.state(Version::Committed, 1),
+            Some(&OptimizerState { moments: vec![1.0; 16], updates: 1 })
+        );
     }
 
     #[test]
@@ -418,15 +450,15 @@ mod tests {
         let mut rule = OwnerRule::Optimizer { rule: MOMENTUM, rate: 1.0 };
         owned.update(&mut rule, SampleStats::default(), [0], &[1.0; 32], &mut vector);
         owned.commit();
-        assert_eq!((vector[0], owned.state(0, false).unwrap().updates), (1.0, 0));
+        assert_eq!((vector[0], owned.state(Version::Committed, 0).unwrap().updates), (1.0, 0));
     }
 
     #[test]
     fn what_the_committed_step_did_not_update_has_moved_away() {
         let mut owned = owned(&[0, 1]);
         update(&mut owned, &[1], 0.0, &mut [2.0; 32]);
-        assert_eq!(owned.held(false).len(), 2);
+        assert_eq!(owned.held(Version::Committed).len(), 2);
         owned.commit();
-        assert_eq!(owned.held(false).iter().collect::<Vec<_>>(), [1]);
+        assert_eq!(owned.held(Version::Committed).iter().collect::<Vec<_>>(), [1]);
     }
 }

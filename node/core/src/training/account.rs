@@ -1,17 +1,18 @@
-//! The account that a session gives of itself: where it is, and what it leaves.
+//! The account that training gives of itself: where it is, and what it leaves.
 
 use std::sync::Arc;
 
 use peergrad_protocol::id::ContentDigest;
-use peergrad_protocol::message::{Contact, MemberReport, SavedCheckpoint};
+use peergrad_protocol::message::{Contact, MemberReport};
 use peergrad_protocol::view::{Recovery, View};
-use peergrad_protocol::{PeerId, StepNumber, ViewDigest};
+use peergrad_protocol::{Buffer, PeerId, StepNumber};
 
 use super::Training;
 use crate::io::{Event, FinalState, ViewDelta};
 use crate::membership::TrainingSnapshot;
 use crate::membership::view_change::ViewChangePlanner;
-use crate::node::{MemberProgress, Wait};
+use crate::node::MemberProgress;
+use crate::state::assignment::BatchAssignment;
 use crate::state::checkpoint::Checkpoint;
 use crate::state::shared_cache::ViewDifference;
 
@@ -22,137 +23,159 @@ impl Training {
         report: &'a dyn Fn() -> MemberReport,
         computing: Option<StepNumber>,
     ) -> TrainingSnapshot<'a> {
-        let is_stopped = self.stop_before.is_some_and(|stop| stop <= self.step);
-        TrainingSnapshot {
-            planner: ViewChangePlanner::new(&self.shard_map, &self.loaded),
-            step: self.step,
-            tables: self.table_snapshot(),
-            assignment: &self.assignment,
-            previous_assignment: self.uncommitted.as_ref().map(|record| &*record.assignment),
-            next_assignment: self.next_assignment.as_deref(),
+        let base = self.base();
+        let common = TrainingSnapshot {
+            planner: ViewChangePlanner::new(&base.shard_map, &base.loaded),
+            step: self.step(),
+            tables: None,
+            assignment: self.assignment(),
+            previous_assignment: None,
+            next_assignment: None,
             report,
-            has_parameters: self.complete.is_some(),
-            is_open: self.is_open,
-            is_held: is_stopped && !self.is_open && self.complete.is_some(),
+            has_parameters: self.has_parameters(),
+            is_open: true,
+            is_held: false,
             computing,
-            is_still: self.is_frozen,
-            is_behind_view: self.is_behind_view,
+            is_still: base.is_frozen,
+            is_behind_view: false,
             is_closing: self.is_closing(),
-            has_committed: self.tables.is_some() || self.committed_steps() > self.view().first_step().0,
-            merge_ready: self.imported(),
+            has_committed: true,
+            merge_ready: None,
             merge_offer: None,
+        };
+        match self {
+            Self::Steps(steps) => steps.snapshot(common),
+            Self::Tables(tables) => TrainingSnapshot { tables: Some(tables.snapshot()), ..common },
+        }
+    }
+
+    /// How the batch of the step in progress is dealt.
+    fn assignment(&self) -> &Arc<BatchAssignment> {
+        match self {
+            Self::Steps(steps) => steps.assignment(),
+            Self::Tables(tables) => tables.assignment(),
+        }
+    }
+
+    /// How the batch is dealt of the first step that is not committed.
+    fn uncommitted_assignment(&self) -> &Arc<BatchAssignment> {
+        match self {
+            Self::Steps(steps) => steps.uncommitted_assignment(),
+            Self::Tables(tables) => tables.assignment(),
         }
     }
 
     /// Samples that the committed steps have taken.
     pub(crate) fn trained(&self) -> u64 {
-        let assignment = self.uncommitted.as_ref().map_or(&self.assignment, |record| &record.assignment);
-        assignment.after.taken(u64::from(self.loaded.task.sample_count())).saturating_sub(assignment.len())
+        let assignment = self.uncommitted_assignment();
+        assignment.after.taken(u64::from(self.loaded().task.sample_count())).saturating_sub(assignment.len())
+    }
+
+    /// Parameters after the newest complete step; with tables, those that the program has read last. `None` of a newcomer that has
+    /// none yet.
+    fn newest_parameters(&self) -> Option<&Arc<Buffer>> {
+        match self {
+            Self::Steps(steps) => steps.newest_parameters(),
+            Self::Tables(tables) => Some(tables.parameters()),
+        }
+    }
+
+    /// The newest committed parameters.
+    pub(crate) fn parameters(&self) -> Option<&Arc<Buffer>> {
+        match self {
+            Self::Steps(steps) => steps.parameters(),
+            Self::Tables(tables) => Some(tables.parameters()),
+        }
+    }
+
+    /// Whether the program can be started: there are parameters to begin with.
+    pub(crate) fn has_parameters(&self) -> bool {
+        self.newest_parameters().is_some()
+    }
+
+    /// Whether every epoch is over, as soon as the steps so far are.
+    pub(crate) fn is_over(&self) -> bool {
+        match self {
+            Self::Steps(steps) => steps.is_over(),
+            Self::Tables(tables) => tables.is_over(),
+        }
     }
 
     /// Whether the program is done, or would be at once.
     pub(crate) fn is_closing(&self) -> bool {
-        self.replies.closed.is_some() || self.is_over()
-    }
-
-    /// Whether a view is one that this member has left.
-    pub(crate) fn is_past(&self, view: &ViewDigest) -> bool {
-        self.past.contains(view)
-    }
-
-    /// Whether the run cannot end well without this member: unless both it and this one are done.
-    ///
-    /// One that is done may still hold segments of the last step that wait for credit.
-    pub(crate) fn is_needed(&self, peer: &PeerId) -> bool {
-        let is_done = self.closed.contains(peer) || self.is_closed_by_message;
-        self.view().rank(peer).is_some() && !(self.replies.closed.is_some() && is_done)
-    }
-
-    /// Where a member can be dialed.
-    pub(crate) fn contact_of(&self, peer: &PeerId) -> Option<Contact> {
-        Some(self.view().member(self.view().rank(peer)?).contact())
+        self.base().barrier.is_waiting() || self.is_over()
     }
 
     /// Chunks that moved from this member to others after it had offered to own none.
     pub(crate) fn handed_over(&self) -> usize {
-        self.handed_over
+        self.base().handed_over
     }
 
     /// Where this member is.
     pub(crate) fn progress(&self) -> MemberProgress {
-        let wait = match &self.current {
-            _ if self.replies.closed.is_some() => Wait::Closing,
-            _ if self.is_frozen || self.is_behind_view => Wait::View,
-            _ if !self.is_open => Wait::Start,
-            _ if self.is_waiting_for_tables() => Wait::Rows,
-            Some(current) if current.is_silent => Wait::Shards,
-            Some(_) if self.replies.reduced.is_some() => Wait::Sums,
-            Some(_) if self.replies.updated.is_some() || self.replies.gathered.is_some() => Wait::Shards,
-            Some(_) | None => Wait::Program,
-        };
         MemberProgress {
             view: Arc::clone(self.view()),
             digest: self.digest(),
-            complete: self.clock().unwrap_or(self.step).0,
-            has_parameters: self.complete.is_some(),
-            committed: self.committed_steps(),
-            wait,
-            held_segments: self.flow_control.held_total(),
+            complete: self.at().0,
+            has_parameters: self.has_parameters(),
+            committed: self.committed().0,
+            wait: match self {
+                Self::Steps(steps) => steps.wait(),
+                Self::Tables(tables) => tables.wait(),
+            },
+            held_segments: self.base().flow_control.held_total(),
         }
     }
 
-    /// By chunk: the optimizer state after the newest committed step, and the updates behind it.
+    /// By chunk: the optimizer state after the newest committed step, and the updates behind it. Empty with tables.
     pub(crate) fn optimizer_states(&self) -> impl Iterator<Item = (usize, &[f32], u32)> {
-        self.optimizer.committed().map(|(chunk, state)| (chunk, &state.moments[..], state.updates))
+        self.steps().into_iter().flat_map(|steps| steps.optimizer_states())
+    }
+
+    // Checkpoints.
+
+    /// A checkpoint is to be written once so many steps are committed. With tables there are none.
+    pub(crate) fn save_after(&mut self, steps: StepNumber) {
+        if let Some(engine) = self.steps_mut() {
+            engine.save_after(steps);
+        }
+    }
+
+    /// The step after which a checkpoint is to be written, if one is still to come.
+    pub(crate) fn save_is_due(&self) -> Option<StepNumber> {
+        self.steps()?.save_is_due()
     }
 
     /// The newest committed state, if this member has committed anything since it began.
     pub(crate) fn checkpoint(&self) -> Option<Checkpoint> {
-        let assignment = self.committed.as_ref()?;
-        let parameters = self.parameters()?;
-        let states = || self.optimizer.committed().filter(|_| self.shard_map.sharding.has_state);
-        let saved = SavedCheckpoint {
-            steps: StepNumber(self.committed_steps()),
-            branch: self.view().branch,
-            cursor: assignment.after.clone(),
-            digest: ContentDigest::of(parameters.bytes()),
-            states: states().map(|(chunk, _)| chunk).collect(),
-        };
-        Some(Checkpoint {
-            run: self.view().run,
-            specification: Arc::clone(&self.specification),
-            manifest: self.loaded.manifest.clone(),
-            saved,
-            parameters: Arc::clone(parameters),
-            states: states().map(|(_, state)| state.clone()).collect(),
-            left_out: self.omissions.counted(),
-            own_samples: self.own_trained,
-        })
+        self.steps()?.checkpoint()
     }
 
     /// What the run leaves here: the newest committed state, if there is one.
     pub(crate) fn final_state(&self) -> Option<FinalState> {
-        let parameters = self.parameters()?;
-        let sample_count = u64::from(self.loaded.task.sample_count());
-        let assignment = self.uncommitted.as_ref().map_or(&self.assignment, |record| &record.assignment);
-        let left_out = self.omissions.total();
-        let samples =
-            assignment.after.taken(sample_count).saturating_sub(assignment.len().saturating_add(left_out));
+        let (base, parameters) = (self.base(), self.parameters()?);
+        let left_out = base.omissions.total();
+        let (samples, optimizer_bytes) = match self {
+            Self::Steps(steps) => (steps.samples(), steps.optimizer_bytes()),
+            Self::Tables(tables) => (tables.samples(), tables.moment_bytes()),
+        };
         Some(FinalState {
             run: self.view().run,
-            specification: Arc::clone(&self.specification),
-            manifest: self.loaded.manifest.clone(),
-            steps: self.committed_steps(),
-            samples: self.table_samples().unwrap_or(samples),
+            specification: Arc::clone(&base.specification),
+            manifest: base.loaded.manifest.clone(),
+            steps: self.committed().0,
+            samples,
             left_out,
-            own_samples: self.own_trained,
+            own_samples: base.own_trained,
             parameters: Arc::clone(parameters),
             digest: ContentDigest::of(parameters.bytes()),
             evaluation: None,
-            optimizer_bytes: self.table_moment_bytes().unwrap_or_else(|| self.optimizer.byte_count()),
-            shard: self.shard_len(),
+            optimizer_bytes,
+            shard: base.shard_len(self.step()),
         })
     }
+
+    // The view.
 
     /// Those of `contacts` who own nothing at present, and are to own nothing.
     pub(crate) fn non_owners(&self, contacts: &[Contact]) -> Vec<PeerId> {
@@ -160,7 +183,7 @@ impl Training {
         if view.members.iter().all(|member| member.capacity > 0) {
             return vec![];
         }
-        let shards = self.cache.shards(&self.shard_map, self.shard_map.moved(self.step));
+        let shards = self.base().shards(self.step());
         let is_worker = |peer: &PeerId| {
             view.rank(peer).is_some_and(|rank| {
                 let keeps =
@@ -171,28 +194,10 @@ impl Training {
         contacts.iter().map(|contact| contact.peer).filter(is_worker).collect()
     }
 
-    /// Elements that this member owns at present.
-    fn shard_len(&self) -> usize {
-        let shards = self.cache.shards(&self.shard_map, self.shard_map.moved(self.step));
-        shards.layout.shard(self.rank.index()).len()
-    }
-
-    /// What the user is told where this view goes on from checkpoints.
-    pub(crate) fn restored_event(&self) -> Option<Event> {
-        let Recovery::Resume(resume) = &self.view().recovery else { return None };
-        let complete = self.complete.as_ref().filter(|_| resume.is_restored)?;
-        Some(Event::Restored {
-            steps: resume.step,
-            epoch: self.view().cursor.epoch,
-            digest: ContentDigest::of(complete.bytes()),
-            restarted: self.view().moves.restarted.clone(),
-        })
-    }
-
     /// By rank: elements that it owns at present, and elements of whose state it keeps a copy.
     pub(crate) fn shares(&self) -> Vec<(usize, usize)> {
-        let shards = self.cache.shards(&self.shard_map, self.shard_map.moved(self.step));
-        let chunks = self.shard_map.sharding.chunks;
+        let shards = self.base().shards(self.step());
+        let chunks = self.base().shard_map.sharding.chunks;
         let len_of = |list: &Vec<usize>| list.iter().map(|&chunk| chunks.range(chunk).len()).sum();
         shards
             .owned
@@ -204,24 +209,46 @@ impl Training {
 
     /// Chunks that the view lists and that have not moved yet.
     pub(crate) fn moves_left(&self) -> usize {
-        self.view().moves.list.len() - self.shard_map.moved(self.step)
+        self.view().moves.list.len() - self.base().shard_map.moved(self.step())
     }
 
     /// The epoch that is trained, and the chunks of the parameter vector.
     pub(crate) fn epoch_and_chunks(&self) -> (u64, usize) {
-        (self.table_epoch().unwrap_or(self.assignment.epoch), self.shard_map.sharding.chunks.count())
+        let epoch = match self {
+            Self::Steps(steps) => steps.assignment().epoch,
+            Self::Tables(tables) => tables.epoch(),
+        };
+        (epoch, self.base().shard_map.sharding.chunks.count())
     }
 
-    /// What the user is told when a view is entered.
+    /// What the user is told where this view goes on from checkpoints.
+    pub(crate) fn restored_event(&self) -> Option<Event> {
+        let Recovery::Resume(resume) = &self.view().recovery else { return None };
+        let parameters = self.newest_parameters().filter(|_| resume.is_restored)?;
+        Some(Event::Restored {
+            steps: resume.step,
+            epoch: self.view().cursor.epoch,
+            digest: ContentDigest::of(parameters.bytes()),
+            restarted: self.view().moves.restarted.clone(),
+        })
+    }
+
+    /// What the user is told when a view is entered. `difference` from the view before, if there was one.
     pub(crate) fn installed_event(&self, difference: Option<&ViewDifference>) -> Event {
-        let view = Arc::clone(self.view());
+        let (base, view) = (self.base(), Arc::clone(self.view()));
         let change = difference.map(|difference| change(difference, &view));
-        let share = self.shard_map.shares[self.rank.index()];
-        Event::ViewInstalled { digest: self.digest(), shard: self.shard_len(), share, view, change }
+        let share = base.shard_map.shares[base.rank.index()];
+        Event::ViewInstalled {
+            digest: self.digest(),
+            shard: base.shard_len(self.step()),
+            share,
+            view,
+            change,
+        }
     }
 }
 
-/// What is another way than before.
+/// How the view differs from the one before.
 fn change(difference: &ViewDifference, view: &View) -> ViewDelta {
     let Recovery::Resume(resume) = &view.recovery else { unreachable!("only the first view founds a run") };
     ViewDelta {

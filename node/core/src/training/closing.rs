@@ -1,33 +1,55 @@
-//! The closing barrier: nobody is done before everyone is, and with that the last step is committed.
+//! The closing barrier: no member is done before every member is, and with that the last step is committed.
 //!
 //! Of a few members each tells every other. Of many they all tell the first one, and it tells them when it has heard of
-//! everyone; if it is lost, there is another view, in which everybody tells again.
+//! everyone; if it is lost, there is another view, in which every member tells again.
 
-use futures_channel::oneshot;
+use std::collections::BTreeSet;
+
 use peergrad_protocol::limits::SAMPLES_MAX;
 use peergrad_protocol::message::{Closed, Complete, Message, TrainingMessage};
-use peergrad_protocol::{Frame, PeerId, Rank};
+use peergrad_protocol::{Frame, PeerId, Rank, StepNumber};
 
-use super::Training;
+use super::base::EngineBase;
 use crate::io::{Output, Reject};
 use crate::program::context::Reply;
 
-impl Training {
-    /// The program is done: tells everyone, and waits until everyone has said so.
-    pub(crate) fn close(&mut self, reply: Reply<()>, out: &mut Vec<Output>) {
-        self.replies.closed = Some(reply);
-        self.current = None;
-        if !self.is_frozen && !self.is_behind_view {
-            self.send_complete(out);
-        }
+/// Which members are done with the run.
+#[derive(Default)]
+pub(super) struct ClosingBarrier {
+    /// Answers the program of this member once every member is done. `None` until that program is done.
+    reply: Option<Reply<()>>,
+    /// Other members that have told this one, in this view, that they are done.
+    done: BTreeSet<PeerId>,
+    /// Whether a member has said that all are done.
+    is_confirmed: bool,
+}
+
+impl ClosingBarrier {
+    /// Whether this member's program is done.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.reply.is_some()
     }
 
-    pub(super) fn send_complete(&self, out: &mut Vec<Output>) {
-        // Where members drift, each step is in its account at once.
-        let has_local_parameters = self.loaded.program.has_local_parameters();
-        let left_out = if has_local_parameters { self.omissions.counted() } else { self.left_out_before() }
-            .min(SAMPLES_MAX);
-        let complete = Complete { steps: self.step, left_out };
+    /// The program has more to do: a step is repeated.
+    pub(super) fn withdraw(&mut self) {
+        self.reply = None;
+    }
+
+    /// In another view, members tell again.
+    pub(super) fn leave_view(&mut self) {
+        self.done.clear();
+    }
+}
+
+impl EngineBase {
+    /// The program is done after so many `steps`, which have left out `left_out` samples. It is answered when every program is.
+    pub(super) fn close(&mut self, reply: Reply<()>) {
+        self.barrier.reply = Some(reply);
+    }
+
+    /// Tells those who count that this member is done.
+    pub(super) fn send_complete(&self, steps: StepNumber, left_out: u64, out: &mut Vec<Output>) {
+        let complete = Complete { steps, left_out: left_out.min(SAMPLES_MAX) };
         let complete = TrainingMessage::Complete(complete).in_view(self.digest());
         if !self.view().is_large() {
             self.broadcast(&complete, out);
@@ -40,8 +62,8 @@ impl Training {
     /// A member is done with the run.
     ///
     /// # Errors
-    /// It is none of the view.
-    pub(crate) fn receive_complete(&mut self, from: PeerId, complete: Complete) -> Result<(), Reject> {
+    /// The sender is no member of the view.
+    pub(super) fn receive_complete(&mut self, from: PeerId, complete: Complete) -> Result<(), Reject> {
         self.view().rank(&from).ok_or(Reject::NotAMember)?;
         if self.loaded.program.has_local_parameters() {
             self.omissions.report_member(from, complete.left_out);
@@ -49,60 +71,59 @@ impl Training {
             // A member that came late has not seen all steps.
             self.omissions.report_total(complete.left_out);
         }
-        self.closed.insert(from);
+        self.barrier.done.insert(from);
         Ok(())
     }
 
-    /// A member knows that everyone is done.
+    /// A member knows that every member is done.
     ///
     /// # Errors
-    /// It is none of the view.
-    pub(crate) fn receive_closed(&mut self, from: PeerId, closed: Closed) -> Result<(), Reject> {
+    /// The sender is no member of the view.
+    pub(super) fn receive_closed(&mut self, from: PeerId, closed: Closed) -> Result<(), Reject> {
         self.view().rank(&from).ok_or(Reject::NotAMember)?;
-        self.is_closed_by_message = true;
+        self.barrier.is_confirmed = true;
         self.omissions.report_total(closed.left_out);
         Ok(())
     }
 
-    /// As [`Training::receive_closed`], by a member that did not enter this view: all of the one before were done.
-    pub(crate) fn closed_before(&mut self, closed: Closed) {
-        if self.replies.closed.is_some() {
-            self.is_closed_by_message = true;
+    /// As [`EngineBase::receive_closed`], by a member that did not enter this view: all members of the view before were done.
+    pub(super) fn closed_before(&mut self, closed: Closed) {
+        if self.barrier.is_waiting() {
+            self.barrier.is_confirmed = true;
             self.omissions.report_total(closed.left_out);
         }
     }
 
-    /// Whether everyone is done, so that the last step is committed and the run is over.
-    pub(crate) fn is_closed(&self) -> bool {
-        let is_said = self.is_closed_by_message || self.closed.len() + 1 == self.view().members.len();
-        self.replies.closed.is_some() && is_said
+    /// Whether every member is done, so that the last step is committed and the run is over.
+    pub(super) fn is_closed(&self) -> bool {
+        let ClosingBarrier { done, is_confirmed, .. } = &self.barrier;
+        self.barrier.is_waiting() && (*is_confirmed || done.len() + 1 == self.view().members.len())
     }
 
-    /// What this member tells others once everyone is done.
-    pub(crate) fn closed(&self) -> Message {
+    /// Whether the run cannot end well without this peer: it is a member, and it or this member is not done.
+    ///
+    /// One that is done may still hold segments of the last step that wait for credit.
+    pub(super) fn is_needed(&self, peer: &PeerId) -> bool {
+        let is_done = self.barrier.done.contains(peer) || self.barrier.is_confirmed;
+        self.view().rank(peer).is_some() && !(self.barrier.is_waiting() && is_done)
+    }
+
+    /// What this member tells others once every member is done.
+    pub(super) fn closed(&self) -> Message {
         TrainingMessage::Closed(Closed { left_out: self.omissions.total().min(SAMPLES_MAX) })
             .in_view(self.digest())
     }
 
-    /// The run is over, and the program still computes what no step waits for: the others need not wait either.
-    pub(crate) fn close_without_program(&mut self, out: &mut Vec<Output>) {
-        if self.has_backups() && self.is_over() && self.replies.closed.is_none() && !self.is_suspended() {
-            let (nobody, _) = oneshot::channel();
-            self.close(nobody, out);
-        }
-    }
-
-    /// Whether the others wait for this member to say that everyone is done.
-    pub(crate) fn is_barrier_root(&self) -> bool {
+    /// Whether the others wait for this member to say that every member is done.
+    pub(super) fn is_barrier_root(&self) -> bool {
         self.rank == Rank(0) && self.view().is_large()
     }
 
-    /// Commits the last step, after the closing barrier.
-    pub(crate) fn commit_last(&mut self, out: &mut Vec<Output>) {
-        assert!(self.is_closed(), "everyone is done");
-        self.previous = None;
-        self.commit(out);
-        if let Some(reply) = self.replies.closed.take() {
+    /// Answers the program: every member is done.
+    pub(super) fn end_barrier(&mut self) {
+        assert!(self.is_closed(), "every member is done");
+        if let Some(reply) = self.barrier.reply.take() {
+            // A program that no longer waits has ended.
             let _ = reply.send(());
         }
     }

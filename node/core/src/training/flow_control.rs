@@ -1,10 +1,10 @@
-//! The wiring: credit and held segments of the links to the members of a view.
+//! Flow control: credit and held segments of the links to the members of a view.
 //!
-//! Credit belongs to a link, not to a view: what is on its way when the view changes is dropped where it arrives, and its
-//! credit comes back as always. So a new view starts with the credit that is left.
+//! Credit belongs to a link, not to a view: segments on their way when the view changes are dropped where they arrive, and their
+//! credit is returned. So a new view starts with the credit that is left.
 //!
-//! What was on its way when a link broke is lost, and nothing after it would be of any use: until the next view, which has to
-//! come, nothing more is sent over the link that takes its place.
+//! What was on its way when a link broke is lost, and nothing sent after it would be of use. So nothing is sent over the link that
+//! takes its place until the next view, which has to come.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ pub(super) struct FlowControl {
 }
 
 impl FlowControl {
-    /// Takes the credit of linked members out of `credits`; who is not there is not linked.
+    /// Takes the credit of linked members out of `credits`; a member that is not there is not linked.
     pub(super) fn new(view: &View, rank: Rank, credits: &mut BTreeMap<PeerId, u32>) -> Self {
         let count = view.members.len();
         let mut links = LinkCredits::new(count, LINK_SEGMENTS);
@@ -38,8 +38,8 @@ impl FlowControl {
         Self { links, rank, held: vec![0; count], held_total: 0, broken: BTreeMap::new() }
     }
 
-    /// Goes on in the view `after`, which differs so from the one `before`: returns the credit of everything held, puts what is
-    /// left of those who have gone back into `credits`, and takes that of those who have come out of it.
+    /// Goes on in the view `after`: returns the credit of all held segments, puts the credit left of members that are gone back
+    /// into `credits`, and takes that of new members out of it.
     pub(super) fn follow(
         &mut self,
         (before, after): (&View, &View),
@@ -70,12 +70,12 @@ impl FlowControl {
         }
     }
 
-    /// The rank of this member is another one.
+    /// This member has another rank in the next view.
     pub(super) fn set_rank(&mut self, rank: Rank) {
         self.rank = rank;
     }
 
-    /// Returns the credit of everything held, and puts what is left for sending back into `credits`.
+    /// Returns the credit of all held segments, and puts what is left for sending back into `credits`.
     pub(super) fn release(
         &mut self,
         view: &View,
@@ -114,7 +114,7 @@ impl FlowControl {
         Ok(())
     }
 
-    /// A held segment is used up; whether its credit goes back: not if the link is another one since.
+    /// A held segment is used up. Returns whether its credit goes back: it does not if the link is a new one since.
     pub(super) fn use_up(&mut self, from: usize) -> bool {
         let is_held = self.held[from] > 0;
         self.held[from] -= u32::from(is_held);
@@ -122,19 +122,19 @@ impl FlowControl {
         is_held
     }
 
-    /// Credit came back. Whether something may be sent that could not be before.
+    /// Credit came back. Returns whether something may be sent that could not be sent before.
     pub(super) fn give_back(&mut self, from: &PeerId, segments: u32, view: &View) -> bool {
         let Some(rank) = self.rank_of(from, view) else { return false };
         if let Some(credit) = self.broken.get_mut(&rank) {
             *credit = credit.saturating_add(segments).min(LINK_SEGMENTS);
             return false;
         }
-        // More than was owed would only hurt the one who gives it.
+        // A member that returns more than it owes only hurts itself.
         let owed = LINK_SEGMENTS - self.links.credit(rank.index());
         self.links.return_credit(rank.index(), segments.min(owed))
     }
 
-    /// A member is linked, anew: nothing is on its way.
+    /// A new link to a member is there: nothing is on its way.
     pub(super) fn link_up(&mut self, rank: Rank) {
         self.forget_held(rank);
         match self.broken.get_mut(&rank) {
@@ -154,7 +154,7 @@ impl FlowControl {
         self.held_total -= std::mem::take(&mut self.held[rank.index()]);
     }
 
-    /// What broke in this view is as good as new in the next.
+    /// A link that broke in this view can be used in the next.
     fn mend(&mut self) {
         for (rank, credit) in std::mem::take(&mut self.broken) {
             self.links.set_credit(rank.index(), credit);

@@ -1,134 +1,168 @@
-//! Tables, in a session: the program's operations, the words of others, and the way that words take.
+//! The table engine: training where the program keeps its state in tables.
 //!
-//! Where a program keeps its state in [tables](crate::table), a session takes no steps: each worker has a clock of its own. The view's
-//! record says who keeps which chunk now, and where it is to be; all of them move at once. Nothing that the program has begun is
-//! interrupted by a new view: what may be lost of it is said again.
+//! Where a program keeps its state in [tables](crate::table) there are no steps: each worker has a clock of its own. The view's
+//! record says which members keep a chunk now, and which are to keep it; all chunks move at once. Nothing that the program has
+//! begun is interrupted by a new view: pending requests are sent again to the chunk's new owner.
 //!
-//! # Words on their way
-//! Words to another member are put one behind the other and cut into segments, which credit lets go as it does those of a round. What
-//! is taken in uses no credit up for longer than that takes: whoever has to wait for a clock waits in the server.
+//! # How it works
+//! Messages to another member are put one behind the other and cut into segments, which credit lets go as it does those of a round.
+//! A received segment is read at once and its credit returned; a request that has to wait for a clock waits in the server.
 //!
 //! # Invariants
 //! - While the next view is agreed on, nothing is taken in or sent: what this member has reported stays true.
-//! - A chunk that nobody holds keeps a view from being chosen. (See `view_change/tables.rs`.)
+//! - A chunk that no member holds keeps a view from being chosen. (See `view_change/tables.rs`.)
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use peergrad_protocol::chunk_set::ChunkSet;
 use peergrad_protocol::message::MemberReport;
 use peergrad_protocol::table::{Request, Rows, TableMessage, WorkerId};
-use peergrad_protocol::view::{Member, Recovery};
-use peergrad_protocol::{Buffer, PeerId, Rank, StepNumber};
+use peergrad_protocol::view::{Member, Recovery, View};
+use peergrad_protocol::{Buffer, PeerId, Rank, StepNumber, ViewDigest};
 
-use super::Training;
+use super::base::EngineBase;
 use crate::io::{Event, Output, Reject};
 use crate::membership::TableSnapshot;
-use crate::program::loader::Loaded;
+use crate::node::Wait;
+use crate::program::context::Reply;
+use crate::state::assignment::BatchAssignment;
 use crate::state::shard_map::ShardMap;
 use crate::table::lease_table::LeasePolicy;
 use crate::table::server::{ReplicaMap, TableServer, ViewHandover};
 use crate::table::store::TableStore;
 use crate::table::worker::TableWorker;
 use crate::table::{BatchScope, Init, TableError, TableLayout, TableSpec};
-use program::{LeaseProgress, Waiting};
-use stream::MessageStream;
+use program::{ClockProgress, LeaseProgress, Waiting};
+use stream::MessageStreams;
 
 mod program;
 mod stream;
 
 /// The tables of a run, as one member sees them.
-pub(super) struct TableEngine {
+pub(crate) struct TableEngine {
+    pub(super) base: EngineBase,
     layout: Arc<TableLayout>,
     batch_scope: BatchScope,
     lease_policy: LeasePolicy,
-    me: Rank,
+    /// The step that every view of the run begins at: tables take no steps.
+    first_step: StepNumber,
+    /// How the run's record deals the batch of that step: no member trains it.
+    assignment: Arc<BatchAssignment>,
+    /// The parameters that the program has read last, or those that it begins with.
+    parameters: Arc<Buffer>,
     worker: TableWorker,
-    /// `None`: a view is being entered.
+    /// Keeps this member's chunks. `None` only while a view is being entered.
     server: Option<TableServer>,
-    /// Words of this member to itself.
-    to_self: VecDeque<TableMessage>,
-    /// By rank.
-    streams: Vec<MessageStream>,
-    /// What has come while nothing is taken in.
-    early: VecDeque<(Rank, Buffer)>,
-    /// Chunks that all who are to keep them do.
+    streams: MessageStreams,
+    /// Chunks of which every member that is to keep them is up to date.
     replicated: ChunkSet,
     waiting: Waiting,
     leases: LeaseProgress,
-    /// It has begun a clock in which there is nothing to do, and begins none before anything comes from others.
-    is_idle: bool,
-    /// It begins no clock any more.
-    is_leaving: bool,
-    has_wound_down: bool,
+    clock: ClockProgress,
+    departure: Departure,
+}
+
+/// Whether this member is about to leave the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Departure {
+    /// It stays.
+    Staying,
+    /// Its worker begins no clock any more, and what it has computed is not safe yet.
+    WindingDown,
+    /// What its worker has computed is safe, and the member that leases samples knows that it leaves.
+    WoundDown,
+}
+
+impl Departure {
+    fn is_leaving(self) -> bool {
+        self != Self::Staying
+    }
 }
 
 impl TableEngine {
-    /// Those of a run that begins, or `is_new` of one that this member comes to.
-    pub(super) fn new(loaded: &Loaded, table_spec: TableSpec, rank: Rank, is_new: bool) -> Self {
+    /// Begins in the first view that this member is in, with these parameters.
+    pub(super) fn new(
+        base: EngineBase,
+        table_spec: TableSpec,
+        parameters: Arc<Buffer>,
+        out: &mut Vec<Output>,
+    ) -> Self {
         let TableSpec { layout, read_schedule, batch_scope, warm_up, wave } = table_spec;
-        let (epochs, samples) = (loaded.config.epochs, u64::from(loaded.task.sample_count()));
-        Self {
-            worker: TableWorker::new(Arc::clone(&layout), read_schedule, is_new),
+        let config = &base.loaded.config;
+        let (epochs, samples) = (config.epochs, u64::from(base.loaded.task.sample_count()));
+        let first_step = base.view().first_step();
+        let batch = (config.step_samples(), samples);
+        let view = (&**base.view(), base.digest());
+        let mut engine = Self {
+            assignment: base.cache.assignment(&BatchAssignment::default(), batch, view, first_step),
+            worker: TableWorker::new(Arc::clone(&layout), read_schedule, base.is_newcomer()),
             server: None,
             lease_policy: LeasePolicy { epochs, samples, warm_up, wave },
-            me: rank,
-            to_self: VecDeque::new(),
-            streams: Vec::new(),
-            early: VecDeque::new(),
+            streams: MessageStreams::default(),
             replicated: ChunkSet::default(),
             waiting: Waiting::default(),
             leases: LeaseProgress::default(),
-            is_idle: false,
-            is_leaving: false,
-            has_wound_down: false,
+            clock: ClockProgress::default(),
+            departure: Departure::Staying,
             batch_scope,
+            first_step,
+            parameters,
             layout,
-        }
+            base,
+        };
+        // After a restart from nothing no member has any chunk: all of them begin with their initial values.
+        let is_founded = match &engine.base.view().recovery {
+            Recovery::Initialize => true,
+            Recovery::Resume(resume) => resume.is_restored,
+        };
+        let replica_map = replica_map(&engine.base.shard_map);
+        let handover = if is_founded {
+            engine.initial_state(&replica_map)
+        } else {
+            ViewHandover::new(TableStore::new(Arc::clone(&engine.layout)))
+        };
+        engine.enter_server(replica_map, handover);
+        engine.make_progress(out);
+        engine
     }
 
-    /// Begins with what a run begins with: chunks that are kept here, of these parameters.
-    fn initial_state(&self, replica_map: &ReplicaMap, parameters: &[f32]) -> ViewHandover {
+    /// The chunks that this member keeps when a run begins, with their initial values.
+    fn initial_state(&self, replica_map: &ReplicaMap) -> ViewHandover {
         let mut store = TableStore::new(Arc::clone(&self.layout));
         for chunk in 0..self.layout.chunk_count() {
-            if replica_map.holders[chunk].contains(&self.me) {
-                store.create_chunk(chunk, &initial_rows(&self.layout, chunk, parameters));
+            if replica_map.holders[chunk].contains(&self.base.rank) {
+                store.create_chunk(chunk, &initial_rows(&self.layout, chunk, &self.parameters));
             }
         }
         ViewHandover::new(store)
     }
 
-    /// Chunks that were lost begin anew, at those who are to keep them.
-    fn restart_chunks(
-        &mut self,
-        chunks: &[u32],
-        replica_map: &ReplicaMap,
-        handover: &mut ViewHandover,
-        loaded: &Loaded,
-    ) {
+    /// Lost chunks start again from their initial values, at the members that are to keep them.
+    fn restart_chunks(&mut self, chunks: &[u32], replica_map: &ReplicaMap, handover: &mut ViewHandover) {
         if chunks.is_empty() {
             return;
         }
+        let loaded = &self.base.loaded;
         let mut parameters = vec![0.0; loaded.manifest.parameter_count()];
         loaded.task.initial(loaded.config.seed, &mut parameters);
         let chunks = chunks.iter().map(|chunk| *chunk as usize);
         for chunk in chunks.filter(|chunk| *chunk < self.layout.chunk_count()) {
             self.worker.invalidate(chunk);
             handover.store_mut().drop_chunk(chunk);
-            if replica_map.up_to_date[chunk].contains(&self.me) {
+            if replica_map.up_to_date[chunk].contains(&self.base.rank) {
                 handover.store_mut().create_chunk(chunk, &initial_rows(&self.layout, chunk, &parameters));
             }
         }
     }
 
-    fn enter(&mut self, replica_map: ReplicaMap, handover: ViewHandover) {
+    /// Serves the chunks that the view gives to this member, from those that it brings along.
+    fn enter_server(&mut self, replica_map: ReplicaMap, handover: ViewHandover) {
         let (replica_map, mut out) = (Arc::new(replica_map), Vec::new());
-        self.to_self.clear();
-        self.early.clear();
-        self.streams = replica_map.members.iter().map(|_| MessageStream::default()).collect();
+        self.streams = MessageStreams::new(replica_map.members.len());
         self.replicated = ChunkSet::default();
         self.server = Some(TableServer::enter(
-            self.me,
+            self.base.rank,
             Arc::clone(&replica_map),
             self.lease_policy,
             handover,
@@ -143,13 +177,13 @@ impl TableEngine {
         self.server.as_ref().expect("a member keeps chunks in every view")
     }
 
-    /// Takes in what another member, or this one, says.
+    /// Takes in a message of another member, or of this one.
     fn on_message(&mut self, from: Rank, message: TableMessage) -> Result<(), TableError> {
         let mut out = Vec::new();
         let server = self.server.as_mut().expect("a member keeps chunks in every view");
         let result = match message {
             TableMessage::Request(request @ (Request::Get { .. } | Request::Reduce { .. }))
-                if self.streams[from.index()].is_backlogged() || server.has_ready(from) =>
+                if self.streams.is_backlogged(from) || server.has_ready(from) =>
             {
                 server.defer(from, request)
             }
@@ -171,11 +205,11 @@ impl TableEngine {
         result
     }
 
-    /// Answers what can be answered, but for the questions of those who have not taken in yet what they were told before.
+    /// Answers the requests that can be answered, but for members that are behind in reading earlier answers.
     fn answer_ready(&mut self) {
         for rank in self.server().ready() {
             let mut out = Vec::new();
-            while !self.streams[rank.index()].is_backlogged()
+            while !self.streams.is_backlogged(rank)
                 && self.server.as_mut().is_some_and(|server| server.answer_ready(rank, &mut out))
             {
                 self.send(std::mem::take(&mut out));
@@ -183,23 +217,24 @@ impl TableEngine {
         }
     }
 
-    /// Takes in what this member says to itself.
+    /// Takes in the messages of this member to itself.
     fn deliver_to_self(&mut self) {
-        while let Some(message) = self.to_self.pop_front() {
-            self.on_message(self.me, message).expect("a member says nothing wrong to itself");
+        while let Some(message) = self.streams.to_self.pop_front() {
+            self.on_message(self.base.rank, message).expect("a member sends no malformed message to itself");
         }
     }
 
-    /// Which chunks are here as they are now: those that are to be kept here, and those of which others may have a later state.
-    fn held_chunks(&self, shard_map: &ShardMap) -> (ChunkSet, ChunkSet) {
-        let store = self.server().store();
+    /// Which chunks are here in their present state: those that are to be kept here, and those that other members are to keep,
+    /// who may have a later state.
+    fn held_chunks(&self) -> (ChunkSet, ChunkSet) {
+        let (store, shard_map) = (self.server().store(), &self.base.shard_map);
         let is_now = |chunk: &usize| store.view_number(*chunk) == Some(shard_map.view.number.0);
-        let is_kept = |chunk: &usize| shard_map.target.replica_holders(*chunk).contains(&self.me);
+        let is_kept = |chunk: &usize| shard_map.target.replica_holders(*chunk).contains(&self.base.rank);
         (0..self.layout.chunk_count()).filter(is_now).partition(is_kept)
     }
 }
 
-/// What rows of a chunk begin with.
+/// The initial rows of a chunk, of a run that begins with these parameters.
 fn initial_rows(layout: &TableLayout, chunk: usize, parameters: &[f32]) -> Rows {
     let (range, width) = (layout.range(chunk), layout.width(chunk));
     if layout.table_of(chunk).init == Init::Zeros {
@@ -220,7 +255,7 @@ fn initial_rows(layout: &TableLayout, chunk: usize, parameters: &[f32]) -> Rows 
     Rows { indices: indices.into_iter().collect(), values }
 }
 
-/// Who keeps what in a view.
+/// Which members keep which chunk in a view, and which of them are up to date.
 fn replica_map(shard_map: &ShardMap) -> ReplicaMap {
     let view = &shard_map.view;
     let worker_id = |member: &Member| WorkerId { peer: member.peer, incarnation: member.incarnation };
@@ -242,174 +277,215 @@ fn replica_map(shard_map: &ShardMap) -> ReplicaMap {
     }
 }
 
-impl Training {
-    /// The clock that this member is in, where its program has tables.
-    pub(super) fn clock(&self) -> Option<StepNumber> {
-        self.tables.as_ref().map(|tables| StepNumber(tables.leases.clocks))
-    }
+impl TableEngine {
+    // The view.
 
-    /// Whether its program keeps its state in tables.
-    pub(crate) fn has_tables(&self) -> bool {
-        self.tables.is_some()
-    }
-
-    /// Something has come from outside.
-    pub(crate) fn wake(&mut self) {
-        if let Some(tables) = &mut self.tables {
-            tables.is_idle = false;
-        }
-    }
-
-    /// How far this member is: its step, or its worker's clock.
-    pub(crate) fn at(&self) -> StepNumber {
-        self.clock().unwrap_or(self.step)
-    }
-
-    /// Begins in the first view that this member is in.
-    pub(super) fn begin_tables(&mut self) {
-        // After a stop of all nobody has anything: it begins anew.
-        let is_founded = match &self.view().recovery {
-            Recovery::Initialize => true,
-            Recovery::Resume(resume) => resume.is_restored,
-        };
-        let Self { tables: Some(tables), shard_map, complete, .. } = self else { return };
-        let replica_map = replica_map(shard_map);
-        let handover = match complete {
-            Some(parameters) if is_founded => tables.initial_state(&replica_map, parameters),
-            _ => ViewHandover::new(TableStore::new(Arc::clone(&tables.layout))),
-        };
-        tables.enter(replica_map, handover);
-        self.is_open = true;
-    }
-
-    /// Goes on in another view.
-    pub(super) fn enter_tables(&mut self, out: &mut Vec<Output>) {
-        let Self { tables: Some(tables), shard_map, rank, .. } = self else { return };
-        let mut handover = tables.server.take().expect("a member keeps chunks in every view").leave();
-        tables.me = *rank;
-        let (replica_map, restarted) = (replica_map(shard_map), &shard_map.view.moves.restarted);
-        tables.restart_chunks(restarted, &replica_map, &mut handover, &self.loaded);
+    /// Goes on in `view`. `credits` as for [`EngineBase::enter`].
+    pub(super) fn enter(
+        &mut self,
+        view: &Arc<View>,
+        digest: ViewDigest,
+        credits: &mut BTreeMap<PeerId, u32>,
+        out: &mut Vec<Output>,
+    ) {
+        self.base.enter(view, digest, credits, out);
+        let mut handover = self.server.take().expect("a member keeps chunks in every view").leave();
+        let (replica_map, restarted) = (replica_map(&self.base.shard_map), &view.moves.restarted);
+        self.restart_chunks(restarted, &replica_map, &mut handover);
         if !restarted.is_empty() {
             let retrains_all = restarted.contains(&0);
             out.push(Output::Event(Event::ChunksLost { chunks: restarted.len(), retrains_all }));
         }
-        tables.enter(replica_map, handover);
-        self.is_open = true;
-        self.is_frozen = false;
+        self.enter_server(replica_map, handover);
+        self.base.is_frozen = false;
+        self.make_progress(out);
+        if self.base.barrier.is_waiting() {
+            self.send_complete(out);
+        }
+    }
+
+    /// Goes on in the same view.
+    pub(super) fn thaw(&mut self, out: &mut Vec<Output>) {
+        self.base.is_frozen = false;
+        // A member that has sent something malformed will send it again.
+        let _ = self.process_table_frames(out);
         self.make_progress(out);
     }
 
-    /// Words of another member.
+    /// Gives back the credit of what is held: training is over here. A program that waits for a view goes on waiting.
+    pub(super) fn leave(
+        mut self,
+        credits: &mut BTreeMap<PeerId, u32>,
+        out: &mut Vec<Output>,
+    ) -> Option<Reply<()>> {
+        self.base.leave(credits, out);
+        self.waiting.ready.take()
+    }
+
+    // Links.
+
+    /// Takes in a segment of another member's messages.
     ///
     /// # Errors
-    /// No correct member says them.
-    pub(crate) fn on_table_frame(
+    /// The sender is no member, or no correct member sends that.
+    pub(super) fn on_table_frame(
         &mut self,
         from: PeerId,
         payload: Buffer,
         out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
-        let rank = self.flow_control.rank_of(&from, self.view()).ok_or(Reject::NotAMember)?;
-        let Some(tables) = &mut self.tables else { return Err(Reject::OutOfPlace) };
-        self.flow_control.hold(rank)?;
-        tables.early.push_back((rank, payload));
-        if self.is_frozen { Ok(()) } else { self.process_table_frames(out) }
+        let rank = self.base.flow_control.rank_of(&from, self.base.view()).ok_or(Reject::NotAMember)?;
+        self.base.flow_control.hold(rank)?;
+        self.streams.early.push_back((rank, payload));
+        if self.base.is_frozen { Ok(()) } else { self.process_table_frames(out) }
     }
 
-    /// Takes in the words that have come.
     fn process_table_frames(&mut self, out: &mut Vec<Output>) -> Result<(), Reject> {
         let mut result = Ok(());
-        while let Some(tables) = &mut self.tables
-            && let Some((from, payload)) = tables.early.pop_front()
-        {
-            result = result.and(tables.receive(from, payload.bytes()));
-            if self.flow_control.use_up(from.index()) {
-                out.push(Output::Credit { to: self.view().member(from).peer, segments: 1 });
+        while let Some((from, payload)) = self.streams.early.pop_front() {
+            result = result.and(self.receive(from, payload.bytes()));
+            if self.base.flow_control.use_up(from.index()) {
+                out.push(Output::Credit { to: self.base.view().member(from).peer, segments: 1 });
             }
         }
         self.make_progress(out);
         result
     }
 
-    /// Goes on in the same view.
-    pub(super) fn thaw_tables(&mut self, out: &mut Vec<Output>) {
-        // Whoever says something wrong says it again.
-        let _ = self.process_table_frames(out);
+    /// A new link to a member is there: nothing is on its way.
+    pub(super) fn link_up(&mut self, rank: Rank, out: &mut Vec<Output>) {
+        self.base.flow_control.link_up(rank);
+        self.make_progress(out);
     }
 
-    /// Does all that can be done now: takes in what this member says to itself, answers the program, sends what credit allows.
-    pub(super) fn drive_tables(&mut self, out: &mut Vec<Output>) {
+    /// Something has come from outside: an idle worker may begin a clock again.
+    pub(super) fn wake(&mut self) {
+        self.clock.is_idle = false;
+    }
+
+    /// Does all that can be done now: takes in messages to itself, answers the program, sends what credit allows.
+    pub(super) fn make_progress(&mut self, out: &mut Vec<Output>) {
+        if self.base.is_frozen {
+            return;
+        }
         self.shut_down_worker();
         self.request_lease();
         self.begin_clock_if_possible();
         self.report_completed_leases(out);
-        let Self { tables: Some(tables), flow_control, shard_map, segments, vectors, complete, .. } = self
-        else {
-            return;
-        };
-        tables.deliver_to_self();
-        let room = || vectors.take(self.loaded.manifest.parameter_count());
-        if let Some(parameters) = tables.answer(room) {
-            *complete = Some(parameters);
+        self.deliver_to_self();
+        if let Some(parameters) = self.answer() {
+            self.parameters = parameters;
         }
-        tables.flush(&mut flow_control.links, shard_map, segments, out);
-        tables.answer_ready();
-        tables.flush(&mut flow_control.links, shard_map, segments, out);
+        self.flush(out);
+        self.answer_ready();
+        self.flush(out);
+        if let Some(reply) = self.waiting.ready.take() {
+            let _ = reply.send(());
+        }
     }
 
     // Leaving.
 
-    /// This member wants to leave: where there are tables, its worker begins no clock any more.
-    pub(crate) fn wind_down(&mut self, out: &mut Vec<Output>) {
-        if let Some(tables) = &mut self.tables {
-            tables.is_leaving = true;
-            self.make_progress(out);
+    /// The program is done: tells the other members, and waits until all of them have said so.
+    pub(super) fn close(&mut self, reply: Reply<()>, out: &mut Vec<Output>) {
+        self.base.close(reply);
+        self.clock.current = None;
+        if !self.base.is_frozen {
+            self.send_complete(out);
         }
     }
 
-    /// Whether it may leave: what came of the samples that its worker has computed is safe, and whoever deals knows.
-    pub(crate) fn has_wound_down(&self) -> bool {
-        self.tables.as_ref().is_none_or(|tables| tables.has_wound_down)
+    fn send_complete(&self, out: &mut Vec<Output>) {
+        self.base.send_complete(self.first_step, self.base.omissions.counted(), out);
     }
 
-    /// A worker that leaves, and is between two clocks, says its last words.
+    /// This member wants to leave: its worker begins no clock any more.
+    pub(super) fn wind_down(&mut self, out: &mut Vec<Output>) {
+        if self.departure == Departure::Staying {
+            self.departure = Departure::WindingDown;
+        }
+        self.make_progress(out);
+    }
+
+    /// Whether it may leave: the updates from all samples that its worker has computed are safe, and the member that leases
+    /// samples knows.
+    pub(super) fn has_wound_down(&self) -> bool {
+        self.departure == Departure::WoundDown
+    }
+
+    /// A worker that leaves, and is between two clocks, sends its last messages.
     fn shut_down_worker(&mut self) {
-        let is_between = self.current.is_none();
-        let leaves =
-            |tables: &&mut TableEngine| tables.is_leaving && (is_between || tables.worker.has_finished());
-        if let Some(tables) = self.tables.as_mut().filter(leaves) {
+        let is_between = self.clock.current.is_none();
+        if self.departure.is_leaving() && (is_between || self.worker.has_finished()) {
             let mut out = Vec::new();
-            tables.has_wound_down = tables.worker.wind_down(&mut out);
-            tables.send(out);
+            let has_wound_down = self.worker.wind_down(&mut out);
+            self.departure = if has_wound_down { Departure::WoundDown } else { Departure::WindingDown };
+            self.send(out);
         }
     }
 
     // The account.
 
-    /// Where this member is, and what it holds, where there are tables.
-    pub(super) fn table_report(&self) -> Option<MemberReport> {
-        let (states, older) = self.tables.as_ref()?.held_chunks(&self.shard_map);
-        Some(MemberReport {
-            complete: Some(self.step),
+    /// The step that the view's record names: it stays the same.
+    pub(super) fn step(&self) -> StepNumber {
+        self.first_step
+    }
+
+    /// The clock of this member's worker.
+    pub(super) fn clock(&self) -> StepNumber {
+        StepNumber(self.leases.clocks)
+    }
+
+    /// How the record of a view deals its first batch, which no member trains.
+    pub(super) fn assignment(&self) -> &Arc<BatchAssignment> {
+        &self.assignment
+    }
+
+    /// The parameters that the program has read last, or those that it began with.
+    pub(super) fn parameters(&self) -> &Arc<Buffer> {
+        &self.parameters
+    }
+
+    /// Whether there is nothing to train.
+    pub(super) fn is_over(&self) -> bool {
+        self.assignment.epoch >= self.base.loaded.config.epochs
+    }
+
+    /// What this member holds, for the choice of the next view.
+    pub(super) fn report(&self) -> MemberReport {
+        let (states, older) = self.held_chunks();
+        MemberReport {
+            complete: Some(self.first_step),
             states,
             states_before: Some(older),
             ..MemberReport::default()
-        })
+        }
     }
 
-    /// Bytes of what owners' rules keep beside the values of rows that are kept here, where there are tables.
-    pub(super) fn table_moment_bytes(&self) -> Option<u64> {
-        let server = self.tables.as_ref()?.server.as_ref()?;
-        Some(server.store().moment_bytes())
+    /// Bytes that owners' rules keep beside the values of rows that are kept here.
+    pub(super) fn moment_bytes(&self) -> u64 {
+        self.server().store().moment_bytes()
     }
 
-    /// What membership has to know of tables, where there are some.
-    pub(super) fn table_snapshot(&self) -> Option<TableSnapshot> {
-        let tables = self.tables.as_ref()?;
-        Some(TableSnapshot {
-            clock: StepNumber(tables.leases.clocks),
-            are_replicated: tables.replicated.len() == tables.layout.chunk_count(),
-            is_reading: tables.waiting.is_reading(),
-        })
+    /// What membership has to know of tables.
+    pub(super) fn snapshot(&self) -> TableSnapshot {
+        TableSnapshot {
+            clock: self.clock(),
+            are_replicated: self.replicated.len() == self.layout.chunk_count(),
+            is_reading: self.waiting.is_reading(),
+        }
+    }
+
+    /// What the program of this member waits for.
+    pub(super) fn wait(&self) -> Wait {
+        if self.base.barrier.is_waiting() {
+            Wait::Closing
+        } else if self.base.is_frozen {
+            Wait::View
+        } else if self.waiting.is_for_tables() {
+            Wait::Rows
+        } else {
+            Wait::Program
+        }
     }
 }

@@ -8,7 +8,6 @@ use peergrad_protocol::message::SampleStats;
 use peergrad_protocol::table::{RowSet, Rows, SampleLease};
 use peergrad_protocol::{Buffer, StepNumber};
 
-use super::super::{CurrentStep, Training};
 use super::TableEngine;
 use crate::io::{Committed, Event, Output};
 use crate::program::context::{ClockStart, Reply, TableOperation};
@@ -19,13 +18,15 @@ use crate::table::{BatchScope, TableLayout};
 /// What the program waits for.
 #[derive(Default)]
 pub(super) struct Waiting {
+    pub(super) ready: Option<Reply<()>>,
     begin: Option<Reply<ClockStart>>,
-    /// What it has asked for to learn what the clock is, where it is new.
+    /// Requests of a new worker, by which it learns the clock of the others. `None` before and after.
     entering: Option<BTreeSet<u64>>,
-    /// What it has asked to learn when it may end a clock in which it has nothing to do.
+    /// Requests by which a worker that is far ahead, or has nothing to do, learns when it may begin the next clock.
     idling: Option<BTreeSet<u64>>,
+    /// The reads that are not answered, with the requests that they wait for.
     reads: Vec<(BTreeSet<u64>, Read)>,
-    /// What it has sent, up to which number.
+    /// Pushes that are not acknowledged, each with the number of the last update before it.
     pushed: VecDeque<(u64, Reply<()>)>,
 }
 
@@ -35,39 +36,62 @@ impl Waiting {
         self.entering = None;
     }
 
+    /// Whether the program waits for rows, for samples, or for its additions to be safe.
+    pub(super) fn is_for_tables(&self) -> bool {
+        self.begin.is_some() || self.is_reading() || !self.pushed.is_empty()
+    }
+
     /// Whether the program waits for rows.
     pub(super) fn is_reading(&self) -> bool {
         !self.reads.is_empty()
     }
 }
 
-/// A read, and where it goes.
+/// A read, and the reply that gets its result.
 enum Read {
     Rows(RowSet, Reply<Vec<f32>>),
     Pulled(Reply<Rows>),
     Parameters(Reply<Arc<Buffer>>),
-    /// As they are in the end.
+    /// The parameters at the end of the run.
     LastParameters(Reply<Arc<Buffer>>),
     Number(Reply<f64>),
 }
 
-/// Samples that the program was given.
+/// The clock that the program was handed out last.
+#[derive(Default)]
+pub(super) struct ClockProgress {
+    /// Counts the clocks that were handed out: a command of an older one is void.
+    turn: u64,
+    /// The turn of the clock in progress. `None` between two clocks.
+    pub(super) current: Option<u64>,
+    /// Whether the last clock had no samples: then none begins before something comes from other members.
+    pub(super) is_idle: bool,
+}
+
+/// The samples that were leased to the program.
 #[derive(Default)]
 pub(super) struct LeaseProgress {
-    /// Of the clock in progress: their number, and the epoch that they are of.
+    /// The number of the lease of the clock in progress, and its epoch. `None` if that has no samples.
     current: Option<(u64, u64)>,
-    /// The newest epoch that any were of.
+    /// The newest epoch of any lease.
     epoch: u64,
-    /// By number: what came of them, as long as that is not safe.
+    /// By the number of the lease: clocks whose updates are not safe yet.
     computed: BTreeMap<u64, ComputedLease>,
-    /// Which part of all that there is to be dealt was, when this member was dealt something last.
+    /// Which part of all samples of the run was leased, from 0 to 1, when this member got its last lease.
     progress: f64,
     /// Clocks that are complete here.
     pub(super) clocks: u64,
-    /// There was nothing for it the last time.
+    /// Whether the last lease was empty.
     has_none: bool,
-    /// There is nothing left to be dealt.
+    /// Whether no samples are left.
     is_over: bool,
+}
+
+/// Whether the clock in progress goes on after an operation.
+#[derive(PartialEq, Eq)]
+enum ClockState {
+    GoesOn,
+    Over,
 }
 
 /// What came of a clock.
@@ -77,69 +101,77 @@ struct ComputedLease {
     stats: SampleStats,
 }
 
-impl Training {
+impl TableEngine {
+    /// Answers when there is a view to train in.
+    pub(in crate::training) fn ready(&mut self, reply: Reply<()>, out: &mut Vec<Output>) {
+        self.waiting.ready = Some(reply);
+        self.make_progress(out);
+    }
+
     /// Hands out the next clock, once it can begin.
-    pub(crate) fn begin_clock(&mut self, reply: Reply<ClockStart>, out: &mut Vec<Output>) {
-        if let Some(tables) = &mut self.tables {
-            tables.waiting.begin = Some(reply);
-            self.make_progress(out);
-        }
+    pub(in crate::training) fn begin_clock(&mut self, reply: Reply<ClockStart>, out: &mut Vec<Output>) {
+        self.waiting.begin = Some(reply);
+        self.make_progress(out);
+    }
+
+    /// Whether a command belongs to the clock that the program was handed out last.
+    pub(in crate::training) fn is_current(&self, turn: u64) -> bool {
+        self.clock.current == Some(turn)
     }
 
     /// The next samples are asked for before they are needed.
     pub(super) fn request_lease(&mut self) {
-        let member_count = self.view().members.len() as u64;
-        let goes_on = |tables: &&mut TableEngine| {
-            !tables.leases.is_over && !tables.is_leaving && !tables.worker.has_finished()
-        };
-        let Some(tables) = self.tables.as_mut().filter(goes_on) else { return };
-        let batch = self.loaded.config.batch_size;
-        let samples = match tables.batch_scope {
-            BatchScope::Global => batch.div_ceil(member_count),
+        if self.leases.is_over || self.departure.is_leaving() || self.worker.has_finished() {
+            return;
+        }
+        let batch = self.base.loaded.config.batch_size;
+        let samples = match self.batch_scope {
+            BatchScope::Global => batch.div_ceil(self.base.view().members.len() as u64),
             BatchScope::PerWorker => batch,
         };
         let mut out = Vec::new();
-        // Others may wait for that; and with so many that are not done it would be dealt no more.
-        if tables.leases.has_none || tables.worker.has_many_leases() {
-            tables.worker.push(&mut out);
+        // Others may wait for that; and a worker with too many unfinished leases gets no more.
+        if self.leases.has_none || self.worker.has_many_leases() {
+            self.worker.push(&mut out);
         }
-        // As long as it holds some, it would be told of none at once, again and again.
-        if !tables.leases.has_none || tables.worker.is_flushed() {
-            tables.worker.request_lease(u32::try_from(samples).unwrap_or(u32::MAX), &mut out);
+        // As long as it holds updates back, it would get empty leases at once, again and again.
+        if !self.leases.has_none || self.worker.is_flushed() {
+            self.worker.request_lease(u32::try_from(samples).unwrap_or(u32::MAX), &mut out);
         }
-        tables.send(out);
-        tables.deliver_to_self();
+        self.send(out);
+        self.deliver_to_self();
     }
 
     pub(super) fn begin_clock_if_possible(&mut self) {
-        let (rank, member_count) = (self.rank, self.view().members.len());
-        let begins = |tables: &&mut TableEngine| tables.waiting.begin.is_some() && !tables.is_leaving;
-        let Some(tables) = self.tables.as_mut().filter(begins) else { return };
-        if (tables.is_idle && member_count > 1) || !tables.has_clock() || !tables.may_begin() {
+        let (rank, member_count) = (self.base.rank, self.base.view().members.len());
+        if self.waiting.begin.is_none() || self.departure.is_leaving() {
             return;
         }
-        let Some(AcquiredLease { number, lease, is_over }) = tables.worker.take_lease() else { return };
-        let config = &self.loaded.config;
-        let order = self.cache.order(config, lease.epoch, self.loaded.task.sample_count());
+        if (self.clock.is_idle && member_count > 1) || !self.has_clock() || !self.may_begin() {
+            return;
+        }
+        let Some(AcquiredLease { number, lease, is_over }) = self.worker.take_lease() else { return };
+        let loaded = &self.base.loaded;
+        let order = self.base.cache.order(&loaded.config, lease.epoch, loaded.task.sample_count());
         let of = |span: &Span| order.get(span.start as usize..span.end as usize).unwrap_or(&[]);
         let samples: Arc<[u32]> = lease.spans.iter().flat_map(of).copied().collect();
-        tables.leases.take(number, &lease, is_over, tables.lease_policy);
-        tables.is_idle = lease.is_empty() && !is_over;
-        self.turn += 1;
-        self.current = Some(CurrentStep::new(self.turn, false));
-        let clock = tables.worker.clock();
+        self.leases.take(number, &lease, is_over, self.lease_policy);
+        self.clock.is_idle = lease.is_empty() && !is_over;
+        self.clock.turn += 1;
+        self.clock.current = Some(self.clock.turn);
+        let clock = self.worker.clock();
         let begun = ClockStart {
-            turn: self.turn,
+            turn: self.clock.turn,
             number: clock,
             is_over,
             epoch: lease.epoch,
-            rate: config.schedule.rate(clock),
+            rate: loaded.config.schedule.rate(clock),
             samples,
             rank,
             member_count,
-            layout: Arc::clone(&tables.layout),
+            layout: Arc::clone(&self.layout),
         };
-        if let Some(reply) = tables.waiting.begin.take() {
+        if let Some(reply) = self.waiting.begin.take() {
             // A program that no longer waits has ended.
             let _ = reply.send(begun);
         }
@@ -147,64 +179,47 @@ impl Training {
     }
 
     /// Does something in the clock that the program was handed out last.
-    pub(crate) fn operate(&mut self, operation: TableOperation, out: &mut Vec<Output>) {
-        if let Some(tables) = &mut self.tables {
-            if tables.operate(operation) {
-                self.current = None;
-            }
-            self.make_progress(out);
+    pub(in crate::training) fn operate(&mut self, operation: TableOperation, out: &mut Vec<Output>) {
+        if self.carry_out(operation) == ClockState::Over {
+            self.clock.current = None;
         }
+        self.make_progress(out);
     }
 
-    /// Tells the user of samples whose worth has become safe.
+    /// Tells the user of samples whose updates have become safe.
     pub(super) fn report_completed_leases(&mut self, out: &mut Vec<Output>) {
-        let Self { tables: Some(tables), loaded, own_trained, .. } = self else { return };
-        while let Some(first) = tables.leases.computed.first_entry()
-            && *first.key() <= tables.worker.completed_leases()
+        while let Some(first) = self.leases.computed.first_entry()
+            && *first.key() <= self.worker.completed_leases()
         {
             let ComputedLease { clock, epoch, stats } = first.remove();
-            *own_trained += stats.samples;
+            self.base.own_trained += stats.samples;
             out.push(Output::Event(Event::Committed(Committed {
                 step: StepNumber(clock),
                 epoch,
-                steps_expected: tables.leases.clocks_expected(clock),
+                steps_expected: self.leases.clocks_expected(clock),
                 loss: stats.loss / stats.samples.max(1) as f64,
                 samples: stats.samples,
                 left_out: 0,
                 may_be_late: false,
                 is_own: true,
-                rate: loaded.config.schedule.rate(clock),
+                rate: self.base.loaded.config.schedule.rate(clock),
                 digest: None,
             })));
         }
     }
 
-    /// Samples that all workers have computed, where there are tables: all there are, once they are done; before, what this one has.
-    pub(in crate::training) fn table_samples(&self) -> Option<u64> {
-        let TableEngine { lease_policy, leases, .. } = self.tables.as_ref()?;
-        Some(if leases.is_over {
-            lease_policy.epochs.saturating_mul(lease_policy.samples)
-        } else {
-            self.own_trained
-        })
+    /// Samples that were trained: by all workers, once they are done; before that, by this one.
+    pub(in crate::training) fn samples(&self) -> u64 {
+        let LeasePolicy { epochs, samples, .. } = self.lease_policy;
+        if self.leases.is_over { epochs.saturating_mul(samples) } else { self.base.own_trained }
     }
 
-    /// The newest epoch that this member was dealt samples of, where there are tables.
-    pub(in crate::training) fn table_epoch(&self) -> Option<u64> {
-        self.tables.as_ref().map(|tables| tables.leases.epoch)
+    /// The newest epoch that this member was given samples of.
+    pub(in crate::training) fn epoch(&self) -> u64 {
+        self.leases.epoch
     }
 
-    /// Whether the program waits for rows, for samples, or for what it has added to be safe.
-    pub(in crate::training) fn is_waiting_for_tables(&self) -> bool {
-        self.tables.as_ref().is_some_and(|tables| {
-            let Waiting { begin, reads, pushed, .. } = &tables.waiting;
-            begin.is_some() || !reads.is_empty() || !pushed.is_empty()
-        })
-    }
-}
-
-impl TableEngine {
-    /// Whether this worker has a clock. One that is new is where the slowest of the others is, once it has heard where that is.
+    /// Whether this worker has a clock. A new worker starts at the clock of the slowest other one, once it has learnt that.
     fn has_clock(&mut self) -> bool {
         let mut out = Vec::new();
         if self.worker.is_new() && self.waiting.entering.is_none() {
@@ -221,8 +236,8 @@ impl TableEngine {
         has_entered
     }
 
-    /// Whether the next clock may begin: not while too much of what came before is under way. With nothing to do in it a worker has
-    /// nothing to get ahead with, and waits for all others; and one that has not read for long waits as if it did.
+    /// Whether the next clock may begin: not while too many updates are unacknowledged. A worker without samples waits for all
+    /// others; and a worker that has not read for long waits as if it did.
     fn may_begin(&mut self) -> bool {
         if self.worker.has_much_unacknowledged() {
             return false;
@@ -246,13 +261,13 @@ impl TableEngine {
         may_begin
     }
 
-    /// Does something for the program; whether its clock is over with that.
-    fn operate(&mut self, operation: TableOperation) -> bool {
+    /// Does something for the program. Returns whether its clock goes on.
+    fn carry_out(&mut self, operation: TableOperation) -> ClockState {
         let (worker, mut out) = (&mut self.worker, Vec::new());
-        let mut is_over = false;
+        let mut state = ClockState::GoesOn;
         match operation {
             TableOperation::Add(_) | TableOperation::Map { .. } if worker.has_finished() => {}
-            TableOperation::End(_) if worker.has_finished() => is_over = true,
+            TableOperation::End(_) if worker.has_finished() => state = ClockState::Over,
             TableOperation::Get { rows, reply } => {
                 let requests = worker.fetch(&rows, &mut out);
                 self.waiting.reads.push((requests, Read::Rows(rows, reply)));
@@ -292,19 +307,19 @@ impl TableEngine {
                 if self.waiting.reads.is_empty() {
                     worker.evict_stale();
                 }
-                is_over = true;
+                state = ClockState::Over;
             }
             TableOperation::Finish => worker.finish(&mut out),
         }
         self.send(out);
-        is_over
+        state
     }
 
     /// Answers what can be answered. The parameters, if they were asked for.
-    pub(super) fn answer(&mut self, room: impl Fn() -> Buffer) -> Option<Arc<Buffer>> {
+    pub(super) fn answer(&mut self) -> Option<Arc<Buffer>> {
         let mut parameters = None;
-        // What was forgotten meanwhile, as something has become of it, is asked for again; perhaps of this member.
-        while let (newest, true) = self.answer_once(&room) {
+        // Rows that have changed since they came are asked for again, perhaps of this member itself.
+        while let (newest, true) = self.answer_once() {
             parameters = newest.or(parameters);
             self.deliver_to_self();
         }
@@ -312,10 +327,11 @@ impl TableEngine {
     }
 
     /// As [`answer`](Self::answer), and whether there may be more to answer.
-    fn answer_once(&mut self, room: &impl Fn() -> Buffer) -> (Option<Arc<Buffer>>, bool) {
-        let (worker, layout, mut parameters) = (&mut self.worker, &self.layout, None);
+    fn answer_once(&mut self) -> (Option<Arc<Buffer>>, bool) {
+        let (base, worker, layout) = (&self.base, &mut self.worker, &self.layout);
+        let mut parameters = None;
         let mut give = |values: &dyn Fn(&mut [f32]), reply: Reply<Arc<Buffer>>| {
-            let mut vector = room();
+            let mut vector = base.vectors.take(base.loaded.manifest.parameter_count());
             values(&mut vector);
             let vector = Arc::new(vector);
             parameters = Some(Arc::clone(&vector));

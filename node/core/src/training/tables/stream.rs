@@ -1,57 +1,75 @@
-//! The way that words take: one stream to each member and one from it, cut into segments.
+//! Message streams: one to each member and one from it, cut into segments.
 
-use peergrad_collectives::credit::LinkCredits;
+use std::collections::VecDeque;
+
 use peergrad_protocol::limits::TABLE_MESSAGE_BYTES_MAX;
 use peergrad_protocol::message::TrainingMessage;
+use peergrad_protocol::table::TableMessage;
 use peergrad_protocol::wire::{decode_table_message, encode_table_message};
-use peergrad_protocol::{Frame, Pool, Rank};
+use peergrad_protocol::{Buffer, Frame, Rank};
 
+use super::super::base::EngineBase;
 use super::TableEngine;
 use crate::io::{Output, Reject};
-use crate::state::shard_map::ShardMap;
 use crate::table::server::Outbox;
 
-/// Words to and from another member.
+/// The streams to and from all members of a view.
 #[derive(Default)]
-pub(super) struct MessageStream {
-    /// To be sent, from `sent` on.
+pub(super) struct MessageStreams {
+    /// Messages of this member to itself.
+    pub(super) to_self: VecDeque<TableMessage>,
+    /// Segments that have come and were not taken in yet: the next view is being agreed on.
+    pub(super) early: VecDeque<(Rank, Buffer)>,
+    by_rank: Vec<MessageStream>,
+}
+
+/// Messages to and from another member.
+#[derive(Clone, Default)]
+struct MessageStream {
+    /// Encoded messages, of which the bytes from `sent` on are to be sent.
     out: Vec<u8>,
     sent: usize,
     /// The beginning of a message that has not come as a whole.
     incoming: Vec<u8>,
 }
 
-impl MessageStream {
-    /// Whether so much waits to be sent that questions have to wait, too.
-    pub(super) fn is_backlogged(&self) -> bool {
-        self.out.len() - self.sent > BACKLOG_BYTES
+impl MessageStreams {
+    /// Empty streams between the members of a view.
+    pub(super) fn new(member_count: usize) -> Self {
+        Self { by_rank: vec![MessageStream::default(); member_count], ..Self::default() }
+    }
+
+    /// Whether so much waits to be sent to a member that its requests have to wait, too.
+    pub(super) fn is_backlogged(&self, rank: Rank) -> bool {
+        let MessageStream { out, sent, .. } = &self.by_rank[rank.index()];
+        out.len() - sent > BACKLOG_BYTES
     }
 }
 
-/// Bytes that wait for credit, beyond which questions do.
+/// Bytes that wait for credit, beyond which requests wait.
 const BACKLOG_BYTES: usize = 4 << 20;
 
 impl TableEngine {
-    /// Puts words on their way.
+    /// Puts messages into their streams.
     pub(super) fn send(&mut self, out: Outbox) {
         for (to, message) in out {
-            if to == self.me {
-                self.to_self.push_back(message);
+            if to == self.base.rank {
+                self.streams.to_self.push_back(message);
             } else {
-                encode_table_message(&message, &mut self.streams[to.index()].out);
+                encode_table_message(&message, &mut self.streams.by_rank[to.index()].out);
             }
         }
     }
 
-    /// Takes in a segment of another member's words.
+    /// Takes in a segment of another member's messages.
     pub(super) fn receive(&mut self, from: Rank, bytes: &[u8]) -> Result<(), Reject> {
-        let mut incoming = std::mem::take(&mut self.streams[from.index()].incoming);
+        let mut incoming = std::mem::take(&mut self.streams.by_rank[from.index()].incoming);
         incoming.extend_from_slice(bytes);
         let (mut read, mut refused) = (0, Ok(()));
         while let Some((length, rest)) = incoming[read..].split_first_chunk::<4>() {
             let length = u32::from_le_bytes(*length) as usize;
             if length > TABLE_MESSAGE_BYTES_MAX {
-                // Whatever follows cannot be told apart.
+                // Without its length, nothing that follows can be read.
                 return Err(Reject::MalformedTableMessage);
             }
             let Some(bytes) = rest.get(..length) else { break };
@@ -61,21 +79,16 @@ impl TableEngine {
             self.deliver_to_self();
         }
         incoming.drain(..read);
-        self.streams[from.index()].incoming = incoming;
+        self.streams.by_rank[from.index()].incoming = incoming;
         refused
     }
 
     /// Sends what credit allows.
-    pub(super) fn flush(
-        &mut self,
-        links: &mut LinkCredits,
-        shard_map: &ShardMap,
-        segments: &Pool,
-        out: &mut Vec<Output>,
-    ) {
+    pub(super) fn flush(&mut self, out: &mut Vec<Output>) {
+        let EngineBase { flow_control, shard_map, segments, .. } = &mut self.base;
         let (view, len) = (shard_map.digest, shard_map.sharding.segment_elements * size_of::<f32>());
-        for (rank, stream) in self.streams.iter_mut().enumerate() {
-            while stream.sent < stream.out.len() && links.take_for_one_hop(rank) {
+        for (rank, stream) in self.streams.by_rank.iter_mut().enumerate() {
+            while stream.sent < stream.out.len() && flow_control.links.take_for_one_hop(rank) {
                 let end = stream.out.len().min(stream.sent + len);
                 let bytes = &stream.out[stream.sent..end];
                 let mut payload = segments.take_bytes(bytes.len());

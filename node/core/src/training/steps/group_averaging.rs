@@ -1,16 +1,16 @@
-//! Drift: steps of programs in which each member has parameters of its own, and averages them within a group.
+//! Group averaging: steps in which each member has local parameters, and averages them within a group.
 //!
-//! Nobody waits for anybody outside of the group, so members are at different steps, by a few. A step is committed where it
-//! is complete: nobody could undo it, since others have other parameters anyway. When somebody is lost, all go on with the
-//! step of the one that is furthest; who is behind keeps what it has learnt itself, and skips the rest.
+//! A member waits for the members of its group only, so members are at different steps, a few apart. A step is committed where it
+//! is complete: no member could undo it, since others have other parameters anyway. When a member is lost, all others go on with
+//! the step of the one that is furthest; a member that is behind keeps what it has learnt itself, and skips the rest.
 //!
 //! # Invariants
 //! - The groups of a step are a function of view and step, so all members of a group know each other.
-//! - In the first step of a view with a newcomer the group is everybody: the newcomer gets the mean of all. So it is in the
-//!   last step of the run: who completes it holds the mean, and if somebody is lost there, gives it to the others.
+//! - In the first step of a view with a newcomer all members are one group: the newcomer gets the mean of all. So they are in
+//!   the last step of the run: a member that completes it holds the mean, and gives it to the others if a member is lost.
 //! - A mean counts each contribution once and alike: the total over all members stays what it was.
-//! - Samples that nobody has computed are counted by the one who was dealt them. (Steps that it skips are dealt over the members
-//!   of the new view, so that this count is about right, not exact.)
+//! - Samples that no member has computed are counted by the member that was assigned them. (Steps that it skips are assigned
+//!   over the members of the new view, so this count is approximate.)
 
 use std::sync::Arc;
 
@@ -20,11 +20,13 @@ use peergrad_collectives::plan::{Plan, Segment, ShardLayout, are_finite};
 use peergrad_protocol::message::SampleStats;
 use peergrad_protocol::{Buffer, StepNumber};
 
-use super::{ActiveRound, CompletedStep, CurrentStep, Training};
+use super::commit::CompletedStep;
+use super::program::CurrentStep;
+use super::{ActiveRound, StepEngine};
 use crate::io::Output;
 use crate::program::context::OwnerRule;
 
-/// What is special about a round of members that drift.
+/// What is special about the round of a group.
 pub(super) struct GroupAveraging {
     /// How many contributions are in the sums: a newcomer has none.
     contributor_count: usize,
@@ -34,19 +36,28 @@ pub(super) struct GroupAveraging {
     combined: usize,
 }
 
-impl Training {
+/// What members with local parameters keep beside their rounds.
+#[derive(Default)]
+pub(super) struct GroupSteps {
+    /// The stats of the last step, if all members were in its round.
+    pub(super) consolidated: Option<SampleStats>,
+    /// The turn of a step that was finished before its program was through with it.
+    finished_turn: Option<u64>,
+}
+
+impl StepEngine {
     /// This member's group in the step in progress, and what it contributes there.
     pub(super) fn group_plan(&self, own: SampleStats) -> (Plan, GroupAveraging) {
-        let view = self.view();
+        let view = self.base.view();
         let newcomers = if self.step == view.first_step() { view.newcomers() } else { &[] };
         let count = view.members.len();
-        let among = self.current.as_ref().and_then(|current| current.among);
-        let is_last = self.assignment_of(self.step.next()).epoch >= self.loaded.config.epochs;
-        // Two who own nothing need not reach each other, and there may be nobody else in their group.
+        let among = self.program.current.as_ref().and_then(|current| current.among);
+        let is_last = self.assignment_of(self.step.next()).epoch >= self.base.loaded.config.epochs;
+        // Two members that own nothing need not reach each other, and there may be no third one in their group.
         let keepers = view.replica_holders();
         let has_groups = keepers.iter().filter(|is_keeper| !**is_keeper).count() < 2;
         let group: Arc<[usize]> = match among.filter(|_| newcomers.is_empty() && !is_last && has_groups) {
-            Some(groups) => groups.of(self.rank.index(), count, self.step.0).into(),
+            Some(groups) => groups.of(self.base.rank.index(), count, self.step.0).into(),
             None => (0..count).collect(),
         };
         let has_parameters = |rank: usize| newcomers.iter().all(|newcomer| newcomer.index() != rank);
@@ -55,15 +66,15 @@ impl Training {
         if owners.iter().any(|place| keepers[group[*place]]) {
             owners.retain(|place| keepers[group[*place]]);
         }
-        let sharding = self.shard_map.sharding;
+        let sharding = self.base.shard_map.sharding;
         let layout = ShardLayout::even(
             sharding.chunks.parameter_count(),
             group.len(),
             &owners,
             sharding.segment_elements,
         );
-        let rank = group.binary_search(&self.rank.index()).expect("everyone is in its own group");
-        let topology = self.loaded.config.topology(&layout, self.shard_map.has_ring);
+        let rank = group.binary_search(&self.base.rank.index()).expect("everyone is in its own group");
+        let topology = self.base.loaded.config.topology(&layout, self.base.shard_map.has_ring);
         let combine = Combine::Sum;
         let plan = Plan {
             layout: Arc::new(layout),
@@ -79,22 +90,22 @@ impl Training {
 
     /// The group's round is complete, and with it the step.
     pub(super) fn complete_group(&mut self) -> bool {
-        let len = self.shard_map.sharding.chunks.parameter_count();
-        let live = self.rounds.back_mut().expect("a complete round is there");
-        let (stats, vector) = (live.round.stats(), live.round.complete(|| self.vectors.take(len)));
+        let len = self.base.shard_map.sharding.chunks.parameter_count();
+        let live = self.rounds.live.back_mut().expect("a complete round is there");
+        let (stats, vector) = (live.round.stats(), live.round.complete(|| self.base.vectors.take(len)));
         let record = self.group_record(stats);
         self.complete_step(vector, record);
         true
     }
 
     fn group_record(&mut self, stats: SampleStats) -> CompletedStep {
-        let live = self.rounds.back().expect("a complete round is there");
+        let live = self.rounds.live.back().expect("a complete round is there");
         let own_samples =
             live.group_averaging.as_ref().map_or(0, |group_averaging| group_averaging.own_samples);
-        let group = live.plan.group.as_ref().expect("members that drift are in a group");
-        let view = &self.shard_map.view;
+        let group = live.plan.group.as_ref().expect("a member with local parameters is in a group");
+        let view = &self.base.shard_map.view;
         let is_of_all = group.len() == view.members.len();
-        self.consolidated = is_of_all.then_some(stats);
+        self.group.consolidated = is_of_all.then_some(stats);
         let left_out = self.account(own_samples);
         let samples = self.assignment.len().saturating_sub(left_out);
         CompletedStep {
@@ -107,33 +118,33 @@ impl Training {
         }
     }
 
-    /// Of what this member was dealt in the step in progress it has trained so many samples. Returns how many it has not.
+    /// Counts the samples that this member has `trained` in the step in progress. Returns how many of its part it has not.
     fn account(&mut self, trained: u64) -> u64 {
-        self.own_trained += trained;
-        let part = self.assignment.part_len(&self.me.peer, self.me.incarnation);
+        self.base.own_trained += trained;
+        let part = self.assignment.part_len(&self.base.me.peer, self.base.me.incarnation);
         let left_out = part.saturating_sub(trained);
-        self.omissions.add(left_out);
+        self.base.omissions.add(left_out);
         left_out
     }
 
     /// The last step is completed with the mean that others hold: this member's part was in it.
     pub(super) fn account_for_all(&mut self) {
-        let part = self.assignment.part_len(&self.me.peer, self.me.incarnation);
+        let part = self.assignment.part_len(&self.base.me.peer, self.base.me.incarnation);
         self.account(part);
     }
 
-    /// Goes on with `step`, since another member is there already: of the step in progress it keeps what it has contributed,
-    /// and of those between it has nothing.
+    /// Goes on with `step`, since another member is there already: keeps what this member has contributed to the step in
+    /// progress, and skips the steps between.
     pub(super) fn skip_ahead(&mut self, step: StepNumber, out: &mut Vec<Output>) {
-        let live = std::mem::take(&mut self.rounds).into_iter().find(|live| live.step == self.step);
+        let live = std::mem::take(&mut self.rounds.live).into_iter().find(|live| live.step == self.step);
         let own = live
             .and_then(|live| Some((live.group_averaging?.own_samples, live.round.interrupt().contribution?)));
         match own {
             Some((samples, (vector, stats))) => {
                 let left_out = self.account(samples);
                 // To its program it looks as if the step had been completed.
-                self.finished_turn = self.current.as_ref().map(|current| current.turn);
-                let replies = [&mut self.replies.reduced, &mut self.replies.updated];
+                self.group.finished_turn = self.program.current.as_ref().and_then(|current| current.turn);
+                let replies = [&mut self.program.replies.reduced, &mut self.program.replies.updated];
                 for reply in replies.into_iter().filter_map(Option::take) {
                     let _ = reply.send(());
                 }
@@ -143,7 +154,7 @@ impl Training {
                 let record =
                     CompletedStep { assignment, stats, samples, left_out, own_samples, is_of_all: false };
                 self.complete_step(Arc::new(vector), record);
-                self.commit(out);
+                self.commit_if_confirmed(out);
             }
             None => {
                 self.interrupt();
@@ -156,8 +167,8 @@ impl Training {
     }
 
     /// Whether a command belongs to a step that was finished without it.
-    pub(crate) fn is_finished(&self, turn: u64) -> bool {
-        self.finished_turn == Some(turn)
+    pub(in crate::training) fn is_finished(&self, turn: u64) -> bool {
+        self.group.finished_turn == Some(turn)
     }
 
     fn skip(&mut self) {
@@ -170,7 +181,7 @@ impl Training {
 impl ActiveRound {
     /// Sums of the own shard that have come in since the last time become what the group is to hold, if the rule is known.
     pub(super) fn combine(&mut self, current: &mut CurrentStep, parameters: Option<&Buffer>) {
-        let group_averaging = self.group_averaging.as_mut().expect("the program drifts");
+        let group_averaging = self.group_averaging.as_mut().expect("members have local parameters");
         let (own, summed) = (self.plan.own(), self.round.summed());
         let (Some(rule), Some((vector, stats))) = (&mut current.rule, self.round.own_shard()) else { return };
         let parameters = parameters.expect("an owner has parameters");
@@ -196,7 +207,7 @@ impl GroupAveraging {
     ) {
         let ranges = || segment.ranges().iter().cloned();
         if !ranges().all(|range| are_finite(&sums[range])) {
-            // One overflow must not ruin everybody's parameters.
+            // One overflow must not ruin the parameters of all members.
             return ranges().for_each(|range| sums[range.clone()].copy_from_slice(&parameters[range]));
         }
         for range in ranges() {
@@ -205,7 +216,7 @@ impl GroupAveraging {
                 OwnerRule::Mean => sums.iter_mut().for_each(|sum| *sum /= self.contributor_count as f32),
                 OwnerRule::Custom(rule) => rule(stats, parameters, sums),
                 OwnerRule::Optimizer { .. } | OwnerRule::Blend(_) => {
-                    panic!("a program that drifts keeps no optimizer state at owners")
+                    panic!("a program with local parameters keeps no optimizer state at owners")
                 }
             }
         }

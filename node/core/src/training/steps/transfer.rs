@@ -1,18 +1,18 @@
 //! The transfer of single chunks: those whose turn to move has come, and those that complete an interrupted step.
 //!
-//! Like handing over a shift: between two steps the old keeper of a chunk sends its state to the new one, while everybody
-//! already computes the next gradients. The new keeper needs it only when the sums are there.
+//! Like handing over a shift: between two steps the old owner of a chunk sends its state to the new one, while all members
+//! already compute the next gradients. The new owner needs the state only when the sums are there.
 //!
 //! # How it works
 //! - *Moving.* Before a step is taken here, the chunks whose turn comes with it are sent by their old owner, with the state
-//!   after as many steps. The new keeper takes them in when it is as far itself.
-//! - *Filling.* A view may roll a step forward that its members hold only together. Who lacks chunks asks the donors that
-//!   the record names for their values.
+//!   after as many steps. The new owner takes them in when it is as far itself.
+//! - *Filling.* A view may roll a step forward that its members hold only together. A member that lacks chunks asks the donors
+//!   that the record names for their values.
 //!
-//! Every chunk batch of some chunks comes with its digest. One that moves uses a credit of its link, as a segment does, and goes
-//! ahead of those of its step: the new keeper cannot complete the step without it, and until then holds on to segments of the
-//! next one. One that fills needs none: segments of the next step may have used it all up, and wait at the receiver for this
-//! very step. So it is asked for, one chunk batch at a time.
+//! Every batch of chunks comes with its digest. A batch that moves uses a credit of its link, as a segment does, and goes ahead
+//! of the segments of its step: the new owner cannot complete the step without it, and until then holds segments of the next
+//! step. A batch that fills uses no credit: segments of the next step may have used up all of it, and wait at the receiver for
+//! this very step. So batches that fill are asked for, one at a time.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -25,18 +25,20 @@ use peergrad_protocol::message::{
 use peergrad_protocol::view::{Donor, Move};
 use peergrad_protocol::{Buffer, Frame, PeerId, Rank, StepNumber};
 
-use super::Training;
+use super::super::base::EngineBase;
+use super::StepEngine;
 use super::chunk_batch::{ChunkBatchBuilder, unpack};
 use crate::io::{Output, Reject};
-use crate::state::optimizer_shard::OptimizerState;
+use crate::state::optimizer_shard::{OptimizerShard, OptimizerState, Version};
 
 /// Chunks on their way, to and from this member.
 #[derive(Default)]
 pub(super) struct Transfer {
     /// What is to be sent, as soon as there is credit.
     outbox: VecDeque<Outgoing>,
-    /// States that have come for the step in progress, or the one after.
+    /// By step and chunk: states that have come for the step in progress or the one after, and are not taken in yet.
     arrivals: BTreeMap<(StepNumber, usize), OptimizerState>,
+    /// The step in progress, while it is completed with what other members hold. `None` in a step of rounds.
     filling: Option<Filling>,
 }
 
@@ -68,8 +70,7 @@ impl Transfer {
         self.filling.is_some()
     }
 
-    /// Forgets what belongs to a view that is over. What has come of an interrupted step, and is lacking of it, is
-    /// handed back.
+    /// Forgets what belongs to a view that is over. Returns what has come of an interrupted step, and which chunks it lacks.
     pub(super) fn clear(&mut self) -> Option<(Buffer, BTreeSet<usize>)> {
         let filling = std::mem::take(self).filling?;
         Some((filling.vector, filling.missing))
@@ -81,30 +82,30 @@ impl Transfer {
         if is_its { self.outbox.pop_front() } else { None }
     }
 
-    /// Which chunks of the step are lacking while it is being filled.
+    /// Which chunks the step lacks while it is being filled.
     pub(super) fn missing(&self) -> Option<&BTreeSet<usize>> {
         self.filling.as_ref().map(|filling| &filling.missing)
     }
 
-    /// What the step that is being filled is worth.
+    /// The stats of the step that is being filled.
     pub(super) fn stats(&self) -> Option<SampleStats> {
         self.filling.as_ref().map(|filling| filling.stats)
     }
 }
 
-impl Training {
+impl StepEngine {
     // Moving.
 
     /// Queues the chunks whose turn to leave has come with the step in progress.
     pub(super) fn move_chunks(&mut self) {
-        let (shard_map, step) = (&self.shard_map, self.step);
+        let (shard_map, step) = (&self.base.shard_map, self.step);
         if !shard_map.sharding.has_state || step <= shard_map.view.first_step() {
             return;
         }
         let (done, due) = (shard_map.moved(StepNumber(step.0 - 1)), shard_map.moved(step));
         for moved in &shard_map.view.moves.list[done..due] {
             let chunk = moved.chunk as usize;
-            if moved.from[0] != self.rank || chunk >= shard_map.sharding.chunks.count() {
+            if moved.from[0] != self.base.rank || chunk >= shard_map.sharding.chunks.count() {
                 continue;
             }
             let new =
@@ -117,7 +118,7 @@ impl Training {
         }
     }
 
-    /// States that came before this member was as far.
+    /// Takes in the states that came before this member was as far.
     pub(super) fn take_arrivals(&mut self) {
         let step = self.step;
         while let Some(entry) = self.transfer.arrivals.first_entry() {
@@ -126,9 +127,9 @@ impl Training {
                 return;
             }
             let state = entry.remove();
-            let is_pending = self.uncommitted.is_some();
-            if steps == step && self.optimizer.state(chunk, is_pending).is_none() {
-                self.optimizer.insert(chunk, Some(state), is_pending);
+            let version = self.newest_version();
+            if steps == step && self.optimizer.state(version, chunk).is_none() {
+                self.optimizer.insert(version, chunk, Some(state));
             }
         }
     }
@@ -144,8 +145,8 @@ impl Training {
         donors: &[Donor],
         out: &mut Vec<Output>,
     ) {
-        // That there are sums of this step shows that everyone had completed the one before.
-        self.previous = None;
+        // There are sums of this step, so every member has completed the one before.
+        self.commit.confirm();
         self.commit_if_confirmed(out);
         self.transfer.filling = Some(Filling { vector, missing, stats, donors: donors.to_vec() });
         let ranks: BTreeSet<Rank> = donors.iter().map(|donor| donor.rank).collect();
@@ -153,7 +154,7 @@ impl Training {
         self.end_filling();
     }
 
-    /// Asks a donor for what is lacking and it has.
+    /// Asks a donor for the missing chunks that it has.
     pub(super) fn ask(&self, donor: Rank, out: &mut Vec<Output>) {
         let Some(filling) = &self.transfer.filling else { return };
         let has = |chunk: &&usize| {
@@ -163,8 +164,8 @@ impl Training {
         let chunks: ChunkSet = filling.missing.iter().filter(has).copied().collect();
         if !chunks.is_empty() {
             let want = WantChunks { steps: self.step.next(), chunks };
-            let frame = Frame::encode(&TrainingMessage::WantChunks(want).in_view(self.digest()), None);
-            out.push(Output::Send { to: self.view().member(donor).peer, frame });
+            let frame = Frame::encode(&TrainingMessage::WantChunks(want).in_view(self.base.digest()), None);
+            out.push(Output::Send { to: self.base.view().member(donor).peer, frame });
         }
     }
 
@@ -180,16 +181,16 @@ impl Training {
     /// A member lacks chunks that this one has.
     ///
     /// # Errors
-    /// It is none of the view, or asks for more than there is.
-    pub(crate) fn receive_chunk_request(
+    /// The sender is no member, or asks for more than there is.
+    pub(in crate::training) fn receive_chunk_request(
         &mut self,
         from: PeerId,
         want: WantChunks,
         out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
-        let to = self.view().rank(&from).ok_or(Reject::NotAMember)?;
+        let to = self.base.view().rank(&from).ok_or(Reject::NotAMember)?;
         let asked = self.transfer.outbox.iter().filter(|outgoing| outgoing.chunk_batch.to == to).count();
-        let is_chunk = |chunk: usize| chunk < self.shard_map.sharding.chunks.count();
+        let is_chunk = |chunk: usize| chunk < self.base.shard_map.sharding.chunks.count();
         if asked + want.chunks.len() > CHUNKS_MAX || !want.chunks.iter().all(is_chunk) {
             return Err(Reject::OutOfPlace);
         }
@@ -208,23 +209,23 @@ impl Training {
             let to = first.chunk_batch.to;
             if first.chunk_batch.content == ChunkContent::Values {
                 if let Some(frame) = self.next_chunk_batch() {
-                    out.push(Output::Send { to: self.view().member(to).peer, frame });
+                    out.push(Output::Send { to: self.base.view().member(to).peer, frame });
                 }
                 self.transfer.outbox.retain(|outgoing| outgoing.chunk_batch != first.chunk_batch);
                 continue;
             }
             // Without credit for one chunk batch there is none for the next.
             if replies.iter().any(|outgoing: &Outgoing| outgoing.chunk_batch.to == to)
-                || self.flow_control.links.credit(to.index()) == 0
+                || self.base.flow_control.links.credit(to.index()) == 0
             {
                 replies.extend(self.transfer.outbox.pop_front());
                 continue;
             }
-            // What is not here any more is left out: the receiver is ahead of it, or in another view.
+            // A chunk that is not here any more is left out: the receiver is ahead of it, or in another view.
             if let Some(frame) = self.next_chunk_batch() {
-                let has_credit = self.flow_control.links.take_for_one_hop(to.index());
+                let has_credit = self.base.flow_control.links.take_for_one_hop(to.index());
                 assert!(has_credit, "looked at before");
-                out.push(Output::Send { to: self.view().member(to).peer, frame });
+                out.push(Output::Send { to: self.base.view().member(to).peer, frame });
             }
         }
         self.transfer.outbox = replies;
@@ -250,51 +251,62 @@ impl Training {
             }
         }
         let BatchKey { steps, content, .. } = chunk_batch;
-        let (chunk_batch, payload) = batch.seal(steps, content, &self.segments)?;
-        Some(Frame::encode(&TrainingMessage::ChunkBatch(chunk_batch).in_view(self.digest()), Some(payload)))
+        let (chunk_batch, payload) = batch.seal(steps, content, &self.base.segments)?;
+        Some(Frame::encode(
+            &TrainingMessage::ChunkBatch(chunk_batch).in_view(self.base.digest()),
+            Some(payload),
+        ))
     }
 
     /// The values of a chunk after so many steps, if they are here.
     fn values(&self, chunk: usize, steps: StepNumber) -> Option<&[f32]> {
-        let range = self.shard_map.sharding.chunks.range(chunk);
+        let range = self.base.shard_map.sharding.chunks.range(chunk);
         if steps == self.step {
-            return Some(&self.complete.as_ref()?[range]);
+            return Some(&self.commit.complete.as_ref()?[range]);
         }
         if steps == self.step.next() {
             let filling = self.transfer.filling.as_ref()?;
             return (!filling.missing.contains(&chunk)).then(|| &filling.vector[range]);
         }
-        let is_before = self.uncommitted.is_some() && steps.next() == self.step;
-        if is_before { Some(&self.previous.as_ref()?[range]) } else { None }
+        let is_before = self.commit.uncommitted.is_some() && steps.next() == self.step;
+        if is_before { Some(&self.commit.previous.as_ref()?[range]) } else { None }
     }
 
     /// The optimizer state of a chunk after so many steps, if it is here.
     fn state_after(&self, chunk: usize, steps: StepNumber) -> Option<&OptimizerState> {
-        let is_newest = steps == self.step;
-        let is_before = self.uncommitted.is_some() && steps.next() == self.step;
-        if is_newest || is_before {
-            self.optimizer.state(chunk, is_newest && self.uncommitted.is_some())
+        let is_before = self.commit.uncommitted.is_some() && steps.next() == self.step;
+        if steps == self.step {
+            self.optimizer.state(self.newest_version(), chunk)
+        } else if is_before {
+            self.optimizer.state(Version::Committed, chunk)
         } else {
             None
         }
+    }
+
+    /// Which state of a chunk is the one after the newest complete step.
+    pub(super) fn newest_version(&self) -> Version {
+        if self.commit.uncommitted.is_some() { Version::Pending } else { Version::Committed }
     }
 
     /// Chunks have come.
     ///
     /// # Errors
     /// They are damaged, or not those that were to come.
-    pub(crate) fn chunk_batch(
+    pub(in crate::training) fn chunk_batch(
         &mut self,
         from: PeerId,
         message: &ChunkBatch,
         payload: &Buffer,
         out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
-        let rank = self.view().rank(&from).ok_or(Reject::NotAMember)?;
+        let rank = self.base.view().rank(&from).ok_or(Reject::NotAMember)?;
         if message.content == ChunkContent::State {
             out.push(Output::Credit { to: from, segments: 1 });
         }
-        for (piece, part) in unpack(message, payload, |chunk| self.len_of(chunk, message.content))? {
+        for (piece, part) in
+            unpack(message, payload, |chunk| chunk_len(&self.base, &self.optimizer, chunk, message.content))?
+        {
             match message.content {
                 ChunkContent::Values => self.values_in(message.steps, piece.chunk as usize, part)?,
                 ChunkContent::State => self.state_in(rank, message.steps, piece, part)?,
@@ -311,15 +323,6 @@ impl Training {
         Ok(())
     }
 
-    /// Elements of a chunk's values, or of its state; `None`: there is no such chunk.
-    pub(super) fn len_of(&self, chunk: usize, content: ChunkContent) -> Option<usize> {
-        let is_chunk = chunk < self.shard_map.sharding.chunks.count();
-        is_chunk.then(|| match content {
-            ChunkContent::Values => self.shard_map.sharding.chunks.range(chunk).len(),
-            ChunkContent::State => self.optimizer.len_of(chunk),
-        })
-    }
-
     fn state_in(
         &mut self,
         from: Rank,
@@ -327,11 +330,12 @@ impl Training {
         ChunkEntry { chunk, updates }: ChunkEntry,
         moments: &[f32],
     ) -> Result<(), Reject> {
-        let is_mine = self.shard_map.target.replica_holders(chunk as usize).contains(&self.rank);
-        let is_donor =
-            |moved: &Move| moved.chunk == chunk && moved.from[0] == from && !moved.from.contains(&self.rank);
+        let is_mine = self.base.shard_map.target.replica_holders(chunk as usize).contains(&self.base.rank);
+        let is_donor = |moved: &Move| {
+            moved.chunk == chunk && moved.from[0] == from && !moved.from.contains(&self.base.rank)
+        };
         let is_due = steps == self.step || steps == self.step.next();
-        if !is_mine || !is_due || !self.view().moves.list.iter().any(is_donor) {
+        if !is_mine || !is_due || !self.base.view().moves.list.iter().any(is_donor) {
             return Err(Reject::Chunk);
         }
         let state = OptimizerState { moments: moments.to_vec(), updates };
@@ -345,8 +349,23 @@ impl Training {
         // Asked for twice, it may come twice.
         let Some(filling) = self.transfer.filling.as_mut().filter(|_| is_next) else { return Ok(()) };
         if filling.missing.remove(&chunk) {
-            filling.vector[self.shard_map.sharding.chunks.range(chunk)].copy_from_slice(values);
+            filling.vector[self.base.shard_map.sharding.chunks.range(chunk)].copy_from_slice(values);
         }
         Ok(())
     }
+}
+
+/// Elements of a chunk's values, or of its state. `None`: there is no such chunk.
+pub(super) fn chunk_len(
+    base: &EngineBase,
+    optimizer: &OptimizerShard,
+    chunk: usize,
+    content: ChunkContent,
+) -> Option<usize> {
+    let chunks = base.shard_map.sharding.chunks;
+    let is_chunk = chunk < chunks.count();
+    is_chunk.then(|| match content {
+        ChunkContent::Values => chunks.range(chunk).len(),
+        ChunkContent::State => optimizer.len_of(chunk),
+    })
 }

@@ -1,4 +1,4 @@
-//! Chunk batches: chunks end to end in one payload, with a word for each and a digest for all.
+//! Chunk batches: chunks end to end in one payload, with an entry for each and a digest for all.
 
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::limits::{CHUNK_BATCH_BYTES, CHUNK_BATCH_CHUNKS_MAX};
@@ -21,12 +21,12 @@ impl ChunkBatchBuilder {
         self.entries.push(ChunkEntry { chunk: chunk as u32, updates });
     }
 
-    /// Whether the next chunk belongs into another one.
+    /// Whether the next chunk belongs into another batch.
     pub(super) fn is_full(&self) -> bool {
         size_of_val(&self.elements[..]) >= CHUNK_BATCH_BYTES || self.entries.len() == CHUNK_BATCH_CHUNKS_MAX
     }
 
-    /// The chunk batch and its payload; `None` if nothing is in it.
+    /// The chunk batch and its payload; `None` if no chunk is in it.
     pub(super) fn seal(
         self,
         steps: StepNumber,
@@ -43,10 +43,10 @@ impl ChunkBatchBuilder {
     }
 }
 
-/// What is in a chunk batch, chunk by chunk; `len_of`: how many elements of a chunk there must be, if there is such a chunk.
+/// The chunks of a batch. `len_of`: how many elements a chunk must have, or `None` if there is no such chunk.
 ///
 /// # Errors
-/// It is damaged, or holds what is no chunk.
+/// The batch is damaged, or holds something that is no chunk.
 pub(super) fn unpack<'a>(
     chunk_batch: &ChunkBatch,
     payload: &'a Buffer,

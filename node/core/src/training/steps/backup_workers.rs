@@ -1,14 +1,14 @@
 //! Steps with backup workers: they wait for most contributions, and not for the last few.
 //!
-//! Like a meeting that begins when all but two are there: who comes late has missed it, and is told what came of it.
+//! Like a meeting that begins when all but two people are there: a late one has missed it, and reads the minutes.
 //!
 //! # How it works
 //! ```text
 //! member                                            first owner
 //!   | -- StepProgress: the step before is complete here --> |   its node says so, whatever its program does meanwhile
 //!   | -- StepProgress: a contribution is there -----------> |   counts them
-//!   | <------------------------- StepContributors: who is late |   all have completed the step before, and enough have contributed
-//!   | == a round of the contributions of the others  |   late ones own, sum up and gather as ever
+//!   | <--------------- StepContributors: which members are late |   all have completed the step before, and enough have contributed
+//!   | == a round of the contributions of the others  |   late members own, sum up and gather as in any step
 //! ```
 //! A late member goes through the step without its program: owners update by the run's rule, which the node knows. What its
 //! program still computes is thrown away, and its samples count as left out.
@@ -19,7 +19,7 @@
 //!
 //! # Reading
 //! Chen et al., *Revisiting Distributed Synchronous SGD*, 2016, section 3. There the first gradients that arrive are taken;
-//! here a word goes ahead of them, which costs two hops, and nothing is sent in vain.
+//! here a control message precedes them, which costs two hops, and no gradient is sent in vain.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -27,22 +27,23 @@ use std::num::NonZeroUsize;
 use peergrad_protocol::message::{SampleStats, StepContributors, StepProgress, TrainingMessage};
 use peergrad_protocol::{Frame, PeerId, Rank, StepNumber};
 
-use super::{CurrentStep, Training};
+use super::program::CurrentStep;
+use super::{StepEngine, StepKind};
 use crate::io::{Output, Reject};
 use crate::program::context::{Contribution, OwnerRule};
 
 /// What a member knows of a step before its round begins.
 #[derive(Default)]
 pub(super) struct BackupWorkers {
-    /// The own contribution, until it is known whether the step is made of it.
+    /// This member's contribution, until it is known whether the step is made of it.
     offered: Option<Contribution>,
     /// What this member has told the first owner last.
     reported: Option<Readiness>,
-    /// Whether that may have been lost with a link.
+    /// Whether that message may have been lost with a link.
     must_repeat: bool,
-    /// At the first owner, by rank: what it was told last.
+    /// At the first owner, by rank: what that member has told last.
     offers: BTreeMap<Rank, Readiness>,
-    /// Who is late, of the last step of which that is known.
+    /// Which members are late, for the newest step of which that is known.
     choice: Option<Choice>,
     /// The last step that was made without a contribution of this member.
     late_in: Option<StepNumber>,
@@ -57,17 +58,47 @@ struct Readiness {
     has_contribution: bool,
 }
 
-/// Who is late for a step.
+/// Which members are late for a step.
 #[derive(Clone, PartialEq, Eq)]
 struct Choice {
     step: StepNumber,
     late: Vec<Rank>,
 }
 
-impl Training {
+impl BackupWorkers {
+    /// Keeps a contribution until it is known whether the step is made of it.
+    pub(super) fn offer(&mut self, contribution: Contribution) {
+        self.offered = Some(contribution);
+    }
+
+    /// Whether a contribution waits for its round.
+    pub(super) fn has_offered(&self) -> bool {
+        self.offered.is_some()
+    }
+
+    /// What was offered is not wanted any more.
+    pub(super) fn withdraw_offer(&mut self) {
+        self.offered = None;
+    }
+
+    /// The step in progress is complete.
+    pub(super) fn end_step(&mut self) {
+        self.offered = None;
+        self.choice = None;
+    }
+
+    /// What was told in a view counts there only.
+    pub(super) fn leave_view(&mut self) {
+        self.reported = None;
+        self.offers.clear();
+        self.choice = None;
+    }
+}
+
+impl StepEngine {
     /// Whether steps wait for less than all contributions.
     pub(super) fn has_backups(&self) -> bool {
-        self.loaded.config.backups.is_some()
+        self.kind == StepKind::BackupWorkers
     }
 
     /// Whether the step in progress was made with what this member has computed.
@@ -75,10 +106,10 @@ impl Training {
         self.backup_workers.late_in != Some(self.step)
     }
 
-    /// What leads to the round of the step in progress, as far as it can be done now.
+    /// Offers, chooses and begins the round of the step in progress, as far as that can be done now.
     pub(super) fn begin_backup_round(&mut self, out: &mut Vec<Output>) {
-        let has_begun = self.rounds.back().is_some_and(|live| live.step == self.step);
-        if !self.has_backups() || !self.is_open || self.is_over() || has_begun {
+        let has_begun = self.rounds.live.back().is_some_and(|live| live.step == self.step);
+        if !self.has_backups() || !self.gate.is_open || self.is_over() || has_begun {
             return;
         }
         self.offer(out);
@@ -88,7 +119,7 @@ impl Training {
 
     /// The member that says whose contributions the step in progress is made of.
     fn chooser(&self) -> Rank {
-        let shards = self.cache.shards(&self.shard_map, self.shard_map.moved(self.step));
+        let shards = self.base.shards(self.step);
         Rank::from_index(shards.layout.first_owner().unwrap_or(0))
     }
 
@@ -100,14 +131,14 @@ impl Training {
             return;
         }
         let chooser = self.chooser();
-        if chooser == self.rank {
+        if chooser == self.base.rank {
             self.backup_workers.offers.insert(chooser, readiness);
         } else {
             let Readiness { step, has_contribution } = readiness;
-            let (view, left_out) = (self.digest(), self.left_out_before());
+            let (view, left_out) = (self.base.digest(), self.left_out_before());
             let offer = TrainingMessage::StepProgress(StepProgress { step, has_contribution, left_out })
                 .in_view(view);
-            let to = self.view().member(chooser).peer;
+            let to = self.base.view().member(chooser).peer;
             out.push(Output::Send { to, frame: Frame::encode(&offer, None) });
         }
     }
@@ -116,27 +147,27 @@ impl Training {
     ///
     /// # Errors
     /// It is none of the view, or steps of this run wait for all.
-    pub(crate) fn receive_offer(
+    pub(in crate::training) fn receive_offer(
         &mut self,
         from: PeerId,
         offer: StepProgress,
         out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
-        let rank = self.view().rank(&from).ok_or(Reject::NotAMember)?;
+        let rank = self.base.view().rank(&from).ok_or(Reject::NotAMember)?;
         if !self.has_backups() {
             return Err(Reject::OutOfPlace);
         }
         let StepProgress { step, has_contribution, left_out, .. } = offer;
         self.backup_workers.offers.insert(rank, Readiness { step, has_contribution });
-        self.omissions.report_total_before(left_out);
+        self.base.omissions.report_total_before(left_out);
         self.make_progress(out);
         Ok(())
     }
 
-    /// Whose contributions the step in progress would have if nobody was late: those who have something to compute. Of a step
-    /// that begins again all of that may have been somebody's who is gone; then all who have parameters.
+    /// The members whose contributions the step in progress would have if none was late: those that have samples to compute. If
+    /// the step begins again and only lost members had samples, all members that have parameters.
     fn wanted_of(&self) -> Vec<Rank> {
-        let view = self.view();
+        let view = self.base.view();
         let is_dealt = |rank: &Rank| {
             let member = view.member(*rank);
             self.assignment.part_len(&member.peer, member.incarnation) > 0
@@ -147,12 +178,12 @@ impl Training {
         if dealt.is_empty() { ranks().filter(|rank| !newcomers.contains(rank)).collect() } else { dealt }
     }
 
-    /// Says who is late, once enough others are not.
+    /// Tells all members which ones are late, once enough others have contributed.
     fn choose(&mut self, out: &mut Vec<Output>) {
-        if self.choice().is_some() || self.chooser() != self.rank {
+        if self.choice().is_some() || self.chooser() != self.base.rank {
             return;
         }
-        let (offers, members) = (&self.backup_workers.offers, &self.view().members);
+        let (offers, members) = (&self.backup_workers.offers, &self.base.view().members);
         let ranks = || (0..members.len()).map(Rank::from_index);
         if !ranks().all(|rank| offers.get(&rank).is_some_and(|readiness| readiness.step >= self.step)) {
             return;
@@ -160,30 +191,30 @@ impl Training {
         let ready = Readiness { step: self.step, has_contribution: true };
         let is_ready = |rank: &Rank| offers.get(rank) == Some(&ready);
         let wanted = self.wanted_of();
-        let backups = self.loaded.config.backups.map_or(0, NonZeroUsize::get);
+        let backups = self.base.loaded.config.backups.map_or(0, NonZeroUsize::get);
         let enough = wanted.len().saturating_sub(backups).max(1);
         if wanted.into_iter().filter(is_ready).count() < enough {
             return;
         }
         let late: Vec<Rank> = ranks().filter(|rank| !is_ready(rank)).collect();
-        let left_out = self.omissions.reported_before().max(self.left_out_before());
+        let left_out = self.base.omissions.reported_before().max(self.left_out_before());
         self.learn_left_out(left_out);
         let chosen = StepContributors { step: self.step, late: late.clone(), left_out };
-        self.broadcast(&TrainingMessage::StepContributors(chosen).in_view(self.digest()), out);
+        self.base.broadcast(&TrainingMessage::StepContributors(chosen).in_view(self.base.digest()), out);
         self.backup_workers.choice = Some(Choice { step: self.step, late });
     }
 
-    /// A member is linked: what it was told before that may not have reached it.
+    /// A new link to a member is there: what was sent to it before may be lost, and is sent again.
     pub(super) fn resend(&mut self, peer: &PeerId, out: &mut Vec<Output>) {
         if !self.has_backups() {
             return;
         }
         self.backup_workers.must_repeat = true;
-        let is_chooser = self.chooser() == self.rank;
+        let is_chooser = self.chooser() == self.base.rank;
         if let Some(Choice { step, late }) = self.backup_workers.choice.clone().filter(|_| is_chooser) {
             let left_out = self.left_out_before();
             let chosen = TrainingMessage::StepContributors(StepContributors { step, late, left_out })
-                .in_view(self.digest());
+                .in_view(self.base.digest());
             out.push(Output::Send { to: *peer, frame: Frame::encode(&chosen, None) });
         }
     }
@@ -192,28 +223,28 @@ impl Training {
     ///
     /// # Errors
     /// It is not the first owner, or the step is not the one in progress, or it is not made of what was offered.
-    pub(crate) fn receive_choice(
+    pub(in crate::training) fn receive_choice(
         &mut self,
         from: PeerId,
         chosen: StepContributors,
         out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
         let StepContributors { step, late, left_out, .. } = chosen;
-        let rank = self.view().rank(&from).ok_or(Reject::NotAMember)?;
+        let rank = self.base.view().rank(&from).ok_or(Reject::NotAMember)?;
         let choice = Choice { step, late };
         if step < self.step || self.backup_workers.choice.as_ref() == Some(&choice) {
-            // Said again over a link that came up meanwhile.
+            // Sent again over a link that came up meanwhile.
             return Ok(());
         }
         let late = &choice.late;
-        let is_late = late.contains(&self.rank);
+        let is_late = late.contains(&self.base.rank);
         let has_told =
             |has_contribution| self.backup_workers.reported == Some(Readiness { step, has_contribution });
         let is_possible = self.has_backups()
             && step == self.step
             && rank == self.chooser()
-            && late.len() < self.view().members.len()
-            && late.iter().all(|rank| rank.index() < self.view().members.len())
+            && late.len() < self.base.view().members.len()
+            && late.iter().all(|rank| rank.index() < self.base.view().members.len())
             && (has_told(true) || (is_late && has_told(false)));
         if !is_possible || self.backup_workers.choice.is_some() {
             return Err(Reject::OutOfPlace);
@@ -226,30 +257,30 @@ impl Training {
 
     /// Samples that the steps before the one in progress have left out, as far as this member knows.
     pub(super) fn left_out_before(&self) -> u64 {
-        self.omissions.counted() + self.uncommitted.as_ref().map_or(0, |record| record.left_out)
+        self.base.omissions.counted() + self.commit.uncommitted.as_ref().map_or(0, |record| record.left_out)
     }
 
     /// A newcomer has not seen all steps.
     fn learn_left_out(&mut self, before: u64) {
-        self.omissions.add_unseen(before.saturating_sub(self.left_out_before()));
+        self.base.omissions.add_unseen(before.saturating_sub(self.left_out_before()));
     }
 
-    /// Who is late for the step in progress, once that is known.
+    /// Which members are late for the step in progress, once that is known.
     fn choice(&self) -> Option<&Choice> {
         self.backup_workers.choice.as_ref().filter(|choice| choice.step == self.step)
     }
 
-    /// Begins the round of the step in progress, once it is known who is late.
+    /// Begins the round of the step in progress, once it is known which members are late.
     fn begin_chosen(&mut self, out: &mut Vec<Output>) {
         let Some(Choice { late, .. }) = self.choice() else { return };
-        let count = self.view().members.len();
+        let count = self.base.view().members.len();
         let contributors = (0..count).filter(|rank| late.binary_search(&Rank::from_index(*rank)).is_err());
         let contributors = contributors.collect();
-        let contribution = if late.contains(&self.rank) {
+        let contribution = if late.contains(&self.base.rank) {
             self.go_without_program();
-            Contribution { vector: self.segments.take(0), stats: SampleStats::default() }
+            Contribution { vector: self.base.segments.take(0), stats: SampleStats::default() }
         } else {
-            self.backup_workers.offered.take().expect("nobody is in time who has not offered")
+            self.backup_workers.offered.take().expect("a member that is in time has offered a contribution")
         };
         self.start_round_of(contribution, Some(contributors));
         if let Err((peer, _)) = self.take_early(out) {
@@ -261,46 +292,12 @@ impl Training {
     fn go_without_program(&mut self) {
         self.backup_workers.late_in = Some(self.step);
         self.interrupt();
-        let (rule, rate) = (self.loaded.config.rule, self.loaded.config.rate(self.step.0));
-        let rule = self.complete.is_some().then_some(OwnerRule::Optimizer { rule, rate });
-        self.current = Some(CurrentStep { rule, ..CurrentStep::new(0, true) });
+        let (rule, rate) = (self.base.loaded.config.rule, self.base.loaded.config.rate(self.step.0));
+        let rule = self.commit.complete.is_some().then_some(OwnerRule::Optimizer { rule, rate });
+        self.program.current = Some(CurrentStep::silent(rule));
     }
 
-    // What becomes of it.
-
-    /// Takes part in the step in progress with this, at once or when it is known who is late.
-    pub(super) fn contribute(&mut self, contribution: Contribution) {
-        if self.has_backups() {
-            self.backup_workers.offered = Some(contribution);
-        } else {
-            self.start_round(contribution);
-        }
-    }
-
-    /// Whether a contribution waits for its round.
-    pub(super) fn has_offered(&self) -> bool {
-        self.backup_workers.offered.is_some()
-    }
-
-    /// What was offered is not wanted any more.
-    pub(super) fn withdraw_offer(&mut self) {
-        self.backup_workers.offered = None;
-    }
-
-    /// The step in progress is complete.
-    pub(super) fn end_backup_round(&mut self) {
-        self.backup_workers.offered = None;
-        self.backup_workers.choice = None;
-    }
-
-    /// What was said in a view counts there only.
-    pub(super) fn leave_backup_rounds(&mut self) {
-        self.backup_workers.reported = None;
-        self.backup_workers.offers.clear();
-        self.backup_workers.choice = None;
-    }
-
-    /// The step in progress begins again. Whether it had begun without this member's contribution.
+    /// The step in progress begins again. Returns whether it had begun without this member's contribution.
     pub(super) fn forget_lateness(&mut self) -> bool {
         self.backup_workers.late_in.take() == Some(self.step)
     }

@@ -1,4 +1,4 @@
-//! What a change of the view does to training.
+//! The change of the view: what it does to a step in progress.
 //!
 //! # How it works
 //! 1. *Freeze.* While the next view is being agreed on, nothing is taken in, sent or completed here; so what this member
@@ -14,10 +14,11 @@
 //!   s - 1              s, forward                  chunks that are lacking are fetched; then as if it had been gathered
 //!   less               s                           the view cannot begin here: another one has to come
 //! ```
-//! Where members drift (see [group averaging](super::group_averaging)) nothing is undone, and who has less than s skips to it.
+//! With local parameters (see [group averaging](super::group_averaging)) nothing is undone, and a member that has less than s
+//! skips to it.
 //! A program that waits for an operation of a step that goes on notices nothing; only an undone step interrupts it.
 //!
-//! Where members gather sums, an incomplete step holds no new value of anything: nobody can be given one from here.
+//! Where members gather sums, an incomplete step holds no new value of any chunk: no member can be given one from here.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,34 +26,25 @@ use std::sync::Arc;
 use peergrad_protocol::chunk_set::ChunkSet;
 use peergrad_protocol::message::{MemberReport, PartialStep};
 use peergrad_protocol::view::{Moves, Recovery, RollForward, View};
-use peergrad_protocol::{PeerId, Rank, StepNumber, ViewDigest};
+use peergrad_protocol::{PeerId, StepNumber, ViewDigest};
 
-use super::{PendingReplies, Training, UpdatedPrefix};
+use super::StepEngine;
+use super::program::UpdatedPrefix;
 use crate::io::Output;
 use crate::program::context::{Contribution, Reply};
+use crate::state::optimizer_shard::Version;
 
-impl Training {
+impl StepEngine {
     // Before.
 
-    /// From now on nothing is taken in, sent or completed.
-    pub(crate) fn freeze(&mut self) {
-        self.is_frozen = true;
-    }
-
-    /// Whether it is frozen, or cannot begin.
-    pub(crate) fn is_suspended(&self) -> bool {
-        self.is_frozen || self.is_behind_view
-    }
-
     /// Whether the view is to begin at a step that was not reached here.
-    pub(crate) fn is_behind_view(&self) -> bool {
-        self.is_behind_view
+    pub(in crate::training) fn is_behind_view(&self) -> bool {
+        self.gate.is_behind_view
     }
 
     /// Goes on in the same view as if nothing had been.
-    pub(crate) fn thaw(&mut self, out: &mut Vec<Output>) {
-        self.is_frozen = false;
-        self.thaw_tables(out);
+    pub(in crate::training) fn thaw(&mut self, out: &mut Vec<Output>) {
+        self.base.is_frozen = false;
         self.end_filling();
         if let Err((peer, _)) = self.take_early(out) {
             out.push(Output::Disconnect(peer));
@@ -61,42 +53,29 @@ impl Training {
     }
 
     /// Does not take `step` in this view; an earlier one that it has stopped before may be taken now.
-    pub(crate) fn stop_before(&mut self, step: StepNumber, out: &mut Vec<Output>) {
-        self.stop_before = Some(step);
+    pub(in crate::training) fn stop_before(&mut self, step: StepNumber, out: &mut Vec<Output>) {
+        self.gate.stop_before = Some(step);
         self.make_progress(out);
     }
 
     /// Whether it has stopped before `step`, and nobody needs anything of it in this view any more.
-    pub(crate) fn has_stopped_before(&self, step: StepNumber) -> bool {
-        self.step == step && !self.is_open && self.rounds.is_empty()
-    }
-
-    /// This member's rank in its view.
-    pub(crate) fn rank(&self) -> Rank {
-        self.rank
-    }
-
-    /// The step in progress.
-    pub(crate) fn step(&self) -> StepNumber {
-        self.step
+    pub(in crate::training) fn has_stopped_before(&self, step: StepNumber) -> bool {
+        self.step == step && !self.gate.is_open && self.rounds.live.is_empty()
     }
 
     /// Where this member is, and what it holds.
-    pub(crate) fn report(&self) -> MemberReport {
-        if self.complete.is_none() {
+    pub(in crate::training) fn report(&self) -> MemberReport {
+        if self.commit.complete.is_none() {
             return MemberReport::default();
         }
-        if let Some(report) = self.table_report() {
-            return report;
-        }
-        let is_uncommitted = self.uncommitted.is_some();
+        let is_uncommitted = self.commit.uncommitted.is_some();
         MemberReport {
             is_vote_only: false,
             complete: Some(self.step),
-            states: self.optimizer.held(is_uncommitted),
-            states_before: is_uncommitted.then(|| self.optimizer.held(false)),
+            states: self.optimizer.held(self.newest_version()),
+            states_before: is_uncommitted.then(|| self.optimizer.held(Version::Committed)),
             is_entering: self.is_entering(),
-            stats: self.uncommitted.as_ref().map(|record| record.stats).or(self.consolidated),
+            stats: self.commit.uncommitted.as_ref().map(|record| record.stats).or(self.group.consolidated),
             next: self.holdings(),
             lost: vec![],
             has_merge_snapshot: self.has_merge_snapshot(),
@@ -106,18 +85,25 @@ impl Training {
 
     /// What is held of the step in progress.
     fn holdings(&self) -> Option<PartialStep> {
-        let states = if self.uncommitted.is_some() { ChunkSet::default() } else { self.optimizer.held(true) };
+        let states = if self.commit.uncommitted.is_some() {
+            ChunkSet::default()
+        } else {
+            self.optimizer.held(Version::Pending)
+        };
         if let Some(missing) = self.transfer.missing() {
-            let count = self.shard_map.sharding.chunks.count();
+            let count = self.base.shard_map.sharding.chunks.count();
             let values = (0..count).filter(|chunk| !missing.contains(chunk)).collect();
             return Some(PartialStep { values, states, stats: self.transfer.stats() });
         }
-        // Of a group's step nobody else has a use for what is here.
-        let live =
-            self.rounds.back().filter(|live| live.step == self.step && live.group_averaging.is_none())?;
+        // What is here of a group's step is of no use to other members.
+        let live = self
+            .rounds
+            .live
+            .back()
+            .filter(|live| live.step == self.step && live.group_averaging.is_none())?;
         let mut values = ChunkSet::default();
         if live.shards.is_fully_replicated {
-            // What is gathered are sums: new values are there once the step is complete, and not before.
+            // Sums are gathered: there are new values once the step is complete, and not before.
             return Some(PartialStep { values, states, stats: live.round.seen_stats() });
         }
         for (owner, shard) in live.shards.owned.iter().enumerate() {
@@ -125,7 +111,7 @@ impl Training {
             let mut elements: usize = segments.iter().map(|segment| segment.len()).sum();
             // What is held is the beginning of the shard.
             for &chunk in shard {
-                let len = self.shard_map.sharding.chunks.range(chunk).len();
+                let len = self.base.shard_map.sharding.chunks.range(chunk).len();
                 if len > elements {
                     break;
                 }
@@ -140,7 +126,7 @@ impl Training {
 
     /// The member is in `view` from now on. `credits` are those of all links; what is left of them for the members is
     /// taken from there, and put back when the view is left.
-    pub(crate) fn enter(
+    pub(in crate::training) fn enter(
         &mut self,
         view: &Arc<View>,
         digest: ViewDigest,
@@ -152,194 +138,154 @@ impl Training {
         };
         let next_assignment =
             self.next_assignment.take().unwrap_or_else(|| self.assignment_of(self.step.next()));
-        let before = Arc::clone(self.view());
-        let difference = self.cache.difference((&before, self.digest()), (view, digest));
-        self.flow_control.follow((&before, view), &difference, credits, out);
-        self.early.clear();
-        self.past.push_back(self.digest());
-        if self.past.len() > PAST_MAX {
-            self.past.pop_front();
-        }
-        self.shard_map = self.cache.shard_map(view, digest, self.shard_map.sharding);
-        self.rank = view.rank(&self.me.peer).expect("a view is installed at its members");
-        self.flow_control.set_rank(self.rank);
-        if view.member(self.rank).capacity == 0 {
-            // What it owned is with others, or listed.
-            let listed = view.moves.list.iter().filter(|moved| moved.from[0] == self.rank).count();
-            self.handed_over = self.handed_over.max(listed);
-        }
-        self.closed.clear();
-        self.omissions.leave_view();
-        self.leave_backup_rounds();
-        self.stop_before = None;
+        self.base.enter(view, digest, credits, out);
+        self.rounds.early.clear();
+        self.backup_workers.leave_view();
+        self.gate.stop_before = None;
         self.merge_snapshots.leave_view();
-        self.is_open = false;
-        self.is_behind_view = false;
-        if self.tables.is_some() {
-            self.enter_tables(out);
-            if self.replies.closed.is_some() {
-                self.send_complete(out);
-            }
-            return;
-        }
+        self.gate.is_open = false;
+        self.gate.is_behind_view = false;
         // A committed step is never undone, whatever a record says.
-        if self.uncommitted.is_some() && self.step == resume.step.next() {
+        if self.commit.uncommitted.is_some() && self.step == resume.step.next() {
             self.undo();
         }
         self.update_missing_chunks();
         let lacks_bequest = resume.merge.is_some() && !self.has_merge_snapshot();
         let is_forward = resume.forward.is_some() && self.step.next() == resume.step;
-        if self.complete.is_none() {
+        if self.commit.complete.is_none() {
             self.restart_as_newcomer();
         } else if self.step == resume.step && !lacks_bequest {
             self.redo();
         } else if let (Some(forward), true) = (&resume.forward, is_forward) {
-            if self.loaded.program.has_local_parameters() {
+            if self.has_local_parameters() {
                 self.account_for_all();
             }
             self.roll_forward(forward, out);
-        } else if self.step < resume.step
-            && self.loaded.program.has_local_parameters()
-            && resume.is_interruption()
-        {
+        } else if self.step < resume.step && self.has_local_parameters() && resume.is_interruption() {
             self.skip_ahead(resume.step, out);
         } else {
-            self.is_behind_view = true;
-            // What this view begins with is for its record to deal.
+            self.gate.is_behind_view = true;
+            // The batch of the step that this view begins with is in the view's record.
             self.next_assignment = (self.step.next() < resume.step).then_some(next_assignment);
             return;
         }
         self.restart_states(&view.moves);
-        self.is_frozen = false;
+        self.base.is_frozen = false;
         self.make_progress(out);
-        if self.replies.closed.is_some() {
+        if self.base.barrier.is_waiting() {
             self.send_complete(out);
         }
     }
 
     /// Gives back the credit of what is held: the session is over. A program that waits for a view goes on waiting.
-    pub(crate) fn leave(
+    pub(in crate::training) fn leave(
         mut self,
         credits: &mut BTreeMap<PeerId, u32>,
         out: &mut Vec<Output>,
     ) -> Option<Reply<()>> {
-        self.flow_control.release(&self.shard_map.view, credits, out);
-        self.replies.ready.take()
+        self.base.leave(credits, out);
+        self.program.replies.ready.take()
     }
 
     fn undo(&mut self) {
-        let was_new = self.is_entering();
-        let record = self.uncommitted.take().expect("a committed step is never undone");
+        let record = self.commit.undo(self.step);
         self.merge_snapshots.undo();
         self.step = StepNumber(self.step.0 - 1);
-        self.rounds.clear();
+        self.rounds.live.clear();
         self.transfer.clear();
         self.optimizer.undo();
         self.forget_left_out(self.step);
         self.assignment = record.assignment;
-        let previous = self.previous.take();
-        self.complete = if was_new { None } else { previous };
         self.interrupt();
     }
 
     fn restart_as_newcomer(&mut self) {
-        // It has contributed nothing so far.
+        // This member has contributed nothing so far.
         self.forget_left_out(StepNumber(0));
-        self.rounds.clear();
+        self.rounds.live.clear();
         self.transfer.clear();
-        self.current = None;
-        self.step = self.view().first_step();
-        self.entered_before = Some(self.step);
+        self.program.current = None;
+        self.step = self.base.view().first_step();
+        self.commit.entered_before = Some(self.step);
         self.assign_batch();
     }
 
     /// The round of the step in progress starts again, with what this member has contributed.
     fn redo(&mut self) {
         let mut contribution = None;
-        for live in std::mem::take(&mut self.rounds).into_iter().filter(|live| live.step == self.step) {
+        for live in std::mem::take(&mut self.rounds.live).into_iter().filter(|live| live.step == self.step) {
             contribution = live.round.interrupt().contribution;
         }
         self.transfer.clear();
         self.forget_left_out(self.step);
         let was_late = self.forget_lateness();
         self.optimizer.discard_sums();
-        if self.uncommitted.is_none() {
+        if self.commit.uncommitted.is_none() {
             self.optimizer.undo();
         }
         let part = self.part().to_vec();
         self.assign_batch();
         if part != self.part() {
-            // What the program computes is not asked for any more.
+            // The program computes other samples than are needed now.
             self.interrupt();
         }
-        if !was_late && self.current.as_ref().is_some_and(|current| current.is_silent) {
-            // It begins anew, with nothing to contribute, or without what was to be blended in.
-            self.current = None;
+        if !was_late && self.program.current.as_ref().is_some_and(|current| current.is_silent()) {
+            // The step begins again: with nothing to contribute, or without what was to be blended in.
+            self.program.current = None;
         }
-        let Some(current) = &mut self.current else { return };
+        let Some(current) = &mut self.program.current else { return };
         current.updated = UpdatedPrefix::default();
         if was_late {
-            // What its program still computes is of a step that begins anew.
+            // The program still computes for a step that begins again.
             return self.interrupt();
         }
         match contribution {
             Some((vector, stats)) => self.contribute(Contribution { vector, stats }),
-            // It made room for the result of a step that was to be rolled forward, and is not.
-            None if current.has_contributed && !self.has_offered() => self.interrupt(),
+            // The contribution made room for the result of a step that was to be rolled forward, and is not.
+            None if current.has_contributed && !self.backup_workers.has_offered() => self.interrupt(),
             None => {}
         }
     }
 
-    /// What contributions to `step` and those after it left out counts for nothing: they are in no sum.
+    /// Forgets what contributions to `step` and later ones have left out: they are in no sum.
     fn forget_left_out(&mut self, step: StepNumber) {
         if let Some(residual) = &mut self.residual {
             residual.undo(step);
         }
     }
 
-    /// What the program has begun, it has begun in vain; if it waits for the next step, it gets this one.
-    pub(super) fn interrupt(&mut self) {
-        self.current = None;
-        self.withdraw_offer();
-        let PendingReplies { begin, ready, .. } = std::mem::take(&mut self.replies);
-        self.replies = PendingReplies { begin, ready, ..PendingReplies::default() };
-    }
-
     /// The step in progress is completed with what members hold together.
     fn roll_forward(&mut self, forward: &RollForward, out: &mut Vec<Output>) {
         let held = self.holdings().map(|holdings| holdings.values).unwrap_or_default();
         let mut vector = None;
-        for live in std::mem::take(&mut self.rounds).into_iter().filter(|live| live.step == self.step) {
+        for live in std::mem::take(&mut self.rounds.live).into_iter().filter(|live| live.step == self.step) {
             vector = live.round.interrupt().result;
         }
         if let Some((filled, _)) = self.transfer.clear() {
             vector = Some(filled);
         }
         self.optimizer.discard_sums();
-        let chunks = self.shard_map.sharding.chunks;
+        let chunks = self.base.shard_map.sharding.chunks;
         let missing = (0..chunks.count()).filter(|chunk| !held.contains(*chunk)).collect();
-        // Whatever is not held is overwritten, sums of a whole step among it.
-        let vector = vector.unwrap_or_else(|| self.vectors.take(chunks.parameter_count()));
+        // What is not held is overwritten, among it the sums of a fully replicated step.
+        let vector = vector.unwrap_or_else(|| self.base.vectors.take(chunks.parameter_count()));
         self.fill(vector, missing, forward.stats, &forward.donors, out);
     }
 
-    /// State that nobody holds starts from nothing, where it is kept now.
+    /// State that no member holds starts without updates, where it is kept now.
     fn restart_states(&mut self, moves: &Moves) {
-        if self.complete.is_none() || moves.restarted.is_empty() {
+        if self.commit.complete.is_none() || moves.restarted.is_empty() {
             return;
         }
         // After a step that is rolled forward, state is pending like that of any complete step.
-        let is_pending = self.uncommitted.is_some() || self.transfer.is_filling();
-        let shards = self.cache.shards(&self.shard_map, 0);
+        let version = if self.transfer.is_filling() { Version::Pending } else { self.newest_version() };
+        let shards = self.base.cache.shards(&self.base.shard_map, 0);
         for chunk in moves.restarted.iter().map(|chunk| *chunk as usize) {
-            let is_kept =
-                chunk < self.shard_map.sharding.chunks.count() && shards.has_replica(chunk, self.rank);
-            if is_kept && self.complete.is_some() {
-                self.optimizer.insert(chunk, None, is_pending);
+            let is_kept = chunk < self.base.shard_map.sharding.chunks.count()
+                && shards.has_replica(chunk, self.base.rank);
+            if is_kept && self.commit.complete.is_some() {
+                self.optimizer.insert(version, chunk, None);
             }
         }
     }
 }
-
-/// Views whose frames may still be on their way.
-const PAST_MAX: usize = 16;

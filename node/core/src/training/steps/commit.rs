@@ -1,0 +1,202 @@
+//! The commit: the moment from which the newest complete step can no longer be undone.
+//!
+//! # How it works
+//! ```text
+//! step t complete here ---> the first finished sum of step t + 1 is seen ---> step t is committed
+//!  old and new are kept      (`first_sum_seen`)                                 (`StepEngine::commit`) only the new is kept
+//! ```
+//! A finished sum of step t + 1 holds a contribution of every member, and a member contributes only after it has completed step
+//! t. So every member has completed step t, and no view can begin before it. Three other events show the same: a step is rolled
+//! forward (its sums were seen by others), the closing barrier is passed, or members have local parameters (nobody could undo
+//! the step). Each of them calls [`CommitState::confirm`] by that name.
+//!
+//! # Invariants
+//! - Until the commit, the parameters, the optimizer state and the batch of both steps are kept.
+//! - A committed step is never undone.
+
+use std::sync::Arc;
+
+use peergrad_protocol::id::ContentDigest;
+use peergrad_protocol::message::SampleStats;
+use peergrad_protocol::{Buffer, Pool, StepNumber};
+
+use super::StepEngine;
+use crate::io::{Committed, Event, Output};
+use crate::state::assignment::BatchAssignment;
+
+/// The parameters after the newest complete step, and what is needed to undo that step until it is committed.
+#[derive(Default)]
+pub(super) struct CommitState {
+    /// Parameters after the newest complete step. `None`: this member is new and has none yet.
+    pub(super) complete: Option<Arc<Buffer>>,
+    /// Parameters before the newest complete step. `None` once nobody can go back to them.
+    pub(super) previous: Option<Arc<Buffer>>,
+    /// The newest complete step. `None` once it is committed.
+    pub(super) uncommitted: Option<CompletedStep>,
+    /// Whether every member is known to have completed the newest complete step, which is about to be committed.
+    is_confirmed: bool,
+    /// The step in which this member was a newcomer: it has no parameters from before that step.
+    pub(super) entered_before: Option<StepNumber>,
+    /// How the batch of the newest committed step was dealt. `None` until a step is committed here.
+    pub(super) assignment: Option<Arc<BatchAssignment>>,
+    /// A checkpoint is written as soon as this many steps are committed.
+    pub(super) save_after: Option<StepNumber>,
+}
+
+/// A complete step that is not yet committed.
+pub(super) struct CompletedStep {
+    pub(super) assignment: Arc<BatchAssignment>,
+    pub(super) stats: SampleStats,
+    /// Samples of the batch that were trained; with local parameters, as far as this member knows.
+    pub(super) samples: u64,
+    /// Samples of the batch that were not trained; with local parameters, as far as this member knows.
+    pub(super) left_out: u64,
+    /// Samples that this member computed, if its contribution is in the step.
+    pub(super) own_samples: u64,
+    /// Whether all members were in the round.
+    pub(super) is_of_all: bool,
+}
+
+impl CommitState {
+    /// Begins with these parameters, which are as good as committed; `entered_before` is the step of a newcomer.
+    pub(super) fn new(complete: Option<Arc<Buffer>>, entered_before: Option<StepNumber>) -> Self {
+        Self { complete, entered_before, ..Self::default() }
+    }
+
+    /// A finished sum of the step in progress is here, so every member has completed the step before.
+    pub(super) fn first_sum_seen(&mut self) {
+        self.confirm();
+    }
+
+    /// Every member is known to have completed the newest complete step, or none can undo it: nobody goes back.
+    pub(super) fn confirm(&mut self) {
+        self.previous = None;
+        self.is_confirmed = self.uncommitted.is_some();
+    }
+
+    /// A vector for the result of a round, whose first finished sum is here: it may take the memory of the parameters that
+    /// were kept for going back.
+    pub(super) fn take_result_buffer(&mut self, vectors: &Pool, len: usize) -> Buffer {
+        self.previous = None;
+        vectors.take(len)
+    }
+
+    /// A step is complete with these parameters; what was there before is kept until the commit.
+    pub(super) fn complete(&mut self, parameters: Arc<Buffer>, step: CompletedStep) {
+        assert!(self.uncommitted.is_none(), "a finished sum committed the step before");
+        self.uncommitted = Some(step);
+        self.is_confirmed = false;
+        self.previous = self.complete.replace(parameters);
+    }
+
+    /// The newest complete step, if it is to be committed now.
+    fn take_confirmed(&mut self) -> Option<CompletedStep> {
+        if std::mem::take(&mut self.is_confirmed) { self.uncommitted.take() } else { None }
+    }
+
+    /// Goes back to before the newest complete step, where `step` is in progress. Returns the step that was undone.
+    pub(super) fn undo(&mut self, step: StepNumber) -> CompletedStep {
+        let was_new = self.is_entering(step);
+        let undone = self.uncommitted.take().expect("a committed step is never undone");
+        let previous = self.previous.take();
+        self.is_confirmed = false;
+        self.complete = if was_new { None } else { previous };
+        undone
+    }
+
+    /// Whether the newest complete step, the one before `step`, is this member's first and not committed: then there are no
+    /// parameters to go back to.
+    pub(super) fn is_entering(&self, step: StepNumber) -> bool {
+        self.uncommitted.is_some() && self.entered_before.map(StepNumber::next) == Some(step)
+    }
+
+    /// The newest committed parameters, where `step` is in progress.
+    pub(super) fn parameters(&self, step: StepNumber) -> Option<&Arc<Buffer>> {
+        self.previous.as_ref().or(self.complete.as_ref()).filter(|_| !self.is_entering(step))
+    }
+
+    /// Steps that are committed, where `step` is in progress.
+    pub(super) fn committed_steps(&self, step: StepNumber) -> u64 {
+        step.0 - u64::from(self.uncommitted.is_some())
+    }
+}
+
+impl StepEngine {
+    /// The newest committed parameters.
+    pub(in crate::training) fn parameters(&self) -> Option<&Arc<Buffer>> {
+        self.commit.parameters(self.step)
+    }
+
+    /// Whether the newest complete step is this member's first, and not committed: there is nothing before it.
+    pub(super) fn is_entering(&self) -> bool {
+        self.commit.is_entering(self.step)
+    }
+
+    /// Commits the newest complete step, if every member is known to have completed it.
+    pub(super) fn commit_if_confirmed(&mut self, out: &mut Vec<Output>) {
+        if let Some(record) = self.commit.take_confirmed() {
+            self.commit(record, out);
+        }
+    }
+
+    /// The step is committed: what was kept for undoing it goes, and what waited for it is done.
+    fn commit(&mut self, record: CompletedStep, out: &mut Vec<Output>) {
+        self.optimizer.commit();
+        // With local parameters, each member has accounted for its own part in `group_averaging`.
+        if !self.has_local_parameters() {
+            self.base.omissions.add(record.left_out);
+            self.base.own_trained += record.own_samples;
+        }
+        let (steps, digest_every) = (self.committed_steps(), self.base.loaded.config.digest_every);
+        if let Some(residual) = &mut self.residual {
+            residual.commit(StepNumber(steps - 1));
+        }
+        let is_due = digest_every.is_some_and(|every| steps.is_multiple_of(every.get()));
+        let complete = self.commit.complete.as_ref().expect("a complete step has parameters");
+        // With local parameters, members have the same digest only after a round of all.
+        let is_due = is_due && record.is_of_all;
+        out.push(Output::Event(Event::Committed(Committed {
+            step: StepNumber(steps - 1),
+            epoch: record.assignment.epoch,
+            steps_expected: steps + self.base.loaded.steps_left(&record.assignment.after),
+            loss: record.stats.loss / record.stats.samples as f64,
+            samples: record.samples,
+            left_out: record.left_out,
+            may_be_late: self.has_backups(),
+            is_own: false,
+            rate: self.base.loaded.config.rate(steps - 1),
+            digest: is_due.then(|| ContentDigest::of(complete.bytes())),
+        })));
+        self.commit.assignment = Some(record.assignment);
+        self.end_merge(out);
+        self.save_if_due(out);
+        self.snapshot_if_due();
+    }
+
+    /// A checkpoint is to be written once so many steps are committed; a member that is further already writes none.
+    pub(in crate::training) fn save_after(&mut self, steps: StepNumber) {
+        if steps.0 > self.committed_steps() {
+            self.commit.save_after = Some(steps);
+        }
+    }
+
+    /// The step after which a checkpoint is to be written, if one is still to come.
+    pub(in crate::training) fn save_is_due(&self) -> Option<StepNumber> {
+        self.commit.save_after
+    }
+
+    fn save_if_due(&mut self, out: &mut Vec<Output>) {
+        let steps = self.committed_steps();
+        if self.commit.save_after.take_if(|at| at.0 <= steps).is_some_and(|at| at.0 == steps)
+            && let Some(checkpoint) = self.checkpoint()
+        {
+            let keep = self.base.loaded.config.checkpoints_kept;
+            out.push(Output::SaveCheckpoint { checkpoint: Arc::new(checkpoint), keep });
+        }
+    }
+
+    /// Steps known to be complete everywhere.
+    pub(super) fn committed_steps(&self) -> u64 {
+        self.commit.committed_steps(self.step)
+    }
+}

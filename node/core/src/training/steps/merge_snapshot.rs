@@ -1,0 +1,353 @@
+//! Merge snapshots: the state that one branch of a partitioned run leaves to another branch, which goes on for both.
+//!
+//! Like two halves of an orchestra that have gone on rehearsing in different towns: before they play together again, one half
+//! sends its scores, with all that was pencilled in. The other goes through them part by part, and weighs each marking by how
+//! long either half has rehearsed.
+//!
+//! # How it works
+//! - *The branch that is given up* keeps its state after a step that its coordinator names ([`KeptSnapshot`]), and trains on.
+//!   Members of the other branch ask for chunks of it. Every member has all parameters; optimizer state is at its replicas.
+//! - *The branch that goes on* trains on too, while its members fetch what belongs to the chunks that each keeps
+//!   ([`SnapshotImport`]). When all members have that, they agree on a view whose first step trains nothing: in it owners and
+//!   replicas blend both states, and the all-gather takes the result to all members. Like any other step it can be undone and
+//!   begun again; it is never rolled forward, since a merge that not all members have made can still be given up.
+//!
+//! # Invariants
+//! - An import is kept as long as a view that merges it may be entered, or its first step be begun again: what was
+//!   accepted because of it is not taken back ([`StepEngine::begin_import`]).
+//! - A member that lacks what its view merges does not begin there.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use peergrad_models::task::Task;
+use peergrad_protocol::message::{
+    ChunkContent, MergeMessage, MergeOffer, SavedCheckpoint, SnapshotChunks, SnapshotDonor, WantSnapshot,
+};
+use peergrad_protocol::view::{Member, Merge};
+use peergrad_protocol::{Buffer, Frame, Instant, PeerId, Rank, StepNumber, ViewDigest};
+
+use super::super::base::EngineBase;
+use super::StepEngine;
+use super::chunk_batch::ChunkBatchBuilder;
+use super::transfer::chunk_len;
+use crate::io::{Event, Output, Reject};
+use crate::state::blend::Blend;
+use crate::state::checkpoint::Checkpoint;
+use crate::state::shard_map::ShardMap;
+pub(crate) use comparison::MergeComparison;
+use import::{SnapshotImport, WINDOW_BYTES};
+
+mod comparison;
+mod import;
+
+/// Names a snapshot: the state of a branch in this view, after so many steps.
+pub(crate) type SnapshotId = (ViewDigest, StepNumber);
+
+/// The state that a member keeps for another branch.
+pub(super) struct KeptSnapshot {
+    /// The view in which it was kept.
+    view: ViewDigest,
+    checkpoint: Arc<Checkpoint>,
+    /// Since when no peer has asked for it. `None` from a request until the next look at the clock.
+    idle_since: Option<Instant>,
+}
+
+/// What a member keeps for, and has of, other branches.
+#[derive(Default)]
+pub(super) struct MergeSnapshots {
+    /// A snapshot is kept as soon as so many steps are committed. `None` if no coordinator has asked for one.
+    due: Option<StepNumber>,
+    kept: Option<KeptSnapshot>,
+    import: Option<SnapshotImport>,
+    /// What was merged with the newest complete step. `None` once that is committed.
+    merged: Option<(Merge, Option<MergeComparison>)>,
+    /// What this member is to evaluate of the last merge. `None` once it was taken, and at all members but one.
+    comparison: Option<MergeComparison>,
+}
+
+impl MergeSnapshots {
+    /// A snapshot that is still due was for another branch to hear of in the view that is left.
+    pub(super) fn leave_view(&mut self) {
+        self.due = None;
+    }
+
+    /// The newest complete step is undone.
+    pub(super) fn undo(&mut self) {
+        self.merged = None;
+    }
+}
+
+impl StepEngine {
+    // The branch that is given up.
+
+    /// Keeps the state after so many steps for another branch; if it is kept already, for a while longer.
+    pub(in crate::training) fn snapshot_after(&mut self, steps: StepNumber) {
+        let view = self.base.digest();
+        if let Some(snapshot) = &mut self.merge_snapshots.kept
+            && (snapshot.view, snapshot.checkpoint.saved.steps) == (view, steps)
+        {
+            snapshot.idle_since = None;
+        } else if steps.0 > self.committed_steps() {
+            self.merge_snapshots.due = Some(steps);
+        }
+    }
+
+    /// A step was committed: perhaps the one whose state is to be kept.
+    pub(super) fn snapshot_if_due(&mut self) {
+        let steps = self.committed_steps();
+        if self.merge_snapshots.due.take_if(|at| at.0 <= steps).is_some_and(|at| at.0 == steps) {
+            let view = self.base.digest();
+            self.merge_snapshots.kept = self.checkpoint().map(|checkpoint| KeptSnapshot {
+                view,
+                checkpoint: Arc::new(checkpoint),
+                idle_since: None,
+            });
+        }
+    }
+
+    /// Offers the snapshot to another branch, once it is kept; this member speaks for its branch.
+    pub(in crate::training) fn merge_offer(&self, question: u64) -> Option<MergeOffer> {
+        let KeptSnapshot { view, checkpoint, .. } =
+            self.merge_snapshots.kept.as_ref().filter(|snapshot| snapshot.view == self.base.digest())?;
+        let SavedCheckpoint { steps, cursor, .. } = checkpoint.saved.clone();
+        let view_record = self.base.view();
+        // Where each chunk was in the last of these steps.
+        let moved = self.base.shard_map.moved(StepNumber(steps.0.saturating_sub(1)));
+        let placement = self.base.shard_map.target.after(&view_record.moves, moved);
+        let donor = |(index, member): (usize, &Member)| {
+            let rank = Rank::from_index(index);
+            let is_its = |chunk: &usize| placement.replica_holders(*chunk).contains(&rank);
+            let chunks = 0..self.base.shard_map.sharding.chunks.count();
+            let states = chunks.filter(|_| self.base.shard_map.sharding.has_state).filter(is_its).collect();
+            SnapshotDonor { contact: member.contact(), states }
+        };
+        let donors = view_record.members.iter().enumerate().map(donor).collect();
+        let trained = cursor.taken(u64::from(self.base.loaded.task.sample_count()));
+        let (view, ancestors, coordinator) = (*view, view_record.ancestors_at(steps), self.base.me.peer);
+        Some(MergeOffer { view, steps, cursor, trained, ancestors, donors, coordinator, question })
+    }
+
+    /// The next chunk batches of what another branch asks for, if it is kept here.
+    pub(in crate::training) fn snapshot_frames(&mut self, want: &WantSnapshot) -> Vec<Frame> {
+        let Some(snapshot) = &mut self.merge_snapshots.kept else { return vec![] };
+        let checkpoint = &snapshot.checkpoint;
+        if (snapshot.view, checkpoint.saved.steps) != (want.view, want.steps) {
+            return vec![];
+        }
+        snapshot.idle_since = None;
+        let chunks = self.base.shard_map.sharding.chunks;
+        let part = |chunk: usize| match want.content {
+            ChunkContent::Values => Some((&checkpoint.parameters[chunks.range(chunk)], 0)),
+            ChunkContent::State => checkpoint.state(chunk).map(|state| (&state.moments[..], state.updates)),
+        };
+        let known = want.chunks.iter().filter(|chunk| *chunk < chunks.count());
+        let (mut frames, mut batch, mut bytes) = (Vec::new(), ChunkBatchBuilder::default(), 0);
+        let seal = |batch: ChunkBatchBuilder| {
+            let (batch, payload) = batch.seal(want.steps, want.content, &self.base.segments)?;
+            let chunks = SnapshotChunks { view: want.view, batch };
+            Some(Frame::encode(&MergeMessage::SnapshotChunks(chunks).into(), Some(payload)))
+        };
+        for (chunk, (part, updates)) in known.filter_map(|chunk| Some((chunk, part(chunk)?))) {
+            batch.add(chunk, part, updates);
+            bytes += size_of_val(part);
+            if batch.is_full() {
+                frames.extend(seal(std::mem::take(&mut batch)));
+                if bytes >= WINDOW_BYTES {
+                    break;
+                }
+            }
+        }
+        frames.extend(seal(batch));
+        frames
+    }
+
+    // The branch that goes on.
+
+    /// Another branch offers its snapshot. A `pinned` import stays: a view that merges it may come, or is there.
+    pub(in crate::training) fn begin_import(
+        &mut self,
+        now: Instant,
+        offer: MergeOffer,
+        pinned: Option<SnapshotId>,
+    ) {
+        if let Some(it) = &mut self.merge_snapshots.import {
+            if it.id() == (offer.view, offer.steps) {
+                (it.offer, it.renewed_at) = (offer, now);
+                return;
+            }
+            if Some(it.id()) == pinned {
+                return;
+            }
+        }
+        self.merge_snapshots.import = Some(SnapshotImport::new(offer, now));
+        self.update_missing_chunks();
+    }
+
+    /// Forgets an import that no coordinator has renewed for long, and a kept snapshot that no peer has asked for.
+    pub(in crate::training) fn expire_snapshots(&mut self, now: Instant, pinned: Option<SnapshotId>) {
+        let MergeSnapshots { import, kept, .. } = &mut self.merge_snapshots;
+        import.take_if(|it| Some(it.id()) != pinned && now.since(it.renewed_at) > SNAPSHOT_LIFETIME);
+        kept.take_if(|snapshot| now.since(*snapshot.idle_since.get_or_insert(now)) > SNAPSHOT_LIFETIME);
+    }
+
+    /// Gives up an import: that snapshot cannot be had.
+    pub(in crate::training) fn cancel_import(&mut self, left: SnapshotId) {
+        self.merge_snapshots.import.take_if(|it| it.id() == left);
+    }
+
+    /// Whether a snapshot was kept in the present view.
+    pub(in crate::training) fn has_snapshot(&self) -> bool {
+        self.merge_snapshots.kept.as_ref().is_some_and(|snapshot| snapshot.view == self.base.digest())
+    }
+
+    /// Steps that this branch has committed since it kept its snapshot: they are not merged.
+    pub(in crate::training) fn steps_since_snapshot(&self) -> u64 {
+        let kept = self.merge_snapshots.kept.as_ref().filter(|snapshot| snapshot.view == self.base.digest());
+        kept.map_or(0, |snapshot| self.committed_steps().saturating_sub(snapshot.checkpoint.saved.steps.0))
+    }
+
+    /// The offer that is being imported, and of how many chunks something is lacking.
+    pub(in crate::training) fn importing(&self) -> Option<(&MergeOffer, usize)> {
+        self.merge_snapshots.import.as_ref().map(|it| (&it.offer, it.missing.len()))
+    }
+
+    /// The snapshot of which this member has all that it needs in the present view.
+    pub(in crate::training) fn imported(&self) -> Option<SnapshotId> {
+        let it = self.merge_snapshots.import.as_ref().filter(|it| it.missing.is_empty())?;
+        Some(it.id())
+    }
+
+    /// What the present view is still to merge.
+    pub(in crate::training) fn pending_merge(&self) -> Option<&Merge> {
+        self.base.view().merge().filter(|_| self.committed_steps() <= self.base.view().first_step().0)
+    }
+
+    /// Whether this member has its part of what the view is still to merge.
+    pub(super) fn has_merge_snapshot(&self) -> bool {
+        let merge = self.pending_merge();
+        merge.is_some_and(|merge| self.imported() == Some((merge.view, merge.steps)))
+    }
+
+    /// Whether this is the member that evaluates both branches: the first one that owns anything, which others can reach.
+    fn evaluates_merge(&self) -> bool {
+        let owner = self.base.view().members.iter().position(|member| member.capacity > 0);
+        owner == Some(self.base.rank.index())
+    }
+
+    /// Finds out which chunks are lacking: of those that this member keeps, or may keep when the next view begins, it needs values
+    /// and state; of the others only the values, if it evaluates the merge.
+    pub(super) fn update_missing_chunks(&mut self) {
+        let shard_map: &ShardMap = &self.base.shard_map;
+        let now = shard_map.target.after(&shard_map.view.moves, shard_map.moved(self.step));
+        let is_merging = self.pending_merge().is_some();
+        let is_mine = |chunk: usize| {
+            // What is merged is merged where chunks are at the beginning.
+            let placements = if is_merging { &[&now][..] } else { &[&now, &shard_map.target] };
+            placements.iter().any(|placement| placement.replica_holders(chunk).contains(&self.base.rank))
+        };
+        let (evaluates_merge, has_state) =
+            (self.evaluates_merge() && !is_merging, shard_map.sharding.has_state);
+        let Some(it) = &mut self.merge_snapshots.import else { return };
+        if shard_map.view.descends_from(it.offer.view) {
+            self.merge_snapshots.import = None;
+            return;
+        }
+        let wants = |chunk| match is_mine(chunk) {
+            true => Some((chunk, has_state)),
+            false => evaluates_merge.then_some((chunk, false)),
+        };
+        it.set_wanted((0..shard_map.sharding.chunks.count()).filter_map(wants));
+    }
+
+    /// Asks for what is lacking, a window of each donor that is linked and not asked already. The others are dialed.
+    pub(in crate::training) fn fetch(
+        &mut self,
+        now: Instant,
+        is_linked: impl Fn(&PeerId) -> bool,
+        out: &mut Vec<Output>,
+    ) {
+        let Self { base: EngineBase { shard_map, rank, .. }, optimizer, merge_snapshots, .. } = self;
+        let len_of = |chunk: usize, content| match content {
+            ChunkContent::Values => shard_map.sharding.chunks.range(chunk).len(),
+            ChunkContent::State => optimizer.len_of(chunk),
+        };
+        if let Some(import) = &mut merge_snapshots.import {
+            import.fetch(now, *rank, is_linked, len_of, out);
+        }
+    }
+
+    /// Chunks of another branch have come.
+    ///
+    /// # Errors
+    /// They are damaged, or no branch can have come to such values.
+    pub(in crate::training) fn receive_snapshot_chunks(
+        &mut self,
+        now: Instant,
+        from: PeerId,
+        chunks: &SnapshotChunks,
+        payload: &Buffer,
+    ) -> Result<(), Reject> {
+        let Self { base, optimizer, merge_snapshots, .. } = self;
+        let len_of = |chunk| chunk_len(base, optimizer, chunk, chunks.batch.content);
+        match &mut merge_snapshots.import {
+            Some(import) => import.receive(now, from, chunks, payload, len_of),
+            None => Ok(()),
+        }
+    }
+
+    // Merging.
+
+    /// What the present view merges with its first step, if that is the step in progress.
+    pub(super) fn merging(&self) -> Option<&Merge> {
+        let is_first = self.step == self.base.view().first_step() && self.commit.complete.is_some();
+        self.base.view().merge().filter(|_| is_first)
+    }
+
+    /// What owners do in the step in progress, if it is the one that merges another branch.
+    pub(super) fn blend(&self) -> Option<Blend> {
+        let share = self.merging()?.share();
+        let it = self
+            .merge_snapshots
+            .import
+            .as_ref()
+            .expect("a member without its part of a merge does not begin");
+        let updates_max = u32::try_from(self.step.0 + 1).unwrap_or(u32::MAX);
+        Some(Blend { remote: Arc::clone(&it.remote), share, updates_max })
+    }
+
+    /// The step that has merged another branch is complete.
+    pub(super) fn note_merge(&mut self, merge: Merge) {
+        let (Some(ours), Some(merged), Some(it)) =
+            (&self.commit.previous, &self.commit.complete, &self.merge_snapshots.import)
+        else {
+            return;
+        };
+        // Only the member that evaluates has all values.
+        let has_all = it.remote.values.len() == self.base.shard_map.sharding.chunks.count();
+        let comparison = (self.evaluates_merge() && has_all).then(|| MergeComparison {
+            ours: Arc::clone(ours),
+            remote: Arc::clone(&it.remote),
+            merged: Arc::clone(merged),
+        });
+        self.merge_snapshots.merged = Some((merge, comparison));
+    }
+
+    /// A step was committed: perhaps the one that has merged another branch.
+    pub(super) fn end_merge(&mut self, out: &mut Vec<Output>) {
+        if let Some((merge, comparison)) = self.merge_snapshots.merged.take() {
+            self.merge_snapshots.import = None;
+            self.merge_snapshots.comparison = comparison;
+            out.push(Output::Event(Event::Merged(merge)));
+        }
+    }
+
+    /// What this member is to evaluate of a merge, if it is the one that does it.
+    pub(in crate::training) fn take_comparison(&mut self) -> Option<(MergeComparison, Arc<dyn Task>)> {
+        let comparison = self.merge_snapshots.comparison.take()?;
+        Some((comparison, Arc::clone(&self.base.loaded.task)))
+    }
+}
+
+/// A snapshot that was kept or imported is forgotten after so long without a message about it.
+const SNAPSHOT_LIFETIME: Duration = Duration::from_secs(60);

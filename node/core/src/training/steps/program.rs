@@ -1,0 +1,201 @@
+//! The program's side of a step: what it was handed out, what it has asked for, and what it waits for.
+//!
+//! Each step is handed out under a turn of its own. A command carries the turn of the step that it belongs to, so that one that
+//! comes after an interruption is known to be void.
+
+use std::sync::Arc;
+
+use peergrad_collectives::groups::Groups;
+use peergrad_protocol::PeerId;
+use peergrad_protocol::cursor::Span;
+
+use super::StepEngine;
+use crate::io::{Output, Reject};
+use crate::program::context::{Contribution, OwnerRule, Reply, StepStart};
+use crate::state::shard_map::StepShards;
+
+/// What the program of this member is at.
+#[derive(Default)]
+pub(super) struct ProgramStep {
+    /// Counts the steps that were handed out to the program.
+    turn: u64,
+    /// The program's part in the step in progress. `None` until it has begun that step.
+    pub(super) current: Option<CurrentStep>,
+    pub(super) replies: PendingReplies,
+}
+
+/// What the program waits for: a reply is there until it is answered.
+#[derive(Default)]
+pub(super) struct PendingReplies {
+    pub(super) begin: Option<Reply<StepStart>>,
+    pub(super) ready: Option<Reply<()>>,
+    pub(super) reduced: Option<Reply<()>>,
+    pub(super) updated: Option<Reply<()>>,
+    pub(super) gathered: Option<Reply<()>>,
+}
+
+/// The program's part in the step in progress.
+pub(super) struct CurrentStep {
+    /// The turn in which the program was handed out the step; none, if the member goes through the step without its program: a
+    /// newcomer has no parameters to begin with, and a late member has missed the step.
+    pub(super) turn: Option<u64>,
+    pub(super) has_contributed: bool,
+    /// How the members of the step's round are grouped; `None`: all are one group.
+    pub(super) among: Option<Groups>,
+    /// What owners do with their sums; `None` until the program has said so.
+    pub(super) rule: Option<OwnerRule>,
+    pub(super) updated: UpdatedPrefix,
+    pub(super) wants_gather: bool,
+}
+
+/// How much of the own shard has its final values, from its beginning on.
+#[derive(Clone, Copy, Default)]
+pub(super) struct UpdatedPrefix {
+    pub(super) chunks: usize,
+    pub(super) elements: usize,
+}
+
+impl StepEngine {
+    /// Answers when there is a view to train in.
+    pub(in crate::training) fn ready(&mut self, reply: Reply<()>, out: &mut Vec<Output>) {
+        self.program.replies.ready = Some(reply);
+        self.make_progress(out);
+    }
+
+    /// Hands out the next step, once it is open.
+    pub(in crate::training) fn begin(&mut self, reply: Reply<StepStart>, out: &mut Vec<Output>) {
+        self.program.replies.begin = Some(reply);
+        self.make_progress(out);
+    }
+
+    pub(super) fn start_step(&mut self, reply: Reply<StepStart>) {
+        let config = &self.base.loaded.config;
+        let is_over = self.is_over();
+        let samples: Arc<[u32]> = if is_over {
+            Arc::new([])
+        } else {
+            let sample_count = self.base.loaded.task.sample_count();
+            let order = self.base.cache.order(config, self.assignment.epoch, sample_count);
+            let of = |span: &Span| order[span.start as usize..span.end as usize].iter().copied();
+            self.part().iter().flat_map(of).collect()
+        };
+        self.program.turn += 1;
+        self.program.current = Some(CurrentStep::of_program(self.program.turn));
+        let begun = StepStart {
+            turn: self.program.turn,
+            number: self.step,
+            is_over,
+            epoch: self.assignment.epoch,
+            rate: config.rate(self.step.0),
+            samples,
+            rank: self.base.rank,
+            member_count: self.base.view().members.len(),
+            parameters: Arc::clone(self.commit.complete.as_ref().expect("a step is opened with parameters")),
+            room: self.base.vectors.take(self.base.shard_map.sharding.chunks.parameter_count()),
+        };
+        // A program that no longer waits has ended; the room goes home by itself.
+        let _ = reply.send(begun);
+    }
+
+    /// Whether a command belongs to the step that the program was handed out last, and was not interrupted since.
+    pub(in crate::training) fn is_current(&self, turn: u64) -> bool {
+        self.program.current.as_ref().is_some_and(|current| current.turn == Some(turn))
+    }
+
+    /// Starts the round of the current step.
+    ///
+    /// # Errors
+    /// A member that is ahead sent a segment that the plan does not foresee.
+    pub(in crate::training) fn reduce_scatter(
+        &mut self,
+        contribution: Contribution,
+        among: Option<Groups>,
+        reply: Reply<()>,
+        out: &mut Vec<Output>,
+    ) -> Result<(), (PeerId, Reject)> {
+        assert!(
+            among.is_none() || self.has_local_parameters(),
+            "groups are for programs with local parameters"
+        );
+        let Some(current) = &mut self.program.current else { return Ok(()) };
+        current.has_contributed = true;
+        current.among = among;
+        self.program.replies.reduced = Some(reply);
+        self.contribute(contribution);
+        self.take_early(out)?;
+        self.make_progress(out);
+        Ok(())
+    }
+
+    /// Takes the optimizer step for the own shard, as its sums come in.
+    pub(in crate::training) fn update_owned(
+        &mut self,
+        rule: OwnerRule,
+        reply: Reply<()>,
+        out: &mut Vec<Output>,
+    ) {
+        if let OwnerRule::Custom(_) = rule {
+            let words = "a program whose owners update by a rule of its own says so: Program::CUSTOM_RULE";
+            assert!(self.base.loaded.program.has_custom_rule(), "{words}");
+        }
+        if let Some(current) = &mut self.program.current {
+            current.rule = Some(rule);
+            self.program.replies.updated = Some(reply);
+        }
+        self.make_progress(out);
+    }
+
+    /// Sends the own shard to everyone, as it becomes final.
+    pub(in crate::training) fn all_gather(&mut self, reply: Reply<()>, out: &mut Vec<Output>) {
+        if let Some(current) = &mut self.program.current {
+            current.wants_gather = true;
+            self.program.replies.gathered = Some(reply);
+        }
+        self.make_progress(out);
+    }
+
+    /// What the program has begun is void; a program that waits for the next step gets this one.
+    pub(super) fn interrupt(&mut self) {
+        self.program.current = None;
+        self.backup_workers.withdraw_offer();
+        self.base.barrier.withdraw();
+        let PendingReplies { begin, ready, .. } = std::mem::take(&mut self.program.replies);
+        self.program.replies = PendingReplies { begin, ready, ..PendingReplies::default() };
+    }
+}
+
+impl CurrentStep {
+    /// A step that the program is handed out.
+    fn of_program(turn: u64) -> Self {
+        Self {
+            turn: Some(turn),
+            has_contributed: false,
+            among: None,
+            rule: None,
+            updated: UpdatedPrefix::default(),
+            wants_gather: false,
+        }
+    }
+
+    /// A step that the member goes through without its program; owners update by this rule.
+    pub(super) fn silent(rule: Option<OwnerRule>) -> Self {
+        Self {
+            turn: None,
+            has_contributed: true,
+            among: None,
+            rule,
+            updated: UpdatedPrefix::default(),
+            wants_gather: true,
+        }
+    }
+
+    pub(super) fn is_silent(&self) -> bool {
+        self.turn.is_none()
+    }
+
+    /// Whether members gather the sums of the step, and each updates all chunks with them.
+    pub(super) fn gathers_sums(&self, shards: &StepShards) -> bool {
+        // A custom rule is called for chunks that are owned, and for no others.
+        shards.is_fully_replicated && self.rule.as_ref().is_some_and(OwnerRule::keeps_state)
+    }
+}
