@@ -1,23 +1,23 @@
 //! The optimizer state of the chunks that a member owns or copies: committed and pending, side by side.
 //!
-//! Like a form and its carbon copy: an update reads the committed sheet and writes the pending one. Only when the step is
-//! known to be complete everywhere do they change places, so an undone step leaves no trace.
+//! Like a form and its carbon copy: an update reads the committed sheet and writes the pending one. They change places only when
+//! the step is known to be complete everywhere, so an undone step leaves no trace.
 //!
 //! # How replicas are kept
-//! The owner sends its sums; the keeper of a copy applies the same rule to them, and throws the new values away (it gets
-//! them from the all-gather like everybody). That is one number an element on the wire, where Adam's state would be two.
+//! The owner sends its sums; a replica applies the same rule to them, and throws the new values away (it gets them from the
+//! all-gather like all members). That is one number an element on the wire, where Adam's state would be two.
 //! Until the rule is known here, sums wait in the room that the new state is about to take.
 //!
 //! Where every member keeps every chunk, all of them gather the sums, and each does what an owner does, for all chunks.
 //!
 //! # The master copy
-//! Where new parameters travel by a lossy codec, everyone computes with what comes of it, and small updates would never add
+//! Where new parameters travel by a lossy codec, all members compute with the rounded ones, and small updates would never add
 //! up. So the exact parameters are part of the state, after the moments: updates start from them, and replicas have them too.
-//! They begin as the parameters that everyone has: a state without updates does not look at its own.
+//! Before the first update they equal the parameters that all members have, so a state without updates does not use them.
 //!
 //! # Invariants
 //! - Each chunk carries its own count of updates: state that is lost restarts with its own bias correction.
-//! - After a commit a chunk is kept only if the committed step updated it: what has moved away is forgotten then.
+//! - After a commit a chunk is kept only if the committed step updated it: a chunk that has moved away is forgotten then.
 //! - Memory is 2 x moments x (shard + replicas): it falls as replicas / n.
 
 use std::ops::Range;
@@ -59,10 +59,64 @@ struct ChunkState {
     committed: Option<OptimizerState>,
     /// After the step that is not committed yet.
     pending: Option<OptimizerState>,
-    /// Room for the next state; its start holds a copy's sums as they come in.
-    room: Vec<f32>,
-    /// Elements of such sums that have come.
-    summed: usize,
+    room: Room,
+}
+
+/// Memory for the next state of a chunk. A replica's sums come in there, too, until that state is made of them.
+#[derive(Debug)]
+enum Room {
+    /// Memory without contents.
+    Free(Vec<f32>),
+    /// The sums of a replica, at the beginning of the memory: `count` elements have come in.
+    Sums { memory: Vec<f32>, count: usize },
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self::Free(Vec::new())
+    }
+}
+
+impl Room {
+    /// The memory, of `len` numbers. What is in it counts for nothing.
+    fn take(&mut self, len: usize) -> Vec<f32> {
+        let mut memory = match std::mem::take(self) {
+            Self::Free(memory) | Self::Sums { memory, .. } => memory,
+        };
+        memory.resize(len, 0.0);
+        memory
+    }
+
+    /// Takes in sums of the elements from `offset` on, into memory for `len` numbers.
+    fn receive(&mut self, len: usize, offset: usize, sums: &[f32]) {
+        let before = if let Self::Sums { count, .. } = self { *count } else { 0 };
+        let mut memory = self.take(len);
+        memory[offset..offset + sums.len()].copy_from_slice(sums);
+        *self = Self::Sums { memory, count: before + sums.len() };
+    }
+
+    /// All sums of a chunk of `len` elements.
+    ///
+    /// # Panics
+    /// If some have not come in.
+    fn sums(&self, len: usize) -> &[f32] {
+        match self {
+            Self::Sums { memory, count } if *count == len => &memory[..len],
+            Self::Sums { .. } | Self::Free(_) => panic!("all sums have come in"),
+        }
+    }
+
+    /// Forgets sums that have come in.
+    fn discard(&mut self) {
+        if let Self::Sums { memory, .. } = self {
+            *self = Self::Free(std::mem::take(memory));
+        }
+    }
+
+    fn byte_count(&self) -> usize {
+        let (Self::Free(memory) | Self::Sums { memory, .. }) = self;
+        size_of_val(&**memory)
+    }
 }
 
 /// Optimizer state: (numbers an element, elements), one moment after the other, and then the master copy, if there is one.
@@ -75,7 +129,7 @@ pub struct OptimizerState {
 }
 
 impl OptimizerShard {
-    /// Nothing yet, of a vector that is cut into `chunks`, under a rule that keeps `moment_count` numbers an element.
+    /// No chunk yet, of a vector that is cut into `chunks`, under a rule that keeps `moment_count` numbers an element.
     pub(crate) fn new(chunks: Chunks, moment_count: usize, has_master: bool) -> Self {
         let number_count = moment_count + usize::from(has_master);
         let kept = (0..chunks.count()).map(|_| None).collect();
@@ -130,7 +184,7 @@ impl OptimizerShard {
         let moments =
             |state: &Option<OptimizerState>| state.as_ref().map_or(0, |state| size_of_val(&*state.moments));
         let bytes =
-            |kept: &ChunkState| moments(&kept.committed) + moments(&kept.pending) + size_of_val(&*kept.room);
+            |kept: &ChunkState| moments(&kept.committed) + moments(&kept.pending) + kept.room.byte_count();
         self.kept.iter().flatten().map(|kept| bytes(kept)).sum::<usize>() as u64
     }
 
@@ -170,10 +224,7 @@ impl OptimizerShard {
                 let count = elements.end.min(range.end) - start;
                 let (part, rest) = values.split_at(count);
                 let kept = self.kept[chunk].get_or_insert_default();
-                kept.room.resize(elements.len() * self.number_count, 0.0);
-                let offset = start - elements.start;
-                kept.room[offset..offset + count].copy_from_slice(part);
-                kept.summed += count;
+                kept.room.receive(elements.len() * self.number_count, start - elements.start, part);
                 (start, values) = (start + count, rest);
             }
         }
@@ -197,8 +248,7 @@ impl OptimizerShard {
             let sums = &mut self.scratch;
             sums.clear();
             if updating.rule.keeps_state() {
-                assert_eq!(kept.summed, elements.len(), "all sums have come in");
-                sums.extend_from_slice(&kept.room[..elements.len()]);
+                sums.extend_from_slice(kept.room.sums(elements.len()));
             } else {
                 // It keeps no state, so nothing was sent and nothing changes.
                 sums.resize(elements.len(), f32::NAN);
@@ -215,7 +265,7 @@ impl OptimizerShard {
             let Some(kept) = slot else { continue };
             if let Some(pending) = kept.pending.take() {
                 if let Some(before) = kept.committed.replace(pending) {
-                    kept.room = before.moments;
+                    kept.room = Room::Free(before.moments);
                 }
             } else {
                 *slot = None;
@@ -227,10 +277,10 @@ impl OptimizerShard {
     pub(crate) fn undo(&mut self) {
         for slot in &mut self.kept {
             let Some(kept) = slot else { continue };
-            if let Some(pending) = kept.pending.take() {
-                kept.room = pending.moments;
+            match kept.pending.take() {
+                Some(pending) => kept.room = Room::Free(pending.moments),
+                None => kept.room.discard(),
             }
-            kept.summed = 0;
             if kept.committed.is_none() {
                 *slot = None;
             }
@@ -239,7 +289,7 @@ impl OptimizerShard {
 
     /// Sums that came in for a step that is begun again are forgotten.
     pub(crate) fn discard_sums(&mut self) {
-        self.kept.iter_mut().flatten().for_each(|kept| kept.summed = 0);
+        self.kept.iter_mut().flatten().for_each(|kept| kept.room.discard());
     }
 }
 
@@ -263,9 +313,7 @@ impl ChunkState {
     fn update(&mut self, updating: &mut Updating<'_>, chunk: usize, parameters: &[f32], sums: &mut [f32]) {
         assert!(self.pending.is_none(), "the update before is committed");
         let old = self.committed.as_ref().expect("the committed state is here");
-        self.summed = 0;
-        let mut moments = std::mem::take(&mut self.room);
-        moments.resize(old.moments.len(), 0.0);
+        let mut moments = self.room.take(old.moments.len());
         let Updating { rule, stats, has_master, prepared } = updating;
         // Without the master copy, if there is one.
         let count = moments.len() - if *has_master { parameters.len() } else { 0 };

@@ -24,17 +24,18 @@ impl Training {
 
     /// What this branch leaves to another one, once it is kept; this member speaks for it.
     pub(crate) fn merge_offer(&self, question: u64) -> Option<MergeOffer> {
-        self.steps()?.merge_offer(question)
+        let StepEngine { base, merge_snapshots, .. } = self.steps()?;
+        Some(merge_snapshots.kept_in(base.digest())?.offer(base, question))
     }
 
     /// The next chunk batches of what another branch asks for, if it is kept here.
     pub(crate) fn snapshot_frames(&mut self, want: &WantSnapshot) -> Vec<Frame> {
-        self.steps_mut().map_or_else(Vec::new, |steps| steps.snapshot_frames(want))
+        self.steps_mut().map_or_else(Vec::new, |steps| steps.merge_snapshots.frames(&steps.base, want))
     }
 
     /// Whether what is here was kept for another branch in the present view.
     pub(crate) fn has_snapshot(&self) -> bool {
-        self.steps().is_some_and(StepEngine::has_snapshot)
+        self.steps().is_some_and(|steps| steps.merge_snapshots.kept_in(steps.base.digest()).is_some())
     }
 
     /// Steps that this branch has committed since it kept what is left to another one: they are not merged.
@@ -54,20 +55,20 @@ impl Training {
     /// Forgets an import that no coordinator has renewed for long, and a snapshot that no branch has asked for.
     pub(crate) fn expire_snapshots(&mut self, now: Instant, pinned: Option<SnapshotId>) {
         if let Some(steps) = self.steps_mut() {
-            steps.expire_snapshots(now, pinned);
+            steps.merge_snapshots.expire(now, pinned);
         }
     }
 
     /// Gives up an import: that snapshot cannot be had.
     pub(crate) fn cancel_import(&mut self, snapshot_id: SnapshotId) {
         if let Some(steps) = self.steps_mut() {
-            steps.cancel_import(snapshot_id);
+            steps.merge_snapshots.cancel_import(snapshot_id);
         }
     }
 
     /// The offer that is being imported, and of how many chunks something is lacking.
     pub(crate) fn importing(&self) -> Option<(&MergeOffer, usize)> {
-        self.steps()?.importing()
+        self.steps()?.merge_snapshots.importing()
     }
 
     /// Asks donors for what is lacking, and dials those that are not linked.
@@ -88,8 +89,7 @@ impl Training {
         chunks: &SnapshotChunks,
         payload: &Buffer,
     ) -> Result<(), Reject> {
-        self.steps_mut()
-            .map_or(Ok(()), |steps| steps.receive_snapshot_chunks(now, from, chunks, payload))
+        self.steps_mut().map_or(Ok(()), |steps| steps.receive_snapshot_chunks(now, from, chunks, payload))
     }
 
     /// What this member is to evaluate of a merge, if it is the one that does it.

@@ -80,7 +80,7 @@ pub(crate) struct StepEngine {
     backup_workers: BackupWorkers,
     group: GroupSteps,
     transfer: Transfer,
-    merge_snapshots: MergeSnapshots,
+    pub(super) merge_snapshots: MergeSnapshots,
 }
 
 /// How members take a step together.

@@ -23,7 +23,7 @@ impl StepEngine {
             is_held: is_stopped && !self.gate.is_open && self.commit.complete.is_some(),
             is_behind_view: self.gate.is_behind_view,
             has_committed: self.committed_steps() > self.base.view().first_step().0,
-            merge_ready: self.imported(),
+            merge_ready: self.merge_snapshots.imported(),
             ..common
         }
     }

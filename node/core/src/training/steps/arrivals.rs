@@ -72,7 +72,7 @@ impl StepEngine {
                 self.commit.first_sum_seen();
             }
         }
-        self.carry_out(segment.step, out);
+        self.rounds.carry_out(segment.step, &mut self.base, out);
         Ok(())
     }
 
@@ -96,7 +96,7 @@ impl StepEngine {
     pub(in crate::training) fn link_up(&mut self, peer: &PeerId, rank: Rank, out: &mut Vec<Output>) {
         self.base.flow_control.link_up(rank);
         self.rounds.early.retain(|(from, ..)| *from != rank);
-        self.ask(rank, out);
+        self.transfer.ask(&self.base, self.step, rank, out);
         self.resend(peer, out);
         self.make_progress(out);
     }

@@ -23,6 +23,7 @@ use peergrad_protocol::{Buffer, Pool, StepNumber};
 use super::StepEngine;
 use crate::io::{Committed, Event, Output};
 use crate::state::assignment::BatchAssignment;
+use crate::state::optimizer_shard::Version;
 
 /// The parameters after the newest complete step, and what is needed to undo that step until it is committed.
 #[derive(Default)]
@@ -113,6 +114,11 @@ impl CommitState {
     /// The newest committed parameters, where `step` is in progress.
     pub(super) fn parameters(&self, step: StepNumber) -> Option<&Arc<Buffer>> {
         self.previous.as_ref().or(self.complete.as_ref()).filter(|_| !self.is_entering(step))
+    }
+
+    /// Which state of a chunk is the one after the newest complete step.
+    pub(super) fn newest_version(&self) -> Version {
+        if self.uncommitted.is_some() { Version::Pending } else { Version::Committed }
     }
 
     /// Steps that are committed, where `step` is in progress.

@@ -21,41 +21,30 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use peergrad_models::task::Task;
-use peergrad_protocol::message::{
-    ChunkContent, MergeMessage, MergeOffer, SavedCheckpoint, SnapshotChunks, SnapshotDonor, WantSnapshot,
-};
-use peergrad_protocol::view::{Member, Merge};
-use peergrad_protocol::{Buffer, Frame, Instant, PeerId, Rank, StepNumber, ViewDigest};
+use peergrad_protocol::message::{ChunkContent, MergeOffer, SnapshotChunks, WantSnapshot};
+use peergrad_protocol::view::Merge;
+use peergrad_protocol::{Buffer, Frame, Instant, PeerId, StepNumber, ViewDigest};
 
 use super::super::base::EngineBase;
 use super::StepEngine;
-use super::chunk_batch::ChunkBatchBuilder;
 use super::transfer::chunk_len;
 use crate::io::{Event, Output, Reject};
 use crate::state::blend::Blend;
-use crate::state::checkpoint::Checkpoint;
 use crate::state::shard_map::ShardMap;
 pub(crate) use comparison::MergeComparison;
-use import::{SnapshotImport, WINDOW_BYTES};
+use export::KeptSnapshot;
+use import::SnapshotImport;
 
 mod comparison;
+mod export;
 mod import;
 
 /// Names a snapshot: the state of a branch in this view, after so many steps.
 pub(crate) type SnapshotId = (ViewDigest, StepNumber);
 
-/// The state that a member keeps for another branch.
-pub(super) struct KeptSnapshot {
-    /// The view in which it was kept.
-    view: ViewDigest,
-    checkpoint: Arc<Checkpoint>,
-    /// Since when no peer has asked for it. `None` from a request until the next look at the clock.
-    idle_since: Option<Instant>,
-}
-
 /// What a member keeps for, and has of, other branches.
 #[derive(Default)]
-pub(super) struct MergeSnapshots {
+pub(in crate::training) struct MergeSnapshots {
     /// A snapshot is kept as soon as so many steps are committed. `None` if no coordinator has asked for one.
     due: Option<StepNumber>,
     kept: Option<KeptSnapshot>,
@@ -76,6 +65,39 @@ impl MergeSnapshots {
     pub(super) fn undo(&mut self) {
         self.merged = None;
     }
+
+    /// The snapshot that was kept in this view.
+    pub(in crate::training) fn kept_in(&self, view: ViewDigest) -> Option<&KeptSnapshot> {
+        self.kept.as_ref().filter(|snapshot| snapshot.view == view)
+    }
+
+    /// The next chunk batches of what another branch asks for, if it is kept here.
+    pub(in crate::training) fn frames(&mut self, base: &EngineBase, want: &WantSnapshot) -> Vec<Frame> {
+        self.kept.as_mut().map_or_else(Vec::new, |kept| kept.frames(base, want))
+    }
+
+    /// Forgets an import that no coordinator has renewed for long, and a kept snapshot that no peer has asked for.
+    pub(in crate::training) fn expire(&mut self, now: Instant, pinned: Option<SnapshotId>) {
+        let MergeSnapshots { import, kept, .. } = self;
+        import.take_if(|it| Some(it.id()) != pinned && now.since(it.renewed_at) > SNAPSHOT_LIFETIME);
+        kept.take_if(|snapshot| now.since(*snapshot.idle_since.get_or_insert(now)) > SNAPSHOT_LIFETIME);
+    }
+
+    /// Gives up an import: that snapshot cannot be had.
+    pub(in crate::training) fn cancel_import(&mut self, snapshot_id: SnapshotId) {
+        self.import.take_if(|it| it.id() == snapshot_id);
+    }
+
+    /// The offer that is being imported, and of how many chunks something is lacking.
+    pub(in crate::training) fn importing(&self) -> Option<(&MergeOffer, usize)> {
+        self.import.as_ref().map(|it| (&it.offer, it.missing.len()))
+    }
+
+    /// The snapshot of which this member has all that it needs in the present view.
+    pub(super) fn imported(&self) -> Option<SnapshotId> {
+        let it = self.import.as_ref().filter(|it| it.missing.is_empty())?;
+        Some(it.id())
+    }
 }
 
 impl StepEngine {
@@ -85,7 +107,7 @@ impl StepEngine {
     pub(in crate::training) fn snapshot_after(&mut self, steps: StepNumber) {
         let view = self.base.digest();
         if let Some(snapshot) = &mut self.merge_snapshots.kept
-            && (snapshot.view, snapshot.checkpoint.saved.steps) == (view, steps)
+            && snapshot.id() == (view, steps)
         {
             snapshot.idle_since = None;
         } else if steps.0 > self.committed_steps() {
@@ -104,62 +126,6 @@ impl StepEngine {
                 idle_since: None,
             });
         }
-    }
-
-    /// Offers the snapshot to another branch, once it is kept; this member speaks for its branch.
-    pub(in crate::training) fn merge_offer(&self, question: u64) -> Option<MergeOffer> {
-        let KeptSnapshot { view, checkpoint, .. } =
-            self.merge_snapshots.kept.as_ref().filter(|snapshot| snapshot.view == self.base.digest())?;
-        let SavedCheckpoint { steps, cursor, .. } = checkpoint.saved.clone();
-        let view_record = self.base.view();
-        // Where each chunk was in the last of these steps.
-        let moved = self.base.shard_map.moved(StepNumber(steps.0.saturating_sub(1)));
-        let placement = self.base.shard_map.target.after(&view_record.moves, moved);
-        let donor = |(index, member): (usize, &Member)| {
-            let rank = Rank::from_index(index);
-            let is_its = |chunk: &usize| placement.replica_holders(*chunk).contains(&rank);
-            let chunks = 0..self.base.shard_map.sharding.chunks.count();
-            let states = chunks.filter(|_| self.base.shard_map.sharding.has_state).filter(is_its).collect();
-            SnapshotDonor { contact: member.contact(), states }
-        };
-        let donors = view_record.members.iter().enumerate().map(donor).collect();
-        let trained = cursor.taken(u64::from(self.base.loaded.task.sample_count()));
-        let (view, ancestors, coordinator) = (*view, view_record.ancestors_at(steps), self.base.me.peer);
-        Some(MergeOffer { view, steps, cursor, trained, ancestors, donors, coordinator, question })
-    }
-
-    /// The next chunk batches of what another branch asks for, if it is kept here.
-    pub(in crate::training) fn snapshot_frames(&mut self, want: &WantSnapshot) -> Vec<Frame> {
-        let Some(snapshot) = &mut self.merge_snapshots.kept else { return vec![] };
-        let checkpoint = &snapshot.checkpoint;
-        if (snapshot.view, checkpoint.saved.steps) != (want.view, want.steps) {
-            return vec![];
-        }
-        snapshot.idle_since = None;
-        let chunks = self.base.shard_map.sharding.chunks;
-        let part = |chunk: usize| match want.content {
-            ChunkContent::Values => Some((&checkpoint.parameters[chunks.range(chunk)], 0)),
-            ChunkContent::State => checkpoint.state(chunk).map(|state| (&state.moments[..], state.updates)),
-        };
-        let known = want.chunks.iter().filter(|chunk| *chunk < chunks.count());
-        let (mut frames, mut batch, mut bytes) = (Vec::new(), ChunkBatchBuilder::default(), 0);
-        let seal = |batch: ChunkBatchBuilder| {
-            let (batch, payload) = batch.seal(want.steps, want.content, &self.base.segments)?;
-            let chunks = SnapshotChunks { view: want.view, batch };
-            Some(Frame::encode(&MergeMessage::SnapshotChunks(chunks).into(), Some(payload)))
-        };
-        for (chunk, (part, updates)) in known.filter_map(|chunk| Some((chunk, part(chunk)?))) {
-            batch.add(chunk, part, updates);
-            bytes += size_of_val(part);
-            if batch.is_full() {
-                frames.extend(seal(std::mem::take(&mut batch)));
-                if bytes >= WINDOW_BYTES {
-                    break;
-                }
-            }
-        }
-        frames.extend(seal(batch));
-        frames
     }
 
     // The branch that goes on.
@@ -184,38 +150,10 @@ impl StepEngine {
         self.update_missing_chunks();
     }
 
-    /// Forgets an import that no coordinator has renewed for long, and a kept snapshot that no peer has asked for.
-    pub(in crate::training) fn expire_snapshots(&mut self, now: Instant, pinned: Option<SnapshotId>) {
-        let MergeSnapshots { import, kept, .. } = &mut self.merge_snapshots;
-        import.take_if(|it| Some(it.id()) != pinned && now.since(it.renewed_at) > SNAPSHOT_LIFETIME);
-        kept.take_if(|snapshot| now.since(*snapshot.idle_since.get_or_insert(now)) > SNAPSHOT_LIFETIME);
-    }
-
-    /// Gives up an import: that snapshot cannot be had.
-    pub(in crate::training) fn cancel_import(&mut self, left: SnapshotId) {
-        self.merge_snapshots.import.take_if(|it| it.id() == left);
-    }
-
-    /// Whether a snapshot was kept in the present view.
-    pub(in crate::training) fn has_snapshot(&self) -> bool {
-        self.merge_snapshots.kept.as_ref().is_some_and(|snapshot| snapshot.view == self.base.digest())
-    }
-
     /// Steps that this branch has committed since it kept its snapshot: they are not merged.
     pub(in crate::training) fn steps_since_snapshot(&self) -> u64 {
-        let kept = self.merge_snapshots.kept.as_ref().filter(|snapshot| snapshot.view == self.base.digest());
+        let kept = self.merge_snapshots.kept_in(self.base.digest());
         kept.map_or(0, |snapshot| self.committed_steps().saturating_sub(snapshot.checkpoint.saved.steps.0))
-    }
-
-    /// The offer that is being imported, and of how many chunks something is lacking.
-    pub(in crate::training) fn importing(&self) -> Option<(&MergeOffer, usize)> {
-        self.merge_snapshots.import.as_ref().map(|it| (&it.offer, it.missing.len()))
-    }
-
-    /// The snapshot of which this member has all that it needs in the present view.
-    pub(in crate::training) fn imported(&self) -> Option<SnapshotId> {
-        let it = self.merge_snapshots.import.as_ref().filter(|it| it.missing.is_empty())?;
-        Some(it.id())
     }
 
     /// What the present view is still to merge.
@@ -226,7 +164,7 @@ impl StepEngine {
     /// Whether this member has its part of what the view is still to merge.
     pub(super) fn has_merge_snapshot(&self) -> bool {
         let merge = self.pending_merge();
-        merge.is_some_and(|merge| self.imported() == Some((merge.view, merge.steps)))
+        merge.is_some_and(|merge| self.merge_snapshots.imported() == Some((merge.view, merge.steps)))
     }
 
     /// Whether this is the member that evaluates both branches: the first one that owns anything, which others can reach.

@@ -27,24 +27,31 @@ pub(super) struct ProgramStep {
 /// What the program waits for: a reply is there until it is answered.
 #[derive(Default)]
 pub(super) struct PendingReplies {
-    pub(super) begin: Option<Reply<StepStart>>,
+    /// For a view to train in.
     pub(super) ready: Option<Reply<()>>,
+    /// For the next step to open.
+    pub(super) begin: Option<Reply<StepStart>>,
+    /// For the sums of the own shard.
     pub(super) reduced: Option<Reply<()>>,
+    /// For the final values of the own shard.
     pub(super) updated: Option<Reply<()>>,
+    /// For the step to be complete.
     pub(super) gathered: Option<Reply<()>>,
 }
 
 /// The program's part in the step in progress.
 pub(super) struct CurrentStep {
-    /// The turn in which the program was handed out the step; none, if the member goes through the step without its program: a
+    /// The turn in which the program was handed out the step. `None` if the member goes through the step without its program: a
     /// newcomer has no parameters to begin with, and a late member has missed the step.
     pub(super) turn: Option<u64>,
+    /// Whether this member has contributed, so that sums of its shard may be made final.
     pub(super) has_contributed: bool,
     /// How the members of the step's round are grouped; `None`: all are one group.
     pub(super) among: Option<Groups>,
     /// What owners do with their sums; `None` until the program has said so.
     pub(super) rule: Option<OwnerRule>,
     pub(super) updated: UpdatedPrefix,
+    /// Whether final values may be sent to all members.
     pub(super) wants_gather: bool,
 }
 

@@ -19,9 +19,10 @@ use peergrad_collectives::round::{Action, Round};
 use peergrad_protocol::message::{SampleStats, Segment, TrainingMessage};
 use peergrad_protocol::{Buffer, Frame, StepNumber};
 
+use super::super::base::EngineBase;
 use super::commit::CompletedStep;
 use super::program::{CurrentStep, UpdatedPrefix};
-use super::{ActiveRound, StepEngine};
+use super::{ActiveRound, Rounds, StepEngine};
 use crate::io::Output;
 use crate::program::context::{Contribution, OwnerRule};
 use crate::state::assignment::BatchAssignment;
@@ -69,7 +70,7 @@ impl StepEngine {
             return;
         }
         self.gate.is_open = true;
-        self.move_chunks();
+        self.transfer.move_chunks(&self.base, self.step);
         let blend = self.blend();
         if blend.is_some() || (self.commit.complete.is_none() && !self.has_backups()) {
             // A newcomer contributes nothing and gets everything; and nobody contributes to a step that merges, whose rule
@@ -279,7 +280,7 @@ impl StepEngine {
             &mut self.rounds.actions,
         );
         live.mirror.pump(&mut self.base.flow_control.links, &self.base.segments, &mut self.rounds.actions);
-        self.carry_out(step, out);
+        self.rounds.carry_out(step, &mut self.base, out);
     }
 
     /// Completes the step in progress, if everything of it is here. Returns whether it did.
@@ -354,15 +355,18 @@ impl StepEngine {
         self.gate.is_open = false;
         self.program.current = None;
         self.assign_batch();
-        self.take_arrivals();
+        self.transfer.take_arrivals(self.step, self.commit.newest_version(), &mut self.optimizer);
         if let Some(reply) = self.program.replies.gathered.take() {
             let _ = reply.send(());
         }
     }
+}
 
-    pub(super) fn carry_out(&mut self, step: StepNumber, out: &mut Vec<Output>) {
-        let view = self.base.shard_map.digest;
-        for action in self.rounds.actions.drain(..) {
+impl Rounds {
+    /// Sends the segments, and returns the credit, that a round of `step` has come up with.
+    pub(super) fn carry_out(&mut self, step: StepNumber, base: &mut EngineBase, out: &mut Vec<Output>) {
+        let (view, digest) = (&base.shard_map.view, base.shard_map.digest);
+        for action in self.actions.drain(..) {
             match action {
                 Action::Send { to, label, payload } => {
                     let segment = Segment {
@@ -373,15 +377,12 @@ impl StepEngine {
                         stats: label.stats,
                     };
                     let frame =
-                        Frame::encode(&TrainingMessage::Segment(segment).in_view(view), Some(payload));
-                    out.push(Output::Send { to: self.base.shard_map.view.members[to].peer, frame });
+                        Frame::encode(&TrainingMessage::Segment(segment).in_view(digest), Some(payload));
+                    out.push(Output::Send { to: view.members[to].peer, frame });
                 }
                 Action::Grant { to } => {
-                    if self.base.flow_control.use_up(to) {
-                        out.push(Output::Credit {
-                            to: self.base.shard_map.view.members[to].peer,
-                            segments: 1,
-                        });
+                    if base.flow_control.use_up(to) {
+                        out.push(Output::Credit { to: view.members[to].peer, segments: 1 });
                     }
                 }
             }

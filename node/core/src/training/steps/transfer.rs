@@ -91,21 +91,19 @@ impl Transfer {
     pub(super) fn stats(&self) -> Option<SampleStats> {
         self.filling.as_ref().map(|filling| filling.stats)
     }
-}
 
-impl StepEngine {
     // Moving.
 
     /// Queues the chunks whose turn to leave has come with the step in progress.
-    pub(super) fn move_chunks(&mut self) {
-        let (shard_map, step) = (&self.base.shard_map, self.step);
+    pub(super) fn move_chunks(&mut self, base: &EngineBase, step: StepNumber) {
+        let shard_map = &base.shard_map;
         if !shard_map.sharding.has_state || step <= shard_map.view.first_step() {
             return;
         }
         let (done, due) = (shard_map.moved(StepNumber(step.0 - 1)), shard_map.moved(step));
         for moved in &shard_map.view.moves.list[done..due] {
             let chunk = moved.chunk as usize;
-            if moved.from[0] != self.base.rank || chunk >= shard_map.sharding.chunks.count() {
+            if moved.from[0] != base.rank || chunk >= shard_map.sharding.chunks.count() {
                 continue;
             }
             let new =
@@ -114,26 +112,58 @@ impl StepEngine {
                 chunk,
                 chunk_batch: BatchKey { to, steps: step, content: ChunkContent::State },
             };
-            self.transfer.outbox.extend(new.map(outgoing));
+            self.outbox.extend(new.map(outgoing));
         }
     }
 
-    /// Takes in the states that came before this member was as far.
-    pub(super) fn take_arrivals(&mut self) {
-        let step = self.step;
-        while let Some(entry) = self.transfer.arrivals.first_entry() {
+    /// Takes in the states that came before this member was at `step`, in this version.
+    pub(super) fn take_arrivals(
+        &mut self,
+        step: StepNumber,
+        version: Version,
+        optimizer: &mut OptimizerShard,
+    ) {
+        while let Some(entry) = self.arrivals.first_entry() {
             let (steps, chunk) = *entry.key();
             if steps > step {
                 return;
             }
             let state = entry.remove();
-            let version = self.newest_version();
-            if steps == step && self.optimizer.state(version, chunk).is_none() {
-                self.optimizer.insert(version, chunk, Some(state));
+            if steps == step && optimizer.state(version, chunk).is_none() {
+                optimizer.insert(version, chunk, Some(state));
             }
         }
     }
 
+    // Filling.
+
+    /// Asks a donor for the missing chunks that it has, of the step in progress.
+    pub(super) fn ask(&self, base: &EngineBase, step: StepNumber, donor: Rank, out: &mut Vec<Output>) {
+        let Some(filling) = &self.filling else { return };
+        let has = |chunk: &&usize| {
+            let is_its = |at: &Donor| at.rank == donor && (at.first..at.end).contains(&(**chunk as u32));
+            filling.donors.iter().any(is_its)
+        };
+        let chunks: ChunkSet = filling.missing.iter().filter(has).copied().collect();
+        if !chunks.is_empty() {
+            let want = WantChunks { steps: step.next(), chunks };
+            let frame = Frame::encode(&TrainingMessage::WantChunks(want).in_view(base.digest()), None);
+            out.push(Output::Send { to: base.view().member(donor).peer, frame });
+        }
+    }
+
+    /// Takes in the values of a chunk of the step that is being filled.
+    fn receive_values(&mut self, base: &EngineBase, chunk: usize, values: &[f32]) {
+        // Asked for twice, it may come twice.
+        if let Some(filling) = &mut self.filling
+            && filling.missing.remove(&chunk)
+        {
+            filling.vector[base.shard_map.sharding.chunks.range(chunk)].copy_from_slice(values);
+        }
+    }
+}
+
+impl StepEngine {
     // Filling.
 
     /// Completes the step in progress with what others hold; `vector` has all but the `missing` chunks.
@@ -150,23 +180,8 @@ impl StepEngine {
         self.commit_if_confirmed(out);
         self.transfer.filling = Some(Filling { vector, missing, stats, donors: donors.to_vec() });
         let ranks: BTreeSet<Rank> = donors.iter().map(|donor| donor.rank).collect();
-        ranks.into_iter().for_each(|rank| self.ask(rank, out));
+        ranks.into_iter().for_each(|rank| self.transfer.ask(&self.base, self.step, rank, out));
         self.end_filling();
-    }
-
-    /// Asks a donor for the missing chunks that it has.
-    pub(super) fn ask(&self, donor: Rank, out: &mut Vec<Output>) {
-        let Some(filling) = &self.transfer.filling else { return };
-        let has = |chunk: &&usize| {
-            let is_its = |at: &Donor| at.rank == donor && (at.first..at.end).contains(&(**chunk as u32));
-            filling.donors.iter().any(is_its)
-        };
-        let chunks: ChunkSet = filling.missing.iter().filter(has).copied().collect();
-        if !chunks.is_empty() {
-            let want = WantChunks { steps: self.step.next(), chunks };
-            let frame = Frame::encode(&TrainingMessage::WantChunks(want).in_view(self.base.digest()), None);
-            out.push(Output::Send { to: self.base.view().member(donor).peer, frame });
-        }
     }
 
     pub(super) fn end_filling(&mut self) {
@@ -276,17 +291,12 @@ impl StepEngine {
     fn state_after(&self, chunk: usize, steps: StepNumber) -> Option<&OptimizerState> {
         let is_before = self.commit.uncommitted.is_some() && steps.next() == self.step;
         if steps == self.step {
-            self.optimizer.state(self.newest_version(), chunk)
+            self.optimizer.state(self.commit.newest_version(), chunk)
         } else if is_before {
             self.optimizer.state(Version::Committed, chunk)
         } else {
             None
         }
-    }
-
-    /// Which state of a chunk is the one after the newest complete step.
-    pub(super) fn newest_version(&self) -> Version {
-        if self.commit.uncommitted.is_some() { Version::Pending } else { Version::Committed }
     }
 
     /// Chunks have come.
@@ -308,14 +318,17 @@ impl StepEngine {
             unpack(message, payload, |chunk| chunk_len(&self.base, &self.optimizer, chunk, message.content))?
         {
             match message.content {
-                ChunkContent::Values => self.values_in(message.steps, piece.chunk as usize, part)?,
+                ChunkContent::Values if message.steps == self.step.next() => {
+                    self.transfer.receive_values(&self.base, piece.chunk as usize, part);
+                }
+                ChunkContent::Values => {}
                 ChunkContent::State => self.state_in(rank, message.steps, piece, part)?,
             }
         }
         // What this member has reported stays true: a step that is whole now is completed later.
         if !self.is_suspended() {
             if message.content == ChunkContent::Values {
-                self.ask(rank, out);
+                self.transfer.ask(&self.base, self.step, rank, out);
             }
             self.end_filling();
         }
@@ -340,17 +353,7 @@ impl StepEngine {
         }
         let state = OptimizerState { moments: moments.to_vec(), updates };
         self.transfer.arrivals.insert((steps, chunk as usize), state);
-        self.take_arrivals();
-        Ok(())
-    }
-
-    fn values_in(&mut self, steps: StepNumber, chunk: usize, values: &[f32]) -> Result<(), Reject> {
-        let is_next = steps == self.step.next();
-        // Asked for twice, it may come twice.
-        let Some(filling) = self.transfer.filling.as_mut().filter(|_| is_next) else { return Ok(()) };
-        if filling.missing.remove(&chunk) {
-            filling.vector[self.base.shard_map.sharding.chunks.range(chunk)].copy_from_slice(values);
-        }
+        self.transfer.take_arrivals(self.step, self.commit.newest_version(), &mut self.optimizer);
         Ok(())
     }
 }

@@ -72,7 +72,7 @@ impl StepEngine {
         MemberReport {
             is_vote_only: false,
             complete: Some(self.step),
-            states: self.optimizer.held(self.newest_version()),
+            states: self.optimizer.held(self.commit.newest_version()),
             states_before: is_uncommitted.then(|| self.optimizer.held(Version::Committed)),
             is_entering: self.is_entering(),
             stats: self.commit.uncommitted.as_ref().map(|record| record.stats).or(self.group.consolidated),
@@ -278,7 +278,8 @@ impl StepEngine {
             return;
         }
         // After a step that is rolled forward, state is pending like that of any complete step.
-        let version = if self.transfer.is_filling() { Version::Pending } else { self.newest_version() };
+        let version =
+            if self.transfer.is_filling() { Version::Pending } else { self.commit.newest_version() };
         let shards = self.base.cache.shards(&self.base.shard_map, 0);
         for chunk in moves.restarted.iter().map(|chunk| *chunk as usize) {
             let is_kept = chunk < self.base.shard_map.sharding.chunks.count()

@@ -227,6 +227,7 @@ const DONOR_RUN: usize = 16;
 #[cfg(test)]
 mod tests {
     use peergrad_protocol::cursor::DataCursor;
+    use peergrad_protocol::{StepNumber, ViewDigest};
 
     use super::*;
     use crate::fixtures::{member, peer};
