@@ -113,7 +113,7 @@ impl Training {
         let states = || self.optimizer.committed().filter(|_| self.shard_map.sharding.has_state);
         let saved = SavedCheckpoint {
             steps: StepNumber(self.committed_steps()),
-            branch: self.view().branch,
+            branch: self.view().history.branch,
             cursor: assignment.after.clone(),
             digest: ContentDigest::of(parameters.bytes()),
             states: states().map(|(chunk, _)| chunk).collect(),
