@@ -1,14 +1,15 @@
-//! The cursor: which samples have been trained, and which come next.
+//! The data cursor: which samples have been trained, and which come next.
 //!
 //! Think of a deck of cards that is shuffled once an epoch. Each step takes the next few cards from the top and deals them
-//! to the members; the cursor is the bookmark in the deck. Cards that a departed member took with it come back and are
-//! dealt first. Whoever comes and goes, each card is played once before the deck is shuffled again. Players who cannot hear
-//! the others any more go on at another place of the deck, so that both sides play other cards as long as they can; when
-//! they meet again, what either has played is played.
+//! to the members; the cursor marks the place in the deck. Cards of a departed member are returned and dealt first, so each
+//! card is played once before the deck is shuffled again.
+//!
+//! After a partition, each part continues at another place of what is left of the epoch, so that the parts train different
+//! samples for as long as possible. After a merge, the samples of both count as trained.
 //!
 //! # Invariants
 //! - The batch is a function of (seed, cursor, sample count, batch size): members that agree on the cursor need no
-//!   messages to agree on who computes what.
+//!   messages to agree on which member computes which samples.
 //! - A batch never spans two epochs; the last batch of an epoch may be smaller, and a weighted mean makes that exact.
 
 use std::cmp::Ordering;
@@ -20,16 +21,16 @@ use rand::{Rng, SeedableRng};
 use crate::limits::{RETURNED_SPANS_MAX, STEPS_MAX};
 use crate::wire::{Decode, Encode};
 
-/// The bookmark: what of the current epoch has been trained.
+/// A place in the data: what of the current epoch has been trained.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
 pub struct DataCursor {
-    /// Passes that are finished.
+    /// The number of finished epochs.
     pub epoch: u64,
     /// Position in the current epoch's permutation up to which samples have been taken.
     pub position: u64,
-    /// Ranges of positions that were taken and came back untrained, in order and disjoint.
+    /// Ranges of positions that were taken and returned untrained, in order and disjoint. They come first.
     pub returned: Vec<Span>,
-    /// Ranges of positions that were passed over and come last in the epoch, in order, and disjoint from those given back.
+    /// Ranges of positions that were skipped and come last in the epoch, in order, and disjoint from the returned ones.
     pub deferred: Vec<Span>,
 }
 
@@ -43,19 +44,19 @@ pub struct Span {
 }
 
 impl Span {
-    /// Number of positions.
+    /// The number of positions.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.end - self.start
     }
 
-    /// Whether there is no position in it.
+    /// Whether the range has no position.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.start == self.end
     }
 
-    /// The positions that it has in common with each of these.
+    /// The intersections with each of these ranges.
     fn common_with<'a>(&self, others: &'a [Self]) -> impl Iterator<Item = Self> + use<'a> {
         let Self { start, end } = *self;
         let common = move |other: &Self| Self { start: start.max(other.start), end: end.min(other.end) };
@@ -68,24 +69,24 @@ impl Span {
 pub struct Batch {
     /// The epoch whose permutation the positions refer to.
     pub epoch: u64,
-    /// The positions, in dealing order.
+    /// The positions, in the order of assignment.
     pub spans: Vec<Span>,
 }
 
 impl Batch {
-    /// Number of samples.
+    /// The number of samples.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.spans.iter().map(Span::len).sum()
     }
 
-    /// Whether there is no sample in it.
+    /// Whether the batch has no samples.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The part of the member at `index` when the batch is dealt in proportion to `weights`.
+    /// The part of the member at `index` if the batch is split in proportion to `weights`.
     ///
     /// Parts follow each other in order of rank and differ from the exact proportion by less than one sample.
     ///
@@ -100,7 +101,7 @@ impl Batch {
         self.slice(bound(before)..bound(before + u64::from(weights[index])))
     }
 
-    /// The positions at `range` of the dealing order.
+    /// The positions at `range` in the order of assignment.
     fn slice(&self, range: Range<u64>) -> Vec<Span> {
         let mut passed = 0;
         let mut slice = Vec::new();
@@ -117,7 +118,7 @@ impl Batch {
 }
 
 impl DataCursor {
-    /// Whether this can be a bookmark: ranges in order, disjoint, behind the position, and all within their limits.
+    /// Whether the cursor is possible: ranges in order, disjoint, before the position, and within their limits.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         let is_behind = |span: &Span| span.start < span.end && span.end <= self.position;
@@ -132,10 +133,10 @@ impl DataCursor {
             && are_disjoint(&untrained)
     }
 
-    /// The bookmark with `spans` of its epoch untrained again: they are dealt first.
+    /// The cursor with `spans` of its epoch returned: they come first in the next batches.
     ///
     /// # Panics
-    /// If they were not taken, or are given back already.
+    /// If a range was not taken, or is returned already.
     #[must_use]
     pub fn return_spans(&self, spans: impl IntoIterator<Item = Span>) -> Self {
         let returned = joined(self.returned.iter().copied().chain(spans));
@@ -145,7 +146,7 @@ impl DataCursor {
         cursor
     }
 
-    /// Samples taken and not given back, over all epochs of `sample_count` each.
+    /// Samples taken and not returned, over all epochs of `sample_count` each.
     #[must_use]
     pub fn taken(&self, sample_count: u64) -> u64 {
         let untrained: u64 = self.returned.iter().chain(&self.deferred).map(Span::len).sum();
@@ -153,7 +154,7 @@ impl DataCursor {
         taken.saturating_sub(untrained)
     }
 
-    /// Steps that it takes from here to the end of so many epochs. What was given back in the middle of an epoch makes further ones.
+    /// The number of steps from here to the end of `epochs` epochs. Ranges that were returned in the middle of an epoch add steps.
     #[must_use]
     pub fn steps_left(&self, epochs: u64, batch_size: u64, sample_count: u64) -> u64 {
         if self.epoch >= epochs {
@@ -164,8 +165,8 @@ impl DataCursor {
         of_this.div_ceil(batch_size.max(1)).saturating_add((epochs - self.epoch - 1).saturating_mul(of_each))
     }
 
-    /// The bookmark of `part` of `parts` that go on without each other: each begins at another place of what is left of the
-    /// epoch, and puts off what lies before that.
+    /// The cursor of part number `part` of `parts` that train without each other: each starts at another place of what is left of
+    /// the epoch, and defers what lies before that.
     #[must_use]
     pub fn for_partition(&self, part: u64, parts: u64, sample_count: u64) -> Self {
         let rest = sample_count.saturating_sub(self.position);
@@ -176,10 +177,11 @@ impl DataCursor {
         if cursor.is_valid() { cursor } else { self.clone() }
     }
 
-    /// The bookmark that has behind it what either of two has: what both have trained was trained twice.
+    /// The cursor after which a sample counts as trained if it does in either of two. A sample that both have trained was trained
+    /// twice.
     #[must_use]
     pub fn union(&self, other: &Self, sample_count: u64) -> Self {
-        // Whoever is in a later epoch has all of the earlier ones behind it.
+        // The one in a later epoch has trained all earlier epochs.
         match self.epoch.cmp(&other.epoch) {
             Ordering::Greater => return self.clone(),
             Ordering::Less => return other.clone(),
@@ -188,17 +190,17 @@ impl DataCursor {
         let theirs = other.untrained(sample_count);
         let common = |spans: &[Span]| joined(spans.iter().flat_map(|span| span.common_with(&theirs)));
         let ahead = common(&[Span { start: self.position, end: sample_count }]);
-        // What is left ahead of the position, but not all to the end, comes before what was put off.
+        // Ranges ahead of the position that do not reach the end come before the deferred ones.
         let position =
             ahead.last().filter(|last| last.end == sample_count).map_or(sample_count, |last| last.start);
         let between = ahead.iter().copied().filter(|span| span.end <= position);
         let returned = joined(common(&self.returned).into_iter().chain(between));
         let union = Self { epoch: self.epoch, position, returned, deferred: common(&self.deferred) };
-        // With too many holes in it, what the other one has trained is trained again.
+        // With too many holes, the samples of the other one are trained again.
         if union.is_valid() { union } else { self.clone() }
     }
 
-    /// What is left of the epoch, in order and disjoint.
+    /// The untrained ranges of the epoch, in order and disjoint.
     fn untrained(&self, sample_count: u64) -> Vec<Span> {
         let ahead = Span { start: self.position.min(sample_count), end: sample_count };
         joined(self.returned.iter().chain(&self.deferred).copied().chain([ahead]))
@@ -227,7 +229,7 @@ impl DataCursor {
     }
 }
 
-/// Takes as many positions from the beginning of a list, or all that there are.
+/// Takes `wanted` positions from the start of a list, or all if there are fewer.
 fn take_from(list: &mut Vec<Span>, mut wanted: u64) -> Vec<Span> {
     let mut taken = Vec::new();
     while wanted > 0
@@ -244,7 +246,7 @@ fn take_from(list: &mut Vec<Span>, mut wanted: u64) -> Vec<Span> {
     taken
 }
 
-/// Ranges in order, neighbours as one, so that lists stay short.
+/// The ranges in order, with adjacent ones joined, so that lists stay short.
 fn joined(spans: impl IntoIterator<Item = Span>) -> Vec<Span> {
     let mut spans: Vec<Span> = spans.into_iter().filter(|span| !span.is_empty()).collect();
     spans.sort_unstable_by_key(|span| span.start);
@@ -355,7 +357,7 @@ mod tests {
         assert!(!DataCursor { epoch: u64::MAX, ..DataCursor::default() }.is_valid());
     }
 
-    /// By position: how often it is dealt in what is left of the epoch.
+    /// By position: how often it is assigned in what is left of the epoch.
     fn rest_of(cursor: &DataCursor, sample_count: u64) -> Vec<usize> {
         let mut seen = vec![0; sample_count as usize];
         let mut cursor = cursor.clone();
@@ -425,7 +427,7 @@ mod tests {
             let mut cursor = DataCursor::default();
             for _ in 0..taken_before {
                 let (batch, after) = cursor.next_batch(batch_size, sample_count);
-                // Somebody is lost now and then, with half of the batch.
+                // A member is lost now and then, with half of the batch.
                 let lost = batch.spans.last().filter(|span| span.start % 3 == 0).copied();
                 cursor = after.return_spans(lost).for_partition(parts - 1, parts, sample_count);
             }

@@ -1,53 +1,97 @@
-//! The language of peers: what they call things, what they agree on, and what they send.
+//! The protocol of peergrad: names, agreed records, messages, and their bytes.
 //!
-//! Everything here is pure: no sockets, no tasks, no clock. A peer is given time and bytes and answers with
-//! bytes, so the same code runs between two continents and inside a simulator.
+//! All of it is pure: no sockets, no tasks, no clock. The caller passes in time and bytes and sends the bytes that come out, so the
+//! same code runs between two continents and inside a simulator.
 //!
-//! # Words
+//! # Glossary
 //! One word, one meaning, in code, logs, commands and documents.
+//!
+//! **Who**
 //!
 //! | word | meaning |
 //! |---|---|
-//! | peer | anyone with a [`PeerId`] (an ed25519 key) |
-//! | run | one training job; its [`RunId`] is the hash of its specification and of 32 random bytes drawn when it was founded |
-//! | incarnation | a number that grows with each start of a peer, and each time it comes back after an exclusion |
-//! | member, rank | a peer in one incarnation in the view; its index there, meaningless without the view |
-//! | view | an agreed [record](view::View): number, digests of its parents, members, recovery decision, cursor, moves |
-//! | view number, lineage | the number of a view; the chain of view digests. An *epoch* is one pass over the data, never a view |
-//! | cursor | what has been trained: epoch, position in the epoch's permutation, ranges given back and put off |
-//! | chunk | contiguous block of the flat parameter vector: unit of placement, versioning, hashing and transfer |
+//! | peer | a process with a [`PeerId`] (an ed25519 key) |
+//! | incarnation | a number that grows with each start of a peer, and each time a peer rejoins after the members removed it |
+//! | member, rank | a peer that is in the current view; its index there, meaningless without the view |
+//! | founder, joiner | the peer that creates a run; a peer that asks to become a member |
+//! | coordinator | the member of lowest rank with parameters: it admits joiners, and negotiates merges |
+//! | secret, rekey | the random bytes that peers prove to know on each connection; to replace them while the run goes on |
+//! | expelled | removed from the run for good; later views refuse the peer's key |
+//!
+//! **What is trained**
+//!
+//! | word | meaning |
+//! |---|---|
+//! | run | one training job; its [`RunId`] is the hash of the specification and of 32 random bytes |
+//! | task, program | what a user provides: a model with its loss, gradient and data; a training algorithm, the same on every peer |
+//! | chunk | a contiguous block of the flat parameter vector: the unit of placement, versioning, hashing and transfer |
+//! | owner, replica | the member whose optimizer state of a chunk is authoritative; another member that stores the same state |
 //! | shard | the chunks that one member owns |
-//! | owner, copy | the member whose state of a chunk is authoritative; another member's kept copy of it |
-//! | segment | wire-sized piece of a shard |
-//! | codec, residual | how elements look as bytes, exactly or not; what a codec that is not exact has left out of a member's contributions so far |
-//! | step, round | one optimizer step of the run; one collective operation |
-//! | worker, contribution | a member that computes; what it adds to a round, with its weight |
-//! | master copy | the exact parameters, kept by owner and replicas where everyone computes with less precise ones |
-//! | backup, late | a member whose contribution a step need not wait for; one whose contribution was not waited for |
-//! | complete, commit | a member *completes* a step when it holds every new chunk and the new optimizer state of the chunks that it owns or copies; a step is *committed* when it is known to be complete at every member |
-//! | checkpoint | what a member has written down of a committed step: all parameters, and the optimizer state that it keeps |
-//! | branch | the run's history since its beginning, or since the last time that all had stopped and it went on from checkpoints, or that it forked |
-//! | fork, ancestor | a view that several lineages come from; a view that one comes from, as later ones name it |
-//! | merge, yield | a lineage *leads*, and takes into its state that of another one which *yields*, or lets its members in |
-//! | bequest, will, heir | the state that a lineage which yields keeps for the other; the word of what it is, and who has it; a member that fetches its part |
-//! | companion | of a peer that was a member when it stopped: another one that was in the same view, and is back too |
-//! | expelled | put out of the run for good, by name, in every view from then on |
-//! | secret, rekey | what all show in the handshake of each connection; to give a run that goes on another one |
-//! | table, row | shared state that workers read and add to; the unit of both |
-//! | clock, tick | what a worker has completed so many of, where there are tables; the word that one is over |
-//! | staleness | how many clocks old what a worker reads may be |
-//! | writer, keeper | a worker in one incarnation, as a chunk remembers it; an owner or copy of chunks of tables |
-//! | hand | samples that a worker was dealt for a clock |
-//! | column | the numbers at one place of all rows of a table |
-//! | shared, split | what a program keeps in tables, and how its workers go on; whether a batch is of all workers or of each |
-//! | gateway | the router of a home, as one that can be asked to forward a port |
-//! | link, lane, frame | a way from one peer to another; the kind of connection under it; one message's bytes |
-//! | task, program | what a user brings: a model with its loss, gradient and data; an algorithm, the same on every peer |
+//! | epoch | one pass over the data |
+//! | data cursor | what has been trained: the epoch, the position in its permutation, and the ranges that were returned or deferred |
+//! | checkpoint | what a member has on disk of a committed step: all parameters, and the optimizer state that it stores |
+//!
+//! **One step**
+//!
+//! | word | meaning |
+//! |---|---|
+//! | step | one optimizer step of the run |
+//! | round | one collective operation: a reduce-scatter, the owners' update, and an all-gather |
+//! | segment | a piece of a shard that fits into one frame |
+//! | contribution | the gradient that a member adds to a round, with the number of its samples |
+//! | codec, residual | how elements are encoded as bytes, exactly or lossily; what a lossy codec has left out of a member's contributions so far |
+//! | master copy | the exact parameters at owners and replicas, where members compute with rounded ones |
+//! | backup worker, late | a member whose contribution a step need not wait for; a contribution that came after its step had ended |
+//! | complete, committed | a member has *completed* a step when it holds all new parameters and its own new optimizer state; a step is *committed* when all members have completed it |
+//!
+//! **A view change**
+//!
+//! | word | meaning |
+//! |---|---|
+//! | view | an agreed [record](view::View) of the members and of where training resumes |
+//! | view change | what [changes](view::ViewChange) from one view to the next; the value that members agree on |
+//! | ballot, promise, accept | the terms of Paxos; see [`agreement`] |
+//! | placement, move | the owner and the replicas of each chunk, computed from the view; a chunk that changes hands during a view |
+//! | newcomer | a member without parameters: it gets them in its first step |
+//! | roll forward | to complete an interrupted step from what the remaining members hold together |
+//! | suspected | silent for longer than the [failure detector](failure_detector) allows |
+//! | rejoin candidate | a former member that is back after all members had stopped |
+//!
+//! **Branches and merging**
+//!
+//! | word | meaning |
+//! |---|---|
+//! | branch | a stretch of the run's history without a step back; it starts with the run, with a restart from checkpoints, or with a fork |
+//! | fork | two branches with a common ancestor, after a partition of the network in which both parts went on |
+//! | ancestor | a view that a later view descends from |
+//! | partitioned peer | a lost member that may train on another branch |
+//! | merge | to average the state of another branch into the own one; the other members then join |
+//! | merge snapshot, offer | the state that a branch keeps for another one; the message that describes it and names the members that store it |
+//! | yield | to give up a branch so that its members join the other one |
+//!
+//! **Tables**
+//!
+//! | word | meaning |
+//! |---|---|
+//! | table, row, column | shared state that workers read and add to; its unit; the values at one place of all rows |
+//! | worker, server | a member's part that reads and adds; its part that stores chunks of tables, as owner or replica |
+//! | clock, tick | the number of iterations that a worker has completed; the message that says so |
+//! | staleness | how many clocks a worker may be ahead of the slowest one when it reads |
+//! | lease | samples that a worker is given to compute; they are returned if it is lost |
+//! | handover | a chunk on its way to its new owner |
+//!
+//! **Wire**
+//!
+//! | word | meaning |
+//! |---|---|
+//! | frame | the bytes of one message: a prefix, a header, and a payload |
+//! | link, lane | a connection between two peers; the transport under it |
+//! | invite | one line of text with all that a joiner needs |
+//! | record | a value in its canonical bytes, for hashing and for files |
 //!
 //! # Where to start
-//! [`message`] lists everything a peer can say and when; [`wire`] is how it looks as bytes; [`view`] and
-//! [`placement`] say who is in and who owns what; [`limits`] holds the bounds on what a run and
-//! its messages may hold.
+//! [`message`] lists all messages and when they are sent; [`wire`] is their form as bytes; [`view`] and [`placement`] say which
+//! peers are members and what each of them owns; [`limits`] holds the bounds on what a run and its messages may hold.
 
 #![forbid(unsafe_code)]
 

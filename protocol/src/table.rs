@@ -1,9 +1,11 @@
-//! The words of the table: what workers say to owners, owners to workers, and both to those who keep replicas.
+//! Table messages: requests of workers, responses of owners, and updates for replicas.
 //!
-//! Each pair of members has a stream of words in either direction, of which a frame carries the next piece ([`TrainingMessage::Tables`]). A message is a
-//! length and a [`TableMessage`]; the stream begins anew with each view, so a message that was under way then is never completed.
+//! Each pair of members has a stream of table messages in each direction; a frame of
+//! [`TrainingMessage::Tables`] carries its next piece. A message is four
+//! bytes of length and a [`TableMessage`]. The stream restarts with each view, so a message that was cut off by a view change is
+//! never completed: its sender sends it again.
 //!
-//! Rows are named in runs: all rows of a dense table are one run, and a row by itself takes two numbers.
+//! Row indices are written as ranges: all rows of a dense table are one range, and a single row takes two numbers.
 //!
 //! [`TrainingMessage::Tables`]: crate::message::TrainingMessage::Tables
 
@@ -18,24 +20,24 @@ pub use row_set::RowSet;
 
 mod row_set;
 
-/// What a row is called: tables of a run have ranges of names, one after the other.
+/// The index of a row, over all tables of a run: each table has a range of indices, one table after the other.
 pub type Row = u64;
 
-/// Numbers for rows of one chunk.
+/// Values of rows of one chunk.
 #[derive(Clone, Debug, Default, PartialEq, Encode, Decode)]
 pub struct Rows {
-    /// Which.
+    /// The rows.
     pub indices: RowSet,
-    /// (rows, numbers of each), one row after the other.
+    /// The values, shape (rows, width), one row after the other.
     pub values: Vec<f32>,
 }
 
-/// A worker, in one life of its process.
+/// A worker in one incarnation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Encode, Decode)]
 pub struct WorkerId {
-    /// Its key.
+    /// The worker's peer id.
     pub peer: PeerId,
-    /// Which of its lives.
+    /// The worker's incarnation.
     pub incarnation: Incarnation,
 }
 
@@ -61,85 +63,86 @@ pub enum TableMessage {
     ReplicaUpdate(ReplicaUpdate),
     /// Replica to owner: the update with this number is stored.
     ReplicaAck(u64),
-    /// Owner to every member: whoever is to keep these chunks does.
+    /// Owner to every member: all replicas of these chunks are up to date.
     Replicated(ChunkSet),
 }
 
-/// What a worker says to an owner.
+/// A message of a worker to an owner.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
 pub enum Request {
-    /// Rows of a chunk, once all workers have completed so many clocks.
+    /// Reads rows of a chunk, once all workers have come far enough.
     Get {
-        /// The worker's own number for it.
+        /// The worker's number for this request.
         request: u64,
         /// The owner answers once every worker has come as far as this.
         min_clock: WorkerClock,
-        /// Where the rows are.
+        /// The chunk that holds the rows.
         chunk: u32,
-        /// Which.
+        /// The rows.
         rows: RowSet,
     },
-    /// To be added to rows of a chunk.
+    /// Adds to rows of a chunk.
     Add {
-        /// One more than that of what the worker added before, to whatever chunk.
+        /// The number of this change among all of the worker's, from 1, whatever chunk it is for. An owner applies it once.
         sequence: u64,
-        /// The worker's clock.
+        /// The number of clocks that the worker has completed.
         clock: u64,
-        /// Where the rows are.
+        /// The chunk that holds the rows.
         chunk: u32,
-        /// What is added to them.
+        /// The values to add.
         rows: Rows,
     },
-    /// To be done to columns of all rows of a chunk; numbered as what is added, and done once.
+    /// Changes columns of all rows of a chunk, once.
     Map {
-        /// As that of an addition.
+        /// As in `Add`: additions and maps are numbered together.
         sequence: u64,
         /// The chunk.
         chunk: u32,
-        /// What is done.
+        /// The operation.
         map: Map,
     },
-    /// What columns of all rows of a chunk come to, once all workers have completed so many clocks.
+    /// Reduces columns of all rows of a chunk to a number, once all workers have come far enough.
     Reduce {
-        /// The worker's own number for it.
+        /// The worker's number for this request.
         request: u64,
         /// The owner answers once every worker has come as far as this.
         min_clock: WorkerClock,
         /// The chunk.
         chunk: u32,
-        /// What they come to.
+        /// The reduction.
         reduce: Reduce,
     },
-    /// The worker is new, and has no clock.
+    /// The worker is new and has no clock: others do not wait for it.
     NewWorker,
     /// The worker has come as far as this.
     Tick {
         /// Its clock.
         clock: WorkerClock,
     },
-    /// To the owner of the first chunk: samples to compute.
+    /// Asks for a sample lease. Lease requests go to the owner of the first chunk.
     Lease {
-        /// The worker's number for them, from 1.
+        /// The worker's number for the lease, from 1.
         lease_number: u64,
-        /// How many it asks for.
+        /// The number of samples that the worker asks for.
         samples: u32,
-        /// Whether nobody waits for the worker's clock meanwhile: then it is not told that there are none, unless it holds some itself, or
-        /// all are done.
+        /// Whether the owner may keep the request until there are samples, because no other worker waits for this worker's clock.
+        /// Otherwise the owner answers at once, with an empty lease if there are none. It also does so if the worker holds leases,
+        /// or if all samples are done.
         may_wait: bool,
     },
-    /// To the owner of the first chunk: what came of the samples up to this number would outlive the worker.
+    /// The leases up to this number are done: their updates are stored and survive the worker.
     Complete {
-        /// The number of the last of them.
+        /// The number of the last lease that is done.
         last_lease: u64,
     },
-    /// To the owner of the first chunk: the worker has ended, and computes no samples from this number on.
+    /// The worker has ended and returns its leases from this number on.
     Return {
-        /// The number of the first of them.
+        /// The number of the first lease that it returns.
         first_lease: u64,
     },
 }
 
-/// Something that owners do to columns of a table: the j-th numbers of all its rows are its column j.
+/// An operation of owners on columns of a table. Column j holds value j of every row.
 #[derive(Clone, Copy, Debug, PartialEq, Encode, Decode)]
 pub enum Map {
     /// `to += by * from`
@@ -160,66 +163,66 @@ pub enum Map {
     },
 }
 
-/// What owners make of columns of a table.
+/// A reduction of columns of a table to one number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 pub enum Reduce {
     /// The sum of the products of two columns; of a column with itself, the square of its norm.
     Dot(u32, u32),
     /// The sum of the absolute values of a column.
     L1Norm(u32),
-    /// How many numbers of a column are not zero.
+    /// The number of values of a column that are not zero.
     NonzeroCount(u32),
 }
 
-/// What an owner says to a worker.
+/// A message of an owner to a worker.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
 pub enum Response {
-    /// Rows as they are, how many clocks all workers had completed, and the last number of this worker that is in the chunk.
+    /// The rows that a `Get` asked for.
     Rows {
         /// The worker's number for it.
         request: u64,
         /// How far the slowest worker has come.
         clock: WorkerClock,
-        /// The worker's last sequence number that is in.
+        /// The last sequence number of the worker that the chunk includes.
         applied: u64,
-        /// Rows that were asked for and are zero.
+        /// Requested rows that are zero.
         zero: RowSet,
-        /// (other rows, numbers of each), one row after the other.
+        /// The other rows, shape (rows, width), one row after the other.
         values: Vec<f32>,
     },
-    /// What columns of a chunk come to.
+    /// The number that a `Reduce` asked for.
     Reduced {
         /// The worker's number for it.
         request: u64,
         /// How far the slowest worker has come.
         clock: WorkerClock,
-        /// The worker's last sequence number that is in.
+        /// The last sequence number of the worker that the chunk includes.
         applied: u64,
         /// The result.
         value: f64,
     },
-    /// Everything up to this number that this owner was sent in this view outlives it.
+    /// All changes up to this number that this owner received in this view are at all replicas.
     Acknowledged {
         /// The sequence number.
         up_to: u64,
     },
-    /// Samples to compute; none: there are none at present.
+    /// A lease. It is empty if there are no samples at present.
     Leased {
-        /// The worker's number for them.
+        /// The worker's number for the lease.
         lease_number: u64,
-        /// Which.
+        /// The samples.
         lease: SampleLease,
-        /// Every sample of every epoch is done.
+        /// Whether every sample of every epoch is done.
         is_over: bool,
     },
 }
 
-/// Samples that a worker was given to compute.
+/// Samples that one worker computes, unless it is lost.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
 pub struct SampleLease {
-    /// The epoch whose order the positions refer to.
+    /// The epoch whose permutation the positions refer to.
     pub epoch: u64,
-    /// The positions.
+    /// The positions, disjoint.
     pub spans: Vec<Span>,
 }
 
@@ -232,45 +235,46 @@ pub struct ReplicaUpdate {
     pub chunks: Vec<TableChunk>,
 }
 
-/// Rows of a chunk with everything that belongs to them, for another member to keep.
+/// Rows of a chunk with all of their state, for another member to store.
 #[derive(Clone, Debug, Default, PartialEq, Encode, Decode)]
 pub struct TableChunk {
-    /// Which one.
+    /// The chunk's index.
     pub chunk: u32,
-    /// Whether it is the whole chunk, and what was kept of it before is void.
+    /// Whether this is the whole chunk and replaces what the receiver holds of it.
     pub is_whole: bool,
-    /// Rows with their values and moments.
+    /// The rows: values and optimizer moments, shape (rows, stride).
     pub rows: Rows,
-    /// By row: updates behind it.
+    /// By row: the number of updates applied to it.
     pub updates: Vec<u32>,
-    /// By clock: what was added to these rows in it, where that is applied once all workers have completed it.
+    /// By clock: sums that were added to these rows in it and are applied once all workers have completed it. Empty in tables that
+    /// apply additions immediately.
     pub pending: Vec<(u64, Rows)>,
-    /// The last sequence numbers that are in it; not of all workers, if it is not the whole chunk.
+    /// The last sequence number of each worker that the chunk includes; only of some workers if this is not the whole chunk.
     pub applied: Vec<(WorkerId, u64)>,
-    /// Who computes which samples, if that is kept with this chunk and has changed; of those workers of whom it has, if it is not the
-    /// whole chunk.
+    /// The lease table, if it is stored with this chunk and has changed. If this is not the whole chunk, only the workers whose leases
+    /// have changed are in it.
     pub lease_table: Option<LeaseTable>,
 }
 
-/// Who computes which samples.
+/// Which worker computes which samples. It is stored with the first chunk.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
 pub struct LeaseTable {
-    /// What has been dealt for the first time.
+    /// Samples that have been leased at least once.
     pub cursor: DataCursor,
-    /// What workers that are gone were not done with: dealt next.
+    /// Leases of departed workers that were not done: they are granted next.
     pub returned: Vec<SampleLease>,
-    /// What each worker is not done with; by worker.
+    /// Leases that are not done, sorted by worker.
     pub outstanding: Vec<WorkerLeases>,
 }
 
-/// What a worker was dealt.
+/// The leases of one worker.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct WorkerLeases {
-    /// Who.
+    /// The worker.
     pub worker: WorkerId,
     /// The last lease that it was granted.
     pub last: LastLease,
-    /// What it is not done with, by its numbers.
+    /// Leases that are not done, with the worker's numbers for them.
     pub leases: Vec<(u64, SampleLease)>,
 }
 
@@ -287,7 +291,7 @@ pub enum LastLease {
 }
 
 impl Rows {
-    /// About as many bytes as they take in memory.
+    /// An estimate of the memory that the rows take, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.indices.bytes() + size_of_val(&self.values[..])
@@ -322,7 +326,7 @@ impl LastLease {
 }
 
 impl TableMessage {
-    /// Whether it breaks no rule that needs no context.
+    /// Whether the message satisfies the rules that need no context.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         match self {
@@ -367,7 +371,7 @@ impl Request {
         }
     }
 
-    /// If the worker changes something with it: the number, and the chunk.
+    /// The sequence number and the chunk of a request that changes a table; `None` for other requests.
     #[must_use]
     pub fn change(&self) -> Option<(u64, u32)> {
         match self {
@@ -387,7 +391,7 @@ impl Request {
         }
     }
 
-    /// About as many bytes as it takes in memory.
+    /// An estimate of the memory that the request takes, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let rows = match self {
@@ -400,13 +404,13 @@ impl Request {
 }
 
 impl SampleLease {
-    /// Samples in it.
+    /// The number of samples.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.spans.iter().map(Span::len).sum()
     }
 
-    /// Whether there is none.
+    /// Whether the lease has no samples.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.spans.is_empty()
@@ -477,9 +481,9 @@ mod tests {
         assert_eq!([0..3, 3..4, 5..5, 6..9].into_iter().collect::<RowSet>().ranges().count(), 2);
     }
 
-    /// What would take the receiver more memory than the message has, or is written in another way than the one there is.
+    /// Row sets that would take the receiver more memory than the message has, or that are not in their one form.
     #[test]
-    fn names_that_nobody_writes_are_refused() {
+    fn row_sets_in_another_form_are_refused() {
         let get = |runs: &[(u64, u32)]| {
             let runs = runs.iter().map(|(skip, count)| Run { skip: *skip, count: *count }).collect();
             TableMessage::Request(Request::Get {

@@ -266,7 +266,7 @@ impl Simulation {
         let mut newest = ViewNumber(1);
         let chain = history.main_chain();
         for note in history.commits.iter().filter(|note| chain.contains(&note.view)) {
-            let branch = history.views[note.view].view.branch;
+            let branch = history.views[note.view].view.history.branch;
             if branch.view_number > newest && branch.fork.is_none() {
                 newest = branch.view_number;
                 steps.split_off(&branch.step.0);

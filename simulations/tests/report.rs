@@ -6,7 +6,7 @@ use std::sync::Arc;
 use peergrad_core::io::{Committed, MergeEvaluation};
 use peergrad_models::task::Evaluation;
 use peergrad_protocol::cursor::DataCursor;
-use peergrad_protocol::view::{Branch, Member, Moves, Recovery, Resume, View};
+use peergrad_protocol::view::{Branch, Member, Moves, Recovery, Resume, View, ViewHistory};
 use peergrad_protocol::{Incarnation, Instant, PeerId, RunId, StepNumber, ViewDigest, ViewNumber};
 use peergrad_simulations::history::{
     CommitNote, CutInterval, ExitStatus, History, MergeSummary, PeerHistory, PeerState, StateSpan,
@@ -71,13 +71,14 @@ impl RunBuilder {
             number: ViewNumber(view_number),
             parents,
             members,
-            branch: Branch { view_number: ViewNumber(1), step: StepNumber(0), fork: None },
-            earlier_branches: vec![],
+            history: ViewHistory::starting_with(Branch {
+                view_number: ViewNumber(1),
+                step: StepNumber(0),
+                fork: None,
+            }),
             recovery,
             cursor: DataCursor::default(),
             expelled: vec![],
-            ancestors: vec![],
-            partitioned: vec![],
             moves: Moves::default(),
         });
         let mut left = PARAMETERS;

@@ -1,4 +1,4 @@
-//! Names of rows, in runs.
+//! A set of row indices, as ranges.
 
 use std::ops::Range;
 
@@ -6,16 +6,16 @@ use super::Row;
 use crate::limits::{TABLE_MESSAGE_ROWS_MAX, TABLE_ROWS_MAX};
 use crate::wire::{Decode, Encode};
 
-/// Names of rows, ascending.
+/// Row indices, ascending.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
 pub struct RowSet {
     pub(super) runs: Vec<Run>,
 }
 
-/// Rows whose names follow each other.
+/// A range of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 pub(super) struct Run {
-    /// Names between the end of the run before, or zero, and the first one.
+    /// Indices between the end of the range before, or 0, and the first row of this one.
     pub(super) skip: u64,
     pub(super) count: u32,
 }
@@ -24,36 +24,36 @@ impl RowSet {
     /// The rows of a range.
     ///
     /// # Panics
-    /// If there are more than a `u32` counts.
+    /// If the range has more rows than a `u32` counts.
     #[must_use]
     pub fn range(range: Range<Row>) -> Self {
         std::iter::once(range).collect()
     }
 
-    /// How many there are.
+    /// The number of rows.
     #[must_use]
     pub fn len(&self) -> usize {
         self.runs.iter().map(|run| run.count as usize).sum()
     }
 
-    /// Whether there is none.
+    /// Whether the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
 
-    /// About as many bytes as they take in memory.
+    /// An estimate of the memory that the set takes, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         size_of_val(&self.runs[..])
     }
 
-    /// The names.
+    /// The indices, ascending.
     pub fn iter(&self) -> impl Iterator<Item = Row> + '_ {
         self.ranges().flatten()
     }
 
-    /// The names, as ranges.
+    /// The indices as ranges, ascending.
     pub fn ranges(&self) -> impl Iterator<Item = Range<Row>> + '_ {
         self.runs.iter().scan(0, |end, run| {
             let start = *end + run.skip;
@@ -62,13 +62,13 @@ impl RowSet {
         })
     }
 
-    /// The first row and the last one.
+    /// The first row and the last row; `None` for an empty set.
     #[must_use]
     pub fn bounds(&self) -> Option<(Row, Row)> {
         Some((self.ranges().next()?.start, self.ranges().last()?.end - 1))
     }
 
-    /// These without others; `None`: those are not all among these.
+    /// The rows that are not in `others`; `None` if `others` is no subset.
     #[must_use]
     pub fn without(&self, others: &Self) -> Option<Self> {
         let (mut others, mut left) = (others.ranges().peekable(), Vec::new());
@@ -85,7 +85,7 @@ impl RowSet {
         others.next().is_none().then(|| left.into_iter().collect())
     }
 
-    /// Whether names can be these: in their one form, and not too many.
+    /// Whether the set is in its one form and within the limit.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         let (mut end, mut total) = (0_u64, 0);
@@ -100,7 +100,7 @@ impl RowSet {
 
 impl FromIterator<Range<Row>> for RowSet {
     /// # Panics
-    /// If they do not ascend, or one of them has more rows than a `u32` counts.
+    /// If the ranges do not ascend, or one of them has more rows than a `u32` counts.
     fn from_iter<I: IntoIterator<Item = Range<Row>>>(ranges: I) -> Self {
         let (mut runs, mut end) = (Vec::<Run>::new(), 0);
         for range in ranges.into_iter().filter(|range| !range.is_empty()) {
@@ -119,7 +119,7 @@ impl FromIterator<Range<Row>> for RowSet {
 
 impl FromIterator<Row> for RowSet {
     /// # Panics
-    /// If they do not ascend.
+    /// If the indices do not ascend.
     fn from_iter<I: IntoIterator<Item = Row>>(rows: I) -> Self {
         rows.into_iter().map(|row| row..row + 1).collect()
     }

@@ -1,4 +1,8 @@
-//! What a new view does with the steps of the one before: going on, rolling forward, beginning again, merging.
+//! What a new view does with the steps of its parent: continue, roll forward, restart from checkpoints, or merge.
+//!
+//! # Invariants
+//! - The first step of a view that merges trains nothing: its batch is empty.
+//! - A restart from checkpoints discards the step that was in progress.
 
 use crate::cursor::{DataCursor, Span, are_disjoint};
 use crate::id::{Rank, StepNumber, ViewDigest};
@@ -6,56 +10,58 @@ use crate::limits::{BATCH_SPANS_MAX, CHUNKS_MAX, HISTORY_MAX, MEMBERS_MAX, SAMPL
 use crate::message::SampleStats;
 use crate::wire::{Decode, Encode};
 
-use super::{Ancestor, InvalidView, is_chunk};
+use super::validate::is_chunk;
+use super::{Ancestor, InvalidView};
 
-/// Where training goes on in a new view.
+/// Where training resumes in a new view.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
 pub enum Recovery {
-    /// The run begins here: everyone draws the initial parameters from the specification's seed.
+    /// The run starts here: every member draws the initial parameters from the seed in the specification.
     Initialize,
-    /// Training goes on.
+    /// Training continues.
     Resume(Resume),
 }
 
-/// What the members of a new view do with the steps of the one before.
+/// What the members of a new view do with the steps of its parent.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
 pub struct Resume {
-    /// The first step of the view. Whoever has completed it under the view before undoes it.
+    /// The first step of the view. A member that has completed it in the parent undoes it.
     pub step: StepNumber,
-    /// Members who have no parameters yet: they contribute nothing to `step`, and get parameters from its all-gather.
+    /// Members without parameters: they contribute nothing to `step`, and get the parameters from its all-gather.
     pub newcomers: Vec<Rank>,
-    /// How the batch of `step` is dealt, where it was dealt in the view before: to each what it has computed.
+    /// The assignment of the batch of `step`, if the parent has assigned it: each member gets what it has computed. `None` if the
+    /// batch is still to be assigned.
     pub batch: Option<BatchParts>,
-    /// The step before was interrupted, and members together hold all of it: it is rolled forward.
+    /// How the step before is rolled forward, if it was interrupted and the members together hold all of it.
     pub forward: Option<RollForward>,
-    /// Nobody had parameters any more: all but the newcomers begin with what they have saved after as many steps.
+    /// Whether training restarts from checkpoints: all members but the newcomers load their own, written after `step` steps.
     pub is_restored: bool,
-    /// The first step trains nothing: its owners blend in what another lineage has come to.
+    /// The state of another branch that owners average into their own in the first step, which trains nothing.
     pub merge: Option<Box<Merge>>,
 }
 
-/// What of another lineage is merged into this one; its members come as newcomers later.
+/// The state of another branch that is merged into this one. The other members join later, as newcomers.
 ///
-/// It is merged once the first step is behind: a view after this one that begins with the same step, and does not say it again,
-/// has nothing of it.
+/// The merge counts once the first step is complete. If the next view starts with the same step and does not repeat the merge, it
+/// did not happen.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Merge {
-    /// The other lineage's view.
+    /// The view of the other branch.
     pub view: ViewDigest,
-    /// Its state after so many steps.
+    /// Steps of the other branch behind its state.
     pub steps: StepNumber,
-    /// Samples that this lineage alone has trained: what its own state weighs.
+    /// Samples that only this branch has trained: the weight of its state.
     pub ours: u64,
-    /// Samples that the other one alone has trained: what the other state weighs.
+    /// Samples that only the other branch has trained: the weight of its state.
     pub theirs: u64,
-    /// The other one's bookmark: what it has behind it is behind both after the first step.
+    /// The data cursor of the other branch. Samples that it has trained count as trained after the merge.
     pub cursor: DataCursor,
-    /// The views that the other one comes from, its own at the end.
+    /// The ancestors of the other branch's view, and that view last.
     pub history: Vec<Ancestor>,
 }
 
 impl Merge {
-    /// How much of the blend is the other state.
+    /// The weight of the other state in the average, 0 to 1.
     #[must_use]
     pub fn share(&self) -> f32 {
         (self.theirs as f64 / (self.ours as f64 + self.theirs as f64)) as f32
@@ -68,43 +74,43 @@ impl Merge {
     }
 }
 
-/// One step's batch, as it is dealt.
+/// The batch of one step, as it is assigned to members.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct BatchParts {
-    /// The epoch to whose permutation the positions refer.
+    /// The epoch whose permutation the positions refer to.
     pub epoch: u64,
-    /// By rank: the positions.
+    /// By rank: the positions that the member computes.
     pub parts: Vec<Vec<Span>>,
 }
 
 /// How an interrupted step is completed.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
 pub struct RollForward {
-    /// What its sums are worth.
+    /// The number of samples in the step's sums, and their loss.
     pub stats: SampleStats,
-    /// Where chunks that some members lack are to be had.
+    /// Members that can send chunks which others lack.
     pub donors: Vec<Donor>,
 }
 
-/// Chunks that a member can give.
+/// A range of chunks that a member can send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Donor {
-    /// The first of them.
+    /// The first chunk.
     pub first: u32,
-    /// The one after the last.
+    /// The end of the range: one more than the last chunk.
     pub end: u32,
-    /// Who has them.
+    /// The member that holds them.
     pub rank: Rank,
 }
 
 impl Resume {
-    /// Training goes on at `step`, as if nothing had happened.
+    /// Training continues with `step`, without an interruption.
     #[must_use]
     pub fn at(step: StepNumber) -> Self {
         Self { step, newcomers: vec![], batch: None, forward: None, is_restored: false, merge: None }
     }
 
-    /// Whether the view before was interrupted; otherwise its members went on from one step to the next.
+    /// Whether the parent was interrupted in a step; otherwise it ended between two steps.
     #[must_use]
     pub fn is_interruption(&self) -> bool {
         self.batch.is_some() || self.forward.is_some()
@@ -124,9 +130,9 @@ impl Resume {
         let is_rank = |rank: Rank| rank.index() < member_count;
         let are_newcomers = self.newcomers.iter().all(|rank| is_rank(*rank))
             && self.newcomers.is_sorted_by(|a, b| a < b)
-            // Somebody must have parameters.
+            // At least one member must have parameters.
             && self.newcomers.len() < member_count;
-        let is_dealt = self.batch.as_ref().is_none_or(|deal| deal.is_valid(member_count, cursor));
+        let is_assigned = self.batch.as_ref().is_none_or(|batch| batch.is_valid(member_count, cursor));
         let has_donors = |forward: &RollForward| {
             let is_donor =
                 |donor: &Donor| is_rank(donor.rank) && donor.first < donor.end && is_chunk(donor.end - 1);
@@ -135,7 +141,7 @@ impl Resume {
                 && forward.stats.samples <= u64::from(u32::MAX)
         };
         let is_forward = self.forward.as_ref().is_none_or(has_donors);
-        // What was going on when everything was lost is lost with it.
+        // A restart discards the interrupted step.
         let is_one_kind = !(self.is_restored && self.is_interruption());
         let can_merge = |merge: &Merge| {
             let is_bare = !self.is_restored && self.forward.is_none();
@@ -145,7 +151,7 @@ impl Resume {
             is_bare && is_idle && has_weight && merge.steps.0 <= STEPS_MAX && merge.is_bounded()
         };
         let is_merge = self.merge.as_deref().is_none_or(can_merge);
-        if are_newcomers && is_dealt && is_forward && is_one_kind && is_merge {
+        if are_newcomers && is_assigned && is_forward && is_one_kind && is_merge {
             Ok(())
         } else {
             Err(InvalidView::Lists)
@@ -154,13 +160,13 @@ impl Resume {
 }
 
 impl BatchParts {
-    /// Number of samples.
+    /// The number of samples in the batch.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.parts.iter().flatten().map(Span::len).sum()
     }
 
-    /// Whether nobody has to compute anything.
+    /// Whether the batch has no samples.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -170,16 +176,16 @@ impl BatchParts {
         self.parts.len() <= MEMBERS_MAX && self.parts.iter().map(Vec::len).sum::<usize>() <= BATCH_SPANS_MAX
     }
 
-    /// Whether it can be what was taken last, where `cursor` is the bookmark after it.
+    /// Whether the parts can be the last batch that was taken, if `cursor` is the data cursor after it.
     fn is_valid(&self, member_count: usize, cursor: &DataCursor) -> bool {
-        let dealt = self.parts.iter().flatten();
+        let assigned = self.parts.iter().flatten();
         let is_taken = |span: &Span| span.start < span.end && span.end <= cursor.position;
-        if !self.is_bounded() || !dealt.clone().all(is_taken) {
+        if !self.is_bounded() || !assigned.clone().all(is_taken) {
             return false;
         }
-        // A sample is dealt once, and neither given back nor put off as well.
+        // A sample is assigned once, and is neither returned nor deferred at the same time.
         let untrained = cursor.returned.iter().chain(&cursor.deferred);
-        let mut spans: Vec<Span> = dealt.chain(untrained).copied().collect();
+        let mut spans: Vec<Span> = assigned.chain(untrained).copied().collect();
         spans.sort_unstable_by_key(|span| span.start);
         self.parts.len() == member_count && self.epoch == cursor.epoch && are_disjoint(&spans)
     }

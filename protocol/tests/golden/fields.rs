@@ -12,7 +12,7 @@ use peergrad_protocol::message::{
 };
 use peergrad_protocol::view::{
     Ancestor, BatchParts, Branch, Donor, Expulsion, ExpulsionCause, Member, Merge, Move, Moves, Recovery,
-    Resume, RollForward, View, ViewChange,
+    Resume, RollForward, View, ViewChange, ViewHistory,
 };
 
 use crate::sheet::Sheet;
@@ -323,26 +323,13 @@ fn member_fields(member: &Member, sheet: &mut Sheet) {
 }
 
 pub(crate) fn view_fields(view: &View, sheet: &mut Sheet) {
-    let View {
-        run,
-        number: view_number,
-        parents,
-        members,
-        branch,
-        earlier_branches,
-        recovery,
-        cursor,
-        moves,
-        expelled,
-        ancestors,
-        partitioned,
-    } = view;
+    let View { run, number: view_number, parents, members, history, recovery, cursor, moves, expelled } =
+        view;
     sheet.array("run", &run.0);
     sheet.value("number", view_number);
     sheet.list("parents", parents, |sheet, parent| sheet.array("parent", &parent.0));
     sheet.list("members", members, |sheet, member| member_fields(member, sheet));
-    branch_fields(branch, sheet);
-    sheet.list("earlier_branches", earlier_branches, |sheet, branch| branch_fields(branch, sheet));
+    history_fields(history, sheet);
     match recovery {
         Recovery::Initialize => sheet.raw(&[0], "recovery = Initialize"),
         Recovery::Resume(resume) => {
@@ -353,6 +340,12 @@ pub(crate) fn view_fields(view: &View, sheet: &mut Sheet) {
     cursor_fields(cursor, sheet);
     moves_fields(moves, sheet);
     sheet.list("expelled", expelled, |sheet, expulsion| expulsion_fields(expulsion, sheet));
+}
+
+fn history_fields(history: &ViewHistory, sheet: &mut Sheet) {
+    let ViewHistory { branch, earlier_branches, ancestors, partitioned } = history;
+    branch_fields(branch, sheet);
+    sheet.list("earlier_branches", earlier_branches, |sheet, branch| branch_fields(branch, sheet));
     ancestors_fields(ancestors, sheet);
     sheet.list("partitioned", partitioned, |sheet, contact| sheet.contact("contact", contact));
 }

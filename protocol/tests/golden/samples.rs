@@ -22,7 +22,7 @@ use peergrad_protocol::table::{
 };
 use peergrad_protocol::view::{
     Ancestor, BatchParts, Branch, Donor, Expulsion, ExpulsionCause, Member, Merge, Move, Moves, Recovery,
-    Resume, RollForward, View, ViewChange,
+    Resume, RollForward, View, ViewChange, ViewHistory,
 };
 use peergrad_protocol::wire::encode_table_message;
 use peergrad_protocol::{Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest, ViewNumber};
@@ -461,7 +461,7 @@ pub(crate) fn later_view() -> View {
         cursor: cursor(),
         moves: moves(),
         expelled: vec![expulsion()],
-        ancestors: vec![ancestor()],
+        history: ViewHistory { ancestors: vec![ancestor()], ..first_view().history },
         ..first_view()
     }
 }

@@ -16,7 +16,7 @@ use peergrad_protocol::message::{
 };
 use peergrad_protocol::view::{
     Ancestor, BatchParts, Branch, Donor, Expulsion, ExpulsionCause, Member, Move, Moves, Recovery, Resume,
-    RollForward, View, ViewChange,
+    RollForward, View, ViewChange, ViewHistory,
 };
 use peergrad_protocol::{Frame, Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest, ViewNumber};
 
@@ -82,17 +82,19 @@ fn all_of_them() -> (View, ViewChange, MemberReport) {
         number: ViewNumber(STEPS_MAX),
         parents: vec![ViewDigest([255; 32]); 2],
         members: crowd(MEMBERS_MAX),
-        branch: last_branch(),
-        earlier_branches: vec![
-            Branch { view_number: ViewNumber(STEPS_MAX - 1), ..last_branch() };
-            BRANCHES_MAX
-        ],
+        history: ViewHistory {
+            branch: last_branch(),
+            earlier_branches: vec![
+                Branch { view_number: ViewNumber(STEPS_MAX - 1), ..last_branch() };
+                BRANCHES_MAX
+            ],
+            ancestors: ancestors.clone(),
+            partitioned: vec![crowd(1).remove(0).contact(); PARTITIONED_MAX],
+        },
         recovery: Recovery::Resume(resume.clone()),
         cursor: cursor.clone(),
         moves: moves.clone(),
         expelled: expelled.clone(),
-        ancestors: ancestors.clone(),
-        partitioned: vec![crowd(1).remove(0).contact(); PARTITIONED_MAX],
     };
     let change = ViewChange {
         parent: ViewDigest([255; 32]),

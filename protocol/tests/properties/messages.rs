@@ -21,7 +21,7 @@ use peergrad_protocol::message::{
 };
 use peergrad_protocol::view::{
     Ancestor, BatchParts, Branch, Donor, Expulsion, ExpulsionCause, Member, Merge, Move, Moves, Recovery,
-    Resume, RollForward, View, ViewChange,
+    Resume, RollForward, View, ViewChange, ViewHistory,
 };
 use peergrad_protocol::{Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest, ViewNumber};
 use proptest::prelude::*;
@@ -168,8 +168,11 @@ pub(crate) fn view() -> impl Strategy<Value = View> {
         .prop_map(|members| (members, vec![], Recovery::Initialize, DataCursor::default(), Moves::default()));
     (array(), step(), prop_oneof![1 => first, 4 => later], ancestors()).prop_map(
         |(run, view_number, (members, parents, recovery, cursor, moves), ancestors)| View {
-            branch: branch_of(view_number, &recovery),
-            earlier_branches: vec![],
+            history: ViewHistory {
+                partitioned: vec![Contact { peer: PeerId([0; 32]), addresses: vec![] }; ancestors.len()],
+                ancestors,
+                ..ViewHistory::starting_with(branch_of(view_number, &recovery))
+            },
             run: RunId(run),
             number: ViewNumber(view_number),
             parents,
@@ -183,8 +186,6 @@ pub(crate) fn view() -> impl Strategy<Value = View> {
                 by: PeerId([1; 32]),
                 cause: ExpulsionCause::Request,
             }],
-            partitioned: vec![Contact { peer: PeerId([0; 32]), addresses: vec![] }; ancestors.len()],
-            ancestors,
         },
     )
 }

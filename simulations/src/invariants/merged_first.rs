@@ -29,7 +29,7 @@ impl Invariant for MergedFirst {
             Event::ViewInstalled { digest, view, .. } => {
                 self.homes.insert(*host, *digest);
                 // It begins behind that step.
-                self.merged.extend(view.ancestors.iter().map(|root| root.view));
+                self.merged.extend(view.history.ancestors.iter().map(|ancestor| ancestor.view));
             }
             // It is told with the commit.
             Event::Merged(merge) => _ = self.merged.insert(merge.view),

@@ -42,7 +42,7 @@ impl Restarts {
     }
 
     fn installed(&mut self, view: &View) -> Result<(), String> {
-        let is_new = self.branches.insert(view.number, view.branch).is_none();
+        let is_new = self.branches.insert(view.number, view.history.branch).is_none();
         if !is_new || !is_restored(view) {
             return Ok(());
         }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use peergrad_core::io::Committed;
 use peergrad_protocol::cursor::DataCursor;
-use peergrad_protocol::view::{BatchParts, Branch, Member, Moves, Recovery, Resume, View};
+use peergrad_protocol::view::{BatchParts, Branch, Member, Moves, Recovery, Resume, View, ViewHistory};
 use peergrad_protocol::{Incarnation, Instant, PeerId, RunId, StepNumber, ViewNumber};
 
 use super::reader::{Line, LineContent, ProcessLog, StepLine, ViewLine};
@@ -253,7 +253,7 @@ impl HistoryBuilder<'_> {
                     LineContent::Step(step) => {
                         let Some(view) = view else { continue };
                         let note = &self.history.views[view];
-                        let known = first.entry((note.branch_index, note.view.branch, step.step));
+                        let known = first.entry((note.branch_index, note.view.history.branch, step.step));
                         let known = known.or_insert((line.at, step));
                         if line.at < known.0 {
                             *known = (line.at, step);
@@ -269,7 +269,7 @@ impl HistoryBuilder<'_> {
         for ((branch_index, branch, number), (seconds, step)) in first {
             // A step belongs to the last view of its branch that begins with it or before.
             let is_before = |(_, note): &(usize, &crate::history::ViewNote)| {
-                let of = (note.branch_index, note.view.branch);
+                let of = (note.branch_index, note.view.history.branch);
                 of == (branch_index, branch) && note.view.first_step().0 <= number
             };
             let view = views.iter().enumerate().filter(is_before).max_by_key(|(_, note)| note.view.number);
@@ -320,14 +320,11 @@ fn record(line: &ViewLine, run: RunId) -> View {
         number: ViewNumber(line.number),
         parents: line.parents.clone(),
         members,
-        branch: line.branch,
-        earlier_branches: Vec::new(),
+        history: ViewHistory::starting_with(line.branch),
         recovery,
         cursor: DataCursor::default(),
         moves: Moves::default(),
         expelled: Vec::new(),
-        ancestors: Vec::new(),
-        partitioned: Vec::new(),
     }
 }
 

@@ -125,7 +125,7 @@ pub fn is_restored(view: &View) -> bool {
 #[cfg(test)]
 mod tests {
     use peergrad_protocol::cursor::DataCursor;
-    use peergrad_protocol::view::{Branch, Moves, Resume};
+    use peergrad_protocol::view::{Branch, Moves, Resume, ViewHistory};
     use peergrad_protocol::{RunId, StepNumber, ViewNumber};
 
     use super::*;
@@ -139,13 +139,14 @@ mod tests {
                 number: ViewNumber(index as u64 + 1),
                 parents: vec![],
                 members: vec![],
-                branch: Branch { view_number: ViewNumber(1), step: StepNumber(0), fork: None },
-                earlier_branches: vec![],
+                history: ViewHistory::starting_with(Branch {
+                    view_number: ViewNumber(1),
+                    step: StepNumber(0),
+                    fork: None,
+                }),
                 recovery: Recovery::Resume(Resume::at(StepNumber(step))),
                 cursor: DataCursor::default(),
                 expelled: vec![],
-                ancestors: vec![],
-                partitioned: vec![],
                 moves: Moves { restarted: vec![index as u32 + 1], ..Moves::default() },
             };
             view_chain.install(&Arc::new(view), ViewDigest([index as u8; 32]));

@@ -235,7 +235,7 @@ fn add_view(line: &mut Value, view: &View, digest: &ViewDigest) {
     line["parents"] = view.parents.iter().map(ToString::to_string).collect();
     line["first_step"] = json!(view.first_step().0);
     line["redone"] = json!(redone);
-    let Branch { view_number, step, fork } = view.branch;
+    let Branch { view_number, step, fork } = view.history.branch;
     line["branch"] = json!({ "view_number": view_number.0, "step": step.0, "fork": fork });
 }
 

@@ -39,7 +39,7 @@ impl Membership {
         let is_away = |contact: &&Contact| {
             !self.preparing.contains_key(&contact.peer) && !self.candidates.contains_key(&contact.peer)
         };
-        self.view.partitioned.iter().filter(is_away)
+        self.view.history.partitioned.iter().filter(is_away)
     }
 
     /// Some of the members that were lost and can be reached again; others of them are dialed. One after the other has its turn.

@@ -133,7 +133,8 @@ impl ViewChangePlanner<'_> {
         again: &'a RejoinCandidate,
     ) -> impl Iterator<Item = RankCheckpoint<'a>> {
         let view = self.view();
-        let is_behind = move |saved: &&SavedCheckpoint| view.descends_from_state(saved.branch, saved.steps);
+        let is_behind =
+            move |saved: &&SavedCheckpoint| view.history.descends_from_state(saved.branch, saved.steps);
         again.saved.iter().filter(is_behind).map(move |saved| RankCheckpoint { rank, saved })
     }
 }

@@ -91,7 +91,7 @@ impl StepEngine {
         let states = || self.optimizer.committed().filter(|_| self.base.shard_map.sharding.has_state);
         let saved = SavedCheckpoint {
             steps: StepNumber(self.committed_steps()),
-            branch: self.base.view().branch,
+            branch: self.base.view().history.branch,
             cursor: assignment.after.clone(),
             digest: ContentDigest::of(parameters.bytes()),
             states: states().map(|(chunk, _)| chunk).collect(),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::message::{RejoinCandidate, SavedCheckpoint};
-use peergrad_protocol::view::Branch;
+use peergrad_protocol::view::{Branch, ViewHistory};
 use peergrad_protocol::{Incarnation, ViewNumber};
 
 use super::*;
@@ -95,8 +95,8 @@ fn state_that_nobody_has_saved_starts_anew_and_is_named() {
 fn what_was_given_up_before_is_not_gone_back_to() {
     let branch = Branch { view_number: ViewNumber(1), step: StepNumber(30), fork: None };
     let earlier_branches = vec![Branch { view_number: ViewNumber(0), step: StepNumber(0), fork: None }];
-    let shard_map =
-        shard_map(View { branch, earlier_branches, ..later_view(&[1, 2], STEP, &[]) }, sharding(2, true));
+    let history = ViewHistory { earlier_branches, ..ViewHistory::starting_with(branch) };
+    let shard_map = shard_map(View { history, ..later_view(&[1, 2], STEP, &[]) }, sharding(2, true));
     let old = |steps| saved(steps, ChunkSet::all(CHUNKS));
     let earlier = |steps| SavedCheckpoint {
         branch: Branch { view_number: ViewNumber(0), step: StepNumber(0), fork: None },

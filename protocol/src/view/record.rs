@@ -1,0 +1,180 @@
+//! The record of a view: its members, where training resumes, and what can be read from it.
+
+use crate::cursor::DataCursor;
+use crate::id::{Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest, ViewNumber};
+use crate::message::Contact;
+use crate::wire::{self, Decode, Encode};
+
+use super::{Branch, Merge, Moves, Recovery, Resume, ViewHistory};
+
+/// An agreed record of membership.
+#[derive(Clone, Debug, PartialEq, Encode, Decode)]
+pub struct View {
+    /// The run that the view belongs to.
+    pub run: RunId,
+    /// The number of the view: one more than its first parent's, from 1.
+    pub number: ViewNumber,
+    /// Digests of the views that this one follows. Empty for the first view of a run; after a merge, the view of the other side
+    /// comes second.
+    pub parents: Vec<ViewDigest>,
+    /// The members, sorted by peer id.
+    pub members: Vec<Member>,
+    /// The views and branches that led to this view.
+    pub history: ViewHistory,
+    /// Where training resumes.
+    pub recovery: Recovery,
+    /// The data cursor from which this view takes its batches, after the one in [`Resume::batch`].
+    pub cursor: DataCursor,
+    /// Chunks that are not yet where the placement among these members puts them.
+    pub moves: Moves,
+    /// Peers that the members have expelled, the newest last; at most [`EXPELLED_MAX`](crate::limits::EXPELLED_MAX), the oldest are
+    /// forgotten.
+    pub expelled: Vec<Expulsion>,
+}
+
+/// A peer in one incarnation, as a view names it.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Member {
+    /// The peer's id.
+    pub peer: PeerId,
+    /// The peer's incarnation.
+    pub incarnation: Incarnation,
+    /// Addresses where others dial the peer, best first; opaque text in this crate.
+    pub addresses: Vec<String>,
+    /// The share of the parameters that the member owns relative to others, 0 to [`CAPACITY_MAX`](crate::limits::CAPACITY_MAX).
+    pub capacity: u8,
+}
+
+/// A peer that the members have removed from the run for good. The expulsion is bound to the peer's key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Expulsion {
+    /// The expelled peer.
+    pub peer: PeerId,
+    /// The member that asked for the expulsion.
+    pub by: PeerId,
+    /// The reason.
+    pub cause: ExpulsionCause,
+}
+
+/// Why a peer is expelled from a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub enum ExpulsionCause {
+    /// A user asked for it. The peer first hands over what it owns.
+    Request,
+    /// The peer repeatedly sent what no correct peer sends.
+    Violations,
+}
+
+impl View {
+    /// The first view of a run, in which all members initialize the parameters.
+    #[must_use]
+    pub fn first(run: RunId, members: Vec<Member>) -> Self {
+        Self {
+            run,
+            number: ViewNumber(1),
+            parents: vec![],
+            members,
+            history: ViewHistory::starting_with(Branch {
+                view_number: ViewNumber(1),
+                step: StepNumber(0),
+                fork: None,
+            }),
+            recovery: Recovery::Initialize,
+            cursor: DataCursor::default(),
+            moves: Moves::default(),
+            expelled: vec![],
+        }
+    }
+
+    /// The first view of a run that a founder starts alone, from its checkpoint of another run.
+    #[must_use]
+    pub fn first_from_checkpoint(run: RunId, founder: Member, step: StepNumber, cursor: DataCursor) -> Self {
+        let resume = Resume { is_restored: true, ..Resume::at(step) };
+        let history = ViewHistory::starting_with(Branch { view_number: ViewNumber(1), step, fork: None });
+        Self { history, recovery: Recovery::Resume(resume), cursor, ..Self::first(run, vec![founder]) }
+    }
+
+    /// Whether the view has too many members for each to exchange control messages with every other.
+    #[must_use]
+    pub fn is_large(&self) -> bool {
+        self.members.len() > SMALL_VIEW_MEMBERS_MAX
+    }
+
+    /// By rank: whether the member holds chunks in this view or may come to. It does if it has capacity, or if chunks have yet to
+    /// move away from it.
+    ///
+    /// Two members that hold no chunks exchange control messages only.
+    #[must_use]
+    pub fn replica_holders(&self) -> Vec<bool> {
+        let mut holders: Vec<bool> = self.members.iter().map(|member| member.capacity > 0).collect();
+        self.moves.list.iter().flat_map(|moved| &moved.from).for_each(|rank| holders[rank.index()] = true);
+        holders
+    }
+
+    /// The digest that names this view.
+    #[must_use]
+    pub fn digest(&self) -> ViewDigest {
+        let mut hasher = blake3::Hasher::new_derive_key("peergrad 1 view");
+        hasher.update(&wire::encode_record(self));
+        ViewDigest(*hasher.finalize().as_bytes())
+    }
+
+    /// The rank of `peer`; `None` if it is not a member.
+    #[must_use]
+    pub fn rank(&self, peer: &PeerId) -> Option<Rank> {
+        self.members.binary_search_by(|member| member.peer.cmp(peer)).ok().map(Rank::from_index)
+    }
+
+    /// The member at `rank`.
+    ///
+    /// # Panics
+    /// If the view has no such rank.
+    #[must_use]
+    pub fn member(&self, rank: Rank) -> &Member {
+        &self.members[rank.index()]
+    }
+
+    /// The expulsion of `peer`; `None` if the peer may join.
+    #[must_use]
+    pub fn expulsion(&self, peer: &PeerId) -> Option<&Expulsion> {
+        self.expelled.iter().rfind(|expelled| expelled.peer == *peer)
+    }
+
+    /// The first step that is trained in this view.
+    #[must_use]
+    pub fn first_step(&self) -> StepNumber {
+        match &self.recovery {
+            Recovery::Initialize => StepNumber(0),
+            Recovery::Resume(resume) => resume.step,
+        }
+    }
+
+    /// The state of another branch that the first step of this view merges; `None` if it merges none.
+    #[must_use]
+    pub fn merge(&self) -> Option<&Merge> {
+        match &self.recovery {
+            Recovery::Initialize => None,
+            Recovery::Resume(resume) => resume.merge.as_deref(),
+        }
+    }
+
+    /// Members that have no parameters before the first step.
+    #[must_use]
+    pub fn newcomers(&self) -> &[Rank] {
+        match &self.recovery {
+            Recovery::Initialize => &[],
+            Recovery::Resume(resume) => &resume.newcomers,
+        }
+    }
+}
+
+impl Member {
+    /// The member's id and addresses.
+    #[must_use]
+    pub fn contact(&self) -> Contact {
+        Contact { peer: self.peer, addresses: self.addresses.clone() }
+    }
+}
+
+/// Members up to which each exchanges control messages with every other.
+const SMALL_VIEW_MEMBERS_MAX: usize = 32;
