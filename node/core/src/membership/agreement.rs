@@ -18,7 +18,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use peergrad_protocol::agreement::{Ballot, Proposer};
+use peergrad_protocol::agreement::{self, Ballot, Proposer, UnanimousProposer};
 use peergrad_protocol::chunk_set::ChunkSet;
 use peergrad_protocol::clique;
 use peergrad_protocol::message::{Accepted, MemberReport, Message, Nack, Prepare, Promise, Propose};
@@ -33,7 +33,7 @@ mod acceptor;
 
 /// An attempt of this member to have the next view chosen.
 pub(super) struct Attempt {
-    proposer: Proposer<ViewChange, MemberReport>,
+    proposer: Box<dyn agreement::Attempt<ViewChange, MemberReport>>,
     /// What is planned; `None`: somebody is lost, and the reports decide.
     planned: Option<PlannedChange>,
     /// Whose programs held everybody up when it began: nobody gets on since, so it does not show any more.
@@ -45,6 +45,14 @@ pub(super) struct Attempt {
     began: Instant,
     /// When it began, or proposed.
     since: Instant,
+}
+
+/// Why an attempt does not propose anything yet.
+enum Postponed {
+    /// No member that can be reached has the present state of these chunks of tables.
+    ChunksMissing(ChunkSet),
+    /// No member that can be reached has parameters, and it is too early to restart from checkpoints.
+    ParametersMissing,
 }
 
 /// A change that nobody's loss has led to.
@@ -171,8 +179,12 @@ impl Membership {
     ) {
         self.view_state.attempts += 1;
         let ballot = Ballot { attempt: self.view_state.attempts, rank: self.rank };
-        let make = if self.allows_forks { Proposer::unanimous } else { Proposer::new };
-        let proposer = make(ballot, self.view.members.len());
+        let count = self.view.members.len();
+        let proposer: Box<dyn agreement::Attempt<_, _>> = if self.allows_forks {
+            Box::new(UnanimousProposer::new(ballot, count))
+        } else {
+            Box::new(Proposer::new(ballot, count))
+        };
         let unanswered = (0..self.view.members.len()).map(Rank::from_index).collect();
         let missed = BTreeSet::new();
         let (began, since) = (now, now);
@@ -195,7 +207,7 @@ impl Membership {
             return;
         }
         let reached = attempt.proposer.reports().len();
-        if !attempt.proposer.has_quorum() {
+        if !attempt.proposer.can_propose() {
             // Those who were enough are not any more.
             self.view_state.regrouped_at = self.view_state.regrouped_at.filter(|_| waited < COLLECT_MAX);
             // As long as its own promise is not on its disk, nobody else was asked.
@@ -286,50 +298,53 @@ impl Membership {
         snapshot: &TrainingSnapshot<'_>,
         out: &mut Vec<Output>,
     ) {
-        let Some(attempt) = &self.view_state.attempt else { return };
-        let own = if attempt.between().is_some() || attempt.proposer.adopted().is_some() {
-            attempt.between().cloned()
-        } else if snapshot.tables.is_some() {
-            let planned = if let Some(PlannedChange::OfTables(churn)) = &attempt.planned {
-                churn.clone()
-            } else {
-                Churn::default()
-            };
-            match snapshot.planner.table_view_change(
-                kept,
-                attempt.proposer.reports(),
-                &planned,
-                &self.view_state.lost_chunks,
-            ) {
-                Ok(change) => Some(ViewChange { expelled: self.expulsions_with(&change), ..change }),
-                Err(chunks) => return self.wait_for_chunks(now, chunks, kept, snapshot, out),
+        let change = match self.change_to_propose(now, kept, snapshot) {
+            Ok(change) => change,
+            Err(Postponed::ChunksMissing(chunks)) => {
+                return self.wait_for_chunks(now, chunks, kept, snapshot, out);
             }
-        } else {
-            let reports = attempt.proposer.reports();
-            let change = match snapshot.planner.after_loss(kept, reports, |step| snapshot.assignment_of(step))
-            {
-                Some(change) => change,
-                // Nobody of those who can be reached has parameters any more; others may come back.
-                None => {
-                    let waited = now.since(*self.view_state.regrouped_at.get_or_insert(now));
-                    let is_all = attempt.unanswered.is_empty();
-                    // Where others may have gone on, nothing is begun anew without them.
-                    let is_due = |it: &Restart| it.is_due(is_all, waited) && (is_all || !self.allows_forks);
-                    match snapshot.planner.after_stop(kept, reports).filter(is_due) {
-                        Some(restart) => restart.change,
-                        None => return self.ask_again_later(now),
-                    }
-                }
-            };
-            let expelled = self.expulsions_with(&change);
-            Some(ViewChange { expelled, ..change })
+            Err(Postponed::ParametersMissing) => return self.ask_again_later(now),
         };
         let Some(attempt) = &mut self.view_state.attempt else { return };
-        let removed = own.as_ref().map_or(&[][..], |change| &change.removed);
-        let staying: Vec<Rank> = kept.iter().copied().filter(|rank| !removed.contains(rank)).collect();
-        attempt.proposer.propose_to(staying, |_| own.expect("there is one, or somebody's is adopted"));
+        let staying = kept.iter().copied().filter(|rank| !change.removed.contains(rank)).collect();
+        attempt.proposer.propose_to(staying, change);
         attempt.since = now;
         self.broadcast_proposal(out);
+    }
+
+    /// The change that follows from the reports, unless one is planned already or has to be adopted.
+    fn change_to_propose(
+        &mut self,
+        now: Instant,
+        kept: &[Rank],
+        snapshot: &TrainingSnapshot<'_>,
+    ) -> Result<ViewChange, Postponed> {
+        let attempt = self.view_state.attempt.as_ref().expect("an attempt is under way");
+        if let Some(named) = attempt.between().or(attempt.proposer.adopted()) {
+            return Ok(named.clone());
+        }
+        let reports = attempt.proposer.reports();
+        let change = if snapshot.tables.is_some() {
+            let nobody = Churn::default();
+            let planned =
+                if let Some(PlannedChange::OfTables(churn)) = &attempt.planned { churn } else { &nobody };
+            let lost = &self.view_state.lost_chunks;
+            let change = snapshot.planner.table_view_change(kept, reports, planned, lost);
+            change.map_err(Postponed::ChunksMissing)?
+        } else if let Some(change) =
+            snapshot.planner.after_loss(kept, reports, |step| snapshot.assignment_of(step))
+        {
+            change
+        } else {
+            // No member that can be reached has parameters any more. Others may come back.
+            let waited = now.since(*self.view_state.regrouped_at.get_or_insert(now));
+            let is_all = attempt.unanswered.is_empty();
+            // Where others may have gone on, the run restarts only with all of them.
+            let is_due = |it: &Restart| it.is_due(is_all, waited) && (is_all || !self.allows_forks);
+            let restart = snapshot.planner.after_stop(kept, reports).filter(is_due);
+            restart.ok_or(Postponed::ParametersMissing)?.change
+        };
+        Ok(ViewChange { expelled: self.expulsions_with(&change), ..change })
     }
 
     /// A user knows that the chunks of tables that nobody has will not come back: they begin anew, and no others.
