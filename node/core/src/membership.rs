@@ -29,7 +29,8 @@ use peergrad_protocol::time::Timers;
 use peergrad_protocol::view::{Expulsion, Member, Recovery, View};
 use peergrad_protocol::{Frame, Instant, PeerId, Rank, StepNumber, ViewDigest};
 
-use crate::io::{Event, Output, PersistId};
+use crate::io::{Event, Output};
+use crate::membership::journal::Effect;
 use crate::membership::view_change::ViewChangePlanner;
 use crate::partition_policy::PartitionPolicy;
 use crate::state::assignment::BatchAssignment;
@@ -48,6 +49,7 @@ mod expulsion;
 mod failure_detection;
 mod health;
 pub(crate) mod join;
+pub(crate) mod journal;
 mod partition;
 pub(crate) mod recovery;
 mod rekey;
@@ -66,7 +68,6 @@ pub(crate) struct Membership {
     view_state: ViewState,
     next: Option<NextView>,
     timers: Timers<2>,
-    persisted_count: u64,
 
     // Watching.
     /// Peers to which the way leads through another one, and since when.
@@ -116,8 +117,8 @@ pub(crate) struct Membership {
 struct NextView {
     view: Arc<View>,
     digest: ViewDigest,
-    /// Under this name it is being written; `None`: it is on disk.
-    recording: Option<PersistId>,
+    /// Whether training may enter it: it is on disk, or this peer is not in it.
+    is_enterable: bool,
 }
 
 /// Where a program with tables is, as far as membership has to know.
@@ -215,7 +216,6 @@ impl Membership {
         view: Arc<View>,
         digest: ViewDigest,
         linked: BTreeSet<PeerId>,
-        persisted_count: u64,
         (cache, definition, policy): (SharedCache, Arc<[u8]>, PartitionPolicy),
     ) -> Self {
         let rank = view.rank(&me.peer).expect("a view is installed at its members");
@@ -226,7 +226,6 @@ impl Membership {
             failure_detector: FailureDetector::new(failure_detection::heartbeat_interval(&view)),
             step_timing: failure_detection::StepTiming::default(),
             timers: Timers::default(),
-            persisted_count,
             linked,
             unlinked,
             cache,
@@ -305,9 +304,9 @@ impl Membership {
         &self.unlinked
     }
 
-    /// The view that is chosen and on disk: training can enter it.
+    /// The view that is chosen and that training can enter.
     pub(crate) fn next(&self) -> Option<(&Arc<View>, ViewDigest)> {
-        let next = self.next.as_ref().filter(|next| next.recording.is_none())?;
+        let next = self.next.as_ref().filter(|next| next.is_enterable)?;
         Some((&next.view, next.digest))
     }
 
@@ -324,11 +323,6 @@ impl Membership {
     /// This member, in the incarnation that is in the view.
     pub(crate) fn me(&self) -> &Member {
         &self.me
-    }
-
-    /// How many records it has had written.
-    pub(crate) fn persisted_count(&self) -> u64 {
-        self.persisted_count
     }
 
     /// When to call [`Membership::tick`] next.
@@ -373,46 +367,34 @@ impl Membership {
 
     // Disk.
 
-    /// Has the record written as it is now.
-    fn record(&mut self, out: &mut Vec<Output>) -> PersistId {
+    /// The record of this view, with this member's vote as it is now.
+    fn record(&self) -> DurableBytes {
         let view = self.cache.view_bytes(&self.view, self.digest);
-        let record = DurableBytes::new(
-            view,
-            self.me.incarnation,
-            &self.view_state.acceptor,
-            Arc::clone(&self.definition),
-        );
-        self.persist(record, out)
+        let acceptor = &self.view_state.acceptor;
+        DurableBytes::new(view, self.me.incarnation, acceptor, Arc::clone(&self.definition))
     }
 
-    /// Has the record written of a view in which nothing was promised yet.
-    fn record_next(&mut self, view: &View, digest: ViewDigest, out: &mut Vec<Output>) -> PersistId {
+    /// The record of a view in which this member has not voted yet.
+    fn record_of_next(&self, view: &View, digest: ViewDigest) -> DurableBytes {
         let view = self.cache.view_bytes(view, digest);
-        let record =
-            DurableBytes::new(view, self.me.incarnation, &Acceptor::default(), Arc::clone(&self.definition));
-        self.persist(record, out)
+        DurableBytes::new(view, self.me.incarnation, &Acceptor::default(), Arc::clone(&self.definition))
     }
 
-    fn persist(&mut self, record: DurableBytes, out: &mut Vec<Output>) -> PersistId {
-        let id = PersistId(self.persisted_count);
-        self.persisted_count += 1;
-        out.push(Output::Persist { id, record });
-        id
-    }
-
-    /// A record is on disk: what waited for it may be said.
-    pub(crate) fn persisted(&mut self, id: PersistId, out: &mut Vec<Output>) -> Vec<TrainingCommand> {
-        let mut waiting = Vec::new();
-        for (of, to, message) in std::mem::take(&mut self.view_state.answers) {
-            // A later record holds all that an earlier one did.
-            if of <= id { self.send(to, &message, out) } else { waiting.push((of, to, message)) }
+    /// Records are on disk: this member does what waited for them.
+    pub(crate) fn persisted(&mut self, effects: Vec<Effect>, out: &mut Vec<Output>) -> Vec<TrainingCommand> {
+        let mut commands = Vec::new();
+        for effect in effects {
+            match effect {
+                Effect::Answer { to, message } => self.send(to, &message, out),
+                Effect::EnterView(_, digest) => {
+                    if let Some(next) = self.next.as_mut().filter(|next| next.digest == digest) {
+                        next.is_enterable = true;
+                        commands.push(TrainingCommand::Advance);
+                    }
+                }
+            }
         }
-        self.view_state.answers = waiting;
-        if let Some(next) = self.next.as_mut().filter(|next| next.recording.is_some_and(|of| of <= id)) {
-            next.recording = None;
-            return vec![TrainingCommand::Advance];
-        }
-        vec![]
+        commands
     }
 
     // Sending.

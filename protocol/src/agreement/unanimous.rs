@@ -81,7 +81,10 @@ impl<V, R> Attempt<V, R> for UnanimousProposer<V, R> {
     /// If one of `concerned` has not promised, or the proposer itself has not.
     fn propose_to(&mut self, concerned: BTreeSet<Rank>, value: V) -> &V {
         assert!(self.can_propose(), "the proposer has promised");
-        assert!(concerned.iter().all(|rank| self.reports.contains_key(rank)), "all whom it concerns have promised");
+        assert!(
+            concerned.iter().all(|rank| self.reports.contains_key(rank)),
+            "all whom it concerns have promised"
+        );
         let proposal =
             self.proposal.get_or_insert(Proposal { value, concerned, accepted_by: BTreeSet::new() });
         &proposal.value

@@ -236,20 +236,20 @@ impl Machine {
                 if joiner.is_in(&view) {
                     self.install(view, out)?;
                 } else {
-                    joiner.on_install(now, from, view);
+                    joiner.on_install(now, from, view, &mut self.journal);
                 }
                 Ok(())
             }
             Message::Prepare(prepare) => {
                 let is_ready = self.preparation.as_ref().is_some_and(|it| it.ready().is_some());
                 if let Some(recovering) = joiner.recovering() {
-                    recovering.on_prepare(now, from, prepare, is_ready, &mut self.persisted_count, out);
+                    recovering.on_prepare(now, from, prepare, is_ready, &mut self.journal, out);
                 }
                 Ok(())
             }
             Message::Propose(propose) => {
                 if let Some(recovering) = joiner.recovering() {
-                    recovering.on_propose(now, from, propose, &mut self.persisted_count, out);
+                    recovering.on_propose(now, from, propose, &mut self.journal, out);
                 }
                 Ok(())
             }
@@ -331,7 +331,7 @@ impl Machine {
             Message::Heartbeat(beat) => membership.on_heartbeat(now, from, beat, out),
             Message::Prepare(prepare) => {
                 let commands = active.with_snapshot(&self.jobs, |membership, snapshot| {
-                    membership.on_prepare(now, from, prepare, snapshot, out)
+                    membership.on_prepare(now, from, prepare, snapshot, &mut self.journal, out)
                 })?;
                 self.apply(commands, out);
             }
@@ -343,11 +343,11 @@ impl Machine {
             }
             Message::Nack(nack) => membership.on_nack(now, nack),
             Message::Propose(propose) => active.with_snapshot(&self.jobs, |membership, snapshot| {
-                membership.on_propose(now, from, propose, snapshot, out)
+                membership.on_propose(now, from, propose, snapshot, &mut self.journal, out)
             })?,
             Message::Accepted(accepted) => membership.on_accepted(now, from, accepted, out),
             Message::Learn(change) => active.with_snapshot(&self.jobs, |membership, snapshot| {
-                membership.on_learn(&change, snapshot, out)
+                membership.on_learn(&change, snapshot, &mut self.journal, out)
             })?,
             Message::Install(view) => self.on_install(now, from, view, out)?,
             Message::Join(join) => self.on_join(from, &join, out),

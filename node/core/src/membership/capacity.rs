@@ -143,7 +143,6 @@ mod tests {
             Arc::new(view),
             digest,
             linked,
-            0,
             (SharedCache::default(), [].into(), PartitionPolicy::Majority),
         )
     }

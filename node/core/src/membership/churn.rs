@@ -356,7 +356,6 @@ mod tests {
             Arc::new(view),
             digest,
             BTreeSet::new(),
-            0,
             (SharedCache::default(), Arc::new([]), PartitionPolicy::Majority),
         )
     }
@@ -477,7 +476,7 @@ mod tests {
         assert_eq!(membership.on_join(peer(2), &join(6, None), false), Ok(true));
         let next = |members: &[u8]| {
             let next = view(members);
-            NextView { digest: next.digest(), view: Arc::new(next), recording: None }
+            NextView { digest: next.digest(), view: Arc::new(next), is_enterable: true }
         };
         membership.next = Some(next(&[1, 2]));
         membership.advance(at(0));

@@ -41,7 +41,8 @@ use peergrad_protocol::view::{Member, View, ViewChange};
 use peergrad_protocol::wire::encode_record;
 use peergrad_protocol::{Frame, Incarnation, Instant, PeerId, Rank, RunId, StepNumber, ViewDigest};
 
-use crate::io::{Event, Output, PersistId, RecoveryProgress};
+use crate::io::{Event, Output, RecoveryProgress};
+use crate::membership::journal::{Effect, Journal};
 use crate::membership::view_change::ViewChangePlanner;
 
 /// A member that is back without what it held in memory.
@@ -57,8 +58,6 @@ pub(crate) struct RecoveringMember {
     view_bytes: Arc<[u8]>,
     incarnation: Incarnation,
     acceptor: Acceptor<ViewChange>,
-    /// Answers that leave once the record is on disk.
-    answers: Vec<(PersistId, PeerId, Message)>,
     /// Linked peers that are back in the same view.
     companions: BTreeSet<Rank>,
     /// Those who were, at any time.
@@ -97,7 +96,6 @@ impl RecoveringMember {
             view: Arc::new(view),
             incarnation,
             acceptor,
-            answers: Vec::new(),
             companions: BTreeSet::new(),
             known_companions: BTreeSet::new(),
             last_companion_at: None,
@@ -161,7 +159,7 @@ impl RecoveringMember {
 
     /// Another peer says which view it was in: perhaps the same one; perhaps one that an earlier start of this peer may be in:
     /// that start had a vote in it, and has not used it, since it would have written the view down first.
-    pub(crate) fn on_install(&mut self, now: Instant, from: PeerId, view: View) {
+    pub(crate) fn on_install(&mut self, now: Instant, from: PeerId, view: View, journal: &mut Journal) {
         if view.run != self.view.run {
             return;
         }
@@ -175,7 +173,7 @@ impl RecoveringMember {
             self.view_bytes = encode_record(&view).into();
             self.view = Arc::new(view);
             self.acceptor = Acceptor::default();
-            self.answers.clear();
+            journal.drop_answers();
             self.companions.clear();
             self.known_companions.clear();
             self.informed.clear();
@@ -360,7 +358,7 @@ impl RecoveringMember {
         from: PeerId,
         prepare: Prepare,
         is_ready: bool,
-        persisted_count: &mut u64,
+        journal: &mut Journal,
         out: &mut Vec<Output>,
     ) {
         let Prepare { view, ballot, .. } = prepare;
@@ -377,7 +375,7 @@ impl RecoveringMember {
         let report = MemberReport { is_vote_only: true, rejoin: again, ..MemberReport::default() };
         let accepted = self.acceptor.accepted().cloned();
         let promise = Promise { view, ballot, accepted, report };
-        self.answer(from, Message::Promise(Box::new(promise)), persisted_count, out);
+        self.answer(from, Message::Promise(Box::new(promise)), journal, out);
     }
 
     /// One of them proposes it.
@@ -386,7 +384,7 @@ impl RecoveringMember {
         now: Instant,
         from: PeerId,
         propose: Propose,
-        persisted_count: &mut u64,
+        journal: &mut Journal,
         out: &mut Vec<Output>,
     ) {
         let Propose { ballot, change } = propose;
@@ -398,7 +396,7 @@ impl RecoveringMember {
         match self.acceptor.accept(ballot, change) {
             Ok(()) => {
                 self.defer_to(now, ballot);
-                self.answer(from, Message::Accepted(Accepted { view, ballot }), persisted_count, out);
+                self.answer(from, Message::Accepted(Accepted { view, ballot }), journal, out);
             }
             Err(promised) => {
                 let nack = Nack { view, ballot, promised: Some(promised), step: StepNumber(0) };
@@ -414,24 +412,14 @@ impl RecoveringMember {
         }
     }
 
-    /// A record is on disk: what waited for it is said.
-    pub(crate) fn persisted(&mut self, id: PersistId, out: &mut Vec<Output>) {
-        for (_, to, message) in self.answers.extract_if(.., |(of, ..)| *of <= id) {
-            send(to, &message, out);
-        }
-    }
-
     fn is_asked(&self, view: ViewDigest, from: PeerId, rank: Rank) -> bool {
         self.digest == view && self.view.rank(&from) == Some(rank)
     }
 
-    fn answer(&mut self, to: PeerId, message: Message, persisted_count: &mut u64, out: &mut Vec<Output>) {
-        let id = PersistId(*persisted_count);
-        *persisted_count += 1;
+    fn answer(&self, to: PeerId, message: Message, journal: &mut Journal, out: &mut Vec<Output>) {
         let (view, definition) = (Arc::clone(&self.view_bytes), Arc::clone(&self.definition_bytes));
         let record = DurableBytes::new(view, self.incarnation, &self.acceptor, definition);
-        out.push(Output::Persist { id, record });
-        self.answers.push((id, to, message));
+        journal.persist_then(record, Effect::Answer { to, message }, out);
     }
 
     // Telling.

@@ -4,13 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use peergrad_protocol::agreement::Acceptor;
 use peergrad_protocol::chunk_set::ChunkSet;
-use peergrad_protocol::message::Message;
 use peergrad_protocol::view::ViewChange;
-use peergrad_protocol::{Instant, PeerId, Rank};
+use peergrad_protocol::{Instant, Rank};
 
 use super::agreement::Attempt;
 use super::failure_detection::ReportedProgress;
-use crate::io::PersistId;
 
 /// What a member knows of one view, and forgets with it.
 pub(super) struct ViewState {
@@ -27,8 +25,6 @@ pub(super) struct ViewState {
     /// A step of this view is committed, so that nobody is new in it any more.
     pub(super) has_committed: bool,
     pub(super) acceptor: Acceptor<ViewChange>,
-    /// Answers that leave once the record is on disk.
-    pub(super) answers: Vec<(PersistId, PeerId, Message)>,
     pub(super) attempt: Option<Attempt>,
     /// The highest attempt that anybody has made for this view.
     pub(super) attempts: u32,
@@ -66,7 +62,6 @@ impl ViewState {
             reported_progress: BTreeMap::new(),
             has_committed: false,
             acceptor: Acceptor::default(),
-            answers: Vec::new(),
             attempt: None,
             attempts: 0,
             not_before: now,

@@ -8,6 +8,7 @@ use peergrad_protocol::{Instant, PeerId, ViewDigest};
 
 use super::super::{Membership, NextView, Timer, TrainingCommand, TrainingSnapshot};
 use crate::io::{Output, Reject};
+use crate::membership::journal::{Effect, Journal};
 
 impl Membership {
     // Answering.
@@ -19,6 +20,7 @@ impl Membership {
         from: PeerId,
         prepare: Prepare,
         snapshot: &TrainingSnapshot<'_>,
+        journal: &mut Journal,
         out: &mut Vec<Output>,
     ) -> Result<Vec<TrainingCommand>, Reject> {
         let Prepare { view, ballot, before } = prepare;
@@ -55,9 +57,9 @@ impl Membership {
             None => MemberReport { lost: self.lost(now), ..(snapshot.report)() },
         };
         let accepted = self.view_state.acceptor.accepted().cloned();
-        let record = self.record(out);
         let promise = Promise { view, ballot, accepted, report };
-        self.view_state.answers.push((record, from, Message::Promise(Box::new(promise))));
+        let message = Message::Promise(Box::new(promise));
+        journal.persist_then(self.record(), Effect::Answer { to: from, message }, out);
         Ok(vec![match before {
             Some(step) => TrainingCommand::StopBefore(step),
             None => TrainingCommand::Freeze,
@@ -85,6 +87,7 @@ impl Membership {
         from: PeerId,
         propose: Propose,
         snapshot: &TrainingSnapshot<'_>,
+        journal: &mut Journal,
         out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
         let Propose { ballot, change } = propose;
@@ -110,8 +113,8 @@ impl Membership {
         match self.view_state.acceptor.accept(ballot, change) {
             Ok(()) => {
                 self.wait_for(now, ballot.rank);
-                let record = self.record(out);
-                self.view_state.answers.push((record, from, Message::Accepted(Accepted { view, ballot })));
+                let message = Message::Accepted(Accepted { view, ballot });
+                journal.persist_then(self.record(), Effect::Answer { to: from, message }, out);
             }
             Err(promised) => {
                 let nack = Nack { view, ballot, promised: Some(promised), step: snapshot.step };
@@ -131,6 +134,7 @@ impl Membership {
         &mut self,
         change: &ViewChange,
         snapshot: &TrainingSnapshot<'_>,
+        journal: &mut Journal,
         out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
         if change.parent != self.digest {
@@ -140,14 +144,14 @@ impl Membership {
         let next = self.cache.apply(&self.view, self.digest, change);
         match next.ok().filter(|(view, _)| snapshot.planner.fits(view)) {
             Some((view, _)) if self.is_minority_branch(&view) => {}
-            Some(next) => self.learn(next, out),
+            Some(next) => self.learn(next, journal, out),
             None => return Err(Reject::OutOfPlace),
         }
         Ok(())
     }
 
     /// A member of a later view says what it is. False if that is not the next one.
-    pub(crate) fn on_install(&mut self, view: View, out: &mut Vec<Output>) -> bool {
+    pub(crate) fn on_install(&mut self, view: View, journal: &mut Journal, out: &mut Vec<Output>) -> bool {
         if view.number <= self.view.number {
             return true;
         }
@@ -155,23 +159,31 @@ impl Membership {
             return false;
         }
         let digest = view.digest();
-        self.learn((Arc::new(view), digest), out);
+        self.learn((Arc::new(view), digest), journal, out);
         true
     }
 
-    fn learn(&mut self, (view, digest): (Arc<View>, ViewDigest), out: &mut Vec<Output>) {
+    fn learn(
+        &mut self,
+        (view, digest): (Arc<View>, ViewDigest),
+        journal: &mut Journal,
+        out: &mut Vec<Output>,
+    ) {
         if self.next.is_some() {
             return;
         }
         let is_in =
             view.rank(&self.me.peer).is_some_and(|rank| view.member(rank).incarnation == self.me.incarnation);
-        // Whoever is not in has nothing to say in it.
-        let recording = is_in.then(|| self.record_next(&view, digest, out));
+        // A peer that is not in it sends nothing in it, so it needs no record of it.
+        if is_in {
+            let record = self.record_of_next(&view, digest);
+            journal.persist_then(record, Effect::EnterView(Arc::clone(&view), digest), out);
+        }
         self.view_state.attempt = None;
         // Perhaps all that was wrong is that somebody has left who is not in this one: that is looked at anew.
         self.view_state.trouble_since = None;
         self.view_state.missed_since = None;
         self.timers.set(Timer::Attempt as usize, self.view_state.entered_at);
-        self.next = Some(NextView { view, digest, recording });
+        self.next = Some(NextView { view, digest, is_enterable: !is_in });
     }
 }
