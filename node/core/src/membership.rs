@@ -32,9 +32,11 @@ use peergrad_protocol::{Frame, Instant, PeerId, Rank, StepNumber, ViewDigest};
 use crate::io::{Event, Output};
 use crate::membership::journal::Effect;
 use crate::membership::view_change::ViewChangePlanner;
+use crate::membership::view_change::driver::ViewChangeDriver;
 use crate::partition_policy::PartitionPolicy;
 use crate::state::assignment::BatchAssignment;
 use crate::state::shared_cache::{SharedCache, ViewDifference};
+use agreement::AttemptPlan;
 use capacity::CapacityOffer;
 use churn::{Ban, Candidate};
 pub(crate) use health::MemberHealth;
@@ -66,6 +68,7 @@ pub(crate) struct Membership {
     /// What the run is, as the record on disk has it.
     definition: Arc<[u8]>,
     view_state: ViewState,
+    driver: ViewChangeDriver<AttemptPlan>,
     next: Option<NextView>,
     timers: Timers<2>,
 
@@ -223,6 +226,7 @@ impl Membership {
         let unlinked = others.filter(|peer| !linked.contains(peer)).collect();
         let mut membership = Self {
             view_state: ViewState::new(now),
+            driver: agreement::driver(now, digest, rank, &view),
             failure_detector: FailureDetector::new(failure_detection::heartbeat_interval(&view)),
             step_timing: failure_detection::StepTiming::default(),
             timers: Timers::default(),
@@ -284,6 +288,7 @@ impl Membership {
             self.ban_lost(now, left);
         }
         self.view_state = ViewState::new(now);
+        self.driver = agreement::driver(now, self.digest, self.rank, &self.view);
         self.lead_doublings = self.lead_doublings.saturating_sub(1);
         self.preparing.retain(|_, member| !is_in(&self.view, member));
         self.candidates.retain(|_, candidate| !is_in(&self.view, &candidate.member));
@@ -370,7 +375,7 @@ impl Membership {
     /// The record of this view, with this member's vote as it is now.
     fn record(&self) -> DurableBytes {
         let view = self.cache.view_bytes(&self.view, self.digest);
-        let acceptor = &self.view_state.acceptor;
+        let acceptor = &self.driver.acceptor;
         DurableBytes::new(view, self.me.incarnation, acceptor, Arc::clone(&self.definition))
     }
 

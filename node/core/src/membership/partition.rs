@@ -67,7 +67,7 @@ impl Membership {
     /// The state of another lineage that a view merges which may follow this one.
     pub(crate) fn pending_merge(&self) -> Option<SnapshotId> {
         let accepted =
-            || self.view_state.acceptor.accepted().and_then(|(_, change)| change.resume.merge.as_deref());
+            || self.driver.acceptor.accepted().and_then(|(_, change)| change.resume.merge.as_deref());
         let merge = match &self.next {
             Some(next) => next.view.merge(),
             None => accepted(),

@@ -35,13 +35,13 @@ impl Membership {
         if self.view.rank(&from) != Some(ballot.rank) {
             return Err(Reject::OutOfPlace);
         }
-        self.view_state.attempts = self.view_state.attempts.max(ballot.attempt);
+        self.driver.note(ballot);
         let is_too_late = before
             .is_some_and(|before| snapshot.step > before || (snapshot.step == before && snapshot.is_open));
         let promised = if is_too_late || (before.is_some() && snapshot.is_closing) {
             Err(None)
         } else {
-            self.view_state.acceptor.promise(ballot).map_err(Some)
+            self.driver.acceptor.promise(ballot).map_err(Some)
         };
         if let Err(promised) = promised {
             let nack = Nack { view, ballot, promised, step: snapshot.step };
@@ -49,14 +49,14 @@ impl Membership {
             return Ok(vec![]);
         }
         if ballot.rank != self.rank {
-            self.view_state.attempt = None;
+            self.driver.attempt = None;
             self.wait_for(now, ballot.rank);
         }
         let report = match before {
             Some(_) => MemberReport::default(),
             None => MemberReport { lost: self.lost(now), ..(snapshot.report)() },
         };
-        let accepted = self.view_state.acceptor.accepted().cloned();
+        let accepted = self.driver.acceptor.accepted().cloned();
         let promise = Promise { view, ballot, accepted, report };
         let message = Message::Promise(Box::new(promise));
         journal.persist_then(self.record(), Effect::Answer { to: from, message }, out);
@@ -101,7 +101,7 @@ impl Membership {
         {
             return Err(Reject::OutOfPlace);
         }
-        self.view_state.attempts = self.view_state.attempts.max(ballot.attempt);
+        self.driver.note(ballot);
         let merged = change.resume.merge.as_ref().map(|merge| (merge.view, merge.steps));
         if merged.is_some() && snapshot.merge_ready != merged {
             // Whoever proposes it takes this member for one that has its part.
@@ -110,7 +110,7 @@ impl Membership {
             self.send(from, &Message::Nack(nack), out);
             return Ok(());
         }
-        match self.view_state.acceptor.accept(ballot, change) {
+        match self.driver.acceptor.accept(ballot, change) {
             Ok(()) => {
                 self.wait_for(now, ballot.rank);
                 let message = Message::Accepted(Accepted { view, ballot });
@@ -179,7 +179,7 @@ impl Membership {
             let record = self.record_of_next(&view, digest);
             journal.persist_then(record, Effect::EnterView(Arc::clone(&view), digest), out);
         }
-        self.view_state.attempt = None;
+        self.driver.attempt = None;
         // Perhaps all that was wrong is that somebody has left who is not in this one: that is looked at anew.
         self.view_state.trouble_since = None;
         self.view_state.missed_since = None;

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use peergrad_protocol::ViewNumber;
+use peergrad_protocol::agreement::Ballot;
 use peergrad_protocol::cursor::DataCursor;
 use peergrad_protocol::durable::{DurableRecord, RunDefinition};
 use peergrad_protocol::manifest::Chunks;
+use peergrad_protocol::message::{MemberReport, Prepare, Propose};
 use peergrad_protocol::placement::Replicas;
 use peergrad_protocol::view::{BatchParts, Move, Moves, Resume, View};
 use peergrad_protocol::wire::encode_record;
@@ -337,8 +339,8 @@ fn the_next_view_is_not_entered_early_for_being_waited_for() {
     let told =
         bench.ask(|membership, snapshot, journal, out| membership.on_learn(&change, snapshot, journal, out));
     assert_eq!(told, Ok(()));
-    let commands =
-        bench.ask(|membership, snapshot, _, out| membership.poll(NOW.after(COLLECT_MAX), snapshot, out));
+    let commands = bench
+        .ask(|membership, snapshot, _, out| membership.poll(NOW.after(PACING.collect_max), snapshot, out));
     assert_eq!((commands, bench.membership.is_troubled()), (vec![], false));
 }
 
@@ -388,9 +390,9 @@ fn a_proposer_proposes_again_what_was_accepted() {
     let mut bench = Bench::new();
     bench.membership.link_down(&peer(3));
     let commands =
-        bench.ask(|membership, snapshot, _, out| membership.poll(NOW.after(STAGGER), snapshot, out));
+        bench.ask(|membership, snapshot, _, out| membership.poll(NOW.after(PACING.stagger), snapshot, out));
     assert_eq!(commands, []);
-    let later = NOW.after(STAGGER * 2);
+    let later = NOW.after(PACING.stagger * 2);
     bench.ask(|membership, snapshot, _, out| membership.poll(later, snapshot, out));
     let view = bench.shard_map.digest;
     let prepare = Message::Prepare(Prepare { view, ballot: ballot(1, 1), before: None });
@@ -456,7 +458,7 @@ impl Bench {
 fn who_has_no_link_is_not_waited_for_as_long_as_who_has() {
     let (mut bench, began) = proposer_of_forty();
     bench.answer(began, 2..=38, &[0]);
-    let (links_may_come, answers_may_come) = (began.after(RECONNECT_GRACE), began.after(COLLECT_MAX));
+    let (links_may_come, answers_may_come) = (began.after(RECONNECT_GRACE), began.after(PACING.collect_max));
     assert_eq!(bench.proposed(links_may_come), None, "the last but one is linked");
     bench.answer(links_may_come, 39..=39, &[0]);
     assert_eq!(bench.proposed(links_may_come), Some(vec![Rank(0), Rank(39)]));
@@ -486,7 +488,7 @@ fn an_attempt_ends_before_others_lose_patience_and_they_lose_it_with_the_propose
         bench.ask(|membership, snapshot, _, out| membership.poll(at, snapshot, out));
         bench.sent().iter().any(|(_, message)| matches!(message, Message::Prepare(_)))
     };
-    let collected = NOW.after(COLLECT_MAX + HEARTBEAT_INTERVAL_OF_MANY);
+    let collected = NOW.after(PACING.collect_max + HEARTBEAT_INTERVAL_OF_MANY);
     assert!(!attempts(&mut bench, collected));
     bench.membership.link_down(&peer(1));
     assert!(attempts(&mut bench, collected), "the first is gone, and this one is the second");
