@@ -1,9 +1,9 @@
 //! Agreement: how the members of a view choose one successor, although any of them may be gone, slow or cut off.
 //!
-//! Like a committee that meets only by letter. Whoever wants a decision first asks for promises: "my attempt has number 7;
-//! will you listen to no lower number, and what have you signed so far?" Only when enough members have promised does it
-//! name a decision, and if any of them has signed one before, it must name that one again: it may already be made.
-//! So a second secretary who takes over from one that fell silent finishes its work and cannot undo it.
+//! Like a committee that meets only by letter. A secretary who wants a decision first asks for promises: "my attempt has number
+//! 7; will you listen to no lower number, and what have you signed so far?" Only when enough members have promised does the
+//! secretary name a decision. If one of those members has signed a decision before, the secretary must name that one again,
+//! because it may already be made. So a second secretary who takes over from a silent one finishes its work and cannot undo it.
 //!
 //! # How it works
 //! ```text
@@ -14,13 +14,13 @@
 //!                      '--> accept(ballot, value), to disk, answer --> accepted(from): true, the value is chosen
 //! ```
 //! 1. A member that wants a successor picks a ballot above every one it knows of and asks all members, itself first.
-//! 2. A member promises by [`Acceptor::promise`] and answers with what it has accepted and a report of where it stands.
-//!    From here on it refuses lower ballots, naming the higher one, so that the refused can try above it.
+//! 2. A member promises by [`Acceptor::promise`] and answers with the value it has accepted, if any, and a report of its state.
+//!    From here on it refuses lower ballots and names the higher one, so that the refused proposer can try above it.
 //! 3. With promises from a [quorum](is_quorum) the proposer names a value: the one accepted under the highest ballot
 //!    among the promises, or one of its own, made from the reports, if there is none.
-//! 4. A value that a quorum has accepted under one ballot is chosen. Whoever knows that tells the others.
+//! 4. A value that a quorum has accepted under one ballot is chosen. The proposer tells the others.
 //!
-//! Two exchanges, 4 small messages for each member. Any member may try at any time; two that try at once can only delay
+//! Two exchanges, 4 small messages for each member. Any member may try at any time. Two that try at once can only delay
 //! each other, never disagree.
 //!
 //! # Invariants
@@ -32,38 +32,40 @@
 //!     before it asks the others, and tries only ballots above the one it has promised.
 //!   - A member that has installed the successor gives no more answers here; then it may forget the record.
 //!
-//! # Where both parts of a swarm go on
-//! There a value needs no quorum: it is chosen when all members that stay by it have accepted it
-//! ([`Proposer::unanimous`]). Several values may follow one view then, each for members of its own. Nothing has to
-//! be adopted: a member that has promised a higher ballot accepts no more under a lower one, so what it was to stay by is not chosen.
-//!
 //! # Not here
-//! Messages, timers and views: the caller sends, waits and decides when to try again. A lost message is not missed: a
-//! proposer that asks again gets the same answers.
+//! - Messages, timers and views: the caller sends, waits and decides when to try again. A lost message does no harm: a
+//!   proposer that asks again gets the same answers.
+//! - Partitioned swarms whose parts all go on. Their values need no quorum: [`UnanimousProposer`].
 //!
 //! # Reading
 //! Lamport, *Paxos Made Simple* (2001), section 2. We differ in that half of the members are a quorum if rank 0 is among
-//! them, so that one of two can go on, and in that a promise brings a report. That the members of one configuration
-//! choose the next: Lamport, Malkhi, Zhou, *Reconfiguring a State Machine* (2010), section 3.
+//! them, so that one of two can go on, and in that a promise brings a report. The members of one configuration choose the
+//! next one as in Lamport, Malkhi, Zhou, *Reconfiguring a State Machine* (2010), section 3.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::id::Rank;
 use crate::wire::{Decode, Encode};
 
+mod unanimous;
+
+pub use unanimous::UnanimousProposer;
+
 /// The number of an attempt, which no other attempt has: ordered by attempt first, then rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Encode, Decode)]
 pub struct Ballot {
-    /// Grows with each try; whoever is refused goes above what it was refused for.
+    /// Grows with each try: a proposer that is refused tries above the ballot that the refusal names.
     pub attempt: u32,
-    /// Who tries, so that no two members share a ballot.
+    /// The rank of the proposer, so that no two members share a ballot.
     pub rank: Rank,
 }
 
-/// What a member must remember of one agreement; on its disk before its answer leaves.
+/// The vote of one member in one agreement, which is on its disk before its answer leaves.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Encode, Decode)]
 pub struct Acceptor<V> {
+    /// The highest ballot it has promised; `None` before the first promise.
     promised: Option<Ballot>,
+    /// The value it accepted last and its ballot; `None` before the first acceptance.
     accepted: Option<(Ballot, V)>,
 }
 
@@ -111,23 +113,53 @@ impl<V> Acceptor<V> {
     }
 }
 
-/// One attempt of one member to have a value of type `V` chosen; each promise brings a report of type `R`.
+/// What every attempt does, whether a quorum chooses the value ([`Proposer`]) or all whom it concerns ([`UnanimousProposer`]).
+///
+/// `V` is the type of the value, `R` that of the report which each promise brings.
+pub trait Attempt<V, R> {
+    /// The ballot of this attempt.
+    fn ballot(&self) -> Ballot;
+
+    /// The member at rank `from` has promised this ballot, with what it had accepted before. False if that changes
+    /// nothing: there is no such rank, it was heard before, or a value is already proposed.
+    fn promised(&mut self, from: Rank, accepted: Option<(Ballot, V)>, report: R) -> bool;
+
+    /// By rank of the members that have promised: what each of them reported.
+    fn reports(&self) -> &BTreeMap<Rank, R>;
+
+    /// Whether enough members have promised that a value may be proposed.
+    fn can_propose(&self) -> bool;
+
+    /// The value that must be proposed, because it may be chosen already; `None` if the proposer is free.
+    fn adopted(&self) -> Option<&V>;
+
+    /// The value to ask all members to accept: the [adopted](Attempt::adopted) one, else `own`, which concerns these members.
+    /// Once proposed, it stays: one ballot has one value.
+    fn propose_to(&mut self, concerned: BTreeSet<Rank>, own: V) -> &V;
+
+    /// The value it has proposed.
+    fn proposed(&self) -> Option<&V>;
+
+    /// The member at rank `from` has accepted the proposed value under this ballot. True exactly once: when this acceptance
+    /// makes the value chosen.
+    fn accepted(&mut self, from: Rank) -> bool;
+}
+
+/// One attempt of one member to have a value of type `V` chosen by a quorum; each promise brings a report of type `R`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Proposer<V, R> {
     ballot: Ballot,
     member_count: usize,
-    /// From whom it has a promise.
+    /// By rank of the members that have promised: what each of them reported.
     reports: BTreeMap<Rank, R>,
     /// The value accepted under the highest ballot among the promises.
     adopted: Option<(Ballot, V)>,
     proposed: Option<V>,
     accepted_by: BTreeSet<Rank>,
-    /// Whose acceptance it takes, where that is not a quorum.
-    needed: Option<BTreeSet<Rank>>,
 }
 
 impl<V: Clone, R> Proposer<V, R> {
-    /// An attempt under `ballot`, which nobody has used before, among `member_count` members.
+    /// An attempt under `ballot`, which no attempt has used before, among `member_count` members.
     #[must_use]
     pub fn new(ballot: Ballot, member_count: usize) -> Self {
         Self {
@@ -137,14 +169,7 @@ impl<V: Clone, R> Proposer<V, R> {
             adopted: None,
             proposed: None,
             accepted_by: BTreeSet::new(),
-            needed: None,
         }
-    }
-
-    /// As [`Proposer::new`], of a value that takes the acceptance of all who [stay](Self::propose_to), and of nobody else.
-    #[must_use]
-    pub fn unanimous(ballot: Ballot, member_count: usize) -> Self {
-        Self { needed: Some(BTreeSet::new()), ..Self::new(ballot, member_count) }
     }
 
     /// The ballot of this attempt.
@@ -169,25 +194,22 @@ impl<V: Clone, R> Proposer<V, R> {
         true
     }
 
-    /// Who has promised, and what each of them reported.
+    /// By rank of the members that have promised: what each of them reported.
     #[must_use]
     pub fn reports(&self) -> &BTreeMap<Rank, R> {
         &self.reports
     }
 
-    /// Whether enough have promised that a value may be proposed: a quorum, or where none is needed, the proposer itself.
+    /// Whether a quorum has promised, so that a value may be proposed.
     #[must_use]
     pub fn has_quorum(&self) -> bool {
-        if self.needed.is_some() {
-            return self.reports.contains_key(&self.ballot.rank);
-        }
         is_majority(self.reports.len(), self.reports.contains_key(&Rank(0)), self.member_count)
     }
 
-    /// What it must propose: the value accepted under the highest ballot among the promises so far.
+    /// The value that it must propose: the one accepted under the highest ballot among the promises so far.
     #[must_use]
     pub fn adopted(&self) -> Option<&V> {
-        self.adopted.as_ref().filter(|_| self.needed.is_none()).map(|(_, value)| value)
+        self.adopted.as_ref().map(|(_, value)| value)
     }
 
     /// The value to ask all members to accept: the adopted one, else `own`, made from the reports. Once proposed, it stays:
@@ -200,22 +222,6 @@ impl<V: Clone, R> Proposer<V, R> {
         let adopted = self.adopted().cloned();
         let reports = &self.reports;
         self.proposed.get_or_insert_with(|| adopted.unwrap_or_else(|| own(reports)))
-    }
-
-    /// As [`Proposer::propose`], where all of `staying` have to accept it if no quorum decides.
-    ///
-    /// # Panics
-    /// If any of them has not promised.
-    pub fn propose_to(
-        &mut self,
-        staying: impl IntoIterator<Item = Rank>,
-        own: impl FnOnce(&BTreeMap<Rank, R>) -> V,
-    ) -> &V {
-        if let Some(needed) = &mut self.needed {
-            *needed = staying.into_iter().collect();
-            assert!(needed.iter().all(|rank| self.reports.contains_key(rank)), "who stays has promised");
-        }
-        self.propose(own)
     }
 
     /// The value it has proposed.
@@ -237,10 +243,42 @@ impl<V: Clone, R> Proposer<V, R> {
     }
 
     fn is_chosen(&self) -> bool {
-        if let Some(needed) = &self.needed {
-            return needed.is_subset(&self.accepted_by);
-        }
         is_majority(self.accepted_by.len(), self.accepted_by.contains(&Rank(0)), self.member_count)
+    }
+}
+
+impl<V: Clone, R> Attempt<V, R> for Proposer<V, R> {
+    fn ballot(&self) -> Ballot {
+        self.ballot()
+    }
+
+    fn promised(&mut self, from: Rank, accepted: Option<(Ballot, V)>, report: R) -> bool {
+        self.promised(from, accepted, report)
+    }
+
+    fn reports(&self) -> &BTreeMap<Rank, R> {
+        self.reports()
+    }
+
+    fn can_propose(&self) -> bool {
+        self.has_quorum()
+    }
+
+    fn adopted(&self) -> Option<&V> {
+        self.adopted()
+    }
+
+    /// A quorum decides, whomever the value concerns.
+    fn propose_to(&mut self, _concerned: BTreeSet<Rank>, own: V) -> &V {
+        self.propose(|_| own)
+    }
+
+    fn proposed(&self) -> Option<&V> {
+        self.proposed()
+    }
+
+    fn accepted(&mut self, from: Rank) -> bool {
+        self.accepted(from)
     }
 }
 
@@ -252,7 +290,7 @@ pub fn is_quorum(ranks: impl IntoIterator<Item = Rank>, member_count: usize) -> 
     is_majority(ranks.len(), ranks.contains(&Rank(0)), member_count)
 }
 
-/// Whether so many different members decide, where rank 0 is among them or not.
+/// Whether `count` different members decide; `has_first` says whether rank 0 is one of them.
 fn is_majority(count: usize, has_first: bool, member_count: usize) -> bool {
     match (2 * count).cmp(&member_count) {
         std::cmp::Ordering::Greater => true,

@@ -1,10 +1,10 @@
 //! The durable record: what a peer must still know after a crash, as one small record on its disk.
 //!
-//! Like a signature in a register: it is made before the word is given, so that nobody can deny it later. The record is
-//! written whole each time; a crash leaves the one before or the new one, never half of each.
+//! Like a signature in a register: a member signs before it gives its word, so that it cannot deny it later. The record is
+//! written whole each time. A crash leaves the record before or the new one, never half of each.
 //!
 //! # Invariants
-//! - A member says nothing in a view before the view is on its disk, and answers no proposer before its answer is.
+//! - A member sends nothing in a view before the view is on its disk, and answers no proposer before its vote is.
 
 use std::sync::Arc;
 
@@ -13,20 +13,20 @@ use crate::id::{Incarnation, RunId};
 use crate::view::{View, ViewChange};
 use crate::wire::{self, Decode, Encode};
 
-/// What survives.
+/// The state of a member that survives a crash.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
 pub struct DurableRecord {
     /// The newest view that was installed here.
     pub view: View,
-    /// Which start of the peer is in that view.
+    /// The incarnation under which this peer is in that view.
     pub incarnation: Incarnation,
-    /// What was promised and accepted for the view after it.
+    /// This peer's vote for the view after it.
     pub acceptor: Acceptor<ViewChange>,
-    /// What the run is.
+    /// The specification and nonce of the run.
     pub definition: RunDefinition,
 }
 
-/// What makes a run's id, so that a swarm whose peers have all been started anew knows what it was about.
+/// The specification and nonce that make a run's id. They are on disk so that a swarm whose peers all restart can resume.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct RunDefinition {
     /// The specification's bytes.
@@ -36,27 +36,27 @@ pub struct RunDefinition {
 }
 
 impl RunDefinition {
-    /// The run that it makes.
+    /// The id of the run.
     #[must_use]
     pub fn run(&self) -> RunId {
         RunId::derive(&self.specification, &self.nonce)
     }
 }
 
-/// The bytes of a record, in three pieces that follow each other: those of the view and of the definition are the same from one
-/// record to the next.
+/// The bytes of a record, in three pieces that follow each other. The view and the definition are shared between the records of
+/// one view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DurableBytes {
-    /// What was [encoded](wire::encode_record) of the view.
+    /// The view, [encoded](wire::encode_record).
     pub view: Arc<[u8]>,
-    /// Everything in between.
+    /// The incarnation and the vote, encoded.
     pub promised: Arc<[u8]>,
-    /// What was encoded of the definition.
+    /// The definition, encoded.
     pub definition: Arc<[u8]>,
 }
 
 impl DurableBytes {
-    /// The record of a view and a definition that were encoded before.
+    /// The record of a view and a definition that are already encoded.
     #[must_use]
     pub fn new(
         view: Arc<[u8]>,
@@ -67,7 +67,7 @@ impl DurableBytes {
         Self { view, promised: wire::encode_record(&(incarnation, acceptor)).into(), definition }
     }
 
-    /// All of it, with its checksum.
+    /// The whole record, with its checksum.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         sealed([&*self.view, &*self.promised, &*self.definition].concat())
@@ -88,7 +88,7 @@ impl DurableRecord {
         DurableBytes::new(view.into(), self.incarnation, &self.acceptor, definition.into())
     }
 
-    /// Reads a record back. `None` if it is none: a disk may return anything.
+    /// Reads a record back. `None` if the bytes are damaged: a disk may return anything.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (record, checksum) = bytes.split_last_chunk()?;
@@ -101,7 +101,7 @@ impl DurableRecord {
     }
 }
 
-/// A promise that a disk has changed would be another promise.
+/// Appends the checksum: a vote that the disk has changed would be a different vote.
 fn sealed(mut record: Vec<u8>) -> Vec<u8> {
     let checksum = checksum_of(&record);
     record.extend_from_slice(&checksum);

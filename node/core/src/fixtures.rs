@@ -55,7 +55,7 @@ pub(crate) fn membership() -> Membership {
     let (me, digest) = (view.members[1].clone(), view.digest());
     let linked = [peer(1), peer(3)].into();
     let rest = (SharedCache::default(), [].into(), PartitionPolicy::Majority);
-    Membership::new(Instant(0), me, Arc::new(view), digest, linked, 0, rest)
+    Membership::new(Instant(0), me, Arc::new(view), digest, linked, rest)
 }
 
 /// What is said, and to whom.

@@ -16,6 +16,7 @@ use crate::machine::preparation::{LoadRequest, Preparation};
 use crate::membership::Membership;
 use crate::membership::bootstrap::Founder;
 use crate::membership::join::Joiner;
+use crate::membership::journal::Journal;
 use crate::membership::recovery::RecoveringMember;
 use crate::node::{Config, NodeState, StartMode, Wait};
 use crate::program::context::{ProgramCommand, Reply};
@@ -57,8 +58,7 @@ pub(crate) struct Machine {
     /// Frames of members whose view is not entered here yet, and that view; at most a window a link.
     early: BTreeMap<PeerId, (ViewDigest, Vec<Frame>)>,
     jobs: Jobs,
-    /// Records that were handed out to be kept.
-    persisted_count: u64,
+    journal: Journal,
     rejects: BTreeMap<PeerId, u32>,
     /// Whether the program was started, and waits for a view while there is none.
     is_program_started: bool,
@@ -143,7 +143,7 @@ impl Machine {
             nonce,
             early: BTreeMap::new(),
             jobs: Jobs::default(),
-            persisted_count: 0,
+            journal: Journal::default(),
             rejects: BTreeMap::new(),
             is_program_started: false,
             parked: None,

@@ -295,7 +295,7 @@ impl Machine {
         let message = match message {
             AgreementMessage::Install(view) if joiner.is_in(&view) => return self.install(view, out),
             AgreementMessage::Install(view) => {
-                joiner.on_install(now, from, view);
+                joiner.on_install(now, from, view, &mut self.journal);
                 return Ok(());
             }
             other => other,
@@ -305,10 +305,10 @@ impl Machine {
             match message {
                 AgreementMessage::Prepare(prepare) => {
                     let is_ready = self.preparation.as_ref().is_some_and(|it| it.ready().is_some());
-                    recovering.on_prepare(now, from, prepare, is_ready, &mut self.persisted_count, out);
+                    recovering.on_prepare(now, from, prepare, is_ready, &mut self.journal, out);
                 }
                 AgreementMessage::Propose(propose) => {
-                    recovering.on_propose(now, from, propose, &mut self.persisted_count, out);
+                    recovering.on_propose(now, from, propose, &mut self.journal, out);
                 }
                 AgreementMessage::Promise(promise) => recovering.on_promise(now, from, *promise, out),
                 AgreementMessage::Accepted(accepted) => recovering.on_accepted(from, accepted, out),
@@ -434,7 +434,7 @@ impl Machine {
         match message {
             AgreementMessage::Prepare(prepare) => {
                 let commands = active.with_snapshot(&self.jobs, |membership, snapshot| {
-                    membership.on_prepare(now, from, prepare, snapshot, out)
+                    membership.on_prepare(now, from, prepare, snapshot, &mut self.journal, out)
                 })?;
                 self.apply(commands, out);
             }
@@ -447,13 +447,13 @@ impl Machine {
             AgreementMessage::Nack(nack) => active.membership.on_nack(now, nack),
             AgreementMessage::Propose(propose) => {
                 active.with_snapshot(&self.jobs, |membership, snapshot| {
-                    membership.on_propose(now, from, propose, snapshot, out)
+                    membership.on_propose(now, from, propose, snapshot, &mut self.journal, out)
                 })?;
             }
             AgreementMessage::Accepted(accepted) => active.membership.on_accepted(now, from, accepted, out),
             AgreementMessage::Learn(change) => {
                 active.with_snapshot(&self.jobs, |membership, snapshot| {
-                    membership.on_learn(&change, snapshot, out)
+                    membership.on_learn(&change, snapshot, &mut self.journal, out)
                 })?;
             }
             AgreementMessage::Install(view) => self.on_install(now, from, view, out)?,

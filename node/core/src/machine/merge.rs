@@ -319,7 +319,7 @@ impl Machine {
         if active.membership.is_minority_branch(&view) && !active.training.has_snapshot() {
             active.membership.note_in_other_view(now, &from, view.digest());
         } else if !active.membership.allows_forks() || view.parents.first() == Some(&own) {
-            if !active.membership.on_install(view.clone(), out) {
+            if !active.membership.on_install(view.clone(), &mut self.journal, out) {
                 // Others have gone on for more than one view: this peer is not among them any more.
                 self.exclude(now, &view, out);
             }

@@ -7,12 +7,13 @@ use peergrad_protocol::agreement::Acceptor;
 use peergrad_protocol::durable::DurableBytes;
 use peergrad_protocol::message::{AgreementMessage, Contact, JoinMessage, Message, Refusal};
 use peergrad_protocol::view::{Member, Recovery, View};
-use peergrad_protocol::{Instant, PeerId, RunId, ViewDigest};
+use peergrad_protocol::{Instant, PeerId, RunId};
 
 use super::{ActiveMember, Machine, MergeNegotiation, NodeRole, Progress};
 use crate::io::{Event, Failure, JobOutput, Output, PersistId, Reject};
 use crate::machine::jobs::{Jobs, Purpose};
 use crate::membership::join::{Joiner, ViewEntry};
+use crate::membership::journal::Effect;
 use crate::membership::{Membership, TrainingCommand, TrainingSnapshot};
 use crate::program::loader::Loaded;
 use crate::state::checkpoint::CheckpointSchedule;
@@ -81,19 +82,21 @@ impl Machine {
         if let Err(reason) = result {
             return self.end(Err(Failure::DiskFailed(reason)), out);
         }
+        let effects = self.journal.persisted(id);
         match &mut self.role {
             NodeRole::Member(active) => {
-                let commands = active.membership.persisted(id, out);
+                let commands = active.membership.persisted(effects, out);
                 self.apply(commands, out);
             }
             NodeRole::Joiner(joiner) => {
-                if let Some(entry) = joiner.persisted(id, out) {
+                if let Some(entry) = joiner.persisted(effects, out) {
                     self.become_member(now, entry, out);
                 }
             }
             NodeRole::Founder(founder) => {
-                if let Some((view, digest)) = founder.persisted(id) {
-                    let checkpoint = founder.checkpoint();
+                // A founder has one record written, that of the first view.
+                let checkpoint = founder.checkpoint();
+                if let Some(Effect::EnterView(view, digest)) = effects.into_iter().next() {
                     self.become_member(now, ViewEntry { view, digest, checkpoint }, out);
                 }
             }
@@ -104,10 +107,10 @@ impl Machine {
     /// Whatever became possible: the first view, the next view, the end of the run.
     pub(super) fn advance(&mut self, now: Instant, out: &mut Vec<Output>) {
         if let Some(view) = self.first_view() {
-            let record = self.record(&view, view.digest(), out);
             if let NodeRole::Founder(founder) = &mut self.role {
-                founder.recording(record, view);
+                founder.recording();
             }
+            self.record(view, out);
         }
         self.enter_next(now, out);
         self.evaluate_merge(out);
@@ -154,14 +157,12 @@ impl Machine {
         founder.view(sharding.map_or(0, |sharding| sharding.chunks.count()))
     }
 
-    /// Has a view written down in which this peer is to be.
-    fn record(&mut self, view: &View, digest: ViewDigest, out: &mut Vec<Output>) -> PersistId {
-        let id = PersistId(self.persisted_count);
-        self.persisted_count += 1;
-        let view = self.cache.view_bytes(view, digest);
-        let record = DurableBytes::new(view, self.me.incarnation, &Acceptor::default(), self.definition());
-        out.push(Output::Persist { id, record });
-        id
+    /// Has a view written to disk, in which this peer is a member from then on.
+    fn record(&mut self, view: View, out: &mut Vec<Output>) {
+        let digest = view.digest();
+        let bytes = self.cache.view_bytes(&view, digest);
+        let record = DurableBytes::new(bytes, self.me.incarnation, &Acceptor::default(), self.definition());
+        self.journal.persist_then(record, Effect::EnterView(Arc::new(view), digest), out);
     }
 
     // In.
@@ -181,10 +182,10 @@ impl Machine {
             out.push(Output::LoadCheckpoint(saved));
             return Ok(());
         }
-        let record = self.record(&view, view.digest(), out);
         if let NodeRole::Joiner(joiner) = &mut self.role {
-            joiner.recording(record, view);
+            joiner.recording();
         }
+        self.record(view, out);
         Ok(())
     }
 
@@ -207,10 +208,10 @@ impl Machine {
         self.install_first(view, out);
         let mut training = Training::begin_in(view, digest, ingredients, &mut self.credits, out);
         let linked = self.credits.keys().copied().collect();
-        let (me, count, cache) = (self.me.clone(), self.persisted_count, self.cache.clone());
+        let (me, cache) = (self.me.clone(), self.cache.clone());
         let policy = training.loaded().config.policy;
         let mut membership =
-            Membership::new(now, me, Arc::clone(view), digest, linked, count, (cache, definition, policy));
+            Membership::new(now, me, Arc::clone(view), digest, linked, (cache, definition, policy));
         self.relayed.iter().for_each(|peer| membership.set_relayed(now, *peer, true));
         membership.offer_capacity(self.me.capacity);
         out.push(Output::Event(training.installed_event(None)));
@@ -376,7 +377,7 @@ impl Machine {
         else {
             return;
         };
-        self.persisted_count = active.membership.persisted_count();
+        self.journal.drop_effects();
         self.state_before = active.training.final_state().or(self.state_before.take());
         self.parked = active.training.leave(&mut self.credits, out);
         for peer in self.early.keys().copied().collect::<Vec<_>>() {

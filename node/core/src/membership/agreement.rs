@@ -18,33 +18,38 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use peergrad_protocol::agreement::{Ballot, Proposer};
+use peergrad_protocol::agreement::Acceptor;
 use peergrad_protocol::chunk_set::ChunkSet;
 use peergrad_protocol::clique;
-use peergrad_protocol::message::{Accepted, AgreementMessage, MemberReport, Nack, Prepare, Promise, Propose};
-use peergrad_protocol::view::ViewChange;
-use peergrad_protocol::{Instant, PeerId, Rank, StepNumber};
+use peergrad_protocol::message::{Accepted, AgreementMessage, Nack, Promise};
+use peergrad_protocol::view::{View, ViewChange};
+use peergrad_protocol::{Instant, PeerId, Rank, StepNumber, ViewDigest};
 
 use super::{Membership, Timer, TrainingCommand, TrainingSnapshot, failure_detection};
 use crate::io::{Event, Output};
+use crate::membership::view_change::driver::{Attempt, DecisionRule, Pacing, Refused, ViewChangeDriver};
 use crate::membership::view_change::{Churn, Restart};
 
 mod acceptor;
 
-/// An attempt of this member to have the next view chosen.
-pub(super) struct Attempt {
-    proposer: Proposer<ViewChange, MemberReport>,
-    /// What is planned; `None`: somebody is lost, and the reports decide.
+/// What a member remembers of an attempt to have the next view chosen.
+pub(super) struct AttemptPlan {
+    /// The change that is planned; `None` if a member is lost and the reports decide.
     planned: Option<PlannedChange>,
-    /// Whose programs held everybody up when it began: nobody gets on since, so it does not show any more.
+    /// Members whose programs held up all others when the attempt began. Training stands still since, so it does not show now.
     hanging: Vec<Rank>,
     /// Members that have not answered.
     unanswered: BTreeSet<Rank>,
-    /// Members that somebody who has answered cannot reach.
+    /// Members that at least one of those who have answered cannot reach.
     missed: BTreeSet<Rank>,
-    began: Instant,
-    /// When it began, or proposed.
-    since: Instant,
+}
+
+/// Why an attempt does not propose anything yet.
+enum Postponed {
+    /// No member that can be reached has the present state of these chunks of tables.
+    ChunksMissing(ChunkSet),
+    /// No member that can be reached has parameters, and it is too early to restart from checkpoints.
+    ParametersMissing,
 }
 
 /// A change that nobody's loss has led to.
@@ -55,7 +60,7 @@ pub(super) enum PlannedChange {
     OfTables(Churn),
 }
 
-impl Attempt {
+impl AttemptPlan {
     /// What is proposed between two steps.
     fn between(&self) -> Option<&ViewChange> {
         if let Some(PlannedChange::BetweenSteps(change)) = &self.planned { Some(change) } else { None }
@@ -76,15 +81,15 @@ impl Membership {
     ) -> Vec<TrainingCommand> {
         self.note_step_timing(now, snapshot);
         let lost = self.lost(now);
-        self.stop_waiting_for_lost(now, &lost);
+        self.driver.stop_waiting_for(now, &lost, self.proposer_order(&lost));
         let hanging = self.hanging(now, snapshot);
         let is_loss = snapshot.is_behind_view || self.is_loss(now, &lost, &hanging);
         // Whoever has stopped for somebody's attempt waits for what comes of it, but not for ever. Once it has come to a view,
         // that one is entered when the others have all they need of this one, and not because it is waited for.
         let is_stopped = (snapshot.is_held || snapshot.is_still) && self.next.is_none();
         let is_stuck = (self.is_stalled(now, snapshot) || is_stopped)
-            && self.view_state.attempt.is_none()
-            && now >= self.view_state.not_before;
+            && self.driver.attempt.is_none()
+            && now >= self.driver.not_before;
         let is_trouble = is_loss || is_stuck;
         self.note_trouble(now, is_trouble, out);
         if is_loss && !snapshot.has_parameters {
@@ -93,27 +98,26 @@ impl Membership {
         if self.next.is_some() {
             return if is_trouble { vec![TrainingCommand::Advance] } else { vec![] };
         }
-        if is_loss && self.view_state.attempt.as_ref().is_some_and(|attempt| attempt.between().is_some()) {
-            self.view_state.attempt = None;
+        if is_loss && self.driver.attempt.as_ref().is_some_and(|attempt| attempt.plan.between().is_some()) {
+            self.driver.attempt = None;
         }
         self.drive(now, &lost, snapshot, out);
-        if self.view_state.attempt.is_none() && now >= self.view_state.not_before {
+        if self.driver.attempt.is_none() && now >= self.driver.not_before {
             if let Some(plan) = self.change_due(now, snapshot).filter(|_| !is_loss) {
                 self.attempt(now, Some(plan), vec![], out);
             } else if is_trouble {
                 let waited = self.view_state.trouble_since.map_or(Duration::ZERO, |since| now.since(since));
-                if waited >= STAGGER * self.proposer_order(&lost) {
+                if waited >= PACING.stagger * self.proposer_order(&lost) {
                     self.attempt(now, None, hanging, out);
                 }
             }
         }
-        let is_waiting =
-            is_trouble || snapshot.is_held || snapshot.is_still || self.view_state.attempt.is_some();
+        let is_waiting = is_trouble || snapshot.is_held || snapshot.is_still || self.driver.attempt.is_some();
         // Whoever waits for somebody else's attempt has nothing to do until then.
-        let is_idle = self.view_state.attempt.is_none() && now < self.view_state.not_before;
+        let is_idle = self.driver.attempt.is_none() && now < self.driver.not_before;
         let again =
-            is_waiting.then(|| if is_idle { self.view_state.not_before } else { now.after(POLL_INTERVAL) });
-        let next = again.into_iter().chain(self.failure_detector.next_suspicion_after(now)).min();
+            is_waiting.then(|| if is_idle { self.driver.not_before } else { now.after(POLL_INTERVAL) });
+        let next = again.into_iter().chain(self.detection.detector.next_suspicion_after(now)).min();
         if let Some(at) = next {
             self.timers.set(Timer::Attempt as usize, at.max(now.after(POLL_INTERVAL_MIN)));
         }
@@ -130,7 +134,7 @@ impl Membership {
         }
         let since = *self.view_state.missed_since.get_or_insert(now);
         let is_leaver = |rank: &Rank| {
-            let peer = &self.view.member(*rank).peer;
+            let peer = &self.place.view.member(*rank).peer;
             self.next.as_ref().is_some_and(|next| next.view.rank(peer).is_none())
         };
         !missing.all(is_leaver) || now.since(since) > LEAVE_GRACE
@@ -138,14 +142,14 @@ impl Membership {
 
     /// How many members should try before this one: those without parameters come last.
     fn proposer_order(&self, lost: &[Rank]) -> u32 {
-        if self.is_newcomer(self.rank) {
-            let holders = self.view.members.len() - self.view.newcomers().len();
-            return (holders as u32 + self.rank.0).min(ORDER_MAX);
+        if self.is_newcomer(self.place.rank) {
+            let holders = self.place.view.members.len() - self.place.view.newcomers().len();
+            return (holders as u32 + self.place.rank.0).min(PACING.order_max);
         }
-        let newcomers = self.view.newcomers().iter();
+        let newcomers = self.place.view.newcomers().iter();
         let new = newcomers.filter(|rank| self.is_newcomer(**rank) && lost.binary_search(rank).is_err());
-        let passed = lost.iter().chain(new).filter(|rank| **rank < self.rank).count();
-        self.rank.0 - passed as u32
+        let passed = lost.iter().chain(new).filter(|rank| **rank < self.place.rank).count();
+        self.place.rank.0 - passed as u32
     }
 
     /// Whether a member has no parameters yet, as far as is known. Of many members only a few are heard, and all have to come
@@ -158,8 +162,8 @@ impl Membership {
             .view_state
             .reported_progress
             .get(&rank)
-            .is_some_and(|seen| seen.complete > self.view.first_step());
-        self.view.newcomers().contains(&rank) && !has_begun
+            .is_some_and(|seen| seen.complete > self.place.view.first_step());
+        self.place.view.newcomers().contains(&rank) && !has_begun
     }
 
     fn attempt(
@@ -169,39 +173,34 @@ impl Membership {
         hanging: Vec<Rank>,
         out: &mut Vec<Output>,
     ) {
-        self.view_state.attempts += 1;
-        let ballot = Ballot { attempt: self.view_state.attempts, rank: self.rank };
-        let make = if self.allows_forks { Proposer::unanimous } else { Proposer::new };
-        let proposer = make(ballot, self.view.members.len());
-        let unanswered = (0..self.view.members.len()).map(Rank::from_index).collect();
-        let missed = BTreeSet::new();
-        let (began, since) = (now, now);
-        let attempt = Attempt { proposer, planned, hanging, unanswered, missed, began, since };
-        let prepare = Prepare { view: self.digest, ballot, before: attempt.before() };
-        self.view_state.attempt = Some(attempt);
-        self.view_state.awaited = None;
+        let rule = if self.probe.allows_forks { DecisionRule::Unanimity } else { DecisionRule::Quorum };
+        let unanswered = (0..self.place.view.members.len()).map(Rank::from_index).collect();
+        let plan = AttemptPlan { planned, hanging, unanswered, missed: BTreeSet::new() };
+        let prepare = self.driver.begin(now, rule, plan.before(), plan);
         // The others are asked once its own promise is on disk: a restart must not use this ballot again.
-        self.send(self.me.peer, &AgreementMessage::Prepare(prepare).into(), out);
+        self.send(self.place.me.peer, &AgreementMessage::Prepare(prepare).into(), out);
     }
 
     /// Proposes once everyone who can has answered; gives up what does not get anywhere.
     fn drive(&mut self, now: Instant, lost: &[Rank], snapshot: &TrainingSnapshot<'_>, out: &mut Vec<Output>) {
-        let Some(attempt) = &mut self.view_state.attempt else { return };
+        let Some(attempt) = &self.driver.attempt else { return };
         let waited = now.since(attempt.since);
-        if attempt.proposer.proposed().is_some() {
-            if waited > ATTEMPT_MAX {
-                self.view_state.attempt = None;
+        if attempt.proposer().proposed().is_some() {
+            if waited > PACING.attempt_max {
+                self.driver.attempt = None;
             }
             return;
         }
-        let reached = attempt.proposer.reports().len();
-        if !attempt.proposer.has_quorum() {
+        let reached = attempt.proposer().reports().len();
+        if !attempt.proposer().can_propose() {
             // Those who were enough are not any more.
-            self.view_state.regrouped_at = self.view_state.regrouped_at.filter(|_| waited < COLLECT_MAX);
+            self.view_state.regrouped_at =
+                self.view_state.regrouped_at.filter(|_| waited < PACING.collect_max);
             // As long as its own promise is not on its disk, nobody else was asked.
-            let has_asked = attempt.proposer.reports().contains_key(&self.rank);
-            if waited > PAUSE_REPORTED_AFTER && attempt.between().is_none() && has_asked {
-                let missing = attempt.unanswered.iter().map(|rank| self.view.member(*rank).peer).collect();
+            let has_asked = attempt.proposer().reports().contains_key(&self.place.rank);
+            if waited > PAUSE_REPORTED_AFTER && attempt.plan.between().is_none() && has_asked {
+                let missing =
+                    attempt.plan.unanswered.iter().map(|rank| self.place.view.member(*rank).peer).collect();
                 self.report_paused(missing, out);
             }
             return;
@@ -209,18 +208,16 @@ impl Membership {
         if self.is_collecting(waited, lost) {
             return;
         }
-        let Some(attempt) = &self.view_state.attempt else { return };
-        if attempt.between().is_some() && reached < self.view.members.len() {
+        let Some(attempt) = &self.driver.attempt else { return };
+        if attempt.plan.between().is_some() && reached < self.place.view.members.len() {
             // Somebody cannot answer, and that is another matter.
-            self.view_state.attempt = None;
-            self.view_state.not_before = now.after(RETRY);
+            self.driver.give_up(now, PACING.retry);
             return;
         }
         let (kept, is_whole) = self.members_to_keep();
         if !is_whole && !self.view_state.has_doubted {
             self.view_state.has_doubted = true;
-            self.view_state.attempt = None;
-            self.view_state.not_before = now.after(RECONNECT_GRACE);
+            self.driver.give_up(now, RECONNECT_GRACE);
             return;
         }
         self.propose(now, &kept, snapshot, out);
@@ -229,42 +226,34 @@ impl Membership {
     /// Whether somebody may still answer who is worth waiting for: not for long if there is no link, or if those who watch it
     /// do not hear it either.
     fn is_collecting(&self, waited: Duration, lost: &[Rank]) -> bool {
-        let Some(attempt) = &self.view_state.attempt else { return false };
+        let Some(attempt) = &self.driver.attempt else { return false };
         let is_awaited = |rank: &&Rank| {
-            let peer = &self.view.member(**rank).peer;
-            let is_doubtful = attempt.missed.contains(rank) && !self.failure_detector.is_watched(peer);
-            let patience =
-                if is_doubtful || self.unlinked.contains(peer) { RECONNECT_GRACE } else { COLLECT_MAX };
+            let peer = &self.place.view.member(**rank).peer;
+            let is_doubtful = attempt.plan.missed.contains(rank) && !self.detection.detector.is_watched(peer);
+            let patience = if is_doubtful || self.links.unlinked.contains(peer) {
+                RECONNECT_GRACE
+            } else {
+                PACING.collect_max
+            };
             waited < patience && lost.binary_search(rank).is_err()
         };
-        attempt.unanswered.iter().any(|rank| is_awaited(&rank))
+        attempt.plan.unanswered.iter().any(|rank| is_awaited(&rank))
     }
 
     /// Gives the attempt of `rank` its time. It ends by itself before others lose patience, wherever they are many and heartbeat
     /// slowly.
     fn wait_for(&mut self, now: Instant, rank: Rank) {
-        if rank == self.rank {
-            return;
-        }
-        let patience = COLLECT_MAX + 2 * failure_detection::heartbeat_interval(&self.view);
-        self.view_state.not_before = now.after(patience + STAGGER * self.rank.0.min(ORDER_MAX));
-        self.view_state.awaited = Some(rank);
-    }
-
-    /// An attempt of somebody who is lost is not waited for any longer.
-    fn stop_waiting_for_lost(&mut self, now: Instant, lost: &[Rank]) {
-        if self.view_state.awaited.take_if(|rank| lost.binary_search(rank).is_ok()).is_some() {
-            self.view_state.not_before =
-                self.view_state.not_before.min(now.after(STAGGER * self.proposer_order(lost)));
-        }
+        let patience = PACING.collect_max + 2 * failure_detection::heartbeat_interval(&self.place.view);
+        self.driver.wait_for(now, rank, patience);
     }
 
     /// Whom the next view keeps, and whether that is everyone who has answered and does not hang.
     fn members_to_keep(&self) -> (Vec<Rank>, bool) {
-        let Some(attempt) = &self.view_state.attempt else { return (vec![], true) };
-        let reports = attempt.proposer.reports();
+        let Some(attempt) = &self.driver.attempt else { return (vec![], true) };
+        let reports = attempt.proposer().reports();
         let is_fit = |rank: &Rank| {
-            reports.get(rank).is_some_and(|report| !report.is_vote_only) && !attempt.hanging.contains(rank)
+            reports.get(rank).is_some_and(|report| !report.is_vote_only)
+                && !attempt.plan.hanging.contains(rank)
         };
         let cut: BTreeSet<(Rank, Rank)> = reports
             .iter()
@@ -272,7 +261,7 @@ impl Membership {
             .flat_map(|(rank, report)| report.lost.iter().map(|lost| (*rank, *lost)))
             .filter(|(_, lost)| is_fit(lost))
             .collect();
-        let all = clique::largest(self.view.members.len(), &cut);
+        let all = clique::largest(self.place.view.members.len(), &cut);
         let kept: Vec<Rank> = all.into_iter().filter(is_fit).collect();
         let fit = reports.keys().filter(|rank| is_fit(rank)).count();
         let is_whole = kept.len() == fit;
@@ -286,50 +275,55 @@ impl Membership {
         snapshot: &TrainingSnapshot<'_>,
         out: &mut Vec<Output>,
     ) {
-        let Some(attempt) = &self.view_state.attempt else { return };
-        let own = if attempt.between().is_some() || attempt.proposer.adopted().is_some() {
-            attempt.between().cloned()
-        } else if snapshot.tables.is_some() {
-            let planned = if let Some(PlannedChange::OfTables(churn)) = &attempt.planned {
-                churn.clone()
-            } else {
-                Churn::default()
-            };
-            match snapshot.planner.table_view_change(
-                kept,
-                attempt.proposer.reports(),
-                &planned,
-                &self.view_state.lost_chunks,
-            ) {
-                Ok(change) => Some(ViewChange { expelled: self.expulsions_with(&change), ..change }),
-                Err(chunks) => return self.wait_for_chunks(now, chunks, kept, snapshot, out),
+        let change = match self.change_to_propose(now, kept, snapshot) {
+            Ok(change) => change,
+            Err(Postponed::ChunksMissing(chunks)) => {
+                return self.wait_for_chunks(now, chunks, kept, snapshot, out);
             }
-        } else {
-            let reports = attempt.proposer.reports();
-            let change = match snapshot.planner.after_loss(kept, reports, |step| snapshot.assignment_of(step))
-            {
-                Some(change) => change,
-                // Nobody of those who can be reached has parameters any more; others may come back.
-                None => {
-                    let waited = now.since(*self.view_state.regrouped_at.get_or_insert(now));
-                    let is_all = attempt.unanswered.is_empty();
-                    // Where others may have gone on, nothing is begun anew without them.
-                    let is_due = |it: &Restart| it.is_due(is_all, waited) && (is_all || !self.allows_forks);
-                    match snapshot.planner.after_stop(kept, reports).filter(is_due) {
-                        Some(restart) => restart.change,
-                        None => return self.ask_again_later(now),
-                    }
-                }
-            };
-            let expelled = self.expulsions_with(&change);
-            Some(ViewChange { expelled, ..change })
+            Err(Postponed::ParametersMissing) => return self.ask_again_later(now),
         };
-        let Some(attempt) = &mut self.view_state.attempt else { return };
-        let removed = own.as_ref().map_or(&[][..], |change| &change.removed);
-        let staying: Vec<Rank> = kept.iter().copied().filter(|rank| !removed.contains(rank)).collect();
-        attempt.proposer.propose_to(staying, |_| own.expect("there is one, or somebody's is adopted"));
-        attempt.since = now;
+        let Some(attempt) = &mut self.driver.attempt else { return };
+        let staying = kept.iter().copied().filter(|rank| !change.removed.contains(rank)).collect();
+        attempt.propose(now, staying, change);
         self.broadcast_proposal(out);
+    }
+
+    /// The change that follows from the reports, unless one is planned already or has to be adopted.
+    fn change_to_propose(
+        &mut self,
+        now: Instant,
+        kept: &[Rank],
+        snapshot: &TrainingSnapshot<'_>,
+    ) -> Result<ViewChange, Postponed> {
+        let attempt = self.driver.attempt.as_ref().expect("an attempt is under way");
+        if let Some(named) = attempt.plan.between().or(attempt.proposer().adopted()) {
+            return Ok(named.clone());
+        }
+        let reports = attempt.proposer().reports();
+        let change = if snapshot.tables.is_some() {
+            let nobody = Churn::default();
+            let planned = if let Some(PlannedChange::OfTables(churn)) = &attempt.plan.planned {
+                churn
+            } else {
+                &nobody
+            };
+            let lost = &self.view_state.lost_chunks;
+            let change = snapshot.planner.table_view_change(kept, reports, planned, lost);
+            change.map_err(Postponed::ChunksMissing)?
+        } else if let Some(change) =
+            snapshot.planner.after_loss(kept, reports, |step| snapshot.assignment_of(step))
+        {
+            change
+        } else {
+            // No member that can be reached has parameters any more. Others may come back.
+            let waited = now.since(*self.view_state.regrouped_at.get_or_insert(now));
+            let is_all = attempt.plan.unanswered.is_empty();
+            // Where others may have gone on, the run restarts only with all of them.
+            let is_due = |it: &Restart| it.is_due(is_all, waited) && (is_all || !self.probe.allows_forks);
+            let restart = snapshot.planner.after_stop(kept, reports).filter(is_due);
+            restart.ok_or(Postponed::ParametersMissing)?.change
+        };
+        Ok(ViewChange { expelled: self.expulsions_with(&change), ..change })
     }
 
     /// A user knows that the chunks of tables that nobody has will not come back: they begin anew, and no others.
@@ -352,7 +346,7 @@ impl Membership {
             let holders: BTreeSet<Rank> =
                 chunks.iter().flat_map(|chunk| snapshot.planner.replica_holders(chunk)).collect();
             let gone = holders.into_iter().filter(|rank| !kept.contains(rank));
-            let peers = gone.map(|rank| self.view.member(rank).peer).collect();
+            let peers = gone.map(|rank| self.place.view.member(rank).peer).collect();
             out.push(Output::Event(Event::ChunksMissing { chunks: chunks.len(), peers }));
         }
         self.ask_again_later(now);
@@ -360,45 +354,41 @@ impl Membership {
 
     /// Those who are back have too little to go on from, so far: they are asked again after a while.
     fn ask_again_later(&mut self, now: Instant) {
-        if self.view_state.attempt.as_ref().is_some_and(|attempt| now.since(attempt.since) > ASK_AGAIN) {
-            self.view_state.attempt = None;
-            self.view_state.not_before = now.after(RETRY);
+        if self.driver.attempt.as_ref().is_some_and(|attempt| now.since(attempt.since) > ASK_AGAIN) {
+            self.driver.give_up(now, PACING.retry);
         }
     }
 
     fn broadcast_proposal(&self, out: &mut Vec<Output>) {
-        let Some(attempt) = &self.view_state.attempt else { return };
-        if let Some(change) = attempt.proposer.proposed() {
-            let propose = Propose { ballot: attempt.proposer.ballot(), change: change.clone() };
+        if let Some(propose) = self.driver.attempt.as_ref().and_then(Attempt::proposal) {
             self.broadcast(&AgreementMessage::Propose(propose).into(), out);
         }
     }
 
-    /// Says again what may not have arrived.
+    /// Sends again what may not have arrived.
     pub(super) fn resend_attempt(&self, now: Instant, out: &mut Vec<Output>) {
-        let Some(attempt) = &self.view_state.attempt else { return };
+        let Some(attempt) = &self.driver.attempt else { return };
         if now.since(attempt.since) < RESEND_INTERVAL {
             return;
         }
-        if attempt.proposer.proposed().is_some() {
+        if attempt.proposer().proposed().is_some() {
             return self.broadcast_proposal(out);
         }
-        let prepare =
-            Prepare { view: self.digest, ballot: attempt.proposer.ballot(), before: attempt.before() };
-        if !attempt.proposer.reports().contains_key(&self.rank) {
-            // Its disk is slow, and nobody else was asked yet.
+        let reports = attempt.proposer().reports();
+        if !reports.contains_key(&self.place.rank) {
+            // Its disk is slow, and no other member was asked yet.
             return;
         }
-        for (index, member) in self.view.members.iter().enumerate() {
-            if !attempt.proposer.reports().contains_key(&Rank::from_index(index)) {
-                self.send(member.peer, &AgreementMessage::Prepare(prepare).into(), out);
+        for (index, member) in self.place.view.members.iter().enumerate() {
+            if !reports.contains_key(&Rank::from_index(index)) {
+                self.send(member.peer, &AgreementMessage::Prepare(attempt.prepare()).into(), out);
             }
         }
     }
 
     // Answers.
 
-    /// A member has promised, and says where it is.
+    /// A member has promised, and reports where it is.
     pub(crate) fn on_promise(
         &mut self,
         now: Instant,
@@ -408,20 +398,15 @@ impl Membership {
         out: &mut Vec<Output>,
     ) -> Vec<TrainingCommand> {
         let is_own = promise.report.rejoin.as_ref().is_none_or(|again| again.member.peer == from);
-        let rank = self.view.rank(&from).filter(|_| is_own);
-        if let (Some(attempt), Some(rank)) = (&mut self.view_state.attempt, rank)
-            && promise.ballot == attempt.proposer.ballot()
-            && promise.view == self.digest
+        if let Some(rank) = self.place.view.rank(&from).filter(|_| is_own)
+            && let Some(attempt) = self.driver.attempt_under(promise.view, promise.ballot)
         {
-            attempt.unanswered.remove(&rank);
-            attempt.missed.extend(&promise.report.lost);
-            let is_news = attempt.proposer.promised(rank, promise.accepted, promise.report);
-            if is_news && rank == self.rank {
-                let before = attempt.before();
+            attempt.plan.unanswered.remove(&rank);
+            attempt.plan.missed.extend(&promise.report.lost);
+            if let Some(prepare) = attempt.on_promise(rank, promise) {
                 attempt.since = now;
-                let prepare = Prepare { view: promise.view, ballot: promise.ballot, before };
-                let others = self.view.members.iter().map(|member| member.peer);
-                for peer in others.filter(|peer| *peer != self.me.peer) {
+                let others = self.place.view.members.iter().map(|member| member.peer);
+                for peer in others.filter(|peer| *peer != self.place.me.peer) {
                     self.send(peer, &AgreementMessage::Prepare(prepare).into(), out);
                 }
             }
@@ -431,26 +416,12 @@ impl Membership {
 
     /// A ballot of this member was refused.
     pub(crate) fn on_nack(&mut self, now: Instant, nack: Nack) {
-        let is_mine =
-            self.view_state.attempt.as_ref().is_some_and(|attempt| attempt.proposer.ballot() == nack.ballot);
-        if nack.view != self.digest || !is_mine {
-            return;
-        }
-        self.view_state.attempt = None;
-        match nack.promised {
-            Some(promised) => {
-                self.view_state.attempts = self.view_state.attempts.max(promised.attempt);
-                self.view_state.not_before = now.after(RETRY + STAGGER * self.rank.0.min(ORDER_MAX));
-            }
-            None => {
-                // The others stop before the step that was named until they are given another one.
-                self.view_state.not_before = now;
-                self.lengthen_lead();
-            }
+        if self.driver.on_nack(now, &nack) == Some(Refused::TooLate) {
+            self.lead.lengthen();
         }
     }
 
-    /// A member has accepted; if that makes a quorum, everyone is told.
+    /// A member has accepted. If that makes the change chosen, all members are told.
     pub(crate) fn on_accepted(
         &mut self,
         now: Instant,
@@ -458,33 +429,36 @@ impl Membership {
         accepted: Accepted,
         out: &mut Vec<Output>,
     ) {
-        let (Some(attempt), Some(rank)) = (&mut self.view_state.attempt, self.view.rank(&from)) else {
-            return;
-        };
-        let is_mine = accepted.ballot == attempt.proposer.ballot() && accepted.view == self.digest;
-        if !is_mine || !attempt.proposer.accepted(rank) {
-            return;
+        let Some(rank) = self.place.view.rank(&from) else { return };
+        let Some(attempt) = self.driver.on_accepted(rank, accepted) else { return };
+        if attempt.plan.between().is_some() {
+            self.lead.note_agreement(now.since(attempt.began));
         }
-        if attempt.between().is_some() {
-            let took = now.since(attempt.began);
-            self.agreement_time = took.max(self.agreement_time - self.agreement_time / 4);
-        }
-        if let Some(change) = attempt.proposer.proposed().cloned() {
+        if let Some(change) = attempt.proposer().proposed().cloned() {
             self.broadcast(&AgreementMessage::Learn(change).into(), out);
         }
     }
 }
 
-/// Between the first tries of two members.
-const STAGGER: Duration = Duration::from_millis(300);
-/// From this rank on nobody waits longer.
-const ORDER_MAX: u32 = 10;
-/// Pause after an attempt that was refused.
-const RETRY: Duration = Duration::from_millis(800);
-/// How long a promise is waited for, of a member that is heard but does not answer.
-const COLLECT_MAX: Duration = Duration::from_secs(4);
-/// How long acceptances are waited for.
-const ATTEMPT_MAX: Duration = Duration::from_secs(4);
+/// The part of the member at `rank` in the choice of the view after this one.
+pub(super) fn driver(
+    now: Instant,
+    digest: ViewDigest,
+    rank: Rank,
+    view: &View,
+) -> ViewChangeDriver<AttemptPlan> {
+    ViewChangeDriver::new(now, (digest, rank, view.members.len()), Acceptor::default(), &PACING)
+}
+
+/// How long the members of a view wait for each other.
+const PACING: Pacing = Pacing {
+    stagger: Duration::from_millis(300),
+    order_max: 10,
+    retry: Duration::from_millis(800),
+    // A member that is heard but does not answer has so long.
+    collect_max: Duration::from_secs(4),
+    attempt_max: Duration::from_secs(4),
+};
 /// How long those who are back after a stop have to say that they could train.
 const ASK_AGAIN: Duration = Duration::from_secs(10);
 /// When questions are asked again.

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use peergrad_protocol::limits::MEMBERS_MAX;
 use peergrad_protocol::message::{Join, JoinMessage, Refusal, SavedCheckpoint, Welcome};
 use peergrad_protocol::view::{Member, Moves, View};
-use peergrad_protocol::{Frame, PeerId, RunId, ViewDigest};
+use peergrad_protocol::{PeerId, RunId};
 
-use crate::io::{Event, Output, PersistId};
+use crate::io::{Event, Output};
+use crate::membership::links::send;
 use crate::node_report::NodeReport;
 use crate::state::checkpoint::Checkpoint;
 
@@ -22,8 +23,8 @@ pub(crate) struct Founder {
     candidates: BTreeMap<PeerId, Member>,
     /// Peers that have task and data, this one included.
     ready: BTreeMap<PeerId, Member>,
-    /// The first view, while it is written down.
-    recording: Option<(PersistId, View)>,
+    /// Whether the first view is being written to disk.
+    is_recording: bool,
     /// What it goes on from, and that once it is here.
     from: Option<(SavedCheckpoint, Option<Arc<Checkpoint>>)>,
 }
@@ -41,7 +42,7 @@ impl Founder {
         let wanted = if from.is_some() { 1 } else { wanted };
         let from = from.map(|saved| (saved, None));
         let (candidates, ready) = (BTreeMap::new(), BTreeMap::new());
-        Self { run, nonce, me, wanted, candidates, ready, recording: None, from }
+        Self { run, nonce, me, wanted, candidates, ready, is_recording: false, from }
     }
 
     /// The checkpoint that is lacking before the run can begin.
@@ -71,10 +72,7 @@ impl Founder {
             None
         };
         if let Some(refusal) = refusal {
-            out.push(Output::Send {
-                to: from,
-                frame: Frame::encode(&JoinMessage::Refuse(refusal).into(), None),
-            });
+            send(from, &JoinMessage::Refuse(refusal).into(), out);
             return;
         }
         let Join { incarnation, addresses, capacity, .. } = join;
@@ -90,10 +88,7 @@ impl Founder {
             members,
             non_owners: workers,
         };
-        out.push(Output::Send {
-            to: from,
-            frame: Frame::encode(&JoinMessage::Welcome(welcome).into(), None),
-        });
+        send(from, &JoinMessage::Welcome(welcome).into(), out);
     }
 
     /// A candidate has task and data. False if it never asked to be let in.
@@ -142,7 +137,7 @@ impl Founder {
 
     /// The first view, once enough peers are ready, of a run that keeps optimizer state of so many chunks.
     pub(crate) fn view(&self, stateful: usize) -> Option<View> {
-        if self.recording.is_some()
+        if self.is_recording
             || self.ready.len() < self.wanted
             || !self.ready.contains_key(&self.me.peer)
             || self.wanted_checkpoint().is_some()
@@ -164,16 +159,9 @@ impl Founder {
         Some(View::first(self.run, members))
     }
 
-    /// The first view is being written down.
-    pub(crate) fn recording(&mut self, id: PersistId, view: View) {
-        self.recording = Some((id, view));
-    }
-
-    /// A record is on disk: the first view, if it was that.
-    pub(crate) fn persisted(&mut self, id: PersistId) -> Option<(Arc<View>, ViewDigest)> {
-        let (_, view) = self.recording.take_if(|(of, _)| *of == id)?;
-        let digest = view.digest();
-        Some((Arc::new(view), digest))
+    /// The first view is being written to disk.
+    pub(crate) fn recording(&mut self) {
+        self.is_recording = true;
     }
 
     fn report_gathered(&self, peer: PeerId, out: &mut Vec<Output>) {

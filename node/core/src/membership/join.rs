@@ -15,9 +15,11 @@ use peergrad_protocol::limits::JOIN_RETRY;
 use peergrad_protocol::message::{Contact, Join, JoinMessage, Message, Refusal, SavedCheckpoint, Welcome};
 use peergrad_protocol::time::Timers;
 use peergrad_protocol::view::{Member, Recovery, View};
-use peergrad_protocol::{Frame, Instant, PeerId, RunId, ViewDigest};
+use peergrad_protocol::{Instant, PeerId, RunId, ViewDigest};
 
-use crate::io::{Event, Failure, Output, PersistId};
+use crate::io::{Event, Failure, Output};
+use crate::membership::journal::{Effect, Journal};
+use crate::membership::links::send;
 use crate::membership::recovery::RecoveringMember;
 use crate::membership::view_change::ViewChangePlanner;
 use crate::node_report::NodeReport;
@@ -65,8 +67,8 @@ pub(crate) struct Joiner {
     restoring: Option<View>,
     /// That checkpoint.
     checkpoint: Option<Arc<Checkpoint>>,
-    /// The view, while it is written down.
-    recording: Option<(PersistId, View)>,
+    /// Whether the view in which it is to be is being written to disk.
+    is_recording: bool,
     timers: Timers<2>,
 }
 
@@ -117,7 +119,7 @@ impl Joiner {
             has_dialed: false,
             restoring: None,
             checkpoint: None,
-            recording: None,
+            is_recording: false,
             timers,
         }
     }
@@ -409,7 +411,7 @@ impl Joiner {
 
     /// Whether it is in a view, which it is about to enter.
     fn is_entering(&self) -> bool {
-        self.recording.is_some() || self.restoring.is_some()
+        self.is_recording || self.restoring.is_some()
     }
 
     /// Whether this peer, in this incarnation, is in a view of its run.
@@ -442,19 +444,23 @@ impl Joiner {
         self.restoring.take()
     }
 
-    /// The view in which it is, is being written down.
-    pub(crate) fn recording(&mut self, id: PersistId, view: View) {
-        self.recording = Some((id, view));
+    /// The view in which it is, is being written to disk.
+    pub(crate) fn recording(&mut self) {
+        self.is_recording = true;
     }
 
-    /// A record is on disk. The view, if it was that which was written, and the checkpoint with which this peer begins there.
-    pub(crate) fn persisted(&mut self, id: PersistId, out: &mut Vec<Output>) -> Option<ViewEntry> {
-        if let Some(recovering) = &mut self.recovering {
-            recovering.persisted(id, out);
+    /// Records are on disk: answers leave. The view, if this peer may enter one, and the checkpoint with which it begins there.
+    pub(crate) fn persisted(&mut self, effects: Vec<Effect>, out: &mut Vec<Output>) -> Option<ViewEntry> {
+        let mut entry = None;
+        for effect in effects {
+            match effect {
+                Effect::Answer { to, message } => send(to, &message, out),
+                Effect::EnterView(view, digest) => {
+                    entry = Some(ViewEntry { view, digest, checkpoint: self.checkpoint.take() });
+                }
+            }
         }
-        let (_, view) = self.recording.take_if(|(of, _)| *of <= id)?;
-        let digest = view.digest();
-        Some(ViewEntry { view: Arc::new(view), digest, checkpoint: self.checkpoint.take() })
+        entry
     }
 
     /// Whether an earlier start of this peer was a member of the run.
@@ -468,9 +474,9 @@ impl Joiner {
     }
 
     /// Another member's view is none that this peer is in, as it is now.
-    pub(crate) fn on_install(&mut self, now: Instant, from: PeerId, view: View) {
+    pub(crate) fn on_install(&mut self, now: Instant, from: PeerId, view: View, journal: &mut Journal) {
         if let Some(recovering) = &mut self.recovering {
-            recovering.on_install(now, from, view);
+            recovering.on_install(now, from, view, journal);
             self.timers.set(RECOVERY, now);
         }
     }
@@ -502,10 +508,6 @@ pub(crate) struct ViewEntry {
     pub(crate) digest: ViewDigest,
     /// What this peer has saved of the steps before it, where it goes on from there.
     pub(crate) checkpoint: Option<Arc<Checkpoint>>,
-}
-
-fn send(to: PeerId, message: &Message, out: &mut Vec<Output>) {
-    out.push(Output::Send { to, frame: Frame::encode(message, None) });
 }
 
 #[cfg(test)]

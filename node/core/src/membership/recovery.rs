@@ -31,7 +31,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use peergrad_protocol::agreement::{Acceptor, Ballot, Proposer, is_quorum};
+use peergrad_protocol::agreement::{Acceptor, Ballot, is_quorum};
 use peergrad_protocol::durable::{DurableBytes, DurableRecord, RunDefinition};
 use peergrad_protocol::limits::CHECKPOINTS_MAX;
 use peergrad_protocol::message::{
@@ -40,10 +40,13 @@ use peergrad_protocol::message::{
 };
 use peergrad_protocol::view::{Member, View, ViewChange};
 use peergrad_protocol::wire::encode_record;
-use peergrad_protocol::{Frame, Incarnation, Instant, PeerId, Rank, RunId, StepNumber, ViewDigest};
+use peergrad_protocol::{Incarnation, Instant, PeerId, Rank, RunId, StepNumber, ViewDigest};
 
-use crate::io::{Event, Output, PersistId, RecoveryProgress};
+use crate::io::{Event, Output, RecoveryProgress};
+use crate::membership::journal::{Effect, Journal};
+use crate::membership::links::send;
 use crate::membership::view_change::ViewChangePlanner;
+use crate::membership::view_change::driver::{DecisionRule, Pacing, ViewChangeDriver};
 
 /// A member that is back without what it held in memory.
 pub(crate) struct RecoveringMember {
@@ -57,9 +60,8 @@ pub(crate) struct RecoveringMember {
     digest: ViewDigest,
     view_bytes: Arc<[u8]>,
     incarnation: Incarnation,
-    acceptor: Acceptor<ViewChange>,
-    /// Answers that leave once the record is on disk.
-    answers: Vec<(PersistId, PeerId, Message)>,
+    /// Its vote and its attempts in the choice of the view after that one.
+    driver: ViewChangeDriver<()>,
     /// Linked peers that are back in the same view.
     companions: BTreeSet<Rank>,
     /// Those who were, at any time.
@@ -70,17 +72,8 @@ pub(crate) struct RecoveringMember {
     informed: BTreeSet<PeerId>,
     /// How many companions the user was told of.
     told: Option<usize>,
-    attempt: Option<Attempt>,
-    attempts: u32,
-    not_before: Instant,
     /// What others than these may have kept of tables is lost for good, as a user has said.
     lost_except: Option<BTreeSet<Rank>>,
-}
-
-/// An attempt to have the next view chosen.
-struct Attempt {
-    proposer: Proposer<ViewChange, MemberReport>,
-    since: Instant,
 }
 
 impl RecoveringMember {
@@ -88,25 +81,23 @@ impl RecoveringMember {
     pub(crate) fn new(durable: DurableRecord, me: Member, mut saved: Vec<SavedCheckpoint>) -> Self {
         saved.truncate(CHECKPOINTS_MAX);
         let DurableRecord { view, incarnation, acceptor, definition } = durable;
+        let digest = view.digest();
+        let driver = driver(Instant::default(), &view, digest, me.peer, acceptor);
         Self {
             me,
             saved,
             definition_bytes: encode_record(&definition).into(),
             definition,
-            digest: view.digest(),
+            digest,
             view_bytes: encode_record(&view).into(),
             view: Arc::new(view),
             incarnation,
-            acceptor,
-            answers: Vec::new(),
+            driver,
             companions: BTreeSet::new(),
             known_companions: BTreeSet::new(),
             last_companion_at: None,
             informed: BTreeSet::new(),
             told: None,
-            attempt: None,
-            attempts: 0,
-            not_before: Instant::default(),
             lost_except: None,
         }
     }
@@ -162,7 +153,7 @@ impl RecoveringMember {
 
     /// Another peer says which view it was in: perhaps the same one; perhaps one that an earlier start of this peer may be in:
     /// that start had a vote in it, and has not used it, since it would have written the view down first.
-    pub(crate) fn on_install(&mut self, now: Instant, from: PeerId, view: View) {
+    pub(crate) fn on_install(&mut self, now: Instant, from: PeerId, view: View, journal: &mut Journal) {
         if view.run != self.view.run {
             return;
         }
@@ -175,13 +166,12 @@ impl RecoveringMember {
             self.digest = view.digest();
             self.view_bytes = encode_record(&view).into();
             self.view = Arc::new(view);
-            self.acceptor = Acceptor::default();
-            self.answers.clear();
+            let pause_ends = self.driver.not_before;
+            self.driver = driver(pause_ends, &self.view, self.digest, self.me.peer, Acceptor::default());
+            journal.drop_answers();
             self.companions.clear();
             self.known_companions.clear();
             self.informed.clear();
-            self.attempt = None;
-            self.attempts = 0;
             self.lost_except = None;
         } else if view.digest() != self.digest {
             return;
@@ -217,54 +207,58 @@ impl RecoveringMember {
         out: &mut Vec<Output>,
     ) {
         let Some(planner) = planner else {
-            self.attempt = None;
+            self.driver.attempt = None;
             return;
         };
         let present = self.present();
         let missing = self.view.members.len() - present.len();
         self.report_present(&present, out);
         if !is_quorum(present.iter().copied(), self.view.members.len()) {
-            self.attempt = None;
+            self.driver.attempt = None;
             return;
         }
-        let may_lose = self.may_reset_tables(&present) || self.acceptor.accepted().is_some();
+        let may_lose = self.may_reset_tables(&present) || self.driver.acceptor.accepted().is_some();
         if planner.shard_map.sharding.has_tables && !may_lose {
             // It would only be in the way of one that may.
-            self.attempt = None;
+            self.driver.attempt = None;
             return;
         }
         let waited = now.since(*self.last_companion_at.get_or_insert(now));
-        if let Some(attempt) = &mut self.attempt {
-            let collected = now.since(attempt.since);
-            if attempt.proposer.proposed().is_some() || !attempt.proposer.has_quorum() {
-                // Its answers are lost, or somebody else's attempt is ahead.
-                if collected > ATTEMPT_MAX {
-                    self.give_up(now, RETRY);
-                }
-                return;
-            }
-            let has_all = present.iter().all(|rank| attempt.proposer.reports().contains_key(rank));
-            if has_all || collected > COLLECT_MAX {
-                self.propose(now, planner, waited, out);
-            }
-            return;
+        if self.driver.attempt.is_some() {
+            return self.drive(now, &present, planner, waited, out);
         }
         let order = present.iter().position(|rank| *rank == self.rank()).unwrap_or_default() as u32;
         let patience = if missing == 0 { Duration::ZERO } else { PATIENCE };
-        if waited < patience + STAGGER * order || now < self.not_before {
+        if waited < patience + PACING.stagger * order || now < self.driver.not_before {
             return;
         }
-        let promised = self.acceptor.promised().map_or(0, |ballot| ballot.attempt);
-        self.attempts = self.attempts.max(promised) + 1;
-        let ballot = Ballot { attempt: self.attempts, rank: self.rank() };
-        let proposer = Proposer::new(ballot, self.view.members.len());
-        self.attempt = Some(Attempt { proposer, since: now });
-        // The others are asked once the own promise is on disk: after another restart this ballot is not used again.
-        send(
-            self.me.peer,
-            &AgreementMessage::Prepare(Prepare { view: self.digest, ballot, before: None }).into(),
-            out,
-        );
+        let prepare = self.driver.begin(now, DecisionRule::Quorum, None, ());
+        // The others are asked once its own promise is on disk: after another restart this ballot is not used again.
+        send(self.me.peer, &AgreementMessage::Prepare(prepare).into(), out);
+    }
+
+    /// Proposes once all who are present have answered, and gives up an attempt that makes no progress.
+    fn drive(
+        &mut self,
+        now: Instant,
+        present: &BTreeSet<Rank>,
+        planner: &ViewChangePlanner<'_>,
+        waited: Duration,
+        out: &mut Vec<Output>,
+    ) {
+        let Some(attempt) = &self.driver.attempt else { return };
+        let (proposer, collected) = (attempt.proposer(), now.since(attempt.since));
+        if proposer.proposed().is_some() || !proposer.can_propose() {
+            // Its answers are lost, or another member's attempt is ahead.
+            if collected > PACING.attempt_max {
+                self.driver.give_up(now, PACING.retry);
+            }
+            return;
+        }
+        let has_all = present.iter().all(|rank| proposer.reports().contains_key(rank));
+        if has_all || collected > PACING.collect_max {
+            self.propose(now, planner, waited, out);
+        }
     }
 
     /// Names what a quorum may have accepted already, or where to go on from what everyone has saved; but waits a while for
@@ -276,82 +270,59 @@ impl RecoveringMember {
         waited: Duration,
         out: &mut Vec<Output>,
     ) {
-        let Some(attempt) = &self.attempt else { return };
-        let reports = attempt.proposer.reports();
+        let Some(attempt) = &self.driver.attempt else { return };
+        let reports = attempt.proposer().reports();
         let could_train = reports.values().filter(|report| report.rejoin.is_some()).count();
         let is_all = could_train == self.view.members.len();
         let there: BTreeSet<Rank> = reports.keys().copied().collect();
-        let change = match attempt.proposer.adopted() {
+        let change = match attempt.proposer().adopted() {
             Some(adopted) => adopted.clone(),
             None if waited < PATIENCE && reports.values().any(|report| report.rejoin.is_none()) => {
-                return self.give_up(now, RETRY);
+                return self.driver.give_up(now, PACING.retry);
             }
             None if planner.shard_map.sharding.has_tables && !self.may_reset_tables(&there) => {
-                return self.give_up(now, RETRY_FOR_STATE);
+                return self.driver.give_up(now, RETRY_FOR_STATE);
             }
             None => match planner.after_stop(&[], reports) {
                 Some(restart) if restart.is_due(is_all, waited) => restart.change,
-                Some(_) | None => return self.give_up(now, RETRY_FOR_STATE),
+                Some(_) | None => return self.driver.give_up(now, RETRY_FOR_STATE),
             },
         };
-        let Some(attempt) = &mut self.attempt else { return };
-        attempt.since = now;
-        attempt.proposer.propose(|_| change.clone());
-        let propose = Propose { ballot: attempt.proposer.ballot(), change };
-        self.tell_present(&AgreementMessage::Propose(propose).into(), out);
+        let Some(attempt) = &mut self.driver.attempt else { return };
+        attempt.propose(now, there, change);
+        if let Some(propose) = attempt.proposal() {
+            self.tell_present(&AgreementMessage::Propose(propose).into(), out);
+        }
     }
 
-    fn give_up(&mut self, now: Instant, pause: Duration) {
-        self.attempt = None;
-        self.not_before = now.after(pause);
-    }
-
-    /// A companion has promised, and says what it has saved.
+    /// A companion has promised, and reports what it has saved.
     pub(crate) fn on_promise(&mut self, now: Instant, from: PeerId, promise: Promise, out: &mut Vec<Output>) {
         let Some(rank) = self.view.rank(&from) else { return };
-        let is_mine = |attempt: &&mut Attempt| promise.ballot == attempt.proposer.ballot();
-        let Some(attempt) = self.attempt.as_mut().filter(is_mine).filter(|_| promise.view == self.digest)
-        else {
-            return;
-        };
+        let Some(attempt) = self.driver.attempt_under(promise.view, promise.ballot) else { return };
         if promise.report.rejoin.as_ref().is_some_and(|again| again.member.peer != from) {
-            // Nobody speaks for somebody else.
+            // No member speaks for another one.
             return;
         }
         if promise.report.complete.is_some() {
-            // It has never stopped: that is for it to look after.
-            return self.give_up(now, RETRY_FOR_STATE);
+            // This member has never stopped, so the next view is for it to propose.
+            return self.driver.give_up(now, RETRY_FOR_STATE);
         }
-        let (view, ballot) = (promise.view, promise.ballot);
-        let is_news = attempt.proposer.promised(rank, promise.accepted, promise.report);
-        if is_news && rank == self.rank() {
-            let prepare =
-                Message::Agreement(AgreementMessage::Prepare(Prepare { view, ballot, before: None }));
+        if let Some(prepare) = attempt.on_promise(rank, promise) {
+            let prepare = Message::Agreement(AgreementMessage::Prepare(prepare));
             self.companions.iter().for_each(|rank| send(self.view.member(*rank).peer, &prepare, out));
         }
     }
 
     /// A ballot of this peer was refused.
     pub(crate) fn on_nack(&mut self, now: Instant, nack: &Nack) {
-        let is_mine = self.attempt.as_ref().is_some_and(|it| it.proposer.ballot() == nack.ballot);
-        if is_mine && nack.view == self.digest {
-            self.attempts = self.attempts.max(nack.promised.map_or(0, |ballot| ballot.attempt));
-            self.give_up(now, RETRY + STAGGER * self.rank().0.min(ORDER_MAX));
-        }
+        self.driver.on_nack(now, nack);
     }
 
     /// A companion has accepted. If that makes the next view, everyone is told.
     pub(crate) fn on_accepted(&mut self, from: PeerId, accepted: Accepted, out: &mut Vec<Output>) {
         let Some(rank) = self.view.rank(&from) else { return };
-        let is_mine = |attempt: &&mut Attempt| accepted.ballot == attempt.proposer.ballot();
-        let Some(attempt) = self.attempt.as_mut().filter(is_mine).filter(|_| accepted.view == self.digest)
-        else {
-            return;
-        };
-        if !attempt.proposer.accepted(rank) {
-            return;
-        }
-        let change = attempt.proposer.proposed().expect("what is accepted was proposed");
+        let Some(attempt) = self.driver.on_accepted(rank, accepted) else { return };
+        let change = attempt.proposer().proposed().expect("what is accepted was proposed");
         if let Ok(next) = self.view.apply(self.digest, change) {
             self.tell_present(&AgreementMessage::Install(next).into(), out);
         }
@@ -366,14 +337,14 @@ impl RecoveringMember {
         from: PeerId,
         prepare: Prepare,
         is_ready: bool,
-        persisted_count: &mut u64,
+        journal: &mut Journal,
         out: &mut Vec<Output>,
     ) {
         let Prepare { view, ballot, .. } = prepare;
         if !self.is_asked(view, from, ballot.rank) {
             return;
         }
-        if let Err(promised) = self.acceptor.promise(ballot) {
+        if let Err(promised) = self.driver.acceptor.promise(ballot) {
             let nack = Nack { view, ballot, promised: Some(promised), step: StepNumber(0) };
             return send(from, &AgreementMessage::Nack(nack).into(), out);
         }
@@ -381,14 +352,9 @@ impl RecoveringMember {
         let again = is_ready
             .then(|| Box::new(RejoinCandidate { member: self.me.clone(), saved: self.saved.clone() }));
         let report = MemberReport { is_vote_only: true, rejoin: again, ..MemberReport::default() };
-        let accepted = self.acceptor.accepted().cloned();
+        let accepted = self.driver.acceptor.accepted().cloned();
         let promise = Promise { view, ballot, accepted, report };
-        self.answer(
-            from,
-            Message::Agreement(AgreementMessage::Promise(Box::new(promise))),
-            persisted_count,
-            out,
-        );
+        self.answer(from, Message::Agreement(AgreementMessage::Promise(Box::new(promise))), journal, out);
     }
 
     /// One of them proposes it.
@@ -397,7 +363,7 @@ impl RecoveringMember {
         now: Instant,
         from: PeerId,
         propose: Propose,
-        persisted_count: &mut u64,
+        journal: &mut Journal,
         out: &mut Vec<Output>,
     ) {
         let Propose { ballot, change } = propose;
@@ -406,13 +372,13 @@ impl RecoveringMember {
         if !self.is_asked(view, from, ballot.rank) || self.view.apply(self.digest, &change).is_err() {
             return;
         }
-        match self.acceptor.accept(ballot, change) {
+        match self.driver.acceptor.accept(ballot, change) {
             Ok(()) => {
                 self.defer_to(now, ballot);
                 self.answer(
                     from,
                     Message::Agreement(AgreementMessage::Accepted(Accepted { view, ballot })),
-                    persisted_count,
+                    journal,
                     out,
                 );
             }
@@ -426,14 +392,8 @@ impl RecoveringMember {
     /// Somebody else's attempt is given its time.
     fn defer_to(&mut self, now: Instant, ballot: Ballot) {
         if ballot.rank != self.rank() {
-            self.give_up(now, ATTEMPT_MAX + STAGGER * self.rank().0.min(ORDER_MAX));
-        }
-    }
-
-    /// A record is on disk: what waited for it is said.
-    pub(crate) fn persisted(&mut self, id: PersistId, out: &mut Vec<Output>) {
-        for (_, to, message) in self.answers.extract_if(.., |(of, ..)| *of <= id) {
-            send(to, &message, out);
+            self.driver.attempt = None;
+            self.driver.wait_for(now, ballot.rank, PACING.attempt_max);
         }
     }
 
@@ -441,13 +401,10 @@ impl RecoveringMember {
         self.digest == view && self.view.rank(&from) == Some(rank)
     }
 
-    fn answer(&mut self, to: PeerId, message: Message, persisted_count: &mut u64, out: &mut Vec<Output>) {
-        let id = PersistId(*persisted_count);
-        *persisted_count += 1;
+    fn answer(&self, to: PeerId, message: Message, journal: &mut Journal, out: &mut Vec<Output>) {
         let (view, definition) = (Arc::clone(&self.view_bytes), Arc::clone(&self.definition_bytes));
-        let record = DurableBytes::new(view, self.incarnation, &self.acceptor, definition);
-        out.push(Output::Persist { id, record });
-        self.answers.push((id, to, message));
+        let record = DurableBytes::new(view, self.incarnation, &self.driver.acceptor, definition);
+        journal.persist_then(record, Effect::Answer { to, message }, out);
     }
 
     // Telling.
@@ -484,22 +441,30 @@ impl RecoveringMember {
     }
 }
 
-fn send(to: PeerId, message: &Message, out: &mut Vec<Output>) {
-    out.push(Output::Send { to, frame: Frame::encode(message, None) });
+/// The part of `me` in the choice of the view after `view`, with the vote that is on its disk.
+fn driver(
+    not_before: Instant,
+    view: &View,
+    digest: ViewDigest,
+    me: PeerId,
+    acceptor: Acceptor<ViewChange>,
+) -> ViewChangeDriver<()> {
+    let rank = view.rank(&me).expect("the record is that of a member");
+    ViewChangeDriver::new(not_before, (digest, rank, view.members.len()), acceptor, &PACING)
 }
 
 /// Where not all are back: how long the last one is back before the others go on without those who are not.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long answers are waited for that may be lost.
-const COLLECT_MAX: Duration = Duration::from_secs(3);
-/// How long an attempt may take.
-const ATTEMPT_MAX: Duration = Duration::from_secs(8);
-/// Between two attempts.
-const RETRY: Duration = Duration::from_millis(500);
+/// The pause before those who are back are asked again, where they could not go on without losing state.
 const RETRY_FOR_STATE: Duration = Duration::from_secs(5);
-/// By so much each peer tries later than the one before it.
-const STAGGER: Duration = Duration::from_secs(2);
-const ORDER_MAX: u32 = 8;
+/// How long members that are back wait for each other.
+const PACING: Pacing = Pacing {
+    stagger: Duration::from_secs(2),
+    order_max: 8,
+    retry: Duration::from_millis(500),
+    collect_max: Duration::from_secs(3),
+    attempt_max: Duration::from_secs(8),
+};
 
 #[cfg(test)]
 mod tests;

@@ -34,6 +34,7 @@ use crate::state::shard_map::ShardMap;
 
 pub(crate) use restart::Restart;
 
+pub(crate) mod driver;
 mod restart;
 mod tables;
 

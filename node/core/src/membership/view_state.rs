@@ -2,15 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use peergrad_protocol::agreement::Acceptor;
 use peergrad_protocol::chunk_set::ChunkSet;
-use peergrad_protocol::message::Message;
-use peergrad_protocol::view::ViewChange;
-use peergrad_protocol::{Instant, PeerId, Rank};
+use peergrad_protocol::{Instant, Rank};
 
-use super::agreement::Attempt;
 use super::failure_detection::ReportedProgress;
-use crate::io::PersistId;
 
 /// What a member knows of one view, and forgets with it.
 pub(super) struct ViewState {
@@ -26,16 +21,6 @@ pub(super) struct ViewState {
     pub(super) reported_progress: BTreeMap<Rank, ReportedProgress>,
     /// A step of this view is committed, so that nobody is new in it any more.
     pub(super) has_committed: bool,
-    pub(super) acceptor: Acceptor<ViewChange>,
-    /// Answers that leave once the record is on disk.
-    pub(super) answers: Vec<(PersistId, PeerId, Message)>,
-    pub(super) attempt: Option<Attempt>,
-    /// The highest attempt that anybody has made for this view.
-    pub(super) attempts: u32,
-    /// Not before this does this member make an attempt of its own.
-    pub(super) not_before: Instant,
-    /// Whose attempt is given that time.
-    pub(super) awaited: Option<Rank>,
     pub(super) trouble_since: Option<Instant>,
     /// Since when enough members answer who have no parameters between them.
     pub(super) regrouped_at: Option<Instant>,
@@ -65,12 +50,6 @@ impl ViewState {
             departed: BTreeSet::new(),
             reported_progress: BTreeMap::new(),
             has_committed: false,
-            acceptor: Acceptor::default(),
-            answers: Vec::new(),
-            attempt: None,
-            attempts: 0,
-            not_before: now,
-            awaited: None,
             trouble_since: None,
             regrouped_at: None,
             missed_since: None,

@@ -10,6 +10,7 @@ use peergrad_protocol::{Instant, PeerId, ViewDigest};
 
 use super::super::{Membership, NextView, Timer, TrainingCommand, TrainingSnapshot};
 use crate::io::{Output, Reject};
+use crate::membership::journal::{Effect, Journal};
 
 impl Membership {
     // Answering.
@@ -21,6 +22,7 @@ impl Membership {
         from: PeerId,
         prepare: Prepare,
         snapshot: &TrainingSnapshot<'_>,
+        journal: &mut Journal,
         out: &mut Vec<Output>,
     ) -> Result<Vec<TrainingCommand>, Reject> {
         let Prepare { view, ballot, before } = prepare;
@@ -32,38 +34,34 @@ impl Membership {
         if self.send_known_successor(from, view, out) {
             return Ok(vec![]);
         }
-        if self.view.rank(&from) != Some(ballot.rank) {
+        if self.place.view.rank(&from) != Some(ballot.rank) {
             return Err(Reject::OutOfPlace);
         }
-        self.view_state.attempts = self.view_state.attempts.max(ballot.attempt);
+        self.driver.note(ballot);
         let is_too_late = before
             .is_some_and(|before| snapshot.step > before || (snapshot.step == before && snapshot.is_open));
         let promised = if is_too_late || (before.is_some() && snapshot.is_closing) {
             Err(None)
         } else {
-            self.view_state.acceptor.promise(ballot).map_err(Some)
+            self.driver.acceptor.promise(ballot).map_err(Some)
         };
         if let Err(promised) = promised {
             let nack = Nack { view, ballot, promised, step: snapshot.step };
             self.send(from, &AgreementMessage::Nack(nack).into(), out);
             return Ok(vec![]);
         }
-        if ballot.rank != self.rank {
-            self.view_state.attempt = None;
+        if ballot.rank != self.place.rank {
+            self.driver.attempt = None;
             self.wait_for(now, ballot.rank);
         }
         let report = match before {
             Some(_) => MemberReport::default(),
             None => MemberReport { lost: self.lost(now), ..(snapshot.report)() },
         };
-        let accepted = self.view_state.acceptor.accepted().cloned();
-        let record = self.record(out);
+        let accepted = self.driver.acceptor.accepted().cloned();
         let promise = Promise { view, ballot, accepted, report };
-        self.view_state.answers.push((
-            record,
-            from,
-            Message::Agreement(AgreementMessage::Promise(Box::new(promise))),
-        ));
+        let message = Message::Agreement(AgreementMessage::Promise(Box::new(promise)));
+        journal.persist_then(self.record(), Effect::Answer { to: from, message }, out);
         Ok(vec![match before {
             Some(step) => TrainingCommand::StopBefore(step),
             None => TrainingCommand::Freeze,
@@ -72,8 +70,8 @@ impl Membership {
 
     /// Whether the successor of `view` is known here, or it is not this one at all; then the sender is told.
     fn send_known_successor(&self, from: PeerId, view: ViewDigest, out: &mut Vec<Output>) -> bool {
-        let known = if view != self.digest {
-            self.view.parents.contains(&view).then_some(&self.view)
+        let known = if view != self.place.digest {
+            self.place.view.parents.contains(&view).then_some(&self.place.view)
         } else {
             let Some(next) = &self.next else { return false };
             Some(&next.view)
@@ -91,6 +89,7 @@ impl Membership {
         from: PeerId,
         propose: Propose,
         snapshot: &TrainingSnapshot<'_>,
+        journal: &mut Journal,
         out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
         let Propose { ballot, change } = propose;
@@ -98,13 +97,13 @@ impl Membership {
         if self.send_known_successor(from, view, out) {
             return Ok(());
         }
-        let next = self.cache.apply(&self.view, self.digest, &change);
-        if self.view.rank(&from) != Some(ballot.rank)
+        let next = self.cache.apply(&self.place.view, self.place.digest, &change);
+        if self.place.view.rank(&from) != Some(ballot.rank)
             || !next.is_ok_and(|(next, _)| snapshot.planner.fits(&next))
         {
             return Err(Reject::OutOfPlace);
         }
-        self.view_state.attempts = self.view_state.attempts.max(ballot.attempt);
+        self.driver.note(ballot);
         let merged = change.resume.merge.as_ref().map(|merge| (merge.view, merge.steps));
         if merged.is_some() && snapshot.merge_ready != merged {
             // Whoever proposes it takes this member for one that has its part.
@@ -113,15 +112,11 @@ impl Membership {
             self.send(from, &AgreementMessage::Nack(nack).into(), out);
             return Ok(());
         }
-        match self.view_state.acceptor.accept(ballot, change) {
+        match self.driver.acceptor.accept(ballot, change) {
             Ok(()) => {
                 self.wait_for(now, ballot.rank);
-                let record = self.record(out);
-                self.view_state.answers.push((
-                    record,
-                    from,
-                    Message::Agreement(AgreementMessage::Accepted(Accepted { view, ballot })),
-                ));
+                let message = Message::Agreement(AgreementMessage::Accepted(Accepted { view, ballot }));
+                journal.persist_then(self.record(), Effect::Answer { to: from, message }, out);
             }
             Err(promised) => {
                 let nack = Nack { view, ballot, promised: Some(promised), step: snapshot.step };
@@ -141,47 +136,57 @@ impl Membership {
         &mut self,
         change: &ViewChange,
         snapshot: &TrainingSnapshot<'_>,
+        journal: &mut Journal,
         out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
-        if change.parent != self.digest {
+        if change.parent != self.place.digest {
             // Of a view that is left, or not reached yet; in both cases others tell.
             return Ok(());
         }
-        let next = self.cache.apply(&self.view, self.digest, change);
+        let next = self.cache.apply(&self.place.view, self.place.digest, change);
         match next.ok().filter(|(view, _)| snapshot.planner.fits(view)) {
             Some((view, _)) if self.is_minority_branch(&view) => {}
-            Some(next) => self.learn(next, out),
+            Some(next) => self.learn(next, journal, out),
             None => return Err(Reject::OutOfPlace),
         }
         Ok(())
     }
 
     /// A member of a later view says what it is. False if that is not the next one.
-    pub(crate) fn on_install(&mut self, view: View, out: &mut Vec<Output>) -> bool {
-        if view.number <= self.view.number {
+    pub(crate) fn on_install(&mut self, view: View, journal: &mut Journal, out: &mut Vec<Output>) -> bool {
+        if view.number <= self.place.view.number {
             return true;
         }
-        if !view.parents.contains(&self.digest) {
+        if !view.parents.contains(&self.place.digest) {
             return false;
         }
         let digest = view.digest();
-        self.learn((Arc::new(view), digest), out);
+        self.learn((Arc::new(view), digest), journal, out);
         true
     }
 
-    fn learn(&mut self, (view, digest): (Arc<View>, ViewDigest), out: &mut Vec<Output>) {
+    fn learn(
+        &mut self,
+        (view, digest): (Arc<View>, ViewDigest),
+        journal: &mut Journal,
+        out: &mut Vec<Output>,
+    ) {
         if self.next.is_some() {
             return;
         }
-        let is_in =
-            view.rank(&self.me.peer).is_some_and(|rank| view.member(rank).incarnation == self.me.incarnation);
-        // Whoever is not in has nothing to say in it.
-        let recording = is_in.then(|| self.record_next(&view, digest, out));
-        self.view_state.attempt = None;
+        let is_in = view
+            .rank(&self.place.me.peer)
+            .is_some_and(|rank| view.member(rank).incarnation == self.place.me.incarnation);
+        // A peer that is not in it sends nothing in it, so it needs no record of it.
+        if is_in {
+            let record = self.record_of_next(&view, digest);
+            journal.persist_then(record, Effect::EnterView(Arc::clone(&view), digest), out);
+        }
+        self.driver.attempt = None;
         // Perhaps all that was wrong is that somebody has left who is not in this one: that is looked at anew.
         self.view_state.trouble_since = None;
         self.view_state.missed_since = None;
         self.timers.set(Timer::Attempt as usize, self.view_state.entered_at);
-        self.next = Some(NextView { view, digest, recording });
+        self.next = Some(NextView { view, digest, is_enterable: !is_in });
     }
 }

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use peergrad_protocol::ViewNumber;
+use peergrad_protocol::agreement::Ballot;
 use peergrad_protocol::cursor::DataCursor;
 use peergrad_protocol::durable::{DurableRecord, RunDefinition};
 use peergrad_protocol::manifest::Chunks;
-use peergrad_protocol::message::Message;
+use peergrad_protocol::message::{AgreementMessage, MemberReport, Message, Prepare, Propose};
 use peergrad_protocol::placement::Replicas;
 use peergrad_protocol::view::{BatchParts, Move, Moves, Resume, View};
 use peergrad_protocol::wire::encode_record;
@@ -14,6 +15,7 @@ use peergrad_protocol::wire::encode_record;
 use super::*;
 use crate::fixtures::{self, peer};
 use crate::io::{PersistId, Reject};
+use crate::membership::journal::Journal;
 use crate::membership::view_change::ViewChangePlanner;
 use crate::partition_policy::PartitionPolicy;
 use crate::state::assignment::BatchAssignment;
@@ -40,6 +42,7 @@ struct Bench {
     is_open: bool,
     is_held: bool,
     is_closing: bool,
+    journal: Journal,
     out: Vec<Output>,
 }
 
@@ -70,7 +73,6 @@ impl Bench {
                 Arc::clone(&view),
                 digest,
                 linked,
-                10,
                 (SharedCache::default(), encode_record(&definition).into(), PartitionPolicy::Majority),
             ),
             assignment: BatchAssignment::next(&view.cursor, 12, 100, &view, STEP),
@@ -78,13 +80,14 @@ impl Bench {
             is_open: true,
             is_held: false,
             is_closing: false,
+            journal: Journal::default(),
             out: vec![],
         }
     }
 
     fn ask<T>(
         &mut self,
-        ask: impl FnOnce(&mut Membership, &TrainingSnapshot<'_>, &mut Vec<Output>) -> T,
+        ask: impl FnOnce(&mut Membership, &TrainingSnapshot<'_>, &mut Journal, &mut Vec<Output>) -> T,
     ) -> T {
         let report = || MemberReport { complete: Some(STEP), ..MemberReport::default() };
         let snapshot = TrainingSnapshot {
@@ -113,7 +116,7 @@ impl Bench {
             merge_ready: None,
             merge_offer: None,
         };
-        ask(&mut self.membership, &snapshot, &mut self.out)
+        ask(&mut self.membership, &snapshot, &mut self.journal, &mut self.out)
     }
 
     fn prepare(
@@ -123,12 +126,20 @@ impl Bench {
         before: Option<u64>,
     ) -> Result<Vec<TrainingCommand>, Reject> {
         let prepare = Prepare { view: self.shard_map.digest, ballot, before: before.map(StepNumber) };
-        self.ask(|membership, snapshot, out| membership.on_prepare(NOW, peer(from), prepare, snapshot, out))
+        self.ask(|membership, snapshot, journal, out| {
+            membership.on_prepare(NOW, peer(from), prepare, snapshot, journal, out)
+        })
     }
 
     fn propose(&mut self, from: u8, ballot: Ballot, change: ViewChange) -> Result<(), Reject> {
         let propose = Propose { ballot, change };
-        self.ask(|membership, snapshot, out| membership.on_propose(NOW, peer(from), propose, snapshot, out))
+        self.ask(|membership, snapshot, journal, out| {
+            membership.on_propose(NOW, peer(from), propose, snapshot, journal, out)
+        })
+    }
+
+    fn persisted(&mut self, id: PersistId) -> Vec<TrainingCommand> {
+        self.membership.persisted(self.journal.persisted(id), &mut self.out)
     }
 
     fn sent(&mut self) -> Vec<(u8, Message)> {
@@ -173,11 +184,10 @@ fn a_promise_is_on_disk_before_it_is_given_and_says_where_its_sender_is() {
     assert_eq!(bench.prepare(1, ballot(3, 0), None), Ok(vec![TrainingCommand::Freeze]));
     let (record, sent) = bench.written();
     let (id, record) = record.expect("a promise is written down");
-    assert_eq!((id, sent), (PersistId(10), vec![]));
+    assert_eq!((id, sent), (PersistId(0), vec![]));
     assert_eq!((record.acceptor.promised(), &record.view), (Some(ballot(3, 0)), &*bench.shard_map.view));
-    assert_eq!(bench.membership.persisted(PersistId(9), &mut bench.out), []);
     assert_eq!(bench.sent(), []);
-    assert_eq!(bench.membership.persisted(id, &mut bench.out), []);
+    assert_eq!(bench.persisted(id), []);
     let report = MemberReport { complete: Some(STEP), lost: vec![Rank(2)], ..MemberReport::default() };
     let promise = Promise { view: bench.shard_map.digest, ballot: ballot(3, 0), accepted: None, report };
     assert_eq!(bench.sent(), [(1, Message::Agreement(AgreementMessage::Promise(Box::new(promise))))]);
@@ -253,7 +263,7 @@ fn an_acceptance_is_on_disk_before_it_is_given_and_later_proposers_hear_of_it() 
     // Before the disk has answered, somebody else asks: the later record holds both.
     assert!(bench.prepare(3, ballot(2, 2), None).is_ok());
     bench.out.clear();
-    assert_eq!(bench.membership.persisted(PersistId(id.0 + 1), &mut bench.out), []);
+    assert_eq!(bench.persisted(PersistId(id.0 + 1)), []);
     let accepted = Message::Agreement(AgreementMessage::Accepted(Accepted { view, ballot: ballot(1, 0) }));
     let report = MemberReport { complete: Some(STEP), ..MemberReport::default() };
     let promise = Promise { view, ballot: ballot(2, 2), accepted: Some((ballot(1, 0), change)), report };
@@ -276,7 +286,8 @@ fn what_cannot_be_the_next_view_of_this_run_is_not_accepted() {
         ViewChange { moves: moved(10), ..change.clone() },
     ] {
         assert_eq!(bench.propose(1, ballot(1, 0), odd.clone()), Err(Reject::OutOfPlace));
-        let told = bench.ask(|membership, snapshot, out| membership.on_learn(&odd, snapshot, out));
+        let told =
+            bench.ask(|membership, snapshot, journal, out| membership.on_learn(&odd, snapshot, journal, out));
         assert_eq!(told, Err(Reject::OutOfPlace));
     }
     assert!(bench.out.is_empty() && bench.membership.next.is_none());
@@ -289,7 +300,8 @@ fn the_next_view_is_on_disk_before_it_is_entered() {
     let mut bench = Bench::new();
     let change = bench.change();
     for _ in 0..2 {
-        let told = bench.ask(|membership, snapshot, out| membership.on_learn(&change, snapshot, out));
+        let told = bench
+            .ask(|membership, snapshot, journal, out| membership.on_learn(&change, snapshot, journal, out));
         assert_eq!(told, Ok(()));
     }
     let next = bench.shard_map.view.apply(bench.shard_map.digest, &change).unwrap();
@@ -297,14 +309,14 @@ fn the_next_view_is_on_disk_before_it_is_entered() {
     let (id, record) = record.expect("the view is written down");
     assert_eq!((record.view, record.acceptor.promised()), (next.clone(), None));
     assert!(bench.membership.next().is_none());
-    assert_eq!(bench.membership.persisted(id, &mut bench.out), [TrainingCommand::Advance]);
+    assert_eq!(bench.persisted(id), [TrainingCommand::Advance]);
     let (view, digest) = bench.membership.next().expect("it is on disk");
     assert_eq!((&**view, digest), (&next, next.digest()));
     // Whoever still asks is told what it is.
     assert_eq!(bench.prepare(3, ballot(9, 2), None), Ok(vec![]));
     assert_eq!(bench.sent(), [(3, Message::Agreement(AgreementMessage::Install(next.clone())))]);
     bench.membership.advance(NOW);
-    assert_eq!(bench.membership.view.number, ViewNumber(2));
+    assert_eq!(bench.membership.place.view.number, ViewNumber(2));
     assert!(bench.prepare(3, ballot(9, 2), None).is_ok());
     assert_eq!(bench.sent(), [(3, Message::Agreement(AgreementMessage::Install(next)))]);
 }
@@ -315,11 +327,13 @@ fn the_next_view_is_on_disk_before_it_is_entered() {
 fn the_next_view_is_waited_for_as_if_nothing_had_been_wrong() {
     let mut bench = Bench::new();
     bench.membership.departed(&peer(3), "stopped on request", &mut bench.out);
-    let look = |bench: &mut Bench| bench.ask(|membership, snapshot, out| membership.poll(NOW, snapshot, out));
+    let look =
+        |bench: &mut Bench| bench.ask(|membership, snapshot, _, out| membership.poll(NOW, snapshot, out));
     look(&mut bench);
     assert!(bench.membership.is_troubled());
     let change = bench.change();
-    let told = bench.ask(|membership, snapshot, out| membership.on_learn(&change, snapshot, out));
+    let told =
+        bench.ask(|membership, snapshot, journal, out| membership.on_learn(&change, snapshot, journal, out));
     assert_eq!(told, Ok(()));
     assert!(!bench.membership.is_troubled());
     assert_eq!(
@@ -339,10 +353,11 @@ fn the_next_view_is_not_entered_early_for_being_waited_for() {
     bench.is_open = false;
     bench.is_held = true;
     let change = bench.change();
-    let told = bench.ask(|membership, snapshot, out| membership.on_learn(&change, snapshot, out));
+    let told =
+        bench.ask(|membership, snapshot, journal, out| membership.on_learn(&change, snapshot, journal, out));
     assert_eq!(told, Ok(()));
-    let commands =
-        bench.ask(|membership, snapshot, out| membership.poll(NOW.after(COLLECT_MAX), snapshot, out));
+    let commands = bench
+        .ask(|membership, snapshot, _, out| membership.poll(NOW.after(PACING.collect_max), snapshot, out));
     assert_eq!((commands, bench.membership.is_troubled()), (vec![], false));
 }
 
@@ -353,10 +368,13 @@ fn a_view_that_is_not_the_next_one_shows_that_this_member_was_left_out() {
     let last = next.apply(next.digest(), &ViewChange { parent: next.digest(), ..bench.change() });
     assert!(last.is_err(), "rank 2 has gone already");
     let later = View { number: ViewNumber(3), parents: vec![next.digest()], ..next.clone() };
-    assert!(!bench.membership.on_install(later, &mut bench.out));
-    assert!(bench.membership.on_install(view(&[1, 2, 3]), &mut bench.out), "it is in that one");
+    assert!(!bench.membership.on_install(later, &mut bench.journal, &mut bench.out));
+    assert!(
+        bench.membership.on_install(view(&[1, 2, 3]), &mut bench.journal, &mut bench.out),
+        "it is in that one"
+    );
     assert!(bench.membership.next.is_none());
-    assert!(bench.membership.on_install(next, &mut bench.out));
+    assert!(bench.membership.on_install(next, &mut bench.journal, &mut bench.out));
     assert!(bench.membership.next.is_some());
 }
 
@@ -364,13 +382,15 @@ fn a_view_that_is_not_the_next_one_shows_that_this_member_was_left_out() {
 fn where_all_parts_go_on_a_member_leaves_for_more_than_half_of_the_others_only() {
     let without_me = |removed: Vec<Rank>| {
         let mut bench = Bench::among(&[1, 2, 3, 4]);
-        bench.membership.allows_forks = true;
+        bench.membership.probe.allows_forks = true;
         let parts = vec![vec![]; 4 - removed.len()];
         let resume = Resume { batch: Some(BatchParts { epoch: 0, parts }), ..Resume::at(STEP) };
         let change = ViewChange { removed, resume, ..bench.change() };
         let next = bench.shard_map.view.apply(bench.shard_map.digest, &change).unwrap();
         assert_eq!(
-            bench.ask(|membership, snapshot, out| membership.on_learn(&change, snapshot, out)),
+            bench.ask(
+                |membership, snapshot, journal, out| membership.on_learn(&change, snapshot, journal, out)
+            ),
             Ok(())
         );
         (bench.membership.is_minority_branch(&next), bench.membership.next.is_some())
@@ -386,10 +406,11 @@ fn where_all_parts_go_on_a_member_leaves_for_more_than_half_of_the_others_only()
 fn a_proposer_proposes_again_what_was_accepted() {
     let mut bench = Bench::new();
     bench.membership.link_down(&peer(3));
-    let commands = bench.ask(|membership, snapshot, out| membership.poll(NOW.after(STAGGER), snapshot, out));
+    let commands =
+        bench.ask(|membership, snapshot, _, out| membership.poll(NOW.after(PACING.stagger), snapshot, out));
     assert_eq!(commands, []);
-    let later = NOW.after(STAGGER * 2);
-    bench.ask(|membership, snapshot, out| membership.poll(later, snapshot, out));
+    let later = NOW.after(PACING.stagger * 2);
+    bench.ask(|membership, snapshot, _, out| membership.poll(later, snapshot, out));
     let view = bench.shard_map.digest;
     let prepare =
         Message::Agreement(AgreementMessage::Prepare(Prepare { view, ballot: ballot(1, 1), before: None }));
@@ -398,7 +419,7 @@ fn a_proposer_proposes_again_what_was_accepted() {
     for (from, accepted) in [(2, None), (1, Some((ballot(1, 0), theirs.clone())))] {
         let report = MemberReport { complete: Some(STEP), ..MemberReport::default() };
         let promise = Promise { view, ballot: ballot(1, 1), accepted, report };
-        bench.ask(|membership, snapshot, out| {
+        bench.ask(|membership, snapshot, _, out| {
             membership.on_promise(later, peer(from), promise, snapshot, out)
         });
     }
@@ -425,10 +446,10 @@ fn a_proposer_proposes_again_what_was_accepted() {
 /// Forty members, of whom the first has died, and the last has never been linked.
 fn proposer_of_forty() -> (Bench, Instant) {
     let mut bench = Bench::among(&(1..=40).collect::<Vec<u8>>());
-    bench.membership.linked.remove(&peer(40));
-    bench.membership.unlinked.insert(peer(40));
+    let view = Arc::clone(&bench.membership.place.view);
+    bench.membership.links.down(peer(40), &view);
     bench.membership.link_down(&peer(1));
-    bench.ask(|membership, snapshot, out| membership.poll(NOW, snapshot, out));
+    bench.ask(|membership, snapshot, _, out| membership.poll(NOW, snapshot, out));
     let asked = |bench: &mut Bench| bench.sent().into_iter().map(|(to, _)| to).collect::<Vec<u8>>();
     assert_eq!(asked(&mut bench), [2]);
     bench.answer(NOW, 2..=2, &[0]);
@@ -444,7 +465,7 @@ impl Bench {
             let report = MemberReport { complete: Some(STEP), lost: lost.clone(), ..MemberReport::default() };
             let promise =
                 Promise { view: self.shard_map.digest, ballot: ballot(1, 1), accepted: None, report };
-            self.ask(|membership, snapshot, out| {
+            self.ask(|membership, snapshot, _, out| {
                 membership.on_promise(now, peer(byte), promise, snapshot, out)
             });
         }
@@ -452,7 +473,7 @@ impl Bench {
 
     /// Whom it proposes to leave out, if it proposes anything by then.
     fn proposed(&mut self, at: Instant) -> Option<Vec<Rank>> {
-        self.ask(|membership, snapshot, out| membership.poll(at, snapshot, out));
+        self.ask(|membership, snapshot, _, out| membership.poll(at, snapshot, out));
         self.sent().into_iter().find_map(|(_, message)| match message {
             Message::Agreement(AgreementMessage::Propose(propose)) => Some(propose.change.removed),
             _ => None,
@@ -464,7 +485,7 @@ impl Bench {
 fn who_has_no_link_is_not_waited_for_as_long_as_who_has() {
     let (mut bench, began) = proposer_of_forty();
     bench.answer(began, 2..=38, &[0]);
-    let (links_may_come, answers_may_come) = (began.after(RECONNECT_GRACE), began.after(COLLECT_MAX));
+    let (links_may_come, answers_may_come) = (began.after(RECONNECT_GRACE), began.after(PACING.collect_max));
     assert_eq!(bench.proposed(links_may_come), None, "the last but one is linked");
     bench.answer(links_may_come, 39..=39, &[0]);
     assert_eq!(bench.proposed(links_may_come), Some(vec![Rank(0), Rank(39)]));
@@ -491,13 +512,13 @@ fn an_attempt_ends_before_others_lose_patience_and_they_lose_it_with_the_propose
     bench.membership.link_down(&peer(9));
     assert!(bench.prepare(1, ballot(3, 0), None).is_ok());
     let attempts = |bench: &mut Bench, at| {
-        bench.ask(|membership, snapshot, out| membership.poll(at, snapshot, out));
+        bench.ask(|membership, snapshot, _, out| membership.poll(at, snapshot, out));
         bench
             .sent()
             .iter()
             .any(|(_, message)| matches!(message, Message::Agreement(AgreementMessage::Prepare(_))))
     };
-    let collected = NOW.after(COLLECT_MAX + HEARTBEAT_INTERVAL_OF_MANY);
+    let collected = NOW.after(PACING.collect_max + HEARTBEAT_INTERVAL_OF_MANY);
     assert!(!attempts(&mut bench, collected));
     bench.membership.link_down(&peer(1));
     assert!(attempts(&mut bench, collected), "the first is gone, and this one is the second");

@@ -22,7 +22,7 @@ impl Joiner {
     /// Where this peer is, and what it offers to own, is known better than before: whoever has welcomed it hears of that.
     pub(crate) fn reachability_changed(&mut self, now: Instant, me: &Member, out: &mut Vec<Output>) {
         self.me = me.clone();
-        if let Some(sponsor) = self.sponsor.filter(|_| self.recording.is_none()) {
+        if let Some(sponsor) = self.sponsor.filter(|_| !self.is_recording) {
             self.is_ready_told = false;
             self.ask(now, sponsor, out);
         }

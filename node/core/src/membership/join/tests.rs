@@ -235,10 +235,11 @@ fn a_peer_is_in_a_view_of_its_run_in_its_incarnation_once() {
     let mut older = with_me.clone();
     older.members[1].incarnation = Incarnation(3);
     assert!(!joiner.is_in(&older));
-    joiner.recording(PersistId(5), with_me.clone());
-    assert!(!joiner.is_in(&with_me), "it is being written down");
-    assert!(joiner.persisted(PersistId(4), &mut Vec::new()).is_none());
-    let entry = joiner.persisted(PersistId(5), &mut Vec::new()).expect("it is on disk");
+    joiner.recording();
+    assert!(!joiner.is_in(&with_me), "it is being written to disk");
+    assert!(joiner.persisted(vec![], &mut Vec::new()).is_none());
+    let effect = Effect::EnterView(Arc::new(with_me.clone()), with_me.digest());
+    let entry = joiner.persisted(vec![effect], &mut Vec::new()).expect("it is on disk");
     assert_eq!((&*entry.view, entry.digest), (&with_me, with_me.digest()));
     assert!(entry.checkpoint.is_none());
 }
