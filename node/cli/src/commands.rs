@@ -15,6 +15,10 @@ use peergrad_config::specification::custom::CustomLoader;
 use peergrad_core::program::loader::Loaded;
 use peergrad_core::program::{Program, ProgramFactory};
 use peergrad_models::task::Task;
+use tracing_subscriber::Layer as _;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 mod bench;
 mod compare;
@@ -335,12 +339,19 @@ fn finish(outcome: anyhow::Result<ExitCode>) -> ExitCode {
     })
 }
 
-/// Logs of the libraries below, for those who ask: `PEERGRAD_LOG=debug peer ...`.
+/// Writes logs of the libraries below to standard error, if the environment asks for them: `PEERGRAD_LOG=debug`, or
+/// `PEERGRAD_LOG=info,libp2p_kad=trace` for one library in more detail.
 fn start_logging() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("PEERGRAD_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("off"));
+    let Ok(wanted) = std::env::var("PEERGRAD_LOG") else { return };
+    let filter: Targets = match wanted.parse() {
+        Ok(filter) => filter,
+        Err(error) => {
+            return crate::terminal::complain(&format!("PEERGRAD_LOG=\"{wanted}\" is not used: {error}"));
+        }
+    };
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_filter(filter);
     // A second call in one process (tests) is harmless.
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+    let _ = tracing_subscriber::registry().with(lines).try_init();
 }
 
 #[cfg(test)]
