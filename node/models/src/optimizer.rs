@@ -94,6 +94,17 @@ pub enum Optimizer {
 }
 
 impl Optimizer {
+    /// Plain stochastic gradient descent, without weight decay.
+    pub const SGD: Self = Self::Sgd { weight_decay: 0.0 };
+    /// Heavy-ball momentum of 0.9, without weight decay.
+    pub const MOMENTUM: Self = Self::Momentum { momentum: 0.9, nesterov: false, weight_decay: 0.0 };
+    /// Adam with the constants of its paper, without weight decay.
+    pub const ADAM: Self = Self::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 };
+    /// AdamW with the constants of PyTorch: as [`ADAM`](Self::ADAM), with a decoupled weight decay of 0.01.
+    pub const ADAMW: Self = Self::AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.01 };
+    /// Adagrad with the constants of PyTorch, without weight decay.
+    pub const ADAGRAD: Self = Self::Adagrad { epsilon: 1e-10, weight_decay: 0.0 };
+
     /// Elements of optimizer state for each parameter: 0, 1 or 2.
     #[inline]
     #[must_use]

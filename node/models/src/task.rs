@@ -71,10 +71,10 @@ pub trait SparseTask: Task {
 /// How well a model does on held-out samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Evaluation {
-    /// Samples looked at.
-    pub samples: u64,
-    /// Mean loss.
+    /// How many samples were evaluated.
+    pub samples: u32,
+    /// Mean loss of these samples; 0 if there are none.
     pub loss: f64,
-    /// Share of samples classified rightly, 0 to 1; `None` where there are no classes.
+    /// Share of these samples that the model classifies correctly, 0 to 1; `None` for a model without classes.
     pub accuracy: Option<f64>,
 }

@@ -8,6 +8,7 @@
 //! - Operations hang on a [`Step`]: a program that ignores an interruption gets it again.
 //! - Tensors move into an operation; nothing is borrowed across an await.
 
+use std::fmt;
 use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
@@ -16,7 +17,9 @@ use std::task::{self, Poll};
 
 use futures_channel::{mpsc, oneshot};
 use peergrad_collectives::groups::Groups;
+use peergrad_collectives::plan::are_finite;
 use peergrad_models::optimizer::Optimizer;
+use peergrad_models::task::Task;
 use peergrad_protocol::message::SampleStats;
 use peergrad_protocol::table::{Map, Reduce, Row, RowSet, Rows};
 use peergrad_protocol::{Buffer, Rank, StepNumber};
@@ -127,13 +130,79 @@ pub(crate) struct ClockStart {
     pub(crate) layout: Arc<TableLayout>,
 }
 
-/// A member's part in a step: what is added up, mostly the sum of its samples' gradients, and what it is worth.
+/// What one member adds to a step: a vector, usually the sum of its samples' gradients, and the weight of that vector.
 #[derive(Debug)]
 pub struct Contribution {
-    /// As long as the parameter vector, and finite.
+    /// (parameters): the vector that is summed over all members. Every element is finite.
     pub vector: Buffer,
-    /// How many samples are behind it, and their summed loss.
+    /// How many samples the vector was computed from, and the sum of their losses.
     pub stats: SampleStats,
+}
+
+impl Contribution {
+    /// The contribution of `vector` and `stats`; of weight 0, with a vector of zeros, if an element or the loss is not finite.
+    ///
+    /// A gradient that overflowed would ruin the parameters of every member, so its samples are left out of the step.
+    #[must_use]
+    pub fn finite(mut vector: Buffer, stats: SampleStats) -> Self {
+        if stats.loss.is_finite() && are_finite(&vector) {
+            return Self { vector, stats };
+        }
+        vector.fill(0.0);
+        Self { vector, stats: SampleStats::default() }
+    }
+}
+
+/// How the owner of a shard turns the sums of a step into the shard's new parameters: see [`Step::all_reduce`].
+pub enum ShardUpdate {
+    /// One step of this optimizer with the mean gradient, at the learning rate of the step.
+    Optimizer(Optimizer),
+    /// One step of this optimizer with the mean gradient, at this learning rate.
+    OptimizerAt {
+        /// The optimizer. The peers keep its state between steps.
+        rule: Optimizer,
+        /// The learning rate, in place of the step's.
+        rate: f64,
+    },
+    /// The mean of all contributions, each of the same weight: see [`Step::average_owned`].
+    Mean,
+    /// A rule of the program: see [`Step::update_owned_with`].
+    Custom(Box<dyn FnMut(SampleStats, &[f32], &mut [f32]) + Send>),
+}
+
+impl ShardUpdate {
+    /// A rule of the program: see [`Step::update_owned_with`].
+    #[must_use]
+    pub fn custom(rule: impl FnMut(SampleStats, &[f32], &mut [f32]) + Send + 'static) -> Self {
+        Self::Custom(Box::new(rule))
+    }
+
+    /// As the node's machine sees it, in a step of this learning rate.
+    fn owner_rule(self, step_rate: f64) -> OwnerRule {
+        match self {
+            Self::Optimizer(rule) => OwnerRule::Optimizer { rule, rate: step_rate },
+            Self::OptimizerAt { rule, rate } => OwnerRule::Optimizer { rule, rate },
+            Self::Mean => OwnerRule::Mean,
+            Self::Custom(rule) => OwnerRule::Custom(rule),
+        }
+    }
+}
+
+impl From<Optimizer> for ShardUpdate {
+    fn from(rule: Optimizer) -> Self {
+        Self::Optimizer(rule)
+    }
+}
+
+impl fmt::Debug for ShardUpdate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Optimizer(_) => "ShardUpdate::Optimizer",
+            Self::OptimizerAt { .. } => "ShardUpdate::OptimizerAt",
+            Self::Mean => "ShardUpdate::Mean",
+            Self::Custom(_) => "ShardUpdate::Custom",
+        })
+    }
 }
 
 /// A program's handle to its peer.
@@ -364,6 +433,54 @@ impl Step {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Pending<T> {
         self.context.compute(self.turn, cost, work)
+    }
+
+    /// Computes the gradient of this step's samples beside the network: the contribution of plain data-parallel training.
+    ///
+    /// - `parameters`, `room`: as [`Context::begin_step`] returned them; the gradient is written to `room`.
+    ///
+    /// A gradient that is not finite becomes a contribution of weight 0: see [`Contribution::finite`].
+    pub fn gradient(
+        &self,
+        task: &Arc<dyn Task>,
+        parameters: Arc<Buffer>,
+        mut room: Buffer,
+    ) -> Pending<Contribution> {
+        let (task, samples) = (Arc::clone(task), Arc::clone(&self.samples));
+        self.compute(self.samples.len() as u64, move || {
+            let loss = task.gradient(&parameters, &samples, &mut room);
+            Contribution::finite(room, SampleStats { samples: samples.len() as u64, loss })
+        })
+    }
+
+    /// The whole exchange of a step: sums all contributions, has each owner update its shard, and sends every shard to every
+    /// member. The step is complete when the returned future is done.
+    ///
+    /// The same as [`reduce_scatter`](Self::reduce_scatter), an update of the owned shard and [`all_gather`](Self::all_gather),
+    /// all started at this call: the first segments of a shard travel to the members while its last ones are still being
+    /// summed. (Thakur et al., "Optimization of Collective Communication Operations in MPICH", 2005, section 4.5; we differ in
+    /// the update between the two halves.)
+    ///
+    /// # Errors
+    /// [`Interrupted`] if a new view undoes the step before it is complete; the host calls the round again.
+    ///
+    /// # Panics
+    /// The node panics if the program may not update its shard that way: see [`update_owned`](Self::update_owned),
+    /// [`average_owned`](Self::average_owned) and [`update_owned_with`](Self::update_owned_with).
+    pub fn all_reduce(
+        self,
+        contribution: Contribution,
+        update: impl Into<ShardUpdate>,
+    ) -> impl Future<Output = Result<(), Interrupted>> + Send {
+        let rule = update.into().owner_rule(self.rate);
+        let summed = self.reduce_scatter(contribution);
+        let updated = self.update(rule);
+        let gathered = self.all_gather();
+        async move {
+            summed.await?;
+            updated.await?;
+            gathered.await
+        }
     }
 
     /// Adds everyone's contributions up. Done when this member holds the sums of the shard that it owns. What follows is best

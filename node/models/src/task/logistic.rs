@@ -94,7 +94,7 @@ impl<S: SparseSamples> Logistic<S> {
 /// `weight` (features), `bias` (1).
 #[must_use]
 pub fn manifest(features: usize) -> Manifest {
-    Manifest::new([("weight", &[features as u32][..]), ("bias", &[1])])
+    Manifest::tensor("weight", [features as u32]).and("bias", [1])
 }
 
 /// How well `parameters` do on these of the samples; without samples, a loss of 0 and no accuracy.
@@ -102,7 +102,7 @@ pub fn manifest(features: usize) -> Manifest {
 pub fn evaluate(samples: &impl SparseSamples, which: Range<u32>, parameters: &[f32]) -> Evaluation {
     let (weights, bias) = parameters.split_at(samples.width());
     let (mut loss, mut right) = (0.0, 0_u64);
-    let count = which.len();
+    let count = which.end.saturating_sub(which.start);
     for sample in which {
         samples.with(sample, |columns, values, label| {
             let margin = margin(columns.iter().map(|&column| weights[column as usize]), values, bias[0]);
@@ -111,9 +111,9 @@ pub fn evaluate(samples: &impl SparseSamples, which: Range<u32>, parameters: &[f
         });
     }
     Evaluation {
-        samples: count as u64,
-        loss: if count == 0 { 0.0 } else { loss / count as f64 },
-        accuracy: (count > 0).then(|| right as f64 / count as f64),
+        samples: count,
+        loss: if count == 0 { 0.0 } else { loss / f64::from(count) },
+        accuracy: (count > 0).then(|| right as f64 / f64::from(count)),
     }
 }
 

@@ -88,7 +88,7 @@ pub fn evaluate(
     let share = |sum: f64| if count == 0 { 0.0 } else { sum / count as f64 };
     let has_accuracy = count > 0 && network.loss() == Loss::SoftmaxCrossEntropy;
     Evaluation {
-        samples: count as u64,
+        samples: u32::try_from(count).expect("a data set has fewer than 2^32 rows"),
         loss: share(total.loss),
         accuracy: has_accuracy.then(|| share(total.correct as f64)),
     }

@@ -12,13 +12,10 @@
 use std::ops::ControlFlow::{Break, Continue};
 use std::sync::Arc;
 
-use peergrad_collectives::plan::are_finite;
 use peergrad_models::optimizer::Optimizer;
 use peergrad_models::task::Task;
-use peergrad_protocol::Buffer;
-use peergrad_protocol::message::SampleStats;
 
-use crate::program::context::{Context, Contribution, Interrupted, Step};
+use crate::program::context::{Context, Interrupted};
 use crate::program::loader::Loaded;
 use crate::program::{Flow, Program};
 
@@ -38,14 +35,8 @@ impl Program for SyncDataParallel {
         if step.is_over {
             return Ok(Break(()));
         }
-        let contribution = self.gradient(&step, parameters, room).await?;
-        // All at once: the beginning of a shard is on its way to everyone while the end of it is still being summed.
-        let summed = step.reduce_scatter(contribution);
-        let updated = step.update_owned(self.rule, step.rate);
-        let gathered = step.all_gather();
-        summed.await?;
-        updated.await?;
-        gathered.await?;
+        let gradient = step.gradient(&self.task, parameters, room).await?;
+        step.all_reduce(gradient, self.rule).await?;
         Ok(Continue(()))
     }
 }
@@ -56,28 +47,4 @@ impl SyncDataParallel {
     pub fn of(loaded: &Loaded) -> Self {
         Self { task: Arc::clone(&loaded.task), rule: loaded.config.rule }
     }
-
-    /// The gradient of this member's samples, computed beside the network.
-    async fn gradient(
-        &self,
-        step: &Step,
-        parameters: Arc<Buffer>,
-        mut room: Buffer,
-    ) -> Result<Contribution, Interrupted> {
-        let (task, samples) = (Arc::clone(&self.task), Arc::clone(&step.samples));
-        let work = move || {
-            let loss = task.gradient(&parameters, &samples, &mut room);
-            contribution(room, SampleStats { samples: samples.len() as u64, loss })
-        };
-        step.compute(step.samples.len() as u64, work).await
-    }
-}
-
-/// A gradient that overflowed would ruin everybody's parameters: its samples are left out, with weight 0.
-fn contribution(mut vector: Buffer, stats: SampleStats) -> Contribution {
-    if stats.loss.is_finite() && are_finite(&vector) {
-        return Contribution { vector, stats };
-    }
-    vector.fill(0.0);
-    Contribution { vector, stats: SampleStats::default() }
 }
