@@ -11,10 +11,6 @@ use std::sync::Arc;
 
 use clap::{Args, Parser, Subcommand};
 use peergrad_config::specification::BuiltinLoader;
-use peergrad_config::specification::custom::CustomLoader;
-use peergrad_core::program::loader::Loaded;
-use peergrad_core::program::{Program, ProgramFactory};
-use peergrad_models::task::Task;
 use tracing_subscriber::Layer as _;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt as _;
@@ -41,6 +37,9 @@ mod running_peer;
 mod signals;
 mod status;
 mod swarm;
+mod train;
+
+pub use train::{Training, train};
 
 /// Training one model on many machines with no server.
 #[derive(Parser)]
@@ -272,52 +271,17 @@ pub fn main() -> ExitCode {
 }
 
 /// Runs a binary that brings its own task: `start`, `join`, `resume`, `invite`, `status` and `export` as `peer` has them.
-///
-/// All peers of a run must be the same binary. `name` is what others are told when theirs is another one.
-#[must_use]
-pub fn run_task(name: &str, task: impl Task) -> ExitCode {
-    run_custom(name, Arc::new(task), ProgramFactory::sync())
-}
-
-/// As [`run_task`], for a binary that also brings the program that trains its task.
-///
-/// `program` makes it at each peer, once there is a view to train in.
-#[must_use]
-pub fn run_program<P: Program>(
-    name: &str,
-    task: impl Task,
-    program: impl Fn(&Loaded) -> P + Send + Sync + 'static,
-) -> ExitCode {
-    run_custom(name, Arc::new(task), ProgramFactory::new(program))
-}
-
-/// As [`run_task`], for a binary that brings a program whose state is in [tables](peergrad_core::table), or anything else that is
-/// [launched](ProgramFactory).
-#[must_use]
-pub fn run_launch(name: &str, task: impl Task, launch: ProgramFactory) -> ExitCode {
-    run_custom(name, Arc::new(task), launch)
-}
-
-fn run_custom(name: &str, task: Arc<dyn Task>, program: ProgramFactory) -> ExitCode {
+fn run_custom(training: Training) -> ExitCode {
     let CustomCli { command } = CustomCli::parse();
     start_logging();
-    finish(run_custom_command(name, task, program, command))
+    finish(run_custom_command(training, command))
 }
 
-fn run_custom_command(
-    name: &str,
-    task: Arc<dyn Task>,
-    program: ProgramFactory,
-    command: CustomCommand,
-) -> anyhow::Result<ExitCode> {
+fn run_custom_command(training: Training, command: CustomCommand) -> anyhow::Result<ExitCode> {
     match command {
-        CustomCommand::Start(arguments) => run::start_custom(name, task, program, arguments),
-        CustomCommand::Join(arguments) => {
-            run::join(arguments, Arc::new(CustomLoader::new(name, task, program)))
-        }
-        CustomCommand::Resume(arguments) => {
-            resume::resume(arguments, Arc::new(CustomLoader::new(name, task, program)))
-        }
+        CustomCommand::Start(arguments) => run::start_custom(&training, arguments),
+        CustomCommand::Join(arguments) => run::join(arguments, Arc::new(training.loader())),
+        CustomCommand::Resume(arguments) => resume::resume(arguments, Arc::new(training.loader())),
         CustomCommand::Invite(arguments) => invite::invite(&arguments),
         CustomCommand::Status(arguments) => status::status(&arguments),
         CustomCommand::Remove(arguments) => remove::remove(&arguments),

@@ -41,6 +41,7 @@ use serde::{Deserialize, Serialize};
 
 pub mod algorithm;
 pub mod builtin;
+mod code_settings;
 pub mod compression;
 pub mod custom;
 mod former_names;
