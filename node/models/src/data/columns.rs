@@ -7,10 +7,10 @@
 use csv::ByteRecord;
 use serde::{Deserialize, Serialize};
 
-use super::dense_table::{DenseTableError, number, reader, text};
+use super::cells::{number, reader, text};
+use super::error::DenseTableError;
+use super::limits::COLUMNS_MAX;
 
-/// The most columns of a file.
-pub const COLUMNS_MAX: usize = 1 << 16;
 /// Names that mark a column as the label, in any case.
 const LABEL_NAMES: [&str; 3] = ["label", "class", "target"];
 /// What people write where a number is missing, in any case: no name of a column.

@@ -16,14 +16,11 @@ use std::io::Read;
 
 use csv::ByteRecord;
 
+use super::cells::{number, reader, shortened};
 use super::columns::Columns;
-use super::label_texts::{LabelTexts, ROWS_MAX, RowLocation, whole_text};
-
-/// The most bytes that a gzipped file may unpack to.
-pub const UNPACKED_BYTES_MAX: u64 = 4 << 30;
-/// The most numbers of a table that is made from a file which says less than it becomes (a row of few features, a byte a
-/// number): 2 GiB here, and half of that again as samples.
-pub const TABLE_VALUES_MAX: usize = 1 << 28;
+use super::error::DenseTableError;
+use super::label_texts::{LabelTexts, RowLocation, whole_text};
+use super::limits::{ROWS_MAX, TABLE_VALUES_MAX, UNPACKED_BYTES_MAX};
 
 /// The numbers and labels of a file.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,148 +31,6 @@ pub struct DenseTable {
     pub columns: usize,
     /// The label of each row.
     pub labels: LabelTexts,
-}
-
-/// Why a file cannot be used. Each names the file and what to do.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum DenseTableError {
-    /// There is nothing in the file.
-    #[error("{file}: the file is empty; give a CSV file with one sample a line")]
-    Empty {
-        /// The file.
-        file: String,
-    },
-    /// There is a header and nothing below it.
-    #[error(
-        "{file}: no rows below the header; add one sample a line, or say `header = false` if line 1 is a sample"
-    )]
-    NoRows {
-        /// The file.
-        file: String,
-    },
-    /// The file starts like a gzipped one, and is not.
-    #[error("{file}: damaged gzip file ({reason}); copy it again")]
-    Gzip {
-        /// The file.
-        file: String,
-        /// What the decompressor found.
-        reason: String,
-    },
-    /// The file unpacks to more than can be held.
-    #[error("{file}: unpacks to more than {} MiB; train on a part of it", limit >> 20)]
-    TooLarge {
-        /// The file.
-        file: String,
-        /// Bytes allowed.
-        limit: u64,
-    },
-    /// There are too many columns or rows to be counted.
-    #[error("{file}: {found} {what}, at most {limit} are supported; leave some out")]
-    TooMany {
-        /// The file.
-        file: String,
-        /// Rows or columns.
-        what: &'static str,
-        /// How many there are.
-        found: usize,
-        /// How many are allowed.
-        limit: usize,
-    },
-    /// The table would be larger than what is held.
-    #[error(
-        "{file}: {rows} rows of {columns} features are a table of {} numbers, and at most {TABLE_VALUES_MAX} are held; \
-         choose some features with `columns` in [data], or train on a part of the rows",
-        *rows as u128 * *columns as u128
-    )]
-    TooManyValues {
-        /// The file.
-        file: String,
-        /// Its rows.
-        rows: usize,
-        /// Features of each.
-        columns: usize,
-    },
-    /// A row has another number of cells than the first.
-    #[error(
-        "{file}, line {line}: {found} cells where the first row has {expected}; complete the row or delete it"
-    )]
-    RowWidth {
-        /// The file.
-        file: String,
-        /// The line, from 1.
-        line: u64,
-        /// Cells found.
-        found: usize,
-        /// Cells of the other rows.
-        expected: usize,
-    },
-    /// A cell of a feature column is not a number.
-    #[error(
-        "{file}, line {line}, column {column}: `{found}` is not a number; mend the cell, or leave the column out with `columns` in [data]"
-    )]
-    NotANumber {
-        /// The file.
-        file: String,
-        /// The line, from 1.
-        line: u64,
-        /// The column, from 1.
-        column: usize,
-        /// The cell's text, shortened.
-        found: String,
-    },
-    /// A number is infinite, not a number, or too large.
-    #[error(
-        "{file}, line {line}, column {column}: `{found}` is not a finite 32-bit number; mend the cell or delete the row"
-    )]
-    NotFinite {
-        /// The file.
-        file: String,
-        /// The line, from 1.
-        line: u64,
-        /// The column, from 1.
-        column: usize,
-        /// The cell's text, shortened.
-        found: String,
-    },
-    /// A row has no label.
-    #[error("{file}, line {line}, column {column}: the label is empty; fill it in or delete the row")]
-    NoLabel {
-        /// The file.
-        file: String,
-        /// The line, from 1.
-        line: u64,
-        /// The column, from 1.
-        column: usize,
-    },
-    /// A column that was asked for does not exist.
-    #[error("{file}: there is no column {asked}; {}", available(*.width, .names))]
-    NoSuchColumn {
-        /// The file.
-        file: String,
-        /// What was asked for.
-        asked: String,
-        /// Columns of the file.
-        width: usize,
-        /// Their names, if the file has a header.
-        names: Vec<String>,
-    },
-    /// No column is left to learn from, or one is used twice.
-    #[error("{file}: {problem}; list in `columns` each feature once, and not the label")]
-    Columns {
-        /// The file.
-        file: String,
-        /// What is wrong.
-        problem: String,
-    },
-}
-
-/// What columns there are, for an error.
-fn available(width: usize, names: &[String]) -> String {
-    match names {
-        [] => format!("the file has columns 1 to {width} and no header"),
-        names if names.len() <= 20 => format!("the columns are: {}", names.join(", ")),
-        names => format!("the {width} columns are: {}, ... {}", names[..10].join(", "), names[width - 1]),
-    }
 }
 
 /// The bytes of a file, unpacked if they start with the mark of a gzipped one.
@@ -245,13 +100,6 @@ impl DenseTable {
     }
 }
 
-impl DenseTableError {
-    /// More rows than can be counted.
-    pub(super) fn too_many_rows(file: &str) -> Self {
-        Self::TooMany { file: file.to_owned(), what: "rows", found: ROWS_MAX + 1, limit: ROWS_MAX }
-    }
-}
-
 /// An error if a table of so many rows and columns would be too large to be held.
 pub(super) fn check_size(file: &str, rows: usize, columns: usize) -> Result<(), DenseTableError> {
     match rows.checked_mul(columns) {
@@ -314,32 +162,6 @@ impl CellLocation<'_> {
             },
         }
     }
-}
-
-/// A reader that leaves header and row widths to us, so that errors can say what to do.
-pub(super) fn reader(bytes: &[u8], delimiter: u8) -> csv::Reader<&[u8]> {
-    csv::ReaderBuilder::new().has_headers(false).flexible(true).delimiter(delimiter).from_reader(bytes)
-}
-
-/// The number that a cell holds, which may be infinite or NaN.
-pub(super) fn number(cell: &[u8]) -> Option<f64> {
-    std::str::from_utf8(cell.trim_ascii()).ok()?.parse().ok()
-}
-
-pub(super) fn text(cell: &[u8]) -> String {
-    String::from_utf8_lossy(cell.trim_ascii()).into_owned()
-}
-
-/// A cell's text for an error: one line, not long.
-pub(super) fn shortened(cell: &[u8]) -> String {
-    const CHARS_MAX: usize = 40;
-    let full = String::from_utf8_lossy(cell);
-    let cleaned = full.chars().map(|c| if c.is_control() { ' ' } else { c });
-    let mut short: String = cleaned.take(CHARS_MAX).collect();
-    if full.chars().count() > CHARS_MAX {
-        short.push_str("...");
-    }
-    short
 }
 
 #[cfg(test)]

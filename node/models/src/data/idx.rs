@@ -15,8 +15,8 @@
 //!   is allocated before.
 
 use super::dense_table::DenseTable;
-use super::format::Numbered;
 use super::label_texts::{LabelTexts, RowLocation, whole_text};
+use super::numbered::Numbered;
 
 /// How a user makes one file of two.
 const COMMAND: &str = "cat train-images-idx3-ubyte.gz train-labels-idx1-ubyte.gz > mnist.idx.gz";

@@ -11,8 +11,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// The most rows of a file: they are counted in 32 bits.
-pub const ROWS_MAX: usize = u32::MAX as usize;
+use super::limits::ROWS_MAX;
 
 /// The labels of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

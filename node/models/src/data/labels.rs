@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::dataset::Standardization;
 use super::label_texts::{LabelText, LabelTexts, RowLocation};
+use super::standardize::Standardization;
 
 /// The most classes that are inferred; more may be listed by name.
 pub const CLASSES_MAX: usize = 1000;

@@ -19,10 +19,10 @@
 
 use std::borrow::Cow;
 
-use super::dense_table::{number, shortened};
-use super::format::FEATURES_MAX;
-use super::label_texts::{LabelTexts, ROWS_MAX, RowLocation, whole_text};
-use super::sparse::{SPARSE_VALUES_MAX, Sparse, SparseTable};
+use super::cells::{number, shortened};
+use super::label_texts::{LabelTexts, RowLocation, whole_text};
+use super::limits::{FEATURES_MAX, ROWS_MAX, SPARSE_VALUES_MAX};
+use super::sparse::{Sparse, SparseTable};
 
 /// Why a LIBSVM file cannot be used. Each names the file and what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -276,7 +276,8 @@ impl CellLocation<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::dense_table::{text, unpack};
+    use crate::data::cells::text;
+    use crate::data::dense_table::unpack;
     use proptest::prelude::*;
 
     const DRAWN: &[u8] = b"+1 3:0.5 17:1   # a comment\n# another\n\n-1\t\r\n3.0  1:-2e1\t4:0 ";

@@ -12,14 +12,12 @@
 //! # Invariants
 //! - Columns ascend strictly within a row, and are below [`width`](Sparse::width).
 //! - Every value is finite. A value may be 0, where the file says so.
-//! - There are at most [`SPARSE_VALUES_MAX`] entries, and columns are at most [`FEATURES_MAX`].
+//! - There are at most [`SPARSE_VALUES_MAX`](super::limits::SPARSE_VALUES_MAX) entries, and columns are at most [`FEATURES_MAX`].
 
-use super::dense_table::{DenseTable, DenseTableError, check_size};
-use super::format::FEATURES_MAX;
+use super::dense_table::{DenseTable, check_size};
+use super::error::DenseTableError;
 use super::label_texts::LabelTexts;
-
-/// The most entries of all rows together: 8 GiB.
-pub const SPARSE_VALUES_MAX: usize = 1 << 30;
+use super::limits::FEATURES_MAX;
 
 /// Rows of which only some values are kept; all others are 0.
 #[derive(Clone, Debug, PartialEq)]
@@ -166,8 +164,8 @@ impl DenseTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::dense_table::TABLE_VALUES_MAX;
     use crate::data::label_texts::RowLocation;
+    use crate::data::limits::TABLE_VALUES_MAX;
 
     /// The rows of the drawing at the head of this file.
     fn drawn() -> Sparse {

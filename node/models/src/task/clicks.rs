@@ -10,7 +10,7 @@ use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
 use super::logistic::SparseSamples;
-use crate::data::format::FEATURES_MAX;
+use crate::data::limits::FEATURES_MAX;
 
 /// Made-up samples.
 #[derive(Clone, Debug)]
