@@ -5,7 +5,8 @@
 //!                   IDX    ──Numbered──> Table
 //!                   LIBSVM ──Numbered──> SparseTable ──every 0 written out──> Table
 //! ```
-//! No disk: whoever reads files brings their bytes, so a simulated peer and a real one run the same code.
+//! # Not here
+//! Reading from disk: the caller passes the bytes of a file, so that a simulated peer and a real one run the same code.
 
 mod cells;
 pub mod columns;

@@ -1,12 +1,8 @@
-//! The data set: samples as `f32`, standardized, in two parts: those that are trained and those that never are.
-//!
-//! A model learns fastest from features around 0 with a spread of 1. Mean and spread are measured once, by the founder of
-//! a run, over its training rows, in `f64`; they travel in the specification as numbers, so that no peer measures again
-//! and gets another last bit.
+//! The data set: standardized samples as `f32`, in two parts, the training samples and the held-out samples.
 //!
 //! # Invariants
 //! - Which rows are held out is a function of (seed, number of rows, number held out).
-//! - Held-out rows have no part in the standardization.
+//! - Mean and scale of the standardization are those of the training rows.
 
 use peergrad_protocol::cursor::permutation;
 
@@ -21,20 +17,20 @@ pub struct Samples {
     pub features: Vec<f32>,
     /// Features of one sample.
     pub columns: usize,
-    /// One a row.
+    /// (rows)
     pub labels: Labels,
 }
 
 /// The samples of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dataset {
-    /// Those that are trained.
+    /// The samples that the model learns from.
     pub training: Samples,
-    /// Those that only tell how well the model does.
+    /// The samples that the model is evaluated on.
     pub held_out: Samples,
 }
 
-/// Row numbers of a file, in two parts.
+/// The row numbers of a file, from 0, in two parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldOutSplit {
     /// Rows that are trained.
@@ -44,10 +40,10 @@ pub struct HeldOutSplit {
 }
 
 impl HeldOutSplit {
-    /// Shuffles `row_count` rows and takes the last `held_out_count` of them out.
+    /// Shuffles the row numbers below `row_count`, and holds out the last `held_out_count` of them.
     ///
     /// # Panics
-    /// If more rows are held out than there are.
+    /// If `held_out_count` is larger than `row_count`.
     #[must_use]
     pub fn draw(seed: u64, row_count: u32, held_out_count: u32) -> Self {
         /// The split uses the shuffle of an epoch that no run reaches.
@@ -60,7 +56,7 @@ impl HeldOutSplit {
 }
 
 impl Samples {
-    /// The rows `rows` of `table`, with all rows' `labels`.
+    /// The rows `rows` of `table`, standardized; `labels` are those of all rows of the table.
     #[must_use]
     pub fn select(
         table: &DenseTable,

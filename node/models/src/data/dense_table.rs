@@ -1,15 +1,15 @@
-//! The table: a CSV file as numbers, one label a row, and nothing guessed that was not said.
+//! The dense table: a CSV file as numbers, with one label for each row.
 //!
 //! # How it works
-//! One walk over the unpacked bytes, as a [`Columns`] says. Features are kept as `f64`, row-major; labels as indices into
-//! their distinct texts. Line numbers are found only when there is an error to report, by counting line ends up to the row.
+//! One pass over the unpacked bytes, with the layout of a [`Columns`]. Features are stored as `f64`, row-major; labels as indices into
+//! their distinct texts. A line number is computed only for an error, by counting the line ends before the row.
 //!
 //! # Invariants
 //! - No input makes the reader panic; every number it returns is finite.
 //! - Unpacking stops at [`UNPACKED_BYTES_MAX`].
 //!
 //! # Not here
-//! Missing values: a cell is a number or an error, because a silently filled cell is a silently wrong model.
+//! Missing values: a cell that is not a number is an error, because a value filled in silently makes the model wrong silently.
 
 use std::borrow::Cow;
 use std::io::Read;
@@ -59,7 +59,7 @@ fn unpack_at_most<'a>(file: &str, bytes: &'a [u8], limit: u64) -> Result<Cow<'a,
 }
 
 impl DenseTable {
-    /// Reads `bytes` (unpacked) as `layout` says; `file` is only for errors.
+    /// Reads `bytes` (unpacked) with this layout; `file` is the name for errors.
     ///
     /// # Errors
     /// At the first row that cannot be used.
@@ -100,7 +100,7 @@ impl DenseTable {
     }
 }
 
-/// An error if a table of so many rows and columns would be too large to be held.
+/// An error if a table of `rows` rows and `columns` columns has more than [`TABLE_VALUES_MAX`] numbers.
 pub(super) fn check_size(file: &str, rows: usize, columns: usize) -> Result<(), DenseTableError> {
     match rows.checked_mul(columns) {
         Some(values) if values <= TABLE_VALUES_MAX => Ok(()),
@@ -108,11 +108,11 @@ pub(super) fn check_size(file: &str, rows: usize, columns: usize) -> Result<(), 
     }
 }
 
-/// Where a row stands, to be turned into a line number when something is wrong with it.
+/// The place of a row, from which an error computes the line number.
 struct CellLocation<'a> {
     file: &'a str,
     bytes: &'a [u8],
-    /// Where the reader began to look for the row: before any blank lines that it skipped.
+    /// The byte at which the reader began to look for the row; blank lines that it skipped come after it.
     start: u64,
 }
 
@@ -237,23 +237,23 @@ mod tests {
 
     #[test]
     fn errors_name_file_line_column_and_remedy() {
-        assert_error(b"", "f.csv: the file is empty; give a CSV file with one sample a line");
-        assert_error(b" \n\n", "f.csv: the file is empty; give a CSV file with one sample a line");
+        assert_error(b"", "f.csv: the file is empty; give a CSV file with one sample per line");
+        assert_error(b" \n\n", "f.csv: the file is empty; give a CSV file with one sample per line");
         assert_error(
             b"1,2,0\n\n3,0\n",
             "f.csv, line 3: 2 cells where the first row has 3; complete the row or delete it",
         );
         assert_error(
             b"x,y\n1,0\r\nred,1\n",
-            "f.csv, line 3, column 1: `red` is not a number; mend the cell, or leave the column out with `columns` in [data]",
+            "f.csv, line 3, column 1: `red` is not a number; correct the cell, or leave the column out with `columns` in [data]",
         );
         assert_error(
             b"1,0\nNaN,1\n",
-            "f.csv, line 2, column 1: `NaN` is not a finite 32-bit number; mend the cell or delete the row",
+            "f.csv, line 2, column 1: `NaN` is not a finite 32-bit number; correct the cell or delete the row",
         );
         assert_error(
             b"1,0\n1e300,1\n",
-            "f.csv, line 2, column 1: `1e300` is not a finite 32-bit number; mend the cell or delete the row",
+            "f.csv, line 2, column 1: `1e300` is not a finite 32-bit number; correct the cell or delete the row",
         );
         assert_error(
             b"1,0\n1,\n",

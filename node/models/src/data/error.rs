@@ -4,24 +4,24 @@
 
 use super::limits::{ROWS_MAX, TABLE_VALUES_MAX};
 
-/// Why a file cannot be used. Each names the file and what to do.
+/// Why a file cannot be used as a table. Each message names the file and what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DenseTableError {
-    /// There is nothing in the file.
-    #[error("{file}: the file is empty; give a CSV file with one sample a line")]
+    /// The file is empty.
+    #[error("{file}: the file is empty; give a CSV file with one sample per line")]
     Empty {
         /// The file.
         file: String,
     },
-    /// There is a header and nothing below it.
+    /// The file has a header and no rows.
     #[error(
-        "{file}: no rows below the header; add one sample a line, or say `header = false` if line 1 is a sample"
+        "{file}: no rows below the header; add one sample per line, or set `header = false` if line 1 is a sample"
     )]
     NoRows {
         /// The file.
         file: String,
     },
-    /// The file starts like a gzipped one, and is not.
+    /// The file starts with the mark of gzip, and cannot be unpacked.
     #[error("{file}: damaged gzip file ({reason}); copy it again")]
     Gzip {
         /// The file.
@@ -29,7 +29,7 @@ pub enum DenseTableError {
         /// What the decompressor found.
         reason: String,
     },
-    /// The file unpacks to more than can be held.
+    /// The file unpacks to more bytes than the limit.
     #[error("{file}: unpacks to more than {} MiB; train on a part of it", limit >> 20)]
     TooLarge {
         /// The file.
@@ -37,7 +37,7 @@ pub enum DenseTableError {
         /// Bytes allowed.
         limit: u64,
     },
-    /// There are too many columns or rows to be counted.
+    /// The file has more columns or rows than the limit.
     #[error("{file}: {found} {what}, at most {limit} are supported; leave some out")]
     TooMany {
         /// The file.
@@ -49,9 +49,9 @@ pub enum DenseTableError {
         /// How many are allowed.
         limit: usize,
     },
-    /// The table would be larger than what is held.
+    /// The table would have more numbers than [`TABLE_VALUES_MAX`].
     #[error(
-        "{file}: {rows} rows of {columns} features are a table of {} numbers, and at most {TABLE_VALUES_MAX} are held; \
+        "{file}: {rows} rows of {columns} features make a table of {} numbers, and the limit is {TABLE_VALUES_MAX}; \
          choose some features with `columns` in [data], or train on a part of the rows",
         *rows as u128 * *columns as u128
     )]
@@ -63,7 +63,7 @@ pub enum DenseTableError {
         /// Features of each.
         columns: usize,
     },
-    /// A row has another number of cells than the first.
+    /// A row has a different number of cells than the first row.
     #[error(
         "{file}, line {line}: {found} cells where the first row has {expected}; complete the row or delete it"
     )]
@@ -79,7 +79,7 @@ pub enum DenseTableError {
     },
     /// A cell of a feature column is not a number.
     #[error(
-        "{file}, line {line}, column {column}: `{found}` is not a number; mend the cell, or leave the column out with `columns` in [data]"
+        "{file}, line {line}, column {column}: `{found}` is not a number; correct the cell, or leave the column out with `columns` in [data]"
     )]
     NotANumber {
         /// The file.
@@ -93,7 +93,7 @@ pub enum DenseTableError {
     },
     /// A number is infinite, not a number, or too large.
     #[error(
-        "{file}, line {line}, column {column}: `{found}` is not a finite 32-bit number; mend the cell or delete the row"
+        "{file}, line {line}, column {column}: `{found}` is not a finite 32-bit number; correct the cell or delete the row"
     )]
     NotFinite {
         /// The file.
@@ -115,7 +115,7 @@ pub enum DenseTableError {
         /// The column, from 1.
         column: usize,
     },
-    /// A column that was asked for does not exist.
+    /// A column that the user named does not exist.
     #[error("{file}: there is no column {asked}; {}", available(*.width, .names))]
     NoSuchColumn {
         /// The file.
@@ -127,7 +127,7 @@ pub enum DenseTableError {
         /// Their names, if the file has a header.
         names: Vec<String>,
     },
-    /// No column is left to learn from, or one is used twice.
+    /// No column is left for the features, or a column is used twice.
     #[error("{file}: {problem}; list in `columns` each feature once, and not the label")]
     Columns {
         /// The file.
@@ -137,7 +137,7 @@ pub enum DenseTableError {
     },
 }
 
-/// What columns there are, for an error.
+/// The columns of a file, for an error message.
 fn available(width: usize, names: &[String]) -> String {
     match names {
         [] => format!("the file has columns 1 to {width} and no header"),
@@ -147,7 +147,7 @@ fn available(width: usize, names: &[String]) -> String {
 }
 
 impl DenseTableError {
-    /// More rows than can be counted.
+    /// The file has more than [`ROWS_MAX`] rows.
     pub(super) fn too_many_rows(file: &str) -> Self {
         Self::TooMany { file: file.to_owned(), what: "rows", found: ROWS_MAX + 1, limit: ROWS_MAX }
     }

@@ -1,12 +1,12 @@
-//! The format: what kind of file the data is, told from its bytes, and how a file of each kind is read.
+//! The format of a data file, detected from its bytes, and how a file of each format is read.
 //!
 //! ```text
 //! begins with two zero bytes                            IDX      numbers in arrays, as MNIST is published
 //! first line is `label index:value index:value ...`     LIBSVM   text that leaves out what is 0
 //! anything else                                         CSV
 //! ```
-//! The name of a file decides nothing: it may have any. The founder of a run tells the format, once
-//! ([`FileLayout::infer`]), and it stands in the specification; all others read as it says ([`FileLayout::read`]).
+//! The name of a file has no influence on its format. The founder of a run detects the format once ([`FileLayout::infer`]) and writes the
+//! layout to the specification; all peers read the file with that layout ([`FileLayout::read`]).
 //!
 //! # Invariants
 //! - Reading with a given layout infers nothing, so all peers read the same numbers from the same bytes.
@@ -23,7 +23,7 @@ use super::libsvm::{self, LibsvmError};
 use super::numbered::{Numbered, NumberedFormat};
 use super::sparse::SparseTable;
 
-/// What kind of file it is.
+/// The format of a data file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// Cells between commas, semicolons or tabs.
@@ -44,19 +44,19 @@ pub enum FileLayout {
     Numbered(Numbered),
 }
 
-/// Why a file cannot be used. Each names the file and what to do.
+/// Why a file cannot be used. Each message names the file and what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
-    /// Not as a table.
+    /// The file is not a table that can be read.
     #[error(transparent)]
     Table(#[from] DenseTableError),
-    /// Not as LIBSVM.
+    /// The file is not LIBSVM that can be read.
     #[error(transparent)]
     Libsvm(#[from] LibsvmError),
-    /// Not as IDX.
+    /// The file is not IDX that can be read.
     #[error(transparent)]
     Idx(#[from] IdxError),
-    /// A setting says something that files of this format do not have.
+    /// A setting has no meaning for files of this format.
     #[error("{file}: {} has nothing for `{key}` in [data] to say; leave it out of the run file", .format.file())]
     Meaningless {
         /// The file.
@@ -101,7 +101,7 @@ impl Format {
         }
     }
 
-    /// A file of it, in words.
+    /// This format with an article, such as `an IDX file`.
     fn file(self) -> String {
         let article = if self == Self::Idx { "an" } else { "a" };
         format!("{article} {self} file")
@@ -119,7 +119,7 @@ impl fmt::Display for Format {
 }
 
 impl FileLayout {
-    /// Tells the format of `bytes` (unpacked), and infers what the hints leave open.
+    /// Detects the format of `bytes` (unpacked), and infers what the hints leave open.
     ///
     /// # Errors
     /// If the file is empty, or a hint is about what the file does not have.
@@ -168,10 +168,10 @@ impl FileLayout {
         }
     }
 
-    /// Reads `bytes` (unpacked) as a table; `file` is only for errors.
+    /// Reads `bytes` (unpacked) as a dense table; `file` is the name for errors.
     ///
     /// # Errors
-    /// At the first row that cannot be used, or if the table would be too large to be held.
+    /// At the first row that cannot be used, or if the table would have too many numbers.
     pub fn read(&self, file: &str, bytes: &[u8]) -> Result<DenseTable, FormatError> {
         match self {
             Self::Csv(layout) => Ok(DenseTable::read(file, bytes, layout)?),
@@ -186,10 +186,10 @@ impl FileLayout {
         }
     }
 
-    /// As [`read`](Self::read), without what is 0.
+    /// As [`read`](Self::read), as a sparse table.
     ///
     /// # Errors
-    /// As there.
+    /// At the first row that cannot be used, or if the table would have too many entries.
     pub fn read_sparse(&self, file: &str, bytes: &[u8]) -> Result<SparseTable, FormatError> {
         match self {
             Self::Numbered(layout) if layout.format == NumberedFormat::Libsvm => {

@@ -6,15 +6,15 @@ use super::columns::{Column, find_column};
 use super::error::DenseTableError;
 use super::limits::FEATURES_MAX;
 
-/// How a file is to be read whose columns have numbers only.
+/// How a LIBSVM or IDX file is read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Numbered {
     /// Its format.
     pub format: NumberedFormat,
-    /// Values of a sample, those that are left out because they are 0 included.
+    /// Values of a sample, including those that the file leaves out because they are 0.
     pub width: usize,
-    /// Which of them are features, from 0, in the order in which the model sees them; none listed: all.
+    /// Indices of the values that are features, from 0, in the order in which the model sees them; empty if all are.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub features: Vec<usize>,
 }
@@ -61,7 +61,7 @@ impl Numbered {
         if self.features.is_empty() { self.width } else { self.features.len() }
     }
 
-    /// Which values of a sample are features, from 0, in the order in which the model sees them.
+    /// The indices of the values that are features, from 0, in the order in which the model sees them.
     pub fn chosen(&self) -> impl Iterator<Item = usize> {
         let all = if self.features.is_empty() { 0..self.width } else { 0..0 };
         all.chain(self.features.iter().copied())

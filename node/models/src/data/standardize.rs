@@ -5,24 +5,24 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What is done to each feature: `(value - mean) / scale`; nothing where there is neither.
+/// The function applied to each feature: `(value - mean) / scale`; the identity if both lists are empty.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Standardization {
-    /// (columns), or none.
+    /// (columns), or empty.
     pub mean: Vec<f64>,
-    /// (columns), all above 0; or none.
+    /// (columns), all above 0; or empty.
     pub scale: Vec<f64>,
 }
 
 impl Standardization {
-    /// Leaves every value as it is. It is as short for a million columns as for one.
+    /// Leaves every value as it is, for any number of columns.
     #[must_use]
     pub fn identity() -> Self {
         Self { mean: Vec::new(), scale: Vec::new() }
     }
 
-    /// Whether it is for samples of so many columns, and has finite results.
+    /// Whether this standardization can be applied to samples of `columns` features, with finite results.
     #[must_use]
     pub fn fits(&self, columns: usize) -> bool {
         let Self { mean, scale } = self;
@@ -34,7 +34,7 @@ impl Standardization {
 
     /// Mean and standard deviation of each column of `values` (all rows, columns) over `rows`.
     ///
-    /// A column that is constant over them has a scale of 1: there is nothing to spread.
+    /// A column that is constant over these rows has a scale of 1, since its deviation of 0 cannot be a divisor.
     #[must_use]
     pub fn fit(values: &[f64], columns: usize, rows: &[u32]) -> Self {
         let count = rows.len().max(1) as f64;
@@ -63,7 +63,7 @@ impl Standardization {
 
     /// The standardized rows `rows` of `values` (all rows, columns).
     pub(super) fn apply(&self, values: &[f64], columns: usize, rows: &[u32]) -> Vec<f32> {
-        /// A held-out value may lie absurdly far from a tiny spread; it stays a finite `f32`.
+        /// The largest result: a held-out value far outside a very small spread stays a finite `f32`.
         const FURTHEST: f64 = f32::MAX as f64;
         let mut features = Vec::with_capacity(rows.len() * columns);
         for &row in rows {
