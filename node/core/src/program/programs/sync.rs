@@ -1,7 +1,8 @@
-//! Synchronous data-parallel training with sharded optimizer state: what a big batch on one machine computes, on many.
+//! Synchronous data-parallel training with sharded optimizer state: it computes on many machines what one machine computes with a large
+//! batch.
 //!
-//! Each member computes the gradient of its part of the batch. The owner of a shard gets the sum, takes the optimizer step
-//! for its shard alone, and sends the new parameters to everyone.
+//! Each member computes the gradient of its part of the batch. The owner of a shard receives the sums, takes the optimizer step for its
+//! shard only, and sends the new parameters to every member.
 //!
 //! # Cost
 //! A step sends 2 (n - 1) / n times the parameters from each member; optimizer memory and work per member fall as 1 / n.
@@ -23,7 +24,7 @@ use crate::program::{Flow, Program};
 pub struct SyncDataParallel {
     /// The model and its data.
     pub task: Arc<dyn Task>,
-    /// What owners do with the mean gradient.
+    /// The optimizer with which owners update their shards.
     pub rule: Optimizer,
 }
 
@@ -42,7 +43,7 @@ impl Program for SyncDataParallel {
 }
 
 impl SyncDataParallel {
-    /// Trains what was loaded, as it says.
+    /// The program for a loaded task, with the optimizer of its configuration.
     #[must_use]
     pub fn of(loaded: &Loaded) -> Self {
         Self { task: Arc::clone(&loaded.task), rule: loaded.config.rule }
