@@ -1,27 +1,60 @@
 //! Training one model on many machines with no server.
 //!
-//! # Bringing one's own
-//! A binary with a [`Task`] of its own calls [`run`]; one that also has a [`Program`] of its own calls [`run_program`], or, where that
-//! keeps its state in [tables](table), [`run_launch`]. All that they are written with stands here at the top: a [`Task`] has a
-//! [`Manifest`] and gives an [`Evaluation`]; a [`Program`] asks its [`Context`] for a [`Step`], and makes [`Contribution`]s, or for a
-//! [`Clock`], and reads and adds.
+//! # Train your own task
+//! A binary implements [`Task`] and hands it to [`train`]; every machine runs the same binary, with `start` or `join`:
+//!
+//! ```no_run
+//! use peergrad::prelude::*;
+//!
+//! /// Find `w` in y = w x, from points with w = 3.
+//! struct Slope;
+//!
+//! impl Task for Slope {
+//!     fn manifest(&self) -> Manifest {
+//!         Manifest::tensor("w", [1])
+//!     }
+//!
+//!     fn sample_count(&self) -> u32 {
+//!         1000
+//!     }
+//!
+//!     fn gradient(&self, parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64 {
+//!         let errors = samples.iter().map(|&sample| (sample as f32 / 1000.0, parameters[0] - 3.0));
+//!         gradient[0] = errors.clone().map(|(x, error)| 2.0 * error * x * x).sum();
+//!         errors.map(|(x, error)| f64::from(error * x).powi(2)).sum()
+//!     }
+//!
+//!     fn evaluate(&self, parameters: &[f32]) -> Evaluation {
+//!         Evaluation { samples: 1, loss: f64::from(parameters[0] - 3.0).powi(2), accuracy: None }
+//!     }
+//! }
+//!
+//! fn main() -> ExitCode {
+//!     peergrad::train("slope", Slope).optimizer(Optimizer::SGD).learning_rate(0.1).epochs(40).batch(64).run()
+//! }
+//! ```
+//! A binary may also bring the algorithm: a [`Program`], set with [`Training::program`], or one that keeps its state in
+//! [tables](table), set with [`Training::tables`]. The [`prelude`] has all that they are written with; the folder `examples` has
+//! one of each.
 //!
 //! # Map
-//! This crate gathers what others hold for those who bring their own, and makes the `peer` binary of it. The crates below name only
-//! those before them:
+//! This crate re-exports what a user's binary needs, and makes the `peer` binary. Each of the crates below depends only on those
+//! before it:
 //!
 //! | crate | what it is |
 //! |---|---|
-//! | [`protocol`] | the language of peers: ids, views, messages |
+//! | [`protocol`] | what peers send each other: ids, views, messages |
 //! | [`collectives`] | reduce-scatter and all-gather |
 //! | `peergrad-models` | [`task`], [`data`], [`optimizer`], [`schedule`] |
-//! | `peergrad-core` | the node, which decides everything and waits for nothing |
-//! | `peergrad-config` | what a run.toml becomes: [`specification`], [`model_file`] |
-//! | `peergrad-net` | everything that waits: links over libp2p, the data directory, threads, the clock |
-//! | `peergrad-cli` | the commands of `peer`, and the status of a running one |
-//! | `peergrad-page` | pages to look at |
+//! | `peergrad-core` | the node: membership and training as a state machine without input or output |
+//! | `peergrad-config` | from a run.toml to a task and its settings: [`specification`], [`model_file`] |
+//! | `peergrad-net` | the node's input and output: links over libp2p, the data directory, threads, the clock |
+//! | `peergrad-cli` | the commands of `peer`, and the status of a running peer |
+//! | `peergrad-page` | HTML pages with charts |
 
 #![forbid(unsafe_code)]
+
+pub mod prelude;
 
 pub use peergrad_collectives as collectives;
 pub use peergrad_protocol as protocol;
@@ -31,12 +64,9 @@ pub use peergrad_core::program::{self, context, loader, programs};
 pub use peergrad_core::{io, partition_policy, table};
 pub use peergrad_models::{data, optimizer, schedule, task};
 
-pub use peergrad_cli::{run_launch, run_program, run_task as run};
-pub use peergrad_core::program::context::{Clock, Context, Contribution, Interrupted, Pending, Step};
-pub use peergrad_core::program::loader::Loaded;
-pub use peergrad_core::program::{Flow, Program, ProgramFactory};
-pub use peergrad_models::optimizer::Optimizer;
-pub use peergrad_models::task::{Evaluation, SparseTask, Task};
-pub use peergrad_protocol::manifest::Manifest;
-pub use peergrad_protocol::message::SampleStats;
-pub use peergrad_protocol::{Buffer, Rank};
+pub use peergrad_cli::{Training, train};
+pub use peergrad_core::program::ProgramFactory;
+pub use prelude::{
+    Buffer, Clock, Context, Contribution, Evaluation, Flow, Interrupted, Loaded, Manifest, Optimizer,
+    Pending, Program, Rank, SampleStats, ShardUpdate, SparseTask, Step, Task,
+};

@@ -43,22 +43,38 @@ impl Tensor {
 }
 
 impl Manifest {
+    /// A manifest of one tensor, to which [`and`](Self::and) adds others:
+    ///
+    /// ```
+    /// # use peergrad_protocol::manifest::Manifest;
+    /// let manifest = Manifest::tensor("weight", [10, 64]).and("bias", [10]);
+    /// assert_eq!(manifest.parameter_count(), 650);
+    /// ```
+    #[must_use]
+    pub fn tensor(name: &str, shape: impl AsRef<[u32]>) -> Self {
+        Self::default().and(name, shape)
+    }
+
+    /// The same tensors, followed by a tensor of this name and shape; an empty shape is a scalar's.
+    ///
+    /// # Panics
+    /// If a tensor has this name already, or there are more than [`TENSORS_MAX`] tensors.
+    #[must_use]
+    pub fn and(mut self, name: &str, shape: impl AsRef<[u32]>) -> Self {
+        let is_new = self.tensors.iter().all(|earlier| earlier.name != name);
+        assert!(is_new, "two tensors are named {name}");
+        self.tensors.push(Tensor { name: name.to_owned(), shape: shape.as_ref().to_vec() });
+        assert!(self.tensors.len() <= TENSORS_MAX, "a model of {} tensors", self.tensors.len());
+        self
+    }
+
     /// A manifest of `(name, shape)` pairs.
     ///
     /// # Panics
     /// If a name occurs twice, or there are more than [`TENSORS_MAX`] tensors.
     #[must_use]
     pub fn new<'a>(tensors: impl IntoIterator<Item = (&'a str, &'a [u32])>) -> Self {
-        let tensors: Vec<Tensor> = tensors
-            .into_iter()
-            .map(|(name, shape)| Tensor { name: name.to_owned(), shape: shape.to_vec() })
-            .collect();
-        assert!(tensors.len() <= TENSORS_MAX, "a model of {} tensors", tensors.len());
-        for (index, tensor) in tensors.iter().enumerate() {
-            let is_new = tensors[..index].iter().all(|earlier| earlier.name != tensor.name);
-            assert!(is_new, "two tensors are named {}", tensor.name);
-        }
-        Self { tensors }
+        tensors.into_iter().fold(Self::default(), |manifest, (name, shape)| manifest.and(name, shape))
     }
 
     /// The tensors, each with its range in the flat vector.

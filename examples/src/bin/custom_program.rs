@@ -1,23 +1,18 @@
-//! A program of one's own, on the primitives: Signum, that is signSGD with momentum and majority vote.
+//! Your own program: Signum, which is signSGD with momentum and majority vote.
 //!
-//! Each member keeps a running mean of its own gradients and contributes only its signs: one vote an element, up or down.
-//! The owner of an element counts, and moves it one step the way the majority voted. On the wire the votes are `f32`, as
-//! everything is: this shows the algorithm, not its compression. (Bernstein et al., *signSGD: Compressed Optimisation for
-//! Non-Convex Problems*, 2018, algorithms 2 and 3.)
+//! Each member keeps a running mean of its own gradients and contributes only the signs of that mean: one vote for each element,
+//! up or down. The owner of an element counts the votes, and moves the element by one step in the direction of the majority. The
+//! votes travel as `f32`: the example shows the algorithm and not its compression. (Bernstein et al., *signSGD: Compressed
+//! Optimisation for Non-Convex Problems*, 2018, algorithms 2 and 3.)
 //!
 //! ```text
 //! cargo run --release -p peergrad-examples --bin custom_program -- start
 //! cargo run --release -p peergrad-examples --bin custom_program -- join pg1...   (what `start` printed; on any machine)
 //! ```
-//! It ends with a test loss of 0.00006 (weights hover around the best by one step of 0.001), and one digest at both peers.
+//! The run ends with a test loss of 0.00006 (each weight stays within one step, 0.001, of its best value), and with the same digest
+//! at both peers.
 
-use std::process::ExitCode;
-use std::sync::Arc;
-
-use peergrad::{
-    Buffer, Context, Contribution, Evaluation, Flow, Interrupted, Loaded, Manifest, Pending, Program,
-    SampleStats, Step, Task,
-};
+use peergrad::prelude::*;
 
 /// Running mean of one member's gradients.
 type Mean = Arc<[f32]>;
@@ -42,14 +37,8 @@ impl Program for Signum {
         let majority = move |_: SampleStats, old: &[f32], votes: &mut [f32]| {
             votes.iter_mut().zip(old).for_each(|(vote, old)| *vote = old - rate * sign(*vote));
         };
-        // All are called before the first is awaited: nothing waits for a whole shard.
-        let summed = step.reduce_scatter(votes);
-        let updated = step.update_owned_with(majority);
-        let gathered = step.all_gather();
-        summed.await?;
-        updated.await?;
-        gathered.await?;
-        // Only now: a round that is interrupted is repeated from the momentum that it began with.
+        step.all_reduce(votes, ShardUpdate::custom(majority)).await?;
+        // Only now: the host repeats an interrupted round, which must find the momentum from before.
         self.momentum = momentum;
         Ok(Flow::Continue(()))
     }
@@ -61,7 +50,7 @@ impl Signum {
         Self { task: Arc::clone(&loaded.task), momentum }
     }
 
-    /// The new momentum, and the votes that are its signs: computed beside the network.
+    /// Computes the new momentum, and the votes, which are its signs, beside the network.
     fn votes(&self, step: &Step, parameters: Arc<Buffer>, mut room: Buffer) -> Pending<(Mean, Contribution)> {
         let (task, before, samples) = (self.task.clone(), self.momentum.clone(), step.samples.clone());
         step.compute(samples.len() as u64, move || {
@@ -82,22 +71,23 @@ fn sign(value: f32) -> f32 {
     f32::from(i8::from(value > 0.0) - i8::from(value < 0.0))
 }
 
-/// Find the weights behind y = w . x: 64 of them, the j-th being j / 64.
+/// Find the 64 weights of y = w . x, of which number j is j / 64.
 struct Weights;
 
-/// Element `j` of sample `index`'s x: between -1 and 1, hashed.
+/// Element `j` of x in sample `index`: a hash, between -1 and 1.
 fn x(index: u32, j: usize) -> f32 {
     let mixed = (index ^ (j as u32).wrapping_mul(0x9e37_79b9)).wrapping_mul(0x85eb_ca6b);
     ((mixed ^ (mixed >> 13)).wrapping_mul(0xc2b2_ae35) >> 16) as f32 / 32768.0 - 1.0
 }
 
+/// How far w . x of sample `index` is above its y.
 fn error(weights: &[f32], index: u32) -> f32 {
     weights.iter().enumerate().map(|(j, weight)| (weight - j as f32 / 64.0) * x(index, j)).sum()
 }
 
 impl Task for Weights {
     fn manifest(&self) -> Manifest {
-        Manifest::new([("weights", &[64][..])])
+        Manifest::tensor("weights", [64])
     }
 
     fn sample_count(&self) -> u32 {
@@ -121,5 +111,5 @@ impl Task for Weights {
 }
 
 fn main() -> ExitCode {
-    peergrad::run_program("weights", Weights, Signum::new)
+    peergrad::train("weights", Weights).program(Signum::new).run()
 }

@@ -1,30 +1,25 @@
-//! A table of one's own, and nothing that learns: many machines fill in the rows, whoever comes and goes.
+//! Your own table, without any learning: many machines fill in the rows of a table while machines join and leave.
 //!
-//! Row `i` is to hold the longest Collatz sequence (n, then n / 2 if that is even and 3 n + 1 if not, down to 1) of the two hundred
-//! numbers that begin at 200 i. Workers are dealt samples, that is rows; what they add counts once, and outlives them once they are
-//! told so. It is done anew in each epoch, and added; a row also counts how often that was. A worker that is lost after its numbers were
-//! safe, and before it could say that it is done, has done them in vain, and another one does them again: so a row may count more than
-//! there are epochs, and is the sum of as many equal numbers all the same.
+//! Row `i` gets the length of the longest Collatz sequence (n is followed by n / 2 if n is even and by 3 n + 1 if n is odd, down to 1)
+//! among the 200 numbers from 200 i on. A sample of this task is a row: each worker is dealt rows, computes them, and adds the results
+//! to the table. An addition counts once, and survives its worker once the table has acknowledged it. Every epoch computes every row
+//! again and adds the result; a second column counts the additions. If a worker is lost between the acknowledgement of its rows and the
+//! end of its clock, another worker computes the same rows again: a row may then count more additions than there are epochs, and is
+//! still the sum of that many equal numbers.
 //!
 //! ```text
 //! cargo run --release -p peergrad-examples --bin custom_table -- start
 //! cargo run --release -p peergrad-examples --bin custom_table -- join pg1...   (what `start` printed; on any machine)
 //! ```
-//! It ends with an accuracy of 1 (the share of rows that are right) and a loss of 40 (how often a row was filled in, on average), or
-//! a little more, if somebody was lost.
+//! The run ends with an accuracy of 1 (the share of rows that are right) and a loss of 40 (the mean number of additions to a row), or
+//! a little more if workers were lost.
 
-use std::process::ExitCode;
-
-use peergrad::table::{Init, ReadPolicy, Rows, Table, TableSpec};
-use peergrad::{
-    Context, Evaluation, Flow, Interrupted, Loaded, Manifest, Pending, Program, ProgramFactory, SampleStats,
-    Task,
-};
+use peergrad::prelude::*;
 
 /// The algorithm at one worker.
 #[derive(Default)]
 struct Filling {
-    /// What it has sent last.
+    /// The last push, until it is acknowledged; `None` before the first.
     sent: Option<Pending<()>>,
 }
 
@@ -35,7 +30,7 @@ impl Program for Filling {
         let clock = context.begin_clock().await?;
         if clock.is_over {
             clock.finish();
-            // Once all have finished: the model that the peers end with.
+            // These arrive once all workers have finished: the model that the peers end with.
             clock.parameters().await?;
             return Ok(Flow::Break(()));
         }
@@ -48,25 +43,25 @@ impl Program for Filling {
             Rows { indices: samples.into_iter().map(u64::from).collect(), values }
         });
         let rows = rows.await?;
-        // It goes on before what it sends is safe, but not by more than one clock: so little is done in vain if it is lost.
+        // One push may be under way while the next rows are computed, but not two: so a lost worker wastes little work.
         if let Some(sent) = self.sent.take() {
             sent.await?;
         }
-        clock.add(rows).expect("finite numbers, for rows that there are");
+        clock.add(rows).expect("finite numbers, for rows of the table");
         self.sent = Some(clock.push());
         clock.end(SampleStats { samples: count, loss: 0.0 });
         Ok(Flow::Continue(()))
     }
 }
 
-/// One table of two columns, that owners add to as it comes, and that nobody waits for anybody to read.
+/// One table of two columns: its owners apply additions as they arrive, and no worker waits for another one.
 fn table_spec(loaded: &Loaded) -> TableSpec {
     let rows = u64::from(loaded.task.sample_count());
     let table = Table { init: Init::Parameters, ..Table::additive("longest", rows, 2) };
     TableSpec::new(vec![table], ReadPolicy::Unbounded)
 }
 
-/// What is filled in: the parameters of the run, which begin at zero.
+/// The task whose parameters, which begin at zero, are the table.
 struct Collatz;
 
 const ROWS: u32 = 2000;
@@ -85,7 +80,7 @@ fn length(number: u64) -> u32 {
 
 impl Task for Collatz {
     fn manifest(&self) -> Manifest {
-        Manifest::new([("longest", &[ROWS, 2][..])])
+        Manifest::tensor("longest", [ROWS, 2])
     }
 
     fn sample_count(&self) -> u32 {
@@ -93,7 +88,7 @@ impl Task for Collatz {
     }
 
     fn gradient(&self, _parameters: &[f32], _samples: &[u32], _gradient: &mut [f32]) -> f64 {
-        unreachable!("its program asks for none")
+        unreachable!("the program of this task computes no gradient")
     }
 
     fn evaluate(&self, parameters: &[f32]) -> Evaluation {
@@ -102,10 +97,10 @@ impl Task for Collatz {
         let right = rows().filter(is_right).count();
         let times: f64 = rows().map(|(_, found)| f64::from(found[1])).sum();
         let samples = f64::from(ROWS);
-        Evaluation { samples: ROWS.into(), loss: times / samples, accuracy: Some(right as f64 / samples) }
+        Evaluation { samples: ROWS, loss: times / samples, accuracy: Some(right as f64 / samples) }
     }
 }
 
 fn main() -> ExitCode {
-    peergrad::run_launch("collatz", Collatz, ProgramFactory::with_tables(table_spec, |_| Filling::default()))
+    peergrad::train("collatz", Collatz).tables(table_spec, |_| Filling::default()).run()
 }

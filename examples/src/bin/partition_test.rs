@@ -1,4 +1,4 @@
-//! A partition test of one's own task: what becomes of it when the network is cut, before any machine is at stake.
+//! A partition test of your own task: what happens to its training when the network is cut, tried before you use real machines.
 //!
 //! ```text
 //! $ cargo run --release -p peergrad-examples --bin partition_test
@@ -6,14 +6,14 @@
 //! a cut of 10 s: 5 finished; 321 steps, test loss 0.0000
 //! twenty seeds of each kept every invariant
 //! ```
-//! The same nodes that run over libp2p train the task in virtual time. A short cut costs time and nothing else; in a long
-//! one the three go on without the two, which come back by themselves. Whatever the seed, no invariant may be broken: the run is
-//! also compared with one plain loop, and replayed bit for bit.
+//! The nodes that otherwise run over libp2p train the task in simulated time. A short cut costs only time. During a long cut the
+//! group of three peers trains on without the other two, which rejoin when the cut ends. No seed may break an invariant; the
+//! simulator also compares each run with a single-process loop, and repeats it to see that every bit is the same.
 
 use std::time::Duration;
 
+use peergrad::prelude::*;
 use peergrad::specification::RunFile;
-use peergrad::{Evaluation, Manifest, Task};
 use peergrad_simulations::links::Links;
 use peergrad_simulations::scenario::{Fault, Groups, Scenario};
 use peergrad_simulations::{Outcome, Simulation, Workload};
@@ -28,7 +28,7 @@ fn error(parameters: &[f32], index: u32) -> (f32, f32) {
 
 impl Task for Line {
     fn manifest(&self) -> Manifest {
-        Manifest::new([("line", &[2][..])])
+        Manifest::tensor("line", [2])
     }
 
     fn sample_count(&self) -> u32 {
@@ -53,7 +53,7 @@ impl Task for Line {
     }
 }
 
-/// Five peers at home, cut 3|2 two seconds after training began.
+/// Five peers on home connections, cut into groups of three and two, two seconds after training began.
 fn cut_for(seconds: u64) -> Scenario {
     let run = RunFile::parse("epochs = 20\n[optimizer]\nrate = 0.02").expect("a run file");
     let workload = Workload::custom("line", Line, &run).expect("a task");
@@ -65,7 +65,7 @@ fn cut_for(seconds: u64) -> Scenario {
 
 fn describe(outcome: &Outcome) -> String {
     let endings: Vec<String> =
-        outcome.endings.iter().map(|(words, count)| format!("{count} {words}")).collect();
+        outcome.endings.iter().map(|(ending, count)| format!("{count} {ending}")).collect();
     let loss = outcome.evaluation.map_or(String::new(), |e| format!(", test loss {:.4}", e.loss));
     format!("{}; {} steps{loss}", endings.join(", "), outcome.steps)
 }

@@ -11,10 +11,10 @@ use std::sync::Arc;
 
 use clap::{Args, Parser, Subcommand};
 use peergrad_config::specification::BuiltinLoader;
-use peergrad_config::specification::custom::CustomLoader;
-use peergrad_core::program::loader::Loaded;
-use peergrad_core::program::{Program, ProgramFactory};
-use peergrad_models::task::Task;
+use tracing_subscriber::Layer as _;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 mod bench;
 mod compare;
@@ -37,6 +37,9 @@ mod running_peer;
 mod signals;
 mod status;
 mod swarm;
+mod train;
+
+pub use train::{Training, train};
 
 /// Training one model on many machines with no server.
 #[derive(Parser)]
@@ -268,52 +271,17 @@ pub fn main() -> ExitCode {
 }
 
 /// Runs a binary that brings its own task: `start`, `join`, `resume`, `invite`, `status` and `export` as `peer` has them.
-///
-/// All peers of a run must be the same binary. `name` is what others are told when theirs is another one.
-#[must_use]
-pub fn run_task(name: &str, task: impl Task) -> ExitCode {
-    run_custom(name, Arc::new(task), ProgramFactory::sync())
-}
-
-/// As [`run_task`], for a binary that also brings the program that trains its task.
-///
-/// `program` makes it at each peer, once there is a view to train in.
-#[must_use]
-pub fn run_program<P: Program>(
-    name: &str,
-    task: impl Task,
-    program: impl Fn(&Loaded) -> P + Send + Sync + 'static,
-) -> ExitCode {
-    run_custom(name, Arc::new(task), ProgramFactory::new(program))
-}
-
-/// As [`run_task`], for a binary that brings a program whose state is in [tables](peergrad_core::table), or anything else that is
-/// [launched](ProgramFactory).
-#[must_use]
-pub fn run_launch(name: &str, task: impl Task, launch: ProgramFactory) -> ExitCode {
-    run_custom(name, Arc::new(task), launch)
-}
-
-fn run_custom(name: &str, task: Arc<dyn Task>, program: ProgramFactory) -> ExitCode {
+fn run_custom(training: Training) -> ExitCode {
     let CustomCli { command } = CustomCli::parse();
     start_logging();
-    finish(run_custom_command(name, task, program, command))
+    finish(run_custom_command(training, command))
 }
 
-fn run_custom_command(
-    name: &str,
-    task: Arc<dyn Task>,
-    program: ProgramFactory,
-    command: CustomCommand,
-) -> anyhow::Result<ExitCode> {
+fn run_custom_command(training: Training, command: CustomCommand) -> anyhow::Result<ExitCode> {
     match command {
-        CustomCommand::Start(arguments) => run::start_custom(name, task, program, arguments),
-        CustomCommand::Join(arguments) => {
-            run::join(arguments, Arc::new(CustomLoader::new(name, task, program)))
-        }
-        CustomCommand::Resume(arguments) => {
-            resume::resume(arguments, Arc::new(CustomLoader::new(name, task, program)))
-        }
+        CustomCommand::Start(arguments) => run::start_custom(&training, arguments),
+        CustomCommand::Join(arguments) => run::join(arguments, Arc::new(training.loader())),
+        CustomCommand::Resume(arguments) => resume::resume(arguments, Arc::new(training.loader())),
         CustomCommand::Invite(arguments) => invite::invite(&arguments),
         CustomCommand::Status(arguments) => status::status(&arguments),
         CustomCommand::Remove(arguments) => remove::remove(&arguments),
@@ -335,12 +303,19 @@ fn finish(outcome: anyhow::Result<ExitCode>) -> ExitCode {
     })
 }
 
-/// Logs of the libraries below, for those who ask: `PEERGRAD_LOG=debug peer ...`.
+/// Writes logs of the libraries below to standard error, if the environment asks for them: `PEERGRAD_LOG=debug`, or
+/// `PEERGRAD_LOG=info,libp2p_kad=trace` for one library in more detail.
 fn start_logging() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("PEERGRAD_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("off"));
+    let Ok(wanted) = std::env::var("PEERGRAD_LOG") else { return };
+    let filter: Targets = match wanted.parse() {
+        Ok(filter) => filter,
+        Err(error) => {
+            return crate::terminal::complain(&format!("PEERGRAD_LOG=\"{wanted}\" is not used: {error}"));
+        }
+    };
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_filter(filter);
     // A second call in one process (tests) is harmless.
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+    let _ = tracing_subscriber::registry().with(lines).try_init();
 }
 
 #[cfg(test)]

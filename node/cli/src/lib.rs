@@ -7,4 +7,4 @@ pub mod status;
 mod terminal;
 pub mod text;
 
-pub use commands::{main, run_launch, run_program, run_task};
+pub use commands::{Training, main, train};

@@ -1,9 +1,10 @@
-//! The program: an algorithm that every peer runs, as one round of straight-line code.
+//! The program: a training algorithm, written as one round of sequential code that every peer runs.
 //!
-//! The host owns the loop and never drops a program midway. A program's *fields* survive an interruption, the locals of
-//! its round do not; so a round changes `self` only after its last await, and can then be repeated at will.
+//! The host calls the round in a loop, and never drops it midway. An interruption ends a round early; the host then calls the round again,
+//! in the next view. The program's *fields* survive the interruption and the locals of the round do not. So a round changes `self` only
+//! after its last await, and can then be repeated.
 //!
-//! A loader hands out a [`ProgramFactory`] beside the task: how to make the program once there is a view to train in.
+//! A loader returns a [`ProgramFactory`] beside the task, which makes the program when the first view begins.
 
 use std::fmt;
 use std::future::Future;
@@ -21,44 +22,44 @@ pub(crate) mod executor;
 pub mod loader;
 pub mod programs;
 
-/// Whether there is another round.
+/// Whether the host calls another round.
 pub type Flow = ControlFlow<()>;
 
 /// An algorithm, the same on every peer.
 pub trait Program: Send + 'static {
-    /// By this name peers make sure that they run the same algorithm; an algorithm that has changed takes another.
+    /// The name by which peers check that they run the same algorithm. Change the name when the algorithm changes.
     const NAME: &'static str;
 
-    /// Whether members have parameters of their own, which become the same only in a round of all of them. Each step is then
-    /// final where it is complete, and who is behind when somebody is lost skips what others have done already: it keeps what
-    /// it has contributed, which therefore has to be its parameters.
+    /// Whether each member has its own parameters, which become equal only in a step that averages all members. A step is then final at
+    /// each member that has completed it. When a member is lost, a member that is behind skips the steps that others have completed, and
+    /// keeps its last contribution, which must therefore be its parameters.
     const LOCAL_PARAMETERS: bool = false;
 
-    /// Whether owners update by a rule of the program's own
-    /// ([`Step::update_owned_with`](crate::program::context::Step::update_owned_with)). They keep no state then, and parameters travel as they
-    /// are.
+    /// Whether owners update by a rule of the program
+    /// ([`Step::update_owned_with`](crate::program::context::Step::update_owned_with)). Owners then keep no optimizer state, and parameters
+    /// are sent without compression.
     const CUSTOM_RULE: bool = false;
 
-    /// Numbers an element that the owner of a shard keeps beside its parameters: as many as the rule that is given to
-    /// [`Step::update_owned`](crate::program::context::Step::update_owned) needs. Not asked for a [rule of its own](Program::CUSTOM_RULE).
+    /// Moments that the owner of a shard keeps for each parameter: as many as the optimizer given to
+    /// [`Step::update_owned`](crate::program::context::Step::update_owned) needs. Unused with a [custom rule](Program::CUSTOM_RULE).
     #[must_use]
     fn owner_moments(loaded: &Loaded) -> usize {
         loaded.config.rule.moment_count()
     }
 
-    /// One round. `Break` ends the program.
+    /// One round, usually one step or one clock. `Break` ends the program.
     ///
     /// Implementations write plain `async fn round`.
     ///
     /// # Errors
-    /// [`Interrupted`] is passed on; the host calls again in the next view.
+    /// [`Interrupted`], which an implementation passes on with `?`; the host calls the round again in the next view.
     fn round(&mut self, context: &Context) -> impl Future<Output = Result<Flow, Interrupted>> + Send;
 }
 
-/// What a program keeps in tables, for a task that has been loaded.
+/// Makes the tables of a program, for a loaded task.
 type TableSpecFactory = Arc<dyn Fn(&Loaded) -> TableSpec + Send + Sync>;
 
-/// How to make a program for a task that has been loaded.
+/// Makes a program for a loaded task.
 #[derive(Clone)]
 pub struct ProgramFactory {
     name: &'static str,
@@ -70,7 +71,7 @@ pub struct ProgramFactory {
 }
 
 impl ProgramFactory {
-    /// Launches what `program` makes.
+    /// A factory that calls `program` once at each peer, when the first view begins.
     #[must_use]
     pub fn new<P: Program>(program: impl Fn(&Loaded) -> P + Send + Sync + 'static) -> Self {
         let executor = Arc::new(move |loaded: &Loaded| ProgramExecutor::new(program(loaded)));
@@ -85,8 +86,8 @@ impl ProgramFactory {
         }
     }
 
-    /// Launches what `program` makes, which keeps its state in tables: so it takes no steps, and each worker has a
-    /// [clock](crate::program::context::Clock) of its own.
+    /// A factory of a program that keeps its state in tables. Such a program has no steps: each worker has its own
+    /// [clock](crate::program::context::Clock).
     #[must_use]
     pub fn with_tables<P: Program>(
         table_spec: impl Fn(&Loaded) -> TableSpec + Send + Sync + 'static,
@@ -95,7 +96,7 @@ impl ProgramFactory {
         Self { table_spec: Some(Arc::new(table_spec)), ..Self::new(program) }
     }
 
-    /// Launches [`SyncDataParallel`], which is what trains unless something else is asked for.
+    /// A factory of [`SyncDataParallel`], the default program.
     #[must_use]
     pub fn sync() -> Self {
         Self::new(SyncDataParallel::of)
@@ -107,26 +108,26 @@ impl ProgramFactory {
         self.name
     }
 
-    /// Whether members have parameters of their own: see [`Program::LOCAL_PARAMETERS`].
+    /// Whether each member has its own parameters: see [`Program::LOCAL_PARAMETERS`].
     #[must_use]
     pub fn has_local_parameters(&self) -> bool {
         self.has_local_parameters
     }
 
-    /// Whether owners update by a rule of the program's own: see [`Program::CUSTOM_RULE`].
+    /// Whether owners update by a rule of the program: see [`Program::CUSTOM_RULE`].
     #[must_use]
     pub fn has_custom_rule(&self) -> bool {
         self.has_custom_rule
     }
 
-    /// What is kept in tables, if anything is.
+    /// The tables of the program; `None` if it has none.
     pub(crate) fn table_spec(&self, loaded: &Loaded) -> Option<TableSpec> {
         let table_spec = self.table_spec.as_ref()?(loaded);
         table_spec.check();
         Some(table_spec)
     }
 
-    /// Whether anything is kept in tables.
+    /// Whether the program keeps its state in tables.
     #[must_use]
     pub fn has_tables(&self) -> bool {
         self.table_spec.is_some()

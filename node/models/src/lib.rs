@@ -1,7 +1,8 @@
 //! What is trained: tasks, the data they learn from, the rules that update parameters, and learning rates.
 //!
-//! A [`Task`](task::Task) is what a user brings, or one of the built-in models. [`data`] reads tables of samples; [`optimizer`] turns
-//! a mean gradient into new parameters; [`schedule`] says at which rate. Nothing here knows that there are other peers.
+//! A [`Task`](task::Task) is a model with its loss and its data: the user's, or one of the built-in models. [`data`] reads samples from
+//! files, [`optimizer`] turns a mean gradient into new parameters, and [`schedule`] gives the learning rate of each step. This crate
+//! knows nothing of other peers.
 
 #![forbid(unsafe_code)]
 

@@ -1,15 +1,15 @@
-//! The optimizer: the rule by which an owner turns the summed gradient of a chunk into the chunk's new values.
+//! The optimizer: the rule by which the owner of a chunk turns the chunk's summed gradient into new parameters.
 //!
-//! An optimizer works on each element by itself, so it does not care how the parameters are cut: the owner of chunk 7
-//! updates chunk 7, and nobody else needs its momentum. The formulas are those of PyTorch.
+//! An optimizer treats each element separately, so the parameters may be cut anywhere: the owner of chunk 7 updates chunk 7, and no
+//! other peer needs that chunk's momentum. The formulas are those of PyTorch.
 //!
 //! ```text
 //!  summed gradient ──x scale──> mean g ──(+ weight decay)──> rule ──> new parameters
 //!                                                           │  ▲
 //!                                              new moments <┘  └─ old moments
 //! ```
-//! Old and new moments are apart because an update is pending until its step is committed: a step that is undone leaves
-//! the old ones as they were.
+//! Old and new moments lie in separate memory because an update is pending until its step is committed: undoing the step leaves the
+//! old moments as they were.
 //!
 //! # Invariants
 //! - The same bits on every machine: + - x / and sqrt in the order written here; powers by `libm` in `f64`.
@@ -31,69 +31,81 @@ mod proximal;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "rule", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Optimizer {
-    /// Against the gradient. Keeps no moments.
+    /// Stochastic gradient descent: a step against the gradient. No moments.
     Sgd {
-        /// Multiple of the parameters that is added to the gradient.
+        /// This times the parameter is added to the gradient.
         weight_decay: f32,
     },
-    /// Against a running sum of gradients. One moment: the velocity.
+    /// A step against a decaying sum of gradients. One moment: that sum, called the velocity.
     Momentum {
-        /// Share of the velocity that is kept, 0 to 1.
+        /// The factor by which the velocity decays in each step, 0 to 1.
         momentum: f32,
-        /// Whether the step looks ahead by one velocity.
+        /// Whether to use Nesterov's form: the gradient plus `momentum` times the new velocity, in place of the velocity.
         nesterov: bool,
-        /// Multiple of the parameters that is added to the gradient.
+        /// This times the parameter is added to the gradient.
         weight_decay: f32,
     },
-    /// Against the running mean of gradients, over the root of that of their squares. Two moments, in that order.
+    /// A step against the running mean of gradients, divided by the root of the running mean of their squares. Two moments: these means.
     Adam {
-        /// Share of the running mean that is kept, 0 to 1.
+        /// The decay of the running mean, 0 to 1.
         beta1: f32,
-        /// Share of the running mean square that is kept, 0 to 1.
+        /// The decay of the running mean of squares, 0 to 1.
         beta2: f32,
-        /// Added to the root, against division by zero.
+        /// Added to the root, so that the divisor is not zero.
         epsilon: f32,
-        /// Multiple of the parameters that is added to the gradient.
+        /// This times the parameter is added to the gradient.
         weight_decay: f32,
     },
-    /// Against the gradient, over the root of the sum of all squares so far. One moment: that sum.
+    /// A step against the gradient, divided by the root of the sum of all squared gradients. One moment: that sum.
     Adagrad {
-        /// Added to the root, against division by zero.
+        /// Added to the root, so that the divisor is not zero.
         epsilon: f32,
-        /// Multiple of the parameters that is added to the gradient.
+        /// This times the parameter is added to the gradient.
         weight_decay: f32,
     },
-    /// Against the gradient, and then towards zero, where what is worth little stays. Keeps no moments.
+    /// Proximal gradient descent: a step against the gradient, then towards zero; a parameter that L1 outweighs becomes exactly zero.
+    /// No moments.
     Prox {
-        /// Multiple of the sum of absolute parameters that is added to the loss.
+        /// The weight of L1: this times the sum of absolute parameters is added to the loss.
         l1: f32,
-        /// Multiple of half the sum of squared parameters that is added to the loss.
+        /// The weight of L2: this times half the sum of squared parameters is added to the loss.
         l2: f32,
     },
-    /// To where all gradients so far, taken together, point: sparse as [`Prox`](Self::Prox), with a rate for each parameter as
-    /// [`Adagrad`](Self::Adagrad). Two moments. Parameters begin at what the first gradients say, not at their initial values.
+    /// FTRL-Proximal: minimizes the sum of all linearized losses so far. It yields exact zeros as [`Prox`](Self::Prox) does, and has a
+    /// rate for each parameter as [`Adagrad`](Self::Adagrad) does. Two moments. The first update ignores the initial parameters.
     Ftrl {
-        /// Added to the root of the sum of squares, times the rate.
+        /// Added to the root of the sum of squared gradients (the paper's beta).
         beta: f32,
-        /// Multiple of the sum of absolute parameters that is added to the loss.
+        /// The weight of L1: this times the sum of absolute parameters is added to the loss.
         l1: f32,
-        /// Multiple of half the sum of squared parameters that is added to the loss.
+        /// The weight of L2: this times half the sum of squared parameters is added to the loss.
         l2: f32,
     },
     /// Adam whose weight decay shrinks the parameters directly and does not enter the moments.
     AdamW {
-        /// Share of the running mean that is kept, 0 to 1.
+        /// The decay of the running mean, 0 to 1.
         beta1: f32,
-        /// Share of the running mean square that is kept, 0 to 1.
+        /// The decay of the running mean of squares, 0 to 1.
         beta2: f32,
-        /// Added to the root, against division by zero.
+        /// Added to the root, so that the divisor is not zero.
         epsilon: f32,
-        /// Multiple of the parameters, times the rate, by which they shrink.
+        /// The share of each parameter, times the learning rate, that is subtracted from it in each step.
         weight_decay: f32,
     },
 }
 
 impl Optimizer {
+    /// Plain stochastic gradient descent, without weight decay.
+    pub const SGD: Self = Self::Sgd { weight_decay: 0.0 };
+    /// Heavy-ball momentum of 0.9, without weight decay.
+    pub const MOMENTUM: Self = Self::Momentum { momentum: 0.9, nesterov: false, weight_decay: 0.0 };
+    /// Adam with the constants of its paper, without weight decay.
+    pub const ADAM: Self = Self::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 };
+    /// AdamW with the constants of PyTorch: as [`ADAM`](Self::ADAM), with a decoupled weight decay of 0.01.
+    pub const ADAMW: Self = Self::AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.01 };
+    /// Adagrad with the constants of PyTorch, without weight decay.
+    pub const ADAGRAD: Self = Self::Adagrad { epsilon: 1e-10, weight_decay: 0.0 };
+
     /// Elements of optimizer state for each parameter: 0, 1 or 2.
     #[inline]
     #[must_use]
@@ -105,10 +117,13 @@ impl Optimizer {
         }
     }
 
-    /// The update at learning rate `rate` of elements that have had `step` updates with this one: 1 for the first, whose
-    /// moments are all zero. `scale` is what the summed gradient is multiplied by to be the mean.
+    /// The update of one step.
     ///
-    /// Made once for all chunks of one step: corrections for the first steps cost two powers.
+    /// - `rate`: the learning rate.
+    /// - `step`: how many updates the elements have had, this one included: 1 for the first, when all moments are zero.
+    /// - `scale`: the factor that turns the summed gradient into the mean.
+    ///
+    /// One update serves all chunks of a step, because Adam's correction for the first steps takes two powers.
     ///
     /// # Panics
     /// If `step` is 0.
@@ -145,7 +160,7 @@ impl Optimizer {
     }
 }
 
-/// A rule with its rate, step and scale filled in, for as many runs of elements as one likes.
+/// An optimizer with the rate, the step and the scale of one step, for any number of slices of the parameters.
 pub struct Update {
     moment_count: usize,
     kind: Kind,
@@ -162,7 +177,7 @@ enum Kind {
 }
 
 impl Update {
-    /// Updates one run of elements, e.g. a chunk.
+    /// Updates one slice of n elements, for example a chunk.
     ///
     /// - `parameters`: (n), the values before.
     /// - `vector`: (n), the summed gradient; afterwards the new values.
@@ -209,7 +224,7 @@ struct MomentumUpdate {
 }
 
 impl MomentumUpdate {
-    /// `direction` turns the gradient and the new velocity of an element into the way to go.
+    /// `direction` gives the vector to step against, from the gradient and the new velocity of an element.
     fn apply(
         &self,
         parameters: &[f32],
@@ -251,9 +266,9 @@ impl AdagradUpdate {
 /// The constants of one Adam or AdamW update.
 struct AdamUpdate {
     scale: f32,
-    /// Into the gradient (Adam).
+    /// This times the parameter is added to the gradient (Adam).
     weight_decay: f32,
-    /// Of the parameters (AdamW); 1 otherwise.
+    /// The share of a parameter that the decoupled weight decay leaves (AdamW); 1 for Adam.
     keep: f32,
     beta1: f32,
     beta2: f32,

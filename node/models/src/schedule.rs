@@ -1,7 +1,7 @@
-//! The schedule: the learning rate as a function of the step's number, and of nothing else.
+//! The schedule: the learning rate as a function of the step number only.
 //!
-//! A run that grows or shrinks keeps its batch and its rate, so a member that joins at step 10,000 needs no history to
-//! know what the others use.
+//! The batch and the rate do not depend on the number of members, so a member that joins at step 10,000 knows the rate of the others
+//! without their history.
 //!
 //! ```text
 //! base |    ______          constant      ____            step      ___            cosine
@@ -21,9 +21,9 @@ use serde::{Deserialize, Serialize};
 pub struct Schedule {
     /// The rate after the warm-up and before any decay.
     pub base: f64,
-    /// Steps over which the rate climbs from `base / warmup_steps` to `base`, in a line; 0: none.
+    /// Steps over which the rate rises linearly from `base / warmup_steps` to `base`; 0 for no warm-up.
     pub warmup_steps: u64,
-    /// What happens after the warm-up.
+    /// How the rate falls after the warm-up.
     pub decay: Decay,
 }
 
@@ -31,11 +31,11 @@ pub struct Schedule {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "decay", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Decay {
-    /// It stays at the base.
+    /// The rate stays at the base.
     Constant,
-    /// It is multiplied by `factor` after every `every` steps, counted from the start of the run.
+    /// The rate is multiplied by `factor` after every `every` steps, counted from the start of the run.
     Step {
-        /// What the rate is multiplied by.
+        /// The factor of one multiplication.
         factor: f64,
         /// Steps between two multiplications; at least 1.
         every: u64,
@@ -75,10 +75,13 @@ impl Schedule {
     }
 }
 
-/// The linear scaling rule: a `rate` that suits batches of `reference_batch` samples, for batches of `batch` samples.
+/// The linear scaling rule: converts a `rate` for batches of `reference_batch` samples to one for batches of `batch` samples.
 ///
-/// The mean gradient of a larger batch is less noisy, so a step may be longer in proportion (Goyal et al., "Accurate,
-/// Large Minibatch SGD", 2017, section 2.1). It holds for SGD and momentum up to a few thousand samples.
+/// The mean gradient of a larger batch is less noisy, so a step may be proportionally longer (Goyal et al., "Accurate, Large Minibatch
+/// SGD", 2017, section 2.1). The rule holds for SGD and momentum, up to a few thousand samples.
+///
+/// # Panics
+/// If `reference_batch` is 0.
 #[must_use]
 pub fn scaled(rate: f64, batch: u64, reference_batch: u64) -> f64 {
     assert!(reference_batch > 0, "a reference batch has samples");

@@ -1,11 +1,11 @@
-//! The task: what a user brings. A model as a flat vector of parameters, its loss and gradient, and its data.
+//! The task: a model as a flat vector of parameters, its loss and gradient, and its data. A user implements it.
 //!
-//! The runtime owns the parameters, the batches and the optimizer; a task only answers questions about a vector that it
-//! is handed. So a task knows nothing of peers, and the same task trains alone, in a swarm and in the simulator.
+//! The peers own the parameters, the batches and the optimizer. A task is a set of functions of a parameter vector and of sample
+//! indices; it knows nothing of peers, so the same task trains in one process, on many machines and in the simulator.
 //!
 //! # Invariants
-//! - [`Task::initial`] and [`Task::manifest`] give the same bits on every machine: + - x / and sqrt only, or `libm`.
-//! - A gradient may differ in its last bits between machines: it is computed once, and sent.
+//! - [`Task::initial`] and [`Task::manifest`] return the same bits on every machine: they use + - x / and sqrt only, or `libm`.
+//! - A gradient may differ in its last bits between machines, because each gradient is computed by one member, which sends it.
 
 use peergrad_protocol::manifest::Manifest;
 
@@ -19,62 +19,74 @@ pub mod supervised;
 
 /// A model with its loss, its gradient and its data.
 pub trait Task: Send + Sync + 'static {
-    /// Names and shapes of the parameters, in the order of the flat vector.
+    /// Names and shapes of the parameter tensors, in the order in which they lie in the flat vector.
+    ///
+    /// Every call must return the same manifest; all peers of a run compare its digest.
     fn manifest(&self) -> Manifest;
 
-    /// Fills `parameters` with the values that training starts from, as a function of `seed`.
+    /// Fills `parameters`, which are all zero before, with the values that training starts from, as a function of `seed`.
     ///
-    /// They come as zeros in fresh memory. A task that starts at zero does nothing here, as is the default, and its
-    /// parameters take no memory until they change.
+    /// - `parameters`: (parameters), as long as the [manifest](Self::manifest) says.
+    ///
+    /// The default leaves the zeros; the memory of a parameter that stays zero is not touched.
     fn initial(&self, seed: u64, parameters: &mut [f32]) {
         let _ = (seed, parameters);
     }
 
-    /// Number of training samples; they are named `0..sample_count`.
+    /// Number of training samples; their indices are `0..sample_count`. At least 1, and the same at every call.
     fn sample_count(&self) -> u32;
 
-    /// Overwrites `gradient` with the gradient, summed over `samples`, of the loss at `parameters`, and returns the summed
-    /// loss.
+    /// Overwrites `gradient` with the gradient of the loss at `parameters`, summed over `samples`, and returns the sum of their
+    /// losses.
     ///
-    /// A sum and not a mean: members of a batch have different numbers of samples, and the owner divides once.
-    /// `gradient` holds unspecified values before; `samples` may be empty.
+    /// - `parameters`: (parameters), the flat vector.
+    /// - `samples`: (batch part), indices below [`sample_count`](Self::sample_count); may be empty.
+    /// - `gradient`: (parameters), with unspecified values before the call.
+    ///
+    /// The result is a sum and not a mean because members compute different numbers of samples; the owner of a shard divides
+    /// once. If an element or the loss is not finite, these samples are left out of the step.
     fn gradient(&self, parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64;
 
-    /// Samples that [`evaluate`](Task::evaluate) looks at, for a simulator to model its duration. Where a task does not say,
-    /// as many as it trains on.
+    /// Number of samples that [`evaluate`](Task::evaluate) computes, from which the simulator models its duration. Default:
+    /// [`sample_count`](Self::sample_count).
     fn held_out_count(&self) -> u32 {
         self.sample_count()
     }
 
-    /// How well `parameters` do on samples that are never trained.
+    /// The mean loss, and the accuracy if there are classes, on samples that are never trained.
+    ///
+    /// - `parameters`: (parameters), the flat vector.
     fn evaluate(&self, parameters: &[f32]) -> Evaluation;
 
-    /// This task, as one whose samples touch few parameters each, if it is one: with programs that keep their parameters in a table,
-    /// only those that a worker's samples touch travel then.
+    /// This task as a [`SparseTask`], if it is one; `None` by default. A program that keeps the parameters in a table then sends
+    /// only the parameters that a worker's samples touch.
     fn sparse(&self) -> Option<&dyn SparseTask> {
         None
     }
 }
 
-/// A task whose samples touch few of its parameters each: the loss of a sample depends on no others.
+/// A task whose samples each touch few parameters: the loss of a sample depends on these parameters only.
 ///
-/// Its parameters begin at zero.
+/// All parameters are zero at the start.
 pub trait SparseTask: Task {
-    /// Indices of the parameters that these samples touch, ascending.
+    /// Indices of the parameters that `samples` touch: ascending, each index once.
     fn touched(&self, samples: &[u32]) -> Vec<u32>;
 
-    /// As [`Task::gradient`], with the parameters that are [touched](Self::touched) alone, and the gradient with respect to them:
-    /// both have as many elements as `touched`.
+    /// As [`Task::gradient`], restricted to the parameters that the samples touch.
+    ///
+    /// - `touched`: (touched), the result of [`touched`](Self::touched) for these samples.
+    /// - `parameters`: (touched), the values of these parameters.
+    /// - `gradient`: (touched), overwritten with the gradient with respect to them.
     fn gradient_at(&self, touched: &[u32], parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64;
 }
 
 /// How well a model does on held-out samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Evaluation {
-    /// Samples looked at.
-    pub samples: u64,
-    /// Mean loss.
+    /// How many samples were evaluated.
+    pub samples: u32,
+    /// Mean loss of these samples; 0 if there are none.
     pub loss: f64,
-    /// Share of samples classified rightly, 0 to 1; `None` where there are no classes.
+    /// Share of these samples that the model classifies correctly, 0 to 1; `None` for a model without classes.
     pub accuracy: Option<f64>,
 }

@@ -371,7 +371,7 @@ fn content(value: &Value) -> Option<LineContent> {
 }
 
 fn evaluation(value: &Value) -> Option<Evaluation> {
-    let samples = value["samples"].as_u64().filter(|samples| *samples <= NUMBER_MAX)?;
+    let samples = value["samples"].as_u64()?.try_into().ok()?;
     // A loss that is not finite is told as nothing.
     let loss = value["loss"].as_f64().unwrap_or(f64::NAN);
     Some(Evaluation { samples, loss, accuracy: value["accuracy"].as_f64() })

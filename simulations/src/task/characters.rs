@@ -225,7 +225,7 @@ impl Task for Characters {
             right += u64::from(is_right);
         }
         let count = self.held_out.max(1) as f64;
-        Evaluation { samples: self.held_out as u64, loss: loss / count, accuracy: Some(right as f64 / count) }
+        Evaluation { samples: self.held_out as u32, loss: loss / count, accuracy: Some(right as f64 / count) }
     }
 }
 

@@ -60,7 +60,7 @@ impl Task for Squares {
     fn evaluate(&self, parameters: &[f32]) -> Evaluation {
         let error = |sample| f64::from(self.error(parameters, sample).1);
         let loss: f64 = (0..self.sample_count).map(|sample| error(sample) * error(sample) / 2.0).sum();
-        let samples = u64::from(self.sample_count);
-        Evaluation { samples, loss: loss / samples as f64, accuracy: None }
+        let samples = self.sample_count;
+        Evaluation { samples, loss: loss / f64::from(samples), accuracy: None }
     }
 }

@@ -10,11 +10,9 @@
 //! Of each round's steps the median counts, after the first few; of the rounds, the median again.
 
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-use peergrad_core::program::ProgramFactory;
 use peergrad_models::task::{Evaluation, Task};
 use peergrad_page::pairing::median;
 use peergrad_protocol::limits::SEGMENT_ELEMENTS;
@@ -23,7 +21,7 @@ use serde_json::{Value, json};
 
 use super::progress::Screen;
 use super::swarm::{LineChannel, ScratchDirectory, Swarm, SwarmConfig, SwarmOutput};
-use super::{CustomCommand, run_custom_command};
+use super::{CustomCommand, run_custom_command, train};
 use crate::terminal::{emit, print_line};
 use crate::text::text_table::text_table;
 
@@ -353,7 +351,7 @@ impl Case {
 /// Runs one of the peers.
 pub(super) fn bench_peer(arguments: BenchPeerArguments) -> anyhow::Result<ExitCode> {
     let BenchPeerArguments { mebibytes, samples, command } = arguments;
-    run_custom_command("bench", Arc::new(EmptyTask { mebibytes, samples }), ProgramFactory::sync(), command)
+    run_custom_command(train("bench", EmptyTask { mebibytes, samples }), command)
 }
 
 /// A model whose gradient is always the same.

@@ -104,7 +104,11 @@ pub(super) fn evaluate(arguments: &EvaluateArguments) -> anyhow::Result<ExitCode
     }
     let accuracy = evaluation.accuracy.map(|share| format!("accuracy {share:.4}, ")).unwrap_or_default();
     let rows = if held_out { "held-out rows" } else { "rows" };
-    print_line(&format!("{accuracy}loss {:.4} on {} {rows}", evaluation.loss, count(evaluation.samples)));
+    print_line(&format!(
+        "{accuracy}loss {:.4} on {} {rows}",
+        evaluation.loss,
+        count(evaluation.samples.into())
+    ));
     Ok(ExitCode::SUCCESS)
 }
 

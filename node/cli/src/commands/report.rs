@@ -365,7 +365,7 @@ fn summary_text(summary: &Summary, epochs: &str) -> String {
                 "{}test loss {:.4} on {} held-out samples",
                 accuracy.unwrap_or_default(),
                 evaluation.loss,
-                count(evaluation.samples)
+                count(evaluation.samples.into())
             )
         }
         None => "not evaluated".to_owned(),

@@ -7,13 +7,10 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use libp2p::Multiaddr;
-use peergrad_config::specification::custom::{CustomLoader, CustomSpecification};
 use peergrad_config::specification::{BuiltinLoader, RunFile, resolve};
 use peergrad_core::node::{Config, Node, StartMode};
-use peergrad_core::program::ProgramFactory;
 use peergrad_core::program::loader::Loader;
 use peergrad_core::state::shared_cache::SharedCache;
-use peergrad_models::task::Task;
 use peergrad_net::{
     BootstrapAddress, Checkpoints, ChosenDirectory, Compute, DEFAULT_PORT, Damaged, Directory, Environment,
     Listen, MonotonicClock, Network, NetworkOptions, Notice, Port, StableStorage, create_private, drive,
@@ -31,7 +28,7 @@ use super::progress::Screen;
 use super::report::{Report, Style, UsageMeter};
 use super::running_peer::RunningPeer;
 use super::signals::stop_requested;
-use super::{CustomStartArguments, FounderArguments, JoinArguments, PeerArguments, StartArguments};
+use super::{CustomStartArguments, FounderArguments, JoinArguments, PeerArguments, StartArguments, Training};
 use crate::status::log::LogOrigin;
 use crate::status::{EventStreams, MetricsPort, Monitoring};
 use crate::terminal::program_name;
@@ -67,29 +64,24 @@ pub(super) fn start(arguments: StartArguments) -> anyhow::Result<ExitCode> {
 }
 
 /// Founds a run of a task that this binary brings.
-pub(super) fn start_custom(
-    name: &str,
-    task: Arc<dyn Task>,
-    program: ProgramFactory,
-    arguments: CustomStartArguments,
-) -> anyhow::Result<ExitCode> {
-    let seed = arguments.founder.seed;
-    let run_file = match &arguments.run_file {
-        Some(path) => read_run_file(path, seed)?,
-        None => with_seed(RunFile::parse("")?, seed),
-    };
-    let specification = CustomSpecification::resolve(&run_file, name, &*task, &program)?.to_bytes()?;
-    found(
-        &run_file,
-        specification,
-        Arc::new(CustomLoader::new(name, task, program)),
-        DataSource::Search(None),
-        arguments.founder,
-    )
+pub(super) fn start_custom(training: &Training, arguments: CustomStartArguments) -> anyhow::Result<ExitCode> {
+    let mut run_file = training.settings.clone();
+    if let Some(path) = &arguments.run_file {
+        run_file = read_run_file_over(path, &run_file)?;
+    }
+    let run_file = with_seed(run_file, arguments.founder.seed);
+    let specification = training.specification(&run_file)?.to_bytes()?;
+    let loader = Arc::new(training.loader());
+    found(&run_file, specification, loader, DataSource::Search(None), arguments.founder)
 }
 
 /// What the file says, but with this seed if one is given.
 pub(super) fn read_run_file(path: &Path, seed: Option<u64>) -> anyhow::Result<RunFile> {
+    Ok(with_seed(read_run_file_over(path, &RunFile::default())?, seed))
+}
+
+/// The settings of the file; those that it does not mention are taken from `defaults`.
+fn read_run_file_over(path: &Path, defaults: &RunFile) -> anyhow::Result<RunFile> {
     let name = path.display();
     const OF_DATA: [&str; 6] = ["csv", "tsv", "gz", "libsvm", "svm", "idx"];
     let is_data = |extension: &std::ffi::OsStr| OF_DATA.iter().any(|data| extension == *data);
@@ -99,8 +91,7 @@ pub(super) fn read_run_file(path: &Path, seed: Option<u64>) -> anyhow::Result<Ru
             program_name()
         );
     }
-    let run_file = RunFile::parse(&files::read_text(path)?).with_context(|| name.to_string())?;
-    Ok(with_seed(run_file, seed))
+    RunFile::parse_over(&files::read_text(path)?, defaults).with_context(|| name.to_string())
 }
 
 fn with_seed(run_file: RunFile, seed: Option<u64>) -> RunFile {

@@ -6,9 +6,10 @@
 use peergrad_models::data::columns::{Column, ColumnHints, Columns};
 use peergrad_models::data::dense_table::unpack;
 use peergrad_models::data::embedded::{DIGITS, embedded};
-use peergrad_models::data::format::{FileLayout, Format, FormatError, Numbered, NumberedFormat};
+use peergrad_models::data::format::{FileLayout, Format, FormatError};
 use peergrad_models::data::idx::Arrays;
 use peergrad_models::data::labels::{Classes, Target};
+use peergrad_models::data::numbered::{Numbered, NumberedFormat};
 
 use super::resolve::resolve_data;
 use super::run_file::{DataSection, ModelKind, SEED_DEFAULT};

@@ -4,10 +4,12 @@
 //! error now rather than at step 1,000.
 
 use peergrad_models::data::columns::ColumnHints;
-use peergrad_models::data::dataset::{HeldOutSplit, Standardization};
+use peergrad_models::data::dataset::HeldOutSplit;
 use peergrad_models::data::dense_table::unpack;
-use peergrad_models::data::format::{FEATURES_MAX, FileLayout, Format};
+use peergrad_models::data::format::{FileLayout, Format};
 use peergrad_models::data::labels::{Classes, Predict, Target, TargetHints};
+use peergrad_models::data::limits::FEATURES_MAX;
+use peergrad_models::data::standardize::Standardization;
 use peergrad_models::optimizer::{Optimizer, Schedule};
 use peergrad_models::schedule::{Decay, scaled};
 use peergrad_protocol::id::ContentDigest;

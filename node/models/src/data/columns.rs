@@ -1,26 +1,26 @@
-//! The layout: which columns of a CSV file are features, which one is the label, and whether there is a header.
+//! The layout of a CSV file: which columns are features, which one is the label, and whether there is a header.
 //!
-//! People's files come with a header or without, with commas or semicolons, with the label first or last. What a user does
-//! not say is inferred once ([`Columns::infer`]) by whoever founds a run, and written into its specification; reading with
-//! a given layout infers nothing, so all peers read the same numbers from the same bytes.
+//! Files come with or without a header, with commas or semicolons, and with the label first or last. The founder of a run infers once what
+//! the user does not say ([`Columns::infer`]), and writes it to the specification. Reading with a given layout infers nothing, so all peers
+//! read the same numbers from the same bytes.
 
 use csv::ByteRecord;
 use serde::{Deserialize, Serialize};
 
-use super::dense_table::{DenseTableError, number, reader, text};
+use super::cells::{number, reader, text};
+use super::error::DenseTableError;
+use super::limits::COLUMNS_MAX;
 
-/// The most columns of a file.
-pub const COLUMNS_MAX: usize = 1 << 16;
 /// Names that mark a column as the label, in any case.
 const LABEL_NAMES: [&str; 3] = ["label", "class", "target"];
-/// What people write where a number is missing, in any case: no name of a column.
+/// Texts that stand for a missing number, in upper or lower case; they are not names of columns.
 const MISSING: [&str; 7] = ["", "?", "-", ".", "na", "n/a", "null"];
 
-/// How a file is to be read.
+/// How a CSV file is read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Columns {
-    /// What stands between cells: a comma, a semicolon or a tab.
+    /// The separator of cells: a comma, a semicolon or a tab.
     pub delimiter: u8,
     /// Whether the first row names the columns.
     pub header: bool,
@@ -32,7 +32,7 @@ pub struct Columns {
     pub features: Vec<usize>,
 }
 
-/// What a user says about a file's layout, whatever its format; `None` is inferred.
+/// What a user says about the layout of a file of any format; a field that is `None` is inferred.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ColumnHints {
     /// Whether the first row names the columns.
@@ -41,12 +41,11 @@ pub struct ColumnHints {
     pub label: Option<Column>,
     /// The feature columns; all but the label unless said otherwise.
     pub features: Option<Vec<Column>>,
-    /// How many features there are, where that is not for the file to say; the largest index of a LIBSVM file unless said
-    /// otherwise.
+    /// The number of features of a LIBSVM file; its largest index unless said otherwise.
     pub width: Option<usize>,
 }
 
-/// A column, as a user points at it.
+/// A column, as a user names it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Column {
@@ -59,9 +58,9 @@ pub enum Column {
 impl Columns {
     /// Infers what the hints leave open from the first two rows of `bytes` (unpacked).
     ///
-    /// There is a header if in some column the first row has a word (that does not stand for a missing number, or a row
-    /// of data would be lost without a word) and the second a number. The label is the
-    /// only column named label, class or target; else the last. The features are all other columns.
+    /// The first row is a header if in some column it has a word and the second row has a number. A word that stands for a missing
+    /// number does not count, because the header would then be a row of data. The label is the only column named label, class or target;
+    /// without exactly one such name it is the last column. The features are all other columns.
     ///
     /// # Errors
     /// If the file is empty or a hint names a column that does not exist.
@@ -90,7 +89,7 @@ impl Columns {
         }
     }
 
-    /// What makes this layout unusable, in words; a layout that another peer sent is checked by this.
+    /// What makes this layout unusable, in words; `None` if nothing does. It checks layouts that other peers sent.
     #[must_use]
     pub fn problem(&self) -> Option<String> {
         if self.width > COLUMNS_MAX || self.label >= self.width {
@@ -120,7 +119,7 @@ impl Columns {
         if has_row { first.iter().map(text).collect() } else { Vec::new() }
     }
 
-    /// Feature columns that hold a word in the first row of data: those that a model cannot read.
+    /// The feature columns with a word in the first row of data, which a model cannot use.
     #[must_use]
     pub fn text_features(&self, bytes: &[u8]) -> Vec<usize> {
         let mut rows = reader(bytes, self.delimiter).into_byte_records().skip(usize::from(self.header));
@@ -145,7 +144,7 @@ fn first_rows(file: &str, bytes: &[u8], delimiter: u8) -> Result<[ByteRecord; 2]
     }
 }
 
-/// The candidate that occurs most often in the first line; a comma unless another one wins.
+/// The separator that occurs most often in the first line; a comma if there is a tie.
 fn infer_delimiter(bytes: &[u8]) -> u8 {
     let lines = bytes.split(|&byte| byte == b'\n' || byte == b'\r');
     let first = lines.map(<[u8]>::trim_ascii).find(|line| !line.is_empty()).unwrap_or_default();
@@ -159,7 +158,7 @@ fn infer_delimiter(bytes: &[u8]) -> u8 {
     best
 }
 
-/// The only column with a telling name; else the last.
+/// The only column whose name is one of [`LABEL_NAMES`]; otherwise the last column.
 fn infer_label(width: usize, names: &[String]) -> usize {
     let is_label = |name: &&String| LABEL_NAMES.iter().any(|label| name.eq_ignore_ascii_case(label));
     match names.iter().filter(is_label).count() {
@@ -168,7 +167,7 @@ fn infer_label(width: usize, names: &[String]) -> usize {
     }
 }
 
-/// The index of the column that a user points at.
+/// The index of the column that a user names.
 pub(super) fn find_column(
     file: &str,
     column: &Column,

@@ -1,18 +1,14 @@
-//! The data set: samples as `f32`, standardized, in two parts: those that are trained and those that never are.
-//!
-//! A model learns fastest from features around 0 with a spread of 1. Mean and spread are measured once, by the founder of
-//! a run, over its training rows, in `f64`; they travel in the specification as numbers, so that no peer measures again
-//! and gets another last bit.
+//! The data set: standardized samples as `f32`, in two parts, the training samples and the held-out samples.
 //!
 //! # Invariants
 //! - Which rows are held out is a function of (seed, number of rows, number held out).
-//! - Held-out rows have no part in the standardization.
+//! - Mean and scale of the standardization are those of the training rows.
 
 use peergrad_protocol::cursor::permutation;
-use serde::{Deserialize, Serialize};
 
 use super::dense_table::DenseTable;
 use super::labels::Labels;
+use super::standardize::Standardization;
 
 /// Samples and their labels.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,20 +17,20 @@ pub struct Samples {
     pub features: Vec<f32>,
     /// Features of one sample.
     pub columns: usize,
-    /// One a row.
+    /// (rows)
     pub labels: Labels,
 }
 
 /// The samples of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dataset {
-    /// Those that are trained.
+    /// The samples that the model learns from.
     pub training: Samples,
-    /// Those that only tell how well the model does.
+    /// The samples that the model is evaluated on.
     pub held_out: Samples,
 }
 
-/// Row numbers of a file, in two parts.
+/// The row numbers of a file, from 0, in two parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldOutSplit {
     /// Rows that are trained.
@@ -43,21 +39,11 @@ pub struct HeldOutSplit {
     pub held_out: Vec<u32>,
 }
 
-/// What is done to each feature: `(value - mean) / scale`; nothing where there is neither.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Standardization {
-    /// (columns), or none.
-    pub mean: Vec<f64>,
-    /// (columns), all above 0; or none.
-    pub scale: Vec<f64>,
-}
-
 impl HeldOutSplit {
-    /// Shuffles `row_count` rows and takes the last `held_out_count` of them out.
+    /// Shuffles the row numbers below `row_count`, and holds out the last `held_out_count` of them.
     ///
     /// # Panics
-    /// If more rows are held out than there are.
+    /// If `held_out_count` is larger than `row_count`.
     #[must_use]
     pub fn draw(seed: u64, row_count: u32, held_out_count: u32) -> Self {
         /// The split uses the shuffle of an epoch that no run reaches.
@@ -69,73 +55,8 @@ impl HeldOutSplit {
     }
 }
 
-impl Standardization {
-    /// Leaves every value as it is. It is as short for a million columns as for one.
-    #[must_use]
-    pub fn identity() -> Self {
-        Self { mean: Vec::new(), scale: Vec::new() }
-    }
-
-    /// Whether it is for samples of so many columns, and has finite results.
-    #[must_use]
-    pub fn fits(&self, columns: usize) -> bool {
-        let Self { mean, scale } = self;
-        let is_complete = mean.len() == columns && scale.len() == columns;
-        let is_finite =
-            mean.iter().all(|mean| mean.is_finite()) && scale.iter().all(|scale| scale.is_finite());
-        *self == Self::identity() || (is_complete && is_finite && scale.iter().all(|&scale| scale > 0.0))
-    }
-
-    /// Mean and standard deviation of each column of `values` (all rows, columns) over `rows`.
-    ///
-    /// A column that is constant over them has a scale of 1: there is nothing to spread.
-    #[must_use]
-    pub fn fit(values: &[f64], columns: usize, rows: &[u32]) -> Self {
-        let count = rows.len().max(1) as f64;
-        let row = |&row: &u32| &values[row as usize * columns..][..columns];
-        let mut mean = vec![0.0; columns];
-        for values in rows.iter().map(row) {
-            mean.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
-        }
-        mean.iter_mut().for_each(|sum| *sum /= count);
-        let mut scale = vec![0.0; columns];
-        let mut is_constant = vec![true; columns];
-        let first = rows.first().map(row).unwrap_or_default();
-        for values in rows.iter().map(row) {
-            for (column, &value) in values.iter().enumerate() {
-                let distance = value - mean[column];
-                scale[column] += distance * distance;
-                is_constant[column] &= value == first[column];
-            }
-        }
-        for (sum, is_constant) in scale.iter_mut().zip(is_constant) {
-            let deviation = (*sum / count).sqrt();
-            *sum = if is_constant || deviation == 0.0 { 1.0 } else { deviation };
-        }
-        Self { mean, scale }
-    }
-
-    /// The standardized rows `rows` of `values` (all rows, columns).
-    fn apply(&self, values: &[f64], columns: usize, rows: &[u32]) -> Vec<f32> {
-        /// A held-out value may lie absurdly far from a tiny spread; it stays a finite `f32`.
-        const FURTHEST: f64 = f32::MAX as f64;
-        let mut features = Vec::with_capacity(rows.len() * columns);
-        for &row in rows {
-            let values = &values[row as usize * columns..][..columns];
-            if *self == Self::identity() {
-                features.extend(values.iter().map(|&value| value as f32));
-                continue;
-            }
-            let standardized = (values.iter().zip(&self.mean).zip(&self.scale))
-                .map(|((value, mean), scale)| ((value - mean) / scale).clamp(-FURTHEST, FURTHEST));
-            features.extend(standardized.map(|value| value as f32));
-        }
-        features
-    }
-}
-
 impl Samples {
-    /// The rows `rows` of `table`, with all rows' `labels`.
+    /// The rows `rows` of `table`, standardized; `labels` are those of all rows of the table.
     #[must_use]
     pub fn select(
         table: &DenseTable,
@@ -180,48 +101,5 @@ mod tests {
         assert_eq!(split, HeldOutSplit::draw(3, 100, 20));
         assert_ne!(split, HeldOutSplit::draw(4, 100, 20));
         assert!(HeldOutSplit::draw(3, 10, 0).held_out.is_empty());
-    }
-
-    #[test]
-    fn standardization_by_hand() {
-        // Columns: 0, 4 (and 100, which is held out); always 0.1.
-        let values = [0.0, 0.1, 4.0, 0.1, 100.0, 0.1];
-        let fitted = Standardization::fit(&values, 2, &[0, 1]);
-        assert_eq!(fitted, Standardization { mean: vec![2.0, 0.1], scale: vec![2.0, 1.0] });
-        assert_eq!(fitted.apply(&values, 2, &[2, 0]), [49.0, 0.0, -1.0, 0.0]);
-    }
-
-    #[test]
-    fn a_constant_column_keeps_its_scale_despite_rounding() {
-        let values = vec![0.1; 1000];
-        let rows: Vec<u32> = (0..1000).collect();
-        assert_eq!(Standardization::fit(&values, 1, &rows).scale, [1.0]);
-    }
-
-    #[test]
-    fn far_values_stay_finite() {
-        let tiny = Standardization { mean: vec![0.0], scale: vec![1e-300] };
-        assert_eq!(tiny.apply(&[1e38, -1e38], 1, &[0, 1]), [f32::MAX, f32::MIN]);
-    }
-
-    #[test]
-    fn no_rows_are_standardized_without_complaint() {
-        let nothing = Standardization { mean: vec![0.0; 2], scale: vec![1.0; 2] };
-        assert_eq!(Standardization::fit(&[], 2, &[]), nothing);
-    }
-
-    #[test]
-    fn what_is_not_standardized_stays_as_it_is() {
-        assert_eq!(
-            Standardization::identity().apply(&[1.5, -3.0, 0.1, 7.0], 2, &[1, 0]),
-            [0.1, 7.0, 1.5, -3.0]
-        );
-        assert!(Standardization::identity().fits(3));
-        let odd = |mean: &[f64], scale: &[f64]| {
-            Standardization { mean: mean.to_vec(), scale: scale.to_vec() }.fits(1)
-        };
-        assert!(odd(&[0.0], &[2.0]));
-        assert!(!odd(&[0.0], &[]) && !odd(&[0.0; 2], &[1.0; 2]));
-        assert!(!odd(&[f64::NAN], &[1.0]) && !odd(&[0.0], &[0.0]) && !odd(&[0.0], &[f64::INFINITY]));
     }
 }

@@ -1,29 +1,26 @@
-//! The table: a CSV file as numbers, one label a row, and nothing guessed that was not said.
+//! The dense table: a CSV file as numbers, with one label for each row.
 //!
 //! # How it works
-//! One walk over the unpacked bytes, as a [`Columns`] says. Features are kept as `f64`, row-major; labels as indices into
-//! their distinct texts. Line numbers are found only when there is an error to report, by counting line ends up to the row.
+//! One pass over the unpacked bytes, with the layout of a [`Columns`]. Features are stored as `f64`, row-major; labels as indices into
+//! their distinct texts. A line number is computed only for an error, by counting the line ends before the row.
 //!
 //! # Invariants
 //! - No input makes the reader panic; every number it returns is finite.
 //! - Unpacking stops at [`UNPACKED_BYTES_MAX`].
 //!
 //! # Not here
-//! Missing values: a cell is a number or an error, because a silently filled cell is a silently wrong model.
+//! Missing values: a cell that is not a number is an error, because a value filled in silently makes the model wrong silently.
 
 use std::borrow::Cow;
 use std::io::Read;
 
 use csv::ByteRecord;
 
+use super::cells::{number, reader, shortened};
 use super::columns::Columns;
-use super::label_texts::{LabelTexts, ROWS_MAX, RowLocation, whole_text};
-
-/// The most bytes that a gzipped file may unpack to.
-pub const UNPACKED_BYTES_MAX: u64 = 4 << 30;
-/// The most numbers of a table that is made from a file which says less than it becomes (a row of few features, a byte a
-/// number): 2 GiB here, and half of that again as samples.
-pub const TABLE_VALUES_MAX: usize = 1 << 28;
+use super::error::DenseTableError;
+use super::label_texts::{LabelTexts, RowLocation, whole_text};
+use super::limits::{ROWS_MAX, TABLE_VALUES_MAX, UNPACKED_BYTES_MAX};
 
 /// The numbers and labels of a file.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,148 +31,6 @@ pub struct DenseTable {
     pub columns: usize,
     /// The label of each row.
     pub labels: LabelTexts,
-}
-
-/// Why a file cannot be used. Each names the file and what to do.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum DenseTableError {
-    /// There is nothing in the file.
-    #[error("{file}: the file is empty; give a CSV file with one sample a line")]
-    Empty {
-        /// The file.
-        file: String,
-    },
-    /// There is a header and nothing below it.
-    #[error(
-        "{file}: no rows below the header; add one sample a line, or say `header = false` if line 1 is a sample"
-    )]
-    NoRows {
-        /// The file.
-        file: String,
-    },
-    /// The file starts like a gzipped one, and is not.
-    #[error("{file}: damaged gzip file ({reason}); copy it again")]
-    Gzip {
-        /// The file.
-        file: String,
-        /// What the decompressor found.
-        reason: String,
-    },
-    /// The file unpacks to more than can be held.
-    #[error("{file}: unpacks to more than {} MiB; train on a part of it", limit >> 20)]
-    TooLarge {
-        /// The file.
-        file: String,
-        /// Bytes allowed.
-        limit: u64,
-    },
-    /// There are too many columns or rows to be counted.
-    #[error("{file}: {found} {what}, at most {limit} are supported; leave some out")]
-    TooMany {
-        /// The file.
-        file: String,
-        /// Rows or columns.
-        what: &'static str,
-        /// How many there are.
-        found: usize,
-        /// How many are allowed.
-        limit: usize,
-    },
-    /// The table would be larger than what is held.
-    #[error(
-        "{file}: {rows} rows of {columns} features are a table of {} numbers, and at most {TABLE_VALUES_MAX} are held; \
-         choose some features with `columns` in [data], or train on a part of the rows",
-        *rows as u128 * *columns as u128
-    )]
-    TooManyValues {
-        /// The file.
-        file: String,
-        /// Its rows.
-        rows: usize,
-        /// Features of each.
-        columns: usize,
-    },
-    /// A row has another number of cells than the first.
-    #[error(
-        "{file}, line {line}: {found} cells where the first row has {expected}; complete the row or delete it"
-    )]
-    RowWidth {
-        /// The file.
-        file: String,
-        /// The line, from 1.
-        line: u64,
-        /// Cells found.
-        found: usize,
-        /// Cells of the other rows.
-        expected: usize,
-    },
-    /// A cell of a feature column is not a number.
-    #[error(
-        "{file}, line {line}, column {column}: `{found}` is not a number; mend the cell, or leave the column out with `columns` in [data]"
-    )]
-    NotANumber {
-        /// The file.
-        file: String,
-        /// The line, from 1.
-        line: u64,
-        /// The column, from 1.
-        column: usize,
-        /// The cell's text, shortened.
-        found: String,
-    },
-    /// A number is infinite, not a number, or too large.
-    #[error(
-        "{file}, line {line}, column {column}: `{found}` is not a finite 32-bit number; mend the cell or delete the row"
-    )]
-    NotFinite {
-        /// The file.
-        file: String,
-        /// The line, from 1.
-        line: u64,
-        /// The column, from 1.
-        column: usize,
-        /// The cell's text, shortened.
-        found: String,
-    },
-    /// A row has no label.
-    #[error("{file}, line {line}, column {column}: the label is empty; fill it in or delete the row")]
-    NoLabel {
-        /// The file.
-        file: String,
-        /// The line, from 1.
-        line: u64,
-        /// The column, from 1.
-        column: usize,
-    },
-    /// A column that was asked for does not exist.
-    #[error("{file}: there is no column {asked}; {}", available(*.width, .names))]
-    NoSuchColumn {
-        /// The file.
-        file: String,
-        /// What was asked for.
-        asked: String,
-        /// Columns of the file.
-        width: usize,
-        /// Their names, if the file has a header.
-        names: Vec<String>,
-    },
-    /// No column is left to learn from, or one is used twice.
-    #[error("{file}: {problem}; list in `columns` each feature once, and not the label")]
-    Columns {
-        /// The file.
-        file: String,
-        /// What is wrong.
-        problem: String,
-    },
-}
-
-/// What columns there are, for an error.
-fn available(width: usize, names: &[String]) -> String {
-    match names {
-        [] => format!("the file has columns 1 to {width} and no header"),
-        names if names.len() <= 20 => format!("the columns are: {}", names.join(", ")),
-        names => format!("the {width} columns are: {}, ... {}", names[..10].join(", "), names[width - 1]),
-    }
 }
 
 /// The bytes of a file, unpacked if they start with the mark of a gzipped one.
@@ -204,7 +59,7 @@ fn unpack_at_most<'a>(file: &str, bytes: &'a [u8], limit: u64) -> Result<Cow<'a,
 }
 
 impl DenseTable {
-    /// Reads `bytes` (unpacked) as `layout` says; `file` is only for errors.
+    /// Reads `bytes` (unpacked) with this layout; `file` is the name for errors.
     ///
     /// # Errors
     /// At the first row that cannot be used.
@@ -245,14 +100,7 @@ impl DenseTable {
     }
 }
 
-impl DenseTableError {
-    /// More rows than can be counted.
-    pub(super) fn too_many_rows(file: &str) -> Self {
-        Self::TooMany { file: file.to_owned(), what: "rows", found: ROWS_MAX + 1, limit: ROWS_MAX }
-    }
-}
-
-/// An error if a table of so many rows and columns would be too large to be held.
+/// An error if a table of `rows` rows and `columns` columns has more than [`TABLE_VALUES_MAX`] numbers.
 pub(super) fn check_size(file: &str, rows: usize, columns: usize) -> Result<(), DenseTableError> {
     match rows.checked_mul(columns) {
         Some(values) if values <= TABLE_VALUES_MAX => Ok(()),
@@ -260,11 +108,11 @@ pub(super) fn check_size(file: &str, rows: usize, columns: usize) -> Result<(), 
     }
 }
 
-/// Where a row stands, to be turned into a line number when something is wrong with it.
+/// The place of a row, from which an error computes the line number.
 struct CellLocation<'a> {
     file: &'a str,
     bytes: &'a [u8],
-    /// Where the reader began to look for the row: before any blank lines that it skipped.
+    /// The byte at which the reader began to look for the row; blank lines that it skipped come after it.
     start: u64,
 }
 
@@ -314,32 +162,6 @@ impl CellLocation<'_> {
             },
         }
     }
-}
-
-/// A reader that leaves header and row widths to us, so that errors can say what to do.
-pub(super) fn reader(bytes: &[u8], delimiter: u8) -> csv::Reader<&[u8]> {
-    csv::ReaderBuilder::new().has_headers(false).flexible(true).delimiter(delimiter).from_reader(bytes)
-}
-
-/// The number that a cell holds, which may be infinite or NaN.
-pub(super) fn number(cell: &[u8]) -> Option<f64> {
-    std::str::from_utf8(cell.trim_ascii()).ok()?.parse().ok()
-}
-
-pub(super) fn text(cell: &[u8]) -> String {
-    String::from_utf8_lossy(cell.trim_ascii()).into_owned()
-}
-
-/// A cell's text for an error: one line, not long.
-pub(super) fn shortened(cell: &[u8]) -> String {
-    const CHARS_MAX: usize = 40;
-    let full = String::from_utf8_lossy(cell);
-    let cleaned = full.chars().map(|c| if c.is_control() { ' ' } else { c });
-    let mut short: String = cleaned.take(CHARS_MAX).collect();
-    if full.chars().count() > CHARS_MAX {
-        short.push_str("...");
-    }
-    short
 }
 
 #[cfg(test)]
@@ -415,23 +237,23 @@ mod tests {
 
     #[test]
     fn errors_name_file_line_column_and_remedy() {
-        assert_error(b"", "f.csv: the file is empty; give a CSV file with one sample a line");
-        assert_error(b" \n\n", "f.csv: the file is empty; give a CSV file with one sample a line");
+        assert_error(b"", "f.csv: the file is empty; give a CSV file with one sample per line");
+        assert_error(b" \n\n", "f.csv: the file is empty; give a CSV file with one sample per line");
         assert_error(
             b"1,2,0\n\n3,0\n",
             "f.csv, line 3: 2 cells where the first row has 3; complete the row or delete it",
         );
         assert_error(
             b"x,y\n1,0\r\nred,1\n",
-            "f.csv, line 3, column 1: `red` is not a number; mend the cell, or leave the column out with `columns` in [data]",
+            "f.csv, line 3, column 1: `red` is not a number; correct the cell, or leave the column out with `columns` in [data]",
         );
         assert_error(
             b"1,0\nNaN,1\n",
-            "f.csv, line 2, column 1: `NaN` is not a finite 32-bit number; mend the cell or delete the row",
+            "f.csv, line 2, column 1: `NaN` is not a finite 32-bit number; correct the cell or delete the row",
         );
         assert_error(
             b"1,0\n1e300,1\n",
-            "f.csv, line 2, column 1: `1e300` is not a finite 32-bit number; mend the cell or delete the row",
+            "f.csv, line 2, column 1: `1e300` is not a finite 32-bit number; correct the cell or delete the row",
         );
         assert_error(
             b"1,0\n1,\n",

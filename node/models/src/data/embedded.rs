@@ -1,6 +1,6 @@
-//! Embedded data: the one set that comes inside the binary, so that the demo needs no file.
+//! Embedded data: the data set that is part of the binary, so that the demo needs no file.
 //!
-//! Attribution stands in `data/NOTICE.md`.
+//! `data/NOTICE.md` says where it comes from.
 
 /// The name by which a run file asks for the digits.
 pub const DIGITS: &str = "digits";

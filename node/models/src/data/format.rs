@@ -1,12 +1,12 @@
-//! The format: what kind of file the data is, told from its bytes, and how a file of each kind is read.
+//! The format of a data file, detected from its bytes, and how a file of each format is read.
 //!
 //! ```text
 //! begins with two zero bytes                            IDX      numbers in arrays, as MNIST is published
 //! first line is `label index:value index:value ...`     LIBSVM   text that leaves out what is 0
 //! anything else                                         CSV
 //! ```
-//! The name of a file decides nothing: it may have any. The founder of a run tells the format, once
-//! ([`FileLayout::infer`]), and it stands in the specification; all others read as it says ([`FileLayout::read`]).
+//! The name of a file has no influence on its format. The founder of a run detects the format once ([`FileLayout::infer`]) and writes the
+//! layout to the specification; all peers read the file with that layout ([`FileLayout::read`]).
 //!
 //! # Invariants
 //! - Reading with a given layout infers nothing, so all peers read the same numbers from the same bytes.
@@ -15,17 +15,15 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::columns::{Column, ColumnHints, Columns, find_column};
-use super::dense_table::{DenseTable, DenseTableError, check_size};
+use super::columns::{ColumnHints, Columns};
+use super::dense_table::{DenseTable, check_size};
+use super::error::DenseTableError;
 use super::idx::{Arrays, IdxError, is_idx};
 use super::libsvm::{self, LibsvmError};
+use super::numbered::{Numbered, NumberedFormat};
 use super::sparse::SparseTable;
 
-/// The most features of a sample, where a file may have more than columns in a line: a model has at least one parameter
-/// for each.
-pub const FEATURES_MAX: usize = 1 << 24;
-
-/// What kind of file it is.
+/// The format of a data file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// Cells between commas, semicolons or tabs.
@@ -46,42 +44,19 @@ pub enum FileLayout {
     Numbered(Numbered),
 }
 
-/// How a file is to be read whose columns have numbers only.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Numbered {
-    /// Its format.
-    pub format: NumberedFormat,
-    /// Values of a sample, those that are left out because they are 0 included.
-    pub width: usize,
-    /// Which of them are features, from 0, in the order in which the model sees them; none listed: all.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub features: Vec<usize>,
-}
-
-/// The formats whose columns have numbers only.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum NumberedFormat {
-    /// [`Format::Libsvm`].
-    Libsvm,
-    /// [`Format::Idx`].
-    Idx,
-}
-
-/// Why a file cannot be used. Each names the file and what to do.
+/// Why a file cannot be used. Each message names the file and what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
-    /// Not as a table.
+    /// The file is not a table that can be read.
     #[error(transparent)]
     Table(#[from] DenseTableError),
-    /// Not as LIBSVM.
+    /// The file is not LIBSVM that can be read.
     #[error(transparent)]
     Libsvm(#[from] LibsvmError),
-    /// Not as IDX.
+    /// The file is not IDX that can be read.
     #[error(transparent)]
     Idx(#[from] IdxError),
-    /// A setting says something that files of this format do not have.
+    /// A setting has no meaning for files of this format.
     #[error("{file}: {} has nothing for `{key}` in [data] to say; leave it out of the run file", .format.file())]
     Meaningless {
         /// The file.
@@ -126,7 +101,7 @@ impl Format {
         }
     }
 
-    /// A file of it, in words.
+    /// This format with an article, such as `an IDX file`.
     fn file(self) -> String {
         let article = if self == Self::Idx { "an" } else { "a" };
         format!("{article} {self} file")
@@ -144,7 +119,7 @@ impl fmt::Display for Format {
 }
 
 impl FileLayout {
-    /// Tells the format of `bytes` (unpacked), and infers what the hints leave open.
+    /// Detects the format of `bytes` (unpacked), and infers what the hints leave open.
     ///
     /// # Errors
     /// If the file is empty, or a hint is about what the file does not have.
@@ -193,15 +168,15 @@ impl FileLayout {
         }
     }
 
-    /// Reads `bytes` (unpacked) as a table; `file` is only for errors.
+    /// Reads `bytes` (unpacked) as a dense table; `file` is the name for errors.
     ///
     /// # Errors
-    /// At the first row that cannot be used, or if the table would be too large to be held.
+    /// At the first row that cannot be used, or if the table would have too many numbers.
     pub fn read(&self, file: &str, bytes: &[u8]) -> Result<DenseTable, FormatError> {
         match self {
             Self::Csv(layout) => Ok(DenseTable::read(file, bytes, layout)?),
             Self::Numbered(layout) => match layout.format {
-                NumberedFormat::Libsvm => Ok(layout.read_sparse(file, bytes)?.dense(file)?),
+                NumberedFormat::Libsvm => Ok(read_libsvm(file, bytes, layout)?.dense(file)?),
                 NumberedFormat::Idx => {
                     let arrays = Arrays::find(file, bytes)?;
                     check_size(file, arrays.rows(), layout.columns())?;
@@ -211,14 +186,14 @@ impl FileLayout {
         }
     }
 
-    /// As [`read`](Self::read), without what is 0.
+    /// As [`read`](Self::read), as a sparse table.
     ///
     /// # Errors
-    /// As there.
+    /// At the first row that cannot be used, or if the table would have too many entries.
     pub fn read_sparse(&self, file: &str, bytes: &[u8]) -> Result<SparseTable, FormatError> {
         match self {
             Self::Numbered(layout) if layout.format == NumberedFormat::Libsvm => {
-                Ok(layout.read_sparse(file, bytes)?)
+                Ok(read_libsvm(file, bytes, layout)?)
             }
             _ => Ok(self.read(file, bytes)?.sparse()),
         }
@@ -261,73 +236,20 @@ impl From<NumberedFormat> for Format {
     }
 }
 
-impl Numbered {
-    fn infer(
-        file: &str,
-        format: NumberedFormat,
-        width: usize,
-        features: Option<&[Column]>,
-    ) -> Result<Self, DenseTableError> {
-        let (what, limit) = ("features", FEATURES_MAX);
-        if width > limit {
-            return Err(DenseTableError::TooMany { file: file.to_owned(), what, found: width, limit });
-        }
-        let find = |column: &Column| find_column(file, column, width, &[]);
-        let chosen = features.map(|columns| columns.iter().map(find).collect::<Result<Vec<_>, _>>());
-        let (chosen, is_none) =
-            (chosen.transpose()?.unwrap_or_default(), features.is_some_and(<[_]>::is_empty));
-        let layout = Self { format, width, features: chosen };
-        match layout.problem().or_else(|| is_none.then(|| "no column is listed".to_owned())) {
-            Some(problem) => Err(DenseTableError::Columns { file: file.to_owned(), problem }),
-            None => Ok(layout),
-        }
-    }
-
-    /// Reads `bytes` (unpacked) of a LIBSVM file without writing out what is 0; `file` is only for errors.
-    ///
-    /// # Errors
-    /// At the first line that cannot be used.
-    ///
-    /// # Panics
-    /// If the layout has a problem, or is that of a file of another format.
-    pub fn read_sparse(&self, file: &str, bytes: &[u8]) -> Result<SparseTable, LibsvmError> {
-        assert_eq!(self.format, NumberedFormat::Libsvm, "only these leave out what is 0");
-        let table = libsvm::read(file, bytes, self.width)?;
-        Ok(match self.features.as_slice() {
-            [] => table,
-            chosen => SparseTable { features: table.features.select(chosen), ..table },
-        })
-    }
-
-    /// Features of a sample.
-    #[must_use]
-    pub fn columns(&self) -> usize {
-        if self.features.is_empty() { self.width } else { self.features.len() }
-    }
-
-    /// Which values of a sample are features, from 0, in the order in which the model sees them.
-    pub fn chosen(&self) -> impl Iterator<Item = usize> {
-        let all = if self.features.is_empty() { 0..self.width } else { 0..0 };
-        all.chain(self.features.iter().copied())
-    }
-
-    fn problem(&self) -> Option<String> {
-        if !(1..=FEATURES_MAX).contains(&self.width) {
-            return Some(format!("{} features, where 1 to {FEATURES_MAX} are possible", self.width));
-        }
-        let mut sorted = self.features.clone();
-        sorted.sort_unstable();
-        if let Some(twice) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Some(format!("column {} is used twice", twice[0].saturating_add(1)));
-        }
-        let beyond = sorted.last().filter(|&&column| column >= self.width)?;
-        Some(format!("column {} of {}", beyond.saturating_add(1), self.width))
-    }
+/// Reads `bytes` (unpacked) of a LIBSVM file, and keeps the columns that `layout` chooses.
+fn read_libsvm(file: &str, bytes: &[u8], layout: &Numbered) -> Result<SparseTable, LibsvmError> {
+    let table = libsvm::read(file, bytes, layout.width)?;
+    Ok(match layout.features.as_slice() {
+        [] => table,
+        chosen => SparseTable { features: table.features.select(chosen), ..table },
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::columns::Column;
+    use crate::data::limits::FEATURES_MAX;
 
     const SPARSE: &[u8] = b"1 2:5 3:7\n0 1:4\n";
 

@@ -1,4 +1,4 @@
-//! IDX: arrays of numbers behind a small header, the format in which MNIST and sets made like it are published.
+//! IDX: arrays of numbers with a small header, the format of MNIST and of similar data sets.
 //!
 //! ```text
 //! 0 0 8 3 | 0 0 234 96 | 0 0 0 28 | 0 0 0 28 | values ...          60,000 samples of 28 x 28 bytes, and behind them
@@ -6,25 +6,24 @@
 //!     | how many dimensions                                        0 0 8 1 | 0 0 234 96 | values ...   60,000 labels
 //!     type of a value
 //! ```
-//! Samples and labels are published as two files, and a run has one: the second is appended to the first, packed or not
-//! (a gzipped file may have several parts). The first dimension counts samples; all others are features, in the order in
-//! which they lie there.
+//! Samples and labels are published as two files, and a run has one: the user appends the labels file to the samples file, both gzipped
+//! or both plain (a gzipped file may have several parts). The first dimension counts the samples; the others are the features, in the
+//! order of the file.
 //!
 //! # Invariants
-//! - No input makes the reader panic. A header is believed only where the bytes behind it are as many as it says; nothing
-//!   is allocated before.
+//! - No input makes the reader panic. It checks that the file has as many bytes as the header promises before it allocates memory.
 
 use super::dense_table::DenseTable;
-use super::format::Numbered;
 use super::label_texts::{LabelTexts, RowLocation, whole_text};
+use super::numbered::Numbered;
 
-/// How a user makes one file of two.
+/// The command that makes one file of two.
 const COMMAND: &str = "cat train-images-idx3-ubyte.gz train-labels-idx1-ubyte.gz > mnist.idx.gz";
 
-/// Why an IDX file cannot be used. Each names the file and what to do.
+/// Why an IDX file cannot be used. Each message names the file and what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdxError {
-    /// The samples are there, and no labels behind them.
+    /// The file has samples and no labels.
     #[error(
         "{file}: an IDX file with one array only; put the labels behind the samples, as one file: `{COMMAND}`"
     )]
@@ -32,7 +31,7 @@ pub enum IdxError {
         /// The file.
         file: String,
     },
-    /// An array does not begin as one.
+    /// The bytes where an array should begin are not the header of an array.
     #[error(
         "{file}: no IDX array begins at byte {start}, where the {array} should; put together two IDX files, both gzipped or neither: `{COMMAND}`"
     )]
@@ -44,7 +43,7 @@ pub enum IdxError {
         /// Where, in the unpacked file.
         start: usize,
     },
-    /// The type of the values is none that there is.
+    /// The type of the values is not one of IDX.
     #[error(
         "{file}: the {array} have values of the type {found:#04x}, which IDX does not have (0x08, 0x09, 0x0b to 0x0e); is it an IDX file?"
     )]
@@ -56,7 +55,7 @@ pub enum IdxError {
         /// The type.
         found: u8,
     },
-    /// There are fewer bytes than the header says.
+    /// The file has fewer bytes than the header says.
     #[error(
         "{file}: the {array} are said to be {shape}, {expected} bytes, and only {found} are there; copy the file again"
     )]
@@ -72,7 +71,7 @@ pub enum IdxError {
         /// Bytes that there are.
         found: usize,
     },
-    /// There is nothing in an array.
+    /// An array has a dimension of 0.
     #[error(
         "{file}: the {array} are said to be {shape}, so there are none; give a file with samples and labels"
     )]
@@ -84,7 +83,7 @@ pub enum IdxError {
         /// Dimensions.
         shape: String,
     },
-    /// The second array are no labels of the first.
+    /// The second array does not have one label for each sample of the first.
     #[error(
         "{file}: the samples are {samples}, and behind them stands an array of {labels}, not one label for each; put the labels of the same samples there: `{COMMAND}`"
     )]
@@ -96,7 +95,7 @@ pub enum IdxError {
         /// Dimensions of what should be labels.
         labels: String,
     },
-    /// There is more than two arrays.
+    /// The file has bytes after the two arrays.
     #[error(
         "{file}: {count} bytes behind samples and labels; put together two IDX files and no more: `{COMMAND}`"
     )]
@@ -106,7 +105,7 @@ pub enum IdxError {
         /// Bytes.
         count: usize,
     },
-    /// Samples of another size than the run's.
+    /// The samples have a different number of values than the run's.
     #[error(
         "{file}: samples of {found} values ({shape}) where the run has {expected}; give a file of such samples"
     )]
@@ -143,7 +142,7 @@ pub struct Arrays<'a> {
     labels: Array<'a>,
 }
 
-/// One array: its bytes are as many as its shape says.
+/// One array, whose `values` have as many bytes as its shape says.
 #[derive(Clone, Debug)]
 struct Array<'a> {
     kind: Kind,
@@ -163,17 +162,17 @@ enum Kind {
     F64,
 }
 
-/// Whether `bytes` (unpacked) begin like this format; no text begins like it.
+/// Whether `bytes` (unpacked) begin with the mark of this format, with which no text begins.
 #[must_use]
 pub fn is_idx(bytes: &[u8]) -> bool {
     bytes.starts_with(&[0, 0])
 }
 
 impl<'a> Arrays<'a> {
-    /// Finds samples and labels in `bytes` (unpacked); `file` is only for errors.
+    /// Finds samples and labels in `bytes` (unpacked); `file` is the name for errors.
     ///
     /// # Errors
-    /// If they are not two arrays of as many samples as labels, and nothing else.
+    /// If the file is not an array of samples followed by an array of as many labels, or has more bytes.
     pub fn find(file: &str, bytes: &'a [u8]) -> Result<Self, IdxError> {
         let (samples, rest) = Array::split(file, "samples", bytes, bytes)?;
         if rest.is_empty() {
@@ -203,16 +202,16 @@ impl<'a> Arrays<'a> {
         self.samples.shape[1..].iter().product()
     }
 
-    /// What a sample is, as `28 x 28`; as `1` if it is a single number.
+    /// The dimensions of a sample in words, such as `28 x 28`; `1` if a sample is a single number.
     #[must_use]
     pub fn sample_words(&self) -> String {
         if self.samples.shape.len() == 1 { "1".to_owned() } else { extent(&self.samples.shape[1..]) }
     }
 
-    /// The features that `layout` names, and the labels.
+    /// Reads the features that `layout` chooses, and the labels.
     ///
     /// # Errors
-    /// If the samples are not as wide as it says, or a number is not finite.
+    /// If a sample does not have as many values as the layout says, or a number is not finite.
     pub fn read(&self, file: &str, layout: &Numbered) -> Result<DenseTable, IdxError> {
         let (width, file) = (self.width(), || file.to_owned());
         if width != layout.width {
@@ -244,7 +243,7 @@ impl<'a> Arrays<'a> {
 }
 
 impl<'a> Array<'a> {
-    /// The array at the beginning of `rest`, which is the end of `bytes`, and what stands behind it.
+    /// Splits the array at the beginning of `rest`, which is the end of `bytes`, from the bytes after it.
     fn split(
         file: &str,
         array: &'static str,

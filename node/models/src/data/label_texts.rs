@@ -1,45 +1,44 @@
-//! Label texts: the labels of a file as they are written there, before anybody decides what they mean.
+//! Label texts: the labels of a file as text, before a [`Target`](super::labels::Target) turns them into classes or numbers.
 //!
-//! Most files have few different labels and many rows: each text is kept once, with the place where it first occurs, and a
-//! row is an index into those texts.
+//! Most files have many rows and few distinct labels. So each distinct text is stored once, with the place where it first occurs, and
+//! each row is an index into these texts.
 //!
 //! # Invariants
-//! - Every row's index is that of a text; no text is there twice.
-//! - A whole number has one text, however it was written: `3`, `+3` and `3.0` are the label `3`.
+//! - The index of every row is that of a text, and all texts are different.
+//! - All spellings of a whole number have the same text: `3`, `+3` and `3.0` are the label `3`.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// The most rows of a file: they are counted in 32 bits.
-pub const ROWS_MAX: usize = u32::MAX as usize;
+use super::limits::ROWS_MAX;
 
 /// The labels of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LabelTexts {
     /// For each row, an index into the distinct texts.
     rows: Vec<u32>,
-    /// In the order of their first rows.
+    /// The distinct texts, in the order of their first rows.
     distinct: Vec<LabelText>,
-    /// The index of each text.
+    /// The index in `distinct` of each text.
     known: BTreeMap<String, u32>,
 }
 
-/// One of the labels that occur in a file.
+/// A distinct label of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LabelText {
-    /// Its text, trimmed; whole numbers without a decimal point.
+    /// The text, trimmed; a whole number is without sign `+` and decimal point.
     pub text: String,
-    /// Where it first occurs.
+    /// The first row with this label.
     pub place: RowLocation,
 }
 
-/// Where a row stands in its file, as a user would look for it.
+/// The place of a row in its file, in the terms in which a user would look for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowLocation {
-    /// In this line, from 1.
+    /// The number of its line, from 1.
     Line(u64),
-    /// So many samples from the beginning, from 1: the file has no lines.
+    /// The number of the sample, from 1, in a file without lines.
     Sample(u64),
 }
 
@@ -53,10 +52,10 @@ impl fmt::Display for RowLocation {
 }
 
 impl LabelTexts {
-    /// Adds the label of the next row, which stands at `place`.
+    /// Adds the label of the next row. `place` is called only for a text that is new.
     ///
     /// # Panics
-    /// If there are [`ROWS_MAX`] rows already.
+    /// If there are [`ROWS_MAX`] rows.
     pub fn push(&mut self, text: Cow<'_, str>, place: impl FnOnce() -> RowLocation) {
         assert!(self.rows.len() < ROWS_MAX, "rows are counted before they are added");
         let index = self.known.get(&*text).copied().unwrap_or_else(|| {
@@ -74,14 +73,14 @@ impl LabelTexts {
         &self.rows
     }
 
-    /// The different labels, in the order of their first rows.
+    /// The distinct labels, in the order of their first rows.
     #[must_use]
     pub fn distinct(&self) -> &[LabelText] {
         &self.distinct
     }
 }
 
-/// The text of a label that is a whole number; `None` of any other number.
+/// The text of a label that is a whole number; `None` for any other number.
 pub(super) fn whole_text(value: f64) -> Option<String> {
     /// Up to here every whole number is an `f64`.
     const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;

@@ -1,33 +1,32 @@
-//! Labels: what the labels of a file mean, as class indices or as numbers.
+//! Labels: the labels of a file as class indices or as numbers.
 //!
-//! The same digits can be names of classes or quantities: `3` is a kind of flower in one file and a price in another. The
-//! founder of a run decides once ([`Target::infer`]) and writes the decision into the specification; everybody else
-//! applies it ([`Target::labels`]).
+//! Digits may name a class or be a quantity: `3` is a kind of flower in one file and a price in another. The founder of a run decides
+//! once ([`Target::infer`]) and writes the decision to the specification; all other peers apply it ([`Target::labels`]).
 //!
 //! # How it works
-//! Labels with a word in them are classes. Whole numbers are classes if there are at most [`CLASSES_MAX`] of them, each
-//! occurring ten times on average (twice, where there are at most [`CLASSES_MAX_SMALL`]). Everything else is a number.
-//! Classes are ordered by value if all are whole numbers, else by text; a class's index is its place in that order.
+//! Labels are classes if at least one of them is a word. Whole numbers are classes if at most [`CLASSES_MAX`] are distinct and each
+//! occurs ten times on average; for at most [`CLASSES_MAX_SMALL`] distinct ones, twice on average is enough. All other labels are
+//! numbers. Classes are ordered by value if all are whole numbers, and by text otherwise; the index of a class is its place in that order.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::dataset::Standardization;
 use super::label_texts::{LabelText, LabelTexts, RowLocation};
+use super::standardize::Standardization;
 
-/// The most classes that are inferred; more may be listed by name.
+/// The most classes that are inferred; a user may list more by name.
 pub const CLASSES_MAX: usize = 1000;
-/// Up to so many classes, two samples each are enough.
+/// The most distinct whole numbers for which two samples each, on average, are enough to infer classes.
 pub const CLASSES_MAX_SMALL: usize = 20;
 
-/// What a model predicts.
+/// The quantity that a model predicts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "predict", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Target {
-    /// One of these classes, in the order of their indices; at least two.
+    /// One of several classes.
     Class {
-        /// Their names: the texts of the labels.
+        /// The label texts of the classes, in the order of their indices; at least two.
         classes: Vec<String>,
     },
     /// A number, trained as `(label - mean) / scale`.
@@ -39,16 +38,16 @@ pub enum Target {
     },
 }
 
-/// What a user says about the target; `None` is inferred.
+/// What a user says about the target; a field that is `None` is inferred.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TargetHints {
-    /// Classes or a number.
+    /// Whether the labels are classes or numbers.
     pub predict: Option<Predict>,
     /// The classes.
     pub classes: Option<Classes>,
 }
 
-/// What kind of thing is predicted.
+/// The kind of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Predict {
@@ -62,7 +61,7 @@ pub enum Predict {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Classes {
-    /// `0..count`.
+    /// The whole numbers `0..count`.
     Count(u32),
     /// These labels, in this order.
     Names(Vec<String>),
@@ -78,7 +77,7 @@ impl Classes {
         }
     }
 
-    /// The shorter of the two forms.
+    /// These classes in the shorter of the two forms.
     #[must_use]
     pub fn of(names: &[String]) -> Self {
         let is_counted = names.iter().enumerate().all(|(index, name)| *name == index.to_string());
@@ -98,8 +97,8 @@ pub enum Labels {
 /// Why the labels of a file cannot be used. Each names the file and what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LabelError {
-    /// A label that is none of the classes.
-    #[error("{file}, {place}: the label `{found}` is not among the classes ({}); mend the row, or `classes` in [data]", listed(.classes))]
+    /// A label that is not one of the classes.
+    #[error("{file}, {place}: the label `{found}` is not among the classes ({}); correct the row, or `classes` in [data]", listed(.classes))]
     NotAClass {
         /// The file.
         file: String,
@@ -110,7 +109,7 @@ pub enum LabelError {
         /// The classes.
         classes: Vec<String>,
     },
-    /// All labels are the same, so there is nothing to learn.
+    /// All rows have the same label.
     #[error(
         "{file}: every row has the label `{found}`; a model needs at least two classes: is this the right file, and of a CSV file, is `label` in [data] the right column?"
     )]
@@ -120,7 +119,7 @@ pub enum LabelError {
         /// The label.
         found: String,
     },
-    /// The labels are words, nearly every one another.
+    /// The labels are words, with more distinct ones than [`CLASSES_MAX`].
     #[error(
         "{file}: {found} different labels in {rows} rows; is `label` in [data] the right column? If it is, list the classes in `classes`"
     )]
@@ -132,9 +131,9 @@ pub enum LabelError {
         /// Rows.
         rows: usize,
     },
-    /// A number is predicted, and a label is none.
+    /// Numbers are predicted, and a label is not a number.
     #[error(
-        "{file}, {place}: the label `{found}` is not a number; mend the row, or say `predict = \"class\"` in [data]"
+        "{file}, {place}: the label `{found}` is not a number; correct the row, or set `predict = \"class\"` in [data]"
     )]
     NotANumber {
         /// The file.
@@ -155,10 +154,10 @@ fn listed(classes: &[String]) -> String {
 }
 
 impl Target {
-    /// Decides what the labels of a file mean; a number's mean and scale are taken over `training` rows.
+    /// Decides whether the labels of a file are classes or numbers. Mean and scale of numbers are measured over the `training` rows.
     ///
     /// # Errors
-    /// If the labels contradict the hints, or there is nothing to tell apart.
+    /// If the labels contradict the hints, or all rows have the same class.
     pub fn infer(
         file: &str,
         texts: &LabelTexts,
@@ -193,7 +192,7 @@ impl Target {
     /// The label of each row.
     ///
     /// # Errors
-    /// If a label is none of the classes, or no number where one is predicted.
+    /// If a label is not one of the classes, or is not a number although numbers are predicted.
     pub fn labels(&self, file: &str, texts: &LabelTexts) -> Result<Labels, LabelError> {
         match self {
             Self::Class { classes } => {
@@ -219,7 +218,7 @@ impl Target {
 }
 
 impl Labels {
-    /// Those of `rows`, in that order.
+    /// The labels of `rows`, in that order.
     #[must_use]
     pub fn select(&self, rows: &[u32]) -> Self {
         match self {
@@ -323,7 +322,7 @@ mod tests {
         let error = infer(&["0", "2", "3"], hints).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "f, line 3: the label `3` is not among the classes (0, 1, 2); mend the row, or `classes` in [data]"
+            "f, line 3: the label `3` is not among the classes (0, 1, 2); correct the row, or `classes` in [data]"
         );
     }
 

@@ -1,15 +1,15 @@
-//! LIBSVM: text with one sample a line, its label first, and then only those features that are not 0.
+//! LIBSVM: text with one sample per line, which has a label and those features that are not 0.
 //!
 //! ```text
 //! +1 3:0.5 17:1     # index:value; indices count from 1 and ascend
 //! -1                # all features are 0
 //! ```
-//! How many features there are stands nowhere: it is the largest index of the file, unless somebody says more. A run
-//! settles it once, and every file that its model meets later is read with that number ([`read`]): a file whose largest
-//! index is smaller only lacks what is 0, and one with a larger index has a feature that the model does not know.
+//! The format does not state the number of features: it is the largest index of the file, or a larger number that the user gives. The
+//! founder of a run decides once, and all files are read with that number later ([`read`]). A file with a smaller largest index leaves out
+//! features that are 0; a file with a larger one has a feature that the model does not know, which is an error.
 //!
 //! # Invariants
-//! - No input makes the reader panic; what it allocates is in proportion to the bytes that are there, whatever the indices.
+//! - No input makes the reader panic. It allocates memory in proportion to the bytes of the file, however large the indices are.
 //!
 //! # Not here
 //! Groups of a ranking (`qid:`) and several labels of one sample; labels that are words.
@@ -19,15 +19,15 @@
 
 use std::borrow::Cow;
 
-use super::dense_table::{number, shortened};
-use super::format::FEATURES_MAX;
-use super::label_texts::{LabelTexts, ROWS_MAX, RowLocation, whole_text};
-use super::sparse::{SPARSE_VALUES_MAX, Sparse, SparseTable};
+use super::cells::{number, shortened};
+use super::label_texts::{LabelTexts, RowLocation, whole_text};
+use super::limits::{FEATURES_MAX, ROWS_MAX, SPARSE_VALUES_MAX};
+use super::sparse::{Sparse, SparseTable};
 
-/// Why a LIBSVM file cannot be used. Each names the file and what to do.
+/// Why a LIBSVM file cannot be used. Each message names the file and what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LibsvmError {
-    /// There are no samples.
+    /// The file has no samples.
     #[error("{file}: there is no sample in it; a line is `label index:value index:value ...`")]
     Empty {
         /// The file.
@@ -35,7 +35,7 @@ pub enum LibsvmError {
     },
     /// A line does not begin with a number.
     #[error(
-        "{file}, line {line}: the label `{found}` is not a finite number; a line begins with its label: mend it (numbers may stand for classes)"
+        "{file}, line {line}: the label `{found}` is not a finite number; a line begins with its label: correct it (numbers may stand for classes)"
     )]
     Label {
         /// The file.
@@ -45,7 +45,7 @@ pub enum LibsvmError {
         /// What stands there.
         found: String,
     },
-    /// The groups of a ranking.
+    /// A line names its group of a ranking.
     #[error(
         "{file}, line {line}: `{found}` is the group of a ranking, which is not read; delete it from all lines"
     )]
@@ -57,8 +57,8 @@ pub enum LibsvmError {
         /// What stands there.
         found: String,
     },
-    /// Something else than a feature.
-    #[error("{file}, line {line}: `{found}` is not `index:value`; mend it, or delete the row")]
+    /// A word is not a feature.
+    #[error("{file}, line {line}: `{found}` is not `index:value`; correct it, or delete the row")]
     NotAFeature {
         /// The file.
         file: String,
@@ -68,7 +68,7 @@ pub enum LibsvmError {
         found: String,
     },
     /// A value is infinite, not a number, or too large.
-    #[error("{file}, line {line}: `{found}` is not a finite 32-bit number; mend it, or delete the row")]
+    #[error("{file}, line {line}: `{found}` is not a finite 32-bit number; correct it, or delete the row")]
     NotFinite {
         /// The file.
         file: String,
@@ -87,7 +87,7 @@ pub enum LibsvmError {
         /// The line, from 1.
         line: u64,
     },
-    /// A feature stands behind one with a larger index, or is there twice.
+    /// The indices of a line do not ascend, or one occurs twice.
     #[error(
         "{file}, line {line}: the index {found} stands behind {before}; sort the features of a row by index, each once"
     )]
@@ -101,7 +101,7 @@ pub enum LibsvmError {
         /// The one before it.
         before: u64,
     },
-    /// No model has as many features.
+    /// An index is larger than [`FEATURES_MAX`].
     #[error(
         "{file}, line {line}: the index {found} is beyond {FEATURES_MAX}, the largest that is read; number the features anew"
     )]
@@ -127,7 +127,7 @@ pub enum LibsvmError {
         /// Features of the run.
         width: usize,
     },
-    /// There is more than can be held.
+    /// The file has more rows or values than the limit.
     #[error("{file}: more than {limit} {what}; train on a part of it")]
     TooMany {
         /// The file.
@@ -161,7 +161,7 @@ pub fn is_libsvm(bytes: &[u8]) -> bool {
 
 /// The largest index of `bytes` (unpacked), but at least 1 and at most [`FEATURES_MAX`].
 ///
-/// What is no feature is passed over: [`read`] says what is wrong with it, and where.
+/// Words that are not features are skipped here; [`read`] reports them.
 #[must_use]
 pub fn largest_index(bytes: &[u8]) -> usize {
     let features = lines(bytes).flat_map(|(_, line)| words(line).skip(1));
@@ -169,7 +169,7 @@ pub fn largest_index(bytes: &[u8]) -> usize {
     largest.clamp(1, FEATURES_MAX as u64) as usize
 }
 
-/// Reads `bytes` (unpacked) as samples of `width` features; `file` is only for errors.
+/// Reads `bytes` (unpacked) as samples of `width` features; `file` is the name for errors.
 ///
 /// # Errors
 /// At the first line that cannot be used.
@@ -204,9 +204,9 @@ pub fn read(file: &str, bytes: &[u8], width: usize) -> Result<SparseTable, Libsv
     }
 }
 
-/// The lines that hold a sample, with their numbers from 1: without comments, and none that is blank then.
+/// The lines that have a sample, with their numbers from 1; comments are cut off, and blank lines are left out.
 fn lines(bytes: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
-    /// Some programs of Windows put it in front of a text.
+    /// Some Windows programs write this mark at the start of a text.
     const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
     let bytes = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes);
     let without_comment = |line: &'_ [u8]| line.iter().position(|&byte| byte == b'#').unwrap_or(line.len());
@@ -219,8 +219,7 @@ fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty())
 }
 
-/// The index and the text of the value, if a word begins with digits and a colon; an index that is absurdly large is the
-/// largest there is.
+/// The index and the text of the value, if a word begins with digits and a colon; an index beyond 64 bits becomes `u64::MAX`.
 fn split(word: &[u8]) -> Option<(u64, &[u8])> {
     let colon = word.iter().position(|&byte| byte == b':')?;
     let (index, value) = (&word[..colon], &word[colon + 1..]);
@@ -233,14 +232,14 @@ fn is_group(word: &[u8]) -> bool {
     word.starts_with(b"qid:")
 }
 
-/// Where a sample stands, for errors.
+/// The place of a sample, for errors.
 struct CellLocation<'a> {
     file: &'a str,
     line: u64,
 }
 
 impl CellLocation<'_> {
-    /// The text of a label: whole numbers without a sign that says nothing, and without a decimal point.
+    /// The text of a label; a whole number is without sign `+` and decimal point.
     fn label<'a>(&self, word: &'a [u8]) -> Result<Cow<'a, str>, LibsvmError> {
         let Some(value) = number(word).filter(|&value| (value as f32).is_finite()) else {
             let (file, line) = (self.file.to_owned(), self.line);
@@ -276,7 +275,8 @@ impl CellLocation<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::dense_table::{text, unpack};
+    use crate::data::cells::text;
+    use crate::data::dense_table::unpack;
     use proptest::prelude::*;
 
     const DRAWN: &[u8] = b"+1 3:0.5 17:1   # a comment\n# another\n\n-1\t\r\n3.0  1:-2e1\t4:0 ";
@@ -343,7 +343,7 @@ mod tests {
         assert_error(b"# \n", "f: there is no sample in it; a line is `label index:value index:value ...`");
         for (label, found) in [("cat", "cat"), ("1:2", "1:2"), ("1,3", "1,3"), ("inf", "inf")] {
             let message = format!(
-                "f, line 2: the label `{found}` is not a finite number; a line begins with its label: mend it \
+                "f, line 2: the label `{found}` is not a finite number; a line begins with its label: correct it \
                  (numbers may stand for classes)"
             );
             assert_error(format!("1 1:1\n{label} 1:1\n").as_bytes(), &message);
@@ -353,12 +353,12 @@ mod tests {
             "f, line 2: `qid:7` is the group of a ranking, which is not read; delete it from all lines",
         );
         for word in ["7", "1:", ":1", "x:1", "-1:1", "1:2:3", "1:a"] {
-            let message = format!("f, line 2: `{word}` is not `index:value`; mend it, or delete the row");
+            let message = format!("f, line 2: `{word}` is not `index:value`; correct it, or delete the row");
             assert_error(format!("1 1:1\n1 {word}\n").as_bytes(), &message);
         }
         for word in ["1:nan", "1:-inf", "1:1e39"] {
             let message =
-                format!("f, line 1: `{word}` is not a finite 32-bit number; mend it, or delete the row");
+                format!("f, line 1: `{word}` is not a finite 32-bit number; correct it, or delete the row");
             assert_error(format!("1 {word}").as_bytes(), &message);
         }
         assert_error(

@@ -1,34 +1,32 @@
-//! Sparse features: of each row only the values that a file names, since nearly all others are 0.
+//! Sparse features: the values of each row that a file lists, since nearly all others are 0.
 //!
-//! Compressed rows. The row `r` has the entries `offsets[r]..offsets[r + 1]` of two lists that all rows share:
+//! The form is compressed sparse rows (CSR). Row `r` has the entries `offsets[r]..offsets[r + 1]` of two lists that all rows share:
 //!
 //! ```text
 //! 0 0 5 0          offsets   0     1     1        3
 //! 0 0 0 0   --->   columns   2           0  3
 //! 7 0 0 2          values    5           7  2
 //! ```
-//! A million features of which a row has fifty cost fifty entries a row, eight bytes each.
+//! A row that has 50 of a million features takes 50 entries of eight bytes.
 //!
 //! # Invariants
 //! - Columns ascend strictly within a row, and are below [`width`](Sparse::width).
-//! - Every value is finite. A value may be 0, where the file says so.
-//! - There are at most [`SPARSE_VALUES_MAX`] entries, and columns are at most [`FEATURES_MAX`].
+//! - Every value is finite. A value may be 0 if the file lists it.
+//! - There are at most [`SPARSE_VALUES_MAX`](super::limits::SPARSE_VALUES_MAX) entries, and columns are at most [`FEATURES_MAX`].
 
-use super::dense_table::{DenseTable, DenseTableError, check_size};
-use super::format::FEATURES_MAX;
+use super::dense_table::{DenseTable, check_size};
+use super::error::DenseTableError;
 use super::label_texts::LabelTexts;
+use super::limits::FEATURES_MAX;
 
-/// The most entries of all rows together: 8 GiB.
-pub const SPARSE_VALUES_MAX: usize = 1 << 30;
-
-/// Rows of which only some values are kept; all others are 0.
+/// Rows of features, of which only the listed values are stored; all others are 0.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sparse {
-    /// (rows + 1) Where each row's entries begin; at last, where they end.
+    /// (rows + 1) The index of each row's first entry; the last element is the number of entries.
     offsets: Vec<usize>,
-    /// (entries) From 0.
+    /// (entries) The column of each entry, from 0.
     columns: Vec<u32>,
-    /// (entries)
+    /// (entries) The value of each entry.
     values: Vec<f32>,
     /// Features of a row.
     width: usize,
@@ -37,27 +35,28 @@ pub struct Sparse {
 /// The features and labels of a sparse file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SparseTable {
-    /// Of each row.
+    /// (rows, width)
     pub features: Sparse,
     /// The label of each row.
     pub labels: LabelTexts,
 }
 
 impl Sparse {
-    /// No rows yet, of `width` features each.
+    /// An empty table, for rows of `width` features.
     ///
     /// # Panics
-    /// If that is more than [`FEATURES_MAX`].
+    /// If `width` is more than [`FEATURES_MAX`].
     #[must_use]
     pub fn new(width: usize) -> Self {
         assert!(width <= FEATURES_MAX, "{width} features");
         Self { offsets: vec![0], columns: Vec::new(), values: Vec::new(), width }
     }
 
-    /// Adds an entry to the row that is being written.
+    /// Adds an entry to the unfinished row.
     ///
     /// # Panics
-    /// If the column is not beyond that of the entry before, or not below the width; or if the value is not finite.
+    /// If the column is not larger than that of the previous entry of the row, or is not below the width, or if the value is not
+    /// finite.
     pub fn push(&mut self, column: u32, value: f32) {
         let begun = self.offsets[self.offsets.len() - 1];
         assert!(self.columns[begun..].last().is_none_or(|&last| last < column), "columns ascend");
@@ -66,18 +65,18 @@ impl Sparse {
         self.values.push(value);
     }
 
-    /// Ends the row that is being written, and begins the next.
+    /// Finishes the unfinished row, and begins the next one.
     pub fn end_row(&mut self) {
         self.offsets.push(self.columns.len());
     }
 
-    /// Number of rows that were ended.
+    /// Number of finished rows.
     #[must_use]
     pub fn rows(&self) -> usize {
         self.offsets.len() - 1
     }
 
-    /// Features of a row, those that are 0 included.
+    /// Features of a row, including those that are 0.
     #[must_use]
     pub fn width(&self) -> usize {
         self.width
@@ -92,7 +91,7 @@ impl Sparse {
     /// Columns, from 0 and ascending, and values of one row's entries.
     ///
     /// # Panics
-    /// If there are not as many rows.
+    /// If `row` is not the index of a finished row.
     #[must_use]
     pub fn row(&self, row: usize) -> (&[u32], &[f32]) {
         let entries = self.offsets[row]..self.offsets[row + 1];
@@ -129,10 +128,10 @@ impl Sparse {
 }
 
 impl SparseTable {
-    /// The same with every 0 written out, for models that take tables. `file` is only for errors.
+    /// The same table with every 0 written out, for models of dense features. `file` is the name for errors.
     ///
     /// # Errors
-    /// If that would be larger than what is held; it is said before anything is allocated.
+    /// If the dense table would be too large; the check comes before the allocation.
     pub fn dense(self, file: &str) -> Result<DenseTable, DenseTableError> {
         let (rows, columns) = (self.features.rows(), self.features.width());
         check_size(file, rows, columns)?;
@@ -148,13 +147,13 @@ impl SparseTable {
 }
 
 impl DenseTable {
-    /// The same without what is 0.
+    /// The same table without the values that are 0.
     #[must_use]
     pub fn sparse(self) -> SparseTable {
         let mut features = Sparse::new(self.columns);
         for row in self.features.chunks_exact(self.columns.max(1)) {
             for (column, &value) in (0..).zip(row).filter(|(_, value)| **value != 0.0) {
-                // A value that is too large for the narrower type becomes the largest there is.
+                // A value that is too large for `f32` becomes the largest `f32`.
                 features.push(column, (value as f32).clamp(f32::MIN, f32::MAX));
             }
             features.end_row();
@@ -166,8 +165,8 @@ impl DenseTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::dense_table::TABLE_VALUES_MAX;
     use crate::data::label_texts::RowLocation;
+    use crate::data::limits::TABLE_VALUES_MAX;
 
     /// The rows of the drawing at the head of this file.
     fn drawn() -> Sparse {
@@ -219,7 +218,7 @@ mod tests {
         let error = labelled(rows).dense("f.libsvm").unwrap_err().to_string();
         assert_eq!(
             error,
-            "f.libsvm: 17 rows of 16777216 features are a table of 285212672 numbers, and at most 268435456 are held; \
+            "f.libsvm: 17 rows of 16777216 features make a table of 285212672 numbers, and the limit is 268435456; \
              choose some features with `columns` in [data], or train on a part of the rows"
         );
     }

@@ -1,7 +1,7 @@
-//! Rules that make parameters exactly zero: they pull each towards zero by as much as its loss is worth, and stop there.
+//! Proximal rules, which make parameters exactly zero and so the model sparse.
 //!
-//! What is minimized is the mean loss + `l1` x sum |x| + `l2` / 2 x sum x^2. An ordinary rule would add the gradients of those
-//! terms, and swing about zero for ever; these solve for the new value instead, so that a model becomes sparse.
+//! They minimize the mean loss + `l1` x sum |x| + `l2` / 2 x sum x^2. A plain gradient step on these terms would oscillate around zero;
+//! a proximal rule solves for the new value instead.
 //!
 //! # Reading
 //! Duchi and Singer, *Efficient Online and Batch Learning Using Forward Backward Splitting*, 2009 (`prox`); McMahan et al., *Ad
@@ -26,8 +26,8 @@ impl ProximalUpdate {
     }
 }
 
-/// The constants of one step that follows the regularized leader. All losses so far are added up, and so are `l1` and `l2`: each
-/// loss brings them with it (in the paper they are added once, and weigh ever less).
+/// The constants of one FTRL step (follow the regularized leader). We differ from the paper in the weights `l1` and `l2`: here each
+/// loss adds them once more; there they are added once, and weigh less with every step.
 pub(super) struct FtrlUpdate {
     pub(super) rate: f32,
     pub(super) scale: f32,
@@ -37,7 +37,7 @@ pub(super) struct FtrlUpdate {
 }
 
 impl FtrlUpdate {
-    /// Two moments: what gradients have come to, corrected for how far the parameter went (z), and the sum of their squares (n).
+    /// Two moments: z, the sum of gradients minus the proximal corrections, and n, the sum of squared gradients.
     pub(super) fn apply(&self, parameters: &[f32], vector: &mut [f32], old: &[f32], new: &mut [f32]) {
         let count = vector.len();
         let (old_sums, old_squares) = old.split_at(count);
@@ -58,7 +58,7 @@ impl FtrlUpdate {
     }
 }
 
-/// Nearer to zero by `distance`, but not beyond.
+/// `value` moved towards zero by `distance`; zero if that would pass zero (soft thresholding).
 fn towards_zero(value: f32, distance: f32) -> f32 {
     if value > distance {
         value - distance

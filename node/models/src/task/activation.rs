@@ -1,11 +1,11 @@
-//! Activations: what a hidden layer does to each of its values.
+//! Activations: the function that a hidden layer applies to each of its values.
 //!
-//! Each is given as its value and its slope, both found on the way forward; on the way back only the slope is needed. The
-//! functions of `std` are good enough here: a gradient is computed once, and sent.
+//! The forward pass computes the value and the slope of an activation; the backward pass needs only the slope. The functions of `std`
+//! may be used although their last bits differ between platforms: each gradient is computed by one member, which sends it.
 
 use serde::{Deserialize, Serialize};
 
-/// The function between two layers.
+/// An activation function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Activation {
@@ -19,7 +19,7 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// Replaces each of `values` by its activation, and writes the slope there to `slopes`.
+    /// Replaces each of `values` with its activation, and writes the slope at that value to `slopes`, which has the same length.
     pub fn apply(self, values: &mut [f32], slopes: &mut [f32]) {
         match self {
             Self::Relu => each(values, slopes, relu),

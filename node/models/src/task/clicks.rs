@@ -1,7 +1,7 @@
-//! Samples with few of very many features, made up as they are needed: what a log of clicks looks like, at any size.
+//! Synthetic samples that resemble a log of clicks, at any size: very many features, of which each sample has few.
 //!
-//! A sample is a function of the seed and its number, so nothing is stored, and a worker makes no more of them than it trains. Few
-//! features are common and most are rare; a quarter of them say something about the class, and the others nothing.
+//! A sample is a function of the seed and its index, so nothing is stored, and a worker generates only the samples that it trains. Few
+//! features are common and most are rare. A quarter of the features carry information about the class.
 //!
 //! # Invariants
 //! - The same samples on every machine: draws from a fixed generator, + - x / and `libm`.
@@ -10,9 +10,9 @@ use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
 use super::logistic::SparseSamples;
-use crate::data::format::FEATURES_MAX;
+use crate::data::limits::FEATURES_MAX;
 
-/// Made-up samples.
+/// A source of synthetic samples.
 #[derive(Clone, Debug)]
 pub struct SyntheticClicks {
     features: u32,
@@ -22,7 +22,7 @@ pub struct SyntheticClicks {
 }
 
 impl SyntheticClicks {
-    /// So many samples, each with about so many of so many features: fewer, where it draws one twice.
+    /// A source of `samples` samples of `features` features. A sample has at most `entries` of them: fewer if a feature is drawn twice.
     ///
     /// # Panics
     /// If there are no features, more than [`FEATURES_MAX`], or fewer than a sample has.
@@ -42,7 +42,7 @@ impl SyntheticClicks {
         ChaCha8Rng::from_seed(key)
     }
 
-    /// What a feature says about the class.
+    /// What feature `column` adds to the margin of the second class; 0 for a feature without information.
     fn truth(&self, column: u32) -> f64 {
         let mut generator = self.generator(1, column);
         let is_telling = generator.random_range(0..4) == 0;
@@ -62,7 +62,7 @@ impl SparseSamples for SyntheticClicks {
     fn with<T>(&self, sample: u32, visit: impl FnOnce(&[u32], &[f32], bool) -> T) -> T {
         let mut generator = self.generator(0, sample);
         let mut draw = || {
-            // As with words: the n-th most common feature is so with a chance of about 1 / n.
+            // As with words, the probability of the n-th most common feature is about proportional to 1 / n (Zipf's law).
             let drawn = libm::pow(f64::from(self.features), generator.random_range(0.0..1.0)) as u32;
             drawn.clamp(1, self.features) - 1
         };

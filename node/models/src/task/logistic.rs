@@ -1,11 +1,11 @@
-//! Sparse logistic regression: one of two classes, from features of which a sample has few.
+//! Sparse logistic regression: predicts one of two classes from many features, most of which are 0 in each sample.
 //!
 //! ```text
 //! z = b + sum over a sample's entries of w[column] * value        P(second class) = 1 / (1 + exp(-z))
 //! ```
-//! The loss is the cross-entropy, and a sample's gradient concerns its own columns alone; with millions of features a worker reads
-//! and changes only those of its samples. The bias is one more feature, which every sample has. L1 and L2 belong to the optimizer
-//! (`prox`, `ftrl`), which treats all parameters alike, the bias included.
+//! The loss is the cross-entropy. The gradient of a sample is zero outside the sample's own columns, so with millions of features a
+//! worker reads and changes only the columns of its samples. The bias is one more feature, which is 1 in every sample. L1 and L2
+//! belong to the optimizer (`prox`, `ftrl`), which treats all parameters alike, the bias included.
 //!
 //! # Invariants
 //! - Margins are summed in `f64`, in the order of columns.
@@ -17,7 +17,7 @@ use peergrad_protocol::manifest::Manifest;
 use super::{Evaluation, SparseTask, Task};
 use crate::data::sparse::Sparse;
 
-/// Where samples come from.
+/// A source of samples: a file's, or made up.
 pub trait SparseSamples: Send + Sync + 'static {
     /// Features of a sample.
     fn width(&self) -> usize;
@@ -25,21 +25,22 @@ pub trait SparseSamples: Send + Sync + 'static {
     /// Number of samples.
     fn count(&self) -> u32;
 
-    /// Hands `look` a sample: columns, ascending and each below the width, their values, and whether it is of the second class.
+    /// Calls `visit` with a sample: its columns, ascending and each below the width; their values; and whether the sample is of the
+    /// second class.
     fn with<T>(&self, sample: u32, visit: impl FnOnce(&[u32], &[f32], bool) -> T) -> T;
 }
 
-/// Samples of a file.
+/// The samples of a file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SparseDataset {
-    /// Their features.
+    /// (samples, width)
     pub features: Sparse,
-    /// Whether each is of the second class.
+    /// (samples) Whether the sample is of the second class.
     pub labels: Vec<bool>,
 }
 
 impl SparseDataset {
-    /// The samples `rows` of these.
+    /// A copy of the samples with these indices, in the order of `rows`.
     #[must_use]
     pub fn select(&self, rows: &[u32]) -> Self {
         let mut features = Sparse::new(self.features.width());
@@ -67,7 +68,7 @@ impl SparseSamples for SparseDataset {
     }
 }
 
-/// Logistic regression on samples, of which the last are never trained.
+/// Logistic regression on samples, the last of which are held out.
 #[derive(Debug)]
 pub struct Logistic<S> {
     samples: S,
@@ -76,10 +77,10 @@ pub struct Logistic<S> {
 }
 
 impl<S: SparseSamples> Logistic<S> {
-    /// Learns from the first `training` samples.
+    /// A task that trains on the first `training` samples and evaluates on the others.
     ///
     /// # Panics
-    /// If there are fewer.
+    /// If there are fewer samples.
     #[must_use]
     pub fn new(samples: S, training: u32) -> Self {
         assert!(training <= samples.count(), "{training} of {} samples are trained", samples.count());
@@ -94,15 +95,15 @@ impl<S: SparseSamples> Logistic<S> {
 /// `weight` (features), `bias` (1).
 #[must_use]
 pub fn manifest(features: usize) -> Manifest {
-    Manifest::new([("weight", &[features as u32][..]), ("bias", &[1])])
+    Manifest::tensor("weight", [features as u32]).and("bias", [1])
 }
 
-/// How well `parameters` do on these of the samples; without samples, a loss of 0 and no accuracy.
+/// The mean loss and the accuracy on the samples `which`; without samples, a loss of 0 and no accuracy.
 #[must_use]
 pub fn evaluate(samples: &impl SparseSamples, which: Range<u32>, parameters: &[f32]) -> Evaluation {
     let (weights, bias) = parameters.split_at(samples.width());
     let (mut loss, mut right) = (0.0, 0_u64);
-    let count = which.len();
+    let count = which.end.saturating_sub(which.start);
     for sample in which {
         samples.with(sample, |columns, values, label| {
             let margin = margin(columns.iter().map(|&column| weights[column as usize]), values, bias[0]);
@@ -111,9 +112,9 @@ pub fn evaluate(samples: &impl SparseSamples, which: Range<u32>, parameters: &[f
         });
     }
     Evaluation {
-        samples: count as u64,
-        loss: if count == 0 { 0.0 } else { loss / count as f64 },
-        accuracy: (count > 0).then(|| right as f64 / count as f64),
+        samples: count,
+        loss: if count == 0 { 0.0 } else { loss / f64::from(count) },
+        accuracy: (count > 0).then(|| right as f64 / f64::from(count)),
     }
 }
 
@@ -186,7 +187,7 @@ impl<S: SparseSamples> SparseTask for Logistic<S> {
         if samples.is_empty() {
             return Vec::new();
         }
-        // A bit a feature: there are many of them, and far more entries in large batches.
+        // One bit for each feature takes less memory than a list of the entries of a large batch.
         let mut words = vec![0_u64; self.features() / 64 + 1];
         words[self.features() / 64] |= 1 << (self.features() % 64);
         for &sample in samples {

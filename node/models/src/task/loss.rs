@@ -1,7 +1,7 @@
-//! Losses: how wrong the outputs of a network are, and which way they should go.
+//! Losses: how wrong the outputs of a network are, and the gradient with respect to the outputs.
 //!
-//! A loss overwrites the outputs by its gradient with respect to them, so that the way back starts where the way forward
-//! ended. Both losses here have the same handsome gradient: what was said minus what is true.
+//! A loss overwrites the outputs with its gradient, which is where the backward pass starts. Both losses have the same simple gradient:
+//! the prediction minus the target.
 
 use std::ops::AddAssign;
 
@@ -9,16 +9,16 @@ use ndarray::{ArrayView1, ArrayViewMut2};
 
 use crate::data::labels::Labels;
 
-/// What is minimized.
+/// A loss, which training minimizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// Cross-entropy of the softmax of the outputs, one output a class. Needs [`Labels::Classes`].
+    /// Cross-entropy of the softmax of the outputs, one output for each class. Needs [`Labels::Classes`].
     SoftmaxCrossEntropy,
-    /// Half the squared distance of the only output. Needs [`Labels::Numbers`].
+    /// Half the squared difference of the only output from the label. Needs [`Labels::Numbers`].
     HalfSquaredError,
 }
 
-/// What a loss finds in a few rows of outputs.
+/// Loss and number of correct classes of several rows of outputs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Score {
     /// Summed over the rows.
@@ -35,8 +35,8 @@ impl AddAssign for Score {
 }
 
 impl Loss {
-    /// Scores `outputs` (rows, outputs) and overwrites them by the gradient of the summed loss; `label_of` names the sample
-    /// in `labels` that a row belongs to.
+    /// Scores `outputs` (rows, outputs) and overwrites them with the gradient of the summed loss. `label_of(row)` is the index in
+    /// `labels` of the row's sample.
     ///
     /// # Panics
     /// If the labels are not of the kind that the loss needs, or a class has no output.
@@ -66,7 +66,7 @@ impl Loss {
     }
 }
 
-/// The index of the largest output; the first of several.
+/// The index of the largest output; of several equal ones, the first.
 fn largest(outputs: ArrayView1<'_, f32>) -> usize {
     let mut best = 0;
     for (index, &output) in outputs.iter().enumerate() {
@@ -77,9 +77,9 @@ fn largest(outputs: ArrayView1<'_, f32>) -> usize {
     best
 }
 
-/// `log(sum(exp(outputs))) - outputs[class]`, and the softmax minus one at `class` in place of the outputs.
+/// Returns `log(sum(exp(outputs))) - outputs[class]`, and overwrites the outputs with their softmax, minus 1 at `class`.
 ///
-/// The largest output is subtracted first: nothing overflows, and the sum is at least 1.
+/// The largest output is subtracted first, so that no exponential overflows and the sum is at least 1.
 fn cross_entropy(outputs: &mut [f32], class: usize) -> f64 {
     let highest = outputs.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let own = outputs[class] - highest;

@@ -29,7 +29,7 @@ use super::loss::{Loss, Score};
 use super::product::{WriteMode, multiply};
 use crate::data::dataset::Samples;
 
-/// Rows that go through the network together; larger batches go block by block, so that scratch stays small.
+/// The most rows that one pass computes. Larger batches are computed in blocks of this size, so that scratch memory stays small.
 pub const BLOCK_ROWS: usize = 256;
 
 /// Dense layers and a loss.
@@ -40,20 +40,21 @@ pub struct Network {
     loss: Loss,
 }
 
-/// One dense layer and where its parameters lie in the flat vector: weights (outputs, inputs) row-major, then biases.
+/// One dense layer. Its parameters in the flat vector: weights (outputs, inputs) row-major, then biases (outputs).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Layer {
     inputs: usize,
     outputs: usize,
+    /// Index of the first weight in the flat vector.
     start: usize,
 }
 
-/// Room for one block on its way forward and back; sized once for a network.
+/// Buffers for the forward and the backward pass of one block, allocated once for a network.
 #[derive(Clone, Debug)]
 pub struct Scratch {
     /// (block rows, features): the gathered rows of a batch.
     input: Vec<f32>,
-    /// For each layer, (block rows, outputs): what leaves it; on the way back, the gradient with respect to `z`.
+    /// For each layer, (block rows, outputs): its outputs; in the backward pass, the gradient with respect to `z`.
     outputs: Vec<Vec<f32>>,
     /// For each hidden layer, (block rows, outputs): the slopes of its activation.
     slopes: Vec<Vec<f32>>,
@@ -77,19 +78,19 @@ impl Network {
         Self { layers, activation, loss }
     }
 
-    /// Linear regression: one number from `features` numbers, half squared error.
+    /// Linear regression: predicts one number from `features` numbers; half squared error.
     #[must_use]
     pub fn linear(features: usize) -> Self {
         Self::new(&[features, 1], Activation::default(), Loss::HalfSquaredError)
     }
 
-    /// Softmax regression: one of `classes` from `features` numbers, cross-entropy.
+    /// Softmax regression: predicts one of `classes` from `features` numbers; cross-entropy.
     #[must_use]
     pub fn softmax(features: usize, classes: usize) -> Self {
         Self::new(&[features, classes], Activation::default(), Loss::SoftmaxCrossEntropy)
     }
 
-    /// What is minimized.
+    /// The loss that training minimizes.
     #[must_use]
     pub fn loss(&self) -> Loss {
         self.loss
@@ -146,7 +147,7 @@ impl Network {
         }
     }
 
-    /// Overwrites `gradient` with the gradient, summed over the `rows` of `samples`, and returns their score.
+    /// Overwrites `gradient` (parameters) with the gradient of the loss, summed over the `rows` of `samples`, and returns their score.
     pub fn gradient(
         &self,
         parameters: &[f32],
@@ -166,7 +167,7 @@ impl Network {
         total
     }
 
-    /// Puts the gradient over a block of samples into `gradient`, or adds it to what is there.
+    /// Writes the gradient over a block of samples to `gradient`, or adds it to the values there, as `mode` says.
     fn block_gradient(
         &self,
         parameters: &[f32],
@@ -266,7 +267,7 @@ impl Layer {
         multiply(entering, self.weights(parameters).reversed_axes(), WriteMode::Add, outputs);
     }
 
-    /// dW = dz^T a, db = sum of dz over rows, or added to what is there.
+    /// dW = dz^T a, db = sum of dz over rows: written to `gradient`, or added to the values there.
     fn gradient(
         &self,
         change: ArrayView2<'_, f32>,
@@ -284,14 +285,14 @@ impl Layer {
         }
     }
 
-    /// da = dz W, over the place of a.
+    /// da = dz W, written over a.
     fn backward(&self, parameters: &[f32], change: ArrayView2<'_, f32>, entering: &mut [f32]) {
         let entering = matrix_mut(entering, change.nrows());
         multiply(change, self.weights(parameters), WriteMode::Replace, entering);
     }
 }
 
-/// A slice as (rows, whatever is left).
+/// A slice as (rows, length / rows).
 fn matrix(values: &[f32], rows: usize) -> ArrayView2<'_, f32> {
     let columns = values.len().checked_div(rows).unwrap_or(0);
     ArrayView2::from_shape((rows, columns), values).expect("rows of the same length")

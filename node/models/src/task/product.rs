@@ -1,24 +1,24 @@
-//! The product of two matrices: the arithmetic that training spends most of its time in, in one place.
+//! The product of two matrices, in which training spends most of its time.
 //!
-//! A dense layer is three products a step: one on the way forward, two on the way back. Matrices are views of `ndarray`; the kernel is
-//! faer's, which goes by the processor that it finds itself on, the widest registers included, and computes on the thread that asks:
-//! peers that share a machine share its cores already.
+//! A dense layer computes three products in each step: one in the forward pass and two in the backward pass. Matrices are views of
+//! `ndarray`. The kernel is faer's: it uses the widest vector registers of the processor, and runs on the calling thread, because the
+//! peers of one machine share its cores already.
 //!
 //! # Invariants
-//! - Nothing is copied; and with AVX2 nothing is allocated once a thread has multiplied.
-//! - On one kind of machine, the bits of a product follow from shapes and values alone: not from where the matrices lie in memory,
-//!   and not from what was multiplied before.
+//! - A product copies nothing; with AVX2 it allocates nothing after the first product of a thread.
+//! - On one kind of machine, the bits of a product depend on shapes and values only. They do not depend on where the matrices lie in
+//!   memory, or on earlier products.
 
 use faer::linalg::matmul::matmul;
 use faer::{Accum, MatMut, MatRef};
 use ndarray::{ArrayView2, ArrayViewMut2};
 
-/// What becomes of what is there.
+/// What happens to the values that the product's memory holds before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WriteMode {
-    /// It is overwritten.
+    /// The product overwrites them.
     Replace,
-    /// The product is added to it.
+    /// The product is added to them.
     Add,
 }
 
@@ -40,7 +40,7 @@ pub(super) fn multiply(
     clear_upper_halves();
 }
 
-/// The same matrix, as the kernel's library has it.
+/// The same matrix as a view of the kernel's library.
 fn view(matrix: ArrayView2<'_, f32>) -> MatRef<'_, f32> {
     let (rows, columns) = matrix.dim();
     match (matrix.to_slice(), matrix.reversed_axes().to_slice()) {
@@ -50,8 +50,9 @@ fn view(matrix: ArrayView2<'_, f32>) -> MatRef<'_, f32> {
     }
 }
 
-/// Wide kernels leave something in the upper halves of the vector registers. As long as it is there, every instruction for
-/// the lower halves, which is what all other code here consists of, has to keep it: loops are several times slower then.
+/// Clears the upper halves of the vector registers, which wide kernels leave filled. The other code of this crate uses the lower
+/// halves only; while the upper halves are filled, each of its vector instructions must preserve them, and loops are several times
+/// slower.
 fn clear_upper_halves() {
     #[cfg(target_arch = "x86_64")]
     if let Some(avx) = pulp::core_arch::x86::Avx::try_new() {

@@ -1,7 +1,7 @@
 //! Supervised learning: a network and labelled samples, as a task.
 //!
-//! The built-in models all end up here. A gradient call borrows scratch from a pool and gives it back, so that in the
-//! steady state nothing the size of a batch or of the parameters is allocated; several calls may run at once.
+//! All built-in models but sparse logistic regression are this task. A gradient call borrows scratch buffers from a pool and returns
+//! them, so that after the first calls nothing of the size of a batch or of the parameters is allocated. Several calls may run at once.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -21,7 +21,7 @@ pub struct Supervised {
 }
 
 impl Supervised {
-    /// A task from its two halves.
+    /// A task that trains `network` on `dataset`.
     ///
     /// # Panics
     /// If the samples have another number of features than the network.
@@ -70,9 +70,10 @@ impl Task for Supervised {
     }
 }
 
-/// How well `parameters` do on all of `samples`; without samples, a loss of 0 and no accuracy.
+/// The mean loss and the accuracy on all of `samples`; without samples, a loss of 0 and no accuracy.
 ///
-/// The loss of a predicted number is in units of its variance: half the share that stays unexplained.
+/// Numbers are standardized before training, so the loss of a predicted number is half the share of variance that the model does not
+/// explain.
 #[must_use]
 pub fn evaluate(
     network: &Network,
@@ -88,7 +89,7 @@ pub fn evaluate(
     let share = |sum: f64| if count == 0 { 0.0 } else { sum / count as f64 };
     let has_accuracy = count > 0 && network.loss() == Loss::SoftmaxCrossEntropy;
     Evaluation {
-        samples: count as u64,
+        samples: u32::try_from(count).expect("a data set has fewer than 2^32 rows"),
         loss: share(total.loss),
         accuracy: has_accuracy.then(|| share(total.correct as f64)),
     }

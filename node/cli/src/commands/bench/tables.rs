@@ -11,7 +11,6 @@
 
 use std::convert::Infallible;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -22,7 +21,7 @@ use serde_json::{Value, json};
 
 use super::super::former;
 use super::super::swarm::{LineChannel, ScratchDirectory, Swarm, SwarmConfig, SwarmOutput};
-use super::super::{CustomCommand, run_custom_command};
+use super::super::{CustomCommand, Training, run_custom_command, train};
 use super::rows::{EPOCHS_BEFORE, FEW, OperationsTask, TableWorkload, Work};
 use super::{Bench, run_rounds};
 use crate::text::text_table::text_table;
@@ -286,7 +285,10 @@ impl Case {
 /// Runs one of the peers.
 pub(crate) fn bench_table_peer(arguments: BenchTablePeerArguments) -> anyhow::Result<ExitCode> {
     let BenchTablePeerArguments { shape, command } = arguments;
-    run_custom_command("bench-table", Arc::new(OperationsTask(shape.operations())), shape.launch(), command)
+    run_custom_command(
+        Training { program: shape.launch(), ..train("bench-table", OperationsTask(shape.operations())) },
+        command,
+    )
 }
 
 /// Operations of one clock of a worker.

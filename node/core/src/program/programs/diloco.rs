@@ -20,7 +20,7 @@ use std::sync::Arc;
 use peergrad_models::optimizer::Optimizer;
 
 use super::local_trainer::LocalTrainer;
-use crate::program::context::{Context, Contribution, Interrupted};
+use crate::program::context::{Context, Contribution, Interrupted, ShardUpdate};
 use crate::program::loader::Loaded;
 use crate::program::{Flow, Program};
 
@@ -52,12 +52,8 @@ impl Program for Diloco {
             *way = (*begun - *way) * stats.samples as f32;
         }
         drop(begun_at);
-        let summed = step.reduce_scatter(Contribution { vector, stats });
-        let updated = step.update_owned(outer(self.outer_momentum), self.outer_rate);
-        let gathered = step.all_gather();
-        summed.await?;
-        updated.await?;
-        gathered.await?;
+        let update = ShardUpdate::OptimizerAt { rule: outer(self.outer_momentum), rate: self.outer_rate };
+        step.all_reduce(Contribution { vector, stats }, update).await?;
         self.local_trainer.commit(pending);
         Ok(Continue(()))
     }

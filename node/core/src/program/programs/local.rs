@@ -17,7 +17,7 @@ use std::ops::ControlFlow::{Break, Continue};
 use peergrad_protocol::message::SampleStats;
 
 use super::local_trainer::LocalTrainer;
-use crate::program::context::{Context, Contribution, Interrupted};
+use crate::program::context::{Context, Contribution, Interrupted, ShardUpdate};
 use crate::program::{Flow, Program};
 
 /// Parameter mixing.
@@ -38,12 +38,7 @@ impl Program for Local {
         }
         let (mut vector, stats, pending) = self.local_trainer.train(&step, parameters, room).await?.split();
         vector.iter_mut().for_each(|parameter| *parameter *= stats.samples as f32);
-        let summed = step.reduce_scatter(Contribution { vector, stats });
-        let updated = step.update_owned_with(mean);
-        let gathered = step.all_gather();
-        summed.await?;
-        updated.await?;
-        gathered.await?;
+        step.all_reduce(Contribution { vector, stats }, ShardUpdate::custom(mean)).await?;
         self.local_trainer.commit(pending);
         Ok(Continue(()))
     }

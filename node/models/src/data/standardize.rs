@@ -1,0 +1,129 @@
+//! Standardization: features moved to a mean of 0 and scaled to a spread of 1, from which a model learns fastest.
+//!
+//! The founder of a run measures mean and spread once, over the training rows, in `f64`. They travel in the specification as
+//! numbers, so that no peer measures them again and gets another last bit.
+
+use serde::{Deserialize, Serialize};
+
+/// The function applied to each feature: `(value - mean) / scale`; the identity if both lists are empty.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Standardization {
+    /// (columns), or empty.
+    pub mean: Vec<f64>,
+    /// (columns), all above 0; or empty.
+    pub scale: Vec<f64>,
+}
+
+impl Standardization {
+    /// Leaves every value as it is, for any number of columns.
+    #[must_use]
+    pub fn identity() -> Self {
+        Self { mean: Vec::new(), scale: Vec::new() }
+    }
+
+    /// Whether this standardization can be applied to samples of `columns` features, with finite results.
+    #[must_use]
+    pub fn fits(&self, columns: usize) -> bool {
+        let Self { mean, scale } = self;
+        let is_complete = mean.len() == columns && scale.len() == columns;
+        let is_finite =
+            mean.iter().all(|mean| mean.is_finite()) && scale.iter().all(|scale| scale.is_finite());
+        *self == Self::identity() || (is_complete && is_finite && scale.iter().all(|&scale| scale > 0.0))
+    }
+
+    /// Mean and standard deviation of each column of `values` (all rows, columns) over `rows`.
+    ///
+    /// A column that is constant over these rows has a scale of 1, since its deviation of 0 cannot be a divisor.
+    #[must_use]
+    pub fn fit(values: &[f64], columns: usize, rows: &[u32]) -> Self {
+        let count = rows.len().max(1) as f64;
+        let row = |&row: &u32| &values[row as usize * columns..][..columns];
+        let mut mean = vec![0.0; columns];
+        for values in rows.iter().map(row) {
+            mean.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+        }
+        mean.iter_mut().for_each(|sum| *sum /= count);
+        let mut scale = vec![0.0; columns];
+        let mut is_constant = vec![true; columns];
+        let first = rows.first().map(row).unwrap_or_default();
+        for values in rows.iter().map(row) {
+            for (column, &value) in values.iter().enumerate() {
+                let distance = value - mean[column];
+                scale[column] += distance * distance;
+                is_constant[column] &= value == first[column];
+            }
+        }
+        for (sum, is_constant) in scale.iter_mut().zip(is_constant) {
+            let deviation = (*sum / count).sqrt();
+            *sum = if is_constant || deviation == 0.0 { 1.0 } else { deviation };
+        }
+        Self { mean, scale }
+    }
+
+    /// The standardized rows `rows` of `values` (all rows, columns).
+    pub(super) fn apply(&self, values: &[f64], columns: usize, rows: &[u32]) -> Vec<f32> {
+        /// The largest result: a held-out value far outside a very small spread stays a finite `f32`.
+        const FURTHEST: f64 = f32::MAX as f64;
+        let mut features = Vec::with_capacity(rows.len() * columns);
+        for &row in rows {
+            let values = &values[row as usize * columns..][..columns];
+            if *self == Self::identity() {
+                features.extend(values.iter().map(|&value| value as f32));
+                continue;
+            }
+            let standardized = (values.iter().zip(&self.mean).zip(&self.scale))
+                .map(|((value, mean), scale)| ((value - mean) / scale).clamp(-FURTHEST, FURTHEST));
+            features.extend(standardized.map(|value| value as f32));
+        }
+        features
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn standardization_by_hand() {
+        // Columns: 0, 4 (and 100, which is held out); always 0.1.
+        let values = [0.0, 0.1, 4.0, 0.1, 100.0, 0.1];
+        let fitted = Standardization::fit(&values, 2, &[0, 1]);
+        assert_eq!(fitted, Standardization { mean: vec![2.0, 0.1], scale: vec![2.0, 1.0] });
+        assert_eq!(fitted.apply(&values, 2, &[2, 0]), [49.0, 0.0, -1.0, 0.0]);
+    }
+
+    #[test]
+    fn a_constant_column_keeps_its_scale_despite_rounding() {
+        let values = vec![0.1; 1000];
+        let rows: Vec<u32> = (0..1000).collect();
+        assert_eq!(Standardization::fit(&values, 1, &rows).scale, [1.0]);
+    }
+
+    #[test]
+    fn far_values_stay_finite() {
+        let tiny = Standardization { mean: vec![0.0], scale: vec![1e-300] };
+        assert_eq!(tiny.apply(&[1e38, -1e38], 1, &[0, 1]), [f32::MAX, f32::MIN]);
+    }
+
+    #[test]
+    fn no_rows_are_standardized_without_complaint() {
+        let nothing = Standardization { mean: vec![0.0; 2], scale: vec![1.0; 2] };
+        assert_eq!(Standardization::fit(&[], 2, &[]), nothing);
+    }
+
+    #[test]
+    fn what_is_not_standardized_stays_as_it_is() {
+        assert_eq!(
+            Standardization::identity().apply(&[1.5, -3.0, 0.1, 7.0], 2, &[1, 0]),
+            [0.1, 7.0, 1.5, -3.0]
+        );
+        assert!(Standardization::identity().fits(3));
+        let odd = |mean: &[f64], scale: &[f64]| {
+            Standardization { mean: mean.to_vec(), scale: scale.to_vec() }.fits(1)
+        };
+        assert!(odd(&[0.0], &[2.0]));
+        assert!(!odd(&[0.0], &[]) && !odd(&[0.0; 2], &[1.0; 2]));
+        assert!(!odd(&[f64::NAN], &[1.0]) && !odd(&[0.0], &[0.0]) && !odd(&[0.0], &[f64::INFINITY]));
+    }
+}
