@@ -6,7 +6,8 @@ use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
 use peergrad_protocol::message::Contact;
 
-use super::listen::{DEFAULT_PORT, to_multiaddr};
+use super::address::to_multiaddr;
+use super::listen::DEFAULT_PORT;
 
 /// A peer to try when joining.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -17,14 +17,13 @@ use libp2p::swarm::{ConnectionId, DialError};
 use libp2p::{Multiaddr, PeerId};
 use tokio::time::Instant;
 
-use super::addresses::{parse_all, remember, without_peer};
+use super::address::{Carrier, is_relayed, parse_all, remember, without_peer};
 use super::bootstrap_address::BootstrapAddress;
-use super::circuits::is_relayed;
 use super::identity::to_libp2p;
-use super::notice::{DialFailure, Notice};
-use super::quic::Carrier;
 pub(super) use carriers::{CarrierEvidence, CarrierHistory};
+pub use failure::DialFailure;
 pub(super) use failure::{failure_of, refused_everywhere};
+pub(super) use target::FailedAddress;
 pub use target::Unreached;
 use target::{
     DialReason, DialTarget, FirstAttempt, MDNS_FAILURES_MAX, TargetState, WANTED_FAILURES_REPORTED,
@@ -205,7 +204,12 @@ impl Dialer {
     }
 
     /// An attempt failed; returns what the user should hear.
-    pub(super) fn failed(&mut self, attempt: ConnectionId, error: &DialError, now: Instant) -> Vec<Notice> {
+    pub(super) fn failed(
+        &mut self,
+        attempt: ConnectionId,
+        error: &DialError,
+        now: Instant,
+    ) -> Vec<FailedAddress> {
         let state = TargetState::Trying { attempt };
         let Some(index) = self.targets.iter().position(|target| target.state == state) else {
             return Vec::new();
@@ -223,11 +227,11 @@ impl Dialer {
         match target.reason {
             DialReason::Wanted if target.failures < WANTED_FAILURES_REPORTED => Vec::new(),
             DialReason::Wanted | DialReason::Named => {
-                let notices = target.report_failures(troubles, now);
+                let reports = target.report_failures(troubles, now);
                 if matches!(error, DialError::LocalPeerId { .. }) {
                     self.targets.swap_remove(index);
                 }
-                notices
+                reports
             }
             DialReason::Mdns => {
                 let is_stranger =

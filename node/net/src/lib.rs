@@ -17,21 +17,18 @@
 
 #![forbid(unsafe_code)]
 
-mod addresses;
+mod address;
 mod bootstrap_address;
 pub mod checkpoints;
-mod circuits;
 pub mod clock;
 pub mod compute;
 pub mod counters;
 mod dial;
-mod dial_back;
 mod direct;
 pub mod directory;
 mod discovery;
 pub mod driver;
 mod files;
-mod gateway;
 pub mod identity;
 mod keyring;
 pub mod link;
@@ -58,7 +55,6 @@ pub use dial::Unreached;
 pub use directory::{ChosenDirectory, Directory, DirectoryError, default_directories};
 pub use driver::{AdminRequest, Environment, StateMachine, drive};
 pub use files::{create_private, write_atomically};
-pub use gateway::PortForwarding;
 pub use identity::{Identity, IdentityError};
 pub use listen::{DEFAULT_PORT, Listen, ListenError, Port};
 pub use network::{
@@ -66,7 +62,7 @@ pub use network::{
 };
 pub use notice::Notice;
 pub use random::random_bytes;
-pub use reachability::{Advice, Reachability, ReachabilityState, Tried};
+pub use reachability::{Advice, PortForwarding, Reachability, ReachabilityState, Tried};
 pub use record::{RecordError, RunRecord, is_in_use};
 pub use stable_storage::StableStorage;
 pub use status_client::{StatusClient, StatusClientError, StatusStreams, StatusTarget};

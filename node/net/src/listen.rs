@@ -7,9 +7,8 @@ use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
 use peergrad_protocol::limits::ADDRESSES_MAX;
 
-use super::circuits::is_relayed;
+use super::address::{Carrier, is_relayed};
 use super::link::system_error;
-use super::quic::Carrier;
 
 /// The port that a peer listens on unless told otherwise.
 pub const DEFAULT_PORT: u16 = peergrad_config::specification::run_file::PORT_DEFAULT;
@@ -134,19 +133,6 @@ pub(super) fn refused(address: SocketAddr, cause: io::Error) -> ListenError {
         io::ErrorKind::PermissionDenied => ListenError::PortForbidden { port },
         _ => ListenError::Unusable { address, cause },
     }
-}
-
-/// An IP address and TCP port as libp2p writes them.
-pub(super) fn to_multiaddr(address: IpAddr, port: u16) -> Multiaddr {
-    Multiaddr::from(address).with(Protocol::Tcp(port))
-}
-
-/// The TCP port in an address.
-pub(super) fn port_of(address: &Multiaddr) -> Option<u16> {
-    address.iter().find_map(|part| match part {
-        Protocol::Tcp(port) => Some(port),
-        _ => None,
-    })
 }
 
 /// Those of the addresses that the system gave us, which another machine can use.

@@ -7,8 +7,9 @@ use std::path::PathBuf;
 use libp2p::Multiaddr;
 use peergrad_protocol::PeerId;
 
-use super::gateway::PortForwarding;
-use super::reachability::Reachability;
+pub use super::dial::DialFailure;
+use super::dial::FailedAddress;
+use super::reachability::{PortForwarding, Reachability};
 
 /// One thing to tell; its text form is for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -127,28 +128,10 @@ pub enum Notice {
     },
 }
 
-/// Why an address could not be reached.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DialFailure {
-    /// The machine is there, and nobody listens at the port.
-    Refused,
-    /// The system's words: timed out, no route, ...
-    System(String),
-    /// Noise failed: only one with another secret answers like this.
-    WrongSecret,
-    /// The connection was closed before anybody had shown who they are.
-    HungUp,
-    /// Something answers there that does not speak the protocol.
-    NotAPeer,
-    /// The secret is right, but someone else has the address now.
-    OtherPeer {
-        /// Who answers there.
-        found: libp2p::PeerId,
-    },
-    /// The address is our own.
-    Ourselves,
-    /// The address is of a kind that this peer does not speak, or its name cannot be resolved.
-    Unusable(String),
+impl From<FailedAddress> for Notice {
+    fn from(FailedAddress { peer, address, trouble }: FailedAddress) -> Self {
+        Self::Unreachable { peer, address, trouble }
+    }
 }
 
 impl fmt::Display for Notice {
@@ -221,24 +204,6 @@ impl fmt::Display for Notice {
             Self::BadStream { peer, reason } => {
                 write!(f, "peer {} sent something that is no frame, ignored: {reason}", peer.short())
             }
-        }
-    }
-}
-
-impl fmt::Display for DialFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Refused => f.write_str("connection refused"),
-            Self::System(words) | Self::Unusable(words) => f.write_str(words),
-            Self::WrongSecret => {
-                f.write_str("answered, but the secret (or the run) differs: check the invite")
-            }
-            Self::HungUp => f.write_str("answered, and hung up at once: check the address and the port"),
-            Self::NotAPeer => f.write_str("answered, but not as a peer: check the address and the port"),
-            Self::OtherPeer { found } => {
-                write!(f, "answered, but as another peer ({found}): ask for a fresh invite")
-            }
-            Self::Ourselves => f.write_str("this is our own address: give that of another peer"),
         }
     }
 }

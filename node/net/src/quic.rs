@@ -21,7 +21,6 @@ use std::time::Duration;
 use libp2p::core::Endpoint;
 use libp2p::core::transport::PortUse;
 use libp2p::identity::Keypair;
-use libp2p::multiaddr::Protocol;
 use libp2p::swarm::behaviour::{ConnectionEstablished, ListenFailure};
 use libp2p::swarm::{
     ConnectionDenied, ConnectionId, FromSwarm, NetworkBehaviour, THandler, THandlerInEvent, THandlerOutEvent,
@@ -29,54 +28,10 @@ use libp2p::swarm::{
 };
 use libp2p::{Multiaddr, PeerId, Transport, quic};
 
+use super::address::{Carrier, ip_of};
 use super::keyring::Keyring;
 use super::link::error_text;
 use super::proof::{ProofError, Prover};
-use super::remote::ip_of;
-
-/// What a connection of libp2p runs over.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Carrier {
-    #[default]
-    Tcp,
-    Quic,
-}
-
-impl Carrier {
-    pub(super) fn of(address: &Multiaddr) -> Self {
-        if address.iter().any(|part| part == Protocol::QuicV1) { Self::Quic } else { Self::Tcp }
-    }
-
-    pub(super) fn other(self) -> Self {
-        match self {
-            Self::Tcp => Self::Quic,
-            Self::Quic => Self::Tcp,
-        }
-    }
-}
-
-/// Where a peer that has this TCP address is reached over QUIC; `None` for an address of another kind.
-pub(super) fn over_quic(address: &Multiaddr) -> Option<Multiaddr> {
-    let mut parts = address.iter();
-    let (host, Protocol::Tcp(port)) = (parts.next()?, parts.next()?) else { return None };
-    let is_host = matches!(
-        host,
-        Protocol::Ip4(_) | Protocol::Ip6(_) | Protocol::Dns(_) | Protocol::Dns4(_) | Protocol::Dns6(_)
-    );
-    (is_host && parts.next().is_none())
-        .then(|| Multiaddr::from(host).with(Protocol::Udp(port)).with(Protocol::QuicV1))
-}
-
-/// The TCP address that goes with one over QUIC; others as they are.
-pub(super) fn over_tcp(address: Multiaddr) -> Multiaddr {
-    let mut parts = address.iter();
-    match (parts.next(), parts.next(), parts.next(), parts.next()) {
-        (Some(host), Some(Protocol::Udp(port)), Some(Protocol::QuicV1), None) => {
-            Multiaddr::from(host).with(Protocol::Tcp(port))
-        }
-        _ => address,
-    }
-}
 
 /// Why there is no connection over QUIC.
 ///
@@ -233,21 +188,6 @@ mod tests {
 
     fn address(text: &str) -> Multiaddr {
         text.parse().unwrap()
-    }
-
-    #[test]
-    fn an_address_over_tcp_says_where_a_peer_is_over_quic() {
-        for host in ["ip4/10.0.0.7", "ip6/2001:db8::1", "dns/example.org", "dns4/example.org"] {
-            let (tcp, quic) =
-                (address(&format!("/{host}/tcp/9")), address(&format!("/{host}/udp/9/quic-v1")));
-            assert_eq!(over_quic(&tcp), Some(quic.clone()));
-            assert_eq!((Carrier::of(&tcp), Carrier::of(&quic)), (Carrier::Tcp, Carrier::Quic));
-            assert_eq!((over_tcp(quic.clone()), over_tcp(tcp.clone())), (tcp.clone(), tcp));
-            assert_eq!(over_quic(&quic), None);
-        }
-        for other in ["/ip4/10.0.0.7/tcp/9/ws", "/ip4/10.0.0.7/udp/9", "/unix/a"] {
-            assert_eq!((over_quic(&address(other)), over_tcp(address(other))), (None, address(other)));
-        }
     }
 
     #[test]

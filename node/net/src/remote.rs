@@ -17,18 +17,15 @@ use std::time::Duration;
 
 use libp2p::Multiaddr;
 use libp2p::core::ConnectedPoint;
-use libp2p::multiaddr::Protocol;
 use libp2p::swarm::ConnectionId;
 use peergrad_protocol::{Incarnation, PeerId};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::addresses::remember;
-use super::circuits::is_relayed;
+use super::address::{Carrier, host_of, ip_of, is_relayed, remember};
 use super::dial::CarrierHistory;
 use super::direct::DirectPath;
 use super::link::{Link, OpenRequest, SessionId};
-use super::quic::Carrier;
 
 /// One peer, as long as there is a connection or a link.
 #[derive(Debug)]
@@ -350,27 +347,6 @@ impl RemotePeer {
     }
 }
 
-/// The IP address or the name in an address; `None` if that is a relay's.
-fn host_of(address: &Multiaddr) -> Option<String> {
-    if address.iter().any(|part| part == Protocol::P2pCircuit) {
-        return None;
-    }
-    address.iter().find_map(|part| match part {
-        Protocol::Ip4(ip) => Some(ip.to_string()),
-        Protocol::Ip6(ip) => Some(ip.to_string()),
-        Protocol::Dns(name) | Protocol::Dns4(name) | Protocol::Dns6(name) => Some(name.into_owned()),
-        _ => None,
-    })
-}
-
-pub(super) fn ip_of(address: &Multiaddr) -> Option<IpAddr> {
-    address.iter().find_map(|part| match part {
-        Protocol::Ip4(ip) => Some(ip.into()),
-        Protocol::Ip6(ip) => Some(ip.into()),
-        _ => None,
-    })
-}
-
 /// A link does not wait for longer than this until the other end has said who it is.
 const IDENTIFIED_AFTER_MAX: Duration = Duration::from_secs(1);
 /// Before the second attempt to do without a relay; it grows.
@@ -505,15 +481,6 @@ mod tests {
         assert!(remote.is_response_current(Some(first), second), "it began anew");
         remote.note_session(second, now);
         assert!(!remote.is_response_current(Some(first), first), "said before it began anew");
-    }
-
-    #[test]
-    fn a_direct_lane_may_lead_to_an_address_or_a_name_but_to_no_relay() {
-        let host = |address: &str| host_of(&address.parse().unwrap());
-        assert_eq!(host("/ip4/10.0.0.7/tcp/9").as_deref(), Some("10.0.0.7"));
-        assert_eq!(host("/ip6/2001:db8::1/tcp/9").as_deref(), Some("2001:db8::1"));
-        assert_eq!(host("/dns4/example.org/tcp/9").as_deref(), Some("example.org"));
-        assert_eq!(host("/ip4/10.0.0.7/tcp/9/p2p-circuit"), None);
     }
 
     #[test]

@@ -17,10 +17,9 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use super::bootstrap_address::BootstrapAddress;
-use super::dial::{CarrierEvidence, CarrierHistory, Dialer, NewConnection};
+use super::dial::{CarrierEvidence, CarrierHistory, DialFailure, Dialer, FailedAddress, NewConnection};
 use super::identity::{Identity, from_libp2p};
 use super::keyring::Keyring;
-use super::notice::{DialFailure, Notice};
 use super::substreams::{Incoming, OpenError};
 use super::transport::{self, Behaviour, STATUS_PROTOCOL, TransportError};
 
@@ -176,11 +175,9 @@ async fn dial(
     }
 }
 
-fn note(troubles: &mut BTreeMap<String, DialFailure>, notices: Vec<Notice>) {
-    for notice in notices {
-        if let Notice::Unreachable { address, trouble, .. } = notice {
-            troubles.insert(address.to_string(), trouble);
-        }
+fn note(troubles: &mut BTreeMap<String, DialFailure>, failures: Vec<FailedAddress>) {
+    for FailedAddress { address, trouble, .. } in failures {
+        troubles.insert(address.to_string(), trouble);
     }
 }
 

@@ -14,11 +14,11 @@ use libp2p::swarm::{NetworkBehaviour, StreamProtocol};
 use libp2p::{Swarm, SwarmBuilder, dcutr, identify, mdns, noise, ping, relay, tcp, yamux};
 use peergrad_protocol::limits::MEMBERS_MAX;
 
-use super::circuits::{self, Circuits};
 use super::discovery::{self, PeerDiscovery};
 use super::identity::Identity;
 use super::keyring::Keyring;
 use super::quic::{self, HandshakeLimits};
+use super::reachability::circuits::{self, Circuits};
 use super::substreams;
 
 /// The protocol of link lanes.

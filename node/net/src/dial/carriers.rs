@@ -1,6 +1,6 @@
 //! The ways to a peer: what is known of the carriers between here and there.
 
-use super::super::quic::Carrier;
+use crate::address::Carrier;
 
 /// What is known of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -8,12 +8,10 @@ use libp2p::swarm::{ConnectionId, DialError};
 use libp2p::{Multiaddr, PeerId};
 use tokio::time::Instant;
 
-use super::super::addresses::without_peer;
-use super::super::identity::from_libp2p;
-use super::super::notice::{DialFailure, Notice};
-use super::super::quic::{Carrier, over_quic, over_tcp};
 use super::CarrierHistory;
-use super::failure::{failure_of, is_final};
+use super::failure::{DialFailure, failure_of, is_final};
+use crate::address::{Carrier, over_quic, over_tcp, without_peer};
+use crate::identity::from_libp2p;
 
 #[derive(Debug)]
 pub(super) struct DialTarget {
@@ -33,6 +31,17 @@ pub(super) struct DialTarget {
     reported: BTreeMap<Multiaddr, ReportedFailure>,
     /// When the last round came to nothing.
     failed_at: Option<Instant>,
+}
+
+/// A failure of which the user should hear.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FailedAddress {
+    /// The peer that is looked for there; `None` where only the address is known.
+    pub(crate) peer: Option<peergrad_protocol::PeerId>,
+    /// The address, as it was given to this peer.
+    pub(crate) address: Multiaddr,
+    /// Why it could not be reached.
+    pub(crate) trouble: DialFailure,
 }
 
 /// Somebody who is tried again and again, and of whom the user was told.
@@ -279,12 +288,17 @@ impl DialTarget {
         &mut self,
         troubles: Vec<(Multiaddr, DialFailure)>,
         now: Instant,
-    ) -> Vec<Notice> {
+    ) -> Vec<FailedAddress> {
         troubles.into_iter().filter_map(|(at, why)| self.report_failure(at, why, now)).collect()
     }
 
     /// Once for each address, again when the trouble is another one, and then ever more rarely.
-    fn report_failure(&mut self, address: Multiaddr, trouble: DialFailure, now: Instant) -> Option<Notice> {
+    fn report_failure(
+        &mut self,
+        address: Multiaddr,
+        trouble: DialFailure,
+        now: Instant,
+    ) -> Option<FailedAddress> {
         let pause = match self.reported.get(&address) {
             Some(last) if last.trouble == trouble && now < last.told_at + last.pause => return None,
             Some(last) if last.trouble == trouble => (last.pause * 2).min(COMPLAINT_PAUSE_MAX),
@@ -293,7 +307,7 @@ impl DialTarget {
         let complaint = ReportedFailure { trouble: trouble.clone(), told_at: now, pause };
         self.reported.insert(address.clone(), complaint);
         let peer = self.peer.as_ref().and_then(from_libp2p);
-        Some(Notice::Unreachable { peer, address, trouble })
+        Some(FailedAddress { peer, address, trouble })
     }
 }
 

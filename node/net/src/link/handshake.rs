@@ -12,8 +12,8 @@ use std::num::{NonZeroU16, NonZeroU64};
 use futures::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use peergrad_protocol::Incarnation;
 
-use super::super::random::random_bytes;
 use super::{LANE_VERSION, LaneError};
+use crate::random::random_bytes;
 
 /// A life of a link at one of its ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,13 +11,13 @@ use peergrad_protocol::{Frame, Pool};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::super::counters::{Counters, LaneCounters};
 use super::handshake::ACKNOWLEDGEMENT_BYTES;
 use super::inbox::InboxStatus;
 use super::{
     Acknowledgement, GOODBYE, LaneError, Link, LinkEvent, OpenRequest, OpenResponse, STALL_TIMEOUT,
     SessionId, Verdict,
 };
+use crate::counters::{Counters, LaneCounters};
 
 /// Hears who opens a lane.
 pub(crate) async fn read_opening(stream: &mut (impl AsyncRead + Unpin)) -> Result<OpenRequest, LaneError> {

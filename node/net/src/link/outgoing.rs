@@ -8,12 +8,12 @@ use futures::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::super::counters::{Counters, LaneCounters};
 use super::handshake::ACKNOWLEDGEMENT_BYTES;
 use super::outbox::Next;
 use super::{
     Acknowledgement, LaneError, LaneKind, Link, LinkEvent, OpenRequest, OpenResponse, STALL_TIMEOUT,
 };
+use crate::counters::{Counters, LaneCounters};
 
 /// Greets the other end of a fresh substream and hears where it stands.
 pub(crate) async fn open(

@@ -6,8 +6,7 @@
 //!   not open one at the same time. Meanwhile the link waits; what it holds goes on in the next lane.
 //! - A link that waits for too long is down, and says why; at once where dialing shows that the other process is gone.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,51 +14,23 @@ use futures::StreamExt;
 use libp2p::{Multiaddr, Swarm};
 use peergrad_protocol::Incarnation;
 use peergrad_protocol::limits::REJECTS_MAX;
-use peergrad_protocol::message::Contact;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::super::addresses::parse_all;
-use super::super::bootstrap_address::BootstrapAddress;
-use super::super::dial::Dialer;
-use super::super::dial_back::DialBackOutcome;
-use super::super::gateway::PortForwarding;
-use super::super::identity::{from_libp2p, to_libp2p};
-use super::super::link::{
-    LaneError, LaneKind, Link, LinkEvent, OpenRequest, OpenResponse, SessionId, Verdict,
-};
-use super::super::listen::Claim;
-use super::super::notice::Notice;
-use super::super::remote::{ClosingLink, LinkIntent, Outage, Outgoing, RemotePeer, SessionChange};
-use super::super::transport::Behaviour;
-use super::connectivity::Connectivity;
-use super::lanes::{Admission, Lanes, Report};
+use super::command::{Admission, Command, Report};
+use super::lanes::Lanes;
 use super::status::NetworkStatus;
-
-/// What the actor is told.
-#[derive(Debug)]
-pub(super) enum Command {
-    Dial(Contact),
-    HangUp(peergrad_protocol::PeerId),
-    StopDialing(peergrad_protocol::PeerId),
-    KeepWanted(Vec<peergrad_protocol::PeerId>),
-    Disconnect(peergrad_protocol::PeerId),
-    /// Closes all connections but those with these.
-    KeepOnly(BTreeSet<peergrad_protocol::PeerId>),
-    /// Somebody wants to know what links there are.
-    Status(oneshot::Sender<NetworkStatus>),
-    Report(libp2p::PeerId, Report),
-    /// What a peer has found that was asked to dial this one; nothing: it could not be asked.
-    Checked(libp2p::PeerId, Option<Vec<(Multiaddr, DialBackOutcome)>>),
-    /// What the router says that was asked to forward a port.
-    AskedRouter(PortForwarding),
-    /// Somebody on another machine wanted a direct lane, and was sent away; no reason: it went by itself.
-    HandshakeRefused {
-        from: IpAddr,
-        reason: Option<String>,
-    },
-}
+use crate::address::parse_all;
+use crate::bootstrap_address::BootstrapAddress;
+use crate::dial::Dialer;
+use crate::identity::{from_libp2p, to_libp2p};
+use crate::link::{LaneError, LaneKind, Link, LinkEvent, OpenRequest, OpenResponse, SessionId, Verdict};
+use crate::listen::Claim;
+use crate::notice::Notice;
+use crate::reachability::Connectivity;
+use crate::remote::{ClosingLink, LinkIntent, Outage, Outgoing, RemotePeer, SessionChange};
+use crate::transport::Behaviour;
 
 pub(super) struct NetworkActor {
     pub(super) swarm: Swarm<Behaviour>,
@@ -168,7 +139,7 @@ impl NetworkActor {
                 }
             }
             // Whoever has asked may have gone.
-            Command::Status(reply) => _ = reply.send(self.status()),
+            Command::Status(reply) => _ = reply.send(NetworkStatus::of(self.remotes.values(), &self.dialer)),
             Command::Report(id, report) => self.on_report(id, report),
             Command::Checked(id, findings) => self.on_checked(id, findings),
             Command::AskedRouter(answer) => self.on_router(answer),

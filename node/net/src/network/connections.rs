@@ -9,14 +9,13 @@ use libp2p::swarm::{ConnectionError, ConnectionId, DialError, SwarmEvent};
 use libp2p::{identify, mdns, ping};
 use tokio::time::Instant;
 
-use super::super::addresses::without_peer;
-use super::super::dial::{CarrierEvidence, NewConnection, refused_everywhere};
-use super::super::link::{LinkEvent, error_text};
-use super::super::notice::Notice;
-use super::super::quic::{Carrier, over_tcp};
-use super::super::remote::{Connection, LinkIntent};
-use super::super::transport::BehaviourEvent;
 use super::actor::NetworkActor;
+use crate::address::{Carrier, over_tcp, without_peer};
+use crate::dial::{CarrierEvidence, NewConnection, refused_everywhere};
+use crate::link::{LinkEvent, error_text};
+use crate::notice::Notice;
+use crate::remote::{Connection, LinkIntent};
+use crate::transport::BehaviourEvent;
 
 impl NetworkActor {
     pub(super) fn on_swarm_event(&mut self, event: SwarmEvent<BehaviourEvent>) {
@@ -148,8 +147,8 @@ impl NetworkActor {
     /// connection waits for nothing.
     pub(super) fn on_dial_failed(&mut self, attempt: ConnectionId, error: &DialError) {
         let id = self.dialer.whose(attempt);
-        let notices = self.dialer.failed(attempt, error, Instant::now());
-        notices.into_iter().for_each(|notice| self.notify(notice));
+        let failures = self.dialer.failed(attempt, error, Instant::now());
+        failures.into_iter().for_each(|failure| self.notify(failure.into()));
         let Some((id, remote)) = id.and_then(|id| Some((id, self.remotes.get(&id)?))) else { return };
         if remote.link.is_some() && remote.is_gone(&refused_everywhere(error)) {
             self.drop_link(id, "connection refused".to_owned());
@@ -168,7 +167,7 @@ impl NetworkActor {
         let closed = remote.connections.remove(&connection);
         let has_unrelayed_connection = remote.has_unrelayed_connection();
         if !has_unrelayed_connection {
-            self.forget_connection(id);
+            self.connectivity.forget(id);
         }
         let Some(remote) = self.remotes.get_mut(&id) else { return };
         if remote.has_usable_connection() {

@@ -9,7 +9,7 @@
 //!   did not know of us. (Holes through two routers at once are made by DCUtR, when the circuit begins.)
 //! - One that is wanted and not reached is looked for among those that are.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use libp2p::core::transport::ListenerId;
@@ -19,60 +19,16 @@ use libp2p::{Multiaddr, PeerId, identify, relay};
 use peergrad_protocol::limits::{ADDRESS_BYTES_MAX, ADDRESSES_MAX};
 use tokio::time::Instant;
 
-use super::super::addresses::{parse_all, without_peer};
-use super::super::circuits::{is_relayed, relay_of, through};
-use super::super::dial_back::{DIAL_BACK_PROTOCOL, DialBackOutcome};
-use super::super::gateway::PortForwarding;
-use super::super::identity::from_libp2p;
-use super::super::link::LinkEvent;
-use super::super::listen::{announced, beyond_this_machine};
-use super::super::notice::Notice;
-use super::super::reachability::{Reachability, ReachabilityState, Survey};
-use super::super::remote::{RemotePeer, ip_of};
 use super::actor::NetworkActor;
-
-/// What is known of how this peer is reached, and what is being done about it.
-pub(super) struct Connectivity {
-    survey: Survey,
-    /// Peers that answer questions.
-    helpers: BTreeSet<PeerId>,
-    /// Peers that pass on what is said, and where this peer has dialed them.
-    relays: BTreeMap<PeerId, Multiaddr>,
-    /// Places taken at them.
-    reservations: BTreeMap<PeerId, ListenerId>,
-    /// No place is asked for before.
-    reservations_due: Instant,
-    /// Where libp2p was told that this peer is reached.
-    confirmed: Vec<Multiaddr>,
-    /// What was told last.
-    told: Option<Reachability>,
-    /// What the driver knows: addresses, and whether this peer is reached.
-    last_reported: (Vec<String>, bool),
-    /// Peers that were met through a relay, and are reached without one since.
-    pub(super) met: BTreeSet<PeerId>,
-    /// When those who are missing are looked for next.
-    search_due: Instant,
-}
-
-impl Connectivity {
-    /// Of a peer that listens on these addresses, and has announced those.
-    pub(super) fn new(external: Vec<Multiaddr>, listening: &[Multiaddr], announced: Vec<String>) -> Self {
-        let now = Instant::now();
-        let listening = beyond_this_machine(listening);
-        Self {
-            survey: Survey::new(external, listening),
-            helpers: BTreeSet::new(),
-            relays: BTreeMap::new(),
-            reservations: BTreeMap::new(),
-            reservations_due: now,
-            confirmed: Vec::new(),
-            told: None,
-            last_reported: (announced, true),
-            met: BTreeSet::new(),
-            search_due: now,
-        }
-    }
-}
+use crate::address::{ip_of, is_relayed, parse_all, relay_of, through, without_peer};
+use crate::identity::from_libp2p;
+use crate::link::LinkEvent;
+use crate::listen::{announced, beyond_this_machine};
+use crate::notice::Notice;
+use crate::reachability::{
+    Connectivity, DIAL_BACK_PROTOCOL, DialBackOutcome, PortForwarding, RELAYS_RESERVED_MAX, ReachabilityState,
+};
+use crate::remote::RemotePeer;
 
 impl NetworkActor {
     // What others say.
@@ -87,10 +43,7 @@ impl NetworkActor {
 
     /// A place at a relay is gone; another one is taken later.
     pub(super) fn on_listener_closed(&mut self, listener: ListenerId) {
-        let count = self.connectivity.reservations.len();
-        self.connectivity.reservations.retain(|_, reservation| *reservation != listener);
-        if self.connectivity.reservations.len() != count {
-            self.connectivity.reservations_due = Instant::now() + RESERVATION_PAUSE;
+        if self.connectivity.end_reservation(listener, Instant::now()) {
             self.on_listening();
         }
     }
@@ -142,14 +95,6 @@ impl NetworkActor {
             self.notify(Notice::PortForwarding(answer));
             self.report_reachability();
         }
-    }
-
-    /// A peer is not connected any more.
-    pub(super) fn forget_connection(&mut self, id: PeerId) {
-        self.connectivity.helpers.remove(&id);
-        self.connectivity.relays.remove(&id);
-        self.connectivity.survey.forget(&id);
-        self.connectivity.met.remove(&id);
     }
 
     // What is done about it.
@@ -204,19 +149,7 @@ impl NetworkActor {
             }
             return;
         }
-        if self.connectivity.reservations.len() >= RELAYS_RESERVED_MAX
-            || now < self.connectivity.reservations_due
-        {
-            return;
-        }
-        let relays = self.connectivity.relays.iter();
-        let Some((relay, address)) =
-            relays.clone().find(|(relay, _)| !self.connectivity.reservations.contains_key(relay))
-        else {
-            return;
-        };
-        let (relay, way) = (*relay, through(*relay, address.clone()));
-        self.connectivity.reservations_due = now + RESERVATION_PAUSE;
+        let Some((relay, way)) = self.connectivity.next_reservation(now) else { return };
         if let Ok(reservation) = self.swarm.listen_on(way) {
             self.connectivity.reservations.insert(relay, reservation);
         }
@@ -305,10 +238,6 @@ impl NetworkActor {
     }
 }
 
-/// Relays through which one is spoken to: one may go.
-const RELAYS_RESERVED_MAX: usize = 2;
-/// Between two requests for a place.
-const RESERVATION_PAUSE: Duration = Duration::from_secs(2);
 /// How often those who are missing are looked for.
 const SEARCH_PAUSE: Duration = Duration::from_secs(1);
 /// Who is looked for at once; the others later.

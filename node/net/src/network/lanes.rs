@@ -1,4 +1,4 @@
-//! The lanes: a task for each, between the actor that knows and the [`link`](super::super::link) that does.
+//! The lanes: a task for each, between the actor that knows and the [`link`](crate::link) that does.
 //!
 //! ```text
 //!            answered                    it stands
@@ -19,16 +19,13 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::super::counters::Counters;
-use super::super::dial_back::{self, DIAL_BACK_PROTOCOL, DialBackServer};
-use super::super::direct::{DirectEndpoint, DirectPath, HandshakeError, Listeners, Records};
-use super::super::link::{
-    self, Acknowledgement, LaneError, LaneKind, Link, LinkEvent, OpenRequest, OpenResponse, SessionId,
-    Shared, Verdict,
-};
-use super::super::substreams::{Incoming, OpenError, Opener};
-use super::super::transport::LANE_PROTOCOL;
-use super::actor::Command;
+use super::command::{Admission, Command, Report};
+use crate::counters::Counters;
+use crate::direct::{DirectEndpoint, DirectPath, HandshakeError, Listeners, Records};
+use crate::link::{self, LaneError, LaneKind, Link, LinkEvent, OpenRequest, OpenResponse, Shared};
+use crate::reachability::dial_back::{self, DIAL_BACK_PROTOCOL, DialBackServer};
+use crate::substreams::{Incoming, OpenError, Opener};
+use crate::transport::LANE_PROTOCOL;
 
 /// What every lane needs.
 #[derive(Clone)]
@@ -41,34 +38,6 @@ pub(super) struct Lanes {
     pub(super) reports: mpsc::UnboundedSender<Command>,
     /// Whether the network is still there.
     pub(super) open: watch::Receiver<()>,
-}
-
-/// What a lane tells the actor, or asks it.
-#[derive(Debug)]
-pub(super) enum Report {
-    /// Somebody opens a lane to us: what shall it be told? No reply: nothing.
-    OpenRequested { way: LaneKind, opening: OpenRequest, reply: oneshot::Sender<Admission> },
-    /// Our opening was answered: which link is it, and which lane? No reply: none.
-    OpenAnswered { number: u64, answer: OpenResponse, reply: oneshot::Sender<(Arc<Link>, u64)> },
-    /// There is a direct lane from us, or why there is none.
-    Direct(Result<(), String>),
-    /// A lane from us has ended.
-    OutgoingEnded { number: u64, result: Result<(), LaneError> },
-    /// A lane to us has ended with an error.
-    IncomingFailed { error: LaneError },
-    /// The other end is going on purpose.
-    Goodbye { link: Arc<Link> },
-    /// Everything on a parting link has been acknowledged, or waiting for it has no point any more.
-    Drained { link: Arc<Link> },
-}
-
-/// The reply to an opening.
-#[derive(Debug)]
-pub(super) enum Admission {
-    /// Frames may come in on this lane of the link.
-    Welcome { link: Arc<Link>, lane: (u64, Acknowledgement), session: SessionId },
-    /// None may come, for this reason.
-    Refused { verdict: Verdict, session: SessionId },
 }
 
 /// Does nothing but accept and spawn: only so many substreams wait for it.

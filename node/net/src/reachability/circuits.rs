@@ -7,7 +7,7 @@
 //!
 //! # Invariants
 //! - Where there is a connection without a relay, none with one is let in; those from before are closed as soon as there is one.
-//! - A link that carries tensors never goes on over a circuit: it ends, and another one begins (see [`remote`](super::remote)).
+//! - A link that carries tensors never goes on over a circuit: it ends, and another one begins (see [`remote`](crate::remote)).
 //! - What a relay spends on others has limits, which are here.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -18,7 +18,6 @@ use std::time::Duration;
 
 use libp2p::core::Endpoint;
 use libp2p::core::transport::PortUse;
-use libp2p::multiaddr::Protocol;
 use libp2p::swarm::behaviour::{ConnectionClosed, ConnectionEstablished, NewExternalAddrCandidate};
 use libp2p::swarm::{
     ConnectionDenied, ConnectionId, FromSwarm, NetworkBehaviour, THandler, THandlerInEvent, THandlerOutEvent,
@@ -27,30 +26,10 @@ use libp2p::swarm::{
 use libp2p::{Multiaddr, PeerId, relay};
 use peergrad_protocol::limits::MEMBERS_MAX;
 
-use super::quic::over_quic;
-
-/// Whether an address leads through a relay.
-pub(super) fn is_relayed(address: &Multiaddr) -> bool {
-    address.iter().any(|part| part == Protocol::P2pCircuit)
-}
-
-/// The relay that an address leads through.
-pub(super) fn relay_of(address: &Multiaddr) -> Option<PeerId> {
-    is_relayed(address).then(|| {
-        address.iter().find_map(|part| match part {
-            Protocol::P2p(peer) => Some(peer),
-            _ => None,
-        })
-    })?
-}
-
-/// The address under which a peer can be asked for through the relay that is at `address`.
-pub(super) fn through(relay: PeerId, address: Multiaddr) -> Multiaddr {
-    address.with(Protocol::P2p(relay)).with(Protocol::P2pCircuit)
-}
+use crate::address::{is_relayed, over_quic};
 
 /// What this peer does for others, once it is known that it can be reached.
-pub(super) fn relay_server(own: PeerId) -> relay::Behaviour {
+pub(crate) fn relay_server(own: PeerId) -> relay::Behaviour {
     let config = relay::Config {
         max_reservations: RESERVATIONS_MAX,
         max_reservations_per_peer: 2,
@@ -74,7 +53,7 @@ pub(super) fn relay_server(own: PeerId) -> relay::Behaviour {
 
 /// Keeps circuits out where there is a better way.
 #[derive(Debug, Default)]
-pub(super) struct Circuits {
+pub(crate) struct Circuits {
     /// Connections without a relay, by peer.
     direct: BTreeMap<PeerId, u32>,
     /// Where this peer may be over QUIC, to be tried when a hole is made.
@@ -176,19 +155,6 @@ const _: () = assert!(CIRCUIT_BYTES_MAX > 2 * peergrad_protocol::limits::CONTROL
 mod tests {
     use super::*;
     use crate::Identity;
-
-    #[test]
-    fn the_relay_in_an_address_is_told_from_the_peer_behind_it() {
-        let [relay, peer] = [1, 2].map(|_| Identity::generate().keypair().public().to_peer_id());
-        let at: Multiaddr = "/ip4/203.0.113.7/tcp/4747".parse().unwrap();
-        let way = through(relay, at.clone());
-        assert_eq!(way.to_string(), format!("/ip4/203.0.113.7/tcp/4747/p2p/{relay}/p2p-circuit"));
-        for address in [way.clone(), way.with(Protocol::P2p(peer))] {
-            assert!(is_relayed(&address));
-            assert_eq!(relay_of(&address), Some(relay));
-        }
-        assert_eq!((is_relayed(&at), relay_of(&at.with(Protocol::P2p(peer)))), (false, None));
-    }
 
     #[test]
     fn a_circuit_is_let_in_only_where_there_is_no_better_way() {

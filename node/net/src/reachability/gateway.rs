@@ -24,8 +24,8 @@ use tokio::net::UdpSocket;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::link::error_text;
-use super::listen::{port_of, to_multiaddr};
+use crate::address::{port_of, to_multiaddr};
+use crate::link::error_text;
 
 /// What a router answered that was asked to forward this peer's port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -47,7 +47,7 @@ pub enum PortForwarding {
 
 impl PortForwarding {
     /// From where it forwards.
-    pub(super) fn address(&self) -> Option<Multiaddr> {
+    pub(crate) fn address(&self) -> Option<Multiaddr> {
         match self {
             Self::Done { address, .. } => address.parse().ok(),
             Self::Refused { .. } => None,
@@ -71,18 +71,18 @@ impl fmt::Display for PortForwarding {
 
 /// The ports of this peer that a router is asked to forward.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ports {
+pub(crate) struct Ports {
     /// Over TCP.
-    pub(super) tcp: u16,
+    pub(crate) tcp: u16,
     /// Whether the same over UDP is its own, too.
-    pub(super) has_quic: bool,
+    pub(crate) has_quic: bool,
     /// For direct lanes, over TCP.
-    pub(super) direct: Option<NonZeroU16>,
+    pub(crate) direct: Option<NonZeroU16>,
 }
 
 /// What is asked of routers.
 #[derive(Debug)]
-pub(super) struct Gateway {
+pub(crate) struct Gateway {
     ports: Ports,
     /// Who was asked last.
     router: Option<Router<Tokio>>,
@@ -115,12 +115,12 @@ impl PortMapping {
 
 impl Gateway {
     /// For a peer that listens on these ports.
-    pub(super) fn new(ports: Ports) -> Self {
+    pub(crate) fn new(ports: Ports) -> Self {
         Self { ports, router: None, mappings: BTreeSet::new(), granted: None }
     }
 
     /// Asks for as long as `open` is held, tells each answer, and takes everything back then.
-    pub(super) async fn keep(mut self, mut open: watch::Receiver<()>, tell: impl Fn(PortForwarding)) {
+    pub(crate) async fn keep(mut self, mut open: watch::Receiver<()>, tell: impl Fn(PortForwarding)) {
         loop {
             let round = async {
                 let (answer, pause) = self.ask().await;

@@ -9,8 +9,10 @@
 //! up, frames and down of a link reach the driver in that order, through one queue.
 
 mod actor;
+mod command;
 mod connections;
 mod connectivity;
+mod handle;
 mod lanes;
 mod status;
 
@@ -31,21 +33,22 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout_at};
 
+use super::address::{over_quic, port_of, to_multiaddr};
 use super::bootstrap_address::BootstrapAddress;
 use super::counters::Counters;
-use super::dial_back::{DIAL_BACK_PROTOCOL, DialBackServer};
 use super::direct::{CredentialsError, DirectEndpoint};
-use super::gateway::{Gateway, Ports};
 use super::identity::Identity;
 use super::keyring::Keyring;
 use super::link::{LinkEvent, error_text, system_error};
-use super::listen::{self, Claim, Listen, ListenError, Port, announced, port_of, to_multiaddr};
+use super::listen::{self, Claim, Listen, ListenError, Port, announced};
 use super::notice::Notice;
-use super::quic::over_quic;
+use super::reachability::{DIAL_BACK_PROTOCOL, DialBackServer, Gateway, Ports};
 use super::status_client::StatusStreams;
 use super::transport::{self, Behaviour, BehaviourEvent, TransportError};
-use actor::{Command, NetworkActor};
-pub use status::{Lane, LinkSnapshot, NetworkHandle, NetworkStatus};
+use actor::NetworkActor;
+use command::Command;
+pub use handle::{Disconnector, NetworkHandle};
+pub use status::{Lane, LinkSnapshot, NetworkStatus};
 
 /// What a network is made from.
 pub struct NetworkOptions {
@@ -297,20 +300,6 @@ impl Network {
     fn command(&self, command: Command) {
         // It only ends with us.
         let _ = self.commands.send(command);
-    }
-}
-
-/// Breaks connections, as a pulled cable would: for tests of what happens then.
-#[derive(Clone, Debug)]
-pub struct Disconnector {
-    commands: mpsc::UnboundedSender<Command>,
-}
-
-impl Disconnector {
-    /// Closes all connections to this peer. The link is not told and mends itself.
-    pub fn disconnect(&self, peer: PeerId) {
-        // Without a network there is nothing to cut.
-        let _ = self.commands.send(Command::Disconnect(peer));
     }
 }
 

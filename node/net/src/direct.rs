@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream, lookup_host};
 
+use super::address::DIRECT_PORT_OFFSET;
 use super::identity::Identity;
 use super::keyring::Keyring;
 use super::listen::Listen;
@@ -49,7 +50,7 @@ struct HandshakeSlot<'a> {
 pub(super) struct Listeners(Vec<TcpListener>);
 
 impl DirectEndpoint {
-    /// Listens at the port [`PORT_OFFSET`] above `port` if that is free, or else at any.
+    /// Listens at the port [`DIRECT_PORT_OFFSET`] above `port` if that is free, or else at any.
     pub(super) async fn open(
         identity: &Identity,
         keyring: &Keyring,
@@ -57,7 +58,7 @@ impl DirectEndpoint {
         port: u16,
     ) -> Result<(Self, io::Result<Listeners>), CredentialsError> {
         let credentials = Credentials::new(identity, keyring)?;
-        let wanted = port.checked_add(PORT_OFFSET).unwrap_or_default();
+        let wanted = port.checked_add(DIRECT_PORT_OFFSET).unwrap_or_default();
         let listeners = match Listeners::bind(listen, wanted).await {
             Err(_) => Listeners::bind(listen, 0).await,
             bound => bound,
@@ -179,8 +180,6 @@ fn bind_one(address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
-/// Between the port of libp2p and that for direct lanes: far enough that nobody who counts up meets it.
-pub(super) const PORT_OFFSET: u16 = 1000;
 /// Handshakes that are answered at once; so that no machine takes all places, with one of them fewer.
 const HANDSHAKES_MAX: usize = 256;
 const HANDSHAKES_PER_IP_MAX: usize = 64;

@@ -42,17 +42,16 @@ use peergrad_protocol::wire;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::circuits::is_relayed;
-use super::dial::failure_of;
-use super::keyring::Keyring;
-use super::quic::Carrier;
+use crate::address::{Carrier, is_relayed};
+use crate::dial::failure_of;
+use crate::keyring::Keyring;
 
 /// The protocol in which it is asked.
-pub(super) const DIAL_BACK_PROTOCOL: StreamProtocol = StreamProtocol::new("/peergrad/check/1");
+pub(crate) const DIAL_BACK_PROTOCOL: StreamProtocol = StreamProtocol::new("/peergrad/check/1");
 
 /// What came of one address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum DialBackOutcome {
+pub(crate) enum DialBackOutcome {
     /// The asker answered there.
     Reached,
     /// It did not, for this reason, in words.
@@ -68,7 +67,7 @@ type Answer = Vec<Option<String>>;
 ///
 /// # Errors
 /// The other end is gone, busy, or answers what makes no sense.
-pub(super) async fn ask(
+pub(crate) async fn ask(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     addresses: &[Multiaddr],
 ) -> io::Result<Vec<DialBackOutcome>> {
@@ -92,19 +91,19 @@ pub(super) async fn ask(
 
 /// What dials for others.
 #[derive(Clone)]
-pub(super) struct DialBackServer {
+pub(crate) struct DialBackServer {
     keyring: Keyring,
     /// Whom it dials for at present.
     askers: Arc<Mutex<BTreeSet<PeerId>>>,
 }
 
 impl DialBackServer {
-    pub(super) fn new(keyring: Keyring) -> Self {
+    pub(crate) fn new(keyring: Keyring) -> Self {
         Self { keyring, askers: Arc::default() }
     }
 
     /// Answers one who asks, unless too many do: then it hears nothing.
-    pub(super) async fn answer(self, asker: PeerId, mut stream: impl AsyncRead + AsyncWrite + Unpin) {
+    pub(crate) async fn answer(self, asker: PeerId, mut stream: impl AsyncRead + AsyncWrite + Unpin) {
         let Some(_place) = self.take_slot(asker) else { return };
         // Whoever asks and goes does not want to know.
         let _ = timeout(ANSWER_MAX, self.try_answer(asker, &mut stream)).await;
@@ -275,7 +274,7 @@ async fn read_record(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8
 }
 
 /// Addresses in one question: over TCP, and what follows from them over QUIC.
-pub(super) const CHECKED_MAX: usize = 2 * ADDRESSES_MAX;
+pub(crate) const CHECKED_MAX: usize = 2 * ADDRESSES_MAX;
 /// Peers that are dialed for at once.
 const ASKERS_MAX: usize = 16;
 /// As long as any dial takes.
