@@ -29,7 +29,7 @@ use crate::link::{LaneError, LaneKind, Link, LinkEvent, OpenRequest, OpenRespons
 use crate::listen::Claim;
 use crate::notice::Notice;
 use crate::reachability::Connectivity;
-use crate::remote::{ClosingLink, LinkIntent, Outage, Outgoing, RemotePeer, SessionChange};
+use crate::remote::{ClosingLink, Condition, LinkIntent, Outage, Outgoing, RemotePeer, SessionChange};
 use crate::transport::Behaviour;
 
 pub(super) struct NetworkActor {
@@ -104,9 +104,9 @@ impl NetworkActor {
                 };
                 self.dialer.want(id, parse_all(&contact.addresses), Instant::now());
                 if let Some(remote) = self.remotes.get_mut(&id) {
-                    remote.intent = LinkIntent::Connect;
+                    remote.link.intent = LinkIntent::Connect;
                     if remote.has_usable_connection() {
-                        self.dialer.mark_connected(id, remote.carriers);
+                        self.dialer.mark_connected(id, remote.paths.carriers);
                     }
                     self.open_lane(id);
                 }
@@ -181,19 +181,20 @@ impl NetworkActor {
     ) {
         let Some(remote) = self.remote(id) else { return };
         // A direct lane is one more way to a peer that there is a connection to, and no other way in.
-        let is_alone = way == LaneKind::Direct && !remote.has_unrelayed_connection();
+        let is_alone = way == LaneKind::Direct && !remote.paths.has_unrelayed_connection();
         // Nor does what carries tensors go on over a circuit; the other end hears of that when one of both has given up.
-        let is_barred =
-            way == LaneKind::Substream && !remote.connections.is_empty() && !remote.has_usable_connection();
+        let is_barred = way == LaneKind::Substream
+            && !remote.paths.connections.is_empty()
+            && !remote.has_usable_connection();
         let is_early = way == LaneKind::Substream && !remote.may_begin(Instant::now());
-        if remote.intent == LinkIntent::Disconnect || is_alone || is_barred || is_early {
+        if remote.link.intent == LinkIntent::Disconnect || is_alone || is_barred || is_early {
             return self.forget_if_idle(id);
         }
-        let session = remote.mine;
-        let admission = if remote.is_duplicate(opening.session) {
+        let session = remote.link.mine;
+        let admission = if remote.link.is_duplicate(opening.session) {
             Admission::Refused { verdict: Verdict::DuplicateIdentity, session }
-        } else if remote.is_current(opening) {
-            remote.intent = LinkIntent::Connect;
+        } else if remote.link.is_current(opening) {
+            remote.link.intent = LinkIntent::Connect;
             let link = self.note_session(id, opening.session);
             let lane = link.inbox.start_lane();
             Admission::Welcome { link, lane, session }
@@ -214,7 +215,7 @@ impl NetworkActor {
         reply: oneshot::Sender<(Arc<Link>, u64)>,
     ) {
         let Some(remote) = self.remotes.get(&id) else { return };
-        let link = match (&remote.closing_link, &remote.outgoing) {
+        let link = match (&remote.link.closing, &remote.link.outgoing) {
             (Some(closing_link), _) if closing_link.outgoing == number => {
                 if answer.session != closing_link.link.theirs() {
                     return closing_link.link.close();
@@ -222,11 +223,11 @@ impl NetworkActor {
                 Arc::clone(&closing_link.link)
             }
             (_, Outgoing::Running { number: current, known, .. }) if *current == number => {
-                if remote.is_duplicate(answer.session) {
+                if remote.link.is_duplicate(answer.session) {
                     // The one that was meant is behind another connection.
                     return self.on_unknown_session(id, number);
                 }
-                if !remote.is_response_current(*known, answer.session) {
+                if !remote.link.is_response_current(*known, answer.session) {
                     // The lane ends, and the next one is opened with what is known now.
                     return;
                 }
@@ -251,7 +252,9 @@ impl NetworkActor {
                 let _ = reply.send((link, lane));
             }
             Ok(None) => {}
-            Err(_) if self.remotes.get(&id).is_none_or(|remote| remote.link.is_none()) => link.close(),
+            Err(_) if self.remotes.get(&id).is_none_or(|remote| remote.link.current.is_none()) => {
+                link.close()
+            }
             Err(_) => self.drop_link(id, "it has forgotten what it had received".to_owned()),
         }
     }
@@ -259,12 +262,15 @@ impl NetworkActor {
     /// There is a direct lane to a peer, or why there is none.
     fn on_direct(&mut self, id: libp2p::PeerId, result: Result<(), String>) {
         let Some(remote) = self.remotes.get_mut(&id) else { return };
-        let was_told = std::mem::replace(&mut remote.is_indirect_told, result.is_err());
         let peer = remote.peer;
-        match (was_told, result) {
-            (false, Err(reason)) => self.notify(Notice::DirectLaneFailed { peer, reason }),
-            (true, Ok(())) => self.notify(Notice::DirectLaneRestored { peer }),
-            (false, Ok(())) | (true, Err(_)) => {}
+        match result {
+            Err(reason) if remote.notices.begin(Condition::NoDirectLane) => {
+                self.notify(Notice::DirectLaneFailed { peer, reason });
+            }
+            Ok(()) if remote.notices.end(Condition::NoDirectLane) => {
+                self.notify(Notice::DirectLaneRestored { peer });
+            }
+            Ok(()) | Err(_) => {}
         }
     }
 
@@ -274,18 +280,18 @@ impl NetworkActor {
         let now = Instant::now();
         let Some(remote) = self.remotes.get_mut(&id) else { return };
         let is_repeated =
-            remote.unknown_session_at.replace(now).is_some_and(|at| now - at < UNKNOWN_SESSION_PAUSE);
+            remote.link.unknown_session_at.replace(now).is_some_and(|at| now - at < UNKNOWN_SESSION_PAUSE);
         if is_repeated
-            && matches!(remote.outgoing, Outgoing::Running { number: current, .. } if current == number)
+            && matches!(remote.link.outgoing, Outgoing::Running { number: current, .. } if current == number)
         {
-            remote.outgoing = Outgoing::Idle { not_before: now + REOPEN_PAUSE };
+            remote.link.outgoing = Outgoing::Idle { not_before: now + REOPEN_PAUSE };
         }
     }
 
     fn on_outgoing_ended(&mut self, id: libp2p::PeerId, number: u64, result: Result<(), LaneError>) {
         let now = Instant::now();
         let Some(remote) = self.remotes.get_mut(&id) else { return };
-        match &remote.outgoing {
+        match &remote.link.outgoing {
             Outgoing::Running { number: current, .. } if *current == number => {}
             _ => return,
         }
@@ -294,9 +300,9 @@ impl NetworkActor {
             Err(LaneError::Unwanted) => LOOKING_PAUSE,
             Err(_) => REOPEN_PAUSE,
         };
-        remote.outgoing = Outgoing::Idle { not_before: now + pause };
+        remote.link.outgoing = Outgoing::Idle { not_before: now + pause };
         let Err(error) = result else { return self.open_lane(id) };
-        remote.note_outage(error.to_string(), now);
+        remote.link.note_outage(error.to_string(), now);
         if error.is_violation() {
             self.on_violation(id, &error);
         } else if matches!(error, LaneError::Stalled) {
@@ -308,8 +314,8 @@ impl NetworkActor {
     fn on_violation(&mut self, id: libp2p::PeerId, error: &LaneError) {
         self.lanes.counters.add_bad_stream();
         let Some(remote) = self.remote(id) else { return };
-        remote.violations += 1;
-        let (violations, peer) = (remote.violations, remote.peer);
+        remote.link.violations += 1;
+        let (violations, peer) = (remote.link.violations, remote.peer);
         // Told ever more rarely, so that nobody can fill the screen.
         if violations.is_power_of_two() {
             self.notify(Notice::BadStream { peer, reason: error.to_string() });
@@ -323,7 +329,7 @@ impl NetworkActor {
     /// The other end is going; we say goodbye too, so that what we have sent is acknowledged before it goes.
     fn on_goodbye(&mut self, id: libp2p::PeerId, link: &Arc<Link>) {
         let Some(remote) = self.remotes.get_mut(&id) else { return };
-        if remote.link.as_ref().is_some_and(|current| Arc::ptr_eq(current, link)) {
+        if remote.link.is(link) {
             self.dialer.forget(id);
             self.close_link(id, LinkIntent::Idle);
             self.emit(LinkEvent::Down { link: Arc::clone(link), reason: "it left".to_owned() });
@@ -333,9 +339,9 @@ impl NetworkActor {
     fn on_drained(&mut self, id: libp2p::PeerId, link: &Arc<Link>) {
         link.close();
         let Some(remote) = self.remotes.get_mut(&id) else { return };
-        remote.closing_link =
-            remote.closing_link.take().filter(|closing_link| !Arc::ptr_eq(&closing_link.link, link));
-        if remote.intent == LinkIntent::Disconnect && remote.closing_link.is_none() {
+        remote.link.closing =
+            remote.link.closing.take().filter(|closing_link| !Arc::ptr_eq(&closing_link.link, link));
+        if remote.link.intent == LinkIntent::Disconnect && remote.link.closing.is_none() {
             self.disconnect(id, "hung up");
         }
         self.forget_if_idle(id);
@@ -345,8 +351,8 @@ impl NetworkActor {
     fn close_link(&mut self, id: libp2p::PeerId, intent: LinkIntent) {
         let Some(remote) = self.remotes.get_mut(&id) else { return };
         // The other end knows the session that the link began with.
-        let opening = remote.open_request();
-        remote.intent = intent;
+        let opening = remote.link.open_request();
+        remote.link.intent = intent;
         let Some(link) = remote.take_link() else {
             if intent == LinkIntent::Disconnect {
                 self.disconnect(id, "hung up");
@@ -354,8 +360,8 @@ impl NetworkActor {
             return;
         };
         let idle = Outgoing::Idle { not_before: Instant::now() };
-        let outgoing = std::mem::replace(&mut remote.outgoing, idle);
-        if remote.connections.is_empty() {
+        let outgoing = std::mem::replace(&mut remote.link.outgoing, idle);
+        if remote.paths.connections.is_empty() {
             link.close();
             return self.forget_if_idle(id);
         }
@@ -366,7 +372,7 @@ impl NetworkActor {
             Outgoing::Idle { .. } => self.spawn_outgoing(id, opening).0,
         };
         let closing_link = ClosingLink { link: Arc::clone(&link), outgoing: number };
-        let before = self.remotes.get_mut(&id).and_then(|remote| remote.closing_link.replace(closing_link));
+        let before = self.remotes.get_mut(&id).and_then(|remote| remote.link.closing.replace(closing_link));
         if let Some(before) = before {
             before.link.close();
         }
@@ -377,7 +383,7 @@ impl NetworkActor {
     pub(super) fn drop_link(&mut self, id: libp2p::PeerId, reason: String) {
         let Some(remote) = self.remotes.get_mut(&id) else { return };
         let Some(link) = remote.take_link() else { return };
-        remote.stop_outgoing();
+        remote.link.stop_outgoing();
         link.close();
         self.dialer.stop_reconnecting(id);
         self.emit(LinkEvent::Down { link, reason });
@@ -407,13 +413,14 @@ impl NetworkActor {
 
     fn end_outage(&mut self, id: libp2p::PeerId, link: &Arc<Link>) {
         let Some(remote) = self.remotes.get_mut(&id) else { return };
-        if !remote.link.as_ref().is_some_and(|current| Arc::ptr_eq(current, link)) {
+        if !remote.link.is(link) {
             return;
         }
-        let peer = remote.peer;
-        let Some(Outage { was_up: true, is_told, .. }) = remote.outage.take() else { return };
+        let (peer, outage) = (remote.peer, remote.link.outage.take());
+        let was_told = remote.notices.end(Condition::Reconnecting);
+        let Some(Outage { was_up: true, .. }) = outage else { return };
         self.lanes.counters.add_resumed_link();
-        if is_told {
+        if was_told {
             self.notify(Notice::Resumed { peer });
         }
     }
@@ -422,15 +429,15 @@ impl NetworkActor {
     pub(super) fn open_lane(&mut self, id: libp2p::PeerId) {
         let Some(remote) = self.remotes.get_mut(&id) else { return };
         let now = Instant::now();
-        let is_due = matches!(remote.outgoing, Outgoing::Idle { not_before } if not_before <= now)
+        let is_due = matches!(remote.link.outgoing, Outgoing::Idle { not_before } if not_before <= now)
             && remote.may_begin(now);
-        if !is_due || remote.intent != LinkIntent::Connect || !remote.has_usable_connection() {
+        if !is_due || remote.link.intent != LinkIntent::Connect || !remote.has_usable_connection() {
             return;
         }
-        let opening = remote.open_request();
+        let opening = remote.link.open_request();
         let (number, task) = self.spawn_outgoing(id, opening);
         if let Some(remote) = self.remotes.get_mut(&id) {
-            remote.outgoing = Outgoing::Running { number, task, known: opening.known };
+            remote.link.outgoing = Outgoing::Running { number, task, known: opening.known };
         }
     }
 
@@ -438,7 +445,7 @@ impl NetworkActor {
         self.outgoing_count += 1;
         let number = self.outgoing_count;
         let remote = self.remotes.get(&id).expect("a lane is opened to one that is known");
-        let lane = self.lanes.clone().send(id, number, opening, Arc::clone(&remote.direct));
+        let lane = self.lanes.clone().send(id, number, opening, Arc::clone(&remote.paths.direct));
         (number, self.lanes.spawn(lane))
     }
 
@@ -469,7 +476,7 @@ impl NetworkActor {
 
     pub(super) fn disconnect(&mut self, id: libp2p::PeerId, reason: &str) {
         if let Some(remote) = self.remotes.get_mut(&id) {
-            remote.closing.get_or_insert_with(|| reason.to_owned());
+            remote.paths.close_reason.get_or_insert_with(|| reason.to_owned());
         }
         // An error only says that there is no connection.
         let _ = self.swarm.disconnect_peer_id(id);

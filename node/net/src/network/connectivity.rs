@@ -51,19 +51,19 @@ impl NetworkActor {
     /// A peer says what it speaks, where it listens, and where it sees this one.
     pub(super) fn on_identified(&mut self, id: PeerId, connection: ConnectionId, info: &identify::Info) {
         let Some(remote) = self.remotes.get_mut(&id) else { return };
-        remote.is_identified = true;
+        remote.paths.is_identified = true;
         // Its own loopback addresses would lead us to ourselves.
         let mut usable = parse_all(&announced(&[], &info.listen_addrs));
         let is_way = |address: &&Multiaddr| is_relayed(address) && relay_of(address) != Some(id);
         usable.extend(info.listen_addrs.iter().filter(is_way).cloned().map(without_peer));
         for address in &usable {
-            remote.note_host(address);
-            if !remote.addresses.contains(address) {
-                remote.remember(address.clone());
-                remote.begin_relay_upgrade(Instant::now());
+            remote.paths.note_host(address);
+            if !remote.paths.addresses.contains(address) {
+                remote.paths.remember(address.clone());
+                remote.paths.begin_relay_upgrade(Instant::now());
             }
         }
-        let known = remote.connections.get(&connection).filter(|known| !known.is_relayed);
+        let known = remote.paths.connections.get(&connection).filter(|known| !known.is_relayed);
         let known = known.map(|known| known.dialed.clone());
         for address in usable {
             self.swarm.behaviour_mut().discovery.add_address(&id, address);
@@ -141,7 +141,7 @@ impl NetworkActor {
     fn reserve_relays(&mut self, now: Instant) {
         let is_unreachable = self.connectivity.survey.standing() == ReachabilityState::Unreachable;
         if !is_unreachable {
-            if self.remotes.values().any(|remote| !remote.circuits().is_empty()) {
+            if self.remotes.values().any(|remote| !remote.paths.circuits().is_empty()) {
                 return;
             }
             for (_, reservation) in std::mem::take(&mut self.connectivity.reservations) {
@@ -159,7 +159,7 @@ impl NetworkActor {
         let due: Vec<_> = self
             .remotes
             .iter_mut()
-            .filter_map(|(id, remote)| Some((*id, remote.take_relay_upgrade(now)?)))
+            .filter_map(|(id, remote)| Some((*id, remote.paths.take_relay_upgrade(now)?)))
             .collect();
         for (id, addresses) in due {
             let options = DialOpts::peer_id(id).condition(PeerCondition::Always).addresses(addresses);
@@ -226,8 +226,9 @@ impl NetworkActor {
             self.connectivity.last_reported = last_reported;
         }
         let relays = self.connectivity.reservations.keys().filter_map(from_libp2p).collect();
-        let is_relayed =
-            |remote: &&RemotePeer| !remote.connections.is_empty() && !remote.has_unrelayed_connection();
+        let is_relayed = |remote: &&RemotePeer| {
+            !remote.paths.connections.is_empty() && !remote.paths.has_unrelayed_connection()
+        };
         let relayed = self.remotes.values().filter(is_relayed).count();
         let report =
             self.connectivity.survey.report(addresses, relays, (self.connectivity.met.len(), relayed));

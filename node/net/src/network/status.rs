@@ -53,16 +53,16 @@ impl NetworkStatus {
 
 impl LinkSnapshot {
     fn of(remote: &RemotePeer) -> Self {
-        let is_running = matches!(remote.outgoing, Outgoing::Running { .. });
-        let link = remote.link.as_ref().filter(|_| is_running && remote.outage.is_none());
-        let lane = link.map(|link| match (link.is_direct(), remote.carrier_without(&[])) {
+        let is_running = matches!(remote.link.outgoing, Outgoing::Running { .. });
+        let link = remote.link.current.as_ref().filter(|_| is_running && remote.link.outage.is_none());
+        let lane = link.map(|link| match (link.is_direct(), remote.paths.carrier_without(&[])) {
             (true, _) => Lane::Direct,
             (false, Some(Carrier::Tcp) | None) => Lane::Tcp,
             (false, Some(Carrier::Quic)) => Lane::Quic,
         });
         let trouble =
-            remote.outage.as_ref().filter(|outage| outage.was_up).map(|outage| outage.reason.clone());
-        let round_trip = remote.round_trip.filter(|_| !remote.connections.is_empty());
+            remote.link.outage.as_ref().filter(|outage| outage.was_up).map(|outage| outage.reason.clone());
+        let round_trip = remote.paths.round_trip.filter(|_| !remote.paths.connections.is_empty());
         Self { peer: remote.peer, lane, round_trip, trouble }
     }
 }
