@@ -1,12 +1,12 @@
-//! The network: starts the swarm, keeps the links, and is what the driver holds.
+//! The network: the driver's end of the swarm and the links.
 //!
 //! ```text
 //!   driver --- commands ---> actor (one task: swarm, remotes, dialer) --- link events ---> driver
 //!                                 ^ reports          | spawns
 //!                             lanes (one task for each) ------------- frames, credit -----------> driver
 //! ```
-//! All that is known of connections and links has one owner, the actor; lanes ask it what a session number means. So
-//! up, frames and down of a link reach the driver in that order, through one queue.
+//! One task, the actor, owns everything that is known of connections and links; lanes ask it what a session number means. So the
+//! up, the frames and the down of a link reach the driver in that order, through one queue.
 
 mod actor;
 mod command;
@@ -14,68 +14,64 @@ mod connections;
 mod connectivity;
 mod handle;
 mod lanes;
+mod ports;
 mod status;
 
 use std::collections::BTreeSet;
-use std::io;
-use std::net::SocketAddr;
 use std::num::NonZeroU16;
 use std::sync::Arc;
-use std::time::Duration;
 
-use futures::StreamExt;
-use libp2p::swarm::SwarmEvent;
-use libp2p::{Multiaddr, Swarm, TransportError as ListenTrouble};
+use libp2p::Multiaddr;
 use peergrad_protocol::invite::Secret;
 use peergrad_protocol::message::Contact;
 use peergrad_protocol::{Incarnation, PeerId, Pool};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, timeout_at};
 
-use super::address::{over_quic, port_of, to_multiaddr};
+use super::address::port_of;
 use super::bootstrap_address::BootstrapAddress;
 use super::counters::Counters;
-use super::direct::{CredentialsError, DirectEndpoint};
+use super::direct::{CredentialsError, DirectEndpoint, Listeners};
 use super::identity::Identity;
 use super::keyring::Keyring;
-use super::link::{LinkEvent, error_text, system_error};
-use super::listen::{self, Claim, Listen, ListenError, Port, announced};
+use super::link::LinkEvent;
+use super::listen::{Claim, Listen, ListenError, Port, announced};
 use super::notice::Notice;
 use super::reachability::{DIAL_BACK_PROTOCOL, DialBackServer, Gateway, Ports};
 use super::status_client::StatusStreams;
-use super::transport::{self, Behaviour, BehaviourEvent, TransportError};
+use super::substreams::Incoming;
+use super::transport::{self, TransportError};
 use actor::NetworkActor;
 use command::Command;
 pub use handle::{Disconnector, NetworkHandle};
 pub use status::{Lane, LinkSnapshot, NetworkStatus};
 
-/// What a network is made from.
+/// The options of a network.
 pub struct NetworkOptions {
-    /// Who this peer is.
+    /// The key pair behind this peer's id.
     pub identity: Identity,
-    /// The start of this process, as its data directory counts them: of two that have one identity, the larger is the peer.
+    /// The start number of this process, from its data directory. If two processes have one identity, the larger number is the peer.
     pub start: Incarnation,
-    /// The run's secret: without it nobody gets past the handshake.
+    /// The run's secret: only its holders can connect.
     pub secret: Secret,
     /// Where to listen.
     pub listen: Listen,
-    /// Addresses under which others reach this peer, that it cannot see itself (a router's, a tunnel's).
+    /// Addresses at which others reach this peer and that its machine does not know, such as a router's or a tunnel's.
     pub external: Vec<Multiaddr>,
-    /// Whether the router is asked to forward the port.
+    /// Whether to ask the router, over UPnP, to forward the ports.
     pub upnp: bool,
-    /// Whom to try when joining.
+    /// The peers to dial first.
     pub bootstrap_addresses: Vec<BootstrapAddress>,
-    /// Whether to make itself known on the local network, and look for others there.
+    /// Whether to announce this peer on the local network, and look for others there (mDNS).
     pub mdns: bool,
-    /// Where the payloads of received frames live.
+    /// The pool from which the payloads of received frames are allocated.
     pub pool: Pool,
 }
 
-/// The network cannot start. Nothing is left running.
+/// The network cannot start. No task or socket of it is left.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// It cannot listen.
+    /// A port cannot be opened.
     #[error(transparent)]
     Listen(#[from] ListenError),
     /// libp2p cannot be set up.
@@ -89,6 +85,7 @@ pub enum StartError {
 /// A running network. Dropping it closes all connections.
 #[derive(Debug)]
 pub struct Network {
+    /// The id of this peer.
     peer: PeerId,
     keyring: Keyring,
     commands: mpsc::UnboundedSender<Command>,
@@ -99,66 +96,47 @@ pub struct Network {
     direct_port: Option<NonZeroU16>,
     status_streams: Option<StatusStreams>,
     tasks: Vec<JoinHandle<()>>,
-    /// Keeps the router's ports open, and closes them in the end.
+    /// The task that keeps the router's ports open, and closes them at the end; `None` without UPnP.
     gateway: Option<JoinHandle<()>>,
-    /// As long as this is held the lanes go on, and the router is asked.
+    /// Lanes and the gateway's task run as long as this is held.
     _open: watch::Sender<()>,
 }
 
 impl Network {
-    /// Listens, and starts to dial the bootstrap_addresses. Notices come out of the second result.
+    /// Listens, and starts to dial the bootstrap addresses. The second result receives notices for the user.
     ///
     /// # Errors
-    /// Says why it cannot, and what to do.
+    /// A port cannot be opened, or libp2p cannot be set up.
     pub async fn start(
         options: NetworkOptions,
     ) -> Result<(Self, mpsc::UnboundedReceiver<Notice>), StartError> {
         let (notices, notices_out) = mpsc::unbounded_channel();
         let (events, events_out) = mpsc::unbounded_channel();
         let (commands, commands_out) = mpsc::unbounded_channel();
-        let peer = options.identity.peer();
+        let (open, open_out) = watch::channel(());
+        let NetworkOptions { identity, secret, listen, external, .. } = options;
+        let keyring = Keyring::new(secret);
 
-        let keyring = Keyring::new(options.secret);
-        let (mut swarm, trouble) = transport::swarm(&options.identity, &keyring, options.mdns)?;
-        if let Some(error) = trouble {
-            // Whoever started us holds the other end.
-            let _ = notices.send(Notice::NoMdns { reason: error.to_string() });
+        let (mut swarm, no_mdns) = transport::swarm(&identity, &keyring, options.mdns)?;
+        if let Some(error) = no_mdns {
+            tell(&notices, Notice::NoMdns { reason: error.to_string() });
         }
-        // Lanes are accepted before anybody can connect, or the first one would be refused.
+        // Streams are accepted before any peer can connect: otherwise the first one would be refused.
         let substreams = &mut swarm.behaviour_mut().substreams;
         let opener = substreams.opener();
-        let incoming = substreams.accept(transport::LANE_PROTOCOL);
-        let status_streams = substreams.accept(transport::STATUS_PROTOCOL);
-        let checks = substreams.accept(DIAL_BACK_PROTOCOL);
-        let mut claim = options.listen.claim()?;
-        let Opened { listening, meanwhile, quic } =
-            open_ports(&mut swarm, &options.listen, &mut claim).await?;
-        let has_quic = quic.is_ok();
-        if let Err(reason) = quic {
-            let _ = notices.send(Notice::NoQuic { reason });
-        }
-        if let Port::Preferred(wanted) = options.listen.port
-            && claim.port != wanted
-        {
-            let listening = listening.iter().find_map(port_of).unwrap_or_default();
-            let _ = notices.send(Notice::DefaultPortTaken { wanted, listening });
-        }
-        let (announce, addresses) = watch::channel(announced(&options.external, &listening));
+        let [lane_streams, status_streams, dial_back_streams] =
+            [transport::LANE_PROTOCOL, transport::STATUS_PROTOCOL, DIAL_BACK_PROTOCOL]
+                .map(|protocol| substreams.accept(protocol));
 
-        let port = listening.iter().find_map(port_of).unwrap_or_default();
-        let (direct_endpoint, listeners) =
-            DirectEndpoint::open(&options.identity, &keyring, &options.listen, port).await?;
-
+        let mut claim = listen.claim()?;
+        let opened = ports::open_ports(&mut swarm, &listen, &mut claim).await?;
+        let port = opened.listening.iter().find_map(port_of).unwrap_or_default();
+        tell_of_ports(&notices, &listen, &claim, port, &opened.quic);
+        let (announce, addresses) = watch::channel(announced(&external, &opened.listening));
+        let (direct_endpoint, listeners) = DirectEndpoint::open(&identity, &keyring, &listen, port).await?;
         let direct_port = direct_endpoint.port();
-        let (open, open_out) = watch::channel(());
-
-        let gateway = options.upnp.then(|| {
-            let ports = Ports { tcp: port, has_quic, direct: direct_port };
-            let commands = commands.clone();
-            // The actor ends with the network.
-            let tell = move |answer| drop(commands.send(Command::AskedRouter(answer)));
-            tokio::spawn(Gateway::new(ports).keep(open_out.clone(), tell))
-        });
+        let ports = Ports { tcp: port, has_quic: opened.quic.is_ok(), direct: direct_port };
+        let gateway = options.upnp.then(|| start_gateway(ports, open_out.clone(), commands.clone()));
         let counters = Arc::new(Counters::default());
         let lanes = lanes::Lanes {
             opener,
@@ -169,26 +147,17 @@ impl Network {
             reports: commands.clone(),
             open: open_out,
         };
-        let helper = DialBackServer::new(keyring.clone());
-        let mut tasks = vec![
-            tokio::spawn(lanes::accept(incoming, lanes.clone())),
-            tokio::spawn(lanes::serve_dial_backs(checks, helper, lanes.clone())),
-        ];
-        match listeners {
-            Ok(listeners) => tasks.push(tokio::spawn(lanes::answer(listeners, lanes.clone()))),
-            Err(error) => _ = notices.send(Notice::NoDirectLanes { reason: error.to_string() }),
+        if let Err(error) = &listeners {
+            tell(&notices, Notice::NoDirectLanes { reason: error.to_string() });
         }
-        let mut actor =
-            NetworkActor::new(swarm, lanes, notices, announce, options.external, options.start, claim);
-        for event in meanwhile {
-            actor.on_swarm_event(event);
-        }
-        for bootstrap in options.bootstrap_addresses {
-            actor.want_bootstrap(bootstrap);
-        }
+        let dial_back = DialBackServer::new(keyring.clone());
+        let mut tasks = spawn_lanes(&lanes, [lane_streams, dial_back_streams], dial_back, listeners.ok());
+        let mut actor = NetworkActor::new(swarm, lanes, notices, announce, external, options.start, claim);
+        opened.meanwhile.into_iter().for_each(|event| actor.on_swarm_event(event));
+        options.bootstrap_addresses.into_iter().for_each(|bootstrap| actor.want_bootstrap(bootstrap));
         tasks.push(tokio::spawn(actor.run(commands_out)));
         let network = Self {
-            peer,
+            peer: identity.peer(),
             keyring,
             commands,
             events: events_out,
@@ -204,19 +173,19 @@ impl Network {
         Ok((network, notices_out))
     }
 
-    /// Who this peer is.
+    /// The id of this peer.
     #[must_use]
     pub fn peer(&self) -> PeerId {
         self.peer
     }
 
-    /// This peer with the addresses to tell others, best first, as they are now.
+    /// This peer's id and the addresses to tell others now, best first.
     #[must_use]
     pub fn contact(&self) -> Contact {
         Contact { peer: self.peer, addresses: self.addresses.borrow().clone() }
     }
 
-    /// The port on which it listens.
+    /// The TCP port on which this peer listens.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
@@ -228,14 +197,14 @@ impl Network {
         self.direct_port
     }
 
-    /// What has gone over all links so far.
+    /// Counts what all links have carried so far.
     #[must_use]
     pub fn counters(&self) -> Arc<Counters> {
         Arc::clone(&self.counters)
     }
 
-    /// Holds all who connect from now on, and those it connects to, to another secret. Of those who are connected the members stay;
-    /// the others have to show it.
+    /// Replaces the secret for all connections that are made from now on. Connections with `members` stay; all others are closed, and
+    /// need the new secret to come back.
     pub fn change_secret(&self, secret: Secret, members: BTreeSet<PeerId>) {
         if self.keyring.secret() != secret {
             self.keyring.change(secret);
@@ -243,62 +212,62 @@ impl Network {
         }
     }
 
-    /// Keeps trying to have a link to this peer until told to hang up, or until the peer says goodbye. Asked again, the
-    /// next attempt is made at once.
+    /// Keeps dialing this peer until [`hang_up`](Self::hang_up) is called or the peer says goodbye. A repeated call makes the next
+    /// attempt at once.
     pub fn dial(&self, contact: Contact) {
         self.command(Command::Dial(contact));
     }
 
-    /// Sends what is queued, says goodbye, and closes the link; no `Down` is told.
+    /// Sends what is queued and a goodbye, and closes the link, without a `Down` event.
     pub fn hang_up(&self, peer: PeerId) {
         self.command(Command::HangUp(peer));
     }
 
-    /// Stops trying a peer; a link that is there stays.
+    /// Stops dialing a peer; an existing link stays.
     pub fn stop_dialing(&self, peer: PeerId) {
         self.command(Command::StopDialing(peer));
     }
 
-    /// Stops trying everyone else: nobody is needed any more who was named by the user, or in an earlier view.
+    /// Stops dialing all other peers: those that the user named, and the members of earlier views, are no longer needed.
     pub fn keep_dialing_only(&self, peers: Vec<PeerId>) {
         self.command(Command::KeepWanted(peers));
     }
 
-    /// Those who come to ask something; once. If nobody takes them, nobody is answered.
+    /// The status requests; `None` after the first call. If they are not taken, no request is answered.
     pub fn status_streams(&mut self) -> Option<StatusStreams> {
         self.status_streams.take()
     }
 
-    /// Where to ask for its links.
+    /// A handle for asking about the links.
     #[must_use]
     pub fn handle(&self) -> NetworkHandle {
         NetworkHandle { commands: self.commands.clone() }
     }
 
-    /// Disconnector for this network's connections.
+    /// A handle that breaks connections, for tests.
     #[must_use]
     pub fn disconnector(&self) -> Disconnector {
         Disconnector { commands: self.commands.clone() }
     }
 
-    /// What happened next to a link. Nothing is lost if this is dropped while it waits.
+    /// The next event of a link. No event is lost if this is dropped while it waits.
     pub async fn next(&mut self) -> LinkEvent {
         self.events.recv().await.expect("the actor runs as long as the network is held")
     }
 
-    /// Closes all connections, and what a router has opened.
+    /// Closes all connections, and the ports that the router has opened.
     pub async fn close(mut self) {
         let gateway = self.gateway.take();
-        // Whoever holds it open is told by its end.
+        // This ends `open`, which tells the gateway's task to close the ports.
         drop(self);
         if let Some(gateway) = gateway {
-            // It has a bound of its own, and nothing to say.
+            // The task limits its own time, and has no result.
             let _ = gateway.await;
         }
     }
 
     fn command(&self, command: Command) {
-        // It only ends with us.
+        // The actor runs as long as the network is held.
         let _ = self.commands.send(command);
     }
 }
@@ -309,127 +278,51 @@ impl Drop for Network {
     }
 }
 
-/// Open ports.
-struct Opened {
-    /// The addresses behind them.
-    listening: Vec<Multiaddr>,
-    /// What happened while the system was asked for them: others may have connected already.
-    meanwhile: Vec<SwarmEvent<BehaviourEvent>>,
-    /// Why nobody reaches this peer over QUIC, if that is so.
-    quic: Result<(), String>,
+fn tell(notices: &mpsc::UnboundedSender<Notice>, notice: Notice) {
+    // The caller of `start` may have dropped the receiver: notices need no reader.
+    let _ = notices.send(notice);
 }
 
-/// Opens the ports, and waits until the system has named the addresses behind them.
-async fn open_ports(
-    swarm: &mut Swarm<Behaviour>,
+/// Tells the user which of the wanted ports this peer does not have.
+fn tell_of_ports(
+    notices: &mpsc::UnboundedSender<Notice>,
     listen: &Listen,
-    claim: &mut Claim,
-) -> Result<Opened, ListenError> {
-    let mut port = claim.port;
-    let mut opened = Opened { listening: Vec::new(), meanwhile: Vec::new(), quic: Ok(()) };
-    for (index, address) in listen.addresses().into_iter().enumerate() {
-        match swarm.listen_on(to_multiaddr(address, port)) {
-            Ok(_) => {}
-            // A machine without IPv6 does without.
-            Err(_) if index > 0 => continue,
-            Err(ListenTrouble::Other(error)) => {
-                return Err(listen::refused(SocketAddr::new(address, port), error));
-            }
-            Err(ListenTrouble::MultiaddrNotSupported(_)) => return Err(ListenError::NoAddress),
-        }
-        if index == 0 {
-            let deadline = Instant::now() + FIRST_ADDRESS;
-            while opened.listening.is_empty() {
-                let event = timeout_at(deadline, swarm.select_next_some()).await;
-                opened.note(event.map_err(|_| ListenError::NoAddress)?);
-            }
-            // The second kind of IP gets the port that the first was given.
-            port = port_of(&opened.listening[0]).unwrap_or(port);
-        }
+    claim: &Claim,
+    listening: u16,
+    quic: &Result<(), String>,
+) {
+    if let Err(reason) = quic {
+        tell(notices, Notice::NoQuic { reason: reason.clone() });
     }
-    opened.quic = open_quic(swarm, listen, claim, port).await;
-    let settled = Instant::now() + MORE_ADDRESSES;
-    while let Ok(event) = timeout_at(settled, swarm.select_next_some()).await {
-        opened.note(event);
-    }
-    Ok(opened)
-}
-
-/// Opens the UDP port of the same number for QUIC. An error says in words why this peer goes without.
-async fn open_quic(
-    swarm: &mut Swarm<Behaviour>,
-    listen: &Listen,
-    claim: &mut Claim,
-    port: u16,
-) -> Result<(), String> {
-    claim.hand_over();
-    let mut trouble = listen_over_quic(swarm, listen, port);
-    if let Err(ListenTrouble::Other(error)) = &trouble
-        && system_error(error).kind() == io::ErrorKind::AddrInUse
+    if let Port::Preferred(wanted) = listen.port
+        && claim.port != wanted
     {
-        // Another peer that looks for a port lets go of this one in a moment, since TCP's is ours.
-        sleep(PASSING_BY).await;
-        trouble = listen_over_quic(swarm, listen, port);
-    }
-    trouble.map_err(|trouble| {
-        claim.take_back(SocketAddr::new(listen.addresses()[0], port));
-        match trouble {
-            ListenTrouble::Other(error) => format!("UDP port {port}: {}", error_text(&error)),
-            ListenTrouble::MultiaddrNotSupported(address) => format!("{address} is not supported"),
-        }
-    })
-}
-
-fn listen_over_quic(
-    swarm: &mut Swarm<Behaviour>,
-    listen: &Listen,
-    port: u16,
-) -> Result<(), ListenTrouble<io::Error>> {
-    let addresses = listen.addresses().into_iter().filter_map(|ip| over_quic(&to_multiaddr(ip, port)));
-    for (index, address) in addresses.enumerate() {
-        match swarm.listen_on(address) {
-            Err(trouble) if index == 0 => return Err(trouble),
-            // A machine without IPv6 does without.
-            _ => {}
-        }
-    }
-    Ok(())
-}
-
-impl Opened {
-    fn note(&mut self, event: SwarmEvent<BehaviourEvent>) {
-        match event {
-            SwarmEvent::NewListenAddr { address, .. } => self.listening.push(address),
-            other => self.meanwhile.push(other),
-        }
+        tell(notices, Notice::DefaultPortTaken { wanted, listening });
     }
 }
 
-const FIRST_ADDRESS: Duration = Duration::from_secs(5);
-/// How long one that looks for a port may have this one.
-const PASSING_BY: Duration = Duration::from_millis(100);
-/// The system names the addresses of all interfaces in one burst; later ones are announced when they come.
-const MORE_ADDRESSES: Duration = Duration::from_millis(50);
+/// Starts the tasks that accept lanes over substreams, requests to dial back, and direct lanes.
+fn spawn_lanes(
+    lanes: &lanes::Lanes,
+    [lane_streams, dial_back_streams]: [Incoming; 2],
+    dial_back: DialBackServer,
+    listeners: Option<Listeners>,
+) -> Vec<JoinHandle<()>> {
+    let mut tasks = vec![
+        tokio::spawn(lanes::accept(lane_streams, lanes.clone())),
+        tokio::spawn(lanes::serve_dial_backs(dial_back_streams, dial_back, lanes.clone())),
+    ];
+    tasks.extend(listeners.map(|listeners| tokio::spawn(lanes::answer(listeners, lanes.clone()))));
+    tasks
+}
 
-#[cfg(test)]
-mod tests {
-    use std::net::{Ipv4Addr, TcpListener, UdpSocket};
-
-    use super::*;
-
-    #[tokio::test]
-    async fn where_the_udp_port_is_taken_it_is_said_and_otherwise_quic_has_it() {
-        let listen = Listen { address: Some(Ipv4Addr::LOCALHOST.into()), port: Port::Any };
-        let mut swarm =
-            transport::swarm(&Identity::generate(), &Keyring::new(Secret([1; 32])), false).unwrap().0;
-        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let port = address.port();
-        let mut claim = listen.claim().unwrap();
-        let other = UdpSocket::bind(address).unwrap();
-        let reason = open_quic(&mut swarm, &listen, &mut claim, port).await.unwrap_err();
-        assert_eq!(reason, format!("UDP port {port}: another program uses it"));
-        drop(other);
-        open_quic(&mut swarm, &listen, &mut claim, port).await.unwrap();
-        UdpSocket::bind(address).unwrap_err();
-    }
+/// Has the router forward these ports as long as `open` is held.
+fn start_gateway(
+    ports: Ports,
+    open: watch::Receiver<()>,
+    commands: mpsc::UnboundedSender<Command>,
+) -> JoinHandle<()> {
+    // The actor ends with the network, and then nobody needs the answer.
+    let tell = move |answer| drop(commands.send(Command::AskedRouter(answer)));
+    tokio::spawn(Gateway::new(ports).keep(open, tell))
 }
