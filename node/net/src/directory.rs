@@ -18,6 +18,8 @@ use std::time::Duration;
 use peergrad_protocol::{Incarnation, RunId};
 
 use super::checkpoints::CheckpointStore;
+pub use super::data_home::default_directories;
+use super::data_home::{DEFAULTS_MAX, LOCK_FILE, default_candidates};
 use super::files;
 use super::identity::{Identity, IdentityError};
 use super::random::random_bytes;
@@ -222,25 +224,6 @@ impl Directory {
     }
 }
 
-/// The default directories that exist, in the order in which peers take them.
-#[must_use]
-pub fn default_directories() -> Vec<PathBuf> {
-    default_candidates().into_iter().flatten().take_while(|path| path.exists()).collect()
-}
-
-/// `peergrad`, `peergrad/2`, `peergrad/3`, ... where this user's programs keep their data.
-pub(super) fn default_candidates() -> Option<impl Iterator<Item = PathBuf>> {
-    // A relative path here would mean another directory wherever the command is run; the standard says to ignore it.
-    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let data = absolute("XDG_DATA_HOME").or_else(|| Some(absolute("HOME")?.join(".local/share")))?;
-    Some(candidates_in(data.join("peergrad")))
-}
-
-fn candidates_in(base: PathBuf) -> impl Iterator<Item = PathBuf> {
-    let others = base.clone();
-    std::iter::once(base).chain((2..=DEFAULTS_MAX).map(move |number| others.join(number.to_string())))
-}
-
 /// A command that only looks whether a peer runs holds the lock for an instant: a second try tells it from a peer.
 fn try_lock(lock: &File) -> Result<(), TryLockError> {
     lock.try_lock().or_else(|_| {
@@ -257,8 +240,6 @@ fn create_private(path: &Path) -> io::Result<()> {
     builder.create(path)
 }
 
-pub(super) const LOCK_FILE: &str = "lock";
-const DEFAULTS_MAX: usize = 64;
 const LOOK: Duration = Duration::from_millis(20);
 
 #[cfg(test)]
@@ -267,8 +248,9 @@ mod tests {
     use peergrad_protocol::invite::{Invite, Secret};
     use peergrad_protocol::message::Contact;
 
-    use super::super::record::RecordError;
     use super::*;
+    use crate::data_home::candidates_in;
+    use crate::record::RecordError;
 
     #[test]
     fn a_named_directory_belongs_to_one_at_a_time() {

@@ -3,14 +3,14 @@
 //! It lies in the data directory, readable by its owner only since it holds the run's secret, until the run is over: a peer that
 //! was stopped goes on with it. Reading it takes no lock from the peer, but tells a peer that runs from one that has stopped.
 
-use std::fs::{self, File, TryLockError};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use peergrad_protocol::invite::Invite;
 use serde::{Deserialize, Serialize};
 
-use super::directory::{LOCK_FILE, default_directories};
+use super::data_home::{default_directories, is_in_use};
 use super::files;
 
 /// A run, as seen by one of its peers.
@@ -103,13 +103,6 @@ pub enum RecordError {
 struct RecordFile {
     invite: String,
     port: u16,
-}
-
-/// Whether a peer runs in a data directory. Tries the lock for an instant, shared, so that two commands that look at once do not mistake each other for a peer.
-#[must_use]
-pub fn is_in_use(directory: &Path) -> bool {
-    let Ok(lock) = File::open(directory.join(LOCK_FILE)) else { return false };
-    matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock))
 }
 
 const RECORD_FILE: &str = "run.json";
