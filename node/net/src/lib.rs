@@ -1,4 +1,4 @@
-//! The shell: everything between a pure node and the world. Sockets, threads, files, the clock.
+//! The shell: everything between a pure node and the world, which is sockets, threads, files and the clock.
 //!
 //! ```text
 //!             inputs                        frames, link up, link down
@@ -7,13 +7,13 @@
 //!             outputs      |        frames, credit, dial, hang up       |             incoming lane
 //!                          +--> compute (one thread)                    +---- libp2p swarm: TCP, or QUIC
 //! ```
-//! The machine decides, the shell carries out. A connection may break and come back; a *link* hides that: frames arrive
-//! whole, once and in order, or the machine is told that the link is gone. A lane is a substream of libp2p, or a TLS connection
-//! of its own where two peers reach each other directly.
+//! The machine decides, and the shell carries out its decisions. A connection may break and come back. A *link* hides that: frames
+//! arrive whole, once and in order, or the machine is told that the link is gone. A *lane* of a link is a substream of libp2p, or a
+//! separate TLS connection between two peers that can dial each other.
 //!
 //! # Where to start
 //! [`driver`] is the loop; [`link`] explains how frames survive a broken connection; [`network`] keeps the links;
-//! [`directory`] is what lies on disk; [`reach`] says how others reach this peer.
+//! [`directory`] describes the files on disk; [`reachability`] finds out how others reach this peer.
 
 #![forbid(unsafe_code)]
 

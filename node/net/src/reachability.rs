@@ -1,8 +1,8 @@
 //! Reachability: whether others can dial this peer, at which addresses, why not at others, and the one thing to do about it.
 //!
 //! Nobody can see from inside whether a door opens from outside. So this peer asks peers that it is connected with to dial it back
-//! ([`dial_back`]), and puts their findings together ([`survey`]). A peer that cannot be dialed can have its router forward a port
-//! ([`gateway`]); until then others speak to it through a relay ([`circuits`]).
+//! (`dial_back`), and puts their findings together (`survey`). A peer that cannot be dialed can have its router forward a port
+//! (`gateway`); until then others speak to it through a relay (`circuits`).
 //!
 //! # Not here
 //! When peers are asked, and which relays are used: `network/connectivity.rs`.
@@ -24,29 +24,29 @@ mod gateway;
 mod survey;
 mod text;
 
-/// What is known of how others reach this peer, for people and for programs.
+/// How others reach this peer, as people and programs read it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Reachability {
-    /// Whether they do.
+    /// Whether others can dial this peer.
     pub state: ReachabilityState,
     /// The addresses that others are told, best first.
     pub announced: Vec<String>,
-    /// What came of dialing each address, those where this peer was reached first.
+    /// The results of dialing each address; addresses at which this peer was reached come first.
     pub tried: Vec<Tried>,
-    /// Peers that have tried.
+    /// How many peers have tried.
     pub helpers: usize,
-    /// Addresses at which others see this peer and that its machine does not have: those of a router.
+    /// Addresses at which others see this peer and that its machine does not have: a router's.
     pub seen_at: Vec<IpAddr>,
-    /// Peers through which it can be spoken to.
+    /// The relays through which others can connect to this peer.
     #[serde(serialize_with = "as_texts")]
     pub relays: Vec<peergrad_protocol::PeerId>,
-    /// Peers that were met through a relay, and are reached without one since.
+    /// How many peers were first connected through a relay, and are connected without one now.
     pub upgraded: usize,
-    /// Peers that are reached through a relay only.
+    /// How many peers are connected through a relay only.
     pub relayed: usize,
-    /// What the router says, if it was asked to forward a port.
+    /// The router's answer; `None` if no router was asked to forward a port.
     pub router: Option<PortForwarding>,
-    /// The one thing to do.
+    /// The one thing that the user should do.
     pub advice: Advice,
 }
 
@@ -58,46 +58,46 @@ fn as_texts<S: Serializer>(peers: &[peergrad_protocol::PeerId], serializer: S) -
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReachabilityState {
-    /// Nobody has tried.
+    /// No peer has tried.
     Unknown,
-    /// They can.
+    /// Each peer that tried can dial it.
     Reachable,
-    /// They cannot, or some cannot.
+    /// Some peers that tried cannot dial it.
     Unreachable,
 }
 
-/// What came of dialing one address.
+/// The results of dialing one address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Tried {
     /// The address.
     pub address: String,
-    /// Peers that reached this one there.
+    /// How many peers reached this one there.
     pub reached_by: usize,
-    /// Peers that did not.
+    /// How many peers did not.
     pub failed_by: usize,
-    /// Why not, in the words of the last one.
+    /// Why the last of those did not, in words; `None` if all reached it.
     pub reason: Option<String>,
 }
 
-/// The one thing to do.
+/// The one thing that the user should do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Advice {
-    /// Nothing.
+    /// Nothing: others can dial this peer.
     Fine,
-    /// Wait for somebody who can try.
+    /// Nothing yet: no peer has tried.
     Wait,
-    /// Let a router pass on a port, over TCP and UDP.
+    /// Have the router forward a port, over TCP and UDP.
     Forward {
         /// The port.
         port: u16,
     },
-    /// Let a firewall pass a port, over TCP and UDP.
+    /// Open a port in the firewall, over TCP and UDP.
     Open {
         /// The port.
         port: u16,
     },
-    /// The address that the user gave is not right.
+    /// Correct the external address that the user gave.
     FixExternal {
         /// The address.
         address: String,

@@ -47,13 +47,13 @@ impl RemotePeer {
         }
     }
 
-    /// Whether there is a connection that the link may use: one that carries tensors never goes on over a circuit.
+    /// Whether there is a connection that the link may use: a link that carries tensors never goes on over a circuit.
     pub(super) fn has_usable_connection(&self) -> bool {
         let takes_circuits = self.link.current.as_ref().is_none_or(|link| link.is_relayed());
         self.paths.connections.values().any(|connection| takes_circuits || !connection.is_relayed)
     }
 
-    /// Whether a link may begin: who the other end is to us is known, or it does not say.
+    /// Whether a link may begin: the other end has identified itself, or has had the time to.
     pub(super) fn may_begin(&self, now: Instant) -> bool {
         let is_late = |connection: &Connection| now >= connection.since + IDENTIFIED_AFTER_MAX;
         self.paths.is_identified
@@ -61,8 +61,8 @@ impl RemotePeer {
             || self.paths.connections.values().any(is_late)
     }
 
-    /// Whether the other end has no process any more: it has no connection, and a machine that it was seen on says that
-    /// nobody listens where it did. Where TCP did not get through before, that may be what keeps it from getting through.
+    /// Whether the other end's process is gone: there is no connection, and a machine on which it was seen refuses TCP. If TCP did not
+    /// get through before, the refusal may come from a firewall and shows nothing.
     pub(super) fn is_gone(&self, refused: &[Multiaddr]) -> bool {
         let is_known = |address: &Multiaddr| ip_of(address).is_some_and(|ip| self.paths.ips.contains(&ip));
         !self.has_usable_connection()
@@ -70,7 +70,7 @@ impl RemotePeer {
             && refused.iter().any(is_known)
     }
 
-    /// Takes in the other end's session.
+    /// Takes in the other end's session, and returns what it means for the link.
     pub(super) fn note_session(&mut self, theirs: SessionId, now: Instant) -> SessionChange {
         let is_relayed = !self.paths.connections.is_empty() && !self.paths.has_unrelayed_connection();
         let change = self.link.note_session(self.peer, theirs, is_relayed, now);
@@ -87,7 +87,7 @@ impl RemotePeer {
         Some(link)
     }
 
-    /// Why the link is to be given up now, if it is.
+    /// Why the link is given up now, in words; `None` if it is not.
     pub(super) fn overdue(&self, now: Instant) -> Option<String> {
         let outage = self.link.outage.as_ref().filter(|_| self.link.current.is_some())?;
         let patience = match (self.has_usable_connection(), self.paths.carriers.likely()) {
@@ -105,17 +105,17 @@ impl RemotePeer {
         })
     }
 
-    /// Whether nothing would be lost if this were forgotten.
+    /// Whether this record can be dropped without a loss.
     pub(super) fn is_idle(&self) -> bool {
         self.link.current.is_none() && self.link.closing.is_none() && self.paths.connections.is_empty()
     }
 }
 
-/// A link does not wait for longer than this until the other end has said who it is.
+/// How long a link waits at most for the other end to identify itself.
 const IDENTIFIED_AFTER_MAX: Duration = Duration::from_secs(1);
 /// A link without a connection is given up after this.
 const RECONNECT_MAX: Duration = Duration::from_secs(2);
-/// As above, over QUIC: an attempt that nobody answers takes 5 s, and no refusal ends it sooner; after it TCP is tried as well.
+/// As above, over QUIC: an attempt without an answer takes 5 s, which no refusal cuts short, and then TCP is tried as well.
 const RECONNECT_OVER_QUIC_MAX: Duration = Duration::from_secs(7);
 /// A link with a connection on which no lane gets an answer is given up after this.
 const ANSWER_MAX: Duration = Duration::from_secs(10);

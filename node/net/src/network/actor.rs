@@ -1,10 +1,11 @@
-//! The actor: the one owner of the swarm and of what is known about each peer. It decides when links begin and end.
+//! The actor: the task that owns the swarm and everything that is known of each peer. It decides when links begin and end.
 //!
 //! # How it works
-//! - A connection to anybody who holds the secret becomes a link: an outgoing lane is opened, and theirs is accepted.
-//! - A lost connection is dialed again, by the smaller id at once and by the larger half a second later, so that both do
-//!   not open one at the same time. Meanwhile the link waits; what it holds goes on in the next lane.
-//! - A link that waits for too long is down, and says why; at once where dialing shows that the other process is gone.
+//! - A connection to a holder of the secret becomes a link: this peer opens an outgoing lane, and accepts the other end's.
+//! - A lost connection is dialed again, by the peer with the smaller id at once and by the other one half a second later, so
+//!   that they do not dial at the same time. Meanwhile the link waits, and its frames go into the next lane.
+//! - A link that waits for too long is closed, with the reason. It is closed at once if dialing shows that the other process is
+//!   gone.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -42,9 +43,9 @@ pub(super) struct NetworkActor {
     pub(super) dialer: Dialer,
     pub(super) connectivity: Connectivity,
     outgoing_count: u64,
-    /// Of this process.
+    /// The start number of this process.
     start: Incarnation,
-    /// Held as long as the swarm listens.
+    /// The claim on the port, held as long as the swarm listens.
     _claim: Claim,
 }
 
@@ -83,7 +84,8 @@ impl NetworkActor {
         rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                // Reports first: a connection that closes after a goodbye is no loss, if the goodbye is known by then.
+                // Commands first: a connection that closes after a goodbye is not a loss, if the goodbye has been handled by
+                // then.
                 biased;
                 command = commands.recv() => match command {
                     Some(command) => self.on_command(command),
@@ -138,14 +140,14 @@ impl NetworkActor {
                     self.disconnect(id, "the run has another secret");
                 }
             }
-            // Whoever has asked may have gone.
+            // The task that asked may be gone.
             Command::Status(reply) => _ = reply.send(NetworkStatus::of(self.remotes.values(), &self.dialer)),
             Command::Report(id, report) => self.on_report(id, report),
             Command::Checked(id, findings) => self.on_checked(id, findings),
             Command::AskedRouter(answer) => self.on_router(answer),
             Command::HandshakeRefused { from, reason } => {
                 let count = self.lanes.counters.add_refused_stranger();
-                // Told ever more rarely, so that nobody can fill the screen.
+                // Reported ever more rarely, so that no stranger can fill the screen.
                 if let Some(reason) = reason
                     && count.is_power_of_two()
                 {
@@ -164,14 +166,14 @@ impl NetworkActor {
             Report::Direct(result) => self.on_direct(id, result),
             Report::OutgoingEnded { number, result } => self.on_outgoing_ended(id, number, result),
             Report::IncomingFailed { error } if error.is_violation() => self.on_violation(id, &error),
-            // The one who sends opens the next lane.
+            // The sender opens the next lane.
             Report::IncomingFailed { .. } => {}
             Report::Goodbye { link } => self.on_goodbye(id, &link),
             Report::Drained { link } => self.on_drained(id, &link),
         }
     }
 
-    /// Somebody wants to send us frames.
+    /// The other end opens a lane to send frames.
     fn on_open_requested(
         &mut self,
         id: libp2p::PeerId,
@@ -180,9 +182,10 @@ impl NetworkActor {
         reply: oneshot::Sender<Admission>,
     ) {
         let Some(remote) = self.remote(id) else { return };
-        // A direct lane is one more way to a peer that there is a connection to, and no other way in.
+        // A direct lane is an additional path to a connected peer, and no other way in.
         let is_alone = way == LaneKind::Direct && !remote.paths.has_unrelayed_connection();
-        // Nor does what carries tensors go on over a circuit; the other end hears of that when one of both has given up.
+        // A link that carries tensors does not go on over a circuit either. The other end learns that when one of the two gives
+        // up.
         let is_barred = way == LaneKind::Substream
             && !remote.paths.connections.is_empty()
             && !remote.has_usable_connection();
@@ -201,12 +204,12 @@ impl NetworkActor {
         } else {
             Admission::Refused { verdict: Verdict::UnknownSession, session }
         };
-        // A lane that ended meanwhile is not waiting for this.
+        // If the lane has ended meanwhile, it does not wait for the reply.
         let _ = reply.send(admission);
         self.open_lane(id);
     }
 
-    /// Our opening was answered: the link has an outgoing lane again.
+    /// The other end has answered our opening: the link has an outgoing lane again.
     fn on_open_answered(
         &mut self,
         id: libp2p::PeerId,
@@ -224,7 +227,7 @@ impl NetworkActor {
             }
             (_, Outgoing::Running { number: current, known, .. }) if *current == number => {
                 if remote.link.is_duplicate(answer.session) {
-                    // The one that was meant is behind another connection.
+                    // The process that was meant is behind another connection.
                     return self.on_unknown_session(id, number);
                 }
                 if !remote.link.is_response_current(*known, answer.session) {
@@ -255,11 +258,11 @@ impl NetworkActor {
             Err(_) if self.remotes.get(&id).is_none_or(|remote| remote.link.current.is_none()) => {
                 link.close()
             }
-            Err(_) => self.drop_link(id, "it has forgotten what it had received".to_owned()),
+            Err(_) => self.drop_link(id, "it has lost track of the frames that it had received".to_owned()),
         }
     }
 
-    /// There is a direct lane to a peer, or why there is none.
+    /// There is a direct lane to a peer, or a reason why there is none.
     fn on_direct(&mut self, id: libp2p::PeerId, result: Result<(), String>) {
         let Some(remote) = self.remotes.get_mut(&id) else { return };
         let peer = remote.peer;
@@ -274,8 +277,8 @@ impl NetworkActor {
         }
     }
 
-    /// The other end does not know what our opening named. What it is called now we know, so the next opening will do;
-    /// one that is answered like this again and again is talking to two machines with one identity.
+    /// The other end does not know the session that our opening named. Its answer names its current session, so the next
+    /// opening will succeed. If that happens again and again, two machines have one identity.
     fn on_unknown_session(&mut self, id: libp2p::PeerId, number: u64) {
         let now = Instant::now();
         let Some(remote) = self.remotes.get_mut(&id) else { return };
@@ -310,23 +313,23 @@ impl NetworkActor {
         }
     }
 
-    /// A peer that holds the secret sent what no peer sends.
+    /// A peer that holds the secret has broken the protocol.
     fn on_violation(&mut self, id: libp2p::PeerId, error: &LaneError) {
         self.lanes.counters.add_bad_stream();
         let Some(remote) = self.remote(id) else { return };
         remote.link.violations += 1;
         let (violations, peer) = (remote.link.violations, remote.peer);
-        // Told ever more rarely, so that nobody can fill the screen.
+        // Reported ever more rarely, so that the peer cannot fill the screen.
         if violations.is_power_of_two() {
             self.notify(Notice::BadStream { peer, reason: error.to_string() });
         }
         if violations >= REJECTS_MAX {
-            self.disconnect(id, "it keeps sending what is no frame");
+            self.disconnect(id, "it keeps sending bytes that are not frames");
         }
         self.forget_if_idle(id);
     }
 
-    /// The other end is going; we say goodbye too, so that what we have sent is acknowledged before it goes.
+    /// The other end says goodbye. This peer says goodbye too, so that its frames are acknowledged before the other end goes.
     fn on_goodbye(&mut self, id: libp2p::PeerId, link: &Arc<Link>) {
         let Some(remote) = self.remotes.get_mut(&id) else { return };
         if remote.link.is(link) {
@@ -347,10 +350,10 @@ impl NetworkActor {
         self.forget_if_idle(id);
     }
 
-    /// Ends the link in an orderly way: what is queued and a goodbye still go out.
+    /// Closes the link in order: the queued frames and a goodbye are still sent.
     fn close_link(&mut self, id: libp2p::PeerId, intent: LinkIntent) {
         let Some(remote) = self.remotes.get_mut(&id) else { return };
-        // The other end knows the session that the link began with.
+        // The other end knows the session with which the link began.
         let opening = remote.link.open_request();
         remote.link.intent = intent;
         let Some(link) = remote.take_link() else {
@@ -366,7 +369,7 @@ impl NetworkActor {
             return self.forget_if_idle(id);
         }
         link.finish();
-        // The lane stays with the link that it serves; the next link gets its own.
+        // The lane stays with the link that it serves, and the next link gets its own lane.
         let number = match outgoing {
             Outgoing::Running { number, .. } => number,
             Outgoing::Idle { .. } => self.spawn_outgoing(id, opening).0,
@@ -379,7 +382,7 @@ impl NetworkActor {
         self.lanes.spawn(self.lanes.clone().drain(id, link));
     }
 
-    /// Ends the link because it does not work any more.
+    /// Closes the link because it does not work any more.
     pub(super) fn drop_link(&mut self, id: libp2p::PeerId, reason: String) {
         let Some(remote) = self.remotes.get_mut(&id) else { return };
         let Some(link) = remote.take_link() else { return };
@@ -391,9 +394,9 @@ impl NetworkActor {
         self.forget_if_idle(id);
     }
 
-    /// Takes in a session of the other end, and tells the driver what that means.
+    /// Takes in a session of the other end, and reports the change of the link to the driver.
     fn note_session(&mut self, id: libp2p::PeerId, theirs: SessionId) -> Arc<Link> {
-        let remote = self.remote(id).expect("only a peer whose id was understood gets this far");
+        let remote = self.remote(id).expect("the id of a peer with a lane was converted before");
         match remote.note_session(theirs, Instant::now()) {
             SessionChange::Same(link) => link,
             SessionChange::New(link) => {
@@ -425,7 +428,7 @@ impl NetworkActor {
         }
     }
 
-    /// Opens a lane to `id`, if we want one, have none, and there is a connection for it.
+    /// Opens a lane to a peer, if this peer wants one, has none, and there is a connection for it.
     pub(super) fn open_lane(&mut self, id: libp2p::PeerId) {
         let Some(remote) = self.remotes.get_mut(&id) else { return };
         let now = Instant::now();
@@ -444,12 +447,12 @@ impl NetworkActor {
     fn spawn_outgoing(&mut self, id: libp2p::PeerId, opening: OpenRequest) -> (u64, AbortHandle) {
         self.outgoing_count += 1;
         let number = self.outgoing_count;
-        let remote = self.remotes.get(&id).expect("a lane is opened to one that is known");
+        let remote = self.remotes.get(&id).expect("a lane is opened only to a peer with a record");
         let lane = self.lanes.clone().send(id, number, opening, Arc::clone(&remote.paths.direct));
         (number, self.lanes.spawn(lane))
     }
 
-    /// What has to be looked at from time to time.
+    /// Checks the timers.
     fn on_tick(&mut self) {
         let now = Instant::now();
         let overdue: Vec<_> =
@@ -478,11 +481,11 @@ impl NetworkActor {
         if let Some(remote) = self.remotes.get_mut(&id) {
             remote.paths.close_reason.get_or_insert_with(|| reason.to_owned());
         }
-        // An error only says that there is no connection.
+        // An error only means that there is no connection.
         let _ = self.swarm.disconnect_peer_id(id);
     }
 
-    /// What is known of this peer, from nothing if need be; `None` if its id is of a kind that no peer has.
+    /// The record of this peer, created if needed; `None` if its id is of a kind that no peer has.
     pub(super) fn remote(&mut self, id: libp2p::PeerId) -> Option<&mut RemotePeer> {
         let (peer, start) = (from_libp2p(&id)?, self.start);
         Some(self.remotes.entry(id).or_insert_with(|| RemotePeer::new(peer, start, Instant::now())))
@@ -495,21 +498,21 @@ impl NetworkActor {
     }
 
     pub(super) fn emit(&self, event: LinkEvent) {
-        // A driver that is gone has no use for it.
+        // The driver may be gone, and then needs no events.
         let _ = self.lanes.events.send(event);
     }
 
     pub(super) fn notify(&self, notice: Notice) {
-        // Nobody has to listen.
+        // The receiver may be gone: notices need no reader.
         let _ = self.notices.send(notice);
     }
 }
 
-/// How often timers are looked at.
+/// How often the timers are checked.
 const ROUND: Duration = Duration::from_millis(100);
-/// Pause before a lane that failed is opened again on a connection that is still there.
+/// Pause before a failed lane is opened again on a connection that is still open.
 const REOPEN_PAUSE: Duration = Duration::from_millis(200);
-/// As above, for one who speaks no lanes: it only asks how things stand, and goes.
+/// As above, for an end that takes no lanes: a status client that asks and goes.
 const LOOKING_PAUSE: Duration = Duration::from_secs(10);
-/// An opening that is not understood twice within this time is not tried a third time at once.
+/// An opening that is refused twice within this time is not retried at once.
 const UNKNOWN_SESSION_PAUSE: Duration = Duration::from_secs(1);

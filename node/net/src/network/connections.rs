@@ -1,6 +1,6 @@
-//! Connections: what the swarm reports, and what that means for a link.
+//! Connections: the swarm's events, and what they mean for a link.
 //!
-//! Losing one is no news to the driver: the link waits, and the other end is dialed again.
+//! The driver does not hear of a lost connection: the link waits, and the other end is dialed again.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ impl NetworkActor {
                     remote.paths.round_trip = Some(round_trip);
                 }
             }
-            // libp2p only reports it; what to do is ours to say.
+            // libp2p only reports the failure; this peer decides to close the connection.
             BehaviourEvent::Ping(ping::Event { peer, connection, result: Err(error) })
                 if !matches!(error, ping::Failure::Unsupported) =>
             {
@@ -52,7 +52,7 @@ impl NetworkActor {
                     .and_then(|remote| remote.link.current.as_ref())
                     .is_some_and(|link| link.is_moving_on_substream())
                 {
-                    // On a slow line a ping waits behind tensors; the lane's own watchdog looks after this connection.
+                    // On a slow line a ping waits behind tensors. The lane's own time limit covers this connection.
                     return;
                 }
                 if let Some(remote) = self.remotes.get_mut(&peer) {
@@ -83,7 +83,7 @@ impl NetworkActor {
             return;
         };
         if is_relayed && remote.link.current.as_ref().is_some_and(|link| !link.is_relayed()) {
-            // What carries tensors waits for a way of its own, for as long as any lost connection is waited for.
+            // A link that carries tensors waits for a connection without a relay, as long as for any lost connection.
             self.swarm.close_connection(connection);
             self.dialer.try_later(connection, now + CIRCUIT_LATER);
             return self.forget_if_idle(id);
@@ -136,8 +136,8 @@ impl NetworkActor {
         remote.paths.carriers = self.dialer.connected(id, arrival, remote.paths.carriers, now);
     }
 
-    /// An attempt to dial has failed. Where its own machine says that nobody listens any more, a link that waits for its
-    /// connection waits for nothing.
+    /// An attempt to dial has failed. If the peer's machine says that nothing listens there any more, the link is closed at
+    /// once.
     pub(super) fn on_dial_failed(&mut self, attempt: ConnectionId, error: &DialError) {
         let id = self.dialer.whose(attempt);
         let failures = self.dialer.failed(attempt, error, Instant::now());
@@ -165,7 +165,7 @@ impl NetworkActor {
         let Some(remote) = self.remotes.get_mut(&id) else { return };
         if remote.has_usable_connection() {
             if remote.link.is_unanswered() {
-                // Its opening may have gone the way that is no more, and then nothing comes of it, not even an error.
+                // The opening may have been on the connection that closed, and then it gets neither an answer nor an error.
                 remote.link.stop_outgoing();
             }
             self.note_carrier(id);
@@ -173,7 +173,7 @@ impl NetworkActor {
             return self.open_lane(id);
         }
         if closed.is_none() {
-            // It was never taken.
+            // The connection was refused when it opened.
             return;
         }
         remote.link.stop_outgoing();
@@ -197,7 +197,7 @@ impl NetworkActor {
 }
 
 impl NetworkActor {
-    /// Takes note of what the connections to a peer run over, and tells the user where that is QUIC from now on.
+    /// Remembers what the connections to a peer run over, and tells the user if that is QUIC from now on.
     fn note_carrier(&mut self, id: libp2p::PeerId) {
         let Some(remote) = self.remotes.get_mut(&id) else { return };
         let Some(carrier) = remote.paths.carrier_without(&[]) else { return };
@@ -212,7 +212,8 @@ impl NetworkActor {
         }
     }
 
-    /// If the last circuit to a peer is gone, and a better way is there: a link that led through it carries tensors from now on.
+    /// If the last circuit to a peer is gone and there is a better connection, a link that led through the circuit carries
+    /// tensors from now on.
     fn widen(&mut self, id: libp2p::PeerId) {
         let Some(remote) = self.remotes.get_mut(&id) else { return };
         let is_wide = remote.paths.has_unrelayed_connection() && remote.paths.circuits().is_empty();
@@ -224,7 +225,7 @@ impl NetworkActor {
             link.set_relayed(false);
             self.emit(LinkEvent::NoLongerRelayed(link));
         }
-        // Whoever was told of the circuit hears of this, also where no link had begun over it.
+        // The user was told of the circuit, so the user hears of its end, even if no link had begun over it.
         self.notify(Notice::NoLongerRelayed { peer });
         self.connectivity.met.insert(id);
         self.report_reachability();
@@ -239,7 +240,7 @@ fn cause_text(cause: Option<ConnectionError>) -> String {
     }
 }
 
-/// How much later the larger id dials again.
+/// How much later the peer with the larger id dials again.
 const REDIAL_LATER: Duration = Duration::from_millis(500);
-/// How long after a circuit that is of no use another attempt is made.
+/// The pause after a circuit that is of no use.
 const CIRCUIT_LATER: Duration = Duration::from_millis(500);

@@ -1,4 +1,4 @@
-//! Handles: what other tasks may ask of a running network without owning it.
+//! Handles: how other tasks use a running network that the driver owns.
 
 use peergrad_protocol::PeerId;
 use tokio::sync::{mpsc, oneshot};
@@ -6,14 +6,14 @@ use tokio::sync::{mpsc, oneshot};
 use super::command::Command;
 use super::status::NetworkStatus;
 
-/// Asks a network for its links.
+/// Asks a network for its status.
 #[derive(Clone, Debug)]
 pub struct NetworkHandle {
     pub(super) commands: mpsc::UnboundedSender<Command>,
 }
 
 impl NetworkHandle {
-    /// How it is now; nothing is seen once the network is gone.
+    /// The status now; empty once the network is gone.
     pub async fn status(&self) -> NetworkStatus {
         let (reply, answer) = oneshot::channel();
         if self.commands.send(Command::Status(reply)).is_err() {
@@ -23,7 +23,7 @@ impl NetworkHandle {
     }
 }
 
-/// Breaks connections, as a pulled cable would: for tests of what happens then.
+/// Breaks connections, as a pulled cable would, for tests.
 #[derive(Clone, Debug)]
 pub struct Disconnector {
     pub(super) commands: mpsc::UnboundedSender<Command>,

@@ -48,7 +48,7 @@ pub(super) async fn open_ports(
                 let event = timeout_at(deadline, swarm.select_next_some()).await;
                 opened.note(event.map_err(|_| ListenError::NoAddress)?);
             }
-            // The second kind of IP gets the port that the first was given.
+            // IPv6 gets the port that IPv4 was given.
             port = port_of(&opened.listening[0]).unwrap_or(port);
         }
     }

@@ -9,23 +9,23 @@ use crate::address::Carrier;
 use crate::dial::{Dialer, Unreached};
 use crate::remote::{Outgoing, RemotePeer};
 
-/// A peer that there is a link or a connection to.
+/// The link to one peer, or the attempt to have one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkSnapshot {
     /// The other end.
     pub peer: PeerId,
-    /// What frames to it go over; `None` while there is no way.
+    /// What frames to the peer run over; `None` while there is no lane.
     pub lane: Option<Lane>,
-    /// How long its answer to the last ping took.
+    /// The duration of the last ping; `None` if there is no connection or was no ping yet.
     pub round_trip: Option<Duration>,
-    /// Why there is no lane, where there was one.
+    /// Why the lane was lost, in words; `None` if there is one, or was none before.
     pub trouble: Option<String>,
 }
 
-/// What frames go over.
+/// What frames run over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
-    /// A connection of their own, TLS over TCP.
+    /// A direct lane: its own connection, TLS over TCP.
     Direct,
     /// A substream of a libp2p connection over TCP.
     Tcp,
@@ -33,17 +33,17 @@ pub enum Lane {
     Quic,
 }
 
-/// What is seen of a network at one moment.
+/// The state of a network at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NetworkStatus {
-    /// The links, by peer.
+    /// The links, ordered by peer.
     pub links: Vec<LinkSnapshot>,
-    /// Those who are wanted and cannot be reached.
+    /// Wanted peers that cannot be reached.
     pub unreached: Vec<Unreached>,
 }
 
 impl NetworkStatus {
-    /// Of these peers, and of those that the dialer does not reach.
+    /// The status of these peers, and of those that the dialer does not reach.
     pub(super) fn of<'a>(remotes: impl Iterator<Item = &'a RemotePeer>, dialer: &Dialer) -> Self {
         let mut links: Vec<LinkSnapshot> = remotes.map(LinkSnapshot::of).collect();
         links.sort_unstable_by_key(|link| link.peer);

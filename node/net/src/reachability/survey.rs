@@ -18,35 +18,35 @@ use super::dial_back::{CHECKED_MAX, DialBackOutcome};
 use super::{Advice, PortForwarding, Reachability, ReachabilityState, Tried};
 use crate::address::{ip_of, over_quic, over_tcp, port_of, to_multiaddr};
 
-/// What is known, as it comes in.
+/// What is known so far.
 #[derive(Debug, Default)]
 pub(crate) struct Survey {
-    /// Given by the user.
+    /// The external addresses that the user gave.
     pub(crate) given: Vec<Multiaddr>,
-    /// What the router says, if it was asked to forward a port.
+    /// The router's answer; `None` if no router was asked to forward a port.
     router: Option<PortForwarding>,
-    /// Where this machine listens, over TCP, without what only it can use itself.
+    /// The TCP addresses of this machine that other machines can use.
     pub(crate) listening: Vec<Multiaddr>,
-    /// Where others see this peer.
+    /// The IP address at which each connected peer sees this one.
     seen: BTreeMap<PeerId, IpAddr>,
     checks: BTreeMap<PeerId, Check>,
     standing: Option<ReachabilityState>,
 }
 
-/// What one peer has found.
+/// The findings of one peer.
 #[derive(Debug)]
 struct Check {
     findings: Vec<(Multiaddr, DialBackOutcome)>,
-    /// Attempts in a row in which it did not reach this peer at all.
+    /// How many attempts in a row did not reach this peer at all.
     failures: u32,
     due: Instant,
     is_running: bool,
-    /// There is something new to be tried since it was asked.
+    /// Whether there are new addresses to try since the peer was asked.
     is_stale: bool,
 }
 
 impl Survey {
-    /// Of a peer whose user has given these addresses, on a machine with those.
+    /// A survey for a peer with the external addresses `given`, on a machine that listens on `listening`.
     pub(crate) fn new(given: Vec<Multiaddr>, listening: Vec<Multiaddr>) -> Self {
         Self { given, listening, ..Self::default() }
     }
@@ -58,7 +58,7 @@ impl Survey {
         }
     }
 
-    /// A peer is not connected any more, and cannot be asked again. What all of them came to holds until others say something else.
+    /// A peer is no longer connected and cannot be asked again. The conclusion holds until other peers find something else.
     pub(crate) fn forget(&mut self, peer: &PeerId) {
         if self.seen.len() > 1 {
             self.seen.remove(peer);
@@ -66,9 +66,9 @@ impl Survey {
         self.checks.remove(peer);
     }
 
-    /// The router has answered. Says whether that is news.
+    /// The router has answered. Returns whether the user should hear of it.
     pub(crate) fn asked_router(&mut self, answer: PortForwarding, now: Instant) -> bool {
-        // Another reason is not worth telling.
+        // A failure for another reason is not news.
         let is_news = self.router.is_none() || self.told_by_router() != answer.address();
         self.router = Some(answer);
         if is_news {
@@ -77,7 +77,7 @@ impl Survey {
         is_news
     }
 
-    /// Addresses of this peer that it has been told, best first.
+    /// The addresses that the user or the router gave, best first.
     pub(crate) fn told(&self) -> Vec<Multiaddr> {
         self.given.iter().cloned().chain(self.told_by_router()).collect()
     }
@@ -86,7 +86,7 @@ impl Survey {
         self.router.as_ref().and_then(PortForwarding::address)
     }
 
-    /// The machine has these addresses, and no others any more: perhaps it is somewhere else.
+    /// The machine has exactly these addresses now. If they have changed, it may be in another network.
     pub(crate) fn listen_on(&mut self, listening: Vec<Multiaddr>, now: Instant) {
         if self.listening != listening {
             self.listening = listening;
@@ -96,14 +96,14 @@ impl Survey {
         }
     }
 
-    /// Addresses of routers: where others see this peer, and its machine is not.
+    /// The addresses of routers: where others see this peer and which its machine does not have.
     pub(crate) fn routers(&self) -> BTreeSet<IpAddr> {
         let own: BTreeSet<IpAddr> = self.listening.iter().filter_map(ip_of).collect();
         let is_other = |ip: &IpAddr| !own.contains(ip) && own.iter().any(|own| own.is_ipv4() == ip.is_ipv4());
         self.seen.values().copied().filter(is_other).collect()
     }
 
-    /// The addresses to be tried, the most likely first: over TCP, each followed by where that would be over QUIC.
+    /// The addresses to try, the most likely first. Each TCP address is followed by its QUIC address.
     pub(crate) fn candidates(&self) -> Vec<Multiaddr> {
         let port = self.port();
         let behind = self.routers().into_iter().filter_map(|ip| Some(to_multiaddr(ip, port?)));
@@ -119,19 +119,19 @@ impl Survey {
         candidates
     }
 
-    /// The port that this peer listens on.
+    /// The port that this peer listens on; `None` if it does not listen.
     fn port(&self) -> Option<u16> {
         self.listening.iter().find_map(port_of)
     }
 
-    /// Who is to be asked now, of these: few at a time, and each again after a while.
+    /// The peer, of these, to ask now: a few in all, one at a time, and each again after a pause.
     pub(crate) fn next_helper(
         &mut self,
         mut peers: impl Iterator<Item = PeerId>,
         now: Instant,
     ) -> Option<PeerId> {
         if self.listening.is_empty() {
-            // Only this machine can reach it, and knows that it can.
+            // Only this machine can reach the peer, and it knows that it can.
             return None;
         }
         if self.checks.values().any(|check| check.is_running) {
@@ -154,14 +154,14 @@ impl Survey {
         Some(next)
     }
 
-    /// All who were asked are asked again at once: there is something new to be tried.
+    /// Asks all helpers again at once: there are new addresses to try.
     pub(crate) fn ask_again(&mut self, now: Instant) {
         for check in self.checks.values_mut() {
             (check.due, check.is_stale) = (now, check.is_running);
         }
     }
 
-    /// What a peer has found. Nothing: it could not be asked, and another one is.
+    /// A peer has reported its findings; `None` if it could not be asked, and then another one is.
     pub(crate) fn found(
         &mut self,
         by: PeerId,
@@ -203,7 +203,7 @@ impl Survey {
         }
     }
 
-    /// Addresses at which somebody has reached this peer and nobody who tried the last time has not, as they are announced.
+    /// The addresses to announce: those at which at least one peer reached this one in its last attempt.
     pub(crate) fn reached(&self) -> Vec<Multiaddr> {
         let mut reached = Vec::new();
         for tried in self.tried().into_iter().filter(|tried| tried.reached_by > 0) {
@@ -237,7 +237,7 @@ impl Survey {
         all
     }
 
-    /// All of it.
+    /// The report for the user.
     pub(crate) fn report(
         &self,
         announced: Vec<String>,
@@ -277,11 +277,11 @@ impl Survey {
     }
 }
 
-/// Peers that are asked: more would say the same.
+/// Peers that are asked. More would find the same.
 const HELPERS_MAX: usize = 3;
-/// Attempts in a row that have to fail before one who was reached is taken for unreachable.
+/// How many attempts in a row have to fail before a reachable peer counts as unreachable.
 const FAILURES_BELIEVED: u32 = 2;
-/// After a failure: somebody may just be forwarding a port.
+/// The pause after a failure is short: the user may just be forwarding a port.
 const PAUSE_MIN: Duration = Duration::from_secs(5);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 const PAUSE_WHERE_REACHED: Duration = Duration::from_secs(300);

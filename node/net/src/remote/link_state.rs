@@ -114,23 +114,23 @@ impl LinkState {
         self.current.is_none() || self.outage.is_some()
     }
 
-    /// What to say when opening a lane.
+    /// The request that opens a lane.
     pub(crate) fn open_request(&self) -> OpenRequest {
         OpenRequest { session: self.mine, known: self.current.as_ref().map(|link| link.theirs()) }
     }
 
-    /// Whether an opening is meant for us as we are now, and not for an earlier life of the link.
+    /// Whether an opening is meant for the current life of the link, and not for an earlier one.
     pub(crate) fn is_current(&self, opening: OpenRequest) -> bool {
         opening.known.is_none_or(|known| known == self.mine)
     }
 
-    /// Whether a session is of a process that another one with the same identity has taken the place of.
+    /// Whether a session is of a process that a later one with the same identity has replaced.
     pub(crate) fn is_duplicate(&self, theirs: SessionId) -> bool {
         theirs.start < self.last_start
     }
 
-    /// Whether an answer to an opening that named `known` may tell something new. If another session was learnt while it
-    /// was under way, nobody can say which of them is the later one.
+    /// Whether an answer to an opening that named `known` may be news. If another session became known while the opening was
+    /// under way, the order of the two is unknown.
     pub(crate) fn is_response_current(&self, known: Option<SessionId>, answered: SessionId) -> bool {
         let current = self.current.as_ref().map(|link| link.theirs());
         current == known || current == Some(answered)
@@ -168,7 +168,7 @@ impl LinkState {
         Some(link)
     }
 
-    /// The outgoing lane is gone. Remembers the first reason, which is the cause of those that follow.
+    /// The outgoing lane is gone. Remembers the first reason, which is the cause of the following ones.
     pub(crate) fn note_outage(&mut self, reason: String, now: Instant) {
         if self.current.is_some() && self.outage.is_none() {
             self.outage = Some(Outage { since: now, reason, was_up: true });
