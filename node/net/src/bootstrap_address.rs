@@ -1,4 +1,4 @@
-//! What users type to say whom to join.
+//! Bootstrap addresses: what a user types to name the peers through which to join.
 
 use std::str::FromStr;
 
@@ -6,14 +6,15 @@ use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
 use peergrad_protocol::message::Contact;
 
-use super::listen::{DEFAULT_PORT, to_multiaddr};
+use super::address::to_multiaddr;
+use super::listen::DEFAULT_PORT;
 
 /// A peer to try when joining.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BootstrapAddress {
-    /// From an invite: who, and where.
+    /// From an invite: the peer's id and its addresses.
     Contact(Contact),
-    /// An address alone; whoever answers there with the run's secret will do.
+    /// An address alone. Any peer that answers there with the run's secret will do.
     Address(Multiaddr),
 }
 

@@ -1,4 +1,4 @@
-//! The clock: the only place where real time becomes the plain number that the pure half is given.
+//! The clock: the only place where real time becomes the plain number that the pure crates are given.
 
 use std::time::Duration;
 
@@ -11,27 +11,27 @@ pub struct MonotonicClock {
 }
 
 impl MonotonicClock {
-    /// A clock that shows zero now.
+    /// A clock that starts at zero now.
     #[must_use]
     #[expect(clippy::disallowed_methods, reason = "here, and nowhere else")]
     pub fn start() -> Self {
         Self { start: std::time::Instant::now() }
     }
 
-    /// What the clock shows.
+    /// The time since the clock started.
     #[must_use]
     pub fn now(&self) -> Instant {
         Instant::default().after(self.start.elapsed())
     }
 
-    /// How long until the clock shows `at`; zero if it has done so already.
+    /// How long until the clock reaches `at`; zero if it already has.
     #[must_use]
     pub fn until(&self, at: Instant) -> Duration {
         at.since(self.now())
     }
 }
 
-/// The time of day as the system has it, in seconds since 1970: for lines that people and other machines read. It may jump.
+/// The system's time of day, in seconds since 1970, for text that people and other machines read. It may jump.
 #[must_use]
 #[expect(clippy::disallowed_methods, reason = "here, and nowhere else")]
 pub fn unix_seconds() -> f64 {

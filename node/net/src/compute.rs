@@ -1,7 +1,7 @@
-//! Compute: one thread that runs a node's jobs, in the order in which they were asked for.
+//! Compute: one thread that runs a node's jobs in the order in which they were requested.
 //!
-//! Arithmetic must not run where sockets are served: a gradient of a second there is a second in which no ping is
-//! answered. So it has a thread of its own, and its results come back like frames do.
+//! Arithmetic must not run where sockets are served: during a gradient that takes a second, no ping would be answered. So it
+//! has its own thread, and its results come back as inputs, like frames.
 
 use std::sync::Arc;
 use std::thread;
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::counters::Counters;
 
-/// The thread. Dropping it lets the job that is running finish unheard, and discards the rest.
+/// The compute thread. If this is dropped, the running job finishes without an effect, and the queued jobs are discarded.
 #[derive(Debug)]
 pub struct Compute {
     jobs: std::sync::mpsc::Sender<Job>,
@@ -20,16 +20,16 @@ pub struct Compute {
 }
 
 impl Compute {
-    /// Starts the thread, which counts the time that it computes.
+    /// Starts the thread. It counts the time that it computes.
     ///
     /// # Errors
-    /// The operating system has no thread left.
+    /// The operating system cannot start another thread.
     pub fn start(counters: Arc<Counters>) -> std::io::Result<Self> {
         let (jobs, queue) = std::sync::mpsc::channel::<Job>();
         let (done, results) = mpsc::unbounded_channel();
         thread::Builder::new().name("compute".to_owned()).spawn(move || {
             for job in queue {
-                // Once nobody listens, what is still queued need not be computed.
+                // Once the receiver is gone, the queued jobs need not be computed.
                 if done.is_closed() {
                     break;
                 }
@@ -46,12 +46,12 @@ impl Compute {
 
     /// Queues a job.
     pub fn run(&self, job: Job) {
-        self.jobs.send(job).expect("the thread outlives the one who gives it work");
+        self.jobs.send(job).expect("the thread runs as long as its owner");
     }
 
-    /// The next finished job, as the input that tells of it. Nothing is lost if this is dropped while it waits.
+    /// The next finished job, as an input. No result is lost if this is dropped while it waits.
     pub async fn finished(&mut self) -> Input {
-        self.results.recv().await.expect("the thread outlives the one who gives it work")
+        self.results.recv().await.expect("the thread runs as long as its owner")
     }
 }
 

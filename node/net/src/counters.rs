@@ -1,7 +1,7 @@
-//! Counters: how much went over all links, and how long was computed, for the summary at the end.
+//! Counters: how many bytes and frames went over all links, and how long jobs were computed, for the summary at the end.
 //!
-//! Bytes are counted where frames are written and read, acknowledgements included; what Noise, yamux, TLS, QUIC and TCP add is
-//! not in them (a few percent).
+//! Bytes are counted where frames are written and read, with acknowledgements. The overhead of Noise, yamux, TLS, QUIC and TCP,
+//! a few percent, is not counted.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use peergrad_protocol::limits::MEMBERS_MAX;
 
 use super::link::LaneKind;
 
-/// Counted by all links and jobs of a process together.
+/// The counters of a process, shared by all its links and jobs.
 #[derive(Debug, Default)]
 pub struct Counters {
     sent_bytes: AtomicU64,
@@ -25,26 +25,26 @@ pub struct Counters {
     direct_bytes: AtomicU64,
     refused_strangers: AtomicU64,
     computing_nanoseconds: AtomicU64,
-    /// The same bytes once more, by the peer at the other end: also of links that have ended.
+    /// The bytes again for each peer at the other end, also of links that have ended.
     peers: Mutex<BTreeMap<PeerId, Arc<PeerCounters>>>,
 }
 
-/// What has gone to and from one peer.
+/// The bytes to and from one peer.
 #[derive(Debug, Default)]
 struct PeerCounters {
     sent_bytes: AtomicU64,
     received_bytes: AtomicU64,
 }
 
-/// The counters, for a lane of one peer's link: each byte is counted for all and for that peer.
+/// The counters for one lane: each byte is counted in total and for the lane's peer.
 #[derive(Debug)]
 pub(super) struct LaneCounters<'a> {
     all: &'a Counters,
-    /// `None` for the few beyond any limit of members.
+    /// The counters of the peer; `None` for peers beyond the number that is counted one by one.
     peer: Option<Arc<PeerCounters>>,
 }
 
-/// What the counters showed at one moment.
+/// The values of the counters at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Bytes written to links; a frame that was sent again counts again.
@@ -55,18 +55,18 @@ pub struct Traffic {
     pub sent_frames: u64,
     /// Frames read from links.
     pub received_frames: u64,
-    /// Streams that were closed because what came over them was no frame.
+    /// Streams that were closed because the bytes on them were not a frame.
     pub bad_streams: u64,
-    /// Times a link went on after its connection had broken.
+    /// How often a link went on after its connection had broken.
     pub resumed_links: u64,
     /// Of the bytes that were written to links, those that went over direct lanes.
     pub direct_bytes: u64,
-    /// Connections to the port for direct lanes that showed no right to be there.
+    /// Connections to the port for direct lanes that this peer refused.
     pub refused_strangers: u64,
 }
 
 impl Counters {
-    /// What the counters show.
+    /// The current values.
     #[must_use]
     pub fn read(&self) -> Traffic {
         let show = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -82,7 +82,7 @@ impl Counters {
         }
     }
 
-    /// For how long the jobs so far were computed.
+    /// The total time that jobs were computed.
     #[must_use]
     pub fn computing(&self) -> Duration {
         Duration::from_nanos(self.computing_nanoseconds.load(Ordering::Relaxed))
@@ -100,7 +100,7 @@ impl Counters {
         LaneCounters { all: self, peer }
     }
 
-    /// By peer: bytes that were written to its links, and bytes that were read from them.
+    /// For each peer, the bytes that were written to its links and the bytes that were read from them.
     #[must_use]
     pub fn by_peer(&self) -> BTreeMap<PeerId, (u64, u64)> {
         let show = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -108,7 +108,7 @@ impl Counters {
         self.peers().iter().map(|(peer, one)| (*peer, both(one))).collect()
     }
 
-    /// A panic elsewhere cannot leave it half-changed.
+    /// A panic elsewhere cannot leave the map half-changed.
     fn peers(&self) -> MutexGuard<'_, BTreeMap<PeerId, Arc<PeerCounters>>> {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -121,7 +121,7 @@ impl Counters {
         self.resumed_links.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts one more, and says how many there are.
+    /// Counts one more refused connection, and returns how many there are.
     pub(super) fn add_refused_stranger(&self) -> u64 {
         self.refused_strangers.fetch_add(1, Ordering::Relaxed) + 1
     }
@@ -156,7 +156,7 @@ impl LaneCounters<'_> {
     }
 }
 
-/// Peers whose bytes are counted one by one; those who come and go with new identities are not without end.
+/// Peers whose bytes are counted one by one. Peers could come and go with new identities without end.
 const PEERS_MAX: usize = 2 * MEMBERS_MAX;
 
 #[cfg(test)]

@@ -1,15 +1,16 @@
-//! Dialer: whom to try, where, when to try again, and when to tell the user that it does not work.
+//! The dialer: which peers to dial, where and when, and when to tell the user that a peer cannot be reached.
 //!
-//! Like someone who must reach people by telephone: some names are on a list until crossed out, some numbers came without
-//! a name, some people were cut off in the middle and are called back for a while. This is the list; it makes no calls.
+//! It is like a list for telephone calls: some names stay on it until they are crossed out, some numbers came without a name,
+//! and some calls that were cut off are made again for a while. This is the list; it makes no calls.
 //!
 //! # How it works
-//! An attempt is made over TCP, and where that does not get through, at once another one over QUIC; the other way round where QUIC
-//! has got through to that one before, or, if nothing has yet, to the last other one. The two are one *round*: pauses
-//! are between rounds, and the user hears of an address once for both. Where an answer came that the other way would give as well
-//! (another secret, another peer), there is no second attempt. And at first TCP is believed: one that refuses mostly does not
-//! listen yet, and one that was there a moment ago is mostly cut off from everything. An attempt over QUIC goes on asking for
-//! seconds, so that it also finds one who only now began to listen: whom it reaches late TCP may get to as well.
+//! An attempt is made over TCP, and if TCP does not get through, another one follows at once over QUIC. The order is reversed
+//! if QUIC got through to this peer before, or, where nothing is known of this peer, to the last other one. The two attempts
+//! are one *round*: pauses are between rounds, and the user hears of an address once per round. There is no second attempt if
+//! the first failed in a way that the other carrier would repeat, such as another secret or another peer. At first TCP is
+//! believed: a machine that refuses mostly does not listen yet, and a peer that was connected a moment ago mostly has lost all
+//! connections. An attempt over QUIC retries for seconds, so it also finds a peer that has only just begun to listen; such a
+//! success does not show that TCP fails.
 
 use libp2p::multiaddr::Protocol;
 use libp2p::swarm::dial_opts::DialOpts;
@@ -17,14 +18,13 @@ use libp2p::swarm::{ConnectionId, DialError};
 use libp2p::{Multiaddr, PeerId};
 use tokio::time::Instant;
 
-use super::addresses::{parse_all, remember, without_peer};
+use super::address::{Carrier, is_relayed, parse_all, remember, without_peer};
 use super::bootstrap_address::BootstrapAddress;
-use super::circuits::is_relayed;
 use super::identity::to_libp2p;
-use super::notice::{DialFailure, Notice};
-use super::quic::Carrier;
 pub(super) use carriers::{CarrierEvidence, CarrierHistory};
+pub use failure::DialFailure;
 pub(super) use failure::{failure_of, refused_everywhere};
+pub(super) use target::FailedAddress;
 pub use target::Unreached;
 use target::{
     DialReason, DialTarget, FirstAttempt, MDNS_FAILURES_MAX, TargetState, WANTED_FAILURES_REPORTED,
@@ -34,32 +34,33 @@ mod carriers;
 mod failure;
 mod target;
 
-/// Everyone to be reached.
+/// The peers and addresses to dial.
 #[derive(Debug, Default)]
 pub(super) struct Dialer {
     targets: Vec<DialTarget>,
-    /// What got through to the last one who was dialed. What keeps TCP out is mostly near us, or everywhere.
+    /// The carrier that got through to the last peer that was dialed. The reason why TCP fails is mostly near this peer, or
+    /// everywhere.
     usual_carrier: Carrier,
 }
 
-/// A connection that has come about.
+/// A new connection.
 #[derive(Clone, Copy)]
 pub(super) struct NewConnection<'a> {
-    /// Which attempt it comes from, if it is one of ours.
+    /// Its id, which is that of the attempt if this peer has dialed.
     pub(super) connection: ConnectionId,
-    /// Where the other end is.
+    /// The address of the other end.
     pub(super) address: &'a Multiaddr,
-    /// What it says of the ways there.
+    /// What it shows about the carriers.
     pub(super) evidence: CarrierEvidence,
 }
 
 impl Dialer {
-    /// Keeps trying to reach this peer until [`forget`](Self::forget); the next attempt is due now.
+    /// Keeps dialing this peer until [`forget`](Self::forget). The next attempt is due now.
     pub(super) fn want(&mut self, peer: PeerId, addresses: Vec<Multiaddr>, now: Instant) {
         self.add(Some(peer), addresses, DialReason::Wanted, now);
     }
 
-    /// As [`want`](Self::want), from what the user gave.
+    /// As [`want`](Self::want), for a bootstrap address of the user.
     pub(super) fn want_bootstrap(&mut self, bootstrap: BootstrapAddress, now: Instant) {
         match bootstrap {
             BootstrapAddress::Contact(contact) => {
@@ -85,7 +86,7 @@ impl Dialer {
         self.add(Some(peer), vec![without_peer(address)], DialReason::Mdns, now);
     }
 
-    /// The connection to `peer`, of which so much is known, is lost: dials it, from `due` on.
+    /// The connection to `peer` is lost: dials the peer again, from `due` on, with what is known of its carriers.
     pub(super) fn reconnect(
         &mut self,
         peer: PeerId,
@@ -109,17 +110,17 @@ impl Dialer {
         }
     }
 
-    /// Stops calling back someone who was cut off; whoever is wanted is still tried.
+    /// Stops reconnecting to a peer. If the node or the user wants the peer, it is still dialed.
     pub(super) fn stop_reconnecting(&mut self, peer: PeerId) {
         self.targets.retain(|target| target.peer != Some(peer) || target.reason >= DialReason::Wanted);
     }
 
-    /// Stops trying.
+    /// Stops dialing a peer.
     pub(super) fn forget(&mut self, peer: PeerId) {
         self.targets.retain(|target| target.peer != Some(peer));
     }
 
-    /// Stops trying everyone whom the node or the user wants, but for those of whom `is_wanted` is true.
+    /// Stops dialing all peers that the node or the user wants, except those for which `is_wanted` is true.
     pub(super) fn keep_wanted(&mut self, is_wanted: impl Fn(&PeerId) -> bool) {
         self.targets.retain(|target| {
             target.reason < DialReason::Wanted || target.peer.as_ref().is_some_and(&is_wanted)
@@ -139,7 +140,8 @@ impl Dialer {
         .collect()
     }
 
-    /// A connection is there, perhaps from one of the attempts, to a peer of whose ways so much was known. Returns what is known now.
+    /// A connection is open, perhaps from one of the attempts. `before` is what was known of the peer's carriers; returns what
+    /// is known now.
     pub(super) fn connected(
         &mut self,
         peer: PeerId,
@@ -156,7 +158,7 @@ impl Dialer {
         }
         let is_answer = |target: &DialTarget| target.peer.is_none() && target.state == attempt;
         if let Some(index) = self.targets.iter().position(is_answer) {
-            // The address has found its peer.
+            // An address without a peer has found its peer.
             let answered = self.targets.swap_remove(index);
             self.add(Some(peer), answered.addresses, answered.reason, now);
         }
@@ -170,7 +172,7 @@ impl Dialer {
         carriers
     }
 
-    /// A connection is there that is of no use: the next attempt is made at `due`.
+    /// A new connection is of no use: the next attempt is made at `due`.
     pub(super) fn try_later(&mut self, attempt: ConnectionId, due: Instant) {
         let state = TargetState::Trying { attempt };
         for target in self.targets.iter_mut().filter(|target| target.state == state) {
@@ -178,7 +180,7 @@ impl Dialer {
         }
     }
 
-    /// Those who are wanted and not there, and the ways through relays that are known of.
+    /// The wanted peers that are not connected, each with the known addresses through relays.
     pub(super) fn missing(&self) -> impl Iterator<Item = (PeerId, Vec<Multiaddr>)> {
         let is_missing = |target: &&DialTarget| {
             target.reason >= DialReason::Reconnect && target.state != TargetState::Connected
@@ -192,27 +194,32 @@ impl Dialer {
             .filter_map(move |target| Some((target.peer?, circuits(target))))
     }
 
-    /// A connection to `peer` is there already, and so much is known of the ways there.
+    /// A connection to `peer` is open already, and this is known of its carriers.
     pub(super) fn mark_connected(&mut self, peer: PeerId, carriers: CarrierHistory) {
         for target in self.targets.iter_mut().filter(|target| target.peer == Some(peer)) {
             target.connected(carriers);
         }
     }
 
-    /// Whose attempt this is, if that is known.
+    /// The peer that this attempt dials; `None` if only its address is known.
     pub(super) fn whose(&self, attempt: ConnectionId) -> Option<PeerId> {
         self.targets.iter().find(|target| target.state == TargetState::Trying { attempt })?.peer
     }
 
-    /// An attempt failed; returns what the user should hear.
-    pub(super) fn failed(&mut self, attempt: ConnectionId, error: &DialError, now: Instant) -> Vec<Notice> {
+    /// An attempt has failed. Returns the failures of which the user should hear.
+    pub(super) fn failed(
+        &mut self,
+        attempt: ConnectionId,
+        error: &DialError,
+        now: Instant,
+    ) -> Vec<FailedAddress> {
         let state = TargetState::Trying { attempt };
         let Some(index) = self.targets.iter().position(|target| target.state == state) else {
             return Vec::new();
         };
         let target = &mut self.targets[index];
         let Some(troubles) = target.end_attempt(error, now) else {
-            // Whoever named an address does not have to wait for the second attempt to hear what is wrong with it.
+            // A user who named an address should not have to wait for the second attempt to hear why the first failed.
             return match (target.reason, target.failures, &target.first) {
                 (DialReason::Named, 0, Some(FirstAttempt { carrier: Carrier::Tcp, troubles, .. })) => {
                     target.report_failures(troubles.clone(), now)
@@ -223,11 +230,11 @@ impl Dialer {
         match target.reason {
             DialReason::Wanted if target.failures < WANTED_FAILURES_REPORTED => Vec::new(),
             DialReason::Wanted | DialReason::Named => {
-                let notices = target.report_failures(troubles, now);
+                let reports = target.report_failures(troubles, now);
                 if matches!(error, DialError::LocalPeerId { .. }) {
                     self.targets.swap_remove(index);
                 }
-                notices
+                reports
             }
             DialReason::Mdns => {
                 let is_stranger =
@@ -241,12 +248,12 @@ impl Dialer {
         }
     }
 
-    /// Those of whom the user was told that they cannot be reached, and still cannot.
+    /// The peers that the user knows cannot be reached, and that still cannot.
     pub(super) fn unreached(&self, now: Instant) -> Vec<Unreached> {
         self.targets.iter().filter_map(|target| target.unreached(now)).collect()
     }
 
-    /// Whether everyone was tried, over everything, and nobody was reached.
+    /// Whether every target was tried over all carriers and none was reached.
     pub(super) fn have_all_failed(&self) -> bool {
         self.targets.iter().all(|target| target.failures > 0)
     }

@@ -1,13 +1,13 @@
-//! The data directory: who this peer is and how often it has started, used by one process at a time.
+//! The data directory: the peer's identity, its number of starts and its records, used by one process at a time.
 //!
 //! ```text
 //! ~/.local/share/peergrad/     lock  identity  incarnation  durable-*  run.json  checkpoints/  model.safetensors
 //! ~/.local/share/peergrad/2/   the same, for a second peer on this machine; then 3, ...
 //! ```
 //! # Invariants
-//! - While a [`Directory`] lives, no other process has it: the lock belongs to the open file and goes with the process,
-//!   so a crash leaves nothing to clean up.
-//! - No two starts of a peer have the same incarnation: the number is on disk before anybody hears it.
+//! - While a [`Directory`] lives, no other process has it: the lock belongs to the open file and ends with the process, so a
+//!   crash leaves nothing to clean up.
+//! - No two starts of a peer have the same incarnation: the number is on disk before it is sent to any peer.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
@@ -18,6 +18,8 @@ use std::time::Duration;
 use peergrad_protocol::{Incarnation, RunId};
 
 use super::checkpoints::CheckpointStore;
+pub use super::data_home::default_directories;
+use super::data_home::{DEFAULTS_MAX, LOCK_FILE, default_candidates};
 use super::files;
 use super::identity::{Identity, IdentityError};
 use super::random::random_bytes;
@@ -27,7 +29,7 @@ use super::record::RunRecord;
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
-    /// Held, never read: dropping it gives the directory back.
+    /// Held, never read: dropping it releases the directory.
     lock: File,
 }
 
@@ -36,39 +38,39 @@ pub struct Directory {
 pub struct ChosenDirectory {
     /// The directory.
     pub directory: Directory,
-    /// Default directories that were passed over because other peers use them.
+    /// Default directories that were skipped because other peers use them.
     pub passed_over: Vec<PathBuf>,
-    /// Those that were passed over because a peer was stopped there in the middle of another run.
+    /// Default directories that were skipped because a peer was stopped there in the middle of another run.
     pub stopped: Vec<PathBuf>,
 }
 
 /// The data directory cannot be used. Nothing in it was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum DirectoryError {
-    /// Another process has it.
+    /// Another process uses it.
     #[error("{} is in use by another peer; stop that one, or choose another --dir", path.display())]
     InUse {
         /// The directory.
         path: PathBuf,
     },
-    /// All default directories are taken.
+    /// All default directories are used.
     #[error(
         "{DEFAULTS_MAX} peers run on this machine or were stopped in the middle of a run; name a directory with --dir"
     )]
     AllInUse,
-    /// There is no home directory to put it in.
+    /// The user has no folder for it.
     #[error("neither XDG_DATA_HOME nor HOME is set; name a directory with --dir")]
     Homeless,
-    /// The system does not let us.
+    /// The system refuses it.
     #[error("cannot use {}: {cause}; make it writable to you, or choose another --dir", path.display())]
     Unusable {
         /// The file or directory.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
     /// The count of starts is not a number.
-    #[error("{} is damaged; write a number into it that is larger than it ever held, or delete the whole directory to go on as a new peer", path.display())]
+    #[error("{} is damaged; write a number into it that is larger than any it has held, or delete the whole directory to continue as a new peer", path.display())]
     DamagedIncarnation {
         /// The file.
         path: PathBuf,
@@ -76,10 +78,10 @@ pub enum DirectoryError {
 }
 
 impl Directory {
-    /// Takes the directory that the user named, making it if need be.
+    /// Locks the directory that the user named, and creates it if it does not exist.
     ///
     /// # Errors
-    /// Another process has it, or it cannot be used.
+    /// Another process uses it, or the system refuses it.
     pub fn open(path: &Path) -> Result<Self, DirectoryError> {
         let unusable = |path: &Path, cause| DirectoryError::Unusable { path: path.to_owned(), cause };
         create_private(path).map_err(|cause| unusable(path, cause))?;
@@ -93,11 +95,11 @@ impl Directory {
         }
     }
 
-    /// Takes the default directory of a peer that was stopped in the middle of `run`; else the first that no other process has,
-    /// and in which no other run was left in the middle.
+    /// Locks the default directory of a peer that was stopped in the middle of `run`; otherwise the first one that no other
+    /// process uses and in which no other run was stopped in the middle.
     ///
     /// # Errors
-    /// There is no such directory, or it cannot be used.
+    /// There is no such directory, or the system refuses it.
     pub fn open_default(run: Option<&RunId>) -> Result<ChosenDirectory, DirectoryError> {
         let left = default_directories().into_iter().find(|path| {
             let record = RunRecord::read_last(path);
@@ -125,18 +127,18 @@ impl Directory {
         Err(DirectoryError::AllInUse)
     }
 
-    /// The run that could be gone on with here.
+    /// The run that was stopped here and could be resumed; `None` if there is none.
     fn last_run(&self) -> Option<RunId> {
         self.last_record().filter(|_| self.durable_path().exists()).map(|record| record.invite.run)
     }
 
-    /// Where it is.
+    /// The directory's path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The identity kept here, made at the first start.
+    /// The identity kept here. It is created at the first start.
     ///
     /// # Errors
     /// See [`Identity::load_or_create`].
@@ -144,10 +146,10 @@ impl Directory {
         Identity::load_or_create(&self.path.join("identity"))
     }
 
-    /// The number of this start: one more than that of the last.
+    /// The number of this start: one more than the number of the last start.
     ///
     /// # Errors
-    /// It cannot be read or kept. Then no number was used up.
+    /// The number cannot be read or saved. Then no number was used up.
     pub fn next_incarnation(&self) -> Result<Incarnation, DirectoryError> {
         let path = self.path.join("incarnation");
         let unusable = |cause| DirectoryError::Unusable { path: path.clone(), cause };
@@ -166,7 +168,7 @@ impl Directory {
     /// The record that a peer persisted here last, if there is one.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The record cannot be read.
     pub fn restored(&self) -> Result<Option<Arc<[u8]>>, DirectoryError> {
         let path = self.durable_path();
         match fs::read(&path) {
@@ -176,14 +178,14 @@ impl Directory {
         }
     }
 
-    /// Where a peer's durable record lies. In a copy of the directory it lies elsewhere: what the original has promised since
-    /// is not known there, and whoever forgets a promise must not vote.
+    /// The path of the peer's durable record. A copy of the directory has another path for it: the copy does not know what the
+    /// original has promised since, and a peer that forgets a promise must not vote.
     #[must_use]
     pub fn durable_path(&self) -> PathBuf {
         self.path.join(format!("durable-{}", self.place()))
     }
 
-    /// Says which machine this is and which directory on it, as far as the system tells; another one in every copy.
+    /// A text that names this machine and this directory, as far as the system tells. A copy of the directory has another one.
     fn place(&self) -> String {
         let mut hasher = blake3::Hasher::new_derive_key("peergrad 1 place of a data directory");
         hasher.update(&fs::read("/etc/machine-id").unwrap_or_default());
@@ -194,25 +196,26 @@ impl Directory {
         hasher.finalize().to_hex()[..16].to_owned()
     }
 
-    /// Its checkpoints.
+    /// The checkpoints in this directory.
     #[must_use]
     pub fn checkpoint_store(&self) -> CheckpointStore {
         CheckpointStore::in_directory(&self.path)
     }
 
-    /// The run that a peer was in here last, if it was stopped in the middle.
+    /// The record of the last run here, if a peer was stopped in the middle of it.
     #[must_use]
     pub fn last_record(&self) -> Option<RunRecord> {
         RunRecord::read_last(&self.path)
     }
 
-    /// Removes what a later start would go on with. What stays is taken for that of a peer that was stopped in the middle.
+    /// Removes what a later start would resume. A file that cannot be removed makes the run look like one that was stopped in
+    /// the middle.
     pub fn forget_run(&self) {
         let _ = fs::remove_file(self.durable_path());
         RunRecord::remove(&self.path);
     }
 
-    /// Lets other `peer` commands on this machine see the run, until this directory is given back.
+    /// Lets other `peer` commands on this machine see the run, until this directory is released.
     ///
     /// # Errors
     /// The record cannot be written.
@@ -222,26 +225,7 @@ impl Directory {
     }
 }
 
-/// The default directories that exist, in the order in which peers take them.
-#[must_use]
-pub fn default_directories() -> Vec<PathBuf> {
-    default_candidates().into_iter().flatten().take_while(|path| path.exists()).collect()
-}
-
-/// `peergrad`, `peergrad/2`, `peergrad/3`, ... where this user's programs keep their data.
-pub(super) fn default_candidates() -> Option<impl Iterator<Item = PathBuf>> {
-    // A relative path here would mean another directory wherever the command is run; the standard says to ignore it.
-    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let data = absolute("XDG_DATA_HOME").or_else(|| Some(absolute("HOME")?.join(".local/share")))?;
-    Some(candidates_in(data.join("peergrad")))
-}
-
-fn candidates_in(base: PathBuf) -> impl Iterator<Item = PathBuf> {
-    let others = base.clone();
-    std::iter::once(base).chain((2..=DEFAULTS_MAX).map(move |number| others.join(number.to_string())))
-}
-
-/// A command that only looks whether a peer runs holds the lock for an instant: a second try tells it from a peer.
+/// A command that only asks whether a peer runs holds the lock for an instant. A second try tells such a command from a peer.
 fn try_lock(lock: &File) -> Result<(), TryLockError> {
     lock.try_lock().or_else(|_| {
         std::thread::sleep(LOOK);
@@ -257,8 +241,6 @@ fn create_private(path: &Path) -> io::Result<()> {
     builder.create(path)
 }
 
-pub(super) const LOCK_FILE: &str = "lock";
-const DEFAULTS_MAX: usize = 64;
 const LOOK: Duration = Duration::from_millis(20);
 
 #[cfg(test)]
@@ -267,8 +249,9 @@ mod tests {
     use peergrad_protocol::invite::{Invite, Secret};
     use peergrad_protocol::message::Contact;
 
-    use super::super::record::RecordError;
     use super::*;
+    use crate::data_home::candidates_in;
+    use crate::record::RecordError;
 
     #[test]
     fn a_named_directory_belongs_to_one_at_a_time() {

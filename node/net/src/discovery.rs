@@ -1,16 +1,17 @@
-//! PeerDiscovery: where a peer is now, asked of those who know it. Kademlia, for the members of one run alone.
+//! Peer discovery: asking other members where a peer is now. It is Kademlia, for the members of one run alone.
 //!
-//! Someone has moved, and the number in our book rings in an empty house. One asks an acquaintance, who knows the new number or
-//! somebody nearer to it. So any old address of any member still leads in: whoever is reached there knows the others.
+//! A friend has moved, and the number in our book rings in an empty house. We ask an acquaintance, who knows the new number or
+//! somebody closer to the friend. So any old address of any member still leads in: the member that is reached there knows the
+//! others.
 //!
 //! # How it works
-//! Every member answers; there are no clients, as a member that cannot be dialed is still worth asking on the connection that it
-//! has made itself. What a member tells of its addresses (by identify, and again when they change) goes into the tables of those
-//! it is connected with, the ways through a relay among them. One that is wanted and not reached is looked for by its id.
+//! Every member answers. There are no clients, as a member that cannot be dialed is still worth asking on a connection that it
+//! has made itself. The addresses that a member announces by identify, relayed ones among them, go into the tables of the
+//! members that it is connected with. A wanted peer that is not reached is searched for by its id.
 //!
 //! # Invariants
-//! - Only those answer and are asked who have shown the run's secret, so tables of two runs never mix.
-//! - Nobody stores records for others, or says to provide any: tables of addresses are all there is.
+//! - Only peers that have shown the run's secret ask and answer, so tables of two runs never mix.
+//! - No member stores records for others or announces that it provides any: there are only tables of addresses.
 //!
 //! # Reading
 //! Maymounkov & Mazieres, *Kademlia*, 2002. We use its routing and none of its storage.
@@ -21,7 +22,7 @@ use libp2p::kad::store::{MemoryStore, MemoryStoreConfig};
 use libp2p::kad::{self, BucketInserts, Mode, StoreInserts};
 use libp2p::{PeerId, StreamProtocol};
 
-/// What answers and asks.
+/// The Kademlia behaviour of this peer.
 pub(super) type PeerDiscovery = kad::Behaviour<MemoryStore>;
 
 pub(super) fn behaviour(own: PeerId) -> PeerDiscovery {
@@ -47,7 +48,7 @@ pub(super) fn behaviour(own: PeerId) -> PeerDiscovery {
 }
 
 const PROTOCOL: StreamProtocol = StreamProtocol::new("/peergrad/finding/1");
-/// An answer that takes longer is of no use: the one looked for is dialed again at its old addresses meanwhile.
+/// An answer that takes longer is useless: meanwhile the wanted peer is dialed again at its old addresses.
 const QUERY_MAX: Duration = Duration::from_secs(10);
 /// Twenty peers with a handful of addresses each.
 const PACKET_BYTES_MAX: usize = 64 << 10;

@@ -1,10 +1,10 @@
 //! The driver: the only loop. It hands a machine its inputs one at a time and carries out what comes back.
 //!
 //! # Invariants
-//! - Everything that one call asks for is carried out before the next call.
-//! - A machine hears of a link's up, then its frames, then its down. What it sends into a link that has gone meanwhile is
-//!   dropped: it is about to hear of that.
-//! - The machine is called by one task only, and never waits for anything.
+//! - All outputs of one call are carried out before the next call.
+//! - For each link the machine is told first that it is up, then its frames, then that it is down. A frame for a link that is already
+//!   down is dropped: the machine is about to be told.
+//! - Only one task calls the machine, and a call never waits for anything.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use std::time::Duration;
 use peergrad_core::io::{DataReference, Event, Input, Output};
 use peergrad_core::node_report::NodeReport;
 use peergrad_protocol::invite::Secret;
-use peergrad_protocol::{Instant, PeerId};
+use peergrad_protocol::{Frame, Instant, PeerId};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
@@ -29,10 +29,10 @@ pub trait StateMachine {
     /// Takes in one input and appends what is to be done.
     fn handle(&mut self, now: Instant, input: Input, out: &mut Vec<Output>);
 
-    /// When to call again with a tick, at the latest.
+    /// The latest time of the next call with a tick; `None` if no tick is needed.
     fn deadline(&self) -> Option<Instant>;
 
-    /// How it stands, for somebody who asks; `None` if it has nothing to tell.
+    /// A report of its state for a status request; `None` if it has none.
     fn node_report(&self, _now: Instant) -> Option<NodeReport> {
         None
     }
@@ -52,50 +52,50 @@ impl StateMachine for peergrad_core::node::Node {
     }
 }
 
-/// Looks for a data file on this machine. May read from disk: it runs on a thread where that does no harm.
+/// Looks for a data file on this machine. It may read from disk: it runs on a thread for blocking work.
 pub type DataFinder = Arc<dyn Fn(&DataReference) -> Option<Arc<[u8]>> + Send + Sync>;
 
-/// What somebody at this machine asks of a machine that is driven.
+/// A request from a command on this computer to the machine that is driven.
 #[derive(Debug)]
 pub enum AdminRequest {
-    /// How does it stand?
+    /// Report the machine's state.
     Report(oneshot::Sender<NodeReport>),
-    /// This member is to be put out of the run.
+    /// Expel this member from the run.
     Expel(PeerId),
-    /// What nobody has any more of tables is lost for good.
+    /// Give up the table chunks that no member has any more.
     DeclareLost,
-    /// The run is to have another secret.
+    /// Give the run another secret.
     Rekey {
-        /// The secret.
+        /// The new secret.
         secret: Secret,
         /// When it was drawn: Unix time in milliseconds.
         at: u64,
     },
 }
 
-/// All that a machine needs around it.
+/// Everything that a machine needs around it.
 pub struct Environment {
-    /// Its links.
+    /// Carries frames to other peers.
     pub network: Network,
-    /// Its jobs.
+    /// Runs the computing jobs.
     pub compute: Compute,
-    /// Its time.
+    /// Tells the time.
     pub clock: MonotonicClock,
-    /// Its data.
+    /// Finds data files.
     pub find_data: DataFinder,
-    /// Its record that survives crashes.
+    /// Keeps the record that survives crashes.
     pub store: StableStorage,
-    /// Its checkpoints.
+    /// Writes and reads checkpoints.
     pub checkpoints: Checkpoints,
-    /// Where its events go.
+    /// Receives the machine's events.
     pub events: mpsc::UnboundedSender<Event>,
-    /// Who asks how it stands.
+    /// Brings requests from commands on this computer.
     pub admin_requests: mpsc::Receiver<AdminRequest>,
 }
 
-/// Drives `machine` until it has told [`Event::Ended`], and its last frames have arrived or had `CLOSING_MAX` to.
+/// Drives `machine` until it reports [`Event::Ended`], and then until its last frames have arrived or `CLOSING_MAX` has passed.
 ///
-/// When `leave` is done, the machine is asked to leave, once.
+/// When `leave` completes, the machine is asked to leave, once.
 pub async fn drive(
     machine: &mut impl StateMachine,
     environment: Environment,
@@ -135,11 +135,11 @@ struct Driver {
     admin_requests: mpsc::Receiver<AdminRequest>,
     /// The links that the machine knows of.
     links: BTreeMap<PeerId, Arc<Link>>,
-    /// Those of them that lead through another peer, as the machine knows it.
+    /// Peers whose link leads through a relay, as far as the machine knows.
     relayed: BTreeSet<PeerId>,
-    /// Links that the machine has hung up; what it sent last is still on its way.
+    /// Links that the machine has closed, and whose last frames are still under way.
     closing_links: Vec<Arc<Link>>,
-    /// Inputs that outputs led to.
+    /// Inputs that follow from outputs, for after the current call.
     loopback: VecDeque<Input>,
     found: mpsc::UnboundedSender<Input>,
     located: mpsc::UnboundedReceiver<Input>,
@@ -214,7 +214,7 @@ impl Driver {
                 self.relayed.remove(&link.peer());
                 self.feed(machine, Input::LinkDown { peer: link.peer(), reason });
             }
-            // Of a link that the machine has hung up.
+            // Events of a link that the machine has closed.
             LinkEvent::Frame { .. }
             | LinkEvent::Credit { .. }
             | LinkEvent::NoLongerRelayed(_)
@@ -226,7 +226,7 @@ impl Driver {
         match request {
             AdminRequest::Report(reply) => {
                 if let Some(node_report) = machine.node_report(self.clock.now()) {
-                    // Whoever has asked may have gone.
+                    // The command that asked may have ended.
                     let _ = reply.send(node_report);
                 }
             }
@@ -236,40 +236,13 @@ impl Driver {
         }
     }
 
+    /// Carries out what the machine asks for.
     fn execute(&mut self, output: Output) {
         match output {
-            Output::Send { to, frame } if to == self.network.peer() => {
-                self.loopback.push_back(Input::Frame { from: to, frame });
-            }
-            Output::Send { to, frame } if frame.payload.is_some() && self.relayed.contains(&to) => {
-                // Tensors never pass through a relay. Whoever has some for this peer has to reach it.
-                let reason = "only a relay leads to it, and that carries no tensors".to_owned();
-                self.execute(Output::Disconnect(to));
-                self.loopback.push_back(Input::LinkDown { peer: to, reason });
-            }
-            Output::Send { to, frame } => {
-                if let Some(link) = self.links.get(&to) {
-                    link.send(frame);
-                }
-            }
-            Output::Credit { to, segments } if to == self.network.peer() => {
-                self.loopback.push_back(Input::Credit { peer: to, segments });
-            }
-            Output::Credit { to, segments } => {
-                if let Some(link) = self.links.get(&to) {
-                    link.give_credit(segments);
-                }
-            }
+            Output::Send { to, frame } => self.send(to, frame),
+            Output::Credit { to, segments } => self.give_credit(to, segments),
             Output::Dial(contact) => self.network.dial(contact),
-            Output::Disconnect(peer) => match self.links.remove(&peer) {
-                Some(link) => {
-                    self.relayed.remove(&peer);
-                    self.closing_links.push(link);
-                    self.network.hang_up(peer);
-                }
-                // There may be another link already, which the machine does not know of yet.
-                None => self.network.stop_dialing(peer),
-            },
+            Output::Disconnect(peer) => self.disconnect(peer),
             Output::Compute(job) => self.compute.run(job),
             Output::FindData(reference) => {
                 let (find_data, found) = (Arc::clone(&self.find_data), self.found.clone());
@@ -282,26 +255,65 @@ impl Driver {
             Output::StoreData { reference, data } => self.checkpoints.keep_data(reference, data),
             Output::SaveCheckpoint { checkpoint, keep } => self.checkpoints.save(checkpoint, keep),
             Output::LoadCheckpoint(saved) => self.checkpoints.restore(saved),
-            Output::Event(event) => {
-                self.has_ended |= matches!(event, Event::Ended(_));
-                match &event {
-                    Event::ViewInstalled { view, .. } => {
-                        let members = view.members.iter().map(|member| member.peer);
-                        self.network.keep_dialing_only(members.collect());
-                    }
-                    Event::Rekeyed { rekey, members } => {
-                        self.network.change_secret(rekey.secret, members.clone());
-                    }
-                    _ => {}
-                }
-                tracing::debug!(target: "peergrad::event", peer = self.network.peer().short(), ?event);
-                // Nobody has to listen.
-                let _ = self.events.send(event);
-            }
+            Output::Event(event) => self.report(event),
         }
     }
 
-    /// Says goodbye to everyone, and gives the last frames time to arrive.
+    /// Sends a frame on the link to a peer; a frame to this peer itself becomes an input.
+    fn send(&mut self, to: PeerId, frame: Frame) {
+        if to == self.network.peer() {
+            return self.loopback.push_back(Input::Frame { from: to, frame });
+        }
+        if frame.payload.is_some() && self.relayed.contains(&to) {
+            // Tensors never pass through a relay: a peer that receives some must be reachable directly.
+            let reason = "it is connected through a relay only, and a relay carries no tensors".to_owned();
+            self.disconnect(to);
+            return self.loopback.push_back(Input::LinkDown { peer: to, reason });
+        }
+        if let Some(link) = self.links.get(&to) {
+            link.send(frame);
+        }
+    }
+
+    fn give_credit(&mut self, to: PeerId, segments: u32) {
+        if to == self.network.peer() {
+            self.loopback.push_back(Input::Credit { peer: to, segments });
+        } else if let Some(link) = self.links.get(&to) {
+            link.give_credit(segments);
+        }
+    }
+
+    fn disconnect(&mut self, peer: PeerId) {
+        match self.links.remove(&peer) {
+            Some(link) => {
+                self.relayed.remove(&peer);
+                self.closing_links.push(link);
+                self.network.hang_up(peer);
+            }
+            // There may be another link already, which the machine does not know of yet.
+            None => self.network.stop_dialing(peer),
+        }
+    }
+
+    /// Passes on an event, and has the network follow it: a view names the peers to dial, a rekey the secret.
+    fn report(&mut self, event: Event) {
+        self.has_ended |= matches!(event, Event::Ended(_));
+        match &event {
+            Event::ViewInstalled { view, .. } => {
+                let members = view.members.iter().map(|member| member.peer);
+                self.network.keep_dialing_only(members.collect());
+            }
+            Event::Rekeyed { rekey, members } => {
+                self.network.change_secret(rekey.secret, members.clone());
+            }
+            _ => {}
+        }
+        tracing::debug!(target: "peergrad::event", peer = self.network.peer().short(), ?event);
+        // The receiver may be gone: events need no listener.
+        let _ = self.events.send(event);
+    }
+
+    /// Closes all links in order, and gives the last frames time to arrive.
     async fn close(mut self) {
         for peer in self.links.keys() {
             self.network.hang_up(*peer);
@@ -313,7 +325,7 @@ impl Driver {
             }
         };
         let drained = timeout(CLOSING_MAX, all_drained);
-        // What still comes in is taken and dropped, or the others' last frames would wait for room.
+        // Incoming events are taken and dropped: otherwise the other peers' last frames would wait for room.
         let discard = async {
             loop {
                 self.network.next().await;
@@ -323,7 +335,7 @@ impl Driver {
             _ = drained => {}
             () = discard => {}
         }
-        // What the run leaves here may be all that is left of it.
+        // This checkpoint may be the only one that is left of the run.
         for answer in self.checkpoints.finish().await {
             if let Input::CheckpointSaved { steps, result } = answer {
                 let _ = self.events.send(Event::Saved { steps, result });
@@ -344,5 +356,5 @@ async fn wait_until(clock: MonotonicClock, deadline: Option<Instant>) {
     }
 }
 
-/// How long the end waits for last frames to arrive.
+/// How long closing waits for the last frames to arrive.
 const CLOSING_MAX: Duration = Duration::from_secs(3);

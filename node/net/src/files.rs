@@ -1,28 +1,28 @@
-//! Files that are whole or absent: a crash, or a full disk, in the middle of writing leaves what was there before.
+//! Files that are whole or absent: after a crash or on a full disk, the earlier contents are still there.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Writes `bytes` to `path`, replacing what was there in one instant.
+/// Writes `bytes` to `path`, and replaces the earlier contents in one instant.
 ///
-/// Written beside it, forced to disk, renamed over it, and the folder forced to disk.
+/// They are written to a draft, which is forced to disk and renamed; then the folder is forced to disk.
 ///
 /// # Errors
-/// What the system said. The old contents are still in place.
+/// The system's error. The old contents are still in place.
 pub fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
     write(path, bytes, Readers::Anyone)
 }
 
-/// As [`write_atomically`], readable by its owner only, from its first byte on.
+/// As [`write_atomically`], but only the owner can read the file, from its first byte on.
 pub(super) fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     write(path, bytes, Readers::Owner)
 }
 
-/// Writes a file that was not there, readable by its owner only.
+/// Creates a file that only its owner can read.
 ///
 /// # Errors
-/// What the system said; [`io::ErrorKind::AlreadyExists`] if somebody was first.
+/// The system's error; [`io::ErrorKind::AlreadyExists`] if the file exists.
 pub fn create_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     create(path, bytes, Readers::Owner)
 }
@@ -37,21 +37,21 @@ fn write(path: &Path, bytes: &[u8], readers: Readers) -> io::Result<()> {
     let draft = draft_of(path)?;
     let written = write_draft(&draft, bytes, readers).and_then(|()| fs::rename(&draft, path));
     if written.is_err() {
-        // What is left of a draft only takes room; the error that matters is the first one.
+        // A draft that is left only takes room; the first error is the one that matters.
         let _ = fs::remove_file(&draft);
     }
     written?;
     sync_folder(path)
 }
 
-/// Forces to disk what its folder says of `path`.
+/// Forces the folder's entry for `path` to disk.
 pub(super) fn sync_folder(path: &Path) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(folder)?.sync_all()
 }
 
 fn write_draft(draft: &Path, bytes: &[u8], readers: Readers) -> io::Result<()> {
-    // A draft that a crash left behind may have other permissions than this one must have.
+    // A draft that a crash has left may have other permissions.
     match fs::remove_file(draft) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -74,7 +74,7 @@ fn create(path: &Path, bytes: &[u8], readers: Readers) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Where `path` is written before it is complete: in the same folder, so that the rename stays within one file system.
+/// The path of the draft: in the same folder, so that the rename stays within one file system.
 pub(super) fn draft_of(path: &Path) -> io::Result<PathBuf> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?;
     let mut draft = std::ffi::OsString::from(".");

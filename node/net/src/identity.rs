@@ -1,7 +1,7 @@
-//! The identity: the ed25519 key by which a peer is known, kept in a file that only its owner can read.
+//! The identity: the ed25519 key pair behind a peer's id, kept in a file that only its owner can read.
 //!
-//! A peer's id *is* its public key, so libp2p's form of it and ours hold the same 32 bytes and turn into each other
-//! without a table.
+//! A peer's id *is* its public key, so libp2p's form of it and ours hold the same 32 bytes, and each can be converted to the
+//! other without a table.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -19,17 +19,17 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// A new identity that is not kept.
+    /// A new identity that is not saved.
     #[must_use]
     pub fn generate() -> Self {
         let keypair = ed25519::Keypair::generate();
         Self { peer: PeerId(keypair.public().to_bytes()), keypair: keypair.into() }
     }
 
-    /// Reads the identity in `path`, or makes one there if there is no such file.
+    /// Reads the identity in `path`, or creates one there if the file does not exist.
     ///
     /// # Errors
-    /// The file cannot be read, written, or is not an identity; it is left as it was.
+    /// The file cannot be read or written, or holds no identity. It is left as it was.
     pub fn load_or_create(path: &Path) -> Result<Self, IdentityError> {
         let failed = |cause| IdentityError::Unreadable { path: path.to_owned(), cause };
         match std::fs::read(path) {
@@ -45,7 +45,7 @@ impl Identity {
         }
     }
 
-    /// Who this is.
+    /// The peer's id.
     #[must_use]
     pub fn peer(&self) -> PeerId {
         self.peer
@@ -61,17 +61,17 @@ impl Identity {
         Some(Self { peer: PeerId(public.to_bytes()), keypair })
     }
 
-    /// The form of libp2p key files, so that other tools can read it.
+    /// The format of libp2p key files, so that other tools can read it.
     fn file_bytes(&self) -> Vec<u8> {
         self.keypair.to_protobuf_encoding().expect("an ed25519 key has a file form")
     }
 }
 
-/// The identity cannot be had.
+/// The identity cannot be read or created.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
     /// The file does not hold a key.
-    #[error("{} is damaged; restore it from a copy, or delete it to go on as a new peer", path.display())]
+    #[error("{} is damaged; restore it from a copy, or delete it to continue as a new peer", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -81,12 +81,12 @@ pub enum IdentityError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
 }
 
-/// The id in libp2p's form; `None` if the 32 bytes are no point on the curve, so that nobody can be that peer.
+/// The id in libp2p's form; `None` if the 32 bytes are not a point on the curve, so that no peer can have this id.
 #[must_use]
 pub fn to_libp2p(peer: PeerId) -> Option<libp2p::PeerId> {
     let key = ed25519::PublicKey::try_from_bytes(&peer.0).ok()?;

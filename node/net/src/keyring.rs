@@ -1,7 +1,7 @@
-//! The keyring: the run's secret as it is now, for all that shakes hands.
+//! The keyring: the run's current secret, shared by all parts that make handshakes.
 //!
-//! A secret may be changed while the run goes on. Whatever begins after that is held to the new one. Connections that are there have
-//! shown the old one: those with members stay, and the actor closes all others.
+//! The secret may change during the run. Each handshake that begins after the change needs the new secret. Open connections
+//! have shown the old one: those with members stay, and the actor closes all others.
 
 use std::iter;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +13,7 @@ use libp2p::identity::Keypair;
 use libp2p::{PeerId, noise};
 use peergrad_protocol::invite::Secret;
 
-/// Holds it for all that share it.
+/// A shared handle to the current secret.
 #[derive(Clone, Debug)]
 pub(super) struct Keyring(Arc<Mutex<Secret>>);
 
@@ -30,7 +30,7 @@ impl Keyring {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = secret;
     }
 
-    /// Noise, held to what the secret is when a connection begins.
+    /// Noise, with the secret that is current when a connection begins.
     pub(super) fn noise(&self, keypair: &Keypair) -> Result<Noise, noise::Error> {
         Ok(Noise { config: noise::Config::new(keypair)?, keyring: self.clone() })
     }

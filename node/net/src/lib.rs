@@ -1,4 +1,4 @@
-//! The shell: everything between a pure node and the world. Sockets, threads, files, the clock.
+//! The shell: everything between a pure node and the world, which is sockets, threads, files and the clock.
 //!
 //! ```text
 //!             inputs                        frames, link up, link down
@@ -7,31 +7,29 @@
 //!             outputs      |        frames, credit, dial, hang up       |             incoming lane
 //!                          +--> compute (one thread)                    +---- libp2p swarm: TCP, or QUIC
 //! ```
-//! The machine decides, the shell carries out. A connection may break and come back; a *link* hides that: frames arrive
-//! whole, once and in order, or the machine is told that the link is gone. A lane is a substream of libp2p, or a TLS connection
-//! of its own where two peers reach each other directly.
+//! The machine decides, and the shell carries out its decisions. A connection may break and come back. A *link* hides that: frames
+//! arrive whole, once and in order, or the machine is told that the link is gone. A *lane* of a link is a substream of libp2p, or a
+//! separate TLS connection between two peers that can dial each other.
 //!
 //! # Where to start
 //! [`driver`] is the loop; [`link`] explains how frames survive a broken connection; [`network`] keeps the links;
-//! [`directory`] is what lies on disk; [`reach`] says how others reach this peer.
+//! [`directory`] describes the files on disk; [`reachability`] finds out how others reach this peer.
 
 #![forbid(unsafe_code)]
 
-mod addresses;
+mod address;
 mod bootstrap_address;
 pub mod checkpoints;
-mod circuits;
 pub mod clock;
 pub mod compute;
 pub mod counters;
+mod data_home;
 mod dial;
-mod dial_back;
 mod direct;
 pub mod directory;
 mod discovery;
 pub mod driver;
 mod files;
-mod gateway;
 pub mod identity;
 mod keyring;
 pub mod link;
@@ -54,11 +52,11 @@ pub use checkpoints::{CheckpointStore, Checkpoints, Damaged};
 pub use clock::{MonotonicClock, unix_seconds};
 pub use compute::Compute;
 pub use counters::{Counters, Traffic};
+pub use data_home::is_in_use;
 pub use dial::Unreached;
 pub use directory::{ChosenDirectory, Directory, DirectoryError, default_directories};
 pub use driver::{AdminRequest, Environment, StateMachine, drive};
 pub use files::{create_private, write_atomically};
-pub use gateway::PortForwarding;
 pub use identity::{Identity, IdentityError};
 pub use listen::{DEFAULT_PORT, Listen, ListenError, Port};
 pub use network::{
@@ -66,7 +64,7 @@ pub use network::{
 };
 pub use notice::Notice;
 pub use random::random_bytes;
-pub use reachability::{Advice, Reachability, ReachabilityState, Tried};
-pub use record::{RecordError, RunRecord, is_in_use};
+pub use reachability::{Advice, PortForwarding, Reachability, ReachabilityState, Tried};
+pub use record::{RecordError, RunRecord};
 pub use stable_storage::StableStorage;
 pub use status_client::{StatusClient, StatusClientError, StatusStreams, StatusTarget};

@@ -1,4 +1,4 @@
-//! Listening: which port, and which addresses to tell others.
+//! Listening: the port, and the addresses to announce.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
@@ -7,34 +7,33 @@ use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
 use peergrad_protocol::limits::ADDRESSES_MAX;
 
-use super::circuits::is_relayed;
+use super::address::{Carrier, is_relayed};
 use super::link::system_error;
-use super::quic::Carrier;
 
 /// The port that a peer listens on unless told otherwise.
 pub const DEFAULT_PORT: u16 = peergrad_config::specification::run_file::PORT_DEFAULT;
 
-/// Where to listen.
+/// The address and port to listen on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Listen {
-    /// On this address of the machine only; `None`: on all, of both kinds of IP.
+    /// The address of this machine to listen on; `None` for all its addresses, IPv4 and IPv6.
     pub address: Option<IpAddr>,
-    /// On this port.
+    /// The port to listen on.
     pub port: Port,
 }
 
 /// A choice of port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Port {
-    /// This one, or any other if that is taken.
+    /// This port, or any free one if it is taken.
     Preferred(u16),
-    /// This one or none.
+    /// This port only.
     Exactly(u16),
-    /// Any free one.
+    /// Any free port.
     Any,
 }
 
-/// The default, or any other if that is taken.
+/// The default port, or any free one if it is taken.
 impl Default for Port {
     fn default() -> Self {
         Self::Preferred(DEFAULT_PORT)
@@ -44,50 +43,50 @@ impl Default for Port {
 /// The peer cannot listen.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// Somebody else listens there.
+    /// Another program listens on the port.
     #[error("port {port} is in use (TCP or UDP): pass --port N or stop the other program")]
     PortInUse {
         /// The port.
         port: u16,
     },
-    /// Ports below 1024 mostly belong to the administrator.
-    #[error("port {port} needs rights that you do not have: pass --port N with N from 1024 on")]
+    /// The user may not open this port; ports below 1024 mostly belong to the administrator.
+    #[error("you may not open port {port}: pass --port N with N of 1024 or more")]
     PortForbidden {
         /// The port.
         port: u16,
     },
-    /// The address is none of this machine's, or something else is wrong with it.
+    /// The system refuses the address: mostly, it is not one of this machine's.
     #[error("cannot listen on {address}: {cause}; choose an address of this machine")]
     Unusable {
         /// The address.
         address: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
-    /// The sockets are open but the system gave them no address.
+    /// The sockets are open, but the system named no address for them.
     #[error("this machine has no network address to listen on; check its network")]
     NoAddress,
 }
 
-/// A port that is ours for as long as this lives.
+/// A port that this peer holds as long as this value lives.
 ///
-/// libp2p shares its listening ports (`SO_REUSEPORT`): a second peer of the same user could listen on the same port, and
-/// the system would deal connections out among both. So the UDP port of the same number, which is never shared, is taken
-/// first, as a token, and the TCP port is tried without sharing. Where QUIC listens at that port, it is the token.
+/// libp2p shares its listening ports (`SO_REUSEPORT`): a second peer of the same user could listen on the same port, and the
+/// system would distribute connections between both. So the peer first takes the UDP port of the same number, which is never
+/// shared, as a token, and tries the TCP port without sharing. Once QUIC listens at the UDP port, QUIC's socket is the token.
 #[derive(Debug)]
 pub(super) struct Claim {
-    /// The port; 0 leaves the choice to the system, which chooses one that nobody has.
+    /// The port; 0 lets the system choose a free one.
     pub(super) port: u16,
     token: Option<UdpSocket>,
 }
 
 impl Claim {
-    /// Lets go of the UDP port, so that QUIC can listen there.
+    /// Releases the UDP port, so that QUIC can listen there.
     pub(super) fn hand_over(&mut self) {
         self.token = None;
     }
 
-    /// Takes the UDP port back, where that can be done: QUIC does not listen there.
+    /// Takes the UDP port back if possible, since QUIC does not listen there.
     pub(super) fn take_back(&mut self, address: SocketAddr) {
         self.token = UdpSocket::bind(address).ok();
     }
@@ -107,7 +106,7 @@ impl Listen {
         }
     }
 
-    /// The first is the one that must work.
+    /// The addresses to listen on. The peer must be able to listen on the first; the others are optional.
     pub(super) fn addresses(&self) -> Vec<IpAddr> {
         match self.address {
             Some(address) => vec![address],
@@ -119,7 +118,7 @@ impl Listen {
         let address = SocketAddr::new(self.addresses()[0], port);
         let token = match UdpSocket::bind(address) {
             Err(cause) if cause.kind() == io::ErrorKind::AddrInUse => return Err(refused(address, cause)),
-            // Where UDP is not to be had at all, or the address is wrong, TCP says whether we can do without.
+            // If UDP is unavailable, or the address is wrong, the TCP port shows whether the peer can do without.
             token => token.ok(),
         };
         TcpListener::bind(address).map_err(|cause| refused(address, cause))?;
@@ -136,27 +135,14 @@ pub(super) fn refused(address: SocketAddr, cause: io::Error) -> ListenError {
     }
 }
 
-/// An IP address and TCP port as libp2p writes them.
-pub(super) fn to_multiaddr(address: IpAddr, port: u16) -> Multiaddr {
-    Multiaddr::from(address).with(Protocol::Tcp(port))
-}
-
-/// The TCP port in an address.
-pub(super) fn port_of(address: &Multiaddr) -> Option<u16> {
-    address.iter().find_map(|part| match part {
-        Protocol::Tcp(port) => Some(port),
-        _ => None,
-    })
-}
-
-/// Those of the addresses that the system gave us, which another machine can use.
+/// The listening addresses that another machine can use.
 pub(super) fn beyond_this_machine(listening: &[Multiaddr]) -> Vec<Multiaddr> {
     let is_useful = |address: &&Multiaddr| reach(address).is_some_and(|reach| reach < LOOPBACK);
     listening.iter().filter(is_useful).cloned().collect()
 }
 
-/// What to tell others, best first: what the user said, then IPv4, then IPv6; loopback only if there is nothing else. Where a
-/// peer is over QUIC follows from where it is over TCP.
+/// The addresses to announce, best first: those that the user gave, then IPv4, then IPv6; loopback only if there is nothing
+/// else. QUIC addresses are left out, since they follow from the TCP ones.
 pub(super) fn announced(external: &[Multiaddr], listening: &[Multiaddr]) -> Vec<String> {
     let mut worth: Vec<(u8, &Multiaddr)> =
         listening.iter().filter_map(|address| Some((reach(address)?, address))).collect();
@@ -174,7 +160,7 @@ pub(super) fn announced(external: &[Multiaddr], listening: &[Multiaddr]) -> Vec<
     texts
 }
 
-/// How far an address reaches, smaller being better; `None` if no other machine can use it as it stands, or need be told it.
+/// The rank of an address, smaller being better; `None` if no other machine can use it, or it need not be announced.
 fn reach(address: &Multiaddr) -> Option<u8> {
     if Carrier::of(address) == Carrier::Quic || is_relayed(address) {
         return None;

@@ -1,4 +1,4 @@
-//! Notices: what the shell has to tell the user that the run itself does not know of. Told, never printed here.
+//! Notices: what the network has to tell the user, beside the events of the run itself. The command decides how to show them.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -7,62 +7,63 @@ use std::path::PathBuf;
 use libp2p::Multiaddr;
 use peergrad_protocol::PeerId;
 
-use super::gateway::PortForwarding;
-use super::reachability::Reachability;
+pub use super::dial::DialFailure;
+use super::dial::FailedAddress;
+use super::reachability::{PortForwarding, Reachability};
 
-/// One thing to tell; its text form is for people.
+/// One notice. Its `Display` form is the sentence that the user reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// The default port belongs to another program or peer.
+    /// Another program or peer uses the default port.
     DefaultPortTaken {
-        /// The default.
+        /// The default port.
         wanted: u16,
-        /// What the system gave instead.
+        /// The port that the system assigned instead.
         listening: u16,
     },
-    /// Peers on the local network are not looked for.
+    /// This peer does not look for others on the local network.
     NoMdns {
-        /// What the system said.
+        /// The system's error.
         reason: String,
     },
-    /// An address could not be reached. Told once, and again at growing intervals.
+    /// An address could not be reached. Reported once, and again at growing intervals.
     Unreachable {
-        /// Who is looked for there; `None` where only the address is known.
+        /// The peer that is dialed there; `None` where only the address is known.
         peer: Option<PeerId>,
         /// The address.
         address: Multiaddr,
-        /// What happened.
+        /// Why it could not be reached.
         trouble: DialFailure,
     },
-    /// A peer is reached over QUIC, after it was not reached at all or over TCP.
+    /// The connection to a peer runs over QUIC; before, there was none, or it ran over TCP.
     QuicInUse {
         /// The other end.
         peer: PeerId,
     },
-    /// A peer is reached through another one only: what is said passes, tensors do not.
+    /// The connection to a peer leads through a relay: control messages pass, tensors do not.
     Relayed {
         /// The other end.
         peer: PeerId,
     },
-    /// A peer is reached itself, after it was reached through another one.
+    /// The connection to a peer no longer leads through a relay.
     NoLongerRelayed {
         /// The other end.
         peer: PeerId,
     },
-    /// How others reach this peer is known better than before.
+    /// How others reach this peer has changed.
     Reachability(Box<Reachability>),
-    /// What the router says that was asked to forward a port.
+    /// The answer of the router that was asked to forward a port.
     PortForwarding(PortForwarding),
-    /// This peer is not reached over QUIC. It still reaches others over it.
+    /// Others cannot reach this peer over QUIC. It can still dial them over QUIC.
     NoQuic {
-        /// What the system said.
+        /// The system's error.
         reason: String,
     },
-    /// A connection is lost; the link waits for a new one.
+    /// A connection is lost, and the link waits for a new one.
     Reconnecting {
         /// The other end.
         peer: PeerId,
-        /// Why, in words.
+        /// Why the connection was lost, in words.
         reason: String,
     },
     /// A link goes on after its connection was lost.
@@ -70,96 +71,77 @@ pub enum Notice {
         /// The other end.
         peer: PeerId,
     },
-    /// There is no direct lane to a peer: what it is sent passes through libp2p. Told once, until there is one again.
+    /// There is no direct lane to a peer, so frames for it go over libp2p. Reported once, until there is a direct lane again.
     DirectLaneFailed {
         /// The other end.
         peer: PeerId,
         /// Why, in words.
         reason: String,
     },
-    /// There is a direct lane, after it was told that there is none.
+    /// There is a direct lane to a peer, after [`DirectLaneFailed`](Self::DirectLaneFailed).
     DirectLaneRestored {
         /// The other end.
         peer: PeerId,
     },
     /// This peer offers no direct lanes.
     NoDirectLanes {
-        /// What the system said.
+        /// The system's error.
         reason: String,
     },
-    /// Somebody who connected to the port for direct lanes was sent away. Told ever more rarely.
+    /// A connection to the port for direct lanes was refused. Reported ever more rarely: at counts that are powers of two.
     HandshakeRefused {
-        /// Its machine.
+        /// The machine that it came from.
         from: IpAddr,
-        /// Why, in words.
+        /// Why it was refused, in words.
         reason: String,
-        /// With this one.
+        /// How many connections were refused so far, with this one.
         count: u64,
     },
-    /// A peer that holds the secret sent what is no frame; the stream was closed.
+    /// A peer that holds the secret sent bytes that are not a frame; the stream was closed.
     BadStream {
         /// The sender.
         peer: PeerId,
         /// What was wrong.
         reason: String,
     },
-    /// The event log cannot be written. Told once, until it works again.
+    /// The event log cannot be written. Reported once, until it can be written again.
     NoEventLog {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         reason: String,
     },
-    /// The run has another secret, and this machine's record of the run still has the old one.
+    /// The run has a new secret, and this machine's record of the run still has the old one.
     OldSecretOnDisk {
-        /// What the system said.
+        /// The system's error.
         reason: String,
     },
-    /// `peer status` cannot ask this peer on its own machine.
+    /// `peer status` on this machine cannot ask this peer.
     NoStatus {
-        /// Why.
+        /// Why, in words.
         reason: String,
     },
-    /// Numbers for Prometheus are there to be had.
+    /// This peer serves metrics for Prometheus.
     Metrics {
-        /// Where.
+        /// Where it serves them.
         address: SocketAddr,
     },
 }
 
-/// Why an address could not be reached.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DialFailure {
-    /// The machine is there, and nobody listens at the port.
-    Refused,
-    /// The system's words: timed out, no route, ...
-    System(String),
-    /// Noise failed: only one with another secret answers like this.
-    WrongSecret,
-    /// The connection was closed before anybody had shown who they are.
-    HungUp,
-    /// Something answers there that does not speak the protocol.
-    NotAPeer,
-    /// The secret is right, but someone else has the address now.
-    OtherPeer {
-        /// Who answers there.
-        found: libp2p::PeerId,
-    },
-    /// The address is our own.
-    Ourselves,
-    /// The address is of a kind that this peer does not speak, or its name cannot be resolved.
-    Unusable(String),
+impl From<FailedAddress> for Notice {
+    fn from(FailedAddress { peer, address, trouble }: FailedAddress) -> Self {
+        Self::Unreachable { peer, address, trouble }
+    }
 }
 
 impl fmt::Display for Notice {
+    // Long, as it has one arm for each variant, and flat.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::DefaultPortTaken { wanted, listening } => {
                 write!(f, "port {wanted} is in use; listening on port {listening} instead")
             }
-            Self::NoMdns { reason } => {
-                write!(f, "peers on the local network are not looked for: {reason}")
-            }
+            Self::NoMdns { reason } => write!(f, "cannot look for peers on the local network: {reason}"),
             Self::Unreachable { peer: Some(peer), address, trouble } => {
                 write!(f, "peer {} at {address}: {trouble}; still trying", peer.short())
             }
@@ -169,7 +151,7 @@ impl fmt::Display for Notice {
             Self::QuicInUse { peer } => write!(f, "connected to peer {} over QUIC (UDP)", peer.short()),
             Self::Relayed { peer } => write!(
                 f,
-                "peer {} is reached through another peer only: what is said passes, tensors do not",
+                "peer {} is reached through another peer only: control messages pass, tensors do not",
                 peer.short()
             ),
             Self::NoLongerRelayed { peer } => {
@@ -179,7 +161,7 @@ impl fmt::Display for Notice {
             Self::PortForwarding(answer) => write!(f, "{answer}"),
             Self::NoQuic { reason } => write!(
                 f,
-                "cannot listen for QUIC ({reason}): peers that TCP does not get through from cannot reach this one"
+                "cannot listen for QUIC ({reason}): peers whose network blocks TCP cannot reach this one"
             ),
             Self::Reconnecting { peer, reason } => {
                 write!(f, "connection to peer {} lost ({reason}); reconnecting", peer.short())
@@ -191,54 +173,34 @@ impl fmt::Display for Notice {
                 peer.short()
             ),
             Self::DirectLaneRestored { peer } => {
-                write!(f, "tensors to peer {} go over a direct connection", peer.short())
+                write!(f, "tensors to peer {} go over a direct connection again", peer.short())
             }
-            Self::NoDirectLanes { reason } => {
-                write!(
-                    f,
-                    "cannot listen for direct connections ({reason}): tensors to this peer go over libp2p, which is slower"
-                )
-            }
+            Self::NoDirectLanes { reason } => write!(
+                f,
+                "cannot listen for direct connections ({reason}): tensors to this peer go over libp2p, which is slower"
+            ),
             Self::HandshakeRefused { from, reason, count } => {
                 write!(
                     f,
                     "refused a connection from {from} to the port for tensors: {reason} ({count} so far)"
                 )
             }
+            Self::BadStream { peer, reason } => {
+                write!(f, "peer {} sent bytes that are not a frame; they are ignored: {reason}", peer.short())
+            }
             Self::NoEventLog { path, reason } => write!(
                 f,
-                "cannot write the event log {} ({reason}): training goes on without it, and it is tried again",
+                "cannot write the event log {} ({reason}): training continues without it, and writing is retried",
                 path.display()
             ),
             Self::OldSecretOnDisk { reason } => write!(
                 f,
-                "the run's new secret could not be written down here ({reason}): if this peer stops now, it needs a fresh invite to come back"
+                "cannot save the run's new secret on this machine ({reason}): if this peer stops now, it needs a new invite to come back"
             ),
             Self::NoStatus { reason } => {
-                write!(f, "`peer status` cannot ask this peer from its own machine: {reason}")
+                write!(f, "`peer status` on this machine cannot ask this peer: {reason}")
             }
             Self::Metrics { address } => write!(f, "metrics at http://{address}/metrics"),
-            Self::BadStream { peer, reason } => {
-                write!(f, "peer {} sent something that is no frame, ignored: {reason}", peer.short())
-            }
-        }
-    }
-}
-
-impl fmt::Display for DialFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Refused => f.write_str("connection refused"),
-            Self::System(words) | Self::Unusable(words) => f.write_str(words),
-            Self::WrongSecret => {
-                f.write_str("answered, but the secret (or the run) differs: check the invite")
-            }
-            Self::HungUp => f.write_str("answered, and hung up at once: check the address and the port"),
-            Self::NotAPeer => f.write_str("answered, but not as a peer: check the address and the port"),
-            Self::OtherPeer { found } => {
-                write!(f, "answered, but as another peer ({found}): ask for a fresh invite")
-            }
-            Self::Ourselves => f.write_str("this is our own address: give that of another peer"),
         }
     }
 }

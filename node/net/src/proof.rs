@@ -1,4 +1,4 @@
-//! The proof: both ends of a connection show that they hold the run's secret, where the handshake has no place for it.
+//! The proof: both ends of a connection show that they hold the run's secret, for handshakes that have no place for it.
 //!
 //! ```text
 //! dialer                                 listener
@@ -7,18 +7,20 @@
 //!   proof of the secret -----------------> is it right?
 //!   is it right? <------------------------ yes, and proof of the secret; or no, and nothing else
 //! ```
-//! Noise takes the secret into its handshake, QUIC cannot: its handshake is that of TLS. By the end of that both ends know who
-//! the other is, and this follows on the first stream, before the swarm hears of the connection. A proof is a hash of a role, both
-//! ids and both nonces, keyed by the secret. The ids make it useless to one in the middle, whose connections have its own id at one
-//! end; the nonces at any other time; the role when it is sent back. Which run it is about is said on the link, as over TCP: one
-//! who joins by an address alone does not know that yet.
+//! Noise takes the secret into its handshake. QUIC cannot, because its handshake is that of TLS. After that handshake both ends
+//! know each other's id, and this exchange follows on the first stream, before the swarm hears of the connection. A proof is a
+//! hash of a role, both ids and both nonces, keyed by the secret. The ids make it useless to a machine in the middle, whose
+//! connections have its own id at one end. The nonces make it useless at any other time, and the role makes it useless when it
+//! is sent back. The run is named on the link only, as over TCP: a peer that joins by an address alone does not know the run
+//! yet.
 //!
 //! # Invariants
-//! - Whoever was dialed shows nothing that the secret went into to one that may be anybody.
+//! - The dialer proves the secret first; the listener shows nothing that depends on the secret to a peer that may be a
+//!   stranger.
 //! - Proofs are compared in constant time.
 //!
 //! # Not here
-//! Patience: the swarm gives all that makes a connection one limit of time, and this is part of it.
+//! A time limit: the swarm has one limit for setting up a connection, and this exchange is part of it.
 
 use std::io;
 use std::time::Duration;
@@ -34,28 +36,28 @@ use tokio::time::timeout;
 use super::link::error_text;
 use super::random::random_bytes;
 
-/// What proofs of this peer are made from.
+/// What a peer makes its proofs from.
 #[derive(Clone)]
 pub(super) struct Prover {
     own: PeerId,
     key: [u8; 32],
 }
 
-/// A connection came to nothing after its handshake.
+/// The exchange failed after the connection's handshake.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ProofError {
     /// The connection is gone.
     #[error("{}", error_text(.0))]
     Broken(#[from] io::Error),
-    /// One of both has another secret, or none.
+    /// The other end has another secret, or none.
     #[error("it does not hold the secret of this run")]
     OtherSecret,
-    /// What came is no answer that a peer gives.
-    #[error("it answers as no peer does")]
+    /// The other end did not answer as a peer does.
+    #[error("its answer is not that of a peer")]
     NotAPeer,
 }
 
-/// The ends of a connection, as a proof names them.
+/// The two ends of a connection, in the order of their roles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
     Dialer = 0,
@@ -73,9 +75,9 @@ impl Prover {
         Self { own, key: secret.quic_key() }
     }
 
-    /// Proves the secret to `peer` and hears its proof, on a connection that nobody has used yet.
+    /// Proves the secret to `peer` and checks its proof, on a connection that is not used yet.
     ///
-    /// The connection has to move by itself while one of its streams is read: QUIC's do.
+    /// The connection must make progress by itself while one of its streams is read; QUIC's connections do.
     pub(super) async fn prove<M>(
         self,
         (peer, mut connection): (PeerId, M),
@@ -136,7 +138,7 @@ impl Prover {
         if self.proof(Side::Dialer, &ends, &nonces) != shown {
             stream.write_all(&[REFUSED]).await?;
             stream.close().await?;
-            // A connection that is closed takes with it what has not arrived yet: the other end goes first, if it listens.
+            // Closing the connection discards what has not arrived yet, so the other end gets the chance to close it first.
             let _ = timeout(VERDICT_MAX, stream.read(&mut [0])).await;
             return Err(ProofError::OtherSecret);
         }
@@ -146,7 +148,7 @@ impl Prover {
         Ok(())
     }
 
-    /// Ids say their own length, and the rest has one length each: no two different things are hashed as the same bytes.
+    /// Ids include their length, and each other part has a fixed length: two different inputs never hash as the same bytes.
     fn proof(&self, side: Side, ends: &Ends, nonces: &[Nonce; 2]) -> blake3::Hash {
         let ids = [ends.dialer.to_bytes(), ends.listener.to_bytes()].concat();
         blake3::keyed_hash(&self.key, &[&[side as u8], &ids[..], nonces.as_flattened()].concat())
@@ -164,7 +166,7 @@ type Nonce = [u8; 32];
 
 const ACCEPTED: u8 = 1;
 const REFUSED: u8 = 0;
-/// How long one that was refused has to go by itself.
+/// How long a refused peer has to close the connection.
 const VERDICT_MAX: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

@@ -1,15 +1,16 @@
-//! QUIC: the way to a peer where TCP does not get through.
+//! QUIC: the carrier for networks in which TCP does not get through.
 //!
 //! Some networks drop TCP between machines and let UDP pass. So a peer can also be reached over QUIC, at the UDP port of the
-//! same number as its TCP port. Nobody has to tell anybody one more address: whoever knows where a peer is over TCP knows where
-//! it is over QUIC, and addresses of the second kind are left out of everything that is announced or remembered.
+//! same number as its TCP port. A peer's QUIC address follows from its TCP address, so QUIC addresses are neither announced nor
+//! remembered.
 //!
-//! QUIC brings what Noise and yamux bring to TCP, but for the run's secret, which a [`proof`](super::proof) brings.
+//! QUIC brings what Noise and yamux bring to TCP, except for the run's secret; a [`proof`](super::proof) shows that.
 //!
 //! # Invariants
 //! - The swarm never hears of a connection whose other end has not proved the secret.
-//! - Those who have not proved it take places of their own, few of them, and leave most of TCP's alone: the first packets of QUIC
-//!   may bear any address. What the library does for such a packet before anybody is asked, it does.
+//! - Connections that have not proved it share a small number of places of their own, so that most places stay free for TCP:
+//!   the first packets of QUIC may carry a forged address. What the library does for such a packet before it asks this peer
+//!   cannot be limited here.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -21,7 +22,6 @@ use std::time::Duration;
 use libp2p::core::Endpoint;
 use libp2p::core::transport::PortUse;
 use libp2p::identity::Keypair;
-use libp2p::multiaddr::Protocol;
 use libp2p::swarm::behaviour::{ConnectionEstablished, ListenFailure};
 use libp2p::swarm::{
     ConnectionDenied, ConnectionId, FromSwarm, NetworkBehaviour, THandler, THandlerInEvent, THandlerOutEvent,
@@ -29,67 +29,23 @@ use libp2p::swarm::{
 };
 use libp2p::{Multiaddr, PeerId, Transport, quic};
 
+use super::address::{Carrier, ip_of};
 use super::keyring::Keyring;
 use super::link::error_text;
 use super::proof::{ProofError, Prover};
-use super::remote::ip_of;
-
-/// What a connection of libp2p runs over.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Carrier {
-    #[default]
-    Tcp,
-    Quic,
-}
-
-impl Carrier {
-    pub(super) fn of(address: &Multiaddr) -> Self {
-        if address.iter().any(|part| part == Protocol::QuicV1) { Self::Quic } else { Self::Tcp }
-    }
-
-    pub(super) fn other(self) -> Self {
-        match self {
-            Self::Tcp => Self::Quic,
-            Self::Quic => Self::Tcp,
-        }
-    }
-}
-
-/// Where a peer that has this TCP address is reached over QUIC; `None` for an address of another kind.
-pub(super) fn over_quic(address: &Multiaddr) -> Option<Multiaddr> {
-    let mut parts = address.iter();
-    let (host, Protocol::Tcp(port)) = (parts.next()?, parts.next()?) else { return None };
-    let is_host = matches!(
-        host,
-        Protocol::Ip4(_) | Protocol::Ip6(_) | Protocol::Dns(_) | Protocol::Dns4(_) | Protocol::Dns6(_)
-    );
-    (is_host && parts.next().is_none())
-        .then(|| Multiaddr::from(host).with(Protocol::Udp(port)).with(Protocol::QuicV1))
-}
-
-/// The TCP address that goes with one over QUIC; others as they are.
-pub(super) fn over_tcp(address: Multiaddr) -> Multiaddr {
-    let mut parts = address.iter();
-    match (parts.next(), parts.next(), parts.next(), parts.next()) {
-        (Some(host), Some(Protocol::Udp(port)), Some(Protocol::QuicV1), None) => {
-            Multiaddr::from(host).with(Protocol::Tcp(port))
-        }
-        _ => address,
-    }
-}
 
 /// Why there is no connection over QUIC.
 ///
-/// libp2p wraps errors in others that only pass on what lies below them, so each has something below.
+/// libp2p wraps errors in others that only forward to their source, so each variant has a source.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum QuicError {
-    /// The system's.
+    /// The system's error.
     #[error("{}", error_text(.0))]
     System(#[source] io::Error),
-    /// The library's.
+    /// The QUIC library's error.
     #[error(transparent)]
     Connection(quic::Error),
-    /// That of the proof.
+    /// The proof of the secret failed.
     #[error("{0}")]
     Proof(#[source] ProofError),
 }
@@ -103,7 +59,7 @@ impl From<quic::Error> for QuicError {
     }
 }
 
-/// Connections over QUIC, each between two that hold the secret.
+/// A transport whose connections run over QUIC, each between two holders of the secret.
 pub(super) fn transport(
     keypair: &Keypair,
     keyring: &Keyring,
@@ -117,7 +73,7 @@ pub(super) fn transport(
         .map_err(|error| error.either(QuicError::from, QuicError::Proof))
 }
 
-/// What the library needs to be told; the rest is as it comes.
+/// The options of the QUIC library that differ from its defaults.
 fn config(keypair: &Keypair) -> quic::Config {
     let mut config = quic::Config::new(keypair);
     config.handshake_timeout = HANDSHAKE_MAX;
@@ -129,17 +85,17 @@ fn config(keypair: &Keypair) -> quic::Config {
     config
 }
 
-/// Counts those who knock over QUIC and have not shown yet who they are, and turns away more than a few.
+/// Limits the incoming QUIC connections whose other end has not yet proved the secret.
 ///
-/// They count among all who knock, too; so this leaves places that only TCP can take.
+/// They also count towards the swarm's limit for all carriers, so this one leaves places that only TCP can take.
 #[derive(Debug, Default)]
 pub(super) struct HandshakeLimits {
     from: BTreeMap<ConnectionId, IpAddr>,
 }
 
-/// Somebody is turned away.
+/// A connection is refused because too many others are being set up.
 #[derive(Debug, thiserror::Error)]
-#[error("too many connect at once")]
+#[error("too many connections at once")]
 struct TooMany;
 
 impl HandshakeLimits {
@@ -208,19 +164,19 @@ impl NetworkBehaviour for HandshakeLimits {
     }
 }
 
-/// Within the limit of time that the swarm sets for all that makes a connection.
+/// Shorter than the swarm's limit for setting up a connection.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
-/// A machine that says nothing for so long is taken for gone, as by unanswered pings.
+/// After this silence a connection is closed, as after unanswered pings.
 const SILENCE_MAX: Duration = Duration::from_secs(12);
-/// Several may get lost.
+/// The pause between keep-alive packets. Several may be lost before the silence is too long.
 const KEEP_ALIVE: Duration = Duration::from_secs(3);
-/// A lane in each direction, those before them that are being given up, and what libp2p says for itself.
+/// A lane in each direction, earlier lanes that are being closed, and libp2p's own streams.
 const STREAMS_MAX: u32 = 64;
-/// What a lane has under way, and as much again for the time that the other end takes to say that it has read it.
+/// What a lane has in flight, and as much again for the time until the other end reports that it has read it.
 const STREAM_WINDOW_BYTES: u32 = 2 << 20;
-/// Few of those who may knock at once over anything.
+/// A small part of all connections that may be set up at once.
 const HANDSHAKES_MAX: usize = 16;
-/// So that no one machine takes all of these places.
+/// So that no single machine takes all of these places.
 const HANDSHAKES_PER_IP_MAX: usize = 4;
 const _: () = assert!(
     HANDSHAKES_MAX * 2 * STREAM_WINDOW_BYTES as usize <= 64 << 20,
@@ -233,21 +189,6 @@ mod tests {
 
     fn address(text: &str) -> Multiaddr {
         text.parse().unwrap()
-    }
-
-    #[test]
-    fn an_address_over_tcp_says_where_a_peer_is_over_quic() {
-        for host in ["ip4/10.0.0.7", "ip6/2001:db8::1", "dns/example.org", "dns4/example.org"] {
-            let (tcp, quic) =
-                (address(&format!("/{host}/tcp/9")), address(&format!("/{host}/udp/9/quic-v1")));
-            assert_eq!(over_quic(&tcp), Some(quic.clone()));
-            assert_eq!((Carrier::of(&tcp), Carrier::of(&quic)), (Carrier::Tcp, Carrier::Quic));
-            assert_eq!((over_tcp(quic.clone()), over_tcp(tcp.clone())), (tcp.clone(), tcp));
-            assert_eq!(over_quic(&quic), None);
-        }
-        for other in ["/ip4/10.0.0.7/tcp/9/ws", "/ip4/10.0.0.7/udp/9", "/unix/a"] {
-            assert_eq!((over_quic(&address(other)), over_tcp(address(other))), (None, address(other)));
-        }
     }
 
     #[test]

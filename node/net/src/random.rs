@@ -1,16 +1,16 @@
-//! Randomness of the operating system, for what must not be guessed or repeated: secrets, nonces, session numbers.
+//! Randomness of the operating system, for values that must not be guessed or repeated: secrets, nonces, session numbers.
 //!
-//! Training never comes here: its choices follow from a seed.
+//! Training never uses it: its choices follow from a seed.
 
 #![allow(clippy::disallowed_types, reason = "what is drawn here must not be replayed by anybody")]
 
 use rand::TryRng;
 use rand::rngs::SysRng;
 
-/// Bytes that nobody can predict.
+/// Random bytes that cannot be predicted.
 ///
 /// # Panics
-/// If the operating system has no randomness to give; nothing safe can be done without it.
+/// If the operating system provides no randomness: nothing safe can be done without it.
 #[must_use]
 pub fn random_bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];

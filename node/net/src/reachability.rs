@@ -1,56 +1,52 @@
-//! Reachability: whether others can dial this peer, where, why not elsewhere, and the one thing to do about it.
+//! Reachability: whether others can dial this peer, at which addresses, why not at others, and the one thing to do about it.
 //!
-//! Nobody can see from inside whether a door opens from outside. So it is others who say: peers that this one is connected with
-//! dial it when asked (`check.rs`), and what they find is put together here.
-//!
-//! # How it works
-//! - *Reachable* is who is reached, at some address, by each that tried: an owner that only some reach is none.
-//! - Before anybody has tried, one whom others see at an address that is none of its machine is behind a router, and taken for
-//!   unreachable; of all others the best is assumed.
-//! - One failure is no proof of the opposite: whoever was reached is taken for reachable until two attempts in a row have failed.
+//! Nobody can see from inside whether a door opens from outside. So this peer asks peers that it is connected with to dial it back
+//! (`dial_back`), and puts their findings together (`survey`). A peer that cannot be dialed can have its router forward a port
+//! (`gateway`); until then others speak to it through a relay (`circuits`).
 //!
 //! # Not here
-//! Asking: `network/reaching.rs`.
+//! When peers are asked, and which relays are used: `network/connectivity.rs`.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::net::IpAddr;
-use std::time::Duration;
 
-use libp2p::{Multiaddr, PeerId};
 use serde::{Serialize, Serializer};
-use tokio::time::Instant;
 
-use super::dial_back::{CHECKED_MAX, DialBackOutcome};
-use super::direct::PORT_OFFSET;
-use super::gateway::PortForwarding;
-use super::listen::to_multiaddr;
-use super::quic::{over_quic, over_tcp};
-use super::remote::ip_of;
+pub(super) use connectivity::{Connectivity, RELAYS_RESERVED_MAX};
+pub(super) use dial_back::{DIAL_BACK_PROTOCOL, DialBackOutcome, DialBackServer};
+pub use gateway::PortForwarding;
+pub(super) use gateway::{Gateway, Ports};
+pub(super) use survey::Survey;
 
-/// What is known of how others reach this peer, for people and for programs.
+pub(super) mod circuits;
+mod connectivity;
+pub(super) mod dial_back;
+mod gateway;
+mod survey;
+mod text;
+
+/// How others reach this peer, as people and programs read it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Reachability {
-    /// Whether they do.
+    /// Whether others can dial this peer.
     pub state: ReachabilityState,
     /// The addresses that others are told, best first.
     pub announced: Vec<String>,
-    /// What came of dialing each address, those where this peer was reached first.
+    /// The results of dialing each address; addresses at which this peer was reached come first.
     pub tried: Vec<Tried>,
-    /// Peers that have tried.
+    /// How many peers have tried.
     pub helpers: usize,
-    /// Addresses at which others see this peer and that its machine does not have: those of a router.
+    /// Addresses at which others see this peer and that its machine does not have: a router's.
     pub seen_at: Vec<IpAddr>,
-    /// Peers through which it can be spoken to.
+    /// The relays through which others can connect to this peer.
     #[serde(serialize_with = "as_texts")]
     pub relays: Vec<peergrad_protocol::PeerId>,
-    /// Peers that were met through a relay, and are reached without one since.
+    /// How many peers were first connected through a relay, and are connected without one now.
     pub upgraded: usize,
-    /// Peers that are reached through a relay only.
+    /// How many peers are connected through a relay only.
     pub relayed: usize,
-    /// What the router says, if it was asked to forward a port.
+    /// The router's answer; `None` if no router was asked to forward a port.
     pub router: Option<PortForwarding>,
-    /// The one thing to do.
+    /// The one thing that the user should do.
     pub advice: Advice,
 }
 
@@ -62,556 +58,48 @@ fn as_texts<S: Serializer>(peers: &[peergrad_protocol::PeerId], serializer: S) -
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReachabilityState {
-    /// Nobody has tried.
+    /// No peer has tried.
     Unknown,
-    /// They can.
+    /// Each peer that tried can dial it.
     Reachable,
-    /// They cannot, or some cannot.
+    /// Some peers that tried cannot dial it.
     Unreachable,
 }
 
-/// What came of dialing one address.
+/// The results of dialing one address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Tried {
     /// The address.
     pub address: String,
-    /// Peers that reached this one there.
+    /// How many peers reached this one there.
     pub reached_by: usize,
-    /// Peers that did not.
+    /// How many peers did not.
     pub failed_by: usize,
-    /// Why not, in the words of the last one.
+    /// Why the last of those did not, in words; `None` if all reached it.
     pub reason: Option<String>,
 }
 
-/// The one thing to do.
+/// The one thing that the user should do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Advice {
-    /// Nothing.
+    /// Nothing: others can dial this peer.
     Fine,
-    /// Wait for somebody who can try.
+    /// Nothing yet: no peer has tried.
     Wait,
-    /// Let a router pass on a port, over TCP and UDP.
+    /// Have the router forward a port, over TCP and UDP.
     Forward {
         /// The port.
         port: u16,
     },
-    /// Let a firewall pass a port, over TCP and UDP.
+    /// Open a port in the firewall, over TCP and UDP.
     Open {
         /// The port.
         port: u16,
     },
-    /// The address that the user gave is not right.
+    /// Correct the external address that the user gave.
     FixExternal {
         /// The address.
         address: String,
     },
-}
-
-/// What is known, as it comes in.
-#[derive(Debug, Default)]
-pub(super) struct Survey {
-    /// Given by the user.
-    pub(super) given: Vec<Multiaddr>,
-    /// What the router says, if it was asked to forward a port.
-    router: Option<PortForwarding>,
-    /// Where this machine listens, over TCP, without what only it can use itself.
-    pub(super) listening: Vec<Multiaddr>,
-    /// Where others see this peer.
-    seen: BTreeMap<PeerId, IpAddr>,
-    checks: BTreeMap<PeerId, Check>,
-    standing: Option<ReachabilityState>,
-}
-
-/// What one peer has found.
-#[derive(Debug)]
-struct Check {
-    findings: Vec<(Multiaddr, DialBackOutcome)>,
-    /// Attempts in a row in which it did not reach this peer at all.
-    failures: u32,
-    due: Instant,
-    is_running: bool,
-    /// There is something new to be tried since it was asked.
-    is_stale: bool,
-}
-
-impl Survey {
-    /// Of a peer whose user has given these addresses, on a machine with those.
-    pub(super) fn new(given: Vec<Multiaddr>, listening: Vec<Multiaddr>) -> Self {
-        Self { given, listening, ..Self::default() }
-    }
-
-    /// A peer sees this one at `address`.
-    pub(super) fn seen_at(&mut self, by: PeerId, address: &Multiaddr) {
-        if let Some(ip) = ip_of(address).filter(|ip| !ip.is_loopback()) {
-            self.seen.insert(by, ip);
-        }
-    }
-
-    /// A peer is not connected any more, and cannot be asked again. What all of them came to holds until others say something else.
-    pub(super) fn forget(&mut self, peer: &PeerId) {
-        if self.seen.len() > 1 {
-            self.seen.remove(peer);
-        }
-        self.checks.remove(peer);
-    }
-
-    /// The router has answered. Says whether that is news.
-    pub(super) fn asked_router(&mut self, answer: PortForwarding, now: Instant) -> bool {
-        // Another reason is not worth telling.
-        let is_news = self.router.is_none() || self.told_by_router() != answer.address();
-        self.router = Some(answer);
-        if is_news {
-            self.ask_again(now);
-        }
-        is_news
-    }
-
-    /// Addresses of this peer that it has been told, best first.
-    pub(super) fn told(&self) -> Vec<Multiaddr> {
-        self.given.iter().cloned().chain(self.told_by_router()).collect()
-    }
-
-    fn told_by_router(&self) -> Option<Multiaddr> {
-        self.router.as_ref().and_then(PortForwarding::address)
-    }
-
-    /// The machine has these addresses, and no others any more: perhaps it is somewhere else.
-    pub(super) fn listen_on(&mut self, listening: Vec<Multiaddr>, now: Instant) {
-        if self.listening != listening {
-            self.listening = listening;
-            self.standing = None;
-            self.seen.clear();
-            self.ask_again(now);
-        }
-    }
-
-    /// Addresses of routers: where others see this peer, and its machine is not.
-    pub(super) fn routers(&self) -> BTreeSet<IpAddr> {
-        let own: BTreeSet<IpAddr> = self.listening.iter().filter_map(ip_of).collect();
-        let is_other = |ip: &IpAddr| !own.contains(ip) && own.iter().any(|own| own.is_ipv4() == ip.is_ipv4());
-        self.seen.values().copied().filter(is_other).collect()
-    }
-
-    /// The addresses to be tried, the most likely first: over TCP, each followed by where that would be over QUIC.
-    pub(super) fn candidates(&self) -> Vec<Multiaddr> {
-        let port = self.port();
-        let behind = self.routers().into_iter().filter_map(|ip| Some(to_multiaddr(ip, port?)));
-        let mut candidates = Vec::new();
-        for address in self.told().into_iter().chain(behind).chain(self.listening.iter().cloned()) {
-            for address in [Some(address.clone()), over_quic(&address)].into_iter().flatten() {
-                if !candidates.contains(&address) {
-                    candidates.push(address);
-                }
-            }
-        }
-        candidates.truncate(CHECKED_MAX);
-        candidates
-    }
-
-    /// The port that this peer listens on.
-    fn port(&self) -> Option<u16> {
-        self.listening.iter().find_map(super::listen::port_of)
-    }
-
-    /// Who is to be asked now, of these: few at a time, and each again after a while.
-    pub(super) fn next_helper(
-        &mut self,
-        mut peers: impl Iterator<Item = PeerId>,
-        now: Instant,
-    ) -> Option<PeerId> {
-        if self.listening.is_empty() {
-            // Only this machine can reach it, and knows that it can.
-            return None;
-        }
-        if self.checks.values().any(|check| check.is_running) {
-            return None;
-        }
-        let due = self.checks.iter().find(|(_, check)| check.due <= now).map(|(peer, _)| *peer);
-        let next = match due {
-            None if self.checks.len() < HELPERS_MAX => peers.find(|peer| !self.checks.contains_key(peer)),
-            due => due,
-        }?;
-        let check = self.checks.entry(next).or_insert_with(|| Check {
-            findings: Vec::new(),
-            failures: 0,
-            due: now,
-            is_running: false,
-            is_stale: false,
-        });
-        check.is_running = true;
-        check.is_stale = false;
-        Some(next)
-    }
-
-    /// All who were asked are asked again at once: there is something new to be tried.
-    pub(super) fn ask_again(&mut self, now: Instant) {
-        for check in self.checks.values_mut() {
-            (check.due, check.is_stale) = (now, check.is_running);
-        }
-    }
-
-    /// What a peer has found. Nothing: it could not be asked, and another one is.
-    pub(super) fn found(
-        &mut self,
-        by: PeerId,
-        findings: Option<Vec<(Multiaddr, DialBackOutcome)>>,
-        now: Instant,
-    ) {
-        let Some(check) = self.checks.get_mut(&by) else { return };
-        check.is_running = false;
-        let Some(findings) = findings else {
-            check.due = now + PAUSE_MAX;
-            return;
-        };
-        let is_reached = findings.iter().any(|(_, finding)| *finding == DialBackOutcome::Reached);
-        check.failures = if is_reached { 0 } else { check.failures + 1 };
-        check.findings = findings;
-        let doublings = check.failures.saturating_sub(2).min(6);
-        let pause = if is_reached { PAUSE_WHERE_REACHED } else { PAUSE_MIN * (1 << doublings) };
-        let longest = if is_reached { PAUSE_WHERE_REACHED } else { PAUSE_MAX };
-        check.due = if check.is_stale { now } else { now + pause.min(longest) };
-        self.judge();
-    }
-
-    fn judge(&mut self) {
-        let tried = || self.checks.values().filter(|check| !check.findings.is_empty());
-        let was_reached = self.standing == Some(ReachabilityState::Reachable);
-        let patience = if was_reached { FAILURES_BELIEVED } else { 1 };
-        if tried().any(|check| check.failures >= patience) {
-            self.standing = Some(ReachabilityState::Unreachable);
-        } else if tried().next().is_some() && tried().all(|check| check.failures == 0) {
-            self.standing = Some(ReachabilityState::Reachable);
-        }
-    }
-
-    pub(super) fn standing(&self) -> ReachabilityState {
-        match self.standing {
-            Some(standing) => standing,
-            _ if self.told().is_empty() && !self.routers().is_empty() => ReachabilityState::Unreachable,
-            _ => ReachabilityState::Unknown,
-        }
-    }
-
-    /// Addresses at which somebody has reached this peer and nobody who tried the last time has not, as they are announced.
-    pub(super) fn reached(&self) -> Vec<Multiaddr> {
-        let mut reached = Vec::new();
-        for tried in self.tried().into_iter().filter(|tried| tried.reached_by > 0) {
-            if let Ok(address) = tried.address.parse::<Multiaddr>() {
-                let address = over_tcp(address);
-                if !reached.contains(&address) {
-                    reached.push(address);
-                }
-            }
-        }
-        reached
-    }
-
-    fn tried(&self) -> Vec<Tried> {
-        let mut all: Vec<Tried> = Vec::new();
-        for (address, finding) in self.checks.values().flat_map(|check| &check.findings) {
-            let text = address.to_string();
-            let index = all.iter().position(|tried| tried.address == text).unwrap_or_else(|| {
-                all.push(Tried { address: text, reached_by: 0, failed_by: 0, reason: None });
-                all.len() - 1
-            });
-            match finding {
-                DialBackOutcome::Reached => all[index].reached_by += 1,
-                DialBackOutcome::Failed(reason) => {
-                    all[index].failed_by += 1;
-                    all[index].reason = Some(reason.clone());
-                }
-            }
-        }
-        all.sort_by_key(|tried| std::cmp::Reverse(tried.reached_by));
-        all
-    }
-
-    /// All of it.
-    pub(super) fn report(
-        &self,
-        announced: Vec<String>,
-        relays: Vec<peergrad_protocol::PeerId>,
-        (upgraded, relayed): (usize, usize),
-    ) -> Reachability {
-        let (standing, tried) = (self.standing(), self.tried());
-        let seen_at: Vec<IpAddr> = self.routers().into_iter().collect();
-        let helpers = self.checks.values().filter(|check| !check.findings.is_empty()).count();
-        let port = self.port().unwrap_or_default();
-        let is_wrong = |given: &&Multiaddr| {
-            let text = given.to_string();
-            tried.iter().any(|tried| tried.address == text && tried.reached_by == 0)
-        };
-        let advice = match standing {
-            ReachabilityState::Unknown => Advice::Wait,
-            ReachabilityState::Reachable => Advice::Fine,
-            ReachabilityState::Unreachable => match self.given.iter().find(is_wrong) {
-                Some(given) => Advice::FixExternal { address: given.to_string() },
-                _ if seen_at.is_empty() || !self.told().is_empty() => Advice::Open { port },
-                _ => Advice::Forward { port },
-            },
-        };
-        let router = self.router.clone();
-        Reachability {
-            state: standing,
-            announced,
-            tried,
-            helpers,
-            seen_at,
-            relays,
-            upgraded,
-            relayed,
-            router,
-            advice,
-        }
-    }
-}
-
-impl fmt::Display for Reachability {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.state {
-            ReachabilityState::Unknown => {
-                write!(f, "nobody has tried yet whether others can dial this peer")?
-            }
-            ReachabilityState::Reachable => write!(f, "others can dial this peer")?,
-            ReachabilityState::Unreachable => {
-                write!(f, "others cannot dial this peer: it trains, and owns no parameters")?
-            }
-        }
-        if let Some(router) = self.seen_at.first() {
-            write!(f, "; it is behind a router, others see it as {router}")?;
-        }
-        if let Some(router) = &self.router {
-            write!(f, "\n  {router}")?;
-        }
-        for tried in &self.tried {
-            write!(f, "\n  {}: ", tried.address)?;
-            match (tried.reached_by, tried.failed_by, &tried.reason) {
-                (reached, 0, _) => write!(f, "reached by {reached} of {reached}")?,
-                (reached, failed, reason) => {
-                    write!(f, "reached by {reached} of {}", reached + failed)?;
-                    reason.iter().try_for_each(|reason| write!(f, " ({reason})"))?;
-                }
-            }
-        }
-        if !self.relays.is_empty() {
-            let names: Vec<String> = self.relays.iter().map(peergrad_protocol::PeerId::short).collect();
-            write!(f, "\n  whoever it does not reach itself speaks to it through {}", names.join(" or "))?;
-        }
-        if self.upgraded + self.relayed > 0 {
-            write!(
-                f,
-                "\n  of {} met through a relay, it now reaches {} itself",
-                self.upgraded + self.relayed,
-                self.upgraded
-            )?;
-            if self.relayed > 0 {
-                write!(f, "; {ROUTER_THAT_DRAWS}")?;
-            }
-        }
-        match &self.advice {
-            Advice::Fine => write!(f, "\n  nothing to do"),
-            Advice::Wait => write!(f, "\n  nothing to do for now"),
-            Advice::Forward { port } => {
-                write!(
-                    f,
-                    "\n  to own a share, forward port {port} (TCP and UDP) of the router to this machine, and for speed {} (TCP); if it \
-                     is another port there, say so with --external ADDRESS:PORT",
-                    port.saturating_add(PORT_OFFSET)
-                )?;
-                match &self.router {
-                    None => write!(f, "; or start it with --upnp, and the router is asked to"),
-                    Some(_) => Ok(()),
-                }
-            }
-            Advice::Open { port } => {
-                write!(f, "\n  to own a share, let port {port} (TCP and UDP) through this machine's firewall")
-            }
-            Advice::FixExternal { address } => {
-                write!(f, "\n  to own a share, mend --external {address}, where nobody reaches it")
-            }
-        }
-    }
-}
-
-/// What mostly keeps two from making a hole.
-const ROUTER_THAT_DRAWS: &str = "a router here or there probably draws a port for each connection";
-/// Peers that are asked: more would say the same.
-const HELPERS_MAX: usize = 3;
-/// Attempts in a row that have to fail before one who was reached is taken for unreachable.
-const FAILURES_BELIEVED: u32 = 2;
-/// After a failure: somebody may just be forwarding a port.
-const PAUSE_MIN: Duration = Duration::from_secs(5);
-const PAUSE_MAX: Duration = Duration::from_secs(60);
-const PAUSE_WHERE_REACHED: Duration = Duration::from_secs(300);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::Identity;
-
-    fn address(text: &str) -> Multiaddr {
-        text.parse().unwrap()
-    }
-
-    fn peer() -> PeerId {
-        Identity::generate().keypair().public().to_peer_id()
-    }
-
-    const HOME: &str = "/ip4/192.168.1.10/tcp/4747";
-    const ROUTER: &str = "/ip4/203.0.113.1/tcp/4747";
-
-    /// Of one at home, whom `helper` sees at the router.
-    fn at_home(helper: PeerId) -> Survey {
-        let mut survey = Survey::new(vec![], vec![address(HOME)]);
-        survey.seen_at(helper, &address("/ip4/203.0.113.1/tcp/40001"));
-        survey
-    }
-
-    /// Asks `helper`, who reaches this peer at these addresses and no others.
-    fn ask(survey: &mut Survey, helper: PeerId, reached: &[&str], now: Instant) {
-        assert_eq!(survey.next_helper([helper].into_iter(), now), Some(helper));
-        let finding = |address: &Multiaddr| match reached.contains(&address.to_string().as_str()) {
-            true => DialBackOutcome::Reached,
-            false => DialBackOutcome::Failed("timed out".to_owned()),
-        };
-        let findings = survey.candidates().into_iter().map(|address| (address.clone(), finding(&address)));
-        let findings = findings.collect();
-        survey.found(helper, Some(findings), now);
-    }
-
-    fn words(survey: &Survey) -> String {
-        survey.report(vec![], vec![], (0, 0)).to_string()
-    }
-
-    #[test]
-    fn whoever_others_see_elsewhere_is_behind_a_router() {
-        let helper = peer();
-        let survey = at_home(helper);
-        assert_eq!(survey.standing(), ReachabilityState::Unreachable);
-        assert_eq!(
-            survey.routers().into_iter().collect::<Vec<_>>(),
-            ["203.0.113.1".parse::<IpAddr>().unwrap()]
-        );
-        let candidates: Vec<String> = survey.candidates().iter().map(Multiaddr::to_string).collect();
-        let over_quic = |text: &str| text.replace("tcp/4747", "udp/4747/quic-v1");
-        assert_eq!(candidates, [ROUTER.to_owned(), over_quic(ROUTER), HOME.to_owned(), over_quic(HOME)]);
-        // Whoever is seen where it listens is assumed to be reached, and so is one that says where it is.
-        let mut survey = Survey::new(vec![], vec![address(HOME)]);
-        survey.seen_at(helper, &address("/ip4/192.168.1.10/tcp/40001"));
-        assert_eq!(survey.standing(), ReachabilityState::Unknown);
-        let mut survey = Survey::new(vec![address(ROUTER)], vec![address(HOME)]);
-        survey.seen_at(helper, &address("/ip4/203.0.113.1/tcp/40001"));
-        assert_eq!(survey.standing(), ReachabilityState::Unknown);
-    }
-
-    #[test]
-    fn one_that_listens_on_its_own_machine_only_asks_nobody() {
-        let mut survey = Survey::new(vec![], vec![]);
-        assert_eq!(survey.next_helper([peer()].into_iter(), Instant::now()), None);
-    }
-
-    #[test]
-    fn a_forwarded_port_is_found_and_its_loss_is_believed_at_the_second_time() {
-        let (helper, now) = (peer(), Instant::now());
-        let mut survey = at_home(helper);
-        ask(&mut survey, helper, &[], now);
-        assert_eq!(survey.standing(), ReachabilityState::Unreachable);
-        assert_eq!(survey.next_helper([helper].into_iter(), now), None, "not at once again");
-        let soon = now + PAUSE_MIN;
-        ask(&mut survey, helper, &[ROUTER], soon);
-        assert_eq!(survey.standing(), ReachabilityState::Reachable);
-        assert_eq!(survey.reached(), [address(ROUTER)]);
-        let later = soon + PAUSE_WHERE_REACHED;
-        ask(&mut survey, helper, &[], later);
-        assert_eq!(survey.standing(), ReachabilityState::Reachable, "a packet may get lost");
-        ask(&mut survey, helper, &[], later + PAUSE_MIN);
-        assert_eq!(survey.standing(), ReachabilityState::Unreachable);
-    }
-
-    #[test]
-    fn an_owner_has_to_be_reached_by_each() {
-        let (near, far, now) = (peer(), peer(), Instant::now());
-        let mut survey = at_home(far);
-        ask(&mut survey, near, &[HOME], now);
-        assert_eq!(survey.standing(), ReachabilityState::Reachable);
-        ask(&mut survey, far, &[], now);
-        ask(&mut survey, far, &[], now + PAUSE_MIN);
-        assert_eq!(survey.standing(), ReachabilityState::Unreachable);
-        let report = survey.report(vec![], vec![], (0, 0));
-        assert_eq!(
-            (report.tried[0].address.as_str(), report.tried[0].reached_by, report.tried[0].failed_by),
-            (HOME, 1, 1)
-        );
-        survey.forget(&far);
-        assert_eq!(survey.standing(), ReachabilityState::Unreachable, "what it came to still holds");
-    }
-
-    #[test]
-    fn few_are_asked_and_one_after_the_other() {
-        let now = Instant::now();
-        let peers: Vec<PeerId> = (0..10).map(|_| peer()).collect();
-        let mut survey = at_home(peers[0]);
-        let mut asked = BTreeSet::new();
-        for _ in 0..10 {
-            let Some(helper) = survey.next_helper(peers.iter().copied(), now) else { break };
-            assert_eq!(survey.next_helper(peers.iter().copied(), now), None, "one after the other");
-            asked.insert(helper);
-            survey.found(helper, None, now);
-        }
-        assert_eq!(asked.len(), HELPERS_MAX);
-    }
-
-    #[test]
-    fn a_machine_that_is_somewhere_else_is_asked_about_anew() {
-        let (helper, now) = (peer(), Instant::now());
-        let mut survey = at_home(helper);
-        ask(&mut survey, helper, &[], now);
-        survey.listen_on(vec![address("/ip4/203.0.113.77/tcp/4747")], now);
-        assert_eq!(survey.standing(), ReachabilityState::Unknown);
-        ask(&mut survey, helper, &["/ip4/203.0.113.77/tcp/4747"], now);
-        assert_eq!(survey.standing(), ReachabilityState::Reachable);
-    }
-
-    #[test]
-    fn what_a_router_forwards_is_tried_at_once_even_while_others_try() {
-        let (helper, now) = (peer(), Instant::now());
-        let mut survey = at_home(helper);
-        assert_eq!(survey.next_helper([helper].into_iter(), now), Some(helper));
-        let forwarded = "/ip4/203.0.113.1/tcp/4748";
-        let answer = PortForwarding::Done { address: forwarded.to_owned(), is_direct: true };
-        assert!(survey.asked_router(answer.clone(), now) && !survey.asked_router(answer, now));
-        let unreached = vec![(address(ROUTER), DialBackOutcome::Failed("timed out".to_owned()))];
-        survey.found(helper, Some(unreached), now);
-        ask(&mut survey, helper, &[forwarded], now);
-        assert_eq!(survey.standing(), ReachabilityState::Reachable);
-        assert!(words(&survey).contains("the router forwards /ip4/203.0.113.1/tcp/4748 to this peer\n"));
-        assert_eq!(survey.next_helper([helper].into_iter(), now), None, "that was all there is to try");
-    }
-
-    #[test]
-    fn a_report_says_what_to_do() {
-        let (helper, now) = (peer(), Instant::now());
-        let mut survey = at_home(helper);
-        ask(&mut survey, helper, &[], now);
-        let said = words(&survey);
-        for part in
-            ["owns no parameters", "others see it as 203.0.113.1", "forward port 4747", "0 of 1 (timed out)"]
-        {
-            assert!(said.contains(part), "{part}: {said}");
-        }
-        ask(&mut survey, helper, &[ROUTER], now + PAUSE_MIN);
-        let said = words(&survey);
-        assert!(
-            said.contains(&format!("{ROUTER}: reached by 1 of 1")) && said.contains("nothing to do"),
-            "{said}"
-        );
-        // A firewall, and an address that is wrong.
-        let mut survey = Survey::new(vec![], vec![address("/ip4/203.0.113.77/tcp/4747")]);
-        ask(&mut survey, helper, &[], now);
-        assert!(words(&survey).contains("firewall"), "{}", words(&survey));
-        let mut survey = Survey::new(vec![address(ROUTER)], vec![address(HOME)]);
-        ask(&mut survey, helper, &[], now);
-        assert!(words(&survey).contains(&format!("mend --external {ROUTER}")), "{}", words(&survey));
-    }
 }

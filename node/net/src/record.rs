@@ -1,24 +1,24 @@
-//! The run record: what another `peer` command on this machine needs to know of the peer that is running.
+//! The run record: what another `peer` command on this machine needs to know of the running peer.
 //!
-//! It lies in the data directory, readable by its owner only since it holds the run's secret, until the run is over: a peer that
-//! was stopped goes on with it. Reading it takes no lock from the peer, but tells a peer that runs from one that has stopped.
+//! It lies in the data directory until the run is over, so that a stopped peer can resume the run. Only its owner can read it,
+//! since it holds the run's secret. Reading it does not take the peer's lock, but shows whether the peer runs.
 
-use std::fs::{self, File, TryLockError};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use peergrad_protocol::invite::Invite;
 use serde::{Deserialize, Serialize};
 
-use super::directory::{LOCK_FILE, default_directories};
+use super::data_home::{default_directories, is_in_use};
 use super::files;
 
 /// A run, as seen by one of its peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunRecord {
-    /// Run id, secret, and this peer with the addresses it listens on.
+    /// The run's id, its secret, and this peer with the addresses it listens on.
     pub invite: Invite,
-    /// The port on which it listens: where others that are started again look for it.
+    /// The port on which the peer listens, and on which restarted peers look for it.
     pub port: u16,
 }
 
@@ -49,7 +49,7 @@ impl RunRecord {
             .collect()
     }
 
-    /// The record that a peer has left in `directory` which this process has taken.
+    /// The record that an earlier peer has left in `directory`, which this process has locked.
     pub(super) fn read_last(directory: &Path) -> Option<Self> {
         Self::from_file_bytes(&fs::read(directory.join(RECORD_FILE)).ok()?)
     }
@@ -58,7 +58,7 @@ impl RunRecord {
         files::write_private(&directory.join(RECORD_FILE), &self.file_bytes())
     }
 
-    /// One that cannot be removed is of a run that is over, as whoever joins it is told.
+    /// Removes the record. If that fails, the record names a run that is over, and a peer that tries to join it is told so.
     pub(super) fn remove(directory: &Path) {
         let _ = fs::remove_file(directory.join(RECORD_FILE));
     }
@@ -74,10 +74,10 @@ impl RunRecord {
     }
 }
 
-/// There is no record to be had.
+/// The record cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// No process uses the directory, or the one that does has no run yet.
+    /// No process uses the directory, or its peer has no run yet.
     #[error("no peer is running in {}; start one with `peer start` or `peer join`, or name its directory with --dir", directory.display())]
     NotRunning {
         /// The directory.
@@ -94,7 +94,7 @@ pub enum RecordError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
 }
@@ -103,13 +103,6 @@ pub enum RecordError {
 struct RecordFile {
     invite: String,
     port: u16,
-}
-
-/// Whether a peer runs in a data directory. Tries the lock for an instant, shared, so that two commands that look at once do not mistake each other for a peer.
-#[must_use]
-pub fn is_in_use(directory: &Path) -> bool {
-    let Ok(lock) = File::open(directory.join(LOCK_FILE)) else { return false };
-    matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock))
 }
 
 const RECORD_FILE: &str = "run.json";

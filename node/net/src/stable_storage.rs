@@ -1,7 +1,7 @@
-//! The store: one thread that writes a node's durable record, in the order in which it was asked to.
+//! Stable storage: one thread that writes a node's durable record in the order in which it was asked to.
 //!
-//! A disk may take its time, and sockets must not wait for it; so it has a thread of its own, and what it has done comes
-//! back like frames do.
+//! A disk may be slow, and sockets must not wait for it. So writing has its own thread, and its results come back as inputs,
+//! like frames.
 
 use std::path::PathBuf;
 use std::thread;
@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 
 use super::files;
 
-/// The thread. Dropping it lets the record that is being written be finished.
+/// The writing thread. If this is dropped, the record that is being written is finished first.
 #[derive(Debug)]
 pub struct StableStorage {
     records: std::sync::mpsc::Sender<(PersistId, DurableBytes)>,
@@ -20,10 +20,10 @@ pub struct StableStorage {
 }
 
 impl StableStorage {
-    /// Starts the thread; the record lies in `path`.
+    /// Starts the thread. It writes the record to `path`.
     ///
     /// # Errors
-    /// The operating system has no thread left.
+    /// The operating system cannot start another thread.
     pub fn start(path: PathBuf) -> std::io::Result<Self> {
         let (records, queue) = std::sync::mpsc::channel::<(PersistId, DurableBytes)>();
         let (done, results) = mpsc::unbounded_channel();
@@ -39,13 +39,12 @@ impl StableStorage {
         Ok(Self { records, results })
     }
 
-    /// Writes a record in place of the one before.
+    /// Replaces the record.
     pub fn persist(&self, id: PersistId, record: DurableBytes) {
         self.records.send((id, record)).expect("the thread outlives the one who gives it work");
     }
 
-    /// The next record that was written or could not be, as the input that tells of it. Nothing is lost if this is
-    /// dropped while it waits.
+    /// The next result of a write, as an input. No result is lost if this is dropped while it waits.
     pub async fn persisted(&mut self) -> Input {
         self.results.recv().await.expect("the thread outlives the one who gives it work")
     }

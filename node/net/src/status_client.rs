@@ -1,7 +1,7 @@
-//! The guest: reaches a peer of a run without being one, to ask it something.
+//! The status client: connects to a peer of a run, without being a peer itself, to ask it something.
 //!
-//! It has a key for this visit alone, listens nowhere, and shows that it holds the run's secret as everyone does: in the
-//! handshake. The peer opens it a lane, as it does to everybody; a guest takes none, and the peer lets that rest.
+//! It draws a new key for each request, does not listen, and shows the run's secret in the handshake, as every peer does. The
+//! peer opens a lane to it, as to every other end; the client accepts none, and the peer tries again only rarely.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -17,55 +17,54 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use super::bootstrap_address::BootstrapAddress;
-use super::dial::{CarrierEvidence, CarrierHistory, Dialer, NewConnection};
+use super::dial::{CarrierEvidence, CarrierHistory, DialFailure, Dialer, FailedAddress, NewConnection};
 use super::identity::{Identity, from_libp2p};
 use super::keyring::Keyring;
-use super::notice::{DialFailure, Notice};
 use super::substreams::{Incoming, OpenError};
 use super::transport::{self, Behaviour, STATUS_PROTOCOL, TransportError};
 
-/// Where to go, and what opens the door.
+/// The peers to ask, and the secret to connect with.
 #[derive(Debug)]
 pub struct StatusTarget {
     /// The run's secret.
     pub secret: Secret,
-    /// Peers, any of which will do.
+    /// Peers of which any will do.
     pub bootstrap_addresses: Vec<BootstrapAddress>,
 }
 
-/// A visit to a peer.
+/// A connection to one peer.
 #[derive(Debug)]
 pub struct StatusClient {
     peer: PeerId,
     stream: BufReader<Stream>,
-    /// Keeps the connection moving.
+    /// The task that keeps the connection running.
     driver: JoinHandle<()>,
 }
 
-/// Nobody could be asked.
+/// No peer could be asked.
 #[derive(Debug, thiserror::Error)]
 pub enum StatusClientError {
-    /// Nobody could be reached.
+    /// No peer could be reached.
     #[error("no peer of the run could be reached:\n{}", lines(troubles))]
     Unreachable {
-        /// By address: why.
+        /// Why each address could not be reached.
         troubles: BTreeMap<String, DialFailure>,
     },
-    /// Nobody answered in time.
-    #[error("no peer of the run has answered within {} s: check the addresses and the network between here and there", PATIENCE.as_secs())]
+    /// No peer answered in time.
+    #[error("no peer of the run answered within {} s: check the addresses and the network in between", PATIENCE.as_secs())]
     Silent,
-    /// It does not know the question.
-    #[error("peer {} answers, but does not know this question: it is of another release; use the same one on both machines", peer.short())]
+    /// The peer does not know this request.
+    #[error("peer {} answers, but does not know this request: it runs another release; use the same one on both machines", peer.short())]
     Unknown {
-        /// Who.
+        /// The peer.
         peer: PeerId,
     },
-    /// It was reached, and lost again.
-    #[error("peer {} was reached, and lost again ({reason}): try again", peer.short())]
+    /// The connection to the peer was lost.
+    #[error("peer {} was connected, but the connection was lost ({reason}): try again", peer.short())]
     Lost {
-        /// Who.
+        /// The peer.
         peer: PeerId,
-        /// Why.
+        /// Why the connection was lost, in words.
         reason: String,
     },
     /// libp2p cannot be set up.
@@ -73,22 +72,22 @@ pub enum StatusClientError {
     Transport(#[from] TransportError),
 }
 
-/// Those who ask this peer something.
+/// The status requests that come in.
 #[derive(Debug)]
 pub struct StatusStreams(pub(super) Incoming);
 
 impl StatusStreams {
-    /// The next one; `None` once the network is gone.
+    /// The stream of the next request; `None` once the network is gone.
     pub async fn next(&mut self) -> Option<Stream> {
         self.0.next().await.map(|(_, stream)| stream)
     }
 }
 
 impl StatusClient {
-    /// Goes to whoever is reached first.
+    /// Connects to the first peer that answers.
     ///
     /// # Errors
-    /// Nobody is, or does not know what a guest asks.
+    /// No peer could be reached, or the peer does not know status requests.
     pub async fn connect(target: StatusTarget) -> Result<Self, StatusClientError> {
         let StatusTarget { secret, bootstrap_addresses } = target;
         let (mut swarm, _) = transport::swarm(&Identity::generate(), &Keyring::new(secret), false)?;
@@ -120,13 +119,13 @@ impl StatusClient {
         }
     }
 
-    /// Who was reached.
+    /// The peer that answered.
     #[must_use]
     pub fn peer(&self) -> PeerId {
         self.peer
     }
 
-    /// What is asked and answered on.
+    /// The stream for the request and its answer.
     pub fn stream(&mut self) -> &mut BufReader<Stream> {
         &mut self.stream
     }
@@ -138,7 +137,7 @@ impl Drop for StatusClient {
     }
 }
 
-/// Dials all until one answers, or none has.
+/// Dials all peers until one answers or all have failed.
 async fn dial(
     swarm: &mut Swarm<Behaviour>,
     dialer: &mut Dialer,
@@ -176,11 +175,9 @@ async fn dial(
     }
 }
 
-fn note(troubles: &mut BTreeMap<String, DialFailure>, notices: Vec<Notice>) {
-    for notice in notices {
-        if let Notice::Unreachable { address, trouble, .. } = notice {
-            troubles.insert(address.to_string(), trouble);
-        }
+fn note(troubles: &mut BTreeMap<String, DialFailure>, failures: Vec<FailedAddress>) {
+    for FailedAddress { address, trouble, .. } in failures {
+        troubles.insert(address.to_string(), trouble);
     }
 }
 
@@ -193,8 +190,8 @@ fn lines(troubles: &BTreeMap<String, DialFailure>) -> String {
     text
 }
 
-/// How often it is looked whom to dial again.
+/// How often due attempts are started.
 const ROUND: Duration = Duration::from_millis(50);
-/// One address may take two attempts of five seconds.
+/// One address may take two attempts of five seconds each.
 const PATIENCE: Duration = Duration::from_secs(20);
 const OPEN_MAX: Duration = Duration::from_secs(5);

@@ -1,11 +1,11 @@
-//! Substreams: opened to a peer on a connection that is there, and taken in from it.
+//! Substreams: opening one to a connected peer, and accepting those of the other end.
 //!
 //! ```text
 //!   Opener::open --- wanted ---> Behaviour --- to the newest connection ---> Handler ---> stream, or why not
 //!   Incoming <------------------ Behaviour <------------------------------- Handler <--- stream of the other end
 //! ```
-//! Nothing here outlives the connection that it belongs to: what was asked of it is answered or dropped with it, and who has no
-//! connection is told so at once, since dialing is [not decided here](super::dial).
+//! Nothing here outlives its connection: requests on it are answered or dropped with it. A request without a connection fails
+//! at once, since dialing is [not decided here](super::dial).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
@@ -32,7 +32,7 @@ use tokio::sync::{mpsc, oneshot};
 /// A substream cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum OpenError {
-    /// The other end does not take what comes by this protocol.
+    /// The other end does not accept this protocol.
     #[error("the other end does not know {0}")]
     Unknown(StreamProtocol),
     /// There is no connection, or it broke.
@@ -43,44 +43,45 @@ pub(super) enum OpenError {
 /// Opens substreams.
 #[derive(Clone)]
 pub(super) struct Opener {
-    /// Not bounded: this peer's own tasks ask, each for one at a time, and who has given up is skipped.
+    /// Not bounded: only this peer's own tasks ask, each for one substream at a time, and requests that were given up are
+    /// skipped.
     wanted: mpsc::UnboundedSender<(PeerId, SubstreamRequest)>,
 }
 
 impl Opener {
-    /// Opens a substream to a peer that there is a connection to; on the newest, where there are several.
+    /// Opens a substream to a connected peer, on the newest of its connections.
     pub(super) async fn open(&self, peer: PeerId, protocol: StreamProtocol) -> Result<Stream, OpenError> {
         let (reply, replied) = oneshot::channel();
-        // Whatever drops it answers by that.
+        // Dropping the request answers it.
         let _ = self.wanted.send((peer, SubstreamRequest { protocol, reply }));
         replied.await.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::NotConnected).into()))
     }
 }
 
-/// What comes in by one protocol.
+/// The accepted substreams of one protocol.
 #[derive(Debug)]
 pub(super) struct Incoming(mpsc::Receiver<(PeerId, Stream)>);
 
 impl Incoming {
-    /// The next one, and who opened it; `None` once the swarm is gone.
+    /// The next substream and the peer that opened it; `None` once the swarm is gone.
     pub(super) async fn next(&mut self) -> Option<(PeerId, Stream)> {
         self.0.recv().await
     }
 }
 
-/// A substream that somebody waits for.
+/// A request for a substream.
 #[derive(Debug)]
 pub(super) struct SubstreamRequest {
     protocol: StreamProtocol,
     reply: oneshot::Sender<Result<Stream, OpenError>>,
 }
 
-/// Knows which connections there are, and who takes what comes in.
+/// The behaviour: it knows the connections, and who accepts substreams of which protocol.
 pub(super) struct Behaviour {
     opener: Opener,
     wanted: mpsc::UnboundedReceiver<(PeerId, SubstreamRequest)>,
     acceptors: Vec<(StreamProtocol, mpsc::Sender<(PeerId, Stream)>)>,
-    /// In the order in which they came to stand, which is not that of their ids: an attempt has its id from its start.
+    /// In the order in which they were established. Their ids do not follow it: an attempt has its id from its start.
     connections: BTreeMap<PeerId, Vec<ConnectionId>>,
 }
 
@@ -97,7 +98,7 @@ impl Behaviour {
         self.opener.clone()
     }
 
-    /// Takes in substreams of this protocol, on all connections from now on.
+    /// Accepts substreams of this protocol, on all connections from now on.
     pub(super) fn accept(&mut self, protocol: StreamProtocol) -> Incoming {
         assert!(self.acceptors.iter().all(|(taken, _)| *taken != protocol), "{protocol} is taken in by one");
         let (taker, incoming) = mpsc::channel(WAITING_MAX);
@@ -158,7 +159,7 @@ impl NetworkBehaviour for Behaviour {
         (protocol, stream): THandlerOutEvent<Self>,
     ) {
         if let Some((_, taker)) = self.acceptors.iter().find(|(taken, _)| *taken == protocol) {
-            // Where too many wait, or nobody takes them, it is closed, and the other end sees that.
+            // If too many wait, or nobody accepts them, the substream is closed, and the other end sees that.
             let _ = taker.try_send((peer, stream));
         }
     }
@@ -174,7 +175,7 @@ impl NetworkBehaviour for Behaviour {
     }
 }
 
-/// One connection's end of it.
+/// The handler of one connection.
 pub(super) struct Handler {
     accepted: AnyOf,
     wanted: VecDeque<SubstreamRequest>,
@@ -201,7 +202,7 @@ impl ConnectionHandler for Handler {
         if let Some(inbound) = self.inbound.pop_front() {
             return Poll::Ready(ConnectionHandlerEvent::NotifyBehaviour(inbound));
         }
-        // Who has given up waiting has no use for it.
+        // A task that has given up waiting has dropped the receiver.
         self.wanted.retain(|wanted| !wanted.reply.is_closed());
         if let Some(wanted) = self.wanted.pop_front() {
             let upgrade = ReadyUpgrade::new(wanted.protocol.clone());
@@ -238,7 +239,7 @@ impl ConnectionHandler for Handler {
     }
 }
 
-/// Takes in a substream by any of these protocols as it is, and says by which.
+/// Accepts a substream of any of these protocols unchanged, and names its protocol.
 #[derive(Clone)]
 pub(super) struct AnyOf(Arc<[StreamProtocol]>);
 
@@ -261,7 +262,7 @@ impl InboundUpgrade<Stream> for AnyOf {
     }
 }
 
-/// What may have come in before its taker looks: acceptors do nothing but spawn.
+/// How many accepted substreams may wait: the tasks that take them only spawn others.
 const WAITING_MAX: usize = 64;
 
 #[cfg(test)]

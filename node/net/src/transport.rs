@@ -1,8 +1,8 @@
-//! The transport: how libp2p is put together. TCP, Noise with the run's secret in its prologue, yamux; or QUIC with a proof of
-//! the secret.
+//! The transport: how libp2p is put together. It is TCP with Noise and yamux, with the run's secret in Noise's prologue, or
+//! QUIC with a proof of the secret.
 //!
-//! A stranger fails in the handshake, before any protocol speaks, so nothing that follows is seen by anyone who does not
-//! hold the secret. Nothing in it names the run: not the protocol, not the agent version, not the discovery.
+//! A stranger fails in the handshake, before any protocol begins, so only holders of the secret see the rest. Nothing in the
+//! handshake names the run: neither the protocol nor the agent version nor the discovery.
 
 use std::io;
 use std::num::NonZeroU8;
@@ -14,51 +14,51 @@ use libp2p::swarm::{NetworkBehaviour, StreamProtocol};
 use libp2p::{Swarm, SwarmBuilder, dcutr, identify, mdns, noise, ping, relay, tcp, yamux};
 use peergrad_protocol::limits::MEMBERS_MAX;
 
-use super::circuits::{self, Circuits};
 use super::discovery::{self, PeerDiscovery};
 use super::identity::Identity;
 use super::keyring::Keyring;
 use super::quic::{self, HandshakeLimits};
+use super::reachability::circuits::{self, Circuits};
 use super::substreams;
 
 /// The protocol of link lanes.
 pub(super) const LANE_PROTOCOL: StreamProtocol = StreamProtocol::new("/peergrad/1");
 
-/// The protocol of those who ask how a peer is.
+/// The protocol of status requests.
 pub(super) const STATUS_PROTOCOL: StreamProtocol = StreamProtocol::new("/peergrad/status/1");
 
-/// What runs on every connection.
+/// The behaviours that run on every connection.
 #[derive(NetworkBehaviour)]
 pub(super) struct Behaviour {
-    /// Asked first: whom it turns away the limits never count.
+    /// It is asked first, so that the limits never count a connection that it refuses.
     pub(super) handshake_limits: HandshakeLimits,
     pub(super) limits: connection_limits::Behaviour,
-    /// Before those to whom a connection that is turned away would be one more.
+    /// It is asked before the behaviours that would count a refused connection.
     pub(super) circuits: Circuits,
     pub(super) identify: identify::Behaviour,
     pub(super) ping: ping::Behaviour,
     pub(super) mdns: Toggle<mdns::tokio::Behaviour>,
     pub(super) discovery: PeerDiscovery,
-    /// What this peer does for others that cannot be reached.
+    /// The relay server: this peer relays for others that cannot be reached.
     pub(super) relay: relay::Behaviour,
-    /// What others do for this one.
+    /// The relay client: others relay for this peer.
     pub(super) relayed: relay::client::Behaviour,
     pub(super) punch: dcutr::Behaviour,
     pub(super) substreams: substreams::Behaviour,
 }
 
-/// The swarm cannot be put together.
+/// The swarm cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum TransportError {
     /// The system's name resolver cannot be read.
     #[error("cannot read the system's name server configuration: {0}; check /etc/resolv.conf")]
     Resolver(#[source] io::Error),
     /// The identity's key does not work with Noise.
-    #[error("the identity's key cannot be used: {0}; delete the identity file to go on as a new peer")]
+    #[error("the identity's key cannot be used: {0}; delete the identity file to continue as a new peer")]
     Key(#[from] noise::Error),
 }
 
-/// Makes the swarm. The second result says why neighbours are not looked for, where that was asked for but failed.
+/// Creates the swarm. The second result says why mDNS does not run, if it was wanted and failed.
 pub(super) fn swarm(
     identity: &Identity,
     keyring: &Keyring,
@@ -89,9 +89,9 @@ pub(super) fn swarm(
             identify: identify::Behaviour::new(
                 identify::Config::new(LANE_PROTOCOL.to_string(), keypair.public())
                     .with_agent_version("peergrad".to_owned())
-                    // Who knows where this peer is, hears when that changes.
+                    // Peers that know where this peer is are told when that changes.
                     .with_push_listen_addr_updates(true)
-                    // What it would add to attempts of its own accord are also addresses that only the other end can use.
+                    // The addresses that it would add to attempts by itself include some that only the other end can use.
                     .with_cache_size(0),
             ),
             ping: ping::Behaviour::new(
@@ -125,14 +125,15 @@ const PING_INTERVAL: Duration = Duration::from_secs(2);
 /// A machine may be busy for seconds without being gone. libp2p reports only the second failure in a row, so a silent
 /// connection is closed after about 12 s.
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
-/// Covers TCP, Noise and yamux together, or QUIC and the proof. The kernel asks a machine that does not answer after 1, 3, and
-/// 7 s; a fresh attempt asks at once.
+/// The limit for TCP, Noise and yamux together, or for QUIC and the proof. The kernel retries a machine that does not answer
+/// after 1, 3, and 7 s; a fresh attempt retries at once.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// A connection without lanes: someone who is let go of, or a second connection from dialing each other at once.
+/// The limit for a connection without lanes: to a peer that is being let go, or a second connection after both ends dialed at
+/// once.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(180);
-/// Handshakes at once; more are turned away, and honest peers try again.
+/// Incoming handshakes at once. More are refused, and honest peers try again.
 const PENDING_MAX: u32 = 256;
-/// One in use, one from dialing each other at once, and as many that the other end has given up but we have not.
+/// One in use, one from dialing each other at once, and as many that the other end has given up and this peer has not.
 const CONNECTIONS_PER_PEER_MAX: u32 = 4;
 const DIAL_CONCURRENCY: NonZeroU8 = NonZeroU8::new(4).expect("four is not zero");
 

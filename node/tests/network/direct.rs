@@ -52,7 +52,7 @@ async fn a_stranger_is_sent_away_and_told_of() {
             panic!("a notice of it");
         };
         assert_eq!(from, Ipv4Addr::LOCALHOST);
-        assert!(reason.contains("no handshake of a peer"), "{reason}");
+        assert!(reason.contains("not the handshake of a peer"), "{reason}");
         assert_eq!(network.counters().read().refused_strangers, 1);
         let mut answer = Vec::new();
         // A few bytes to say that this is TLS, perhaps, and then the end.

@@ -5,9 +5,9 @@
 //! such chunk, `peergrad.state.0017` (F32, as [`OptimizerState::moments`](peergrad_core::state::checkpoint::OptimizerState) has it).
 //!
 //! # Invariants
-//! - The index is written last and names length and digest of the other file: what has no index, or another digest, is no
-//!   checkpoint.
-//! - Whatever the bytes, reading them ends in a checkpoint or in words, and allocates no more than the file is long.
+//! - The index is written last and names the length and digest of the other file: without an index, or with another digest, a
+//!   file is not a checkpoint.
+//! - Reading ends in a checkpoint or in an error text, whatever the bytes are, and allocates no more than the file is long.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensorError, SafeTensors};
 use serde::{Deserialize, Serialize};
 
-/// What stands in the index.
+/// The index file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Index {
@@ -41,19 +41,19 @@ pub(super) struct Index {
     position: u64,
     returned: Vec<[u64; 2]>,
     deferred: Vec<[u64; 2]>,
-    /// Of the parameters.
+    /// Digest of the parameters.
     digest: String,
-    /// Ranges of chunks whose optimizer state is there.
+    /// Ranges of chunks whose optimizer state is included.
     states: Vec<[u32; 2]>,
     left_out: u64,
     own_samples: u64,
-    /// Of the tensors' file.
+    /// Digest of the tensors' file.
     pub(super) bytes: u64,
     pub(super) file_digest: String,
 }
 
 impl Index {
-    /// The index of a checkpoint whose tensors lie in a file of this length and digest.
+    /// The index of a checkpoint whose tensors' file has this length and digest.
     pub(super) fn of(checkpoint: &Checkpoint, bytes: u64, file_digest: ContentDigest) -> Self {
         let Checkpoint { run, saved, left_out, own_samples, .. } = checkpoint;
         let SavedCheckpoint { steps, branch, cursor, digest, states } = saved;
@@ -97,13 +97,14 @@ impl Index {
     }
 
     pub(super) fn run(&self) -> Result<RunId, String> {
-        let hash = blake3::Hash::from_hex(&self.run).map_err(|_| "its run id is none".to_owned())?;
+        let hash = blake3::Hash::from_hex(&self.run).map_err(|_| "its run id is not valid".to_owned())?;
         Ok(RunId(*hash.as_bytes()))
     }
 
-    /// What the swarm is told of it.
+    /// What the swarm is told of the checkpoint.
     pub(super) fn saved(&self) -> Result<SavedCheckpoint, String> {
-        let digest = blake3::Hash::from_hex(&self.digest).map_err(|_| "its digest is none".to_owned())?;
+        let digest =
+            blake3::Hash::from_hex(&self.digest).map_err(|_| "its digest is not valid".to_owned())?;
         let span = |[start, end]: &[u64; 2]| Span { start: *start, end: *end };
         let cursor = DataCursor {
             epoch: self.epoch,
@@ -113,7 +114,7 @@ impl Index {
         };
         let is_range = |[first, end]: &[u32; 2]| first < end && *end as usize <= CHUNKS_MAX;
         if !cursor.is_valid() || !self.states.iter().all(is_range) {
-            return Err("its bookmark or its chunks cannot be".to_owned());
+            return Err("its bookmark or its chunks are impossible".to_owned());
         }
         let [view_number, step] = self.branch;
         Ok(SavedCheckpoint {
@@ -129,7 +130,7 @@ impl Index {
 /// Writes the tensors.
 ///
 /// # Errors
-/// What the disk says.
+/// The system's error.
 pub(super) fn write(checkpoint: &Checkpoint, path: &Path) -> Result<(), SafeTensorError> {
     let Checkpoint { run, specification, manifest, saved, parameters, states, .. } = checkpoint;
     let origin = Origin {
@@ -155,15 +156,15 @@ pub(super) fn write(checkpoint: &Checkpoint, path: &Path) -> Result<(), SafeTens
     safetensors::serialize_to_file(all, Some(metadata), path)
 }
 
-/// Reads a checkpoint back, which has the length and digest that the index says.
+/// Reads a checkpoint back. Its tensors' file must have the length and digest that the index names.
 ///
 /// # Errors
-/// In words, what is wrong with it.
+/// In words, what is wrong with the file.
 pub(super) fn read(index: &Index, bytes: &[u8]) -> Result<Checkpoint, String> {
     let is_it =
         bytes.len() as u64 == index.bytes && ContentDigest::of(bytes).to_string() == index.file_digest;
     if !is_it {
-        return Err("it is not what was written".to_owned());
+        return Err("its contents differ from what was written".to_owned());
     }
     let ModelFile { manifest, parameters, origin } =
         ModelFile::decode_any(bytes).map_err(|error| error.to_string())?;
@@ -200,7 +201,7 @@ fn state_name(chunk: usize) -> String {
 }
 
 const UPDATES: &str = "peergrad.updates";
-/// Of the index's form.
+/// The version of the index's format.
 const VERSION: u32 = 1;
 
 fn ranges_of(spans: &[Span]) -> Vec<[u64; 2]> {

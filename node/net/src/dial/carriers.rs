@@ -1,39 +1,39 @@
-//! The ways to a peer: what is known of the carriers between here and there.
+//! The history of carriers: which of TCP and QUIC get through between this peer and another one.
 
-use super::super::quic::Carrier;
+use crate::address::Carrier;
 
-/// What is known of them.
+/// The carriers that have worked with one peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CarrierHistory {
-    /// What the last connection ran over, whoever made it.
+    /// What the last connection ran over, from either side; `None` before the first.
     pub(crate) last: Option<Carrier>,
-    /// What gets through from here, and is tried first.
+    /// What gets through from this peer, and is tried first; `None` if unknown.
     pub(crate) out: Option<Carrier>,
 }
 
-/// What a connection says of them.
+/// What a new connection shows about the carriers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CarrierEvidence {
-    /// Nothing: it leads through a relay, or is over QUIC and stands beside one over TCP.
+    /// Nothing: it leads through a relay, or it runs over QUIC beside one over TCP.
     None,
-    /// What gets through from there: the other end has made it.
+    /// Its carrier gets through from the other end, which has dialed.
     In,
-    /// What gets through from here: this peer has made it.
+    /// Its carrier gets through from this peer, which has dialed.
     Out,
 }
 
 impl CarrierHistory {
-    /// Takes in what is known elsewhere, and perhaps later.
+    /// Takes in newer knowledge about the same peer.
     pub(crate) fn learn(&mut self, newer: Self) {
         self.last = newer.last.or(self.last);
         self.out = newer.out.or(self.out);
     }
 
-    /// Takes in what a connection says. `is_luck`: it may have got through because of the time that it took.
+    /// Takes in a new connection. `is_luck`: it may have got through only because the attempt took long.
     pub(crate) fn record_connection(&mut self, evidence: CarrierEvidence, carrier: Carrier, is_luck: bool) {
         match evidence {
             CarrierEvidence::None => return,
-            // Perhaps TCP does not get through any more, neither from there nor from here.
+            // Perhaps TCP no longer gets through in either direction.
             CarrierEvidence::In if carrier == Carrier::Quic && self.out == Some(Carrier::Tcp) => {
                 self.out = None
             }
@@ -43,7 +43,7 @@ impl CarrierHistory {
         self.last = Some(carrier);
     }
 
-    /// What a connection is most likely to be made over. Where that is QUIC, a refusal over TCP says nothing.
+    /// The most likely carrier of the next connection. If it is QUIC, a refusal over TCP shows nothing.
     pub(crate) fn likely(&self) -> Carrier {
         self.out.or(self.last).unwrap_or_default()
     }

@@ -1,15 +1,57 @@
-//! What libp2p's errors mean to whoever has to do something about them.
+//! Dial failures: why an address could not be reached, read from libp2p's nested errors, in words for the user.
 
+use std::fmt;
 use std::io;
 
 use libp2p::core::upgrade::{NegotiationError, ProtocolError};
 use libp2p::swarm::DialError;
 use libp2p::{Multiaddr, TransportError, dns, noise};
 
-use super::super::addresses::without_peer;
-use super::super::link::error_text;
-use super::super::notice::DialFailure;
-use super::super::proof::ProofError;
+use crate::address::without_peer;
+use crate::link::error_text;
+use crate::proof::ProofError;
+
+/// Why an address could not be reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DialFailure {
+    /// The machine is there, and nobody listens at the port.
+    Refused,
+    /// The system's words: timed out, no route, ...
+    System(String),
+    /// Noise failed: only one with another secret answers like this.
+    WrongSecret,
+    /// The connection was closed before anybody had shown who they are.
+    HungUp,
+    /// Something answers there that does not speak the protocol.
+    NotAPeer,
+    /// The secret is right, but someone else has the address now.
+    OtherPeer {
+        /// Who answers there.
+        found: libp2p::PeerId,
+    },
+    /// The address is our own.
+    Ourselves,
+    /// The address is of a kind that this peer does not speak, or its name cannot be resolved.
+    Unusable(String),
+}
+
+impl fmt::Display for DialFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused => f.write_str("connection refused"),
+            Self::System(words) | Self::Unusable(words) => f.write_str(words),
+            Self::WrongSecret => {
+                f.write_str("answered, but the secret (or the run) differs: check the invite")
+            }
+            Self::HungUp => f.write_str("answered, and hung up at once: check the address and the port"),
+            Self::NotAPeer => f.write_str("answered, but not as a peer: check the address and the port"),
+            Self::OtherPeer { found } => {
+                write!(f, "answered, but as another peer ({found}): ask for a fresh invite")
+            }
+            Self::Ourselves => f.write_str("this is our own address: give that of another peer"),
+        }
+    }
+}
 
 /// Whether what came over TCP would come of an attempt over QUIC as well.
 pub(super) fn is_final(trouble: &DialFailure) -> bool {

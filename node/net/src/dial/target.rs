@@ -1,4 +1,4 @@
-//! One who is to be reached: where to try next, over what, and what is left to tell of it.
+//! A dial target: one peer or address to reach, where to try it next and over which carrier, and what to report.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,45 +8,54 @@ use libp2p::swarm::{ConnectionId, DialError};
 use libp2p::{Multiaddr, PeerId};
 use tokio::time::Instant;
 
-use super::super::addresses::without_peer;
-use super::super::identity::from_libp2p;
-use super::super::notice::{DialFailure, Notice};
-use super::super::quic::{Carrier, over_quic, over_tcp};
 use super::CarrierHistory;
-use super::failure::{failure_of, is_final};
+use super::failure::{DialFailure, failure_of, is_final};
+use crate::address::{Carrier, over_quic, over_tcp, without_peer};
+use crate::identity::from_libp2p;
 
 #[derive(Debug)]
 pub(super) struct DialTarget {
-    /// Who; `None` for an address that came alone, until someone has answered there.
+    /// The peer; `None` for an address without a peer id, until a peer has answered there.
     pub(super) peer: Option<PeerId>,
     pub(super) addresses: Vec<Multiaddr>,
     pub(super) reason: DialReason,
     pub(super) state: TargetState,
-    /// What is known of the ways there.
+    /// What is known of the carriers to this target.
     pub(super) carriers: CarrierHistory,
-    /// What the attempt under way goes over, or the last one did.
+    /// The carrier of the current attempt, or of the last one.
     trying: Carrier,
-    /// What came of the first attempt of the round, if the second is due or under way.
+    /// The failed first attempt of the round, if the second is due or under way.
     pub(super) first: Option<FirstAttempt>,
-    /// Rounds in a row.
+    /// Rounds that have failed in a row.
     pub(super) failures: u32,
     reported: BTreeMap<Multiaddr, ReportedFailure>,
-    /// When the last round came to nothing.
+    /// When the last round failed; `None` if none has.
     failed_at: Option<Instant>,
 }
 
-/// Somebody who is tried again and again, and of whom the user was told.
+/// A failure of which the user should hear.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FailedAddress {
+    /// The peer that is looked for there; `None` where only the address is known.
+    pub(crate) peer: Option<peergrad_protocol::PeerId>,
+    /// The address, as it was given to this peer.
+    pub(crate) address: Multiaddr,
+    /// Why it could not be reached.
+    pub(crate) trouble: DialFailure,
+}
+
+/// A peer that is dialed again and again, and of which the user was told that it cannot be reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unreached {
-    /// Who; `None` where only an address is known.
+    /// The peer; `None` where only an address is known.
     pub peer: Option<peergrad_protocol::PeerId>,
-    /// Where it is tried, or one of several places.
+    /// The address that is tried, or one of several.
     pub address: Multiaddr,
-    /// What comes of it there.
+    /// Why it could not be reached.
     pub trouble: DialFailure,
-    /// How often in a row, at all places each time.
+    /// How many rounds have failed in a row.
     pub tries: u32,
-    /// How long ago the last time was.
+    /// The time since the last round failed.
     pub since_last: Duration,
 }
 
@@ -58,17 +67,17 @@ pub(super) struct FirstAttempt {
     failed_at: Instant,
 }
 
-/// Why somebody is dialed.
+/// Why a target is dialed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum DialReason {
-    /// It was seen on the local network: tried for a while, without a word.
+    /// It was seen on the local network. It is tried for a while, and the user hears of no failure.
     Mdns,
-    /// It was cut off: called back until the link is given up.
+    /// Its connection was lost. It is dialed until the link is given up.
     Reconnect,
-    /// The node wants it: tried until told otherwise. Others may be about to leave it out, so the user hears of failures
-    /// only if they go on.
+    /// The node wants it. It is dialed until the node stops wanting it. Other members may be about to remove it, so the user
+    /// hears only of failures that go on.
     Wanted,
-    /// The user has named it: tried until told otherwise, and the user hears of each kind of failure at once.
+    /// The user has named it. It is dialed until the user stops, and the user hears of each kind of failure at once.
     Named,
 }
 
@@ -79,7 +88,7 @@ pub(super) enum TargetState {
     Connected,
 }
 
-/// The last thing told about an address.
+/// The last failure of an address that the user was told.
 #[derive(Debug)]
 struct ReportedFailure {
     trouble: DialFailure,
@@ -108,8 +117,8 @@ impl DialTarget {
         }
     }
 
-    /// How it is with this one, if the user has heard that it cannot be reached: of several addresses, the one whose trouble says
-    /// most.
+    /// What to show of this target, if the user knows that it cannot be reached: of several addresses, the one whose failure
+    /// says most.
     pub(super) fn unreached(&self, now: Instant) -> Option<Unreached> {
         let (address, complaint) =
             self.reported.iter().max_by_key(|(_, complaint)| is_final(&complaint.trouble))?;
@@ -123,19 +132,19 @@ impl DialTarget {
         })
     }
 
-    /// A connection is there, and so much is known of it.
+    /// A connection is open, and this is known of its carriers.
     pub(super) fn connected(&mut self, carriers: CarrierHistory) {
         self.state = TargetState::Connected;
         self.carriers = carriers;
         self.first = None;
         self.failures = 0;
         self.reported.clear();
-        // It was reached where the user said. From now on the node looks after it.
+        // The target was reached where the user said. From now on the node decides whether it is wanted.
         self.reason = self.reason.min(DialReason::Wanted);
     }
 
-    /// Whether the attempt under way, which has got through to this address, may owe that to the time that it took: TCP was
-    /// refused there, and since then QUIC has asked more than once.
+    /// Whether the current attempt, which has got through to this address, may owe that to the time that it took: TCP was
+    /// refused there, and since then QUIC has retried more than once.
     pub(super) fn may_have_begun_to_listen(&self, address: &Multiaddr, now: Instant) -> bool {
         self.first.as_ref().is_some_and(|first| {
             let asked_for = now.saturating_duration_since(first.failed_at);
@@ -145,8 +154,8 @@ impl DialTarget {
         })
     }
 
-    /// Always from a fresh port: from the listening port, two peers that dial each other at once, or one that dials again
-    /// at once, would meet their own earlier connection.
+    /// Always from a new port: from the listening port, two peers that dial each other at once, or one that dials again at
+    /// once, would meet their own earlier connection.
     pub(super) fn options(&mut self, usual_carrier: Carrier) -> DialOpts {
         let addresses = match &self.first {
             Some(first) => {
@@ -167,7 +176,7 @@ impl DialTarget {
             (None, []) => unreachable!("a target without a peer is made from an address"),
             (Some(peer), _) => {
                 let options = DialOpts::peer_id(peer).addresses(addresses).allocate_new_port();
-                // It may be somewhere else by now, and others know where.
+                // The peer may have moved, and others may know its new address.
                 if self.failures > 0 {
                     options.extend_addresses_through_behaviour().build()
                 } else {
@@ -177,7 +186,7 @@ impl DialTarget {
         }
     }
 
-    /// Where to try it over this carrier. Over QUIC that follows from where it is over TCP, but for addresses that somebody gave.
+    /// The addresses to try over this carrier. QUIC addresses follow from TCP addresses, unless they were given.
     fn addresses_over(&self, carrier: Carrier) -> Vec<Multiaddr> {
         let mut found = Vec::new();
         for address in &self.addresses {
@@ -190,7 +199,7 @@ impl DialTarget {
         found
     }
 
-    /// Where to try it over the other carrier, after a first attempt that came to nothing.
+    /// The addresses to try over the other carrier, after the first attempt has failed.
     fn second_carrier_addresses(&self, first: &FirstAttempt) -> Vec<Multiaddr> {
         let is_drained = |address: &Multiaddr| {
             let trouble = first.troubles.iter().find(|(at, _)| *at == self.as_given(address));
@@ -201,10 +210,10 @@ impl DialTarget {
         addresses
     }
 
-    /// For how many rounds in a row this trouble is no reason to try the other carrier.
+    /// For how many rounds in a row this failure is no reason to try the other carrier.
     fn rounds_believed(&self, carrier: Carrier, trouble: &DialFailure) -> u32 {
         match (carrier, trouble) {
-            // TCP is asked in any case: a router may send the two to different machines.
+            // TCP is tried in any case: a router may send the two carriers to different machines.
             (Carrier::Quic, _) => 0,
             (Carrier::Tcp, trouble) if is_final(trouble) => u32::MAX,
             (Carrier::Tcp, DialFailure::Refused) => REFUSALS_BELIEVED,
@@ -213,13 +222,13 @@ impl DialTarget {
         }
     }
 
-    /// An address that was dialed, as it was given to us.
+    /// The address as it was given to this peer, for an address that was dialed.
     fn as_given(&self, address: &Multiaddr) -> Multiaddr {
         let given = over_tcp(address.clone());
         if self.addresses.contains(&given) { given } else { address.clone() }
     }
 
-    /// An attempt has failed: what came of the round, or nothing if its second attempt is due now.
+    /// An attempt has failed. Returns the failures of the round, or `None` if its second attempt is due now.
     pub(super) fn end_attempt(
         &mut self,
         error: &DialError,
@@ -246,7 +255,7 @@ impl DialTarget {
         };
         self.failures += 1;
         self.failed_at = Some(now);
-        // While the second attempt was under way, time has passed as well.
+        // The second attempt has taken a part of the pause.
         self.state = TargetState::Waiting { due: now.max(first.failed_at + pause_after(self.failures)) };
         Some(first.joined_with(second))
     }
@@ -261,7 +270,7 @@ impl DialTarget {
         match error {
             DialError::Transport(errors) => {
                 let all = errors.iter().map(|(at, error)| (as_given(at), failure_of(error)));
-                // Of what others said of it nobody need hear.
+                // The user need not hear of addresses that other peers have named.
                 all.filter(|(at, _)| self.peer.is_none() || self.addresses.contains(at)).collect()
             }
             DialError::WrongPeerId { obtained, address } => {
@@ -270,7 +279,7 @@ impl DialTarget {
             DialError::LocalPeerId { address } => one(address, DialFailure::Ourselves),
             DialError::Denied { .. } => everywhere("too many connections at once"),
             DialError::Aborted => everywhere("given up"),
-            // No address is known yet, or an attempt by other means is under way.
+            // No address is known yet, or another attempt is under way.
             DialError::NoAddresses | DialError::DialPeerConditionFalse(_) => Vec::new(),
         }
     }
@@ -279,12 +288,17 @@ impl DialTarget {
         &mut self,
         troubles: Vec<(Multiaddr, DialFailure)>,
         now: Instant,
-    ) -> Vec<Notice> {
+    ) -> Vec<FailedAddress> {
         troubles.into_iter().filter_map(|(at, why)| self.report_failure(at, why, now)).collect()
     }
 
-    /// Once for each address, again when the trouble is another one, and then ever more rarely.
-    fn report_failure(&mut self, address: Multiaddr, trouble: DialFailure, now: Instant) -> Option<Notice> {
+    /// Reports a failure once for each address, again if it is of another kind, and then ever more rarely.
+    fn report_failure(
+        &mut self,
+        address: Multiaddr,
+        trouble: DialFailure,
+        now: Instant,
+    ) -> Option<FailedAddress> {
         let pause = match self.reported.get(&address) {
             Some(last) if last.trouble == trouble && now < last.told_at + last.pause => return None,
             Some(last) if last.trouble == trouble => (last.pause * 2).min(COMPLAINT_PAUSE_MAX),
@@ -293,12 +307,12 @@ impl DialTarget {
         let complaint = ReportedFailure { trouble: trouble.clone(), told_at: now, pause };
         self.reported.insert(address.clone(), complaint);
         let peer = self.peer.as_ref().and_then(from_libp2p);
-        Some(Notice::Unreachable { peer, address, trouble })
+        Some(FailedAddress { peer, address, trouble })
     }
 }
 
 impl FirstAttempt {
-    /// What the user may hear of both attempts: of each address one thing, and that what is final, or else of TCP.
+    /// The failures of both attempts: one for each address, which is the final one if there is one, or else that of TCP.
     fn joined_with(self, second: Vec<(Multiaddr, DialFailure)>) -> Vec<(Multiaddr, DialFailure)> {
         let (mut joined, others) = match self.carrier {
             Carrier::Tcp => (self.troubles, second),
@@ -325,14 +339,13 @@ pub(super) const RETRY_PAUSE_MAX: Duration = Duration::from_secs(5);
 const COMPLAINT_PAUSE: Duration = Duration::from_secs(10);
 const COMPLAINT_PAUSE_MAX: Duration = Duration::from_secs(300);
 pub(super) const MDNS_FAILURES_MAX: u32 = 5;
-/// Rounds in a row in which a refusal is no reason to try QUIC, which would take seconds in which nobody asks again whether
-/// somebody listens by now. A firewall refuses every time.
+/// Rounds in a row in which a refusal is no reason to try QUIC. Such an attempt would take seconds, in which no attempt would
+/// find that the peer listens by now. A firewall refuses every time.
 const REFUSALS_BELIEVED: u32 = 3;
-/// The same for silence, where there was an answer over TCP before.
+/// The same for silence, if TCP has answered before.
 const SILENCES_BELIEVED: u32 = 1;
-/// An attempt over QUIC that hears nothing asks again after a little more than this: the library takes a third of a second for
-/// the way there and back as long as it does not know better, and waits for three of them.
+/// A QUIC attempt without an answer retries after a little more than this: the library assumes a round trip of a third of a
+/// second until it has measured one, and waits for three of them.
 const QUIC_ASKS_AGAIN: Duration = Duration::from_millis(900);
-/// Rounds that the node wanted and that failed, before the user hears of it: by then the others had time to leave out
-/// one that is gone.
+/// Failed rounds before the user hears of a peer that the node wants: by then the other members had time to remove it.
 pub(super) const WANTED_FAILURES_REPORTED: u32 = 5;

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use libp2p::TransportError;
 
-use super::super::proof::ProofError;
 use super::target::{RETRY_PAUSE_MAX, pause_after};
 use super::*;
+use crate::notice::Notice;
+use crate::proof::ProofError;
 
 #[test]
 fn pauses_between_attempts_double_up_to_a_limit() {
@@ -62,6 +63,11 @@ struct Seen {
     told: Vec<String>,
 }
 
+/// What the user reads of a failure.
+fn text_of(failure: &FailedAddress) -> String {
+    Notice::from(failure.clone()).to_string()
+}
+
 /// Fails every attempt for so long, as `fail` says.
 fn fail_with(
     dialer: &mut Dialer,
@@ -79,8 +85,8 @@ fn fail_with(
                 Carrier::Tcp => seen.over_tcp.push(passed),
                 Carrier::Quic => seen.over_quic.push(passed),
             }
-            let notices = dialer.failed(options.connection_id(), &fail(carrier), now);
-            seen.told.extend(notices.iter().map(ToString::to_string));
+            let failures = dialer.failed(options.connection_id(), &fail(carrier), now);
+            seen.told.extend(failures.iter().map(text_of));
             due.extend(dialer.take_due(now));
         }
     }
@@ -165,7 +171,7 @@ fn one_who_cannot_be_reached_is_told_of_once_however_often_and_wherever_it_was_t
         panic!("{unreached:?}");
     };
     assert_eq!(*who, peer);
-    let words = notices[0].to_string();
+    let words = text_of(&notices[0]);
     assert!(words.starts_with(&format!("peer {} at /ip4/10.0.0", peer.short())), "{words}");
     dialer.mark_connected(to_libp2p(peer).unwrap(), through(Carrier::Tcp));
     assert!(dialer.unreached(at(30_000)).is_empty());

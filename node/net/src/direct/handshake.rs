@@ -7,9 +7,9 @@
 //!   proof of the secret ------------------------> is it right?
 //!   is it right?  <------------------------------ proof of the secret
 //! ```
-//! Certificates are those of libp2p: signed by a key of their own, which the identity's key vouches for. A proof is a hash of
-//! what only the two ends of this handshake know, keyed by the secret, and another one in each direction: it is of no use
-//! anywhere else. Which run it is about is said on the link, as over libp2p, for those who use one secret for several runs.
+//! Certificates are those of libp2p: each is signed by its own key, for which the identity's key vouches. A proof is a hash of
+//! secrets that only the two ends of this handshake know, keyed by the run's secret, and different in each direction: it is
+//! useless anywhere else. The run is named on the link, as over libp2p, since one secret may serve several runs.
 
 use std::io;
 use std::net::SocketAddr;
@@ -37,30 +37,30 @@ use super::records::{BURSTS_KEPT_MAX, HEADER_BYTES, Records, SEALED_BYTES_MAX, U
 use crate::identity::Identity;
 use crate::keyring::Keyring;
 
-/// What a peer shows of itself, and how it looks at others.
+/// What a peer shows in handshakes, and how it checks the other end.
 #[derive(Debug)]
 pub(super) struct Credentials {
     provider: Arc<rustls::crypto::CryptoProvider>,
     mine: Arc<SingleCertAndKey>,
     server: Arc<ServerConfig>,
-    /// Keys the proofs.
+    /// The run's secret, which is the key of the proofs.
     keyring: Keyring,
-    /// What records are sealed and opened in.
+    /// The buffers in which records are sealed and opened.
     bursts: Pool,
 }
 
 /// The certificate of this process cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialsError {
-    /// No certificate for the identity.
+    /// The identity's certificate cannot be generated.
     #[error("cannot make a certificate: {0}")]
     Certificate(#[from] certificate::GenError),
-    /// The library refuses what it has made.
+    /// The TLS library refuses the certificate.
     #[error("cannot use the certificate: {0}")]
     Tls(#[from] rustls::Error),
 }
 
-/// Two ends have not come together.
+/// Why a handshake failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HandshakeError {
     #[error("{}", crate::link::error_text(.0))]
@@ -73,7 +73,7 @@ pub(crate) enum HandshakeError {
     OtherPeer,
     #[error("it does not hold the secret of this run")]
     OtherSecret,
-    #[error("what came is no handshake of a peer: {0}")]
+    #[error("its bytes are not the handshake of a peer: {0}")]
     Tls(rustls::Error),
     #[error(transparent)]
     Cipher(#[from] UnknownCipher),
@@ -109,13 +109,13 @@ impl Credentials {
             .with_client_cert_verifier(Arc::new(Verifier { wanted: None }))
             .with_cert_resolver(Arc::clone(&mine) as _);
         server.alpn_protocols = vec![PROTOCOL.to_vec()];
-        // Nothing follows the handshake but our own records.
+        // Only our own records follow the handshake.
         server.send_tls13_tickets = 0;
         server.enable_secret_extraction = true;
         Ok(Self { provider, mine, server: Arc::new(server), keyring, bursts: Pool::new(BURSTS_KEPT_MAX) })
     }
 
-    /// Connects to `peer`.
+    /// Makes the handshake as the dialer, with `peer`.
     pub(super) async fn dial(
         &self,
         address: SocketAddr,
@@ -138,7 +138,7 @@ impl Credentials {
         Ok(timeout(HANDSHAKE_MAX, dialer).await.unwrap_or(Err(HandshakeError::Slow))?.0)
     }
 
-    /// Hears who has connected.
+    /// Makes the handshake as the listener, and returns the peer that has connected.
     pub(super) async fn answer(
         &self,
         socket: TcpStream,
@@ -164,7 +164,7 @@ impl Credentials {
         let key = self.keyring.secret().lane_key();
         let proof = |side: Side| blake3::keyed_hash(&key, &[&shared[..], &[side as u8]].concat());
         let mut shown = [0; 32];
-        // Whoever was dialed shows nothing to one that may be anybody.
+        // The dialer proves the secret first: the listener shows nothing to a stranger.
         if mine == Side::Dialer {
             records.write_all(proof(mine).as_bytes()).await?;
             records.flush().await?;
@@ -182,14 +182,14 @@ impl Credentials {
     }
 }
 
-/// The ends of a connection, as a proof names them.
+/// The two ends of a connection, in the order of their roles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
     Dialer = 0,
     Listener = 1,
 }
 
-/// Lets the library speak until both ends have what they need, and reads nothing beyond that: what follows is not for it.
+/// Runs the TLS library until both ends have finished their handshake, and reads nothing beyond that: the rest is ours.
 async fn agree(socket: &mut TcpStream, connection: &mut Connection) -> Result<(), HandshakeError> {
     let mut bytes = Vec::new();
     loop {
@@ -203,19 +203,19 @@ async fn agree(socket: &mut TcpStream, connection: &mut Connection) -> Result<()
         bytes.resize(HEADER_BYTES, 0);
         socket.read_exact(&mut bytes).await?;
         let byte_count = usize::from(u16::from_be_bytes([bytes[3], bytes[4]]));
-        // Only a record is waited for.
+        // The rest of a record is missing.
         if matches!(bytes[..2], [20..=23, 3]) && byte_count <= SEALED_BYTES_MAX {
             bytes.resize(HEADER_BYTES + byte_count, 0);
             socket.read_exact(&mut bytes[HEADER_BYTES..]).await?;
         }
-        // What is too long, or no record at all, the library refuses.
+        // The library refuses a record that is too long, or bytes that are no record.
         let mut unread = &bytes[..];
         while !unread.is_empty() {
             if connection.read_tls(&mut unread)? == 0 {
-                return Err(rustls::Error::General("it takes in nothing more".to_owned()).into());
+                return Err(rustls::Error::General("it accepts no more bytes".to_owned()).into());
             }
             if let Err(error) = connection.process_new_packets() {
-                // The other end is told why, if it listens.
+                // Tell the other end why, if it still reads.
                 let mut last_words = Vec::new();
                 connection.write_tls(&mut last_words)?;
                 let _ = socket.write_all(&last_words).await;
@@ -226,7 +226,7 @@ async fn agree(socket: &mut TcpStream, connection: &mut Connection) -> Result<()
     }
 }
 
-/// AES where the processor has instructions for it: several times as fast there, and several times as slow elsewhere.
+/// AES where the processor has instructions for it: it is several times as fast there, and several times as slow elsewhere.
 fn provider() -> rustls::crypto::CryptoProvider {
     let (aes, chacha) = (
         [cipher_suite::TLS13_AES_128_GCM_SHA256, cipher_suite::TLS13_AES_256_GCM_SHA384],
@@ -245,7 +245,7 @@ fn has_aes() -> bool {
     return false;
 }
 
-/// Who has shown these certificates.
+/// The peer that has shown these certificates.
 fn peer_of(certificates: &[CertificateDer<'_>]) -> Result<libp2p::PeerId, rustls::Error> {
     let [certificate] = certificates else {
         return Err(rustls::Error::General("a peer has exactly one certificate".to_owned()));
@@ -255,10 +255,10 @@ fn peer_of(certificates: &[CertificateDer<'_>]) -> Result<libp2p::PeerId, rustls
     Ok(parsed.peer_id())
 }
 
-/// Looks at certificates as libp2p has them.
+/// Checks certificates in the form of libp2p.
 #[derive(Debug)]
 struct Verifier {
-    /// Whose it is to be; `None`: any peer's.
+    /// The peer that is expected; `None` for any peer.
     wanted: Option<libp2p::PeerId>,
 }
 
@@ -286,7 +286,7 @@ fn check_signature(
     Ok(HandshakeSignatureValid::assertion())
 }
 
-/// Certificates are made with the first of them.
+/// The first is the scheme of certificates that this peer makes.
 fn schemes() -> Vec<SignatureScheme> {
     vec![SignatureScheme::ECDSA_NISTP256_SHA256, SignatureScheme::ED25519]
 }
@@ -367,10 +367,10 @@ impl ClientCertVerifier for Verifier {
     }
 }
 
-/// Nobody else speaks it, so that nobody comes in by mistake.
+/// No other program uses it, so no other program connects by mistake.
 const PROTOCOL: &[u8] = b"peergrad-lane/1";
 const EXPORT_LABEL: &[u8] = b"EXPORTER-peergrad-lane";
-/// From the first packet to the last proof. Whoever is slower holds a place that others need.
+/// From the first packet to the last proof. A slower end holds a place that others need.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 
 #[cfg(test)]

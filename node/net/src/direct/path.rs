@@ -1,14 +1,14 @@
-//! The direct path to one peer, over all lanes that there are: where it may lead, and how it did lately.
+//! The direct path to one peer, shared by all its lanes: the hosts to try, and how recent attempts went.
 //!
-//! A path that is too slow, or fails, is tried ever more rarely; and one on which a lane stood still is given more time with the
-//! next. So a slow line costs a few interruptions, and not one after the other.
+//! A path that is too slow, or fails, is tried ever more rarely, and the next lane after one that stalled gets more time. So a
+//! slow line costs a few interruptions, and not one after the other.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// What the lanes to one peer share.
+/// The state that all lanes to one peer share.
 #[derive(Debug)]
 pub(crate) struct DirectPath {
     state: Mutex<PathState>,
@@ -19,7 +19,7 @@ struct PathState {
     /// IP addresses and names of the peer's machine, the newest first.
     hosts: Vec<String>,
     not_before: Instant,
-    /// After the next failure.
+    /// The pause after the next failure.
     pause: Duration,
     patience: Duration,
 }
@@ -32,7 +32,7 @@ impl DirectPath {
         }
     }
 
-    /// Takes note of an IP address or a name of the peer's machine.
+    /// Remembers an IP address or a name of the peer's machine.
     pub(crate) fn note_host(&self, host: String) {
         let hosts = &mut self.lock().hosts;
         hosts.retain(|known| *known != host);
@@ -49,12 +49,12 @@ impl DirectPath {
         self.lock().not_before
     }
 
-    /// How long a lane may stand still.
+    /// How long a lane may go without an acknowledgement.
     pub(crate) fn patience(&self) -> Duration {
         self.lock().patience
     }
 
-    /// No lane has come of an attempt. Whether that is no news: something failed not long before.
+    /// An attempt led to no lane. Returns whether another failure came not long before.
     pub(crate) fn failed(&self, now: Instant) -> bool {
         let mut state = self.lock();
         let is_repeated = state.pause > PAUSE_MIN;
@@ -63,7 +63,7 @@ impl DirectPath {
         is_repeated
     }
 
-    /// A lane that had been there since then stood still. Whether that is no news: something failed not long before.
+    /// A lane that was open since then has stalled. Returns whether another failure came not long before.
     pub(crate) fn stalled(&self, since: Instant, now: Instant) -> bool {
         let mut state = self.lock();
         if now.duration_since(since) >= STABLE_AFTER {
@@ -74,7 +74,7 @@ impl DirectPath {
         self.failed(now)
     }
 
-    /// A lane that had been there since then broke. One that lasts makes up for those before.
+    /// A lane that was open since then broke. A lane that lasted resets the pause.
     pub(crate) fn broke(&self, since: Instant, now: Instant) {
         if now.duration_since(since) < PAUSE_MIN {
             self.failed(now);
@@ -93,11 +93,11 @@ impl DirectPath {
 const HOSTS_MAX: usize = 6;
 const PAUSE_MIN: Duration = Duration::from_secs(5);
 const PAUSE_MAX: Duration = Duration::from_secs(300);
-/// A lane that was there for so long has made up for those before.
+/// A lane that was open for so long resets the pause.
 const STABLE_AFTER: Duration = Duration::from_secs(60);
-/// Less than members have patience with each other: there is another way.
+/// Less than the members' failure detector allows: there is another way.
 const PATIENCE_MIN: Duration = Duration::from_millis(750);
-/// As long as a substream is given.
+/// As long as a substream may go without an acknowledgement.
 const PATIENCE_MAX: Duration = Duration::from_secs(5);
 
 #[cfg(test)]

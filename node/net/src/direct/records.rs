@@ -1,18 +1,18 @@
 //! Records of TLS 1.3, once the handshake has made the keys.
 //!
-//! The bytes on the wire are those of any TLS library: a header, up to 16 KiB that are sealed, a tag. Made here because a
-//! library hands out each record in memory of its own, with copies on the way. Here the cipher itself is what moves a tensor:
-//! from where it lies to the buffer for the system, and from there to where it is to lie. Many records cross the border to the
-//! system in one call.
+//! The bytes on the wire are those of any TLS library: a header, up to 16 KiB that are sealed, a tag. They are made here
+//! because a library returns each record in newly allocated memory, with copies on the way. Here the cipher itself moves a
+//! tensor from its place to the buffer for the system, and from there to its place at the other end. One system call takes many
+//! records.
 //!
 //! ```text
 //! header (23, 3, 3, length u16) | sealed: up to 16384 bytes, a byte that says their kind (23) | tag, 16 bytes
 //! ```
 //! The nonce is the key's, with the number of the record in its last bytes. A key seals at most [`RECORDS_MAX`] records, well
-//! below what AES-GCM allows; then the lane ends, and the next one has other keys.
+//! below what AES-GCM allows; then the lane ends, and the next one has new keys.
 //!
-//! A lane at rest has no buffer: they come from a [`Pool`] that all lanes share, since most are at rest most of the time, and a peer
-//! may have a thousand.
+//! An idle lane has no buffer: buffers come from a [`Pool`] that all lanes share, since most lanes are idle most of the time,
+//! and a peer may have a thousand.
 
 use std::io;
 use std::ops::Range;
@@ -26,7 +26,7 @@ use rustls::{ConnectionTrafficSecrets, ExtractedSecrets};
 use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 use tokio::net::TcpStream;
 
-/// A connection whose handshake is done.
+/// A connection whose handshake is complete.
 #[derive(Debug)]
 pub(crate) struct Records {
     socket: TcpStream,
@@ -34,32 +34,32 @@ pub(crate) struct Records {
     opening: Opening,
 }
 
-/// Bytes on their way out.
+/// Outgoing bytes.
 #[derive(Debug)]
 struct Sealing {
     key: Key,
-    /// Sealed records, and one that still takes in bytes.
+    /// Sealed records, and one open record that still takes bytes.
     buffer: Burst,
-    /// How much of the buffer they fill.
+    /// How many bytes of the buffer are used.
     filled: usize,
-    /// Where the one that takes in bytes begins.
+    /// Where the open record begins.
     unsealed: Option<usize>,
-    /// All is sealed, and this much of it is written.
+    /// How many bytes are written, once all records are sealed.
     written: Option<usize>,
 }
 
-/// Bytes that have come in.
+/// Incoming bytes.
 #[derive(Debug)]
 struct Opening {
     key: Key,
     buffer: Burst,
-    /// What has not been opened yet.
+    /// Bytes that are still sealed.
     sealed: Range<usize>,
-    /// What is open and has not been taken yet.
+    /// Bytes that are opened and not yet taken.
     opened: Range<usize>,
 }
 
-/// Room for [`BURST_BYTES`] and one record more, as long as it is needed.
+/// A buffer for [`BURST_BYTES`] and one more record, as long as it is needed.
 #[derive(Debug)]
 struct Burst {
     pool: Pool,
@@ -74,13 +74,13 @@ struct Key {
     record: u64,
 }
 
-/// The secrets of a handshake are not of a kind that it was to agree on.
+/// The handshake has agreed on a cipher that it did not offer.
 #[derive(Debug, thiserror::Error)]
-#[error("the handshake has agreed on a cipher that was not offered")]
+#[error("the handshake agreed on a cipher that was not offered")]
 pub(crate) struct UnknownCipher;
 
 impl Records {
-    /// Goes on where the handshake ended. Nothing that came after it may have been read.
+    /// Continues where the handshake ended. No byte after it may have been read.
     pub(super) fn new(
         socket: TcpStream,
         secrets: ExtractedSecrets,
@@ -109,7 +109,7 @@ impl Burst {
         self.buffer.as_ref().map_or(&[], Buffer::bytes)
     }
 
-    /// There is nothing in it any more.
+    /// Whether it holds no bytes.
     fn give_back(&mut self) {
         self.buffer = None;
     }
@@ -143,7 +143,7 @@ impl Key {
 }
 
 impl Sealing {
-    /// Takes in as many of these bytes as there is room for; at least one.
+    /// Copies as many of these bytes as there is room for; at least one.
     fn take(&mut self, mut bytes: &[u8]) -> io::Result<usize> {
         let mut taken = 0;
         while !bytes.is_empty() && self.filled < BURST_BYTES {
@@ -183,10 +183,10 @@ impl Sealing {
         self.filled = end;
     }
 
-    /// Seals a record of its own, without a copy in between.
+    /// Seals these bytes as one record, without a copy in between.
     fn seal_whole(&mut self, plain: &[u8]) -> io::Result<()> {
         let header = header(plain.len() + 1 + TAG_BYTES);
-        // Whatever fails leaves nothing behind that could be written.
+        // If sealing fails, nothing is left behind that could be written.
         let nonce = self.key.nonce()?;
         self.put(&header);
         let (start, end) = (self.filled, self.filled + plain.len() + 1 + TAG_BYTES);
@@ -197,7 +197,7 @@ impl Sealing {
             .map_err(|_| io::Error::other("a record could not be sealed"))
     }
 
-    /// Seals the record that takes in bytes, if there is one.
+    /// Seals the open record, if there is one.
     fn seal(&mut self) -> io::Result<()> {
         let Some(start) = self.unsealed else { return Ok(()) };
         let nonce = self.key.nonce()?;
@@ -213,7 +213,7 @@ impl Sealing {
         Ok(())
     }
 
-    /// What there is can be written.
+    /// Marks the sealed records as ready to be written.
     fn finish(&mut self) -> io::Result<()> {
         self.seal()?;
         if self.written.is_none() && self.filled > 0 {
@@ -222,7 +222,7 @@ impl Sealing {
         Ok(())
     }
 
-    /// Writes what is finished.
+    /// Writes the sealed records.
     fn poll_written(&mut self, socket: &mut TcpStream, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Some(written) = &mut self.written else { return Poll::Ready(Ok(())) };
         while *written < self.filled {
@@ -240,7 +240,8 @@ impl Sealing {
 }
 
 impl Opening {
-    /// Opens the next record, if all of it is there: to `room` if that is large enough, which is how many bytes are returned.
+    /// Opens the next record if it has arrived completely. If `room` is large enough the bytes go there, and their number is
+    /// returned.
     fn open(&mut self, room: &mut [u8]) -> io::Result<Option<usize>> {
         let start = self.sealed.start;
         let Some(header) = self.buffer.bytes()[self.sealed.clone()].first_chunk::<HEADER_BYTES>().copied()
@@ -269,7 +270,7 @@ impl Opening {
         Ok(Some(0))
     }
 
-    /// Has no buffer any more, if there is nothing in it.
+    /// Releases the buffer, if it is empty.
     fn rest(&mut self) {
         if self.sealed.is_empty() && self.opened.is_empty() {
             self.sealed = 0..0;
@@ -277,7 +278,7 @@ impl Opening {
         }
     }
 
-    /// Reads more of what is sealed. False at the end of the connection.
+    /// Reads more sealed bytes. Returns false at the end of the connection.
     fn poll_more(&mut self, socket: &mut TcpStream, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
         if self.sealed.start > 0 {
             // Less than one record is left.
@@ -306,7 +307,7 @@ impl AsyncRead for Records {
         let Self { socket, opening, .. } = self.get_mut();
         while opening.opened.is_empty() {
             match opening.open(room)? {
-                // Of no bytes, or for which there is too little room.
+                // A record without bytes, or one that is larger than the room.
                 Some(0) => {}
                 Some(count) => {
                     opening.rest();
@@ -330,7 +331,7 @@ impl AsyncWrite for Records {
         let Self { socket, sealing, .. } = self.get_mut();
         ready!(sealing.poll_written(socket, context))?;
         let taken = sealing.take(bytes)?;
-        // What cannot be written now is written before anything else is taken in.
+        // Bytes that cannot be written now are written before any others are accepted.
         match sealing.poll_written(socket, context) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             _ => Poll::Ready(Ok(taken)),
@@ -354,7 +355,7 @@ fn header(sealed_bytes: usize) -> [u8; HEADER_BYTES] {
     [KIND_DATA, 3, 3, high, low]
 }
 
-/// How many of these bytes, which were sealed, are data: after them comes the kind, and perhaps zeros.
+/// How many of these opened bytes are data: the record's kind follows, and perhaps zeros.
 fn data_bytes(plain: &[u8]) -> io::Result<usize> {
     let end = plain.iter().rposition(|byte| *byte != 0).ok_or_else(nonsense)?;
     match plain[end] {
@@ -371,16 +372,16 @@ fn nonsense() -> io::Error {
 pub(super) const HEADER_BYTES: usize = 5;
 const TAG_BYTES: usize = 16;
 const PLAIN_BYTES_MAX: usize = 16 << 10;
-/// As the standard allows; those that are made here are smaller.
+/// The limit of the standard. Records that are made here are smaller.
 pub(super) const SEALED_BYTES_MAX: usize = PLAIN_BYTES_MAX + 256;
 const RECORD_BYTES_MAX: usize = HEADER_BYTES + SEALED_BYTES_MAX;
 const KIND_ALERT: u8 = 21;
 const KIND_DATA: u8 = 23;
-/// Bytes that are written, or asked for, in one call.
+/// How many bytes one call writes or reads.
 const BURST_BYTES: usize = 128 << 10;
 // What takes in bytes ends with a record that begins below the burst's end, after one that is sealed for it.
 const _: () = assert!(2 * (1 + TAG_BYTES) + HEADER_BYTES + PLAIN_BYTES_MAX <= RECORD_BYTES_MAX);
-/// Buffers that are kept while no lane needs them, if some were busy a moment ago: each end of a lane may be.
+/// Buffers that are kept while no lane needs them: each end of a lane may have been busy a moment ago.
 pub(super) const BURSTS_KEPT_MAX: usize = 16;
 /// A quarter of a terabyte can be sealed with one key; this is half of that.
 const RECORDS_MAX: u64 = 1 << 23;

@@ -1,4 +1,4 @@
-//! What goes over a lane besides frames: the opening, the answer to it, and acknowledgements. Fixed sizes, little-endian.
+//! The bytes on a lane besides frames: the opening, the answer to it, and acknowledgements. Fixed sizes, little-endian.
 //!
 //! ```text
 //! opening   version u8, session, known session of the other end (zeros: none)
@@ -12,21 +12,21 @@ use std::num::{NonZeroU16, NonZeroU64};
 use futures::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use peergrad_protocol::Incarnation;
 
-use super::super::random::random_bytes;
 use super::{LANE_VERSION, LaneError};
+use crate::random::random_bytes;
 
-/// A life of a link at one of its ends.
+/// One end's number for a life of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SessionId {
     /// Grows with each start of the peer.
     pub(crate) start: Incarnation,
-    /// Drawn at random for each life.
+    /// A random number, drawn for each life.
     draw: NonZeroU64,
 }
 
 impl SessionId {
     pub(crate) fn draw(start: Incarnation) -> Self {
-        // Zero is drawn once in 2^64 times; any other number does as well.
+        // Zero is drawn once in 2^64 times; then any other number serves.
         let draw = NonZeroU64::new(u64::from_le_bytes(random_bytes())).unwrap_or(NonZeroU64::MIN);
         Self { start, draw }
     }
@@ -47,24 +47,24 @@ impl SessionId {
     }
 }
 
-/// The first bytes of the one who opens a lane.
+/// The first bytes of the end that opens a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OpenRequest {
-    /// Its session.
+    /// The opener's session.
     pub(crate) session: SessionId,
-    /// What it takes for the receiver's session.
+    /// The session of the receiver that the opener knows; `None` if it knows none.
     pub(crate) known: Option<SessionId>,
 }
 
-/// The first bytes of the one who receives frames.
+/// The first bytes of the end that receives frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OpenResponse {
     pub(crate) verdict: Verdict,
-    /// Where it listens for direct lanes.
+    /// The port on which it listens for direct lanes; `None` if it offers none.
     pub(crate) port: Option<NonZeroU16>,
-    /// Its session.
+    /// The receiver's session.
     pub(crate) session: SessionId,
-    /// Where it stands.
+    /// How far the receiver has come.
     pub(crate) record: Acknowledgement,
 }
 
@@ -72,9 +72,9 @@ pub(crate) struct OpenResponse {
 pub(crate) enum Verdict {
     /// Frames may follow.
     Welcome,
-    /// The opener knows an earlier session: both start anew.
+    /// The opener named an earlier session: both ends begin a new link.
     UnknownSession,
-    /// A process that was started later has the opener's identity.
+    /// A process with the opener's identity was started later.
     DuplicateIdentity,
 }
 
@@ -83,7 +83,7 @@ pub(crate) enum Verdict {
 pub(crate) struct Acknowledgement {
     /// Frames received whole.
     pub(crate) received: u64,
-    /// Segments used up.
+    /// Segments consumed.
     pub(crate) consumed: u64,
 }
 
@@ -151,7 +151,7 @@ impl Acknowledgement {
     }
 }
 
-/// The version alone, before anything else: another version may have other sizes.
+/// Reads the version alone first: another version may have other sizes.
 async fn check_version(stream: &mut (impl AsyncRead + Unpin)) -> Result<(), LaneError> {
     match read_array(stream).await? {
         [LANE_VERSION] => Ok(()),

@@ -10,29 +10,29 @@ use super::{Acknowledgement, UNREAD_FRAMES_MAX};
 #[derive(Debug)]
 pub(crate) struct Inbox {
     state: Mutex<InboxState>,
-    /// For the current lane: there is something to acknowledge.
+    /// Wakes the writer of the current lane: there is something to acknowledge.
     changed: Notify,
-    /// Places for frames on their way to the driver.
+    /// Places for frames that wait for the driver.
     pub(super) room: Arc<Semaphore>,
 }
 
 #[derive(Debug, Default)]
 struct InboxState {
     record: Acknowledgement,
-    /// Grows with each lane; a reader of an earlier lane finds another number and stops.
+    /// Grows with each lane. A reader of an earlier lane sees another number and stops.
     lane: u64,
     said_goodbye: bool,
     closed: bool,
-    /// Whether bytes have come in since that was last told.
+    /// Whether bytes have arrived since the sender was last told.
     has_moved: bool,
 }
 
-/// What the writer of a lane's acknowledgements is to do.
+/// What the writer of a lane's acknowledgements has to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum InboxStatus {
-    /// See that this has been told.
+    /// Write this record if it has changed.
     At(Acknowledgement),
-    /// See that this has been told, and end: the other end has said goodbye.
+    /// Write this record and end: the other end has said goodbye.
     Final(Acknowledgement),
     /// Another lane has taken over, or the link is closed.
     Superseded,
@@ -46,30 +46,30 @@ impl Default for Inbox {
 }
 
 impl Inbox {
-    /// Starts a lane: from now on no other can deliver. Returns its number and where the sender is to go on.
+    /// Starts a lane, the only one that can deliver from now on. Returns its number and where the sender has to continue.
     pub(crate) fn start_lane(&self) -> (u64, Acknowledgement) {
         let mut state = self.lock();
         state.lane += 1;
-        // Wakes the writer of the lane before, which then ends.
+        // Wakes the writer of the earlier lane, which then ends.
         self.changed.notify_one();
         (state.lane, state.record)
     }
 
-    /// Counts a frame and hands it over, both or neither. False if the lane is no longer the current one.
+    /// Counts a frame and hands it over. Does neither, and returns false, if the lane is no longer the current one.
     pub(super) fn deliver(&self, lane: u64, hand_over: impl FnOnce()) -> bool {
         let mut state = self.lock();
         if state.closed || state.lane != lane {
             return false;
         }
         state.record.received += 1;
-        // Under the lock, so that a lane that takes over cannot count this frame as missing and receive it twice.
+        // Under the lock: otherwise the next lane could count this frame as missing and receive it twice.
         hand_over();
         drop(state);
         self.changed.notify_one();
         true
     }
 
-    /// Counts the goodbye, as a frame that is not handed over. False if the lane is no longer the current one.
+    /// Counts the goodbye, as a frame that is not handed over. Returns false if the lane is no longer the current one.
     pub(super) fn note_goodbye(&self, lane: u64) -> bool {
         let is_current = self.deliver(lane, || ());
         if is_current {
@@ -79,12 +79,12 @@ impl Inbox {
         is_current
     }
 
-    /// Notes that bytes of a frame came in, though not yet all of it.
+    /// Notes that bytes of a frame have arrived, though not yet the whole frame.
     pub(super) fn moved(&self) {
         self.lock().has_moved = true;
     }
 
-    /// Whether bytes have come in since the last call.
+    /// Whether bytes have arrived since the last call.
     pub(super) fn take_moved(&self) -> bool {
         std::mem::take(&mut self.lock().has_moved)
     }
@@ -94,12 +94,12 @@ impl Inbox {
         self.changed.notify_one();
     }
 
-    /// What the writer of `lane` is to do now.
+    /// What the writer of `lane` has to do now.
     pub(super) fn status(&self, lane: u64) -> InboxStatus {
         let state = self.lock();
-        // A goodbye is acknowledged even if the link is closed for it before that is done: the other end waits for it.
+        // A goodbye is acknowledged even if this end has closed the link meanwhile: the other end waits for it.
         if (state.closed && !state.said_goodbye) || state.lane != lane {
-            // The wake-up was perhaps meant for the lane that took over.
+            // The wake-up may have been for the next lane.
             self.changed.notify_one();
             return InboxStatus::Superseded;
         }

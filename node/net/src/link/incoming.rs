@@ -11,20 +11,20 @@ use peergrad_protocol::{Frame, Pool};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::super::counters::{Counters, LaneCounters};
 use super::handshake::ACKNOWLEDGEMENT_BYTES;
 use super::inbox::InboxStatus;
 use super::{
     Acknowledgement, GOODBYE, LaneError, Link, LinkEvent, OpenRequest, OpenResponse, STALL_TIMEOUT,
     SessionId, Verdict,
 };
+use crate::counters::{Counters, LaneCounters};
 
-/// Hears who opens a lane.
+/// Reads the opening of a lane.
 pub(crate) async fn read_opening(stream: &mut (impl AsyncRead + Unpin)) -> Result<OpenRequest, LaneError> {
     timeout(STALL_TIMEOUT, OpenRequest::read(stream)).await.unwrap_or(Err(LaneError::Stalled))
 }
 
-/// Tells the opener why it may not send frames, and which session this end has.
+/// Tells the opener why it may not send frames, and this end's session.
 pub(crate) async fn refuse(
     stream: &mut (impl AsyncWrite + Unpin),
     verdict: Verdict,
@@ -36,8 +36,8 @@ pub(crate) async fn refuse(
 
 /// Receives frames until the lane breaks, another takes its place, or the other end says goodbye.
 ///
-/// `lane` and `start` are what the inbox said about this lane. `said_goodbye` is called just before a goodbye is
-/// acknowledged: after that the other end closes the connection, which must not look like a loss.
+/// `lane` and `start` come from the inbox. `said_goodbye` is called just before a goodbye is acknowledged: after that the other
+/// end closes the connection, which must not look like a loss.
 pub(crate) async fn receive(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     link: &Arc<Link>,
@@ -57,7 +57,7 @@ pub(crate) async fn receive(
             Ok(End::Superseded) => {}
             Err(error) => return error,
         }
-        // The writer ends by itself, once the goodbye is acknowledged.
+        // The writer ends by itself when the goodbye is acknowledged.
         std::future::pending().await
     };
     let writing = write_records(&mut writer, link, lane, start, counters);
@@ -66,7 +66,8 @@ pub(crate) async fn receive(
         ended = writing => ended?,
     };
     if ended == End::Goodbye {
-        // It closes first, so that nothing on its way there is cut off. If it never does, the network will.
+        // The other end closes first, so that nothing in flight to it is lost. If it never does, the network closes the
+        // connection.
         let mut rest = [0; 1];
         let _ = timeout(STALL_TIMEOUT, reader.read(&mut rest)).await;
     }
@@ -78,7 +79,7 @@ pub(crate) struct Shared<'a> {
     pub(crate) pool: &'a Pool,
     pub(crate) events: &'a mpsc::UnboundedSender<LinkEvent>,
     pub(crate) counters: &'a Counters,
-    /// Where this peer listens for direct lanes.
+    /// The port on which this peer listens for direct lanes; `None` if it offers none.
     pub(crate) port: Option<NonZeroU16>,
 }
 
@@ -96,7 +97,7 @@ async fn read_frames(
     counters: &LaneCounters<'_>,
 ) -> Result<End, LaneError> {
     loop {
-        // Room first: a full queue stops the reading, and with it the sender.
+        // A place is taken before reading: a full queue pauses the reading, and with it the sender.
         let room =
             Arc::clone(&link.inbox.room).acquire_owned().await.expect("the inbox never closes its room");
         let Some(frame) = read_frame(reader, link, shared.pool).await? else {
@@ -115,7 +116,7 @@ async fn read_frames(
     }
 }
 
-/// One frame, or `None` for a goodbye. Nothing is allocated before the prefix is found to be within the limits.
+/// Reads a frame; `None` for a goodbye. Memory is allocated only after the lengths are found to be within the limits.
 async fn read_frame(
     reader: &mut (impl AsyncRead + Unpin),
     link: &Link,
@@ -135,7 +136,7 @@ async fn read_frame(
         byte_count => {
             let mut buffer = pool.take_bytes(byte_count);
             let mut rest = buffer.bytes_mut();
-            // All the room there is: what comes in is put where it belongs, as far as that goes.
+            // The whole free space is offered, so that one call reads as much as has arrived.
             while !rest.is_empty() {
                 let count = reader.read(rest).await?;
                 if count == 0 {
@@ -150,8 +151,8 @@ async fn read_frame(
     Ok(Some(Frame { head, payload }))
 }
 
-/// Tells where this end stands, whenever that has changed; and again now and then while a large frame is coming in slowly,
-/// so that the other end does not take a slow line for a dead one.
+/// Writes how far this end has come whenever that has changed, and now and then while a large frame arrives slowly, so that the
+/// other end does not take a slow line for a dead one.
 async fn write_records(
     writer: &mut (impl AsyncWrite + Unpin),
     link: &Link,
@@ -180,7 +181,7 @@ async fn write_records(
     }
 }
 
-/// How often a frame that is coming in slowly is told of.
+/// How often progress within a frame is reported.
 const STILL_COMING: Duration = Duration::from_millis(250);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The outbox: frames to send, and frames sent but not yet acknowledged. It outlives the lanes that empty it.
+//! The outbox: frames to send, and frames that are sent and not yet acknowledged. It outlives the lanes that empty it.
 //!
 //! ```text
 //!   acknowledged          next            acknowledged + retained
@@ -20,9 +20,9 @@ use super::{Acknowledgement, IN_FLIGHT_BYTES_MAX, LaneError, SMALL_FRAME_BYTES, 
 #[derive(Debug)]
 pub(crate) struct Outbox {
     state: Mutex<OutboxState>,
-    /// For the writer of the current lane: there may be something to write.
+    /// Wakes the writer of the current lane: there may be something to write.
     changed: Notify,
-    /// For those who wait for the end: the last frame is acknowledged, or the outbox is closed.
+    /// Wakes those that wait for the end: the last frame is acknowledged, or the outbox is closed.
     settled: Notify,
 }
 
@@ -33,21 +33,21 @@ struct OutboxState {
     next: u64,
     in_flight_bytes: usize,
     consumed: u64,
-    /// Grows with each lane; a writer of an earlier lane finds another number and stops.
+    /// Grows with each lane. A writer of an earlier lane sees another number and stops.
     lane: u64,
     moved_at: Instant,
     finished: bool,
     closed: bool,
 }
 
-/// What a lane's writer is to do.
+/// What a lane's writer has to do.
 #[derive(Debug)]
 pub(super) enum Next {
-    /// Write this.
+    /// Write this frame.
     Frame(Arc<Frame>),
-    /// Nothing may be written now.
+    /// Wait: nothing may be written now.
     Wait,
-    /// Another lane has taken over, or the link is closed.
+    /// End: another lane has taken over, or the link is closed.
     Stop,
 }
 
@@ -73,7 +73,7 @@ impl Outbox {
         self.queue(frame, false);
     }
 
-    /// Queues the last frame; what is pushed after it is dropped.
+    /// Queues the last frame. Frames that are pushed after it are dropped.
     pub(super) fn finish(&self, last: Frame) {
         self.queue(last, true);
     }
@@ -89,7 +89,7 @@ impl Outbox {
         self.changed.notify_one();
     }
 
-    /// Gives all frames back: nobody is going to acknowledge them.
+    /// Releases all frames: no acknowledgement will come.
     pub(super) fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
@@ -99,12 +99,12 @@ impl Outbox {
         self.settled.notify_waiters();
     }
 
-    /// Starts a lane, after the frames that the other end says it has.
+    /// Starts a lane, after the frames that the other end has.
     ///
-    /// Returns the lane's number and the credit that is news, or `None` once the link is closed.
+    /// Returns the lane's number and the new credit, or `None` if the link is closed.
     ///
     /// # Errors
-    /// The other end is not where it could be: one of us has lost its memory, and the link cannot go on.
+    /// The other end's position is impossible: one of the two ends has lost its memory, and the link cannot continue.
     pub(crate) fn start_lane(&self, record: Acknowledgement) -> Result<Option<(u64, u32)>, LaneError> {
         let mut state = self.lock();
         if state.closed {
@@ -115,7 +115,7 @@ impl Outbox {
         state.in_flight_bytes = 0;
         state.lane += 1;
         state.moved_at = Instant::now();
-        // Wakes the writer of the lane before, which then ends.
+        // Wakes the writer of the earlier lane, which then ends.
         self.changed.notify_one();
         if state.is_drained() {
             self.settled.notify_waiters();
@@ -123,11 +123,11 @@ impl Outbox {
         Ok(Some((state.lane, credit)))
     }
 
-    /// Takes the next frame to write, if there is one and it may go now.
+    /// Takes the next frame to write, if there is one and it may be written now.
     pub(super) fn next(&self, lane: u64) -> Next {
         let mut state = self.lock();
         if state.closed || state.lane != lane {
-            // The wake-up was perhaps meant for the lane that took over.
+            // The wake-up may have been for the next lane.
             self.changed.notify_one();
             return Next::Stop;
         }
@@ -152,10 +152,10 @@ impl Outbox {
         self.changed.notified().await;
     }
 
-    /// Forgets what the other end has, and returns the credit that is news.
+    /// Forgets the frames that the other end has, and returns the new credit.
     ///
     /// # Errors
-    /// The record does not fit what was sent.
+    /// The record does not fit the frames that were sent.
     pub(super) fn acknowledge(&self, lane: u64, record: Acknowledgement) -> Result<u32, LaneError> {
         let mut state = self.lock();
         if state.closed || state.lane != lane {
@@ -175,22 +175,22 @@ impl Outbox {
         Ok(credit)
     }
 
-    /// Whether frames have been under way for too long without any being acknowledged.
+    /// Whether frames have been in flight for too long without an acknowledgement.
     pub(super) fn is_stalled(&self, lane: u64, patience: Duration) -> bool {
         let state = self.lock();
         state.lane == lane && state.in_flight_bytes > 0 && state.moved_at.elapsed() > patience
     }
 
-    /// Whether the other end has acknowledged something, or said that something is coming in, a moment ago.
+    /// Whether the other end has just acknowledged something, or reported progress.
     pub(super) fn is_moving(&self) -> bool {
         let state = self.lock();
         state.in_flight_bytes > 0 && state.moved_at.elapsed() <= STALL_TIMEOUT
     }
 
-    /// Waits until the last frame is queued and all are acknowledged, or the outbox is closed.
+    /// Waits until the last frame is queued and all frames are acknowledged, or the outbox is closed.
     pub(super) async fn drained(&self) {
         loop {
-            // Waiting begins before looking, or the news could fall in between.
+            // Waiting begins before the check: otherwise a wake-up could fall in between.
             let news = self.settled.notified();
             if self.lock().is_drained() {
                 return;
@@ -206,7 +206,7 @@ impl Outbox {
 }
 
 impl OutboxState {
-    /// With nothing retained, the last frame may still be to come.
+    /// Even with nothing retained, the last frame may still follow.
     fn is_drained(&self) -> bool {
         self.closed || (self.finished && self.retained.is_empty())
     }
@@ -214,8 +214,8 @@ impl OutboxState {
     fn release(&mut self, record: Acknowledgement) -> Result<u32, LaneError> {
         let news = record.received.checked_sub(self.acknowledged).ok_or(LaneError::Acknowledgement)?;
         let credit = record.consumed.checked_sub(self.consumed).ok_or(LaneError::Acknowledgement)?;
-        // Each segment is a frame, so more segments than frames cannot have been used up; and only what was ever
-        // written can have arrived.
+        // Each segment is a frame, so no more segments than frames can have been consumed; and only frames that were written
+        // can have arrived.
         if record.consumed > record.received || news > self.retained.len() as u64 {
             return Err(LaneError::Acknowledgement);
         }

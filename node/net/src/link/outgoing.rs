@@ -1,4 +1,4 @@
-//! The outgoing lane: writes frames of an outbox, reads acknowledgements, and gives up when nothing moves.
+//! The outgoing lane: writes the frames of an outbox, reads acknowledgements, and ends when nothing moves.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,14 +8,14 @@ use futures::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::super::counters::{Counters, LaneCounters};
 use super::handshake::ACKNOWLEDGEMENT_BYTES;
 use super::outbox::Next;
 use super::{
     Acknowledgement, LaneError, LaneKind, Link, LinkEvent, OpenRequest, OpenResponse, STALL_TIMEOUT,
 };
+use crate::counters::{Counters, LaneCounters};
 
-/// Greets the other end of a fresh substream and hears where it stands.
+/// Sends the opening on a new stream, and reads the answer.
 pub(crate) async fn open(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     opening: OpenRequest,
@@ -27,9 +27,9 @@ pub(crate) async fn open(
     timeout(STALL_TIMEOUT, greeting).await.unwrap_or(Err(LaneError::Stalled))
 }
 
-/// Sends the link's frames until the lane breaks or another takes its place.
+/// Sends the link's frames until the lane breaks or another lane takes its place.
 ///
-/// `lane` is what the outbox called this lane; after this patience without an acknowledgement it is broken.
+/// `lane` is the outbox's number of this lane. Without an acknowledgement for the given patience the lane counts as broken.
 pub(crate) async fn transmit(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     (way, patience): (LaneKind, Duration),
@@ -41,7 +41,7 @@ pub(crate) async fn transmit(
     link.is_direct.store(way == LaneKind::Direct, Ordering::Relaxed);
     let (reader, writer) = stream.split();
     let counters = &counters.with(link.peer());
-    // Whichever ends first ends the lane: a frame that was half written is written again in the next one.
+    // The first of these that ends ends the lane. The next lane writes a half-written frame again.
     tokio::select! {
         ended = write_frames(writer, way, link, lane, counters) => ended,
         ended = read_records(reader, link, lane, events, counters) => ended,

@@ -1,13 +1,13 @@
-//! The actor: the one owner of the swarm and of what is known about each peer. It decides when links begin and end.
+//! The actor: the task that owns the swarm and everything that is known of each peer. It decides when links begin and end.
 //!
 //! # How it works
-//! - A connection to anybody who holds the secret becomes a link: an outgoing lane is opened, and theirs is accepted.
-//! - A lost connection is dialed again, by the smaller id at once and by the larger half a second later, so that both do
-//!   not open one at the same time. Meanwhile the link waits; what it holds goes on in the next lane.
-//! - A link that waits for too long is down, and says why; at once where dialing shows that the other process is gone.
+//! - A connection to a holder of the secret becomes a link: this peer opens an outgoing lane, and accepts the other end's.
+//! - A lost connection is dialed again, by the peer with the smaller id at once and by the other one half a second later, so
+//!   that they do not dial at the same time. Meanwhile the link waits, and its frames go into the next lane.
+//! - A link that waits for too long is closed, with the reason. It is closed at once if dialing shows that the other process is
+//!   gone.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,51 +15,23 @@ use futures::StreamExt;
 use libp2p::{Multiaddr, Swarm};
 use peergrad_protocol::Incarnation;
 use peergrad_protocol::limits::REJECTS_MAX;
-use peergrad_protocol::message::Contact;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::super::addresses::parse_all;
-use super::super::bootstrap_address::BootstrapAddress;
-use super::super::dial::Dialer;
-use super::super::dial_back::DialBackOutcome;
-use super::super::gateway::PortForwarding;
-use super::super::identity::{from_libp2p, to_libp2p};
-use super::super::link::{
-    LaneError, LaneKind, Link, LinkEvent, OpenRequest, OpenResponse, SessionId, Verdict,
-};
-use super::super::listen::Claim;
-use super::super::notice::Notice;
-use super::super::remote::{ClosingLink, LinkIntent, Outage, Outgoing, RemotePeer, SessionChange};
-use super::super::transport::Behaviour;
-use super::connectivity::Connectivity;
-use super::lanes::{Admission, Lanes, Report};
+use super::command::{Admission, Command, Report};
+use super::lanes::Lanes;
 use super::status::NetworkStatus;
-
-/// What the actor is told.
-#[derive(Debug)]
-pub(super) enum Command {
-    Dial(Contact),
-    HangUp(peergrad_protocol::PeerId),
-    StopDialing(peergrad_protocol::PeerId),
-    KeepWanted(Vec<peergrad_protocol::PeerId>),
-    Disconnect(peergrad_protocol::PeerId),
-    /// Closes all connections but those with these.
-    KeepOnly(BTreeSet<peergrad_protocol::PeerId>),
-    /// Somebody wants to know what links there are.
-    Status(oneshot::Sender<NetworkStatus>),
-    Report(libp2p::PeerId, Report),
-    /// What a peer has found that was asked to dial this one; nothing: it could not be asked.
-    Checked(libp2p::PeerId, Option<Vec<(Multiaddr, DialBackOutcome)>>),
-    /// What the router says that was asked to forward a port.
-    AskedRouter(PortForwarding),
-    /// Somebody on another machine wanted a direct lane, and was sent away; no reason: it went by itself.
-    HandshakeRefused {
-        from: IpAddr,
-        reason: Option<String>,
-    },
-}
+use crate::address::parse_all;
+use crate::bootstrap_address::BootstrapAddress;
+use crate::dial::Dialer;
+use crate::identity::{from_libp2p, to_libp2p};
+use crate::link::{LaneError, LaneKind, Link, LinkEvent, OpenRequest, OpenResponse, SessionId, Verdict};
+use crate::listen::Claim;
+use crate::notice::Notice;
+use crate::reachability::Connectivity;
+use crate::remote::{ClosingLink, Condition, LinkIntent, Outage, Outgoing, RemotePeer, SessionChange};
+use crate::transport::Behaviour;
 
 pub(super) struct NetworkActor {
     pub(super) swarm: Swarm<Behaviour>,
@@ -71,9 +43,9 @@ pub(super) struct NetworkActor {
     pub(super) dialer: Dialer,
     pub(super) connectivity: Connectivity,
     outgoing_count: u64,
-    /// Of this process.
+    /// The start number of this process.
     start: Incarnation,
-    /// Held as long as the swarm listens.
+    /// The claim on the port, held as long as the swarm listens.
     _claim: Claim,
 }
 
@@ -112,7 +84,8 @@ impl NetworkActor {
         rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                // Reports first: a connection that closes after a goodbye is no loss, if the goodbye is known by then.
+                // Commands first: a connection that closes after a goodbye is not a loss, if the goodbye has been handled by
+                // then.
                 biased;
                 command = commands.recv() => match command {
                     Some(command) => self.on_command(command),
@@ -133,9 +106,9 @@ impl NetworkActor {
                 };
                 self.dialer.want(id, parse_all(&contact.addresses), Instant::now());
                 if let Some(remote) = self.remotes.get_mut(&id) {
-                    remote.intent = LinkIntent::Connect;
+                    remote.link.intent = LinkIntent::Connect;
                     if remote.has_usable_connection() {
-                        self.dialer.mark_connected(id, remote.carriers);
+                        self.dialer.mark_connected(id, remote.paths.carriers);
                     }
                     self.open_lane(id);
                 }
@@ -167,14 +140,14 @@ impl NetworkActor {
                     self.disconnect(id, "the run has another secret");
                 }
             }
-            // Whoever has asked may have gone.
-            Command::Status(reply) => _ = reply.send(self.status()),
+            // The task that asked may be gone.
+            Command::Status(reply) => _ = reply.send(NetworkStatus::of(self.remotes.values(), &self.dialer)),
             Command::Report(id, report) => self.on_report(id, report),
             Command::Checked(id, findings) => self.on_checked(id, findings),
             Command::AskedRouter(answer) => self.on_router(answer),
             Command::HandshakeRefused { from, reason } => {
                 let count = self.lanes.counters.add_refused_stranger();
-                // Told ever more rarely, so that nobody can fill the screen.
+                // Reported ever more rarely, so that no stranger can fill the screen.
                 if let Some(reason) = reason
                     && count.is_power_of_two()
                 {
@@ -193,14 +166,14 @@ impl NetworkActor {
             Report::Direct(result) => self.on_direct(id, result),
             Report::OutgoingEnded { number, result } => self.on_outgoing_ended(id, number, result),
             Report::IncomingFailed { error } if error.is_violation() => self.on_violation(id, &error),
-            // The one who sends opens the next lane.
+            // The sender opens the next lane.
             Report::IncomingFailed { .. } => {}
             Report::Goodbye { link } => self.on_goodbye(id, &link),
             Report::Drained { link } => self.on_drained(id, &link),
         }
     }
 
-    /// Somebody wants to send us frames.
+    /// The other end opens a lane to send frames.
     fn on_open_requested(
         &mut self,
         id: libp2p::PeerId,
@@ -209,32 +182,34 @@ impl NetworkActor {
         reply: oneshot::Sender<Admission>,
     ) {
         let Some(remote) = self.remote(id) else { return };
-        // A direct lane is one more way to a peer that there is a connection to, and no other way in.
-        let is_alone = way == LaneKind::Direct && !remote.has_unrelayed_connection();
-        // Nor does what carries tensors go on over a circuit; the other end hears of that when one of both has given up.
-        let is_barred =
-            way == LaneKind::Substream && !remote.connections.is_empty() && !remote.has_usable_connection();
+        // A direct lane is an additional path to a connected peer, and no other way in.
+        let is_alone = way == LaneKind::Direct && !remote.paths.has_unrelayed_connection();
+        // A link that carries tensors does not go on over a circuit either. The other end learns that when one of the two gives
+        // up.
+        let is_barred = way == LaneKind::Substream
+            && !remote.paths.connections.is_empty()
+            && !remote.has_usable_connection();
         let is_early = way == LaneKind::Substream && !remote.may_begin(Instant::now());
-        if remote.intent == LinkIntent::Disconnect || is_alone || is_barred || is_early {
+        if remote.link.intent == LinkIntent::Disconnect || is_alone || is_barred || is_early {
             return self.forget_if_idle(id);
         }
-        let session = remote.mine;
-        let admission = if remote.is_duplicate(opening.session) {
+        let session = remote.link.mine;
+        let admission = if remote.link.is_duplicate(opening.session) {
             Admission::Refused { verdict: Verdict::DuplicateIdentity, session }
-        } else if remote.is_current(opening) {
-            remote.intent = LinkIntent::Connect;
+        } else if remote.link.is_current(opening) {
+            remote.link.intent = LinkIntent::Connect;
             let link = self.note_session(id, opening.session);
             let lane = link.inbox.start_lane();
             Admission::Welcome { link, lane, session }
         } else {
             Admission::Refused { verdict: Verdict::UnknownSession, session }
         };
-        // A lane that ended meanwhile is not waiting for this.
+        // If the lane has ended meanwhile, it does not wait for the reply.
         let _ = reply.send(admission);
         self.open_lane(id);
     }
 
-    /// Our opening was answered: the link has an outgoing lane again.
+    /// The other end has answered our opening: the link has an outgoing lane again.
     fn on_open_answered(
         &mut self,
         id: libp2p::PeerId,
@@ -243,7 +218,7 @@ impl NetworkActor {
         reply: oneshot::Sender<(Arc<Link>, u64)>,
     ) {
         let Some(remote) = self.remotes.get(&id) else { return };
-        let link = match (&remote.closing_link, &remote.outgoing) {
+        let link = match (&remote.link.closing, &remote.link.outgoing) {
             (Some(closing_link), _) if closing_link.outgoing == number => {
                 if answer.session != closing_link.link.theirs() {
                     return closing_link.link.close();
@@ -251,11 +226,11 @@ impl NetworkActor {
                 Arc::clone(&closing_link.link)
             }
             (_, Outgoing::Running { number: current, known, .. }) if *current == number => {
-                if remote.is_duplicate(answer.session) {
-                    // The one that was meant is behind another connection.
+                if remote.link.is_duplicate(answer.session) {
+                    // The process that was meant is behind another connection.
                     return self.on_unknown_session(id, number);
                 }
-                if !remote.is_response_current(*known, answer.session) {
+                if !remote.link.is_response_current(*known, answer.session) {
                     // The lane ends, and the next one is opened with what is known now.
                     return;
                 }
@@ -280,41 +255,46 @@ impl NetworkActor {
                 let _ = reply.send((link, lane));
             }
             Ok(None) => {}
-            Err(_) if self.remotes.get(&id).is_none_or(|remote| remote.link.is_none()) => link.close(),
-            Err(_) => self.drop_link(id, "it has forgotten what it had received".to_owned()),
+            Err(_) if self.remotes.get(&id).is_none_or(|remote| remote.link.current.is_none()) => {
+                link.close()
+            }
+            Err(_) => self.drop_link(id, "it has lost track of the frames that it had received".to_owned()),
         }
     }
 
-    /// There is a direct lane to a peer, or why there is none.
+    /// There is a direct lane to a peer, or a reason why there is none.
     fn on_direct(&mut self, id: libp2p::PeerId, result: Result<(), String>) {
         let Some(remote) = self.remotes.get_mut(&id) else { return };
-        let was_told = std::mem::replace(&mut remote.is_indirect_told, result.is_err());
         let peer = remote.peer;
-        match (was_told, result) {
-            (false, Err(reason)) => self.notify(Notice::DirectLaneFailed { peer, reason }),
-            (true, Ok(())) => self.notify(Notice::DirectLaneRestored { peer }),
-            (false, Ok(())) | (true, Err(_)) => {}
+        match result {
+            Err(reason) if remote.notices.begin(Condition::NoDirectLane) => {
+                self.notify(Notice::DirectLaneFailed { peer, reason });
+            }
+            Ok(()) if remote.notices.end(Condition::NoDirectLane) => {
+                self.notify(Notice::DirectLaneRestored { peer });
+            }
+            Ok(()) | Err(_) => {}
         }
     }
 
-    /// The other end does not know what our opening named. What it is called now we know, so the next opening will do;
-    /// one that is answered like this again and again is talking to two machines with one identity.
+    /// The other end does not know the session that our opening named. Its answer names its current session, so the next
+    /// opening will succeed. If that happens again and again, two machines have one identity.
     fn on_unknown_session(&mut self, id: libp2p::PeerId, number: u64) {
         let now = Instant::now();
         let Some(remote) = self.remotes.get_mut(&id) else { return };
         let is_repeated =
-            remote.unknown_session_at.replace(now).is_some_and(|at| now - at < UNKNOWN_SESSION_PAUSE);
+            remote.link.unknown_session_at.replace(now).is_some_and(|at| now - at < UNKNOWN_SESSION_PAUSE);
         if is_repeated
-            && matches!(remote.outgoing, Outgoing::Running { number: current, .. } if current == number)
+            && matches!(remote.link.outgoing, Outgoing::Running { number: current, .. } if current == number)
         {
-            remote.outgoing = Outgoing::Idle { not_before: now + REOPEN_PAUSE };
+            remote.link.outgoing = Outgoing::Idle { not_before: now + REOPEN_PAUSE };
         }
     }
 
     fn on_outgoing_ended(&mut self, id: libp2p::PeerId, number: u64, result: Result<(), LaneError>) {
         let now = Instant::now();
         let Some(remote) = self.remotes.get_mut(&id) else { return };
-        match &remote.outgoing {
+        match &remote.link.outgoing {
             Outgoing::Running { number: current, .. } if *current == number => {}
             _ => return,
         }
@@ -323,9 +303,9 @@ impl NetworkActor {
             Err(LaneError::Unwanted) => LOOKING_PAUSE,
             Err(_) => REOPEN_PAUSE,
         };
-        remote.outgoing = Outgoing::Idle { not_before: now + pause };
+        remote.link.outgoing = Outgoing::Idle { not_before: now + pause };
         let Err(error) = result else { return self.open_lane(id) };
-        remote.note_outage(error.to_string(), now);
+        remote.link.note_outage(error.to_string(), now);
         if error.is_violation() {
             self.on_violation(id, &error);
         } else if matches!(error, LaneError::Stalled) {
@@ -333,26 +313,26 @@ impl NetworkActor {
         }
     }
 
-    /// A peer that holds the secret sent what no peer sends.
+    /// A peer that holds the secret has broken the protocol.
     fn on_violation(&mut self, id: libp2p::PeerId, error: &LaneError) {
         self.lanes.counters.add_bad_stream();
         let Some(remote) = self.remote(id) else { return };
-        remote.violations += 1;
-        let (violations, peer) = (remote.violations, remote.peer);
-        // Told ever more rarely, so that nobody can fill the screen.
+        remote.link.violations += 1;
+        let (violations, peer) = (remote.link.violations, remote.peer);
+        // Reported ever more rarely, so that the peer cannot fill the screen.
         if violations.is_power_of_two() {
             self.notify(Notice::BadStream { peer, reason: error.to_string() });
         }
         if violations >= REJECTS_MAX {
-            self.disconnect(id, "it keeps sending what is no frame");
+            self.disconnect(id, "it keeps sending bytes that are not frames");
         }
         self.forget_if_idle(id);
     }
 
-    /// The other end is going; we say goodbye too, so that what we have sent is acknowledged before it goes.
+    /// The other end says goodbye. This peer says goodbye too, so that its frames are acknowledged before the other end goes.
     fn on_goodbye(&mut self, id: libp2p::PeerId, link: &Arc<Link>) {
         let Some(remote) = self.remotes.get_mut(&id) else { return };
-        if remote.link.as_ref().is_some_and(|current| Arc::ptr_eq(current, link)) {
+        if remote.link.is(link) {
             self.dialer.forget(id);
             self.close_link(id, LinkIntent::Idle);
             self.emit(LinkEvent::Down { link: Arc::clone(link), reason: "it left".to_owned() });
@@ -362,20 +342,20 @@ impl NetworkActor {
     fn on_drained(&mut self, id: libp2p::PeerId, link: &Arc<Link>) {
         link.close();
         let Some(remote) = self.remotes.get_mut(&id) else { return };
-        remote.closing_link =
-            remote.closing_link.take().filter(|closing_link| !Arc::ptr_eq(&closing_link.link, link));
-        if remote.intent == LinkIntent::Disconnect && remote.closing_link.is_none() {
+        remote.link.closing =
+            remote.link.closing.take().filter(|closing_link| !Arc::ptr_eq(&closing_link.link, link));
+        if remote.link.intent == LinkIntent::Disconnect && remote.link.closing.is_none() {
             self.disconnect(id, "hung up");
         }
         self.forget_if_idle(id);
     }
 
-    /// Ends the link in an orderly way: what is queued and a goodbye still go out.
+    /// Closes the link in order: the queued frames and a goodbye are still sent.
     fn close_link(&mut self, id: libp2p::PeerId, intent: LinkIntent) {
         let Some(remote) = self.remotes.get_mut(&id) else { return };
-        // The other end knows the session that the link began with.
-        let opening = remote.open_request();
-        remote.intent = intent;
+        // The other end knows the session with which the link began.
+        let opening = remote.link.open_request();
+        remote.link.intent = intent;
         let Some(link) = remote.take_link() else {
             if intent == LinkIntent::Disconnect {
                 self.disconnect(id, "hung up");
@@ -383,30 +363,30 @@ impl NetworkActor {
             return;
         };
         let idle = Outgoing::Idle { not_before: Instant::now() };
-        let outgoing = std::mem::replace(&mut remote.outgoing, idle);
-        if remote.connections.is_empty() {
+        let outgoing = std::mem::replace(&mut remote.link.outgoing, idle);
+        if remote.paths.connections.is_empty() {
             link.close();
             return self.forget_if_idle(id);
         }
         link.finish();
-        // The lane stays with the link that it serves; the next link gets its own.
+        // The lane stays with the link that it serves, and the next link gets its own lane.
         let number = match outgoing {
             Outgoing::Running { number, .. } => number,
             Outgoing::Idle { .. } => self.spawn_outgoing(id, opening).0,
         };
         let closing_link = ClosingLink { link: Arc::clone(&link), outgoing: number };
-        let before = self.remotes.get_mut(&id).and_then(|remote| remote.closing_link.replace(closing_link));
+        let before = self.remotes.get_mut(&id).and_then(|remote| remote.link.closing.replace(closing_link));
         if let Some(before) = before {
             before.link.close();
         }
         self.lanes.spawn(self.lanes.clone().drain(id, link));
     }
 
-    /// Ends the link because it does not work any more.
+    /// Closes the link because it does not work any more.
     pub(super) fn drop_link(&mut self, id: libp2p::PeerId, reason: String) {
         let Some(remote) = self.remotes.get_mut(&id) else { return };
         let Some(link) = remote.take_link() else { return };
-        remote.stop_outgoing();
+        remote.link.stop_outgoing();
         link.close();
         self.dialer.stop_reconnecting(id);
         self.emit(LinkEvent::Down { link, reason });
@@ -414,9 +394,9 @@ impl NetworkActor {
         self.forget_if_idle(id);
     }
 
-    /// Takes in a session of the other end, and tells the driver what that means.
+    /// Takes in a session of the other end, and reports the change of the link to the driver.
     fn note_session(&mut self, id: libp2p::PeerId, theirs: SessionId) -> Arc<Link> {
-        let remote = self.remote(id).expect("only a peer whose id was understood gets this far");
+        let remote = self.remote(id).expect("the id of a peer with a lane was converted before");
         match remote.note_session(theirs, Instant::now()) {
             SessionChange::Same(link) => link,
             SessionChange::New(link) => {
@@ -436,42 +416,43 @@ impl NetworkActor {
 
     fn end_outage(&mut self, id: libp2p::PeerId, link: &Arc<Link>) {
         let Some(remote) = self.remotes.get_mut(&id) else { return };
-        if !remote.link.as_ref().is_some_and(|current| Arc::ptr_eq(current, link)) {
+        if !remote.link.is(link) {
             return;
         }
-        let peer = remote.peer;
-        let Some(Outage { was_up: true, is_told, .. }) = remote.outage.take() else { return };
+        let (peer, outage) = (remote.peer, remote.link.outage.take());
+        let was_told = remote.notices.end(Condition::Reconnecting);
+        let Some(Outage { was_up: true, .. }) = outage else { return };
         self.lanes.counters.add_resumed_link();
-        if is_told {
+        if was_told {
             self.notify(Notice::Resumed { peer });
         }
     }
 
-    /// Opens a lane to `id`, if we want one, have none, and there is a connection for it.
+    /// Opens a lane to a peer, if this peer wants one, has none, and there is a connection for it.
     pub(super) fn open_lane(&mut self, id: libp2p::PeerId) {
         let Some(remote) = self.remotes.get_mut(&id) else { return };
         let now = Instant::now();
-        let is_due = matches!(remote.outgoing, Outgoing::Idle { not_before } if not_before <= now)
+        let is_due = matches!(remote.link.outgoing, Outgoing::Idle { not_before } if not_before <= now)
             && remote.may_begin(now);
-        if !is_due || remote.intent != LinkIntent::Connect || !remote.has_usable_connection() {
+        if !is_due || remote.link.intent != LinkIntent::Connect || !remote.has_usable_connection() {
             return;
         }
-        let opening = remote.open_request();
+        let opening = remote.link.open_request();
         let (number, task) = self.spawn_outgoing(id, opening);
         if let Some(remote) = self.remotes.get_mut(&id) {
-            remote.outgoing = Outgoing::Running { number, task, known: opening.known };
+            remote.link.outgoing = Outgoing::Running { number, task, known: opening.known };
         }
     }
 
     fn spawn_outgoing(&mut self, id: libp2p::PeerId, opening: OpenRequest) -> (u64, AbortHandle) {
         self.outgoing_count += 1;
         let number = self.outgoing_count;
-        let remote = self.remotes.get(&id).expect("a lane is opened to one that is known");
-        let lane = self.lanes.clone().send(id, number, opening, Arc::clone(&remote.direct));
+        let remote = self.remotes.get(&id).expect("a lane is opened only to a peer with a record");
+        let lane = self.lanes.clone().send(id, number, opening, Arc::clone(&remote.paths.direct));
         (number, self.lanes.spawn(lane))
     }
 
-    /// What has to be looked at from time to time.
+    /// Checks the timers.
     fn on_tick(&mut self) {
         let now = Instant::now();
         let overdue: Vec<_> =
@@ -498,13 +479,13 @@ impl NetworkActor {
 
     pub(super) fn disconnect(&mut self, id: libp2p::PeerId, reason: &str) {
         if let Some(remote) = self.remotes.get_mut(&id) {
-            remote.closing.get_or_insert_with(|| reason.to_owned());
+            remote.paths.close_reason.get_or_insert_with(|| reason.to_owned());
         }
-        // An error only says that there is no connection.
+        // An error only means that there is no connection.
         let _ = self.swarm.disconnect_peer_id(id);
     }
 
-    /// What is known of this peer, from nothing if need be; `None` if its id is of a kind that no peer has.
+    /// The record of this peer, created if needed; `None` if its id is of a kind that no peer has.
     pub(super) fn remote(&mut self, id: libp2p::PeerId) -> Option<&mut RemotePeer> {
         let (peer, start) = (from_libp2p(&id)?, self.start);
         Some(self.remotes.entry(id).or_insert_with(|| RemotePeer::new(peer, start, Instant::now())))
@@ -517,21 +498,21 @@ impl NetworkActor {
     }
 
     pub(super) fn emit(&self, event: LinkEvent) {
-        // A driver that is gone has no use for it.
+        // The driver may be gone, and then needs no events.
         let _ = self.lanes.events.send(event);
     }
 
     pub(super) fn notify(&self, notice: Notice) {
-        // Nobody has to listen.
+        // The receiver may be gone: notices need no reader.
         let _ = self.notices.send(notice);
     }
 }
 
-/// How often timers are looked at.
+/// How often the timers are checked.
 const ROUND: Duration = Duration::from_millis(100);
-/// Pause before a lane that failed is opened again on a connection that is still there.
+/// Pause before a failed lane is opened again on a connection that is still open.
 const REOPEN_PAUSE: Duration = Duration::from_millis(200);
-/// As above, for one who speaks no lanes: it only asks how things stand, and goes.
+/// As above, for an end that takes no lanes: a status client that asks and goes.
 const LOOKING_PAUSE: Duration = Duration::from_secs(10);
-/// An opening that is not understood twice within this time is not tried a third time at once.
+/// An opening that is refused twice within this time is not retried at once.
 const UNKNOWN_SESSION_PAUSE: Duration = Duration::from_secs(1);

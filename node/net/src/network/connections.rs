@@ -1,6 +1,6 @@
-//! Connections: what the swarm reports, and what that means for a link.
+//! Connections: the swarm's events, and what they mean for a link.
 //!
-//! Losing one is no news to the driver: the link waits, and the other end is dialed again.
+//! The driver does not hear of a lost connection: the link waits, and the other end is dialed again.
 
 use std::time::Duration;
 
@@ -9,14 +9,13 @@ use libp2p::swarm::{ConnectionError, ConnectionId, DialError, SwarmEvent};
 use libp2p::{identify, mdns, ping};
 use tokio::time::Instant;
 
-use super::super::addresses::without_peer;
-use super::super::dial::{CarrierEvidence, NewConnection, refused_everywhere};
-use super::super::link::{LinkEvent, error_text};
-use super::super::notice::Notice;
-use super::super::quic::{Carrier, over_tcp};
-use super::super::remote::{Connection, LinkIntent};
-use super::super::transport::BehaviourEvent;
 use super::actor::NetworkActor;
+use crate::address::Carrier;
+use crate::dial::{CarrierEvidence, NewConnection, refused_everywhere};
+use crate::link::{LinkEvent, error_text};
+use crate::notice::Notice;
+use crate::remote::{Condition, LinkIntent};
+use crate::transport::BehaviourEvent;
 
 impl NetworkActor {
     pub(super) fn on_swarm_event(&mut self, event: SwarmEvent<BehaviourEvent>) {
@@ -41,23 +40,23 @@ impl NetworkActor {
         match event {
             BehaviourEvent::Ping(ping::Event { peer, result: Ok(round_trip), .. }) => {
                 if let Some(remote) = self.remotes.get_mut(&peer) {
-                    remote.round_trip = Some(round_trip);
+                    remote.paths.round_trip = Some(round_trip);
                 }
             }
-            // libp2p only reports it; what to do is ours to say.
+            // libp2p only reports the failure; this peer decides to close the connection.
             BehaviourEvent::Ping(ping::Event { peer, connection, result: Err(error) })
                 if !matches!(error, ping::Failure::Unsupported) =>
             {
                 let remote = self.remotes.get(&peer);
                 if remote
-                    .and_then(|remote| remote.link.as_ref())
+                    .and_then(|remote| remote.link.current.as_ref())
                     .is_some_and(|link| link.is_moving_on_substream())
                 {
-                    // On a slow line a ping waits behind tensors; the lane's own watchdog looks after this connection.
+                    // On a slow line a ping waits behind tensors. The lane's own time limit covers this connection.
                     return;
                 }
                 if let Some(remote) = self.remotes.get_mut(&peer) {
-                    remote.closing.get_or_insert_with(|| "no answer to pings".to_owned());
+                    remote.paths.close_reason.get_or_insert_with(|| "no answer to pings".to_owned());
                 }
                 self.swarm.close_connection(connection);
             }
@@ -83,58 +82,29 @@ impl NetworkActor {
             self.swarm.close_connection(connection);
             return;
         };
-        if is_relayed && remote.link.as_ref().is_some_and(|link| !link.is_relayed()) {
-            // What carries tensors waits for a way of its own, for as long as any lost connection is waited for.
+        if is_relayed && remote.link.current.as_ref().is_some_and(|link| !link.is_relayed()) {
+            // A link that carries tensors waits for a connection without a relay, as long as for any lost connection.
             self.swarm.close_connection(connection);
             self.dialer.try_later(connection, now + CIRCUIT_LATER);
             return self.forget_if_idle(id);
         }
-        let outlived = remote.superseded_by(endpoint, now);
-        let (address, before) = (endpoint.get_remote_address(), remote.carriers);
-        let carrier = Carrier::of(address);
-        let is_beside = carrier == Carrier::Quic && remote.carrier_without(&outlived) == Some(Carrier::Tcp);
-        let evidence = match endpoint {
-            _ if is_relayed || is_beside => CarrierEvidence::None,
-            ConnectedPoint::Dialer { .. } => CarrierEvidence::Out,
-            ConnectedPoint::Listener { .. } => CarrierEvidence::In,
-        };
-        let carriers =
-            self.dialer.connected(id, NewConnection { connection, address, evidence }, before, now);
+        let outlived = remote.paths.superseded_by(endpoint, now);
+        self.learn_carriers(id, connection, endpoint, &outlived, now);
         let Some(remote) = self.remotes.get_mut(&id) else { return };
-        remote.carriers = carriers;
-        match endpoint {
-            _ if is_relayed => {
-                if remote.connections.is_empty() {
-                    remote.begin_relay_upgrade(now);
-                }
-                if let ConnectedPoint::Dialer { address, .. } = endpoint {
-                    remote.remember(without_peer(address.clone()));
-                }
-            }
-            ConnectedPoint::Dialer { address, .. } => {
-                remote.remember(over_tcp(without_peer(address.clone())));
-                remote.note_ip(address);
-            }
-            ConnectedPoint::Listener { send_back_addr, .. } => remote.note_ip(send_back_addr),
-        }
-        let dialed = match endpoint {
-            ConnectedPoint::Dialer { address, .. } => Some(without_peer(address.clone())),
-            ConnectedPoint::Listener { .. } => None,
-        };
-        remote.connections.insert(connection, Connection { since: now, carrier, is_relayed, dialed });
-        remote.closing = None;
-        let was_told = remote.is_relay_told;
-        remote.is_relay_told |= is_relayed;
-        let news = (is_relayed && !was_told).then_some(Notice::Relayed { peer: remote.peer });
-        // Whoever has said goodbye may come back; and whoever we said goodbye to, once that has been heard.
-        let is_parting = remote.intent == LinkIntent::Disconnect && remote.closing_link.is_some();
+        remote.paths.note_connection(connection, endpoint, now);
+        let is_news = is_relayed && remote.notices.begin(Condition::Relayed);
+        let peer = remote.peer;
+        // A peer that has said goodbye may come back. So may one that this peer said goodbye to, once the goodbye has arrived.
+        let is_parting = remote.link.intent == LinkIntent::Disconnect && remote.link.closing.is_some();
         if !is_parting {
-            remote.intent = LinkIntent::Connect;
+            remote.link.intent = LinkIntent::Connect;
         }
         for connection in outlived {
             self.swarm.close_connection(connection);
         }
-        news.into_iter().for_each(|notice| self.notify(notice));
+        if is_news {
+            self.notify(Notice::Relayed { peer });
+        }
         self.note_carrier(id);
         if is_relayed {
             self.report_reachability();
@@ -144,14 +114,36 @@ impl NetworkActor {
         self.open_lane(id);
     }
 
-    /// An attempt to dial has failed. Where its own machine says that nobody listens any more, a link that waits for its
-    /// connection waits for nothing.
+    /// Takes in which carrier a new connection, which replaces those in `outlived`, shows to work.
+    fn learn_carriers(
+        &mut self,
+        id: libp2p::PeerId,
+        connection: ConnectionId,
+        endpoint: &ConnectedPoint,
+        outlived: &[ConnectionId],
+        now: Instant,
+    ) {
+        let Some(remote) = self.remotes.get_mut(&id) else { return };
+        let address = endpoint.get_remote_address();
+        let is_beside_tcp = Carrier::of(address) == Carrier::Quic
+            && remote.paths.carrier_without(outlived) == Some(Carrier::Tcp);
+        let evidence = match endpoint {
+            _ if endpoint.is_relayed() || is_beside_tcp => CarrierEvidence::None,
+            ConnectedPoint::Dialer { .. } => CarrierEvidence::Out,
+            ConnectedPoint::Listener { .. } => CarrierEvidence::In,
+        };
+        let arrival = NewConnection { connection, address, evidence };
+        remote.paths.carriers = self.dialer.connected(id, arrival, remote.paths.carriers, now);
+    }
+
+    /// An attempt to dial has failed. If the peer's machine says that nothing listens there any more, the link is closed at
+    /// once.
     pub(super) fn on_dial_failed(&mut self, attempt: ConnectionId, error: &DialError) {
         let id = self.dialer.whose(attempt);
-        let notices = self.dialer.failed(attempt, error, Instant::now());
-        notices.into_iter().for_each(|notice| self.notify(notice));
+        let failures = self.dialer.failed(attempt, error, Instant::now());
+        failures.into_iter().for_each(|failure| self.notify(failure.into()));
         let Some((id, remote)) = id.and_then(|id| Some((id, self.remotes.get(&id)?))) else { return };
-        if remote.link.is_some() && remote.is_gone(&refused_everywhere(error)) {
+        if remote.link.current.is_some() && remote.is_gone(&refused_everywhere(error)) {
             self.drop_link(id, "connection refused".to_owned());
         }
     }
@@ -165,37 +157,36 @@ impl NetworkActor {
         let now = Instant::now();
         let is_smaller = *self.swarm.local_peer_id() < id;
         let Some(remote) = self.remotes.get_mut(&id) else { return };
-        let closed = remote.connections.remove(&connection);
-        let has_unrelayed_connection = remote.has_unrelayed_connection();
+        let closed = remote.paths.connections.remove(&connection);
+        let has_unrelayed_connection = remote.paths.has_unrelayed_connection();
         if !has_unrelayed_connection {
-            self.forget_connection(id);
+            self.connectivity.forget(id);
         }
         let Some(remote) = self.remotes.get_mut(&id) else { return };
         if remote.has_usable_connection() {
-            if remote.is_unanswered() {
-                // Its opening may have gone the way that is no more, and then nothing comes of it, not even an error.
-                remote.stop_outgoing();
+            if remote.link.is_unanswered() {
+                // The opening may have been on the connection that closed, and then it gets neither an answer nor an error.
+                remote.link.stop_outgoing();
             }
             self.note_carrier(id);
             self.widen(id);
             return self.open_lane(id);
         }
         if closed.is_none() {
-            // It was never taken.
+            // The connection was refused when it opened.
             return;
         }
-        remote.stop_outgoing();
-        if let Some(closing_link) = remote.closing_link.take() {
+        remote.link.stop_outgoing();
+        if let Some(closing_link) = remote.link.closing.take() {
             closing_link.link.close();
         }
-        let reason = remote.closing.take().unwrap_or_else(|| cause_text(cause));
+        let reason = remote.paths.close_reason.take().unwrap_or_else(|| cause_text(cause));
         let due = if is_smaller { now } else { now + REDIAL_LATER };
-        if remote.link.is_some() {
-            let (peer, addresses, carriers) = (remote.peer, remote.addresses.clone(), remote.carriers);
-            remote.note_outage(reason.clone(), now);
-            if let Some(outage) = &mut remote.outage {
-                outage.is_told = true;
-            }
+        if remote.link.current.is_some() {
+            let (peer, addresses, carriers) =
+                (remote.peer, remote.paths.addresses.clone(), remote.paths.carriers);
+            remote.link.note_outage(reason.clone(), now);
+            remote.notices.begin(Condition::Reconnecting);
             self.dialer.reconnect(id, addresses, carriers, due);
             self.notify(Notice::Reconnecting { peer, reason });
         } else {
@@ -206,32 +197,35 @@ impl NetworkActor {
 }
 
 impl NetworkActor {
-    /// Takes note of what the connections to a peer run over, and tells the user where that is QUIC from now on.
+    /// Remembers what the connections to a peer run over, and tells the user if that is QUIC from now on.
     fn note_carrier(&mut self, id: libp2p::PeerId) {
         let Some(remote) = self.remotes.get_mut(&id) else { return };
-        let Some(carrier) = remote.carrier_without(&[]) else { return };
-        remote.carriers.last = Some(carrier);
-        let is_quic = carrier == Carrier::Quic;
-        let was_told = std::mem::replace(&mut remote.is_quic_told, is_quic);
-        if is_quic && !was_told {
-            let peer = remote.peer;
-            self.notify(Notice::QuicInUse { peer });
+        let Some(carrier) = remote.paths.carrier_without(&[]) else { return };
+        remote.paths.carriers.last = Some(carrier);
+        let peer = remote.peer;
+        match carrier {
+            Carrier::Quic if remote.notices.begin(Condition::OverQuic) => {
+                self.notify(Notice::QuicInUse { peer });
+            }
+            Carrier::Quic => {}
+            Carrier::Tcp => _ = remote.notices.end(Condition::OverQuic),
         }
     }
 
-    /// If the last circuit to a peer is gone, and a better way is there: a link that led through it carries tensors from now on.
+    /// If the last circuit to a peer is gone and there is a better connection, a link that led through the circuit carries
+    /// tensors from now on.
     fn widen(&mut self, id: libp2p::PeerId) {
         let Some(remote) = self.remotes.get_mut(&id) else { return };
-        let is_wide = remote.has_unrelayed_connection() && remote.circuits().is_empty();
-        if !is_wide || !std::mem::take(&mut remote.is_relay_told) {
+        let is_wide = remote.paths.has_unrelayed_connection() && remote.paths.circuits().is_empty();
+        if !is_wide || !remote.notices.end(Condition::Relayed) {
             return;
         }
         let peer = remote.peer;
-        if let Some(link) = remote.link.as_ref().filter(|link| link.is_relayed()).cloned() {
+        if let Some(link) = remote.link.current.as_ref().filter(|link| link.is_relayed()).cloned() {
             link.set_relayed(false);
             self.emit(LinkEvent::NoLongerRelayed(link));
         }
-        // Whoever was told of the circuit hears of this, also where no link had begun over it.
+        // The user was told of the circuit, so the user hears of its end, even if no link had begun over it.
         self.notify(Notice::NoLongerRelayed { peer });
         self.connectivity.met.insert(id);
         self.report_reachability();
@@ -246,7 +240,7 @@ fn cause_text(cause: Option<ConnectionError>) -> String {
     }
 }
 
-/// How much later the larger id dials again.
+/// How much later the peer with the larger id dials again.
 const REDIAL_LATER: Duration = Duration::from_millis(500);
-/// How long after a circuit that is of no use another attempt is made.
+/// The pause after a circuit that is of no use.
 const CIRCUIT_LATER: Duration = Duration::from_millis(500);

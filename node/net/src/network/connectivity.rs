@@ -1,15 +1,14 @@
-//! Reaching and being reached: whom this peer asks to dial it, through whom others speak to it if they cannot, and where it looks
-//! for those whom it misses.
+//! Connectivity: asking others to dial this peer back, using relays while they cannot, and searching for missing peers.
 //!
 //! # How it works
-//! - Peers that have a connection of their own with this one are asked to dial it: a few, one after the other, and again later.
-//! - One that is reached says so to libp2p, which has it serve as a relay. One that is not takes reservations at two of those, and
-//!   announces the ways through them.
-//! - Where a circuit is all there is, a better way is tried from time to time: the other end may be one that can be dialed, and
-//!   did not know of us. (Holes through two routers at once are made by DCUtR, when the circuit begins.)
-//! - One that is wanted and not reached is looked for among those that are.
+//! - Directly connected peers are asked to dial this one back: a few of them, one after the other, and again later.
+//! - A reachable peer tells libp2p so, and then serves as a relay. An unreachable peer reserves places at two relays and
+//!   announces the addresses through them.
+//! - While a peer is connected through a circuit only, a better connection is tried from time to time: perhaps the other end
+//!   can be dialed and did not know this peer. (DCUtR punches holes through two routers when the circuit begins.)
+//! - A wanted peer that is not reached is searched for among the connected ones.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use libp2p::core::transport::ListenerId;
@@ -19,65 +18,21 @@ use libp2p::{Multiaddr, PeerId, identify, relay};
 use peergrad_protocol::limits::{ADDRESS_BYTES_MAX, ADDRESSES_MAX};
 use tokio::time::Instant;
 
-use super::super::addresses::{parse_all, without_peer};
-use super::super::circuits::{is_relayed, relay_of, through};
-use super::super::dial_back::{DIAL_BACK_PROTOCOL, DialBackOutcome};
-use super::super::gateway::PortForwarding;
-use super::super::identity::from_libp2p;
-use super::super::link::LinkEvent;
-use super::super::listen::{announced, beyond_this_machine};
-use super::super::notice::Notice;
-use super::super::reachability::{Reachability, ReachabilityState, Survey};
-use super::super::remote::{RemotePeer, ip_of};
 use super::actor::NetworkActor;
-
-/// What is known of how this peer is reached, and what is being done about it.
-pub(super) struct Connectivity {
-    survey: Survey,
-    /// Peers that answer questions.
-    helpers: BTreeSet<PeerId>,
-    /// Peers that pass on what is said, and where this peer has dialed them.
-    relays: BTreeMap<PeerId, Multiaddr>,
-    /// Places taken at them.
-    reservations: BTreeMap<PeerId, ListenerId>,
-    /// No place is asked for before.
-    reservations_due: Instant,
-    /// Where libp2p was told that this peer is reached.
-    confirmed: Vec<Multiaddr>,
-    /// What was told last.
-    told: Option<Reachability>,
-    /// What the driver knows: addresses, and whether this peer is reached.
-    last_reported: (Vec<String>, bool),
-    /// Peers that were met through a relay, and are reached without one since.
-    pub(super) met: BTreeSet<PeerId>,
-    /// When those who are missing are looked for next.
-    search_due: Instant,
-}
-
-impl Connectivity {
-    /// Of a peer that listens on these addresses, and has announced those.
-    pub(super) fn new(external: Vec<Multiaddr>, listening: &[Multiaddr], announced: Vec<String>) -> Self {
-        let now = Instant::now();
-        let listening = beyond_this_machine(listening);
-        Self {
-            survey: Survey::new(external, listening),
-            helpers: BTreeSet::new(),
-            relays: BTreeMap::new(),
-            reservations: BTreeMap::new(),
-            reservations_due: now,
-            confirmed: Vec::new(),
-            told: None,
-            last_reported: (announced, true),
-            met: BTreeSet::new(),
-            search_due: now,
-        }
-    }
-}
+use crate::address::{ip_of, is_relayed, parse_all, relay_of, through, without_peer};
+use crate::identity::from_libp2p;
+use crate::link::LinkEvent;
+use crate::listen::{announced, beyond_this_machine};
+use crate::notice::Notice;
+use crate::reachability::{
+    Connectivity, DIAL_BACK_PROTOCOL, DialBackOutcome, PortForwarding, RELAYS_RESERVED_MAX, ReachabilityState,
+};
+use crate::remote::RemotePeer;
 
 impl NetworkActor {
-    // What others say.
+    // What others report.
 
-    /// The system has given us an address, or taken one away; or a relay has.
+    /// The system has added or removed an address of this machine, or a relay has.
     pub(super) fn on_listening(&mut self) {
         let listening: Vec<_> = self.swarm.listeners().cloned().collect();
         let beyond = beyond_this_machine(&listening);
@@ -85,37 +40,34 @@ impl NetworkActor {
         self.report_reachability();
     }
 
-    /// A place at a relay is gone; another one is taken later.
+    /// A listener has closed. If it was a reservation, another one is made later.
     pub(super) fn on_listener_closed(&mut self, listener: ListenerId) {
-        let count = self.connectivity.reservations.len();
-        self.connectivity.reservations.retain(|_, reservation| *reservation != listener);
-        if self.connectivity.reservations.len() != count {
-            self.connectivity.reservations_due = Instant::now() + RESERVATION_PAUSE;
+        if self.connectivity.end_reservation(listener, Instant::now()) {
             self.on_listening();
         }
     }
 
-    /// A peer says what it speaks, where it listens, and where it sees this one.
+    /// A peer names its protocols, its addresses, and the address at which it sees this one.
     pub(super) fn on_identified(&mut self, id: PeerId, connection: ConnectionId, info: &identify::Info) {
         let Some(remote) = self.remotes.get_mut(&id) else { return };
-        remote.is_identified = true;
-        // Its own loopback addresses would lead us to ourselves.
+        remote.paths.is_identified = true;
+        // The other end's loopback addresses would lead to this machine.
         let mut usable = parse_all(&announced(&[], &info.listen_addrs));
         let is_way = |address: &&Multiaddr| is_relayed(address) && relay_of(address) != Some(id);
         usable.extend(info.listen_addrs.iter().filter(is_way).cloned().map(without_peer));
         for address in &usable {
-            remote.note_host(address);
-            if !remote.addresses.contains(address) {
-                remote.remember(address.clone());
-                remote.begin_relay_upgrade(Instant::now());
+            remote.paths.note_host(address);
+            if !remote.paths.addresses.contains(address) {
+                remote.paths.remember(address.clone());
+                remote.paths.begin_relay_upgrade(Instant::now());
             }
         }
-        let known = remote.connections.get(&connection).filter(|known| !known.is_relayed);
+        let known = remote.paths.connections.get(&connection).filter(|known| !known.is_relayed);
         let known = known.map(|known| known.dialed.clone());
         for address in usable {
             self.swarm.behaviour_mut().discovery.add_address(&id, address);
         }
-        // What is seen of a circuit is the relay.
+        // Over a circuit the other end sees the relay's address.
         let Some(dialed) = known else { return self.open_lane(id) };
         self.connectivity.survey.seen_at(id, &info.observed_addr);
         if info.protocols.contains(&DIAL_BACK_PROTOCOL) {
@@ -129,14 +81,14 @@ impl NetworkActor {
         self.open_lane(id);
     }
 
-    /// What a peer has found that was asked to dial this one.
+    /// The findings of a peer that was asked to dial this one; `None` if it could not be asked.
     pub(super) fn on_checked(&mut self, id: PeerId, findings: Option<Vec<(Multiaddr, DialBackOutcome)>>) {
         self.connectivity.survey.found(id, findings, Instant::now());
         self.confirm();
         self.report_reachability();
     }
 
-    /// What a router says that was asked to forward a port.
+    /// The answer of the router that was asked to forward a port.
     pub(super) fn on_router(&mut self, answer: PortForwarding) {
         if self.connectivity.survey.asked_router(answer.clone(), Instant::now()) {
             self.notify(Notice::PortForwarding(answer));
@@ -144,17 +96,9 @@ impl NetworkActor {
         }
     }
 
-    /// A peer is not connected any more.
-    pub(super) fn forget_connection(&mut self, id: PeerId) {
-        self.connectivity.helpers.remove(&id);
-        self.connectivity.relays.remove(&id);
-        self.connectivity.survey.forget(&id);
-        self.connectivity.met.remove(&id);
-    }
+    // What this peer does about it.
 
-    // What is done about it.
-
-    /// What is due.
+    /// Does what is due.
     pub(super) fn maintain_connectivity(&mut self, now: Instant) {
         self.ask_dial_back(now);
         self.reserve_relays(now);
@@ -169,7 +113,7 @@ impl NetworkActor {
         self.lanes.spawn(self.lanes.clone().check(helper, candidates));
     }
 
-    /// Tells libp2p where this peer is reached, so that it serves others.
+    /// Tells libp2p at which addresses this peer is reachable, so that it serves as a relay.
     fn confirm(&mut self) {
         let reached = match self.connectivity.survey.standing() {
             ReachabilityState::Reachable => self.connectivity.survey.reached(),
@@ -186,17 +130,16 @@ impl NetworkActor {
         let status = if reached.is_empty() { relay::Status::Disable } else { relay::Status::Enable };
         self.swarm.behaviour_mut().relay.set_status(Some(status));
         reached.into_iter().for_each(|address| self.swarm.add_external_address(address));
-        // Whoever speaks to this peer through a relay is to find the better way.
+        // Peers that are connected through a relay should learn the better addresses.
         let connected: Vec<_> = self.swarm.connected_peers().copied().collect();
         self.swarm.behaviour_mut().identify.push(connected);
     }
 
-    /// Takes reservations at relays while this peer is not reached, and gives them back once it is and nobody speaks to it there any
-    /// more.
+    /// Makes reservations at relays while this peer is unreachable. Once it is reachable, ends them when no circuit is left.
     fn reserve_relays(&mut self, now: Instant) {
         let is_unreachable = self.connectivity.survey.standing() == ReachabilityState::Unreachable;
         if !is_unreachable {
-            if self.remotes.values().any(|remote| !remote.circuits().is_empty()) {
+            if self.remotes.values().any(|remote| !remote.paths.circuits().is_empty()) {
                 return;
             }
             for (_, reservation) in std::mem::take(&mut self.connectivity.reservations) {
@@ -204,19 +147,7 @@ impl NetworkActor {
             }
             return;
         }
-        if self.connectivity.reservations.len() >= RELAYS_RESERVED_MAX
-            || now < self.connectivity.reservations_due
-        {
-            return;
-        }
-        let relays = self.connectivity.relays.iter();
-        let Some((relay, address)) =
-            relays.clone().find(|(relay, _)| !self.connectivity.reservations.contains_key(relay))
-        else {
-            return;
-        };
-        let (relay, way) = (*relay, through(*relay, address.clone()));
-        self.connectivity.reservations_due = now + RESERVATION_PAUSE;
+        let Some((relay, way)) = self.connectivity.next_reservation(now) else { return };
         if let Ok(reservation) = self.swarm.listen_on(way) {
             self.connectivity.reservations.insert(relay, reservation);
         }
@@ -226,16 +157,16 @@ impl NetworkActor {
         let due: Vec<_> = self
             .remotes
             .iter_mut()
-            .filter_map(|(id, remote)| Some((*id, remote.take_relay_upgrade(now)?)))
+            .filter_map(|(id, remote)| Some((*id, remote.paths.take_relay_upgrade(now)?)))
             .collect();
         for (id, addresses) in due {
             let options = DialOpts::peer_id(id).condition(PeerCondition::Always).addresses(addresses);
-            // There is a way already: nobody need hear that there is no better one.
+            // There is a connection already, so the user need not hear if no better one is found.
             let _ = self.swarm.dial(options.allocate_new_port().build());
         }
     }
 
-    /// Those who are wanted and not there are asked for at relays, and looked for among all.
+    /// Asks for wanted peers that are not connected, at relays and in the peer discovery.
     fn search_missing(&mut self, now: Instant) {
         if now < self.connectivity.search_due {
             return;
@@ -250,17 +181,17 @@ impl NetworkActor {
             circuits.retain(|circuit| relay_of(circuit) != Some(id));
             if !circuits.is_empty() {
                 let options = DialOpts::peer_id(id).condition(PeerCondition::Always).addresses(circuits);
-                // Beside the attempts that are told of: those are at addresses of its own, and may take long.
+                // This is in addition to the dialer's attempts, which use the peer's own addresses and may take long.
                 let _ = self.swarm.dial(options.allocate_new_port().build());
             }
-            // What comes of this joins the addresses of the next attempt.
+            // Addresses that are found join the next attempt.
             self.swarm.behaviour_mut().discovery.get_closest_peers(id);
         }
     }
 
-    // What is told.
+    // What is reported.
 
-    /// Tells driver and user what is new.
+    /// Reports changes to the driver and to the user.
     pub(super) fn report_reachability(&mut self) {
         let survey = &self.connectivity.survey;
         let standing = survey.standing();
@@ -272,7 +203,7 @@ impl NetworkActor {
         let mut addresses = announced(&best, &listening);
         let mut carriers: Vec<Multiaddr> =
             listening.iter().filter(|address| is_relayed(address)).cloned().map(without_peer).collect();
-        // A relay may have addresses for its neighbours alone: the one at which it was dialed is good for others.
+        // A relay may have addresses that only its neighbours can use: the one at which this peer dialed it works for others.
         let dialed: BTreeSet<_> = self.connectivity.relays.values().filter_map(ip_of).collect();
         carriers.sort_by_key(|way| ip_of(way).is_none_or(|machine| !dialed.contains(&machine)));
         let carriers: Vec<_> =
@@ -285,7 +216,7 @@ impl NetworkActor {
             is_new
         });
         let last_reported = (addresses.clone(), standing != ReachabilityState::Unreachable);
-        // One that only its own machine reaches need not be told.
+        // A peer that only its own machine can reach reports nothing.
         if self.connectivity.last_reported != last_reported && !self.connectivity.survey.listening.is_empty()
         {
             let (addresses, is_reachable) = last_reported.clone();
@@ -293,8 +224,9 @@ impl NetworkActor {
             self.connectivity.last_reported = last_reported;
         }
         let relays = self.connectivity.reservations.keys().filter_map(from_libp2p).collect();
-        let is_relayed =
-            |remote: &&RemotePeer| !remote.connections.is_empty() && !remote.has_unrelayed_connection();
+        let is_relayed = |remote: &&RemotePeer| {
+            !remote.paths.connections.is_empty() && !remote.paths.has_unrelayed_connection()
+        };
         let relayed = self.remotes.values().filter(is_relayed).count();
         let report =
             self.connectivity.survey.report(addresses, relays, (self.connectivity.met.len(), relayed));
@@ -305,13 +237,9 @@ impl NetworkActor {
     }
 }
 
-/// Relays through which one is spoken to: one may go.
-const RELAYS_RESERVED_MAX: usize = 2;
-/// Between two requests for a place.
-const RESERVATION_PAUSE: Duration = Duration::from_secs(2);
-/// How often those who are missing are looked for.
+/// How often missing peers are searched for.
 const SEARCH_PAUSE: Duration = Duration::from_secs(1);
-/// Who is looked for at once; the others later.
+/// How many peers are searched for at once; the others come later.
 const SEARCHES_MAX: usize = 8;
-/// Relays at which one is asked for who may be known there.
+/// How many relays are asked for each missing peer.
 const GUESSES_MAX: usize = 3;

@@ -1,4 +1,4 @@
-//! The lanes: a task for each, between the actor that knows and the [`link`](super::super::link) that does.
+//! The lanes: one task for each, between the actor, which decides, and the [`link`](crate::link), which transfers.
 //!
 //! ```text
 //!            answered                    it stands
@@ -6,7 +6,7 @@
 //!      ^                 (tries a direct lane)            |
 //!      '------------------------- it broke ---------------'
 //! ```
-//! Whatever a link runs over, its frames are numbered: going from one to the other costs none of them.
+//! A link numbers its frames whatever it runs over, so changing from one lane to another loses no frame.
 
 use std::num::NonZeroU16;
 use std::sync::Arc;
@@ -19,16 +19,13 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::super::counters::Counters;
-use super::super::dial_back::{self, DIAL_BACK_PROTOCOL, DialBackServer};
-use super::super::direct::{DirectEndpoint, DirectPath, HandshakeError, Listeners, Records};
-use super::super::link::{
-    self, Acknowledgement, LaneError, LaneKind, Link, LinkEvent, OpenRequest, OpenResponse, SessionId,
-    Shared, Verdict,
-};
-use super::super::substreams::{Incoming, OpenError, Opener};
-use super::super::transport::LANE_PROTOCOL;
-use super::actor::Command;
+use super::command::{Admission, Command, Report};
+use crate::counters::Counters;
+use crate::direct::{DirectEndpoint, DirectPath, HandshakeError, Listeners, Records};
+use crate::link::{self, LaneError, LaneKind, Link, LinkEvent, OpenRequest, OpenResponse, Shared};
+use crate::reachability::dial_back::{self, DIAL_BACK_PROTOCOL, DialBackServer};
+use crate::substreams::{Incoming, OpenError, Opener};
+use crate::transport::LANE_PROTOCOL;
 
 /// What every lane needs.
 #[derive(Clone)]
@@ -39,39 +36,11 @@ pub(super) struct Lanes {
     pub(super) counters: Arc<Counters>,
     pub(super) pool: Pool,
     pub(super) reports: mpsc::UnboundedSender<Command>,
-    /// Whether the network is still there.
+    /// Changes when the network is dropped.
     pub(super) open: watch::Receiver<()>,
 }
 
-/// What a lane tells the actor, or asks it.
-#[derive(Debug)]
-pub(super) enum Report {
-    /// Somebody opens a lane to us: what shall it be told? No reply: nothing.
-    OpenRequested { way: LaneKind, opening: OpenRequest, reply: oneshot::Sender<Admission> },
-    /// Our opening was answered: which link is it, and which lane? No reply: none.
-    OpenAnswered { number: u64, answer: OpenResponse, reply: oneshot::Sender<(Arc<Link>, u64)> },
-    /// There is a direct lane from us, or why there is none.
-    Direct(Result<(), String>),
-    /// A lane from us has ended.
-    OutgoingEnded { number: u64, result: Result<(), LaneError> },
-    /// A lane to us has ended with an error.
-    IncomingFailed { error: LaneError },
-    /// The other end is going on purpose.
-    Goodbye { link: Arc<Link> },
-    /// Everything on a parting link has been acknowledged, or waiting for it has no point any more.
-    Drained { link: Arc<Link> },
-}
-
-/// The reply to an opening.
-#[derive(Debug)]
-pub(super) enum Admission {
-    /// Frames may come in on this lane of the link.
-    Welcome { link: Arc<Link>, lane: (u64, Acknowledgement), session: SessionId },
-    /// None may come, for this reason.
-    Refused { verdict: Verdict, session: SessionId },
-}
-
-/// Does nothing but accept and spawn: only so many substreams wait for it.
+/// Accepts lanes and spawns a task for each. It does nothing else, since only a few substreams may wait for it.
 pub(super) async fn accept(mut incoming: Incoming, lanes: Lanes) {
     while let Some((peer, stream)) = incoming.next().await {
         let receiving = lanes.clone();
@@ -79,7 +48,7 @@ pub(super) async fn accept(mut incoming: Incoming, lanes: Lanes) {
     }
 }
 
-/// Dials for those who ask whether they can be reached.
+/// Dials back for peers that ask whether they can be reached.
 pub(super) async fn serve_dial_backs(mut status_streams: Incoming, helper: DialBackServer, lanes: Lanes) {
     while let Some((peer, stream)) = status_streams.next().await {
         let helper = helper.clone();
@@ -87,7 +56,7 @@ pub(super) async fn serve_dial_backs(mut status_streams: Incoming, helper: DialB
     }
 }
 
-/// Answers those who connect for a direct lane.
+/// Answers machines that connect for a direct lane.
 pub(super) async fn answer(listeners: Listeners, lanes: Lanes) {
     loop {
         let (socket, from) = listeners.accept().await;
@@ -95,24 +64,24 @@ pub(super) async fn answer(listeners: Listeners, lanes: Lanes) {
         lanes.spawn(async move {
             let reason = match receiving.direct_endpoint.answer(socket, from).await {
                 Some(Ok((records, peer))) => return receiving.receive(peer, records, LaneKind::Direct).await,
-                // Perhaps a member that has thought better of it.
+                // Perhaps a member that has changed its mind.
                 Some(Err(HandshakeError::Broken(_))) => None,
                 Some(Err(error)) => Some(error.to_string()),
-                None => Some("too many connect at once".to_owned()),
+                None => Some("too many connections at once".to_owned()),
             };
-            // An actor that is gone counts nobody.
+            // Without the actor, refused connections are not counted.
             let _ = receiving.reports.send(Command::HandshakeRefused { from, reason });
         });
     }
 }
 
 impl Lanes {
-    /// Does work of a lane, as long as the network is there.
+    /// Spawns a lane's work, which ends with the network.
     pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
         let mut open = self.open.clone();
         let task = tokio::spawn(async move {
             tokio::select! {
-                // Nothing is ever said, until it is dropped.
+                // It changes only when the sender is dropped.
                 _ = open.changed() => {}
                 () = work => {}
             }
@@ -120,26 +89,26 @@ impl Lanes {
         task.abort_handle()
     }
 
-    /// Opens a lane to `peer`, and keeps it as long as it lasts.
+    /// Opens a lane to `peer`, and sends frames as long as it lasts.
     pub(super) async fn send(self, peer: PeerId, number: u64, opening: OpenRequest, path: Arc<DirectPath>) {
         let result = self.try_send(peer, number, opening, &path).await;
         self.report(peer, Report::OutgoingEnded { number, result });
     }
 
-    /// Asks a peer to dial this one.
+    /// Asks a peer to dial this one back.
     pub(super) async fn check(self, peer: PeerId, addresses: Vec<Multiaddr>) {
         let asked = async {
             let stream = timeout(OPEN_MAX, self.opener.open(peer, DIAL_BACK_PROTOCOL)).await.ok()?.ok()?;
             dial_back::ask(stream, &addresses).await.ok()
         };
         let findings = asked.await.map(|findings| addresses.iter().cloned().zip(findings).collect());
-        // An actor that is gone has no use for it.
+        // The actor may be gone, and then needs no findings.
         let _ = self.reports.send(Command::Checked(peer, findings));
     }
 
-    /// Waits until a parting link has nothing more to say.
+    /// Waits until a closing link has sent everything.
     pub(super) async fn drain(self, peer: PeerId, link: Arc<Link>) {
-        // An end that does not listen any more is not waited for.
+        // An end that does not read any more is not waited for.
         let _ = timeout(CLOSING_MAX, link.drained()).await;
         self.report(peer, Report::Drained { link });
     }
@@ -159,9 +128,9 @@ impl Lanes {
             opening.known = Some(link.theirs());
             let way = (LaneKind::Substream, link::STALL_TIMEOUT);
             let substream = link::transmit(stream, way, &link, lane, &self.events, &self.counters);
-            // Where two do not reach each other, there is nothing to be tried.
+            // Without a direct connection there is nothing to try.
             let Some(port) = port.filter(|_| !link.is_relayed()) else { return substream.await };
-            // The other end lets go of the substream as soon as it has answered on the direct lane.
+            // The other end closes the substream as soon as it has answered on the direct lane.
             let mut records = tokio::select! {
                 ended = substream => return ended,
                 records = self.dial(peer, port, path) => records,
@@ -170,15 +139,18 @@ impl Lanes {
                 Ok(Ok(answer)) => answer,
                 Ok(Err(error)) if error.is_violation() => return Err(error),
                 Ok(Err(LaneError::Broken(_))) => {
-                    // Mostly one that has gone; then opening a substream will say so.
+                    // Mostly the other end is gone, and then opening a substream fails, too.
                     if path.failed(Instant::now()) {
-                        self.report(peer, Report::Direct(Err("it broke at once".to_owned())));
+                        self.report(
+                            peer,
+                            Report::Direct(Err("the direct connection broke at once".to_owned())),
+                        );
                     }
                     continue;
                 }
                 _ => {
                     path.failed(Instant::now());
-                    self.report(peer, Report::Direct(Err("no answer to an opening".to_owned())));
+                    self.report(peer, Report::Direct(Err("no answer on the direct connection".to_owned())));
                     continue;
                 }
             };
@@ -188,12 +160,12 @@ impl Lanes {
             let (since, way) = (Instant::now(), (LaneKind::Direct, path.patience()));
             match link::transmit(records, way, &link, lane, &self.events, &self.counters).await {
                 Err(LaneError::Stalled) => {
-                    // A moment is nothing to tell of.
+                    // A short stall is not worth reporting.
                     if path.stalled(since, Instant::now()) {
-                        self.report(peer, Report::Direct(Err("it stood still".to_owned())));
+                        self.report(peer, Report::Direct(Err("the direct connection stalled".to_owned())));
                     }
                 }
-                // Where the connection is gone as well, opening a substream will say so.
+                // If the connection is gone as well, opening a substream fails, too.
                 Err(LaneError::Broken(_)) => path.broke(since, Instant::now()),
                 ended => return ended,
             }
@@ -227,7 +199,7 @@ impl Lanes {
         replied.await.ok()
     }
 
-    /// Takes in what comes over a lane that somebody opens, as long as it lasts.
+    /// Receives frames on an incoming lane as long as it lasts.
     async fn receive(&self, peer: PeerId, stream: impl AsyncRead + AsyncWrite + Unpin, way: LaneKind) {
         if let Err(error) = self.try_receive(peer, stream, way).await {
             self.report(peer, Report::IncomingFailed { error });
@@ -256,14 +228,14 @@ impl Lanes {
     }
 
     fn report(&self, peer: PeerId, report: Report) {
-        // An actor that is gone has closed all connections.
+        // If the actor is gone, all connections are closed.
         let _ = self.reports.send(Command::Report(peer, report));
     }
 }
 
-/// How long the other end may take to agree to a substream.
+/// How long the other end may take to accept a substream.
 const OPEN_MAX: Duration = Duration::from_secs(5);
-/// How long nothing else is sent while the other end answers on a direct connection.
+/// How long sending pauses while the other end answers on a direct connection.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
 /// How long last frames and goodbyes may take.
 pub(super) const CLOSING_MAX: Duration = Duration::from_secs(3);

@@ -1,33 +1,31 @@
-//! Looking on: which links there are, over what they run, how far away the others are, and who cannot be reached.
+//! Network status: the links, what they run over, their round-trip times, and the peers that cannot be reached.
 
 use std::time::Duration;
 
 use peergrad_protocol::PeerId;
-use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use super::super::dial::Unreached;
-use super::super::quic::Carrier;
-use super::super::remote::{Outgoing, RemotePeer};
-use super::actor::{Command, NetworkActor};
+use crate::address::Carrier;
+use crate::dial::{Dialer, Unreached};
+use crate::remote::{Outgoing, RemotePeer};
 
-/// A peer that there is a link or a connection to.
+/// The link to one peer, or the attempt to have one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkSnapshot {
     /// The other end.
     pub peer: PeerId,
-    /// What frames to it go over; `None` while there is no way.
+    /// What frames to the peer run over; `None` while there is no lane.
     pub lane: Option<Lane>,
-    /// How long its answer to the last ping took.
+    /// The duration of the last ping; `None` if there is no connection or was no ping yet.
     pub round_trip: Option<Duration>,
-    /// Why there is no lane, where there was one.
+    /// Why the lane was lost, in words; `None` if there is one, or was none before.
     pub trouble: Option<String>,
 }
 
-/// What frames go over.
+/// What frames run over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
-    /// A connection of their own, TLS over TCP.
+    /// A direct lane: its own connection, TLS over TCP.
     Direct,
     /// A substream of a libp2p connection over TCP.
     Tcp,
@@ -35,49 +33,36 @@ pub enum Lane {
     Quic,
 }
 
-/// What is seen of a network at one moment.
+/// The state of a network at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NetworkStatus {
-    /// The links, by peer.
+    /// The links, ordered by peer.
     pub links: Vec<LinkSnapshot>,
-    /// Those who are wanted and cannot be reached.
+    /// Wanted peers that cannot be reached.
     pub unreached: Vec<Unreached>,
 }
 
-/// Asks a network for its links.
-#[derive(Clone, Debug)]
-pub struct NetworkHandle {
-    pub(super) commands: mpsc::UnboundedSender<Command>,
-}
-
-impl NetworkHandle {
-    /// How it is now; nothing is seen once the network is gone.
-    pub async fn status(&self) -> NetworkStatus {
-        let (reply, answer) = oneshot::channel();
-        if self.commands.send(Command::Status(reply)).is_err() {
-            return NetworkStatus::default();
-        }
-        answer.await.unwrap_or_default()
-    }
-}
-
-impl NetworkActor {
-    pub(super) fn status(&self) -> NetworkStatus {
-        let mut links: Vec<LinkSnapshot> = self.remotes.values().map(describe).collect();
+impl NetworkStatus {
+    /// The status of these peers, and of those that the dialer does not reach.
+    pub(super) fn of<'a>(remotes: impl Iterator<Item = &'a RemotePeer>, dialer: &Dialer) -> Self {
+        let mut links: Vec<LinkSnapshot> = remotes.map(LinkSnapshot::of).collect();
         links.sort_unstable_by_key(|link| link.peer);
-        NetworkStatus { links, unreached: self.dialer.unreached(Instant::now()) }
+        Self { links, unreached: dialer.unreached(Instant::now()) }
     }
 }
 
-fn describe(remote: &RemotePeer) -> LinkSnapshot {
-    let is_running = matches!(remote.outgoing, Outgoing::Running { .. });
-    let link = remote.link.as_ref().filter(|_| is_running && remote.outage.is_none());
-    let lane = link.map(|link| match (link.is_direct(), remote.carrier_without(&[])) {
-        (true, _) => Lane::Direct,
-        (false, Some(Carrier::Tcp) | None) => Lane::Tcp,
-        (false, Some(Carrier::Quic)) => Lane::Quic,
-    });
-    let trouble = remote.outage.as_ref().filter(|outage| outage.was_up).map(|outage| outage.reason.clone());
-    let round_trip = remote.round_trip.filter(|_| !remote.connections.is_empty());
-    LinkSnapshot { peer: remote.peer, lane, round_trip, trouble }
+impl LinkSnapshot {
+    fn of(remote: &RemotePeer) -> Self {
+        let is_running = matches!(remote.link.outgoing, Outgoing::Running { .. });
+        let link = remote.link.current.as_ref().filter(|_| is_running && remote.link.outage.is_none());
+        let lane = link.map(|link| match (link.is_direct(), remote.paths.carrier_without(&[])) {
+            (true, _) => Lane::Direct,
+            (false, Some(Carrier::Tcp) | None) => Lane::Tcp,
+            (false, Some(Carrier::Quic)) => Lane::Quic,
+        });
+        let trouble =
+            remote.link.outage.as_ref().filter(|outage| outage.was_up).map(|outage| outage.reason.clone());
+        let round_trip = remote.paths.round_trip.filter(|_| !remote.paths.connections.is_empty());
+        Self { peer: remote.peer, lane, round_trip, trouble }
+    }
 }

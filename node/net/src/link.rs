@@ -1,29 +1,29 @@
 //! The link: an ordered, reliable, resumable way from one peer to another, in both directions.
 //!
-//! A parcel service that keeps a copy of every parcel until the receipt comes back. If the road is cut, the driver asks at
-//! the other end how many parcels have arrived, and starts again after those.
+//! A parcel service keeps a copy of every parcel until the receipt comes back. If the road is cut, the driver asks at the other
+//! end how many parcels have arrived, and continues after those.
 //!
 //! ```text
 //!   outbox --- frames -----------------------> inbox      one lane in each direction, which the sender of the frames
 //!          <-- received, consumed segments ---            opens: a substream, or a direct lane once that stands
 //! ```
 //! # How it works
-//! - Each end draws a random *session* for each life of a link. A link is a pair of them. Frames are numbered within
-//!   the pair, and an end that forgot (restarted, gave up) has another session, so that numbers of two lives never mix.
-//! - The sender opens a lane and says its session and the one it knows of the other end (33 bytes). The receiver answers with
-//!   its session and how many frames of this pair it has (36 bytes), and the sender goes on after those.
-//! - A session says which start of the peer's process it belongs to. A process that still runs when one with the same identity
-//!   was started later, from a copy of its data directory, is turned away and told so.
-//! - The receiver writes back 16 bytes whenever something changed: frames received, so that the sender can forget them, and
-//!   segments used up, which is the credit for new ones. What changes while it writes goes into the next 16 bytes.
-//! - `GOODBYE` is the last thing an end sends: it is going on purpose, and the other end need not wait for it.
+//! - Each end draws a random *session* for each life of a link, and a link is a pair of sessions. Frames are numbered within
+//!   the pair. An end that restarted or gave up draws another session, so numbers of two lives never mix.
+//! - The sender opens a lane by naming its own session and the session that it knows of the other end (33 bytes). The receiver
+//!   answers with its session and the number of frames of this pair that it has (36 bytes), and the sender continues after
+//!   those.
+//! - A session names the start of the peer's process. If a second process with the same identity was started later, from a copy
+//!   of the data directory, the earlier process is refused and told so.
+//! - The receiver writes 16 bytes back whenever something changed: the frames received, which the sender can forget, and the
+//!   segments consumed, which are the credit for new ones. A change during a write goes into the next 16 bytes.
+//! - `GOODBYE` is the last frame of an end: it is closing on purpose, and the other end need not wait for it.
 //!
 //! # Invariants
-//! - A frame is delivered once, in order, and only between the link's up and down.
-//! - At most `IN_FLIGHT_BYTES_MAX` are unacknowledged on a lane, or one frame; frames that wait are bounded by the
-//!   node's credit.
-//! - A lane on which nothing is acknowledged for `STALL_TIMEOUT` is given up: a stalled multiplexer and a half-open connection
-//!   look the same from here, and a new connection heals both. A direct lane, sooner, for a substream.
+//! - A frame is delivered once, in order, and only between the up and the down of its link.
+//! - At most `IN_FLIGHT_BYTES_MAX` are unacknowledged on a lane, or one frame. The node's credit bounds the frames that wait.
+//! - A lane on which nothing is acknowledged for `STALL_TIMEOUT` is closed: a stalled multiplexer and a half-open connection
+//!   look the same from here, and a new connection replaces both. A direct lane is closed sooner, in favour of a substream.
 //!
 //! # Not here
 //! Connections, redialing, and when a link is up or down: see [`network`](super::network).
@@ -49,66 +49,66 @@ pub(super) use incoming::{Shared, read_opening, receive, refuse};
 pub(super) use outbox::Outbox;
 pub(super) use outgoing::{open, transmit};
 
-/// One life of a link. Once it is closed it stays closed; what is sent into it then is dropped.
+/// One life of a link. A closed link stays closed, and frames that are sent into it are dropped.
 #[derive(Debug)]
 pub struct Link {
     peer: PeerId,
     theirs: SessionId,
     pub(super) outbox: Outbox,
     pub(super) inbox: Inbox,
-    /// Whether its outgoing lane is a direct one.
+    /// Whether its outgoing lane is a direct lane.
     is_direct: AtomicBool,
-    /// Whether it leads through another peer: then it carries words only.
+    /// Whether it leads through a relay, and so carries control messages only.
     is_relayed: AtomicBool,
 }
 
-/// What a lane runs over.
+/// The kind of connection under a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LaneKind {
-    /// A substream of a connection of libp2p.
+    /// A substream of a libp2p connection.
     Substream,
-    /// A connection of its own.
+    /// A TLS connection for this lane alone.
     Direct,
 }
 
-/// What links tell the driver, in the order in which it happened.
+/// What links report to the driver, in the order in which it happened.
 #[derive(Debug)]
 pub enum LinkEvent {
-    /// Frames can be sent and will be delivered.
+    /// The link is up: frames can be sent, and will be delivered.
     Up(Arc<Link>),
     /// A frame has arrived.
     Frame {
-        /// Over this link.
+        /// The link on which it arrived.
         link: Arc<Link>,
-        /// Its bytes; only their lengths have been looked at.
+        /// Its bytes, of which only the lengths have been checked.
         frame: Frame,
-        /// Room in the queue, given back when this is dropped.
+        /// Its place in the queue, which is released when this is dropped.
         room: OwnedSemaphorePermit,
     },
-    /// The other end has used up segments.
+    /// The other end has consumed segments.
     Credit {
-        /// Over this link.
+        /// The link.
         link: Arc<Link>,
-        /// How many more than it had told before.
+        /// How many more than it had reported before.
         segments: u32,
     },
     /// The other end knows a process with this peer's identity that was started later.
     DuplicateIdentity {
-        /// The one who says so.
+        /// The peer that reported it.
         by: PeerId,
     },
-    /// The link has led through another peer, and does not any more: it carries tensors now.
+    /// The link no longer leads through a relay, and carries tensors from now on.
     NoLongerRelayed(Arc<Link>),
-    /// Where others can dial this peer, and whether they can, is known better than before.
+    /// The addresses at which others can dial this peer have changed, or whether they can.
     ReachabilityChanged {
-        /// Where, best first.
+        /// The addresses, best first.
         addresses: Vec<String>,
-        /// Whether they can.
+        /// Whether others can dial this peer, as far as is known.
         is_reachable: bool,
     },
     /// The link is closed.
     Down {
-        /// This link.
+        /// The link.
         link: Arc<Link>,
         /// Why, in words.
         reason: String,
@@ -118,33 +118,33 @@ pub enum LinkEvent {
 /// Why a lane ended.
 #[derive(Debug, thiserror::Error)]
 pub enum LaneError {
-    /// The connection under it is gone.
+    /// The connection under the lane is gone.
     #[error("{}", error_text(.0))]
     Broken(#[from] io::Error),
-    /// Nothing moves, though the connection seems to be there.
+    /// Nothing moves, although the connection seems to exist.
     #[error("no answer for {} s", STALL_TIMEOUT.as_secs())]
     Stalled,
-    /// The other end speaks another version, or something else.
+    /// The other end speaks another version or another protocol.
     #[error(
         "version {0} of the link format; this peer speaks {LANE_VERSION}: use the same release on both machines"
     )]
     Version(u8),
-    /// The other end takes no frames: it only looks on.
+    /// The other end takes no frames: it is a status client.
     #[error("it takes no frames")]
     Unwanted,
-    /// A greeting that no peer sends.
+    /// The other end sent a greeting that no peer sends.
     #[error("a greeting that makes no sense")]
     Handshake,
-    /// What came is no frame.
+    /// The bytes are not a frame.
     #[error(transparent)]
     Wire(#[from] WireError),
-    /// An acknowledgement of frames that were never sent, or that were acknowledged and are now asked for again.
+    /// An acknowledgement of frames that were never sent, or one that is behind an earlier acknowledgement.
     #[error("an acknowledgement that does not fit what was sent")]
     Acknowledgement,
 }
 
 impl LaneError {
-    /// Whether the other end did what no correct peer does.
+    /// Whether the other end broke the protocol.
     #[must_use]
     pub fn is_violation(&self) -> bool {
         !matches!(self, Self::Broken(_) | Self::Stalled | Self::Unwanted)
@@ -163,7 +163,7 @@ impl Link {
         }
     }
 
-    /// Whether it leads through another peer, and so carries no tensors. Once it does not, it never does again.
+    /// Whether the link leads through a relay, and so carries no tensors. Once this is false it stays false.
     #[must_use]
     pub fn is_relayed(&self) -> bool {
         self.is_relayed.load(Ordering::Relaxed)
@@ -173,18 +173,18 @@ impl Link {
         self.is_relayed.store(is_relayed, Ordering::Relaxed);
     }
 
-    /// The other end.
+    /// The peer at the other end.
     #[must_use]
     pub fn peer(&self) -> PeerId {
         self.peer
     }
 
-    /// Whether frames are under way on a substream, and getting somewhere.
+    /// Whether frames are in flight on a substream and are being acknowledged.
     pub(super) fn is_moving_on_substream(&self) -> bool {
         !self.is_direct() && self.outbox.is_moving()
     }
 
-    /// Whether its outgoing lane is, or last was, a direct one.
+    /// Whether the outgoing lane is, or last was, a direct lane.
     pub(super) fn is_direct(&self) -> bool {
         self.is_direct.load(Ordering::Relaxed)
     }
@@ -193,19 +193,19 @@ impl Link {
         self.theirs
     }
 
-    /// Queues a frame behind those already there.
+    /// Queues a frame behind the waiting ones.
     pub fn send(&self, frame: Frame) {
         self.outbox.push(frame);
     }
 
-    /// Tells the other end that segments it sent have been used up.
+    /// Tells the other end that this one has consumed segments.
     pub fn give_credit(&self, segments: u32) {
         self.inbox.consume(segments);
     }
 
-    /// Waits until the other end has acknowledged everything, our goodbye included, or the link is closed.
+    /// Waits until the other end has acknowledged everything, with our goodbye, or the link is closed.
     ///
-    /// Only for a link that is hung up: on another one it waits for that.
+    /// Call it only for a link that is being closed: on another one it waits until that happens.
     pub async fn drained(&self) {
         self.outbox.drained().await;
     }
@@ -220,7 +220,7 @@ impl Link {
     }
 }
 
-/// What the system said: the layers above a socket wrap it.
+/// The system's error: the layers above a socket wrap it.
 pub(super) fn system_error(error: &io::Error) -> &io::Error {
     let mut cause = error.get_ref().map(|cause| cause as &(dyn std::error::Error + 'static));
     while let Some(wrapped) = cause {
@@ -232,7 +232,7 @@ pub(super) fn system_error(error: &io::Error) -> &io::Error {
     error
 }
 
-/// What the system says about a broken connection, as people say it.
+/// The system's error about a broken connection, as people say it.
 pub(super) fn error_text(error: &io::Error) -> String {
     let error = system_error(error);
     match error.kind() {
@@ -249,15 +249,15 @@ pub(super) fn error_text(error: &io::Error) -> String {
     }
 }
 
-/// Stands in the place of a frame's prefix; no frame is of version 0.
+/// It stands in the place of a frame's prefix, where no frame has version 0.
 const GOODBYE: [u8; PREFIX_BYTES] = [0; PREFIX_BYTES];
-/// The version of the greeting and of the acknowledgements. The frames have their own.
+/// The version of the greeting and of the acknowledgements. Frames have their own version.
 const LANE_VERSION: u8 = 3;
-/// How long a lane may stand still with frames unacknowledged; the other end's shell acknowledges, however busy its node.
+/// How long frames on a lane may stay unacknowledged. The other end's network acknowledges them even if its node is busy.
 pub(super) const STALL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Well under what sockets buffer in both directions, so that two peers that only push do not block each other.
+/// Well below what sockets buffer in both directions, so that two peers that only send do not block each other.
 const IN_FLIGHT_BYTES_MAX: usize = 1 << 20;
-/// Frames up to this size may go beyond the limit, once more as much: control must not wait behind tensors.
+/// Frames up to this size may exceed the limit, by as much again: control messages must not wait behind tensors.
 const SMALL_FRAME_BYTES: usize = 4 << 10;
-/// Frames that have arrived and that the driver has not taken yet; then reading waits.
+/// How many received frames may wait for the driver; then reading pauses.
 const UNREAD_FRAMES_MAX: usize = 256;

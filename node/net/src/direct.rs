@@ -1,11 +1,11 @@
-//! Direct lanes: TCP connections of their own for what links carry, between peers that reach each other without a relay.
+//! Direct lanes: TCP connections for frames alone, between peers that can dial each other without a relay.
 //!
-//! A substream of libp2p passes through Noise and yamux: two layers of copies, a cipher without help of the processor, and one
-//! window for all substreams. Tensors are most of what peers say, so they get a connection that does nothing but seal and
-//! write: TLS 1.3 with the same identities ([`handshake`]), and records in large bursts ([`records`]).
+//! A substream of libp2p passes through Noise and yamux: two layers of copies, a cipher without hardware support, and one
+//! window for all substreams. Tensors are most of the traffic, so they get a connection that only seals and writes: TLS 1.3
+//! with the same identities ([`handshake`]), and records in large bursts ([`records`]).
 //!
-//! Each peer listens on one more port for them, and tells its number in the answer to an opening; a link uses a substream until
-//! its direct lane stands, and again whenever that breaks.
+//! Each peer listens on a second port for direct lanes, and names the port in its answer to an opening. A link uses a substream
+//! until its direct lane is open, and again whenever that breaks.
 
 mod handshake;
 mod path;
@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream, lookup_host};
 
+use super::address::DIRECT_PORT_OFFSET;
 use super::identity::Identity;
 use super::keyring::Keyring;
 use super::listen::Listen;
@@ -28,28 +29,28 @@ pub(super) use handshake::{CredentialsError, HandshakeError};
 pub(super) use path::DirectPath;
 pub(super) use records::Records;
 
-/// Dials direct lanes, and answers those who do.
+/// This peer's end of direct lanes: it dials them and answers others.
 #[derive(Debug)]
 pub(super) struct DirectEndpoint {
     credentials: Credentials,
-    /// Where others reach this peer's; `None` if it cannot listen.
+    /// The port on which it listens; `None` if it cannot listen.
     port: Option<NonZeroU16>,
-    /// How many of each machine have not shown yet who they are.
+    /// For each machine, the number of handshakes that are not complete.
     handshakes: Mutex<BTreeMap<IpAddr, usize>>,
 }
 
-/// A place of one who has not shown yet who it is.
+/// A place among the handshakes that are not complete. Dropping it releases the place.
 struct HandshakeSlot<'a> {
     from: IpAddr,
     handshakes: &'a Mutex<BTreeMap<IpAddr, usize>>,
 }
 
-/// Sockets that others connect to.
+/// The listening sockets.
 #[derive(Debug)]
 pub(super) struct Listeners(Vec<TcpListener>);
 
 impl DirectEndpoint {
-    /// Listens at the port [`PORT_OFFSET`] above `port` if that is free, or else at any.
+    /// Listens at the port [`DIRECT_PORT_OFFSET`] above `port` if that is free, or else at any free port.
     pub(super) async fn open(
         identity: &Identity,
         keyring: &Keyring,
@@ -57,7 +58,7 @@ impl DirectEndpoint {
         port: u16,
     ) -> Result<(Self, io::Result<Listeners>), CredentialsError> {
         let credentials = Credentials::new(identity, keyring)?;
-        let wanted = port.checked_add(PORT_OFFSET).unwrap_or_default();
+        let wanted = port.checked_add(DIRECT_PORT_OFFSET).unwrap_or_default();
         let listeners = match Listeners::bind(listen, wanted).await {
             Err(_) => Listeners::bind(listen, 0).await,
             bound => bound,
@@ -66,12 +67,12 @@ impl DirectEndpoint {
         Ok((Self { credentials, port, handshakes: Mutex::default() }, listeners))
     }
 
-    /// Where others reach it.
+    /// The port on which this peer listens; `None` if it cannot listen.
     pub(super) fn port(&self) -> Option<NonZeroU16> {
         self.port
     }
 
-    /// Connects to `peer`, which listens at this port of one of these hosts.
+    /// Opens a connection to `peer`, which listens at this port of one of these hosts.
     pub(super) async fn dial(
         &self,
         peer: libp2p::PeerId,
@@ -97,7 +98,7 @@ impl DirectEndpoint {
         Err(last)
     }
 
-    /// Hears who has connected from this machine. `None`: too many others are being heard.
+    /// Makes the handshake with a machine that has connected; `None` if too many handshakes are under way.
     pub(super) async fn answer(
         &self,
         socket: TcpStream,
@@ -139,7 +140,7 @@ impl Listeners {
                     port = listener.local_addr()?.port();
                     listeners.push(listener);
                 }
-                // A machine without IPv6 does without.
+                // A machine without IPv6 listens on IPv4 only.
                 Err(_) if index > 0 => {}
                 Err(error) => return Err(error),
             }
@@ -151,27 +152,27 @@ impl Listeners {
         NonZeroU16::new(self.0.first()?.local_addr().ok()?.port())
     }
 
-    /// The next one who connects.
+    /// The next connection.
     pub(super) async fn accept(&self) -> (TcpStream, IpAddr) {
         loop {
             let waiting = self.0.iter().map(|listener| Box::pin(listener.accept()));
             match futures::future::select_all(waiting).await.0 {
                 Ok((socket, address)) => return (socket, address.ip().to_canonical()),
-                // Out of file descriptors, say: others may be closed in a moment.
+                // For example, no file descriptor is free: some may be closed in a moment.
                 Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
             }
         }
     }
 }
 
-/// On IPv6 for IPv6 only: IPv4 has a socket of its own.
+/// An IPv6 socket takes IPv6 only: IPv4 has its own socket.
 fn bind_one(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::STREAM, None)?;
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
     }
     #[cfg(unix)]
-    // A port whose last connections are still in the system's memory can be had again.
+    // A port whose last connections the system still remembers can be used again.
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
@@ -179,13 +180,11 @@ fn bind_one(address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
-/// Between the port of libp2p and that for direct lanes: far enough that nobody who counts up meets it.
-pub(super) const PORT_OFFSET: u16 = 1000;
-/// Handshakes that are answered at once; so that no machine takes all places, with one of them fewer.
+/// Handshakes that are answered at once. The limit for one machine is lower, so that it cannot take all places.
 const HANDSHAKES_MAX: usize = 256;
 const HANDSHAKES_PER_IP_MAX: usize = 64;
 /// A name may stand for many machines.
 const ADDRESSES_OF_A_NAME_MAX: usize = 4;
-/// Connections that the system holds ready.
+/// Connections that the system keeps ready.
 const BACKLOG: i32 = 256;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

@@ -1,4 +1,4 @@
-//! The check: one peer asks another to dial it, so that it knows whether it can be reached, and if not, why.
+//! Dial-back: a peer asks another one to dial it, to learn whether it can be reached, and if not, why.
 //!
 //! A shop whose telephone never rings may have no customers, or no line. One asks a friend to ring it.
 //!
@@ -8,18 +8,18 @@
 //!   <----------------- of each: reached, or why not
 //! ```
 //! # How it works
-//! The helper shakes hands at each address as far as it takes to see that the asker answers there, and goes: over TCP that is Noise with the
-//! run's secret, over QUIC the handshake of TLS. It does so under a key drawn for the occasion, and outside of the swarm, so that
-//! no connection comes of it that anybody would have to tell from others.
+//! The helper makes a handshake at each address, up to the point where it knows that the asker answers there: over TCP that is
+//! Noise with the run's secret, over QUIC the handshake of TLS. It uses a new key for each request and stays outside of the
+//! swarm, so that none of these connections can be mistaken for one between the two peers.
 //!
 //! # Invariants
-//! - A helper dials for one that has shown the secret, a few addresses at a time, for a few askers at once.
+//! - A helper dials only for peers that have shown the secret: a few addresses at a time, for a few askers at once.
 //! - An address counts as reached only if the asker's own key answers there.
 //!
 //! # Not here
-//! Whom to ask, when, and what follows: `network/reaching.rs`. AutoNAT (v2) asks the same question, and libp2p has it; but there an
-//! address that failed is never tried again, so that nobody would see that a port was forwarded later; it tells no reason; and it
-//! leaves behind a connection of the helper's own, which lanes would then be opened on.
+//! When peers are asked, and what follows: `network/connectivity.rs`. libp2p's AutoNAT (v2) asks the same question. We differ
+//! in three ways: AutoNAT never retries an address that failed, so it would miss a port that is forwarded later; it gives no
+//! reason; and it leaves a connection of the helper behind, on which lanes would then be opened.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -42,33 +42,32 @@ use peergrad_protocol::wire;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::circuits::is_relayed;
-use super::dial::failure_of;
-use super::keyring::Keyring;
-use super::quic::Carrier;
+use crate::address::{Carrier, is_relayed};
+use crate::dial::failure_of;
+use crate::keyring::Keyring;
 
-/// The protocol in which it is asked.
-pub(super) const DIAL_BACK_PROTOCOL: StreamProtocol = StreamProtocol::new("/peergrad/check/1");
+/// The protocol of these requests.
+pub(crate) const DIAL_BACK_PROTOCOL: StreamProtocol = StreamProtocol::new("/peergrad/check/1");
 
-/// What came of one address.
+/// The result of dialing one address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum DialBackOutcome {
+pub(crate) enum DialBackOutcome {
     /// The asker answered there.
     Reached,
-    /// It did not, for this reason, in words.
+    /// The asker did not answer there, for this reason, in words.
     Failed(String),
 }
 
-/// The addresses.
+/// A request: the addresses to dial.
 type Question = Vec<String>;
-/// In the order of the addresses: why it was not reached there, if it was not.
+/// An answer: for each address, why the asker was not reached there; empty if it was.
 type Answer = Vec<Option<String>>;
 
-/// Asks whoever is at the other end of `stream` to dial these addresses. Of each what came of it.
+/// Asks the peer at the other end of `stream` to dial these addresses, and returns the result for each.
 ///
 /// # Errors
-/// The other end is gone, busy, or answers what makes no sense.
-pub(super) async fn ask(
+/// The other end is gone or busy, or its answer makes no sense.
+pub(crate) async fn ask(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     addresses: &[Multiaddr],
 ) -> io::Result<Vec<DialBackOutcome>> {
@@ -80,7 +79,7 @@ pub(super) async fn ask(
     let bytes = timeout(ANSWER_MAX, exchange).await.map_err(|_| io::ErrorKind::TimedOut)??;
     let answer: Option<Answer> = wire::decode_record(&bytes).ok();
     let answer = answer.filter(|answer| answer.len() == addresses.len()).ok_or(io::ErrorKind::InvalidData)?;
-    // Words of others are shown to people: no more of them than it takes.
+    // The reason comes from another peer and is shown to people, so its length is limited.
     let cut = |reason: String| {
         reason.chars().filter(|letter| !letter.is_control()).take(REASON_CHARACTERS_MAX).collect()
     };
@@ -90,23 +89,23 @@ pub(super) async fn ask(
         .collect())
 }
 
-/// What dials for others.
+/// The helper's side: it dials for others.
 #[derive(Clone)]
-pub(super) struct DialBackServer {
+pub(crate) struct DialBackServer {
     keyring: Keyring,
-    /// Whom it dials for at present.
+    /// The peers that it is dialing for.
     askers: Arc<Mutex<BTreeSet<PeerId>>>,
 }
 
 impl DialBackServer {
-    pub(super) fn new(keyring: Keyring) -> Self {
+    pub(crate) fn new(keyring: Keyring) -> Self {
         Self { keyring, askers: Arc::default() }
     }
 
-    /// Answers one who asks, unless too many do: then it hears nothing.
-    pub(super) async fn answer(self, asker: PeerId, mut stream: impl AsyncRead + AsyncWrite + Unpin) {
+    /// Answers one request. If too many are being answered, the stream is closed without an answer.
+    pub(crate) async fn answer(self, asker: PeerId, mut stream: impl AsyncRead + AsyncWrite + Unpin) {
         let Some(_place) = self.take_slot(asker) else { return };
-        // Whoever asks and goes does not want to know.
+        // An asker that has gone needs no answer.
         let _ = timeout(ANSWER_MAX, self.try_answer(asker, &mut stream)).await;
     }
 
@@ -149,7 +148,7 @@ impl DialBackServer {
     }
 }
 
-/// A place among those who are dialed for.
+/// A place among the peers that are being dialed for.
 struct AskerSlot {
     askers: Arc<Mutex<BTreeSet<PeerId>>>,
     asker: PeerId,
@@ -161,10 +160,10 @@ impl Drop for AskerSlot {
     }
 }
 
-/// Whether `peer` answers at `address`.
+/// Dials one address, and checks that `peer` answers there.
 async fn probe(prologue: [u8; 32], peer: PeerId, address: Multiaddr) -> DialBackOutcome {
     if is_relayed(&address) {
-        return DialBackOutcome::Failed("not a way of its own".to_owned());
+        return DialBackOutcome::Failed("an address through a relay is not tested".to_owned());
     }
     let failed =
         |trouble: &TransportError<io::Error>| DialBackOutcome::Failed(failure_of(trouble).to_string());
@@ -186,7 +185,7 @@ async fn probe(prologue: [u8; 32], peer: PeerId, address: Multiaddr) -> DialBack
     }
 }
 
-/// Shakes hands under a new key, and takes note of who is there. Then it has seen enough, and nothing comes of the connection.
+/// Makes a handshake with a new key, notes who answers, and then ends the connection.
 fn transport(prologue: [u8; 32], carrier: Carrier, seen: &SeenPeer) -> io::Result<Boxed<()>> {
     let keypair = Keypair::generate_ed25519();
     let seen = seen.clone();
@@ -210,7 +209,7 @@ fn transport(prologue: [u8; 32], carrier: Carrier, seen: &SeenPeer) -> io::Resul
     }
 }
 
-/// Who was there.
+/// The peer that answered.
 #[derive(Clone, Default)]
 struct SeenPeer {
     peer: Arc<Mutex<Option<PeerId>>>,
@@ -226,7 +225,7 @@ impl SeenPeer {
     }
 }
 
-/// In the place of a multiplexer: it offers nothing, so that the connection ends before the other end's swarm hears of it.
+/// It takes the place of a multiplexer and offers none, so that the connection ends before the other end's swarm hears of it.
 #[derive(Clone, Copy)]
 struct StopAfterHandshake;
 
@@ -274,13 +273,13 @@ async fn read_record(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8
     Ok(bytes)
 }
 
-/// Addresses in one question: over TCP, and what follows from them over QUIC.
-pub(super) const CHECKED_MAX: usize = 2 * ADDRESSES_MAX;
+/// Addresses in one request: TCP addresses, and the QUIC addresses that follow from them.
+pub(crate) const CHECKED_MAX: usize = 2 * ADDRESSES_MAX;
 /// Peers that are dialed for at once.
 const ASKERS_MAX: usize = 16;
-/// As long as any dial takes.
+/// The limit for one dial.
 const DIAL_MAX: Duration = Duration::from_secs(4);
-/// A question, all dials, and the answer.
+/// The limit for a request, all dials, and the answer.
 const ANSWER_MAX: Duration = Duration::from_secs(8);
 const RECORD_BYTES_MAX: usize = 16 << 10;
 const REASON_CHARACTERS_MAX: usize = 120;
@@ -360,7 +359,7 @@ mod tests {
             let circuit = format!("/ip4/127.0.0.1/tcp/{nobody}/p2p/{peer}/p2p-circuit").parse().unwrap();
             assert_eq!(
                 probe([0; 32], peer, circuit).await,
-                DialBackOutcome::Failed("not a way of its own".to_owned())
+                DialBackOutcome::Failed("an address through a relay is not tested".to_owned())
             );
         };
         tokio::select! {

@@ -1,13 +1,14 @@
-//! The gateway: asks the router by UPnP to forward this peer's ports for as long as it runs.
+//! The gateway: asks the router over UPnP to forward this peer's ports as long as the peer runs.
 //!
 //! # How it works
-//! - A router is looked for by multicast, asked for its address, and told to forward the port over TCP and UDP, under the same
-//!   number or one of the next that is free; and the port for direct lanes, which has no other number.
-//! - What it grants lasts an hour and is asked for again every ten minutes: a router that was restarted has forgotten it.
-//! - At the end it is taken back. Of a peer that is killed it ends by itself, but at a router that knows no such times.
+//! - It searches for the router by multicast, asks for the router's address, and has it forward the port over TCP and UDP,
+//!   under the same number or the next free one. The port for direct lanes is forwarded under its own number only.
+//! - A mapping lasts an hour and is renewed every ten minutes, as a router that was restarted has forgotten it.
+//! - At the end the mappings are removed. If the peer is killed they expire, except on a router that does not support expiry.
 //!
 //! # Not here
-//! Whether anybody gets through: others try (`reach.rs`). A router may well say yes and stand behind another one.
+//! Whether others get through: they test it themselves ([`survey`](super::survey)). A router may agree and be behind another
+//! router.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -24,21 +25,21 @@ use tokio::net::UdpSocket;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::link::error_text;
-use super::listen::{port_of, to_multiaddr};
+use crate::address::{port_of, to_multiaddr};
+use crate::link::error_text;
 
-/// What a router answered that was asked to forward this peer's port.
+/// The answer of the router that was asked to forward this peer's port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PortForwarding {
-    /// It forwards it.
+    /// The router forwards the port.
     Done {
-        /// From there, over TCP.
+        /// The router's address and TCP port.
         address: String,
         /// Whether it also forwards the port for direct lanes.
         is_direct: bool,
     },
-    /// It does not, or there is none.
+    /// The router does not forward the port, or there is no router.
     Refused {
         /// Why, in words.
         reason: String,
@@ -46,8 +47,8 @@ pub enum PortForwarding {
 }
 
 impl PortForwarding {
-    /// From where it forwards.
-    pub(super) fn address(&self) -> Option<Multiaddr> {
+    /// The router's address and port; `None` if it forwards nothing.
+    pub(crate) fn address(&self) -> Option<Multiaddr> {
         match self {
             Self::Done { address, .. } => address.parse().ok(),
             Self::Refused { .. } => None,
@@ -69,30 +70,30 @@ impl fmt::Display for PortForwarding {
     }
 }
 
-/// The ports of this peer that a router is asked to forward.
+/// The ports of this peer that the router should forward.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ports {
-    /// Over TCP.
-    pub(super) tcp: u16,
-    /// Whether the same over UDP is its own, too.
-    pub(super) has_quic: bool,
-    /// For direct lanes, over TCP.
-    pub(super) direct: Option<NonZeroU16>,
+pub(crate) struct Ports {
+    /// The TCP port.
+    pub(crate) tcp: u16,
+    /// Whether QUIC listens on the UDP port of the same number.
+    pub(crate) has_quic: bool,
+    /// The TCP port for direct lanes; `None` if there is none.
+    pub(crate) direct: Option<NonZeroU16>,
 }
 
-/// What is asked of routers.
+/// The mappings of this peer, and the router that has them.
 #[derive(Debug)]
-pub(super) struct Gateway {
+pub(crate) struct Gateway {
     ports: Ports,
-    /// Who was asked last.
+    /// The router that was asked last; `None` before the first was found.
     router: Option<Router<Tokio>>,
-    /// What it has opened.
+    /// The mappings that it has made.
     mappings: BTreeSet<PortMapping>,
-    /// What was granted last, and until when.
+    /// The last successful answer, and when it expires.
     granted: Option<(PortForwarding, Instant)>,
 }
 
-/// A port of a router.
+/// A port of a router that it forwards to this peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct PortMapping {
     is_tcp: bool,
@@ -114,13 +115,13 @@ impl PortMapping {
 }
 
 impl Gateway {
-    /// For a peer that listens on these ports.
-    pub(super) fn new(ports: Ports) -> Self {
+    /// A gateway for a peer that listens on these ports.
+    pub(crate) fn new(ports: Ports) -> Self {
         Self { ports, router: None, mappings: BTreeSet::new(), granted: None }
     }
 
-    /// Asks for as long as `open` is held, tells each answer, and takes everything back then.
-    pub(super) async fn keep(mut self, mut open: watch::Receiver<()>, tell: impl Fn(PortForwarding)) {
+    /// Renews the mappings as long as `open` is held, reports each answer to `tell`, and then removes the mappings.
+    pub(crate) async fn keep(mut self, mut open: watch::Receiver<()>, tell: impl Fn(PortForwarding)) {
         loop {
             let round = async {
                 let (answer, pause) = self.ask().await;
@@ -135,7 +136,7 @@ impl Gateway {
         self.close().await;
     }
 
-    /// Asks, or asks again, and says how long to wait for the next time.
+    /// Requests or renews the mappings. Returns the answer, and the pause until the next request.
     async fn ask(&mut self) -> (PortForwarding, Duration) {
         let asked = timeout(ROUND_MAX, self.round()).await;
         let reason = match asked.unwrap_or_else(|_| Err("it takes too long to answer".to_owned())) {
@@ -145,7 +146,7 @@ impl Gateway {
             }
             Err(reason) => reason,
         };
-        // What was granted holds until its time is over.
+        // A mapping holds until it expires.
         let held = self.granted.as_ref().filter(|(_, until)| Instant::now() < *until);
         let answer = held.map_or(PortForwarding::Refused { reason }, |(done, _)| done.clone());
         (answer, ASKED_AGAIN_AFTER)
@@ -155,7 +156,7 @@ impl Gateway {
         let Some(router) = self.router else { return };
         let all = async {
             for mapping in self.mappings {
-                // What cannot be taken back ends within the hour.
+                // A mapping that cannot be removed expires within the hour.
                 let _ = router.remove_port(mapping.protocol(), mapping.port).await;
             }
         };
@@ -170,7 +171,7 @@ impl Gateway {
         }
         let own = own_address(router.addr).await.map_err(|error| error_text(&error))?;
         if self.router.as_ref() != Some(&router) {
-            // What another one has opened is out of reach.
+            // The mappings of an earlier router cannot be removed any more.
             self.mappings.clear();
         }
         self.router = Some(router.clone());
@@ -198,7 +199,7 @@ impl Gateway {
         Err(trouble)
     }
 
-    /// Over TCP, and over UDP under the same number.
+    /// Requests a mapping over TCP, and over UDP under the same number.
     async fn open_both(
         &mut self,
         router: &Router<Tokio>,
@@ -212,7 +213,7 @@ impl Gateway {
         }
         match self.open(router, PortMapping::udp(outside), to).await {
             Err(error @ AddPortError::PortInUse) => {
-                // It ends by itself if not now.
+                // If it cannot be removed now, it expires.
                 let _ = router.remove_port(tcp.protocol(), tcp.port).await;
                 self.mappings.remove(&tcp);
                 Err(error)
@@ -239,10 +240,10 @@ impl Gateway {
     }
 }
 
-/// The router, or in words why there is none.
+/// Finds the router; an error says in words why there is none.
 async fn search() -> Result<Router<Tokio>, String> {
     let mut last = String::new();
-    // A question or its answer may get lost.
+    // A request or its answer may get lost.
     for _ in 0..SEARCHES {
         let options = SearchOptions { timeout: Some(SEARCH_MAX), ..SearchOptions::default() };
         match search_gateway(options).await {
@@ -255,14 +256,14 @@ async fn search() -> Result<Router<Tokio>, String> {
     Err(last)
 }
 
-/// The address of this machine that the router knows.
+/// The address of this machine in the router's network.
 async fn own_address(router: SocketAddr) -> std::io::Result<IpAddr> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).await?;
     socket.connect(router).await?;
     Ok(socket.local_addr()?.ip())
 }
 
-/// Whether an address outside a router is one that the rest of the world does not know.
+/// Whether an address of a router is one that the rest of the Internet cannot reach.
 fn is_behind_another(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(ip) => {
@@ -273,13 +274,13 @@ fn is_behind_another(address: IpAddr) -> bool {
     }
 }
 
-/// What the router's list of forwarded ports calls it.
+/// The name of the mappings in the router's list.
 const DESCRIPTION: &str = "peergrad";
-/// How long a router forwards a port that nobody asks for again.
+/// The lifetime of a mapping that is not renewed.
 const LEASE: Duration = Duration::from_secs(3600);
 const RENEWED_AFTER: Duration = Duration::from_secs(600);
 const ASKED_AGAIN_AFTER: Duration = Duration::from_secs(60);
-/// Ports that are tried where others at home have the first.
+/// How many ports are tried if other peers at home have the first ones.
 const OTHERS_TRIED: u16 = 8;
 const SEARCHES: u32 = 3;
 const SEARCH_MAX: Duration = Duration::from_secs(2);

@@ -1,14 +1,14 @@
-//! Circuits: connections through another member, for two that do not reach each other.
+//! Circuits: connections through another member, a relay, between two peers that cannot reach each other.
 //!
-//! Two people behind doors that open outwards only can still pass notes through a third, who lets both in. Notes, not furniture: a
-//! circuit carries beats, agreement and what else is said, and never a tensor. What can be reached itself serves as such a third
-//! for members of its own run, since nobody else gets past a handshake. Inside of a circuit the two ends shake hands as
-//! everywhere, with the run's secret: the one in the middle passes on what it cannot read.
+//! Two people behind doors that only open outwards can still exchange notes through a third person, who lets both in. It is
+//! notes, not furniture: a circuit carries control messages and never a tensor. A member that others can dial serves as a relay
+//! for its own run, since no other peer gets past its handshake. Inside a circuit the two ends make the usual handshake with
+//! the run's secret, so the relay cannot read what it passes on.
 //!
 //! # Invariants
-//! - Where there is a connection without a relay, none with one is let in; those from before are closed as soon as there is one.
-//! - A link that carries tensors never goes on over a circuit: it ends, and another one begins (see [`remote`](super::remote)).
-//! - What a relay spends on others has limits, which are here.
+//! - Where there is a connection without a relay, no circuit is accepted, and existing circuits are closed.
+//! - A link that carries tensors never goes on over a circuit: it ends, and another one begins (see [`remote`](crate::remote)).
+//! - The constants below limit what a relay spends on others.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
@@ -18,7 +18,6 @@ use std::time::Duration;
 
 use libp2p::core::Endpoint;
 use libp2p::core::transport::PortUse;
-use libp2p::multiaddr::Protocol;
 use libp2p::swarm::behaviour::{ConnectionClosed, ConnectionEstablished, NewExternalAddrCandidate};
 use libp2p::swarm::{
     ConnectionDenied, ConnectionId, FromSwarm, NetworkBehaviour, THandler, THandlerInEvent, THandlerOutEvent,
@@ -27,30 +26,10 @@ use libp2p::swarm::{
 use libp2p::{Multiaddr, PeerId, relay};
 use peergrad_protocol::limits::MEMBERS_MAX;
 
-use super::quic::over_quic;
+use crate::address::{is_relayed, over_quic};
 
-/// Whether an address leads through a relay.
-pub(super) fn is_relayed(address: &Multiaddr) -> bool {
-    address.iter().any(|part| part == Protocol::P2pCircuit)
-}
-
-/// The relay that an address leads through.
-pub(super) fn relay_of(address: &Multiaddr) -> Option<PeerId> {
-    is_relayed(address).then(|| {
-        address.iter().find_map(|part| match part {
-            Protocol::P2p(peer) => Some(peer),
-            _ => None,
-        })
-    })?
-}
-
-/// The address under which a peer can be asked for through the relay that is at `address`.
-pub(super) fn through(relay: PeerId, address: Multiaddr) -> Multiaddr {
-    address.with(Protocol::P2p(relay)).with(Protocol::P2pCircuit)
-}
-
-/// What this peer does for others, once it is known that it can be reached.
-pub(super) fn relay_server(own: PeerId) -> relay::Behaviour {
+/// The relay server of this peer. It serves once others are known to reach this peer.
+pub(crate) fn relay_server(own: PeerId) -> relay::Behaviour {
     let config = relay::Config {
         max_reservations: RESERVATIONS_MAX,
         max_reservations_per_peer: 2,
@@ -67,21 +46,21 @@ pub(super) fn relay_server(own: PeerId) -> relay::Behaviour {
         .reservation_rate_per_peer(per_minute(6), Duration::from_secs(10))
         .circuit_src_per_peer(per_minute(CIRCUITS_OF_A_PEER_MAX as u32 * 2), Duration::from_secs(1));
     let mut behaviour = relay::Behaviour::new(own, config);
-    // Left to itself it would take the places at other relays for addresses of its own.
+    // By default it would take the reservations at other relays for external addresses of its own.
     behaviour.set_status(Some(relay::Status::Disable));
     behaviour
 }
 
-/// Keeps circuits out where there is a better way.
+/// Refuses circuits to peers that have a better connection.
 #[derive(Debug, Default)]
-pub(super) struct Circuits {
-    /// Connections without a relay, by peer.
+pub(crate) struct Circuits {
+    /// How many connections without a relay there are to each peer.
     direct: BTreeMap<PeerId, u32>,
-    /// Where this peer may be over QUIC, to be tried when a hole is made.
+    /// QUIC addresses that this peer may have, to be tried for hole punching.
     guesses: VecDeque<Multiaddr>,
 }
 
-/// A circuit is turned away.
+/// A circuit is refused.
 #[derive(Debug, thiserror::Error)]
 #[error("there is a connection without a relay")]
 struct NotNeeded;
@@ -135,7 +114,7 @@ impl NetworkBehaviour for Circuits {
                 }
                 self.direct.retain(|_, count| *count > 0);
             }
-            // Where others see it over TCP, a router mostly has the UDP port of the same number for it, too.
+            // Where others see this peer over TCP, a router mostly maps the UDP port of the same number, too.
             FromSwarm::NewExternalAddrCandidate(NewExternalAddrCandidate { addr }) => {
                 self.guesses.extend(over_quic(addr));
                 self.guesses.truncate(GUESSES_MAX);
@@ -149,25 +128,25 @@ impl NetworkBehaviour for Circuits {
     }
 
     fn poll(&mut self, _: &mut Context<'_>) -> Poll<ToSwarm<Self::ToSwarm, THandlerInEvent<Self>>> {
-        // Whoever tells this of a candidate polls again after it.
+        // The swarm polls again after it has reported a candidate.
         self.guesses
             .pop_front()
             .map_or(Poll::Pending, |guess| Poll::Ready(ToSwarm::NewExternalAddrCandidate(guess)))
     }
 }
 
-/// Guesses that nobody has taken yet.
+/// Guesses that the swarm has not taken yet.
 const GUESSES_MAX: usize = 8;
-/// Peers that may be asked for through this one.
+/// Peers that may have a reservation at this one.
 const RESERVATIONS_MAX: usize = 128;
-/// They are renewed well before.
+/// A reservation is renewed well before it ends.
 const RESERVATION: Duration = Duration::from_secs(60 * 60);
-/// Pairs of peers that speak through this one.
+/// Pairs of peers that are connected through this one.
 const CIRCUITS_MAX: usize = 512;
 const CIRCUITS_OF_A_PEER_MAX: usize = 64;
-/// A pair that speaks for longer begins anew, which costs it no frame.
+/// A circuit that lasts longer is closed and opened again, which loses no frame.
 const CIRCUIT: Duration = Duration::from_secs(60 * 60);
-/// Beats both ways for an hour are some 5 MB; the largest record is 2 MiB. Nobody trains over that.
+/// Heartbeats in both directions for an hour are about 5 MB; the largest record is 2 MiB. It is too little for training.
 const CIRCUIT_BYTES_MAX: u64 = 32 << 20;
 const _: () = assert!(RESERVATIONS_MAX <= MEMBERS_MAX && CIRCUITS_OF_A_PEER_MAX <= CIRCUITS_MAX);
 const _: () = assert!(CIRCUIT_BYTES_MAX > 2 * peergrad_protocol::limits::CONTROL_HEADER_BYTES_MAX as u64);
@@ -176,19 +155,6 @@ const _: () = assert!(CIRCUIT_BYTES_MAX > 2 * peergrad_protocol::limits::CONTROL
 mod tests {
     use super::*;
     use crate::Identity;
-
-    #[test]
-    fn the_relay_in_an_address_is_told_from_the_peer_behind_it() {
-        let [relay, peer] = [1, 2].map(|_| Identity::generate().keypair().public().to_peer_id());
-        let at: Multiaddr = "/ip4/203.0.113.7/tcp/4747".parse().unwrap();
-        let way = through(relay, at.clone());
-        assert_eq!(way.to_string(), format!("/ip4/203.0.113.7/tcp/4747/p2p/{relay}/p2p-circuit"));
-        for address in [way.clone(), way.with(Protocol::P2p(peer))] {
-            assert!(is_relayed(&address));
-            assert_eq!(relay_of(&address), Some(relay));
-        }
-        assert_eq!((is_relayed(&at), relay_of(&at.with(Protocol::P2p(peer)))), (false, None));
-    }
 
     #[test]
     fn a_circuit_is_let_in_only_where_there_is_no_better_way() {

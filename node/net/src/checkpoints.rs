@@ -1,4 +1,4 @@
-//! The checkpoints of a data directory: written, kept and read back on a thread of their own, since a disk may take its time.
+//! The checkpoints of a data directory. Its own thread writes and reads them, since a disk may be slow.
 //!
 //! ```text
 //! checkpoints/<run>/000000001200.safetensors     tensors
@@ -6,10 +6,11 @@
 //! data-<digest>                                  a data file that came from the swarm
 //! ```
 //! # How it works
-//! - *Saving.* Tensors are written beside, forced to disk, read back for their digest, renamed; then the index likewise.
+//! - *Saving.* The tensors are written to a draft, forced to disk, read back for their digest, and renamed; then the index
+//!   likewise.
 //!   A crash at any moment leaves whole checkpoints, and perhaps a file without an index, which is overwritten or removed.
-//! - *Looking.* Every checkpoint is read once when a peer starts. One whose index or digest is wrong is passed over and told of.
-//! - *Keeping.* The newest few of a run; of runs before, the newest one's.
+//! - *Searching.* Every checkpoint is read once when a peer starts. One whose index or digest is wrong is skipped and reported.
+//! - *Keeping.* The newest few checkpoints of a run are kept, and the newest one of the run before.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -30,17 +31,17 @@ use format::Index;
 
 mod format;
 
-/// The thread.
+/// The checkpoint thread.
 #[derive(Debug)]
 pub struct Checkpoints {
     commands: std::sync::mpsc::Sender<CheckpointCommand>,
     results: mpsc::UnboundedReceiver<Input>,
-    /// Checkpoints that are being written, or wait for it.
+    /// How many checkpoints are being written or wait for it.
     saving: Arc<AtomicUsize>,
     refused: mpsc::UnboundedSender<Input>,
 }
 
-/// What the thread is asked for.
+/// A request to the thread.
 enum CheckpointCommand {
     Save { checkpoint: Arc<Checkpoint>, keep: usize },
     Restore(SavedCheckpoint),
@@ -48,10 +49,10 @@ enum CheckpointCommand {
 }
 
 impl Checkpoints {
-    /// Starts the thread; everything lies in `store`.
+    /// Starts the thread. It writes and reads everything in `store`.
     ///
     /// # Errors
-    /// The operating system has no thread left.
+    /// The operating system cannot start another thread.
     pub fn start(store: CheckpointStore) -> io::Result<Self> {
         let (commands, queue) = std::sync::mpsc::channel::<CheckpointCommand>();
         let (done, results) = mpsc::unbounded_channel();
@@ -70,31 +71,31 @@ impl Checkpoints {
                         Some(Input::CheckpointLoaded(store.restore(&saved).map(Arc::new)))
                     }
                     CheckpointCommand::KeepData { reference, data } => {
-                        // Without it, it is asked for again.
+                        // If it cannot be kept, it is requested again from the swarm.
                         let _ = write_atomically(&store.data_path(&reference), &data);
                         None
                     }
                 };
-                // Whatever was asked for is still written when nobody listens any more.
+                // Requests are still carried out when the receiver is gone.
                 let _ = answer.map(|answer| done.send(answer));
             }
         })?;
         Ok(Self { commands, results, saving, refused })
     }
 
-    /// Writes a checkpoint, and drops those of the run that are older than the newest `keep`. A disk that is slower than
-    /// checkpoints come is left alone: each of them is a model and more in memory.
+    /// Writes a checkpoint, and removes those of the run that are older than the newest `keep`. If the disk is slower than
+    /// checkpoints come, this one is skipped: each is a model and more in memory.
     pub fn save(&self, checkpoint: Arc<Checkpoint>, keep: usize) {
         if self.saving.fetch_add(1, Ordering::Relaxed) < SAVING_MAX {
             return self.send(CheckpointCommand::Save { checkpoint, keep });
         }
         self.saving.fetch_sub(1, Ordering::Relaxed);
         let (steps, reason) = (checkpoint.saved.steps, "the one before is still being written".to_owned());
-        // Whoever does not listen does not mind.
+        // The receiver may be gone; the answer needs none.
         let _ = self.refused.send(Input::CheckpointSaved { steps, result: Err(reason) });
     }
 
-    /// Reads one back. Those of its run that are newer go.
+    /// Reads a checkpoint back, and removes newer ones of its run.
     pub fn restore(&self, saved: SavedCheckpoint) {
         self.send(CheckpointCommand::Restore(saved));
     }
@@ -108,12 +109,12 @@ impl Checkpoints {
         self.commands.send(command).expect("the thread outlives the one who gives it work");
     }
 
-    /// The next answer. Nothing is lost if this is dropped while it waits.
+    /// The next answer. No answer is lost if this is dropped while it waits.
     pub async fn answer(&mut self) -> Input {
         self.results.recv().await.expect("the thread outlives the one who gives it work")
     }
 
-    /// Waits until all that was ordered is done; the answers that nobody has taken.
+    /// Waits until all requests are done, and returns the answers that were not taken.
     pub async fn finish(self) -> Vec<Input> {
         let Self { commands, mut results, refused, .. } = self;
         drop((commands, refused));
@@ -137,7 +138,7 @@ pub struct CheckpointStore {
 /// A checkpoint that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damaged {
-    /// Its index.
+    /// Its index file.
     pub path: PathBuf,
     /// What is wrong with it, in words.
     pub reason: String,
@@ -165,16 +166,16 @@ impl CheckpointStore {
         (saved, damaged)
     }
 
-    /// A data file that came from the swarm, if it is still here.
+    /// A data file that came from the swarm; `None` if it is not here any more.
     #[must_use]
     pub fn data(&self, reference: &DataReference) -> Option<Arc<[u8]>> {
         let bytes = fs::read(self.data_path(reference)).ok()?;
         (ContentDigest::of(&bytes) == reference.digest).then(|| bytes.into())
     }
 
-    /// The run is over: nobody goes on from its checkpoints any more.
+    /// Removes the checkpoints of a run that is over.
     pub fn forget(&self, run: &RunId) {
-        // What cannot be removed only takes room.
+        // A file that cannot be removed only takes room.
         let _ = fs::remove_dir_all(self.folder(run));
     }
 
@@ -203,7 +204,7 @@ impl CheckpointStore {
         let draft = draft_of(&path)?;
         let written = write_tensors(checkpoint, &draft, &path);
         if written.is_err() {
-            // What is left of it only takes room, of which there may be none.
+            // A draft that is left only takes room.
             let _ = fs::remove_file(&draft);
         }
         let (bytes, digest) = written?;
@@ -215,7 +216,7 @@ impl CheckpointStore {
         Ok(())
     }
 
-    /// Removes what a crash in the middle of writing has left.
+    /// Removes drafts that a crash has left.
     fn tidy(&self, run: &RunId) {
         let files = fs::read_dir(self.folder(run)).into_iter().flatten().flatten();
         for path in files.map(|file| file.path()) {
@@ -228,7 +229,7 @@ impl CheckpointStore {
         }
     }
 
-    /// Of runs before this one only that is kept in which something was saved last.
+    /// Keeps of all earlier runs only the one in which a checkpoint was saved last.
     fn drop_earlier_runs(&self, but: &Path) {
         let folders = fs::read_dir(self.directory.join(FOLDER)).into_iter().flatten().flatten();
         let mut others: Vec<PathBuf> =
@@ -258,7 +259,7 @@ impl CheckpointStore {
     }
 }
 
-/// An index whose tensors are what it says.
+/// Reads an index, and checks that its tensors' file has the named length and digest.
 fn read_index(path: &Path) -> Result<Index, String> {
     let text = fs::read_to_string(path).map_err(|error| error.to_string())?;
     let index = Index::parse(&text)?;
@@ -274,7 +275,7 @@ fn read_index(path: &Path) -> Result<Index, String> {
     Ok(index)
 }
 
-/// Length and digest of what is on the disk then.
+/// The length and digest of a file, read back from the disk.
 fn write_tensors(checkpoint: &Checkpoint, draft: &Path, path: &Path) -> io::Result<(u64, ContentDigest)> {
     format::write(checkpoint, draft).map_err(io::Error::other)?;
     let mut file = File::open(draft)?;
@@ -291,7 +292,7 @@ fn digest_of(file: &mut impl Read) -> io::Result<ContentDigest> {
     Ok(ContentDigest(*hasher.finalize().as_bytes()))
 }
 
-/// Both files; the index first, so that there is never one without the other.
+/// Removes both files, the index first, so that there is never an index alone.
 fn remove(index: &Path) {
     let _ = fs::remove_file(index);
     let _ = fs::remove_file(index.with_extension(TENSORS));

@@ -1,0 +1,34 @@
+//! Notices: which conditions of a peer the user knows, so that each is told once when it begins and once when it ends.
+
+use std::collections::BTreeSet;
+
+/// A condition that lasts, and that the user should hear of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Condition {
+    /// The connection runs over QUIC.
+    OverQuic,
+    /// The connection leads through a relay.
+    Relayed,
+    /// There is no direct lane.
+    NoDirectLane,
+    /// The link has lost its connection.
+    Reconnecting,
+}
+
+/// The conditions that the user was told of and that have not ended since.
+#[derive(Debug, Default)]
+pub(crate) struct Notices {
+    told: BTreeSet<Condition>,
+}
+
+impl Notices {
+    /// The condition holds. Returns whether that is news to the user.
+    pub(crate) fn begin(&mut self, condition: Condition) -> bool {
+        self.told.insert(condition)
+    }
+
+    /// The condition no longer holds. Returns whether that is news to the user.
+    pub(crate) fn end(&mut self, condition: Condition) -> bool {
+        self.told.remove(&condition)
+    }
+}
