@@ -141,7 +141,7 @@ fn trouble_is_told_as_it_comes_and_goes() {
     let paused = status(&place, &at_first, |status| status["phase"] == "paused");
     assert_eq!((&paused["is_well"], state(&paused, &names[0]).as_str()), (&false.into(), "paused"));
     let text = words(&place, &at_first);
-    for part in ["paused: 1 of 3 peers can be reached and 2 are needed", "stands still", "unreachable"] {
+    for part in ["paused: 1 of 3 peers can be reached and 2 are needed", "   paused", "unreachable"] {
         assert!(text.contains(part), "`{part}` in\n{text}");
     }
     assert!(!text.contains("to go"), "nobody knows how long it takes:\n{text}");

@@ -234,12 +234,12 @@ impl Bench for Case {
         let (mut before, mut after) = (None, None);
         while swarm.advance()? {
             let peer = &swarm.peers[0];
-            let (committed, now) = (peer.steps, (peer.training_seconds, peer.computing_seconds));
+            let (committed, now) = (peer.steps, (peer.usage.training_seconds, peer.usage.computing_seconds));
             if committed as usize <= ends.len() {
                 continue;
             }
             ends.resize(committed as usize, now);
-            let usage = || (swarm.cpu_seconds(), swarm.peers[0].bytes_sent);
+            let usage = || (swarm.cpu_seconds(), swarm.peers[0].usage.bytes_sent);
             if committed == u64::from(WARM_UP) {
                 before = Some(usage());
             } else if committed == u64::from(all) {

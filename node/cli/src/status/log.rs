@@ -38,8 +38,7 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-use super::observer::name_of;
-use crate::text::event_json::event_json;
+use crate::text::event_json::{event_json, event_name};
 
 /// The log of one process. What is told of is on its way to disk.
 pub struct EventLog {
@@ -175,7 +174,7 @@ impl EventLog {
     }
 
     fn plain(event: &Event, words: Option<String>) -> Value {
-        let mut line = event_json(event).unwrap_or_else(|| json!({"event": name_of(event)}));
+        let mut line = event_json(event).unwrap_or_else(|| json!({"event": event_name(event)}));
         match event {
             Event::ViewInstalled { view, digest, .. } => add_view(&mut line, view, digest),
             Event::Ended(ended) => {

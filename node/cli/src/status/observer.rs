@@ -15,6 +15,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::log::EventLog;
 use super::rate_meter::{RateMeter, WINDOW, forget_before, rate};
+use crate::text::event_json::event_name;
 use crate::text::event_text::event_text;
 
 /// By peer: bytes written and read.
@@ -131,7 +132,7 @@ impl Observer {
             event => event_text(event, &self.me, recent.scope.as_ref()),
         };
         if let Some(words) = &words {
-            recent.push(RecordedEvent { at: now, event: name_of(event), words: words.clone() });
+            recent.push(RecordedEvent { at: now, event: event_name(event), words: words.clone() });
         }
         drop(recent);
         self.log.event(now, event, words, sent_bytes);
@@ -240,45 +241,6 @@ impl ObservedState {
             )
         };
         bytes.iter().map(of).collect()
-    }
-}
-
-/// The name of an event, as in its JSON form.
-pub(super) fn name_of(event: &Event) -> &'static str {
-    match event {
-        Event::JoinRequested(_) => "join_requested",
-        Event::PeerReady { .. } => "peer_ready",
-        Event::PeerWithdrawn { .. } => "peer_withdrawn",
-        Event::Welcomed { .. } => "welcomed",
-        Event::RecoveryStarted { .. } => "recovery_started",
-        Event::MembersUnreachable { .. } => "members_unreachable",
-        Event::FetchingData { .. } => "fetching_data",
-        Event::Prepared(_) => "prepared",
-        Event::ViewInstalled { .. } => "view",
-        Event::MemberSuspected(_) => "member_suspected",
-        Event::MemberStopped { .. } => "member_stopped",
-        Event::Paused { .. } => "paused",
-        Event::NoActiveMember { .. } => "no_active_member",
-        Event::NoPeerAnswers => "no_peer_answers",
-        Event::ChunksMissing { .. } => "chunks_missing",
-        Event::ChunksLost { .. } => "chunks_lost",
-        Event::ParametersUnreachable { .. } => "parameters_unreachable",
-        Event::Expelled(_) => "expelled",
-        Event::Rekeyed { .. } => "rekeyed",
-        Event::RecoveryProgress(_) => "recovery_progress",
-        Event::Restored { .. } => "restored",
-        Event::Saved { .. } => "saved",
-        Event::Excluded { .. } => "excluded",
-        Event::BranchDetected(_) => "branch_detected",
-        Event::Merged(_) => "merged",
-        Event::MergeEvaluation(_) => "merge_evaluation",
-        Event::MergeAbandoned => "merge_abandoned",
-        Event::BranchAbandoned { .. } => "branch_abandoned",
-        Event::Leaving => "leaving",
-        Event::HandedOver { .. } => "handed_over",
-        Event::Committed(_) => "step",
-        Event::Violation { .. } => "violation",
-        Event::Ended(_) => "ended",
     }
 }
 

@@ -103,6 +103,6 @@ mod tests {
             let rate = meter.per_second(at(now));
             assert!((rate - 1.0 / 30.0).abs() < 1e-9, "{rate}");
         }
-        assert_eq!(meter.per_second(at(200_000)), 0.0, "it stands still");
+        assert_eq!(meter.per_second(at(200_000)), 0.0, "nothing happens any more");
     }
 }

@@ -20,7 +20,7 @@ use peergrad_page::pairing::median;
 use peergrad_protocol::Instant;
 use serde_json::{Value, json};
 
-use super::super::former;
+use super::super::arguments::former;
 use super::super::swarm::{LineChannel, ScratchDirectory, Swarm, SwarmConfig, SwarmOutput};
 use super::super::{CustomCommand, run_custom_command};
 use super::rows::{EPOCHS_BEFORE, FEW, OperationsTask, TableWorkload, Work};
@@ -115,7 +115,7 @@ impl Usage {
             at,
             operations: peers.iter().map(|peer| peer.trained.samples).sum(),
             cpu_seconds: swarm.cpu_seconds(),
-            bytes_sent: peers.iter().map(|peer| peer.bytes_sent).sum(),
+            bytes_sent: peers.iter().map(|peer| peer.usage.bytes_sent).sum(),
             resident_bytes: swarm.resident_bytes(),
         }
     }

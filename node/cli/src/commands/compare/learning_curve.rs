@@ -23,14 +23,14 @@ impl ProgressPoint {
         Self {
             trained: swarm.peers[0].trained,
             time: training_time(swarm),
-            bytes: swarm.peers.iter().map(|peer| peer.bytes_sent).sum(),
+            bytes: swarm.peers.iter().map(|peer| peer.usage.bytes_sent).sum(),
         }
     }
 }
 
 /// From the first view to the newest step of the peer that is the last to get there.
 pub(super) fn training_time(swarm: &Swarm<'_>) -> Duration {
-    let seconds = swarm.peers.iter().map(|peer| peer.training_seconds).fold(0.0, f64::max);
+    let seconds = swarm.peers.iter().map(|peer| peer.usage.training_seconds).fold(0.0, f64::max);
     Duration::try_from_secs_f64(seconds).unwrap_or_default()
 }
 
