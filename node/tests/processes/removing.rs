@@ -61,7 +61,7 @@ fn nobody_is_removed_by_mistake() {
     assert!(unknown.contains("no member is called nobody; the members are: "), "{unknown}");
     assert!(peers.iter().all(|(_, name)| unknown.contains(short(name))), "{unknown}");
     let itself = refused(&peers[1].1, "peer-2");
-    assert!(itself.contains("that is this very peer: Ctrl-C at its terminal"), "{itself}");
+    assert!(itself.contains("that is the peer asked itself: press Ctrl-C in its terminal"), "{itself}");
     let nowhere = refused("nobody", "elsewhere");
     assert!(nowhere.contains("no peer runs in elsewhere"), "{nowhere}");
     let peers: Vec<_> = peers.into_iter().map(|(peer, _)| peer).rev().collect();

@@ -250,7 +250,7 @@ fn peers_of_other_releases_are_told_apart() {
     let lock = std::fs::File::create(folder.join("lock")).expect("writable");
     lock.lock().expect("nobody else has it");
     let without = failure(&place, &["--dir", "other"]);
-    assert!(without.contains("a release that does not know `status`"), "{without}");
+    assert!(without.contains("its release does not support `status`"), "{without}");
 
     let listener = std::os::unix::net::UnixListener::bind(folder.join("status.sock")).expect("a free path");
     let answers = [

@@ -1,7 +1,7 @@
-//! The service: puts together what a peer tells of itself, for whoever asks.
+//! The status service: assembles the status of a peer on request.
 //!
-//! Three know parts of it: the node (members, view, steps), the network (links), the observer (what happened, rates). Many
-//! may ask at once, on sockets and over the network; those who come within a moment of each other are given the same answer.
+//! The parts come from three places: the node (members, view, steps), the network (links) and the observer (events, rates). Clients
+//! that ask within [`FRESH`] of each other get the same answer, so many clients cost no more than one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::text::summary_text::Summary;
 
 mod commands;
 
-/// Where to ask how a peer is. Its clones are one service.
+/// A handle to the status service of a peer; clones share it.
 #[derive(Clone, Debug)]
 pub struct StatusService {
     inner: Arc<ServiceState>,
@@ -38,14 +38,14 @@ struct ServiceState {
     admin_requests: mpsc::Sender<AdminRequest>,
     network: NetworkHandle,
     observations: Arc<Observations>,
-    /// The last answer, and when it was given.
+    /// The last answer, and when it was assembled; `None` before the first.
     last: Mutex<Option<(Instant, Arc<Status>)>>,
 }
 
-/// The driver had no time to say how its node stands.
+/// The driver had no time to report the state of its node.
 struct Busy;
 
-/// What a status is put together from.
+/// The parts of a status.
 struct StatusParts<'a> {
     me: PeerId,
     now: Instant,
@@ -56,7 +56,7 @@ struct StatusParts<'a> {
 }
 
 impl StatusService {
-    /// A service, and where the driver hears who asks.
+    /// Creates a service, and the receiver from which the driver takes its requests.
     #[must_use]
     pub fn new(
         me: PeerId,
@@ -68,10 +68,10 @@ impl StatusService {
         (Self { inner: Arc::new(inner) }, asked)
     }
 
-    /// How the peer is.
+    /// The status of the peer, at most [`FRESH`] old.
     pub async fn status(&self) -> Arc<Status> {
         let inner = &*self.inner;
-        // Those who come meanwhile wait here, and are given the same.
+        // Concurrent requests wait here and then share the answer.
         let mut last = inner.last.lock().await;
         let now = inner.observations.clock.now();
         if let Some((at, status)) = &*last
@@ -84,25 +84,28 @@ impl StatusService {
         status
     }
 
-    /// What happened, for whoever counts.
+    /// The observed events, for the metrics.
     pub(super) fn observations(&self) -> &Observations {
         &self.inner.observations
     }
 }
 
 impl ServiceState {
-    /// How this member is, if it is one.
+    /// The details of this member.
+    ///
+    /// # Errors
+    /// The reason, as text, if the peer is not a member or has no time.
     async fn member(&self) -> Result<MemberDetails, String> {
         match self.node_report().await {
             Ok(NodeReport::Member(member)) => Ok(*member),
-            Ok(_) => Err("this peer is no member now: ask at one that trains".to_owned()),
+            Ok(_) => Err("this peer is not a member now: ask one that trains".to_owned()),
             Err(Busy) => Err("this peer is too busy: try again".to_owned()),
         }
     }
 
     fn submit(&self, request: AdminRequest) -> Result<(), String> {
         let asked = self.admin_requests.try_send(request);
-        asked.map_err(|_| "this peer is too busy, or ends: try again".to_owned())
+        asked.map_err(|_| "this peer is busy or ending: try again".to_owned())
     }
 
     async fn collect(&self) -> Status {
@@ -140,7 +143,7 @@ impl ServiceState {
         }
         match timeout(ANSWER_MAX, answer).await {
             Ok(Ok(node_report)) => Ok(node_report),
-            // It ended meanwhile.
+            // The peer has ended in the meantime.
             Ok(Err(_)) => Ok(NodeReport::Ended),
             Err(_) => Err(Busy),
         }
@@ -172,10 +175,10 @@ fn link_status(
 
 impl StatusParts<'_> {
     fn status(self, traffic: TrafficStatus) -> Status {
-        let events = self.recent.events().map(|happened| EventStatus {
-            seconds_ago: self.now.since(happened.at).as_secs_f64(),
-            event: happened.event.to_owned(),
-            text: happened.words.clone(),
+        let events = self.recent.events().map(|recorded| EventStatus {
+            seconds_ago: self.now.since(recorded.at).as_secs_f64(),
+            event: recorded.event.to_owned(),
+            text: recorded.text.clone(),
         });
         let mut status = Status {
             format: FORMAT,
@@ -202,7 +205,7 @@ impl StatusParts<'_> {
                 status.phase = Phase::Bootstrapping;
                 let ready = peers.iter().filter(|(_, is_ready)| *is_ready).count();
                 summary = Summary::bootstrapping(ready, *wanted);
-                status.others = self.others(peers.iter().map(coming));
+                status.others = self.others(peers.iter().map(joiner));
             }
             Ok(NodeReport::Join { run, sponsor, is_ready, out_of_reach, recovery }) => {
                 status.run = run.map(|run| run.to_string()).or(status.run);
@@ -228,7 +231,7 @@ impl StatusParts<'_> {
         let total = run_size.parameters.max(1) as f64;
         status.members = member.members.iter().map(|seen| self.seen(seen, total)).collect();
         let missing = member.estranged.iter().map(|peer| (*peer, OtherState::Missing));
-        status.others = self.others(missing.chain(member.joiners.iter().map(coming)));
+        status.others = self.others(missing.chain(member.joiners.iter().map(joiner)));
         status.view = Some(ViewStatus {
             number: standing.view.number.0,
             digest: standing.digest.to_string(),
@@ -287,7 +290,7 @@ impl StatusParts<'_> {
     }
 }
 
-/// One that cannot be reached, as often as it was tried and wherever.
+/// The status of a peer that cannot be reached.
 fn unreached_status(unreached: &Unreached) -> UnreachedStatus {
     let Unreached { peer, address, trouble, tries, since_last } = unreached;
     UnreachedStatus {
@@ -299,8 +302,8 @@ fn unreached_status(unreached: &Unreached) -> UnreachedStatus {
     }
 }
 
-/// One that wants to come in.
-fn coming((peer, is_ready): &(PeerId, bool)) -> (PeerId, OtherState) {
+/// A joiner, by whether it is ready.
+fn joiner((peer, is_ready): &(PeerId, bool)) -> (PeerId, OtherState) {
     (*peer, if *is_ready { OtherState::Ready } else { OtherState::Preparing })
 }
 
@@ -348,11 +351,11 @@ fn expelled(expulsion: &Expulsion) -> Expelled {
     Expelled { peer: peer.to_string(), by: by.to_string(), cause: cause_text(*cause).to_owned() }
 }
 
-/// As many may wait for the driver at once.
+/// The most requests that may wait for the driver.
 const ADMIN_REQUESTS_MAX: usize = 16;
-/// How long parts may take to come.
+/// How long to wait for each part.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
-/// An answer is given again within this time.
+/// How long an answer is reused.
 const FRESH: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
