@@ -36,6 +36,7 @@ mod report;
 mod resume;
 mod run;
 mod running_peer;
+mod scratch_directory;
 mod signals;
 mod status;
 mod swarm;

@@ -22,7 +22,8 @@ use peergrad_protocol::manifest::Manifest;
 use serde_json::{Value, json};
 
 use super::progress::Screen;
-use super::swarm::{LineChannel, ScratchDirectory, Swarm, SwarmConfig, SwarmOutput};
+use super::scratch_directory::ScratchDirectory;
+use super::swarm::{LineChannel, Swarm, SwarmConfig, SwarmOutput};
 use super::{CustomCommand, run_custom_command};
 use crate::terminal::{emit, print_line};
 use crate::text::text_table::text_table;

@@ -20,7 +20,8 @@ use peergrad_page::pairing::seeds;
 use serde_json::json;
 
 use super::progress::Screen;
-use super::swarm::{LineChannel, ScratchDirectory, Swarm, SwarmConfig, SwarmOutput};
+use super::scratch_directory::ScratchDirectory;
+use super::swarm::{LineChannel, Swarm, SwarmConfig, SwarmOutput};
 use crate::terminal::{emit, print_line};
 use crate::text::text_table::plural;
 use entries::ComparedRun;

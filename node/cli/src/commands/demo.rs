@@ -10,7 +10,8 @@ use clap::Args;
 use peergrad_config::specification::init::demo_run_file;
 
 use super::progress::Screen;
-use super::swarm::{LineChannel, ScratchDirectory, Swarm, SwarmConfig, SwarmOutput};
+use super::scratch_directory::ScratchDirectory;
+use super::swarm::{LineChannel, Swarm, SwarmConfig, SwarmOutput};
 use faults::DemoFaults;
 use results::Results;
 

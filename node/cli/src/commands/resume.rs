@@ -26,51 +26,8 @@ pub(super) fn resume(arguments: ResumeArguments, loader: Arc<dyn Loader>) -> any
         std::fs::File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
     }
     let data = DataSource::Search(data);
-    if alone {
-        let run_id = record.view.run;
-        let (saved, damaged) = directory.checkpoint_store().scan(&run_id);
-        for damaged in &damaged {
-            let (path, reason) = (damaged.path.display(), &damaged.reason);
-            complain(&format!("skipped the damaged checkpoint {path} ({reason})"));
-        }
-        let Some(newest) = saved.into_iter().next() else {
-            bail!(
-                "there is no checkpoint of run {} in {} to continue from; start a new run with `{} start`",
-                run_id.short(),
-                directory.path().display(),
-                program_name()
-            );
-        };
-        complain(&format!(
-            "starting a new run that continues run {} after step {}",
-            run_id.short(),
-            newest.steps.0
-        ));
-        let specification = record.definition.specification.into();
-        let start_mode =
-            StartMode::Bootstrap { specification, nonce: random_bytes(), peers: 1, from: Some(newest) };
-        let secret = Secret(random_bytes());
-        return run(PeerPlan {
-            start_mode,
-            loader,
-            secret,
-            bootstrap_addresses: vec![],
-            data,
-            peer,
-            directory: Some(directory),
-        });
-    }
-    let left =
-        directory.last_record().filter(|left| left.invite.run == record.view.run).with_context(|| {
-            format!(
-                "{} no longer holds the secret of run {}; use `{} join INVITE --dir` with an invite to it",
-                directory.path().display(),
-                record.view.run.short(),
-                program_name()
-            )
-        })?;
-    let start_mode = StartMode::Join { run: Some(left.invite.run) };
-    let secret = left.invite.secret;
+    let (start_mode, secret) =
+        if alone { new_run(&directory, record)? } else { same_run(&directory, &record)? };
     run(PeerPlan {
         start_mode,
         loader,
@@ -80,6 +37,47 @@ pub(super) fn resume(arguments: ResumeArguments, loader: Arc<dyn Loader>) -> any
         peer,
         directory: Some(directory),
     })
+}
+
+/// How to found a new run from the newest checkpoint, with a new secret.
+fn new_run(directory: &Directory, record: DurableRecord) -> anyhow::Result<(StartMode, Secret)> {
+    let run_id = record.view.run;
+    let (saved, damaged) = directory.checkpoint_store().scan(&run_id);
+    for damaged in &damaged {
+        let (path, reason) = (damaged.path.display(), &damaged.reason);
+        complain(&format!("skipped the damaged checkpoint {path} ({reason})"));
+    }
+    let Some(newest) = saved.into_iter().next() else {
+        bail!(
+            "there is no checkpoint of run {} in {} to continue from; start a new run with `{} start`",
+            run_id.short(),
+            directory.path().display(),
+            program_name()
+        );
+    };
+    complain(&format!(
+        "starting a new run that continues run {} after step {}",
+        run_id.short(),
+        newest.steps.0
+    ));
+    let specification = record.definition.specification.into();
+    let start_mode =
+        StartMode::Bootstrap { specification, nonce: random_bytes(), peers: 1, from: Some(newest) };
+    Ok((start_mode, Secret(random_bytes())))
+}
+
+/// How to rejoin the run that the peer was in, with its secret.
+fn same_run(directory: &Directory, record: &DurableRecord) -> anyhow::Result<(StartMode, Secret)> {
+    let last = directory.last_record().filter(|last| last.invite.run == record.view.run);
+    let last = last.with_context(|| {
+        format!(
+            "{} no longer holds the secret of run {}; use `{} join INVITE --dir` with an invite to it",
+            directory.path().display(),
+            record.view.run.short(),
+            program_name()
+        )
+    })?;
+    Ok((StartMode::Join { run: Some(last.invite.run) }, last.invite.secret))
 }
 
 /// The data directory of a peer that stopped during a run, and its durable record of that run.

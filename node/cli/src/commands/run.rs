@@ -14,16 +14,17 @@ use peergrad_core::program::ProgramFactory;
 use peergrad_core::program::loader::Loader;
 use peergrad_core::state::shared_cache::SharedCache;
 use peergrad_models::task::Task;
+use peergrad_net::driver::DataFinder;
 use peergrad_net::{
-    BootstrapAddress, Checkpoints, ChosenDirectory, Compute, DEFAULT_PORT, Damaged, Directory, Environment,
-    Listen, MonotonicClock, Network, NetworkOptions, Notice, Port, StableStorage, create_private, drive,
-    random_bytes,
+    BootstrapAddress, CheckpointStore, Checkpoints, ChosenDirectory, Compute, DEFAULT_PORT, Damaged,
+    Directory, Environment, Listen, MonotonicClock, Network, NetworkOptions, Notice, Port, StableStorage,
+    create_private, drive, random_bytes,
 };
 use peergrad_protocol::durable::DurableRecord;
 use peergrad_protocol::invite::{Invite, Secret};
 use peergrad_protocol::limits::{CONTACTS_MAX, MEMBERS_MAX, SEGMENTS_KEPT_MAX};
 use peergrad_protocol::message::SavedCheckpoint;
-use peergrad_protocol::{PeerId, Pool, RunId};
+use peergrad_protocol::{Incarnation, PeerId, Pool, RunId};
 use tokio::sync::mpsc;
 
 use super::arguments::{
@@ -252,34 +253,10 @@ pub(super) fn run(plan: PeerPlan) -> anyhow::Result<ExitCode> {
     outcome
 }
 
-async fn run_peer(plan: PeerPlan) -> anyhow::Result<ExitCode> {
-    let PeerPlan { start_mode, loader, secret, mut bootstrap_addresses, data, peer, directory } = plan;
-    let chosen = match directory {
-        Some(directory) => ChosenDirectory { directory, passed_over: vec![], stopped: vec![] },
-        None => open_directory(peer.dir.as_deref(), &start_mode)?,
-    };
-    let metrics = match peer.metrics {
-        Some(port) => Some(MetricsPort::bind(port).await?),
-        None => None,
-    };
-    let identity = chosen.directory.identity()?;
-    let incarnation = chosen.directory.next_incarnation()?;
-    let previous = PreviousRun::read(&chosen.directory, &start_mode, identity.peer())?;
-    bootstrap_addresses.extend(previous.members.iter().cloned());
-    let segments = Pool::new(SEGMENTS_KEPT_MAX);
-    let (mut network, notices) = Network::start(NetworkOptions {
-        identity,
-        start: incarnation,
-        secret,
-        listen: Listen { address: peer.listen, port: peer.port.map_or(previous.port, Port::Exactly) },
-        external: multiaddresses(&peer.external)?,
-        upnp: peer.upnp,
-        bootstrap_addresses,
-        mdns: !peer.no_mdns,
-        pool: segments.clone(),
-    })
-    .await?;
-
+async fn run_peer(mut plan: PeerPlan) -> anyhow::Result<ExitCode> {
+    let opened = open_peer(&mut plan).await?;
+    let PeerPlan { start_mode, loader, secret, data, peer, .. } = plan;
+    let OpenedPeer { chosen, previous, incarnation, segments, mut network, notices, metrics } = opened;
     let contact = network.contact();
     let clock = MonotonicClock::start();
     let meter = UsageMeter { clock, counters: network.counters() };
@@ -289,11 +266,9 @@ async fn run_peer(plan: PeerPlan) -> anyhow::Result<ExitCode> {
     previous.say(&start_mode, &chosen.directory, &report);
     let checkpoint_store = chosen.directory.checkpoint_store();
     let mut running = RunningPeer::new(chosen.directory, secret, contact.clone(), network.port(), report);
-    let mut founded = None;
-    if let StartMode::Bootstrap { specification, nonce, .. } = &start_mode {
-        let run = RunId::derive(specification, nonce);
+    let founded = founded_run(&start_mode);
+    if let Some(run) = founded {
         running.found(run)?;
-        founded = Some(run);
     }
     let config = Config {
         peer: contact.peer,
@@ -307,35 +282,92 @@ async fn run_peer(plan: PeerPlan) -> anyhow::Result<ExitCode> {
         saved: previous.saved,
         start_mode,
     };
-    let author = LogOrigin { peer: contact.peer, incarnation, run: founded };
-    let (events, told) = mpsc::unbounded_channel();
+    let origin = LogOrigin { peer: contact.peer, incarnation, run: founded };
+    let (events, observed) = mpsc::unbounded_channel();
     let (monitoring, streams) =
-        Monitoring::open(running.directory.path(), &author, (&mut network, clock), told, notices);
+        Monitoring::open(running.directory.path(), &origin, (&mut network, clock), observed, notices);
     // Dropped when the run has ended.
     let _metrics = metrics.map(|port| {
         running.report.notice(&Notice::Metrics { address: port.address() });
         port.serve(monitoring.service().clone())
     });
-    let kept = checkpoint_store.clone();
-    let find_data = Arc::new(move |reference: &_| match &data {
-        DataSource::Loaded(bytes) => Some(Arc::clone(bytes)),
-        DataSource::Search(given) => {
-            kept.data(reference).or_else(|| files::find_data(reference, given.as_deref()))
-        }
-    });
+    let find_data = data_finder(data, checkpoint_store.clone());
     let compute = Compute::start(network.counters()).context("cannot start a thread")?;
     let store = StableStorage::start(running.directory.durable_path()).context("cannot start a thread")?;
     let checkpoints = Checkpoints::start(checkpoint_store).context("cannot start a thread")?;
-    let EventStreams { admin_requests, events: told, notices } = streams;
+    let EventStreams { admin_requests, events: reported, notices } = streams;
     let environment =
         Environment { network, compute, clock, find_data, store, checkpoints, events, admin_requests };
     let screen = running.report.screen();
     let mut node = Node::new(config);
     let driving = tokio::spawn(async move { drive(&mut node, environment, interrupt(screen)).await });
-    let ended = running.watch(told, notices).await?;
+    let ended = running.watch(reported, notices).await?;
     driving.await.context("the peer stopped unexpectedly")?;
     monitoring.close().await;
     running.end(ended)
+}
+
+/// What a peer holds before its node starts.
+struct OpenedPeer {
+    chosen: ChosenDirectory,
+    previous: PreviousRun,
+    incarnation: Incarnation,
+    /// The buffers of received segments.
+    segments: Pool,
+    network: Network,
+    notices: mpsc::UnboundedReceiver<Notice>,
+    /// The port for metrics; `None` if the user asked for none.
+    metrics: Option<MetricsPort>,
+}
+
+/// Opens the data directory, the metrics port and the network.
+async fn open_peer(plan: &mut PeerPlan) -> anyhow::Result<OpenedPeer> {
+    let peer = &plan.peer;
+    let chosen = match plan.directory.take() {
+        Some(directory) => ChosenDirectory { directory, passed_over: vec![], stopped: vec![] },
+        None => open_directory(peer.dir.as_deref(), &plan.start_mode)?,
+    };
+    let metrics = match peer.metrics {
+        Some(port) => Some(MetricsPort::bind(port).await?),
+        None => None,
+    };
+    let identity = chosen.directory.identity()?;
+    let incarnation = chosen.directory.next_incarnation()?;
+    let previous = PreviousRun::read(&chosen.directory, &plan.start_mode, identity.peer())?;
+    let mut bootstrap_addresses = std::mem::take(&mut plan.bootstrap_addresses);
+    bootstrap_addresses.extend(previous.members.iter().cloned());
+    let segments = Pool::new(SEGMENTS_KEPT_MAX);
+    let (network, notices) = Network::start(NetworkOptions {
+        identity,
+        start: incarnation,
+        secret: plan.secret,
+        listen: Listen { address: peer.listen, port: peer.port.map_or(previous.port, Port::Exactly) },
+        external: multiaddresses(&peer.external)?,
+        upnp: peer.upnp,
+        bootstrap_addresses,
+        mdns: !peer.no_mdns,
+        pool: segments.clone(),
+    })
+    .await?;
+    Ok(OpenedPeer { chosen, previous, incarnation, segments, network, notices, metrics })
+}
+
+/// The run that a peer founds; `None` if it joins one.
+fn founded_run(start_mode: &StartMode) -> Option<RunId> {
+    match start_mode {
+        StartMode::Bootstrap { specification, nonce, .. } => Some(RunId::derive(specification, nonce)),
+        StartMode::Join { .. } => None,
+    }
+}
+
+/// Finds the data file: in memory, among the checkpoints, or on this machine.
+fn data_finder(data: DataSource, checkpoints: CheckpointStore) -> DataFinder {
+    Arc::new(move |reference| match &data {
+        DataSource::Loaded(bytes) => Some(Arc::clone(bytes)),
+        DataSource::Search(given) => {
+            checkpoints.data(reference).or_else(|| files::find_data(reference, given.as_deref()))
+        }
+    })
 }
 
 /// Reports the data directory if it is not the default one.

@@ -21,7 +21,8 @@ use peergrad_protocol::Instant;
 use serde_json::{Value, json};
 
 use super::super::arguments::former;
-use super::super::swarm::{LineChannel, ScratchDirectory, Swarm, SwarmConfig, SwarmOutput};
+use super::super::scratch_directory::ScratchDirectory;
+use super::super::swarm::{LineChannel, Swarm, SwarmConfig, SwarmOutput};
 use super::super::{CustomCommand, run_custom_command};
 use super::rows::{EPOCHS_BEFORE, FEW, OperationsTask, TableWorkload, Work};
 use super::{Bench, run_rounds};
