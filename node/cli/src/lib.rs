@@ -1,4 +1,5 @@
-//! What the `peer` binary is made of: its [commands], the [status] of a running peer, and the [words](text) of both.
+//! The command line of peergrad: the [commands] of the `peer` binary, the [status] service of a running peer, and the [text] that
+//! both show.
 
 #![forbid(unsafe_code)]
 

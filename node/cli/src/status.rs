@@ -1,24 +1,23 @@
-//! The status: how a running peer is, told to whoever on this machine, or in this run, asks for it.
+//! The status of a running peer, offered to its user on this machine and to anyone who knows the run's secret.
 //!
-//! Like the display in a lift: it says where the lift is and whether anything is wrong, and pressing one's nose against it
-//! does not slow the lift down.
+//! It is like the display in a lift: it shows the floor and any fault, and reading it does not slow the lift down.
 //!
 //! ```text
-//!   driver --- events ---> observer ---> report (words or JSON of `peer start`)
-//!     ^                      |   '----> event log: one line of JSON an event, on disk          [`log`]
+//!   driver --- events ---> observer ---> report (text or JSON of `peer start`)
+//!     ^                      |   '----> event log: one line of JSON per event, on disk          [`log`]
 //!     | overview, on request |
-//!   service <-------------------'--- what happened of late, rates
-//!     ^--- socket in the data directory, stream of libp2p                                     [`server`]
-//!     ^--- numbers for Prometheus on loopback                                                 [`metrics`]
+//!   service <-------------------'--- recent events, rates
+//!     ^--- socket in the data directory, libp2p stream                                        [`server`]
+//!     ^--- Prometheus metrics on loopback                                                     [`metrics`]
 //! ```
 //! # Invariants
-//! - Whoever asks costs the driver one look at its own state, and nothing while nobody asks.
-//! - What is told is bounded by the number of members; those who ask are a few at a time, and each has little time.
-//! - Nobody is told anything who is neither the user that started the peer nor in possession of the run's secret.
+//! - A request costs the driver one read of its own state; without requests, there is no cost.
+//! - The size of an answer is bounded by the number of members. The number of clients and the time of each are limited.
+//! - Only the user who started the peer, and clients that prove the run's secret, get an answer.
 //!
-//! # The form
-//! [`Status`] is what travels and what `--json` prints: one JSON object. Fields may be added; none changes its meaning or
-//! goes without another [`FORMAT`]. `docs/status.md` explains each, and a test compares the two.
+//! # Format
+//! [`Status`] is the JSON object that travels and that `--json` prints. New fields may be added; changing or removing one requires
+//! another [`FORMAT`] number. `docs/status.md` explains every field, and a test compares the two.
 
 use serde::{Deserialize, Serialize};
 
@@ -38,44 +37,44 @@ pub use observer::{Observations, Observer};
 pub use server::{AdminCommand, StatusServer};
 pub use service::StatusService;
 
-/// The number of the form that this program writes and reads.
+/// The number of the status format that this program writes and reads.
 pub const FORMAT: u32 = 1;
 
-/// How a peer is.
+/// The state of a peer. It has 17 fields because it is the JSON object that clients read, which stays flat.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// [`FORMAT`].
     pub format: u32,
-    /// The release of the program.
+    /// The release of the peer's program.
     pub version: String,
-    /// The peer that tells this.
+    /// The id of the peer.
     pub peer: String,
-    /// The run, once it is known.
+    /// The id of the run; null until it is known.
     pub run: Option<String>,
-    /// How long its process has run.
+    /// How long the peer's process has run, in seconds.
     pub uptime_seconds: f64,
-    /// What it is doing, in one word.
+    /// What the peer is doing.
     pub phase: Phase,
-    /// Whether all is as it should be.
+    /// Whether everything is in order; false where a user may have to act.
     pub is_well: bool,
-    /// What is going on, or what is wrong and what to do, in a sentence.
+    /// A sentence that says what the peer is doing, or what is wrong and what to do.
     pub summary: String,
-    /// Where training is, once this peer is a member.
+    /// The progress of training; null while this peer is not a member.
     pub training: Option<TrainingStatus>,
-    /// The view that is installed here.
+    /// The view that this peer has installed; null while it is not a member.
     pub view: Option<ViewStatus>,
-    /// The members of the view, in the order of their ranks.
+    /// The members of the view, in the order of their ranks; empty without a view.
     pub members: Vec<MemberStatus>,
-    /// Peers that are not in the view: they want to come in, or found the run with this one.
+    /// Peers outside the view: joiners, co-founders, and members lost in a partition.
     pub others: Vec<OtherStatus>,
-    /// How far another secret has come that was asked for here.
+    /// The state of a change of secret that a user of this peer requested; null if there was none.
     pub rekey: Option<RekeyStatus>,
-    /// Peers and addresses that are wanted and cannot be reached, one entry for each.
+    /// Peers and addresses that this peer tries to reach without success, one entry each.
     #[serde(default)]
     pub unreached: Vec<UnreachedStatus>,
-    /// Bytes over all links.
+    /// The traffic over all links.
     pub traffic: TrafficStatus,
-    /// What happened last, the newest at the end; steps left out.
+    /// The newest events except committed steps, oldest first.
     pub events: Vec<EventStatus>,
 }
 
@@ -83,61 +82,63 @@ pub struct Status {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// It founds a run and waits for peers.
+    /// It founds a run and waits for other peers.
     Bootstrapping,
-    /// It asks to be let in.
+    /// It asks members for admission.
     Joining,
-    /// It was a member before it stopped, and nobody of those trains: it waits for others to be back.
+    /// All members had stopped, and it waits for enough of them to be back.
     Recovering,
-    /// It is in, and gets the parameters.
+    /// It is a member and receives the parameters.
     CatchingUp,
     /// It trains.
     Training,
-    /// The members agree on another view, since something is wrong with this one.
+    /// The members agree on the next view.
     Agreeing,
-    /// Too few members can be reached: it waits.
+    /// It waits, because too few members are reachable, or none that has the needed state.
     Paused,
-    /// It waits for the others to be done.
+    /// It has finished and waits for the other members.
     Closing,
-    /// It evaluates what the run has come to.
+    /// It evaluates the final model.
     Evaluating,
-    /// The run has ended here; the process is about to.
+    /// The run has ended at this peer, and its process is about to end.
     Ended,
-    /// It is too busy to say.
+    /// It had no time to report its state.
     Busy,
 }
 
-/// Where training is.
+/// The progress of training.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrainingStatus {
     /// Committed steps.
     pub steps: u64,
-    /// Steps of the whole run, as they are expected.
+    /// The expected number of steps of the whole run.
     pub steps_expected: u64,
-    /// The epoch that is trained, from 1.
+    /// The current epoch, counted from 1.
     pub epoch: u64,
-    /// Passes of the run.
+    /// The number of epochs of the run.
     pub epochs: u64,
-    /// The mean loss over the samples of the newest committed step, before its update.
+    /// The mean loss over the samples of the newest committed step, before its update; null before the first step, and if it is not
+    /// finite.
     pub loss: Option<f64>,
-    /// The learning rate of that step.
+    /// The learning rate of that step; null before the first.
     pub rate: Option<f64>,
-    /// Committed steps a second, of late.
+    /// Committed steps per second, over the last seconds.
     pub steps_per_second: f64,
-    /// What the step in progress waits for here.
+    /// What this peer currently waits for, in one word: `start`, `view`, `program`, `sums`, `shards`, `rows`, `closing` or
+    /// `evaluation`.
     pub waits_for: String,
-    /// Elements of the parameter vector.
+    /// The number of elements of the parameter vector.
     pub parameters: u64,
-    /// Chunks that it is cut into.
+    /// The number of chunks of the parameter vector.
     pub chunks: u64,
-    /// Chunks that have yet to move to their new owners.
+    /// Chunks that have not yet moved to their new owners.
     pub chunks_to_move: u64,
 }
 
-/// Another secret of the run, which was asked for at this peer.
+/// A change of the run's secret, requested by a user of this peer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RekeyStatus {
-    /// Members that have not confirmed it.
+    /// The ids of members that have not confirmed the new secret.
     pub missing: Vec<String>,
 }
 
@@ -146,49 +147,49 @@ pub struct RekeyStatus {
 pub struct ViewStatus {
     /// Its number in its lineage.
     pub number: u64,
-    /// The digest that names it.
+    /// Its digest, which identifies it.
     pub digest: String,
-    /// The digests of those that it follows: none of the first.
+    /// The digests of the views before it: two after a merge, none for the first view.
     pub parents: Vec<String>,
-    /// Peers that were put out of the run for good, the last at the end.
+    /// The peers that were expelled from the run so far, oldest first.
     pub expelled: Vec<Expelled>,
-    /// How long this peer has been in it.
+    /// How long this peer has been in this view, in seconds.
     pub age_seconds: f64,
 }
 
-/// A peer that was put out of the run for good.
+/// A peer that was expelled from the run permanently.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Expelled {
-    /// Who.
+    /// The id of the expelled peer.
     pub peer: String,
-    /// The member on whose word.
+    /// The member that reported it, or whose user requested it.
     pub by: String,
-    /// `request` of a user, or `violations`.
+    /// `request` (by a user) or `violations` (of the protocol).
     pub cause: String,
 }
 
-/// A member, as the peer that tells this sees it.
+/// A member, as seen by the peer that reports it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MemberStatus {
-    /// Who.
+    /// The id of the member.
     pub peer: String,
-    /// Whether it is the one that tells this.
+    /// Whether it is the reporting peer itself.
     pub is_this: bool,
     /// What it is doing, or what is wrong with it.
     pub state: MemberState,
-    /// How much it offers to own.
+    /// Its capacity: how much it offers to own, relative to the others, 0 to 16.
     pub capacity: u8,
     /// Elements of the parameter vector that it owns.
     pub owned: u64,
-    /// The same as a part of all.
+    /// The same as a fraction of all elements, 0 to 1.
     pub share: f64,
-    /// Elements of whose optimizer state it keeps a copy.
+    /// Elements of other owners whose optimizer state it replicates.
     pub replicated: u64,
-    /// Steps that are complete there, as it said last.
+    /// The steps that it has completed, as it reported last; null if it has reported none in this view.
     pub steps: Option<u64>,
-    /// How long nothing has been heard of it.
+    /// How long nothing has been heard from it, in seconds; null for the reporting peer itself.
     pub silent_seconds: Option<f64>,
-    /// The link to it; none to oneself.
+    /// The link to it; null for the reporting peer itself.
     pub link: Option<LinkStatus>,
 }
 
@@ -196,108 +197,108 @@ pub struct MemberStatus {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemberState {
-    /// It works.
+    /// It trains, or is ready to.
     Working,
     /// It is new and has no parameters yet.
     CatchingUp,
-    /// It hands over what it owns, to leave.
+    /// It hands over what it owns before it leaves.
     HandingOver,
-    /// There was no link to it yet in this view.
+    /// There has been no link to it yet in this view.
     Connecting,
-    /// It waits: too few can be reached.
+    /// It waits, because it can reach too few members.
     Paused,
-    /// It computes the same step for far too long.
+    /// It has been computing the same step for far too long.
     Hanging,
-    /// It has been silent for longer than it should.
+    /// It has been silent for too long.
     Suspected,
-    /// Its link is gone.
+    /// The link to it is broken.
     Unreachable,
-    /// It has said that it stops.
+    /// It has announced that it stops.
     Stopped,
-    /// Others listen to it, in a swarm of many.
+    /// Other members monitor it, as in a large swarm each member monitors a few.
     Unwatched,
 }
 
 /// A peer that is not in the view.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OtherStatus {
-    /// Who.
+    /// The id of the peer.
     pub peer: String,
-    /// What it is to the one that tells this.
+    /// Its relation to the reporting peer.
     pub state: OtherState,
-    /// The link to it.
+    /// The link to it; null if there is none.
     pub link: Option<LinkStatus>,
 }
 
-/// What a peer that is not in the view is to the one that tells of it.
+/// The relation of a peer outside the view to the reporting peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OtherState {
-    /// It was welcomed, and fetches and prepares the data.
+    /// It was welcomed, and is fetching and preparing the data.
     Preparing,
-    /// It has task and data, and waits to be let in.
+    /// It has prepared the task and waits for admission.
     Ready,
-    /// There is a link to it: one of those whom a joiner asks.
+    /// The reporting peer is a joiner and has a link to it.
     Linked,
-    /// It was a member and was lost; where all parts of a swarm go on, it may have gone on by itself.
+    /// It was lost in a partition and may be training in another part of the swarm.
     Missing,
 }
 
-/// Somebody who is tried again and again and cannot be reached.
+/// A peer or an address that is tried repeatedly without success.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct UnreachedStatus {
-    /// Who; none where only an address is known.
+    /// The id of the peer; null where only an address is known.
     pub peer: Option<String>,
-    /// One of the places where it is tried.
+    /// One of the addresses that were tried.
     pub address: String,
-    /// What came of it, in words.
+    /// Why the last attempt failed, as text.
     pub trouble: String,
-    /// How often in a row it was tried.
+    /// The number of failed attempts in a row.
     pub tries: u32,
-    /// How long ago the last time was.
+    /// How long ago the last attempt was, in seconds.
     pub seconds_ago: f64,
 }
 
-/// The way to another peer.
+/// The link to another peer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LinkStatus {
-    /// What frames to it go over: `direct` (TLS over TCP), `tcp` or `quic` (a substream of libp2p); none while it is down.
+    /// The lane of its frames: `direct` (TLS over TCP), `tcp` or `quic` (a libp2p substream); null while the link is down.
     pub lane: Option<String>,
-    /// How long its answer to the last ping took.
+    /// The round-trip time of the last ping, in seconds; null before the first answer.
     pub round_trip_seconds: Option<f64>,
-    /// Why it is down, if it was up before.
+    /// Why the link is down; null while it is up, and before it was ever up.
     pub trouble: Option<String>,
-    /// Bytes written to it since this process started.
+    /// Bytes written to the peer since this process started.
     pub sent_bytes: u64,
-    /// Bytes read from it.
+    /// Bytes read from the peer since this process started.
     pub received_bytes: u64,
-    /// Bytes written to it a second, of late.
+    /// Bytes written to the peer per second, over the last seconds.
     pub sent_bytes_per_second: f64,
-    /// Bytes read from it a second, of late.
+    /// Bytes read from the peer per second, over the last seconds.
     pub received_bytes_per_second: f64,
 }
 
-/// Bytes over all links, since the process started and a second of late.
+/// The traffic over all links.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrafficStatus {
-    /// Bytes written.
+    /// Bytes written since the process started.
     pub sent_bytes: u64,
-    /// Bytes read.
+    /// Bytes read since the process started.
     pub received_bytes: u64,
-    /// Bytes written a second, of late.
+    /// Bytes written per second, over the last seconds.
     pub sent_bytes_per_second: f64,
-    /// Bytes read a second, of late.
+    /// Bytes read per second, over the last seconds.
     pub received_bytes_per_second: f64,
 }
 
-/// Something that happened.
+/// An event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EventStatus {
-    /// How long ago.
+    /// How long ago it happened, in seconds.
     pub seconds_ago: f64,
-    /// Its name in the event log: "view", "member_suspected", "notice".
+    /// Its name in the event log, such as "view", "member_suspected" or "notice".
     pub event: String,
-    /// What it is to a person.
+    /// A sentence that describes it.
     pub text: String,
 }
 

@@ -1,6 +1,6 @@
-//! From what a user wrote to what is trained: a run.toml becomes a [`specification`], and that a task with its program.
+//! Configuration: turns a user's run.toml into a [`specification`], and that into a task with its program.
 //!
-//! [`model_file`] is a trained model as a file; [`single_process`] trains in one process what a swarm is compared with.
+//! [`model_file`] reads and writes trained models. [`single_process`] is the plain reference that swarms are compared with.
 
 #![forbid(unsafe_code)]
 

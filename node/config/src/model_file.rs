@@ -1,13 +1,11 @@
-//! The model file: trained parameters as safetensors, with what is needed to know them again.
+//! The model file: trained parameters in the safetensors format, with their origin in the metadata.
 //!
-//! Other tools read the tensors by their names (`layer.0.weight`, ...), row-major `f32`. What is ours lies in one entry of
-//! the file's metadata, as TOML: run, committed steps, specification, order of the tensors in the flat vector, and a digest
-//! of it.
+//! Other tools read the tensors by name (`layer.0.weight`, ...), as row-major `f32`. One entry of the file's metadata, in TOML, holds
+//! peergrad's own data: run, committed steps, specification, order of the tensors in the flat vector, and the vector's digest.
 //!
 //! # Invariants
-//! - The bytes are a function of the contents: two peers that hold the same model export the same file.
-//! - A file that decodes holds finite numbers and has the digest that was written into it; nothing larger than the file
-//!   is allocated on the way.
+//! - The bytes depend only on the contents: two peers with the same model export identical files.
+//! - A file that decodes holds finite numbers and matches its digest. Decoding allocates no more than the size of the file.
 
 use peergrad_models::task::Evaluation;
 use peergrad_protocol::RunId;
@@ -21,16 +19,16 @@ use serde::{Deserialize, Serialize};
 pub use crate::specification::builtin::DataPart;
 use crate::specification::{Specification, SpecificationError};
 
-/// Bytes of a file's header: names, shapes and metadata.
+/// The maximum size of a file's header, which holds names, shapes and metadata.
 pub const HEADER_BYTES_MAX: usize = 4 << 20;
-/// A specification's text may grow when it is quoted, by far less than this.
+/// A specification grows when it is quoted, by a factor far below this.
 const _: () = assert!(HEADER_BYTES_MAX >= 8 * SPECIFICATION_BYTES_MAX);
 
-/// The entry of the metadata that is ours. One only: the format does not order several.
+/// The metadata entry of peergrad. It is the only one, because the format does not define an order of several.
 const METADATA_KEY: &str = "peergrad";
-/// So begin the names of tensors that are no part of the model: a checkpoint's optimizer state.
+/// The prefix of tensors that are not part of the model, such as a checkpoint's optimizer state.
 pub const OWN_TENSORS: &str = "peergrad.";
-/// Where the length of the header stands, before the header.
+/// The size of the header's length, which precedes the header.
 const LENGTH_BYTES: usize = 8;
 
 /// A trained model.
@@ -49,9 +47,9 @@ pub struct ModelFile {
 pub struct Origin {
     /// The run that trained it.
     pub run: RunId,
-    /// Committed steps behind it.
+    /// How many steps of the run were committed.
     pub steps: u64,
-    /// The run's specification, if that is text; else empty.
+    /// The run's specification; empty if it is not text.
     pub specification: String,
 }
 
@@ -69,36 +67,36 @@ struct Metadata {
 /// Why a model file cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ModelFileError {
-    /// The bytes are no safetensors file, or only a part of one.
-    #[error("not a whole safetensors file ({0}); export or copy it again")]
+    /// The bytes are not a complete safetensors file.
+    #[error("not a complete safetensors file ({0}); export or copy it again")]
     Damaged(String),
-    /// The header is larger than any that we write.
+    /// The header is larger than any that peergrad writes.
     #[error(
-        "the header says it has {found} bytes, at most {HEADER_BYTES_MAX} are read; this is not a model that peergrad exported"
+        "the header claims {found} bytes, but at most {HEADER_BYTES_MAX} are supported; peergrad did not export this model"
     )]
     HeaderTooLarge {
         /// Bytes that the header claims.
         found: u64,
     },
-    /// A safetensors file, of another program.
+    /// The safetensors file was written by another program.
     #[error("this safetensors file was not exported by peergrad ({0}); use one made by `peer export`")]
     Foreign(String),
-    /// A tensor is of another kind than we write.
+    /// A tensor has another type or shape than peergrad writes.
     #[error("the tensor `{name}` is {found}, expected {expected}; export the model again")]
     Tensor {
         /// Its name.
         name: String,
-        /// What it is.
+        /// What was found.
         found: String,
-        /// What it should be.
+        /// What was expected.
         expected: String,
     },
-    /// The numbers are not those that were written.
+    /// The parameters do not match their digest.
     #[error(
-        "the parameters were altered after the export (their digest does not fit); export or copy the file again"
+        "the parameters were altered after the export (their digest does not match); export or copy the file again"
     )]
     Altered,
-    /// A parameter is infinite or NaN: the training diverged.
+    /// A parameter is infinite or NaN, because the training diverged.
     #[error(
         "the tensor `{name}` holds {found}: the training diverged; train again with a lower `rate` in [optimizer]"
     )]
@@ -108,7 +106,7 @@ pub enum ModelFileError {
         /// The value.
         found: String,
     },
-    /// The specification within the file, or the data, cannot be used.
+    /// The specification in the file, or the data, cannot be used.
     #[error(transparent)]
     Specification(#[from] SpecificationError),
 }
@@ -117,11 +115,11 @@ impl ModelFile {
     /// The bytes of a safetensors file.
     ///
     /// # Panics
-    /// If the parameters do not fit the manifest.
+    /// The number of parameters is not that of the manifest.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let count = self.manifest.parameter_count();
-        assert_eq!(self.parameters.len(), count, "parameters of the manifest");
+        assert_eq!(self.parameters.len(), count, "as many parameters as the manifest has");
         let bytes: &[u8] = bytemuck::cast_slice(&self.parameters);
         let entry = metadata_of(&self.manifest, ContentDigest::of(bytes), &self.origin);
         let metadata = std::iter::once(entry).collect();
@@ -136,14 +134,14 @@ impl ModelFile {
     /// Reads what [`encode`](Self::encode) wrote.
     ///
     /// # Errors
-    /// If the bytes are truncated, altered, of another program, or hold numbers that are not finite.
+    /// The bytes are truncated, altered or from another program, or hold numbers that are not finite.
     pub fn decode(bytes: &[u8]) -> Result<Self, ModelFileError> {
         let model = Self::decode_any(bytes)?;
         check_finite(&model.manifest, &model.parameters)?;
         Ok(model)
     }
 
-    /// As [`ModelFile::decode`], also of parameters that are not finite.
+    /// As [`ModelFile::decode`], but accepts parameters that are not finite.
     pub fn decode_any(bytes: &[u8]) -> Result<Self, ModelFileError> {
         check_header_length(bytes)?;
         let damaged = |error: safetensors::SafeTensorError| ModelFileError::Damaged(error.to_string());
@@ -152,7 +150,7 @@ impl ModelFile {
         let ours = header.metadata().as_ref().and_then(|entries| entries.get(METADATA_KEY));
         let metadata: Metadata = toml::from_str(ours.ok_or_else(|| foreign("it has no entry `peergrad`"))?)
             .map_err(|error| foreign(error.message()))?;
-        let run = blake3::Hash::from_hex(&metadata.run).map_err(|_| foreign("its run id is none"))?;
+        let run = blake3::Hash::from_hex(&metadata.run).map_err(|_| foreign("its run id is invalid"))?;
         let file = SafeTensors::deserialize(bytes).map_err(damaged)?;
         let (manifest, parameters) = read_tensors(&file, &metadata.tensors)?;
         if ContentDigest::of(bytemuck::cast_slice(&parameters)).to_string() != metadata.digest {
@@ -166,11 +164,11 @@ impl ModelFile {
         Ok(Self { manifest, parameters, origin })
     }
 
-    /// How well the model does on a data file: on the held-out rows of the file that it was trained on, or on all rows of
-    /// another file with the same columns. `file` is only for errors.
+    /// Evaluates the model on a data file: on the held-out rows of the file that it was trained on, or on all rows of another file
+    /// with the same columns. `file` is the name for errors.
     ///
     /// # Errors
-    /// If the model is not a built-in one, or the data does not suit it.
+    /// The model is not a built-in one, or the data does not match it.
     pub fn evaluate(&self, file: &str, bytes: &[u8]) -> Result<Evaluated, ModelFileError> {
         let specification = Specification::parse(self.origin.specification.as_bytes())?;
         if specification.manifest() != self.manifest {
@@ -181,16 +179,16 @@ impl ModelFile {
     }
 }
 
-/// How well a model does on a data file.
+/// The evaluation of a model on a data file.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Evaluated {
-    /// With the number of rows.
+    /// The results, with the number of rows.
     pub evaluation: Evaluation,
-    /// Which rows.
+    /// Which rows were used.
     pub part: DataPart,
 }
 
-/// The entry of the metadata of a file with these parameters.
+/// The key and the value of peergrad's metadata entry.
 pub fn metadata_of(manifest: &Manifest, digest: ContentDigest, origin: &Origin) -> (String, String) {
     let metadata = Metadata {
         run: origin.run.to_string(),
@@ -199,11 +197,14 @@ pub fn metadata_of(manifest: &Manifest, digest: ContentDigest, origin: &Origin) 
         tensors: manifest.tensors().map(|(tensor, _)| tensor.name.clone()).collect(),
         specification: origin.specification.clone(),
     };
-    let metadata = toml::to_string(&metadata).expect("texts and numbers have a text form");
+    let metadata = toml::to_string(&metadata).expect("strings and numbers can be written as TOML");
     (METADATA_KEY.to_owned(), metadata)
 }
 
-/// An error unless the header is short enough to be parsed.
+/// Checks the length of the header.
+///
+/// # Errors
+/// It is missing or too large.
 fn check_header_length(bytes: &[u8]) -> Result<(), ModelFileError> {
     let Some(length) = bytes.first_chunk::<LENGTH_BYTES>() else {
         return Err(ModelFileError::Damaged(format!("it has {} bytes", bytes.len())));
@@ -214,7 +215,7 @@ fn check_header_length(bytes: &[u8]) -> Result<(), ModelFileError> {
     }
 }
 
-/// The flat vector and its manifest, in the order of `names`.
+/// Reads the tensors in the order of `names` into one flat vector.
 fn read_tensors(file: &SafeTensors<'_>, names: &[String]) -> Result<(Manifest, Vec<f32>), ModelFileError> {
     let mut sorted: Vec<&String> = names.iter().collect();
     sorted.sort_unstable();
@@ -263,7 +264,7 @@ mod tests {
 
     const DATA: &[u8] = b"0,0,a\n1,0,b\n0.1,1,a\n0.9,1,b\n0,2,a\n1,2,b\n0.2,3,a\n1.1,3,b\n0,4,a\n1,4,b\n";
 
-    /// A model trained for a moment; it has eleven layers, so that the order of names is not that of layers.
+    /// A briefly trained model with eleven layers, whose order by name differs from the order of the layers.
     fn trained() -> ModelFile {
         let text = "epochs = 60\nbatch = 4\n[data]\nfile = \"f.csv\"\n[model]\nhidden = [3,3,3,3,3,3,3,3,3,4]\nactivation = \"tanh\"\n[optimizer]\nrate = 0.02";
         let specification = resolve(&RunFile::parse(text).unwrap(), "f.csv", DATA).unwrap();
@@ -288,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn held_out_rows_of_its_own_file_and_all_rows_of_another() {
+    fn evaluation_uses_held_out_rows_of_its_own_file_and_all_rows_of_another() {
         let model = trained();
         let own = model.evaluate("f.csv", DATA).unwrap();
         assert_eq!((own.evaluation.samples, own.part), (2, DataPart::HeldOut));
@@ -302,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_seen() {
+    fn damage_is_detected() {
         let bytes = trained().encode();
         for end in [0, 7, 8, 100, bytes.len() - 1] {
             assert!(matches!(ModelFile::decode(&bytes[..end]), Err(ModelFileError::Damaged(_))), "{end}");
@@ -315,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_diverged_model_says_so() {
+    fn a_diverged_model_is_an_error() {
         let mut model = trained();
         model.parameters[0] = f32::NAN;
         let error = ModelFile::decode(&model.encode()).unwrap_err();
@@ -323,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_others_are_foreign() {
+    fn files_of_other_programs_are_foreign() {
         let view = TensorView::new(Dtype::F32, vec![1], &[0; 4]).unwrap();
         let bytes = safetensors::serialize([("w", view)], None).unwrap();
         assert!(matches!(ModelFile::decode(&bytes), Err(ModelFileError::Foreign(_))));
@@ -339,7 +340,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200), place in 0_usize..400) {
+        fn any_bytes_are_read_or_rejected(bytes in prop::collection::vec(any::<u8>(), 0..200), place in 0_usize..400) {
             let _ = ModelFile::decode(&bytes);
             let mut altered = trained_bytes().to_vec();
             for (index, byte) in bytes.iter().take(8).enumerate() {

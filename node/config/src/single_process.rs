@@ -1,19 +1,19 @@
-//! Training alone: one process, one plain loop. What a swarm computes is compared with this, number by number.
+//! The plain reference: trains a run in one process with one loop. Tests compare the results of swarms with it, number by number.
 //!
-//! The same batches in the same order, the same rates and the same rule as a run of many peers; only the order in which a
-//! batch's gradients are summed is another one, so results agree closely but not in every bit.
+//! Batches, their order, learning rates and optimizer are those of a run with many peers. Only the order of summation within a batch
+//! differs, so results agree closely but not in every bit.
 
 use peergrad_core::program::loader::Loaded;
 use peergrad_protocol::cursor::DataCursor;
 
-/// One step of a run that is trained alone.
+/// One step of a run in one process.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SingleProcessStep {
     /// Its number, from 0.
     pub step: u64,
     /// The epoch that its samples belong to, from 0.
     pub epoch: u64,
-    /// Mean loss over its samples, before its update.
+    /// The mean loss over its samples, before its update.
     pub loss: f64,
 }
 
@@ -45,7 +45,7 @@ pub fn train_single_process(loaded: &Loaded, mut watch: impl FnMut(SingleProcess
         }
         let loss = task.gradient(&parameters, &samples, &mut vector);
         let scale = 1.0 / samples.len() as f32;
-        let update_count = u32::try_from(step + 1).expect("a run alone has fewer than 2^32 steps");
+        let update_count = u32::try_from(step + 1).expect("a run in one process has fewer than 2^32 steps");
         let rate = training.schedule.rate(step);
         training.rule.update(rate, update_count, scale).apply(&parameters, &mut vector, &old, &mut new);
         std::mem::swap(&mut parameters, &mut vector);
@@ -62,7 +62,7 @@ mod tests {
     use peergrad_models::data::embedded::{DIGITS, embedded};
 
     #[test]
-    fn digits_are_learnt() {
+    fn the_digits_are_learned() {
         let run = RunFile::parse(&demo_run_file()).unwrap();
         let bytes = embedded(DIGITS).unwrap();
         let loaded = resolve(&run, DIGITS, bytes).unwrap().load(bytes).unwrap();

@@ -1,21 +1,21 @@
 //! The specification: everything that the peers of a run must agree on, as bytes.
 //!
-//! Three layers, each made from the one before:
+//! Each layer is made from the one before:
 //!
 //! ```text
 //! run.toml ──RunFile──> resolve(data) ──Specification──> canonical bytes ──> BuiltinLoader ──> Loaded
 //! what a user wrote     by the founder,                  hashed into the     on every peer     what trains
 //!                       once                             run's id
 //! ```
-//! A run file leaves much open; the founder looks at the data and settles it: which columns, which classes, which rows are
-//! held out, mean and spread of each feature. A joiner decides nothing and measures nothing.
+//! A run file leaves many settings open. The founder resolves them from the data: the columns, the classes, the held-out rows, and the
+//! mean and deviation of each feature. Joiners infer nothing.
 //!
 //! # Invariants
-//! - The bytes are TOML text, in the order of the fields here; numbers are written so that they read back exactly.
-//! - A specification that parses has been checked: its model has at most [`PARAMETERS_MAX`] parameters.
+//! - The bytes are TOML text, with the fields in the order of these types. Numbers read back exactly.
+//! - A specification that parses is within all bounds: its model has at most [`PARAMETERS_MAX`] parameters.
 //!
 //! # Not here
-//! `[network]`: ports and waiting are each peer's own affair, and no part of what is hashed.
+//! `[network]`: ports and the number of peers to wait for are settings of each peer, and are not hashed.
 
 use std::num::NonZeroU64;
 use std::ops::RangeBounds;
@@ -60,13 +60,13 @@ pub use init::{demo_run_file, write_run_file};
 pub use resolve::resolve;
 pub use run_file::RunFile;
 
-/// The format of the bytes; another number is another format.
+/// The version of the format.
 pub const VERSION: u32 = 1;
-/// Parameters of a built-in model.
+/// The most parameters of a built-in model.
 pub const PARAMETERS_MAX: u64 = 1 << 30;
-/// Hidden layers of a built-in model.
+/// The most hidden layers of a built-in model.
 pub const HIDDEN_LAYERS_MAX: usize = 64;
-/// Bytes of a data file's name.
+/// The maximum length of a data file's name, in bytes.
 const NAME_BYTES_MAX: usize = 4096;
 
 /// What the peers of a run agree on.
@@ -75,64 +75,64 @@ const NAME_BYTES_MAX: usize = 4096;
 pub struct Specification {
     /// [`VERSION`].
     pub version: u32,
-    /// How it is trained.
+    /// How the run trains.
     pub training: TrainingSettings,
     /// The model between features and target.
     pub model: ModelSettings,
-    /// The data file and how it is read.
+    /// The data file, and how it is read.
     pub data: DataSettings,
 }
 
-/// How a run trains.
+/// How a run trains. It has 17 fields because the specification is flat text, and the settings are independent of each other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrainingSettings {
-    /// Decides initial parameters, order of samples and held-out rows.
+    /// Seed of the initial parameters, the order of samples and the held-out rows.
     pub seed: u64,
-    /// Samples of a step, over all members.
+    /// Samples per step, over all members; with asynchronous kinds, per member.
     pub batch: u64,
     /// Passes over the training rows.
     pub epochs: u64,
-    /// How tensors travel.
+    /// The topology of the all-reduce.
     pub topology: Route,
-    /// Elements of a segment.
+    /// Elements per segment.
     pub segment_elements: usize,
-    /// Who keeps the optimizer state of each chunk.
+    /// How many members keep the optimizer state of each chunk, its owner included.
     #[serde(with = "replicas")]
     pub replicas: Replicas,
-    /// Steps between two digests of the parameters; 0: only at the end.
+    /// Steps between two digests of the parameters; 0 for only one at the end.
     pub digest_every: u64,
-    /// Seconds between two checkpoints; 0: only when a peer stops.
+    /// Seconds between two checkpoints; 0 for only one when a peer stops.
     pub checkpoint_seconds: u64,
-    /// Checkpoints that a peer keeps.
+    /// How many checkpoints each peer keeps.
     pub checkpoints_kept: usize,
-    /// What happens when the swarm is cut in two.
+    /// What happens in a network partition.
     pub policy: PartitionPolicy,
-    /// Whether each epoch has an order of its own.
+    /// Whether each epoch visits the samples in a different random order.
     pub shuffle: bool,
     /// The optimizer.
     pub optimizer: Optimizer,
-    /// The learning rate.
+    /// The schedule of the learning rate.
     pub schedule: Schedule,
-    /// How contributions travel.
+    /// The encoding of contributions.
     pub gradients: Compression,
-    /// How new parameters travel.
+    /// The encoding of new parameters.
     pub parameters: Compression,
-    /// What owners make of contributions.
+    /// How owners combine contributions.
     pub combine: Aggregation,
-    /// How the peers train together.
+    /// The algorithm by which the peers train together.
     pub algorithm: Algorithm,
 }
 
-/// How tensors travel, as it is written in files.
+/// The setting `topology` in files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Route {
-    /// From neighbour to neighbour.
+    /// Tensors travel from neighbour to neighbour.
     Ring,
-    /// Straight to the owner and back.
+    /// Tensors travel straight to their owner and back.
     Direct,
-    /// Directly, unless a ring is better by far.
+    /// Direct, unless a ring is much faster.
     #[default]
     Auto,
 }
@@ -151,49 +151,49 @@ impl From<Route> for Option<Topology> {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelSettings {
-    /// What it is.
+    /// The form of the model.
     #[serde(default)]
     pub form: ModelForm,
-    /// Width of each hidden layer; none for linear and softmax regression.
+    /// The width of each hidden layer; empty for regression models.
     pub hidden: Vec<usize>,
-    /// After each hidden layer.
+    /// The activation after each hidden layer.
     pub activation: Activation,
 }
 
-/// What a model is.
+/// The form of a model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ModelForm {
-    /// Dense layers.
+    /// A network of dense layers.
     #[default]
     Network,
     /// [Logistic regression](logistic) on features that are mostly zero.
     Logistic,
 }
 
-/// The data file and how it is read.
+/// The data file, and how it is read.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DataSettings {
-    /// As the founder named it: a path, or the name of an embedded set.
+    /// The name that the founder gave: a path, or the name of a built-in set.
     pub name: String,
-    /// Digest of its bytes as they lie on disk, in hexadecimal.
+    /// The digest of its bytes on disk, in hexadecimal.
     pub digest: String,
-    /// Number of those bytes.
+    /// The number of those bytes.
     pub byte_count: u64,
-    /// Rows of data.
+    /// The number of rows.
     pub rows: u32,
-    /// How many of them are held out.
+    /// The number of held-out rows.
     pub held_out_rows: u32,
-    /// Where features and labels are.
+    /// Where the features and the labels are.
     pub layout: FileLayout,
-    /// What is predicted.
+    /// What the model predicts.
     pub target: Target,
-    /// What is done to the features.
+    /// The standardization of the features.
     pub standardization: Standardization,
 }
 
-/// Why there is no specification, or none that can be used. Each says what to change.
+/// Why there is no usable specification. Each message says what to change.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SpecificationError {
     /// The run file is not TOML, or has an unknown key or a value of the wrong type.
@@ -206,7 +206,7 @@ pub enum SpecificationError {
         key: &'static str,
         /// Its value.
         found: String,
-        /// What it may be.
+        /// The allowed values.
         allowed: String,
     },
     /// The data file cannot be unpacked.
@@ -218,25 +218,25 @@ pub enum SpecificationError {
     /// The labels of the data file cannot be used.
     #[error(transparent)]
     Labels(#[from] LabelError),
-    /// The specification has more bytes than the peers pass on.
+    /// The specification is too large.
     #[error(
-        "the specification has {found} bytes, at most {SPECIFICATION_BYTES_MAX} are possible; use fewer columns (`columns` in [data]) or classes, or say `standardize = false`"
+        "the specification has {found} bytes, more than the maximum of {SPECIFICATION_BYTES_MAX}; use fewer columns (`columns` in [data]) or classes, or set `standardize = false`"
     )]
     TooLarge {
-        /// Its bytes.
+        /// Its size in bytes.
         found: usize,
     },
-    /// The bytes are no specification that this version reads.
+    /// This version cannot read the specification.
     #[error("the run's specification cannot be read ({0}); use the same version of peergrad on all machines")]
     Foreign(String),
-    /// The data file is not the one that the run was founded on.
+    /// The run was founded on another data file.
     #[error(
         "{name}: not the file that this run was founded on ({what}); copy it from the first peer's machine"
     )]
     OtherData {
         /// The file's name.
         name: String,
-        /// What is different.
+        /// What differs.
         what: String,
     },
 }
@@ -245,7 +245,7 @@ impl Specification {
     /// The bytes that are hashed and sent.
     ///
     /// # Errors
-    /// If they are more than [`SPECIFICATION_BYTES_MAX`].
+    /// There are more than [`SPECIFICATION_BYTES_MAX`] of them.
     pub fn to_bytes(&self) -> Result<Vec<u8>, SpecificationError> {
         let text = toml::to_string(self).map_err(|error| SpecificationError::Foreign(error.to_string()))?;
         if text.len() > SPECIFICATION_BYTES_MAX {
@@ -257,7 +257,7 @@ impl Specification {
     /// Reads and checks bytes that [`to_bytes`](Self::to_bytes) made, here or at another peer.
     ///
     /// # Errors
-    /// If they are no specification, of another version, or out of bounds anywhere.
+    /// The bytes are not a specification of this version, or a value is out of bounds.
     pub fn parse(bytes: &[u8]) -> Result<Self, SpecificationError> {
         if bytes.len() > SPECIFICATION_BYTES_MAX {
             return Err(SpecificationError::TooLarge { found: bytes.len() });
@@ -269,7 +269,7 @@ impl Specification {
         Ok(specification)
     }
 
-    /// Shapes of the model's parameters.
+    /// The manifest of the model: its tensors and their shapes.
     #[must_use]
     pub fn manifest(&self) -> Manifest {
         match self.model.form {
@@ -278,23 +278,24 @@ impl Specification {
         }
     }
 
-    /// The network, where the model is one; its parameters follow from columns, hidden layers and classes.
+    /// The model as a network of dense layers.
     fn network(&self) -> Network {
         let (outputs, loss) = self.outputs();
         let widths = [&[self.data.layout.columns()], self.model.hidden.as_slice(), &[outputs]].concat();
         Network::new(&widths, self.model.activation, loss)
     }
 
-    /// Digest of the data file.
+    /// The digest of the data file.
     ///
     /// # Errors
-    /// If the text is no digest.
+    /// The text is not a digest.
     pub fn digest(&self) -> Result<ContentDigest, SpecificationError> {
         let hash = blake3::Hash::from_hex(&self.data.digest);
         let foreign = |error: blake3::HexError| SpecificationError::Foreign(error.to_string());
         Ok(ContentDigest(*hash.map_err(foreign)?.as_bytes()))
     }
 
+    /// The number of outputs and the loss, which follow from the target.
     fn outputs(&self) -> (usize, Loss) {
         match &self.data.target {
             Target::Class { classes } => (classes.len(), Loss::SoftmaxCrossEntropy),
@@ -302,7 +303,10 @@ impl Specification {
         }
     }
 
-    /// Whether everything is within its bounds.
+    /// Checks that everything is within its bounds.
+    ///
+    /// # Errors
+    /// The first value that is not.
     fn check(&self) -> Result<(), SpecificationError> {
         within("version", self.version, VERSION..=VERSION, "1")?;
         self.digest()?;
@@ -336,13 +340,15 @@ impl Specification {
     fn check_model(&self) -> Result<(), SpecificationError> {
         let hidden = &self.model.hidden;
         if self.model.form == ModelForm::Logistic {
-            within("model.hidden", hidden.len(), 0..=0, "nothing with a logistic model")?;
+            within("model.hidden", hidden.len(), 0..=0, "no layers with a logistic model")?;
             let Target::Class { classes } = &self.data.target else {
-                return Err(SpecificationError::Foreign("a logistic model of a number".to_owned()));
+                return Err(SpecificationError::Foreign("a logistic model predicts a number".to_owned()));
             };
-            within("data.classes", classes.len(), 2..=2, "two of them with a logistic model")?;
+            within("data.classes", classes.len(), 2..=2, "two classes with a logistic model")?;
             if self.data.standardization != Standardization::identity() {
-                return Err(SpecificationError::Foreign("a logistic model of other values".to_owned()));
+                return Err(SpecificationError::Foreign(
+                    "a logistic model has standardized features".to_owned(),
+                ));
             }
             if let Algorithm::Downpour { n_fetch, .. } = self.training.algorithm {
                 let allowed = "1 with a logistic model: in each step a peer reads what its samples need";
@@ -363,7 +369,7 @@ impl Specification {
 }
 
 impl TrainingSettings {
-    /// How to train, as the node reads it.
+    /// The settings in the form that the node uses.
     #[must_use]
     pub fn training(&self) -> TrainingConfig {
         TrainingConfig {
@@ -404,7 +410,7 @@ impl TrainingSettings {
             return Err(SpecificationError::Setting {
                 key: "partition.policy",
                 found: "given".to_owned(),
-                allowed: "\"majority\" with this [sync] kind: of two parts only one can know what was added"
+                allowed: "\"majority\" with this [sync] kind: only one part can have all additions"
                     .to_owned(),
             });
         }
@@ -468,7 +474,10 @@ fn check_schedule(schedule: &Schedule) -> Result<(), SpecificationError> {
     }
 }
 
-/// An error unless `range` contains `value`; no range contains NaN.
+/// Checks that `range` contains `value`; no range contains NaN.
+///
+/// # Errors
+/// It does not; `key` and `allowed` become part of the message.
 fn within<T: PartialOrd + std::fmt::Display>(
     key: &'static str,
     value: T,

@@ -1,21 +1,22 @@
-//! Axes: round numbers at even distances, in units that people use.
+//! Axes: round tick values at equal distances, in common units.
 //!
-//! A step is 1, 2 or 5 times a power of ten (times: whole minutes and hours above), the smallest that does not crowd.
+//! The distance of ticks is 1, 2 or 5 times a power of ten (for long times, whole minutes and hours). It is the smallest for which the
+//! labels do not overlap.
 
-/// An axis of values, from bottom to top or from left to right.
+/// An axis, vertical or horizontal.
 pub struct AxisScale {
-    /// Where it begins.
+    /// The value at its start.
     pub low: f64,
-    /// Where it ends.
+    /// The value at its end.
     pub high: f64,
-    /// Round values within, with their labels.
+    /// Round values on it, with their labels.
     pub ticks: Vec<(f64, String)>,
-    /// Whether equal factors, not equal differences, are equally far apart.
+    /// Whether the scale is logarithmic.
     pub is_logarithmic: bool,
 }
 
 impl AxisScale {
-    /// An axis that holds `low` to `high`, ends at ticks, and has about `lines` of them.
+    /// A linear axis that contains `low` to `high`, ends at ticks, and has about `lines` of them.
     #[must_use]
     pub fn covering(low: f64, high: f64, lines: usize) -> Self {
         let (low, high) = sensible(low, high);
@@ -28,7 +29,7 @@ impl AxisScale {
         Self { low: first * step, high: last * step, ticks, is_logarithmic: false }
     }
 
-    /// A logarithmic axis that holds `low` to `high`, both above 0 and apart.
+    /// A logarithmic axis that contains `low` to `high`, which must be above 0 and different.
     #[must_use]
     pub fn by_factors(low: f64, high: f64) -> Self {
         let (low, high) = (low.clamp(VALUE_MIN, VALUE_MAX), high.clamp(VALUE_MIN, VALUE_MAX));
@@ -40,7 +41,7 @@ impl AxisScale {
             power *= 10.0;
         }
         let mut ticks = Vec::new();
-        // Over many powers of ten, those alone are enough, and of very many, a few.
+        // A wide range has ticks only at powers of ten, and a very wide one only at some of them.
         let factors: &[f64] = if high / low > 300.0 { &[1.0] } else { &[1.0, 2.0, 5.0] };
         while power <= high {
             let round =
@@ -53,8 +54,8 @@ impl AxisScale {
         Self { low: low * 0.95, high: high * 1.05, ticks, is_logarithmic: true }
     }
 
-    /// An axis that holds losses of `low` to `high`, with about `lines` ticks. What falls to a fraction is still seen to fall
-    /// where equal factors are equally far apart; else it begins at 0, unless that would press everything against the end.
+    /// An axis that contains losses of `low` to `high`, with about `lines` ticks. It is logarithmic if the losses span a large factor.
+    /// Otherwise it is linear, and begins at 0 unless that would leave little room for the curves.
     #[must_use]
     pub fn of_losses(low: f64, high: f64, lines: usize) -> Self {
         match () {
@@ -64,14 +65,14 @@ impl AxisScale {
         }
     }
 
-    /// An axis of times from 0 to `extent`, both in nanoseconds.
+    /// An axis of times from 0 to `extent` nanoseconds.
     #[must_use]
     pub fn times(extent: u64) -> Self {
         let ticks = time_ticks(extent).into_iter().map(|(at, label)| (at as f64, label)).collect();
         Self { low: 0.0, high: extent as f64, ticks, is_logarithmic: false }
     }
 
-    /// An axis of bytes from 0; `suffix` is written behind the unit.
+    /// An axis of bytes from 0 to `high`, with about `lines` ticks; `suffix` follows the unit.
     #[must_use]
     pub fn bytes(high: f64, lines: usize, suffix: &str) -> Self {
         let (unit, name) = byte_unit(high);
@@ -83,7 +84,7 @@ impl AxisScale {
         Self { low: 0.0, high: axis.high * unit, ticks: axis.ticks, is_logarithmic: false }
     }
 
-    /// Where a value lies: 0 at the low end, 1 at the high one.
+    /// The position of a value: 0 at the low end, 1 at the high end.
     #[must_use]
     pub fn part(&self, value: f64) -> f64 {
         let part = if self.is_logarithmic {
@@ -96,8 +97,8 @@ impl AxisScale {
     }
 }
 
-/// The logarithm to base 2 of a positive number, exact enough to draw with: the exponent is in the number's bits, and
-/// for its fraction f in 1..2, ln f = 2 (z + z³/3 + z⁵/5 + ...) with z = (f - 1) / (f + 1).
+/// The base-2 logarithm of a positive number, accurate enough for drawing, and the same on all platforms. The number's bits contain
+/// the exponent. For the fraction f in 1..2, ln f = 2 (z + z³/3 + z⁵/5 + ...) with z = (f - 1) / (f + 1).
 fn binary_logarithm(number: f64) -> f64 {
     let bits = number.max(VALUE_MIN).to_bits();
     let exponent = (bits >> 52) as f64 - 1023.0;
@@ -111,7 +112,7 @@ fn binary_logarithm(number: f64) -> f64 {
     exponent + 2.0 * sum / std::f64::consts::LN_2
 }
 
-/// Two ends that are finite and apart.
+/// Replaces bounds that are not finite or not distinct by bounds that are.
 fn sensible(low: f64, high: f64) -> (f64, f64) {
     let low = if low.is_finite() { low.clamp(-VALUE_MAX, VALUE_MAX) } else { 0.0 };
     let high = if high.is_finite() { high.clamp(-VALUE_MAX, VALUE_MAX) } else { low };
@@ -123,7 +124,7 @@ fn sensible(low: f64, high: f64) -> (f64, f64) {
     }
 }
 
-/// The smallest round step that needs at most `lines` of them for `span`.
+/// The smallest round step that divides `span` into at most `lines` parts.
 fn step(span: f64, lines: usize) -> f64 {
     let wanted = span / lines.max(1) as f64;
     let mut power = 1.0;
@@ -137,7 +138,7 @@ fn step(span: f64, lines: usize) -> f64 {
     round.into_iter().find(|step| *step >= wanted * 0.999).unwrap_or(10.0 * power)
 }
 
-/// Decimals that tell multiples of `step` apart.
+/// The number of decimals that distinguishes multiples of `step`.
 fn decimals(step: f64) -> usize {
     let (mut rest, mut count) = (step, 0);
     while rest < 0.999 && count < 12 {
@@ -170,7 +171,7 @@ pub fn time_ticks(extent: u64) -> Vec<(u64, String)> {
         _ => (24 * HOUR, "d"),
     };
     let span = extent as f64 / unit as f64;
-    // Minutes in quarters of an hour, not in tens of tens.
+    // Steps of minutes and hours follow the clock, not powers of ten.
     let step = match unit {
         MINUTE | HOUR => step_of_clock(span),
         _ => step(span, TIME_LINES),
@@ -190,7 +191,7 @@ fn step_of_clock(span: f64) -> f64 {
     fits.unwrap_or_else(|| step(span, TIME_LINES))
 }
 
-/// A duration in nanoseconds, in words: "812 ms", "12.4 s", "6 min 40 s".
+/// A duration in nanoseconds as text: "812 ms", "12.4 s", "6 min 40 s".
 #[must_use]
 pub fn duration(nanos: u64) -> String {
     let in_unit = |unit: u64, name: &str| {
@@ -213,7 +214,7 @@ pub fn duration(nanos: u64) -> String {
     }
 }
 
-/// Bytes in words: "1.24 MB".
+/// A number of bytes as text: "1.24 MB".
 #[must_use]
 pub fn bytes(count: f64) -> String {
     let (unit, name) = byte_unit(count);
@@ -227,7 +228,7 @@ fn byte_unit(count: f64) -> (f64, &'static str) {
     units.into_iter().find(|(unit, _)| count >= *unit).unwrap_or((1.0, "B"))
 }
 
-/// A number with about four digits that matter: "0.1234", "17.3".
+/// A number with about four significant digits: "0.1234", "17.3".
 #[must_use]
 pub fn value(number: f64) -> String {
     match number.abs() {
@@ -238,13 +239,13 @@ pub fn value(number: f64) -> String {
     }
 }
 
-/// A part of a whole in words: "12.5 %".
+/// A part of a whole as text: "12.5 %".
 #[must_use]
 pub fn percent(part: f64, whole: f64) -> String {
     if whole > 0.0 { format!("{:.1} %", part / whole * 100.0) } else { "0 %".to_owned() }
 }
 
-/// A count with its thousands set apart: "12,345".
+/// A count with a comma between thousands: "12,345".
 #[must_use]
 pub fn count(number: u64) -> String {
     let digits = number.to_string();
@@ -261,7 +262,9 @@ pub fn count(number: u64) -> String {
 const SECOND: u64 = 1_000_000_000;
 const MINUTE: u64 = 60 * SECOND;
 const HOUR: u64 = 60 * MINUTE;
+/// The most ticks of a logarithmic axis.
 const LEVELS_MAX: usize = 7;
+/// Losses that span a larger factor get a logarithmic axis.
 const LINEAR_FACTOR_MAX: f64 = 5.0;
 const TIME_LINES: usize = 12;
 const VALUE_MAX: f64 = 1e100;
@@ -315,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn words_for_amounts() {
+    fn amounts_as_text() {
         assert_eq!(duration(812_000_000), "812 ms");
         assert_eq!(duration(12_400_000_000), "12.4 s");
         assert_eq!(duration(400_000_000_000), "6 min 40 s");

@@ -1,7 +1,6 @@
-//! The page of a comparison: what each way of training is worth against samples, against time and against bytes, all of them in
-//! one picture each, below a table of what they came to.
+//! The page of a comparison of trainings: a table of results, and their learning curves against samples, time and bytes.
 //!
-//! Time is the network's and the machine's, bytes are the algorithm's; so the last picture is the fairest between two of them.
+//! Time depends on the network and the machine, bytes depend only on the algorithm. So the last picture compares algorithms best.
 
 use std::time::Duration;
 
@@ -9,62 +8,62 @@ use super::axis::AxisScale;
 use super::svg::{Drawing, Escaped, HUES, LEFT, Px, RIGHT, stroke};
 use super::{add, head, reproduce_with, section};
 
-/// What a page tells.
+/// The contents of a page.
 #[derive(Clone, Copy, Debug)]
 pub struct Comparison<'a> {
-    /// What is compared, and how; may be empty.
+    /// A description of the comparison; may be empty.
     pub about: &'a str,
-    /// The command that makes this page again.
+    /// The command that reproduces the page.
     pub command: &'a str,
-    /// A table: a head, and a line for each contender.
+    /// The table: a header, and a row for each training.
     pub rows: &'a [Vec<String>],
-    /// What the pictures show.
+    /// The metric of the learning curves.
     pub worth: QualityMetric,
-    /// One sentence: how that was measured.
+    /// A sentence that says how the metric was measured.
     pub how: &'a str,
-    /// What `time` is in points: "virtual time in training".
+    /// The name of the time axis, such as "virtual time in training".
     pub time: &'a str,
-    /// One colour each.
+    /// The trainings, each with its own line style.
     pub trainings: &'a [ComparedTraining<'a>],
 }
 
-/// One way of training.
+/// A training, repeated with several seeds.
 #[derive(Clone, Debug)]
 pub struct ComparedTraining<'a> {
-    /// What it is called.
+    /// Its name.
     pub name: &'a str,
-    /// One for each seed.
+    /// Its learning curves, one for each seed.
     pub courses: Vec<Vec<Point>>,
 }
 
-/// Where a run was at some time.
+/// A point of a learning curve.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
-    /// Samples trained.
+    /// Samples trained so far.
     pub samples: u64,
-    /// In training.
+    /// Time in training so far.
     pub time: Duration,
-    /// Sent by all peers together.
+    /// Bytes sent so far by all peers.
     pub bytes: u64,
-    /// Accuracy or loss.
+    /// The value of the metric.
     pub worth: f64,
 }
 
-/// What a model is judged by.
+/// The metric of learning curves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QualityMetric {
-    /// Share of held-out samples that are classified rightly.
+    /// The accuracy on held-out samples.
     Accuracy,
-    /// Loss on held-out samples.
+    /// The loss on held-out samples.
     Loss,
-    /// Loss on the samples that are trained.
+    /// The loss on training samples.
     TrainingLoss,
 }
 
 /// The page as HTML.
 #[must_use]
 pub fn render(comparison: &Comparison<'_>) -> String {
-    let names: Vec<&str> = comparison.trainings.iter().map(|contender| contender.name).collect();
+    let names: Vec<&str> = comparison.trainings.iter().map(|training| training.name).collect();
     let title = match names.split_last() {
         Some((last, others)) if !others.is_empty() => format!("{} and {last}", others.join(", ")),
         _ => names.concat(),
@@ -98,9 +97,9 @@ pub fn render(comparison: &Comparison<'_>) -> String {
     page
 }
 
-/// What a picture goes along.
+/// Reads the horizontal coordinate of a point.
 type Reading = fn(&Point) -> f64;
-/// The axis for it, from 0 to the most that there is.
+/// Creates the horizontal axis for coordinates from 0 to the given maximum.
 type Axis = fn(f64) -> AxisScale;
 
 impl QualityMetric {
@@ -131,7 +130,7 @@ fn table(page: &mut String, rows: &[Vec<String>]) {
 }
 
 fn picture(comparison: &Comparison<'_>, label: &str, reading: Reading, axis: Axis) -> String {
-    let points = comparison.trainings.iter().flat_map(|contender| contender.courses.iter().flatten());
+    let points = comparison.trainings.iter().flat_map(|training| training.courses.iter().flatten());
     let all = || points.clone().filter(|point| point.worth.is_finite());
     let extent = |(low, high): (f64, f64), point: &Point| (low.min(point.worth), high.max(point.worth));
     let (low, high) = all().fold((f64::MAX, f64::MIN), extent);
@@ -139,7 +138,7 @@ fn picture(comparison: &Comparison<'_>, label: &str, reading: Reading, axis: Axi
         return "<p class=\"empty\">Nothing was evaluated.</p>\n".to_owned();
     }
     let values = comparison.worth.axis(low, high);
-    // One peer alone sends nothing, and still has its place.
+    // A single peer sends no bytes, and the axis must not be empty.
     let sideways = axis(all().map(reading).fold(0.0, f64::max).max(1.0));
     let mut drawing = Drawing::default();
     let top = key(&mut drawing, comparison.trainings) + 16.0;
@@ -157,17 +156,17 @@ fn picture(comparison: &Comparison<'_>, label: &str, reading: Reading, axis: Axi
         drawing.text("tick mid", x(*value), bottom + 16.0, words);
     }
     drawing.line("axis", (LEFT, bottom), (RIGHT, bottom));
-    for (index, contender) in comparison.trainings.iter().enumerate() {
-        for course in &contender.courses {
+    for (index, training) in comparison.trainings.iter().enumerate() {
+        for course in &training.courses {
             let course = course.iter().filter(|point| point.worth.is_finite());
             let places: Vec<(f64, f64)> = course.map(|point| (x(reading(point)), y(point.worth))).collect();
-            line(&mut drawing, index, contender.name, &places);
+            line(&mut drawing, index, training.name, &places);
         }
     }
     drawing.finish(bottom + 20.0, "", label)
 }
 
-/// One course: a line, and a dot at each of its points.
+/// Draws one learning curve: a line with a dot at each point.
 fn line(drawing: &mut Drawing, index: usize, name: &str, places: &[(f64, f64)]) {
     let mut d = String::new();
     for (x, y) in places {
@@ -180,29 +179,30 @@ fn line(drawing: &mut Drawing, index: usize, name: &str, places: &[(f64, f64)]) 
     }
 }
 
-/// Which line is whose, in as many rows as that takes; returns where it ends.
+/// Draws the legend in as many rows as it needs, and returns the position of the last.
 fn key(drawing: &mut Drawing, trainings: &[ComparedTraining<'_>]) -> f64 {
     let (mut x, mut y) = (LEFT, 10.0);
-    for (index, contender) in trainings.iter().enumerate() {
-        let width = 52.0 + contender.name.chars().count() as f64 * CHARACTER;
+    for (index, training) in trainings.iter().enumerate() {
+        let width = 52.0 + training.name.chars().count() as f64 * CHARACTER;
         if x > LEFT && x + width > RIGHT {
             (x, y) = (LEFT, y + 18.0);
         }
         drawing.line(&line_style(index), (x, y), (x + 22.0, y));
-        drawing.text("tick", x + 27.0, y + 4.0, contender.name);
+        drawing.text("tick", x + 27.0, y + 4.0, training.name);
         x += width;
     }
     y
 }
 
-/// The classes of a line. Where hues come round again, the line is broken in another way.
+/// The classes of a line. Lines that reuse a hue have another dash pattern.
 fn line_style(index: usize) -> String {
     let pattern = ["", " dashed", " dotted"][(index / HUES).min(2)];
     format!("curve {}{pattern}", stroke(index))
 }
 
+/// The height of the plot area.
 const HEIGHT: f64 = 260.0;
-/// About the width of a letter in the key.
+/// The approximate width of a letter in the legend.
 const CHARACTER: f64 = 6.2;
 
 #[cfg(test)]
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_three_pictures_with_a_line_for_each_course() {
+    fn each_of_three_pictures_has_a_line_per_curve() {
         let trainings = [
             ComparedTraining {
                 name: "a<b",
@@ -247,14 +247,14 @@ mod tests {
         let page = page(&trainings, QualityMetric::TrainingLoss);
         assert_eq!(page.matches("<svg").count(), 3);
         assert_eq!(page.matches("<path class=\"curve").count(), 9);
-        assert_eq!(page.matches("<circle").count(), 3 * 8, "what is not finite has no place");
+        assert_eq!(page.matches("<circle").count(), 3 * 8, "values that are not finite have no dot");
         assert!(page.contains("Training loss against bytes sent") && page.contains("10 kB"), "{page}");
         assert!(page.contains("<h1>a&lt;b and c</h1>"), "{page}");
         assert!(page.contains("<td>a&lt;b</td>") && !page.contains("a<b"), "{page}");
     }
 
     #[test]
-    fn nothing_and_one_point_are_no_trouble() {
+    fn no_points_or_one_point_can_be_drawn() {
         let nothing = [ComparedTraining { name: "a", courses: vec![vec![], course(&[f64::NAN])] }];
         assert_eq!(page(&nothing, QualityMetric::Accuracy).matches("Nothing was evaluated").count(), 3);
         let alone = Point { samples: 0, time: Duration::ZERO, bytes: 0, worth: 0.5 };
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn many_names_take_several_rows_and_differ() {
+    fn many_names_take_several_rows_and_have_distinct_styles() {
         let names: Vec<String> =
             (0..12).map(|index| format!("a/rather/long/path/number-{index}.toml")).collect();
         let trainings: Vec<ComparedTraining<'_>> =

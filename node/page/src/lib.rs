@@ -1,10 +1,10 @@
-//! Pages: HTML files for looking rather than reading, each with its pictures inside.
+//! Pages: self-contained HTML files with SVG pictures.
 //!
-//! A page opens from a disk, prints, and follows the reader's choice of light or dark; it loads nothing. Its pictures are made
-//! of the marks in [`svg`] along the axes in [`axis`]. [`comparison`] is a whole page, of runs that were simulated or were real.
+//! A page opens from disk, can be printed, follows the browser's light or dark mode, and loads nothing. Its pictures consist of the
+//! marks in [`svg`] along the axes in [`axis`]. [`comparison`] is a complete page, for simulated and for real runs.
 //!
 //! # Not here
-//! The report of a simulated run, which is the simulator's own and made of the same parts.
+//! The report of a simulated run: it is part of the simulator, and uses the same marks and axes.
 
 #![forbid(unsafe_code)]
 
@@ -17,7 +17,7 @@ pub mod comparison;
 pub mod pairing;
 pub mod svg;
 
-/// A page as far as the start of its body. `style` is CSS beyond what all pages have.
+/// The start of a page, up to the beginning of its body. `style` is CSS in addition to the common one.
 #[must_use]
 pub fn head(title: &str, style: &str) -> String {
     format!(
@@ -28,21 +28,21 @@ pub fn head(title: &str, style: &str) -> String {
     )
 }
 
-/// Adds the command that makes the page again, if there is one.
+/// Adds the command that reproduces the page; does nothing if it is empty.
 pub fn reproduce_with(page: &mut String, command: &str) {
     if !command.is_empty() {
-        add(page, format_args!("<p class=\"again\">Again: <code>{}</code></p>\n", Escaped(command)));
+        add(page, format_args!("<p class=\"again\">Reproduce with: <code>{}</code></p>\n", Escaped(command)));
     }
 }
 
-/// Adds a section: its title, a sentence on how to read it, and its markup.
+/// Adds a section with its title, a sentence on how to read it, and its markup.
 pub fn section(page: &mut String, title: &str, how: &str, body: &str) {
     add(page, format_args!("<section>\n<h2>{title}</h2>\n<p class=\"how\">{how}</p>\n{body}</section>\n"));
 }
 
-/// Adds markup as it is.
+/// Adds markup without escaping.
 pub fn add(page: &mut String, markup: std::fmt::Arguments<'_>) {
-    page.write_fmt(markup).expect("a string takes any text");
+    page.write_fmt(markup).expect("writing to a string succeeds");
 }
 
 const STYLE: &str = include_str!("style.css");

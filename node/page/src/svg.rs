@@ -1,45 +1,45 @@
-//! Marks on paper: the few shapes that pictures are made of, written as SVG text.
+//! SVG marks: the few shapes that pictures consist of.
 //!
-//! Coordinates are CSS pixels at a page width of [`WIDTH`]. How a mark looks is its class's business (`style.css`);
-//! where it is, and its words for whoever points at it, stand here.
+//! Coordinates are CSS pixels at a page width of [`WIDTH`]. The class of a mark sets its look (`style.css`). This file sets its
+//! position and its tooltip.
 
 use std::fmt::{self, Write};
 
-/// Width of every drawing.
+/// The width of every drawing.
 pub const WIDTH: f64 = 1200.0;
-/// Where what is drawn begins; to the left of it stand the values of the axis.
+/// The left edge of the plot area; the labels of the vertical axis are to the left of it.
 pub const LEFT: f64 = 64.0;
-/// Where it ends; the last value of a curve stands to the right of it.
+/// The right edge of the plot area; the last values of curves are to the right of it.
 pub const RIGHT: f64 = WIDTH - 48.0;
-/// Distinct hues; what has a greater number than these gets one of them again.
+/// The number of distinct hues; higher numbers reuse them.
 pub const HUES: usize = 5;
 
-/// A drawing on its way.
+/// A drawing under construction.
 #[derive(Default)]
 pub struct Drawing {
     body: String,
 }
 
-/// An upright rectangle.
+/// A rectangle.
 #[derive(Clone, Copy)]
 pub struct Area {
-    /// Its left edge.
+    /// The left edge.
     pub x: f64,
-    /// Its upper edge.
+    /// The upper edge.
     pub y: f64,
-    /// To the right.
+    /// The width.
     pub width: f64,
-    /// Down.
+    /// The height.
     pub height: f64,
 }
 
 impl Drawing {
-    /// Adds markup as it is.
+    /// Adds markup without escaping.
     pub fn put(&mut self, markup: fmt::Arguments<'_>) {
-        self.body.write_fmt(markup).expect("a string takes any text");
+        self.body.write_fmt(markup).expect("writing to a string succeeds");
     }
 
-    /// A rectangle; `words` are shown to whoever points at it, if there are any.
+    /// Adds a rectangle; `words` is its tooltip, or empty for none.
     pub fn rect(&mut self, class: &str, area: Area, words: &str) {
         let Area { x, y, width, height } = area;
         self.put(format_args!(
@@ -52,7 +52,7 @@ impl Drawing {
         self.close("rect", words);
     }
 
-    /// A path, given as the text of its `d`.
+    /// Adds a path with this text of its `d` attribute; `words` is its tooltip, or empty for none.
     pub fn path(&mut self, class: &str, d: &str, words: &str) {
         if !d.is_empty() {
             self.put(format_args!(r#"<path class="{class}" d="{d}""#));
@@ -60,7 +60,7 @@ impl Drawing {
         }
     }
 
-    /// A straight line.
+    /// Adds a straight line.
     pub fn line(&mut self, class: &str, from: (f64, f64), to: (f64, f64)) {
         self.put(format_args!(
             r#"<line class="{class}" x1="{}" y1="{}" x2="{}" y2="{}"/>"#,
@@ -71,7 +71,7 @@ impl Drawing {
         ));
     }
 
-    /// Text whose baseline is at `y`; the class says to which side of `x` it goes.
+    /// Adds text with its baseline at `y`; its class sets the alignment to `x`.
     pub fn text(&mut self, class: &str, x: f64, y: f64, text: &str) {
         self.put(format_args!(
             r#"<text class="{class}" x="{}" y="{}">{}</text>"#,
@@ -89,7 +89,7 @@ impl Drawing {
         }
     }
 
-    /// The finished drawing. `attributes` go into the `svg` element; `label` says what it shows.
+    /// The finished drawing. `attributes` are added to the `svg` element; `label` describes the drawing.
     #[must_use]
     pub fn finish(self, height: f64, attributes: &str, label: &str) -> String {
         format!(
@@ -102,20 +102,20 @@ impl Drawing {
     }
 }
 
-/// The class of a line in the hue with this number.
+/// The class of a line with this hue number.
 #[must_use]
 pub fn stroke(hue: usize) -> String {
     format!("s{}", hue % HUES)
 }
 
-/// The outline of an area, to be joined with others into one path.
+/// The outline of an area as path commands; several can be concatenated.
 #[must_use]
 pub fn outline(area: Area) -> String {
     let Area { x, y, width, height } = area;
     format!("M{} {}h{}v{}h{}z", Px(x), Px(y), Px(width), Px(height), Px(-width))
 }
 
-/// Text where markup is expected.
+/// Displays text with the characters escaped that are special in markup.
 pub struct Escaped<'a>(pub &'a str);
 
 impl fmt::Display for Escaped<'_> {
@@ -136,7 +136,7 @@ impl fmt::Display for Escaped<'_> {
     }
 }
 
-/// A length with at most two decimals, and never anything that SVG does not know.
+/// Displays a length with at most two decimals; a number that is not finite is displayed as 0.
 pub struct Px(pub f64);
 
 impl fmt::Display for Px {
@@ -152,8 +152,8 @@ impl fmt::Display for Px {
     }
 }
 
-/// Thins out until few enough are left: `draw` is given the width in pixels below which it need not tell things
-/// apart, wider from try to try.
+/// Calls `draw` with ever coarser resolutions until it returns at most `budget` items. The resolution is the width in pixels below
+/// which `draw` need not distinguish items.
 pub fn thinned<T>(budget: usize, draw: impl Fn(f64) -> Vec<T>) -> Vec<T> {
     let mut grain = GRAIN_MIN;
     loop {
@@ -165,6 +165,7 @@ pub fn thinned<T>(budget: usize, draw: impl Fn(f64) -> Vec<T>) -> Vec<T> {
     }
 }
 
+/// The finest and the coarsest resolution of [`thinned`], in pixels.
 const GRAIN_MIN: f64 = 0.5;
 const GRAIN_MAX: f64 = 64.0;
 

@@ -98,7 +98,7 @@ fn what_cannot_be_compared_is_refused_before_anything_is_trained() {
     let cases: [(&[&str], &str); 7] = [
         (&["sync.toml", "local.toml", "small.toml"], "sync.toml and small.toml train different models"),
         (&["sync.toml", "table.toml"], "sync.toml and table.toml train on different data"),
-        (&["sync.toml", "seed.toml"], "the seeds 7 and 9, and so hold out different rows: give all the same"),
+        (&["sync.toml", "seed.toml"], "the seeds 7 and 9, and so hold out different rows: use one seed"),
         (&["sync.toml", "broken.toml"], "broken.toml: TOML parse error at line 1, column 1"),
         (&["sync.toml", "gone.toml"], "cannot read gone.toml"),
         (
@@ -114,7 +114,7 @@ fn what_cannot_be_compared_is_refused_before_anything_is_trained() {
     }
     let misused: [(&[&str], &str); 3] = [
         (&["sync.toml"], "2 values required"),
-        (&["sync.toml", "local.toml", "--seeds", "4..4"], "the second number is larger"),
+        (&["sync.toml", "local.toml", "--seeds", "4..4"], "the second number must be larger"),
         (&["sync.toml", "local.toml", "--peers", "0"], "0 is not in 1..=64"),
     ];
     for (arguments, words) in misused {

@@ -171,7 +171,7 @@ fn an_invite_that_was_cut_or_altered_is_told_so() {
     for text in ["hello", "\"\"", "pg2abc"] {
         let join = place.join("joiner", text).end();
         let why = join.failure();
-        let is_told = ["an invite begins with `pg1`", "is no invite, which begins with pg1"];
+        let is_told = ["an invite begins with `pg1`", "is not an invite (invites begin with pg1)"];
         assert!(is_told.iter().any(|words| why.contains(words)), "{why}");
     }
     let mut join = place.join("joiner", "-");
@@ -184,8 +184,9 @@ fn an_address_is_no_invite_and_an_invite_no_address() {
     let place = place();
     for address in ["127.0.0.1", "127.0.0.1:4747", "/ip4/127.0.0.1/tcp/4747", "[::1]:4747"] {
         let join = place.join("joiner", address).end();
-        let words =
-            format!("`{address}` is no invite, which begins with pg1; to join by address, add --secret-file");
+        let words = format!(
+            "`{address}` is not an invite (invites begin with pg1); to join by address, add --secret-file"
+        );
         assert!(join.failure().contains(&words), "{}", join.stderr);
     }
     place.write("secret", "00".repeat(32));

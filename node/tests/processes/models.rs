@@ -30,7 +30,7 @@ fn a_damaged_model_is_refused() {
     let (place, _) = trained();
     let bytes = std::fs::read(place.path("alone/model.safetensors")).unwrap();
     for cut in [0, 4, 9, 200, bytes.len() / 2, bytes.len() - 1] {
-        refuse(&place, &bytes[..cut], "not a whole safetensors file");
+        refuse(&place, &bytes[..cut], "not a complete safetensors file");
     }
     let mut altered = bytes.clone();
     altered[bytes.len() - 100] ^= 1;

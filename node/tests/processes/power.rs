@@ -130,7 +130,9 @@ fn damaged_checkpoints_are_passed_over() {
     assert!(steps < most, "{steps} of {most}: of the newest only one peer has all");
     peers[2].wait_for_step(steps);
     let first = peers.remove(0).kill();
-    let is_told = |note: &Value| note["text"].as_str().is_some_and(|text| text.contains("is passed over"));
+    let is_told = |note: &Value| {
+        note["text"].as_str().is_some_and(|text| text.contains("skipped the damaged checkpoint"))
+    };
     assert!(first.all("note").any(is_told));
 }
 
@@ -200,5 +202,5 @@ fn there_must_be_something_to_go_on_with() {
     let place = TestFolder::new();
     let answer = place.ask(&["resume", "--dir", "nothing"]);
     assert_eq!(answer.code, Some(1));
-    assert!(answer.stderr.contains("no run was stopped in the middle in nothing"), "{}", answer.stderr);
+    assert!(answer.stderr.contains("nothing holds no unfinished run"), "{}", answer.stderr);
 }

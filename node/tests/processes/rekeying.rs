@@ -11,7 +11,7 @@ use super::process::{ENDLESS, TestFolder, end_all};
 fn rekey(place: &TestFolder, directory: &str, members: usize) -> String {
     let answer = place.ask(&["rekey", "--dir", directory]);
     assert_eq!(answer.code, Some(0), "{}", answer.stderr);
-    let all_have_it = format!("all of its members have it ({members} members)");
+    let all_have_it = format!("all members have confirmed it ({members} members)");
     assert!(answer.stdout.contains(&all_have_it), "{}", answer.stdout);
     answer.stdout.split_whitespace().last().expect("an invite").to_owned()
 }

@@ -24,8 +24,7 @@ fn one_that_is_removed_hands_over_and_cannot_come_back() {
 
     let answer = place.ask(&["remove", short(&name), "--dir", "peer-1"]);
     assert_eq!(answer.code, Some(0), "{}", answer.stderr);
-    for part in [short(&name), "hands over what it owns", "is out of the run since view", "under another key"]
-    {
+    for part in [short(&name), "hands over its shard", "was removed from the run in view", "with a new id"] {
         assert!(answer.stdout.contains(part), "`{part}` in\n{}", answer.stdout);
     }
     let told = removed.end();
@@ -59,10 +58,10 @@ fn nobody_is_removed_by_mistake() {
     let refused =
         |whom: &str, directory: &str| place.ask(&["remove", whom, "--dir", directory]).failure().to_owned();
     let unknown = refused("nobody", "peer-1");
-    assert!(unknown.contains("no member is called nobody; these are in: "), "{unknown}");
+    assert!(unknown.contains("no member is called nobody; the members are: "), "{unknown}");
     assert!(peers.iter().all(|(_, name)| unknown.contains(short(name))), "{unknown}");
     let itself = refused(&peers[1].1, "peer-2");
-    assert!(itself.contains("that is this very peer: Ctrl-C at its terminal"), "{itself}");
+    assert!(itself.contains("that is the peer asked itself: press Ctrl-C in its terminal"), "{itself}");
     let nowhere = refused("nobody", "elsewhere");
     assert!(nowhere.contains("no peer runs in elsewhere"), "{nowhere}");
     let peers: Vec<_> = peers.into_iter().map(|(peer, _)| peer).rev().collect();

@@ -53,16 +53,22 @@ fn the_demo_ends_with_one_model_and_a_summary() {
 #[test]
 fn the_demo_tells_people_on_standard_error_and_ends_with_results() {
     for (arguments, words) in [
-        (&["demo", "--peers", "1"][..], &["1 peer learns"][..]),
-        (&["demo", "--peers", "2"], &["2 peers learn", "a new peer comes", "nobody was interrupted"]),
-        (&["demo", "--peers", "3"], &["3 peers learn", "is killed", "begins again", "a new peer comes"]),
+        (&["demo", "--peers", "1"][..], &["with 1 peer on this machine"][..]),
+        (
+            &["demo", "--peers", "2"],
+            &["with 2 peers on this machine", "a new peer joins", "without interruption"],
+        ),
+        (
+            &["demo", "--peers", "3"],
+            &["with 3 peers on this machine", "is killed", "restarts with", "a new peer joins"],
+        ),
     ] {
         let demo = TestFolder::new().ask(arguments);
         assert_eq!(demo.code, Some(0), "{}", demo.stderr);
         words.iter().for_each(|words| assert!(demo.stderr.contains(words), "{words}: {}", demo.stderr));
         assert!(demo.stdout.contains("0 lost, 0 repeated"), "{}", demo.stdout);
         assert!(
-            demo.stdout.contains("test accuracy") && demo.stdout.contains("one digest"),
+            demo.stdout.contains("test accuracy") && demo.stdout.contains("same digest"),
             "{}",
             demo.stdout
         );

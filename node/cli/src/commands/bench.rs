@@ -1,13 +1,13 @@
-//! `peer bench`: how fast tensors go round, between real peers on this machine.
+//! `peer bench`: measures the all-reduce speed between real peers on this machine.
 //!
-//! A model that costs next to nothing to compute is trained by real processes over the real lanes, with membership and all that
-//! faults need in place; so a step without its gradient is an all-reduce of the whole model, the owners' update, and the commit.
-//! What limits it here are the cores and the memory of one machine; between machines it is their lines.
+//! Real processes train a model with a trivial gradient over real connections, with membership and fault tolerance active. So the
+//! time of a step, minus its gradient, covers an all-reduce of the whole model, the owners' update, and the commit. Here the cores
+//! and the memory of one machine are the limit; between machines, the network is.
 //!
 //! # How it works
-//! All cases are measured in each round, one after the other, so that a machine that is slow for a while is so for all of them.
-//! A case is a [`swarm`](super::swarm) of its own, whose peers are this program's `bench-peer` with the same number of parameters.
-//! Of each round's steps the median counts, after the first few; of the rounds, the median again.
+//! Each round measures all cases, one after another, so that a temporary load on the machine affects all cases alike. A case is its
+//! own [`swarm`](super::swarm), whose peers run `bench-peer` of this program. The result of a round is the median over its steps,
+//! without the first few; the result of a case is the median over its rounds.
 
 use std::process::ExitCode;
 
@@ -20,17 +20,18 @@ use peergrad_protocol::manifest::Manifest;
 use serde_json::{Value, json};
 
 use super::progress::Screen;
-use super::swarm::{LineChannel, ScratchDirectory, Swarm, SwarmConfig, SwarmOutput};
+use super::scratch_directory::ScratchDirectory;
+use super::swarm::{LineChannel, Swarm, SwarmConfig, SwarmOutput};
 use super::{CustomCommand, run_custom_command, train};
 use crate::terminal::{emit, print_line};
 use crate::text::text_table::text_table;
 
-/// As it is written in a run file, and on the command line.
+/// Displays a value by its name in run files and on the command line.
 macro_rules! shown_by_name {
     ($kind:ty) => {
         impl std::fmt::Display for $kind {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str(self.to_possible_value().expect("none is hidden").get_name())
+                f.write_str(self.to_possible_value().expect("no value is hidden").get_name())
             }
         }
     };
@@ -41,30 +42,30 @@ pub(super) mod tables;
 
 #[derive(Args)]
 pub(super) struct BenchArguments {
-    /// Peers, one case for each number
+    /// Numbers of peers, one case for each
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_values_t = [2, 4],
           value_parser = clap::value_parser!(u32).range(1..=64))]
     peers: Vec<u32>,
-    /// Sizes of the model, in MiB of f32
+    /// Model sizes, in MiB of f32
     #[arg(long, value_name = "MIB,...", value_delimiter = ',', default_values_t = [16, 64],
           value_parser = clap::value_parser!(u32).range(1..=1024))]
     mebibytes: Vec<u32>,
-    /// How tensors travel
+    /// Topologies of the all-reduce
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_values_t = [Topology::Auto])]
     topology: Vec<Topology>,
-    /// What elements travel as, gradients and parameters alike; a ring carries `f32` only
+    /// Encodings of gradients and parameters; a ring supports only `f32`
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_values_t = [Codec::F32])]
     codec: Vec<Codec>,
-    /// Size of one piece on the wire, in KiB
+    /// Segment size on the wire, in KiB
     #[arg(long, value_name = "KIB", default_value_t = SEGMENT_KIB, value_parser = clap::value_parser!(u32).range(1..=1024))]
     segment_kib: u32,
-    /// How often all cases are measured
+    /// How many times to measure each case
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
-    /// Steps that count in each round
+    /// Measured steps in each round
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     steps: u32,
-    /// The results as JSON, one object a line, on standard output
+    /// Print the results as JSON on standard output, one object a line
     #[arg(long)]
     json: bool,
 }
@@ -87,16 +88,18 @@ enum Codec {
 shown_by_name!(Topology);
 shown_by_name!(Codec);
 
-/// A peer of a bench; `peer bench` starts it.
+/// One peer of a benchmark; `peer bench` starts it.
 #[derive(Args)]
 pub(super) struct BenchPeerArguments {
+    /// Size of the model, in MiB.
     mebibytes: u32,
+    /// Samples of the only epoch.
     samples: u32,
     #[command(subcommand)]
     command: CustomCommand,
 }
 
-/// What is measured at once.
+/// One combination of settings.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     peers: u32,
@@ -107,16 +110,25 @@ struct Case {
     steps: u32,
 }
 
-/// What one round of a case came to.
+/// The result of one round of a case.
 #[derive(Clone, Copy, Debug)]
 struct Measurement {
+    /// Duration of a step.
     step_seconds: f64,
-    /// A step without the time in which the gradient is made.
+    /// The same, without the time of the gradient.
     reduce_seconds: f64,
-    /// Of one peer, in one step; `None` where the system does not tell.
+    /// CPU time of one peer for one step; `None` where the system does not report it.
     cpu_seconds: Option<f64>,
-    /// Sent by one peer in one step.
+    /// Bytes that one peer sends for one step.
     bytes_sent: f64,
+}
+
+/// What the peers have used by a certain step.
+struct Usage {
+    /// CPU time of all peers; `None` where the system does not report it.
+    cpu_seconds: Option<f64>,
+    /// Bytes that the founder has sent.
+    bytes_sent: u64,
 }
 
 pub(super) fn bench(arguments: &BenchArguments) -> anyhow::Result<ExitCode> {
@@ -124,30 +136,33 @@ pub(super) fn bench(arguments: &BenchArguments) -> anyhow::Result<ExitCode> {
     run_rounds(&cases, arguments.rounds, arguments.json)
 }
 
-/// What is measured at once: a swarm of its own.
+/// One case of a benchmark, measured with its own swarm.
 trait Bench {
-    /// What one round of it came to.
+    /// The result of one round.
     type Measurement;
 
+    /// The settings as text.
     fn label(&self) -> String;
 
+    /// Runs one round.
     fn measure(&self, output: &SwarmOutput, channel: &LineChannel) -> anyhow::Result<Self::Measurement>;
 
-    /// What a round came to, in a word or two.
+    /// The main result of a round, in a word or two.
     fn result_text(&self, measured: &Self::Measurement) -> String;
 
+    /// The settings and the results as a JSON object.
     fn object(&self, measured: &Self::Measurement) -> Value;
 
-    /// The medians of all rounds.
+    /// The medians over all rounds.
     fn median(measured: &[Self::Measurement]) -> Self::Measurement;
 
-    /// All of them as a table.
+    /// All cases as a text table.
     fn results(cases: &[Self], measured: &[Vec<Self::Measurement>]) -> String
     where
         Self: Sized;
 }
 
-/// Measures all cases in each round, one after the other, and tells the results.
+/// Measures all cases in each round, one after another, and prints the results.
 fn run_rounds<C: Bench>(cases: &[C], rounds: u32, is_json: bool) -> anyhow::Result<ExitCode> {
     let output = SwarmOutput { screen: Screen::new(), is_json };
     let channel = LineChannel::open();
@@ -178,7 +193,7 @@ fn run_rounds<C: Bench>(cases: &[C], rounds: u32, is_json: bool) -> anyhow::Resu
     Ok(ExitCode::SUCCESS)
 }
 
-/// Every combination that there is.
+/// Every supported combination of the settings.
 fn cases(arguments: &BenchArguments) -> anyhow::Result<Vec<Case>> {
     let (segment_kib, steps) = (arguments.segment_kib, arguments.steps);
     let mut cases = Vec::new();
@@ -186,7 +201,7 @@ fn cases(arguments: &BenchArguments) -> anyhow::Result<Vec<Case>> {
         for &mebibytes in &arguments.mebibytes {
             for &topology in &arguments.topology {
                 for &codec in &arguments.codec {
-                    // Sums on their way round a ring would be rounded at every peer.
+                    // A ring would round the partial sums at every peer.
                     if topology != Topology::Ring || codec == Codec::F32 {
                         cases.push(Case { peers, mebibytes, topology, codec, segment_kib, steps });
                     }
@@ -195,7 +210,7 @@ fn cases(arguments: &BenchArguments) -> anyhow::Result<Vec<Case>> {
         }
     }
     if cases.is_empty() {
-        bail!("a ring carries f32 only; leave out `--topology ring`");
+        bail!("a ring supports only f32; leave out `--topology ring`");
     }
     Ok(cases)
 }
@@ -212,12 +227,11 @@ impl Bench for Case {
         let scratch = ScratchDirectory::create("bench")?;
         let run_file = scratch.path().join("run.toml");
         std::fs::write(&run_file, self.run_file()).context("cannot write the run.toml")?;
-        let steps = self.steps;
-        let all = steps + WARM_UP;
+        let all = self.steps + WARM_UP;
         let program =
             ["bench-peer", &self.mebibytes.to_string(), &(all * self.peers).to_string()].map(str::to_owned);
         let config = SwarmConfig {
-            name: format!("the bench with {}", self.label()),
+            name: format!("the benchmark with {}", self.label()),
             program: &program,
             run_file: &run_file,
             seed: None,
@@ -225,19 +239,20 @@ impl Bench for Case {
             peers: self.peers,
             folder: scratch.path(),
         };
-        // Bars of a few steps tell nobody anything.
+        // A few steps need no progress bars.
         let quiet = SwarmOutput { is_json: true, ..output.clone() };
         let mut swarm = Swarm::start(config, quiet, channel)?;
         let mut ends = Vec::new();
         let (mut before, mut after) = (None, None);
         while swarm.advance()? {
             let peer = &swarm.peers[0];
-            let (committed, now) = (peer.steps, (peer.training_seconds, peer.computing_seconds));
+            let (committed, now) = (peer.steps, (peer.usage.training_seconds, peer.usage.computing_seconds));
             if committed as usize <= ends.len() {
                 continue;
             }
             ends.resize(committed as usize, now);
-            let usage = || (swarm.cpu_seconds(), swarm.peers[0].bytes_sent);
+            let usage =
+                || Usage { cpu_seconds: swarm.cpu_seconds(), bytes_sent: swarm.peers[0].usage.bytes_sent };
             if committed == u64::from(WARM_UP) {
                 before = Some(usage());
             } else if committed == u64::from(all) {
@@ -245,24 +260,12 @@ impl Bench for Case {
             }
         }
         swarm.check_digests()?;
-        let ((Some((cpu_before, sent_before)), Some((cpu_after, sent_after))), true) =
-            ((before, after), ends.len() == all as usize)
-        else {
-            bail!("the peers took {} steps and not {all}", ends.len());
-        };
-        let counted = &ends[WARM_UP as usize - 1..];
-        let measured = counted.windows(2).map(|ends| (ends[1].0 - ends[0].0, ends[1].1 - ends[0].1));
-        let step_seconds = median(measured.clone().map(|(all, _)| all)).expect("steps are counted");
-        let reduce_seconds = median(measured.map(|(all, computing)| all - computing)).expect("as many");
-        let per_step = |sum: f64| sum / f64::from(steps);
-        let cpu_seconds =
-            cpu_before.zip(cpu_after).map(|(before, after)| per_step(after - before) / f64::from(self.peers));
-        Ok(Measurement {
-            step_seconds,
-            reduce_seconds,
-            cpu_seconds,
-            bytes_sent: per_step((sent_after - sent_before) as f64),
-        })
+        match (before, after) {
+            (Some(before), Some(after)) if ends.len() == all as usize => {
+                Ok(self.measurement(&ends[WARM_UP as usize - 1..], &before, &after))
+            }
+            _ => bail!("the peers took {} steps instead of {all}", ends.len()),
+        }
     }
 
     fn result_text(&self, measured: &Measurement) -> String {
@@ -280,8 +283,9 @@ impl Bench for Case {
     }
 
     fn median(measured: &[Measurement]) -> Measurement {
-        let of =
-            |number: fn(&Measurement) -> f64| median(measured.iter().map(number)).expect("there is a round");
+        let of = |number: fn(&Measurement) -> f64| {
+            median(measured.iter().map(number)).expect("there is at least one round")
+        };
         Measurement {
             step_seconds: of(|one| one.step_seconds),
             reduce_seconds: of(|one| one.reduce_seconds),
@@ -297,10 +301,10 @@ impl Bench for Case {
             "topology",
             "codec",
             "ms",
-            "from .. to",
+            "min .. max",
             "GB/s",
             "CPU-s per GiB and peer",
-            "ms a step",
+            "ms per step",
         ];
         let rows = cases.iter().zip(measured).map(|(case, measured)| {
             let steps = || measured.iter().map(|one| one.reduce_seconds * 1e3);
@@ -325,7 +329,7 @@ impl Bench for Case {
 }
 
 impl Case {
-    /// The cheapest rule there is.
+    /// The run file, with the cheapest optimizer.
     fn run_file(&self) -> String {
         let Self { peers, topology, codec, segment_kib, .. } = self;
         format!(
@@ -334,27 +338,45 @@ impl Case {
         )
     }
 
+    /// The medians over the steps between `ends`, which are the training and computing seconds at the end of each step.
+    fn measurement(&self, ends: &[(f64, f64)], before: &Usage, after: &Usage) -> Measurement {
+        let measured = ends.windows(2).map(|ends| (ends[1].0 - ends[0].0, ends[1].1 - ends[0].1));
+        let step_seconds = median(measured.clone().map(|(all, _)| all)).expect("there is a measured step");
+        let reduce_seconds =
+            median(measured.map(|(all, computing)| all - computing)).expect("there is a measured step");
+        let per_step = |sum: f64| sum / f64::from(self.steps);
+        let cpu_seconds = before.cpu_seconds.zip(after.cpu_seconds);
+        Measurement {
+            step_seconds,
+            reduce_seconds,
+            cpu_seconds: cpu_seconds.map(|(before, after)| per_step(after - before) / f64::from(self.peers)),
+            bytes_sent: per_step((after.bytes_sent - before.bytes_sent) as f64),
+        }
+    }
+
+    /// Bytes of the model as f32.
     fn byte_count(&self) -> f64 {
         f64::from(self.mebibytes) * f64::from(1 << 20)
     }
 
-    /// Of the model as f32, whatever travels.
+    /// Bytes of the model as f32 per second, whatever the encoding.
     fn bytes_per_second(&self, measured: &Measurement) -> f64 {
         self.byte_count() / measured.reduce_seconds
     }
 
+    /// CPU seconds of one peer per GiB of f32; `None` where the system does not report them.
     fn cpu_per_gib(&self, measured: &Measurement) -> Option<f64> {
         measured.cpu_seconds.map(|seconds| seconds * f64::from(1 << 30) / self.byte_count())
     }
 }
 
-/// Runs one of the peers.
+/// Runs one peer.
 pub(super) fn bench_peer(arguments: BenchPeerArguments) -> anyhow::Result<ExitCode> {
     let BenchPeerArguments { mebibytes, samples, command } = arguments;
     run_custom_command(train("bench", EmptyTask { mebibytes, samples }), command)
 }
 
-/// A model whose gradient is always the same.
+/// A task whose gradient is constant.
 struct EmptyTask {
     mebibytes: u32,
     samples: u32,
@@ -379,7 +401,7 @@ impl Task for EmptyTask {
     }
 }
 
-/// As in a run file.
+/// The default segment size, as in run files.
 const SEGMENT_KIB: u32 = (SEGMENT_ELEMENTS * size_of::<f32>() / 1024) as u32;
-/// Steps that do not count: memory is taken and windows open.
+/// Steps before the measurement, in which memory is allocated and congestion windows grow.
 const WARM_UP: u32 = 5;

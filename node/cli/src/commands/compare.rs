@@ -1,14 +1,14 @@
-//! `peer compare`: the same model on the same data, trained with each of several run files by real peers on this machine, and how
-//! they compare.
+//! `peer compare`: trains the same model on the same data with each of several run files, with real peers on this machine, and
+//! compares the results.
 //!
-//! What is learnt and what is sent is a matter of the algorithm; how long it takes is one of this machine, whose peers share its
-//! cores and talk over loopback. Slow lines and many peers are the simulator's (`simulate compare`).
+//! Accuracy and traffic depend on the algorithm only. Time depends on this machine too, since its peers share the cores and use
+//! loopback. For slow links and many peers, use the simulator (`simulate compare`).
 //!
 //! # How it works
-//! What can be wrong with the files is looked for before hours are spent ([`entries`]). Then every file in turn is trained by a
-//! [`swarm`](super::swarm) of its own, with one seed after the other, so that a machine that is busy for a while is so for all
-//! of them. A [`course`] is kept of each; [`results`] puts them side by side, pair by pair: with the same seed, all begin with
-//! the same parameters, see samples in the same order and hold out the same rows.
+//! All files are checked before any training starts ([`entries`]). Then, for one seed after another, each file is trained by its own
+//! [`swarm`](super::swarm), so that a temporary load on the machine affects all files alike. Each training records a learning curve
+//! ([`learning_curve`]). [`results`] compares the files seed by seed: with the same seed, all start from the same parameters, visit
+//! samples in the same order and hold out the same rows.
 
 use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
@@ -20,7 +20,8 @@ use peergrad_page::pairing::seeds;
 use serde_json::json;
 
 use super::progress::Screen;
-use super::swarm::{LineChannel, ScratchDirectory, Swarm, SwarmConfig, SwarmOutput};
+use super::scratch_directory::ScratchDirectory;
+use super::swarm::{LineChannel, Swarm, SwarmConfig, SwarmOutput};
 use crate::terminal::{emit, print_line};
 use crate::text::text_table::plural;
 use entries::ComparedRun;
@@ -33,19 +34,19 @@ mod results;
 
 #[derive(Args)]
 pub(super) struct CompareArguments {
-    /// Two or more files that train the same model on the same data; the first is what the others are compared with
+    /// Two or more run files that train the same model on the same data; the first is the baseline
     #[arg(value_name = "RUN.toml", num_args = 2.., required = true)]
     run_files: Vec<PathBuf>,
-    /// Peers to start for each training
+    /// How many peers to start for each training
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     peers: u32,
-    /// Train with each of these seeds: from A up to, not including, B [default: the seed in the files]
+    /// Train with each of the seeds from A up to, but not including, B [default: the seed in the files]
     #[arg(long, value_name = "A..B", value_parser = seeds)]
     seeds: Option<Range<u64>>,
-    /// Write the table and the curves: one HTML file
+    /// Write the table and the learning curves to an HTML file
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
-    /// The results as JSON, one object a line, on standard output
+    /// Print the results as JSON on standard output, one object a line
     #[arg(long)]
     json: bool,
 }
@@ -78,11 +79,11 @@ pub(super) fn compare(arguments: &CompareArguments) -> anyhow::Result<ExitCode> 
         }
     }
     let names = entries.into_iter().map(|entry| entry.name).collect();
-    tell(arguments, &seeds, &ComparisonResults { names, results })?;
+    print(arguments, &seeds, &ComparisonResults { names, results })?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Trains what one file says, to its end.
+/// Runs the training that one file describes.
 fn train(
     entry: &ComparedRun,
     seed: u64,
@@ -104,15 +105,16 @@ fn train(
     if output.is_json {
         emit(&json!({"event": "training", "file": entry.name, "seed": seed, "peers": peers}));
     }
-    let mut course = LearningCurve::new(entry.samples());
+    let mut curve = LearningCurve::new(entry.samples());
     while swarm.advance()? {
-        course.note(&ProgressPoint::of(&swarm));
+        curve.note(&ProgressPoint::of(&swarm));
     }
     swarm.check_digests().with_context(|| entry.name.clone())?;
-    Ok(TrainingResult::of(&swarm, seed, course))
+    Ok(TrainingResult::of(&swarm, seed, curve))
 }
 
-fn tell(
+/// Prints the results, and writes the report if one was asked for.
+fn print(
     arguments: &CompareArguments,
     seeds: &RangeInclusive<u64>,
     results: &ComparisonResults,
@@ -134,8 +136,8 @@ fn tell(
         count => format!("medians of {count} seeds"),
     };
     let about = format!(
-        "{} on this machine, over loopback; {with}. What is learnt and sent is a matter of the algorithm, time is one of \
-         this machine.",
+        "{} on this machine, over loopback; {with}. Accuracy and traffic depend on the algorithm only, time on this machine \
+         too.",
         plural(peers as usize, "peer")
     );
     std::fs::write(path, results.page(&command, &about))
@@ -148,17 +150,14 @@ fn tell(
     Ok(())
 }
 
-/// An error now rather than after the training.
+/// Fails before the training if the report could not be written after it.
 fn check_writable(report: &Path) -> anyhow::Result<()> {
     let is_new = !report.exists();
     std::fs::OpenOptions::new().create(true).append(true).open(report).with_context(|| {
-        format!(
-            "cannot write the report {}; give the path of a file in a folder that exists",
-            report.display()
-        )
+        format!("cannot write the report {}; give a path in a folder that exists", report.display())
     })?;
     if is_new {
-        // An empty file would be all that is left if the training is broken off.
+        // An aborted training should not leave an empty file.
         let _ = std::fs::remove_file(report);
     }
     Ok(())
@@ -169,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_that_can_be_written_is_not_there_before_its_time() {
+    fn checking_a_report_leaves_no_file_behind() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("report.html");
         check_writable(&path).unwrap();

@@ -1,10 +1,10 @@
-//! A course of values in bounded memory: the older it gets, the coarser it is kept.
+//! A series of values in bounded memory: the longer it is, the coarser its resolution.
 
-/// Means of equal, consecutive spans of the values that were pushed.
+/// The means over equal, consecutive spans of the pushed values.
 #[derive(Clone, Debug)]
 pub struct Curve {
     means: Vec<f64>,
-    /// Values behind each mean.
+    /// How many values each mean covers.
     span: u32,
     sum: f64,
     count: u32,
@@ -39,7 +39,7 @@ impl Curve {
     }
 }
 
-/// Even, since means are merged in pairs.
+/// The most means that are kept; even, since they are merged in pairs.
 const MEANS_MAX: usize = 2048;
 
 #[cfg(test)]
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_courses_stay_short_and_keep_their_mean() {
+    fn long_series_stay_short_and_keep_their_mean() {
         let mut curve = Curve::default();
         (0..100_000_u32).for_each(|value| curve.push(f64::from(value)));
         assert!(curve.means().len() < MEANS_MAX && curve.means().len() >= MEANS_MAX / 2 - 1);

@@ -1,4 +1,4 @@
-//! `peer declare-lost`: goes on without what nobody has any more of a run's tables, asked of a peer on this machine that waits for it.
+//! `peer declare-lost`: tells a waiting peer on this machine to give up table chunks whose replicas are all gone.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -11,7 +11,7 @@ use crate::terminal::{print_line, program_name};
 
 #[derive(Args)]
 pub(super) struct DeclareLostArguments {
-    /// The data directory of the peer to ask, if several run on this machine
+    /// The data directory of the peer to ask; needed if several run on this machine
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
@@ -22,7 +22,7 @@ pub(super) fn declare_lost(arguments: &DeclareLostArguments) -> anyhow::Result<E
         let mut connection = connect_directory(&directory).await?;
         connection.order(AdminCommand::DeclareLost).await?;
         print_line(&format!(
-            "declared lost: the peers agree on going on without, and what nobody has begins anew; `{} status` tells how that goes",
+            "declared lost: the peers are agreeing to continue, and the missing table chunks restart from initial values; `{} status` shows the progress",
             program_name()
         ));
         Ok(ExitCode::SUCCESS)

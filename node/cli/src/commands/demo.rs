@@ -1,7 +1,7 @@
-//! The demo: a swarm of real peers on one machine; one of them is killed, and another comes late.
+//! `peer demo`: a swarm of real peers on one machine, of which one is killed and another joins late.
 //!
-//! The peers are those of [`swarm`](super::swarm), as anybody's own. What goes wrong is in [`faults`], what is shown at the
-//! end in [`results`].
+//! [`swarm`](super::swarm) starts the peers like any others. [`faults`] plans the kill and the late joiner, and [`results`] prints
+//! the tables at the end.
 
 use std::process::ExitCode;
 
@@ -10,7 +10,8 @@ use clap::Args;
 use peergrad_config::specification::init::demo_run_file;
 
 use super::progress::Screen;
-use super::swarm::{LineChannel, ScratchDirectory, Swarm, SwarmConfig, SwarmOutput};
+use super::scratch_directory::ScratchDirectory;
+use super::swarm::{LineChannel, Swarm, SwarmConfig, SwarmOutput};
 use faults::DemoFaults;
 use results::Results;
 
@@ -19,13 +20,13 @@ mod results;
 
 #[derive(Args)]
 pub(super) struct DemoArguments {
-    /// Peers to start
+    /// How many peers to start
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     peers: u32,
-    /// Nobody is killed, and nobody comes late
+    /// Disable the kill and the late joiner
     #[arg(long)]
     calm: bool,
-    /// The results as JSON, one object a line, on standard output
+    /// Print the results as JSON on standard output, one object a line
     #[arg(long)]
     json: bool,
 }
@@ -37,8 +38,9 @@ pub(super) fn demo(arguments: &DemoArguments) -> anyhow::Result<ExitCode> {
     std::fs::write(&run_file, demo_run_file()).context("cannot write the demo's run.toml")?;
     let screen = Screen::new();
     if !arguments.json {
-        let noun = if arguments.peers == 1 { "peer learns" } else { "peers learn" };
-        screen.say(&format!("{} {noun} to read handwritten digits on this machine", arguments.peers));
+        let noun = if arguments.peers == 1 { "peer" } else { "peers" };
+        screen
+            .say(&format!("training on handwritten digits with {} {noun} on this machine", arguments.peers));
     }
     let output = SwarmOutput { screen, is_json: arguments.json };
     let mut faults = DemoFaults::planned(arguments.peers as usize, arguments.calm, &output);
@@ -55,5 +57,5 @@ pub(super) fn demo(arguments: &DemoArguments) -> anyhow::Result<ExitCode> {
     while swarm.advance()? {
         faults.advance(&mut swarm)?;
     }
-    Results { swarm: &swarm, faults: &faults }.tell()
+    Results { swarm: &swarm, faults: &faults }.print()
 }

@@ -1,29 +1,32 @@
-//! The epochs as this peer has seen them: how many samples of each were trained, and whether that is all of them, once.
+//! A check of the promise that every sample is trained exactly once per epoch: counts the samples of each epoch.
 //!
-//! Counted from the steps that were committed, not taken from the cursor by which they are dealt. Of a long run the newest epochs
-//! are kept one by one, and of those before the sums.
+//! The counts come from committed steps, not from the data cursor that assigns samples, so the check is independent. The newest
+//! epochs of a long run are kept one by one; older ones are summed up.
 
 use std::collections::VecDeque;
 
 use peergrad_core::io::Committed;
 use serde_json::{Value, json};
 
-use crate::text::text_table::count;
-use crate::text::text_table::plural;
+use crate::text::text_table::{count, plural};
 
-/// What was committed, epoch by epoch.
+/// The samples of the committed steps, by epoch.
 #[derive(Default)]
 pub(super) struct Epochs {
-    /// The newest.
+    /// The newest epochs, oldest first.
     list: VecDeque<Epoch>,
+    /// The sums of the older ones.
     before: Before,
+    /// The step that would follow the newest one.
     next_step: u64,
 }
 
-/// The sums over the epochs that are not kept one by one any more.
+/// The sums over epochs that are no longer kept one by one.
 #[derive(Default)]
 struct Before {
+    /// Epochs of which this peer has seen every step.
     whole: u64,
+    /// Other epochs.
     in_part: u64,
     left_out: u64,
     lost: u64,
@@ -34,12 +37,12 @@ struct Epoch {
     number: u64,
     trained: u64,
     left_out: u64,
-    /// This peer has seen every step of it so far.
+    /// Whether this peer has seen every step of the epoch so far.
     is_whole: bool,
 }
 
 impl Epochs {
-    /// A step is committed; an epoch has `all` samples.
+    /// Counts a committed step; an epoch has `all` samples.
     pub(super) fn note(&mut self, committed: &Committed, all: u64) {
         let Committed { step, epoch, samples, left_out, .. } = *committed;
         let is_next = step.0 == self.next_step;
@@ -50,7 +53,7 @@ impl Epochs {
         if self.list.back().is_none_or(|last| last.number != epoch) {
             self.list.push_back(Epoch { number: epoch, trained: 0, left_out: 0, is_whole: is_next });
         }
-        let last = self.list.back_mut().expect("just pushed");
+        let last = self.list.back_mut().expect("an epoch was pushed if there was none");
         last.trained += samples;
         last.left_out += left_out;
         if self.list.len() > EPOCHS_MAX
@@ -60,7 +63,7 @@ impl Epochs {
         }
     }
 
-    /// What is not kept one by one, as JSON; `None` where all is.
+    /// The sums of the older epochs as JSON; `None` if all epochs are kept one by one.
     pub(super) fn before(&self) -> Option<Value> {
         let Before { whole, in_part, left_out, lost, repeated } = self.before;
         (whole + in_part > 0).then(|| {
@@ -70,7 +73,7 @@ impl Epochs {
         })
     }
 
-    /// Each epoch, of so many samples, as JSON.
+    /// The newest epochs as JSON; an epoch has `samples` samples.
     pub(super) fn objects(&self, samples: u64) -> Vec<Value> {
         let object = |epoch: &Epoch| {
             let (lost, repeated) = epoch.balance(samples).unzip();
@@ -82,7 +85,7 @@ impl Epochs {
         self.list.iter().map(object).collect()
     }
 
-    /// All epochs, of so many samples each, in words.
+    /// All epochs as text; an epoch has `samples` samples.
     pub(super) fn words(&self, samples: u64) -> String {
         let whole: Vec<&Epoch> = self.list.iter().filter(|epoch| epoch.is_whole).collect();
         let wrong = |epoch: &&&Epoch| epoch.balance(samples) != Some((0, 0));
@@ -99,15 +102,15 @@ impl Epochs {
         }
         let left_out = before.left_out + self.list.iter().map(|epoch| epoch.left_out).sum::<u64>();
         if words.is_empty() && !whole.is_empty() {
-            let which = if left_out == 0 { "each sample" } else { "each sample dealt" };
-            words.push(format!("{which} once an epoch"));
+            let which = if left_out == 0 { "each sample trained" } else { "each sample assigned" };
+            words.push(format!("{which} once per epoch"));
         }
         if left_out > 0 {
             words.push(format!("{} left out", plural(left_out as usize, "sample")));
         }
         let in_part = self.list.len() - whole.len() + before.in_part as usize;
         if in_part > 0 {
-            words.push(format!("{} seen in part", plural(in_part, "epoch")));
+            words.push(format!("{} only partly seen", plural(in_part, "epoch")));
         }
         words.join("; ")
     }
@@ -128,14 +131,14 @@ impl Before {
 }
 
 impl Epoch {
-    /// Samples lost and repeated, if it was seen as a whole.
+    /// The samples that were lost and repeated; `None` if this peer has not seen every step.
     fn balance(&self, samples: u64) -> Option<(u64, u64)> {
         let taken = self.trained + self.left_out;
         self.is_whole.then(|| (samples.saturating_sub(taken), taken.saturating_sub(samples)))
     }
 }
 
-/// Epochs that are kept one by one.
+/// The most epochs that are kept one by one.
 const EPOCHS_MAX: usize = 1000;
 
 #[cfg(test)]
@@ -170,7 +173,7 @@ mod tests {
         let steps: Vec<(u64, u64, u64)> = (0..3000).map(|step| (step, step, 10)).collect();
         let mut long = epochs(&steps);
         assert_eq!((long.list.len(), long.objects(10).len()), (EPOCHS_MAX, EPOCHS_MAX));
-        assert_eq!(long.words(10), "each sample once an epoch");
+        assert_eq!(long.words(10), "each sample trained once per epoch");
         assert_eq!(long.before().unwrap()["whole"], 2000);
         assert_eq!(epochs(&[(0, 0, 10)]).before(), None);
         // One of the first trained too much, and after it a step was not seen: its epoch may have begun before or gone on after.
@@ -178,13 +181,13 @@ mod tests {
         steps[3].2 = 12;
         steps.remove(5);
         long = epochs(&steps);
-        assert_eq!(long.words(10), "epochs before: 0 samples lost, 2 repeated; 2 epochs seen in part");
+        assert_eq!(long.words(10), "epochs before: 0 samples lost, 2 repeated; 2 epochs only partly seen");
     }
 
     #[test]
     fn what_is_lost_and_repeated_is_counted() {
         let right = epochs(&[(0, 0, 6), (1, 0, 4), (2, 1, 10)]);
-        assert_eq!(right.words(10), "each sample once an epoch");
+        assert_eq!(right.words(10), "each sample trained once per epoch");
         let wrong = epochs(&[(0, 0, 6), (1, 1, 12)]);
         assert_eq!(
             wrong.words(10),
@@ -200,15 +203,15 @@ mod tests {
     fn what_was_left_out_is_said() {
         let mut epochs = epochs(&[(0, 0, 6)]);
         epochs.list[0].left_out = 4;
-        assert_eq!(epochs.words(10), "each sample dealt once an epoch; 4 samples left out");
+        assert_eq!(epochs.words(10), "each sample assigned once per epoch; 4 samples left out");
     }
 
     #[test]
     fn an_epoch_that_was_not_seen_from_its_first_step_proves_nothing() {
         let late = epochs(&[(7, 3, 2), (8, 4, 10)]);
-        assert_eq!(late.words(10), "each sample once an epoch; 1 epoch seen in part");
+        assert_eq!(late.words(10), "each sample trained once per epoch; 1 epoch only partly seen");
         assert_eq!(late.objects(10)[0]["lost"], Value::Null);
         let absent = epochs(&[(0, 0, 10), (1, 1, 5), (5, 1, 2), (6, 2, 10)]);
-        assert_eq!(absent.words(10), "each sample once an epoch; 1 epoch seen in part");
+        assert_eq!(absent.words(10), "each sample trained once per epoch; 1 epoch only partly seen");
     }
 }

@@ -1,4 +1,4 @@
-//! Files that the user names: read with errors that say which file, and looked for where the specification points.
+//! Files that the user names: read with errors that name the file. Also the search for a run's data file.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -13,7 +13,7 @@ use serde_json::json;
 
 use crate::terminal::{complain, emit, print_line};
 
-/// `peer init`: a run file for this data.
+/// `peer init`: prints a run file for a data file.
 pub(super) fn init(data: &Path, is_json: bool) -> anyhow::Result<ExitCode> {
     let name = data.to_str().context("the data file's path is not valid Unicode: rename it")?;
     let bytes = match embedded(name) {
@@ -37,25 +37,25 @@ pub(super) fn read_text(path: &Path) -> anyhow::Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// The data file that a run file names: embedded, or by its path from the run file's folder.
+/// The bytes of the data file that a run file names: built in, or at a path relative to the run file's folder.
 pub(super) fn data_of(run_file: &Path, name: &str) -> anyhow::Result<Vec<u8>> {
     match data_path(run_file, name) {
         Some(path) => read(&path).with_context(|| {
-            format!("{}: `file` in [data], a path from that file's folder", run_file.display())
+            format!("{}: `file` in [data] is a path relative to that file's folder", run_file.display())
         }),
-        None => Ok(embedded(name).expect("what has no path is embedded").to_vec()),
+        None => Ok(embedded(name).expect("a name without a path is built in").to_vec()),
     }
 }
 
-/// Where that file is, unless it is embedded.
+/// The path of the data file that a run file names; `None` if it is built in.
 pub(super) fn data_path(run_file: &Path, name: &str) -> Option<PathBuf> {
     let path = run_file.parent().unwrap_or(Path::new("")).join(name);
     (embedded(name).is_none() || path.exists()).then_some(path)
 }
 
-/// Looks for a run's data file: where the user said, among the embedded sets, and under the founder's name for it.
+/// Looks for a run's data file: at the path `given` by the user, among the built-in sets, and under the founder's name for it.
 ///
-/// A file with other contents is as good as none: it may be another one of the same name.
+/// A file with a different digest is ignored, since it may be another file of the same name.
 pub(super) fn find_data(reference: &DataReference, given: Option<&Path>) -> Option<Arc<[u8]>> {
     let found = find(reference, given);
     if let (None, Some(given)) = (&found, given) {
@@ -74,7 +74,7 @@ fn find(reference: &DataReference, given: Option<&Path>) -> Option<Arc<[u8]>> {
     let candidates: [Option<PathBuf>; 3] =
         [given.map(Path::to_owned), Some(named.to_owned()), named.file_name().map(PathBuf::from)];
     let on_disk = candidates.into_iter().flatten().filter(|path| {
-        // Reading a file of another size only to hash it would be a waste.
+        // A file of another size need not be read to know that it is another file.
         std::fs::metadata(path).is_ok_and(|metadata| metadata.len() == reference.byte_count)
     });
     let found = embedded(&reference.name).map(<[u8]>::to_vec).filter(is_it);

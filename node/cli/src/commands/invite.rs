@@ -1,4 +1,4 @@
-//! `peer invite`: a fresh invite from the peer that runs on this machine.
+//! `peer invite`: prints a current invite from the peer that runs on this machine.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -9,13 +9,13 @@ use peergrad_net::RunRecord;
 
 #[derive(Args)]
 pub(super) struct InviteArguments {
-    /// The peer's data directory, if several run here
+    /// The peer's data directory; needed if several peers run on this machine
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// An address under which others reach it, named first in the invite (may be repeated)
+    /// An address at which others can reach the peer; the invite lists it first (may be repeated)
     #[arg(long, value_name = "ADDRESS")]
     external: Vec<String>,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -33,7 +33,7 @@ pub(super) fn invite(arguments: &InviteArguments) -> anyhow::Result<ExitCode> {
                 _ => {
                     let list: Vec<String> =
                         running.iter().map(|(path, _)| path.display().to_string()).collect();
-                    bail!("several peers are running; say which with --dir: {}", list.join(", "));
+                    bail!("several peers are running; select one with --dir: {}", list.join(", "));
                 }
             }
         }

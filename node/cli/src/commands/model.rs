@@ -1,4 +1,4 @@
-//! `peer export` and `peer evaluate`: what a run leaves, and how good it is.
+//! `peer export` and `peer evaluate`: copies a saved model, and measures its accuracy and loss on a data file.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -15,18 +15,18 @@ use super::files;
 use crate::terminal::{complain, emit, print_line};
 use crate::text::text_table::count;
 
-/// The model's name in a data directory.
+/// The file name of the model in a data directory.
 pub(super) const MODEL_FILE: &str = "model.safetensors";
 
 #[derive(Args)]
 pub(super) struct ExportArguments {
-    /// Where to write it, e.g. model.safetensors
+    /// The file to write, e.g. model.safetensors
     #[arg(value_name = "FILE")]
     to: PathBuf,
-    /// The peer's data directory [default: that with the newest model]
+    /// The peer's data directory [default: the one with the newest model]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -34,9 +34,9 @@ pub(super) struct ExportArguments {
 pub(super) fn export(arguments: &ExportArguments) -> anyhow::Result<ExitCode> {
     let from = match &arguments.dir {
         Some(dir) => Some(dir.join(MODEL_FILE)).filter(|path| path.exists()).with_context(|| {
-            format!("no peer has saved a model in {} yet; run one to its end first", dir.display())
+            format!("no peer has saved a model in {} yet; finish a run there first", dir.display())
         })?,
-        None => newest_model().context("no peer on this machine has saved a model; run one to its end first, or name its data directory with --dir")?,
+        None => newest_model().context("no peer on this machine has saved a model; finish a run first, or name its data directory with --dir")?,
     };
     let bytes = files::read(&from)?;
     let model = decode(&from, &bytes)?;
@@ -69,13 +69,14 @@ fn newest_model() -> Option<PathBuf> {
 
 #[derive(Args)]
 pub(super) struct EvaluateArguments {
-    /// A file that `peer export` wrote
+    /// A model file written by `peer export`
     #[arg(value_name = "MODEL")]
     model: PathBuf,
-    /// The data: the file that it was trained on (its held-out rows are used), or another of the same format with the same columns (all rows)
+    /// The data file: the one that the model was trained on (its held-out rows are used), or one of the same format with the same
+    /// columns (all rows are used)
     #[arg(long, value_name = "FILE")]
     data: PathBuf,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -89,7 +90,7 @@ pub(super) fn evaluate(arguments: &EvaluateArguments) -> anyhow::Result<ExitCode
     };
     if model.origin.specification.is_empty() {
         bail!(
-            "{} holds a model of a task that another program brought; this one knows only those that run.toml describes",
+            "{} holds the model of a custom task from another program; this program can evaluate only models that run.toml describes",
             arguments.model.display()
         );
     }

@@ -1,10 +1,10 @@
-//! A loss curve in characters: enough to see that a run learned, on any terminal.
+//! A loss curve drawn with characters, for any terminal.
 
 use std::fmt::Write as _;
 
-/// Draws `values` from left to right as dots of braille, two columns and four rows of dots in each character, with the
-/// range written at the left. Values above zero that differ by more than a factor of ten are drawn by their logarithm.
-/// Empty for fewer than two finite values.
+/// Draws `values` from left to right with braille dots, `width` characters wide and `height` high; each character holds two columns
+/// and four rows of dots. The left margin shows the range. Positive values that span more than a factor of ten are drawn on a
+/// logarithmic scale. Returns an empty string for fewer than two finite values.
 #[must_use]
 pub fn curve(values: &[f64], width: usize, height: usize) -> String {
     let mut finite: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
@@ -52,12 +52,12 @@ impl Dots {
         let span = if high > low { high - low } else { 1.0 };
         let mut before: Option<usize> = None;
         for column in 0..columns {
-            // The mean of the values that fall into this column of dots, or the nearest one if none does.
+            // The mean of the values in this column of dots, or the nearest value if there is none.
             let start = column * values.len() / columns;
             let end = ((column + 1) * values.len() / columns).max(start + 1);
             let mean = values[start..end].iter().sum::<f64>() / (end - start) as f64;
             let row = (((high - mean) / span) * (rows - 1) as f64).round() as usize;
-            // Joined to the dot before, so that a steep fall is a line and not two islands.
+            // Connected to the dot before, so that a steep fall is a line.
             let from = before.unwrap_or(row);
             (row.min(from)..=row.max(from)).for_each(|row| dots.set(row, column));
             before = Some(row);
@@ -66,7 +66,7 @@ impl Dots {
     }
 
     fn set(&mut self, row: usize, column: usize) {
-        // Braille numbers its dots down the left column, then the right; the lowest two were added last.
+        // Braille numbers the dots down the left column, then the right one; the two lowest were added later.
         const BITS: [[u8; 2]; 4] = [[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]];
         self.cells[(row / 4) * self.width + column / 2] |= BITS[row % 4][column % 2];
     }

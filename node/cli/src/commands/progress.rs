@@ -1,11 +1,10 @@
-//! Progress of one peer: a line that changes in place on a terminal, a line now and then elsewhere.
+//! The progress of one peer: on a terminal a line that is redrawn in place, elsewhere a new line now and then.
 //!
 //! ```text
 //! MycGAr ━━━━━━━━━━━━━────────   step 12,345 of 53,760   epoch 24 of 100   loss 0.0213   182 steps/s   3 min 48 s to go
 //! MycGAr  step 12,345 of 53,760  loss 0.0213  182 steps/s  3 min 48 s to go
 //! ```
-//! The words are those of `peer status`. What a narrow terminal has no room for is left out, the bar first; step, loss and time to go
-//! never are.
+//! The wording is that of `peer status`. A narrow terminal omits parts, the bar first; step, loss and remaining time always stay.
 
 use std::io::IsTerminal;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,7 +22,7 @@ use crate::text::quantities::{PAUSED, loss_text, speed_text, time_to_go};
 use crate::text::text_table::count;
 use crate::text::wrapping::wrapped_as_is;
 
-/// Where words and bars go: standard error, so that they never break each other.
+/// Standard error, where messages and progress bars share the terminal without overwriting each other.
 #[derive(Clone)]
 pub(crate) struct Screen {
     bars: MultiProgress,
@@ -35,23 +34,23 @@ impl Screen {
         Self { bars: MultiProgress::new(), is_terminal: std::io::stderr().is_terminal() }
     }
 
-    /// Whether there is room for bars.
+    /// Whether progress bars are drawn.
     pub(crate) fn is_terminal(&self) -> bool {
         self.is_terminal
     }
 
-    /// Writes words above the bars, on a terminal in lines that it has room for.
-    pub(crate) fn say(&self, words: &str) {
+    /// Writes a message above the bars, wrapped to the width of the terminal.
+    pub(crate) fn say(&self, text: &str) {
         if self.is_terminal {
-            // A closed terminal is no reason to stop training.
-            let _ = self.bars.println(wrapped_as_is(words, width()));
+            // Training continues after the terminal is closed.
+            let _ = self.bars.println(wrapped_as_is(text, width()));
         } else {
-            complain(words);
+            complain(text);
         }
     }
 }
 
-/// A result for standard output: in lines that there is room for if that is a terminal, and else as it is.
+/// Wraps a result for standard output to the width of the terminal; unchanged if standard output is none.
 pub(crate) fn fitted(text: &str) -> String {
     if std::io::stdout().is_terminal() {
         wrapped_as_is(text, columns(&Term::stdout()))
@@ -63,17 +62,20 @@ pub(crate) fn fitted(text: &str) -> String {
 /// The progress of one peer.
 pub(crate) struct Progress {
     screen: Screen,
+    /// `None` where standard error is no terminal.
     bar: Option<ProgressBar>,
+    /// The epoch of the last printed line, where there is no bar; `None` before the first.
     said_epoch: Option<u64>,
     clock: MonotonicClock,
-    /// Drawn on a thread of its own.
+    /// Shared with the thread that redraws the bar.
     progress: Arc<Mutex<TrainingProgress>>,
 }
 
-/// How far a peer is.
+/// What the line shows.
 struct TrainingProgress {
     name: String,
     scope: RunSize,
+    /// The newest committed step; `None` before the first.
     last: Option<Committed>,
     rate: RateMeter,
     is_paused: bool,
@@ -87,7 +89,7 @@ impl Progress {
         let bar = screen.is_terminal.then(|| {
             let shown = Arc::clone(&progress);
             let line = move |_: &_, out: &mut dyn std::fmt::Write| {
-                // A line that is not shown is no reason to stop.
+                // A failure to draw must not stop training.
                 let _ = out.write_str(&held(&shown).line(clock.now(), width()));
             };
             let style = ProgressStyle::with_template("{line}").expect("a fixed template");
@@ -116,12 +118,12 @@ impl Progress {
         }
     }
 
-    /// This peer waits for others, until the next step is committed.
+    /// Shows that this peer waits for others; the next committed step ends the pause.
     pub(crate) fn pause(&self) {
         held(&self.progress).is_paused = true;
     }
 
-    /// Takes the line away.
+    /// Removes the bar.
     pub(crate) fn close(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -137,7 +139,7 @@ impl TrainingProgress {
         self.is_paused = false;
     }
 
-    /// The line at `now`, in at most so many columns.
+    /// The line at `now`, at most `width` columns wide.
     fn line(&self, now: Instant, width: usize) -> String {
         let (steps, expected) = self
             .last
@@ -159,7 +161,7 @@ impl TrainingProgress {
         format!("{name}{gap}{done}{left}  {words}")
     }
 
-    /// The name, and the words beside it, without so many of the parts that can be missed most easily.
+    /// The name, and the text beside it, without the `dropped` least important parts.
     fn words(&self, now: Instant, (steps, expected): (u64, u64), dropped: usize) -> (String, String) {
         let speed = self.rate.per_second(now);
         let epoch = self.last.map_or(0, |committed| committed.epoch) + 1;
@@ -188,12 +190,12 @@ fn joined_width((name, words): &(String, String)) -> usize {
     name + if name > 0 { 2 } else { 0 } + measure_text_width(words)
 }
 
-/// A panic elsewhere cannot leave it half-changed.
+/// Locks the progress; a panic elsewhere cannot leave it half-changed.
 fn held(progress: &Mutex<TrainingProgress>) -> MutexGuard<'_, TrainingProgress> {
     progress.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Columns of the terminal that words and bars go to.
+/// Columns of standard error's terminal.
 fn width() -> usize {
     columns(&Term::stderr())
 }
@@ -205,13 +207,13 @@ fn columns(terminal: &Term) -> usize {
     }
 }
 
-/// Lines of progress where there is no terminal.
+/// About how many progress lines a run prints where there is no terminal.
 const LINES_MAX: u64 = 20;
 const REDRAWN: Duration = Duration::from_millis(200);
 const BAR_CELLS: usize = 30;
-/// A shorter one says less than it takes.
+/// A shorter bar is omitted.
 const BAR_CELLS_MIN: usize = 8;
-/// Parts that can be missed: the epoch, the speed, the name, how many steps there are.
+/// How many parts can be omitted, in this order: the epoch, the speed, the name, the total number of steps.
 const DROPS: usize = 4;
 const WIDTH_ELSEWHERE: usize = 80;
 
@@ -225,7 +227,7 @@ mod tests {
         Instant(0).after(Duration::from_millis(milliseconds))
     }
 
-    /// A hundred steps a second for ten seconds, which are the last up to this one.
+    /// Ten seconds of training at a hundred steps a second, up to step `until`.
     fn progress(until: u64) -> TrainingProgress {
         let scope = RunSize { parameters: 10, samples: 1440, steps: 36_000, epochs: 400 };
         let mut progress = TrainingProgress {
@@ -277,8 +279,8 @@ mod tests {
     }
 
     #[test]
-    fn steps_that_were_skipped_are_no_speed() {
-        // It comes in when the others are far ahead.
+    fn skipped_steps_do_not_count_as_speed() {
+        // The peer joins when the others are far ahead.
         let mut progress = progress(30_000);
         assert!(
             progress.line(at(10_000), 200).contains("  100 steps/s   1 min to go"),
@@ -287,7 +289,7 @@ mod tests {
         );
         progress.is_paused = true;
         let still = progress.line(at(11_000), 200);
-        assert!(still.ends_with("loss 0.0213   stands still"), "{still}");
+        assert!(still.ends_with("loss 0.0213   paused"), "{still}");
     }
 
     #[test]

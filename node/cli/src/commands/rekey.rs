@@ -1,4 +1,4 @@
-//! `peer rekey`: gives the run another secret, asked of a member on this machine.
+//! `peer rekey`: asks a member on this machine to change the run's secret.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -18,7 +18,7 @@ use crate::text::text_table::plural;
 
 #[derive(Args)]
 pub(super) struct RekeyArguments {
-    /// The data directory of the member to ask, if several run on this machine
+    /// The data directory of the member to ask; needed if several run on this machine
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
@@ -31,7 +31,7 @@ pub(super) fn rekey(arguments: &RekeyArguments) -> anyhow::Result<ExitCode> {
         let mut connection = connect_directory(&directory).await?;
         let mut status = connection.order(AdminCommand::Rekey).await?;
         let deadline = Instant::now() + PATIENCE;
-        // Its record of the run is renewed in a moment, too.
+        // The record on disk, which holds the invite, follows a moment later.
         while (secret()? == before || missing(&status).is_none_or(|peers| !peers.is_empty()))
             && Instant::now() < deadline
         {
@@ -39,23 +39,25 @@ pub(super) fn rekey(arguments: &RekeyArguments) -> anyhow::Result<ExitCode> {
             status = connection.status().await?;
         }
         if secret()? == before {
-            bail!("the secret is the same as before: the peer was busy, or is no member any more; try again");
+            bail!("the secret has not changed: the peer was busy, or is no longer a member; try again");
         }
         let all = plural(status.members.len(), "member");
         print_line(&match missing(&status) {
             Some(peers) if peers.is_empty() => {
-                format!("the run has another secret, and all of its members have it ({all})")
+                format!("the secret was changed, and all members have confirmed it ({all})")
             }
             Some(peers) => format!(
-                "the run has another secret, which of {all} these have not confirmed yet: {}. They are told as long as they are \
-                 connected; one that is not needs the invite below to come back",
+                "the secret was changed; of {all}, these have not confirmed it yet: {}. Connected members receive it \
+                 automatically; a disconnected member needs the invite below to rejoin",
                 short_names(&peers)
             ),
-            None => "another member's user has changed the run's secret at the same time, and that one holds"
-                .to_owned(),
+            None => {
+                "a user of another member changed the secret at the same time, and that secret is in force"
+                    .to_owned()
+            }
         });
         print_line(&format!(
-            "invites and secret files from before are of no use any more; whoever is away comes back with\n{} join {}",
+            "old invites and secret files no longer work; disconnected members rejoin with\n{} join {}",
             program_name(),
             RunRecord::read(&directory)?.invite
         ));
@@ -63,13 +65,14 @@ pub(super) fn rekey(arguments: &RekeyArguments) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Members that have not confirmed it; `None` before the peer has begun, or where another one did later.
+/// The members that have not confirmed the new secret. `None` before the peer has started the change, and after a later change by
+/// another member.
 fn missing(status: &Status) -> Option<Vec<PeerId>> {
     let missing = &status.rekey.as_ref()?.missing;
     Some(missing.iter().filter_map(|peer| peer.parse().ok()).collect())
 }
 
-/// How often the member is asked how things are.
+/// The pause between two requests for the status.
 const ROUND: Duration = Duration::from_millis(200);
-/// How long the members have to confirm.
+/// How long this command waits for the members' confirmations.
 const PATIENCE: Duration = Duration::from_secs(10);

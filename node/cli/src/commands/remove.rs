@@ -1,4 +1,4 @@
-//! `peer remove`: puts a member out of the run for good, asked of a member on this machine.
+//! `peer remove`: asks a member on this machine to remove another member from the run permanently.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -16,10 +16,10 @@ use crate::text::event_text::short_names;
 
 #[derive(Args)]
 pub(super) struct RemoveArguments {
-    /// Whom: the six characters by which peers are called, as `status` tells them, or the whole id
+    /// The member to remove: its six-character name, as shown by `status`, or its whole id
     #[arg(value_name = "PEER")]
     peer: String,
-    /// The data directory of the member to ask, if several run on this machine
+    /// The data directory of the member to ask; needed if several run on this machine
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
@@ -33,22 +33,23 @@ pub(super) fn remove(arguments: &RemoveArguments) -> anyhow::Result<ExitCode> {
         let name = short_names(&[peer]);
         let status = connection.order(AdminCommand::Remove(peer.to_string())).await?;
         if !is_out(&peer, &status) {
-            print_line(&format!("removing peer {name}: it hands over what it owns first"));
+            print_line(&format!("removing peer {name}: it hands over its shard first"));
         }
         tokio::select! {
             view_number = until_out(&mut connection, &peer, status) => {
                 let view_number = view_number?;
-                print_line(&format!("peer {name} is out of the run since view {view_number}, and is not let in again as the one it was; whoever knows the secret can still join under another key, until that is changed (`{} rekey`)", program_name()));
+                print_line(&format!("peer {name} was removed from the run in view {view_number}, and its id cannot join again. Anyone who knows the secret can still join with a new id; `{} rekey` changes the secret", program_name()));
                 Ok(ExitCode::SUCCESS)
             }
             () = stop_requested() => {
-                print_line(&format!("the members go on seeing to it; `{} status` tells who is in", program_name()));
+                print_line(&format!("the members continue the removal; `{} status` shows who is in the run", program_name()));
                 Ok(ExitCode::SUCCESS)
             }
         }
     })
 }
 
+/// Waits until the member is in no view any more; returns the number of the first view without it.
 async fn until_out(
     connection: &mut StatusConnection,
     peer: &PeerId,
@@ -68,21 +69,21 @@ fn is_out(peer: &PeerId, status: &Status) -> bool {
     status.view.as_ref().is_some_and(|view| view.expelled.iter().any(|expelled| expelled.peer == peer))
 }
 
-/// The member that goes by this name.
+/// The member with this short name or id.
 fn member_called(name: &str, status: &Status) -> anyhow::Result<PeerId> {
     let all: Vec<PeerId> = status.members.iter().filter_map(|member| member.peer.parse().ok()).collect();
     let called: Vec<PeerId> =
         all.iter().copied().filter(|peer| peer.short() == name || peer.to_string() == name).collect();
     match called[..] {
         [peer] => Ok(peer),
-        [] if all.is_empty() => bail!("that peer is no member of a view now: ask at one that trains"),
-        [] => bail!("no member is called {name}; these are in: {}", short_names(&all)),
+        [] if all.is_empty() => bail!("the peer asked is not a member now: ask one that trains"),
+        [] => bail!("no member is called {name}; the members are: {}", short_names(&all)),
         [..] => bail!(
-            "several members are called {name}: give the whole id, which `{} status --json` tells",
+            "several members are called {name}: give the whole id, which `{} status --json` shows",
             program_name()
         ),
     }
 }
 
-/// How often the member is asked how things are.
+/// The pause between two requests for the status.
 const ROUND: Duration = Duration::from_millis(200);

@@ -1,4 +1,4 @@
-//! The report: turns what happens to a peer into words for people, or into JSON for programs.
+//! The report of one running peer: prints its events and its result, as text for people or as JSON for programs.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU16;
@@ -18,7 +18,7 @@ use crate::text::event_json::event_json;
 use crate::text::event_text::event_text;
 use crate::text::text_table::{bytes, count, plural};
 
-/// Tells the user what happens.
+/// Prints what happens to one peer.
 pub(super) struct Report {
     me: PeerId,
     style: Style,
@@ -26,38 +26,49 @@ pub(super) struct Report {
     screen: Screen,
     scope: Option<RunSize>,
     progress: Option<Progress>,
+    /// Members of the newest view.
     peers: usize,
     losses: Curve,
     epochs: Epochs,
-    has_left_out: bool,
-    /// Peers that were asked to let this one in and have not answered, so that each is told of once.
-    asked: BTreeSet<PeerId>,
-    /// Members of the present view that have said that they stop, or that were said to be missed: that they are silent is
-    /// no news.
-    gone: BTreeSet<PeerId>,
-    is_paused: bool,
-    /// Former members wait for each other.
-    is_waiting_for_others: bool,
-    /// The last checkpoint could not be written.
-    has_save_failed: bool,
-    /// What was said last of how others reach this peer: whether they do, what to do, and whether only itself knows a way.
-    reachability_reported: Option<(ReachabilityState, Advice, bool)>,
+    told: Told,
 }
 
+/// What the user has been told already, so that nothing is repeated.
+#[derive(Default)]
+struct Told {
+    /// That samples with a gradient that is not finite were left out.
+    left_out: bool,
+    /// Peers that this one has asked for admission since the last view.
+    asked: BTreeSet<PeerId>,
+    /// Members of the newest view that have stopped or were reported as silent.
+    gone: BTreeSet<PeerId>,
+    /// That training is paused.
+    paused: bool,
+    /// That former members wait for each other.
+    recovering: bool,
+    /// That the last checkpoint could not be written.
+    save_failed: bool,
+    /// How others reach this peer: the state, the advice, and whether no relay is used. `None` before the first report.
+    reachability: Option<(ReachabilityState, Advice, bool)>,
+}
+
+/// Who reads the output.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Style {
-    Words,
+    /// People.
+    Text,
+    /// Programs.
     Json,
 }
 
-/// What this peer has taken so far: time, and bytes.
+/// What this peer has used since it started: time, and bytes.
 pub(super) struct UsageMeter {
-    /// Since it started.
+    /// The time since the start.
     pub(super) clock: MonotonicClock,
     pub(super) counters: Arc<Counters>,
 }
 
-/// What is said of a run that is over.
+/// The result of a finished run at this peer.
 struct Summary<'a> {
     state: &'a FinalState,
     wall_seconds: f64,
@@ -77,26 +88,20 @@ impl Report {
             peers: 0,
             losses: Curve::default(),
             epochs: Epochs::default(),
-            has_left_out: false,
-            asked: BTreeSet::new(),
-            gone: BTreeSet::new(),
-            is_paused: false,
-            is_waiting_for_others: false,
-            has_save_failed: false,
-            reachability_reported: None,
+            told: Told::default(),
         }
     }
 
-    /// Where words go that are for people.
+    /// Where text for people is written.
     pub(super) fn screen(&self) -> Screen {
         self.screen.clone()
     }
 
-    /// Something that only people need to know.
-    pub(super) fn say(&self, words: &str) {
+    /// Prints something that only people need to know.
+    pub(super) fn say(&self, text: &str) {
         match self.style {
-            Style::Words => self.screen.say(words),
-            Style::Json => emit(&json!({"event": "note", "text": words})),
+            Style::Text => self.screen.say(text),
+            Style::Json => emit(&json!({"event": "note", "text": text})),
         }
     }
 
@@ -105,17 +110,17 @@ impl Report {
             return self.reachability(reachability);
         }
         match self.style {
-            Style::Words => self.screen.say(&notice.to_string()),
+            Style::Text => self.screen.say(&notice.to_string()),
             Style::Json => emit(&json!({"event": "notice", "text": notice.to_string()})),
         }
     }
 
-    /// How others reach this peer: in words only when there is something else to be said than before.
+    /// How others reach this peer. As text, only a change is printed.
     fn reachability(&mut self, reachability: &Reachability) {
         match self.style {
-            Style::Words => {
+            Style::Text => {
                 let gist = (reachability.state, reachability.advice.clone(), reachability.relays.is_empty());
-                if self.reachability_reported.replace(gist.clone()) != Some(gist) {
+                if self.told.reachability.replace(gist.clone()) != Some(gist) {
                     self.screen.say(&reachability.to_string());
                 }
             }
@@ -129,11 +134,11 @@ impl Report {
         }
     }
 
-    /// The founder's invite.
+    /// Prints the invite to a new run.
     pub(super) fn invite(&self, invite: &str, run: &RunId) {
         match self.style {
-            Style::Words => self.screen.say(&format!(
-                "run {}; on every other machine type\n\n    {} join {invite}\n\n(the line holds the run's secret: treat it like a password)",
+            Style::Text => self.screen.say(&format!(
+                "run {}; on every other machine, type\n\n    {} join {invite}\n\n(this command contains the run's secret: treat it like a password)",
                 run.short(),
                 program_name()
             )),
@@ -144,7 +149,7 @@ impl Report {
     pub(super) fn listening(&self, addresses: &[String], direct_port: Option<NonZeroU16>) {
         let me = self.me;
         match self.style {
-            Style::Words => {
+            Style::Text => {
                 self.screen.say(&format!("peer {} listens on {}", me.short(), addresses.join(", ")));
             }
             Style::Json => emit(&json!({
@@ -157,7 +162,7 @@ impl Report {
     pub(super) fn event(&mut self, event: &Event) {
         self.note(event);
         match self.style {
-            Style::Words => self.say_event(event),
+            Style::Text => self.say_event(event),
             Style::Json => {
                 if let Some(object) = event_json(event) {
                     emit(&self.meter.stamped(event, object));
@@ -171,10 +176,10 @@ impl Report {
             Event::Prepared(scope) => self.scope = Some(*scope),
             Event::ViewInstalled { view, .. } => {
                 self.peers = view.members.len();
-                self.asked.clear();
-                self.gone.clear();
-                self.is_paused = false;
-                if self.style == Style::Words && self.progress.is_none() {
+                self.told.asked.clear();
+                self.told.gone.clear();
+                self.told.paused = false;
+                if self.style == Style::Text && self.progress.is_none() {
                     self.progress = self
                         .scope
                         .map(|scope| Progress::new(&self.screen, self.me.short(), scope, self.meter.clock));
@@ -192,31 +197,31 @@ impl Report {
 
     fn say_event(&mut self, event: &Event) {
         match event {
-            // Told of once.
-            Event::JoinRequested(peer) if !self.asked.insert(*peer) => return,
-            Event::MemberSuspected(peer) if !self.gone.insert(*peer) => return,
-            Event::MemberStopped { peer, .. } => _ = self.gone.insert(*peer),
+            // Reported once.
+            Event::JoinRequested(peer) if !self.told.asked.insert(*peer) => return,
+            Event::MemberSuspected(peer) if !self.told.gone.insert(*peer) => return,
+            Event::MemberStopped { peer, .. } => _ = self.told.gone.insert(*peer),
             Event::Paused { .. } => {
-                self.is_paused = true;
+                self.told.paused = true;
                 if let Some(progress) = &self.progress {
                     progress.pause();
                 }
             }
-            // Mostly the others train, and let it in at once.
-            Event::RecoveryProgress(RecoveryProgress { present: 1, .. }) if !self.is_waiting_for_others => {
-                self.is_waiting_for_others = true;
+            // Usually the others still train and admit this peer at once.
+            Event::RecoveryProgress(RecoveryProgress { present: 1, .. }) if !self.told.recovering => {
+                self.told.recovering = true;
                 return;
             }
-            Event::RecoveryProgress(_) => self.is_waiting_for_others = true,
-            Event::NoActiveMember { .. } | Event::NoPeerAnswers if self.is_waiting_for_others => return,
-            Event::Restored { .. } => self.is_waiting_for_others = false,
+            Event::RecoveryProgress(_) => self.told.recovering = true,
+            Event::NoActiveMember { .. } | Event::NoPeerAnswers if self.told.recovering => return,
+            Event::Restored { .. } => self.told.recovering = false,
             Event::Saved { steps, result } => {
-                // Told of when it changes.
-                let had_failed = std::mem::replace(&mut self.has_save_failed, result.is_err());
+                // Only the first failure and the first success after it are reported.
+                let had_failed = std::mem::replace(&mut self.told.save_failed, result.is_err());
                 match (had_failed, result.is_err()) {
                     (true, false) => {
-                        let words = format!("checkpoints are written again: after step {}", steps.0);
-                        return self.screen.say(&words);
+                        let text = format!("checkpoints can be written again, since step {}", steps.0);
+                        return self.screen.say(&text);
                     }
                     (false, true) => {}
                     _ => return,
@@ -225,19 +230,19 @@ impl Report {
             Event::Committed(committed) => return self.say_committed(committed),
             _ => {}
         }
-        if let Some(words) = event_text(event, &self.me, self.scope.as_ref()) {
-            self.screen.say(&words);
+        if let Some(text) = event_text(event, &self.me, self.scope.as_ref()) {
+            self.screen.say(&text);
         }
     }
 
     fn say_committed(&mut self, committed: &Committed) {
-        if std::mem::take(&mut self.is_paused) {
-            self.screen.say("training goes on");
+        if std::mem::take(&mut self.told.paused) {
+            self.screen.say("training continues");
         }
-        if committed.left_out > 0 && !committed.may_be_late && !self.has_left_out {
-            self.has_left_out = true;
+        if committed.left_out > 0 && !committed.may_be_late && !self.told.left_out {
+            self.told.left_out = true;
             self.screen.say(&format!(
-                "step {}: {} left out, their gradient is not finite; if this goes on, stop and lower `rate`",
+                "step {}: {} left out because their gradients are not finite; if this persists, stop and lower `rate`",
                 committed.step.0,
                 plural(committed.left_out as usize, "sample")
             ));
@@ -247,13 +252,13 @@ impl Report {
         }
     }
 
-    /// The results of a run that finished.
+    /// Prints the results of a finished run.
     pub(super) fn summary(&self, state: &FinalState) {
         let (wall_seconds, traffic) = (self.meter.wall_seconds(), self.meter.counters.read());
         let summary = &Summary { state, wall_seconds, traffic };
         match self.style {
             Style::Json => emit(&self.summary_object(summary)),
-            Style::Words => {
+            Style::Text => {
                 let plot = plot::curve(self.losses.means(), 60, 8);
                 if !plot.is_empty() {
                     self.screen.say(&format!("\ntraining loss\n{plot}"));
@@ -263,17 +268,17 @@ impl Report {
         }
     }
 
-    /// Takes the progress bar away.
+    /// Removes the progress bar.
     pub(super) fn close(&self) {
         if let Some(progress) = &self.progress {
             progress.close();
         }
     }
 
-    /// This peer has left on request, with everything handed over; the others go on.
+    /// Reports that this peer has left on request, after handing over everything; the others continue.
     pub(super) fn left(&self, state: Option<&FinalState>) {
         match self.style {
-            Style::Words => self.screen.say("left the run; the others go on without this peer"),
+            Style::Text => self.screen.say("left the run; the other members continue without this peer"),
             Style::Json => emit(&json!({
                 "event": "left",
                 "steps": state.map(|state| state.steps),
@@ -283,34 +288,34 @@ impl Report {
         }
     }
 
-    /// This peer stops on request, and there was nobody to hand over to.
+    /// Reports that this peer stops on request without a handover, for `reason`.
     pub(super) fn stopped(&self, reason: &str) {
         match self.style {
-            Style::Words if self.is_paused => {
+            Style::Text if self.told.paused => {
                 self.screen.say(&format!(
-                    "{reason}; nothing could be handed over, and the others may wait for this peer"
+                    "{reason}; nothing could be handed over, so the other members may wait for this peer"
                 ));
             }
-            Style::Words if self.peers == 1 => {
+            Style::Text if self.peers == 1 => {
                 self.screen.say(&format!(
-                    "{reason}; nobody else was in the run: `{} resume` goes on with it",
+                    "{reason}; this was the only member: `{} resume` continues the run",
                     program_name()
                 ));
             }
-            Style::Words => self.screen.say(reason),
+            Style::Text => self.screen.say(reason),
             Style::Json => self.failed(reason),
         }
     }
 
-    /// The run ended before it was done.
+    /// Reports that the run ended too early, for `reason`.
     pub(super) fn failed(&self, reason: &str) {
         match self.style {
-            Style::Words => self.screen.say(&format!("error: {reason}")),
+            Style::Text => self.screen.say(&format!("error: {reason}")),
             Style::Json => emit(&json!({"event": "failed", "reason": reason})),
         }
     }
 
-    /// Samples of an epoch.
+    /// Samples of an epoch; 0 before the task is prepared.
     fn samples(&self) -> u64 {
         self.scope.map_or(0, |scope| scope.samples)
     }
@@ -345,7 +350,7 @@ impl UsageMeter {
         self.clock.now().since(Instant::default()).as_secs_f64()
     }
 
-    /// The object of an event, with when it was; of a step also with what had been sent by then, and how long was computed.
+    /// Adds the time to the object of an event. For a committed step, adds the bytes sent and the computing time so far.
     fn stamped(&self, event: &Event, mut object: Value) -> Value {
         object["wall_seconds"] = json!(self.wall_seconds());
         if matches!(event, Event::Committed(_)) {
@@ -370,10 +375,10 @@ fn summary_text(summary: &Summary, epochs: &str) -> String {
         }
         None => "not evaluated".to_owned(),
     };
-    // Where each peer has steps of its own, none has seen an epoch.
+    // Without common steps (asynchronous kinds), no peer has seen an epoch.
     let epochs = if epochs.is_empty() { String::new() } else { format!(", {epochs}") };
     format!(
-        "{result}\n{} steps, {} samples ({} here){epochs}; {wall_seconds:.1} s; {} sent ({} of them directly), {} received\ndigest {}",
+        "{result}\n{} steps, {} samples ({} here){epochs}; {wall_seconds:.1} s; {} sent ({} over direct connections), {} received\ndigest {}",
         count(state.steps),
         count(state.samples),
         count(state.own_samples),

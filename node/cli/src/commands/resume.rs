@@ -1,7 +1,7 @@
-//! `peer resume`: the run that the last peer here was in, gone on with.
+//! `peer resume`: continues the run that a peer on this machine was in when it stopped.
 //!
-//! If others train, this is joining them again. If all have stopped, those who are back wait for each other, and go on from
-//! their checkpoints together. With `--alone` nobody is waited for: what this peer has saved becomes a run of its own.
+//! If other members still train, the peer rejoins them. If all have stopped, the restarted members wait for each other and continue
+//! from their checkpoints together. With `--alone` the peer waits for nobody: its newest checkpoint becomes a new run.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -15,7 +15,7 @@ use peergrad_net::{Directory, DirectoryError, random_bytes};
 use peergrad_protocol::durable::DurableRecord;
 use peergrad_protocol::invite::Secret;
 
-use super::ResumeArguments;
+use super::arguments::ResumeArguments;
 use super::run::{DataSource, PeerPlan, run};
 use crate::terminal::{complain, program_name};
 
@@ -26,50 +26,8 @@ pub(super) fn resume(arguments: ResumeArguments, loader: Arc<dyn Loader>) -> any
         std::fs::File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
     }
     let data = DataSource::Search(data);
-    if alone {
-        let run_id = record.view.run;
-        let (saved, damaged) = directory.checkpoint_store().scan(&run_id);
-        for damaged in &damaged {
-            let (path, reason) = (damaged.path.display(), &damaged.reason);
-            complain(&format!("the checkpoint {path} is damaged ({reason}): it is passed over"));
-        }
-        let Some(newest) = saved.into_iter().next() else {
-            bail!(
-                "run {} has no checkpoint in {} to go on from; start it anew with `{} start`",
-                run_id.short(),
-                directory.path().display(),
-                program_name()
-            );
-        };
-        complain(&format!(
-            "founding a run of its own that goes on from run {} after step {}",
-            run_id.short(),
-            newest.steps.0
-        ));
-        let specification = record.definition.specification.into();
-        let start_mode =
-            StartMode::Bootstrap { specification, nonce: random_bytes(), peers: 1, from: Some(newest) };
-        let secret = Secret(random_bytes());
-        return run(PeerPlan {
-            start_mode,
-            loader,
-            secret,
-            bootstrap_addresses: vec![],
-            data,
-            peer,
-            directory: Some(directory),
-        });
-    }
-    let left = directory.last_record().filter(|left| left.invite.run == record.view.run).with_context(|| {
-        format!(
-            "{} does not hold the secret of run {} any more; use `{} join INVITE --dir` with an invite of it",
-            directory.path().display(),
-            record.view.run.short(),
-            program_name()
-        )
-    })?;
-    let start_mode = StartMode::Join { run: Some(left.invite.run) };
-    let secret = left.invite.secret;
+    let (start_mode, secret) =
+        if alone { new_run(&directory, record)? } else { same_run(&directory, &record)? };
     run(PeerPlan {
         start_mode,
         loader,
@@ -81,13 +39,53 @@ pub(super) fn resume(arguments: ResumeArguments, loader: Arc<dyn Loader>) -> any
     })
 }
 
-/// The data directory of a peer that was stopped in the middle of a run, and what it remembers of that.
+/// How to found a new run from the newest checkpoint, with a new secret.
+fn new_run(directory: &Directory, record: DurableRecord) -> anyhow::Result<(StartMode, Secret)> {
+    let run_id = record.view.run;
+    let (saved, damaged) = directory.checkpoint_store().scan(&run_id);
+    for damaged in &damaged {
+        let (path, reason) = (damaged.path.display(), &damaged.reason);
+        complain(&format!("skipped the damaged checkpoint {path} ({reason})"));
+    }
+    let Some(newest) = saved.into_iter().next() else {
+        bail!(
+            "there is no checkpoint of run {} in {} to continue from; start a new run with `{} start`",
+            run_id.short(),
+            directory.path().display(),
+            program_name()
+        );
+    };
+    complain(&format!(
+        "starting a new run that continues run {} after step {}",
+        run_id.short(),
+        newest.steps.0
+    ));
+    let specification = record.definition.specification.into();
+    let start_mode =
+        StartMode::Bootstrap { specification, nonce: random_bytes(), peers: 1, from: Some(newest) };
+    Ok((start_mode, Secret(random_bytes())))
+}
+
+/// How to rejoin the run that the peer was in, with its secret.
+fn same_run(directory: &Directory, record: &DurableRecord) -> anyhow::Result<(StartMode, Secret)> {
+    let last = directory.last_record().filter(|last| last.invite.run == record.view.run);
+    let last = last.with_context(|| {
+        format!(
+            "{} no longer holds the secret of run {}; use `{} join INVITE --dir` with an invite to it",
+            directory.path().display(),
+            record.view.run.short(),
+            program_name()
+        )
+    })?;
+    Ok((StartMode::Join { run: Some(last.invite.run) }, last.invite.secret))
+}
+
+/// The data directory of a peer that stopped during a run, and its durable record of that run.
 fn stopped(given: Option<&Path>) -> anyhow::Result<(Directory, DurableRecord)> {
     if let Some(path) = given {
         let directory = Directory::open(path)?;
         let record = record_in(&directory)?;
-        let record =
-            record.with_context(|| format!("no run was stopped in the middle in {}", path.display()))?;
+        let record = record.with_context(|| format!("{} holds no unfinished run", path.display()))?;
         return Ok((directory, record));
     }
     let mut in_use: Vec<PathBuf> = Vec::new();
@@ -107,7 +105,7 @@ fn stopped(given: Option<&Path>) -> anyhow::Result<(Directory, DurableRecord)> {
         count => format!(" ({count} running)"),
     };
     bail!(
-        "no peer of this machine was stopped in the middle of a run{running}; name its data directory with --dir, or join the run again with an invite"
+        "no peer on this machine has an unfinished run{running}; name its data directory with --dir, or join the run again with an invite"
     )
 }
 

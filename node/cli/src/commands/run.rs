@@ -1,4 +1,4 @@
-//! `peer start` and `peer join`: one peer, from its arguments to its exit code.
+//! `peer start` and `peer join`: runs one peer, from its arguments to its exit code.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -11,29 +11,33 @@ use peergrad_config::specification::{BuiltinLoader, RunFile, resolve};
 use peergrad_core::node::{Config, Node, StartMode};
 use peergrad_core::program::loader::Loader;
 use peergrad_core::state::shared_cache::SharedCache;
+use peergrad_net::driver::DataFinder;
 use peergrad_net::{
-    BootstrapAddress, Checkpoints, ChosenDirectory, Compute, DEFAULT_PORT, Damaged, Directory, Environment,
-    Listen, MonotonicClock, Network, NetworkOptions, Notice, Port, StableStorage, create_private, drive,
-    random_bytes,
+    BootstrapAddress, CheckpointStore, Checkpoints, ChosenDirectory, Compute, DEFAULT_PORT, Damaged,
+    Directory, Environment, Listen, MonotonicClock, Network, NetworkOptions, Notice, Port, StableStorage,
+    create_private, drive, random_bytes,
 };
 use peergrad_protocol::durable::DurableRecord;
 use peergrad_protocol::invite::{Invite, Secret};
 use peergrad_protocol::limits::{CONTACTS_MAX, MEMBERS_MAX, SEGMENTS_KEPT_MAX};
 use peergrad_protocol::message::SavedCheckpoint;
-use peergrad_protocol::{PeerId, Pool, RunId};
+use peergrad_protocol::{Incarnation, PeerId, Pool, RunId};
 use tokio::sync::mpsc;
 
+use super::Training;
+use super::arguments::{
+    CustomStartArguments, FounderArguments, JoinArguments, PeerArguments, StartArguments,
+};
 use super::files;
 use super::progress::Screen;
 use super::report::{Report, Style, UsageMeter};
 use super::running_peer::RunningPeer;
 use super::signals::stop_requested;
-use super::{CustomStartArguments, FounderArguments, JoinArguments, PeerArguments, StartArguments, Training};
 use crate::status::log::LogOrigin;
 use crate::status::{EventStreams, MetricsPort, Monitoring};
 use crate::terminal::program_name;
 
-/// Everything that tells one peer from another.
+/// How one peer is to run.
 pub(super) struct PeerPlan {
     pub(super) start_mode: StartMode,
     pub(super) loader: Arc<dyn Loader>,
@@ -41,19 +45,19 @@ pub(super) struct PeerPlan {
     pub(super) bootstrap_addresses: Vec<BootstrapAddress>,
     pub(super) data: DataSource,
     pub(super) peer: PeerArguments,
-    /// The data directory, if it was taken already.
+    /// The data directory, if it is already open; `None` selects one from the arguments.
     pub(super) directory: Option<Directory>,
 }
 
-/// Where the data file is looked for.
+/// Where the run's data file comes from.
 pub(super) enum DataSource {
-    /// It is in memory already.
+    /// It is in memory.
     Loaded(Arc<[u8]>),
-    /// On this machine, perhaps where the user said.
+    /// It has to be found on this machine, at this path if the user gave one.
     Search(Option<PathBuf>),
 }
 
-/// Founds a run of a built-in model.
+/// Starts a new run of a built-in model.
 pub(super) fn start(arguments: StartArguments) -> anyhow::Result<ExitCode> {
     let path = &arguments.run_file;
     let run_file = read_run_file(path, arguments.founder.seed)?;
@@ -63,7 +67,7 @@ pub(super) fn start(arguments: StartArguments) -> anyhow::Result<ExitCode> {
     found(&run_file, specification, Arc::new(BuiltinLoader), DataSource::Loaded(data), arguments.founder)
 }
 
-/// Founds a run of a task that this binary brings.
+/// Starts a new run of this binary's custom task.
 pub(super) fn start_custom(training: &Training, arguments: CustomStartArguments) -> anyhow::Result<ExitCode> {
     let mut run_file = training.settings.clone();
     if let Some(path) = &arguments.run_file {
@@ -75,7 +79,7 @@ pub(super) fn start_custom(training: &Training, arguments: CustomStartArguments)
     found(&run_file, specification, loader, DataSource::Search(None), arguments.founder)
 }
 
-/// What the file says, but with this seed if one is given.
+/// Reads a run file. `seed`, if given, replaces the file's.
 pub(super) fn read_run_file(path: &Path, seed: Option<u64>) -> anyhow::Result<RunFile> {
     Ok(with_seed(read_run_file_over(path, &RunFile::default())?, seed))
 }
@@ -87,7 +91,7 @@ fn read_run_file_over(path: &Path, defaults: &RunFile) -> anyhow::Result<RunFile
     let is_data = |extension: &std::ffi::OsStr| OF_DATA.iter().any(|data| extension == *data);
     if path.extension().is_some_and(is_data) {
         bail!(
-            "{name} looks like data; describe a run of it first: `{} init --data {name} > run.toml`",
+            "{name} looks like a data file; create a run file for it first: `{} init --data {name} > run.toml`",
             program_name()
         );
     }
@@ -105,15 +109,15 @@ fn found(
     data: DataSource,
     arguments: FounderArguments,
 ) -> anyhow::Result<ExitCode> {
-    // The seed is in the run file by now.
+    // `run_file` holds the seed already.
     let FounderArguments { peers, seed: _, secret_file, mut peer } = arguments;
-    // The default may give way to another port if it is taken, also where the file spells it out.
+    // The default port may be replaced by a free one if it is taken, even if the file states it.
     let port = run_file.network.port;
     peer.port = peer.port.or((port != DEFAULT_PORT).then_some(port));
     peer.no_mdns |= !run_file.network.mdns;
     let peers = peers.unwrap_or(run_file.network.peers) as usize;
     if peers == 0 || peers > MEMBERS_MAX {
-        bail!("--peers counts this peer too: give 1 to train alone, or up to {MEMBERS_MAX}");
+        bail!("--peers counts this peer too: give 1 to train alone, or at most {MEMBERS_MAX}");
     }
     let secret = match secret_file {
         Some(path) => secret_for_a_new_run(&path)?,
@@ -132,7 +136,7 @@ pub(super) fn join(arguments: JoinArguments, loader: Arc<dyn Loader>) -> anyhow:
     let JoinTarget { run: run_id, secret, bootstrap_addresses } =
         join_target_of(&arguments.invite, &arguments.more, arguments.secret_file.as_deref())?;
     if let Some(path) = &arguments.data {
-        // Now, and not only once somebody has let this peer in.
+        // Fails now, rather than after this peer is admitted.
         std::fs::File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
     }
     let start_mode = StartMode::Join { run: run_id };
@@ -148,15 +152,15 @@ pub(super) fn join(arguments: JoinArguments, loader: Arc<dyn Loader>) -> anyhow:
     })
 }
 
-/// What opens the door to a run: its secret, and its members as far as they are known.
+/// What is needed to join a run: its secret, and addresses of members.
 pub(super) struct JoinTarget {
-    /// The run, where an invite says which.
+    /// The run, if an invite names it; `None` when joining by address.
     pub(super) run: Option<RunId>,
     pub(super) secret: Secret,
     pub(super) bootstrap_addresses: Vec<BootstrapAddress>,
 }
 
-/// Takes in an invite, or with a file that holds the secret an address and perhaps more of them.
+/// Reads an invite (or `-`, for standard input); with a secret file, `invite` and `more` are addresses.
 pub(super) fn join_target_of(
     invite: &str,
     more: &[String],
@@ -173,7 +177,7 @@ pub(super) fn join_target_of(
             let text = std::io::read_to_string(std::io::stdin());
             let text = text.context("cannot read the invite from standard input")?;
             if text.trim().is_empty() {
-                bail!("no invite came on standard input; pass it there, or in place of the `-`");
+                bail!("standard input holds no invite; pass it there, or in place of the `-`");
             }
             text
         }
@@ -184,7 +188,7 @@ pub(super) fn join_target_of(
         && !text.starts_with("pg1")
     {
         bail!(
-            "`{}` is no invite, which begins with pg1; to join by address, add --secret-file FILE",
+            "`{}` is not an invite (invites begin with pg1); to join by address, add --secret-file FILE",
             text.trim()
         );
     }
@@ -199,13 +203,13 @@ fn parse_secret(path: &Path, text: &str) -> anyhow::Result<Secret> {
     Ok(Secret(*hash.as_bytes()))
 }
 
-/// The secret in the file, or a new one that is written there.
+/// Reads the secret from a file, or creates the file with a new secret.
 fn secret_for_a_new_run(path: &Path) -> anyhow::Result<Secret> {
     let secret = Secret(random_bytes());
     let text = format!("{}\n", blake3::Hash::from_bytes(secret.0).to_hex());
     match create_private(path, text.as_bytes()) {
         Ok(()) => Ok(secret),
-        // Whoever was first has decided.
+        // An existing file decides.
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
             parse_secret(path, &files::read_text(path)?)
         }
@@ -213,7 +217,7 @@ fn secret_for_a_new_run(path: &Path) -> anyhow::Result<Secret> {
     }
 }
 
-/// Multiaddresses that the user gave.
+/// Checks addresses that the user gave, and returns them as multiaddresses.
 pub(super) fn addresses(texts: &[String]) -> anyhow::Result<Vec<String>> {
     Ok(multiaddresses(texts)?.iter().map(Multiaddr::to_string).collect())
 }
@@ -235,53 +239,27 @@ pub(super) fn run(plan: PeerPlan) -> anyhow::Result<ExitCode> {
         .build()
         .context("cannot start threads")?;
     let outcome = runtime.block_on(run_peer(plan));
-    // A file that is still being looked for must not keep the process.
+    // A search for the data file must not keep the process alive.
     runtime.shutdown_background();
     outcome
 }
 
-async fn run_peer(plan: PeerPlan) -> anyhow::Result<ExitCode> {
-    let PeerPlan { start_mode, loader, secret, mut bootstrap_addresses, data, peer, directory } = plan;
-    let chosen = match directory {
-        Some(directory) => ChosenDirectory { directory, passed_over: vec![], stopped: vec![] },
-        None => open_directory(peer.dir.as_deref(), &start_mode)?,
-    };
-    let metrics = match peer.metrics {
-        Some(port) => Some(MetricsPort::bind(port).await?),
-        None => None,
-    };
-    let identity = chosen.directory.identity()?;
-    let incarnation = chosen.directory.next_incarnation()?;
-    let previous = PreviousRun::read(&chosen.directory, &start_mode, identity.peer())?;
-    bootstrap_addresses.extend(previous.members.iter().cloned());
-    let segments = Pool::new(SEGMENTS_KEPT_MAX);
-    let (mut network, notices) = Network::start(NetworkOptions {
-        identity,
-        start: incarnation,
-        secret,
-        listen: Listen { address: peer.listen, port: peer.port.map_or(previous.port, Port::Exactly) },
-        external: multiaddresses(&peer.external)?,
-        upnp: peer.upnp,
-        bootstrap_addresses,
-        mdns: !peer.no_mdns,
-        pool: segments.clone(),
-    })
-    .await?;
-
+async fn run_peer(mut plan: PeerPlan) -> anyhow::Result<ExitCode> {
+    let opened = open_peer(&mut plan).await?;
+    let PeerPlan { start_mode, loader, secret, data, peer, .. } = plan;
+    let OpenedPeer { chosen, previous, incarnation, segments, mut network, notices, metrics } = opened;
     let contact = network.contact();
     let clock = MonotonicClock::start();
     let meter = UsageMeter { clock, counters: network.counters() };
-    let report = Report::new(contact.peer, if peer.json { Style::Json } else { Style::Words }, meter);
+    let report = Report::new(contact.peer, if peer.json { Style::Json } else { Style::Text }, meter);
     report_directory(&chosen, &report);
     report.listening(&contact.addresses, network.direct_port());
     previous.say(&start_mode, &chosen.directory, &report);
     let checkpoint_store = chosen.directory.checkpoint_store();
     let mut running = RunningPeer::new(chosen.directory, secret, contact.clone(), network.port(), report);
-    let mut founded = None;
-    if let StartMode::Bootstrap { specification, nonce, .. } = &start_mode {
-        let run = RunId::derive(specification, nonce);
+    let founded = founded_run(&start_mode);
+    if let Some(run) = founded {
         running.found(run)?;
-        founded = Some(run);
     }
     let config = Config {
         peer: contact.peer,
@@ -295,62 +273,121 @@ async fn run_peer(plan: PeerPlan) -> anyhow::Result<ExitCode> {
         saved: previous.saved,
         start_mode,
     };
-    let author = LogOrigin { peer: contact.peer, incarnation, run: founded };
-    let (events, told) = mpsc::unbounded_channel();
+    let origin = LogOrigin { peer: contact.peer, incarnation, run: founded };
+    let (events, observed) = mpsc::unbounded_channel();
     let (monitoring, streams) =
-        Monitoring::open(running.directory.path(), &author, (&mut network, clock), told, notices);
-    // Held until the run has ended.
+        Monitoring::open(running.directory.path(), &origin, (&mut network, clock), observed, notices);
+    // Dropped when the run has ended.
     let _metrics = metrics.map(|port| {
         running.report.notice(&Notice::Metrics { address: port.address() });
         port.serve(monitoring.service().clone())
     });
-    let kept = checkpoint_store.clone();
-    let find_data = Arc::new(move |reference: &_| match &data {
-        DataSource::Loaded(bytes) => Some(Arc::clone(bytes)),
-        DataSource::Search(given) => {
-            kept.data(reference).or_else(|| files::find_data(reference, given.as_deref()))
-        }
-    });
+    let find_data = data_finder(data, checkpoint_store.clone());
     let compute = Compute::start(network.counters()).context("cannot start a thread")?;
     let store = StableStorage::start(running.directory.durable_path()).context("cannot start a thread")?;
     let checkpoints = Checkpoints::start(checkpoint_store).context("cannot start a thread")?;
-    let EventStreams { admin_requests, events: told, notices } = streams;
+    let EventStreams { admin_requests, events: reported, notices } = streams;
     let environment =
         Environment { network, compute, clock, find_data, store, checkpoints, events, admin_requests };
     let screen = running.report.screen();
     let mut node = Node::new(config);
     let driving = tokio::spawn(async move { drive(&mut node, environment, interrupt(screen)).await });
-    let ended = running.watch(told, notices).await?;
-    driving.await.context("the peer stopped in the middle")?;
+    let ended = running.watch(reported, notices).await?;
+    driving.await.context("the peer stopped unexpectedly")?;
     monitoring.close().await;
     running.end(ended)
 }
 
-/// Says where this peer keeps its data, if that is not where the user expects it.
+/// What a peer holds before its node starts.
+struct OpenedPeer {
+    chosen: ChosenDirectory,
+    previous: PreviousRun,
+    incarnation: Incarnation,
+    /// The buffers of received segments.
+    segments: Pool,
+    network: Network,
+    notices: mpsc::UnboundedReceiver<Notice>,
+    /// The port for metrics; `None` if the user asked for none.
+    metrics: Option<MetricsPort>,
+}
+
+/// Opens the data directory, the metrics port and the network.
+async fn open_peer(plan: &mut PeerPlan) -> anyhow::Result<OpenedPeer> {
+    let peer = &plan.peer;
+    let chosen = match plan.directory.take() {
+        Some(directory) => ChosenDirectory { directory, passed_over: vec![], stopped: vec![] },
+        None => open_directory(peer.dir.as_deref(), &plan.start_mode)?,
+    };
+    let metrics = match peer.metrics {
+        Some(port) => Some(MetricsPort::bind(port).await?),
+        None => None,
+    };
+    let identity = chosen.directory.identity()?;
+    let incarnation = chosen.directory.next_incarnation()?;
+    let previous = PreviousRun::read(&chosen.directory, &plan.start_mode, identity.peer())?;
+    let mut bootstrap_addresses = std::mem::take(&mut plan.bootstrap_addresses);
+    bootstrap_addresses.extend(previous.members.iter().cloned());
+    let segments = Pool::new(SEGMENTS_KEPT_MAX);
+    let (network, notices) = Network::start(NetworkOptions {
+        identity,
+        start: incarnation,
+        secret: plan.secret,
+        listen: Listen { address: peer.listen, port: peer.port.map_or(previous.port, Port::Exactly) },
+        external: multiaddresses(&peer.external)?,
+        upnp: peer.upnp,
+        bootstrap_addresses,
+        mdns: !peer.no_mdns,
+        pool: segments.clone(),
+    })
+    .await?;
+    Ok(OpenedPeer { chosen, previous, incarnation, segments, network, notices, metrics })
+}
+
+/// The run that a peer founds; `None` if it joins one.
+fn founded_run(start_mode: &StartMode) -> Option<RunId> {
+    match start_mode {
+        StartMode::Bootstrap { specification, nonce, .. } => Some(RunId::derive(specification, nonce)),
+        StartMode::Join { .. } => None,
+    }
+}
+
+/// Finds the data file: in memory, among the checkpoints, or on this machine.
+fn data_finder(data: DataSource, checkpoints: CheckpointStore) -> DataFinder {
+    Arc::new(move |reference| match &data {
+        DataSource::Loaded(bytes) => Some(Arc::clone(bytes)),
+        DataSource::Search(given) => {
+            checkpoints.data(reference).or_else(|| files::find_data(reference, given.as_deref()))
+        }
+    })
+}
+
+/// Reports the data directory if it is not the default one.
 fn report_directory(ChosenDirectory { directory, passed_over, stopped }: &ChosenDirectory, report: &Report) {
     let here = directory.path().display();
     if !passed_over.is_empty() {
-        report.say(&format!("another peer runs on this machine: this one keeps its data in {here}"));
+        report.say(&format!("another peer runs on this machine, so this one keeps its data in {here}"));
     }
     if let Some(path) = stopped.first() {
         report.say(&format!(
-            "a run was stopped in the middle in {} (`{} resume` goes on with it): this peer keeps its data in {here}",
+            "{} holds an unfinished run (`{} resume` continues it), so this peer keeps its data in {here}",
             path.display(),
             program_name()
         ));
     }
 }
 
-/// What an earlier start of this peer has left in its data directory.
+/// What an earlier start of this peer left in its data directory.
 struct PreviousRun {
-    /// The bytes that it had to remember, and what they say.
+    /// The bytes of its durable record; `None` if there is none.
     restored: Option<Arc<[u8]>>,
+    /// The same, decoded; `None` if it is missing or damaged.
     record: Option<DurableRecord>,
-    /// Members of its last view.
+    /// Other members of its last view, if it joins the same run.
     members: Vec<BootstrapAddress>,
+    /// Its checkpoints of the run, newest first.
     saved: Vec<SavedCheckpoint>,
     damaged: Vec<Damaged>,
-    /// Others that are started again look for it where it was.
+    /// The port it listened on, since restarted members look for it there.
     port: Port,
 }
 
@@ -371,15 +408,16 @@ impl PreviousRun {
 
     fn say(&self, start_mode: &StartMode, directory: &Directory, report: &Report) {
         for Damaged { path, reason } in &self.damaged {
-            report
-                .say(&format!("the checkpoint {} is damaged ({reason}): it is passed over", path.display()));
+            report.say(&format!("skipped the damaged checkpoint {} ({reason})", path.display()));
         }
         if self.restored.is_some() && self.record.is_none() {
-            report.say("what this peer had promised in an earlier run is damaged on its disk: it takes part as a new one");
+            report.say(
+                "the durable record of an earlier run is damaged on disk: this peer takes part as a new one",
+            );
         }
         if let (StartMode::Bootstrap { .. }, Some(record)) = (start_mode, &self.record) {
             report.say(&format!(
-                "the last peer here was in run {} when it stopped; this is a new run, which takes its place in {} (another time, give a new run a directory of its own with --dir)",
+                "this new run replaces the unfinished run {} in {} (to keep both, give a new run its own directory with --dir)",
                 record.view.run.short(),
                 directory.path().display()
             ));
@@ -387,8 +425,8 @@ impl PreviousRun {
     }
 }
 
-/// Those who were members with this peer when it stopped, if that was in the same run: they may go on where the one that it
-/// was invited by does not.
+/// The other members of the view that this peer was in when it stopped, if that was in the same run. They may still train when the
+/// member that issued the invite does not.
 fn members_before(record: &DurableRecord, run: Option<&RunId>, me: PeerId) -> Vec<BootstrapAddress> {
     if run.is_some_and(|run| *run != record.view.run) {
         return Vec::new();
@@ -407,15 +445,15 @@ fn open_directory(given: Option<&Path>, start_mode: &StartMode) -> anyhow::Resul
     })
 }
 
-/// Done at the first Ctrl-C; the second one stops the process at once.
+/// Completes at the first Ctrl-C; a second one stops the process at once.
 async fn interrupt(screen: Screen) {
     stop_requested().await;
-    screen.say("leaving; Ctrl-C again stops at once, and saves nothing");
+    screen.say("leaving; press Ctrl-C again to stop at once without saving");
     tokio::spawn(async {
         stop_requested().await;
         std::process::exit(1);
     });
 }
 
-/// Threads for the network: one would do, two let sending and receiving overlap.
+/// Network threads: two let sending and receiving overlap.
 const NETWORK_THREADS: usize = 2;

@@ -1,4 +1,4 @@
-//! RunningPeer: what surrounds one peer while it runs, for its user: what is said, what is kept where, how it ends.
+//! The shell around one running peer: passes its events to the report, publishes its invite, and saves its model at the end.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -16,24 +16,24 @@ use tokio::sync::mpsc;
 use super::report::Report;
 use crate::terminal::program_name;
 
-/// What the shell keeps of one peer while it runs.
+/// One running peer, as its user sees it.
 pub(super) struct RunningPeer {
     pub(super) directory: Directory,
     secret: Secret,
     pub(super) contact: Contact,
-    /// The port on which it listens.
+    /// The port that it listens on.
     listening: u16,
-    /// The run, once it is known.
+    /// The run; `None` until it is known.
     run: Option<RunId>,
-    /// Other members, some of them.
+    /// Some other members, which invites name too.
     others: Vec<Contact>,
     pub(super) report: Report,
-    /// Others own what this peer owned, as it was asked to see to before it leaves.
+    /// Whether other members own everything that this peer owned, so that it can leave without a loss.
     has_handed_over: bool,
 }
 
 impl RunningPeer {
-    /// Around a peer that is about to start.
+    /// For a peer that is about to start.
     pub(super) fn new(
         directory: Directory,
         secret: Secret,
@@ -45,7 +45,7 @@ impl RunningPeer {
         Self { directory, secret, contact, listening, run, others, report, has_handed_over: false }
     }
 
-    /// It founds this run.
+    /// Publishes and prints the invite to a run that this peer founds.
     pub(super) fn found(&mut self, run: RunId) -> anyhow::Result<()> {
         self.run = Some(run);
         self.publish()?;
@@ -53,23 +53,23 @@ impl RunningPeer {
         Ok(())
     }
 
-    /// This peer first, and some others, who let a joiner in where this one is gone by then.
+    /// An invite that names this peer first, then some other members, which can admit a joiner after this peer has gone.
     fn invite(&self, run: RunId) -> Invite {
         let contacts = std::iter::once(&self.contact).chain(&self.others).cloned().collect();
         Invite { run, secret: self.secret, contacts }
     }
 
-    /// Lets `peer invite` find this run, and where its members are.
+    /// Writes the record that `peer invite` reads; does nothing before the run is known.
     fn publish(&self) -> anyhow::Result<()> {
         let Some(run) = self.run else { return Ok(()) };
         Ok(self.directory.publish(&RunRecord { invite: self.invite(run), port: self.listening })?)
     }
 
-    /// Takes note of members that can be dialed, for invites.
+    /// Takes the other members that invites name from a new view.
     fn note_members(&mut self, view: &View) -> anyhow::Result<()> {
         let mut members: Vec<&Member> =
             view.members.iter().filter(|member| member.peer != self.contact.peer).collect();
-        // Those that own nothing may be out of reach.
+        // Members that own nothing may be unreachable.
         members.sort_by_key(|member| member.capacity == 0);
         let contact = |member: &&Member| Contact {
             peer: member.peer,
@@ -82,7 +82,7 @@ impl RunningPeer {
         self.publish()
     }
 
-    /// Others reach this peer elsewhere than they did.
+    /// Publishes this peer's announced addresses if they have changed.
     fn note_reachability(&mut self, announced: &[String]) -> anyhow::Result<()> {
         if self.contact.addresses == announced {
             return Ok(());
@@ -91,7 +91,7 @@ impl RunningPeer {
         self.publish()
     }
 
-    /// Passes on what happens until the run has ended.
+    /// Passes events and notices on until the run has ended, and returns how it ended.
     pub(super) async fn watch(
         &mut self,
         mut events: mpsc::UnboundedReceiver<Event>,
@@ -115,11 +115,11 @@ impl RunningPeer {
                             }
                         }
                         Event::Rekeyed { rekey, .. } => {
-                            // One that has come since had it from its invite.
+                            // A later joiner has the new secret from its invite.
                             if std::mem::replace(&mut self.secret, rekey.secret) == rekey.secret {
                                 continue;
                             }
-                            // The run is worth more than its record, which the next change writes again.
+                            // Not worth stopping the run: the next change writes the record again.
                             if let Err(error) = self.publish() {
                                 self.report.notice(&Notice::OldSecretOnDisk { reason: error.to_string() });
                             }
@@ -140,36 +140,36 @@ impl RunningPeer {
                 }
             }
         }
-        ended.context("the peer stopped without saying why")
+        ended.context("the peer stopped without a reason")
     }
 
-    /// Saves what the run leaves here, and says how it ended.
+    /// Saves the model and reports how the run ended.
     pub(super) fn end(self, ended: Ended) -> anyhow::Result<ExitCode> {
         self.report.close();
         let saved = match &ended.state {
-            // Before the first step there is nothing that was learnt.
+            // Before the first step there is nothing to save.
             Some(state) if state.steps > 0 => save(&self.directory, state).map(|aside| Some((state, aside))),
             Some(_) | None => Ok(None),
         };
         if let Ok(Some((state, aside))) = &saved {
             if let Some(aside) = aside {
-                self.report.say(&format!("the model of an earlier run is kept in {}", aside.display()));
+                self.report.say(&format!("moved the model of an earlier run to {}", aside.display()));
             }
             self.report.say(&format!(
-                "the state after {} committed steps is saved; `{} export FILE --dir {}` copies it",
+                "saved the model after {} committed steps; `{} export FILE --dir {}` copies it",
                 state.steps,
                 program_name(),
                 self.directory.path().display()
             ));
         }
-        // The last words: whoever reads JSON stops here.
+        // The last message, since readers of the JSON output stop here.
         let code = match (&ended.outcome, &ended.state) {
             (Ok(()), Some(state)) => {
                 self.report.summary(state);
                 ExitCode::SUCCESS
             }
             (Ok(()), None) => ExitCode::SUCCESS,
-            // It did all that it was asked to do.
+            // Leaving with a handover is success.
             (Err(Failure::Left), state) if self.has_handed_over => {
                 self.report.left(state.as_ref());
                 ExitCode::SUCCESS
@@ -188,28 +188,28 @@ impl RunningPeer {
             Ok(()) | Err(Failure::Refused { refusal: Refusal::Expelled(_) | Refusal::RunComplete, .. })
         );
         if saved.is_ok() && (is_over || self.has_handed_over) {
-            // Nobody needs this peer's vote any more.
+            // The others no longer need this peer's vote.
             self.directory.forget_run();
         }
         if let (Ok(()), Some(state), Ok(_)) = (&ended.outcome, &ended.state, &saved) {
-            // What the run has come to is saved.
+            // The final model replaces the checkpoints.
             self.directory.checkpoint_store().forget(&state.run);
         }
-        // What the run came to is said all the same.
+        // The outcome is reported even if saving has failed.
         saved.map(|_| code)
     }
 }
 
-/// Puts the model of another run aside, so that a run that is broken off does not cost what an earlier one learnt. Where
-/// to, if there was one.
+/// Renames the model of an earlier run, so that an aborted run cannot overwrite it. Returns the new path; `None` if there was no
+/// such model.
 fn keep_earlier_run(path: &Path, run: RunId) -> Option<PathBuf> {
     let earlier = ModelFile::decode(&std::fs::read(path).ok()?).ok()?.origin.run;
     let aside = path.with_file_name(format!("model-{}.safetensors", earlier.short()));
-    // If it cannot be put aside, the newer one still has to be saved.
+    // A failure to rename must not keep the new model from being saved.
     (earlier != run && std::fs::rename(path, &aside).is_ok()).then_some(aside)
 }
 
-/// Writes the model into the data directory. Where the one of an earlier run is now, if there was one.
+/// Writes the model into the data directory. Returns where the model of an earlier run is now, if there was one.
 fn save(directory: &Directory, state: &FinalState) -> anyhow::Result<Option<PathBuf>> {
     let path = directory.path().join(super::model::MODEL_FILE);
     let origin = Origin {
@@ -222,11 +222,12 @@ fn save(directory: &Directory, state: &FinalState) -> anyhow::Result<Option<Path
     write_atomically(&path, &model.encode())
         .with_context(|| {
             let path = path.display();
-            format!("cannot save the model to {path}: make room (the checkpoints beside it are kept, and each is a model too)")
+            format!("cannot save the model to {path}: free some disk space (the checkpoints beside it are kept, and each is a complete model)")
         })?;
     Ok(aside)
 }
 
-/// Other members that an invite names, and addresses of each: more of them make a longer line.
+/// How many other members an invite names; more of them make a longer command.
 const INVITED_MAX: usize = 3;
+/// How many addresses of each other member an invite names.
 const INVITED_ADDRESSES_MAX: usize = 3;

@@ -1,10 +1,10 @@
 //! Signals: how a user or the system asks a process to end.
 
-/// Done when the process is asked to end: Ctrl-C, or where there are such a termination signal or a terminal that is closed.
+/// Completes when the process is asked to end: by Ctrl-C, a termination signal, or a closed terminal.
 #[cfg(unix)]
 pub(super) async fn stop_requested() {
     use tokio::signal::unix::{SignalKind, signal};
-    // Without a handler the system's own stops the process.
+    // Without these handlers, the default ones stop the process.
     let signals = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()].map(signal);
     let [Ok(mut interrupted), Ok(mut terminated), Ok(mut hung_up)] = signals else {
         return std::future::pending().await;
@@ -16,7 +16,7 @@ pub(super) async fn stop_requested() {
     }
 }
 
-/// Done when the process is asked to end.
+/// Completes when the process is asked to end by Ctrl-C.
 #[cfg(not(unix))]
 pub(super) async fn stop_requested() {
     if tokio::signal::ctrl_c().await.is_err() {

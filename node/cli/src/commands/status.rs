@@ -1,4 +1,4 @@
-//! `peer status`: how the peers of this machine are, or one elsewhere whose run's secret is at hand.
+//! `peer status`: shows the state of the peers on this machine, or of a remote peer to a user who knows the run's secret.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -23,12 +23,11 @@ mod terminal;
 
 #[derive(Args)]
 pub(super) struct StatusArguments {
-    /// Ask a peer elsewhere, as a client that proves the run's secret: an invite; or with --secret-file the address of any
-    /// member (HOST, HOST:PORT or a multiaddress); or `-` to read the invite from standard input. Without it: the peers that
-    /// run in this user's default directories
+    /// Ask a remote peer: an invite; or, with --secret-file, the address of any member (HOST, HOST:PORT or a multiaddress); or `-`
+    /// to read the invite from standard input [default: the peers that run in this user's default directories]
     #[arg(value_name = "INVITE", conflicts_with = "dir")]
     invite: Option<String>,
-    /// More addresses to try
+    /// More member addresses to try
     #[arg(value_name = "ADDRESS", requires = "secret_file")]
     more: Vec<String>,
     /// File with the run's secret (64 hexadecimal digits), when asking by address
@@ -37,25 +36,30 @@ pub(super) struct StatusArguments {
     /// The data directory of the peer to ask
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Ask again every second, until Ctrl-C or the end of the run
+    /// Refresh every second, until Ctrl-C or the end of the run
     #[arg(long)]
     watch: bool,
-    /// As JSON, one object a line for each peer; docs/status.md explains it
+    /// Print JSON, one object a line for each peer; docs/status.md explains the fields
     #[arg(long)]
     json: bool,
 }
 
-/// Whom to ask, and who is asked at present.
+/// A peer to ask, and the connection to it.
 struct QueriedPeer {
     location: PeerLocation,
+    /// The open connection; `None` before the first request and after an error.
     connection: Option<StatusConnection>,
-    /// What it told last.
+    /// Its newest status; `None` before the first.
     last: Option<Status>,
+    /// Whether the peer has ended.
     is_over: bool,
 }
 
+/// Where a peer is.
 enum PeerLocation {
+    /// On this machine, with its data in this directory.
     Directory(PathBuf),
+    /// Anywhere: the first member that can be reached.
     Run(JoinTarget),
 }
 
@@ -75,7 +79,7 @@ async fn ask(arguments: &StatusArguments) -> anyhow::Result<ExitCode> {
 }
 
 fn peers(arguments: &StatusArguments) -> anyhow::Result<Vec<QueriedPeer>> {
-    let places = match (&arguments.invite, &arguments.dir) {
+    let locations = match (&arguments.invite, &arguments.dir) {
         (Some(invite), _) => {
             let join_target = join_target_of(invite, &arguments.more, arguments.secret_file.as_deref())?;
             vec![PeerLocation::Run(join_target)]
@@ -86,15 +90,15 @@ fn peers(arguments: &StatusArguments) -> anyhow::Result<Vec<QueriedPeer>> {
             running.map(PeerLocation::Directory).collect()
         }
     };
-    if places.is_empty() {
+    if locations.is_empty() {
         bail!(
-            "no peer runs in this user's default directories: start one with `peer start` or `peer join`, or name the data directory of one that runs with --dir; `peer status INVITE` asks one elsewhere"
+            "no peer runs in this user's default directories: start one with `peer start` or `peer join`, or name a running peer's data directory with --dir; `peer status INVITE` asks a remote peer"
         );
     }
-    Ok(places.into_iter().map(QueriedPeer::new).collect())
+    Ok(locations.into_iter().map(QueriedPeer::new).collect())
 }
 
-/// Each peer once. What goes wrong with one of several does not keep the others from telling.
+/// Shows each peer once. An error of one peer does not keep the others from being shown.
 async fn print_once(peers: &mut [QueriedPeer], is_json: bool) -> anyhow::Result<ExitCode> {
     let (mut blocks, mut errors) = (Vec::new(), Vec::new());
     for peer in peers {
@@ -119,7 +123,7 @@ async fn print_once(peers: &mut [QueriedPeer], is_json: bool) -> anyhow::Result<
     }
 }
 
-/// All of them again and again, until all have ended.
+/// Shows all peers again and again, until all have ended.
 async fn watch(peers: &mut [QueriedPeer], is_json: bool) -> anyhow::Result<ExitCode> {
     let mut canvas = Canvas::default();
     let mut rounds = interval(ROUND);
@@ -152,7 +156,7 @@ impl QueriedPeer {
         }
     }
 
-    /// Asks, on the conversation from before if there is one. After an error the next one is a new one.
+    /// Asks for the status, over the open connection or a new one. An error closes the connection.
     async fn ask(&mut self) -> Result<Status, StatusError> {
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
@@ -174,10 +178,10 @@ impl QueriedPeer {
         }
     }
 
-    /// One round of watching: what to show of it.
+    /// Asks once while watching, and returns what to show; `None` if it was printed as JSON.
     ///
     /// # Errors
-    /// There was nobody from the beginning.
+    /// The peer has never answered.
     async fn poll(&mut self, is_json: bool) -> Result<Option<RenderedStatus>, StatusError> {
         let asked = if self.is_over { Err(None) } else { self.ask().await.map_err(Some) };
         let trouble = match asked {
@@ -185,7 +189,7 @@ impl QueriedPeer {
                 self.last = Some(status);
                 None
             }
-            // One that was never there is a mistake; one that is silent, or gone, is part of what is watched.
+            // A peer that never answered is a user's mistake; one that is silent or gone is shown as such.
             Err(Some(error)) if self.last.is_none() => return Err(error),
             Err(Some(error @ (StatusError::Silent { .. } | StatusError::Unreached(_)))) => {
                 Some(error.to_string())
@@ -198,7 +202,7 @@ impl QueriedPeer {
         let Some(status) = &self.last else { return Ok(None) };
         if is_json {
             let told = object(status, self.directory());
-            emit(&trouble.map_or(told, |words| json!({"peer": status.peer, "error": words})));
+            emit(&trouble.map_or(told, |error| json!({"peer": status.peer, "error": error})));
             return Ok(None);
         }
         let block = Block { status, directory: self.directory(), trouble: trouble.as_deref() };
@@ -206,7 +210,7 @@ impl QueriedPeer {
     }
 }
 
-/// The status as a program reads it: as the peer tells it, and on its own machine where its data is.
+/// The status as JSON, with the data directory of a peer on this machine.
 fn object(status: &Status, directory: Option<&Path>) -> Value {
     let mut object = serde_json::to_value(status).expect("text and numbers have a JSON form");
     if let Some(directory) = directory {
@@ -215,5 +219,5 @@ fn object(status: &Status, directory: Option<&Path>) -> Value {
     object
 }
 
-/// How often is asked again.
+/// The pause between two requests while watching.
 const ROUND: Duration = Duration::from_secs(1);

@@ -1,17 +1,18 @@
-//! A swarm on this machine: real peers, as real processes with real sockets on loopback, and what they say.
+//! A swarm on this machine: starts real peers as processes with sockets on loopback, and follows their output.
 //!
-//! It starts this very program as `start` and `join`, reads what they report as JSON, and draws one progress bar for each; so
-//! what it shows is what anybody's own run does. A command that uses it calls [`Swarm::advance`] until that is over, and looks at
-//! the peers as often as it likes.
+//! It runs this same program with `start` and `join`, reads the JSON that they print, and draws a progress bar for each peer. So the
+//! demo, the comparison and the benchmarks show what a real run does. A command calls [`Swarm::advance`] until all processes have
+//! ended, and may inspect the peers after each call.
 //!
 //! # How it works
-//! Two threads a process read its lines into one [`Channel`], where the user's wish to end arrives too. A process that ends
-//! badly, and was not meant to, is an error at once, in its own words: the others would wait for it. Dropping the swarm ends all.
+//! Two threads per process send its output lines into one [`LineChannel`], which also receives the user's request to stop. If a
+//! process fails and was not meant to, that is an error at once, with the message of the process, because the others would wait for
+//! it. Dropping the swarm kills all processes.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -27,37 +28,38 @@ use crate::terminal::emit;
 use crate::text::change_text;
 use crate::text::event_json::change_of;
 
-/// What a swarm is to do.
+/// What a swarm trains, and with how many peers.
 pub(super) struct SwarmConfig<'a> {
-    /// What its peers are peers of, where one of them fails: "the demo".
+    /// The swarm's name in errors, such as "the demo".
     pub(super) name: String,
-    /// What this program is told before `start` and `join`.
+    /// The arguments of this program before `start` and `join`; usually none.
     pub(super) program: &'a [String],
+    /// The run file of the founder.
     pub(super) run_file: &'a Path,
-    /// In place of the run file's.
+    /// Overrides the run file's seed; `None` keeps it.
     pub(super) seed: Option<u64>,
-    /// The run's data file, if it is not embedded. Joiners need not ask for it then, which would be counted as sent.
+    /// The run's data file; `None` if it is built in. Joiners are given its path, since fetching it would count as traffic.
     pub(super) data: Option<&'a Path>,
-    /// Those that found the run; others may be added.
+    /// How many peers found the run; others may join later.
     pub(super) peers: u32,
-    /// For their data directories.
+    /// The folder for the data directories of the peers.
     pub(super) folder: &'a Path,
 }
 
-/// Where it is shown what happens, and how.
+/// Where and how a swarm's events are shown.
 #[derive(Clone)]
 pub(super) struct SwarmOutput {
     pub(super) screen: Screen,
     pub(super) is_json: bool,
 }
 
-/// Where the processes of a command are heard, one swarm after the other, and whoever wants it to end.
+/// Receives the output lines of a command's processes, for one swarm after another, and the user's request to stop.
 pub(super) struct LineChannel {
     sender: Sender<(usize, Line)>,
     lines: Receiver<(usize, Line)>,
 }
 
-/// The processes. Dropping it ends them.
+/// The processes of a swarm. Dropping it kills them.
 pub(super) struct Swarm<'a> {
     pub(super) output: SwarmOutput,
     pub(super) peers: Vec<ChildPeer>,
@@ -69,55 +71,77 @@ pub(super) struct Swarm<'a> {
 /// One process, and what it has reported.
 pub(super) struct ChildPeer {
     process: Child,
-    /// Its id, and the end of that, once it has told it.
+    /// Its peer id; null until it has reported it.
     pub(super) id: Value,
+    /// Its short name; empty until it has reported its id.
     pub(super) name: String,
-    /// It need not end well.
+    /// Whether it may fail without failing the swarm.
     pub(super) is_excused: bool,
     pub(super) summary: Option<Value>,
     pub(super) scope: Option<RunSize>,
-    /// Committed steps, and the first of them that it has seen.
+    /// Committed steps of the run, as this peer reported last.
     pub(super) steps: u64,
+    /// The first step that it saw committed; `None` before that.
     pub(super) first_step: Option<u64>,
-    /// What was trained in the steps that it has seen.
+    /// The samples of the steps that it saw committed.
     pub(super) trained: TrainedSamples,
-    /// Bytes that it had sent by its newest step.
-    pub(super) bytes_sent: u64,
-    /// Seconds from its first view to its newest step.
-    pub(super) training_seconds: f64,
-    /// Seconds that it had computed by then.
-    pub(super) computing_seconds: f64,
-    /// Views that followed the first one that it was in.
+    /// What it had used by its newest step.
+    pub(super) usage: PeerUsage,
+    /// The views that followed its first one.
     pub(super) changes: Vec<ViewDelta>,
+    /// The training loss of each step that it saw committed.
     pub(super) losses: Curve,
-    /// By its own clock.
+    /// When it installed its first view, in seconds of its own clock; `None` before that.
     began_seconds: Option<f64>,
+    /// Its progress bar; `None` where none is shown.
     progress: Option<Progress>,
+    output: ProcessOutput,
+}
+
+/// What a peer had used by its newest step.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct PeerUsage {
+    /// Bytes sent.
+    pub(super) bytes_sent: u64,
+    /// Seconds since it installed its first view.
+    pub(super) training_seconds: f64,
+    /// Seconds spent on gradients and other jobs.
+    pub(super) computing_seconds: f64,
+}
+
+/// The state of a process's standard output and standard error.
+struct ProcessOutput {
+    /// The invite that it printed, until it is taken.
     invite: Option<String>,
-    /// What it wrote for people, shown if it fails without a reason.
-    words: String,
+    /// Its lines on standard error, shown if it fails without a reason.
+    error_text: String,
+    /// Why it failed; `None` before it has said so.
     reason: Option<String>,
-    /// Standard outputs and standard errors that are not closed yet.
+    /// How many of the two are open.
     open: usize,
 }
 
-/// Samples, and the sum of their losses.
+/// Trained samples, and the sum of their losses.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct TrainedSamples {
     pub(super) samples: u64,
     pub(super) loss_sum: f64,
 }
 
+/// A message of the channel.
 enum Line {
+    /// A JSON object from standard output.
     Report(Value),
-    Words(String),
+    /// A line from standard error.
+    Text(String),
+    /// Standard output or standard error was closed.
     End,
-    /// The user has had enough.
+    /// The user asked to stop.
     Stop,
 }
 
 impl LineChannel {
-    /// From now on, a signal to end is heard here and does not end the process by itself.
+    /// Opens the channel. From now on, it receives termination signals, which no longer end this process by themselves.
     pub(super) fn open() -> Self {
         let (sender, lines) = channel();
         stop_on_signals(sender.clone());
@@ -142,7 +166,7 @@ impl<'a> Swarm<'a> {
         }
         swarm.spawn(&arguments, "")?;
         if count == 1 {
-            // It trains at once, and invites nobody.
+            // A single peer trains at once and needs no invite.
             return Ok(swarm);
         }
         swarm.invite = swarm.founder_invite()?;
@@ -152,9 +176,9 @@ impl<'a> Swarm<'a> {
         Ok(swarm)
     }
 
-    /// Starts one more.
+    /// Starts one more peer.
     pub(super) fn spawn_joiner(&mut self) -> anyhow::Result<&mut ChildPeer> {
-        // By standard input: the command line is visible to every user of the machine.
+        // Through standard input, since every user of the machine can see command lines.
         let invite = self.invite.clone();
         let mut arguments: Vec<&OsStr> = vec!["join".as_ref(), "-".as_ref()];
         if let Some(data) = self.config.data {
@@ -177,19 +201,19 @@ impl<'a> Swarm<'a> {
             .spawn()
             .context("cannot start a peer")?;
         let mut stdin = process.stdin.take().expect("piped");
-        // A peer that has gone already says why in its own words.
+        // If the process has ended already, its own message says why.
         let _ = stdin.write_all(input.as_bytes());
         let (stdout, stderr) = (process.stdout.take().expect("piped"), process.stderr.take().expect("piped"));
         let parse = |line: String| serde_json::from_str(&line).map(Line::Report).ok();
         read_lines(index, stdout, self.channel.sender.clone(), parse);
-        read_lines(index, stderr, self.channel.sender.clone(), |line| Some(Line::Words(line)));
+        read_lines(index, stderr, self.channel.sender.clone(), |line| Some(Line::Text(line)));
         self.peers.push(ChildPeer::new(process));
         Ok(&mut self.peers[index])
     }
 
     fn founder_invite(&mut self) -> anyhow::Result<String> {
         loop {
-            if let Some(invite) = self.peers[0].invite.take() {
+            if let Some(invite) = self.peers[0].output.invite.take() {
                 return Ok(invite);
             }
             if !self.advance()? {
@@ -198,44 +222,44 @@ impl<'a> Swarm<'a> {
         }
     }
 
-    /// Waits until one of them says something, and shows it; false once all have ended.
+    /// Waits for the next output line of any process and shows it. Returns false once all processes have ended.
     ///
     /// # Errors
-    /// One of them has failed, or the user wants all to end.
+    /// A process has failed, or the user has asked to stop.
     pub(super) fn advance(&mut self) -> anyhow::Result<bool> {
-        if self.peers.iter().all(|peer| peer.open == 0) {
+        if self.peers.iter().all(|peer| peer.output.open == 0) {
             return Ok(false);
         }
-        let (index, line) = self.channel.lines.recv().context("lost sight of the peers")?;
+        let (index, line) = self.channel.lines.recv().context("the output of the peers is no longer read")?;
         match &line {
             Line::Stop => bail!("stopped on request"),
             Line::End => self.note_end(index)?,
             Line::Report(object) if index == 0 => self.tell_change(object),
-            Line::Report(_) | Line::Words(_) => {}
+            Line::Report(_) | Line::Text(_) => {}
         }
-        // Without a terminal there are no bars to fill: one peer's lines say it all.
+        // Without a terminal there are no bars, and the lines of one peer are enough.
         let is_shown = !self.output.is_json && (index == 0 || self.output.screen.is_terminal());
         self.peers[index].take(line, is_shown.then_some(&self.output.screen));
         Ok(true)
     }
 
-    /// One of its two ends is closed. After both, it has ended.
+    /// A process has closed standard output or standard error. After both, it has ended.
     fn note_end(&mut self, index: usize) -> anyhow::Result<()> {
         let peer = &mut self.peers[index];
-        peer.open -= 1;
-        if peer.open > 0 {
+        peer.output.open -= 1;
+        if peer.output.open > 0 {
             return Ok(());
         }
         let status = peer.process.wait().context("cannot wait for a peer")?;
         let is_well = status.success() && peer.summary.is_some();
         if !is_well && !peer.is_excused {
-            let words = peer.reason.as_deref().unwrap_or(peer.words.trim());
-            bail!("peer {} of {} failed ({status}): {words}", index + 1, self.config.name);
+            let reason = peer.output.reason.as_deref().unwrap_or(peer.output.error_text.trim());
+            bail!("peer {} of {} failed ({status}): {reason}", index + 1, self.config.name);
         }
         Ok(())
     }
 
-    /// What the founder says of a change of the members, for all.
+    /// Shows a view change, as reported by the founder.
     fn tell_change(&self, object: &Value) {
         let Some((view_number, members, change)) = change_of(object) else { return };
         if self.output.is_json {
@@ -245,18 +269,20 @@ impl<'a> Swarm<'a> {
         }
     }
 
-    /// Seconds of computing of all of them so far, the system's work for them included; `None` where it does not tell.
+    /// CPU seconds of all processes so far, in user and system mode; `None` where the system does not report them.
     pub(super) fn cpu_seconds(&self) -> Option<f64> {
         self.peers.iter().map(|peer| cpu_seconds(peer.process.id())).sum()
     }
 
-    /// Memory that all of them have at present; `None` where the system does not tell.
+    /// Resident memory of all processes, in bytes; `None` where the system does not report it.
     pub(super) fn resident_bytes(&self) -> Option<u64> {
         self.peers.iter().map(|peer| resident_bytes(peer.process.id())).sum()
     }
 
+    /// Checks that all peers that finished hold the same model.
+    ///
     /// # Errors
-    /// They do not all hold the same model.
+    /// Their digests differ, or no peer finished.
     pub(super) fn check_digests(&self) -> anyhow::Result<()> {
         let digests: BTreeSet<&str> =
             self.summaries().iter().filter_map(|summary| summary["digest"].as_str()).collect();
@@ -266,7 +292,7 @@ impl<'a> Swarm<'a> {
         Ok(())
     }
 
-    /// What those said at the end who got there.
+    /// The summaries of the peers that finished.
     pub(super) fn summaries(&self) -> Vec<&Value> {
         self.peers.iter().filter_map(|peer| peer.summary.as_ref()).collect()
     }
@@ -275,7 +301,7 @@ impl<'a> Swarm<'a> {
 impl Drop for Swarm<'_> {
     fn drop(&mut self) {
         for peer in &mut self.peers {
-            // One that has ended is no longer there to be killed.
+            // Fails harmlessly if the process has ended.
             let _ = peer.process.kill();
             let _ = peer.process.wait();
         }
@@ -294,43 +320,38 @@ impl ChildPeer {
             steps: 0,
             first_step: None,
             trained: TrainedSamples::default(),
-            bytes_sent: 0,
-            training_seconds: 0.0,
-            computing_seconds: 0.0,
+            usage: PeerUsage::default(),
             changes: Vec::new(),
             losses: Curve::default(),
             began_seconds: None,
             progress: None,
-            invite: None,
-            words: String::new(),
-            reason: None,
-            open: 2,
+            output: ProcessOutput { invite: None, error_text: String::new(), reason: None, open: 2 },
         }
     }
 
-    /// Ends it, as `kill -9` does.
+    /// Kills the process, as `kill -9` does.
     pub(super) fn kill(&mut self) {
         self.close();
-        // One that has ended already has lost nothing by it.
+        // Fails harmlessly if the process has ended.
         let _ = self.process.kill();
         self.is_excused = true;
     }
 
-    /// Takes note of what it has said, and shows it on `screen`.
+    /// Processes an output line, and shows progress on `screen` if there is one.
     fn take(&mut self, line: Line, screen: Option<&Screen>) {
         match line {
             Line::End | Line::Stop => {}
-            Line::Words(words) => self.words += &(words + "\n"),
+            Line::Text(text) => self.output.error_text += &(text + "\n"),
             Line::Report(object) => match object["event"].as_str() {
                 Some("listening") => {
                     self.name = short(&object["peer"]);
                     self.id = object["peer"].clone();
                 }
-                Some("invite") => self.invite = object["invite"].as_str().map(str::to_owned),
+                Some("invite") => self.output.invite = object["invite"].as_str().map(str::to_owned),
                 Some("prepared") => self.scope = scope(&object),
                 Some("view") => self.view(&object, screen),
                 Some("step") => self.step(&object),
-                Some("failed") => self.reason = object["reason"].as_str().map(str::to_owned),
+                Some("failed") => self.output.reason = object["reason"].as_str().map(str::to_owned),
                 Some("summary") => {
                     self.close();
                     self.summary = Some(object);
@@ -349,7 +370,7 @@ impl ChildPeer {
         }
     }
 
-    /// Takes its bar away.
+    /// Removes its progress bar.
     fn close(&mut self) {
         if let Some(progress) = self.progress.take() {
             progress.close();
@@ -357,10 +378,11 @@ impl ChildPeer {
     }
 
     fn step(&mut self, object: &Value) {
-        self.bytes_sent = object["bytes_sent"].as_u64().unwrap_or(self.bytes_sent);
-        self.computing_seconds = object["computing_seconds"].as_f64().unwrap_or(self.computing_seconds);
+        let usage = &mut self.usage;
+        usage.bytes_sent = object["bytes_sent"].as_u64().unwrap_or(usage.bytes_sent);
+        usage.computing_seconds = object["computing_seconds"].as_f64().unwrap_or(usage.computing_seconds);
         if let (Some(now), Some(began)) = (object["wall_seconds"].as_f64(), self.began_seconds) {
-            self.training_seconds = now - began;
+            usage.training_seconds = now - began;
         }
         // JSON has no number for a loss that is not finite.
         let (Some(step), Some(epoch), Some(loss)) =
@@ -392,23 +414,23 @@ impl ChildPeer {
     }
 }
 
-/// Linux tells, in hundredths.
+/// CPU seconds of a process, which Linux reports in hundredths; `None` on other systems.
 fn cpu_seconds(process: u32) -> Option<f64> {
     let text = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The program's name, in brackets, may hold anything.
+    // The program's name, in parentheses, may contain spaces.
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
     let hundredths = |index: usize| fields.get(index)?.parse::<f64>().ok();
     Some((hundredths(11)? + hundredths(12)?) / 100.0)
 }
 
-/// Linux tells, in KiB.
+/// Resident memory of a process in bytes, which Linux reports in KiB; `None` on other systems.
 fn resident_bytes(process: u32) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let words = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     Some(1024 * words.split_whitespace().next()?.parse::<u64>().ok()?)
 }
 
-/// The end of a peer's id, as it is shown everywhere.
+/// The short name of a peer; empty if the value is no peer id.
 pub(super) fn short(peer: &Value) -> String {
     peer.as_str().and_then(|text| text.parse::<PeerId>().ok()).map(|peer| peer.short()).unwrap_or_default()
 }
@@ -422,7 +444,7 @@ fn scope(object: &Value) -> Option<RunSize> {
     })
 }
 
-/// Reads lines on a thread of its own until the other end is closed.
+/// Starts a thread that reads lines until the other end is closed.
 fn read_lines(
     index: usize,
     source: impl Read + Send + 'static,
@@ -440,37 +462,12 @@ fn read_lines(
     });
 }
 
-/// Tells a command to end when the user or the system asks for it, so that it ends its peers and removes its folder.
+/// Passes termination signals to the command, so that it can kill its peers and remove its folder.
 fn stop_on_signals(sender: Sender<(usize, Line)>) {
     std::thread::spawn(move || {
-        // Without signals the system's own way of stopping a process stays.
+        // Without a runtime, signals still end the process in the default way.
         let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
         runtime.block_on(super::signals::stop_requested());
         let _ = sender.send((0, Line::Stop));
     });
-}
-
-/// A folder of one's own that goes away at the end.
-pub(super) struct ScratchDirectory {
-    path: PathBuf,
-}
-
-impl ScratchDirectory {
-    /// A folder for a command of this name.
-    pub(super) fn create(command: &str) -> anyhow::Result<Self> {
-        let path = std::env::temp_dir().join(format!("peergrad-{command}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).with_context(|| format!("cannot create {}", path.display()))?;
-        Ok(Self { path })
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-}
-
-impl Drop for ScratchDirectory {
-    fn drop(&mut self) {
-        // Whatever stays is in the system's folder for such things.
-        let _ = std::fs::remove_dir_all(&self.path);
-    }
 }

@@ -1,5 +1,5 @@
-//! Asking: how a peer is, from the outside. On its machine by the socket in its data directory; from elsewhere over the network,
-//! by the run's secret, as a client that is gone afterwards.
+//! The client side of the status server: asks a peer on this machine over the socket in its data directory, and a remote peer over
+//! the network, as a client that proves the run's secret.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,13 +16,13 @@ use tokio::time::timeout;
 use super::server::{AdminCommand, ErrorResponse, SOCKET, StatusRequest};
 use super::{FORMAT, Status};
 
-/// Somebody who asks a peer, as often as they like.
+/// A connection to a peer, for any number of requests.
 #[derive(Debug)]
 pub struct StatusConnection {
     conversation: Conversation,
-    /// Whom it asks, for its words.
-    whom: String,
-    /// The run that was meant, where that was said.
+    /// The name of the peer in errors.
+    name: String,
+    /// The run that the peer must be in; `None` if any will do.
     run: Option<RunId>,
 }
 
@@ -33,109 +33,109 @@ enum Conversation {
     StatusClient(Box<StatusClient>),
 }
 
-/// A peer could not be asked. Each says what to do.
+/// Why a peer could not be asked. Each message says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum StatusError {
-    /// Nobody is there.
-    #[error("no peer runs in {}: start one with `peer start` or `peer join`, or name the data directory of one that runs with --dir", directory.display())]
+    /// No peer runs in the directory.
+    #[error("no peer runs in {}: start one with `peer start` or `peer join`, or name a running peer's data directory with --dir", directory.display())]
     NoPeer {
-        /// The directory.
+        /// The data directory.
         directory: PathBuf,
     },
-    /// There was one.
-    #[error("no peer runs in {} any more: the last one there was killed, or its machine stopped; `peer join INVITE --dir {}` takes part again", directory.display(), directory.display())]
+    /// A peer ran in the directory, and ended without cleaning up.
+    #[error("no peer runs in {} any more: the last one was killed, or its machine stopped; `peer join INVITE --dir {}` rejoins the run", directory.display(), directory.display())]
     LeftOver {
-        /// The directory.
+        /// The data directory.
         directory: PathBuf,
     },
-    /// There is one, but it offers no status.
-    #[error("a peer runs in {}, but cannot be asked: it is just starting or ending (try again), or of a release that does not know `status`", directory.display())]
+    /// A peer runs in the directory, but has no socket.
+    #[error("a peer runs in {}, but does not accept requests: it is starting or ending (try again), or its release does not support `status`", directory.display())]
     NoSocket {
-        /// The directory.
+        /// The data directory.
         directory: PathBuf,
     },
-    /// There is one, and it says nothing.
+    /// The peer accepted the connection but does not answer.
     #[error(
-        "{whom} does not answer: its process is suspended (Ctrl-Z, SIGSTOP), or its machine is far too busy"
+        "{name} does not answer: its process is suspended (Ctrl-Z, SIGSTOP), or its machine is overloaded"
     )]
     Silent {
-        /// Who.
-        whom: String,
+        /// The name of the peer.
+        name: String,
     },
-    /// It belongs to somebody else.
+    /// The peer belongs to another user.
     #[error("cannot ask the peer in {}: {cause}; run this command as the user who started the peer", directory.display())]
     Denied {
-        /// The directory.
+        /// The data directory.
         directory: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         cause: io::Error,
     },
-    /// Nobody was reached over the network.
+    /// No peer was reached over the network.
     #[error(transparent)]
     Unreached(#[from] StatusClientError),
-    /// It is of another release.
-    #[error("{whom} is of release {version}, this program of {}, and they do not understand each other here ({words}): use the same release on both machines", env!("CARGO_PKG_VERSION"))]
+    /// The peer runs an incompatible release.
+    #[error("{name} runs release {version} and this program is release {}; they are incompatible here ({words}): use the same release on both machines", env!("CARGO_PKG_VERSION"))]
     OtherRelease {
-        /// Who.
-        whom: String,
+        /// The name of the peer.
+        name: String,
         /// Its release.
         version: String,
-        /// What it said.
+        /// The peer's error message.
         words: String,
     },
-    /// It does not do what it was told to do.
-    #[error("{whom} does not do that: {words}")]
+    /// The peer declined a command.
+    #[error("{name} declined: {words}")]
     NotDone {
-        /// Who was asked.
-        whom: String,
-        /// Why not.
+        /// The name of the peer.
+        name: String,
+        /// The reason.
         words: String,
     },
-    /// What came is no status.
-    #[error("{whom} answers in a way that this program (release {}) does not understand: use the same release on both machines", env!("CARGO_PKG_VERSION"))]
+    /// The answer is not a status.
+    #[error("this program (release {}) does not understand the answer of {name}: use the same release on both machines", env!("CARGO_PKG_VERSION"))]
     NoStatus {
-        /// Who.
-        whom: String,
+        /// The name of the peer.
+        name: String,
     },
-    /// It is in another run than the one that was meant.
-    #[error("{whom} is in run {found}, not in the invite's: ask for an invite of the run you want")]
+    /// The peer is in another run than the invite's.
+    #[error("{name} is in run {found}, not in the invite's run: get an invite to the run that you want")]
     OtherRun {
-        /// Who.
-        whom: String,
-        /// Its run.
+        /// The name of the peer.
+        name: String,
+        /// The id of its run.
         found: String,
     },
-    /// The conversation broke off.
-    #[error("{whom} has ended ({cause})")]
+    /// The connection broke.
+    #[error("{name} has ended ({cause})")]
     Ended {
-        /// Who.
-        whom: String,
-        /// What the system said.
+        /// The name of the peer.
+        name: String,
+        /// The error of the operating system.
         cause: io::Error,
     },
 }
 
-/// Asks the peer that runs in this data directory.
+/// Connects to the peer that runs in this data directory.
 ///
 /// # Errors
-/// There is none, or it cannot be asked.
+/// No peer runs there, or it accepts no requests.
 #[cfg(unix)]
 pub async fn connect_directory(directory: &Path) -> Result<StatusConnection, StatusError> {
     let path = directory.join(SOCKET);
     let owned = || directory.to_owned();
     let mut attempt = tokio::net::UnixStream::connect(&path).await;
-    for _ in 0..STARTING_TRIES {
+    for _ in 0..STARTING_ATTEMPTS {
         if attempt.is_ok() || !is_in_use(directory) {
             break;
         }
-        // A peer that is just starting has its directory a moment before its socket.
+        // A starting peer locks its directory a moment before it opens the socket.
         tokio::time::sleep(STARTING).await;
         attempt = tokio::net::UnixStream::connect(&path).await;
     }
     match attempt {
         Ok(stream) => Ok(StatusConnection {
             conversation: Conversation::Local(tokio::io::BufReader::new(stream)),
-            whom: format!("the peer in {}", directory.display()),
+            name: format!("the peer in {}", directory.display()),
             run: None,
         }),
         Err(cause) if cause.kind() == io::ErrorKind::PermissionDenied => {
@@ -147,10 +147,10 @@ pub async fn connect_directory(directory: &Path) -> Result<StatusConnection, Sta
     }
 }
 
-/// Asks the peer that runs in this data directory: where there are no such sockets, as its client.
+/// Connects to the peer that runs in this data directory. Without Unix sockets, this uses the network.
 ///
 /// # Errors
-/// There is none, or it cannot be asked.
+/// No peer runs there, or it accepts no requests.
 #[cfg(not(unix))]
 pub async fn connect_directory(directory: &Path) -> Result<StatusConnection, StatusError> {
     use peergrad_net::{BootstrapAddress, RunRecord};
@@ -162,67 +162,67 @@ pub async fn connect_directory(directory: &Path) -> Result<StatusConnection, Sta
     connect_run(StatusTarget { secret: invite.secret, bootstrap_addresses }, Some(invite.run)).await
 }
 
-/// Asks whichever peer of a run is reached first.
+/// Connects to the first peer of a run that can be reached.
 ///
 /// # Errors
-/// Nobody is reached, or does not know the question.
+/// No peer can be reached.
 pub async fn connect_run(
     invitation: StatusTarget,
     run: Option<RunId>,
 ) -> Result<StatusConnection, StatusError> {
     let client = StatusClient::connect(invitation).await?;
-    let whom = format!("peer {}", client.peer().short());
-    Ok(StatusConnection { conversation: Conversation::StatusClient(Box::new(client)), whom, run })
+    let name = format!("peer {}", client.peer().short());
+    Ok(StatusConnection { conversation: Conversation::StatusClient(Box::new(client)), name, run })
 }
 
 impl StatusConnection {
-    /// How the peer is now.
+    /// Asks for the present status.
     ///
     /// # Errors
-    /// It does not answer, or not so that this program understands it.
+    /// The peer does not answer, or this program does not understand the answer.
     pub async fn status(&mut self) -> Result<Status, StatusError> {
         self.ask(&StatusRequest { format: FORMAT, order: None }).await
     }
 
-    /// Has something done; how the peer is that was told to see to it.
+    /// Sends a command, and returns the status after it was accepted.
     ///
     /// # Errors
-    /// As [`StatusConnection::status`]; or it will not.
+    /// As [`StatusConnection::status`], or the peer declined the command.
     pub async fn order(&mut self, order: AdminCommand) -> Result<Status, StatusError> {
         let answer = self.ask(&StatusRequest { format: FORMAT, order: Some(order) }).await;
         answer.map_err(|error| match error {
-            StatusError::OtherRelease { whom, version, words } if version == env!("CARGO_PKG_VERSION") => {
-                StatusError::NotDone { whom, words }
+            StatusError::OtherRelease { name, version, words } if version == env!("CARGO_PKG_VERSION") => {
+                StatusError::NotDone { name, words }
             }
             error => error,
         })
     }
 
     async fn ask(&mut self, request: &StatusRequest) -> Result<Status, StatusError> {
-        let whom = || self.whom.clone();
-        let mut request = serde_json::to_vec(request).expect("text and numbers have a JSON form");
+        let name = || self.name.clone();
+        let mut request = serde_json::to_vec(request).expect("text and numbers can be written as JSON");
         request.push(b'\n');
         let exchange = timeout(ANSWER_MAX, self.conversation.exchange(&request)).await;
         let line = match exchange {
             Ok(Ok(line)) => line,
-            Ok(Err(cause)) => return Err(StatusError::Ended { whom: self.whom.clone(), cause }),
-            Err(_) => return Err(StatusError::Silent { whom: self.whom.clone() }),
+            Ok(Err(cause)) => return Err(StatusError::Ended { name: self.name.clone(), cause }),
+            Err(_) => return Err(StatusError::Silent { name: self.name.clone() }),
         };
         let value: Value =
-            serde_json::from_slice(&line).map_err(|_| StatusError::NoStatus { whom: whom() })?;
+            serde_json::from_slice(&line).map_err(|_| StatusError::NoStatus { name: name() })?;
         if let Ok(ErrorResponse { error: words, version }) = serde_json::from_value(value.clone()) {
-            return Err(StatusError::OtherRelease { whom: whom(), version, words });
+            return Err(StatusError::OtherRelease { name: name(), version, words });
         }
         if value["format"] != FORMAT {
             let version = value["version"].as_str().unwrap_or("unknown").to_owned();
-            let words = format!("form {} of the status", value["format"]);
-            return Err(StatusError::OtherRelease { whom: whom(), version, words });
+            let words = format!("status format {}", value["format"]);
+            return Err(StatusError::OtherRelease { name: name(), version, words });
         }
         let status: Status =
-            serde_json::from_value(value).map_err(|_| StatusError::NoStatus { whom: whom() })?;
+            serde_json::from_value(value).map_err(|_| StatusError::NoStatus { name: name() })?;
         match (&self.run, &status.run) {
             (Some(meant), Some(found)) if meant.to_string() != *found => {
-                Err(StatusError::OtherRun { whom: whom(), found: found.clone() })
+                Err(StatusError::OtherRun { name: name(), found: found.clone() })
             }
             _ => Ok(status),
         }
@@ -255,12 +255,12 @@ impl Conversation {
     }
 }
 
-/// A peer takes four seconds at most to find out.
+/// How long to wait for an answer; a peer needs at most four seconds to collect it.
 const ANSWER_MAX: Duration = Duration::from_secs(6);
-/// More than a thousand members take.
+/// The longest accepted answer; more than a status of a thousand members.
 const ANSWER_BYTES_MAX: u64 = 4 << 20;
-/// How long a start may take.
+/// The pause between two attempts while a peer may be starting.
 #[cfg(unix)]
 const STARTING: Duration = Duration::from_millis(100);
 #[cfg(unix)]
-const STARTING_TRIES: usize = 10;
+const STARTING_ATTEMPTS: usize = 10;

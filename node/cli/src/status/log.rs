@@ -1,24 +1,24 @@
-//! The event log: what happened to a peer, on disk, one line of JSON an event.
+//! The event log: a file with one line of JSON per event of a peer.
 //!
-//! A ship's log: every change of course is in it, and of the hours in between only so much that the voyage can be drawn
-//! again. `simulate report` draws it, of one peer or of several together.
+//! It is like a ship's log: it records every change of course, and in between only as much as is needed to draw the voyage. `simulate
+//! report` draws the logs of one or more peers.
 //!
 //! # How it works
 //! ```text
 //!   observer --- lines, without waiting ---> queue ---> one thread ---> events.jsonl --- full ---> events.1.jsonl, .2, ...
 //! ```
-//! - Each line has `at`, in seconds since 1970, and `event`. A file begins with a line `log` that says whose it is, and with
-//!   the view of then; so each can be read by itself. The lines are explained in `docs/status.md`.
-//! - *Thinned* are committed steps and bytes, which come all the time; nothing else is. Steps are kept where their number is
-//!   divisible by a power of two, which follows the rate so that there are a few a second: logs of several peers hold the same
-//!   ones then, and can be laid over each other. The steps around a change are kept too.
-//! - *Bounded*: [`FILES`] files of [`FILE_BYTES`]; the oldest goes. With each full file the pauses between kept steps
-//!   double, so that an hour is told by the quarter of a second, and a week by the minute.
+//! - *Lines.* Each line has the fields `at` (seconds since 1970) and `event`. A file begins with a line `log`, which names the peer,
+//!   and with the newest view, so that it can be read without the others. `docs/status.md` explains all lines.
+//! - *Sampling.* Only committed steps and traffic, which occur all the time, are sampled. The log keeps a step whose number is a
+//!   multiple of a power of two. That power follows the speed, so that the log has a few steps per second. So the logs of several
+//!   peers contain the same steps and can be overlaid. The log also keeps the steps just before and after any other event.
+//! - *Bounds.* There are at most [`FILES`] files of [`FILE_BYTES`] each; the oldest is deleted. Each full file doubles the pauses
+//!   between kept steps, so that the first hour is resolved to a quarter of a second, and a week to a minute.
 //!
 //! # Invariants
-//! - Whoever tells never waits: where the disk does not keep up, lines are left out and counted.
-//! - What a crash leaves is whole but for its last line, which ends without a line break; the next start begins on a new line.
-//! - A disk that is full is told once, and tried again: training goes on without the log.
+//! - Writers never wait: if the disk is too slow, lines are dropped and counted.
+//! - After a crash, all lines are complete except the last one, which lacks its line break. The next start begins a new line.
+//! - A full disk is reported once, and writing is retried with each batch. Training continues without the log.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -38,58 +38,61 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-use super::observer::name_of;
-use crate::text::event_json::event_json;
+use crate::text::event_json::{event_json, event_name};
 
-/// The log of one process. What is told of is on its way to disk.
+/// The event log of one process. Lines are on their way to disk.
 pub struct EventLog {
-    /// `None` where there is no log: a thread could not be had.
+    /// The queue to the writing thread; `None` if the thread could not be started.
     lines: Option<SyncSender<Line>>,
+    /// Completes when the thread has written everything.
     is_closed: oneshot::Receiver<()>,
-    /// Lines that the queue had no room for.
+    /// Lines dropped since the last accepted one, because the queue was full.
     lost: u64,
     steps: StepSampler,
+    /// When the next line of traffic is due.
     traffic_due: Instant,
-    /// Files that were filled since the process started.
+    /// The number of files filled since the process started.
     filled: Arc<AtomicU32>,
 }
 
-/// Whose log it is.
+/// The peer whose log it is.
 #[derive(Clone, Copy, Debug)]
 pub struct LogOrigin {
-    /// The peer.
+    /// Its id.
     pub peer: PeerId,
-    /// Which start of it.
+    /// Its incarnation.
     pub incarnation: Incarnation,
-    /// The run, where it is known from the beginning.
+    /// The run; `None` if it is not known at the start.
     pub run: Option<RunId>,
 }
 
-/// What the thread is to write.
+/// A line for the writing thread.
 enum Line {
-    /// One line; the first, and the newest view, begin each file again.
+    /// The first line, which is repeated at the start of each file.
     Head(Value),
+    /// A view; the newest is repeated at the start of each file.
     View(Value),
+    /// Any other line.
     Plain(Value),
 }
 
-/// Which committed steps are kept.
+/// Decides which committed steps the log keeps.
 #[derive(Debug)]
 struct StepSampler {
-    /// A power of two: multiples of it are kept.
+    /// A power of two; steps whose number is a multiple of it are kept.
     stride: u64,
-    /// When the last multiple came.
+    /// When the last multiple was committed; `None` before the first.
     kept_at: Option<Instant>,
-    /// The last step, if it was not kept.
+    /// The newest step, if it was not kept.
     skipped: Option<Committed>,
-    /// The next one is kept, whatever its number.
-    is_news: bool,
-    /// Whether samples were left out of the step before.
-    before: Option<bool>,
+    /// Whether the next step is kept whatever its number.
+    keeps_next: bool,
+    /// Whether the step before left out samples; `None` at the first step.
+    left_out_before: Option<bool>,
 }
 
 impl EventLog {
-    /// Goes on with the log in `directory`. What goes wrong with the disk comes out of the second result.
+    /// Opens the log in `directory`, or continues the existing one. The second result receives problems with the disk.
     #[must_use]
     pub fn start(directory: &Path, origin: &LogOrigin) -> (Self, mpsc::UnboundedReceiver<Notice>) {
         let (notices, noticed) = mpsc::unbounded_channel();
@@ -99,7 +102,7 @@ impl EventLog {
         let mut writer = Writer::new(directory.join(FILE), notices.clone(), Arc::clone(&filled));
         let thread = thread::Builder::new().name("event log".to_owned()).spawn(move || {
             writer.run(&queue);
-            // Whoever waited may have gone.
+            // Nothing may be waiting for it.
             let _ = closed.send(());
         });
         let lines = match thread {
@@ -119,12 +122,12 @@ impl EventLog {
         (log, noticed)
     }
 
-    /// Something happened, in these words. `sent_bytes` says how much was sent until now, where that is written.
+    /// Logs an event with its sentence, if it has one. `sent_bytes` returns the bytes sent so far, for committed steps.
     pub(super) fn event(
         &mut self,
         now: Instant,
         event: &Event,
-        words: Option<String>,
+        text: Option<String>,
         sent_bytes: impl Fn() -> u64,
     ) {
         match event {
@@ -133,14 +136,14 @@ impl EventLog {
                     self.step(&committed, sent_bytes());
                 }
             }
-            // There are many, and what counts is that it is there.
+            // Only the complete file is worth a line.
             Event::FetchingData { received, total } if received < total => {}
             event => {
-                // What went before a change is worth a line.
+                // The step before another event is kept.
                 if let Some(skipped) = self.steps.change() {
                     self.step(&skipped, sent_bytes());
                 }
-                let line = Self::plain(event, words);
+                let line = Self::plain(event, text);
                 self.write(match event {
                     Event::ViewInstalled { .. } => Line::View(line),
                     _ => Line::Plain(line),
@@ -149,12 +152,12 @@ impl EventLog {
         }
     }
 
-    /// The network has told something.
-    pub(super) fn notice(&mut self, words: String) {
-        self.write(Line::Plain(json!({"event": "notice", "text": words})));
+    /// Logs a notice of the network.
+    pub(super) fn notice(&mut self, text: String) {
+        self.write(Line::Plain(json!({"event": "notice", "text": text})));
     }
 
-    /// By peer: bytes written and read, since the process started.
+    /// Logs the bytes written to and read from each peer since the process started, if a line is due.
     pub(super) fn traffic(&mut self, now: Instant, bytes: &BTreeMap<PeerId, (u64, u64)>) {
         if now < self.traffic_due {
             return;
@@ -167,15 +170,15 @@ impl EventLog {
         self.write(Line::Plain(json!({"event": "traffic", "bytes": bytes})));
     }
 
-    /// Waits until everything is on disk, or the disk has had its time.
+    /// Waits until everything is on disk, but at most [`CLOSING_MAX`].
     pub(super) async fn close(self) {
         let Self { lines, is_closed, .. } = self;
         drop(lines);
         let _ = timeout(CLOSING_MAX, is_closed).await;
     }
 
-    fn plain(event: &Event, words: Option<String>) -> Value {
-        let mut line = event_json(event).unwrap_or_else(|| json!({"event": name_of(event)}));
+    fn plain(event: &Event, text: Option<String>) -> Value {
+        let mut line = event_json(event).unwrap_or_else(|| json!({"event": event_name(event)}));
         match event {
             Event::ViewInstalled { view, digest, .. } => add_view(&mut line, view, digest),
             Event::Ended(ended) => {
@@ -185,14 +188,14 @@ impl EventLog {
             }
             _ => {}
         }
-        if let Some(words) = words {
-            line["text"] = json!(words);
+        if let Some(text) = text {
+            line["text"] = json!(text);
         }
         line
     }
 
     fn step(&mut self, committed: &Committed, sent_bytes: u64) {
-        let mut line = event_json(&Event::Committed(*committed)).expect("a step has a form");
+        let mut line = event_json(&Event::Committed(*committed)).expect("a committed step has a JSON object");
         line["bytes_sent"] = json!(sent_bytes);
         self.write(Line::Plain(line));
     }
@@ -200,7 +203,7 @@ impl EventLog {
     fn write(&mut self, mut line: Line) {
         let Some(lines) = &self.lines else { return };
         let (Line::Head(value) | Line::View(value) | Line::Plain(value)) = &mut line;
-        // What is not there need not be said.
+        // Absent fields are omitted.
         value.as_object_mut().expect("each line is an object").retain(|_, field| !field.is_null());
         value["at"] = json!((unix_seconds() * 1e6).round() / 1e6);
         if self.lost > 0 {
@@ -209,7 +212,7 @@ impl EventLog {
         match lines.try_send(line) {
             Ok(()) => self.lost = 0,
             Err(TrySendError::Full(_)) => self.lost += 1,
-            // The thread only ends with us.
+            // The thread ends only after this sender is dropped.
             Err(TrySendError::Disconnected(_)) => {}
         }
     }
@@ -224,7 +227,8 @@ impl EventLog {
     }
 }
 
-/// What a view's line has beyond what is told on standard output: what it follows, and whether a step begins again.
+/// Adds what the log has beyond the `view` object on standard output: the run, the parents, the first step, whether a step is
+/// repeated, and the branch.
 fn add_view(line: &mut Value, view: &View, digest: &ViewDigest) {
     let redone = match &view.recovery {
         Recovery::Resume(resume) => resume.batch.is_some() && resume.forward.is_none(),
@@ -241,15 +245,16 @@ fn add_view(line: &mut Value, view: &View, digest: &ViewDigest) {
 
 impl Default for StepSampler {
     fn default() -> Self {
-        Self { stride: 1, kept_at: None, skipped: None, is_news: true, before: None }
+        Self { stride: 1, kept_at: None, skipped: None, keeps_next: true, left_out_before: None }
     }
 }
 
 impl StepSampler {
-    /// The step if it is to be kept.
+    /// Returns the step if the log keeps it. `pause` is the wanted time between kept steps.
     fn take(&mut self, now: Instant, committed: &Committed, pause: Duration) -> Option<Committed> {
-        let looks = committed.left_out > 0;
-        let is_news = std::mem::take(&mut self.is_news) | (self.before.replace(looks) != Some(looks));
+        let leaves_out = committed.left_out > 0;
+        let is_kept_anyway = std::mem::take(&mut self.keeps_next)
+            | (self.left_out_before.replace(leaves_out) != Some(leaves_out));
         let is_multiple = committed.step.0.is_multiple_of(self.stride);
         if is_multiple {
             let apart = self.kept_at.map_or(pause, |at| now.since(at));
@@ -260,30 +265,34 @@ impl StepSampler {
             }
             self.kept_at = Some(now);
         }
-        let is_kept = is_news || is_multiple;
+        let is_kept = is_kept_anyway || is_multiple;
         self.skipped = (!is_kept).then_some(*committed);
         is_kept.then_some(*committed)
     }
 
-    /// Something else happens: the step before it is kept, and the one after it.
+    /// Another event happens: returns the step before it unless that was kept, and keeps the next step.
     fn change(&mut self) -> Option<Committed> {
-        self.is_news = true;
+        self.keeps_next = true;
         self.skipped.take()
     }
 }
 
-/// The thread's part: files.
+/// The writing thread's state: the files.
 struct Writer {
     path: PathBuf,
+    /// The current file; `None` before it is opened, and after an error.
     file: Option<File>,
+    /// The size of the current file.
     byte_count: u64,
-    /// Whether what was written last was cut off.
+    /// Whether the last line in the file is incomplete.
     is_mid_line: bool,
-    /// With which each file begins.
+    /// The first line of each file; `None` before it was written.
     head: Option<String>,
+    /// The second line of each file, the newest view; `None` before the first view.
     view: Option<String>,
-    is_told: bool,
-    /// Lines that the disk did not take.
+    /// Whether the present problem with the disk was reported.
+    is_reported: bool,
+    /// Lines that could not be written.
     refused: u64,
     notices: mpsc::UnboundedSender<Notice>,
     filled: Arc<AtomicU32>,
@@ -298,7 +307,7 @@ impl Writer {
             is_mid_line: false,
             head: None,
             view: None,
-            is_told: false,
+            is_reported: false,
             refused: 0,
             notices,
             filled,
@@ -326,7 +335,7 @@ impl Writer {
                 }
             }
             match self.write(&text) {
-                Ok(()) => self.is_told = false,
+                Ok(()) => self.is_reported = false,
                 Err(error) => {
                     self.refused += text.lines().count() as u64;
                     self.complain(&error);
@@ -353,7 +362,7 @@ impl Writer {
         self.put(text)
     }
 
-    /// Appends text; afterwards it is all there, or it is known that a line was cut.
+    /// Appends text. After an error, the file is marked as ending in an incomplete line.
     fn put(&mut self, text: &str) -> io::Result<()> {
         let file = self.file.as_mut().expect("opened before");
         self.is_mid_line = true;
@@ -363,7 +372,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Opens the file to go on with, or begins one.
+    /// Opens the current file, or creates it.
     fn open(&mut self) -> io::Result<()> {
         let mut options = OpenOptions::new();
         options.create(true).append(true).read(true);
@@ -376,7 +385,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Puts the full file aside, and begins another one.
+    /// Renames the full file and starts a new one.
     fn rotate(&mut self) -> io::Result<()> {
         self.file = None;
         for number in (1..FILES - 1).rev() {
@@ -389,19 +398,19 @@ impl Writer {
         self.put(&beginning)
     }
 
-    /// Tells the user once, until it works again.
+    /// Reports a problem once, until writing succeeds again.
     fn complain(&mut self, error: &io::Error) {
-        // Another attempt opens it anew: the folder may have been another one meanwhile.
+        // The next attempt opens the file again, since the folder may have been replaced.
         self.file = None;
-        if !std::mem::replace(&mut self.is_told, true) {
+        if !std::mem::replace(&mut self.is_reported, true) {
             let reason = error.to_string();
-            // Nobody has to listen.
+            // The receiver may be gone.
             let _ = self.notices.send(Notice::NoEventLog { path: self.path.clone(), reason });
         }
     }
 }
 
-/// Whether what a file holds ends with a line break; an empty one does.
+/// Whether a file is empty or ends with a line break.
 fn ends_in_a_line(mut file: &File, byte_count: u64) -> io::Result<bool> {
     use std::io::{Read, Seek, SeekFrom};
     let Some(last) = byte_count.checked_sub(1) else { return Ok(true) };
@@ -411,7 +420,7 @@ fn ends_in_a_line(mut file: &File, byte_count: u64) -> io::Result<bool> {
     Ok(byte == *b"\n")
 }
 
-/// `events.3.jsonl`, beside `events.jsonl`.
+/// The path of an older file: `events.3.jsonl` beside `events.jsonl`.
 fn numbered(path: &Path, number: u32) -> PathBuf {
     path.with_extension(format!("{number}.jsonl"))
 }
@@ -423,26 +432,27 @@ fn rename_if_there(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// The file that is written, in the data directory.
+/// The name of the current file, in the data directory.
 pub const FILE: &str = "events.jsonl";
-/// The number of the log's form.
+/// The number of the log's format.
 pub const FORMAT: u32 = 1;
-/// As many files are kept, the one that is written included.
+/// The most files that are kept, the current one included.
 pub const FILES: u32 = 8;
-/// How large each may get.
+/// The maximum size of a file.
 pub const FILE_BYTES: u64 = 4 << 20;
-/// Pause between two kept steps, in the first file that a process fills.
+/// The pause between two kept steps while a process fills its first file.
 const STEP_PAUSE: Duration = Duration::from_millis(250);
-/// Pause between two lines of bytes, and the longest: it shows until when a peer was alive.
+/// The pause between two lines of traffic while a process fills its first file.
 const TRAFFIC_PAUSE: Duration = Duration::from_secs(1);
+/// The longest pause between two lines of traffic; they also show how long a peer was alive.
 const TRAFFIC_PAUSE_MAX: Duration = Duration::from_secs(30);
-/// After so many full files pauses grow no more.
+/// The number of full files after which pauses no longer grow.
 const SLOWER_MAX: u32 = 10;
 const STRIDE_MAX: u64 = 1 << 40;
 const LINES_WAITING_MAX: usize = 4096;
-/// As much is written at once.
+/// The most bytes that are written at once.
 const BATCH_BYTES: usize = 256 << 10;
-/// How long the end waits for the disk.
+/// How long [`EventLog::close`] waits for the disk.
 const CLOSING_MAX: Duration = Duration::from_secs(2);
 
 #[cfg(test)]

@@ -1,14 +1,15 @@
-//! Metrics: a peer's numbers for Prometheus, on this machine only.
+//! Metrics: serves a peer's numbers to Prometheus, on this machine only.
 //!
 //! ```text
-//! Prometheus --- GET /metrics ---> 127.0.0.1 : PORT --- how is the peer? ---> service
+//! Prometheus --- GET /metrics ---> 127.0.0.1 : PORT --- status? ---> service
 //! ```
-//! The page is made anew for whoever asks, out of what the service says: nothing is counted for it alone. Names follow Prometheus's
-//! conventions (`_total`, `_seconds`, `_bytes`), and the text is OpenMetrics, which Prometheus reads; `docs/status.md` lists them.
+//! Each request gets a fresh page, assembled from the status. Names follow the conventions of Prometheus (`_total`, `_seconds`,
+//! `_bytes`), and the format is OpenMetrics; `docs/status.md` lists all metrics.
 //!
 //! # Bounds
-//! Nobody but this machine can connect; and a page that a browser here was lured to cannot read it either, as a request has to name
-//! this machine by a name of its own. `READERS_MAX` at a time, a head of `HEAD_BYTES_MAX`, and little time for each.
+//! Only this machine can connect. A malicious page in a local browser cannot read the metrics, because a request's `Host` must be
+//! `localhost` or `127.0.0.1`. At most `READERS_MAX` requests run at a time, each with a head of at most `HEAD_BYTES_MAX` and a time
+//! limit.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -23,7 +24,6 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
-use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -33,43 +33,43 @@ use tokio::time::timeout;
 use super::observer::EventCounts;
 use super::{MemberState, Phase, Status, StatusService};
 
-/// A port of this machine that nobody is answered at yet.
+/// A local port that is open but not served yet.
 #[derive(Debug)]
 pub struct MetricsPort {
     listener: TcpListener,
     address: SocketAddr,
 }
 
-/// Answers at that port as long as it is held.
+/// Serves the port until it is dropped.
 #[derive(Debug)]
 pub struct MetricsServer {
     serving: JoinHandle<()>,
 }
 
-/// The port cannot be had.
+/// Why the port cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum MetricsError {
-    /// Somebody else has it.
+    /// Another process uses it.
     #[error(
-        "port {port} for metrics is in use, perhaps by another peer on this machine: give another one with --metrics PORT, or 0 for any that is free"
+        "port {port} for metrics is in use, perhaps by another peer on this machine: choose another with --metrics PORT, or 0 for any free port"
     )]
     Taken {
         /// The port.
         port: u16,
     },
-    /// The system does not let us.
+    /// The operating system refused it.
     #[error(
-        "cannot listen on port {port} for metrics: {cause}; give another one with --metrics PORT, or 0 for any that is free"
+        "cannot listen on port {port} for metrics: {cause}; choose another with --metrics PORT, or 0 for any free port"
     )]
     Refused {
         /// The port.
         port: u16,
-        /// What the system said.
+        /// The error of the operating system.
         cause: io::Error,
     },
 }
 
-/// What a page is made of.
+/// The data of one page.
 struct MetricsSnapshot<'a> {
     status: &'a Status,
     counts: EventCounts,
@@ -78,10 +78,10 @@ struct MetricsSnapshot<'a> {
 }
 
 impl MetricsPort {
-    /// Takes a port of this machine; 0: any that is free.
+    /// Opens a local port; 0 selects any free port.
     ///
     /// # Errors
-    /// It cannot be had.
+    /// The port cannot be opened.
     pub async fn bind(port: u16) -> Result<Self, MetricsError> {
         let refused = |cause: io::Error| match cause.kind() {
             io::ErrorKind::AddrInUse => MetricsError::Taken { port },
@@ -92,29 +92,29 @@ impl MetricsPort {
         Ok(Self { listener, address })
     }
 
-    /// Where it is.
+    /// The address of the port.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Answers from now on.
+    /// Starts to answer requests.
     #[must_use]
     pub fn serve(self, service: StatusService) -> MetricsServer {
         let serving = tokio::spawn(async move {
-            let places = Arc::new(Semaphore::new(READERS_MAX));
+            let slots = Arc::new(Semaphore::new(READERS_MAX));
             loop {
                 let Ok((stream, _)) = self.listener.accept().await else {
-                    // Too many open files, mostly; it passes.
+                    // Usually too many open files: try again later.
                     tokio::time::sleep(AGAIN).await;
                     continue;
                 };
-                let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
+                let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else { continue };
                 let service = service.clone();
                 tokio::spawn(async move {
-                    // One that breaks off has seen enough.
+                    // A client may disconnect at any time.
                     let _ = timeout(READER_MAX, answer(stream, &service)).await;
-                    drop(place);
+                    drop(slot);
                 });
             }
         });
@@ -128,7 +128,7 @@ impl Drop for MetricsServer {
     }
 }
 
-/// One request, one answer.
+/// Answers one request.
 async fn answer(mut stream: TcpStream, service: &StatusService) -> io::Result<()> {
     let mut head = Vec::new();
     while !head.windows(4).any(|end| end == b"\r\n\r\n") {
@@ -162,15 +162,18 @@ async fn answer(mut stream: TcpStream, service: &StatusService) -> io::Result<()
     stream.shutdown().await
 }
 
-/// Whether a request is for the metrics; else what is wrong with it.
+/// Checks that a request is for the metrics.
+///
+/// # Errors
+/// The HTTP status code and a message.
 fn check_request(head: &[u8]) -> Result<(), (u16, &'static str)> {
-    let head = std::str::from_utf8(head).map_err(|_| (400, "no request that this peer understands"))?;
+    let head = std::str::from_utf8(head).map_err(|_| (400, "this is not a valid HTTP request"))?;
     let mut lines = head.split("\r\n");
     let mut words = lines.next().unwrap_or_default().split(' ');
     let (Some(method), Some(path), Some("HTTP/1.1" | "HTTP/1.0")) =
         (words.next(), words.next(), words.next())
     else {
-        return Err((400, "no request that this peer understands"));
+        return Err((400, "this is not a valid HTTP request"));
     };
     let host = lines.find_map(|line| {
         let (name, value) = line.split_once(':')?;
@@ -206,7 +209,7 @@ impl MetricsSnapshot<'_> {
         self.membership(&mut page);
         self.links(&mut page);
         let mut text = String::new();
-        encode(&mut text, &page.registry).expect("a string takes any text");
+        encode(&mut text, &page.registry).expect("writing to a string succeeds");
         text
     }
 
@@ -217,23 +220,19 @@ impl MetricsSnapshot<'_> {
             ("peer", status.peer.clone()),
             ("run", status.run.clone().unwrap_or_default()),
         ];
-        page.registry.register(
-            "peer",
-            "Which peer this is, of which release, in which run",
-            Info::new(labels),
-        );
-        page.seconds("uptime", "How long the process has run", status.uptime_seconds);
+        page.registry.register("peer", "The peer, its release and its run", Info::new(labels));
+        page.seconds("uptime", "Age of the process", status.uptime_seconds);
         page.gauge(
             "well",
-            "Whether all is as it should be, as `peer status` says: 1 or 0",
+            "1 if all is well according to `peer status`, otherwise 0",
             f64::from(u8::from(status.is_well)),
         );
         let phases =
             PHASES.map(|phase| (vec![("phase", word(&phase))], f64::from(u8::from(phase == status.phase))));
-        page.gauges("phase", "What the peer is doing: 1 for that, 0 for the others", phases);
+        page.gauges("phase", "What the peer is doing: 1 for the current phase, 0 for the others", phases);
         page.counter_seconds(
             "computing",
-            "How long gradients and other jobs were computed",
+            "Time spent on computing gradients and other jobs",
             self.computing.as_secs_f64(),
         );
     }
@@ -251,15 +250,15 @@ impl MetricsSnapshot<'_> {
         page.gauge("step", "Committed steps of the run", training.steps as f64);
         page.gauge(
             "expected_steps",
-            "Steps of the whole run, as they are expected",
+            "Expected number of steps of the whole run",
             training.steps_expected as f64,
         );
-        page.gauge("epoch", "The epoch over the data that is trained, from 1", training.epoch as f64);
-        page.gauge("epochs", "Passes of the run", training.epochs as f64);
+        page.gauge("epoch", "Current epoch, counted from 1", training.epoch as f64);
+        page.gauge("epochs", "Number of epochs of the run", training.epochs as f64);
         page.gauge("parameters", "Elements of the parameter vector", training.parameters as f64);
         page.gauge(
             "chunks_to_move",
-            "Chunks that have yet to move to their new owners",
+            "Chunks that have not yet moved to their new owners",
             training.chunks_to_move as f64,
         );
         if let Some(loss) = training.loss {
@@ -272,28 +271,24 @@ impl MetricsSnapshot<'_> {
 
     fn membership(&self, page: &mut MetricsPage) {
         let EventCounts { views, interruptions, pauses, missed, violations, .. } = self.counts;
-        page.counter("views", "Views that were installed here", views);
+        page.counter("views", "Views installed by this peer", views);
         page.counter("interruptions", "Views that interrupted a step", interruptions);
-        page.counter("pauses", "Times that too few members could be reached to go on", pauses);
-        page.counter("missed_members", "Times that a member was not heard of any more", missed);
-        page.counter("violations", "Frames that no correct peer sends, and that were ignored", violations);
+        page.counter("pauses", "Pauses because too few members were reachable", pauses);
+        page.counter("missed_members", "Times that a member became suspected", missed);
+        page.counter("violations", "Invalid messages from other peers, which were ignored", violations);
         let Some(view) = &self.status.view else { return };
-        page.gauge("view_number", "Number of the view that is installed here", view.number as f64);
-        page.seconds("view_age", "How long this peer has been in that view", view.age_seconds);
+        page.gauge("view_number", "Number of the current view", view.number as f64);
+        page.seconds("view_age", "Age of the current view at this peer", view.age_seconds);
         let members = &self.status.members;
         let count = |state: MemberState| members.iter().filter(|member| member.state == state).count() as f64;
         let states = STATES.map(|state| (vec![("state", word(&state))], count(state)));
-        page.gauges(
-            "members",
-            "Members of the view by what they do, or what is wrong with them, as this one sees it",
-            states,
-        );
+        page.gauges("members", "Number of members of the view in each state, as seen by this peer", states);
         let owned = members.iter().map(|member| (vec![("peer", member.peer.clone())], member.owned as f64));
-        page.gauges("owned_parameters", "Elements of the parameter vector that a member owns", owned);
+        page.gauges("owned_parameters", "Elements of the parameter vector owned by a member", owned);
         let silent = members
             .iter()
             .filter_map(|member| Some((vec![("peer", member.peer.clone())], member.silent_seconds?)));
-        page.gauges_in("silence", "How long nothing has been heard of a member", Unit::Seconds, silent);
+        page.gauges_in("silence", "Time since a member was last heard from", Unit::Seconds, silent);
     }
 
     fn links(&self, page: &mut MetricsPage) {
@@ -303,20 +298,16 @@ impl MetricsSnapshot<'_> {
         page.counter_bytes("received", "Bytes read from links", self.traffic.received_bytes);
         page.counter_bytes(
             "directly_sent",
-            "Of the bytes written, those over direct lanes",
+            "Bytes written over direct connections",
             self.traffic.direct_bytes,
         );
         page.counter("sent_frames", "Frames written to links", sent_frames);
         page.counter("received_frames", "Frames read from links", received_frames);
-        page.counter(
-            "resumed_links",
-            "Times that a link went on after its connection had broken",
-            resumed_links,
-        );
-        page.counter("bad_streams", "Streams that were closed since no frame came over them", bad_streams);
+        page.counter("resumed_links", "Times that a link resumed after its connection broke", resumed_links);
+        page.counter("bad_streams", "Streams closed because they carried invalid frames", bad_streams);
         page.counter(
             "refused_strangers",
-            "Connections for tensors that showed no right to be there",
+            "Direct connections refused for lack of authentication",
             refused_strangers,
         );
         let others = self.status.members.iter().map(|member| (&member.peer, &member.link));
@@ -326,11 +317,11 @@ impl MetricsSnapshot<'_> {
             let lane = link.lane.clone().unwrap_or_else(|| "none".to_owned());
             (vec![("peer", peer.clone()), ("lane", lane)], f64::from(u8::from(link.lane.is_some())))
         });
-        page.gauges("link", "Whether frames can go to a peer, 1 or 0, and over what", lanes);
+        page.gauges("link", "1 if the link to a peer is up, otherwise 0; by lane", lanes);
         let trips = links
             .iter()
             .filter_map(|(peer, link)| Some((vec![("peer", peer.clone())], link.round_trip_seconds?)));
-        page.gauges_in("round_trip", "How long a peer's answer to the last ping took", Unit::Seconds, trips);
+        page.gauges_in("round_trip", "Round-trip time of the last ping to a peer", Unit::Seconds, trips);
         let sent = links.iter().map(|(peer, link)| (peer.clone(), link.sent_bytes));
         page.counters_bytes("link_sent", "Bytes written to a peer", sent);
         let received = links.iter().map(|(peer, link)| (peer.clone(), link.received_bytes));
@@ -338,7 +329,7 @@ impl MetricsSnapshot<'_> {
     }
 }
 
-/// A page that is being written.
+/// A page under construction.
 struct MetricsPage {
     registry: Registry,
 }
@@ -397,15 +388,13 @@ fn family(values: impl IntoIterator<Item = (Labels, f64)>) -> Family<Labels, Gau
     family
 }
 
-/// The word that a form has for one of its values.
+/// The name of a unit variant in JSON.
 fn word(value: &impl serde::Serialize) -> String {
-    match serde_json::to_value(value) {
-        Ok(Value::String(word)) => word,
-        other => unreachable!("a value without fields is a word: {other:?}"),
-    }
+    let value = serde_json::to_value(value).expect("a unit variant can be written as JSON");
+    value.as_str().expect("a unit variant is a string in JSON").to_owned()
 }
 
-/// The port, where none is given; it is nobody else's by custom.
+/// The default port; no common program uses it.
 pub const DEFAULT_METRICS_PORT: u16 = 9747;
 pub(super) const PHASES: [Phase; 11] = [
     Phase::Bootstrapping,
@@ -444,14 +433,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_metrics_of_this_machine_are_told() {
+    fn only_requests_to_this_machine_are_answered() {
         let ask = |line: &str, host: &str| {
             check_request(format!("{line}\r\nHost: {host}\r\n\r\n").as_bytes()).map_err(|(code, _)| code)
         };
         assert_eq!(ask("GET /metrics HTTP/1.1", "127.0.0.1:9747"), Ok(()));
         assert_eq!(ask("GET /metrics?x=1 HTTP/1.1", "localhost"), Ok(()));
         assert_eq!(check_request(b"GET /metrics HTTP/1.0\r\n\r\n"), Ok(()));
-        assert_eq!(ask("GET /metrics HTTP/1.1", "evil.example:9747"), Err(403), "a page that was lured here");
+        assert_eq!(
+            ask("GET /metrics HTTP/1.1", "evil.example:9747"),
+            Err(403),
+            "a request from a malicious page"
+        );
         assert_eq!(ask("GET / HTTP/1.1", "127.0.0.1:9747"), Err(404));
         assert_eq!(ask("POST /metrics HTTP/1.1", "127.0.0.1:9747"), Err(405));
         for garbage in
@@ -462,7 +455,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_port_that_is_taken_is_told_with_what_to_do() {
+    async fn a_port_in_use_is_an_error_with_advice() {
         let first = MetricsPort::bind(0).await.unwrap();
         let port = first.address().port();
         let error = MetricsPort::bind(port).await.unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! The monitoring: all that stands around one running peer to say how it is, from its start to its end.
+//! The monitoring of one running peer: sets up the observer, the event log, the status service and its server.
 
 use std::path::Path;
 
@@ -10,25 +10,25 @@ use tokio::task::JoinHandle;
 use super::log::{EventLog, LogOrigin};
 use super::{Observations, Observer, StatusServer, StatusService};
 
-/// Answers those who ask, and writes the event log, as long as it is held.
+/// Answers status requests and writes the event log until it is dropped or closed.
 pub struct Monitoring {
     observing: JoinHandle<()>,
     service: StatusService,
     _server: StatusServer,
 }
 
-/// The ends of what goes through a monitoring.
+/// The receiving ends of the channels that the monitoring passes on.
 pub struct EventStreams {
-    /// For the driver: who asks how the node stands.
+    /// For the driver: requests for the state of its node.
     pub admin_requests: mpsc::Receiver<AdminRequest>,
-    /// What the node tells, after it was taken note of.
+    /// The node's events, after the observer has seen them.
     pub events: mpsc::UnboundedReceiver<Event>,
-    /// The same of the network.
+    /// The network's notices, after the observer has seen them.
     pub notices: mpsc::UnboundedReceiver<Notice>,
 }
 
 impl Monitoring {
-    /// Opens one for a peer whose data is in `directory`. `events` and `notices` are what it and its network tell.
+    /// Starts the monitoring of a peer whose data is in `directory`. `events` come from its driver, `notices` from its network.
     #[must_use]
     pub fn open(
         directory: &Path,
@@ -55,15 +55,15 @@ impl Monitoring {
         (Self { observing, service, _server: server }, streams)
     }
 
-    /// Where to ask how the peer is.
+    /// The status service.
     #[must_use]
     pub fn service(&self) -> &StatusService {
         &self.service
     }
 
-    /// Waits until the event log has the end of the run.
+    /// Waits until the event log has recorded the end of the run.
     pub async fn close(self) {
-        // A panic there has been told of by itself.
+        // A panic of that task has been printed already.
         let _ = self.observing.await;
     }
 }

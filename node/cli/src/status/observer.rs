@@ -1,7 +1,7 @@
-//! The observer: hears what a peer and its network tell, remembers the last of it, and passes it on.
+//! The observer: receives the events of a peer and the notices of its network, remembers the newest, and passes all of them on.
 //!
-//! It stands between the driver and the report, so that whoever reads the report as slowly as they like, the event log and
-//! those who ask are told in time; and it never waits for any of them.
+//! It sits between the driver and the report. So the event log and the status are current even if the reader of the report is slow,
+//! and the observer waits for none of them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,21 +15,22 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::log::EventLog;
 use super::rate_meter::{RateMeter, WINDOW, forget_before, rate};
+use crate::text::event_json::event_name;
 use crate::text::event_text::event_text;
 
-/// By peer: bytes written and read.
+/// Bytes written to and read from each peer.
 type Bytes = BTreeMap<PeerId, (u64, u64)>;
 
-/// Hears everything.
+/// Receives everything that one peer reports.
 pub struct Observer {
     me: PeerId,
     observations: Arc<Observations>,
     log: EventLog,
-    /// What the log has to say for itself.
+    /// Notices about the log itself.
     log_notices: mpsc::UnboundedReceiver<Notice>,
 }
 
-/// What is remembered of what happened, shared with those who answer questions.
+/// What the observer remembers, shared with the status service.
 #[derive(Debug)]
 pub struct Observations {
     pub(super) clock: MonotonicClock,
@@ -37,43 +38,57 @@ pub struct Observations {
     state: Mutex<ObservedState>,
 }
 
-/// What happened of late, and how often in all.
+/// The newest events, and counts since the start.
 #[derive(Debug, Default)]
 pub(super) struct ObservedState {
+    /// The run; `None` until it is known.
     pub(super) run: Option<RunId>,
+    /// The size of the run; `None` until the task is prepared.
     pub(super) scope: Option<RunSize>,
+    /// The newest committed step; `None` before the first.
     pub(super) committed: Option<Committed>,
     pub(super) counts: EventCounts,
+    /// At most [`EVENTS_KEPT`], oldest first.
     events: VecDeque<RecordedEvent>,
-    /// Of committed steps.
+    /// The rate of committed steps.
     rate: RateMeter,
-    /// Bytes by peer at a few times.
+    /// The bytes by peer at a few recent times.
     traffic: VecDeque<(Instant, Bytes)>,
 }
 
-/// How often things happened.
+/// Counts since the process started.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct EventCounts {
+    /// Committed steps.
     pub(super) steps: u64,
+    /// Samples of those steps.
     pub(super) samples: u64,
+    /// Samples that those steps left out.
     pub(super) left_out: u64,
+    /// Installed views.
     pub(super) views: u64,
+    /// Views that interrupted a step.
     pub(super) interruptions: u64,
+    /// Pauses for want of reachable members.
     pub(super) pauses: u64,
+    /// Members that became suspected.
     pub(super) missed: u64,
+    /// Invalid messages.
     pub(super) violations: u64,
 }
 
-/// Something that happened, in words.
+/// An event as text.
 #[derive(Clone, Debug)]
 pub(super) struct RecordedEvent {
     pub(super) at: Instant,
+    /// Its name in the event log.
     pub(super) event: &'static str,
-    pub(super) words: String,
+    /// A sentence for people.
+    pub(super) text: String,
 }
 
 impl Observer {
-    /// One for the peer `me`; the log writes its lines for `observations` too.
+    /// An observer of the peer `me`, which fills `observations` and writes to `log`.
     #[must_use]
     pub fn new(
         me: PeerId,
@@ -84,17 +99,17 @@ impl Observer {
         Self { me, observations, log, log_notices }
     }
 
-    /// Listens until the peer has ended, and passes everything on. Then what is to be on disk is there.
+    /// Receives until the peer has ended, and passes everything on. On return, the log is on disk.
     pub async fn listen(
         mut self,
         mut events: mpsc::UnboundedReceiver<Event>,
         mut notices: mpsc::UnboundedReceiver<Notice>,
-        told: mpsc::UnboundedSender<Event>,
-        noticed: mpsc::UnboundedSender<Notice>,
+        events_on: mpsc::UnboundedSender<Event>,
+        notices_on: mpsc::UnboundedSender<Notice>,
     ) {
         let mut samples_due = interval(TRAFFIC_INTERVAL);
         samples_due.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // What is written down last is how it ended.
+        // The last line of the log is the end of the run.
         let mut is_over = false;
         loop {
             tokio::select! {
@@ -102,20 +117,20 @@ impl Observer {
                     let Some(event) = event else { break };
                     self.on_event(&event);
                     is_over |= matches!(event, Event::Ended(_));
-                    // Nobody has to listen.
-                    let _ = told.send(event);
+                    // The receiver may be gone.
+                    let _ = events_on.send(event);
                 }
                 Some(notice) = notices.recv() => {
                     if !is_over {
                         self.on_notice(&notice);
                     }
-                    let _ = noticed.send(notice);
+                    let _ = notices_on.send(notice);
                 }
-                Some(notice) = self.log_notices.recv() => drop(noticed.send(notice)),
+                Some(notice) = self.log_notices.recv() => drop(notices_on.send(notice)),
                 _ = samples_due.tick(), if !is_over => self.sample_traffic(),
             }
         }
-        drop(told);
+        drop(events_on);
         self.log.close().await;
     }
 
@@ -124,23 +139,23 @@ impl Observer {
         let sent_bytes = || self.observations.counters.read().sent_bytes;
         let mut recent = self.observations.recent();
         recent.note(now, event);
-        let words = match event {
+        let text = match event {
             Event::Ended(ended) => {
                 Some(ended.outcome.as_ref().map_or_else(Failure::to_string, |()| "finished".to_owned()))
             }
             event => event_text(event, &self.me, recent.scope.as_ref()),
         };
-        if let Some(words) = &words {
-            recent.push(RecordedEvent { at: now, event: name_of(event), words: words.clone() });
+        if let Some(text) = &text {
+            recent.push(RecordedEvent { at: now, event: event_name(event), text: text.clone() });
         }
         drop(recent);
-        self.log.event(now, event, words, sent_bytes);
+        self.log.event(now, event, text, sent_bytes);
     }
 
     fn on_notice(&mut self, notice: &Notice) {
-        let (at, words) = (self.observations.clock.now(), notice.to_string());
+        let (at, text) = (self.observations.clock.now(), notice.to_string());
         self.observations.recent().note_notice(at, notice);
-        self.log.notice(words);
+        self.log.notice(text);
     }
 
     fn sample_traffic(&mut self) {
@@ -151,18 +166,18 @@ impl Observer {
 }
 
 impl Observations {
-    /// Nothing has happened yet.
+    /// Observations of a peer that has just started.
     #[must_use]
     pub fn new(clock: MonotonicClock, counters: Arc<Counters>) -> Arc<Self> {
         Arc::new(Self { clock, counters, state: Mutex::default() })
     }
 
-    /// The run that this peer is about to found.
+    /// Records the run that this peer is about to found.
     pub fn note_run(&self, run: RunId) {
         self.recent().run = Some(run);
     }
 
-    /// A panic elsewhere cannot leave it half-changed.
+    /// Locks the state; a panic elsewhere cannot leave it half-changed.
     pub(super) fn recent(&self) -> MutexGuard<'_, ObservedState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -200,10 +215,10 @@ impl ObservedState {
         forget_before(&mut self.traffic, now);
     }
 
-    /// Of whom cannot be reached, and for how long, is told with what is so at present.
+    /// Records a notice. Unreachable peers are not recorded: the status lists the present ones.
     fn note_notice(&mut self, at: Instant, notice: &Notice) {
         if !matches!(notice, Notice::Unreachable { .. }) {
-            self.push(RecordedEvent { at, event: "notice", words: notice.to_string() });
+            self.push(RecordedEvent { at, event: "notice", text: notice.to_string() });
         }
     }
 
@@ -214,17 +229,17 @@ impl ObservedState {
         self.events.push_back(happened);
     }
 
-    /// What happened last, the newest at the end.
+    /// The newest events, oldest first.
     pub(super) fn events(&self) -> impl Iterator<Item = &RecordedEvent> {
         self.events.iter()
     }
 
-    /// Committed steps a second, over the last seconds.
+    /// Committed steps per second, over the last seconds.
     pub(super) fn steps_per_second(&self, now: Instant) -> f64 {
         self.rate.per_second(now)
     }
 
-    /// By peer: bytes written and read a second, over the last seconds. `bytes` are those of now.
+    /// Bytes written to and read from each peer per second, over the last seconds. `bytes` are the present counts.
     pub(super) fn bytes_per_second(&self, now: Instant, bytes: &Bytes) -> BTreeMap<PeerId, (f64, f64)> {
         let is_recent = |(at, _): &&(Instant, _)| now.since(*at) <= WINDOW;
         let Some((from, before)) = self.traffic.iter().find(is_recent) else { return BTreeMap::new() };
@@ -243,48 +258,9 @@ impl ObservedState {
     }
 }
 
-/// The name of an event, as in its JSON form.
-pub(super) fn name_of(event: &Event) -> &'static str {
-    match event {
-        Event::JoinRequested(_) => "join_requested",
-        Event::PeerReady { .. } => "peer_ready",
-        Event::PeerWithdrawn { .. } => "peer_withdrawn",
-        Event::Welcomed { .. } => "welcomed",
-        Event::RecoveryStarted { .. } => "recovery_started",
-        Event::MembersUnreachable { .. } => "members_unreachable",
-        Event::FetchingData { .. } => "fetching_data",
-        Event::Prepared(_) => "prepared",
-        Event::ViewInstalled { .. } => "view",
-        Event::MemberSuspected(_) => "member_suspected",
-        Event::MemberStopped { .. } => "member_stopped",
-        Event::Paused { .. } => "paused",
-        Event::NoActiveMember { .. } => "no_active_member",
-        Event::NoPeerAnswers => "no_peer_answers",
-        Event::ChunksMissing { .. } => "chunks_missing",
-        Event::ChunksLost { .. } => "chunks_lost",
-        Event::ParametersUnreachable { .. } => "parameters_unreachable",
-        Event::Expelled(_) => "expelled",
-        Event::Rekeyed { .. } => "rekeyed",
-        Event::RecoveryProgress(_) => "recovery_progress",
-        Event::Restored { .. } => "restored",
-        Event::Saved { .. } => "saved",
-        Event::Excluded { .. } => "excluded",
-        Event::BranchDetected(_) => "branch_detected",
-        Event::Merged(_) => "merged",
-        Event::MergeEvaluation(_) => "merge_evaluation",
-        Event::MergeAbandoned => "merge_abandoned",
-        Event::BranchAbandoned { .. } => "branch_abandoned",
-        Event::Leaving => "leaving",
-        Event::HandedOver { .. } => "handed_over",
-        Event::Committed(_) => "step",
-        Event::Violation { .. } => "violation",
-        Event::Ended(_) => "ended",
-    }
-}
-
-/// How often bytes are looked at.
+/// The pause between two samples of the traffic.
 const TRAFFIC_INTERVAL: Duration = Duration::from_secs(1);
-/// As many events are told.
+/// The most events that are remembered.
 const EVENTS_KEPT: usize = 16;
 
 #[cfg(test)]
@@ -314,10 +290,10 @@ mod tests {
     }
 
     #[test]
-    fn steps_are_counted_as_they_are_committed_here() {
+    fn only_steps_committed_here_count() {
         let mut recent = ObservedState::default();
         for number in 0..800 {
-            // Half way it was away for a while, and is back where the others are.
+            // Half way, the peer was away for a while and continues where the others are.
             let skipped = if number < 400 { 0 } else { 100_000 };
             recent.note(at(number * 10), &step(number + skipped));
         }
@@ -327,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_told_by_peer() {
+    fn traffic_is_measured_by_peer() {
         let (mut recent, peer) = (ObservedState::default(), PeerId([1; 32]));
         let bytes = |count| BTreeMap::from([(peer, (count, 2 * count))]);
         assert!(recent.bytes_per_second(at(0), &bytes(5)).is_empty());
@@ -340,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn tries_that_fail_do_not_drown_what_happened() {
+    fn failed_dials_do_not_displace_other_events() {
         let (mut recent, peer) = (ObservedState::default(), PeerId([1; 32]));
         recent.note_notice(at(0), &Notice::Resumed { peer });
         for number in 0..100 {
@@ -358,10 +334,10 @@ mod tests {
             recent.push(RecordedEvent {
                 at: at(number),
                 event: "member_suspected",
-                words: number.to_string(),
+                text: number.to_string(),
             });
         }
         assert_eq!(recent.events().count(), EVENTS_KEPT);
-        assert_eq!(recent.events().last().unwrap().words, "99");
+        assert_eq!(recent.events().last().unwrap().text, "99");
     }
 }

@@ -1,26 +1,25 @@
-//! The rate: how fast something happens, over the last seconds.
+//! The rate meter: how often something has happened per second, over the last seconds.
 //!
-//! It counts what has happened here, and nothing else: steps that a peer skipped, since the others had taken them while it was
-//! away, are no speed of anybody's.
+//! It counts only what has happened at this peer. Steps that the other members took while the peer was away do not count.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use peergrad_protocol::Instant;
 
-/// How often something has happened, and how often a second of late.
+/// Counts occurrences, and measures their present rate.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RateMeter {
     count: u64,
-    /// The count at a few times, the oldest first.
+    /// The count at a few times, oldest first.
     marks: VecDeque<(Instant, u64)>,
 }
 
 impl RateMeter {
-    /// It has happened once more.
+    /// Counts one occurrence.
     pub(crate) fn note(&mut self, now: Instant) {
         self.count += 1;
-        // Hundreds a second need no more than a few places.
+        // Marks are at least `MARKS_APART` apart, so that high rates need few of them.
         let is_early =
             self.marks.len() > 1 && self.marks.back().is_some_and(|last| now.since(last.0) < MARKS_APART);
         if !is_early {
@@ -29,12 +28,12 @@ impl RateMeter {
         forget_before(&mut self.marks, now);
     }
 
-    /// How often in all.
+    /// The number of occurrences so far.
     pub(crate) fn count(&self) -> u64 {
         self.count
     }
 
-    /// How often a second, over the last seconds; where it takes longer than that, by the last time.
+    /// Occurrences per second over [`WINDOW`]; for rarer ones, the rate between the last two. 0 once nothing has happened for a while.
     pub(crate) fn per_second(&self, now: Instant) -> f64 {
         let is_recent = |(at, _): &&(Instant, u64)| now.since(*at) <= WINDOW;
         let newest = self.marks.iter().rev();
@@ -50,19 +49,19 @@ impl RateMeter {
     }
 }
 
-/// Over less than this, a rate says nothing.
+/// `count` per second over `time`; 0 for times that are too short to measure a rate.
 pub(super) fn rate(count: u64, time: Duration) -> f64 {
     if time < SHORT { 0.0 } else { count as f64 / time.as_secs_f64() }
 }
 
-/// Keeps one from before the window, so that it is full.
+/// Drops entries from before the window, except the last of them, which marks its start.
 pub(super) fn forget_before<T>(list: &mut VecDeque<(Instant, T)>, now: Instant) {
     while list.get(1).is_some_and(|second| now.since(second.0) > WINDOW) {
         list.pop_front();
     }
 }
 
-/// What "of late" means.
+/// The time over which rates are measured.
 pub(super) const WINDOW: Duration = Duration::from_secs(8);
 const SHORT: Duration = Duration::from_millis(200);
 const MARKS_APART: Duration = Duration::from_millis(250);
@@ -76,17 +75,17 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_of_the_last_seconds() {
+    fn rates_cover_the_last_seconds() {
         let mut meter = RateMeter::default();
         assert_eq!(meter.per_second(at(0)), 0.0);
-        // A hundred a second, for a minute.
+        // A hundred per second, for a minute.
         for number in 0..6_000 {
             meter.note(at(number * 10));
         }
         assert!(meter.marks.len() < 40, "{}", meter.marks.len());
         let rate = meter.per_second(at(60_000));
         assert!((rate - 100.0).abs() < 1.0, "{rate}");
-        // Then nothing: it falls, and is nothing after the window.
+        // Then nothing happens: the rate falls, and is 0 after the window.
         let rate = meter.per_second(at(64_000));
         assert!(rate > 40.0 && rate < 60.0, "{rate}");
         assert_eq!(meter.per_second(at(90_000)), 0.0);
@@ -94,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_long_has_a_rate_too() {
+    fn rare_occurrences_have_a_rate_too() {
         let mut meter = RateMeter::default();
         for number in 0..3 {
             meter.note(at(30_000 * number));
@@ -103,6 +102,6 @@ mod tests {
             let rate = meter.per_second(at(now));
             assert!((rate - 1.0 / 30.0).abs() < 1e-9, "{rate}");
         }
-        assert_eq!(meter.per_second(at(200_000)), 0.0, "it stands still");
+        assert_eq!(meter.per_second(at(200_000)), 0.0, "nothing happens any more");
     }
 }

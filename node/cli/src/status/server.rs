@@ -1,17 +1,17 @@
-//! The server: answers those who ask, on a socket in the data directory and over the network.
+//! The status server: answers requests on a socket in the data directory and over the network.
 //!
 //! ```text
 //! connection                                   peer
-//!   {"format":1}\n --------------------->           which form it reads
+//!   {"format":1}\n --------------------->           the format that it reads
 //!   <-------------------- {"format":1, ...}\n       the status; or {"error": ..., "version": ...}
-//!   again, on the same stream, as often as it likes
+//!   more requests may follow on the same stream
 //! ```
-//! The socket is a file that only the user who started the peer can open. Over the network a connection comes by libp2p, and has
-//! shown that it holds the run's secret before this hears of it; it is no member, takes no frames, and is forgotten when it goes.
+//! Only the user who started the peer can open the socket file. A network client connects over libp2p and proves the run's secret
+//! before its stream reaches this server. Such a client is not a member and receives no frames.
 //!
 //! # Bounds
-//! `ASKERS_MAX` at a time; more are sent away. A request is a short line; one that waits for longer than `IDLE_MAX`, or is
-//! read too slowly, is closed.
+//! At most `CLIENTS_MAX` clients are connected at a time; further ones are disconnected. A request is a short line. A client that is
+//! idle for longer than `IDLE_MAX`, or reads too slowly, is disconnected.
 
 use std::io;
 use std::sync::Arc;
@@ -25,48 +25,48 @@ use tokio::time::timeout;
 
 use super::{FORMAT, StatusService};
 
-/// What a connection says.
+/// A request.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct StatusRequest {
-    /// The form that it reads.
+    /// The status format that the client reads.
     pub(super) format: u32,
-    /// What is to be done first of all; only from this machine.
+    /// A command to carry out first; only accepted from this machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) order: Option<AdminCommand>,
 }
 
-/// What a peer can be told to see to.
+/// A command to a running peer.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AdminCommand {
-    /// That the member of this id is put out of the run.
+    /// Expel the member with this id from the run.
     Remove(String),
-    /// That the run has another secret.
+    /// Change the run's secret.
     Rekey,
-    /// That what nobody has any more of tables begins anew.
+    /// Reset table chunks that no peer has any more.
     DeclareLost,
 }
 
-/// Where a connection is.
+/// Where a request comes from.
 #[derive(Clone, Copy, PartialEq)]
 enum Source {
-    /// On this machine, as the user who started the peer.
+    /// From the user who started the peer, on this machine.
     Local,
-    /// Somewhere that the run's secret is known.
+    /// From a network client that knows the run's secret.
     Remote,
 }
 
-/// What it is told if it cannot be told how the peer is.
+/// The answer to a request that is declined.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct ErrorResponse {
-    /// In words.
+    /// The reason, as text.
     pub(super) error: String,
-    /// The release of the one that says so.
+    /// The release of this peer's program.
     pub(super) version: String,
 }
 
-/// Answers as long as it is held.
+/// Answers requests until it is dropped.
 #[derive(Debug)]
 pub struct StatusServer {
     tasks: Vec<JoinHandle<()>>,
@@ -75,24 +75,24 @@ pub struct StatusServer {
 }
 
 impl StatusServer {
-    /// Answers those who ask over the network, and, where the system has such sockets, in `directory`. The second result says
-    /// why nobody can ask there.
+    /// Starts to answer requests over the network, and on Unix also on a socket in `directory`. The second result is an error if
+    /// there is no such socket.
     pub fn start(
         directory: &std::path::Path,
         service: StatusService,
         status_streams: Option<StatusStreams>,
     ) -> (Self, Result<(), String>) {
-        let places = Arc::new(Semaphore::new(ASKERS_MAX));
+        let slots = Arc::new(Semaphore::new(CLIENTS_MAX));
         let mut tasks = Vec::new();
         if let Some(status_streams) = status_streams {
-            tasks.push(tokio::spawn(network::serve(status_streams, service.clone(), Arc::clone(&places))));
+            tasks.push(tokio::spawn(network::serve(status_streams, service.clone(), Arc::clone(&slots))));
         }
         #[cfg(unix)]
         {
             let path = directory.join(SOCKET);
             match local::listen(&path) {
                 Ok(listener) => {
-                    tasks.push(tokio::spawn(local::serve(listener, service, places)));
+                    tasks.push(tokio::spawn(local::serve(listener, service, slots)));
                     (Self { tasks, socket: Some(path) }, Ok(()))
                 }
                 Err(reason) => (Self { tasks, socket: None }, Err(reason)),
@@ -111,7 +111,7 @@ impl Drop for StatusServer {
         self.tasks.iter().for_each(JoinHandle::abort);
         #[cfg(unix)]
         if let Some(path) = &self.socket {
-            // One that stays is recognized by its peer's missing lock.
+            // A socket file that stays is recognized by the missing lock of its peer.
             let _ = std::fs::remove_file(path);
         }
     }
@@ -121,41 +121,40 @@ impl Drop for StatusServer {
 async fn answer(line: &[u8], from: Source, service: &StatusService) -> Vec<u8> {
     let declined = |error: String| {
         let declined = ErrorResponse { error, version: env!("CARGO_PKG_VERSION").to_owned() };
-        serde_json::to_vec(&declined).expect("text has a JSON form")
+        serde_json::to_vec(&declined).expect("text can be written as JSON")
     };
     let mut bytes = match serde_json::from_slice::<StatusRequest>(line) {
         Ok(StatusRequest { format: FORMAT, order }) => {
             let done = match order {
                 None => Ok(()),
                 Some(_) if from == Source::Remote => {
-                    Err("that is for the users of members to say, at their machines".to_owned())
+                    Err("only the user of a member can do that, on the member's machine".to_owned())
                 }
                 Some(AdminCommand::Remove(peer)) => service.remove(&peer).await,
                 Some(AdminCommand::Rekey) => service.rekey().await,
                 Some(AdminCommand::DeclareLost) => service.declare_lost().await,
             };
             match done {
-                Ok(()) => {
-                    serde_json::to_vec(&*service.status().await).expect("text and numbers have a JSON form")
-                }
+                Ok(()) => serde_json::to_vec(&*service.status().await)
+                    .expect("text and numbers can be written as JSON"),
                 Err(error) => declined(error),
             }
         }
         Ok(StatusRequest { format, .. }) => {
-            declined(format!("asked in form {format}, and this peer speaks form {FORMAT}"))
+            declined(format!("the request asks for format {format}, but this peer supports format {FORMAT}"))
         }
-        Err(_) => declined("asked in a way that this peer does not understand".to_owned()),
+        Err(_) => declined("this peer does not understand the request".to_owned()),
     };
     bytes.push(b'\n');
     bytes
 }
 
-/// A line without its end, or nothing where the other end has closed.
+/// Checks a line that was read; `None` if the client has closed the stream.
 fn request(line: Vec<u8>) -> io::Result<Option<Vec<u8>>> {
     match line.last() {
         None => Ok(None),
         Some(b'\n') => Ok(Some(line)),
-        // Cut off, or longer than any request.
+        // Incomplete, or longer than any request.
         Some(_) => Err(io::ErrorKind::InvalidData.into()),
     }
 }
@@ -166,7 +165,7 @@ fn timed_out<T>(_: T) -> io::Error {
 
 #[cfg(unix)]
 mod local {
-    //! The socket.
+    //! Requests over the socket in the data directory.
 
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
@@ -177,7 +176,7 @@ mod local {
 
     use super::*;
 
-    /// Opens the socket, in place of one that a crash has left: the directory is this process's own.
+    /// Opens the socket. Replaces one left by a crash, since this process holds the directory's lock.
     pub(super) fn listen(path: &Path) -> Result<UnixListener, String> {
         match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.to_string()),
@@ -193,19 +192,19 @@ mod local {
         Ok(listener)
     }
 
-    pub(super) async fn serve(listener: UnixListener, service: StatusService, places: Arc<Semaphore>) {
+    pub(super) async fn serve(listener: UnixListener, service: StatusService, slots: Arc<Semaphore>) {
         loop {
             let Ok((stream, _)) = listener.accept().await else {
-                // Too many open files, mostly; it passes.
+                // Usually too many open files: try again later.
                 tokio::time::sleep(AGAIN).await;
                 continue;
             };
-            let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
+            let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else { continue };
             let service = service.clone();
             tokio::spawn(async move {
-                // One that breaks off has seen enough.
+                // A client may disconnect at any time.
                 let _ = serve_client(stream, &service).await;
-                drop(place);
+                drop(slot);
             });
         }
     }
@@ -224,7 +223,7 @@ mod local {
 }
 
 mod network {
-    //! The network.
+    //! Requests over the network.
 
     use futures::io::BufReader;
     use futures::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
@@ -235,14 +234,14 @@ mod network {
     pub(super) async fn serve(
         mut status_streams: StatusStreams,
         service: StatusService,
-        places: Arc<Semaphore>,
+        slots: Arc<Semaphore>,
     ) {
         while let Some(stream) = status_streams.next().await {
-            let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
+            let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else { continue };
             let service = service.clone();
             tokio::spawn(async move {
                 let _ = serve_client(stream, &service).await;
-                drop(place);
+                drop(slot);
             });
         }
     }
@@ -264,12 +263,12 @@ mod network {
     }
 }
 
-/// The socket in a data directory.
+/// The file name of the socket in a data directory.
 pub(super) const SOCKET: &str = "status.sock";
-/// As many ask at once.
-const ASKERS_MAX: usize = 16;
+/// The most clients at a time.
+const CLIENTS_MAX: usize = 16;
 const REQUEST_BYTES_MAX: u64 = 256;
-/// How long one may think about its next question.
+/// How long a client may wait before its next request.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 const WRITING_MAX: Duration = Duration::from_secs(10);
 #[cfg(unix)]

@@ -1,7 +1,7 @@
-//! The service: puts together what a peer tells of itself, for whoever asks.
+//! The status service: assembles the status of a peer on request.
 //!
-//! Three know parts of it: the node (members, view, steps), the network (links), the observer (what happened, rates). Many
-//! may ask at once, on sockets and over the network; those who come within a moment of each other are given the same answer.
+//! The parts come from three places: the node (members, view, steps), the network (links) and the observer (events, rates). Clients
+//! that ask within [`FRESH`] of each other get the same answer, so many clients cost no more than one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use peergrad_core::node::Wait;
 use peergrad_core::node_report::{Condition, MemberDetails, NodeReport, ObservedMember};
-use peergrad_core::partition_policy::PartitionPolicy;
 use peergrad_net::{AdminRequest, Lane, LinkSnapshot, NetworkHandle, NetworkStatus, Unreached};
 use peergrad_protocol::view::Expulsion;
 use peergrad_protocol::{Instant, PeerId};
@@ -23,12 +22,11 @@ use super::{
     RekeyStatus, Status, TrafficStatus, TrainingStatus, UnreachedStatus, ViewStatus,
 };
 use crate::text::event_json::cause_text;
-use crate::text::event_text::{regrouping_text, short_names};
-use crate::text::text_table::{count, plural};
+use crate::text::summary_text::Summary;
 
 mod commands;
 
-/// Where to ask how a peer is. Its clones are one service.
+/// A handle to the status service of a peer; clones share it.
 #[derive(Clone, Debug)]
 pub struct StatusService {
     inner: Arc<ServiceState>,
@@ -40,14 +38,14 @@ struct ServiceState {
     admin_requests: mpsc::Sender<AdminRequest>,
     network: NetworkHandle,
     observations: Arc<Observations>,
-    /// The last answer, and when it was given.
+    /// The last answer, and when it was assembled; `None` before the first.
     last: Mutex<Option<(Instant, Arc<Status>)>>,
 }
 
-/// The driver had no time to say how its node stands.
+/// The driver had no time to report the state of its node.
 struct Busy;
 
-/// What a status is put together from.
+/// The parts of a status.
 struct StatusParts<'a> {
     me: PeerId,
     now: Instant,
@@ -58,7 +56,7 @@ struct StatusParts<'a> {
 }
 
 impl StatusService {
-    /// A service, and where the driver hears who asks.
+    /// Creates a service, and the receiver from which the driver takes its requests.
     #[must_use]
     pub fn new(
         me: PeerId,
@@ -70,10 +68,10 @@ impl StatusService {
         (Self { inner: Arc::new(inner) }, asked)
     }
 
-    /// How the peer is.
+    /// The status of the peer, at most [`FRESH`] old.
     pub async fn status(&self) -> Arc<Status> {
         let inner = &*self.inner;
-        // Those who come meanwhile wait here, and are given the same.
+        // Concurrent requests wait here and then share the answer.
         let mut last = inner.last.lock().await;
         let now = inner.observations.clock.now();
         if let Some((at, status)) = &*last
@@ -86,25 +84,28 @@ impl StatusService {
         status
     }
 
-    /// What happened, for whoever counts.
+    /// The observed events, for the metrics.
     pub(super) fn observations(&self) -> &Observations {
         &self.inner.observations
     }
 }
 
 impl ServiceState {
-    /// How this member is, if it is one.
+    /// The details of this member.
+    ///
+    /// # Errors
+    /// The reason, as text, if the peer is not a member or has no time.
     async fn member(&self) -> Result<MemberDetails, String> {
         match self.node_report().await {
             Ok(NodeReport::Member(member)) => Ok(*member),
-            Ok(_) => Err("this peer is no member now: ask at one that trains".to_owned()),
+            Ok(_) => Err("this peer is not a member now: ask one that trains".to_owned()),
             Err(Busy) => Err("this peer is too busy: try again".to_owned()),
         }
     }
 
     fn submit(&self, request: AdminRequest) -> Result<(), String> {
         let asked = self.admin_requests.try_send(request);
-        asked.map_err(|_| "this peer is too busy, or ends: try again".to_owned())
+        asked.map_err(|_| "this peer is busy or ending: try again".to_owned())
     }
 
     async fn collect(&self) -> Status {
@@ -142,7 +143,7 @@ impl ServiceState {
         }
         match timeout(ANSWER_MAX, answer).await {
             Ok(Ok(node_report)) => Ok(node_report),
-            // It ended meanwhile.
+            // The peer has ended in the meantime.
             Ok(Err(_)) => Ok(NodeReport::Ended),
             Err(_) => Err(Busy),
         }
@@ -174,10 +175,10 @@ fn link_status(
 
 impl StatusParts<'_> {
     fn status(self, traffic: TrafficStatus) -> Status {
-        let events = self.recent.events().map(|happened| EventStatus {
-            seconds_ago: self.now.since(happened.at).as_secs_f64(),
-            event: happened.event.to_owned(),
-            text: happened.words.clone(),
+        let events = self.recent.events().map(|recorded| EventStatus {
+            seconds_ago: self.now.since(recorded.at).as_secs_f64(),
+            event: recorded.event.to_owned(),
+            text: recorded.text.clone(),
         });
         let mut status = Status {
             format: FORMAT,
@@ -187,7 +188,7 @@ impl StatusParts<'_> {
             uptime_seconds: self.now.since(Instant::default()).as_secs_f64(),
             phase: Phase::Ended,
             is_well: true,
-            summary: "the run has ended here".to_owned(),
+            summary: String::new(),
             training: None,
             view: None,
             members: Vec::new(),
@@ -197,40 +198,32 @@ impl StatusParts<'_> {
             traffic,
             events: events.collect(),
         };
+        let mut summary = Summary::ended();
         match &self.node_report {
             Ok(NodeReport::Bootstrap { run, wanted, peers }) => {
                 status.run = Some(run.to_string());
                 status.phase = Phase::Bootstrapping;
                 let ready = peers.iter().filter(|(_, is_ready)| *is_ready).count();
-                status.summary = format!(
-                    "waiting for {} more before training begins: {ready} of {wanted} ready, this one included",
-                    plural(wanted.saturating_sub(ready), "peer")
-                );
-                status.others = self.others(peers.iter().map(coming));
+                summary = Summary::bootstrapping(ready, *wanted);
+                status.others = self.others(peers.iter().map(joiner));
             }
             Ok(NodeReport::Join { run, sponsor, is_ready, out_of_reach, recovery }) => {
                 status.run = run.map(|run| run.to_string()).or(status.run);
-                if let Some(recovery) = recovery {
-                    status.phase = Phase::Recovering;
-                    status.is_well = false;
-                    status.summary =
-                        format!("it was a member when it stopped: {}", regrouping_text(recovery));
-                } else {
-                    status.phase = Phase::Joining;
-                    (status.is_well, status.summary) =
-                        joining_text(sponsor.as_ref(), *is_ready, out_of_reach);
-                }
+                (status.phase, summary) = match recovery {
+                    Some(recovery) => (Phase::Recovering, Summary::recovering(recovery)),
+                    None => (Phase::Joining, Summary::joining(sponsor.as_ref(), *is_ready, out_of_reach)),
+                };
                 status.others = self.others(self.links.keys().map(|peer| (*peer, OtherState::Linked)));
             }
-            Ok(NodeReport::Member(member)) => self.member(member, &mut status),
-            Ok(NodeReport::Ended) => {}
-            Err(Busy) => {
-                status.phase = Phase::Busy;
-                status.is_well = false;
-                status.summary = "too busy to say how it is: ask again, and if this goes on, look at what else this machine does".to_owned();
+            Ok(NodeReport::Member(member)) => {
+                self.member(member, &mut status);
+                summary = Summary::member(member, &self.me);
             }
+            Ok(NodeReport::Ended) => {}
+            Err(Busy) => (status.phase, summary) = (Phase::Busy, Summary::busy()),
         }
-        status
+        let Summary { is_well, text } = summary;
+        Status { is_well, summary: text, ..status }
     }
 
     fn member(&self, member: &MemberDetails, status: &mut Status) {
@@ -238,7 +231,7 @@ impl StatusParts<'_> {
         let total = run_size.parameters.max(1) as f64;
         status.members = member.members.iter().map(|seen| self.seen(seen, total)).collect();
         let missing = member.estranged.iter().map(|peer| (*peer, OtherState::Missing));
-        status.others = self.others(missing.chain(member.joiners.iter().map(coming)));
+        status.others = self.others(missing.chain(member.joiners.iter().map(joiner)));
         status.view = Some(ViewStatus {
             number: standing.view.number.0,
             digest: standing.digest.to_string(),
@@ -269,7 +262,6 @@ impl StatusParts<'_> {
         status.rekey =
             missing.map(|peers| RekeyStatus { missing: peers.iter().map(ToString::to_string).collect() });
         status.phase = phase(member);
-        (status.is_well, status.summary) = member_text(member, status.phase, &self.me);
     }
 
     fn seen(&self, seen: &ObservedMember, total: f64) -> MemberStatus {
@@ -298,7 +290,7 @@ impl StatusParts<'_> {
     }
 }
 
-/// One that cannot be reached, as often as it was tried and wherever.
+/// The status of a peer that cannot be reached.
 fn unreached_status(unreached: &Unreached) -> UnreachedStatus {
     let Unreached { peer, address, trouble, tries, since_last } = unreached;
     UnreachedStatus {
@@ -310,8 +302,8 @@ fn unreached_status(unreached: &Unreached) -> UnreachedStatus {
     }
 }
 
-/// One that wants to come in.
-fn coming((peer, is_ready): &(PeerId, bool)) -> (PeerId, OtherState) {
+/// A joiner, by whether it is ready.
+fn joiner((peer, is_ready): &(PeerId, bool)) -> (PeerId, OtherState) {
     (*peer, if *is_ready { OtherState::Ready } else { OtherState::Preparing })
 }
 
@@ -354,219 +346,27 @@ fn wait_text(wait: Wait) -> &'static str {
     }
 }
 
-fn joining_text(host: Option<&PeerId>, is_ready: bool, out_of_reach: &[PeerId]) -> (bool, String) {
-    match (host, is_ready) {
-        (None, _) => (false, "looking for a member that lets it in".to_owned()),
-        (Some(host), true) if out_of_reach.is_empty() => {
-            (true, format!("ready; peer {} sees to it that it is let in", host.short()))
-        }
-        (Some(_), true) => (
-            false,
-            format!(
-                "ready, but has to reach these members too before it is let in: {}",
-                short_names(out_of_reach)
-            ),
-        ),
-        (Some(host), false) => {
-            (true, format!("welcomed by peer {}; fetching and preparing the data", host.short()))
-        }
-    }
-}
-
 fn expelled(expulsion: &Expulsion) -> Expelled {
     let Expulsion { peer, by, cause } = expulsion;
     Expelled { peer: peer.to_string(), by: by.to_string(), cause: cause_text(*cause).to_owned() }
 }
 
-/// Whether all is well at a member, and a sentence about it.
-fn member_text(member: &MemberDetails, phase: Phase, me: &PeerId) -> (bool, String) {
-    let total = member.members.len();
-    let others = || member.members.iter().filter(|seen| seen.peer != *me);
-    let of = |condition: Condition| -> Vec<PeerId> {
-        others().filter(|seen| seen.condition == condition).map(|seen| seen.peer).collect()
-    };
-    let troubled: Vec<PeerId> =
-        others().filter(|seen| seen.condition.is_trouble()).map(|seen| seen.peer).collect();
-    if let Some((reached, needed)) = member.paused {
-        let lacking = needed.saturating_sub(reached);
-        let missing =
-            if troubled.is_empty() { String::new() } else { format!(" of {}", short_names(&troubled)) };
-        return (
-            false,
-            format!(
-                "paused: {reached} of {total} peers can be reached and {needed} are needed; waiting for {lacking} more{missing}. Start one of them again from its data directory, or mend the network: training goes on by itself"
-            ),
-        );
-    }
-    if member.is_orphaned {
-        return (false, "paused: nobody who can be reached has the parameters".to_owned());
-    }
-    if member.missing_chunks > 0 {
-        let chunks = plural(member.missing_chunks, "chunk");
-        return (
-            false,
-            format!(
-                "paused: nobody who can be reached has {chunks} of the tables as they are now. Mend the network, or, if those who had \
-                 them have stopped, `declare-lost` on this machine goes on without"
-            ),
-        );
-    }
-    match phase {
-        Phase::Evaluating => return (true, "trained; evaluating the model".to_owned()),
-        Phase::Closing => return (true, "done; waiting for the others to finish the last step".to_owned()),
-        _ => {}
-    }
-    if !troubled.is_empty() {
-        let word = |condition, words: &str| {
-            let peers = of(condition);
-            (!peers.is_empty()).then(|| format!("{} {words}", short_names(&peers)))
-        };
-        let words: Vec<String> = [
-            word(Condition::Unreachable, "cannot be reached"),
-            word(Condition::Suspected, "silent for too long"),
-            word(Condition::Hanging, "hanging in one step"),
-            word(Condition::Stopped, "stopping"),
-        ]
-        .into_iter()
-        .flatten()
-        .collect();
-        return (false, format!("{}: the others are about to go on without", words.join(", ")));
-    }
-    let lost = lost_text(member);
-    let is_well = lost.is_none();
-    match phase {
-        Phase::Agreeing => (is_well, "the members agree on the next view".to_owned()),
-        Phase::CatchingUp => (is_well, "in the view; the parameters come with the first step".to_owned()),
-        _ => {
-            let mut words = match (lost, total) {
-                (None, _) => format!("training with {}", plural(total, "peer")),
-                (Some(lost), 1) => format!("training {lost}"),
-                (Some(lost), _) => format!("training with {}, {lost}", plural(total, "peer")),
-            };
-            for (condition, said) in [
-                (Condition::CatchingUp, "gets its parameters"),
-                (Condition::HandingOver, "hands over and leaves"),
-                (Condition::Connecting, "is being connected"),
-            ] {
-                let peers = of(condition);
-                if !peers.is_empty() {
-                    words.push_str(&format!("; {} {said}", short_names(&peers)));
-                }
-            }
-            if member.moves_left > 0 {
-                words.push_str(&format!("; {} chunks have yet to move", count(member.moves_left as u64)));
-            }
-            (is_well, words)
-        }
-    }
-}
-
-/// What is said of those whom this part of a swarm has lost, if there are any, and what comes of it when they meet again.
-fn lost_text(member: &MemberDetails) -> Option<String> {
-    let becomes = match member.policy {
-        PartitionPolicy::Majority => return None,
-        PartitionPolicy::Merge => "what both have learnt is merged",
-        PartitionPolicy::Winner => "the part that is further is kept",
-    };
-    let lost = &member.estranged;
-    (!lost.is_empty()).then(|| {
-        let peers = plural(lost.len(), "peer");
-        let whose = if member.members.len() == 1 { "it has" } else { "they have" };
-        format!("without {peers} {whose} lost: {}; when they meet again, {becomes}", short_names(lost))
-    })
-}
-
-/// As many may wait for the driver at once.
+/// The most requests that may wait for the driver.
 const ADMIN_REQUESTS_MAX: usize = 16;
-/// How long parts may take to come.
+/// How long to wait for each part.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
-/// An answer is given again within this time.
+/// How long an answer is reused.
 const FRESH: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
 mod tests {
-    use peergrad_protocol::Incarnation;
-    use peergrad_protocol::view::{Member, View};
+    use peergrad_core::partition_policy::PartitionPolicy;
 
     use super::*;
-    use peergrad_core::io::RunSize;
-    use peergrad_core::node::MemberProgress;
-
-    /// One of these members, which has lost those, and trains.
-    fn member(members: &[u8], lost: &[u8], policy: PartitionPolicy) -> MemberDetails {
-        let peers = |names: &[u8]| names.iter().map(|name| PeerId([*name; 32])).collect::<Vec<_>>();
-        let seen = |peer| ObservedMember {
-            peer,
-            capacity: 4,
-            condition: Condition::Working,
-            complete: None,
-            silence: None,
-            owned: 5,
-            replicated: 0,
-        };
-        let record = |peer| Member { peer, incarnation: Incarnation(1), addresses: vec![], capacity: 4 };
-        let view =
-            View::first(peergrad_protocol::RunId([9; 32]), peers(members).into_iter().map(record).collect());
-        MemberDetails {
-            progress: MemberProgress {
-                digest: view.digest(),
-                view: Arc::new(view),
-                has_parameters: true,
-                complete: 10,
-                committed: 10,
-                wait: Wait::Sums,
-                held_segments: 0,
-            },
-            run_size: RunSize { parameters: 10, samples: 100, steps: 80, epochs: 8 },
-            epoch: 1,
-            chunks: 1,
-            moves_left: 0,
-            view_age: Duration::from_secs(1),
-            members: peers(members).into_iter().map(seen).collect(),
-            joiners: vec![],
-            estranged: peers(lost),
-            policy,
-            paused: None,
-            is_orphaned: false,
-            missing_chunks: 0,
-            without_secret: None,
-            is_troubled: false,
-        }
-    }
+    use crate::text::summary_text::tests::member;
 
     #[test]
-    fn a_part_of_a_swarm_says_whom_it_has_lost_and_what_comes_of_it() {
-        let words = |member: &MemberDetails| member_text(member, phase(member), &PeerId([1; 32]));
-        let [two, three] = [2, 3].map(|name| PeerId([name; 32]).short());
-        let alone = member(&[1], &[2, 3], PartitionPolicy::Merge);
-        assert_eq!(
-            words(&alone),
-            (
-                false,
-                format!(
-                    "training without 2 peers it has lost: {two}, {three}; when they meet again, what both have learnt is merged"
-                )
-            )
-        );
-        assert_eq!(
-            words(&member(&[1, 2], &[3], PartitionPolicy::Winner)),
-            (
-                false,
-                format!(
-                    "training with 2 peers, without 1 peer they have lost: {three}; when they meet again, the part that is further is kept"
-                )
-            )
-        );
-        assert_eq!(
-            words(&member(&[1, 2], &[], PartitionPolicy::Merge)),
-            (true, "training with 2 peers".to_owned())
-        );
-        // Those who are lost have left the run.
-        assert!(words(&member(&[1, 2], &[3], PartitionPolicy::Majority)).0);
-    }
-
-    #[test]
-    fn members_that_were_lost_have_a_row_each() {
+    fn each_lost_member_has_a_row() {
         let (member, recent) = (member(&[1], &[2, 3], PartitionPolicy::Merge), ObservedState::default());
         let parts = StatusParts {
             me: PeerId([1; 32]),

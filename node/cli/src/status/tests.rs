@@ -1,8 +1,8 @@
-//! The form, byte by byte: other programs read it.
+//! The status format, byte by byte, since other programs read it.
 
 use super::*;
 
-/// One of everything.
+/// A status with every kind of entry.
 pub(crate) fn sample() -> Status {
     let link = LinkStatus {
         lane: Some("direct".to_owned()),
@@ -45,7 +45,7 @@ pub(crate) fn sample() -> Status {
         uptime_seconds: 252.5,
         phase: Phase::Training,
         is_well: false,
-        summary: "12D3KooWC cannot be reached: the others are about to go on without".to_owned(),
+        summary: "12D3KooWC cannot be reached: the other members are about to continue without".to_owned(),
         training: Some(TrainingStatus {
             steps: 41,
             steps_expected: 920,
@@ -95,7 +95,7 @@ pub(crate) fn sample() -> Status {
 }
 
 #[test]
-fn the_form_is_what_it_was() {
+fn the_format_is_unchanged() {
     let text = serde_json::to_string_pretty(&sample()).unwrap() + "\n";
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/src/status/golden.json"), &text).unwrap();
@@ -103,13 +103,13 @@ fn the_form_is_what_it_was() {
     assert_eq!(
         text,
         include_str!("golden.json"),
-        "if that is meant: UPDATE_GOLDEN=1, and another FORMAT unless fields were only added"
+        "if the change is intended: UPDATE_GOLDEN=1, and another FORMAT unless fields were only added"
     );
     assert_eq!(serde_json::from_str::<Status>(include_str!("golden.json")).unwrap(), sample());
 }
 
 #[test]
-fn fields_that_come_later_are_passed_over() {
+fn unknown_fields_are_ignored() {
     let mut value = serde_json::to_value(sample()).unwrap();
     value["mood"] = "good".into();
     value["members"][0]["mood"] = "good".into();

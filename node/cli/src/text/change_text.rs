@@ -1,11 +1,11 @@
-//! What a change of the view is to a person: who has come, who is gone, what became of the step, what moves.
+//! One line for people about a view change: who joined, who left, what became of the step, and what moves.
 
 use peergrad_core::io::ViewDelta;
 use peergrad_protocol::PeerId;
 
 use super::text_table::{count, plural};
 
-/// One line for a view that is another one than before.
+/// The line for view `view_number`, which has `members` members and differs from the view before it by `change`.
 pub(crate) fn change_text(view_number: u64, members: usize, change: &ViewDelta) -> String {
     let mut parts = Vec::new();
     if !change.left.is_empty() {
@@ -15,31 +15,31 @@ pub(crate) fn change_text(view_number: u64, members: usize, change: &ViewDelta) 
         parts.push(format!("with {}", names(&change.joined)));
     }
     if !change.retiring.is_empty() {
-        parts.push(format!("{} hands over", names(&change.retiring)));
+        parts.push(format!("handover from {}", names(&change.retiring)));
     }
     if change.is_merge {
-        parts.push("what the other part has learnt is merged in".to_owned());
+        parts.push("merged with the other part of the swarm".to_owned());
     }
     if parts.is_empty() {
-        parts.push("the same members".to_owned());
+        parts.push("same members".to_owned());
     }
     let step = change.step.0;
     parts.push(match (change.is_interruption, change.is_forward) {
-        (true, true) => format!("step {} was completed with what the others held", step.saturating_sub(1)),
-        (true, false) => format!("step {step} begins again with the gradients that were kept"),
-        (false, _) => format!("from step {step} on; nobody was interrupted"),
+        (true, true) => format!("the remaining members completed step {}", step.saturating_sub(1)),
+        (true, false) => format!("step {step} restarts with the kept gradients"),
+        (false, _) => format!("continues at step {step} without interruption"),
     });
     if change.returned > 0 {
-        parts.push(format!("{} are dealt again", plural(change.returned as usize, "sample")));
+        parts.push(format!("{} reassigned", plural(change.returned as usize, "sample")));
     }
     if change.moving > 0 {
-        parts.push(format!("{} are to move", plural(change.moving, "chunk")));
+        parts.push(format!("moving {}", plural(change.moving, "chunk")));
     }
     if !change.restarted.is_empty() {
         parts.push(format!(
-            "nobody held the optimizer state of {} any more, it starts anew: {}",
+            "no member had the optimizer state of {}, which is reset: {}",
             plural(change.restarted.len(), "chunk"),
-            listed(&change.restarted)
+            chunk_list(&change.restarted)
         ));
     }
     format!("view {view_number}, {}: {}", plural(members, "peer"), parts.join("; "))
@@ -53,7 +53,7 @@ fn names(peers: &[PeerId]) -> String {
     }
 }
 
-fn listed(chunks: &[u32]) -> String {
+fn chunk_list(chunks: &[u32]) -> String {
     let shown: Vec<String> = chunks.iter().take(CHUNKS_MAX).map(u32::to_string).collect();
     match chunks.len() - shown.len() {
         0 => shown.join(", "),
@@ -61,9 +61,9 @@ fn listed(chunks: &[u32]) -> String {
     }
 }
 
-/// Peers that are named one by one.
+/// The most peers that a line names; it counts the rest.
 const NAMES_MAX: usize = 8;
-/// Chunks that are.
+/// The most chunk numbers that a line lists; it counts the rest.
 const CHUNKS_MAX: usize = 20;
 
 #[cfg(test)]
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_loss_is_told_with_all_that_comes_of_it() {
+    fn a_lost_member_is_described_with_all_consequences() {
         let change = ViewDelta {
             joined: vec![],
             left: vec![PeerId([1; 32])],
@@ -90,12 +90,13 @@ mod tests {
         assert_eq!(
             change_text(3, 2, &change),
             format!(
-                "view 3, 2 peers: without {name}; step 41 begins again with the gradients that were kept; 16 samples are dealt again; 200 chunks are to move; nobody held the optimizer state of 2 chunks any more, it starts anew: 3, 9"
+                "view 3, 2 peers: without {name}; step 41 restarts with the kept gradients; 16 samples reassigned; moving 200 chunks; no member had the optimizer state of 2 chunks, which is reset: 3, 9"
             )
         );
     }
+
     #[test]
-    fn a_merge_is_told_as_one() {
+    fn a_merge_is_described_as_a_merge() {
         let change = ViewDelta {
             joined: vec![],
             left: vec![],
@@ -110,7 +111,7 @@ mod tests {
         };
         assert_eq!(
             change_text(4, 1, &change),
-            "view 4, 1 peer: what the other part has learnt is merged in; from step 512 on; nobody was interrupted"
+            "view 4, 1 peer: merged with the other part of the swarm; continues at step 512 without interruption"
         );
     }
 }

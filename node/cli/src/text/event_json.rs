@@ -1,4 +1,4 @@
-//! Events as JSON: one object each, with the names that the words use; and back, where this program reads itself.
+//! Events as JSON objects, for `--json` and the event log; and the way back, for the commands that start peers and read their output.
 
 use peergrad_core::io::{BranchDetected, Event, MergeEvaluation, RecoveryProgress, ViewDelta};
 use peergrad_models::task::Evaluation;
@@ -7,102 +7,147 @@ use peergrad_protocol::view::{Expulsion, ExpulsionCause};
 use peergrad_protocol::{PeerId, StepNumber};
 use serde_json::{Value, json};
 
-/// What a program that reads along is told of an event.
+/// The object of an event: its [name](event_name) under `event`, and its fields. `None` for the end of the run, which has the
+/// objects `summary` and `failed`.
 pub(crate) fn event_json(event: &Event) -> Option<Value> {
+    let mut object = joining_fields(event)
+        .or_else(|| membership_fields(event))
+        .or_else(|| state_fields(event))
+        .or_else(|| partition_fields(event))?;
+    object["event"] = event_name(event).into();
+    Some(object)
+}
+
+/// The name of an event in JSON and in the event log.
+pub(crate) fn event_name(event: &Event) -> &'static str {
+    match event {
+        Event::JoinRequested(_) => "join_requested",
+        Event::PeerReady { .. } => "peer_ready",
+        Event::PeerWithdrawn { .. } => "peer_withdrawn",
+        Event::Welcomed { .. } => "welcomed",
+        Event::RecoveryStarted { .. } => "recovery_started",
+        Event::MembersUnreachable { .. } => "members_unreachable",
+        Event::FetchingData { .. } => "fetching_data",
+        Event::Prepared(_) => "prepared",
+        Event::ViewInstalled { .. } => "view",
+        Event::MemberSuspected(_) => "member_suspected",
+        Event::MemberStopped { .. } => "member_stopped",
+        Event::Paused { .. } => "paused",
+        Event::NoActiveMember { .. } => "no_active_member",
+        Event::NoPeerAnswers => "no_peer_answers",
+        Event::ChunksMissing { .. } => "chunks_missing",
+        Event::ChunksLost { .. } => "chunks_lost",
+        Event::ParametersUnreachable { .. } => "parameters_unreachable",
+        Event::Expelled(_) => "expelled",
+        Event::Rekeyed { .. } => "rekeyed",
+        Event::RecoveryProgress(_) => "recovery_progress",
+        Event::Restored { .. } => "restored",
+        Event::Saved { .. } => "saved",
+        Event::Excluded { .. } => "excluded",
+        Event::BranchDetected(_) => "branch_detected",
+        Event::Merged(_) => "merged",
+        Event::MergeEvaluation(_) => "merge_evaluation",
+        Event::MergeAbandoned => "merge_abandoned",
+        Event::BranchAbandoned { .. } => "branch_abandoned",
+        Event::Leaving => "leaving",
+        Event::HandedOver { .. } => "handed_over",
+        Event::Committed(_) => "step",
+        Event::Violation { .. } => "violation",
+        Event::Ended(_) => "ended",
+    }
+}
+
+/// Events up to the first view that a peer is in.
+fn joining_fields(event: &Event) -> Option<Value> {
     Some(match event {
-        Event::JoinRequested(peer) => json!({"event": "join_requested", "peer": peer.to_string()}),
+        Event::JoinRequested(peer) => json!({"peer": peer.to_string()}),
         Event::PeerReady { peer, ready, wanted } => {
-            json!({"event": "peer_ready", "peer": peer.to_string(), "ready": ready, "wanted": wanted})
+            json!({"peer": peer.to_string(), "ready": ready, "wanted": wanted})
         }
         Event::PeerWithdrawn { peer, reason, ready, wanted } => {
-            json!({"event": "peer_withdrawn", "peer": peer.to_string(), "reason": reason, "ready": ready, "wanted": wanted})
+            json!({"peer": peer.to_string(), "reason": reason, "ready": ready, "wanted": wanted})
         }
-        Event::Welcomed { run, by } => {
-            json!({"event": "welcomed", "run": run.to_string(), "by": by.to_string()})
-        }
-        Event::RecoveryStarted { view_number } => {
-            json!({"event": "recovery_started", "view_number": view_number.0})
-        }
-        Event::FetchingData { received, total } => {
-            json!({"event": "fetching_data", "received": received, "total": total})
-        }
+        Event::Welcomed { run, by } => json!({"run": run.to_string(), "by": by.to_string()}),
+        Event::RecoveryStarted { view_number } => json!({"view_number": view_number.0}),
+        Event::FetchingData { received, total } => json!({"received": received, "total": total}),
         Event::Prepared(scope) => json!({
-            "event": "prepared", "parameters": scope.parameters, "samples": scope.samples,
-            "steps": scope.steps, "epochs": scope.epochs,
+            "parameters": scope.parameters, "samples": scope.samples, "steps": scope.steps, "epochs": scope.epochs,
         }),
+        Event::MembersUnreachable { peers } => json!({"peers": texts(peers)}),
+        Event::RecoveryProgress(RecoveryProgress { view_number, present, needed, missing }) => json!({
+            "view_number": view_number.0, "present": present, "needed": needed, "missing": texts(missing),
+        }),
+        Event::NoActiveMember { peers } => json!({"peers": texts(peers)}),
+        Event::NoPeerAnswers => json!({}),
+        _ => return None,
+    })
+}
+
+/// Who is in the run, who is lost, and whether enough members are reachable.
+fn membership_fields(event: &Event) -> Option<Value> {
+    Some(match event {
         Event::ViewInstalled { view, digest, shard, share, change } => json!({
-            "event": "view", "number": view.number.0, "digest": digest.to_string(), "shard": shard, "share": share,
+            "number": view.number.0, "digest": digest.to_string(), "shard": shard, "share": share,
             "members": view.members.iter().map(|member| member.peer.to_string()).collect::<Vec<_>>(),
             "change": change.as_ref().map(change_json),
         }),
-        Event::MemberSuspected(peer) => json!({"event": "member_suspected", "peer": peer.to_string()}),
-        Event::MemberStopped { peer, reason } => {
-            json!({"event": "member_stopped", "peer": peer.to_string(), "reason": reason})
-        }
-        Event::Paused { reached, needed, members, missing } => {
-            json!({
-                "event": "paused", "reached": reached, "needed": needed, "members": members,
-                "waiting_for": needed - reached, "missing": texts(missing),
-            })
-        }
-        Event::NoActiveMember { peers } => json!({"event": "no_active_member", "peers": texts(peers)}),
-        Event::NoPeerAnswers => json!({"event": "no_peer_answers"}),
-        Event::ChunksMissing { chunks, peers } => {
-            json!({"event": "chunks_missing", "chunks": chunks, "peers": texts(peers)})
-        }
-        Event::ChunksLost { chunks, retrains_all } => {
-            json!({"event": "chunks_lost", "chunks": chunks, "retrains_all": retrains_all})
-        }
-        Event::ParametersUnreachable { peers } => {
-            json!({"event": "parameters_unreachable", "peers": texts(peers)})
-        }
-        Event::Expelled(Expulsion { peer, by, cause }) => json!({
-            "event": "expelled", "peer": peer.to_string(), "by": by.to_string(), "cause": cause_text(*cause),
+        Event::MemberSuspected(peer) => json!({"peer": peer.to_string()}),
+        Event::MemberStopped { peer, reason } => json!({"peer": peer.to_string(), "reason": reason}),
+        Event::Paused { reached, needed, members, missing } => json!({
+            "reached": reached, "needed": needed, "members": members, "waiting_for": needed - reached,
+            "missing": texts(missing),
         }),
-        // Never the secret: logs are copied into bug reports.
-        Event::Rekeyed { rekey: Rekey { by, .. }, .. } => json!({"event": "rekeyed", "by": by.to_string()}),
-        Event::RecoveryProgress(RecoveryProgress { view_number, present, needed, missing }) => json!({
-            "event": "recovery_progress", "view_number": view_number.0, "present": present, "needed": needed, "missing": texts(missing),
+        Event::Expelled(Expulsion { peer, by, cause }) => {
+            json!({"peer": peer.to_string(), "by": by.to_string(), "cause": cause_text(*cause)})
+        }
+        // Never the secret: users copy logs into bug reports.
+        Event::Rekeyed { rekey: Rekey { by, .. }, .. } => json!({"by": by.to_string()}),
+        Event::Excluded { view_number } => json!({"view_number": view_number.0}),
+        Event::Leaving => json!({}),
+        Event::HandedOver { chunks, members } => json!({"chunks": chunks, "members": members}),
+        Event::Violation { peer, reject } => json!({"peer": peer.to_string(), "reason": reject.to_string()}),
+        _ => return None,
+    })
+}
+
+/// What the members hold: committed steps, table chunks and checkpoints.
+fn state_fields(event: &Event) -> Option<Value> {
+    Some(match event {
+        Event::Committed(committed) => json!({
+            "step": committed.step.0, "epoch": committed.epoch, "steps_expected": committed.steps_expected,
+            "loss": committed.loss, "samples": committed.samples, "left_out": committed.left_out,
+            "rate": committed.rate, "digest": committed.digest.map(|digest| digest.to_string()),
         }),
+        Event::ChunksMissing { chunks, peers } => json!({"chunks": chunks, "peers": texts(peers)}),
+        Event::ChunksLost { chunks, retrains_all } => json!({"chunks": chunks, "retrains_all": retrains_all}),
+        Event::ParametersUnreachable { peers } => json!({"peers": texts(peers)}),
         Event::Restored { steps, epoch, digest, restarted } => json!({
-            "event": "restored", "steps": steps.0, "epoch": epoch, "digest": digest.to_string(),
-            "restarted": restarted,
+            "steps": steps.0, "epoch": epoch, "digest": digest.to_string(), "restarted": restarted,
         }),
-        Event::Saved { steps, result } => json!({
-            "event": "saved", "steps": steps.0, "failure": result.as_ref().err(),
-        }),
-        Event::Excluded { view_number } => json!({"event": "excluded", "view_number": view_number.0}),
+        Event::Saved { steps, result } => json!({"steps": steps.0, "failure": result.as_ref().err()}),
+        _ => return None,
+    })
+}
+
+/// What happens when two parts of a swarm, which trained apart for a while, meet again.
+fn partition_fields(event: &Event) -> Option<Value> {
+    Some(match event {
         Event::BranchDetected(BranchDetected { leads, ours, theirs, is_merged }) => json!({
-            "event": "branch_detected", "leads": leads.to_string(), "own_samples": ours, "their_samples": theirs,
-            "merged": is_merged,
+            "leads": leads.to_string(), "own_samples": ours, "their_samples": theirs, "merged": is_merged,
         }),
         Event::Merged(merge) => json!({
-            "event": "merged", "view": merge.view.to_string(), "steps": merge.steps.0, "own_samples": merge.ours,
+            "view": merge.view.to_string(), "steps": merge.steps.0, "own_samples": merge.ours,
             "their_samples": merge.theirs,
         }),
         Event::MergeEvaluation(MergeEvaluation { ours, theirs, merged, distance, norm }) => json!({
-            "event": "merge_evaluation", "own": evaluation_json(ours), "theirs": evaluation_json(theirs),
-            "merged": evaluation_json(merged), "distance": distance, "norm": norm,
+            "own": evaluation_json(ours), "theirs": evaluation_json(theirs), "merged": evaluation_json(merged),
+            "distance": distance, "norm": norm,
         }),
-        Event::MergeAbandoned => json!({"event": "merge_abandoned"}),
+        Event::MergeAbandoned => json!({}),
         Event::BranchAbandoned { is_merged, steps_since } => {
-            json!({"event": "branch_abandoned", "merged": is_merged, "steps_since": steps_since})
+            json!({"merged": is_merged, "steps_since": steps_since})
         }
-        Event::MembersUnreachable { peers } => json!({"event": "members_unreachable", "peers": texts(peers)}),
-        Event::Leaving => json!({"event": "leaving"}),
-        Event::HandedOver { chunks, members } => {
-            json!({"event": "handed_over", "chunks": chunks, "members": members})
-        }
-        Event::Committed(committed) => json!({
-            "event": "step", "step": committed.step.0, "epoch": committed.epoch,
-            "steps_expected": committed.steps_expected, "loss": committed.loss, "samples": committed.samples, "left_out": committed.left_out, "rate": committed.rate,
-            "digest": committed.digest.map(|digest| digest.to_string()),
-        }),
-        Event::Violation { peer, reject } => {
-            json!({"event": "violation", "peer": peer.to_string(), "reason": reject.to_string()})
-        }
-        // Told as `summary` or `failed`.
-        Event::Ended(_) => return None,
+        _ => return None,
     })
 }
 
@@ -119,7 +164,8 @@ fn change_json(change: &ViewDelta) -> Value {
     })
 }
 
-/// A change of the members, as a `view` told it: the view's number, its members, and what is another way than before.
+/// Reads the object of a `view` event: the view's number, how many members it has, and how it differs from the view before.
+/// `None` for a first view, and for an object that is none of this program.
 pub(crate) fn change_of(object: &Value) -> Option<(u64, usize, ViewDelta)> {
     let (change, members) = (&object["change"], object["members"].as_array()?.len());
     let peers = |key: &str| -> Option<Vec<PeerId>> {
@@ -145,7 +191,7 @@ fn texts(peers: &[PeerId]) -> Vec<String> {
     peers.iter().map(PeerId::to_string).collect()
 }
 
-/// Why a peer was put out of the run, in a word.
+/// Why a peer was expelled, as one word.
 pub(crate) fn cause_text(cause: ExpulsionCause) -> &'static str {
     match cause {
         ExpulsionCause::Request => "request",
@@ -158,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_is_read_as_it_was_told() {
+    fn a_change_survives_writing_and_reading() {
         let change = ViewDelta {
             joined: vec![PeerId([1; 32])],
             left: vec![PeerId([2; 32]), PeerId([3; 32])],

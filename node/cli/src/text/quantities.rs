@@ -1,4 +1,4 @@
-//! Quantities: numbers, times and speeds, with as many digits as one wants to know of them; the same words wherever they stand.
+//! Quantities: numbers, durations and speeds as short text, the same in every command.
 
 use super::text_table::count;
 
@@ -20,7 +20,7 @@ pub(crate) fn duration(seconds: f64) -> String {
     }
 }
 
-/// A number with a few digits.
+/// A number of 0 or more: with two decimals below 1, one below 10, and none from there on.
 pub(crate) fn few_digits(value: f64) -> String {
     match value {
         ..0.0095 => "0".to_owned(),
@@ -30,7 +30,7 @@ pub(crate) fn few_digits(value: f64) -> String {
     }
 }
 
-/// Small losses are told by their size.
+/// A loss with four decimals; below 0.001 in scientific notation.
 pub(crate) fn loss_text(loss: f64) -> String {
     if loss != 0.0 && loss.abs() < 0.001 { format!("{loss:.1e}") } else { format!("{loss:.4}") }
 }
@@ -40,21 +40,21 @@ pub(crate) fn speed_text(steps_per_second: f64) -> String {
     format!("{} steps/s", few_digits(steps_per_second))
 }
 
-/// "3 min 11 s to go"; nothing where nobody knows, or nothing is left.
+/// "3 min 11 s to go". `None` if no step is left, or if the speed is not known.
 pub(crate) fn time_to_go(steps_left: u64, steps_per_second: f64) -> Option<String> {
     let is_known = steps_left > 0 && steps_per_second > 0.0;
     is_known.then(|| format!("{} to go", duration(steps_left as f64 / steps_per_second)))
 }
 
-/// What is said of the speed of a peer that waits for others.
-pub(crate) const PAUSED: &str = "stands still";
+/// Shown in place of the speed while a peer waits for others.
+pub(crate) const PAUSED: &str = "paused";
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn times_and_numbers_are_short() {
+    fn durations_and_numbers_are_short() {
         let told = [0.04, 9.9, 59.4, 227.0, 3600.0, 7500.0, 100_000.0].map(duration);
         assert_eq!(told, ["0.0 s", "9.9 s", "59 s", "3 min 47 s", "1 h", "2 h 5 min", "1 d 3 h"]);
         assert_eq!([0.0, 0.033, 4.25, 1494.4].map(few_digits), ["0", "0.03", "4.2", "1,494"]);

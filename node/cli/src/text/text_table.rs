@@ -1,4 +1,4 @@
-//! Small tables for people: columns as wide as their widest cell, numbers to the right.
+//! Small text tables: each column is as wide as its widest cell. Also counts, bytes and plurals for their cells.
 
 /// Lays out `rows` under `header`; the first column is aligned to the left, the others to the right.
 #[must_use]
@@ -22,7 +22,7 @@ pub fn text_table(header: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
-/// A number of bytes in the unit that leaves one to three digits before the point.
+/// A number of bytes, in the unit that leaves one to three digits before the decimal point: "999 B", "1.2 MB".
 #[must_use]
 pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 4] = ["kB", "MB", "GB", "TB"];
@@ -38,7 +38,7 @@ pub fn bytes(count: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
-/// A count with its thousands set apart.
+/// A count with a comma between thousands: "1,234,567".
 #[must_use]
 pub fn count(number: u64) -> String {
     let digits = number.to_string();

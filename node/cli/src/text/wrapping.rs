@@ -1,13 +1,13 @@
-//! Wrapping: text in lines that a terminal has room for, broken between words.
+//! Wrapping: breaks text between words, into lines that fit a terminal.
 
 use console::measure_text_width;
 
-/// Text in lines of at most so many columns; a word that is longer has a line for itself.
+/// Splits text into lines of at most `width` columns. A longer word gets a line of its own.
 pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
     text.lines().flat_map(|paragraph| pieces(paragraph.split_whitespace(), " ", width)).collect()
 }
 
-/// Pieces that are never broken in lines of at most so many columns, with `between` between two of them.
+/// Joins pieces with `between` into lines of at most `width` columns. No piece is broken.
 pub(crate) fn pieces(
     pieces: impl IntoIterator<Item = impl AsRef<str>>,
     between: &str,
@@ -16,7 +16,7 @@ pub(crate) fn pieces(
     let mut lines = vec![String::new()];
     for piece in pieces {
         let piece = piece.as_ref();
-        let line = lines.last_mut().expect("there is one at least");
+        let line = lines.last_mut().expect("the list starts with one line");
         if line.is_empty() {
             line.push_str(piece);
         } else if measure_text_width(line) + between.len() + measure_text_width(piece) > width {
@@ -29,8 +29,8 @@ pub(crate) fn pieces(
     lines
 }
 
-/// As [`wrapped`], for text that has a form of its own: lines that have room, and those that are set off from the left (what is to be
-/// copied, such as a command with an invite), stay as they are.
+/// As [`wrapped`], but leaves two kinds of lines as they are: lines that fit, and indented lines, which hold text to be copied, such
+/// as a command with an invite.
 pub(crate) fn wrapped_as_is(text: &str, width: usize) -> String {
     let mut lines: Vec<String> = Vec::new();
     for line in text.lines() {
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_to_be_copied_stays_as_it_is() {
+    fn indented_lines_stay_as_they_are() {
         let text = "type on every other machine\n\n    peer join pg1abcdefghijkl\n\nkeep it to yourself";
         let told = wrapped_as_is(text, 16);
         assert_eq!(

@@ -1,4 +1,4 @@
-//! The algorithm: what `[sync]` of a run file comes to, and the program that it launches.
+//! The training algorithm: resolves `[sync]` of a run file, checks it, and creates the program that runs it.
 
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::sync::Arc;
@@ -29,119 +29,80 @@ use super::{Route, SpecificationError, within};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Algorithm {
-    /// [`SyncDataParallel`].
+    /// Synchronous steps: [`SyncDataParallel`].
     #[default]
     Sync,
-    /// [`BackupWorkers`].
+    /// Steps that do not wait for the last contributions: [`BackupWorkers`].
     BackupWorkers {
-        /// Contributions that a step does not wait for.
+        /// How many contributions a step does not wait for.
         backups: usize,
     },
-    /// [`DsSync`].
+    /// Averaging in small groups: [`DsSync`].
     DsSync {
-        /// Members of a group; 0: about the square root of all.
+        /// Members per group; 0 selects about the square root of all.
         group: usize,
         /// Whether groups change from round to round.
         shuffle: bool,
     },
-    /// [`Local`].
+    /// Local steps, then averaging: [`Local`].
     Local {
-        /// Local steps between two means.
+        /// Local steps between two averages.
         local_steps: u64,
     },
-    /// [`Diloco`].
+    /// Local steps, then an outer step: [`Diloco`].
     Diloco {
         /// Local steps between two outer steps.
         local_steps: u64,
         /// The outer learning rate.
         outer_rate: f64,
-        /// Share of the outer velocity that is kept.
+        /// The outer momentum: the share of the outer velocity that is kept, 0 to 1.
         outer_momentum: f32,
     },
-    /// [`Ssp`].
+    /// Tables with bounded staleness: [`Ssp`].
     Ssp {
-        /// Steps that the fastest may be ahead of the slowest.
+        /// How many steps the fastest member may be ahead of the slowest.
         staleness: u64,
-        /// Other bounds, from these steps on, ascending.
+        /// Pairs of a step and the bound from that step on, in ascending order; empty for a constant bound.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         staleness_from: Vec<(u64, u64)>,
-        /// When owners apply gradients; `None`: as the rule wants it.
+        /// When owners apply gradients; `None` leaves it to the optimizer.
         apply: Option<ApplyName>,
     },
-    /// [`Downpour`], sending and reading in each step.
+    /// Asynchronous updates: [`Downpour`] that sends and reads in each step.
     Async {
-        /// Samples that one peer trains alone.
+        /// Samples that the first member trains alone; 0 for no warm-up.
         warm_up: u64,
-        /// Samples after which one more comes in.
+        /// Samples after which each further member starts; 0 starts all at once.
         wave: u64,
     },
-    /// [`Downpour`].
+    /// Asynchronous updates with less frequent communication: [`Downpour`].
     Downpour {
-        /// Steps after which a peer sends what it has added.
+        /// Steps between two sends of a member's additions.
         n_push: u64,
-        /// Steps after which it reads again.
+        /// Steps between two reads of the parameters.
         n_fetch: u64,
-        /// The rate at which it goes on by itself in between, where owners update by a rule; `None`: that of the optimizer.
+        /// The learning rate of the local updates in between, where owners use an optimizer; `None` uses the optimizer's rate.
         local_rate: Option<f64>,
-        /// Samples that one peer trains alone.
+        /// Samples that the first member trains alone; 0 for no warm-up.
         warm_up: u64,
-        /// Samples after which one more comes in.
+        /// Samples after which each further member starts; 0 starts all at once.
         wave: u64,
     },
 }
 
 impl Algorithm {
-    /// Settles what `[sync]` leaves open; an epoch has so many steps.
+    /// Resolves `[sync]` with its defaults; an epoch has `steps_per_epoch` steps.
     ///
     /// # Errors
-    /// A key does not go with the kind, or has a value that is not allowed.
+    /// A key does not belong to the kind, or its value is not allowed.
     pub(super) fn resolve(section: &SyncSection, steps_per_epoch: u64) -> Result<Self, SpecificationError> {
-        let kind = section.kind;
-        let only_for = |key, is_given: bool, kinds: &[SyncKind], allowed: &str| {
-            if is_given && !kinds.contains(&kind) {
-                let allowed = format!("nothing but with {allowed}");
-                return Err(SpecificationError::Setting { key, found: "given".to_owned(), allowed });
-            }
-            Ok(())
-        };
-        let (with_groups, with_local_steps) = ([SyncKind::DsSync], [SyncKind::Local, SyncKind::Diloco]);
-        only_for(
-            "sync.backups",
-            section.backups.is_some(),
-            &[SyncKind::BackupWorkers],
-            "kind = \"backup-workers\"",
-        )?;
-        only_for("sync.group", section.group.is_some(), &with_groups, "kind = \"ds-sync\"")?;
-        only_for("sync.shuffle", section.shuffle.is_some(), &with_groups, "kind = \"ds-sync\"")?;
-        let words = "kind = \"local\" or \"diloco\"";
-        only_for("sync.local_steps", section.local_steps.is_some(), &with_local_steps, words)?;
-        let (diloco, words) = ([SyncKind::Diloco], "kind = \"diloco\"");
-        only_for("sync.outer_rate", section.outer_rate.is_some(), &diloco, words)?;
-        only_for("sync.outer_momentum", section.outer_momentum.is_some(), &diloco, words)?;
-        let (ssp, words) = ([SyncKind::Ssp], "kind = \"ssp\"");
-        only_for("sync.staleness", section.staleness.is_some(), &ssp, words)?;
-        only_for("sync.staleness_from", section.staleness_from.is_some(), &ssp, words)?;
-        only_for("sync.apply", section.apply.is_some(), &ssp, words)?;
-        let (downpour, words) = ([SyncKind::Downpour], "kind = \"downpour\"");
-        only_for("sync.n_push", section.n_push.is_some(), &downpour, words)?;
-        only_for("sync.n_fetch", section.n_fetch.is_some(), &downpour, words)?;
-        only_for("sync.local_rate", section.local_rate.is_some(), &downpour, words)?;
-        let free = [SyncKind::Async, SyncKind::Downpour];
-        let words = "kind = \"async\" or \"downpour\"";
-        only_for("sync.warm_up", section.warm_up.is_some(), &free, words)?;
-        only_for("sync.wave", section.wave.is_some(), &free, words)?;
+        check_keys(section)?;
+        if let Some(group @ (0 | 1)) = section.group {
+            within("sync.group", group, 2.., "2 or more peers")?;
+        }
         let (warm_up, wave) = (section.warm_up.unwrap_or(0), section.wave.unwrap_or(0));
-        let local_steps = match section.local_steps {
-            None => LOCAL_STEPS_DEFAULT.min(steps_per_epoch),
-            Some(LocalSteps::Number(number)) => {
-                // A round ends with its epoch: more steps would be smaller ones.
-                let allowed = format!("1 to {steps_per_epoch}, the steps of an epoch; or \"epoch\"");
-                within("sync.local_steps", number, 1..=steps_per_epoch, &allowed)?;
-                number
-            }
-            Some(LocalSteps::Epoch) => steps_per_epoch,
-        };
-        let algorithm = match kind {
+        let local_steps = resolve_local_steps(section.local_steps, steps_per_epoch)?;
+        Ok(match section.kind {
             SyncKind::Sync => Self::Sync,
             SyncKind::BackupWorkers => {
                 Self::BackupWorkers { backups: section.backups.unwrap_or(BACKUPS_DEFAULT) }
@@ -168,14 +129,13 @@ impl Algorithm {
                 warm_up,
                 wave,
             },
-        };
-        if let Some(0 | 1) = section.group {
-            within("sync.group", section.group.unwrap_or(0), 2.., "2 or more peers")?;
-        }
-        Ok(algorithm)
+        })
     }
 
-    /// An error unless all settings are allowed.
+    /// Checks that all values are allowed.
+    ///
+    /// # Errors
+    /// One is not.
     pub(super) fn check(&self, route: Route) -> Result<(), SpecificationError> {
         let steps =
             |steps: u64| within("sync.local_steps", steps, 1..=1_000_000, "1 to 1000000, or \"epoch\"");
@@ -184,8 +144,9 @@ impl Algorithm {
             Self::BackupWorkers { .. } if route == Route::Ring => Err(SpecificationError::Setting {
                 key: "sync.topology",
                 found: "\"ring\"".to_owned(),
-                allowed: "\"auto\" or \"direct\" with kind = \"backup-workers\": a ring waits for everybody"
-                    .to_owned(),
+                allowed:
+                    "\"auto\" or \"direct\" with kind = \"backup-workers\": a ring waits for every member"
+                        .to_owned(),
             }),
             Self::BackupWorkers { backups } => {
                 within("sync.backups", backups, 1..=500, "1 to 500 contributions")
@@ -217,7 +178,7 @@ impl Algorithm {
         }
     }
 
-    /// Steps that each member takes by itself before it hears of the others.
+    /// Local steps of each member between two exchanges with the others.
     #[must_use]
     pub fn local_steps(&self) -> u64 {
         match *self {
@@ -227,22 +188,25 @@ impl Algorithm {
         }
     }
 
-    /// Contributions that a step does not wait for; `None` if it waits for all.
+    /// How many contributions a step does not wait for; `None` if it waits for all.
     #[must_use]
     pub fn backups(&self) -> Option<NonZeroUsize> {
         if let Self::BackupWorkers { backups } = *self { NonZeroUsize::new(backups) } else { None }
     }
 
-    /// Whether all peers hold the same parameters after each step, and have to complete it.
+    /// Whether two parts of a swarm can merge their models: all members hold the same parameters after each step.
     pub(super) fn can_merge(&self) -> bool {
         matches!(self, Self::Sync | Self::Local { .. } | Self::Diloco { .. })
     }
 
-    /// An error unless it goes with the optimizer's rule.
+    /// Checks that the algorithm supports the optimizer.
+    ///
+    /// # Errors
+    /// The staleness is too large for it.
     pub(super) fn check_rule(&self, rule: &Optimizer) -> Result<(), SpecificationError> {
         match *self {
             Self::Ssp { staleness, ref staleness_from, apply } if is_by_step(apply, rule) => {
-                let allowed = "0 to 16 steps where all gradients of a step are applied together";
+                let allowed = "0 to 16 steps if all gradients of a step are applied together";
                 within("sync.staleness", staleness, ..=PER_CLOCK_STALENESS_MAX, allowed)?;
                 let within_bound = |(_, bound): &(u64, u64)| {
                     within("sync.staleness_from", *bound, ..=PER_CLOCK_STALENESS_MAX, allowed)
@@ -253,13 +217,13 @@ impl Algorithm {
         }
     }
 
-    /// Whether parameters are kept in a table, with a clock for each peer.
+    /// Whether the parameters are in a table, and each member has its own clock.
     #[must_use]
     pub fn has_tables(&self) -> bool {
         matches!(self, Self::Ssp { .. } | Self::Async { .. } | Self::Downpour { .. })
     }
 
-    /// What makes the program.
+    /// The factory of the program that runs the algorithm.
     #[must_use]
     pub fn launch(&self) -> ProgramFactory {
         match *self {
@@ -283,27 +247,7 @@ impl Algorithm {
                 outer_rate,
                 outer_momentum,
             }),
-            Self::Ssp { staleness, ref staleness_from, apply } => {
-                let first = ReadSchedule::constant(ReadPolicy::Staleness(staleness));
-                let read_schedule = staleness_from.iter().fold(first, |read_schedule, &(step, bound)| {
-                    read_schedule.then(step, ReadPolicy::Staleness(bound))
-                });
-                let apply_mode = move |loaded: &Loaded| {
-                    if is_by_step(apply, &loaded.config.rule) {
-                        ApplyMode::PerClock
-                    } else {
-                        ApplyMode::Immediate
-                    }
-                };
-                let table_spec = move |loaded: &Loaded| TableSpec {
-                    layout: layout(loaded, apply_mode(loaded)),
-                    read_schedule: read_schedule.clone(),
-                    batch_scope: BatchScope::Global,
-                    warm_up: 0,
-                    wave: None,
-                };
-                ProgramFactory::with_tables(table_spec, |loaded| Ssp::of(loaded, rule_of(loaded)))
-            }
+            Self::Ssp { staleness, ref staleness_from, apply } => ssp(staleness, staleness_from, apply),
             Self::Async { warm_up, wave } => downpour(DownpourSettings::default(), (warm_up, wave)),
             Self::Downpour { n_push, n_fetch, local_rate, warm_up, wave } => {
                 downpour(DownpourSettings { n_push, n_fetch, local_rate }, (warm_up, wave))
@@ -312,7 +256,54 @@ impl Algorithm {
     }
 }
 
-/// Whether all gradients of a step are applied together; plain SGD needs that least.
+/// An error if a key is given that does not belong to the kind.
+fn check_keys(section: &SyncSection) -> Result<(), SpecificationError> {
+    let backup_workers = (&[SyncKind::BackupWorkers][..], "kind = \"backup-workers\"");
+    let ds_sync = (&[SyncKind::DsSync][..], "kind = \"ds-sync\"");
+    let local = (&[SyncKind::Local, SyncKind::Diloco][..], "kind = \"local\" or \"diloco\"");
+    let diloco = (&[SyncKind::Diloco][..], "kind = \"diloco\"");
+    let ssp = (&[SyncKind::Ssp][..], "kind = \"ssp\"");
+    let downpour = (&[SyncKind::Downpour][..], "kind = \"downpour\"");
+    let asynchronous = (&[SyncKind::Async, SyncKind::Downpour][..], "kind = \"async\" or \"downpour\"");
+    let keys = [
+        ("sync.backups", section.backups.is_some(), backup_workers),
+        ("sync.group", section.group.is_some(), ds_sync),
+        ("sync.shuffle", section.shuffle.is_some(), ds_sync),
+        ("sync.local_steps", section.local_steps.is_some(), local),
+        ("sync.outer_rate", section.outer_rate.is_some(), diloco),
+        ("sync.outer_momentum", section.outer_momentum.is_some(), diloco),
+        ("sync.staleness", section.staleness.is_some(), ssp),
+        ("sync.staleness_from", section.staleness_from.is_some(), ssp),
+        ("sync.apply", section.apply.is_some(), ssp),
+        ("sync.n_push", section.n_push.is_some(), downpour),
+        ("sync.n_fetch", section.n_fetch.is_some(), downpour),
+        ("sync.local_rate", section.local_rate.is_some(), downpour),
+        ("sync.warm_up", section.warm_up.is_some(), asynchronous),
+        ("sync.wave", section.wave.is_some(), asynchronous),
+    ];
+    for (key, is_given, (kinds, allowed)) in keys {
+        if is_given && !kinds.contains(&section.kind) {
+            let allowed = format!("only with {allowed}");
+            return Err(SpecificationError::Setting { key, found: "given".to_owned(), allowed });
+        }
+    }
+    Ok(())
+}
+
+/// The number of local steps in a round. A round ends with its epoch, so more steps than an epoch has make no sense.
+fn resolve_local_steps(given: Option<LocalSteps>, steps_per_epoch: u64) -> Result<u64, SpecificationError> {
+    match given {
+        None => Ok(LOCAL_STEPS_DEFAULT.min(steps_per_epoch)),
+        Some(LocalSteps::Number(number)) => {
+            let allowed = format!("1 to {steps_per_epoch}, the steps of an epoch; or \"epoch\"");
+            within("sync.local_steps", number, 1..=steps_per_epoch, &allowed)?;
+            Ok(number)
+        }
+        Some(LocalSteps::Epoch) => Ok(steps_per_epoch),
+    }
+}
+
+/// Whether all gradients of a step are applied together. By default that holds for all optimizers but plain SGD.
 fn is_by_step(apply: Option<ApplyName>, rule: &Optimizer) -> bool {
     match apply {
         Some(apply) => apply == ApplyName::ByStep,
@@ -320,7 +311,7 @@ fn is_by_step(apply: Option<ApplyName>, rule: &Optimizer) -> bool {
     }
 }
 
-/// What owners of a table of parameters do with what they are sent: plain SGD needs no owner to do anything but add.
+/// How the owners of a parameter table apply updates. With plain SGD, they only add.
 fn rule_of(loaded: &Loaded) -> TableRule {
     let TrainingConfig { rule, schedule, .. } = loaded.config;
     match rule {
@@ -329,7 +320,7 @@ fn rule_of(loaded: &Loaded) -> TableRule {
     }
 }
 
-/// One table of the parameters: a few of them a row, or each by itself, where few of them are touched at a time.
+/// The layout of one table with all parameters. A row holds a few of them, or just one if each step of the task touches few.
 fn layout(loaded: &Loaded, apply_mode: ApplyMode) -> Arc<TableLayout> {
     let count = loaded.manifest.parameter_count();
     let width = match loaded.task.sparse() {
@@ -338,6 +329,25 @@ fn layout(loaded: &Loaded, apply_mode: ApplyMode) -> Arc<TableLayout> {
     };
     let (rows, rule, init) = (count.div_ceil(width).max(1) as u64, rule_of(loaded), Init::Parameters);
     Arc::new(TableLayout::new(vec![Table { name: "parameters", rows, width, rule, apply_mode, init }]))
+}
+
+fn ssp(staleness: u64, staleness_from: &[(u64, u64)], apply: Option<ApplyName>) -> ProgramFactory {
+    let first = ReadSchedule::constant(ReadPolicy::Staleness(staleness));
+    let read_schedule = staleness_from
+        .iter()
+        .fold(first, |read_schedule, &(step, bound)| read_schedule.then(step, ReadPolicy::Staleness(bound)));
+    let table_spec = move |loaded: &Loaded| {
+        let is_by_step = is_by_step(apply, &loaded.config.rule);
+        let apply_mode = if is_by_step { ApplyMode::PerClock } else { ApplyMode::Immediate };
+        TableSpec {
+            layout: layout(loaded, apply_mode),
+            read_schedule: read_schedule.clone(),
+            batch_scope: BatchScope::Global,
+            warm_up: 0,
+            wave: None,
+        }
+    };
+    ProgramFactory::with_tables(table_spec, |loaded| Ssp::of(loaded, rule_of(loaded)))
 }
 
 fn downpour(settings: DownpourSettings, (warm_up, wave): (u64, u64)) -> ProgramFactory {
@@ -351,33 +361,33 @@ fn downpour(settings: DownpourSettings, (warm_up, wave): (u64, u64)) -> ProgramF
     ProgramFactory::with_tables(table_spec, move |loaded| Downpour::of(loaded, rule_of(loaded), settings))
 }
 
-/// What owners make of contributions, as it is written in files.
+/// How owners combine contributions, as written in files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "rule", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Aggregation {
-    /// Their mean, weighted by samples.
+    /// The mean, weighted by samples.
     #[default]
     Mean,
-    /// By element, the mean of all but so many of the largest and of the smallest.
+    /// For each element, the mean without the largest and the smallest contributions.
     TrimmedMean {
-        /// How many.
+        /// How many of the largest, and how many of the smallest, are left out.
         trim: usize,
     },
-    /// By element, the middle one.
+    /// For each element, the median.
     Median,
 }
 
 impl Aggregation {
-    /// What `[sync]` says.
+    /// Resolves `combine` and `trim` of `[sync]`.
     ///
     /// # Errors
-    /// `trim` does not go with the rest.
+    /// `trim` is given without `combine = "trimmed-mean"`.
     pub(super) fn resolve(section: &SyncSection) -> Result<Self, SpecificationError> {
         if let (Some(_), AggregationName::Mean | AggregationName::Median) = (section.trim, section.combine) {
             return Err(SpecificationError::Setting {
                 key: "sync.trim",
                 found: "given".to_owned(),
-                allowed: "nothing but with combine = \"trimmed-mean\"".to_owned(),
+                allowed: "only with combine = \"trimmed-mean\"".to_owned(),
             });
         }
         Ok(match section.combine {
@@ -387,14 +397,17 @@ impl Aggregation {
         })
     }
 
-    /// An error unless it goes with the rest.
+    /// Checks that the topology and the algorithm support it.
+    ///
+    /// # Errors
+    /// They do not.
     pub(super) fn check(&self, route: Route, algorithm: &Algorithm) -> Result<(), SpecificationError> {
         let allowed = match (self, route, algorithm) {
             (Self::Mean, ..) => return Ok(()),
             _ if algorithm.has_tables() => "\"mean\" with this kind: owners see one gradient at a time",
             (_, _, Algorithm::DsSync { .. }) => "\"mean\" with kind = \"ds-sync\"",
             (_, Route::Ring, _) => {
-                "\"mean\" with topology = \"ring\": nobody sees single contributions there"
+                "\"mean\" with topology = \"ring\": members of a ring see only partial sums"
             }
             (Self::TrimmedMean { trim }, ..) => return within("sync.trim", *trim, 1..=500, "1 to 500"),
             (Self::Median, ..) => return Ok(()),
@@ -405,8 +418,8 @@ impl Aggregation {
 }
 
 impl From<Aggregation> for Combine {
-    fn from(robustness: Aggregation) -> Self {
-        match robustness {
+    fn from(aggregation: Aggregation) -> Self {
+        match aggregation {
             Aggregation::Mean => Self::Sum,
             Aggregation::TrimmedMean { trim } => Self::Trimmed(trim),
             Aggregation::Median => Self::Median,
@@ -414,20 +427,22 @@ impl From<Aggregation> for Combine {
     }
 }
 
-/// One slow peer at a time is what a swarm sees most.
+/// One: most often, a swarm has one slow member at a time.
 const BACKUPS_DEFAULT: usize = 1;
-/// As in the paper that `local` is best known from, about: enough for the traffic to stop mattering on most lines.
+/// Enough local steps that traffic no longer matters on most links.
 const LOCAL_STEPS_DEFAULT: u64 = 32;
-/// The values that *DiLoCo* recommends.
+/// The outer learning rate that the DiLoCo paper recommends.
 const OUTER_RATE_DEFAULT: f64 = 0.7;
+/// The outer momentum that the DiLoCo paper recommends.
 const OUTER_MOMENTUM_DEFAULT: f32 = 0.9;
-/// Most of what there is to be gained from not waiting is gained with a few steps.
+/// A few steps avoid most of the waiting.
 const STALENESS_DEFAULT: u64 = 3;
-/// What is not sent yet is lost with its worker, so that what it has trained since is trained again.
+/// The most steps between two sends. Additions that were not sent are lost with their worker, and their samples are trained again.
 const N_PUSH_MAX: u64 = 32;
-const _: () = assert!((N_PUSH_MAX as usize) < LEASES_MAX, "and two more");
-/// Rows of a table of parameters are as long as they have to be for this many.
+const _: () = assert!((N_PUSH_MAX as usize) < LEASES_MAX, "unsent steps and two more fit in the leases");
+/// About how many rows a parameter table has; the row width follows from it.
 const ROWS_WANTED: usize = 1 << 14;
+/// The row width is a multiple of this.
 const ROW_NUMBERS_MIN: usize = 16;
 
 #[cfg(test)]
@@ -443,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn backup_workers_do_not_go_around_a_ring() {
+    fn backup_workers_need_another_topology_than_a_ring() {
         for (text, words) in [
             (
                 "topology = \"ring\"",
@@ -457,13 +472,13 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_is_enough() {
+    fn each_kind_has_defaults() {
         assert_eq!(resolve(""), Ok(Algorithm::Sync));
         assert_eq!(resolve("kind = \"ds-sync\""), Ok(Algorithm::DsSync { group: 0, shuffle: true }));
         assert_eq!(
             resolve("kind = \"local\""),
             Ok(Algorithm::Local { local_steps: 23 }),
-            "no more than an epoch has"
+            "at most the steps of an epoch"
         );
         let once_an_epoch = resolve("kind = \"local\"\nlocal_steps = \"epoch\"");
         assert_eq!(once_an_epoch, Ok(Algorithm::Local { local_steps: 23 }));
@@ -473,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn robust_means_need_single_contributions() {
+    fn robust_means_need_individual_contributions() {
         let resolve = |text: &str| {
             let run = RunFile::parse(&format!("[sync]\n{text}")).unwrap();
             crate::specification::resolve::resolve_training(&run, 100).map(|training| training.combine)
@@ -494,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_a_whole_step_waits_for_few() {
+    fn applying_whole_steps_limits_the_staleness() {
         let resolve = |text: &str| {
             let run = RunFile::parse(text).unwrap();
             let training = crate::specification::resolve::resolve_training(&run, 100)?;
@@ -507,7 +522,7 @@ mod tests {
         assert_eq!(resolve(sgd), Ok(ssp(400, None)));
         for text in [&format!("{sgd}\napply = \"by-step\""), "[sync]\nkind = \"ssp\"\nstaleness = 17"] {
             let error = resolve(text).unwrap_err().to_string();
-            assert!(error.contains("0 to 16 steps where all gradients"), "{error}");
+            assert!(error.contains("0 to 16 steps if all gradients"), "{error}");
         }
         let winner = "[partition]\npolicy = \"winner\"\n[sync]\nkind = \"async\"";
         let error = resolve(winner).unwrap_err().to_string();
@@ -515,9 +530,9 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_do_not_go_with_the_kind_are_errors() {
+    fn keys_of_another_kind_are_errors() {
         for (text, words) in [
-            ("group = 4", "`sync.group` is given; allowed: nothing but with kind = \"ds-sync\""),
+            ("group = 4", "`sync.group` is given; allowed: only with kind = \"ds-sync\""),
             ("kind = \"ds-sync\"\nlocal_steps = 4", "kind = \"local\" or \"diloco\""),
             ("kind = \"local\"\nouter_rate = 1.0", "kind = \"diloco\""),
             (
@@ -525,12 +540,12 @@ mod tests {
                 "`sync.local_steps` is 0; allowed: 1 to 23, the steps of an epoch",
             ),
             ("kind = \"diloco\"\nlocal_steps = 24", "`sync.local_steps` is 24; allowed: 1 to 23"),
-            ("backups = 2", "`sync.backups` is given; allowed: nothing but with kind = \"backup-workers\""),
+            ("backups = 2", "`sync.backups` is given; allowed: only with kind = \"backup-workers\""),
             ("kind = \"ds-sync\"\ngroup = 1", "`sync.group` is 1; allowed: 2 or more"),
-            ("staleness = 1", "`sync.staleness` is given; allowed: nothing but with kind = \"ssp\""),
+            ("staleness = 1", "`sync.staleness` is given; allowed: only with kind = \"ssp\""),
             (
                 "kind = \"async\"\nn_push = 2",
-                "`sync.n_push` is given; allowed: nothing but with kind = \"downpour\"",
+                "`sync.n_push` is given; allowed: only with kind = \"downpour\"",
             ),
             (
                 "kind = \"ssp\"\nstaleness_from = [[20, 0], [20, 1]]",
@@ -538,7 +553,7 @@ mod tests {
             ),
             ("kind = \"async\"\nlocal_rate = 0.1", "`sync.local_rate` is given"),
             ("kind = \"downpour\"\nn_push = 33", "`sync.n_push` is 33; allowed: 1 to 32"),
-            ("kind = \"ssp\"\nwave = 3", "`sync.wave` is given; allowed: nothing but with kind = \"async\""),
+            ("kind = \"ssp\"\nwave = 3", "`sync.wave` is given; allowed: only with kind = \"async\""),
             ("kind = \"diloco\"\nouter_momentum = 1.0", "`sync.outer_momentum` is 1"),
         ] {
             let error = resolve(text).unwrap_err().to_string();

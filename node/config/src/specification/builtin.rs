@@ -1,7 +1,6 @@
-//! The built-in loader: from a specification and the data file's bytes to a task.
+//! The built-in loader: creates a task from a specification and the bytes of the data file.
 //!
-//! The same on founder and joiners, and it decides nothing: layout, split, classes and standardization are read, not
-//! inferred.
+//! Founder and joiners use the same code. It infers nothing: layout, split, classes and standardization come from the specification.
 
 use std::sync::Arc;
 
@@ -19,7 +18,7 @@ use peergrad_protocol::id::ContentDigest;
 use super::custom::CustomSpecification;
 use super::{ModelForm, Specification, SpecificationError};
 
-/// Builds the models that `run.toml` can name.
+/// Loads the models that `run.toml` can name.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BuiltinLoader;
 
@@ -33,38 +32,38 @@ impl Loader for BuiltinLoader {
             })
         });
         reference.map(Some).map_err(|error| {
-            // Of another binary's task only the names are known here.
+            // A custom task is known here only by name.
             CustomSpecification::parse(specification)
                 .map_or(error.to_string(), |CustomSpecification { task, program, .. }| {
                     format!(
-                        "this run trains the task `{task}` (program `{program}`), which is not built into `peer` but part \
-                         of the binary that founded the run: bring that binary to this machine and type its name in place of `peer`"
+                        "this run trains the custom task `{task}` (program `{program}`), which is part of the binary that founded the run: \
+                         copy that binary to this machine and use it in place of `peer`"
                     )
                 })
         })
     }
 
     fn load(&self, specification: &[u8], data: Option<Arc<[u8]>>) -> Result<Loaded, String> {
-        let bytes = data.ok_or("the run needs its data file, and it is not here")?;
+        let bytes = data.ok_or("the run needs its data file, which is missing")?;
         let specification = Specification::parse(specification).map_err(|error| error.to_string())?;
         specification.load(&bytes).map_err(|error| error.to_string())
     }
 }
 
-/// Rows of a data file.
+/// Which rows of a data file are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataPart {
-    /// Those that were never trained.
+    /// The held-out rows, which were never trained.
     HeldOut,
-    /// All of them.
+    /// All rows.
     All,
 }
 
 impl Specification {
-    /// Builds the task from the data file's bytes.
+    /// Creates the task from the bytes of the data file.
     ///
     /// # Errors
-    /// If they are not those of the file that the run was founded on.
+    /// The run was founded on a different file.
     pub fn load(&self, bytes: &[u8]) -> Result<Loaded, SpecificationError> {
         let task: Arc<dyn Task> = match self.model.form {
             ModelForm::Network => Arc::new(Supervised::new(self.network(), self.dataset(bytes)?)),
@@ -77,16 +76,16 @@ impl Specification {
         Ok(Loaded { program: self.training.algorithm.launch(), ..loaded })
     }
 
-    /// How well `parameters` do on a data file: on the held-out rows of the file that the run was founded on, or on all rows of
-    /// another one (or of this, if there are none held out). `file` is only for errors.
+    /// Evaluates `parameters` on a data file: on the held-out rows of the run's file, or on all rows of another file (or of the
+    /// run's, if it has no held-out rows). `file` is the name for errors.
     ///
-    /// A CSV file may have a header where the run's had none, and another delimiter; a LIBSVM file may lack the last features.
+    /// A CSV file may differ from the run's file in its header and its delimiter; a LIBSVM file may lack the last features.
     ///
     /// # Errors
-    /// If the file is of another format than the run's, or has other columns or labels.
+    /// The file has another format than the run's, or other columns or labels.
     ///
     /// # Panics
-    /// If there are more or fewer parameters than the model has.
+    /// The number of parameters is not that of the model.
     pub fn evaluate(
         &self,
         parameters: &[f32],
@@ -114,7 +113,7 @@ impl Specification {
         Ok((evaluation, part))
     }
 
-    /// Which rows of the data file are trained, and which never are; `bytes` are those of the file.
+    /// The training rows and the held-out rows of the data file with these bytes.
     fn split(&self, bytes: &[u8]) -> Result<HeldOutSplit, SpecificationError> {
         if ContentDigest::of(bytes) != self.digest()? {
             return Err(self.other("its bytes are different"));
@@ -134,10 +133,10 @@ impl Specification {
         if rows == self.data.rows as usize {
             return Ok(());
         }
-        Err(self.other("it has another number of rows"))
+        Err(self.other("it has a different number of rows"))
     }
 
-    /// The run's samples, without what is 0: those that are trained, then the others.
+    /// The run's samples in sparse form: first the training samples, then the held-out ones.
     fn own_rows(&self, bytes: &[u8]) -> Result<SparseDataset, SpecificationError> {
         let (split, name) = (self.split(bytes)?, &self.data.name);
         let samples = self.listed(name, &self.data.layout, &unpack(name, bytes)?)?;
@@ -145,7 +144,7 @@ impl Specification {
         Ok(samples.select(&[split.training, split.held_out].concat()))
     }
 
-    /// All rows of a file (unpacked), without what is 0.
+    /// All rows of an unpacked file, in sparse form.
     fn listed(
         &self,
         file: &str,
@@ -160,10 +159,10 @@ impl Specification {
         Ok(SparseDataset { features: table.features, labels })
     }
 
-    /// The run's samples, from the data file's bytes.
+    /// The run's samples, from the bytes of the data file.
     ///
     /// # Errors
-    /// If they are not those of the file that the run was founded on.
+    /// The run was founded on a different file.
     pub fn dataset(&self, bytes: &[u8]) -> Result<Dataset, SpecificationError> {
         let (split, data) = (self.split(bytes)?, &self.data);
         let table = data.layout.read(&data.name, &unpack(&data.name, bytes)?)?;
@@ -173,7 +172,7 @@ impl Specification {
         Ok(Dataset { training: select(&split.training), held_out: select(&split.held_out) })
     }
 
-    /// All rows of a file with the run's columns, as samples.
+    /// All rows of a file that has the run's columns, as samples.
     fn samples(&self, file: &str, bytes: &[u8]) -> Result<Samples, SpecificationError> {
         let unpacked = unpack(file, bytes)?;
         let table = self.data.layout.of_other(file, &unpacked)?.read(file, &unpacked)?;
@@ -207,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn another_file_or_none_is_refused() {
+    fn a_different_or_missing_file_is_rejected() {
         let error = |data| BuiltinLoader.load(&specification(), data).err().unwrap();
         assert!(error(None).contains("needs its data file"));
         let other = error(Some(b"0,0,a\n1,0,b\n".as_slice().into()));

@@ -1,4 +1,4 @@
-//! Compression: how precisely gradients and parameters travel, as it is written in files.
+//! Compression: the encoding of gradients and parameters on the wire, as written in files.
 
 use std::num::NonZeroU32;
 
@@ -10,22 +10,22 @@ use super::algorithm::{Aggregation, Algorithm};
 use super::run_file::{CompressionName, SyncSection};
 use super::{Route, SpecificationError, TrainingSettings, within};
 
-/// How elements travel.
+/// The encoding of elements on the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "codec", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Compression {
-    /// As they are.
+    /// 32-bit floats, unchanged.
     #[default]
     F32,
-    /// The upper half of each.
+    /// bfloat16: the upper half of each 32-bit float.
     Bf16,
-    /// In half precision.
+    /// Half precision.
     F16,
-    /// A byte each, in blocks with a scale.
+    /// One byte per element, in blocks with a common scale.
     Int8,
-    /// Only the largest.
+    /// Only the largest elements.
     TopK {
-        /// Of so many elements one.
+        /// One of this many elements is sent.
         one_in: u32,
     },
 }
@@ -51,7 +51,7 @@ impl Compression {
         }
     }
 
-    /// Whether something is left out.
+    /// Whether the encoding loses precision.
     #[must_use]
     pub fn is_lossy(&self) -> bool {
         *self != Self::F32
@@ -59,8 +59,8 @@ impl Compression {
 }
 
 impl From<Compression> for Codec {
-    fn from(packing: Compression) -> Self {
-        match packing {
+    fn from(compression: Compression) -> Self {
+        match compression {
             Compression::F32 => Self::F32,
             Compression::Bf16 => Self::Bf16,
             Compression::F16 => Self::F16,
@@ -73,20 +73,23 @@ impl From<Compression> for Codec {
     }
 }
 
-/// What `[sync]` says of gradients and of parameters.
+/// Resolves the compression of gradients and of parameters in `[sync]`.
 ///
 /// # Errors
-/// `one_in` does not go with the rest.
+/// `one_in` is given without `gradients = "top-k"`.
 pub(super) fn resolve(section: &SyncSection) -> Result<(Compression, Compression), SpecificationError> {
     if section.one_in.is_some() && section.gradients != CompressionName::TopK {
-        let allowed = "nothing but with gradients = \"top-k\"".to_owned();
+        let allowed = "only with gradients = \"top-k\"".to_owned();
         return Err(SpecificationError::Setting { key: "sync.one_in", found: "given".to_owned(), allowed });
     }
     let one_in = section.one_in.unwrap_or(ONE_IN_DEFAULT);
     Ok((Compression::new(section.gradients, one_in), Compression::new(section.parameters, one_in)))
 }
 
-/// An error unless it goes with the rest.
+/// Checks that the other settings support the compression.
+///
+/// # Errors
+/// They do not.
 pub(super) fn check(settings: &TrainingSettings) -> Result<(), SpecificationError> {
     let TrainingSettings { gradients, parameters, topology, algorithm, combine, .. } = settings;
     let error = |key, found: &str, allowed: &str| {
@@ -96,47 +99,50 @@ pub(super) fn check(settings: &TrainingSettings) -> Result<(), SpecificationErro
         within("sync.one_in", *one_in, 2..=100_000, "2 to 100000")?;
     }
     if let Compression::TopK { .. } = parameters {
-        let allowed = "\"f32\", \"bf16\", \"f16\" or \"int8\": everybody needs all parameters";
+        let allowed = "\"f32\", \"bf16\", \"f16\" or \"int8\": every member needs all parameters";
         return error("sync.parameters", "\"top-k\"", allowed);
     }
     if let Algorithm::Local { .. } | Algorithm::DsSync { .. } = algorithm {
-        let allowed = "\"f32\" where parameters are averaged: `kind` is \"local\" or \"ds-sync\"";
-        for (key, packing) in [("sync.gradients", gradients), ("sync.parameters", parameters)] {
-            if packing.is_lossy() {
-                return error(key, packing.name(), allowed);
+        let allowed = "\"f32\" if parameters are averaged, as with `kind` \"local\" or \"ds-sync\"";
+        for (key, compression) in [("sync.gradients", gradients), ("sync.parameters", parameters)] {
+            if compression.is_lossy() {
+                return error(key, compression.name(), allowed);
             }
         }
     }
     if algorithm.has_tables() {
-        let allowed = "\"f32\" with this kind: what is added to a table travels as it is";
-        for (key, packing) in [("sync.gradients", gradients), ("sync.parameters", parameters)] {
-            if packing.is_lossy() {
-                return error(key, packing.name(), allowed);
+        let allowed = "\"f32\" with this kind: additions to a table are sent uncompressed";
+        for (key, compression) in [("sync.gradients", gradients), ("sync.parameters", parameters)] {
+            if compression.is_lossy() {
+                return error(key, compression.name(), allowed);
             }
         }
     }
     if gradients.is_lossy() && *topology == Route::Ring {
         let allowed =
-            "\"auto\" or \"direct\" with lossy gradients: a ring would round sums again at each peer";
+            "\"auto\" or \"direct\" with lossy gradients: a ring would round the partial sums at each peer";
         return error("sync.topology", "\"ring\"", allowed);
     }
     if let (Compression::TopK { .. }, Aggregation::TrimmedMean { .. } | Aggregation::Median) =
         (gradients, combine)
     {
-        let allowed = "\"mean\" with gradients = \"top-k\": most of what is contributed to an element is 0";
+        let allowed = "\"mean\" with gradients = \"top-k\": most contributions to an element are 0";
         return error("sync.combine", "a robust mean", allowed);
     }
     Ok(())
 }
 
-/// An error unless it goes with a program that a binary brings.
+/// Checks that a custom program supports the compression and the partition policy.
+///
+/// # Errors
+/// It does not.
 pub(super) fn check_program(
     settings: &TrainingSettings,
     program: &ProgramFactory,
 ) -> Result<(), SpecificationError> {
     let TrainingSettings { gradients, parameters, .. } = settings;
-    let refuse = |key, packing: &Compression, why: &str| {
-        let (found, allowed) = (packing.name().to_owned(), format!("\"f32\": {why}"));
+    let refuse = |key, compression: &Compression, why: &str| {
+        let (found, allowed) = (compression.name().to_owned(), format!("\"f32\": {why}"));
         Err(SpecificationError::Setting { key, found, allowed })
     };
     if program.has_tables() && settings.policy.allows_forks() {
@@ -147,10 +153,10 @@ pub(super) fn check_program(
         });
     }
     if program.has_tables() && (gradients.is_lossy() || parameters.is_lossy()) {
-        return refuse("sync.gradients", gradients, "what is added to a table travels as it is");
+        return refuse("sync.gradients", gradients, "additions to a table are sent uncompressed");
     }
     if program.has_local_parameters() && gradients.is_lossy() {
-        return refuse("sync.gradients", gradients, "members of this program contribute parameters");
+        return refuse("sync.gradients", gradients, "members contribute parameters under this program");
     }
     if (program.has_local_parameters() || program.has_custom_rule()) && parameters.is_lossy() {
         return refuse("sync.parameters", parameters, "owners keep no exact parameters under this program");
@@ -158,7 +164,7 @@ pub(super) fn check_program(
     Ok(())
 }
 
-/// Ten times as many as in *Deep Gradient Compression*, which comes to so few by and by.
+/// The default of `one_in`: ten times the elements that *Deep Gradient Compression* sends after its warm-up.
 const ONE_IN_DEFAULT: u32 = 100;
 
 #[cfg(test)]
@@ -174,10 +180,10 @@ mod tests {
     }
 
     #[test]
-    fn lossy_gradients_go_straight_to_the_owners() {
+    fn lossy_gradients_use_the_direct_topology() {
         let settings = resolve("gradients = \"int8\"\nparameters = \"bf16\"").unwrap();
         assert_eq!((settings.gradients, settings.parameters), (Compression::Int8, Compression::Bf16));
-        // A ring would be faster for shares like these, and is what others take.
+        // With shards like these, a ring is faster and is selected otherwise.
         let uneven = ShardLayout::even(1 << 20, 8, &[0], 1 << 15);
         let topology = |sync: &str| resolve(sync).unwrap().training().topology(&uneven, true);
         assert_eq!(topology("parameters = \"bf16\""), Topology::Ring);
@@ -195,17 +201,17 @@ mod tests {
     }
 
     #[test]
-    fn what_would_lose_too_much_is_refused() {
+    fn unsupported_combinations_are_rejected() {
         for (text, words) in [
             (
                 "gradients = \"int8\"\ntopology = \"ring\"",
                 "`sync.topology` is \"ring\"; allowed: \"auto\" or \"direct\"",
             ),
-            ("parameters = \"top-k\"", "everybody needs all parameters"),
+            ("parameters = \"top-k\"", "every member needs all parameters"),
             ("gradients = \"bf16\"\nkind = \"local\"", "`sync.gradients` is \"bf16\"; allowed: \"f32\""),
             ("parameters = \"bf16\"\nkind = \"ds-sync\"", "`sync.parameters` is \"bf16\"; allowed: \"f32\""),
             ("gradients = \"top-k\"\ncombine = \"median\"", "`sync.combine` is a robust mean"),
-            ("one_in = 10", "nothing but with gradients = \"top-k\""),
+            ("one_in = 10", "only with gradients = \"top-k\""),
             ("gradients = \"top-k\"\none_in = 1", "`sync.one_in` is 1; allowed: 2 to 100000"),
         ] {
             let error = resolve(text).unwrap_err().to_string();

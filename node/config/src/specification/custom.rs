@@ -1,9 +1,7 @@
-//! Specifications of tasks that a binary brings itself: model and data are code, so what is agreed on is which code, and
-//! how it is trained.
+//! Specifications of custom tasks: model and data are code, so the peers agree on the code's name and on how it is trained.
 //!
-//! Peers that run different binaries would train different things; so the specification names the task and the program
-//! that trains it, and carries the digest of the task's manifest and the number of its samples. Every peer compares them
-//! with its own.
+//! Peers with different binaries would train different models. So the specification names the task and the program that trains it,
+//! and has a digest of the task's manifest and the number of its samples. Every peer compares these with its own.
 
 use std::sync::Arc;
 
@@ -23,7 +21,7 @@ use super::{
     Algorithm, RunFile, Specification, SpecificationError, TrainingSettings, VERSION, compression, within,
 };
 
-/// What the peers of a run of an own task agree on.
+/// What the peers of a run with a custom task agree on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CustomSpecification {
@@ -33,35 +31,35 @@ pub struct CustomSpecification {
     pub task: String,
     /// The name of the program that trains it.
     pub program: String,
-    /// Digest of the shapes of its parameters, in hexadecimal.
+    /// Digest of the task's manifest, in hexadecimal.
     pub manifest: String,
-    /// Training samples.
+    /// The number of training samples.
     pub samples: u32,
     /// How it is trained.
     pub training: TrainingSettings,
 }
 
 impl CustomSpecification {
-    /// Settles how `task` is trained by `program`.
+    /// Resolves how `program` trains `task`.
     ///
     /// # Errors
-    /// If a setting is out of bounds, or speaks of data or a model, which the task brings itself.
+    /// A setting is not allowed, or concerns the data or the model, which are part of the binary.
     pub fn resolve(
         run: &RunFile,
         name: &str,
         task: &dyn Task,
         program: &ProgramFactory,
     ) -> Result<Self, SpecificationError> {
-        let brings_its_own = |key, is_given: bool| {
-            let allowed = "nothing: this binary brings its own model and data".to_owned();
+        let not_allowed = |key, is_given: bool| {
+            let allowed = "nothing, because this binary brings its own model and data".to_owned();
             if is_given {
                 Err(SpecificationError::Setting { key, found: "given".to_owned(), allowed })
             } else {
                 Ok(())
             }
         };
-        brings_its_own("data", run.data.is_some())?;
-        brings_its_own("model", run.model != ModelSection::default())?;
+        not_allowed("data", run.data.is_some())?;
+        not_allowed("model", run.model != ModelSection::default())?;
         let parameters = task.manifest().parameter_count();
         within("parameters", parameters, 1.., "at least one parameter to train")?;
         let samples = task.sample_count();
@@ -70,7 +68,7 @@ impl CustomSpecification {
             return Err(SpecificationError::Setting {
                 key: "sync.kind",
                 found: "given".to_owned(),
-                allowed: "nothing: this binary brings a program of its own".to_owned(),
+                allowed: "nothing, because this binary brings its own program".to_owned(),
             });
         }
         compression::check_program(&training, program)?;
@@ -84,7 +82,7 @@ impl CustomSpecification {
     /// The bytes that are hashed and sent.
     ///
     /// # Errors
-    /// If they have no text form; settings that were checked do.
+    /// The settings cannot be written as text, which does not happen after a check.
     pub fn to_bytes(&self) -> Result<Vec<u8>, SpecificationError> {
         let text = toml::to_string(self).map_err(|error| SpecificationError::Foreign(error.to_string()))?;
         Ok(text.into_bytes())
@@ -93,7 +91,7 @@ impl CustomSpecification {
     /// Reads and checks bytes that [`to_bytes`](Self::to_bytes) made, here or at another peer.
     ///
     /// # Errors
-    /// If they are none.
+    /// The bytes are not such a specification, or a value is out of bounds.
     pub fn parse(bytes: &[u8]) -> Result<Self, SpecificationError> {
         let foreign = |error: &dyn std::fmt::Display| SpecificationError::Foreign(error.to_string());
         if bytes.len() > SPECIFICATION_BYTES_MAX {
@@ -116,12 +114,12 @@ fn manifest_digest(task: &dyn Task) -> String {
     ContentDigest::of(&wire::encode_record(&task.manifest())).to_string()
 }
 
-/// What trains: the program that a binary brings, or else what `[sync]` says.
+/// The program that trains: the binary's own, or else the one that `[sync]` selects.
 fn launched(program: &ProgramFactory, training: &TrainingSettings) -> ProgramFactory {
     if program.name() == SyncDataParallel::NAME { training.algorithm.launch() } else { program.clone() }
 }
 
-/// Hands out the one task that a binary brings, and the program that trains it.
+/// Loads the one task of a binary, and the program that trains it.
 pub struct CustomLoader {
     name: String,
     task: Arc<dyn Task>,
@@ -129,30 +127,33 @@ pub struct CustomLoader {
 }
 
 impl CustomLoader {
-    /// A loader of `task`, known to peers as `name`, that is trained by `program`; where that is the ring, as `[sync]` says.
+    /// A loader of `task`, which peers know as `name`. `program` trains it; if that is the default program, `[sync]` selects another.
     #[must_use]
     pub fn new(name: &str, task: Arc<dyn Task>, program: ProgramFactory) -> Self {
         Self { name: name.to_owned(), task, program }
     }
 
-    /// Whether this binary trains what the specification says, the same way.
+    /// Checks that this binary has the task and the program of a specification.
+    ///
+    /// # Errors
+    /// What differs, as text.
     fn compare(&self, theirs: &CustomSpecification) -> Result<(), String> {
         let launched = launched(&self.program, &theirs.training);
         let (task, program, ours) = (&theirs.task, &theirs.program, launched.name());
         if *task != self.name {
             return Err(format!(
-                "this run trains the task `{task}`, and this binary brings `{}`: join with the binary that founded the run",
+                "this run trains the task `{task}`, but this binary has the task `{}`: join with the binary that founded the run",
                 self.name
             ));
         }
         if program != ours {
             return Err(format!(
-                "this run trains `{task}` with the program `{program}`, and this binary would with `{ours}`: join with the binary that founded the run"
+                "this run trains `{task}` with the program `{program}`, but this binary uses `{ours}`: join with the binary that founded the run"
             ));
         }
         if theirs.manifest != manifest_digest(&*self.task) || theirs.samples != self.task.sample_count() {
             return Err(format!(
-                "this run trains another version of the task `{task}`, with other shapes or another number of samples: use the same build on all machines"
+                "this run trains a different version of the task `{task}`, with different shapes or another number of samples: use the same build on all machines"
             ));
         }
         Ok(())
@@ -219,19 +220,19 @@ mod tests {
     }
 
     #[test]
-    fn the_same_binary_loads_it_and_others_say_why_not() {
+    fn only_the_same_binary_loads_the_task() {
         let load =
             |name: &str, task, program| CustomLoader::new(name, Arc::new(task), program).load(&bytes(), None);
         assert_eq!(load("line", Line(2), ProgramFactory::sync()).unwrap().config.epochs, 3);
         for (loaded, words) in [
-            (load("line", Line(3), ProgramFactory::sync()), "another version of the task `line`"),
+            (load("line", Line(3), ProgramFactory::sync()), "a different version of the task `line`"),
             (
                 load("curve", Line(2), ProgramFactory::sync()),
-                "trains the task `line`, and this binary brings `curve`",
+                "trains the task `line`, but this binary has the task `curve`",
             ),
             (
                 load("line", Line(2), ProgramFactory::new(|_| Idle)),
-                "the program `sync`, and this binary would with `idle`",
+                "the program `sync`, but this binary uses `idle`",
             ),
         ] {
             let error = loaded.err().unwrap();
@@ -242,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_brings_its_own_model_and_data() {
+    fn settings_of_data_and_model_are_rejected() {
         for text in ["[data]\nfile = \"digits\"", "[model]\nkind = \"softmax\""] {
             let run = RunFile::parse(text).unwrap();
             let error = resolve(&run, &Line(2)).unwrap_err().to_string();
@@ -251,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_without_parameters_is_refused() {
+    fn a_task_without_parameters_is_rejected() {
         let run = RunFile::parse("epochs = 3").unwrap();
         let error = resolve(&run, &Line(0)).unwrap_err().to_string();
         assert!(error.contains("at least one parameter"), "{error}");

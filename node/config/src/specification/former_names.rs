@@ -1,18 +1,18 @@
-//! Names that keys and values of a run file had in earlier versions.
+//! Former names of keys and values of a run file, for better errors.
 //!
-//! A run file with a former name is refused like any other with an unknown key. This says what the name is today, so that nobody
-//! has to look it up. Only a text that could not be read is searched for them.
+//! A run file with a former name is rejected, like any file with an unknown key. The error then states the current name. Only files
+//! that could not be parsed are searched.
 
 use toml::de::{DeTable, DeValue};
 
-/// A key, or a value of a key, that is called something else today.
+/// A key, or a value of a key, that has a new name.
 struct FormerName {
-    /// The section; empty for the head of the file.
+    /// The section; empty for the top of the file.
     section: &'static str,
     key: &'static str,
-    /// The value; `None`: the key itself is the name.
+    /// The former value; `None` if the key itself was renamed.
     value: Option<&'static str>,
-    /// The name today.
+    /// The current name.
     current: &'static str,
 }
 
@@ -25,7 +25,8 @@ const FORMER_NAMES: [FormerName; 6] = [
     FormerName { section: "sync", key: "local_steps", value: Some("pass"), current: "epoch" },
 ];
 
-/// The first former name in `text`, with its line and its name today. The run file is the whole text, or the section `inside` of it.
+/// An error for the first former name in `text`, with its line and the current name; `None` if there is none. The run file is the
+/// whole text, or its section `inside`.
 #[must_use]
 pub fn explain_former_name(text: &str, inside: Option<&str>) -> Option<String> {
     let root = DeTable::parse(text).ok()?.into_inner();
@@ -65,7 +66,7 @@ mod tests {
     use crate::specification::RunFile;
 
     #[test]
-    fn each_former_name_is_refused_with_the_name_of_today() {
+    fn each_former_name_is_rejected_with_the_current_one() {
         for (text, expected) in [
             ("batch = 8\npasses = 3", "line 2: `passes` is called `epochs` now"),
             ("[optimizer]\ndecay_passes = 3", "line 2: `decay_passes` is called `decay_epochs` now"),
@@ -82,10 +83,10 @@ mod tests {
     }
 
     #[test]
-    fn other_mistakes_are_told_as_they_are() {
+    fn other_mistakes_are_reported_unchanged() {
         assert_eq!(explain_former_name("[sync]\nkind = \"gossip\"\ntopology = \"ring\"", None), None);
         assert_eq!(explain_former_name("[sync]\ncopies = 2", None), None, "another section");
-        assert_eq!(explain_former_name("passes = ", None), None, "no TOML");
+        assert_eq!(explain_former_name("passes = ", None), None, "not TOML");
         assert!(RunFile::parse("epoch = 3").unwrap_err().to_string().contains("unknown field `epoch`"));
     }
 

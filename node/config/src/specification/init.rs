@@ -1,7 +1,7 @@
-//! The first run file: a commented run.toml that runs unedited.
+//! `peer init`: writes a commented run.toml that works without edits.
 //!
-//! What `start` would infer from the data is inferred here and written down, so that it can be read and changed. The
-//! defaults follow from the size of the data, and reach on held-out rows what a careful first try by hand would.
+//! It writes down what `start` would infer from the data, so that users can read and change it. The defaults depend on the size of
+//! the data, and reach the held-out accuracy of a careful first attempt by hand.
 
 use peergrad_models::data::columns::{Column, ColumnHints, Columns};
 use peergrad_models::data::dense_table::unpack;
@@ -15,29 +15,30 @@ use super::resolve::resolve_data;
 use super::run_file::{DataSection, ModelKind, SEED_DEFAULT};
 use super::{DataSettings, ModelForm, SpecificationError};
 
-/// The line of `[sync]` that says how peers train together, and the one that says so where few parameters are touched at a time.
-const SYNC: &str = "kind = \"sync\"              # synchronous steps; or \"backup-workers\", \"local\", \"diloco\", \"ds-sync\": other promises";
-const SSP: &str = "kind = \"ssp\"               # only what a peer's rows have to do with travels, and nobody is far ahead; or \"sync\", \"async\"";
-/// More columns than this are mostly 0: the model is one that does not look at those.
+/// The first line of `[sync]`.
+const SYNC: &str = "kind = \"sync\"              # how the peers train together:";
+/// The same for models whose steps touch few parameters: only those travel.
+const SSP: &str = "kind = \"ssp\"               # how the peers train together:";
+/// LIBSVM files with more columns than this are mostly zeros, and get a sparse model.
 const COLUMNS_FOR_SPARSE_MODEL: usize = 4096;
-/// Fewer rows than this do not feed a hidden layer: the model is a softmax or linear regression.
+/// Files with fewer rows than this get a model without a hidden layer: softmax or linear regression.
 const ROWS_FOR_HIDDEN_LAYER: u32 = 1000;
-/// With more feature columns than this, the hidden layer is twice as wide.
+/// Files with more feature columns than this get a hidden layer of twice the width.
 const COLUMNS_FOR_NARROW_LAYER: usize = 256;
-/// With more feature columns than this, they are not listed one by one.
+/// The most feature columns that are listed one by one.
 const COLUMNS_LISTED_MAX: usize = 100;
 
-/// The commented run.toml for a data file; `data_name` is its path as it shall stand there, from the run.toml's folder.
+/// The commented run.toml for a data file. `data_name` is the file's path, relative to the folder of the run.toml.
 ///
-/// Feature columns that hold words are left out, with a comment that says so.
+/// Feature columns that contain text are left out, and a comment says so.
 ///
 /// # Errors
-/// If the data cannot be used.
+/// The data cannot be used.
 pub fn write_run_file(data_name: &str, bytes: &[u8]) -> Result<String, SpecificationError> {
     write(data_name, bytes, None)
 }
 
-/// As [`write_run_file`], with a batch of one's own.
+/// As [`write_run_file`]; `batch`, if given, replaces the default batch size.
 fn write(data_name: &str, bytes: &[u8], batch: Option<u64>) -> Result<String, SpecificationError> {
     let unpacked = unpack(data_name, bytes)?;
     let mut section = DataSection::new(data_name);
@@ -70,17 +71,17 @@ fn write(data_name: &str, bytes: &[u8], batch: Option<u64>) -> Result<String, Sp
     Ok([HEAD, &preset.training(), &data_section(&data, &shape, &words), &preset.model(), &rest].concat())
 }
 
-/// What a CSV file has in words.
+/// The text in a CSV file.
 #[derive(Default)]
 struct ColumnNames {
     /// The names of its columns.
     names: Vec<String>,
-    /// The feature columns that hold words, from 0.
+    /// Indices of the feature columns that contain text, from 0.
     worded: Vec<usize>,
 }
 
-/// The run file of the demo: the embedded digits, one hidden layer, Adam, 40 epochs, in small batches. So there are thousands of
-/// steps, and time for somebody to go and for somebody to come.
+/// The run file of the demo: the built-in digits, one hidden layer, Adam, 40 epochs and small batches. The thousands of steps leave
+/// time to kill a peer and to add one.
 ///
 /// # Panics
 /// Never: the digits are part of the binary.
@@ -92,7 +93,7 @@ pub fn demo_run_file() -> String {
 
 const DEMO_BATCH: u64 = 16;
 
-/// The settings that follow from the size of the data.
+/// The settings that depend on the size of the data.
 struct Preset {
     epochs: u64,
     batch: u64,
@@ -124,7 +125,7 @@ impl Preset {
             _ => 256,
         };
         let hidden = if columns > COLUMNS_FOR_NARROW_LAYER { 256 } else { 128 };
-        // A model without a hidden layer has no sharp turns, and takes longer steps.
+        // A model without a hidden layer tolerates a higher rate.
         let rate = if kind == ModelKind::Mlp { 0.005 } else { 0.01 };
         Self { epochs, batch, kind, hidden, rate }
     }
@@ -132,14 +133,14 @@ impl Preset {
     fn training(&self) -> String {
         let Self { epochs, batch, .. } = self;
         [
-            line(&format!("epochs = {epochs}"), "times that every training row is seen"),
+            line(&format!("epochs = {epochs}"), "passes over the training rows"),
             line(
                 &format!("batch = {batch}"),
-                "rows of a step, over all peers together: it does not grow with their number",
+                "rows per step, over all peers together: it does not grow with their number",
             ),
             line(
                 &format!("seed = {SEED_DEFAULT}"),
-                "decides initial parameters, order of rows, and which are held out",
+                "of the initial parameters, the row order and the held-out rows",
             ),
         ]
         .concat()
@@ -149,7 +150,7 @@ impl Preset {
         let Self { hidden, rate, .. } = self;
         let model = match self.kind {
             ModelKind::Mlp => [
-                line("kind = \"mlp\"", "or softmax (classes), linear (a number): no hidden layer"),
+                line("kind = \"mlp\"", "or softmax (classes) or linear (a number), without hidden layers"),
                 line(&format!("hidden = [{hidden}]"), "widths of the hidden layers"),
                 line("activation = \"relu\"", "or tanh, gelu"),
             ]
@@ -158,76 +159,74 @@ impl Preset {
                 line("kind = \"softmax\"", "softmax regression; or mlp, with hidden = [128]")
             }
             ModelKind::Linear => line("kind = \"linear\"", "linear regression; or mlp, with hidden = [128]"),
-            ModelKind::Logistic => line("kind = \"logistic\"", "a weight for each feature; or softmax, mlp"),
+            ModelKind::Logistic => line("kind = \"logistic\"", "one weight per feature; or softmax, mlp"),
         };
         if self.kind == ModelKind::Logistic {
             let optimizer = [
-                line("rule = \"ftrl\"", "a rate for each feature; or prox, adagrad, sgd, ..."),
-                line("rate = 0.1", "the learning rate of a feature that has not occurred"),
-                line("l1 = 0.0", "times the sum of absolute weights, added to the loss: makes weights zero"),
-                line("l2 = 0.0", "times half the sum of squared weights"),
+                line("rule = \"ftrl\"", "a learning rate per feature; or prox, adagrad, sgd, ..."),
+                line("rate = 0.1", "the learning rate of a feature before it first occurs"),
+                line("l1 = 0.0", "factor of the L1 penalty, which makes weights zero"),
+                line("l2 = 0.0", "factor of the L2 penalty (half the sum of squares)"),
             ]
             .concat();
             return format!("\n[model]\n{model}\n[optimizer]\n{optimizer}");
         }
         let optimizer = [
             line("rule = \"adam\"", "or adamw, adagrad, momentum, sgd; prox or ftrl for sparse models"),
-            line(&format!("rate = {rate}"), "the learning rate at its highest"),
-            line("schedule = \"cosine\"", "down to 0 at the end; or step, constant"),
-            line("weight_decay = 0.0", "multiple of the parameters that is added to the gradient"),
-            line("warmup_steps = 0", "steps over which the rate climbs from nothing"),
+            line(&format!("rate = {rate}"), "the highest learning rate"),
+            line("schedule = \"cosine\"", "decays to 0 at the end; or step, constant"),
+            line("weight_decay = 0.0", "this multiple of the parameters is added to the gradient"),
+            line("warmup_steps = 0", "steps over which the rate rises from 0"),
         ]
         .concat();
         format!("\n[model]\n{model}\n[optimizer]\n{optimizer}")
     }
 }
 
-/// The section `[data]`, with everything written down that was inferred; `shape` says what a row is.
+/// The section `[data]` with everything that was inferred. `shape` describes a row.
 fn data_section(data: &DataSettings, shape: &str, words: &ColumnNames) -> String {
     let DataSettings { name, rows, layout, target, .. } = data;
     let mut text = format!("\n[data]                     # {rows} rows, {shape}\n");
     let origin = match embedded(name) {
         Some(_) => "built in".to_owned(),
-        None => format!("from this file's folder; {}, gzipped or not", layout.format()),
+        None => format!("relative to this file's folder; {}, gzipped or not", layout.format()),
     };
     text += &line(&format!("file = {}", toml(name)), &origin);
     text += &match layout {
         FileLayout::Csv(layout) => columns_settings(layout, &words.names),
         FileLayout::Numbered(Numbered { format: NumberedFormat::Libsvm, width, .. }) => line(
             &format!("features = {width}"),
-            "the largest index of the file; say more if files to come have larger ones",
+            "the largest index in the file; raise it if later files have larger ones",
         ),
         FileLayout::Numbered(_) => String::new(),
     };
     text += &target_settings(target);
-    text +=
-        &line("held_out = 0.2", "share of the rows that is never trained, and tells how well the model does");
+    text += &line("held_out = 0.2", "share of the rows that is not trained but used for evaluation");
     text += &if layout.format() == Format::Libsvm {
-        line(
-            "standardize = false",
-            "true: features are shifted to mean 0 and scaled to deviation 1; 0 becomes another number",
-        )
+        line("standardize = false", "true: scale features to mean 0 and deviation 1; zeros then change")
     } else {
-        line("standardize = true", "features are shifted to mean 0 and scaled to deviation 1")
+        line("standardize = true", "scale features to mean 0 and deviation 1")
     };
     text += &match layout {
         FileLayout::Csv(layout) => chosen_columns(layout, words),
-        FileLayout::Numbered(_) => "# All features are used; to choose: columns = [1, 2, 3]\n".to_owned(),
+        FileLayout::Numbered(_) => {
+            "# All features are used; to select some: columns = [1, 2, 3]\n".to_owned()
+        }
     };
     text
 }
 
-/// Where the label of a CSV file is.
+/// The header and the label column of a CSV file.
 fn columns_settings(layout: &Columns, names: &[String]) -> String {
     let label = toml(&column(layout.label, names));
     [
         line(&format!("header = {}", layout.header), "whether the first line names the columns"),
-        line(&format!("label = {label}"), "the label's column, by number from 1 or by name"),
+        line(&format!("label = {label}"), "the label column, by number from 1 or by name"),
     ]
     .concat()
 }
 
-/// What is predicted.
+/// What the model predicts.
 fn target_settings(target: &Target) -> String {
     let Target::Class { classes } = target else { return line("predict = \"number\"", "or class") };
     let comment = match Classes::of(classes) {
@@ -238,28 +237,29 @@ fn target_settings(target: &Target) -> String {
     [line("predict = \"class\"", "or number"), line(&classes, &comment)].concat()
 }
 
-/// Which columns of a CSV file are features.
+/// The feature columns of a CSV file.
 fn chosen_columns(layout: &Columns, ColumnNames { names, worded }: &ColumnNames) -> String {
     let listed = |columns: &[usize]| -> Vec<String> {
         columns.iter().map(|&index| toml(&column(index, names))).collect()
     };
     let left_out = match worded.as_slice() {
         [] => String::new(),
-        worded => format!("# Left out, because they hold words: {}\n", listed(worded).join(", ")),
+        worded => format!("# Left out, because they contain text: {}\n", listed(worded).join(", ")),
     };
     let is_all = layout.features.len() + 1 == layout.width;
     if is_all && layout.features.len() > COLUMNS_LISTED_MAX {
-        return left_out + "# The features are all columns but the label's; to choose: columns = [1, 2, 3]\n";
+        return left_out
+            + "# The features are all columns except the label; to select some: columns = [1, 2, 3]\n";
     }
     left_out + &wrapped("columns = [", &listed(&layout.features))
 }
 
-/// A setting with its comment at the same column as the others'.
+/// A setting, with its comment aligned with the others.
 fn line(setting: &str, comment: &str) -> String {
     format!("{setting:<26} # {comment}\n")
 }
 
-/// A TOML array that starts with `start` and has lines of at most some 100 characters.
+/// A TOML array that starts with `start`, in lines of about 100 characters.
 fn wrapped(start: &str, items: &[String]) -> String {
     const LINE_CHARS: usize = 100;
     let mut lines = vec![start.to_owned()];
@@ -277,7 +277,7 @@ fn wrapped(start: &str, items: &[String]) -> String {
     lines.join("\n") + "]\n"
 }
 
-/// A column by its name, where that is unmistakable; else by its number.
+/// A column by its name if that is unique, otherwise by its number.
 fn column(index: usize, names: &[String]) -> Column {
     match names.get(index) {
         Some(name) if !name.is_empty() && names.iter().filter(|other| *other == name).count() == 1 => {
@@ -287,46 +287,54 @@ fn column(index: usize, names: &[String]) -> Column {
     }
 }
 
-/// A value as it stands in a TOML file, on one line.
+/// A value in TOML, on one line.
 fn toml(value: &(impl serde::Serialize + ?Sized)) -> String {
-    // Texts, numbers and lists of texts look the same in JSON and TOML, but for one character.
-    let json = serde_json::to_string(value).expect("texts and numbers have a text form");
+    // Strings, numbers and lists of strings are the same in JSON and TOML, except for one character.
+    let json = serde_json::to_string(value).expect("strings and numbers can be written");
     json.replace('\u{7f}', "\\u007f")
 }
 
 const HEAD: &str = "\
-# A run of peergrad, ready as it is:
-#   peer start run.toml      on the first machine; it prints what to type on the others
-# Everything here was inferred from the data or is a default. Change what you like before the first peer starts.
+# A run of peergrad, ready to use:
+#   peer start run.toml      on the first machine; it prints the command for the others
+# All values are defaults or were inferred from the data. Change them before the first peer starts.
 
 ";
 
 const REST: &str = "
 [sync]
-kind = \"sync\"              # synchronous steps; or \"backup-workers\", \"local\", \"diloco\", \"ds-sync\": other promises
-topology = \"auto\"          # how tensors travel: \"direct\", straight to the owner; \"ring\", from neighbour to neighbour; or \"auto\":
-                           # directly, unless a ring is better by far
-gradients = \"f32\"          # how they travel: or \"bf16\", \"f16\", \"int8\", \"top-k\", which take less of a slow line
-parameters = \"f32\"         # the same of new parameters: or \"bf16\", \"f16\", \"int8\"
-segment_kib = 128          # size of one piece on the wire
+kind = \"sync\"              # how the peers train together:
+                           #   \"sync\": synchronous steps, as in data-parallel training on one machine
+                           #   \"backup-workers\": synchronous steps that do not wait for the slowest peers
+                           #   \"local\": local steps, then averaged parameters (local SGD)
+                           #   \"diloco\": local steps, then a step of an outer optimizer (DiLoCo)
+                           #   \"ds-sync\": parameters averaged in small groups that change (divide and shuffle)
+                           #   \"ssp\": parameters in a table; no peer gets far ahead of the slowest (bounded staleness)
+                           #   \"async\": parameters in a table; no peer waits for another
+                           #   \"downpour\": as \"async\", but peers send and read only every few steps
+topology = \"auto\"          # \"direct\": tensors go straight to their owner; \"ring\": from neighbour to neighbour;
+                           # \"auto\": direct, unless a ring is much faster
+gradients = \"f32\"          # encoding of gradients; \"bf16\", \"f16\", \"int8\" and \"top-k\" need less bandwidth
+parameters = \"f32\"         # encoding of new parameters; \"bf16\", \"f16\" and \"int8\" need less bandwidth
+segment_kib = 128          # size of one segment on the wire, in KiB
 digest_every = 0           # steps between two digests of the parameters; 0: only at the end
 
 [shards]
-replicas = 2               # peers that hold the optimizer state of each parameter: one can go without a loss; or \"all\",
-                           # up to 32: nothing is ever lost, but the memory of each peer does not fall with their number
+replicas = 2               # how many peers hold the optimizer state of each parameter; with 2, one may fail without a loss;
+                           # \"all\", with up to 32 peers: nothing is lost, but memory per peer does not shrink
 
 [checkpoints]
-seconds = 30               # how often the peers write down where they are, for the day when all of them stop at once
-keep = 3                   # how many of these each peer keeps
+seconds = 30               # seconds between two checkpoints, from which peers continue after all of them have stopped
+keep = 3                   # how many checkpoints each peer keeps
 
 [partition]
-policy = \"majority\"        # whoever can reach more than half of the peers goes on, the others wait; or all go on by themselves,
-                           # and when they meet again, \"merge\" averages what both have, \"winner\" keeps who is further
+policy = \"majority\"        # in a network partition, \"majority\": a majority continues and the others wait; or all parts continue,
+                           # and when they meet again, \"merge\" averages the models, \"winner\" keeps the one further ahead
 
-[network]                  # this peer's own affair; the others may have other values
-port = 4747                # port to listen on, TCP and UDP; tensors use TCP on the one 1000 above it
+[network]                  # settings of this peer only; other peers may use other values
+port = 4747                # port to listen on (TCP and UDP); direct tensor connections use TCP on the port 1000 above it
 peers = 2                  # how many peers, this one included, a new run waits for
-mdns = true                # whether peers of the local network find each other
+mdns = true                # whether peers on the local network find each other
 ";
 
 #[cfg(test)]
@@ -338,7 +346,7 @@ mod tests {
     use crate::specification::run_file::NetworkSection;
     use crate::specification::{RunFile, resolve};
 
-    /// What is written parses, resolves, and resolves to what was inferred.
+    /// Writes a run file, and checks that it parses and resolves.
     #[track_caller]
     fn written(name: &str, bytes: &[u8]) -> (String, RunFile) {
         let text = write_run_file(name, bytes).unwrap();
@@ -350,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn the_demo_runs_unedited() {
+    fn the_run_file_of_the_demo_works_without_edits() {
         let (text, run) = written(DIGITS, embedded(DIGITS).unwrap());
         assert_eq!(text.replace("batch = 64", "batch = 16"), demo_run_file());
         assert_eq!((run.epochs, run.batch), (40, 64));
@@ -361,11 +369,11 @@ mod tests {
     }
 
     #[test]
-    fn odd_names_and_words_survive() {
+    fn unusual_names_and_texts_survive() {
         let bytes =
             b"\"a \"\"b\"\"\nc\",town,x,x,y\n1,Rom,2,3,no\n4,Ulm,5,6,yes\n7,Bonn,8,9,no\n1,Bern,2,3,yes\n";
         let (text, run) = written("my \"odd\"\n.csv", bytes);
-        assert!(text.contains("hold words: \"town\""), "{text}");
+        assert!(text.contains("contain text: \"town\""), "{text}");
         let columns = vec![Column::Name("a \"b\"\nc".into()), Column::Number(3), Column::Number(4)];
         assert_eq!(run.data().unwrap().columns, Some(columns));
         assert_eq!(run.data().unwrap().classes, Some(Classes::Names(vec!["no".into(), "yes".into()])));
@@ -373,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_predicted_by_a_linear_model_where_rows_are_few() {
+    fn few_rows_with_numbers_get_a_linear_model() {
         let (_, run) = written("f.csv", b"1,0.5\n2,1.5\n3,2.25\n4,3.5\n");
         assert_eq!(run.model.kind, ModelKind::Linear);
     }
@@ -383,11 +391,11 @@ mod tests {
         let row = |label: &str| "1,".repeat(300) + label + "\n";
         let (text, run) = written("f.csv", (row("a") + &row("b") + &row("a") + &row("b")).as_bytes());
         assert_eq!(run.data().unwrap().columns, None);
-        assert!(text.contains("all columns but the label's"));
+        assert!(text.contains("all columns except the label"));
     }
 
     #[test]
-    fn a_libsvm_file_is_told_with_its_features() {
+    fn a_libsvm_file_is_described_by_its_features() {
         let (text, run) = written("f.txt", b"+1 3:0.5\n-1 1:2\n+1 2:1\n-1\n");
         assert!(text.contains("# 4 rows, 3 features") && text.contains("LIBSVM, gzipped or not"), "{text}");
         let data = run.data().unwrap();
@@ -398,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_many_features_is_for_a_model_that_looks_at_few() {
+    fn a_file_with_many_features_gets_a_sparse_model() {
         let (text, run) = written("f.txt", b"+1 3:0.5\n-1 1:2 70000:1\n+1 2:1\n-1\n");
         assert!(text.contains(SSP) && text.contains("70000 features"), "{text}");
         assert_eq!((run.model.kind, run.optimizer.rule), (ModelKind::Logistic, OptimizerKind::Ftrl));
@@ -408,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idx_file_is_told_with_the_shape_of_its_samples() {
+    fn an_idx_file_is_described_by_the_shape_of_its_samples() {
         let samples =
             [&b"\0\0\x08\x03\0\0\0\x04\0\0\0\x01\0\0\0\x02"[..], &[1, 2, 3, 4, 5, 6, 7, 8]].concat();
         let bytes = [&samples[..], b"\0\0\x08\x01\0\0\0\x04", &[0, 1, 0, 1]].concat();
@@ -422,7 +430,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_written_runs(
+        fn every_written_file_works(
             head in "[a-c\\x00-\\x7fü]{0,12}",
             rows in prop::collection::vec(("[0-9.]{1,3}", "[0-9a]{1,2}", "[a-c0-3\"]"), 1..30),
         ) {

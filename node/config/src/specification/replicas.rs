@@ -1,4 +1,4 @@
-//! `replicas` as it is written in files: a number, or `"all"`.
+//! The setting `replicas` in files: a number, or `"all"`.
 
 use std::fmt::{Display, Formatter, Result as Formatted};
 
@@ -9,11 +9,14 @@ use serde::{Deserializer, Serializer};
 
 use super::{SpecificationError, within};
 
-/// What may be written.
+/// The allowed values, for errors.
 const ALLOWED: &str = "1 to 8, or \"all\"";
-const _: () = assert!(REPLICAS_NUMBER_MAX == 8, "as the words say");
+const _: () = assert!(REPLICAS_NUMBER_MAX == 8, "`ALLOWED` states this number");
 
-/// An error unless so many replicas can be asked for.
+/// Checks the number of replicas.
+///
+/// # Errors
+/// It is not allowed.
 pub(super) fn check(replicas: Replicas) -> Result<(), SpecificationError> {
     match replicas {
         Replicas::Number(count) => within("shards.replicas", count, 1..=REPLICAS_NUMBER_MAX, ALLOWED),
@@ -45,7 +48,7 @@ impl Visitor<'_> for Written {
     }
 
     fn visit_i64<E: Error>(self, count: i64) -> Result<Replicas, E> {
-        // Whether it is too large is said where all other settings are checked.
+        // `check` rejects numbers that are too large.
         let count = usize::try_from(count).map_err(|_| E::invalid_value(Unexpected::Signed(count), &self))?;
         Ok(Replicas::Number(count))
     }

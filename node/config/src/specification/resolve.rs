@@ -1,7 +1,7 @@
-//! Resolving: a run file and its data become a specification.
+//! Resolving: turns a run file and its data into a specification.
 //!
-//! Done once, by the founder. What the file leaves open is inferred from the data, and what contradicts itself is an
-//! error now rather than at step 1,000.
+//! Only the founder does this, once. Settings that the file leaves open are inferred from the data. Contradictions are errors before
+//! training starts.
 
 use peergrad_models::data::columns::ColumnHints;
 use peergrad_models::data::dataset::HeldOutSplit;
@@ -24,18 +24,18 @@ use super::{
 
 /// The most classes that may be given as a count.
 const CLASSES_COUNTED_MAX: u32 = 1 << 16;
-/// Where features are standardized.
+/// The allowed value of `standardize` with a logistic model.
 const ONLY_WITHOUT_ZEROS: &str =
-    "false where `kind` in [model] is \"logistic\": features that are zero would become other numbers";
+    "false if `kind` in [model] is \"logistic\": standardization would change the zeros";
 /// Elements in a KiB of a segment.
 const ELEMENTS_PER_KIB: usize = 1024 / size_of::<f32>();
 
-/// Settles everything that `run` leaves open, by looking at the data file's bytes.
+/// Resolves a run file with the bytes of its data file.
 ///
-/// `data_name` goes into the specification as the file's name; joiners look for it on their machines.
+/// `data_name` becomes the file's name in the specification; joiners look for a file of this name on their machines.
 ///
 /// # Errors
-/// If a setting is out of bounds or contradicts another, or the data cannot be used.
+/// A setting is out of bounds or contradicts another, or the data cannot be used.
 pub fn resolve(
     run: &RunFile,
     data_name: &str,
@@ -54,7 +54,7 @@ pub fn resolve(
     Ok(specification)
 }
 
-/// Settles how `samples` training samples are trained.
+/// Resolves how a run trains its `samples` training samples.
 pub(super) fn resolve_training(run: &RunFile, samples: u64) -> Result<TrainingSettings, SpecificationError> {
     replicas::check(run.shards.replicas)?;
     within("sync.segment_kib", run.sync.segment_kib, 1..=1024, "1 to 1024")?;
@@ -64,7 +64,7 @@ pub(super) fn resolve_training(run: &RunFile, samples: u64) -> Result<TrainingSe
     let steps_per_epoch = samples.div_ceil(run.batch);
     let algorithm = Algorithm::resolve(&run.sync, steps_per_epoch)?;
     let (gradients, parameters) = compression::resolve(&run.sync)?;
-    // The rate is counted in local steps; a round at the end of an epoch counts in full.
+    // The schedule counts local steps; an incomplete round at the end of an epoch counts in full.
     let local_steps = algorithm.local_steps();
     let rated_steps = samples.div_ceil(run.batch.saturating_mul(local_steps)).saturating_mul(local_steps);
     let training = TrainingSettings {
@@ -93,7 +93,7 @@ pub(super) fn resolve_training(run: &RunFile, samples: u64) -> Result<TrainingSe
     Ok(training)
 }
 
-/// Settles how the data file is read; `packed` are its bytes as they lie on disk.
+/// Resolves how the data file is read; `packed` are its bytes on disk.
 pub(super) fn resolve_data(
     section: &DataSection,
     form: ModelForm,
@@ -103,7 +103,7 @@ pub(super) fn resolve_data(
 ) -> Result<DataSettings, SpecificationError> {
     within("data.held_out", section.held_out, 0.0..=0.9, "a share of 0 to 0.9")?;
     if let (Some(Predict::Number), Some(_)) = (section.predict, &section.classes) {
-        return Err(contradiction("data.classes", "given", "only where `predict` is \"class\""));
+        return Err(contradiction("data.classes", "given", "only if `predict` is \"class\""));
     }
     if let Some(Classes::Count(count)) = section.classes {
         within("data.classes", count, 2..=CLASSES_COUNTED_MAX, "2 to 65536, or a list of labels")?;
@@ -121,7 +121,7 @@ pub(super) fn resolve_data(
     let layout = FileLayout::infer(name, &bytes, &layout_hints)?;
     let is_sparse = form == ModelForm::Logistic;
     only_if(!is_sparse, "data.standardize", section.standardize == Some(true), ONLY_WITHOUT_ZEROS)?;
-    // What leaves out zeros leaves them out because they mean nothing, and is mostly scaled already.
+    // Sparse formats omit zeros because they carry no information, and their values are usually scaled.
     let is_standardized = section.standardize.unwrap_or(layout.format() != Format::Libsvm) && !is_sparse;
     let (labels, table) = if is_sparse {
         (layout.read_sparse(name, &bytes)?.labels, None)
@@ -130,7 +130,7 @@ pub(super) fn resolve_data(
         (table.labels.clone(), Some(table))
     };
     let rows = labels.rows().len() as u32;
-    // At least one row is left to train.
+    // At least one row is trained.
     let held_out_rows = ((f64::from(rows) * section.held_out).round() as u32).min(rows - 1);
     let split = HeldOutSplit::draw(seed, rows, held_out_rows);
     let target_hints = TargetHints { predict: section.predict, classes: section.classes.clone() };
@@ -160,7 +160,7 @@ fn resolve_model(
     match (section.kind, target) {
         (ModelKind::Logistic, Target::Number { .. }) => {
             let allowed =
-                "linear or mlp, because the label is a number; or say `predict = \"class\"` in [data]";
+                "linear or mlp, because the label is a number; or set `predict = \"class\"` in [data]";
             return Err(contradiction("model.kind", "logistic", allowed));
         }
         (ModelKind::Logistic, Target::Class { classes }) if classes.len() > 2 => {
@@ -169,19 +169,19 @@ fn resolve_model(
         }
         (ModelKind::Softmax, Target::Number { .. }) => {
             let allowed =
-                "linear or mlp, because the label is a number; or say `predict = \"class\"` in [data]";
+                "linear or mlp, because the label is a number; or set `predict = \"class\"` in [data]";
             return Err(contradiction("model.kind", "softmax", allowed));
         }
         (ModelKind::Linear, Target::Class { .. }) => {
             let allowed =
-                "softmax or mlp, because the label is a class; or say `predict = \"number\"` in [data]";
+                "softmax or mlp, because the label is a class; or set `predict = \"number\"` in [data]";
             return Err(contradiction("model.kind", "linear", allowed));
         }
         _ => {}
     }
     let is_mlp = section.kind == ModelKind::Mlp;
-    only_if(is_mlp, "model.hidden", section.hidden.is_some(), "only where `kind` is \"mlp\"")?;
-    only_if(is_mlp, "model.activation", section.activation.is_some(), "only where `kind` is \"mlp\"")?;
+    only_if(is_mlp, "model.hidden", section.hidden.is_some(), "only if `kind` is \"mlp\"")?;
+    only_if(is_mlp, "model.activation", section.activation.is_some(), "only if `kind` is \"mlp\"")?;
     let hidden_default = if is_mlp { vec![128] } else { Vec::new() };
     Ok(ModelSettings {
         form,
@@ -192,22 +192,22 @@ fn resolve_model(
 
 fn resolve_rule(section: &OptimizerSection) -> Result<Optimizer, SpecificationError> {
     let is_momentum = section.rule == OptimizerKind::Momentum;
-    let allowed = "only where `rule` is \"momentum\"";
+    let allowed = "only if `rule` is \"momentum\"";
     only_if(is_momentum, "optimizer.momentum", section.momentum.is_some(), allowed)?;
     only_if(is_momentum, "optimizer.nesterov", section.nesterov.is_some(), allowed)?;
     let is_adam = matches!(section.rule, OptimizerKind::Adam | OptimizerKind::AdamW);
-    let allowed = "only where `rule` is \"adam\" or \"adamw\"";
+    let allowed = "only if `rule` is \"adam\" or \"adamw\"";
     only_if(is_adam, "optimizer.beta1", section.beta1.is_some(), allowed)?;
     only_if(is_adam, "optimizer.beta2", section.beta2.is_some(), allowed)?;
     let has_epsilon = is_adam || section.rule == OptimizerKind::Adagrad;
-    let allowed = "only where `rule` is \"adam\", \"adamw\" or \"adagrad\"";
+    let allowed = "only if `rule` is \"adam\", \"adamw\" or \"adagrad\"";
     only_if(has_epsilon, "optimizer.epsilon", section.epsilon.is_some(), allowed)?;
     let is_sparse = matches!(section.rule, OptimizerKind::Prox | OptimizerKind::Ftrl);
-    let allowed = "only where `rule` is \"prox\" or \"ftrl\"";
+    let allowed = "only if `rule` is \"prox\" or \"ftrl\"";
     only_if(is_sparse, "optimizer.l1", section.l1.is_some(), allowed)?;
     only_if(is_sparse, "optimizer.l2", section.l2.is_some(), allowed)?;
     let is_ftrl = section.rule == OptimizerKind::Ftrl;
-    only_if(is_ftrl, "optimizer.beta", section.beta.is_some(), "only where `rule` is \"ftrl\"")?;
+    only_if(is_ftrl, "optimizer.beta", section.beta.is_some(), "only if `rule` is \"ftrl\"")?;
     let allowed = "not with `rule` \"prox\" or \"ftrl\"; give `l2`";
     only_if(!is_sparse, "optimizer.weight_decay", section.weight_decay.is_some(), allowed)?;
     let (l1, l2) = (section.l1.unwrap_or(0.0), section.l2.unwrap_or(0.0));
@@ -233,11 +233,11 @@ fn resolve_rule(section: &OptimizerSection) -> Result<Optimizer, SpecificationEr
 fn resolve_schedule(run: &RunFile, steps_per_epoch: u64) -> Result<Schedule, SpecificationError> {
     let section = &run.optimizer;
     let is_step = section.schedule == ScheduleName::Step;
-    let allowed = "only where `schedule` is \"step\"";
+    let allowed = "only if `schedule` is \"step\"";
     only_if(is_step, "optimizer.decay_factor", section.decay_factor.is_some(), allowed)?;
     only_if(is_step, "optimizer.decay_epochs", section.decay_epochs.is_some(), allowed)?;
     let is_cosine = section.schedule == ScheduleName::Cosine;
-    only_if(is_cosine, "optimizer.floor", section.floor.is_some(), "only where `schedule` is \"cosine\"")?;
+    only_if(is_cosine, "optimizer.floor", section.floor.is_some(), "only if `schedule` is \"cosine\"")?;
     let rate_default = match section.rule {
         OptimizerKind::Sgd | OptimizerKind::Prox | OptimizerKind::Ftrl => 0.1,
         OptimizerKind::Adagrad => 0.01,
@@ -261,14 +261,14 @@ fn resolve_schedule(run: &RunFile, steps_per_epoch: u64) -> Result<Schedule, Spe
     Ok(Schedule { base: scaled(rate, run.batch, reference_batch), warmup_steps: section.warmup_steps, decay })
 }
 
-/// An error if a key `is_given` although it means nothing here.
+/// An error if a key `is_given` although it does not apply.
 fn only_if(
-    is_meant: bool,
+    applies: bool,
     key: &'static str,
     is_given: bool,
     allowed: &str,
 ) -> Result<(), SpecificationError> {
-    if is_given && !is_meant { Err(contradiction(key, "given", allowed)) } else { Ok(()) }
+    if is_given && !applies { Err(contradiction(key, "given", allowed)) } else { Ok(()) }
 }
 
 fn contradiction(key: &'static str, found: &str, allowed: &str) -> SpecificationError {
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_open_is_settled() {
+    fn open_settings_are_inferred() {
         let specification = resolved("[data]\nfile = \"f.csv\"", SMALL).unwrap();
         let data = &specification.data;
         assert_eq!((data.rows, data.held_out_rows), (5, 1));
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_that_a_file_leaves_out_stay_zeros_unless_somebody_asks() {
+    fn omitted_zeros_stay_zeros_unless_standardization_is_requested() {
         const SPARSE: &[u8] = b"+1 2:0.5\n-1 3:2\n+1\n-1 1:1 3:4\n+1 2:1\n";
         let specification = resolved("[data]\nfile = \"f\"\nheld_out = 0.0", SPARSE).unwrap();
         let data = &specification.data;
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_logistic_model_looks_at_no_zeros() {
+    fn a_logistic_model_skips_zeros() {
         const SPARSE: &[u8] = b"+1 2:0.5\n-1 9000000:2\n+1\n-1 1:1 3:4\n+1 2:1\n";
         let text = "[data]\nfile = \"f\"\nheld_out = 0.2\n[model]\nkind = \"logistic\"\n";
         let specification = resolved(text, SPARSE).unwrap();
@@ -357,7 +357,7 @@ mod tests {
         }
         let text = text.replace("held_out", "standardize = true\nheld_out");
         let error = resolved(&text, SPARSE).unwrap_err().to_string();
-        assert!(error.contains("`data.standardize` is given; allowed: false where `kind`"), "{error}");
+        assert!(error.contains("`data.standardize` is given; allowed: false if `kind`"), "{error}");
         let three = resolved(
             "[data]\nfile = \"f\"\n[model]\nkind = \"logistic\"",
             b"1 1:1\n2 1:1\n3 1:1\n1 2:1\n2 1:1\n3 2:1\n",
@@ -372,7 +372,7 @@ mod tests {
             [sync]\ntopology = \"direct\"\nsegment_kib = 4\n[model]\nkind = \"softmax\"";
         let specification = resolved(text, SMALL).unwrap();
         let training = specification.training;
-        // Four training rows make two steps an epoch; a third of six epochs is two.
+        // Four training rows make two steps per epoch; a third of six epochs is two.
         let decay = Decay::Step { factor: 0.1, every: 4 };
         assert_eq!(training.schedule, Schedule { base: 0.1, warmup_steps: 0, decay });
         assert_eq!(
@@ -422,7 +422,7 @@ mod tests {
         assert_error("held_out = nan", "`data.held_out` is NaN; allowed: a share of 0 to 0.9");
         assert_error(
             "[optimizer]\nmomentum = 0.5",
-            "`optimizer.momentum` is given; allowed: only where `rule` is \"momentum\"",
+            "`optimizer.momentum` is given; allowed: only if `rule` is \"momentum\"",
         );
         assert_error(
             "[optimizer]\nbeta2 = 1.0",
@@ -435,7 +435,7 @@ mod tests {
         assert_error("[optimizer]\nrate = 0.0", "`optimizer.rate` is 0; allowed: above 0, up to 1000000");
         assert_error(
             "[model]\nkind = \"linear\"",
-            "`model.kind` is linear; allowed: softmax or mlp, because the label is a class; or say `predict = \"number\"` in [data]",
+            "`model.kind` is linear; allowed: softmax or mlp, because the label is a class; or set `predict = \"number\"` in [data]",
         );
         assert_error("[model]\nhidden = [0]", "`model.hidden` is 0; allowed: layers of 1 to 1048576");
         assert_error(
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_others_are_checked() {
+    fn bytes_from_other_peers_are_checked() {
         let specification = resolved("[data]\nfile = \"f.csv\"", SMALL).unwrap();
         let altered = |change: fn(&mut Specification)| {
             let mut altered = specification.clone();

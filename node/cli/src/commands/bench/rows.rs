@@ -1,15 +1,15 @@
-//! A worker that does nothing but read rows of a table and add to them.
+//! The program of the table benchmark: a worker that only reads table rows and adds to them.
 //!
 //! # How it works
-//! A sample stands for one *operation*: a batch of rows, spread over the whole table, that is read, or added to, or both. An operation
-//! is begun before the ones before it are over, but for so many: a read is over when its rows are here, an addition once it would
-//! outlive its owner. Passes over the samples come in three parts:
+//! A sample stands for one *operation*: it reads a batch of rows that are spread over the whole table, adds to them, or does both. A
+//! worker keeps a fixed number of operations in flight. A read is complete when its rows have arrived; an addition is complete when
+//! it is stored on all replicas. The epochs form three parts:
 //!
-//! 1. [`FEW`] rows are added to, so that all buffers are as large as they will be.
-//! 2. Every row is added to once, so that all of them are there.
-//! 3. The work that is measured: each epoch has as many rows as the table.
+//! 1. Add to [`FEW`] rows, so that all buffers reach their final size.
+//! 2. Add to every row once, so that all rows exist.
+//! 3. The measured work: each epoch accesses every row once.
 //!
-//! In the end each worker reads some rows and sees that every addition of all workers is in them once.
+//! At the end, each worker reads some rows and checks that they contain every addition of all workers exactly once.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::ControlFlow::{Break, Continue};
@@ -23,19 +23,20 @@ use peergrad_protocol::manifest::Manifest;
 use peergrad_protocol::message::SampleStats;
 use peergrad_protocol::table::{Row, RowSet, Rows};
 
-/// What is done to how many rows.
+/// The table, and what the workers do to its rows.
 #[derive(Args, Clone, Copy, Debug)]
 pub(super) struct TableWorkload {
     /// Rows of the table.
     rows: u32,
-    /// Numbers of a row.
+    /// Numbers per row.
     pub(super) width: u32,
-    /// Rows of one operation.
+    /// Rows per operation.
     pub(super) batch: u32,
+    /// What an operation does.
     pub(super) work: Work,
-    /// Operations that a worker has under way.
+    /// Operations that a worker keeps in flight.
     pub(super) in_flight: u32,
-    /// Passes that are measured.
+    /// Measured epochs.
     pub(super) epochs: u32,
 }
 
@@ -60,13 +61,13 @@ impl Work {
 }
 
 impl TableWorkload {
-    /// One whose table has at least so many rows: whole operations.
+    /// A workload on a table of at least `rows` rows, rounded up to whole operations.
     pub(super) fn new(rows: u32, width: u32, batch: u32, work: Work, in_flight: u32, epochs: u32) -> Self {
         Self { rows: rows.max(2 * FEW).next_multiple_of(batch), width, batch, work, in_flight, epochs }
     }
 
-    /// As the program of a peer is told.
-    pub(super) fn label(&self) -> Vec<String> {
+    /// The workload as command-line arguments of a peer.
+    pub(super) fn arguments(&self) -> Vec<String> {
         let Self { rows, width, batch, work, in_flight, epochs } = self;
         let (before, after) = ([rows, width, batch], [in_flight, epochs]);
         [before.map(u32::to_string).to_vec(), vec![work.to_string()], after.map(u32::to_string).to_vec()]
@@ -77,12 +78,12 @@ impl TableWorkload {
         self.rows
     }
 
-    /// Operations that touch each row once.
+    /// How many operations access each row once.
     pub(super) fn operations(&self) -> u32 {
         self.rows / self.batch
     }
 
-    /// The rows of an operation.
+    /// The rows of an operation, among the first `among` rows of the table.
     fn indices(&self, operation: u32, among: u32) -> RowSet {
         let first = u64::from(operation) * u64::from(self.batch);
         let row = |index| (first + index) * stride(among) % u64::from(among);
@@ -104,8 +105,8 @@ impl TableWorkload {
     }
 }
 
-/// Steps of this length visit all rows of a table, and neighbours lie far apart: a golden section, but for what it has in common with
-/// the number of rows.
+/// A stride that visits all rows of a table and keeps consecutive rows far apart: the golden section of the number of rows, raised to
+/// the next number without a common factor with it.
 fn stride(rows: u32) -> u64 {
     let common = |mut one: u64, mut other: u64| {
         while other > 0 {
@@ -115,15 +116,18 @@ fn stride(rows: u32) -> u64 {
     };
     let rows = u64::from(rows);
     let section = rows * 618 / 1000;
-    (section..).find(|step| *step > 0 && common(*step, rows) == 1).expect("there are primes")
+    (section..)
+        .find(|step| *step > 0 && common(*step, rows) == 1)
+        .expect("some larger number has no common factor with the number of rows")
 }
 
+/// One worker.
 struct BenchWorker {
     shape: TableWorkload,
     in_progress: VecDeque<Operation>,
 }
 
-/// What is awaited before it is over.
+/// An operation in flight: what has to complete.
 #[derive(Default)]
 struct Operation {
     read: Option<Pending<Vec<f32>>>,
@@ -146,10 +150,10 @@ impl Program for BenchWorker {
             let operation = self.begin(&clock, sample);
             self.in_progress.push_back(operation);
         }
-        // Where nothing was added, this says that the samples are done.
+        // If nothing was added, the push completes the samples.
         let pushed = clock.push();
         if clock.samples.is_empty() {
-            // There are none because others are not done with theirs, or because this worker is not.
+            // No samples are left while other workers, or this one, still work on theirs.
             self.wait_until_in_progress(0).await?;
             pushed.await?;
         }
@@ -168,16 +172,16 @@ impl BenchWorker {
             _ => (rows, work.reads(), work.adds()),
         };
         let indices = self.shape.indices(sample, among);
-        let read = reads.then(|| clock.get(indices.clone()).expect("there are such rows"));
+        let read = reads.then(|| clock.get(indices.clone()).expect("these rows exist"));
         let pushed = adds.then(|| {
             let values = vec![1.0; indices.len() * width as usize];
-            clock.add(Rows { indices, values }).expect("there are such rows");
+            clock.add(Rows { indices, values }).expect("these rows exist");
             clock.push()
         });
         Operation { read, pushed }
     }
 
-    /// Waits until no more than so many operations are under way.
+    /// Waits until at most `count` operations are in flight.
     async fn wait_until_in_progress(&mut self, count: usize) -> Result<(), Interrupted> {
         while self.in_progress.len() > count
             && let Some(Operation { read, pushed }) = self.in_progress.pop_front()
@@ -192,22 +196,22 @@ impl BenchWorker {
         Ok(())
     }
 
-    /// Reads some rows once all workers have ended.
+    /// Checks some rows after all workers have ended.
     async fn check(&self, clock: &Clock) -> Result<(), Interrupted> {
         let TableWorkload { rows, width, work, epochs, .. } = self.shape;
         let indices = self.shape.indices(clock.rank.index() as u32, rows);
-        let values = clock.get(indices.clone()).expect("there are such rows").await?;
+        let values = clock.get(indices.clone()).expect("these rows exist").await?;
         let expected = if work.adds() { 1 + epochs } else { 1 } as f32;
         for (row, values) in indices.iter().zip(values.chunks_exact(width as usize)) {
-            // Those few were added to more often.
+            // The first rows were added to more often.
             let is_right = |value: &f32| *value == expected || row < FEW.into();
-            assert!(values.iter().all(is_right), "row {row} is {values:?} and not {expected}");
+            assert!(values.iter().all(is_right), "row {row} is {values:?} instead of {expected}");
         }
         Ok(())
     }
 }
 
-/// Nothing but samples: each is an operation of every epoch.
+/// A task that has only samples: each is an operation of every epoch.
 pub(super) struct OperationsTask(pub(super) u32);
 
 impl Task for OperationsTask {
@@ -229,9 +233,9 @@ impl Task for OperationsTask {
     }
 }
 
-/// Rows that are added to before anything is measured.
+/// How many rows the first part adds to.
 pub(super) const FEW: u32 = 1024;
-/// Passes before those that are measured.
+/// Epochs before the measured ones.
 pub(super) const EPOCHS_BEFORE: u32 = 2;
 
 #[cfg(test)]
@@ -239,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_epoch_has_each_row_once() {
+    fn an_epoch_accesses_each_row_once() {
         for rows in [1024, 2000, 4096] {
             let shape = TableWorkload::new(rows, 1, 48, Work::Both, 2, 1);
             let operations = (0..shape.operations()).flat_map(|operation| {

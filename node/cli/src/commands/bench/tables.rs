@@ -1,13 +1,13 @@
-//! `peer bench-table`: how many rows of a table peers on this machine read and add to.
+//! `peer bench-table`: measures how many table rows per second peers on this machine read and update.
 //!
-//! Every peer is a worker and owns a part of the table: a parameter server without a server. What is acknowledged is at as many peers
-//! as are to keep a copy. What limits it here are the cores of one machine, which all peers share.
+//! Every peer is a worker and owns a part of the table: a parameter server without a server. An acknowledged addition is stored on
+//! all replicas. The cores of one machine, which all peers share, are the limit here.
 //!
 //! # How it works
-//! As in [`bench`](super), all cases are measured in each round, and a case is a swarm of its own. Its peers run the program of
-//! [`rows`](super::rows), and say which operations are done; what all of them have done in the third part of that counts, but for
-//! the end, when one after the other has nothing left to do. What a row takes of memory is what all peers have grown by when all rows
-//! are there, without what they had with a few of them.
+//! As in [`bench`](super), each round measures all cases, and a case is its own swarm. Its peers run the program of
+//! [`rows`](super::rows) and report completed operations. The measurement covers the operations of that program's third part, without
+//! the last tenth, in which workers run out of work one after another. The memory of a row is the growth of all peers between two
+//! states, a table with a few rows and the whole table, divided by the number of new rows.
 
 use std::convert::Infallible;
 use std::process::ExitCode;
@@ -19,8 +19,9 @@ use peergrad_page::pairing::median;
 use peergrad_protocol::Instant;
 use serde_json::{Value, json};
 
-use super::super::former;
-use super::super::swarm::{LineChannel, ScratchDirectory, Swarm, SwarmConfig, SwarmOutput};
+use super::super::arguments::former;
+use super::super::scratch_directory::ScratchDirectory;
+use super::super::swarm::{LineChannel, Swarm, SwarmConfig, SwarmOutput};
 use super::super::{CustomCommand, Training, run_custom_command, train};
 use super::rows::{EPOCHS_BEFORE, FEW, OperationsTask, TableWorkload, Work};
 use super::{Bench, run_rounds};
@@ -28,30 +29,30 @@ use crate::text::text_table::text_table;
 
 #[derive(Args)]
 pub(crate) struct BenchTableArguments {
-    /// Peers, one case for each number
+    /// Numbers of peers, one case for each
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_values_t = [2, 4],
           value_parser = clap::value_parser!(u32).range(1..=64))]
     peers: Vec<u32>,
-    /// Numbers of a row, each of four bytes
+    /// Row widths, in numbers of four bytes
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_values_t = [16],
           value_parser = clap::value_parser!(u32).range(1..=65536))]
     width: Vec<u32>,
-    /// What workers do: read rows, add to them, or both to the same ones
+    /// What workers do: read rows, add to them, or do both to the same rows
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_values_t = [Work::Get, Work::Add, Work::Both])]
     work: Vec<Work>,
     /// Rows of the table
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     rows: u32,
-    /// Rows that a worker reads, or adds to, at once: they are spread over the whole table
+    /// Rows per operation, spread over the whole table
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=i64::from(FEW)))]
     batch: u32,
-    /// How many such operations a worker has under way
+    /// Operations that a worker has in flight
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1000))]
     in_flight: u32,
-    /// Peers that keep a row, its owner among them
+    /// Replicas of each row, its owner included
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=8))]
     replicas: u32,
-    /// How often each row has its turn in each round
+    /// How often each row is accessed in each round
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     epochs: u32,
     /// The former name of `--replicas`
@@ -60,15 +61,15 @@ pub(crate) struct BenchTableArguments {
     /// The former name of `--epochs`
     #[arg(long = "passes", hide = true, value_name = "N", value_parser = former("--epochs"))]
     _passes: Option<Infallible>,
-    /// How often all cases are measured
+    /// How many times to measure each case
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
-    /// The results as JSON, one object a line, on standard output
+    /// Print the results as JSON on standard output, one object a line
     #[arg(long)]
     json: bool,
 }
 
-/// A peer of such a bench; `peer bench-table` starts it.
+/// One peer of a table benchmark; `peer bench-table` starts it.
 #[derive(Args)]
 pub(crate) struct BenchTablePeerArguments {
     #[command(flatten)]
@@ -77,7 +78,7 @@ pub(crate) struct BenchTablePeerArguments {
     command: CustomCommand,
 }
 
-/// What is measured at once.
+/// One combination of settings.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     peers: u32,
@@ -85,22 +86,24 @@ struct Case {
     shape: TableWorkload,
 }
 
-/// What one round of a case came to, at all peers together.
+/// The result of one round of a case, over all peers.
 #[derive(Clone, Copy, Debug)]
 struct Measurement {
-    /// Rows that were read and rows that were added to, a second: where both are done, as many of each.
+    /// Rows per second that were read, or added to; with both, as many of each.
     rows_per_second: f64,
-    /// Of one row; `None` where the system does not tell.
+    /// CPU time for one row; `None` where the system does not report it.
     cpu_seconds: Option<f64>,
-    /// Sent for one row.
+    /// Bytes sent for one row.
     bytes_sent: f64,
-    /// Memory of one row: all its replicas, and what finds them.
+    /// Memory of one row with all its replicas and indices; `None` where the system does not report it.
     resident_bytes: Option<f64>,
 }
 
-/// What all peers have used at a time.
+/// What all peers have used by a certain time.
 struct Usage {
+    /// The time.
     at: Instant,
+    /// Completed operations.
     operations: u64,
     cpu_seconds: Option<f64>,
     bytes_sent: u64,
@@ -114,7 +117,7 @@ impl Usage {
             at,
             operations: peers.iter().map(|peer| peer.trained.samples).sum(),
             cpu_seconds: swarm.cpu_seconds(),
-            bytes_sent: peers.iter().map(|peer| peer.bytes_sent).sum(),
+            bytes_sent: peers.iter().map(|peer| peer.usage.bytes_sent).sum(),
             resident_bytes: swarm.resident_bytes(),
         }
     }
@@ -125,7 +128,7 @@ pub(crate) fn bench_table(arguments: &BenchTableArguments) -> anyhow::Result<Exi
     run_rounds(&cases, arguments.rounds, arguments.json)
 }
 
-/// Every combination that there is.
+/// Every combination of the settings.
 fn cases(arguments: &BenchTableArguments) -> Vec<Case> {
     let BenchTableArguments { rows, batch, in_flight, replicas, epochs, .. } = *arguments;
     let mut cases = Vec::new();
@@ -145,7 +148,7 @@ impl Bench for Case {
 
     fn label(&self) -> String {
         let Self { peers, shape: TableWorkload { width, work, .. }, .. } = self;
-        format!("{peers} peers, {width} numbers a row, {work}")
+        format!("{peers} peers, {width} numbers per row, {work}")
     }
 
     fn measure(&self, output: &SwarmOutput, channel: &LineChannel) -> anyhow::Result<Measurement> {
@@ -153,9 +156,9 @@ impl Bench for Case {
         let run_file = scratch.path().join("run.toml");
         std::fs::write(&run_file, self.run_file()).context("cannot write the run.toml")?;
         let mut program = vec!["bench-table-peer".to_owned()];
-        program.extend(self.shape.label());
+        program.extend(self.shape.arguments());
         let config = SwarmConfig {
-            name: format!("the bench with {}", self.label()),
+            name: format!("the benchmark with {}", self.label()),
             program: &program,
             run_file: &run_file,
             seed: None,
@@ -163,13 +166,13 @@ impl Bench for Case {
             peers: self.peers,
             folder: scratch.path(),
         };
-        // Bars of a few clocks tell nobody anything.
+        // A few clocks need no progress bars.
         let quiet = SwarmOutput { is_json: true, ..output.clone() };
         let mut swarm = Swarm::start(config, quiet, channel)?;
         let epoch = u64::from(self.shape.operations());
         let counted = (epoch * u64::from(self.shape.epochs)) as f64 * COUNTED;
         let (before, filled) = (epoch, u64::from(EPOCHS_BEFORE) * epoch);
-        // As it comes past each of these.
+        // The usage is read when the number of operations passes each of these.
         let marks = [before, filled, filled + counted as u64];
         let (clock, mut usages) = (MonotonicClock::start(), Vec::<Usage>::new());
         while swarm.advance()? {
@@ -179,7 +182,7 @@ impl Bench for Case {
             }
         }
         let Ok([few, all, end]) = <[Usage; 3]>::try_from(usages) else {
-            bail!("the peers have ended before all rows had their turns");
+            bail!("the peers ended before they had accessed all rows");
         };
         Ok(self.between(&few, &all, &end))
     }
@@ -202,8 +205,9 @@ impl Bench for Case {
     }
 
     fn median(measured: &[Measurement]) -> Measurement {
-        let of =
-            |number: fn(&Measurement) -> f64| median(measured.iter().map(number)).expect("there is a round");
+        let of = |number: fn(&Measurement) -> f64| {
+            median(measured.iter().map(number)).expect("there is at least one round")
+        };
         Measurement {
             rows_per_second: of(|one| one.rows_per_second),
             cpu_seconds: median(measured.iter().filter_map(|one| one.cpu_seconds)),
@@ -219,11 +223,11 @@ impl Bench for Case {
             "work",
             "gets/s",
             "adds/s",
-            "from .. to",
+            "min .. max",
             "MB/s",
-            "CPU-us a row",
-            "bytes sent a row",
-            "bytes kept a row",
+            "CPU-us per row",
+            "bytes sent per row",
+            "bytes kept per row",
         ];
         let rows = cases.iter().zip(measured).map(|(case, measured)| {
             let rates = || measured.iter().map(|one| one.rows_per_second);
@@ -251,7 +255,7 @@ impl Bench for Case {
 }
 
 impl Case {
-    /// What it takes, where all rows are there from `all` on.
+    /// The result, from the usage with a few rows, with all rows, and at the end of the measurement.
     fn between(&self, few: &Usage, all: &Usage, end: &Usage) -> Measurement {
         let seconds = end.at.since(all.at).as_secs_f64();
         let rows = (end.operations - all.operations) as f64 * f64::from(self.shape.batch);
@@ -267,22 +271,24 @@ impl Case {
 
     fn run_file(&self) -> String {
         let epochs = EPOCHS_BEFORE + self.shape.epochs;
-        format!("epochs = {epochs}\nbatch = {OPERATIONS_DEALT}\n[shards]\nreplicas = {}\n", self.replicas)
+        format!("epochs = {epochs}\nbatch = {OPERATIONS_PER_CLOCK}\n[shards]\nreplicas = {}\n", self.replicas)
     }
 
+    /// Rows read per second, and rows added to per second.
     fn gets_and_adds(&self, measured: &Measurement) -> (f64, f64) {
         let work = self.shape.work;
         let of = |is_done: bool| if is_done { measured.rows_per_second } else { 0.0 };
         (of(work.reads()), of(work.adds()))
     }
 
+    /// Bytes of row values that are read or added per second.
     fn value_bytes_per_second(&self, measured: &Measurement) -> f64 {
         let (gets, adds) = self.gets_and_adds(measured);
         (gets + adds) * f64::from(self.shape.width) * size_of::<f32>() as f64
     }
 }
 
-/// Runs one of the peers.
+/// Runs one peer.
 pub(crate) fn bench_table_peer(arguments: BenchTablePeerArguments) -> anyhow::Result<ExitCode> {
     let BenchTablePeerArguments { shape, command } = arguments;
     run_custom_command(
@@ -291,7 +297,7 @@ pub(crate) fn bench_table_peer(arguments: BenchTablePeerArguments) -> anyhow::Re
     )
 }
 
-/// Operations of one clock of a worker.
-const OPERATIONS_DEALT: u32 = 16;
-/// Of all operations that are to be measured, those that are: in the end, workers have nothing to do one after the other.
+/// How many operations a worker is assigned for one clock.
+const OPERATIONS_PER_CLOCK: u32 = 16;
+/// The measured share of the third part's operations. At the end, workers run out of work one after another.
 const COUNTED: f64 = 0.9;

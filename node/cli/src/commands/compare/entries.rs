@@ -1,6 +1,6 @@
-//! The run files that are compared: read, settled against their data as a founder does it, and held against each other.
+//! The run files to compare: reads them, resolves them against their data as a founder does, and checks that they are comparable.
 //!
-//! Only ways to train the same can be compared: the same model, and the same rows of the same data, trained or held out.
+//! Comparable files train the same model on the same data with the same held-out rows.
 
 use std::path::{Path, PathBuf};
 
@@ -11,10 +11,10 @@ use crate::commands::{files, run};
 
 /// One of the run files.
 pub(super) struct ComparedRun {
-    /// As the user named it.
+    /// The file's name, as the user typed it.
     pub(super) name: String,
     pub(super) path: PathBuf,
-    /// Its data file, if that is not embedded.
+    /// The path of its data file; `None` if the data is built in.
     pub(super) data: Option<PathBuf>,
     specification: Specification,
 }
@@ -24,17 +24,17 @@ impl ComparedRun {
         self.specification.training.seed
     }
 
-    /// Samples that it trains, in all its epochs together.
+    /// Samples that it trains, over all epochs.
     pub(super) fn samples(&self) -> u64 {
         let data = &self.specification.data;
         u64::from(data.rows - data.held_out_rows).saturating_mul(self.specification.training.epochs)
     }
 }
 
-/// Reads them all.
+/// Reads all files; `seed`, if given, replaces their seeds.
 ///
 /// # Errors
-/// One cannot be used, or does not train what the first one does.
+/// A file cannot be used, or is not comparable with the first one.
 pub(super) fn read_all(paths: &[PathBuf], seed: Option<u64>) -> anyhow::Result<Vec<ComparedRun>> {
     let entries: Vec<ComparedRun> =
         paths.iter().map(|path| read(path, seed)).collect::<anyhow::Result<_>>()?;
@@ -56,10 +56,10 @@ fn read(path: &Path, seed: Option<u64>) -> anyhow::Result<ComparedRun> {
     Ok(ComparedRun { data: files::data_path(path, file), path: path.to_owned(), name, specification })
 }
 
-/// Why two of them cannot be compared, and what to change.
+/// Why two specifications are not comparable, and what to change; `None` if they are.
 fn difference(one: &Specification, other: &Specification) -> Option<String> {
     let (seed, other_seed) = (one.training.seed, other.training.seed);
-    // Where a file lies may differ.
+    // The paths of the data files may differ.
     let nameless = |data: &DataSettings| DataSettings { name: String::new(), ..data.clone() };
     match () {
         () if one.data.digest != other.data.digest => {
@@ -69,7 +69,7 @@ fn difference(one: &Specification, other: &Specification) -> Option<String> {
             Some("train different models: make their [model] sections the same".to_owned())
         }
         () if seed != other_seed => Some(format!(
-            "have the seeds {seed} and {other_seed}, and so hold out different rows: give all the same, e.g. --seeds {seed}..{}",
+            "have the seeds {seed} and {other_seed}, and so hold out different rows: use one seed, e.g. --seeds {seed}..{}",
             seed.saturating_add(1)
         )),
         () if nameless(&one.data) != nameless(&other.data) => {
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn ways_to_train_the_same_can_be_compared_and_nothing_else() {
+    fn only_trainings_of_the_same_model_and_data_are_comparable() {
         let one = specification("", "", SMALL);
         let difference = |other: &Specification| super::difference(&one, other);
         assert_eq!(difference(&one), None);

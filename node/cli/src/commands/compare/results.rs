@@ -1,4 +1,4 @@
-//! How trainings compare: a table for people, objects for programs, a page with pictures.
+//! The results of a comparison: a table for people, JSON objects for programs, and an HTML page with learning curves.
 
 use std::time::Duration;
 
@@ -11,31 +11,34 @@ use super::learning_curve::{LearningCurve, training_time};
 use crate::commands::swarm::Swarm;
 use crate::text::text_table::{bytes, count, text_table};
 
-/// What one training came to.
+/// The result of one training.
 #[derive(Clone, Debug)]
 pub(super) struct TrainingResult {
     seed: u64,
+    /// Its learning curve.
     points: Vec<Point>,
-    /// On held-out samples, if there are any; a model that predicts numbers has only a loss.
+    /// Accuracy on held-out samples; `None` if there are none, or if the model predicts numbers.
     accuracy: Option<f64>,
+    /// Loss on held-out samples; `None` if there are none.
     loss: Option<f64>,
+    /// Time in training.
     time: Duration,
-    /// By all peers together.
+    /// Bytes that all peers sent.
     bytes_sent: u64,
     samples: u64,
     steps: u64,
     digest: String,
 }
 
-/// All trainings.
+/// The results of all trainings.
 pub(super) struct ComparisonResults {
-    /// Of the files.
+    /// The names of the files.
     pub(super) names: Vec<String>,
-    /// By file and seed.
+    /// The results, by file and seed.
     pub(super) results: Vec<Vec<TrainingResult>>,
 }
 
-/// What the trainings with one file came to, by and large.
+/// The medians of one file's results over all seeds.
 struct Medians {
     accuracy: Option<f64>,
     loss: Option<f64>,
@@ -45,13 +48,13 @@ struct Medians {
 }
 
 impl TrainingResult {
-    /// Of a swarm whose peers have all finished.
-    pub(super) fn of(swarm: &Swarm<'_>, seed: u64, course: LearningCurve) -> Self {
+    /// The result of a swarm whose peers have all finished.
+    pub(super) fn of(swarm: &Swarm<'_>, seed: u64, curve: LearningCurve) -> Self {
         let summaries = swarm.summaries();
         let number = |key: &str| summaries[0][key].as_u64().unwrap_or(0);
         Self {
             seed,
-            points: course.finish(),
+            points: curve.finish(),
             accuracy: summaries[0]["test_accuracy"].as_f64(),
             loss: summaries[0]["test_loss"].as_f64(),
             time: training_time(swarm),
@@ -62,7 +65,7 @@ impl TrainingResult {
         }
     }
 
-    /// One line for people.
+    /// The result as a line of text.
     pub(super) fn words(&self) -> String {
         format!(
             "{} on held-out samples after {}; {} sent, {} samples in {} steps",
@@ -74,7 +77,7 @@ impl TrainingResult {
         )
     }
 
-    /// One object for programs.
+    /// The result as a JSON object.
     pub(super) fn object(&self, name: &str) -> Value {
         json!({
             "event": "trained", "file": name, "seed": self.seed, "test_accuracy": self.accuracy,
@@ -83,14 +86,14 @@ impl TrainingResult {
         })
     }
 
-    /// Accuracy, or else loss.
-    fn worth(&self) -> Option<f64> {
+    /// The accuracy, or the loss of a model without one; `None` if the model was not evaluated.
+    fn quality(&self) -> Option<f64> {
         self.accuracy.or(self.loss)
     }
 }
 
 impl ComparisonResults {
-    /// For people.
+    /// The results as a text table.
     pub(super) fn table(&self) -> String {
         let rows = self.rows();
         let head: Vec<&str> = rows[0].iter().map(String::as_str).collect();
@@ -99,7 +102,7 @@ impl ComparisonResults {
         format!("{}{note}", text_table(&head, &rows[1..]))
     }
 
-    /// One object a file.
+    /// The results as JSON, one object per file.
     pub(super) fn objects(&self) -> Vec<Value> {
         let object = |(index, name): (usize, &String)| {
             let medians = Medians::of(&self.results[index]);
@@ -114,7 +117,7 @@ impl ComparisonResults {
         self.names.iter().enumerate().map(object).collect()
     }
 
-    /// With pictures. Nobody evaluates in the middle of a training, so they show the loss on what is trained.
+    /// The results as an HTML page. Peers do not evaluate during training, so its curves show the training loss.
     pub(super) fn page(&self, command: &str, about: &str) -> String {
         let courses =
             |results: &[TrainingResult]| results.iter().map(|result| result.points.clone()).collect();
@@ -132,10 +135,16 @@ impl ComparisonResults {
         })
     }
 
-    /// A head, and a row for each file.
+    /// The header, and a row for each file.
     fn rows(&self) -> Vec<Vec<String>> {
-        let head =
-            ["", "on held-out samples", "to the first, by seed", "time in training", "bytes sent", "samples"];
+        let head = [
+            "",
+            "on held-out samples",
+            "difference to the first, by seed",
+            "time in training",
+            "bytes sent",
+            "samples",
+        ];
         let first = Medians::of(&self.results[0]);
         let row = |(index, name): (usize, &String)| {
             let own = Medians::of(&self.results[index]);
@@ -156,9 +165,9 @@ impl ComparisonResults {
         std::iter::once(head.map(str::to_owned).to_vec()).chain(rows).collect()
     }
 
-    /// How much better or worse a file did than the first one with the same seed; nothing for the first itself.
+    /// By seed: accuracy (or loss) of a file minus that of the first file. Empty for the first file itself.
     fn pairs(&self, index: usize) -> Vec<Option<f64>> {
-        let pair = |(own, first): (&TrainingResult, &TrainingResult)| Some(own.worth()? - first.worth()?);
+        let pair = |(own, first): (&TrainingResult, &TrainingResult)| Some(own.quality()? - first.quality()?);
         let pairs = self.results[index].iter().zip(&self.results[0]).map(pair);
         if index == 0 { Vec::new() } else { pairs.collect() }
     }
@@ -193,8 +202,8 @@ fn time(time: Duration) -> String {
     duration(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }
 
-const HOW: &str = "The mean over each stretch of training, each sample’s loss as it was before the update that it went into; \
-    one line a seed. How the models do on samples that nobody trains is in the table.";
+const HOW: &str = "The mean loss over each interval of training, measured on each sample before the update that it contributes to; \
+    one line per seed. The table shows the results on held-out samples.";
 
 #[cfg(test)]
 mod tests {
@@ -256,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_not_made_up() {
+    fn missing_results_are_shown_as_missing() {
         let mut unknown = result(7, None, 3, 0);
         unknown.loss = None;
         let results = results([vec![unknown], vec![result(7, None, 3, 0)]]);

@@ -1,4 +1,4 @@
-//! What goes wrong in the demo: one peer is killed, as `kill -9` does it, and a new one comes while the others train.
+//! The faults of the demo: one peer is killed, as by `kill -9`, and a new one joins while the others train.
 
 use std::time::Duration;
 
@@ -9,44 +9,48 @@ use serde_json::json;
 use crate::commands::swarm::{Swarm, SwarmOutput};
 use crate::terminal::emit;
 
-/// What is planned, and what has come of it.
+/// The planned faults, and their effects so far.
 pub(super) struct DemoFaults {
     clock: MonotonicClock,
     phase: DemoPhase,
+    /// The peer that was killed; `None` before that.
     pub(super) killed: Option<KilledPeer>,
-    /// Which peer came late.
+    /// Index of the peer that joined late; `None` before that.
     pub(super) late: Option<usize>,
 }
 
-/// A peer that was killed.
+/// The peer that was killed, and how long training paused.
 pub(super) struct KilledPeer {
+    /// Its index among the peers of the swarm.
     pub(super) index: usize,
-    /// Steps that were committed by then, as far as the founder knew.
+    /// Committed steps at the time of the kill, as far as the founder knew.
     pub(super) step: u64,
-    /// Steps known to be committed, and since when.
+    /// The number of committed steps that the founder reported last, and when it grew to that.
     seen: (u64, Instant),
-    /// How long no step was committed, once another one is.
+    /// How long no step was committed; `None` until the next one is.
     pub(super) stall: Option<Duration>,
 }
 
+/// What the demo waits for.
 enum DemoPhase {
-    /// Everybody trains.
+    /// The time to kill a peer.
     Kill,
-    /// Somebody is gone, and the others have to notice.
+    /// The others to notice the loss.
     Notice,
-    /// They have; the next step has to be committed.
+    /// The next committed step after the loss.
     GoOn,
-    /// Somebody new is to come.
+    /// The time to start a late joiner.
     Join,
+    /// Nothing.
     Over,
 }
 
 impl DemoFaults {
-    /// Of few peers none is killed: the others might be too few to go on.
+    /// Plans no kill for fewer than three peers, since the remaining ones would not be a majority.
     pub(super) fn planned(peers: usize, is_calm: bool, output: &SwarmOutput) -> Self {
         if !is_calm && peers < KILLED_OF_MIN && !output.is_json {
             output.screen.say(
-                "nobody is killed: of fewer than three peers, those who are left might be too few to go on",
+                "no peer is killed: with fewer than three peers, the remaining ones might be too few to continue",
             );
         }
         let phase = match peers {
@@ -57,7 +61,7 @@ impl DemoFaults {
         Self { clock: MonotonicClock::start(), phase, killed: None, late: None }
     }
 
-    /// Something has been reported.
+    /// Checks the newest reports of the peers, and acts if it is time.
     pub(super) fn advance(&mut self, swarm: &mut Swarm<'_>) -> anyhow::Result<()> {
         let founder = &swarm.peers[0];
         let steps = founder.steps;
@@ -82,8 +86,8 @@ impl DemoFaults {
                 let stall = now.since(killed.seen.1);
                 killed.stall = Some(stall);
                 if !swarm.output.is_json {
-                    let words = format!("training stood still for {:.2} s, and goes on", stall.as_secs_f64());
-                    swarm.output.screen.say(&words);
+                    let text = format!("training paused for {:.2} s", stall.as_secs_f64());
+                    swarm.output.screen.say(&text);
                 }
                 self.join(swarm)?;
             }
@@ -108,7 +112,7 @@ impl DemoFaults {
         if swarm.output.is_json {
             emit(&json!({"event": "killed", "peer": peer.id, "step": step}));
         } else {
-            swarm.output.screen.say(&format!("step {step}: peer {} is killed, without a word", peer.name));
+            swarm.output.screen.say(&format!("step {step}: peer {} is killed (SIGKILL)", peer.name));
         }
     }
 
@@ -116,15 +120,15 @@ impl DemoFaults {
         self.phase = DemoPhase::Over;
         self.late = Some(swarm.peers.len());
         if !swarm.output.is_json {
-            swarm.output.screen.say("a new peer comes");
+            swarm.output.screen.say("a new peer joins");
         }
-        // It may come when all is over.
+        // It may be too late to join.
         swarm.spawn_joiner()?.is_excused = true;
         Ok(())
     }
 }
 
-/// Not the founder, whose invite the late one uses.
+/// Index of the peer to kill: not the founder, whose invite the late joiner uses.
 const KILLED: usize = 1;
-/// So many have to be there for one to be killed.
+/// The smallest swarm of which a peer is killed.
 const KILLED_OF_MIN: usize = 3;

@@ -1,4 +1,4 @@
-//! What the demo shows at the end: who owned and computed what, what became of the one that was killed, and the result.
+//! The results of the demo: what each peer owned, computed and sent, the cost of the kill, and the trained model's accuracy.
 
 use std::process::ExitCode;
 
@@ -11,26 +11,26 @@ use crate::terminal::{emit, print_line};
 use crate::text::text_table::plural;
 use crate::text::text_table::{bytes, count, text_table};
 
-/// A demo that is over.
+/// A finished demo.
 pub(super) struct Results<'a> {
     pub(super) swarm: &'a Swarm<'a>,
     pub(super) faults: &'a DemoFaults,
 }
 
 impl Results<'_> {
-    /// The results, for people or programs.
-    pub(super) fn tell(&self) -> anyhow::Result<ExitCode> {
+    /// Prints the results.
+    pub(super) fn print(&self) -> anyhow::Result<ExitCode> {
         self.swarm.check_digests()?;
         let summaries = self.swarm.summaries();
         if self.swarm.output.is_json {
-            self.tell_json(&summaries);
+            self.print_json(&summaries);
         } else {
-            self.tell_words(&summaries);
+            self.print_text(&summaries);
         }
         Ok(ExitCode::SUCCESS)
     }
 
-    fn tell_json(&self, summaries: &[&Value]) {
+    fn print_json(&self, summaries: &[&Value]) {
         for summary in summaries {
             let mut object = (*summary).clone();
             object["event"] = json!("peer");
@@ -52,7 +52,7 @@ impl Results<'_> {
         emit(&object);
     }
 
-    fn tell_words(&self, summaries: &[&Value]) {
+    fn print_text(&self, summaries: &[&Value]) {
         let header = ["peer", "owns parameters", "samples", "received", "sent", "optimizer memory", ""];
         print_line(&text_table(&header, &self.rows()));
         print_line(&format!(
@@ -70,7 +70,7 @@ impl Results<'_> {
             summaries[0]["test_accuracy"].as_f64().unwrap_or(0.0)
         ));
         print_line(&format!(
-            "one digest at {}: {}",
+            "same digest at {}: {}",
             plural(summaries.len(), "peer"),
             summaries[0]["digest"].as_str().unwrap_or_default()
         ));
@@ -84,8 +84,8 @@ impl Results<'_> {
             let note = match killed {
                 Some(killed) => format!("killed at step {}", killed.step),
                 None if faults.late == Some(index) => match peer.first_step {
-                    Some(step) => format!("came at step {step}"),
-                    None => "came too late".to_owned(),
+                    Some(step) => format!("joined at step {step}"),
+                    None => "joined too late".to_owned(),
                 },
                 None => String::new(),
             };
@@ -108,25 +108,25 @@ impl Results<'_> {
         peers.iter().enumerate().map(row).collect()
     }
 
-    /// What became of the peer that was killed.
+    /// What the kill cost.
     fn killed_text(&self, killed: &KilledPeer) -> String {
         let name = &self.swarm.peers[killed.index].name;
-        let Some(stall) = killed.stall else { return format!("peer {name} was killed when all was done") };
+        let Some(stall) = killed.stall else { return format!("peer {name} was killed after the last step") };
         let changes = &self.swarm.peers[0].changes;
         let moved: usize = changes.iter().map(|change| change.moving).sum();
         let dealt_again: u64 = changes.iter().map(|change| change.returned).sum();
         let restarted: usize = changes.iter().map(|change| change.restarted.len()).sum();
         let redone = changes.iter().filter(|change| change.is_interruption && !change.is_forward).count();
         let again = match redone {
-            0 => "its step was completed by the others".to_owned(),
-            _ => format!("{} begun again", plural(redone, "step")),
+            0 => "the others completed its step".to_owned(),
+            _ => format!("{} restarted", plural(redone, "step")),
         };
         let lost = match restarted {
             0 => "no optimizer state was lost".to_owned(),
             _ => format!("the optimizer state of {} was lost", plural(restarted, "chunk")),
         };
         format!(
-            "peer {name} was killed: training stood still for {:.2} s; {again}, {} dealt again; {} moved in all; {lost}",
+            "peer {name} was killed: training paused for {:.2} s; {again}, {} reassigned; {} moved in total; {lost}",
             stall.as_secs_f64(),
             plural(dealt_again as usize, "sample"),
             plural(moved, "chunk"),
@@ -134,7 +134,7 @@ impl Results<'_> {
     }
 }
 
-/// What a whole run's summary says of its epochs.
+/// Samples trained, lost and repeated over all epochs of a summary.
 fn epoch_text(epochs: &Value) -> String {
     let epochs: Vec<&Value> = epochs.as_array().map(|epochs| epochs.iter().collect()).unwrap_or_default();
     let sum = |key: &str| epochs.iter().map(|epoch| number(epoch, key)).sum::<u64>();

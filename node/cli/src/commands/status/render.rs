@@ -1,4 +1,4 @@
-//! The picture: a status as a person looks at it, in lines no wider than the terminal.
+//! Renders a status as lines of text that are no wider than the terminal.
 //!
 //! ```text
 //! ● training with 3 peers
@@ -13,9 +13,9 @@
 //!   8fXa *   working     ██████▊           34.1 %  12,345
 //!   Bk3d     working     ██████▍           32.4 %  12,345  0.1 s  direct  0.4 ms  12.1 MB     11.9 MB
 //!
-//!   12 s ago  view 3, 3 peers: with Bk3d; from step 1,204 on; nobody was interrupted
+//!   12 s ago  view 3, 3 peers: with Bk3d; continues at step 1204 without interruption
 //! ```
-//! First what matters most: is it well? Colour repeats what words say, and is left away where it is not wanted (`NO_COLOR`).
+//! The first line says whether all is well. Colours only repeat what the text says, and `NO_COLOR` turns them off.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -31,31 +31,31 @@ use crate::text::quantities::{PAUSED, duration, few_digits, loss_text, speed_tex
 use crate::text::text_table::{bytes, count};
 use crate::text::wrapping::{pieces, wrapped};
 
-/// What is known of one peer.
+/// What to render for one peer.
 pub(super) struct Block<'a> {
     pub(super) status: &'a Status,
-    /// Where its data is, on its own machine.
+    /// Its data directory; `None` if the peer runs elsewhere.
     pub(super) directory: Option<&'a Path>,
-    /// Why the status is an old one.
+    /// Why the status is not current; `None` if it is.
     pub(super) trouble: Option<&'a str>,
 }
 
-/// What is seen of one peer, line by line: no line is wider than the terminal.
+/// A rendered status. No line is wider than the terminal.
 pub(super) struct RenderedStatus {
-    /// What matters most.
+    /// All lines above the events.
     pub(super) lines: Vec<String>,
-    /// What happened last, the oldest first, each on one line or a few; with less room there are fewer of them.
+    /// The newest events, oldest first, each with its lines. With less room, the oldest are dropped.
     pub(super) events: VecDeque<Vec<String>>,
 }
 
 impl RenderedStatus {
-    /// How many lines it takes.
+    /// How many lines it has.
     pub(super) fn height(&self) -> usize {
         let events: usize = self.events.iter().map(Vec::len).sum();
         self.lines.len() + usize::from(events > 0) + events
     }
 
-    /// All of it; each line ends with a line break.
+    /// All lines, each with a line break.
     pub(super) fn text(&self) -> String {
         let blank = String::new();
         let gap = (!self.events.is_empty()).then_some(&blank);
@@ -64,7 +64,7 @@ impl RenderedStatus {
     }
 }
 
-/// The picture of one peer.
+/// Renders one peer for a terminal of `width` columns.
 pub(super) fn render(block: &Block<'_>, width: usize) -> RenderedStatus {
     let Block { status, directory, trouble } = block;
     let mut lines = heading(status, *directory, *trouble, width);
@@ -103,10 +103,10 @@ pub(super) fn render(block: &Block<'_>, width: usize) -> RenderedStatus {
     }
 }
 
-/// Whether it is well; who this is.
+/// The summary, and the line that identifies the peer.
 fn heading(status: &Status, directory: Option<&Path>, trouble: Option<&str>, width: usize) -> Vec<String> {
     let (sign, words) = match (trouble, status.is_well) {
-        (Some(words), _) => (red("✗"), format!("{words}; what follows is from before")),
+        (Some(trouble), _) => (red("✗"), format!("{trouble}; the data below is from before")),
         (None, true) => (green("●"), status.summary.clone()),
         (None, false) => (yellow("▲"), status.summary.clone()),
     };
@@ -127,7 +127,7 @@ fn heading(status: &Status, directory: Option<&Path>, trouble: Option<&str>, wid
     lines
 }
 
-/// How far, how fast, how good.
+/// Progress, speed and loss.
 fn progress(training: &TrainingStatus, phase: Phase, width: usize) -> Vec<String> {
     let TrainingStatus { steps, steps_expected, epoch, epochs, loss, steps_per_second, .. } = training;
     let mut parts = vec![
@@ -144,15 +144,14 @@ fn progress(training: &TrainingStatus, phase: Phase, width: usize) -> Vec<String
     let cells = width.saturating_sub(12).clamp(10, 60);
     let filled = ((done * cells as f64) as usize).min(cells);
     let bar = format!("{}{}", green(&"━".repeat(filled)), dim(&"─".repeat(cells - filled)));
-    // How long it takes is worth a line of its own where there is no room.
+    // On a narrow terminal, the remaining time gets its own line.
     let mut lines: Vec<String> =
         pieces(parts, "   ", width.saturating_sub(2)).into_iter().map(|line| format!("  {line}")).collect();
     lines.push(format!("  {bar}  {:.0} %", (100.0 * done).floor()));
     lines
 }
 
-/// Who is in, who owns what, over what they are reached. Those who are outside are below. Where there is no room for all of it, the
-/// bars give way first.
+/// The table of members with their shards and links, and below them the other peers. If it does not fit, the bars shrink first.
 fn table(status: &Status, width: usize) -> Vec<String> {
     let laid_out = |bar_cells, gap| {
         let left = if bar_cells > 0 { 3 } else { 2 };
@@ -172,7 +171,7 @@ fn table(status: &Status, width: usize) -> Vec<String> {
 fn rows(status: &Status, bar_cells: usize) -> Vec<Vec<String>> {
     let largest = status.members.iter().map(|member| member.share).fold(0.0, f64::max);
     let mut header = vec!["member", "state", "owns"];
-    // With a bar, the share has a column of its own.
+    // A bar has its own column, beside that of the share.
     header.extend((bar_cells > 0).then_some(""));
     header.extend(["step", "heard", "over", "ping", "sent/s", "received/s"]);
     let mut rows = vec![header.into_iter().map(dim).collect::<Vec<String>>()];
@@ -210,7 +209,7 @@ fn member_row(member: &MemberStatus, (bar_cells, largest): (usize, f64)) -> Vec<
     row
 }
 
-/// Lane, ping, bytes; a missing lane is told where there should be one.
+/// The cells for lane, ping and traffic. `is_wanted` says whether there should be a link.
 fn link_cells(link: Option<&LinkStatus>, is_wanted: bool) -> Vec<String> {
     let none = || if is_wanted { yellow("no link") } else { String::new() };
     let Some(link) = link else { return vec![none(), String::new(), String::new(), String::new()] };
@@ -235,19 +234,19 @@ fn state_text(state: MemberState) -> String {
     match state {
         MemberState::Working => green("working"),
         MemberState::CatchingUp => cyan("catching up"),
-        MemberState::HandingOver => cyan("hands over"),
+        MemberState::HandingOver => cyan("leaving"),
         MemberState::Connecting => cyan("connecting"),
         MemberState::Paused => yellow("paused"),
-        MemberState::Hanging => yellow("hangs"),
+        MemberState::Hanging => yellow("stuck"),
         MemberState::Suspected => yellow("suspected"),
         MemberState::Unreachable => red("unreachable"),
-        MemberState::Stopped => red("stops"),
+        MemberState::Stopped => red("stopped"),
         MemberState::Unwatched => dim("not watched"),
     }
 }
 
-/// A share as a bar, of which a whole one is the next power of a half above the largest share: among three peers that is one
-/// half of all.
+/// A share as a bar. A full bar stands for the smallest power of one half that is at least the largest share: among three equal
+/// peers, one half.
 fn bar(share: f64, largest: f64, cells: usize) -> String {
     let mut whole = 1.0;
     while whole / 2.0 >= largest && whole > 1e-6 {
@@ -261,7 +260,7 @@ fn bar(share: f64, largest: f64, cells: usize) -> String {
     blue(&format!("{text:<cells$}"))
 }
 
-/// One who cannot be reached, however many addresses it has and however often it was tried.
+/// The lines for a peer that cannot be reached.
 fn unreached_text(unreached: &UnreachedStatus, width: usize) -> Vec<String> {
     let who = unreached.peer.as_deref().map_or_else(|| unreached.address.clone(), name);
     let tries = match unreached.tries {
@@ -276,7 +275,7 @@ fn unreached_text(unreached: &UnreachedStatus, width: usize) -> Vec<String> {
     wrapped(&words, width.saturating_sub(2)).iter().map(|line| format!("  {}", yellow(line))).collect()
 }
 
-/// What happened last, the oldest first, each in lines of its own.
+/// The newest events, oldest first, each as its lines.
 fn events(status: &Status, width: usize) -> Vec<Vec<String>> {
     let newest = status.events.iter().rev().take(EVENTS_SHOWN).rev();
     let ages: Vec<String> =
@@ -294,12 +293,12 @@ fn events(status: &Status, width: usize) -> Vec<Vec<String>> {
     ages.iter().zip(newest).map(event).collect()
 }
 
-/// Columns of the widest line.
+/// The width of the widest line.
 fn widest(lines: &[String]) -> usize {
     lines.iter().map(|line| measure_text_width(line)).max().unwrap_or(0)
 }
 
-/// Rows of cells in columns: the first few to the left, numbers to the right.
+/// Lays out rows in columns: the first `left` columns are left-aligned, the others right-aligned.
 fn aligned(rows: &[Vec<String>], left: usize, gap: usize) -> Vec<String> {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
@@ -316,12 +315,12 @@ fn aligned(rows: &[Vec<String>], left: usize, gap: usize) -> Vec<String> {
     rows.iter().map(line).collect()
 }
 
-/// What people know a peer by.
+/// The short name of a peer.
 fn name(peer: &str) -> String {
     peer.parse::<PeerId>().map_or_else(|_| peer.to_owned(), |peer| peer.short())
 }
 
-/// The beginning of a run's id, or of a digest.
+/// The first characters of a run's id or of a digest.
 fn short(id: &str) -> String {
     id.chars().take(SHORT_CHARS).collect()
 }
@@ -355,7 +354,7 @@ fn blue(text: &str) -> String {
 }
 
 const BAR_CELLS: usize = 16;
-/// A shorter one says less than it takes.
+/// A shorter bar is omitted.
 const BAR_CELLS_MIN: usize = 4;
 const SHORT_CHARS: usize = 8;
 const EVENTS_SHOWN: usize = 8;
@@ -399,7 +398,7 @@ mod tests {
             uptime_seconds: 252.0,
             phase: Phase::Training,
             is_well: false,
-            summary: "carol silent for too long: the others are about to go on without".to_owned(),
+            summary: "carol silent for too long: the other members are about to continue without".to_owned(),
             training: Some(TrainingStatus {
                 steps: 12_345,
                 steps_expected: 53_760,
@@ -437,18 +436,18 @@ mod tests {
             events: vec![EventStatus {
                 seconds_ago: 83.0,
                 event: "view".to_owned(),
-                text: "view 3, 3 peers: with bob; from step 1204 on; nobody was interrupted".to_owned(),
+                text: "view 3, 3 peers: with bob; continues at step 1204 without interruption".to_owned(),
             }],
         }
     }
 
     #[test]
-    fn a_status_is_a_few_lines_with_what_matters_first() {
+    fn a_status_starts_with_the_summary() {
         console::set_colors_enabled(false);
         let status = status();
         let text = render(&Block { status: &status, directory: None, trouble: None }, 100).text();
         let expected = "\
-▲ carol silent for too long: the others are about to go on without
+▲ carol silent for too long: the other members are about to continue without
   peer alice in run 193ac52f, release 0.1.0, up 4 min 12 s
 
   step 12,345 of 53,760   epoch 24 of 100   loss 0.0213   182 steps/s   3 min 48 s to go
@@ -461,7 +460,7 @@ mod tests {
   bob      working    █████████         28.0 %  12,345    now  direct  0.41 ms  12.1 MB       950 B
   carol    suspected  ███████████████   47.0 %  12,345  4.2 s  direct  0.41 ms  12.1 MB       950 B
 
-  1 min 23 s ago  view 3, 3 peers: with bob; from step 1204 on; nobody was interrupted
+  1 min 23 s ago  view 3, 3 peers: with bob; continues at step 1204 without interruption
 ";
         assert_eq!(text, expected, "\n{text}");
     }
@@ -472,15 +471,15 @@ mod tests {
         let status = status();
         for width in [20, 40, 80, 200] {
             let text =
-                render(&Block { status: &status, directory: None, trouble: Some("it is gone") }, width)
+                render(&Block { status: &status, directory: None, trouble: Some("it has ended") }, width)
                     .text();
             assert!(text.lines().all(|line| measure_text_width(line) <= width), "{width}:\n{text}");
-            assert!(text.starts_with('✗') && text.contains("it is gone"), "{text}");
+            assert!(text.starts_with('✗') && text.contains("it has ended"), "{text}");
         }
     }
 
     #[test]
-    fn at_eighty_columns_nothing_is_cut_and_the_bars_give_way() {
+    fn at_eighty_columns_the_bars_are_omitted_and_nothing_is_cut() {
         console::set_colors_enabled(false);
         let mut status = status();
         status.training.as_mut().unwrap().steps_per_second = 1757.0;
@@ -490,7 +489,7 @@ mod tests {
         assert!(text.contains("working   25.0 % 12,345") && text.contains("12.1 MB      950 B"), "{text}");
         let text = render(&block, 92).text();
         assert!(text.contains("  received/s") && text.contains("  █████  "), "{text}");
-        // Only the time to go is never cut.
+        // The remaining time is never cut.
         for width in [40, 60, 80, 120] {
             let text = render(&block, width).text();
             assert!(text.lines().any(|line| line.trim_end().ends_with("24 s to go")), "{width}:\n{text}");
@@ -498,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_missing_or_cannot_be_reached_has_one_line() {
+    fn a_missing_or_unreachable_peer_has_one_line() {
         console::set_colors_enabled(false);
         let mut status = status();
         status.others = vec![OtherStatus { peer: "dave".to_owned(), state: OtherState::Missing, link: None }];
@@ -522,12 +521,12 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_bars_of_one_scale() {
+    fn all_bars_have_the_same_scale() {
         console::set_colors_enabled(false);
         assert_eq!(bar(0.0, 0.4, BAR_CELLS), " ".repeat(BAR_CELLS));
         assert_eq!(bar(0.5, 0.5, BAR_CELLS), "█".repeat(BAR_CELLS));
         assert_eq!(bar(1.0, 1.0, BAR_CELLS), "█".repeat(BAR_CELLS));
-        assert_eq!(bar(1e-9, 0.5, BAR_CELLS).trim(), "▏", "a little is not nothing");
+        assert_eq!(bar(1e-9, 0.5, BAR_CELLS).trim(), "▏", "a small share is visible");
         assert_eq!(bar(0.0, 0.0, BAR_CELLS), " ".repeat(BAR_CELLS));
     }
 }

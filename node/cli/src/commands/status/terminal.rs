@@ -1,7 +1,7 @@
-//! The terminal: how wide it is, and a place on it that is drawn over again and again without flickering.
+//! The terminal of `peer status --watch`: its width, and an area that is redrawn without flickering.
 //!
-//! Each line is written over what stood there and the rest of it cleared, between two marks that ask the terminal to show
-//! nothing in between; nothing is ever cleared first. Where there is no terminal, each picture follows the one before.
+//! Each line overwrites the old one and then clears the rest of its row, so nothing is cleared first. Two marks around the frame ask
+//! the terminal to show it all at once. Where standard output is no terminal, each frame is printed after the one before.
 
 use std::io::{IsTerminal, Write, stdout};
 
@@ -9,10 +9,10 @@ use console::Term;
 
 use super::render::RenderedStatus;
 
-/// A place at the end of what the terminal shows.
+/// The area at the bottom of the terminal.
 pub(super) struct Canvas {
     is_terminal: bool,
-    /// Lines of the last picture.
+    /// Lines of the last frame.
     lines: usize,
 }
 
@@ -27,14 +27,14 @@ impl Default for Canvas {
 }
 
 impl Canvas {
-    /// Shows pictures in place of the last ones.
-    pub(super) fn show(&mut self, mut pictures: Vec<RenderedStatus>) {
+    /// Replaces the last frame by these blocks.
+    pub(super) fn show(&mut self, mut blocks: Vec<RenderedStatus>) {
         if !self.is_terminal {
-            return write(&format!("{}\n", joined(&pictures)));
+            return write(&format!("{}\n", joined(&blocks)));
         }
         let height = Term::stdout().size_checked().map_or(usize::MAX, |(rows, _)| usize::from(rows));
-        forget_oldest(&mut pictures, height.saturating_sub(1));
-        let text = frame(&joined(&pictures), self.lines, height);
+        drop_oldest(&mut blocks, height.saturating_sub(1));
+        let text = frame(&joined(&blocks), self.lines, height);
         self.lines = text.matches('\n').count();
         write(&text);
     }
@@ -48,29 +48,28 @@ impl Drop for Canvas {
     }
 }
 
-/// One picture below the other.
-pub(super) fn joined(pictures: &[RenderedStatus]) -> String {
-    pictures.iter().map(RenderedStatus::text).collect::<Vec<_>>().join("\n")
+/// Blocks below each other, with an empty line between.
+pub(super) fn joined(blocks: &[RenderedStatus]) -> String {
+    blocks.iter().map(RenderedStatus::text).collect::<Vec<_>>().join("\n")
 }
 
-/// Leaves out what happened longest ago, of the picture that tells most of it, until all fit in so many lines or nothing is left
-/// of it.
-fn forget_oldest(pictures: &mut [RenderedStatus], room: usize) {
-    let height = |pictures: &[RenderedStatus]| {
-        pictures.iter().map(RenderedStatus::height).sum::<usize>() + pictures.len().saturating_sub(1)
+/// Drops events, always the oldest one of the block with the most events, until the blocks fit in `room` lines or no event is left.
+fn drop_oldest(blocks: &mut [RenderedStatus], room: usize) {
+    let height = |blocks: &[RenderedStatus]| {
+        blocks.iter().map(RenderedStatus::height).sum::<usize>() + blocks.len().saturating_sub(1)
     };
-    while height(pictures) > room {
-        let longest = pictures.iter_mut().max_by_key(|picture| picture.events.len());
-        if longest.and_then(|picture| picture.events.pop_front()).is_none() {
+    while height(blocks) > room {
+        let longest = blocks.iter_mut().max_by_key(|block| block.events.len());
+        if longest.and_then(|block| block.events.pop_front()).is_none() {
             return;
         }
     }
 }
 
-/// The bytes that draw a picture over one of so many lines, on a terminal of this height. What still does not fit is left out: lines
-/// that have scrolled away cannot be drawn over.
-fn frame(picture: &str, lines_before: usize, height: usize) -> String {
-    let lines: Vec<&str> = picture.trim_end().lines().collect();
+/// The bytes that draw `content` over a frame of `lines_before` lines, on a terminal with `height` rows. Lines that do not fit are left
+/// out, since lines that have scrolled away cannot be overwritten.
+fn frame(content: &str, lines_before: usize, height: usize) -> String {
+    let lines: Vec<&str> = content.trim_end().lines().collect();
     let room = height.saturating_sub(1).max(1);
     let mut text =
         format!("{BEGIN}{}", if lines_before > 0 { format!("\x1b[{lines_before}F") } else { String::new() });
@@ -79,12 +78,12 @@ fn frame(picture: &str, lines_before: usize, height: usize) -> String {
         text.push_str(&format!("{line}\x1b[K\n"));
     }
     if shown < lines.len() {
-        text.push_str(&format!("... {} more lines: make the window higher\x1b[K\n", lines.len() - shown));
+        text.push_str(&format!("... {} more lines: enlarge the window\x1b[K\n", lines.len() - shown));
     }
     text + "\x1b[J" + END
 }
 
-/// Columns of the terminal; where there is none, or nobody knows, enough for a table.
+/// Columns of the terminal; enough for a table if standard output is none, or its size is unknown.
 pub(super) fn width() -> usize {
     match Term::stdout().size_checked() {
         Some((_, columns)) if columns > 0 => usize::from(columns),
@@ -94,7 +93,7 @@ pub(super) fn width() -> usize {
 
 fn write(text: &str) {
     let mut out = stdout().lock();
-    // A reader that has gone has seen enough.
+    // The reader has closed the pipe.
     if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
         std::process::exit(0);
     }
@@ -103,7 +102,7 @@ fn write(text: &str) {
 const WIDTH_ELSEWHERE: usize = 110;
 const HIDE_CURSOR: &str = "\x1b[?25l";
 const SHOW_CURSOR: &str = "\x1b[?25h";
-/// From here on nothing is shown until the end: synchronized output, which terminals that do not know it ignore.
+/// Starts synchronized output: the terminal shows nothing until [`END`]. Terminals without support ignore it.
 const BEGIN: &str = "\x1b[?2026h";
 const END: &str = "\x1b[?2026l";
 
@@ -112,15 +111,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_room_is_lacking_the_oldest_events_go() {
-        let picture = |events: &[&str]| RenderedStatus {
+    fn the_oldest_events_are_dropped_first() {
+        let block = |events: &[&str]| RenderedStatus {
             lines: vec!["head".to_owned(), "table".to_owned()],
             events: events.iter().map(|event| event.lines().map(str::to_owned).collect()).collect(),
         };
-        let shown = |pictures: &[&[&str]], room| {
-            let mut pictures: Vec<RenderedStatus> = pictures.iter().map(|events| picture(events)).collect();
-            forget_oldest(&mut pictures, room);
-            joined(&pictures)
+        let shown = |blocks: &[&[&str]], room| {
+            let mut blocks: Vec<RenderedStatus> = blocks.iter().map(|events| block(events)).collect();
+            drop_oldest(&mut blocks, room);
+            joined(&blocks)
         };
         let events = ["old", "newer\nstill", "newest"];
         assert_eq!(shown(&[&events], 7), "head\ntable\n\nold\nnewer\nstill\nnewest\n");
@@ -131,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_is_drawn_over_the_last_one_and_never_scrolls() {
+    fn a_frame_overwrites_the_last_one_and_never_scrolls() {
         assert_eq!(frame("a\nb\n", 0, 24), format!("{BEGIN}a\x1b[K\nb\x1b[K\n\x1b[J{END}"));
         assert_eq!(frame("a", 2, 24), format!("{BEGIN}\x1b[2Fa\x1b[K\n\x1b[J{END}"));
         let high = frame("1\n2\n3\n4\n5", 0, 4);

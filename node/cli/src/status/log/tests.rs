@@ -1,4 +1,4 @@
-//! Event logs: what is kept of a run, what is thinned out, and what a full disk or a crash leaves.
+//! Event logs: which lines are kept, and what remains after a full disk or a crash.
 
 use peergrad_protocol::StepNumber;
 use peergrad_protocol::view::Member;
@@ -48,7 +48,7 @@ fn names(lines: &[Value]) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn what_happens_is_a_line_each_and_the_steps_around_it_are_there() {
+async fn each_event_is_a_line_with_the_steps_around_it() {
     let folder = tempfile::tempdir().unwrap();
     let (mut log, _notices) = EventLog::start(folder.path(), &origin());
     log.event(at(0), &view(), Some("training with 1 peer".to_owned()), || 0);
@@ -72,14 +72,14 @@ async fn what_happens_is_a_line_each_and_the_steps_around_it_are_there() {
 }
 
 #[test]
-fn few_steps_are_kept_and_they_are_the_same_at_all() {
+fn few_steps_are_kept_and_all_peers_keep_the_same_ones() {
     let pause = Duration::from_millis(250);
     let kept = |step_micros: u64, until_micros: u64| -> Vec<u64> {
-        let mut thinning = StepSampler::default();
+        let mut sampler = StepSampler::default();
         let numbers = 0..until_micros / step_micros;
         let kept = numbers.filter_map(|number| {
             let now = Instant(0).after(Duration::from_micros(number * step_micros));
-            thinning.take(now, &committed(number), pause).map(|step| step.step.0)
+            sampler.take(now, &committed(number), pause).map(|step| step.step.0)
         });
         kept.collect()
     };
@@ -94,7 +94,7 @@ fn few_steps_are_kept_and_they_are_the_same_at_all() {
     assert!(2 * shared > one.len(), "{shared} of {}", one.len());
 }
 
-/// A writer, and what it has to say.
+/// A writer, and the receiver of its notices.
 fn writer(path: PathBuf) -> (Writer, mpsc::UnboundedReceiver<Notice>) {
     let (notices, noticed) = mpsc::unbounded_channel();
     (Writer::new(path, notices, Arc::default()), noticed)
@@ -116,7 +116,7 @@ fn the_log_is_bounded_and_each_file_can_be_read_by_itself() {
     let head = Line::Head(json!({"event": "log"}));
     let view = Line::View(json!({"event": "view", "number": 3}));
     let plain = |number: u64| Line::Plain(json!({"event": "note", "number": number, "text": text}));
-    // As much as fits into eleven files.
+    // Enough lines to fill eleven files.
     let count = 11 * FILE_BYTES / 100_000;
     run(&mut writer, [head, view].into_iter().chain((0..count).map(plain)));
     let mut files: Vec<PathBuf> =
@@ -136,7 +136,7 @@ fn the_log_is_bounded_and_each_file_can_be_read_by_itself() {
 }
 
 #[test]
-fn a_line_that_a_crash_has_cut_off_stays_alone() {
+fn an_incomplete_line_stays_separate() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(FILE);
     fs::write(&path, "{\"event\":\"log\"}\n{\"event\":\"st").unwrap();
@@ -147,10 +147,10 @@ fn a_line_that_a_crash_has_cut_off_stays_alone() {
 }
 
 #[test]
-fn a_disk_that_takes_nothing_is_told_once_and_tried_again() {
+fn a_full_disk_is_reported_once_and_retried() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(FILE);
-    // No file can be where a folder is.
+    // A folder is in the place of the file.
     fs::create_dir(&path).unwrap();
     let (mut writer, mut notices) = writer(path.clone());
     let line = || Line::Plain(json!({"event": "note"}));
@@ -158,8 +158,8 @@ fn a_disk_that_takes_nothing_is_told_once_and_tried_again() {
     run(&mut writer, [line(), line()]);
     let notice = notices.try_recv().unwrap();
     assert!(matches!(&notice, Notice::NoEventLog { path: told, .. } if *told == path));
-    assert!(notice.to_string().contains("training goes on"), "{notice}");
-    assert!(notices.try_recv().is_err(), "told once");
+    assert!(notice.to_string().contains(FILE), "{notice}");
+    assert!(notices.try_recv().is_err(), "reported once");
     fs::remove_dir(&path).unwrap();
     run(&mut writer, [line()]);
     let lines = lines(&path);
@@ -169,12 +169,12 @@ fn a_disk_that_takes_nothing_is_told_once_and_tried_again() {
     fs::create_dir(&path).unwrap();
     writer.file = None;
     run(&mut writer, [line()]);
-    assert!(notices.try_recv().is_ok(), "it had worked in between");
+    assert!(notices.try_recv().is_ok(), "writing had succeeded in between");
 }
 
-/// Nobody takes lines out of the queue, as if the disk stood still.
+/// Nothing takes lines out of the queue, as if the disk were stuck.
 #[tokio::test]
-async fn whoever_tells_never_waits() {
+async fn logging_never_waits() {
     let folder = tempfile::tempdir().unwrap();
     let (mut log, _notices) = EventLog::start(folder.path(), &origin());
     let (lines, queue) = sync_channel(2);

@@ -1,0 +1,181 @@
+//! The section `[sync]` of a run file: how the peers train together.
+
+use serde::{Deserialize, Serialize};
+
+use crate::specification::Route;
+
+/// `[sync]`: the algorithm by which the peers train together. It has 23 fields because the section is flat; most belong to one kind,
+/// and any other kind rejects them.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SyncSection {
+    /// `sync`, `backup-workers`, `ds-sync`, `local`, `diloco`, `ssp`, `async` or `downpour`. Default `sync`.
+    pub kind: SyncKind,
+    /// `auto`, `ring` or `direct`: the topology of the all-reduce. Default `auto`: direct, unless a ring is much faster.
+    pub topology: Route,
+    /// `f32`, `bf16`, `f16`, `int8` or `top-k`: the encoding of gradients. All except `f32` use the direct topology, and add the encoding
+    /// error to the next gradient. Default `f32`.
+    pub gradients: CompressionName,
+    /// `f32`, `bf16`, `f16` or `int8`: the encoding of new parameters. Default `f32`.
+    pub parameters: CompressionName,
+    /// `top-k` only: the gradient sends one of this many elements, the largest. Default 100.
+    pub one_in: Option<u32>,
+    /// Segment size on the wire, in KiB, 1 to 1024. Default 128.
+    pub segment_kib: usize,
+    /// Steps between two digests of the parameters, which show that peers agree; 0 for only one at the end. Default 0.
+    pub digest_every: u64,
+    /// `mean`, `trimmed-mean` or `median`: how owners combine contributions. The last two need the direct topology. Default `mean`.
+    pub combine: AggregationName,
+    /// `trimmed-mean` only: how many of the largest, and how many of the smallest, contributions to an element are left out. Default 1.
+    pub trim: Option<usize>,
+    /// `backup-workers` only: how many contributions a step does not wait for. Default 1.
+    pub backups: Option<usize>,
+    /// `ds-sync` only: peers per group. Default: about the square root of all.
+    pub group: Option<usize>,
+    /// `ds-sync` only: whether groups change from step to step. Default true.
+    pub shuffle: Option<bool>,
+    /// `local` and `diloco` only: local steps between two rounds, or `"epoch"`. Default 32.
+    pub local_steps: Option<LocalSteps>,
+    /// `diloco` only: the outer learning rate. Default 0.7.
+    pub outer_rate: Option<f64>,
+    /// `diloco` only: the outer momentum. Default 0.9.
+    pub outer_momentum: Option<f32>,
+    /// `ssp` only: how many steps the fastest peer may be ahead of the slowest. Default 3.
+    pub staleness: Option<u64>,
+    /// `ssp` only: other bounds from certain steps on, e.g. `[[500, 0]]`: from step 500 on, no peer is ahead. Default: none.
+    pub staleness_from: Option<Vec<(u64, u64)>>,
+    /// `ssp` only: whether owners apply each gradient when it arrives (`at-once`), or all gradients of a step together (`by-step`).
+    /// Default `at-once` for plain `sgd` and `by-step` for other optimizers.
+    pub apply: Option<ApplyName>,
+    /// `downpour` only: steps between two sends of a peer's additions, 1 to 32. Default 1.
+    pub n_push: Option<u64>,
+    /// `downpour` only: steps between two reads of the parameters, 1 to 1000. Default 1.
+    pub n_fetch: Option<u64>,
+    /// `downpour` only: the learning rate of a peer's local updates between two reads, if the optimizer is not plain `sgd`. Default:
+    /// the learning rate.
+    pub local_rate: Option<f64>,
+    /// `async` and `downpour` only: samples that the first peer trains alone before others start. Default 0.
+    pub warm_up: Option<u64>,
+    /// `async` and `downpour` only: samples after which each further peer starts, after the warm-up; 0 starts all at once. Default 0.
+    pub wave: Option<u64>,
+}
+
+impl Default for SyncSection {
+    fn default() -> Self {
+        Self {
+            kind: SyncKind::Sync,
+            topology: Route::default(),
+            gradients: CompressionName::F32,
+            parameters: CompressionName::F32,
+            one_in: None,
+            segment_kib: 128,
+            digest_every: 0,
+            combine: AggregationName::Mean,
+            trim: None,
+            backups: None,
+            group: None,
+            shuffle: None,
+            local_steps: None,
+            outer_rate: None,
+            outer_momentum: None,
+            staleness: None,
+            staleness_from: None,
+            apply: None,
+            n_push: None,
+            n_fetch: None,
+            local_rate: None,
+            warm_up: None,
+            wave: None,
+        }
+    }
+}
+
+/// When owners apply gradients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ApplyName {
+    /// When each arrives.
+    AtOnce,
+    /// All gradients of a step together, after every member has completed it.
+    ByStep,
+}
+
+/// The encodings of elements.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CompressionName {
+    /// 32-bit floats, unchanged.
+    #[default]
+    F32,
+    /// bfloat16: the upper half of each 32-bit float.
+    Bf16,
+    /// Half precision.
+    F16,
+    /// One byte per element, in blocks with a common scale.
+    Int8,
+    /// Only the largest elements.
+    TopK,
+}
+
+/// How owners combine contributions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AggregationName {
+    /// The mean.
+    #[default]
+    Mean,
+    /// For each element, the mean without the extremes.
+    TrimmedMean,
+    /// For each element, the median.
+    Median,
+}
+
+/// The number of local steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(untagged, expecting = "expected a number of steps, or \"epoch\"")]
+pub enum LocalSteps {
+    /// This many.
+    Number(u64),
+    /// As many as an epoch has.
+    #[serde(with = "epoch")]
+    Epoch,
+}
+
+/// Reads the word `"epoch"`.
+mod epoch {
+    use serde::{Deserialize, Deserializer};
+
+    #[derive(Deserialize)]
+    enum Word {
+        #[serde(rename = "epoch")]
+        Epoch,
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<(), D::Error> {
+        let Word::Epoch = Word::deserialize(deserializer)?;
+        Ok(())
+    }
+}
+
+/// The kinds of training.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SyncKind {
+    /// Synchronous steps: reduce-scatter, update at the owner, all-gather.
+    #[default]
+    Sync,
+    /// The same, without waiting for the last contributions.
+    BackupWorkers,
+    /// Divide and shuffle: parameters are averaged in small groups that change.
+    DsSync,
+    /// Local steps, then averaged parameters.
+    Local,
+    /// Local steps, then a step of an outer optimizer.
+    Diloco,
+    /// Parameters in a table; the lead over the slowest member is bounded.
+    Ssp,
+    /// Parameters in a table; no member waits for another.
+    Async,
+    /// The same, with less frequent reads and sends.
+    Downpour,
+}
