@@ -1,24 +1,24 @@
-//! Dealing: whose samples are which in a step.
+//! Batch assignment: which samples each member computes in a step.
 //!
-//! A batch is dealt to the members of the view in which its step begins, evenly among those who have parameters. If the
-//! view changes in the middle, everyone keeps what it has computed, and what those who left had been dealt goes back to
-//! the epoch. So parts belong to members by name, not by rank.
+//! A batch is dealt to the members of the view in which its step begins, evenly among those that have parameters. If the
+//! view changes in the middle, each member keeps its part, and the parts of members that left go back to the epoch. So parts
+//! belong to members by name, not by rank.
 
 use peergrad_protocol::cursor::{DataCursor, Span};
 use peergrad_protocol::view::{BatchParts, Member, Recovery, Resume, View};
 use peergrad_protocol::{Incarnation, PeerId, Rank, StepNumber};
 
-/// One step's batch as it is dealt, and the bookmark after it.
+/// How one step's batch is dealt, and the data cursor after it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BatchAssignment {
     pub(crate) epoch: u64,
-    /// Sorted by peer.
+    /// What each member computes, sorted by peer.
     pub(crate) parts: Vec<AssignedPart>,
-    /// The bookmark behind it.
+    /// The data cursor after the batch.
     pub(crate) after: DataCursor,
 }
 
-/// What one member has been dealt.
+/// The samples that one member computes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AssignedPart {
     pub(crate) peer: PeerId,
@@ -43,7 +43,7 @@ impl BatchAssignment {
         Self { epoch: batch.epoch, parts: named(view, part), after }
     }
 
-    /// A batch that a view's record deals; `after` is the record's bookmark.
+    /// A batch that a view's record deals; `after` is the record's cursor.
     pub(crate) fn from_record(deal: &BatchParts, view: &View, after: DataCursor) -> Self {
         Self { epoch: deal.epoch, parts: named(view, |index| deal.parts[index].clone()), after }
     }
@@ -53,19 +53,19 @@ impl BatchAssignment {
         self.parts.iter().flat_map(|part| &part.spans).map(Span::len).sum()
     }
 
-    /// What a member has been dealt.
+    /// The spans of samples that a member computes; empty for one that has none.
     pub(crate) fn part(&self, peer: &PeerId, incarnation: Incarnation) -> &[Span] {
         let found = self.parts.binary_search_by(|part| part.peer.cmp(peer)).map(|index| &self.parts[index]);
         found.ok().filter(|part| part.incarnation == incarnation).map_or(&[], |part| &part.spans)
     }
 
-    /// Samples that a member has been dealt.
+    /// How many samples a member computes.
     pub(crate) fn part_len(&self, peer: &PeerId, incarnation: Incarnation) -> u64 {
         self.part(peer, incarnation).iter().map(Span::len).sum()
     }
 
     /// The batch of `step` in `view`, where `before` is that of the step before it: the view's first one as its record
-    /// says, the others from the bookmark.
+    /// tells, the others from the cursor.
     pub(crate) fn following(
         before: &Self,
         batch_size: u64,
@@ -77,7 +77,7 @@ impl BatchAssignment {
             return Self::next(&before.after, batch_size, sample_count, view, step);
         }
         match &view.recovery {
-            // The step is for what another lineage brings: what that one has trained is behind both after it.
+            // The step merges another branch: after it, the samples that either branch has trained count as taken.
             Recovery::Resume(Resume { merge: Some(merge), .. }) => {
                 let after = view.cursor.union(&merge.cursor, sample_count);
                 Self { epoch: view.cursor.epoch, parts: named(view, |_| vec![]), after }
@@ -91,8 +91,8 @@ impl BatchAssignment {
         }
     }
 
-    /// The same batch without the parts of those who are not among `members`, or cannot compute since they are `newcomers`
-    /// there; these parts go back to the epoch. As a record deals it.
+    /// The same batch without the parts of peers that are not among `members`, or cannot compute since they are
+    /// `newcomers` there: these parts go back to the epoch. As a record deals it.
     pub(crate) fn among(&self, members: &[Member], newcomers: &[Rank]) -> (BatchParts, DataCursor) {
         let computing = |index: &usize| !newcomers.contains(&Rank::from_index(*index));
         let part = |(index, member): (usize, &Member)| match computing(&index) {

@@ -1,7 +1,7 @@
-//! Blending: what two lineages have come to, made one, chunk by chunk.
+//! Blending: the weighted mean of the states of two branches, chunk by chunk.
 //!
-//! A rule of owners like others, but one that looks at no sums: new values and new state are in between the two, by what each
-//! lineage weighs. Owners and keepers of replicas have the same of both, so they come to the same bits.
+//! A rule of owners like others, but one that uses no sums: new values and new state lie between those of the two branches, by the
+//! weight of each. Owners and replicas have the same state of both branches, so they come to the same bits.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,34 +10,34 @@ use peergrad_collectives::plan::are_finite;
 
 use crate::state::optimizer_shard::OptimizerState;
 
-/// What a member has of another lineage's state, by chunk.
+/// What a member has of another branch's state, by chunk.
 #[derive(Debug, Default)]
 pub(crate) struct RemoteState {
     pub(crate) values: BTreeMap<usize, Vec<f32>>,
-    /// Where states are kept at all.
+    /// Optimizer states; empty where the rule keeps none.
     pub(crate) states: BTreeMap<usize, OptimizerState>,
 }
 
 impl RemoteState {
-    /// Whether all of a chunk is here that is wanted of it.
+    /// Whether the values of a chunk are here and, if it is wanted, its state.
     pub(crate) fn has(&self, chunk: usize, wants_state: bool) -> bool {
         self.values.contains_key(&chunk) && (!wants_state || self.states.contains_key(&chunk))
     }
 }
 
-/// Blends in an estate.
+/// The rule that blends in the state of another branch.
 pub(crate) struct Blend {
     pub(crate) remote: Arc<RemoteState>,
-    /// How much of the blend it is, 0 to 1.
+    /// The weight of the other branch, from 0 to 1.
     pub(crate) share: f32,
-    /// Updates that can be behind a state by then: the other lineage may be a few steps further.
+    /// The most updates that a state of this branch can have: the other branch may be a few steps further.
     pub(crate) updates_max: u32,
 }
 
 impl Blend {
     /// The values and the state of one chunk: `parameters` are the exact ones before, `values` take the new ones. Behind the
-    /// moments, `moment_count` numbers, is the master copy, if there is one. `None` if the estate has nothing of the chunk, or
-    /// what comes of both is not finite: then everything stays as it is, whatever is in `values`.
+    /// moments, `moment_count` numbers, is the master copy, if there is one. `None` if the other branch's chunk is not here, or the
+    /// mean is not finite: then the chunk stays as it is, and what is in `values` counts for nothing.
     pub(crate) fn apply(
         &self,
         chunk: usize,
@@ -50,7 +50,7 @@ impl Blend {
         let their_state = self.remote.states.get(&chunk);
         let mix = |ours: f32, theirs: f32| ours + (theirs - ours) * self.share;
         let has_master = old.moments.len() > moment_count;
-        // A state without updates does not look at its own master copy.
+        // The master copy of a state without updates is not used.
         let exact = their_state.filter(|state| has_master && state.updates > 0);
         let theirs = exact.map_or(&theirs[..], |state| &state.moments[moment_count..]);
         let both = parameters.iter().zip(theirs);

@@ -1,20 +1,20 @@
-//! A checkpoint: what a member writes down of a run, so that a swarm whose peers have all stopped can go on from there.
+//! A checkpoint: what a member saves of a run, so that a swarm whose peers have all stopped can go on from there.
 //!
 //! Like the players of an adjourned game who each note down the whole board, and the cards in their own hand: one note
 //! is enough to set up the board again, and together the notes hold all cards. All members note the position after the
 //! same step.
 //!
 //! # How it works
-//! - *When.* The lowest rank names a step a little ahead of everyone, every so many seconds; whoever has committed it saves.
+//! - *When.* The lowest rank names a step a little ahead of all members, every so many seconds; a member saves when it has committed that step.
 //!   A member saves once more what it has when it stops by itself.
-//! - *What.* All parameters, and the optimizer state of the chunks that this member keeps; where members drift, its own
+//! - *What.* All parameters, and the optimizer state of the chunks that this member keeps; with local parameters, its own
 //!   parameters.
-//! - *What for.* When everybody has stopped, those who come back agree on the view that follows their last one
-//!   (`recovery.rs`), and that names the step from which all go on.
+//! - *What for.* When all peers have stopped, those that come back agree on the view that follows their last one
+//!   (`recovery.rs`). It names the step from which all go on.
 //!
 //! # Not here
 //! Files: `net/checkpoints.rs`. What each peer kept to itself (what a lossy codec has left out so far, and local optimizer state)
-//! begins anew, as it does for a peer that is started again.
+//! is not saved: it starts empty, as it does for a peer that is started again.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -191,10 +191,10 @@ impl OptimizerShard {
     // Updates.
 
     /// Turns the summed gradients of these chunks of `vector` into new parameters, starting from `parameters`: of those that
-    /// are owned here, or in a step in which everybody keeps everything, of all.
+    /// are owned here, or in a fully replicated step, of all.
     ///
     /// A sum that no sample stands behind, or that is not finite, leaves parameters and state of its chunk as they are:
-    /// one overflow must not ruin everybody's parameters.
+    /// one overflow must not ruin the parameters of all members.
     ///
     /// # Panics
     /// If the committed state of one of them is not here.
@@ -340,7 +340,7 @@ impl ChunkState {
             }
             // It is for a step without samples.
             OwnerRule::Blend(_) => old.updates,
-            OwnerRule::Mean => panic!("means of members that count alike are for programs that drift"),
+            OwnerRule::Mean => panic!("plain means are for programs with local parameters"),
             OwnerRule::Optimizer { rule, rate } => {
                 let scale = 1.0 / stats.samples as f32;
                 if prepared.as_ref().is_none_or(|(updates, _)| *updates != old.updates) {

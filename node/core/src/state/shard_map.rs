@@ -55,13 +55,13 @@ pub(crate) struct StepShards {
     pub(crate) owned: Vec<Vec<usize>>,
     /// By rank: the chunks of which it keeps a copy, in order.
     pub(crate) replicated: Vec<Vec<usize>>,
-    /// Whether anybody is told of sums: those who keep replicas, or everyone.
+    /// Whether owners send sums: to replicas, or to all members.
     sends_sums: bool,
     /// Whether every member keeps every chunk, so that sums are gathered and not parameters.
     pub(crate) is_fully_replicated: bool,
     /// The shards cut into segments.
     pub(crate) layout: Arc<ShardLayout>,
-    /// Which owners send which sums to the keepers of their replicas.
+    /// Which owners send which sums to their replicas.
     pub(crate) mirrors: Arc<MirrorPlan>,
 }
 
@@ -72,7 +72,7 @@ impl ShardingConfig {
         let tables = layout.map(|layout| Chunks::cut_into(layout.value_count(), layout.chunk_count()));
         Self {
             replicas: match loaded.config.replicas {
-                // What only one member had would be lost with it, and what was acknowledged of it too.
+                // A chunk without a second replica would be lost with its owner, acknowledged updates and all.
                 Replicas::Number(count) if tables.is_some() => Replicas::Number(count.max(2)),
                 replicas => replicas,
             },
@@ -86,7 +86,7 @@ impl ShardingConfig {
 
     /// Where the chunks belong among `members`.
     pub(crate) fn place(&self, run: &RunId, members: &[Member]) -> Placement {
-        // Of nothing there are no replicas.
+        // Without state there is nothing to replicate.
         let replicas = if self.has_state { self.replicas } else { Replicas::Number(1) };
         Placement::compute(run, members, self.chunks.count(), replicas)
     }
@@ -166,7 +166,7 @@ fn edges(placement: &Placement, owned: &[Vec<usize>], chunks: Chunks) -> Vec<Mir
 }
 
 impl StepShards {
-    /// How sums travel and are used, if they would travel by `codec`: where nobody is told of any, as they are.
+    /// The codec by which sums travel and are rounded: `codec`, or the exact one where no member is sent any.
     pub(crate) fn sum_codec(&self, codec: Codec) -> Codec {
         if self.sends_sums { codec } else { Codec::F32 }
     }

@@ -112,7 +112,7 @@ impl EngineBase {
         Some(self.view().member(self.view().rank(peer)?).contact())
     }
 
-    /// Who owns and keeps which chunk in this step.
+    /// Which members own and keep which chunk in this step.
     pub(super) fn shards(&self, step: StepNumber) -> Arc<StepShards> {
         self.cache.shards(&self.shard_map, self.shard_map.moved(step))
     }

@@ -42,12 +42,13 @@ impl ClosingBarrier {
 }
 
 impl EngineBase {
-    /// The program is done after so many `steps`, which have left out `left_out` samples. It is answered when every program is.
+    /// The program is done. It is answered when the program of every member is.
     pub(super) fn close(&mut self, reply: Reply<()>) {
         self.barrier.reply = Some(reply);
     }
 
-    /// Tells those who count that this member is done.
+    /// Tells the other members, or the first of many, that this one is done after so many `steps`, which have left out so many
+    /// samples.
     pub(super) fn send_complete(&self, steps: StepNumber, left_out: u64, out: &mut Vec<Output>) {
         let complete = Complete { steps, left_out: left_out.min(SAMPLES_MAX) };
         let complete = TrainingMessage::Complete(complete).in_view(self.digest());

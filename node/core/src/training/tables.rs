@@ -40,6 +40,8 @@ mod program;
 mod stream;
 
 /// The tables of a run, as one member sees them.
+///
+/// Its many methods are of two kinds: what training asks of any engine (here), and the operations of the program (`program`).
 pub(crate) struct TableEngine {
     pub(super) base: EngineBase,
     layout: Arc<TableLayout>,

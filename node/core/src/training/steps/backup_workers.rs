@@ -7,7 +7,7 @@
 //! member                                            first owner
 //!   | -- StepProgress: the step before is complete here --> |   its node says so, whatever its program does meanwhile
 //!   | -- StepProgress: a contribution is there -----------> |   counts them
-//!   | <--------------- StepContributors: which members are late |   all have completed the step before, and enough have contributed
+//!   | <--------------- StepContributors: which members are late |   all have completed the step before, enough have contributed
 //!   | == a round of the contributions of the others  |   late members own, sum up and gather as in any step
 //! ```
 //! A late member goes through the step without its program: owners update by the run's rule, which the node knows. What its

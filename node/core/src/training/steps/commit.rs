@@ -7,7 +7,7 @@
 //! ```
 //! A finished sum of step t + 1 holds a contribution of every member, and a member contributes only after it has completed step
 //! t. So every member has completed step t, and no view can begin before it. Three other events show the same: a step is rolled
-//! forward (its sums were seen by others), the closing barrier is passed, or members have local parameters (nobody could undo
+//! forward (its sums were seen by others), the closing barrier is passed, or members have local parameters (no member could undo
 //! the step). Each of them calls [`CommitState::confirm`] by that name.
 //!
 //! # Invariants
@@ -30,7 +30,7 @@ use crate::state::optimizer_shard::Version;
 pub(super) struct CommitState {
     /// Parameters after the newest complete step. `None`: this member is new and has none yet.
     pub(super) complete: Option<Arc<Buffer>>,
-    /// Parameters before the newest complete step. `None` once nobody can go back to them.
+    /// Parameters before the newest complete step. `None` once no member can go back to them.
     pub(super) previous: Option<Arc<Buffer>>,
     /// The newest complete step. `None` once it is committed.
     pub(super) uncommitted: Option<CompletedStep>,
@@ -69,7 +69,7 @@ impl CommitState {
         self.confirm();
     }
 
-    /// Every member is known to have completed the newest complete step, or none can undo it: nobody goes back.
+    /// Every member is known to have completed the newest complete step, or none can undo it: no member goes back.
     pub(super) fn confirm(&mut self) {
         self.previous = None;
         self.is_confirmed = self.uncommitted.is_some();

@@ -54,8 +54,8 @@ impl StepEngine {
         let among = self.program.current.as_ref().and_then(|current| current.among);
         let is_last = self.assignment_of(self.step.next()).epoch >= self.base.loaded.config.epochs;
         // Two members that own nothing need not reach each other, and there may be no third one in their group.
-        let keepers = view.replica_holders();
-        let has_groups = keepers.iter().filter(|is_keeper| !**is_keeper).count() < 2;
+        let holders = view.replica_holders();
+        let has_groups = holders.iter().filter(|is_holder| !**is_holder).count() < 2;
         let group: Arc<[usize]> = match among.filter(|_| newcomers.is_empty() && !is_last && has_groups) {
             Some(groups) => groups.of(self.base.rank.index(), count, self.step.0).into(),
             None => (0..count).collect(),
@@ -63,8 +63,8 @@ impl StepEngine {
         let has_parameters = |rank: usize| newcomers.iter().all(|newcomer| newcomer.index() != rank);
         let mut owners: Vec<usize> = (0..group.len()).filter(|place| has_parameters(group[*place])).collect();
         let contributor_count = owners.len();
-        if owners.iter().any(|place| keepers[group[*place]]) {
-            owners.retain(|place| keepers[group[*place]]);
+        if owners.iter().any(|place| holders[group[*place]]) {
+            owners.retain(|place| holders[group[*place]]);
         }
         let sharding = self.base.shard_map.sharding;
         let layout = ShardLayout::even(

@@ -73,7 +73,7 @@ impl StepEngine {
         self.transfer.move_chunks(&self.base, self.step);
         let blend = self.blend();
         if blend.is_some() || (self.commit.complete.is_none() && !self.has_backups()) {
-            // A newcomer contributes nothing and gets everything; and nobody contributes to a step that merges, whose rule
+            // A newcomer contributes nothing and gets everything; and no member contributes to a step that merges, whose rule
             // owners know.
             self.program.current = Some(CurrentStep::silent(blend.map(OwnerRule::Blend)));
             let vector = self.base.vectors.take_zeroed(self.base.shard_map.sharding.chunks.parameter_count());
@@ -344,7 +344,7 @@ impl StepEngine {
         self.commit.complete(vector, record);
         merge.into_iter().for_each(|merge| self.note_merge(merge));
         if self.has_local_parameters() {
-            // Nobody could undo it.
+            // No member could undo it.
             self.commit.confirm();
         } else if self.commit.previous.is_none() {
             // A newcomer has no parameters to go back to. If the step is undone, it is a newcomer again.

@@ -107,7 +107,7 @@ impl Transfer {
                 continue;
             }
             let new =
-                shard_map.target.replica_holders(chunk).iter().filter(|keeper| !moved.from.contains(keeper));
+                shard_map.target.replica_holders(chunk).iter().filter(|holder| !moved.from.contains(holder));
             let outgoing = |&to: &Rank| Outgoing {
                 chunk,
                 chunk_batch: BatchKey { to, steps: step, content: ChunkContent::State },

@@ -58,7 +58,7 @@ impl StepEngine {
         self.make_progress(out);
     }
 
-    /// Whether it has stopped before `step`, and nobody needs anything of it in this view any more.
+    /// Whether this member has stopped before `step`, and no member needs anything of it in this view any more.
     pub(in crate::training) fn has_stopped_before(&self, step: StepNumber) -> bool {
         self.step == step && !self.gate.is_open && self.rounds.live.is_empty()
     }

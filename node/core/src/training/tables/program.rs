@@ -406,7 +406,7 @@ impl LeaseProgress {
         }
     }
 
-    /// How many clocks this member will have had, if all goes on as it did, when this one was the last.
+    /// An estimate of the clocks of this worker at the end of the run, made in this one from the part of samples leased so far.
     fn clocks_expected(&self, clock: u64) -> u64 {
         let clocks = clock + 1;
         ((clocks as f64 / self.progress.max(f64::MIN_POSITIVE)).ceil() as u64).max(clocks)

@@ -301,7 +301,7 @@ mod tests {
         let mut it = import(0..4);
         let all: Vec<usize> = (0..4).collect();
         assert_eq!(wanted(&it), [(peer(1), ChunkContent::Values, all.clone())]);
-        // While it may still come, nobody is asked for it.
+        // While it may still come, no other donor is asked for it.
         let (since, until) = (Instant(0), Instant(9));
         it.asked.insert(peer(1), ChunkRequest { chunks: (0..4).collect(), since, until });
         assert_eq!(wanted(&it), []);
