@@ -101,7 +101,9 @@ impl OwnerRule {
     }
 }
 
-pub(crate) type CustomRule = Box<dyn FnMut(SampleStats, &[f32], &mut [f32]) + Send>;
+/// A rule of a program, which the owner of a shard calls for each chunk with the statistics of the sums, the chunk's parameters and its
+/// sums; the rule overwrites the sums with new parameters. See [`Step::update_owned_with`].
+pub type CustomRule = Box<dyn FnMut(SampleStats, &[f32], &mut [f32]) + Send>;
 
 /// The answer to [`ProgramCommand::Begin`]: a step.
 pub(crate) struct StepStart {
@@ -167,7 +169,7 @@ pub enum ShardUpdate {
     /// The mean of all contributions, each of the same weight: see [`Step::average_owned`].
     Mean,
     /// A rule of the program: see [`Step::update_owned_with`].
-    Custom(Box<dyn FnMut(SampleStats, &[f32], &mut [f32]) + Send>),
+    Custom(CustomRule),
 }
 
 impl ShardUpdate {
