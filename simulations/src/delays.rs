@@ -28,7 +28,7 @@
 //! # Reading
 //! Dai et al., "Toward Understanding the Impact of Staleness in Distributed Machine Learning", 2018, section 3, for the model of
 //! delays. Ours: the model that is evaluated is the mean of the caches, and [`Trials::rate`] chooses rates.
-//! `docs/programs.md` has what comes of it.
+//! `docs/experiments.md` has the results.
 
 use std::collections::VecDeque;
 
