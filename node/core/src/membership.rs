@@ -17,16 +17,14 @@
 //! # Not here
 //! What a change means for training: `session/change.rs`. What the next record says: `view_change.rs`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use peergrad_protocol::agreement::Acceptor;
 use peergrad_protocol::durable::DurableBytes;
-use peergrad_protocol::failure_detector::FailureDetector;
 use peergrad_protocol::message::{Heartbeat, MemberReport, MergeOffer, Message};
 use peergrad_protocol::time::Timers;
-use peergrad_protocol::view::{Expulsion, Member, Recovery, View};
+use peergrad_protocol::view::{Member, Recovery, View};
 use peergrad_protocol::{Frame, Instant, PeerId, Rank, StepNumber, ViewDigest};
 
 use crate::io::{Event, Output};
@@ -36,13 +34,19 @@ use crate::membership::view_change::driver::ViewChangeDriver;
 use crate::partition_policy::PartitionPolicy;
 use crate::state::assignment::BatchAssignment;
 use crate::state::shared_cache::{SharedCache, ViewDifference};
+use admission::Admission;
 use agreement::AttemptPlan;
-use capacity::CapacityOffer;
-use churn::{Ban, Candidate};
+use capacity::CapacityOffers;
+use expulsion::Departures;
+use failure_detection::FailureDetection;
 pub(crate) use health::MemberHealth;
+use lead::Lead;
+use links::Links;
+use partition::PartitionProbe;
 use rekey::Rekeying;
 use view_state::ViewState;
 
+mod admission;
 mod agreement;
 pub(crate) mod bootstrap;
 mod capacity;
@@ -52,68 +56,54 @@ mod failure_detection;
 mod health;
 pub(crate) mod join;
 pub(crate) mod journal;
+mod lead;
+mod links;
 mod partition;
 pub(crate) mod recovery;
 mod rekey;
 pub(crate) mod view_change;
 mod view_state;
 
-/// What one member knows of the members.
+/// What one member knows of the members. Each part keeps what belongs together; the methods of `Membership` say how the parts
+/// act on each other.
 pub(crate) struct Membership {
+    place: Place,
+    cache: SharedCache,
+    /// The definition of the run, as the record on disk has it.
+    definition: Arc<[u8]>,
+    /// What belongs to this view alone.
+    view_state: ViewState,
+    /// This member's part in the choice of the next view.
+    driver: ViewChangeDriver<AttemptPlan>,
+    next: Option<NextView>,
+    timers: Timers<2>,
+    links: Links,
+    detection: FailureDetection,
+    admission: Admission,
+    departures: Departures,
+    /// A secret that came since this member did.
+    rekeying: Option<Rekeying>,
+    capacity_offers: CapacityOffers,
+    lead: Lead,
+    probe: PartitionProbe,
+}
+
+/// The view that a member is in, and its place there.
+struct Place {
+    /// This member, in the incarnation that is in the view.
     me: Member,
     view: Arc<View>,
     digest: ViewDigest,
     rank: Rank,
-    cache: SharedCache,
-    /// What the run is, as the record on disk has it.
-    definition: Arc<[u8]>,
-    view_state: ViewState,
-    driver: ViewChangeDriver<AttemptPlan>,
-    next: Option<NextView>,
-    timers: Timers<2>,
-
-    // Watching.
-    /// Peers to which the way leads through another one, and since when.
-    relayed: BTreeMap<PeerId, Instant>,
-    /// By rank: those who own anything, or may.
+    /// By rank: whether the member owns or copies anything, or may.
     replica_holders: Vec<bool>,
-    failure_detector: FailureDetector,
-    /// Peers that frames can be sent to.
-    linked: BTreeSet<PeerId>,
-    /// Other members to which they cannot.
-    unlinked: BTreeSet<PeerId>,
-    /// How long steps took of late.
-    step_timing: failure_detection::StepTiming,
-    dialed_at: Instant,
-    /// When anything that is trained with arrived last.
-    data_arrived_at: Instant,
+}
 
-    // Coming and going.
-    /// Peers that this member has welcomed, and that prepare.
-    preparing: BTreeMap<PeerId, Member>,
-    /// Peers that are ready to come in.
-    candidates: BTreeMap<PeerId, Candidate>,
-    /// Those of them that have asked this member.
-    sponsored: BTreeSet<PeerId>,
-    /// Members that want to go.
-    retiring: BTreeSet<PeerId>,
-    bans: BTreeMap<PeerId, Ban>,
-    /// Members that are to be put out for good.
-    expelling: BTreeMap<PeerId, Expulsion>,
-    /// A secret that came since this member did.
-    rekeying: Option<Rekeying>,
-    /// Whether all parts of a swarm that is cut in two go on.
-    allows_forks: bool,
-    /// Which of those who were lost are told where this lineage is, the next time.
-    partitioned_turn: usize,
-    /// How much this member would own if it were asked now.
-    offered_capacity: u8,
-    /// What other members offer to own that is not in the view.
-    capacity_offers: BTreeMap<PeerId, CapacityOffer>,
-    /// How often of late a change was named too late.
-    lead_doublings: u32,
-    /// How long it took of late until a change between two steps was chosen.
-    agreement_time: Duration,
+impl Place {
+    fn new(me: Member, view: Arc<View>, digest: ViewDigest) -> Self {
+        let rank = view.rank(&me.peer).expect("a view is installed at its members");
+        Self { rank, replica_holders: view.replica_holders(), me, view, digest }
+    }
 }
 
 /// The next view, once it is chosen.
@@ -221,41 +211,24 @@ impl Membership {
         linked: BTreeSet<PeerId>,
         (cache, definition, policy): (SharedCache, Arc<[u8]>, PartitionPolicy),
     ) -> Self {
-        let rank = view.rank(&me.peer).expect("a view is installed at its members");
-        let others = view.members.iter().map(|member| member.peer).filter(|peer| *peer != me.peer);
-        let unlinked = others.filter(|peer| !linked.contains(peer)).collect();
+        let place = Place::new(me, view, digest);
+        let (view, rank) = (&place.view, place.rank);
         let mut membership = Self {
             view_state: ViewState::new(now),
-            driver: agreement::driver(now, digest, rank, &view),
-            failure_detector: FailureDetector::new(failure_detection::heartbeat_interval(&view)),
-            step_timing: failure_detection::StepTiming::default(),
+            driver: agreement::driver(now, digest, rank, view),
+            links: Links::new(place.me.peer, linked, view),
+            detection: FailureDetection::new(now, view),
             timers: Timers::default(),
-            linked,
-            unlinked,
             cache,
             definition,
             next: None,
-            dialed_at: now,
-            data_arrived_at: now,
-            preparing: BTreeMap::new(),
-            candidates: BTreeMap::new(),
-            lead_doublings: 0,
-            agreement_time: Duration::ZERO,
-            sponsored: BTreeSet::new(),
-            retiring: BTreeSet::new(),
-            bans: BTreeMap::new(),
-            expelling: BTreeMap::new(),
+            admission: Admission::default(),
+            departures: Departures::default(),
             rekeying: None,
-            allows_forks: policy.allows_forks(),
-            partitioned_turn: rank.index(),
-            offered_capacity: me.capacity,
-            capacity_offers: BTreeMap::new(),
-            relayed: BTreeMap::new(),
-            replica_holders: Vec::new(),
-            me,
-            view,
-            digest,
-            rank,
+            capacity_offers: CapacityOffers::new(place.me.capacity),
+            lead: Lead::default(),
+            probe: PartitionProbe { allows_forks: policy.allows_forks(), turn: rank.index() },
+            place,
         };
         membership.begin(now);
         membership
@@ -263,50 +236,41 @@ impl Membership {
 
     /// What a new view brings with it.
     fn begin(&mut self, now: Instant) {
-        self.replica_holders = self.view.replica_holders();
-        self.failure_detector.set_interval(failure_detection::heartbeat_interval(&self.view));
-        for peer in self.neighbors() {
-            self.failure_detector.add(now, peer);
-        }
+        let neighbors = self.neighbors();
+        self.detection.watch(now, &self.place.view, neighbors);
         self.timers.set(Timer::Heartbeat as usize, now);
     }
 
     /// Goes on in the view that was chosen, which training has entered. Who has come and who has gone.
     pub(crate) fn advance(&mut self, now: Instant) -> Option<Arc<ViewDifference>> {
         let NextView { view, digest, .. } = self.next.take()?;
-        let difference = self.cache.difference((&self.view, self.digest), (&view, digest));
-        self.view = view;
-        self.digest = digest;
-        self.rank = self.view.rank(&self.me.peer).expect("a view is installed at its members");
+        let difference = self.cache.difference((&self.place.view, self.place.digest), (&view, digest));
+        self.place = Place::new(self.place.me.clone(), view, digest);
         // Those who are watched are other ones from view to view.
         let neighbors = self.neighbors();
-        self.failure_detector.retain(|peer| neighbors.contains(peer));
+        self.detection.detector.retain(|peer| neighbors.contains(peer));
         let (joined, left) = (&difference.joined, &difference.left);
-        left.iter().for_each(|peer| _ = self.unlinked.remove(peer));
-        self.unlinked.extend(joined.iter().filter(|peer| !self.linked.contains(peer)));
-        if matches!(&self.view.recovery, Recovery::Resume(resume) if resume.is_interruption()) {
+        self.links.members_changed(joined, left);
+        if matches!(&self.place.view.recovery, Recovery::Resume(resume) if resume.is_interruption()) {
             self.ban_lost(now, left);
         }
         self.view_state = ViewState::new(now);
-        self.driver = agreement::driver(now, self.digest, self.rank, &self.view);
-        self.lead_doublings = self.lead_doublings.saturating_sub(1);
-        self.preparing.retain(|_, member| !is_in(&self.view, member));
-        self.candidates.retain(|_, candidate| !is_in(&self.view, &candidate.member));
-        self.sponsored.retain(|peer| self.candidates.contains_key(peer));
+        self.driver = agreement::driver(now, self.place.digest, self.place.rank, &self.place.view);
+        self.lead.shorten();
+        self.admission.view_changed(&self.place.view);
         // A member that was started again while this view was agreed on: the one that is in it is no more.
-        let asking = self.preparing.keys().chain(self.candidates.keys());
-        let again: Vec<Rank> = asking.filter_map(|peer| self.view.rank(peer)).collect();
+        let again: Vec<Rank> =
+            self.admission.all_asking().filter_map(|peer| self.place.view.rank(peer)).collect();
         again.into_iter().for_each(|rank| self.mark_restarted(rank));
-        self.step_timing.restart(now);
-        self.retiring.retain(|peer| self.view.rank(peer).is_some());
-        self.expelling.retain(|peer, _| self.view.expulsion(peer).is_none());
+        self.detection.step_timing.restart(now);
+        self.departures.view_changed(&self.place.view);
         self.begin(now);
         Some(difference)
     }
 
     /// Members that no frame can be sent to.
     pub(crate) fn unlinked(&self) -> &BTreeSet<PeerId> {
-        &self.unlinked
+        &self.links.unlinked
     }
 
     /// The view that is chosen and that training can enter.
@@ -322,12 +286,12 @@ impl Membership {
 
     /// Whether a peer is in the view, in whatever incarnation.
     pub(crate) fn is_member(&self, peer: &PeerId) -> bool {
-        self.view.rank(peer).is_some()
+        self.place.view.rank(peer).is_some()
     }
 
     /// This member, in the incarnation that is in the view.
     pub(crate) fn me(&self) -> &Member {
-        &self.me
+        &self.place.me
     }
 
     /// When to call [`Membership::tick`] next.
@@ -343,12 +307,14 @@ impl Membership {
         out: &mut Vec<Output>,
     ) -> Vec<TrainingCommand> {
         if self.timers.expired(Timer::Heartbeat as usize, now) {
-            self.failure_detector.tick(now);
+            self.detection.detector.tick(now);
             self.send_heartbeat(now, snapshot, out);
             self.resend(now, out);
             self.redial(now, out);
-            self.timers
-                .set(Timer::Heartbeat as usize, now.after(failure_detection::heartbeat_interval(&self.view)));
+            self.timers.set(
+                Timer::Heartbeat as usize,
+                now.after(failure_detection::heartbeat_interval(&self.place.view)),
+            );
         }
         self.timers.expired(Timer::Attempt as usize, now);
         self.poll(now, snapshot, out)
@@ -357,14 +323,14 @@ impl Membership {
     fn send_heartbeat(&mut self, now: Instant, snapshot: &TrainingSnapshot<'_>, out: &mut Vec<Output>) {
         let complete = if snapshot.has_parameters { snapshot.progress() } else { StepNumber(0) };
         let heartbeat = Heartbeat {
-            view: self.digest,
-            view_number: self.view.number,
+            view: self.place.digest,
+            view_number: self.place.view.number,
             complete,
             computing: snapshot.computing.filter(|_| !snapshot.is_still),
         };
-        self.note_heartbeat(now, self.rank, heartbeat);
+        self.note_heartbeat(now, self.place.rank, heartbeat);
         let frame = Frame::encode(&Message::Heartbeat(heartbeat), None);
-        for to in self.neighbors().into_iter().filter(|peer| self.linked.contains(peer)) {
+        for to in self.neighbors().into_iter().filter(|peer| self.links.is_linked(peer)) {
             let frame = Frame { head: frame.head.clone(), payload: None };
             out.push(Output::Send { to, frame });
         }
@@ -374,15 +340,15 @@ impl Membership {
 
     /// The record of this view, with this member's vote as it is now.
     fn record(&self) -> DurableBytes {
-        let view = self.cache.view_bytes(&self.view, self.digest);
+        let view = self.cache.view_bytes(&self.place.view, self.place.digest);
         let acceptor = &self.driver.acceptor;
-        DurableBytes::new(view, self.me.incarnation, acceptor, Arc::clone(&self.definition))
+        DurableBytes::new(view, self.place.me.incarnation, acceptor, Arc::clone(&self.definition))
     }
 
     /// The record of a view in which this member has not voted yet.
     fn record_of_next(&self, view: &View, digest: ViewDigest) -> DurableBytes {
         let view = self.cache.view_bytes(view, digest);
-        DurableBytes::new(view, self.me.incarnation, &Acceptor::default(), Arc::clone(&self.definition))
+        DurableBytes::new(view, self.place.me.incarnation, &Acceptor::default(), Arc::clone(&self.definition))
     }
 
     /// Records are on disk: this member does what waited for them.
@@ -405,18 +371,11 @@ impl Membership {
     // Sending.
 
     fn send(&self, to: PeerId, message: &Message, out: &mut Vec<Output>) {
-        if to == self.me.peer || self.linked.contains(&to) {
-            out.push(Output::Send { to, frame: Frame::encode(message, None) });
-        }
+        self.links.send(to, message, out);
     }
 
     fn broadcast(&self, message: &Message, out: &mut Vec<Output>) {
-        let frame = Frame::encode(message, None);
-        let is_reached = |peer: &PeerId| *peer == self.me.peer || !self.unlinked.contains(peer);
-        for to in self.view.members.iter().map(|member| member.peer).filter(is_reached) {
-            let frame = Frame { head: frame.head.clone(), payload: None };
-            out.push(Output::Send { to, frame });
-        }
+        self.links.broadcast(&self.place.view, message, out);
     }
 
     /// Whether too few others can be reached: then there is nobody to hand anything over to.
@@ -426,7 +385,7 @@ impl Membership {
 
     /// Tells the user, once for each number, that the others are too few to go on.
     fn report_paused(&mut self, missing: Vec<PeerId>, out: &mut Vec<Output>) {
-        let members = self.view.members.len();
+        let members = self.place.view.members.len();
         let reached = members - missing.len();
         let needed = self.needed(reached);
         if self.view_state.paused != Some(reached) {
@@ -438,16 +397,16 @@ impl Membership {
     /// How many members a view takes that has only so many of them. Half of them are enough with rank 0, and for one more
     /// there is always somebody to wait for.
     fn needed(&self, reached: usize) -> usize {
-        (self.view.members.len() / 2 + 1).max(reached + 1)
+        (self.place.view.members.len() / 2 + 1).max(reached + 1)
     }
 
     /// Tells the user, once, who has to come back if all who have parameters are lost.
     fn report_orphaned(&mut self, lost: &[Rank], out: &mut Vec<Output>) {
-        let ranks = (0..self.view.members.len()).map(Rank::from_index);
+        let ranks = (0..self.place.view.members.len()).map(Rank::from_index);
         let holders: Vec<Rank> = ranks.filter(|rank| !self.is_newcomer(*rank)).collect();
         if !self.view_state.is_orphaned && holders.iter().all(|rank| lost.contains(rank)) {
             self.view_state.is_orphaned = true;
-            let peers = holders.iter().map(|rank| self.view.member(*rank).peer).collect();
+            let peers = holders.iter().map(|rank| self.place.view.member(*rank).peer).collect();
             out.push(Output::Event(Event::ParametersUnreachable { peers }));
         }
     }

@@ -117,7 +117,7 @@ impl Membership {
         let is_idle = self.driver.attempt.is_none() && now < self.driver.not_before;
         let again =
             is_waiting.then(|| if is_idle { self.driver.not_before } else { now.after(POLL_INTERVAL) });
-        let next = again.into_iter().chain(self.failure_detector.next_suspicion_after(now)).min();
+        let next = again.into_iter().chain(self.detection.detector.next_suspicion_after(now)).min();
         if let Some(at) = next {
             self.timers.set(Timer::Attempt as usize, at.max(now.after(POLL_INTERVAL_MIN)));
         }
@@ -134,7 +134,7 @@ impl Membership {
         }
         let since = *self.view_state.missed_since.get_or_insert(now);
         let is_leaver = |rank: &Rank| {
-            let peer = &self.view.member(*rank).peer;
+            let peer = &self.place.view.member(*rank).peer;
             self.next.as_ref().is_some_and(|next| next.view.rank(peer).is_none())
         };
         !missing.all(is_leaver) || now.since(since) > LEAVE_GRACE
@@ -142,14 +142,14 @@ impl Membership {
 
     /// How many members should try before this one: those without parameters come last.
     fn proposer_order(&self, lost: &[Rank]) -> u32 {
-        if self.is_newcomer(self.rank) {
-            let holders = self.view.members.len() - self.view.newcomers().len();
-            return (holders as u32 + self.rank.0).min(PACING.order_max);
+        if self.is_newcomer(self.place.rank) {
+            let holders = self.place.view.members.len() - self.place.view.newcomers().len();
+            return (holders as u32 + self.place.rank.0).min(PACING.order_max);
         }
-        let newcomers = self.view.newcomers().iter();
+        let newcomers = self.place.view.newcomers().iter();
         let new = newcomers.filter(|rank| self.is_newcomer(**rank) && lost.binary_search(rank).is_err());
-        let passed = lost.iter().chain(new).filter(|rank| **rank < self.rank).count();
-        self.rank.0 - passed as u32
+        let passed = lost.iter().chain(new).filter(|rank| **rank < self.place.rank).count();
+        self.place.rank.0 - passed as u32
     }
 
     /// Whether a member has no parameters yet, as far as is known. Of many members only a few are heard, and all have to come
@@ -162,8 +162,8 @@ impl Membership {
             .view_state
             .reported_progress
             .get(&rank)
-            .is_some_and(|seen| seen.complete > self.view.first_step());
-        self.view.newcomers().contains(&rank) && !has_begun
+            .is_some_and(|seen| seen.complete > self.place.view.first_step());
+        self.place.view.newcomers().contains(&rank) && !has_begun
     }
 
     fn attempt(
@@ -173,12 +173,12 @@ impl Membership {
         hanging: Vec<Rank>,
         out: &mut Vec<Output>,
     ) {
-        let rule = if self.allows_forks { DecisionRule::Unanimity } else { DecisionRule::Quorum };
-        let unanswered = (0..self.view.members.len()).map(Rank::from_index).collect();
+        let rule = if self.probe.allows_forks { DecisionRule::Unanimity } else { DecisionRule::Quorum };
+        let unanswered = (0..self.place.view.members.len()).map(Rank::from_index).collect();
         let plan = AttemptPlan { planned, hanging, unanswered, missed: BTreeSet::new() };
         let prepare = self.driver.begin(now, rule, plan.before(), plan);
         // The others are asked once its own promise is on disk: a restart must not use this ballot again.
-        self.send(self.me.peer, &Message::Prepare(prepare), out);
+        self.send(self.place.me.peer, &Message::Prepare(prepare), out);
     }
 
     /// Proposes once everyone who can has answered; gives up what does not get anywhere.
@@ -197,10 +197,10 @@ impl Membership {
             self.view_state.regrouped_at =
                 self.view_state.regrouped_at.filter(|_| waited < PACING.collect_max);
             // As long as its own promise is not on its disk, nobody else was asked.
-            let has_asked = attempt.proposer().reports().contains_key(&self.rank);
+            let has_asked = attempt.proposer().reports().contains_key(&self.place.rank);
             if waited > PAUSE_REPORTED_AFTER && attempt.plan.between().is_none() && has_asked {
                 let missing =
-                    attempt.plan.unanswered.iter().map(|rank| self.view.member(*rank).peer).collect();
+                    attempt.plan.unanswered.iter().map(|rank| self.place.view.member(*rank).peer).collect();
                 self.report_paused(missing, out);
             }
             return;
@@ -209,7 +209,7 @@ impl Membership {
             return;
         }
         let Some(attempt) = &self.driver.attempt else { return };
-        if attempt.plan.between().is_some() && reached < self.view.members.len() {
+        if attempt.plan.between().is_some() && reached < self.place.view.members.len() {
             // Somebody cannot answer, and that is another matter.
             self.driver.give_up(now, PACING.retry);
             return;
@@ -228,9 +228,9 @@ impl Membership {
     fn is_collecting(&self, waited: Duration, lost: &[Rank]) -> bool {
         let Some(attempt) = &self.driver.attempt else { return false };
         let is_awaited = |rank: &&Rank| {
-            let peer = &self.view.member(**rank).peer;
-            let is_doubtful = attempt.plan.missed.contains(rank) && !self.failure_detector.is_watched(peer);
-            let patience = if is_doubtful || self.unlinked.contains(peer) {
+            let peer = &self.place.view.member(**rank).peer;
+            let is_doubtful = attempt.plan.missed.contains(rank) && !self.detection.detector.is_watched(peer);
+            let patience = if is_doubtful || self.links.unlinked.contains(peer) {
                 RECONNECT_GRACE
             } else {
                 PACING.collect_max
@@ -243,7 +243,7 @@ impl Membership {
     /// Gives the attempt of `rank` its time. It ends by itself before others lose patience, wherever they are many and heartbeat
     /// slowly.
     fn wait_for(&mut self, now: Instant, rank: Rank) {
-        let patience = PACING.collect_max + 2 * failure_detection::heartbeat_interval(&self.view);
+        let patience = PACING.collect_max + 2 * failure_detection::heartbeat_interval(&self.place.view);
         self.driver.wait_for(now, rank, patience);
     }
 
@@ -261,7 +261,7 @@ impl Membership {
             .flat_map(|(rank, report)| report.lost.iter().map(|lost| (*rank, *lost)))
             .filter(|(_, lost)| is_fit(lost))
             .collect();
-        let all = clique::largest(self.view.members.len(), &cut);
+        let all = clique::largest(self.place.view.members.len(), &cut);
         let kept: Vec<Rank> = all.into_iter().filter(is_fit).collect();
         let fit = reports.keys().filter(|rank| is_fit(rank)).count();
         let is_whole = kept.len() == fit;
@@ -319,7 +319,7 @@ impl Membership {
             let waited = now.since(*self.view_state.regrouped_at.get_or_insert(now));
             let is_all = attempt.plan.unanswered.is_empty();
             // Where others may have gone on, the run restarts only with all of them.
-            let is_due = |it: &Restart| it.is_due(is_all, waited) && (is_all || !self.allows_forks);
+            let is_due = |it: &Restart| it.is_due(is_all, waited) && (is_all || !self.probe.allows_forks);
             let restart = snapshot.planner.after_stop(kept, reports).filter(is_due);
             restart.ok_or(Postponed::ParametersMissing)?.change
         };
@@ -346,7 +346,7 @@ impl Membership {
             let holders: BTreeSet<Rank> =
                 chunks.iter().flat_map(|chunk| snapshot.planner.replica_holders(chunk)).collect();
             let gone = holders.into_iter().filter(|rank| !kept.contains(rank));
-            let peers = gone.map(|rank| self.view.member(rank).peer).collect();
+            let peers = gone.map(|rank| self.place.view.member(rank).peer).collect();
             out.push(Output::Event(Event::ChunksMissing { chunks: chunks.len(), peers }));
         }
         self.ask_again_later(now);
@@ -375,11 +375,11 @@ impl Membership {
             return self.broadcast_proposal(out);
         }
         let reports = attempt.proposer().reports();
-        if !reports.contains_key(&self.rank) {
+        if !reports.contains_key(&self.place.rank) {
             // Its disk is slow, and no other member was asked yet.
             return;
         }
-        for (index, member) in self.view.members.iter().enumerate() {
+        for (index, member) in self.place.view.members.iter().enumerate() {
             if !reports.contains_key(&Rank::from_index(index)) {
                 self.send(member.peer, &Message::Prepare(attempt.prepare()), out);
             }
@@ -398,15 +398,15 @@ impl Membership {
         out: &mut Vec<Output>,
     ) -> Vec<TrainingCommand> {
         let is_own = promise.report.rejoin.as_ref().is_none_or(|again| again.member.peer == from);
-        if let Some(rank) = self.view.rank(&from).filter(|_| is_own)
+        if let Some(rank) = self.place.view.rank(&from).filter(|_| is_own)
             && let Some(attempt) = self.driver.attempt_under(promise.view, promise.ballot)
         {
             attempt.plan.unanswered.remove(&rank);
             attempt.plan.missed.extend(&promise.report.lost);
             if let Some(prepare) = attempt.on_promise(rank, promise) {
                 attempt.since = now;
-                let others = self.view.members.iter().map(|member| member.peer);
-                for peer in others.filter(|peer| *peer != self.me.peer) {
+                let others = self.place.view.members.iter().map(|member| member.peer);
+                for peer in others.filter(|peer| *peer != self.place.me.peer) {
                     self.send(peer, &Message::Prepare(prepare), out);
                 }
             }
@@ -417,7 +417,7 @@ impl Membership {
     /// A ballot of this member was refused.
     pub(crate) fn on_nack(&mut self, now: Instant, nack: Nack) {
         if self.driver.on_nack(now, &nack) == Some(Refused::TooLate) {
-            self.lengthen_lead();
+            self.lead.lengthen();
         }
     }
 
@@ -429,11 +429,10 @@ impl Membership {
         accepted: Accepted,
         out: &mut Vec<Output>,
     ) {
-        let Some(rank) = self.view.rank(&from) else { return };
+        let Some(rank) = self.place.view.rank(&from) else { return };
         let Some(attempt) = self.driver.on_accepted(rank, accepted) else { return };
         if attempt.plan.between().is_some() {
-            let took = now.since(attempt.began);
-            self.agreement_time = took.max(self.agreement_time - self.agreement_time / 4);
+            self.lead.note_agreement(now.since(attempt.began));
         }
         if let Some(change) = attempt.proposer().proposed().cloned() {
             self.broadcast(&Message::Learn(change), out);

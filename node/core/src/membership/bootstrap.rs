@@ -6,9 +6,10 @@ use std::sync::Arc;
 use peergrad_protocol::limits::MEMBERS_MAX;
 use peergrad_protocol::message::{Join, Message, Refusal, SavedCheckpoint, Welcome};
 use peergrad_protocol::view::{Member, Moves, View};
-use peergrad_protocol::{Frame, PeerId, RunId};
+use peergrad_protocol::{PeerId, RunId};
 
 use crate::io::{Event, Output};
+use crate::membership::links::send;
 use crate::node_report::NodeReport;
 use crate::state::checkpoint::Checkpoint;
 
@@ -71,7 +72,7 @@ impl Founder {
             None
         };
         if let Some(refusal) = refusal {
-            out.push(Output::Send { to: from, frame: Frame::encode(&Message::Refuse(refusal), None) });
+            send(from, &Message::Refuse(refusal), out);
             return;
         }
         let Join { incarnation, addresses, capacity, .. } = join;
@@ -87,7 +88,7 @@ impl Founder {
             members,
             non_owners: workers,
         };
-        out.push(Output::Send { to: from, frame: Frame::encode(&Message::Welcome(welcome), None) });
+        send(from, &Message::Welcome(welcome), out);
     }
 
     /// A candidate has task and data. False if it never asked to be let in.

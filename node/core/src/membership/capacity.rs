@@ -11,6 +11,7 @@
 //! - A member offers to own something only while it reaches all others itself.
 //! - Somebody always owns something.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use peergrad_protocol::view::Member;
@@ -19,91 +20,103 @@ use peergrad_protocol::{Instant, PeerId, Rank};
 use super::Membership;
 use crate::membership::view_change::Churn;
 
-/// What a member offers to own, and when it said so last.
+/// How much members would own, where that differs from the view.
+pub(super) struct CapacityOffers {
+    /// How much this member would own while it reaches all others.
+    own: u8,
+    /// By peer: the offers of other members. Empty at a member that does not coordinate.
+    offers: BTreeMap<PeerId, CapacityOffer>,
+}
+
+/// What another member offers to own, and when it said so last.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct CapacityOffer {
+struct CapacityOffer {
     capacity: u8,
     announced_at: Instant,
+}
+
+impl CapacityOffers {
+    /// A member that offers what it owns.
+    pub(super) fn new(own: u8) -> Self {
+        Self { own, offers: BTreeMap::new() }
+    }
+
+    /// An offer that is not repeated is none any more: it is in the view, or was taken back.
+    pub(super) fn forget_stale(&mut self, now: Instant) {
+        self.offers.retain(|_, offered| now.since(offered.announced_at) < CAPACITY_OFFER_MEMORY);
+    }
 }
 
 impl Membership {
     /// The way to a peer leads through another one, or not any more.
     pub(crate) fn set_relayed(&mut self, now: Instant, peer: PeerId, is_relayed: bool) {
-        if is_relayed {
-            self.relayed.entry(peer).or_insert(now);
-        } else {
-            self.relayed.remove(&peer);
-        }
+        self.links.set_relayed(now, peer, is_relayed);
     }
 
     /// The rank of a member that would have to be reached itself and is not: two of whom one owns something. A link that has just
     /// come about mostly finds a better way in a moment, but one in the place of a better one has none.
     pub(super) fn out_of_reach(&self, now: Instant, peer: &PeerId, since: Instant) -> Option<Rank> {
-        let rank = self.view.rank(peer)?;
-        let is_needed = self.replica_holders[rank.index()] || self.replica_holders[self.rank.index()];
+        let rank = self.place.view.rank(peer)?;
+        let is_needed =
+            self.place.replica_holders[rank.index()] || self.place.replica_holders[self.place.rank.index()];
         let is_lasting = self.view_state.broken.contains(&rank) || now.since(since) > DIRECT_LINK_GRACE;
         (is_needed && is_lasting).then_some(rank)
     }
 
     /// How much this member owns where others reach it; it is asked for when all do.
     pub(crate) fn offer_capacity(&mut self, capacity: u8) {
-        self.offered_capacity = capacity;
+        self.capacity_offers.own = capacity;
     }
 
     /// This member as it would be in the next view, if that differs from what it is in this one.
     pub(super) fn own_capacity_offer(&self, now: Instant) -> Option<Member> {
-        let is_reaching = self.unlinked.is_empty()
-            && !self.relayed.keys().any(|peer| self.view.rank(peer).is_some())
-            && self.lost(now).is_empty();
-        let current = self.view.member(self.rank).capacity;
-        let capacity = if is_reaching { self.offered_capacity } else { self.offered_capacity.min(current) };
+        let is_reaching = self.links.are_all_direct(&self.place.view) && self.lost(now).is_empty();
+        let current = self.place.view.member(self.place.rank).capacity;
+        let capacity =
+            if is_reaching { self.capacity_offers.own } else { self.capacity_offers.own.min(current) };
         // Whoever goes hands over anyway.
-        (capacity != current && !self.is_retiring()).then(|| Member { capacity, ..self.me.clone() })
+        (capacity != current && !self.is_retiring()).then(|| Member { capacity, ..self.place.me.clone() })
     }
 
     /// Whether it is this very member that is in the view, and no other start of it.
     pub(crate) fn is_current_incarnation(&self, member: &Member) -> bool {
-        let known = self.view.rank(&member.peer).map(|rank| self.view.member(rank));
+        let known = self.place.view.rank(&member.peer).map(|rank| self.place.view.member(rank));
         known.is_some_and(|known| known.incarnation == member.incarnation)
     }
 
     /// A member says how much it would own.
     pub(crate) fn on_capacity_offer(&mut self, now: Instant, member: &Member) {
         self.capacity_offers
+            .offers
             .insert(member.peer, CapacityOffer { capacity: member.capacity, announced_at: now });
     }
 
     /// Whether somebody is to have another capacity.
     pub(super) fn wants_capacity_change(&self, now: Instant) -> bool {
-        !self.capacity_offers.is_empty() || self.own_capacity_offer(now).is_some()
+        !self.capacity_offers.offers.is_empty() || self.own_capacity_offer(now).is_some()
     }
 
     /// The capacities that change with the next view, in the order of ranks.
     pub(super) fn capacity_changes(&self, now: Instant, churn: &Churn) -> Vec<(Rank, u8)> {
         let is_fresh = |offered: &&CapacityOffer| now.since(offered.announced_at) < CAPACITY_OFFER_MEMORY;
         let offered = |rank: Rank| {
-            let member = self.view.member(rank);
-            if rank == self.rank {
+            let member = self.place.view.member(rank);
+            if rank == self.place.rank {
                 return self.own_capacity_offer(now).map(|offer| offer.capacity);
             }
-            let offered = self.capacity_offers.get(&member.peer).filter(is_fresh)?;
-            (offered.capacity != member.capacity && !self.retiring.contains(&member.peer))
+            let offered = self.capacity_offers.offers.get(&member.peer).filter(is_fresh)?;
+            (offered.capacity != member.capacity && !self.departures.retiring.contains(&member.peer))
                 .then_some(offered.capacity)
         };
         let staying = || {
-            let ranks = (0..self.view.members.len()).map(Rank::from_index);
+            let ranks = (0..self.place.view.members.len()).map(Rank::from_index);
             ranks.filter(|rank| !churn.leavers.contains(rank) && !churn.retirees.contains(rank))
         };
-        let is_owner = |rank: Rank| offered(rank).unwrap_or(self.view.member(rank).capacity) > 0;
+        let is_owner = |rank: Rank| offered(rank).unwrap_or(self.place.view.member(rank).capacity) > 0;
         if !staying().any(is_owner) && churn.joiners.iter().all(|joiner| joiner.capacity == 0) {
             return vec![];
         }
         staying().filter_map(|rank| Some((rank, offered(rank)?))).collect()
-    }
-
-    /// What was offered in an earlier view is in this one, or comes again.
-    pub(super) fn forget_capacity_offers(&mut self, now: Instant) {
-        self.capacity_offers.retain(|_, offered| now.since(offered.announced_at) < CAPACITY_OFFER_MEMORY);
     }
 }
 
@@ -206,9 +219,9 @@ mod tests {
         assert_eq!(capacities(&membership, at(0)), [], "somebody must own something");
         membership.offer_capacity(1);
         assert_eq!(capacities(&membership, at(0)), [(Rank(0), 0), (Rank(1), 1), (Rank(2), 0)]);
-        membership.retiring.insert(peer(1));
+        membership.departures.retiring.insert(peer(1));
         assert_eq!(capacities(&membership, at(0)), [(Rank(1), 1), (Rank(2), 0)], "it hands over anyway");
-        membership.forget_capacity_offers(at(3000));
+        membership.capacity_offers.forget_stale(at(3000));
         assert_eq!(capacities(&membership, at(3000)), [(Rank(1), 1)]);
     }
 }

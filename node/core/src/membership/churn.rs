@@ -8,10 +8,7 @@
 //! 3. A member that goes hands over first: it is in one more view with capacity 0, until its chunks have moved. If others
 //!    keep replicas of all that it keeps, it may go at once.
 //!
-//! A peer that was lost is let in again after a delay that doubles with each loss, so that one that flaps costs little, and that
-//! halves with time, so that one that is lost now and then hardly waits, however long the run.
-
-use std::time::Duration;
+//! A peer that was lost waits before it is let in again: `admission.rs`. How far ahead the step is: `lead.rs`.
 
 use peergrad_protocol::limits::{CONTACTS_MAX, MEMBERS_MAX};
 use peergrad_protocol::message::{Contact, Join, Message, Refusal};
@@ -19,41 +16,9 @@ use peergrad_protocol::view::{Member, View, ViewChange};
 use peergrad_protocol::{Instant, PeerId, Rank, StepNumber};
 
 use super::agreement::PlannedChange;
-use super::{Membership, TrainingSnapshot, is_in};
+use super::{Membership, TrainingSnapshot};
 use crate::io::Output;
 use crate::membership::view_change::Churn;
-
-/// A peer that is ready to come in.
-pub(super) struct Candidate {
-    pub(super) member: Member,
-    /// When it, or the member that it has asked, said so last.
-    announced_at: Instant,
-}
-
-/// A peer that was lost, and is kept waiting for a while.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Ban {
-    lost_at: Instant,
-    /// What its losses had come to then: [`BAN_DECAY`] each, less the time that had passed, and never less than nothing.
-    penalty: Duration,
-}
-
-impl Ban {
-    /// One that is lost now, with these penalty from before.
-    fn new(lost_at: Instant, before: Duration) -> Self {
-        Self { lost_at, penalty: (before + BAN_DECAY).min(BAN_DECAY * (1 + BAN_DOUBLINGS_MAX)) }
-    }
-
-    /// What remains of the penalty.
-    fn remaining(&self, now: Instant) -> Duration {
-        self.penalty.saturating_sub(now.since(self.lost_at))
-    }
-
-    fn ends_at(&self) -> Instant {
-        let losses = self.penalty.as_micros().div_ceil(BAN_DECAY.as_micros());
-        self.lost_at.after(BAN * (1 << (losses - 1)))
-    }
-}
 
 impl Membership {
     // Coming.
@@ -63,8 +28,8 @@ impl Membership {
     /// # Errors
     /// Why it is not.
     pub(crate) fn on_join(&mut self, from: PeerId, join: &Join, is_closing: bool) -> Result<bool, Refusal> {
-        if join.run.is_some_and(|run| run != self.view.run) {
-            return Err(Refusal::OtherRun { run: self.view.run });
+        if join.run.is_some_and(|run| run != self.place.view.run) {
+            return Err(Refusal::OtherRun { run: self.place.view.run });
         }
         if is_closing {
             return Err(Refusal::RunComplete);
@@ -76,8 +41,8 @@ impl Membership {
             // Nobody comes in here now, and there are others who train, perhaps.
             return Err(Refusal::NotReady);
         }
-        if let Some(rank) = self.view.rank(&from) {
-            let known = self.view.member(rank).incarnation;
+        if let Some(rank) = self.place.view.rank(&from) {
+            let known = self.place.view.member(rank).incarnation;
             if join.incarnation == known && !self.view_state.reported_progress.contains_key(&rank) {
                 return Ok(false);
             }
@@ -93,7 +58,7 @@ impl Membership {
             self.mark_restarted(rank);
         }
         // Of two starts the later one is the peer, the other an older one or a copy.
-        let waiting = self.preparing.get(&from).or(self.candidates.get(&from).map(|known| &known.member));
+        let waiting = self.admission.asking(&from);
         if let Some(known) = waiting.map(|known| known.incarnation).filter(|known| *known > join.incarnation)
         {
             return if known.is_rejoin_of(join.incarnation) {
@@ -102,20 +67,18 @@ impl Membership {
                 Err(Refusal::DuplicateIdentity)
             };
         }
-        if self.view.members.len() + self.candidates.len() >= MEMBERS_MAX {
+        if self.place.view.members.len() + self.admission.candidates.len() >= MEMBERS_MAX {
             return Err(Refusal::Full);
         }
         let Join { incarnation, addresses, capacity, .. } = join.clone();
-        // As long as it prepares, it is nobody's candidate.
-        self.candidates.remove(&from);
-        self.preparing.insert(from, Member { peer: from, incarnation, addresses, capacity });
+        self.admission.prepare(Member { peer: from, incarnation, addresses, capacity });
         Ok(true)
     }
 
     /// Members that a joiner may turn to: this one first.
     pub(crate) fn contacts(&self) -> Vec<Contact> {
-        let others = self.view.members.iter().filter(|member| member.peer != self.me.peer);
-        let all = std::iter::once(&self.me).chain(others).take(CONTACTS_MAX);
+        let others = self.place.view.members.iter().filter(|member| member.peer != self.place.me.peer);
+        let all = std::iter::once(&self.place.me).chain(others).take(CONTACTS_MAX);
         all.map(Member::contact).collect()
     }
 
@@ -124,66 +87,46 @@ impl Membership {
         if self.is_paused() {
             return false;
         }
-        if let Some(member) = self.preparing.remove(&from).filter(|member| !is_in(&self.view, member)) {
-            self.candidates.insert(from, Candidate { member, announced_at: now });
-            self.sponsored.insert(from);
-            return true;
-        }
-        let known = self.candidates.get_mut(&from);
-        known.map(|candidate| candidate.announced_at = now).is_some()
+        self.admission.ready(now, from, &self.place.view)
     }
 
     /// A member says that a peer is ready to come in.
     pub(crate) fn on_candidate(&mut self, now: Instant, member: Member) {
-        let known = self.candidates.get(&member.peer);
-        let is_older = known.is_some_and(|known| known.member.incarnation > member.incarnation);
-        if !is_older && !is_in(&self.view, &member) && self.candidates.len() < MEMBERS_MAX {
-            self.candidates.insert(member.peer, Candidate { member, announced_at: now });
-        }
-    }
-
-    /// Whoever has not been heard of for a while is not ready any more.
-    fn forget_stale(&mut self, now: Instant) {
-        self.candidates.retain(|_, candidate| now.since(candidate.announced_at) < CANDIDATE_MEMORY);
-        self.sponsored.retain(|peer| self.candidates.contains_key(peer));
+        self.admission.announce(now, member, &self.place.view);
     }
 
     /// A peer is gone that was no member.
     pub(crate) fn forget(&mut self, peer: &PeerId) {
-        self.preparing.remove(peer);
-        self.candidates.remove(peer);
-        self.sponsored.remove(peer);
+        self.admission.forget(peer);
     }
 
     /// Peers that this member has welcomed, and that are ready to be let in.
     pub(crate) fn sponsored(&self) -> Vec<PeerId> {
-        self.sponsored.iter().copied().collect()
+        self.admission.sponsored().copied().collect()
     }
 
     /// Peers that have asked this member and are not in yet.
     pub(crate) fn waiting(&self) -> Vec<PeerId> {
-        self.preparing.keys().chain(&self.sponsored).copied().collect()
+        self.admission.waiting().copied().collect()
     }
 
     /// The peers among the new members that have asked this one, or ask it anew: it tells them that they are in.
     pub(crate) fn sponsored_in(&self, view: &View) -> Vec<PeerId> {
-        let sponsored = self.sponsored.iter().filter(|peer| view.rank(peer).is_some());
-        let asking = self.preparing.values().filter(|member| is_in(view, member)).map(|member| &member.peer);
-        sponsored.chain(asking).copied().collect()
+        self.admission.sponsored_in(view)
     }
 
     // Going.
 
     /// A member wants to go; perhaps this one.
     pub(crate) fn on_retire(&mut self, from: PeerId) {
-        if self.view.rank(&from).is_some() {
-            self.retiring.insert(from);
+        if self.place.view.rank(&from).is_some() {
+            self.departures.retiring.insert(from);
         }
     }
 
     /// Whether this member wants to go.
     pub(crate) fn is_retiring(&self) -> bool {
-        self.retiring.contains(&self.me.peer)
+        self.departures.retiring.contains(&self.place.me.peer)
     }
 
     // Both.
@@ -191,17 +134,17 @@ impl Membership {
     /// Says again what may not have arrived, and to the coordinator who comes and goes.
     pub(super) fn resend(&mut self, now: Instant, out: &mut Vec<Output>) {
         self.resend_attempt(now, out);
-        self.forget_stale(now);
-        self.forget_capacity_offers(now);
+        self.admission.forget_stale(now);
+        self.capacity_offers.forget_stale(now);
         self.resend_expulsions(out);
         self.resend_rekey(out);
         let Some(coordinator) = self.coordinator(now) else { return };
-        let coordinator = self.view.member(coordinator).peer;
-        if coordinator == self.me.peer {
+        let coordinator = self.place.view.member(coordinator).peer;
+        if coordinator == self.place.me.peer {
             return;
         }
-        for candidate in self.sponsored.iter().filter_map(|peer| self.candidates.get(peer)) {
-            self.send(coordinator, &Message::Candidate(candidate.member.clone()), out);
+        for member in self.admission.sponsored_candidates() {
+            self.send(coordinator, &Message::Candidate(member.clone()), out);
         }
         if let Some(offer) = self.own_capacity_offer(now) {
             self.send(coordinator, &Message::Candidate(offer), out);
@@ -213,26 +156,30 @@ impl Membership {
 
     pub(super) fn coordinator(&self, now: Instant) -> Option<Rank> {
         let lost = self.lost(now);
-        let ranks = (0..self.view.members.len()).map(Rank::from_index);
-        let is_to_go = |rank: &Rank| self.expelling.contains_key(&self.view.member(*rank).peer);
+        let ranks = (0..self.place.view.members.len()).map(Rank::from_index);
+        let is_to_go =
+            |rank: &Rank| self.departures.expelling.contains_key(&self.place.view.member(*rank).peer);
         ranks.into_iter().find(|rank| !lost.contains(rank) && !is_to_go(rank) && !self.is_newcomer(*rank))
     }
 
     /// The change that is due between two steps, if this member is to propose it.
     pub(super) fn change_due(&self, now: Instant, snapshot: &TrainingSnapshot<'_>) -> Option<PlannedChange> {
         let is_quiet = snapshot.has_committed && !snapshot.is_closing && !snapshot.is_still;
-        let has_gone = |peer: &PeerId| self.view.rank(peer).is_none();
+        let has_gone = |peer: &PeerId| self.place.view.rank(peer).is_none();
         // Who was to be put out has gone before it was.
-        let is_late = self.expelling.keys().any(has_gone);
+        let is_late = self.departures.expelling.keys().any(has_gone);
         let is_wanted = is_late
-            || !self.candidates.is_empty()
-            || !self.retiring.is_empty()
+            || self.admission.has_candidates()
+            || !self.departures.retiring.is_empty()
             || self.wants_capacity_change(now);
         let merge_offer = snapshot.merge_offer.filter(|_| is_quiet);
-        if !is_quiet || !(is_wanted || merge_offer.is_some()) || self.coordinator(now) != Some(self.rank) {
+        if !is_quiet
+            || !(is_wanted || merge_offer.is_some())
+            || self.coordinator(now) != Some(self.place.rank)
+        {
             return None;
         }
-        let step = StepNumber(snapshot.step.0 + self.lead_steps());
+        let step = StepNumber(snapshot.step.0 + self.lead.steps(self.detection.step_timing.usual()));
         if let Some(change) = merge_offer.and_then(|merge_offer| {
             snapshot.planner.merging(step, snapshot.step, snapshot.assignment, merge_offer)
         }) {
@@ -255,19 +202,17 @@ impl Membership {
     }
 
     fn churn(&self, now: Instant, step: StepNumber, snapshot: &TrainingSnapshot<'_>) -> Churn {
-        let is_admitted = |peer: &PeerId| self.bans.get(peer).is_none_or(|ban| ban.ends_at() <= now);
-        let room = MEMBERS_MAX - self.view.members.len();
+        let room = MEMBERS_MAX - self.place.view.members.len();
         let candidates = self
-            .candidates
-            .values()
-            .map(|candidate| &candidate.member)
-            .filter(|member| is_admitted(&member.peer) && self.view.rank(&member.peer).is_none())
+            .admission
+            .candidates(now, &self.place.view)
             .filter(|member| self.expulsion_of(&member.peer).is_none());
         let joiners = candidates.take(room).cloned().collect();
         let mut churn = Churn { joiners, ..Churn::default() };
-        let mut retiring: Vec<Rank> = self.retiring.iter().filter_map(|peer| self.view.rank(peer)).collect();
+        let mut retiring: Vec<Rank> =
+            self.departures.retiring.iter().filter_map(|peer| self.place.view.rank(peer)).collect();
         retiring.sort_unstable();
-        if retiring.len() == self.view.members.len() {
+        if retiring.len() == self.place.view.members.len() {
             // The last one has nobody to hand over to.
             retiring.pop();
         }
@@ -275,7 +220,7 @@ impl Membership {
             let with = [&churn.leavers[..], &[rank]].concat();
             if snapshot.can_leave(&with, step) {
                 churn.leavers = with;
-            } else if self.view.member(rank).capacity > 0 {
+            } else if self.place.view.member(rank).capacity > 0 {
                 churn.retirees.push(rank);
             }
         }
@@ -283,53 +228,25 @@ impl Membership {
         churn
     }
 
-    /// So many steps ahead a change is named, that it is mostly chosen when members get there.
-    fn lead_steps(&self) -> u64 {
-        let usual = self.step_timing.usual().as_micros().max(1);
-        let ahead = LEAD.max(self.agreement_time * 3 / 2);
-        let steps = ahead.as_micros().div_ceil(usual);
-        (u64::try_from(steps).unwrap_or(LEAD_STEPS_MAX) << self.lead_doublings).clamp(1, LEAD_STEPS_MAX)
-    }
-
-    pub(super) fn lengthen_lead(&mut self) {
-        self.lead_doublings = (self.lead_doublings + 1).min(LEAD_DOUBLINGS_MAX);
-    }
-
     /// Who was lost with the view before has to wait before it comes in again.
     pub(super) fn ban_lost(&mut self, now: Instant, left: &[PeerId]) {
-        self.bans.retain(|_, ban| !ban.remaining(now).is_zero());
-        let is_lost = |peer: &&PeerId| self.view.rank(peer).is_none() && !self.retiring.contains(peer);
-        for peer in left.iter().filter(is_lost) {
-            let before = self.bans.get(peer).map_or(Duration::ZERO, |ban| ban.remaining(now));
-            self.bans.insert(*peer, Ban::new(now, before));
-        }
+        let is_lost =
+            |peer: &&PeerId| self.place.view.rank(peer).is_none() && !self.departures.retiring.contains(peer);
+        self.admission.ban(now, left.iter().filter(is_lost));
     }
 }
-
-/// A candidate is one for so long after it said so last; it does so every [`JOIN_RETRY`].
-///
-/// [`JOIN_RETRY`]: peergrad_protocol::limits::JOIN_RETRY
-const CANDIDATE_MEMORY: Duration = Duration::from_secs(5);
-/// How long the first exclusion lasts.
-const BAN: Duration = Duration::from_millis(500);
-/// It doubles up to half a minute.
-const BAN_DOUBLINGS_MAX: u32 = 6;
-/// It halves with each such time: only one that is lost more often than that waits ever longer, until it is not any more.
-const BAN_DECAY: Duration = Duration::from_secs(30);
-/// A change is named at least so long ahead.
-const LEAD: Duration = Duration::from_millis(150);
-/// But not more steps than this.
-const LEAD_STEPS_MAX: u64 = 256;
-const LEAD_DOUBLINGS_MAX: u32 = 5;
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
     use std::sync::Arc;
+    use std::time::Duration;
 
     use peergrad_protocol::{Incarnation, RunId};
 
     use super::super::NextView;
+    use super::super::admission::{BAN, BAN_DECAY, BAN_DOUBLINGS_MAX};
+    use super::super::lead::{LEAD_STEPS_MAX, Lead};
     use super::*;
     use crate::fixtures::{self, peer};
     use crate::partition_policy::PartitionPolicy;
@@ -371,11 +288,11 @@ mod tests {
         for lost in 0..10 {
             let now = at(1000 * lost);
             membership.ban_lost(now, &[peer(3)]);
-            waits.push(membership.bans[&peer(3)].ends_at().since(now));
+            waits.push(membership.admission.bans[&peer(3)].ends_at().since(now));
         }
         let expected = [500, 1000, 2000, 4000, 8000, 16_000, 32_000, 32_000, 32_000, 32_000];
         assert_eq!(waits, expected.map(Duration::from_millis));
-        assert_eq!(membership.bans.len(), 1);
+        assert_eq!(membership.admission.bans.len(), 1);
     }
 
     #[test]
@@ -385,7 +302,7 @@ mod tests {
             (0..4).for_each(|_| membership.ban_lost(at(0), &[peer(3)]));
             let later = at(0).after(passed);
             membership.ban_lost(later, &[peer(3)]);
-            membership.bans[&peer(3)].ends_at().since(later)
+            membership.admission.bans[&peer(3)].ends_at().since(later)
         };
         let waits = [0, 1, 2, 3, 4, 1000].map(|halvings| wait(BAN_DECAY * halvings).as_millis());
         assert_eq!(waits, [8000, 4000, 2000, 1000, 500, 500]);
@@ -399,7 +316,7 @@ mod tests {
         let mut now = at(0);
         while now < at(900_000) {
             membership.ban_lost(now, &[peer(3)]);
-            let ends_at = membership.bans[&peer(3)].ends_at();
+            let ends_at = membership.admission.bans[&peer(3)].ends_at();
             waits.push(ends_at.since(now));
             now = ends_at.after(after);
         }
@@ -420,7 +337,7 @@ mod tests {
         for minute in 1..=8 {
             membership.ban_lost(at(60_000 * minute), &[peer(3)]);
         }
-        assert_eq!(membership.bans[&peer(3)].ends_at().since(at(480_000)), BAN);
+        assert_eq!(membership.admission.bans[&peer(3)].ends_at().since(at(480_000)), BAN);
     }
 
     #[test]
@@ -428,21 +345,21 @@ mod tests {
         let mut membership = membership(&[1, 2, 3]);
         membership.on_retire(peer(3));
         membership.on_retire(peer(9));
-        membership.view = Arc::new(view(&[1, 2]));
+        membership.place.view = Arc::new(view(&[1, 2]));
         membership.ban_lost(at(0), &[peer(3)]);
-        assert!(membership.bans.is_empty() && !membership.is_retiring());
+        assert!(membership.admission.bans.is_empty() && !membership.is_retiring());
     }
 
     #[test]
     fn a_change_is_named_further_ahead_where_steps_are_short_or_it_came_too_late() {
         let mut membership = membership(&[1]);
         let mut lead = |step_milliseconds: u64, doublings: u32| {
-            membership.step_timing = super::super::failure_detection::StepTiming::default();
-            membership.step_timing.note(at(0), StepNumber(0));
-            membership.step_timing.note(at(step_milliseconds), StepNumber(1));
-            membership.lead_doublings = 0;
-            (0..doublings).for_each(|_| membership.lengthen_lead());
-            membership.lead_steps()
+            membership.detection.step_timing = super::super::failure_detection::StepTiming::default();
+            membership.detection.step_timing.note(at(0), StepNumber(0));
+            membership.detection.step_timing.note(at(step_milliseconds), StepNumber(1));
+            membership.lead = Lead::default();
+            (0..doublings).for_each(|_| membership.lead.lengthen());
+            membership.lead.steps(membership.detection.step_timing.usual())
         };
         assert_eq!([lead(10_000, 0), lead(150, 0), lead(100, 0), lead(10, 0)], [1, 1, 2, 15]);
         assert_eq!([lead(150, 1), lead(100, 3), lead(150, 5), lead(150, 50)], [2, 16, 32, 32]);
@@ -453,7 +370,7 @@ mod tests {
     fn a_joiner_is_told_why_it_is_not_let_in() {
         let mut membership = membership(&[1, 2]);
         let other = RunId([2; 32]);
-        let run = Some(membership.view.run);
+        let run = Some(membership.place.view.run);
         let refused = |refusal| Err(refusal);
         assert_eq!(
             membership.on_join(peer(3), &join(1, Some(other)), false),
@@ -481,7 +398,7 @@ mod tests {
         membership.next = Some(next(&[1, 2]));
         membership.advance(at(0));
         assert!(membership.view_state.broken.contains(&Rank(1)));
-        assert_eq!(membership.preparing.len(), 1, "it still wants to come in");
+        assert_eq!(membership.admission.preparing.len(), 1, "it still wants to come in");
         membership.next = Some(next(&[1, 3]));
         membership.advance(at(0));
         assert!(membership.view_state.broken.is_empty());
@@ -502,7 +419,7 @@ mod tests {
             }
             // The peer itself, long ago: that changes nothing.
             assert_eq!(asks(&mut membership, peer, known), Ok(true));
-            assert_eq!(membership.preparing[&peer].incarnation, known.next());
+            assert_eq!(membership.admission.preparing[&peer].incarnation, known.next());
         }
     }
 
@@ -511,13 +428,13 @@ mod tests {
         let mut membership = membership(&[1, 2]);
         assert!(!membership.on_ready(at(0), peer(3)), "it was not welcomed");
         assert_eq!(membership.on_join(peer(3), &join(1, None), false), Ok(true));
-        assert!(membership.candidates.is_empty());
+        assert!(membership.admission.candidates.is_empty());
         assert!(membership.on_ready(at(0), peer(3)) && membership.on_ready(at(0), peer(3)));
-        assert_eq!(membership.candidates.keys().collect::<Vec<_>>(), [&peer(3)]);
+        assert_eq!(membership.admission.candidates.keys().collect::<Vec<_>>(), [&peer(3)]);
         // It asks again, perhaps as another start of itself: then it has to prepare again.
         assert_eq!(membership.on_join(peer(3), &join(2, None), false), Ok(true));
-        assert!(membership.candidates.is_empty() && membership.on_ready(at(0), peer(3)));
-        assert_eq!(membership.candidates[&peer(3)].member.incarnation, Incarnation(2));
+        assert!(membership.admission.candidates.is_empty() && membership.on_ready(at(0), peer(3)));
+        assert_eq!(membership.admission.candidates[&peer(3)].member.incarnation, Incarnation(2));
         assert_eq!(membership.sponsored_in(&view(&[1, 2, 3])), [peer(3)]);
         membership.forget(&peer(3));
         assert!(!membership.on_ready(at(0), peer(3)) && membership.sponsored_in(&view(&[3])).is_empty());
@@ -530,10 +447,10 @@ mod tests {
         assert!(membership.on_ready(at(0), peer(3)));
         membership.on_candidate(at(0), member(4, 1));
         assert!(membership.on_ready(at(3000), peer(3)));
-        membership.forget_stale(at(6000));
-        assert_eq!(membership.candidates.keys().collect::<Vec<_>>(), [&peer(3)]);
-        membership.forget_stale(at(9000));
-        assert!(membership.candidates.is_empty() && membership.sponsored.is_empty());
+        membership.admission.forget_stale(at(6000));
+        assert_eq!(membership.admission.candidates.keys().collect::<Vec<_>>(), [&peer(3)]);
+        membership.admission.forget_stale(at(9000));
+        assert!(membership.admission.candidates.is_empty() && membership.admission.sponsored.is_empty());
         assert!(!membership.on_ready(at(9000), peer(3)), "it has to ask again");
     }
 
@@ -542,10 +459,10 @@ mod tests {
         let mut membership = membership(&[1, 2]);
         membership.on_candidate(at(0), member(2, 5));
         membership.on_candidate(at(0), member(2, 4));
-        assert!(membership.candidates.is_empty());
+        assert!(membership.admission.candidates.is_empty());
         membership.on_candidate(at(0), member(2, 6));
         membership.on_candidate(at(0), member(3, 1));
-        assert_eq!(membership.candidates.len(), 2);
+        assert_eq!(membership.admission.candidates.len(), 2);
     }
 
     #[test]
@@ -556,7 +473,7 @@ mod tests {
             key[..2].copy_from_slice(&index.to_be_bytes());
             membership.on_candidate(at(0), Member { peer: PeerId(key), ..member(9, 1) });
         }
-        assert_eq!(membership.candidates.len(), MEMBERS_MAX);
+        assert_eq!(membership.admission.candidates.len(), MEMBERS_MAX);
         assert_eq!(membership.on_join(peer(3), &join(1, None), false), Err(Refusal::Full));
     }
 

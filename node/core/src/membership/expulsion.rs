@@ -8,19 +8,46 @@
 //! # Not here
 //! Who holds the run's secret can come again under another key, until there is another secret (`rekey.rs`).
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use peergrad_protocol::message::Message;
-use peergrad_protocol::view::{Expulsion, ExpulsionCause, ViewChange};
+use peergrad_protocol::view::{Expulsion, ExpulsionCause, View, ViewChange};
 use peergrad_protocol::{PeerId, Rank};
 
 use super::Membership;
 use crate::io::Output;
 
+/// The members that are to go.
+#[derive(Default)]
+pub(super) struct Departures {
+    /// Members that hand over what they own before they go.
+    pub(super) retiring: BTreeSet<PeerId>,
+    /// Members that are to be put out for good, and why.
+    pub(super) expelling: BTreeMap<PeerId, Expulsion>,
+}
+
+impl Departures {
+    /// Takes note of an expulsion. The first one of a peer counts, so that all members soon agree on its cause.
+    fn expel(&mut self, expulsion: Expulsion) {
+        self.expelling.entry(expulsion.peer).or_insert(expulsion);
+        if expulsion.cause == ExpulsionCause::Request {
+            self.retiring.insert(expulsion.peer);
+        }
+    }
+
+    /// A view has begun: the peers that have gone with it are done with.
+    pub(super) fn view_changed(&mut self, view: &View) {
+        self.retiring.retain(|peer| view.rank(peer).is_some());
+        self.expelling.retain(|peer, _| view.expulsion(peer).is_none());
+    }
+}
+
 impl Membership {
     /// Sees to it that a member is put out.
     pub(crate) fn expel(&mut self, peer: PeerId, cause: ExpulsionCause, out: &mut Vec<Output>) {
-        if self.is_member(&peer) && !self.expelling.contains_key(&peer) {
-            let expulsion = Expulsion { peer, by: self.me.peer, cause };
-            self.note_expulsion(expulsion);
+        if self.is_member(&peer) && !self.departures.expelling.contains_key(&peer) {
+            let expulsion = Expulsion { peer, by: self.place.me.peer, cause };
+            self.departures.expel(expulsion);
             self.broadcast(&Message::Expel(expulsion), out);
         }
     }
@@ -28,21 +55,15 @@ impl Membership {
     /// A member sees to it that another one is put out.
     pub(crate) fn on_expel(&mut self, from: &PeerId, expulsion: Expulsion) {
         if self.is_member(from) && self.is_member(&expulsion.peer) {
-            self.note_expulsion(expulsion);
-        }
-    }
-
-    fn note_expulsion(&mut self, expulsion: Expulsion) {
-        // The first word counts, so that all soon say the same.
-        self.expelling.entry(expulsion.peer).or_insert(expulsion);
-        if expulsion.cause == ExpulsionCause::Request {
-            self.retiring.insert(expulsion.peer);
+            self.departures.expel(expulsion);
         }
     }
 
     /// Says again what may not have arrived.
     pub(super) fn resend_expulsions(&self, out: &mut Vec<Output>) {
-        for expulsion in self.expelling.values().filter(|expulsion| expulsion.by == self.me.peer) {
+        for expulsion in
+            self.departures.expelling.values().filter(|expulsion| expulsion.by == self.place.me.peer)
+        {
             self.broadcast(&Message::Expel(*expulsion), out);
         }
     }
@@ -50,21 +71,27 @@ impl Membership {
     /// Other members that break rules: nobody has to do with them any more.
     pub(super) fn violators(&self) -> impl Iterator<Item = Rank> {
         let is_broken = |expulsion: &&Expulsion| expulsion.cause == ExpulsionCause::Violations;
-        let ranks = self.expelling.values().filter(is_broken).filter_map(|it| self.view.rank(&it.peer));
-        ranks.filter(|rank| *rank != self.rank)
+        let ranks = self
+            .departures
+            .expelling
+            .values()
+            .filter(is_broken)
+            .filter_map(|it| self.place.view.rank(&it.peer));
+        ranks.filter(|rank| *rank != self.place.rank)
     }
 
     /// Whom a change puts out for good. Some may have gone before anybody could.
     pub(super) fn expulsions_with(&self, change: &ViewChange) -> Vec<Expulsion> {
-        let is_out = |peer: &PeerId| self.view.rank(peer).is_none_or(|rank| change.removed.contains(&rank));
+        let is_out =
+            |peer: &PeerId| self.place.view.rank(peer).is_none_or(|rank| change.removed.contains(&rank));
         let comes = |peer: &PeerId| change.added.iter().any(|member| member.peer == *peer);
-        let out = self.expelling.values().filter(|expulsion| is_out(&expulsion.peer));
+        let out = self.departures.expelling.values().filter(|expulsion| is_out(&expulsion.peer));
         out.filter(|expulsion| !comes(&expulsion.peer)).copied().collect()
     }
 
     /// Why a peer is not to be let in, if it is not.
     pub(super) fn expulsion_of(&self, peer: &PeerId) -> Option<&Expulsion> {
-        self.view.expulsion(peer).or(self.expelling.get(peer))
+        self.place.view.expulsion(peer).or(self.departures.expelling.get(peer))
     }
 }
 
@@ -86,13 +113,13 @@ mod tests {
         membership.expel(peer(3), ExpulsionCause::Request, &mut out);
         let all = [1, 2, 3].map(|byte| (peer(byte), Message::Expel(expulsion)));
         assert_eq!(sent_messages(&out), all);
-        assert!(membership.retiring.contains(&peer(3)), "it hands over first");
+        assert!(membership.departures.retiring.contains(&peer(3)), "it hands over first");
         assert_eq!(membership.lost(Instant(0)), []);
         let mut again = Vec::new();
         membership.resend_expulsions(&mut again);
         assert_eq!(sent_messages(&again), all);
         let without = |removed| ViewChange {
-            parent: membership.digest,
+            parent: membership.place.digest,
             removed,
             added: vec![],
             capacities: vec![],

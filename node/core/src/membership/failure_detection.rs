@@ -9,6 +9,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use peergrad_protocol::failure_detector::FailureDetector;
 use peergrad_protocol::message::{Heartbeat, Message};
 use peergrad_protocol::view::View;
 use peergrad_protocol::{Instant, PeerId, Rank, StepNumber};
@@ -78,15 +79,44 @@ impl StepTiming {
     }
 }
 
+/// How this member notices that others are lost, or hold up training.
+pub(super) struct FailureDetection {
+    pub(super) detector: FailureDetector,
+    pub(super) step_timing: StepTiming,
+    /// When members that are not linked were dialed last.
+    dialed_at: Instant,
+    /// When anything that is trained with arrived last.
+    data_arrived_at: Instant,
+}
+
+impl FailureDetection {
+    pub(super) fn new(now: Instant, view: &View) -> Self {
+        Self {
+            detector: FailureDetector::new(heartbeat_interval(view)),
+            step_timing: StepTiming::default(),
+            dialed_at: now,
+            data_arrived_at: now,
+        }
+    }
+
+    /// Watches the `neighbors` of another view, and no other members.
+    pub(super) fn watch(&mut self, now: Instant, view: &View, neighbors: Vec<PeerId>) {
+        self.detector.set_interval(heartbeat_interval(view));
+        for peer in neighbors {
+            self.detector.add(now, peer);
+        }
+    }
+}
+
 impl Membership {
     /// A frame of a peer arrived.
     pub(crate) fn heard(&mut self, now: Instant, peer: &PeerId) {
-        self.failure_detector.heard(now, peer);
+        self.detection.detector.heard(now, peer);
     }
 
     /// A segment or a chunk batch of a member arrived: slow, perhaps, but not stuck.
     pub(crate) fn data_arrived(&mut self, now: Instant) {
-        self.data_arrived_at = now;
+        self.detection.data_arrived_at = now;
     }
 
     /// A member says where it is. Whoever is behind is told of the view, unless it is about to hear of it anyway.
@@ -97,19 +127,19 @@ impl Membership {
         heartbeat: Heartbeat,
         out: &mut Vec<Output>,
     ) {
-        if heartbeat.view != self.digest {
+        if heartbeat.view != self.place.digest {
             self.note_in_other_view(now, &from, heartbeat.view);
         }
-        if heartbeat.view_number < self.view.number {
-            if heartbeat.view_number.0 + 1 == self.view.number.0
+        if heartbeat.view_number < self.place.view.number {
+            if heartbeat.view_number.0 + 1 == self.place.view.number.0
                 && now.since(self.view_state.entered_at) < DISSEMINATION_MAX
             {
                 return;
             }
-            let view = self.view.as_ref().clone();
+            let view = self.place.view.as_ref().clone();
             return self.send(from, &Message::Install(view), out);
         }
-        if let Some(rank) = self.view.rank(&from).filter(|_| heartbeat.view == self.digest) {
+        if let Some(rank) = self.place.view.rank(&from).filter(|_| heartbeat.view == self.place.digest) {
             self.note_heartbeat(now, rank, heartbeat);
         }
     }
@@ -130,24 +160,19 @@ impl Membership {
 
     /// Frames can be sent to this peer.
     pub(crate) fn link_up(&mut self, now: Instant, peer: PeerId) {
-        self.linked.insert(peer);
-        self.unlinked.remove(&peer);
-        self.failure_detector.heard(now, &peer);
+        self.links.up(peer);
+        self.detection.detector.heard(now, &peer);
     }
 
     /// They cannot any more, and some may be lost.
     pub(crate) fn link_down(&mut self, peer: &PeerId) {
-        self.linked.remove(peer);
-        self.relayed.remove(peer);
-        if let Some(rank) = self.view.rank(peer) {
-            self.view_state.broken.insert(rank);
-            self.unlinked.insert(*peer);
-        }
+        self.links.down(*peer, &self.place.view);
+        self.view_state.broken.extend(self.place.view.rank(peer));
     }
 
     /// A peer stops, and says so. Whether it is a member.
     pub(crate) fn departed(&mut self, from: &PeerId, reason: &str, out: &mut Vec<Output>) -> bool {
-        let Some(rank) = self.view.rank(from) else { return false };
+        let Some(rank) = self.place.view.rank(from) else { return false };
         self.view_state.departed.insert(rank);
         out.push(Output::Event(Event::MemberStopped { peer: *from, reason: reason.to_owned() }));
         true
@@ -162,10 +187,10 @@ impl Membership {
     /// Members that this one cannot reach, in order.
     pub(super) fn lost(&self, now: Instant) -> Vec<Rank> {
         // A link that is still being dialed has its patience, as a heartbeat that has not come yet.
-        let is_cut = |rank: &&Rank| self.unlinked.contains(&self.view.member(**rank).peer);
+        let is_cut = |rank: &&Rank| self.links.unlinked.contains(&self.place.view.member(**rank).peer);
         let cut = self.view_state.broken.iter().filter(is_cut).copied();
-        let silent = self.failure_detector.suspected(now).filter_map(|peer| self.view.rank(peer));
-        let far = self.relayed.iter().filter_map(|(peer, since)| self.out_of_reach(now, peer, *since));
+        let silent = self.detection.detector.suspected(now).filter_map(|peer| self.place.view.rank(peer));
+        let far = self.links.relayed.iter().filter_map(|(peer, since)| self.out_of_reach(now, peer, *since));
         let lost: BTreeSet<Rank> = cut
             .chain(self.view_state.departed.iter().copied())
             .chain(silent)
@@ -187,12 +212,12 @@ impl Membership {
         }
         let hangs = |seen: &ReportedProgress| {
             let is_behind = seen.computing.is_some_and(|step| step <= snapshot.progress());
-            is_behind && now.since(seen.since) > self.step_timing.patience()
+            is_behind && now.since(seen.since) > self.detection.step_timing.patience()
         };
         if snapshot
             .tables
             .as_ref()
-            .is_some_and(|tables| !tables.is_reading || !self.step_timing.is_overdue(now))
+            .is_some_and(|tables| !tables.is_reading || !self.detection.step_timing.is_overdue(now))
         {
             // Nobody holds this one up.
             return vec![];
@@ -209,17 +234,20 @@ impl Membership {
     pub(super) fn is_stalled(&self, now: Instant, snapshot: &TrainingSnapshot<'_>) -> bool {
         let computes = self.view_state.reported_progress.values().any(|seen| seen.computing.is_some());
         let is_waiting = snapshot.computing.is_none() && !snapshot.is_closing && snapshot.has_parameters;
-        let waited =
-            self.step_timing.since.map_or(Duration::ZERO, |since| now.since(since.max(self.data_arrived_at)));
-        is_waiting && !computes && waited > self.step_timing.patience()
+        let waited = self
+            .detection
+            .step_timing
+            .since
+            .map_or(Duration::ZERO, |since| now.since(since.max(self.detection.data_arrived_at)));
+        is_waiting && !computes && waited > self.detection.step_timing.patience()
     }
 
     /// Takes note of how training gets on.
     pub(super) fn note_step_timing(&mut self, now: Instant, snapshot: &TrainingSnapshot<'_>) {
         self.view_state.has_committed = snapshot.has_committed;
-        self.step_timing.note_computing(now, snapshot.computing.is_some());
+        self.detection.step_timing.note_computing(now, snapshot.computing.is_some());
         if !snapshot.is_still {
-            self.step_timing.note(now, snapshot.progress());
+            self.detection.step_timing.note(now, snapshot.progress());
         }
     }
 
@@ -229,7 +257,7 @@ impl Membership {
             (true, None) => {
                 self.view_state.trouble_since = Some(now);
                 for rank in self.lost(now) {
-                    out.push(Output::Event(Event::MemberSuspected(self.view.member(rank).peer)));
+                    out.push(Output::Event(Event::MemberSuspected(self.place.view.member(rank).peer)));
                 }
             }
             (false, Some(_)) => self.view_state.trouble_since = None,
@@ -239,21 +267,21 @@ impl Membership {
 
     /// A member that is not linked is wanted: whoever dials may have given up, or waits ever longer.
     pub(super) fn redial(&mut self, now: Instant, out: &mut Vec<Output>) {
-        if now.since(self.dialed_at) < REDIAL_INTERVAL {
+        if now.since(self.detection.dialed_at) < REDIAL_INTERVAL {
             return;
         }
-        self.dialed_at = now;
-        for rank in self.unlinked.iter().filter_map(|peer| self.view.rank(peer)) {
-            let member = self.view.member(rank);
+        self.detection.dialed_at = now;
+        for rank in self.links.unlinked.iter().filter_map(|peer| self.place.view.rank(peer)) {
+            let member = self.place.view.member(rank);
             out.push(Output::Dial(member.contact()));
         }
     }
 
     /// Those whom this member watches, and who watch it.
     pub(crate) fn neighbors(&self) -> Vec<PeerId> {
-        let count = self.view.members.len();
-        let rank = self.rank.index();
-        let ranks: Vec<usize> = if !self.view.is_large() {
+        let count = self.place.view.members.len();
+        let rank = self.place.rank.index();
+        let ranks: Vec<usize> = if !self.place.view.is_large() {
             (0..count).filter(|other| *other != rank).collect()
         } else {
             let distances = [1, 7, count - 7, count - 1];
@@ -261,7 +289,7 @@ impl Membership {
             ranks.sort_unstable();
             ranks
         };
-        ranks.into_iter().map(|index| self.view.members[index].peer).collect()
+        ranks.into_iter().map(|index| self.place.view.members[index].peer).collect()
     }
 }
 

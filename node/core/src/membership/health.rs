@@ -18,13 +18,13 @@ impl Membership {
     pub(crate) fn member_health(&self, now: Instant, snapshot: &TrainingSnapshot<'_>) -> Vec<MemberHealth> {
         let (hanging, neighbors) = (self.hanging(now, snapshot), self.neighbors());
         let of = |rank: Rank| {
-            let peer = &self.view.member(rank).peer;
-            let is_me = rank == self.rank;
+            let peer = &self.place.view.member(rank).peer;
+            let is_me = rank == self.place.rank;
             let is_watched = is_me || neighbors.contains(peer);
             let condition = match (self.trouble_with(now, rank, &hanging), is_watched) {
                 (Some(trouble), _) => trouble,
-                (None, _) if !is_me && is_watched && !self.linked.contains(peer) => Condition::Connecting,
-                (None, _) if self.retiring.contains(peer) => Condition::HandingOver,
+                (None, _) if !is_me && is_watched && !self.links.is_linked(peer) => Condition::Connecting,
+                (None, _) if self.departures.retiring.contains(peer) => Condition::HandingOver,
                 (None, _) if is_me && !snapshot.has_parameters => Condition::CatchingUp,
                 (None, _) if !is_me && self.is_newcomer(rank) => Condition::CatchingUp,
                 (None, true) => Condition::Working,
@@ -33,22 +33,22 @@ impl Membership {
             MemberHealth {
                 condition,
                 complete: self.view_state.reported_progress.get(&rank).map(|seen| seen.complete),
-                silence: self.failure_detector.silence(now, peer).filter(|_| !is_me),
+                silence: self.detection.detector.silence(now, peer).filter(|_| !is_me),
             }
         };
-        (0..self.view.members.len()).map(Rank::from_index).map(of).collect()
+        (0..self.place.view.members.len()).map(Rank::from_index).map(of).collect()
     }
 
     fn trouble_with(&self, now: Instant, rank: Rank, hanging: &[Rank]) -> Option<Condition> {
-        let peer = &self.view.member(rank).peer;
-        if rank == self.rank {
+        let peer = &self.place.view.member(rank).peer;
+        if rank == self.place.rank {
             return self.is_paused().then_some(Condition::Paused);
         }
         if self.view_state.departed.contains(&rank) {
             Some(Condition::Stopped)
-        } else if self.view_state.broken.contains(&rank) && self.unlinked.contains(peer) {
+        } else if self.view_state.broken.contains(&rank) && self.links.unlinked.contains(peer) {
             Some(Condition::Unreachable)
-        } else if self.failure_detector.is_suspected(now, peer) {
+        } else if self.detection.detector.is_suspected(now, peer) {
             Some(Condition::Suspected)
         } else if hanging.contains(&rank) {
             Some(Condition::Hanging)
@@ -59,8 +59,8 @@ impl Membership {
 
     /// Peers that want to come in, and whether they are ready.
     pub(crate) fn joiners(&self) -> Vec<(PeerId, bool)> {
-        let preparing = self.preparing.keys().map(|peer| (*peer, false));
-        preparing.chain(self.candidates.keys().map(|peer| (*peer, true))).collect()
+        let preparing = self.admission.preparing.keys().map(|peer| (*peer, false));
+        preparing.chain(self.admission.candidates.keys().map(|peer| (*peer, true))).collect()
     }
 
     /// When this view was entered.

@@ -15,10 +15,11 @@ use peergrad_protocol::limits::JOIN_RETRY;
 use peergrad_protocol::message::{Contact, Join, Message, Refusal, SavedCheckpoint, Welcome};
 use peergrad_protocol::time::Timers;
 use peergrad_protocol::view::{Member, Recovery, View};
-use peergrad_protocol::{Frame, Instant, PeerId, RunId, ViewDigest};
+use peergrad_protocol::{Instant, PeerId, RunId, ViewDigest};
 
 use crate::io::{Event, Failure, Output};
 use crate::membership::journal::{Effect, Journal};
+use crate::membership::links::send;
 use crate::membership::recovery::RecoveringMember;
 use crate::membership::view_change::ViewChangePlanner;
 use crate::node_report::NodeReport;
@@ -507,10 +508,6 @@ pub(crate) struct ViewEntry {
     pub(crate) digest: ViewDigest,
     /// What this peer has saved of the steps before it, where it goes on from there.
     pub(crate) checkpoint: Option<Arc<Checkpoint>>,
-}
-
-fn send(to: PeerId, message: &Message, out: &mut Vec<Output>) {
-    out.push(Output::Send { to, frame: Frame::encode(message, None) });
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ pub(crate) struct Journal {
 #[derive(Debug, PartialEq)]
 pub(crate) enum Effect {
     /// It sends this answer to a proposer.
-    Answer { to: PeerId, message: Message },
+    Answer { to: PeerId, message: Box<Message> },
     /// It may enter this view.
     EnterView(Arc<View>, ViewDigest),
 }
@@ -74,7 +74,7 @@ mod tests {
     }
 
     fn answer(byte: u8) -> Effect {
-        Effect::Answer { to: peer(byte), message: Message::Ready }
+        Effect::Answer { to: peer(byte), message: Box::new(Message::Ready) }
     }
 
     fn entry() -> Effect {

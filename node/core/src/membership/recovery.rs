@@ -39,10 +39,11 @@ use peergrad_protocol::message::{
 };
 use peergrad_protocol::view::{Member, View, ViewChange};
 use peergrad_protocol::wire::encode_record;
-use peergrad_protocol::{Frame, Incarnation, Instant, PeerId, Rank, RunId, StepNumber, ViewDigest};
+use peergrad_protocol::{Incarnation, Instant, PeerId, Rank, RunId, StepNumber, ViewDigest};
 
 use crate::io::{Event, Output, RecoveryProgress};
 use crate::membership::journal::{Effect, Journal};
+use crate::membership::links::send;
 use crate::membership::view_change::ViewChangePlanner;
 use crate::membership::view_change::driver::{DecisionRule, Pacing, ViewChangeDriver};
 
@@ -397,7 +398,7 @@ impl RecoveringMember {
     fn answer(&self, to: PeerId, message: Message, journal: &mut Journal, out: &mut Vec<Output>) {
         let (view, definition) = (Arc::clone(&self.view_bytes), Arc::clone(&self.definition_bytes));
         let record = DurableBytes::new(view, self.incarnation, &self.driver.acceptor, definition);
-        journal.persist_then(record, Effect::Answer { to, message }, out);
+        journal.persist_then(record, Effect::Answer { to, message: Box::new(message) }, out);
     }
 
     // Telling.
@@ -444,10 +445,6 @@ fn driver(
 ) -> ViewChangeDriver<()> {
     let rank = view.rank(&me).expect("the record is that of a member");
     ViewChangeDriver::new(not_before, (digest, rank, view.members.len()), acceptor, &PACING)
-}
-
-fn send(to: PeerId, message: &Message, out: &mut Vec<Output>) {
-    out.push(Output::Send { to, frame: Frame::encode(message, None) });
 }
 
 /// Where not all are back: how long the last one is back before the others go on without those who are not.

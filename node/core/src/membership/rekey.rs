@@ -29,7 +29,7 @@ impl Membership {
     /// The user of this member wants the run to have another secret, drawn at `drawn_at` (Unix time in milliseconds).
     pub(crate) fn rekey(&mut self, secret: Secret, drawn_at: u64, out: &mut Vec<Output>) {
         let at = self.rekeying.as_ref().map_or(drawn_at, |known| drawn_at.max(known.rekey.at + 1));
-        let rekey = Rekey { at, by: self.me.peer, secret };
+        let rekey = Rekey { at, by: self.place.me.peer, secret };
         if rekey.is_possible() {
             self.adopt(rekey, out);
         }
@@ -60,24 +60,26 @@ impl Membership {
     }
 
     fn adopt(&mut self, rekey: Rekey, out: &mut Vec<Output>) {
-        self.rekeying = Some(Rekeying { rekey, confirmed: BTreeSet::from([self.me.peer]) });
-        for peer in self.lasting_members().filter(|peer| *peer != self.me.peer) {
+        self.rekeying = Some(Rekeying { rekey, confirmed: BTreeSet::from([self.place.me.peer]) });
+        for peer in self.lasting_members().filter(|peer| *peer != self.place.me.peer) {
             self.send(peer, &Message::Rekey(rekey), out);
         }
         let to_come = self.next.iter().flat_map(|next| &next.view.members).map(|member| member.peer);
-        let members = self.lasting_members().chain(to_come.filter(|peer| !self.expelling.contains_key(peer)));
+        let members = self
+            .lasting_members()
+            .chain(to_come.filter(|peer| !self.departures.expelling.contains_key(peer)));
         out.push(Output::Event(Event::Rekeyed { rekey, members: members.collect() }));
     }
 
     /// Members that are to know the secret.
     fn lasting_members(&self) -> impl Iterator<Item = PeerId> {
-        let members = self.view.members.iter().map(|member| member.peer);
-        members.filter(|peer| !self.expelling.contains_key(peer))
+        let members = self.place.view.members.iter().map(|member| member.peer);
+        members.filter(|peer| !self.departures.expelling.contains_key(peer))
     }
 
     /// Says again what may not have arrived, and what those who came since may not know.
     pub(super) fn resend_rekey(&self, out: &mut Vec<Output>) {
-        let Some(known) = self.rekeying.as_ref().filter(|known| known.rekey.by == self.me.peer) else {
+        let Some(known) = self.rekeying.as_ref().filter(|known| known.rekey.by == self.place.me.peer) else {
             return;
         };
         for peer in self.lasting_members().filter(|peer| !known.confirmed.contains(peer)) {
@@ -94,7 +96,7 @@ impl Membership {
 
     /// Members that have not confirmed the secret that this one's user has asked for; `None` if it has not.
     pub(crate) fn without_secret(&self) -> Option<Vec<PeerId>> {
-        let known = self.rekeying.as_ref().filter(|known| known.rekey.by == self.me.peer)?;
+        let known = self.rekeying.as_ref().filter(|known| known.rekey.by == self.place.me.peer)?;
         Some(self.lasting_members().filter(|peer| !known.confirmed.contains(peer)).collect())
     }
 }

@@ -32,7 +32,7 @@ impl Membership {
         if self.send_known_successor(from, view, out) {
             return Ok(vec![]);
         }
-        if self.view.rank(&from) != Some(ballot.rank) {
+        if self.place.view.rank(&from) != Some(ballot.rank) {
             return Err(Reject::OutOfPlace);
         }
         self.driver.note(ballot);
@@ -48,7 +48,7 @@ impl Membership {
             self.send(from, &Message::Nack(nack), out);
             return Ok(vec![]);
         }
-        if ballot.rank != self.rank {
+        if ballot.rank != self.place.rank {
             self.driver.attempt = None;
             self.wait_for(now, ballot.rank);
         }
@@ -59,7 +59,7 @@ impl Membership {
         let accepted = self.driver.acceptor.accepted().cloned();
         let promise = Promise { view, ballot, accepted, report };
         let message = Message::Promise(Box::new(promise));
-        journal.persist_then(self.record(), Effect::Answer { to: from, message }, out);
+        journal.persist_then(self.record(), Effect::Answer { to: from, message: Box::new(message) }, out);
         Ok(vec![match before {
             Some(step) => TrainingCommand::StopBefore(step),
             None => TrainingCommand::Freeze,
@@ -68,8 +68,8 @@ impl Membership {
 
     /// Whether the successor of `view` is known here, or it is not this one at all; then the sender is told.
     fn send_known_successor(&self, from: PeerId, view: ViewDigest, out: &mut Vec<Output>) -> bool {
-        let known = if view != self.digest {
-            self.view.parents.contains(&view).then_some(&self.view)
+        let known = if view != self.place.digest {
+            self.place.view.parents.contains(&view).then_some(&self.place.view)
         } else {
             let Some(next) = &self.next else { return false };
             Some(&next.view)
@@ -95,8 +95,8 @@ impl Membership {
         if self.send_known_successor(from, view, out) {
             return Ok(());
         }
-        let next = self.cache.apply(&self.view, self.digest, &change);
-        if self.view.rank(&from) != Some(ballot.rank)
+        let next = self.cache.apply(&self.place.view, self.place.digest, &change);
+        if self.place.view.rank(&from) != Some(ballot.rank)
             || !next.is_ok_and(|(next, _)| snapshot.planner.fits(&next))
         {
             return Err(Reject::OutOfPlace);
@@ -114,7 +114,11 @@ impl Membership {
             Ok(()) => {
                 self.wait_for(now, ballot.rank);
                 let message = Message::Accepted(Accepted { view, ballot });
-                journal.persist_then(self.record(), Effect::Answer { to: from, message }, out);
+                journal.persist_then(
+                    self.record(),
+                    Effect::Answer { to: from, message: Box::new(message) },
+                    out,
+                );
             }
             Err(promised) => {
                 let nack = Nack { view, ballot, promised: Some(promised), step: snapshot.step };
@@ -137,11 +141,11 @@ impl Membership {
         journal: &mut Journal,
         out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
-        if change.parent != self.digest {
+        if change.parent != self.place.digest {
             // Of a view that is left, or not reached yet; in both cases others tell.
             return Ok(());
         }
-        let next = self.cache.apply(&self.view, self.digest, change);
+        let next = self.cache.apply(&self.place.view, self.place.digest, change);
         match next.ok().filter(|(view, _)| snapshot.planner.fits(view)) {
             Some((view, _)) if self.is_minority_branch(&view) => {}
             Some(next) => self.learn(next, journal, out),
@@ -152,10 +156,10 @@ impl Membership {
 
     /// A member of a later view says what it is. False if that is not the next one.
     pub(crate) fn on_install(&mut self, view: View, journal: &mut Journal, out: &mut Vec<Output>) -> bool {
-        if view.number <= self.view.number {
+        if view.number <= self.place.view.number {
             return true;
         }
-        if !view.parents.contains(&self.digest) {
+        if !view.parents.contains(&self.place.digest) {
             return false;
         }
         let digest = view.digest();
@@ -172,8 +176,9 @@ impl Membership {
         if self.next.is_some() {
             return;
         }
-        let is_in =
-            view.rank(&self.me.peer).is_some_and(|rank| view.member(rank).incarnation == self.me.incarnation);
+        let is_in = view
+            .rank(&self.place.me.peer)
+            .is_some_and(|rank| view.member(rank).incarnation == self.place.me.incarnation);
         // A peer that is not in it sends nothing in it, so it needs no record of it.
         if is_in {
             let record = self.record_of_next(&view, digest);

@@ -299,7 +299,7 @@ fn the_next_view_is_on_disk_before_it_is_entered() {
     assert_eq!(bench.prepare(3, ballot(9, 2), None), Ok(vec![]));
     assert_eq!(bench.sent(), [(3, Message::Install(next.clone()))]);
     bench.membership.advance(NOW);
-    assert_eq!(bench.membership.view.number, ViewNumber(2));
+    assert_eq!(bench.membership.place.view.number, ViewNumber(2));
     assert!(bench.prepare(3, ballot(9, 2), None).is_ok());
     assert_eq!(bench.sent(), [(3, Message::Install(next))]);
 }
@@ -365,7 +365,7 @@ fn a_view_that_is_not_the_next_one_shows_that_this_member_was_left_out() {
 fn where_all_parts_go_on_a_member_leaves_for_more_than_half_of_the_others_only() {
     let without_me = |removed: Vec<Rank>| {
         let mut bench = Bench::among(&[1, 2, 3, 4]);
-        bench.membership.allows_forks = true;
+        bench.membership.probe.allows_forks = true;
         let parts = vec![vec![]; 4 - removed.len()];
         let resume = Resume { batch: Some(BatchParts { epoch: 0, parts }), ..Resume::at(STEP) };
         let change = ViewChange { removed, resume, ..bench.change() };
@@ -419,8 +419,8 @@ fn a_proposer_proposes_again_what_was_accepted() {
 /// Forty members, of whom the first has died, and the last has never been linked.
 fn proposer_of_forty() -> (Bench, Instant) {
     let mut bench = Bench::among(&(1..=40).collect::<Vec<u8>>());
-    bench.membership.linked.remove(&peer(40));
-    bench.membership.unlinked.insert(peer(40));
+    let view = Arc::clone(&bench.membership.place.view);
+    bench.membership.links.down(peer(40), &view);
     bench.membership.link_down(&peer(1));
     bench.ask(|membership, snapshot, _, out| membership.poll(NOW, snapshot, out));
     let asked = |bench: &mut Bench| bench.sent().into_iter().map(|(to, _)| to).collect::<Vec<u8>>();

@@ -1,0 +1,173 @@
+//! Admission: the peers that want to come in, as one member knows them.
+//!
+//! A peer that asks this member is *preparing* until it has task and data, then a *candidate* until a view has it in. A candidate
+//! that another member announces is one for as long as that member repeats it.
+//!
+//! A peer that was lost is let in again after a delay that doubles with each loss, so that one that flaps costs little. The
+//! penalty halves with time, so that one that is lost now and then hardly waits, however long the run.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use peergrad_protocol::limits::MEMBERS_MAX;
+use peergrad_protocol::view::{Member, View};
+use peergrad_protocol::{Instant, PeerId};
+
+use super::is_in;
+
+/// The peers that want to come in.
+#[derive(Default)]
+pub(super) struct Admission {
+    /// Peers that this member has welcomed, and that prepare.
+    pub(super) preparing: BTreeMap<PeerId, Member>,
+    /// Peers that are ready to come in.
+    pub(super) candidates: BTreeMap<PeerId, Candidate>,
+    /// The candidates that have asked this member.
+    pub(super) sponsored: BTreeSet<PeerId>,
+    /// Peers that were lost and have to wait.
+    pub(super) bans: BTreeMap<PeerId, Ban>,
+}
+
+/// A peer that is ready to come in.
+pub(super) struct Candidate {
+    pub(super) member: Member,
+    /// When the peer, or the member that it has asked, announced it last.
+    announced_at: Instant,
+}
+
+/// A peer that was lost, and is kept waiting for a while.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ban {
+    lost_at: Instant,
+    /// The penalty at that time: [`BAN_DECAY`] for each loss, less the time that had passed, and at least zero.
+    penalty: Duration,
+}
+
+impl Ban {
+    /// The ban of a peer that is lost now, with the penalty that remains from before.
+    fn new(lost_at: Instant, before: Duration) -> Self {
+        Self { lost_at, penalty: (before + BAN_DECAY).min(BAN_DECAY * (1 + BAN_DOUBLINGS_MAX)) }
+    }
+
+    /// The penalty that remains.
+    fn remaining(&self, now: Instant) -> Duration {
+        self.penalty.saturating_sub(now.since(self.lost_at))
+    }
+
+    pub(super) fn ends_at(&self) -> Instant {
+        let losses = self.penalty.as_micros().div_ceil(BAN_DECAY.as_micros());
+        self.lost_at.after(BAN * (1 << (losses - 1)))
+    }
+}
+
+impl Admission {
+    /// The peer as it asked to come in, whether it still prepares or is ready.
+    pub(super) fn asking(&self, peer: &PeerId) -> Option<&Member> {
+        self.preparing.get(peer).or(self.candidates.get(peer).map(|known| &known.member))
+    }
+
+    /// All peers that want to come in.
+    pub(super) fn all_asking(&self) -> impl Iterator<Item = &PeerId> {
+        self.preparing.keys().chain(self.candidates.keys())
+    }
+
+    /// A peer is welcomed. As long as it prepares, it is no candidate.
+    pub(super) fn prepare(&mut self, member: Member) {
+        self.candidates.remove(&member.peer);
+        self.preparing.insert(member.peer, member);
+    }
+
+    /// A peer that was welcomed here is ready. False if it was not welcomed, or is in already.
+    pub(super) fn ready(&mut self, now: Instant, from: PeerId, view: &View) -> bool {
+        if let Some(member) = self.preparing.remove(&from).filter(|member| !is_in(view, member)) {
+            self.candidates.insert(from, Candidate { member, announced_at: now });
+            self.sponsored.insert(from);
+            return true;
+        }
+        let known = self.candidates.get_mut(&from);
+        known.map(|candidate| candidate.announced_at = now).is_some()
+    }
+
+    /// A member announces a peer that is ready to come in.
+    pub(super) fn announce(&mut self, now: Instant, member: Member, view: &View) {
+        let known = self.candidates.get(&member.peer);
+        let is_older = known.is_some_and(|known| known.member.incarnation > member.incarnation);
+        if !is_older && !is_in(view, &member) && self.candidates.len() < MEMBERS_MAX {
+            self.candidates.insert(member.peer, Candidate { member, announced_at: now });
+        }
+    }
+
+    /// A candidate that is not announced for a while is none any more.
+    pub(super) fn forget_stale(&mut self, now: Instant) {
+        self.candidates.retain(|_, candidate| now.since(candidate.announced_at) < CANDIDATE_MEMORY);
+        self.sponsored.retain(|peer| self.candidates.contains_key(peer));
+    }
+
+    /// A peer does not want to come in any more.
+    pub(super) fn forget(&mut self, peer: &PeerId) {
+        self.preparing.remove(peer);
+        self.candidates.remove(peer);
+        self.sponsored.remove(peer);
+    }
+
+    /// A view has begun: the peers that are in it wait no longer.
+    pub(super) fn view_changed(&mut self, view: &View) {
+        self.preparing.retain(|_, member| !is_in(view, member));
+        self.candidates.retain(|_, candidate| !is_in(view, &candidate.member));
+        self.sponsored.retain(|peer| self.candidates.contains_key(peer));
+    }
+
+    /// Whether any peer is ready to come in.
+    pub(super) fn has_candidates(&self) -> bool {
+        !self.candidates.is_empty()
+    }
+
+    /// Peers that may come in now, in the order of their ids.
+    pub(super) fn candidates(&self, now: Instant, view: &View) -> impl Iterator<Item = &Member> {
+        let is_admitted = move |peer: &PeerId| self.bans.get(peer).is_none_or(|ban| ban.ends_at() <= now);
+        let members = self.candidates.values().map(|candidate| &candidate.member);
+        members.filter(move |member| is_admitted(&member.peer) && view.rank(&member.peer).is_none())
+    }
+
+    /// Candidates that have asked this member.
+    pub(super) fn sponsored(&self) -> impl Iterator<Item = &PeerId> {
+        self.sponsored.iter()
+    }
+
+    /// The same, as members.
+    pub(super) fn sponsored_candidates(&self) -> impl Iterator<Item = &Member> {
+        self.sponsored.iter().filter_map(|peer| self.candidates.get(peer)).map(|candidate| &candidate.member)
+    }
+
+    /// Peers that have asked this member and are not in yet.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = &PeerId> {
+        self.preparing.keys().chain(&self.sponsored)
+    }
+
+    /// The members of a new view that have asked this one, or ask it again: this member tells them that they are in.
+    pub(super) fn sponsored_in(&self, view: &View) -> Vec<PeerId> {
+        let sponsored = self.sponsored.iter().filter(|peer| view.rank(peer).is_some());
+        let asking = self.preparing.values().filter(|member| is_in(view, member)).map(|member| &member.peer);
+        sponsored.chain(asking).copied().collect()
+    }
+
+    /// These peers were lost, and have to wait before they come in again.
+    pub(super) fn ban<'a>(&mut self, now: Instant, lost: impl Iterator<Item = &'a PeerId>) {
+        self.bans.retain(|_, ban| !ban.remaining(now).is_zero());
+        for peer in lost {
+            let before = self.bans.get(peer).map_or(Duration::ZERO, |ban| ban.remaining(now));
+            self.bans.insert(*peer, Ban::new(now, before));
+        }
+    }
+}
+
+/// A peer is a candidate for so long after it was announced last, which happens every [`JOIN_RETRY`].
+///
+/// [`JOIN_RETRY`]: peergrad_protocol::limits::JOIN_RETRY
+const CANDIDATE_MEMORY: Duration = Duration::from_secs(5);
+/// How long the first exclusion lasts.
+pub(super) const BAN: Duration = Duration::from_millis(500);
+/// It doubles up to half a minute.
+pub(super) const BAN_DOUBLINGS_MAX: u32 = 6;
+/// It halves with each such time: only one that is lost more often than that waits ever longer, until it is not any more.
+pub(super) const BAN_DECAY: Duration = Duration::from_secs(30);
