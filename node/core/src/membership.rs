@@ -1,21 +1,31 @@
-//! Membership: who is in, as one member sees it; and how the members agree on who is in next.
+//! Membership: the members of the view, as one of them sees them, and their agreement on the next view.
 //!
-//! Every member watches those whom it needs, keeps those who want to come in or go, and answers proposers. Any member can
-//! propose; the lowest rank that lives does so first, the others only if it does not get anywhere.
+//! Every member watches some others, remembers the peers that want to join or leave, and answers proposers. Any member can
+//! propose. The lowest live rank does so first, the others only if that attempt fails.
 //!
 //! # How it works
 //! ```text
-//!  beats, links --> somebody is lost ------> Prepare at once --- promises: reports ---> Propose --- accepted ---> Learn
-//!  Join, Retire --> somebody comes or goes -> Prepare before a step to come (nobody stops until then)
+//!  heartbeats, links --> a member is lost -----> Prepare at once --- promises: reports ---> Propose --- accepted ---> Learn
+//!  Join, Retire -------> a peer joins or leaves -> Prepare before a future step (training goes on until then)
 //! ```
-//! What is chosen in [`agreement`], what is watched in [`failure_detection`], who comes and goes in [`churn`].
+//! | part | subject |
+//! |---|---|
+//! | [`agreement`], [`view_change`] | when a member proposes the next view, and what that view is |
+//! | [`failure_detection`], [`links`] | which members are lost, and which ones can be reached |
+//! | [`admission`], [`churn`], [`lead`] | peers that join or leave between two steps, and before which step |
+//! | [`expulsion`], [`rekey`] | peers that are put out for good, and a new secret |
+//! | [`capacity`] | how much members would own |
+//! | [`partition`] | other branches of a partitioned run |
+//! | [`join`], [`bootstrap`], [`recovery`] | peers that are not in a view yet |
+//! | [`journal`] | what has to be on disk before another peer may rely on it |
 //!
 //! # Invariants
-//! - A promise, an acceptance and a new view are on disk before anybody hears of them.
-//! - A view is left only for the one successor that a quorum of its members has accepted.
+//! - A promise, an acceptance and a new view are on disk before another peer hears of them.
+//! - A member leaves a view only for a successor that is chosen: by a quorum of its members, or where all parts of a partitioned
+//!   run go on, by all members that stay.
 //!
 //! # Not here
-//! What a change means for training: `session/change.rs`. What the next record says: `view_change.rs`.
+//! What a view change means for training: `training/view_change.rs`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -114,62 +124,64 @@ struct NextView {
     is_enterable: bool,
 }
 
-/// Where a program with tables is, as far as membership has to know.
+/// The state of a program with tables, as far as membership needs it.
 pub(crate) struct TableSnapshot {
     /// The clock of this member's worker.
     pub(crate) clock: StepNumber,
-    /// Whether all who are to keep a chunk do.
+    /// Whether every owner and copy of a chunk holds it.
     pub(crate) are_replicated: bool,
-    /// Whether the program waits for rows, for which others may have to get on.
+    /// Whether the program waits for rows, which may need the progress of other members.
     pub(crate) is_reading: bool,
 }
 
-/// Where training is, as far as membership has to know.
+/// The state of training, as far as membership needs it.
 pub(crate) struct TrainingSnapshot<'a> {
     pub(crate) planner: ViewChangePlanner<'a>,
-    /// The step in progress, how it is dealt, and how the one before was as long as it is not committed.
+    /// The step in progress.
     pub(crate) step: StepNumber,
-    /// Where there are tables: how they are.
+    /// The state of the tables; `None` if the run has none.
     pub(crate) tables: Option<TableSnapshot>,
+    /// The assignment of the step in progress.
     pub(crate) assignment: &'a BatchAssignment,
+    /// The assignment of the step before; `None` once that step is committed.
     pub(crate) previous_assignment: Option<&'a BatchAssignment>,
-    /// How the step after is, where that is not for this view to say.
+    /// The assignment of the step after; `None` if it follows from this view.
     pub(crate) next_assignment: Option<&'a BatchAssignment>,
-    /// The step is being taken.
+    /// Whether this member has begun the step.
     pub(crate) is_open: bool,
-    /// It is not taken, since the next view is to begin with it, and that one is not there.
+    /// Whether this member does not begin the step because the next view begins with it.
     pub(crate) is_held: bool,
     pub(crate) report: &'a dyn Fn() -> MemberReport,
     pub(crate) has_parameters: bool,
-    /// The step for which its own program computes, so that nobody else is waited for.
+    /// The step for which this member's own program computes; `None` while it does not compute.
     pub(crate) computing: Option<StepNumber>,
-    /// Nothing is taken in or sent.
+    /// Whether training is frozen: it takes in and sends nothing.
     pub(crate) is_still: bool,
-    /// The view cannot begin.
+    /// Whether this view cannot begin with what this member has.
     pub(crate) is_behind_view: bool,
-    /// The program is done.
+    /// Whether the program has ended.
     pub(crate) is_closing: bool,
-    /// A step of this view is committed.
+    /// Whether a step of this view is committed.
     pub(crate) has_committed: bool,
-    /// The view and the steps of another lineage of which all is here that this member is to merge.
+    /// The view and step of the snapshot of another lineage, once this member holds its part of it.
     pub(crate) merge_ready: Option<(ViewDigest, StepNumber)>,
-    /// What is to be merged, once all members have their part of it; at the coordinator.
+    /// The snapshot to merge, at the coordinator, once all members hold their part of it.
     pub(crate) merge_offer: Option<&'a MergeOffer>,
 }
 
 impl TrainingSnapshot<'_> {
-    /// How far this member is: its step, or its worker's clock.
+    /// The progress of this member: its step, or its worker's clock where there are tables.
     fn progress(&self) -> StepNumber {
         self.tables.as_ref().map_or(self.step, |tables| tables.clock)
     }
 
-    /// Whether nothing is lost if `leavers` go before `step`.
+    /// Whether no state is lost if `leavers` go before `step`.
     fn can_leave(&self, leavers: &[Rank], step: StepNumber) -> bool {
         self.tables.as_ref().is_none_or(|tables| tables.are_replicated)
             && self.planner.can_leave(leavers, step)
     }
 
-    /// How the batch of a step is dealt, as far as this member knows.
+    /// The assignment of a step, if this member knows it.
     fn assignment_of(&self, step: StepNumber) -> Option<&BatchAssignment> {
         if step == self.step {
             Some(self.assignment)
@@ -181,23 +193,23 @@ impl TrainingSnapshot<'_> {
     }
 }
 
-/// What membership wants of training.
+/// What membership asks of training.
 #[derive(Debug, PartialEq)]
 pub(crate) enum TrainingCommand {
     /// Stop at once.
     Freeze,
     /// Leave this view before this step.
     StopBefore(StepNumber),
-    /// Whatever is due now may be done: a record is on disk, or the next view is known.
+    /// Check what has become possible: a record is on disk, or the next view is known.
     Advance,
 }
 
 /// The timers of a membership.
 #[derive(Clone, Copy)]
 enum Timer {
-    /// It is time to say that one lives.
+    /// The next heartbeat is due.
     Heartbeat,
-    /// It is time to look after an attempt.
+    /// An attempt needs attention.
     Attempt,
 }
 
@@ -234,19 +246,19 @@ impl Membership {
         membership
     }
 
-    /// What a new view brings with it.
+    /// Begins to watch the neighbors of a new view.
     fn begin(&mut self, now: Instant) {
         let neighbors = self.neighbors();
         self.detection.watch(now, &self.place.view, neighbors);
         self.timers.set(Timer::Heartbeat as usize, now);
     }
 
-    /// Goes on in the view that was chosen, which training has entered. Who has come and who has gone.
+    /// Enters the chosen view after training has. Returns the members that joined and left.
     pub(crate) fn advance(&mut self, now: Instant) -> Option<Arc<ViewDifference>> {
         let NextView { view, digest, .. } = self.next.take()?;
         let difference = self.cache.difference((&self.place.view, self.place.digest), (&view, digest));
         self.place = Place::new(self.place.me.clone(), view, digest);
-        // Those who are watched are other ones from view to view.
+        // The neighbors differ from view to view.
         let neighbors = self.neighbors();
         self.detection.detector.retain(|peer| neighbors.contains(peer));
         let (joined, left) = (&difference.joined, &difference.left);
@@ -258,7 +270,7 @@ impl Membership {
         self.driver = agreement::driver(now, self.place.digest, self.place.rank, &self.place.view);
         self.lead.shorten();
         self.admission.view_changed(&self.place.view);
-        // A member that was started again while this view was agreed on: the one that is in it is no more.
+        // A member may have restarted while this view was agreed on; the incarnation in the view is gone.
         let again: Vec<Rank> =
             self.admission.all_asking().filter_map(|peer| self.place.view.rank(peer)).collect();
         again.into_iter().for_each(|rank| self.mark_restarted(rank));
@@ -268,7 +280,7 @@ impl Membership {
         Some(difference)
     }
 
-    /// Members that no frame can be sent to.
+    /// Members to which no frame can be sent.
     pub(crate) fn unlinked(&self) -> &BTreeSet<PeerId> {
         &self.links.unlinked
     }
@@ -279,12 +291,12 @@ impl Membership {
         Some((&next.view, next.digest))
     }
 
-    /// Whether something is wrong that another view is needed for.
+    /// Whether this view cannot go on, so that another one is needed.
     pub(crate) fn is_troubled(&self) -> bool {
         self.view_state.is_next_outdated || self.view_state.trouble_since.is_some()
     }
 
-    /// Whether a peer is in the view, in whatever incarnation.
+    /// Whether a peer is in the view, in any incarnation.
     pub(crate) fn is_member(&self, peer: &PeerId) -> bool {
         self.place.view.rank(peer).is_some()
     }
@@ -378,12 +390,12 @@ impl Membership {
         self.links.broadcast(&self.place.view, message, out);
     }
 
-    /// Whether too few others can be reached: then there is nobody to hand anything over to.
+    /// Whether too few members can be reached to go on, or to hand over to.
     pub(crate) fn is_paused(&self) -> bool {
         self.view_state.paused.is_some()
     }
 
-    /// Tells the user, once for each number, that the others are too few to go on.
+    /// Tells the user that too few members can be reached, once for each number of them.
     fn report_paused(&mut self, missing: Vec<PeerId>, out: &mut Vec<Output>) {
         let members = self.place.view.members.len();
         let reached = members - missing.len();
@@ -394,13 +406,12 @@ impl Membership {
         }
     }
 
-    /// How many members a view takes that has only so many of them. Half of them are enough with rank 0, and for one more
-    /// there is always somebody to wait for.
+    /// How many members are needed to go on, where `reached` are not enough: more than half of them, and more than `reached`.
     fn needed(&self, reached: usize) -> usize {
         (self.place.view.members.len() / 2 + 1).max(reached + 1)
     }
 
-    /// Tells the user, once, who has to come back if all who have parameters are lost.
+    /// Tells the user, once, which members have to come back if all that have parameters are lost.
     fn report_orphaned(&mut self, lost: &[Rank], out: &mut Vec<Output>) {
         let ranks = (0..self.place.view.members.len()).map(Rank::from_index);
         let holders: Vec<Rank> = ranks.filter(|rank| !self.is_newcomer(*rank)).collect();

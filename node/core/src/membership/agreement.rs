@@ -1,19 +1,22 @@
-//! Agreeing: one value for each view, its successor, chosen by a quorum of its members.
+//! Agreement: when the members of a running view propose its successor, and which change they propose.
 //!
 //! # How it works
-//! 1. Whoever finds that the view cannot go on asks everybody to stop and to say where they are. The lowest rank that lives
-//!    does so at once, each higher one a little later, and whoever has promised somebody else waits for that one first.
-//! 2. With the reports of all that it can reach, and of a quorum at least, it proposes: what a member has accepted before,
-//!    if there is such a thing; else the change that `view_change.rs` makes of the reports.
-//! 3. What a quorum has accepted is chosen, and everyone is told. (Where all parts of a swarm go on, what all have accepted who
-//!    are to stay.)
+//! 1. A member that finds that the view cannot go on asks all members to stop and to report their progress. The lowest live
+//!    rank does so at once, each higher one a little later. A member that has promised another proposer waits for that one first.
+//! 2. With the reports of all members that it can reach, and of a quorum at least, it proposes a change: the one that a
+//!    member has accepted before, if there is one, else the one that `view_change.rs` makes of the reports.
+//! 3. A change that a quorum has accepted is chosen, and the proposer tells all members. (Where all parts of a partitioned run
+//!    go on, all members that stay have to accept it.)
 //!
-//! Collecting reports ends well before others lose patience with the proposer, or two would nack each other for ever: one
-//! that is linked has the longest time to answer; one that is not, or that those who watch it do not hear either, a short one.
-//! The others wait for a proposer that much longer, but not once they have lost it.
+//! A proposer stops collecting reports well before the others lose patience with it; otherwise two would nack each other for
+//! ever. A linked member has the longest time to answer. A member that is not linked, or that its neighbors do not hear, has a
+//! short one. The others wait for a proposer somewhat longer, but not once they have lost it.
 //!
-//! A report that would leave somebody out for a cut between two that both answer is doubted once: links that come back
-//! after a partition come back one by one.
+//! A member that answers may be left out because it is cut off from another one that answers too. A proposer postpones that
+//! once: after a partition, links come back one by one.
+//!
+//! # Not here
+//! Ballots, votes and answers: `view_change/driver.rs`.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -52,16 +55,16 @@ enum Postponed {
     ParametersMissing,
 }
 
-/// A change that nobody's loss has led to.
+/// A change that does not follow from the loss of a member.
 pub(super) enum PlannedChange {
     /// Between two steps.
     BetweenSteps(Box<ViewChange>),
-    /// Where there are tables: who comes and goes. The reports decide about the rest.
+    /// Where there are tables: the members that join and leave. The rest follows from the reports.
     OfTables(Churn),
 }
 
 impl AttemptPlan {
-    /// What is proposed between two steps.
+    /// The change that is proposed between two steps, if it is one.
     fn between(&self) -> Option<&ViewChange> {
         if let Some(PlannedChange::BetweenSteps(change)) = &self.planned { Some(change) } else { None }
     }
@@ -72,7 +75,7 @@ impl AttemptPlan {
 }
 
 impl Membership {
-    /// Does what is due: notices losses, makes attempts and looks after them.
+    /// Does what is due: notices losses, begins attempts and drives them.
     pub(crate) fn poll(
         &mut self,
         now: Instant,
@@ -84,8 +87,8 @@ impl Membership {
         self.driver.stop_waiting_for(now, &lost, self.proposer_order(&lost));
         let hanging = self.hanging(now, snapshot);
         let is_loss = snapshot.is_behind_view || self.is_loss(now, &lost, &hanging);
-        // Whoever has stopped for somebody's attempt waits for what comes of it, but not for ever. Once it has come to a view,
-        // that one is entered when the others have all they need of this one, and not because it is waited for.
+        // A member that has stopped for an attempt waits for its result, but not for ever. Once a view is chosen, this member
+        // enters it when the others have all they need of this one, and not because it has waited.
         let is_stopped = (snapshot.is_held || snapshot.is_still) && self.next.is_none();
         let is_stuck = (self.is_stalled(now, snapshot) || is_stopped)
             && self.driver.attempt.is_none()
@@ -113,7 +116,7 @@ impl Membership {
             }
         }
         let is_waiting = is_trouble || snapshot.is_held || snapshot.is_still || self.driver.attempt.is_some();
-        // Whoever waits for somebody else's attempt has nothing to do until then.
+        // A member that waits for another one's attempt has nothing to do until then.
         let is_idle = self.driver.attempt.is_none() && now < self.driver.not_before;
         let again =
             is_waiting.then(|| if is_idle { self.driver.not_before } else { now.after(POLL_INTERVAL) });
@@ -124,8 +127,8 @@ impl Membership {
         vec![]
     }
 
-    /// Whether this view cannot go on as it is. One that is about to leave is allowed to be gone, for a while: what it had
-    /// to send it has sent.
+    /// Whether this view cannot go on. A member that the next view leaves out may be gone for a while: it has sent all that the
+    /// others need.
     fn is_loss(&mut self, now: Instant, lost: &[Rank], hanging: &[Rank]) -> bool {
         let mut missing = lost.iter().chain(hanging).chain(&self.view_state.broken).peekable();
         if missing.peek().is_none() {
@@ -140,7 +143,7 @@ impl Membership {
         !missing.all(is_leaver) || now.since(since) > LEAVE_GRACE
     }
 
-    /// How many members should try before this one: those without parameters come last.
+    /// How many members should try before this one. Members without parameters come last.
     fn proposer_order(&self, lost: &[Rank]) -> u32 {
         if self.is_newcomer(self.place.rank) {
             let holders = self.place.view.members.len() - self.place.view.newcomers().len();
@@ -152,8 +155,8 @@ impl Membership {
         self.place.rank.0 - passed as u32
     }
 
-    /// Whether a member has no parameters yet, as far as is known. Of many members only a few are heard, and all have to come
-    /// to the same.
+    /// Whether a member has no parameters yet, as far as this one knows. In a large view each member hears only a few others, so
+    /// this must not depend on heartbeats alone.
     pub(super) fn is_newcomer(&self, rank: Rank) -> bool {
         if self.view_state.has_committed {
             return false;
@@ -181,7 +184,7 @@ impl Membership {
         self.send(self.place.me.peer, &AgreementMessage::Prepare(prepare).into(), out);
     }
 
-    /// Proposes once everyone who can has answered; gives up what does not get anywhere.
+    /// Proposes once all members that can have answered, and gives up an attempt that makes no progress.
     fn drive(&mut self, now: Instant, lost: &[Rank], snapshot: &TrainingSnapshot<'_>, out: &mut Vec<Output>) {
         let Some(attempt) = &self.driver.attempt else { return };
         let waited = now.since(attempt.since);
@@ -193,10 +196,10 @@ impl Membership {
         }
         let reached = attempt.proposer().reports().len();
         if !attempt.proposer().can_propose() {
-            // Those who were enough are not any more.
+            // The members that were a quorum are none any more.
             self.view_state.regrouped_at =
                 self.view_state.regrouped_at.filter(|_| waited < PACING.collect_max);
-            // As long as its own promise is not on its disk, nobody else was asked.
+            // Until its own promise is on disk, no other member was asked.
             let has_asked = attempt.proposer().reports().contains_key(&self.place.rank);
             if waited > PAUSE_REPORTED_AFTER && attempt.plan.between().is_none() && has_asked {
                 let missing =
@@ -210,7 +213,7 @@ impl Membership {
         }
         let Some(attempt) = &self.driver.attempt else { return };
         if attempt.plan.between().is_some() && reached < self.place.view.members.len() {
-            // Somebody cannot answer, and that is another matter.
+            // A member does not answer: that is a loss, and needs another kind of attempt.
             self.driver.give_up(now, PACING.retry);
             return;
         }
@@ -223,8 +226,8 @@ impl Membership {
         self.propose(now, &kept, snapshot, out);
     }
 
-    /// Whether somebody may still answer who is worth waiting for: not for long if there is no link, or if those who watch it
-    /// do not hear it either.
+    /// Whether a member that has not answered is still worth waiting for: a short time if it is not linked, or if its neighbors do
+    /// not hear it either.
     fn is_collecting(&self, waited: Duration, lost: &[Rank]) -> bool {
         let Some(attempt) = &self.driver.attempt else { return false };
         let is_awaited = |rank: &&Rank| {
@@ -240,14 +243,13 @@ impl Membership {
         attempt.plan.unanswered.iter().any(|rank| is_awaited(&rank))
     }
 
-    /// Gives the attempt of `rank` its time. It ends by itself before others lose patience, wherever they are many and heartbeat
-    /// slowly.
+    /// Gives the attempt of `rank` its time, which is longer where heartbeats are slow: the attempt ends by itself before that.
     fn wait_for(&mut self, now: Instant, rank: Rank) {
         let patience = PACING.collect_max + 2 * failure_detection::heartbeat_interval(&self.place.view);
         self.driver.wait_for(now, rank, patience);
     }
 
-    /// Whom the next view keeps, and whether that is everyone who has answered and does not hang.
+    /// The members that the next view keeps, and whether these are all that have answered and do not hang.
     fn members_to_keep(&self) -> (Vec<Rank>, bool) {
         let Some(attempt) = &self.driver.attempt else { return (vec![], true) };
         let reports = attempt.proposer().reports();
@@ -326,12 +328,12 @@ impl Membership {
         Ok(ViewChange { expelled: self.expulsions_with(&change), ..change })
     }
 
-    /// A user knows that the chunks of tables that nobody has will not come back: they begin anew, and no others.
+    /// The user has declared the missing chunks of tables lost: these chunks, and no others, restart from initial values.
     pub(crate) fn declare_lost(&mut self) {
         self.view_state.lost_chunks.clone_from(&self.view_state.missing_chunks);
     }
 
-    /// There are chunks of tables that nobody has as they are now. Those who do may come back.
+    /// No reachable member has the present state of these chunks of tables. Members that do may come back.
     fn wait_for_chunks(
         &mut self,
         now: Instant,
@@ -352,7 +354,7 @@ impl Membership {
         self.ask_again_later(now);
     }
 
-    /// Those who are back have too little to go on from, so far: they are asked again after a while.
+    /// The members that answer have too little to go on from: this member asks them again after a while.
     fn ask_again_later(&mut self, now: Instant) {
         if self.driver.attempt.as_ref().is_some_and(|attempt| now.since(attempt.since) > ASK_AGAIN) {
             self.driver.give_up(now, PACING.retry);
@@ -459,19 +461,19 @@ const PACING: Pacing = Pacing {
     collect_max: Duration::from_secs(4),
     attempt_max: Duration::from_secs(4),
 };
-/// How long those who are back after a stop have to say that they could train.
+/// How long members that are back after a stop have to report that they could train.
 const ASK_AGAIN: Duration = Duration::from_secs(10);
-/// When questions are asked again.
+/// How long a proposer waits before it sends a question again.
 const RESEND_INTERVAL: Duration = Duration::from_millis(400);
-/// How long links have to come back, or to come about, before somebody is left out for lack of them.
+/// How long a link has to come up before a member is left out for lack of it.
 const RECONNECT_GRACE: Duration = Duration::from_secs(1);
-/// A pause is told after so long.
+/// How long members have to answer before the user is told of a pause.
 const PAUSE_REPORTED_AFTER: Duration = Duration::from_millis(1500);
-/// How long those who leave may be gone before the others have done what they did with them.
+/// How long a member that the next view leaves out may be gone before this view counts as broken.
 const LEAVE_GRACE: Duration = Duration::from_secs(2);
-/// How often an attempt is looked after.
+/// The time between two looks at an attempt.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// And never more often than this.
+/// The shortest such time.
 const POLL_INTERVAL_MIN: Duration = Duration::from_millis(5);
 
 #[cfg(test)]

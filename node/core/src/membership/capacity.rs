@@ -1,15 +1,15 @@
-//! Offering: how much a member would own, as that changes while it is in.
+//! Capacity: how much a member offers to own, which may change while it is in the view.
 //!
-//! Whoever others cannot reach works, and owns nothing: what it owned would be out of reach whenever a connection breaks that only
-//! it can make again. That may change at any time, to the better (somebody forwards a port) or the worse. Then the member tells
-//! the coordinator what it offers now, as one that wants to come in would, and has its capacity in a view between two steps. Nobody
-//! stops for it; its chunks move as they always do.
+//! A member that others cannot dial computes, and owns nothing: its chunks would be out of reach whenever a connection breaks
+//! that only this member can open again. That may change at any time, for example when its user forwards a port. The member then
+//! tells the coordinator its new offer, as a peer that joins would. It has that capacity from a view between two steps on;
+//! training goes on, and its chunks move as in any view change.
 //!
-//! Two who own nothing have only words for each other, and those pass through a third. All other pairs must reach each other.
+//! Two members that own nothing exchange only short messages, which a third one relays. All other pairs must reach each other.
 //!
 //! # Invariants
 //! - A member offers to own something only while it reaches all others itself.
-//! - Somebody always owns something.
+//! - At least one member owns something.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,12 +1,12 @@
-//! Coming and going: between two steps, without anybody stopping.
+//! Churn: peers join and leave between two steps, while training goes on.
 //!
 //! # How it works
-//! 1. A peer that wants to come in is welcomed by whatever member it asks. Once it has task and data, that member tells the
-//!    coordinator (the lowest rank that lives and has parameters) until it is in. A member that wants to go tells it itself.
-//! 2. The coordinator gathers them, names a step that nobody has taken yet, and has the members agree on a view from there.
-//!    By the time they get there it is mostly chosen.
-//! 3. A member that goes hands over first: it is in one more view with capacity 0, until its chunks have moved. If others
-//!    keep replicas of all that it keeps, it may go at once.
+//! 1. Any member welcomes a peer that asks to join. Once the peer has task and data, that member announces it to the
+//!    coordinator (the lowest live rank that has parameters) until it is in. A member that wants to leave tells the coordinator.
+//! 2. The coordinator gathers these wishes, names a future step, and has the members agree on a view from there.
+//!    That view is mostly chosen before they reach the step.
+//! 3. A member that leaves hands over first: it is in one more view with capacity 0, until its chunks have moved. If other
+//!    members keep copies of all its chunks, it leaves at once.
 //!
 //! A peer that was lost waits before it is let in again: `admission.rs`. How far ahead the step is: `lead.rs`.
 
@@ -21,12 +21,12 @@ use crate::io::Output;
 use crate::membership::view_change::Churn;
 
 impl Membership {
-    // Coming.
+    // Joining.
 
-    /// A peer asks to be let in. False if it is in already, and has not heard of it.
+    /// A peer asks to join. False if it is a member already and has not heard of it.
     ///
     /// # Errors
-    /// Why it is not.
+    /// Why it may not join.
     pub(crate) fn on_join(&mut self, from: PeerId, join: &Join, is_closing: bool) -> Result<bool, Refusal> {
         if join.run.is_some_and(|run| run != self.place.view.run) {
             return Err(Refusal::OtherRun { run: self.place.view.run });
@@ -38,7 +38,7 @@ impl Membership {
             return Err(Refusal::Expelled(*expulsion));
         }
         if self.is_paused() && !self.is_member(&from) {
-            // Nobody comes in here now, and there are others who train, perhaps.
+            // No peer can join here now, and perhaps other members train.
             return Err(Refusal::NotReady);
         }
         if let Some(rank) = self.place.view.rank(&from) {
@@ -47,17 +47,17 @@ impl Membership {
                 return Ok(false);
             }
             if known.is_rejoin_of(join.incarnation) {
-                // It asked long ago, behind a cut.
+                // It asked long ago, before it was let in again.
                 return Ok(false);
             }
-            // Whoever has spoken as a member does not ask as a stranger.
+            // A peer that has sent heartbeats as a member does not ask to join under that incarnation.
             if join.incarnation <= known {
                 return Err(Refusal::DuplicateIdentity);
             }
-            // The one that is in the view is no more.
+            // The incarnation that is in the view is gone.
             self.mark_restarted(rank);
         }
-        // Of two starts the later one is the peer, the other an older one or a copy.
+        // Of two incarnations the later one is the peer; the other is outdated, or a copy of its key.
         let waiting = self.admission.asking(&from);
         if let Some(known) = waiting.map(|known| known.incarnation).filter(|known| *known > join.incarnation)
         {
@@ -75,14 +75,14 @@ impl Membership {
         Ok(true)
     }
 
-    /// Members that a joiner may turn to: this one first.
+    /// Members that a joiner may ask, this one first.
     pub(crate) fn contacts(&self) -> Vec<Contact> {
         let others = self.place.view.members.iter().filter(|member| member.peer != self.place.me.peer);
         let all = std::iter::once(&self.place.me).chain(others).take(CONTACTS_MAX);
         all.map(Member::contact).collect()
     }
 
-    /// A peer that was welcomed here is ready. False if it was not, is in already, or has better ask others.
+    /// A peer that was welcomed here is ready. False if it was not welcomed, is a member already, or should ask other members.
     pub(crate) fn on_ready(&mut self, now: Instant, from: PeerId) -> bool {
         if self.is_paused() {
             return false;
@@ -90,48 +90,48 @@ impl Membership {
         self.admission.ready(now, from, &self.place.view)
     }
 
-    /// A member says that a peer is ready to come in.
+    /// A member announces a peer that is ready to join.
     pub(crate) fn on_candidate(&mut self, now: Instant, member: Member) {
         self.admission.announce(now, member, &self.place.view);
     }
 
-    /// A peer is gone that was no member.
+    /// A peer that is no member is gone.
     pub(crate) fn forget(&mut self, peer: &PeerId) {
         self.admission.forget(peer);
     }
 
-    /// Peers that this member has welcomed, and that are ready to be let in.
+    /// Peers that this member has welcomed and that are ready to join.
     pub(crate) fn sponsored(&self) -> Vec<PeerId> {
         self.admission.sponsored().copied().collect()
     }
 
-    /// Peers that have asked this member and are not in yet.
+    /// Peers that have asked this member and are not members yet.
     pub(crate) fn waiting(&self) -> Vec<PeerId> {
         self.admission.waiting().copied().collect()
     }
 
-    /// The peers among the new members that have asked this one, or ask it anew: it tells them that they are in.
+    /// The members of a new view that have asked this one to join: this member sends them the view.
     pub(crate) fn sponsored_in(&self, view: &View) -> Vec<PeerId> {
         self.admission.sponsored_in(view)
     }
 
-    // Going.
+    // Leaving.
 
-    /// A member wants to go; perhaps this one.
+    /// A member wants to leave; it may be this one.
     pub(crate) fn on_retire(&mut self, from: PeerId) {
         if self.place.view.rank(&from).is_some() {
             self.departures.retiring.insert(from);
         }
     }
 
-    /// Whether this member wants to go.
+    /// Whether this member wants to leave.
     pub(crate) fn is_retiring(&self) -> bool {
         self.departures.retiring.contains(&self.place.me.peer)
     }
 
     // Both.
 
-    /// Says again what may not have arrived, and to the coordinator who comes and goes.
+    /// Sends again what may not have arrived, and tells the coordinator which peers join and leave.
     pub(super) fn resend(&mut self, now: Instant, out: &mut Vec<Output>) {
         self.resend_attempt(now, out);
         self.admission.forget_stale(now);
@@ -166,7 +166,7 @@ impl Membership {
     pub(super) fn change_due(&self, now: Instant, snapshot: &TrainingSnapshot<'_>) -> Option<PlannedChange> {
         let is_quiet = snapshot.has_committed && !snapshot.is_closing && !snapshot.is_still;
         let has_gone = |peer: &PeerId| self.place.view.rank(peer).is_none();
-        // Who was to be put out has gone before it was.
+        // A member that was to be put out has left before that.
         let is_late = self.departures.expelling.keys().any(has_gone);
         let is_wanted = is_late
             || self.admission.has_candidates()
@@ -193,7 +193,7 @@ impl Membership {
             return None;
         }
         if snapshot.tables.is_some() {
-            // There is no step to name: it depends on what members have when they stop.
+            // No step is named: the change depends on what members hold when they stop.
             return Some(PlannedChange::OfTables(churn));
         }
         let change = snapshot.planner.between_steps(step, snapshot.step, snapshot.assignment, &churn)?;
@@ -213,7 +213,7 @@ impl Membership {
             self.departures.retiring.iter().filter_map(|peer| self.place.view.rank(peer)).collect();
         retiring.sort_unstable();
         if retiring.len() == self.place.view.members.len() {
-            // The last one has nobody to hand over to.
+            // The last member has no other one to hand over to.
             retiring.pop();
         }
         for rank in retiring {
@@ -228,7 +228,7 @@ impl Membership {
         churn
     }
 
-    /// Who was lost with the view before has to wait before it comes in again.
+    /// Peers that were lost with the view before have to wait before they join again.
     pub(super) fn ban_lost(&mut self, now: Instant, left: &[PeerId]) {
         let is_lost =
             |peer: &&PeerId| self.place.view.rank(peer).is_none() && !self.departures.retiring.contains(peer);

@@ -1,12 +1,12 @@
-//! Expelling: putting a peer out of the run for good.
+//! Expulsion: putting a peer out of the run for good.
 //!
-//! A user asks for it at any member, or a member has had enough of what another one sends. Whoever begins tells all members, again
-//! and again, until it is done. One that a user wants out hands over what it owns first, as one that goes by itself; one that breaks
-//! rules is lost to everybody at once. The view without it names it, so that nobody lets it in again, whoever joins later and
-//! whatever is forgotten in memory.
+//! A user asks for it at any member, or a member counts too many invalid frames from another one. The member that begins tells
+//! all others, and repeats that until it is done. A peer that a user puts out hands over its chunks first, like one that leaves
+//! by itself. A peer that breaks the rules counts as lost at once. The view without the peer names it, so that no member lets it
+//! in again, however late that member joins.
 //!
 //! # Not here
-//! Who holds the run's secret can come again under another key, until there is another secret (`rekey.rs`).
+//! A peer that holds the run's secret can join under another key until the secret is replaced (`rekey.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
 

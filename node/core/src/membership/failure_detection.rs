@@ -1,10 +1,10 @@
-//! Watching: who is lost, and who holds everybody up.
+//! Failure detection: which members are lost, and which ones hold up all others.
 //!
 //! # How it works
-//! - *Reach.* A member hears beats of those whom it watches: of everybody in a swarm that is not large, else of a few at
-//!   growing distances. One that is silent for longer than its frames were late of late, or whose link broke, is lost.
-//! - *Progress.* A heartbeat says how many steps are complete and whether the program computes. One that computes at the same
-//!   step for a large multiple of the usual time, while the others wait, hangs.
+//! - *Reach.* A member hears the heartbeats of its neighbors: of all members in a small view, else of a few at growing
+//!   distances. A member whose link broke is lost, and so is one that is silent for longer than its recent delays explain.
+//! - *Progress.* A heartbeat carries the number of complete steps and whether the program computes. A member hangs if it
+//!   computes at the same step for a large multiple of the usual time while the others wait.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -17,12 +17,12 @@ use peergrad_protocol::{Instant, PeerId, Rank, StepNumber};
 use super::{Membership, TrainingSnapshot};
 use crate::io::{Event, Output};
 
-/// Where a member was when it was last heard.
+/// The progress in a member's last heartbeat.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReportedProgress {
     pub(super) complete: StepNumber,
     computing: Option<StepNumber>,
-    /// Since when both are so; if it computes, since when for that step.
+    /// Since when both have these values; if the member computes, since when for that step.
     since: Instant,
 }
 
@@ -31,9 +31,9 @@ pub(super) struct ReportedProgress {
 pub(super) struct StepTiming {
     step: StepNumber,
     since: Option<Instant>,
-    /// Since when the own program computes.
+    /// Since when this member's own program computes.
     computing_since: Option<Instant>,
-    /// The longest of late: falls slowly, rises at once.
+    /// The longest recent step: rises at once, falls slowly.
     longest: Duration,
 }
 

@@ -30,7 +30,7 @@ pub(crate) struct Journal {
 #[derive(Debug, PartialEq)]
 pub(crate) enum Effect {
     /// It sends this answer to a proposer.
-    Answer { to: PeerId, message: Message },
+    Answer { to: PeerId, message: Box<Message> },
     /// It may enter this view.
     EnterView(Arc<View>, ViewDigest),
 }
@@ -75,7 +75,7 @@ mod tests {
     }
 
     fn answer(byte: u8) -> Effect {
-        Effect::Answer { to: peer(byte), message: Message::Join(JoinMessage::Ready) }
+        Effect::Answer { to: peer(byte), message: Box::new(Message::Join(JoinMessage::Ready)) }
     }
 
     fn entry() -> Effect {

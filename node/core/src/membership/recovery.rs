@@ -1,10 +1,9 @@
-//! RecoveringMember: what is left of a member whose process was started again, and how a run goes on when that is all that is left
-//! of anybody.
+//! Recovery: a member whose process was restarted, and how a run resumes after all its members have stopped.
 //!
-//! A peer that was a member still has a vote in that member's view, as long as it remembers what it had promised and
-//! accepted there. If others have gone on, or can, it lends them its vote and joins like anybody. If all have stopped (a
-//! power cut, a swarm switched off for the night), those who are back agree among themselves on the view that comes next,
-//! by the same rules as ever, and on the checkpoint from which it goes on.
+//! A restarted member still has a vote in its view, as long as its record of promises and acceptances is intact. If other
+//! members have gone on, or can, it lends them its vote and joins as any other peer does. If all have stopped (a power cut, a
+//! swarm that is switched off for the night), the members that are back agree on the next view by the same rules as a
+//! running view, and on the checkpoint from which it starts.
 //!
 //! # How it works
 //! ```text
@@ -15,17 +14,17 @@
 //!   | -- Prepare --> promises: what each has saved --> Propose --> accepted by a quorum of view 7
 //!   | -- Install(view 8) ------------------------------> |    begins with the newest step of which everything is there
 //! ```
-//! 1. Nobody asks for promises while a member answers, or before it could train itself, or while its companions are too few.
-//! 2. If all members are back that is done at once; else some time after the last one came back, and a longer one if otherwise
+//! 1. A peer asks for promises only if no member answers it, if it could train itself, and if its companions are a quorum.
+//! 2. If all members are back it does so at once; else some time after the last one came back, and later still if otherwise
 //!    optimizer state would be lost.
-//! 3. Tables are in memory alone. So where there are some, those who are back begin anew only if all of them are, and nobody can have
-//!    kept anything; or if a user says that it is lost.
-//! 4. What somebody has accepted before is proposed again, as ever: then the companions are back in *that* view, and begin
-//!    anew.
+//! 3. Tables are in memory only. A run that has some restarts only if all members are back, because a missing member may have
+//!    kept its rows; or if a user declares them lost.
+//! 4. A change that a member has accepted before is proposed again, as in any agreement. The companions then are members of
+//!    *that* view, and recover from there.
 //!
 //! # Invariants
-//! - A vote is given under the incarnation of the member, and only by whoever remembers all of its votes.
-//! - Nobody is in the new view who has not asked for it in its present incarnation.
+//! - A peer votes under the incarnation that is in the view, and only if it remembers all votes of that incarnation.
+//! - The new view holds only peers that have asked for it in their present incarnation.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -50,34 +49,36 @@ use crate::membership::view_change::driver::{DecisionRule, Pacing, ViewChangeDri
 
 /// A member that is back without what it held in memory.
 pub(crate) struct RecoveringMember {
-    /// As what it would come in again.
+    /// This peer in its present incarnation, as it would join again.
     me: Member,
+    /// The checkpoints on its disk.
     saved: Vec<SavedCheckpoint>,
     definition: RunDefinition,
     definition_bytes: Arc<[u8]>,
-    /// The view that it was in, and which start of it.
+    /// The view that it was in.
     view: Arc<View>,
     digest: ViewDigest,
     view_bytes: Arc<[u8]>,
+    /// The incarnation under which it is in that view.
     incarnation: Incarnation,
     /// Its vote and its attempts in the choice of the view after that one.
     driver: ViewChangeDriver<()>,
     /// Linked peers that are back in the same view.
     companions: BTreeSet<Rank>,
-    /// Those who were, at any time.
+    /// Members that have been companions at any time, so that one that comes and goes is waited for once.
     known_companions: BTreeSet<Rank>,
-    /// When the last one of them came back for the first time.
+    /// When the latest of them came back for the first time; `None` if none has.
     last_companion_at: Option<Instant>,
-    /// Who was told of the view.
+    /// Peers that this one has sent its view.
     informed: BTreeSet<PeerId>,
-    /// How many companions the user was told of.
+    /// How many members were present when the user was told last; `None` before that.
     told: Option<usize>,
-    /// What others than these may have kept of tables is lost for good, as a user has said.
+    /// The members that were present when the user declared lost what all others may have kept of tables; `None` before that.
     lost_except: Option<BTreeSet<Rank>>,
 }
 
 impl RecoveringMember {
-    /// What `durable` leaves to `me`, with the checkpoints that its disk has.
+    /// The member whose record is `durable`, now back as `me`, with the checkpoints on its disk.
     pub(crate) fn new(durable: DurableRecord, me: Member, mut saved: Vec<SavedCheckpoint>) -> Self {
         saved.truncate(CHECKPOINTS_MAX);
         let DurableRecord { view, incarnation, acceptor, definition } = durable;
@@ -102,12 +103,12 @@ impl RecoveringMember {
         }
     }
 
-    /// A user knows that of those who are not here nobody will come back who has kept anything of the run's tables.
+    /// The user declares lost what absent members may have kept of the run's tables.
     pub(crate) fn declare_lost(&mut self) {
         self.lost_except = Some(self.present());
     }
 
-    /// Whether these are all who may have kept anything of the run's tables.
+    /// Whether no member other than these can have kept anything of the run's tables.
     fn may_reset_tables(&self, there: &BTreeSet<Rank>) -> bool {
         there.len() == self.view.members.len()
             || self.lost_except.as_ref().is_some_and(|all| all.is_subset(there))
@@ -118,23 +119,23 @@ impl RecoveringMember {
         &self.view
     }
 
-    /// The same, to be computed with.
+    /// The view that it was in and its digest.
     pub(crate) fn shared_view(&self) -> (Arc<View>, ViewDigest) {
         (Arc::clone(&self.view), self.digest)
     }
 
-    /// What the run is.
+    /// The specification and nonce of the run.
     pub(crate) fn definition(&self) -> &RunDefinition {
         &self.definition
     }
 
-    /// The checkpoint that it begins with in a view that goes on from one; none of a view that begins at the beginning.
+    /// The checkpoint from which it starts in `view`; `None` if it has none of that step, or if the view starts at step 0.
     pub(crate) fn checkpoint_of(&self, view: &View) -> Option<&SavedCheckpoint> {
         let step = view.first_step();
         self.saved.iter().filter(|_| step.0 > 0).find(|saved| saved.steps == step)
     }
 
-    /// Whoever was a member with it may lead back in, or be back too.
+    /// Dials the other members of its view: they may let it in, or be back too.
     pub(crate) fn dial(&self, out: &mut Vec<Output>) {
         for member in self.view.members.iter().filter(|member| member.peer != self.me.peer) {
             out.push(Output::Dial(member.contact()));
@@ -143,7 +144,7 @@ impl RecoveringMember {
 
     // Companions.
 
-    /// Whoever asks to be let in, and was in the same view, is told of it, once.
+    /// Sends its view, once, to a peer that asks to join and was in the same view.
     pub(crate) fn inform(&mut self, peer: PeerId, run: Option<RunId>, out: &mut Vec<Output>) {
         let is_companion = self.view.rank(&peer).is_some() && run.is_none_or(|run| run == self.view.run);
         if is_companion && self.informed.insert(peer) {
@@ -151,8 +152,8 @@ impl RecoveringMember {
         }
     }
 
-    /// Another peer says which view it was in: perhaps the same one; perhaps one that an earlier start of this peer may be in:
-    /// that start had a vote in it, and has not used it, since it would have written the view down first.
+    /// Another peer sends the view that it was in. It may be the same one. It may be a later one that holds an earlier
+    /// incarnation of this peer: that incarnation has a vote there which is unused, since it would have written the view first.
     pub(crate) fn on_install(&mut self, now: Instant, from: PeerId, view: View, journal: &mut Journal) {
         if view.run != self.view.run {
             return;
@@ -177,7 +178,6 @@ impl RecoveringMember {
             return;
         }
         let companion = self.view.rank(&from).filter(|_| from != self.me.peer);
-        // One that comes and goes is waited for once.
         if companion.is_some_and(|rank| self.companions.insert(rank) && self.known_companions.insert(rank)) {
             self.last_companion_at = Some(now);
         }
@@ -198,8 +198,8 @@ impl RecoveringMember {
 
     // Agreeing.
 
-    /// Has the next view chosen if it is time to. `planner` is there once this peer could train; nothing is done while somebody
-    /// may let it in.
+    /// Begins or drives an attempt, if it is time to. `planner` is `None` while this peer could not train, or while a member may
+    /// let it in.
     pub(crate) fn poll(
         &mut self,
         now: Instant,
@@ -219,7 +219,7 @@ impl RecoveringMember {
         }
         let may_lose = self.may_reset_tables(&present) || self.driver.acceptor.accepted().is_some();
         if planner.shard_map.sharding.has_tables && !may_lose {
-            // It would only be in the way of one that may.
+            // An attempt would only delay a peer that may restart the tables.
             self.driver.attempt = None;
             return;
         }
@@ -261,8 +261,8 @@ impl RecoveringMember {
         }
     }
 
-    /// Names what a quorum may have accepted already, or where to go on from what everyone has saved; but waits a while for
-    /// those who still read their data, and a longer one if otherwise state would be lost.
+    /// Proposes the change that a quorum may have accepted already, else a restart from the saved checkpoints. It first waits a
+    /// while for members that still read their data, and longer if otherwise state would be lost.
     fn propose(
         &mut self,
         now: Instant,
@@ -330,7 +330,7 @@ impl RecoveringMember {
 
     // Voting.
 
-    /// The members of the view want to agree on the next one. `is_ready`: this peer could be in it.
+    /// A member of the view asks to agree on the next one. `is_ready` says whether this peer could train in it.
     pub(crate) fn on_prepare(
         &mut self,
         now: Instant,
@@ -357,7 +357,7 @@ impl RecoveringMember {
         self.answer(from, Message::Agreement(AgreementMessage::Promise(Box::new(promise))), journal, out);
     }
 
-    /// One of them proposes it.
+    /// A member of the view proposes the next one.
     pub(crate) fn on_propose(
         &mut self,
         now: Instant,
@@ -368,7 +368,7 @@ impl RecoveringMember {
     ) {
         let Propose { ballot, change } = propose;
         let view = change.parent;
-        // What cannot follow must not be chosen: it would be proposed for ever.
+        // A change that cannot be applied must not be chosen: it would be proposed for ever.
         if !self.is_asked(view, from, ballot.rank) || self.view.apply(self.digest, &change).is_err() {
             return;
         }
@@ -389,7 +389,7 @@ impl RecoveringMember {
         }
     }
 
-    /// Somebody else's attempt is given its time.
+    /// Gives the attempt of another member its time.
     fn defer_to(&mut self, now: Instant, ballot: Ballot) {
         if ballot.rank != self.rank() {
             self.driver.attempt = None;
@@ -404,7 +404,7 @@ impl RecoveringMember {
     fn answer(&self, to: PeerId, message: Message, journal: &mut Journal, out: &mut Vec<Output>) {
         let (view, definition) = (Arc::clone(&self.view_bytes), Arc::clone(&self.definition_bytes));
         let record = DurableBytes::new(view, self.incarnation, &self.driver.acceptor, definition);
-        journal.persist_then(record, Effect::Answer { to, message }, out);
+        journal.persist_then(record, Effect::Answer { to, message: Box::new(message) }, out);
     }
 
     // Telling.
@@ -419,14 +419,14 @@ impl RecoveringMember {
         }
     }
 
-    /// Tells the user who is back, each time that somebody is.
+    /// Tells the user which members are back, whenever their number changes.
     fn report_present(&mut self, present: &BTreeSet<Rank>, out: &mut Vec<Output>) {
         if self.told.replace(present.len()) != Some(present.len()) {
             out.push(Output::Event(Event::RecoveryProgress(self.regrouping(present))));
         }
     }
 
-    /// Who is back, as far as this one knows.
+    /// The members that are back, as far as this peer knows.
     pub(crate) fn progress(&self) -> RecoveryProgress {
         self.regrouping(&self.present())
     }
@@ -453,7 +453,7 @@ fn driver(
     ViewChangeDriver::new(not_before, (digest, rank, view.members.len()), acceptor, &PACING)
 }
 
-/// Where not all are back: how long the last one is back before the others go on without those who are not.
+/// How long after the latest return the members that are back go on without the missing ones.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The pause before those who are back are asked again, where they could not go on without losing state.
 const RETRY_FOR_STATE: Duration = Duration::from_secs(5);

@@ -1,12 +1,13 @@
-//! Rekeying: another secret for a run that goes on, so that invites given out before are of no use any more.
+//! Rekeying: a new secret for a run that goes on, which makes old invites useless.
 //!
-//! Whose user asks tells all members; each takes the new secret, tells all others once, in case the first is gone before it has sent_messages
-//! everybody, and confirms to the first, which repeats it to those who have not. Whoever comes in while it is known is sent_messages too: it
-//! may have been on its way with the old one. Of two at once the later one holds. Who is to be put out is sent_messages nothing.
+//! The member whose user asks for it tells all members. Each one takes the new secret, tells all others once (the first member may
+//! be gone before it has told them), and confirms to the first member, which repeats it to those that have not confirmed. A peer
+//! that joins meanwhile is told too: it may still use the old secret. Of two secrets at once the later one holds. A peer that is
+//! being put out is told nothing.
 //!
 //! # Not here
-//! What a secret is for: the shell has it in every handshake that begins from then on. Connections with members stay; all others,
-//! which have shown the old one, are closed.
+//! The use of the secret: the shell needs it in every handshake that begins from then on. Connections with members stay; all
+//! others, which have shown the old secret, are closed.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! A view_state: the time that one view lasts.
+//! View state: what a member knows of one view, from its entry until the next one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,41 +7,42 @@ use peergrad_protocol::{Instant, Rank};
 
 use super::failure_detection::ReportedProgress;
 
-/// What a member knows of one view, and forgets with it.
+/// What a member knows of one view, and drops with it.
 pub(super) struct ViewState {
     /// When this view was entered.
     pub(super) entered_at: Instant,
-    /// Members whose link broke in this view, or whose process is another one: what they had sent may be lost.
+    /// Members whose link broke in this view, or whose process restarted: frames from them may be lost.
     pub(super) broken: BTreeSet<Rank>,
-    /// Members that are heard of in other views only, and since when.
+    /// Members whose heartbeats name another view, and since when. Used only where all parts of a partitioned run go on.
     pub(super) in_other_views: BTreeMap<Rank, Instant>,
-    /// Members that have said that they stop.
+    /// Members that have announced that they stop.
     pub(super) departed: BTreeSet<Rank>,
-    /// Where those are that are heard.
+    /// By rank: the progress in the member's last heartbeat.
     pub(super) reported_progress: BTreeMap<Rank, ReportedProgress>,
-    /// A step of this view is committed, so that nobody is new in it any more.
+    /// Whether a step of this view is committed, so that all its members have parameters.
     pub(super) has_committed: bool,
+    /// Since when this view cannot go on; `None` while it can.
     pub(super) trouble_since: Option<Instant>,
-    /// Since when enough members answer who have no parameters between them.
+    /// Since when a quorum answers of which no member has parameters; `None` otherwise.
     pub(super) regrouped_at: Option<Instant>,
-    /// Since when somebody is lost, be it only one that leaves.
+    /// Since when any member is lost, even one that the next view leaves out; `None` if none is.
     pub(super) missed_since: Option<Instant>,
-    /// The next view is being succeeded already.
+    /// Whether another member already asks for the successor of the next view.
     pub(super) is_next_outdated: bool,
-    /// Whether a report that would leave somebody out was doubted.
+    /// Whether this member has once postponed a proposal that would have left out a member that answers.
     pub(super) has_doubted: bool,
-    /// How many the user was told that it waits for.
+    /// How many members were reached when the user was told last that they are too few; `None` before that.
     pub(super) paused: Option<usize>,
-    /// Whether the user was told that nobody here has parameters.
+    /// Whether the user was told that no reachable member has parameters.
     pub(super) is_orphaned: bool,
-    /// Chunks that nobody here has, as the user was told.
+    /// Chunks of tables that no reachable member has, as the user was told.
     pub(super) missing_chunks: ChunkSet,
-    /// Those of them that are lost for good, as a user has said.
+    /// The missing chunks that the user has declared lost: they restart from initial values.
     pub(super) lost_chunks: ChunkSet,
 }
 
 impl ViewState {
-    /// Nothing has happened yet in a view that is entered now.
+    /// The state of a view that is entered now.
     pub(super) fn new(now: Instant) -> Self {
         Self {
             entered_at: now,

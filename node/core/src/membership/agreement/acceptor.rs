@@ -1,4 +1,4 @@
-//! What a member answers to proposers, and how it comes to know what was chosen.
+//! Acceptor: what a member answers to proposers, and how it learns which view is chosen.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::membership::journal::{Effect, Journal};
 impl Membership {
     // Answering.
 
-    /// Somebody asks to agree on the next view.
+    /// A member asks to agree on the next view.
     pub(crate) fn on_prepare(
         &mut self,
         now: Instant,
@@ -27,7 +27,7 @@ impl Membership {
     ) -> Result<Vec<TrainingCommand>, Reject> {
         let Prepare { view, ballot, before } = prepare;
         if self.next.as_ref().is_some_and(|next| next.digest == view) {
-            // That view is in need of another one already: there is nothing to be waited for in this one.
+            // The next view already needs a successor, so there is nothing left to wait for in this one.
             self.view_state.is_next_outdated = true;
             return Ok(vec![TrainingCommand::Advance]);
         }
@@ -61,14 +61,15 @@ impl Membership {
         let accepted = self.driver.acceptor.accepted().cloned();
         let promise = Promise { view, ballot, accepted, report };
         let message = Message::Agreement(AgreementMessage::Promise(Box::new(promise)));
-        journal.persist_then(self.record(), Effect::Answer { to: from, message }, out);
+        journal.persist_then(self.record(), Effect::Answer { to: from, message: Box::new(message) }, out);
         Ok(vec![match before {
             Some(step) => TrainingCommand::StopBefore(step),
             None => TrainingCommand::Freeze,
         }])
     }
 
-    /// Whether the successor of `view` is known here, or it is not this one at all; then the sender is told.
+    /// Whether this member has no vote on the successor of `view`: it knows that successor, or `view` is another one. It then
+    /// sends the successor, if it has it.
     fn send_known_successor(&self, from: PeerId, view: ViewDigest, out: &mut Vec<Output>) -> bool {
         let known = if view != self.place.digest {
             self.place.view.parents.contains(&view).then_some(&self.place.view)
@@ -82,7 +83,7 @@ impl Membership {
         true
     }
 
-    /// Somebody proposes the next view.
+    /// A member proposes the next view.
     pub(crate) fn on_propose(
         &mut self,
         now: Instant,
@@ -106,7 +107,7 @@ impl Membership {
         self.driver.note(ballot);
         let merged = change.resume.merge.as_ref().map(|merge| (merge.view, merge.steps));
         if merged.is_some() && snapshot.merge_ready != merged {
-            // Whoever proposes it takes this member for one that has its part.
+            // The proposer believes that this member holds its part of the snapshot.
             let promised = Some(ballot);
             let nack = Nack { view, ballot, promised, step: snapshot.step };
             self.send(from, &AgreementMessage::Nack(nack).into(), out);
@@ -116,7 +117,11 @@ impl Membership {
             Ok(()) => {
                 self.wait_for(now, ballot.rank);
                 let message = Message::Agreement(AgreementMessage::Accepted(Accepted { view, ballot }));
-                journal.persist_then(self.record(), Effect::Answer { to: from, message }, out);
+                journal.persist_then(
+                    self.record(),
+                    Effect::Answer { to: from, message: Box::new(message) },
+                    out,
+                );
             }
             Err(promised) => {
                 let nack = Nack { view, ballot, promised: Some(promised), step: snapshot.step };
@@ -140,7 +145,7 @@ impl Membership {
         out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
         if change.parent != self.place.digest {
-            // Of a view that is left, or not reached yet; in both cases others tell.
+            // It follows a view that this member has left or not reached. Other messages settle that.
             return Ok(());
         }
         let next = self.cache.apply(&self.place.view, self.place.digest, change);
@@ -152,7 +157,7 @@ impl Membership {
         Ok(())
     }
 
-    /// A member of a later view says what it is. False if that is not the next one.
+    /// A member of a later view sends that view. False if it is not the next one.
     pub(crate) fn on_install(&mut self, view: View, journal: &mut Journal, out: &mut Vec<Output>) -> bool {
         if view.number <= self.place.view.number {
             return true;
@@ -183,7 +188,7 @@ impl Membership {
             journal.persist_then(record, Effect::EnterView(Arc::clone(&view), digest), out);
         }
         self.driver.attempt = None;
-        // Perhaps all that was wrong is that somebody has left who is not in this one: that is looked at anew.
+        // Perhaps the only trouble was a member that the next view leaves out: check that again.
         self.view_state.trouble_since = None;
         self.view_state.missed_since = None;
         self.timers.set(Timer::Attempt as usize, self.view_state.entered_at);

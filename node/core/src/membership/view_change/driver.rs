@@ -79,7 +79,7 @@ pub(crate) struct ViewChangeDriver<P> {
 
 /// An attempt of this member to have the next view chosen.
 pub(crate) struct Attempt<P> {
-    proposer: Box<dyn agreement::Attempt<ViewChange, MemberReport>>,
+    proposer: Box<dyn agreement::Attempt<ViewChange, MemberReport> + Send>,
     prepare: Prepare,
     /// What the policy remembers of it.
     pub(crate) plan: P,
@@ -132,7 +132,7 @@ impl<P> ViewChangeDriver<P> {
         let promised = self.acceptor.promised().map_or(0, |ballot| ballot.attempt);
         self.attempts = self.attempts.max(promised) + 1;
         let ballot = Ballot { attempt: self.attempts, rank: self.rank };
-        let proposer: Box<dyn agreement::Attempt<_, _>> = match rule {
+        let proposer: Box<dyn agreement::Attempt<_, _> + Send> = match rule {
             DecisionRule::Quorum => Box::new(Proposer::new(ballot, self.member_count)),
             DecisionRule::Unanimity => Box::new(UnanimousProposer::new(ballot, self.member_count)),
         };
