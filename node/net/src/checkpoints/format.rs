@@ -36,7 +36,7 @@ pub(super) struct Index {
     /// Which of several such views; absent where there is only one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     fork: Option<u32>,
-    /// The bookmark.
+    /// The data cursor: the epoch, the position in it, and the ranges that were returned and deferred.
     epoch: u64,
     position: u64,
     returned: Vec<[u64; 2]>,
@@ -47,8 +47,9 @@ pub(super) struct Index {
     states: Vec<[u32; 2]>,
     left_out: u64,
     own_samples: u64,
-    /// Digest of the tensors' file.
+    /// Length of the tensors' file in bytes.
     pub(super) bytes: u64,
+    /// Digest of the tensors' file.
     pub(super) file_digest: String,
 }
 
