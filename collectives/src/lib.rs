@@ -1,17 +1,17 @@
-//! Moving slices of vectors between members: every member ends with the same sum, bit for bit.
+//! Collective operations: reduce-scatter and all-gather of a vector. Every member ends with the same sum, bit for bit.
 //!
-//! Eight people add up eight long columns of numbers. Instead of everyone sending everything to one of them, each one is
-//! responsible for a slice: slips with that slice go around the table, everyone adds their own number and passes the slip
-//! on, and the responsible one announces the total. All hands are busy at once, and nobody holds more than a few slips.
+//! Eight people add up eight long columns of numbers. Each person is responsible for one slice of the columns: slips with that slice
+//! go around the table, every person adds its own number and passes the slip on, and the responsible person announces the total. All
+//! work at the same time, and each holds only a few slips.
 //!
 //! # Words
 //! A *vector* has a *shard* for each rank (unequal, non-contiguous, possibly empty), cut into *segments*. A [`plan`] says
-//! who sends what to whom; a [`round`](round::Round) carries it out once; [`credit`] counts how many segments may be on
-//! their way. The two halves are a [`reduce_scatter`] and an [`all_gather`]; beside them a [`mirror`] tells the sums of a
-//! shard to those who keep replicas of its owner's optimizer state.
+//! which rank sends which segment where; a [`round`](round::Round) executes it once; [`credit`] limits the segments in flight. The
+//! two halves of a round are a [`reduce_scatter`] and an [`all_gather`]; beside them a [`mirror`] sends the sums of a shard to the
+//! replicas of its owner's optimizer state.
 //!
-//! A [`codec`] says how a segment's elements look as bytes, in fewer than four each if need be, and a
-//! [`residual`](residual::Residual) keeps what that leaves out.
+//! A [`codec`] encodes a segment's elements as bytes, some in fewer than four each, and a [`residual`](residual::Residual) stores
+//! what a lossy codec leaves out, to add it to the next contribution.
 //!
 //! # Cost
 //! For `n` ranks and a vector of `s` bytes in equal shards; every member sends as much as it receives.
@@ -22,14 +22,14 @@
 //! | direct | 2 | 2 (n - 1) / n x s |
 //! | mirror, with c replicas | 1 | (c - 1) / n x s |
 //!
-//! With as many replicas as ranks there is no mirror: the sums themselves are gathered. With unequal shards the two topologies differ:
-//! [`cost`] says which takes less time.
+//! With as many replicas as ranks there is no mirror: the sums themselves are gathered. With unequal shards the two topologies take
+//! different times, which [`cost`] estimates.
 //!
 //! # Invariants
-//! - A shard is summed in the order owner + 1, owner + 2, ..., owner (modulo n) under every topology, and everyone gets the
-//!   owner's bits.
-//! - A member holds at most a link's window of received segments per link, however slow it or others are.
-//! - Nothing here knows about sockets, views or time.
+//! - A shard is summed in the order owner + 1, owner + 2, ..., owner (modulo n) under every topology, and all members get
+//!   the owner's bits.
+//! - A member holds at most one window of received segments per link, however slow it or others are.
+//! - No sockets, views or time in this crate.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! The plan: who sends which segment to whom, as data. No buffers, no time.
+//! The plan: which rank sends which segment where, as data. No buffers, no time.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,12 +8,12 @@ use peergrad_protocol::message::Phase;
 use crate::codec::{Codec, Codecs, INFINITE, SIGN};
 use crate::combine::Combine;
 
-/// Along which edges segments travel.
+/// The edges along which segments travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topology {
     /// Each rank sends to the next one only; a shard's sum travels around. Few connections, many hops.
     Ring,
-    /// Each rank sends straight to the owner, the owner straight to everyone. Two hops, connections between all.
+    /// Each rank sends directly to the owner, and the owner directly to all ranks. Two hops, connections between all.
     Direct,
 }
 
@@ -23,13 +23,13 @@ pub struct ShardLayout {
     len: usize,
     shards: Vec<Shard>,
     segment_count: usize,
-    /// Ranks that own anything, in order.
+    /// Ranks with a shard that is not empty, in order.
     owners: Vec<usize>,
-    /// Elements of the smallest shard, and of the largest.
+    /// The number of elements of the smallest shard, and of the largest.
     shares: (usize, usize),
 }
 
-/// What one rank owns, or keeps of what another owns.
+/// The elements that one rank owns, or stores as a replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shard {
     ranges: Vec<Range<usize>>,
@@ -95,14 +95,14 @@ impl ShardLayout {
         &self.shards[rank]
     }
 
-    /// Number of ranks.
+    /// The number of ranks.
     #[inline]
     #[must_use]
     pub fn rank_count(&self) -> usize {
         self.shards.len()
     }
 
-    /// Elements of the smallest shard, and of the largest.
+    /// The number of elements of the smallest shard, and of the largest.
     #[must_use]
     pub fn shares(&self) -> (usize, usize) {
         self.shares
@@ -115,7 +115,7 @@ impl ShardLayout {
         self.segment_count
     }
 
-    /// The lowest rank that owns anything: the one whose stats everybody reports.
+    /// The lowest rank with a shard that is not empty: all members report the stats of its shard. `None` for an empty vector.
     #[must_use]
     pub fn first_owner(&self) -> Option<usize> {
         self.owners.first().copied()
@@ -154,28 +154,28 @@ impl Shard {
         &self.ranges
     }
 
-    /// The pieces in which it travels, in order.
+    /// The segments of the shard, in order.
     #[inline]
     #[must_use]
     pub fn segments(&self) -> &[Segment] {
         &self.segments
     }
 
-    /// Number of elements.
+    /// The number of elements.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Number of elements in its first `count` segments.
+    /// The number of elements in the first `count` segments.
     #[must_use]
     pub fn len_of_first(&self, count: usize) -> usize {
         // Only the last one may be shorter than the others.
         self.segments.first().map_or(0, |first| self.len.min(count * first.len))
     }
 
-    /// Whether this rank owns nothing.
+    /// Whether the shard has no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.segments.is_empty()
@@ -198,7 +198,7 @@ fn merged(ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
 }
 
 impl Segment {
-    /// Number of elements.
+    /// The number of elements.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
@@ -212,7 +212,7 @@ impl Segment {
         &self.ranges
     }
 
-    /// Whether there is nothing in it; a layout makes no such segment.
+    /// Whether the segment has no elements; a layout makes no such segment.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -269,45 +269,45 @@ pub fn add(sums: &mut [f32], values: &[f32]) {
     }
 }
 
-/// Whether no element is infinite or no number. Looks at all of them: many at once are faster than each by itself.
+/// Whether no element is infinite or NaN. It checks all of them: many at once are faster than one by one.
 #[must_use]
 pub fn are_finite(elements: &[f32]) -> bool {
-    // The exponent of what is not finite is all ones: one more, and it runs over into the sign.
+    // The exponent of an infinite element or a NaN is all ones: adding one overflows into the sign.
     let run_over = |element: &f32| (element.to_bits() & INFINITE) + EXPONENT_UNIT;
     elements.iter().fold(0, |any, element| any | run_over(element)) & SIGN == 0
 }
 
-/// One more in an exponent.
+/// One in the exponent.
 const EXPONENT_UNIT: u32 = 1 << 23;
 
 /// A layout seen from one rank.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// How the vector is cut.
+    /// The shards and segments of the vector.
     pub layout: Arc<ShardLayout>,
-    /// Along which edges.
+    /// The edges along which segments travel.
     pub topology: Topology,
     /// This member's rank: its place in the group, if there is one.
     pub rank: usize,
-    /// What owners make of contributions; anything but a sum needs the direct topology.
+    /// How owners combine contributions; anything but a sum needs the direct topology.
     pub combine: Combine,
-    /// How segments look as bytes.
+    /// The encoding of segments in each half of the round.
     pub codecs: Codecs,
-    /// The members that take part, in order, by the rank that links know them by; `None`: all.
+    /// The members that take part, in order, by their ranks on the links; `None` if all take part.
     pub group: Option<Arc<[usize]>>,
-    /// The ranks, in order, whose contributions are in the sums; `None`: all. The others take part in everything else. To
-    /// leave anybody out needs the direct topology.
+    /// The ranks, in order, whose contributions are in the sums; `None` if all are. The other ranks take part in everything else. To
+    /// leave out a rank needs the direct topology.
     pub contributors: Option<Arc<[usize]>>,
 }
 
 impl Plan {
-    /// By which rank links know the member whose rank in the plan is `rank`.
+    /// The rank on the links of the member with this rank in the plan.
     #[must_use]
     pub fn link(&self, rank: usize) -> usize {
         self.group.as_ref().map_or(rank, |group| group[rank])
     }
 
-    /// The rank in the plan of the member that links know by `link`; `None` if it takes no part.
+    /// The rank in the plan of the member with rank `link` on the links; `None` if it takes no part.
     #[must_use]
     pub fn rank_behind(&self, link: usize) -> Option<usize> {
         match &self.group {
@@ -316,7 +316,7 @@ impl Plan {
         }
     }
 
-    /// Number of ranks.
+    /// The number of ranks.
     #[must_use]
     pub fn rank_count(&self) -> usize {
         self.layout.rank_count()
@@ -334,7 +334,7 @@ impl Plan {
         (self.rank + self.rank_count() - 1) % self.rank_count()
     }
 
-    /// The number of ranks to which segments that begin here may go: those who own nothing send to owners only.
+    /// The number of ranks to which segments that start here may go. Ranks that own nothing send to owners only.
     #[must_use]
     pub fn destination_count(&self) -> usize {
         match self.topology {
@@ -344,7 +344,7 @@ impl Plan {
         }
     }
 
-    /// One of the ranks to which segments that begin here may go, the nearest first.
+    /// One of the ranks to which segments that start here may go, the nearest first.
     #[must_use]
     pub fn destination(&self, position: usize) -> usize {
         if self.topology == Topology::Direct && self.own().is_empty() {
@@ -361,7 +361,7 @@ impl Plan {
         self.contributors.as_ref().is_none_or(|ranks| ranks.binary_search(&rank).is_ok())
     }
 
-    /// Contributions to `owner`'s shard but for its own.
+    /// The number of contributions to `owner`'s shard, without its own.
     #[must_use]
     pub fn contribution_count(&self, owner: usize) -> usize {
         let all = self.contributors.as_ref().map_or(self.rank_count(), |ranks| ranks.len());
@@ -378,13 +378,13 @@ impl Plan {
         }
     }
 
-    /// How a segment of the round's `phase` looks as bytes.
+    /// The encoding of segments in `phase`.
     #[must_use]
     pub fn codec(&self, phase: Phase) -> Codec {
         if phase == Phase::Reduce { self.codecs.reduce } else { self.codecs.gather }
     }
 
-    /// Whether segments pass through ranks between their first and last.
+    /// Whether segments pass through ranks between the first and the last.
     #[must_use]
     pub fn has_relays(&self) -> bool {
         self.topology == Topology::Ring && self.rank_count() > 2

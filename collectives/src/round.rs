@@ -1,28 +1,28 @@
 //! A round: one reduce-scatter and one all-gather over the same vector, overlapping, seen from one member.
 //!
-//! The owner of a shard does something with its sum in between (an optimizer step); other shards do not wait for it, so
+//! Between the halves, the owner of a shard updates it with the sum (an optimizer step). Other shards do not wait for that, so
 //! segments of both halves share the links.
 //!
 //! # How it works
-//! 1. [`Round::new`] takes the member's contribution. It is only read, so that an interrupted round can be repeated.
+//! 1. [`Round::new`] takes the member's contribution and only reads it, so that an interrupted round can be repeated.
 //! 2. [`Round::receive`] takes segments in; [`Round::pump`] sends what the links' credit allows, relays before starts.
-//! 3. As far as the own shard is [`summed`](Round::summed), the caller turns it into its final values, in
-//!    [`Round::own_shard`], and says how far it is: [`Round::gather`]. What is final leaves, whatever the rest is.
-//! 4. When [`Round::is_complete`], [`Round::complete`] hands out the vector; the round lives on until
-//!    [`Round::is_drained`], for what others still wait for.
+//! 3. As far as the own shard is [`summed`](Round::summed), the caller replaces the sums by final values in [`Round::own_shard`], and
+//!    calls [`Round::gather`] with the number of final elements. Final segments are sent without waiting for the rest.
+//! 4. When [`Round::is_complete`], [`Round::complete`] hands out the vector; the round is needed until
+//!    [`Round::is_drained`], to send what others still wait for.
 //!
-//! Where every member can do the owner's part for all shards, the sums themselves may be gathered: in step 3 the own shard
-//! is final as it is, and before step 4 each member changes the whole vector, as [`Round::gathered`] lends it.
+//! If every member can compute the update of all shards, the sums themselves may be gathered: in step 3 the own shard is final as it
+//! is, and before step 4 each member updates the whole vector in [`Round::gathered`].
 //!
-//! A round that can no longer end, because a member left, is taken apart by [`Round::interrupt`].
+//! If a member leaves, the round cannot end: [`Round::interrupt`] returns its vectors.
 //!
 //! # Memory
-//! The contribution, the result, and the received segments that wait for credit: at most a window per link. A start is
-//! copied out of the vector only when credit for it is there.
+//! The contribution, the result, and the received segments that wait for credit: at most a window per link. A segment that starts
+//! here is copied out of the vector only when there is credit for it.
 //!
 //! # Invariants
-//! - The room for the result is asked for when the first finished sum shows up here. Every member had to contribute to that
-//!   sum, so by then everybody has the result of the round before: the caller may drop what it kept for going back.
+//! - The buffer for the result is requested when the first finished sum arrives. Every member contributed to that sum, so by then all
+//!   members have the result of the previous round, and the caller may drop what it kept for undoing it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ mod own_shard;
 
 pub use interrupted::InterruptedRound;
 
-/// Which segment a payload is, and what its sum is worth.
+/// Which segment a payload is, and the samples and loss behind its sum.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SegmentLabel {
     /// The half of the round, or beside it.
@@ -51,25 +51,25 @@ pub struct SegmentLabel {
     pub owner: usize,
     /// Index of the segment in that shard.
     pub index: usize,
-    /// What the payload sums up.
+    /// The samples and loss behind the payload.
     pub stats: SampleStats,
 }
 
-/// Something for the caller to carry out.
+/// An action for the caller.
 #[derive(Debug)]
 pub enum Action {
     /// Send a segment.
     Send {
-        /// The receiver, as links know it.
+        /// The receiver, by its rank on the links.
         to: usize,
-        /// What it is.
+        /// The segment's label.
         label: SegmentLabel,
-        /// Its elements.
+        /// The segment's elements.
         payload: Buffer,
     },
     /// Return credit for one segment.
     Grant {
-        /// The segment's sender, as links know it.
+        /// The segment's sender, by its rank on the links.
         to: usize,
     },
 }
@@ -99,11 +99,11 @@ pub struct Round {
 /// The vector in which results come together.
 #[derive(Debug)]
 enum ResultVector {
-    /// No finished sum has been seen.
+    /// No finished sum has arrived.
     Unseen,
-    /// Some shards are in it.
+    /// Some shards have arrived.
     Filling(Buffer),
-    /// All are; others may be reading it.
+    /// All shards have arrived. The vector may be shared with readers.
     Complete(Arc<Buffer>),
 }
 
@@ -142,7 +142,7 @@ impl Round {
         round
     }
 
-    /// With one contributor its contribution is the sum.
+    /// With a single contributor, its contribution is the sum.
     fn sum_alone(&mut self, mut room: Buffer) {
         room.copy_from_slice(self.contribution.as_ref().expect("kept until complete"));
         self.result = ResultVector::Filling(room);
@@ -379,22 +379,22 @@ impl Round {
         }
     }
 
-    /// Whether every shard is here and final.
+    /// Whether every shard has arrived and is final.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.gather.is_open() && self.gather.is_gathered() && self.reduce.is_started()
     }
 
-    /// Whether the own shard has left, wherever it goes: nothing of the vector is sent any more.
+    /// Whether the own shard was sent to all receivers, so that the vector is not read any more.
     #[must_use]
     pub fn is_sent(&self) -> bool {
         self.gather.is_started()
     }
 
-    /// The vector that everyone has gathered, to be changed in the same way by everyone before it is handed out.
+    /// The gathered vector, which all members update in the same way before they take it with [`Round::complete`].
     ///
     /// # Panics
-    /// Unless [`Round::is_complete`] and [`Round::is_sent`], or if it was handed out before.
+    /// Unless [`Round::is_complete`] and [`Round::is_sent`], or if the vector was taken before.
     pub fn gathered(&mut self) -> &mut [f32] {
         assert!(self.is_complete() && self.is_sent(), "others still wait for the own shard as it was");
         match &mut self.result {
@@ -410,7 +410,7 @@ impl Round {
         !matches!(self.result, ResultVector::Unseen)
     }
 
-    /// Hands out the finished vector and frees the contribution. `room` is called only for a vector without elements.
+    /// Returns the finished vector and frees the contribution. `room` is called only for a vector without elements.
     ///
     /// # Panics
     /// Unless [`Round::is_complete`].
@@ -426,13 +426,13 @@ impl Round {
         vector
     }
 
-    /// What the whole round was worth: the same bits at every member. Final once the round is complete.
+    /// The samples and loss of the whole round: the same bits at every member. Final once the round is complete.
     #[must_use]
     pub fn stats(&self) -> SampleStats {
         self.reported_stats
     }
 
-    /// Whether nothing more has to be sent: the round can be forgotten once it is also complete.
+    /// Whether nothing more has to be sent: the round can be dropped once it is also complete.
     #[must_use]
     pub fn is_drained(&self) -> bool {
         self.relays.is_empty() && self.is_sent()

@@ -1,11 +1,11 @@
 //! Pooled memory: where vectors and segments live, so that training allocates nothing vector-sized per step.
 //!
-//! A [`Buffer`] is like a library book: whoever holds it may write in it, and when it is dropped it goes home to
-//! its [`Pool`], where the next reader takes it. A socket reads straight into one, a collective adds into the same
+//! A [`Buffer`] is like a library book: its holder may write in it, and when it is dropped it returns to its [`Pool`],
+//! where the next reader takes it. A socket reads straight into one, a collective adds into the same
 //! one, and the same one goes out again.
 //!
 //! # Invariants
-//! - The contents of a buffer that was just taken are unspecified: never add into one that was not filled.
+//! - The contents of a buffer that was just taken are unspecified: never add into a buffer that was not filled.
 //! - Which buffer a pool hands out depends on thread timing; contents never do, so runs stay deterministic.
 
 use std::fmt;
@@ -82,15 +82,15 @@ impl fmt::Debug for Buffer {
     }
 }
 
-/// A home for buffers of similar size. Cloning it shares the free list.
+/// A pool of buffers of similar size. A clone shares the free list.
 #[derive(Clone)]
 pub struct Pool {
     free_list: Arc<FreeList>,
 }
 
 impl Pool {
-    /// A pool that keeps at most `idle_max` idle buffers; more than that are freed when they come home, and those that nobody has
-    /// needed for a while as well.
+    /// A pool that keeps at most `idle_max` idle buffers. Further buffers are freed when they are dropped, and so are buffers that
+    /// stay idle for a while.
     #[must_use]
     pub fn new(idle_max: usize) -> Self {
         Self { free_list: Arc::new(FreeList { idle_max, state: Mutex::default() }) }
@@ -102,8 +102,8 @@ impl Pool {
         self.take_bytes(len * WORD_BYTES)
     }
 
-    /// A buffer of `len` zeros, always a new one: memory that comes from the operating system is zero already, and is not
-    /// there at all until it is written.
+    /// A buffer of `len` zeros, always newly allocated: memory from the operating system is zero already, and takes no space until
+    /// it is written.
     #[must_use]
     pub fn take_zeroed(&self, len: usize) -> Buffer {
         self.free_list.lock().allocated_count += 1;
@@ -122,7 +122,7 @@ impl Pool {
         Buffer { words, byte_count, home: Some(Arc::clone(&self.free_list)) }
     }
 
-    /// How many times this pool has asked the allocator for memory: flat once a run has warmed up.
+    /// The number of allocations of this pool: constant once a run has warmed up.
     #[must_use]
     pub fn allocated_count(&self) -> u64 {
         self.free_list.lock().allocated_count
@@ -142,12 +142,12 @@ struct FreeList {
 
 #[derive(Default)]
 struct FreeListState {
-    /// The one that came home last is taken first: below are those that are needed least.
+    /// Idle buffers. The one that returned last is taken first, so those at the bottom are needed least.
     idle: Vec<Vec<f32>>,
-    /// The largest request so far, in words: what is allocated anew fits every request seen.
+    /// The largest request so far, in words: a new allocation fits every request seen.
     largest: usize,
     allocated_count: u64,
-    /// Buffers taken since it was looked last how many are needed, and how many were left then at least.
+    /// Buffers taken since the last check of how many are needed, and the smallest number of idle ones since then.
     taken: usize,
     spare: usize,
 }
@@ -184,7 +184,7 @@ impl FreeList {
 }
 
 impl FreeListState {
-    /// One is taken. Now and then, gives up those that were idle all the while.
+    /// Counts a taken buffer. Now and then, frees buffers that were idle all the time.
     fn trim(&mut self) -> Vec<Vec<f32>> {
         self.spare = if self.taken == 0 { self.idle.len() } else { self.spare.min(self.idle.len()) };
         self.taken += 1;
@@ -196,7 +196,7 @@ impl FreeListState {
     }
 }
 
-/// So many buffers are taken until those are freed that were not needed meanwhile.
+/// Buffers taken between two checks for idle ones.
 const TRIM_EVERY: usize = 1024;
 
 const WORD_BYTES: usize = size_of::<f32>();

@@ -1,14 +1,14 @@
-//! A set of chunks, as a member reports what it holds: one bit a chunk, at most 512 bytes.
+//! A set of chunks, for reports of what a member holds: one bit per chunk, at most 512 bytes.
 
 use std::fmt;
 
 use crate::limits::CHUNKS_MAX;
 use crate::wire::{Decode, Encode};
 
-/// Some chunks of a parameter vector.
+/// A set of chunks of a parameter vector.
 #[derive(Clone, Default, PartialEq, Eq, Encode, Decode)]
 pub struct ChunkSet {
-    /// Chunk `c` is bit `c % 8` of byte `c / 8`; bytes at the end without a chunk are left out.
+    /// Chunk `c` is bit `c % 8` of byte `c / 8`. There are no zero bytes at the end.
     bits: Vec<u8>,
 }
 
@@ -28,13 +28,13 @@ impl ChunkSet {
         self.bits[byte] |= 1 << (chunk % 8);
     }
 
-    /// Whether a chunk is in it.
+    /// Whether the set contains a chunk.
     #[must_use]
     pub fn contains(&self, chunk: usize) -> bool {
         self.bits.get(chunk / 8).is_some_and(|byte| byte & (1 << (chunk % 8)) != 0)
     }
 
-    /// Its chunks, in order.
+    /// The chunks, in order.
     pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
         let of_byte = |(index, byte): (usize, &u8)| {
             let byte = *byte;
@@ -43,25 +43,25 @@ impl ChunkSet {
         self.bits.iter().enumerate().flat_map(of_byte)
     }
 
-    /// How many chunks are in it.
+    /// The number of chunks.
     #[must_use]
     pub fn len(&self) -> usize {
         self.bits.iter().map(|byte| byte.count_ones() as usize).sum()
     }
 
-    /// Whether all of its chunks are among others.
+    /// Whether all chunks of this set are in `others`.
     #[must_use]
     pub fn is_subset(&self, others: &Self) -> bool {
         self.iter().all(|chunk| others.contains(chunk))
     }
 
-    /// Whether no chunk is in it.
+    /// Whether the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether it can be a set of chunks: within the limit, and in its one form.
+    /// Whether the set is within the limit and in its one form.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         self.bits.len() <= CHUNKS_MAX / 8 && self.bits.last() != Some(&0)

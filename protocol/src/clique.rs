@@ -1,7 +1,7 @@
-//! Clique: whom a new view keeps when some members cannot reach each other.
+//! Clique: the members that a new view keeps when some members cannot reach each other.
 //!
-//! A dinner where some guests do not speak with some others, and at which everybody has to speak with everybody: the
-//! fewest are asked to stay at home so that all who come do. If one has fallen out with all, it is that one.
+//! A dinner at which all guests have to speak with each other, and some pairs do not: as few guests as possible are asked to stay
+//! at home. If one guest speaks with no other, it is that one.
 //!
 //! ```text
 //!     0 --- 1        cut: (0, 2) and (1, 2)        kept: 0, 1, 3
@@ -11,22 +11,22 @@
 //!
 //! # How it works
 //! This is minimum vertex cover of the cut pairs: hard in general, but few members are ever in a cut.
-//! 1. The members that occur in cuts fall into groups that no cut connects; each is settled on its own, small ones first.
-//! 2. Of a member that is cut from a single other, the other is left out: no choice is better.
-//! 3. Else the one with the most cuts, of those the highest rank, is left out, and then, instead, kept: all that it is
-//!    cut from are left out. A choice is abandoned when what is left to mend needs too many: one of each of any pairs
-//!    that share no member.
-//! 4. **Ties.** Of all choices that leave out the fewest, the kept members whose sorted ranks come first in the order
-//!    of a dictionary: going up from rank 0, each is kept if some such choice keeps it and all kept before.
+//! 1. The members that occur in cuts form groups that no cut connects. Each group is solved on its own, small ones first.
+//! 2. If a member is cut from a single other, the other is left out: no choice is better.
+//! 3. Otherwise the member with the most cuts, and the highest rank among those, is tried both ways: left out, and kept with all that
+//!    it is cut from left out. A branch is abandoned when its remaining cuts need too many: at least one member of each pair, for
+//!    pairs that share no member.
+//! 4. **Ties.** Of all choices that leave out the fewest, the one whose sorted kept ranks come first in dictionary order: from rank
+//!    0 up, a member is kept if such a choice keeps it and all members kept before.
 //!
-//! Cost: work is counted and bounded. Where it ends, the best choice found until then stands: at the worst what steps 2
-//! and 3 give without looking back, and whoever could come after all. 1,000 members with 1,000 random cuts are settled
-//! exactly in 1 ms, and 80 with 240; 100 with 1,000, or 1,000 with 3,000, end at the bound after 2 ms, and 1,000 of whom
-//! no two reach each other, half a million cuts, take 15 ms.
+//! Cost: work is counted and bounded. At the bound, the best choice so far stands; at worst it is the greedy result of steps 2 and 3,
+//! and the members that can be added back to it. 1,000 members with 1,000 random cuts are solved exactly in 1 ms, and so are 80 with
+//! 240. 100 with 1,000, or 1,000 with 3,000, end at the bound after 2 ms. 1,000 members without any connection, half a million cuts,
+//! take 15 ms.
 //!
 //! # Invariants
-//! - No two that are kept are cut from each other, and nobody is left out who could come without harm.
-//! - The result is a function of the arguments: whoever proposes a view from the same reports proposes the same.
+//! - No two kept members are cut from each other, and no member is left out that could be kept.
+//! - The result is a function of the arguments: all proposers with the same reports propose the same members.
 
 use std::collections::BTreeSet;
 
@@ -47,7 +47,7 @@ pub fn largest(member_count: usize, cut: &BTreeSet<(Rank, Rank)>) -> Vec<Rank> {
     (0..member_count).filter(|&member| kept[member]).map(Rank::from_index).collect()
 }
 
-/// By member, those that it is cut from, in order.
+/// By member: the members that it is cut from, in order.
 fn cuts_by_member(member_count: usize, cut: &BTreeSet<(Rank, Rank)>) -> Vec<Vec<usize>> {
     let mut cuts = vec![Vec::new(); member_count];
     for (one, other) in cut.iter().map(|(one, other)| (one.index(), other.index())) {
@@ -63,7 +63,7 @@ fn cuts_by_member(member_count: usize, cut: &BTreeSet<(Rank, Rank)>) -> Vec<Vec<
     cuts
 }
 
-/// The members that are cut from any, each in order, in groups that no cut connects, the smallest first.
+/// The members that occur in cuts, in groups that no cut connects, the smallest first; each group in order.
 fn groups(cuts: &[Vec<usize>]) -> Vec<Vec<usize>> {
     let mut groups = Vec::new();
     let mut seen = vec![false; cuts.len()];
@@ -90,17 +90,17 @@ fn groups(cuts: &[Vec<usize>]) -> Vec<Vec<usize>> {
     groups
 }
 
-/// Branch and bound over whom to leave out; a member is kept by leaving out all that it is cut from.
+/// Branch and bound over the members to leave out. A member is kept by leaving out all that it is cut from.
 struct Search<'a> {
     cuts: &'a [Vec<usize>],
-    /// Whom the present choice leaves out, in the order in which it was decided, and the same by member.
+    /// The members that the present choice leaves out, in the order of decision; and the same by member.
     left_out: Vec<usize>,
     is_left_out: Vec<bool>,
-    /// By member, how many of those that it is cut from are not left out.
+    /// By member: how many of the members that it is cut from are not left out.
     open_cuts: Vec<usize>,
-    /// By member of the group at hand, whether the best choice so far leaves it out.
+    /// By member of the present group: whether the best choice so far leaves it out.
     best: Vec<bool>,
-    /// A choice is of interest if it leaves out fewer than `limit`, and nothing more is looked for at `enough`.
+    /// A choice is of interest if it leaves out fewer than `limit` members. The search ends at `enough`.
     limit: usize,
     enough: usize,
     work_left: usize,
@@ -120,12 +120,12 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Whom to leave out of `group`.
+    /// The members of `group` to leave out.
     fn solve(&mut self, group: &[usize]) -> Vec<usize> {
         (self.limit, self.enough) = (usize::MAX, 0);
         self.descend(group);
         let fewest = self.limit;
-        // The best choice keeps all that are kept here: either it did so already, or it was found after them.
+        // The best choice keeps all members that are kept here: it did so already, or was found after them.
         for &member in group {
             if self.is_left_out[member] {
                 continue;
@@ -146,7 +146,7 @@ impl<'a> Search<'a> {
         group.iter().copied().filter(|&member| self.best[member]).collect()
     }
 
-    /// Looks for the best choice that begins like the present one, which is as it was afterwards.
+    /// Searches the best choice that extends the present one, and restores the present one.
     fn descend(&mut self, group: &[usize]) {
         let decided = self.left_out.len();
         self.leave_out_those_behind_one_cut(group);
@@ -170,7 +170,7 @@ impl<'a> Search<'a> {
         self.undo(decided);
     }
 
-    /// Leaves out those that somebody is cut from and from nobody else, until there are none.
+    /// Leaves out each member that is the only cut of another one, until there are none.
     fn leave_out_those_behind_one_cut(&mut self, group: &[usize]) {
         let mut before = usize::MAX;
         while before != self.left_out.len() {
@@ -184,14 +184,14 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Whether no choice that begins like the present one is of interest, or there is no work left to look for it.
+    /// Whether no choice that extends the present one is of interest, or the work is used up.
     fn cannot_improve(&mut self, group: &[usize]) -> bool {
-        // Before the first descent has found a choice there is nothing to be better than.
+        // The first descent is never abandoned: it gives the first choice.
         if self.limit == usize::MAX {
             return false;
         }
         let Some(room) = self.limit.checked_sub(self.left_out.len() + 1) else { return true };
-        // Of each of these pairs one has to be left out, and none is in two of them.
+        // One member of each of these pairs has to be left out, and the pairs share no member.
         let mut pair_count = 0;
         let mut looked_at = group.len();
         let mut is_paired = vec![false; self.cuts.len()];
@@ -210,7 +210,7 @@ impl<'a> Search<'a> {
         pair_count > room || self.work_left == 0
     }
 
-    /// The present choice mends all cuts of the group; who is left out and could come after all does.
+    /// The present choice resolves all cuts of the group. Members that can be added back are added back.
     fn record(&mut self, group: &[usize]) {
         let mut is_left_out = self.is_left_out.clone();
         for &member in group {
@@ -242,7 +242,7 @@ impl<'a> Search<'a> {
         self.spend(cuts[member].len());
     }
 
-    /// Takes back all decisions to leave out but the first `count`.
+    /// Takes back all but the first `count` decisions to leave out.
     fn undo(&mut self, count: usize) {
         let cuts = self.cuts;
         for member in self.left_out.drain(count..) {
@@ -256,7 +256,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// How many members and cuts are looked at, in all, to find fewer to leave out.
+/// The bound on the work: members and cuts visited in all.
 const WORK_MAX: usize = 1 << 20;
 
 #[cfg(test)]

@@ -1,27 +1,27 @@
-//! The watch: who has not been heard of for too long.
+//! The failure detector: peers that have been silent for too long.
 //!
-//! A postman who always comes at ten is missed at noon; one who comes whenever he likes is missed the next day. Every
-//! peer sends a small frame, a *heartbeat*, to those that watch it, and each watcher learns how late the heartbeats of each peer
-//! get. A silence that is long beside what was seen lately makes the peer *suspected*; nothing is to be set by hand.
+//! A postman who always comes at ten is missed at noon; one who comes at any time is missed the next day. Every peer sends a small
+//! frame, a *heartbeat*, to its watchers, and each watcher learns how late the heartbeats of each peer are. A silence that is long
+//! compared with recent ones makes the peer *suspected*. There is nothing to configure.
 //!
 //! # How it works
-//! 1. **Jitter.** A frame that comes a gap `g` after the one before it was late by `g - interval`. The largest jitter
-//!    is kept, not an average: heartbeats that were held up and come all at once are many, and change nothing.
-//! 2. **Forgetting.** What was seen in the present window of 20 s and in the one before counts in full, and half as much
-//!    with each window after that.
+//! 1. **Jitter.** A frame that arrives a gap `g` after the previous one is late by `g - interval`. The detector stores the largest
+//!    jitter, not an average: many delayed heartbeats that arrive together do not change it.
+//! 2. **Forgetting.** Jitter of the present window of 20 s and of the previous one counts in full; with each later window it is
+//!    halved.
 //! 3. **Timeout.** The next frame is due one heartbeat after the last, and may be late by a grace and by 3 times the jitter
-//!    that is kept. The grace is 1.2 s, or 4 heartbeats where those are longer. So a peer that is never late is suspected
-//!    after 1.45 s at a heartbeat of 250 ms, and none is borne for longer than 10 s, or twice that of one that is never late.
-//! 4. **Outages.** A silence that outlasted the timeout teaches only that it should have been so long: after a cut that
-//!    healed, the next one is noticed again.
-//! 5. **First timeout.** Nobody is suspected within the first 4 s: links may still have to be dialed.
-//! 6. **Own absence.** All of this is measured on a clock that stands still while the watcher itself does: where two
-//!    calls are more than two heartbeats apart, the rest of the time between them never was. So a laptop that wakes, or a
-//!    peer that got no processor, finds everybody about as far from being suspected as it left them.
+//!    that is stored. The grace is 1.2 s, or 4 heartbeats where those are longer. So a peer that is never late is suspected
+//!    after 1.45 s at a heartbeat of 250 ms. No timeout exceeds 10 s, or twice that of a peer that is never late.
+//! 4. **Outages.** A silence longer than the timeout counts as one of that length only: after a partition has healed, the next one
+//!    is noticed again.
+//! 5. **First timeout.** No peer is suspected within the first 4 s: links may still have to be dialed.
+//! 6. **Own absence.** All of this is measured on a clock that stops while the watcher itself does not run: if two calls are more
+//!    than two heartbeats apart, the rest of the time between them does not count. So a laptop that wakes, or a peer that got no
+//!    processor, finds all peers about as far from being suspected as before.
 //!
-//! Cost: one ordered insertion for each frame; one look at the first for the next deadline.
+//! Cost: one ordered insertion for each frame; the next deadline is the first entry.
 //!
-//! # What it reaches
+//! # Results
 //! Eight simulated peers that watch each other with a heartbeat of 250 ms: how long after a peer stops each other suspects
 //! it, in 420 cases, and how often one is suspected that did not stop, in 10 times 30 minutes of 56 pairs.
 //!
@@ -33,11 +33,11 @@
 //! | the same without a bound: a stall in a hundred is longer than 1.2 s, some than 2 s | 2.7 s | 4.1 s | 10.7 s | 1 |
 //! | quiet, with a heartbeat of 1 s | 4.0 s | 4.6 s | 5.0 s | 0 |
 //!
-//! What no rule can do is to tell a first stall of 1.5 s on a machine that never stalled from a stop.
+//! No rule can tell a first stall of 1.5 s, on a machine that never stalled, from a stop.
 //!
 //! # Not here
-//! Asking others whether they hear of the peer: every member must reach every other *itself*, so what somebody else
-//! hears proves nothing (whom a view keeps then: [`clique`](crate::clique)). Progress: a peer whose task hangs still heartbeats.
+//! Asking other peers: every member must reach every other *itself*, so what another peer hears proves nothing
+//! ([`clique`](crate::clique) chooses which members a view keeps). Progress: a peer whose task hangs still sends heartbeats.
 //!
 //! # Reading
 //! Chen, Toueg & Aguilera, *On the quality of service of failure detectors*, 2002: the next arrival is estimated, and a
@@ -50,25 +50,25 @@ use std::time::Duration;
 use crate::id::PeerId;
 use crate::time::Instant;
 
-/// The peers that are watched, when each was last heard, and how late each tends to be.
+/// The watched peers, the time of each one's last frame, and each one's jitter.
 #[derive(Clone, Debug)]
 pub struct FailureDetector {
     interval: Duration,
     watched: BTreeMap<PeerId, WatchedPeer>,
-    /// When each watched peer becomes suspected, the next one first; of the clock that stands still in absences.
+    /// When each watched peer becomes suspected, the next one first; on the clock that stops in absences.
     due: BTreeSet<(Instant, PeerId)>,
-    /// The last call that was told the time.
+    /// The time of the last call.
     last_tick: Option<Instant>,
-    /// How long the watcher was absent in all: the caller's clock less this is the clock of all other fields.
+    /// The total absence of the watcher. The caller's clock minus this is the clock of all other fields.
     absent: Duration,
 }
 
-/// What is known of one peer, on the clock that stands still in absences.
+/// The state of one watched peer, on the clock that stops in absences.
 #[derive(Clone, Debug)]
 struct WatchedPeer {
-    /// The last frame; until the first, when the watch began.
+    /// The time of the last frame; before the first one, the start of the watch.
     heard: Instant,
-    /// Whether there was a first frame.
+    /// Whether a frame has arrived.
     known: bool,
     /// The end of the first timeout.
     grace_until: Instant,
@@ -77,7 +77,7 @@ struct WatchedPeer {
 }
 
 impl FailureDetector {
-    /// A watch over nobody, for peers that send a frame every `interval`.
+    /// A detector without peers, for heartbeats every `interval`.
     #[must_use]
     pub fn new(interval: Duration) -> Self {
         Self {
@@ -89,10 +89,10 @@ impl FailureDetector {
         }
     }
 
-    /// From now on peers send a frame every `interval`; larger swarms heartbeat more slowly.
+    /// Sets the heartbeat interval of all peers from now on; larger swarms heartbeat more slowly.
     ///
-    /// A peer that goes on with a slower heartbeat for a while, because it has not heard yet, is no more than late. One whose
-    /// heartbeat slows down before it is said here has the grace: a heartbeat that grows by more than that grows in two goes.
+    /// A peer that keeps a slower heartbeat for a while is merely late. A peer that slows down before this call has the grace: an
+    /// interval that grows by more than the grace must grow in two steps.
     pub fn set_interval(&mut self, interval: Duration) {
         let slower = self.interval.saturating_sub(interval);
         self.interval = interval;
@@ -104,7 +104,7 @@ impl FailureDetector {
         }
     }
 
-    /// Starts to watch `peer`, with a longer first timeout; no effect on one that is watched.
+    /// Starts to watch `peer`, with a longer first timeout. No effect if it is watched already.
     pub fn add(&mut self, now: Instant, peer: PeerId) {
         self.tick(now);
         if self.watched.contains_key(&peer) {
@@ -124,13 +124,13 @@ impl FailureDetector {
         }
     }
 
-    /// Stops watching all others.
+    /// Stops watching all peers for which `is_watched` is false.
     pub fn retain(&mut self, is_watched: impl Fn(&PeerId) -> bool) {
         self.watched.retain(|peer, _| is_watched(peer));
         self.due.retain(|(_, peer)| is_watched(peer));
     }
 
-    /// A frame of `peer` arrived, whatever it says; one of a peer that is not watched is ignored.
+    /// A frame of `peer` arrived, with any content. No effect if the peer is not watched.
     pub fn heard(&mut self, now: Instant, peer: &PeerId) {
         self.tick(now);
         let heard = self.awake(now);
@@ -146,10 +146,10 @@ impl FailureDetector {
         self.due.insert((watched.due, *peer));
     }
 
-    /// The watcher is awake; to be called at each heartbeat at least.
+    /// The watcher runs. Call this at least once per heartbeat.
     ///
-    /// A longer time between two calls was the watcher's own absence, and is not held against the others. Call it before
-    /// asking who is suspected, and before or after the frames that waited meanwhile: it makes no difference.
+    /// A longer time between two calls counts as the watcher's own absence. Call this before asking which peers are suspected; before
+    /// or after the frames that waited makes no difference.
     pub fn tick(&mut self, now: Instant) {
         self.absent += self.absence(now);
         self.last_tick = self.last_tick.max(Some(now));
@@ -167,33 +167,33 @@ impl FailureDetector {
         self.watched.get(peer).is_some_and(|watched| self.awake(now) >= watched.due)
     }
 
-    /// The peers that are suspected, the one that has been so for longest first.
+    /// The suspected peers, the longest suspected first.
     pub fn suspected(&self, now: Instant) -> impl Iterator<Item = &PeerId> {
         let awake = self.awake(now);
         self.due.iter().take_while(move |(due, _)| *due <= awake).map(|(_, peer)| peer)
     }
 
-    /// How long a silence of `peer` is borne at present; for one that is not watched, how long it would be at first.
+    /// The present timeout of `peer`; for a peer that is not watched, the first timeout.
     #[must_use]
     pub fn timeout(&self, peer: &PeerId) -> Duration {
         self.watched.get(peer).map_or(first_timeout(self.interval), WatchedPeer::timeout)
     }
 
-    /// How long nothing has been heard of `peer`, the watcher's own absences left out; `None` if it is not watched, or was
-    /// never heard.
+    /// The time since the last frame of `peer`, without the watcher's own absences; `None` if the peer is not watched, or has not
+    /// sent a frame.
     #[must_use]
     pub fn silence(&self, now: Instant, peer: &PeerId) -> Option<Duration> {
         let watched = self.watched.get(peer).filter(|watched| watched.known)?;
         Some(self.awake(now).since(watched.heard))
     }
 
-    /// When the next peer becomes suspected if nothing is heard; in the past where one already is.
+    /// When the next peer becomes suspected if no frame arrives; in the past if one already is.
     #[must_use]
     pub fn next_suspicion(&self) -> Option<Instant> {
         self.due.first().map(|(due, _)| due.after(self.absent))
     }
 
-    /// As [`FailureDetector::next_suspicion`], of those who are not suspected yet.
+    /// [`FailureDetector::next_suspicion`] among the peers that are not suspected yet.
     #[must_use]
     pub fn next_suspicion_after(&self, now: Instant) -> Option<Instant> {
         let awake = self.awake(now);
@@ -201,7 +201,7 @@ impl FailureDetector {
         Some(due.after(self.absent))
     }
 
-    /// `now`, on the clock that stands still in absences.
+    /// `now` on the clock that stops in absences.
     fn awake(&self, now: Instant) -> Instant {
         Instant(0).after(now.since(Instant(0).after(self.absent + self.absence(now))))
     }
@@ -218,20 +218,20 @@ impl WatchedPeer {
         self.due.since(self.heard)
     }
 
-    /// When it becomes suspected if nothing more is heard.
+    /// When the peer becomes suspected if no frame arrives.
     fn next_due(&self, interval: Duration) -> Instant {
         let late = interval + grace(interval) + JITTER_FACTOR * self.jitter.largest();
         self.heard.after(late.min(timeout_max(interval))).max(self.grace_until)
     }
 }
 
-/// The largest jitter of late: a maximum that is forgotten by halves.
+/// The largest recent jitter: a maximum that is halved with each window.
 #[derive(Clone, Debug)]
 struct Jitter {
-    /// When the present window began.
+    /// The start of the present window.
     began: Instant,
     present: Duration,
-    /// The largest of the window before, or of an earlier one, halved with each window since.
+    /// The largest jitter of the previous windows, halved with each window since.
     past: Duration,
 }
 
@@ -244,7 +244,7 @@ impl Jitter {
         let windows = (now.since(self.began).as_nanos() / WINDOW.as_nanos()) as u32;
         if let Some(halvings) = windows.checked_sub(1) {
             self.began = self.began.after(WINDOW * windows);
-            // More than 31 halvings leave nothing that counts beside the grace.
+            // After 31 halvings nothing is left that matters beside the grace.
             self.past = self.present.max(self.past / 2) / (1 << halvings.min(31));
             self.present = Duration::ZERO;
         }
@@ -256,17 +256,17 @@ impl Jitter {
     }
 }
 
-/// How late a frame of a peer that is never late may be.
+/// The tolerated jitter of a peer that is never late.
 fn grace(interval: Duration) -> Duration {
     GRACE.max(GRACE_INTERVALS * interval)
 }
 
-/// The time from the start of a watch in which nobody is suspected.
+/// The time from the start of a watch in which the peer is not suspected.
 fn first_timeout(interval: Duration) -> Duration {
     FIRST_TIMEOUT.max(2 * (interval + grace(interval)))
 }
 
-/// The longest silence that is borne, whatever was learned.
+/// The longest timeout, whatever the jitter.
 fn timeout_max(interval: Duration) -> Duration {
     TIMEOUT_MAX.max(2 * (interval + grace(interval)))
 }
@@ -274,11 +274,11 @@ fn timeout_max(interval: Duration) -> Duration {
 /// A pause shorter than this is never suspected: a page fault storm, a garbage collection, a lost packet sent again.
 const GRACE: Duration = Duration::from_millis(1_200);
 const GRACE_INTERVALS: u32 = 4;
-/// How many times the largest jitter of late the next one may be.
+/// The tolerated multiple of the largest recent jitter.
 const JITTER_FACTOR: u32 = 3;
 const FIRST_TIMEOUT: Duration = Duration::from_secs(4);
 const TIMEOUT_MAX: Duration = Duration::from_secs(10);
-/// A jitter counts in full until the end of the window after the one in which it was seen.
+/// The length of a window. A jitter counts in full until the end of the window after its own.
 const WINDOW: Duration = Duration::from_secs(20);
 /// Calls further apart than this show that the watcher was absent.
 const ABSENCE_INTERVALS: u32 = 2;

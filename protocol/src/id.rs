@@ -1,11 +1,11 @@
-//! Names of things: newtypes, so that a rank is never mistaken for a view number.
+//! Identifiers: newtypes, so that a rank is never mistaken for a view number.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::wire::{Decode, Encode};
 
-/// An ed25519 public key: who a peer is, on every connection and in every run.
+/// An ed25519 public key: the identity of a peer, on every connection and in every run.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Encode, Decode)]
 pub struct PeerId(pub [u8; 32]);
 
@@ -75,11 +75,11 @@ macro_rules! digest_id {
 }
 
 digest_id! {
-    /// The hash of a run's specification and of 32 random bytes drawn when it was founded.
+    /// The hash of a run's specification and of 32 random bytes drawn when the run was founded.
     RunId
 }
 digest_id! {
-    /// The hash of a view record: with the number, the name of a view everywhere.
+    /// The hash of a view record. It names the view everywhere.
     ViewDigest
 }
 digest_id! {
@@ -104,14 +104,14 @@ impl RunId {
         Self(*hasher.finalize().as_bytes())
     }
 
-    /// The first eight hexadecimal digits: how a run is named on a screen and in folder names.
+    /// The first eight hexadecimal digits: the name of the run on a screen and in folder names.
     #[must_use]
     pub fn short(&self) -> String {
         self.to_string()[..8].to_owned()
     }
 }
 
-/// The number of a view within its lineage; the first view of a run is number 1.
+/// The number of a view: one more than its parent's. The first view of a run is number 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Encode, Decode)]
 pub struct ViewNumber(pub u64);
 
@@ -120,20 +120,20 @@ pub struct ViewNumber(pub u64);
 pub struct Incarnation(pub u64);
 
 impl Incarnation {
-    /// The first incarnation of the `start`-th start of a peer. By `draw`, which is random, two starts differ that take
-    /// themselves for the same one: of a copy of the peer's directory, and of the original.
+    /// The first incarnation of the `start`-th start of a peer. The random `draw` tells apart two starts with the same count: one
+    /// from the peer's directory, and one from a copy of it.
     #[must_use]
     pub fn of_start(start: u64, draw: u8) -> Self {
         Self(start << RETURNS_BITS | u64::from(draw) << (RETURNS_BITS - u8::BITS))
     }
 
-    /// The one after this, of the same start: the peer was excluded and comes back.
+    /// The next incarnation of the same start: the peer was removed from the view and rejoins.
     #[must_use]
     pub fn next(self) -> Self {
         Self(self.0 + 1)
     }
 
-    /// Whether the same start of the peer was in `earlier` before, and has come back since.
+    /// Whether this is a later incarnation than `earlier` of the same start.
     #[must_use]
     pub fn is_rejoin_of(self, earlier: Self) -> bool {
         self > earlier && self.start() == earlier.start()
@@ -144,7 +144,7 @@ impl Incarnation {
     }
 }
 
-/// A start has room for so many returns that no process lives to see the end of them.
+/// Bits for the incarnations of one start: more than any process uses up.
 const RETURNS_BITS: u32 = 24;
 
 /// A member's index in its view; meaningless without the view.

@@ -1,7 +1,7 @@
-//! The invite: one line of text with all that another machine needs to join.
+//! The invite: one line of text with all that a joiner needs.
 //!
 //! `pg1` and base 58 of (run id, secret, contacts), closed by four bytes of checksum, so that a line that lost its end in
-//! a chat window is told from a wrong one. It holds the run's secret: treat it like a password.
+//! a chat window is told apart from a wrong one. It contains the run's secret: treat it like a password.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,33 +16,33 @@ use crate::wire::{self, Decode, Encode};
 pub struct Secret(pub [u8; 32]);
 
 impl Secret {
-    /// What is mixed into the Noise handshake: a stranger fails there, before any protocol speaks.
+    /// The bytes that are mixed into the Noise handshake. A peer without the secret fails there, before any protocol starts.
     #[must_use]
     pub fn handshake_prologue(&self) -> [u8; 32] {
         blake3::derive_key("peergrad 1 noise prologue", &self.0)
     }
 
-    /// What keys the proofs of both ends of a direct lane.
+    /// The key for the proofs of both ends of a direct lane.
     #[must_use]
     pub fn lane_key(&self) -> [u8; 32] {
         blake3::derive_key("peergrad 1 direct lane", &self.0)
     }
 
-    /// What keys the proofs of both ends of a QUIC connection.
+    /// The key for the proofs of both ends of a QUIC connection.
     #[must_use]
     pub fn quic_key(&self) -> [u8; 32] {
         blake3::derive_key("peergrad 1 quic", &self.0)
     }
 }
 
-/// Never shown: logs are copied into bug reports.
+/// The secret is never shown: logs are copied into bug reports.
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret(..)")
     }
 }
 
-/// What a joiner is given.
+/// What a joiner needs to know.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Invite {
     /// The run to join.
@@ -56,12 +56,12 @@ pub struct Invite {
 /// The text is not an invite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotAnInvite {
-    /// It does not begin like one.
+    /// The text does not start like an invite.
     #[error(
         "an invite begins with `{PREFIX}`; copy the whole line that `peer start` or `peer invite` printed"
     )]
     Prefix,
-    /// It was cut or altered on the way.
+    /// The text was cut or altered.
     #[error(
         "the invite is incomplete or altered; copy the whole line that `peer start` or `peer invite` printed"
     )]

@@ -1,20 +1,20 @@
-//! Who owns what: a pure function of (run, members, chunk count), so nobody stores it and nobody is asked.
+//! Placement: the owner and the replicas of each chunk, a pure function of (run, members, chunk count). It is computed, not sent.
 //!
 //! Rendezvous hashing is a raffle held once for each chunk: every member draws a ticket that depends on nothing but
-//! itself and the chunk, and the highest ticket takes it. When a member leaves, only its own prizes are drawn again.
+//! itself and the chunk, and the highest ticket wins it. When a member leaves, only its own prizes are drawn again.
 //!
 //! # How it works
 //! 1. One blake3 output stream for each (run, peer) gives a `u64` for each chunk and unit of capacity.
 //! 2. A peer's score for a chunk is the largest of its `capacity` draws: twice the capacity, twice the chance, and integers only.
-//! 3. Chunks go, in order, to the highest score whose owner still has room: nobody takes more than 1.25 of its fair share,
-//!    rounded up to a whole chunk. The next scores keep replicas, as many as [`Replicas`] says; after them, where all are to
-//!    keep one, those whose capacity is 0.
+//! 3. Each chunk goes, in order, to the member with the highest score that still has room: a member owns at most 1.25 of its fair
+//!    share, rounded up to a whole chunk. The members with the next scores store replicas, as many as [`Replicas`] says. If all
+//!    members are to store one, those of capacity 0 come last.
 //!
-//! Cost: members x chunks draws, once a view: some 60 ms for 1,000 members and 4,096 chunks.
+//! Cost: members x chunks draws per view, about 60 ms for 1,000 members and 4,096 chunks.
 //!
 //! # Invariants
-//! - Every chunk has exactly one owner, of capacity above zero; who keeps replicas of it changes nothing about who that is.
-//! - Integers only: two machines that differ in one bit here would have two owners.
+//! - Every chunk has exactly one owner, of capacity above zero. The number of replicas does not change the owner.
+//! - Integers only: if two machines differed in one bit here, a chunk would have two owners.
 //!
 //! # Reading
 //! Thaler & Ravishankar, *A name-based mapping scheme for rendezvous*, 1996; Mirrokni et al., *Consistent hashing with
@@ -26,17 +26,17 @@ use crate::id::{Rank, RunId};
 use crate::limits::REPLICAS_MAX;
 use crate::view::{Member, Move, Moves};
 
-/// Who keeps the state of a chunk.
+/// How many members store the state of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replicas {
-    /// So many members, the owner included; at least 1. Those of capacity 0 keep nothing.
+    /// This number of members, the owner included; at least 1. Members of capacity 0 store nothing.
     Number(usize),
-    /// All members, those of capacity 0 too, up to [`REPLICAS_MAX`].
+    /// All members, also those of capacity 0, up to [`REPLICAS_MAX`].
     All,
 }
 
 impl Replicas {
-    /// Members that keep one chunk, at most.
+    /// The largest number of members that store one chunk.
     #[must_use]
     pub fn holders_max(self) -> usize {
         match self {
@@ -49,13 +49,13 @@ impl Replicas {
 /// The owners and replicas of every chunk under one view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// By chunk: the owner first, then the other holders of a copy.
+    /// By chunk: the owner first, then the other replicas.
     holders: Vec<Vec<Rank>>,
     member_count: usize,
 }
 
 impl Placement {
-    /// Draws the placement of `chunk_count` chunks among `members`.
+    /// Computes the placement of `chunk_count` chunks among `members`.
     ///
     /// Fewer members than `replicas` asks for means fewer replicas.
     ///
@@ -91,8 +91,7 @@ impl Placement {
         Self { holders, member_count: members.len() }
     }
 
-    /// The placement in force while only the first `moved` of a view's moves have been made, where this one is drawn for its
-    /// members.
+    /// The placement in force after the first `moved` of a view's moves, if this one is the placement among the view's members.
     #[must_use]
     pub fn after(&self, moves: &Moves, moved: usize) -> Self {
         let mut placement = self.clone();
@@ -110,19 +109,19 @@ impl Placement {
         self.holders[chunk][0]
     }
 
-    /// The owner of `chunk`, then the other members that keep a copy.
+    /// The owner of `chunk`, then the other members that store it.
     #[must_use]
     pub fn replica_holders(&self, chunk: usize) -> &[Rank] {
         &self.holders[chunk]
     }
 
-    /// How many chunks were placed.
+    /// The number of chunks.
     #[must_use]
     pub fn chunk_count(&self) -> usize {
         self.holders.len()
     }
 
-    /// By rank, the chunks of its shard, in order.
+    /// By rank: the chunks of the member's shard, in order.
     #[must_use]
     pub fn shards(&self) -> Vec<Vec<usize>> {
         let mut shards = vec![Vec::new(); self.member_count];
@@ -133,7 +132,7 @@ impl Placement {
     }
 }
 
-/// The `count` first of `ranking` by their place, in order; a single one is nobody's but the owner's, and not looked for.
+/// The first `count` of `ranking`, in order. A single replica is the owner itself, so nothing is computed for it.
 fn best<K: Ord>(ranking: &mut [usize], count: usize, place: impl Fn(&usize) -> K + Copy) -> &[usize] {
     if count == 1 {
         return &[];

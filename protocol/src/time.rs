@@ -1,7 +1,7 @@
 //! Time as a plain number that the caller provides.
 //!
-//! The pure half never asks what time it is. It is told, and it says when it wants to be told again: a tea timer that
-//! somebody else winds. So a test owns the clock and a simulation skips the waiting.
+//! Pure code never reads a clock. The caller passes in the time, and pure code returns the deadline at which it wants to be called
+//! again, like a kitchen timer that the caller winds. So a test owns the clock, and a simulation skips the waiting.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ impl Instant {
         Self(self.0.saturating_add(nanos))
     }
 
-    /// How long ago `earlier` was; zero if it is still to come.
+    /// The time since `earlier`; zero if `earlier` is later.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))

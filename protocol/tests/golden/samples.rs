@@ -225,27 +225,37 @@ fn merge_messages() -> Vec<Sample> {
     ]
 }
 
-/// What is said about tables: each message, as a stream has it.
-fn tables() -> Vec<Sample> {
-    let view = ViewDigest(bytes(0xa0));
+fn table_rows(values: &[f32]) -> Rows {
+    Rows { indices: [3, 4, 300].into_iter().collect(), values: values.to_vec() }
+}
+
+fn sample_lease() -> SampleLease {
+    SampleLease { epoch: 1, spans: vec![Span { start: 64, end: 300 }] }
+}
+
+fn table_chunk() -> TableChunk {
     let worker = WorkerId { peer: PeerId(bytes(0x60)), incarnation: Incarnation(2) };
-    let rows = |values: &[f32]| Rows { indices: [3, 4, 300].into_iter().collect(), values: values.to_vec() };
-    let lease = || SampleLease { epoch: 1, spans: vec![Span { start: 64, end: 300 }] };
-    let held = WorkerLeases { worker, last: LastLease::Number(8), leases: vec![(7, lease())] };
+    let held = WorkerLeases { worker, last: LastLease::Number(8), leases: vec![(7, sample_lease())] };
     let lease_table = LeaseTable {
         cursor: DataCursor { epoch: 1, position: 300, ..DataCursor::default() },
-        returned: vec![lease()],
+        returned: vec![sample_lease()],
         outstanding: vec![held],
     };
-    let chunk = TableChunk {
+    TableChunk {
         chunk: 300,
         is_whole: true,
-        rows: rows(&[1.0, 0.25, -0.5, 0.0, 3.25, 2.0]),
+        rows: table_rows(&[1.0, 0.25, -0.5, 0.0, 3.25, 2.0]),
         updates: vec![1, 2, 300],
-        pending: vec![(70_000, rows(&[1.0, -0.5, 3.25]))],
+        pending: vec![(70_000, table_rows(&[1.0, -0.5, 3.25]))],
         applied: vec![(worker, 70_000)],
         lease_table: Some(lease_table),
-    };
+    }
+}
+
+/// Table messages, each as a stream has it.
+fn tables() -> Vec<Sample> {
+    let view = ViewDigest(bytes(0xa0));
+    let (rows, lease, chunk) = (table_rows, sample_lease, table_chunk());
     let words = [
         (
             "table_get",
