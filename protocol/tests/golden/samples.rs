@@ -227,7 +227,6 @@ fn merge_messages() -> Vec<Sample> {
 
 /// What is said about tables: each message, as a stream has it.
 fn tables() -> Vec<Sample> {
-    let view = ViewDigest(bytes(0xa0));
     let worker = WorkerId { peer: PeerId(bytes(0x60)), incarnation: Incarnation(2) };
     let rows = |values: &[f32]| Rows { indices: [3, 4, 300].into_iter().collect(), values: values.to_vec() };
     let lease = || SampleLease { epoch: 1, spans: vec![Span { start: 64, end: 300 }] };
@@ -327,7 +326,11 @@ fn tables() -> Vec<Sample> {
         assert!(message.is_valid(), "{message:?}");
         let mut stream = Vec::new();
         encode_table_message(&message, &mut stream);
-        Sample { name, message: TrainingMessage::Tables.in_view(view), payload: Some(stream) }
+        Sample {
+            name,
+            message: TrainingMessage::Tables.in_view(ViewDigest(bytes(0xa0))),
+            payload: Some(stream),
+        }
     };
     words.into_iter().map(sample).collect()
 }
