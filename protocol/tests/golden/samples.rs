@@ -322,17 +322,16 @@ fn tables() -> Vec<Sample> {
         ("table_replica_ack", TableMessage::ReplicaAck(300)),
         ("table_replicated", TableMessage::Replicated([0, 9, 300].into_iter().collect())),
     ];
-    let sample = |(name, message): (&'static str, TableMessage)| {
-        assert!(message.is_valid(), "{message:?}");
-        let mut stream = Vec::new();
-        encode_table_message(&message, &mut stream);
-        Sample {
-            name,
-            message: TrainingMessage::Tables.in_view(ViewDigest(bytes(0xa0))),
-            payload: Some(stream),
-        }
-    };
-    words.into_iter().map(sample).collect()
+    words.into_iter().map(|(name, message)| table_sample(name, &message)).collect()
+}
+
+/// A message about tables as the payload of a frame.
+fn table_sample(name: &'static str, message: &TableMessage) -> Sample {
+    assert!(message.is_valid(), "{message:?}");
+    let mut stream = Vec::new();
+    encode_table_message(message, &mut stream);
+    let view = ViewDigest(bytes(0xa0));
+    Sample { name, message: TrainingMessage::Tables.in_view(view), payload: Some(stream) }
 }
 
 /// What members of one view say to each other.
