@@ -47,6 +47,10 @@ use validity::{bounded, in_range, is_step};
     reason = "a message is handled when it is decoded, and never stored in bulk"
 )]
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a message lives for one call, and a view in it is moved out, not copied"
+)]
 pub enum Message {
     /// Between a joiner and the members: its way into the run.
     Join(JoinMessage),

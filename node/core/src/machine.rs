@@ -29,9 +29,12 @@ use merge::MergeNegotiation;
 
 mod admin;
 mod checkpoints;
+mod founder;
 mod frames;
 mod inspect;
 pub(crate) mod jobs;
+mod joiner;
+mod member;
 mod merge;
 pub(crate) mod preparation;
 mod views;
