@@ -420,18 +420,6 @@ mod tests {
     }
 
     #[test]
-    fn without_a_quorum_a_value_takes_all_who_stay_and_nobody_else() {
-        let mut proposer: Proposer<char, ()> = Proposer::unanimous(ballot(2, 1), 5);
-        assert!(proposer.promised(Rank(4), Some((ballot(1, 0), 'a')), ()) && !proposer.has_quorum());
-        assert!(proposer.promised(Rank(1), None, ()) && proposer.has_quorum());
-        assert_eq!(proposer.adopted(), None);
-        assert_eq!(proposer.propose_to([Rank(1), Rank(4)], |_| 'b'), &'b');
-        assert!(!proposer.accepted(Rank(1)) && !proposer.accepted(Rank(0)));
-        assert!(proposer.accepted(Rank(4)), "both have");
-        assert!(!proposer.accepted(Rank(2)));
-    }
-
-    #[test]
     fn a_proposer_adopts_what_was_accepted_under_the_highest_ballot() {
         let mut promises = [
             (Rank(0), Some((ballot(1, 2), 'a'))),
