@@ -129,6 +129,19 @@ mod tests {
     }
 
     #[test]
+    fn it_takes_the_own_promise_to_propose_and_all_whom_it_concerns_to_choose() {
+        let mut proposer: UnanimousProposer<char, ()> =
+            UnanimousProposer::new(Ballot { attempt: 2, rank: Rank(1) }, 5);
+        let before = Some((Ballot { attempt: 1, rank: Rank(0) }, 'a'));
+        assert!(proposer.promised(Rank(4), before, ()) && !proposer.can_propose());
+        assert!(proposer.promised(Rank(1), None, ()) && proposer.can_propose());
+        assert_eq!(proposer.propose_to([Rank(1), Rank(4)].into(), 'b'), &'b');
+        assert!(!proposer.accepted(Rank(1)) && !proposer.accepted(Rank(0)));
+        assert!(proposer.accepted(Rank(4)), "both have");
+        assert!(!proposer.accepted(Rank(2)));
+    }
+
+    #[test]
     fn a_member_alone_may_go_on_alone() {
         let mut proposer = promised(&[]);
         assert!(!proposer.can_propose());
