@@ -42,10 +42,6 @@ pub use validity::Invalid;
 use validity::{bounded, in_range, is_step};
 
 /// One message; its payload, if it has one, travels beside it.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "a message is handled when it is decoded, and never stored in bulk"
-)]
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
 #[expect(
     clippy::large_enum_variant,

@@ -179,100 +179,21 @@ impl FaultInjector {
                     self.plan(cluster.now().after(every * turn), Action::Fault(Fault::clone(&fault)));
                 }
             }
-            Fault::Crash { targets, has_reset } => {
-                self.for_each_target(cluster, &targets, |fault_injector, cluster, host| {
-                    fault_injector.crash(cluster, host, has_reset);
-                })
-            }
-            Fault::Restart { targets, duration, keeps_disk } => {
-                self.for_each_target(cluster, &targets, |fault_injector, cluster, host| {
-                    fault_injector.crash(cluster, host, true);
-                    let host = if keeps_disk { host } else { fault_injector.add(cluster) };
-                    fault_injector.plan(cluster.now().after(duration), Action::Start { host });
-                })
-            }
             Fault::Blackout { duration, every, count, damaged } => {
                 self.blackout(cluster, duration, every, count, damaged)
             }
-            Fault::Leave { targets } => {
-                self.for_each_target(cluster, &targets, |fault_injector, cluster, host| {
-                    fault_injector.mark_affected(host);
-                    cluster.note(host, "asked to leave");
-                    cluster.leave(host);
-                })
-            }
-            Fault::Remove { targets } => {
-                self.for_each_target(cluster, &targets, |fault_injector, cluster, host| {
-                    let Some(&asked) = fault_injector.bootstraps(cluster, host).first() else { return };
-                    fault_injector.mark_affected(host);
-                    cluster.note(host, &format!("removed by a user at {asked}"));
-                    cluster.expel(asked, host);
-                })
-            }
-            Fault::Unreachable { targets, duration } => {
-                self.for_each_target(cluster, &targets, |fault_injector, cluster, host| {
-                    cluster.note(host, "cannot be dialed");
-                    cluster.set_reachable(host, false);
-                    if let Some(duration) = duration {
-                        fault_injector
-                            .plan(cluster.now().after(duration), Action::RestoreReachability { host });
-                    }
-                })
-            }
             Fault::Slow { targets, percent, duration } => {
-                self.slow(cluster, &targets, duration, |compute_model| {
-                    compute_model.slowness_percent = percent;
-                })
+                self.slow(cluster, &targets, duration, |model| model.slowness_percent = percent)
             }
             Fault::Bursts { targets, per_mille, percent } => {
-                self.slow(cluster, &targets, None, |compute_model| {
-                    compute_model.bursts = Some(Bursts { per_mille, slowness_percent: percent });
-                })
+                let bursts = Bursts { per_mille, slowness_percent: percent };
+                self.slow(cluster, &targets, None, |model| model.bursts = Some(bursts))
             }
-            Fault::Noise { targets, percent } => self.slow(cluster, &targets, None, |compute_model| {
-                compute_model.noise_percent = percent;
-            }),
-            Fault::Pause { targets, duration } => {
-                self.for_each_target(cluster, &targets, |fault_injector, cluster, host| {
-                    cluster.sleep(host);
-                    fault_injector.plan(cluster.now().after(duration), Action::Wake { host });
-                })
+            Fault::Noise { targets, percent } => {
+                self.slow(cluster, &targets, None, |model| model.noise_percent = percent)
             }
             Fault::Panic { targets } => self.break_tasks(cluster, &targets, TaskFault::Panic),
             Fault::Hang { targets } => self.break_tasks(cluster, &targets, TaskFault::Hang),
-            Fault::Clone { targets } => {
-                self.for_each_target(cluster, &targets, |fault_injector, cluster, host| {
-                    let copy = cluster.add_clone(host);
-                    fault_injector.newcomers.push(copy);
-                    // Of two with one identity the one that started last goes on.
-                    fault_injector.mark_affected(host);
-                    fault_injector.plan(cluster.now(), Action::Start { host: copy });
-                })
-            }
-            Fault::Garbage { targets, count } => {
-                self.for_each_target(cluster, &targets, |fault_injector, cluster, host| {
-                    fault_injector.send_garbage(cluster, host, count);
-                })
-            }
-            Fault::StaleViews { targets } => {
-                self.for_each_target(cluster, &targets, |_, cluster, host| send_stale_views(cluster, host))
-            }
-            Fault::Disk { targets, mode } => {
-                self.for_each_target(cluster, &targets, |fault_injector, cluster, host| {
-                    // A peer whose disk is full says so and ends.
-                    fault_injector.mark_affected(host);
-                    cluster.setup_mut(host).disk.mode = mode;
-                })
-            }
-            Fault::Throttle { targets, up, down, duration } => {
-                self.for_each_target(cluster, &targets, |fault_injector, cluster, host| {
-                    cluster.throttle(host, Some(up), Some(down));
-                    cluster.note(host, &format!("line now {up} up, {down} down bit/s"));
-                    if let Some(duration) = duration {
-                        fault_injector.plan(cluster.now().after(duration), Action::RestoreLine { host });
-                    }
-                })
-            }
             Fault::Join { count } => {
                 for _ in 0..count {
                     let host = self.add(cluster);
@@ -280,6 +201,77 @@ impl FaultInjector {
                 }
             }
             Fault::Churn { times, every } => self.churn(cluster, times, every),
+            Fault::Crash { ref targets, .. }
+            | Fault::Restart { ref targets, .. }
+            | Fault::Leave { ref targets }
+            | Fault::Remove { ref targets }
+            | Fault::Unreachable { ref targets, .. }
+            | Fault::Pause { ref targets, .. }
+            | Fault::Clone { ref targets }
+            | Fault::Garbage { ref targets, .. }
+            | Fault::StaleViews { ref targets }
+            | Fault::Disk { ref targets, .. }
+            | Fault::Throttle { ref targets, .. } => {
+                self.for_each_target(cluster, targets, |injector, cluster, host| {
+                    injector.host_fault(cluster, host, &fault);
+                })
+            }
+        }
+    }
+
+    /// What a fault does to one of its targets; nothing, if it has none.
+    fn host_fault(&mut self, cluster: &mut Cluster, host: HostId, fault: &Fault) {
+        match *fault {
+            Fault::Crash { has_reset, .. } => self.crash(cluster, host, has_reset),
+            Fault::Restart { duration, keeps_disk, .. } => {
+                self.crash(cluster, host, true);
+                let host = if keeps_disk { host } else { self.add(cluster) };
+                self.plan(cluster.now().after(duration), Action::Start { host });
+            }
+            Fault::Leave { .. } => {
+                self.mark_affected(host);
+                cluster.note(host, "asked to leave");
+                cluster.leave(host);
+            }
+            Fault::Remove { .. } => {
+                let Some(&asked) = self.bootstraps(cluster, host).first() else { return };
+                self.mark_affected(host);
+                cluster.note(host, &format!("removed by a user at {asked}"));
+                cluster.expel(asked, host);
+            }
+            Fault::Unreachable { duration, .. } => {
+                cluster.note(host, "cannot be dialed");
+                cluster.set_reachable(host, false);
+                if let Some(duration) = duration {
+                    self.plan(cluster.now().after(duration), Action::RestoreReachability { host });
+                }
+            }
+            Fault::Pause { duration, .. } => {
+                cluster.sleep(host);
+                self.plan(cluster.now().after(duration), Action::Wake { host });
+            }
+            Fault::Clone { .. } => {
+                let copy = cluster.add_clone(host);
+                self.newcomers.push(copy);
+                // Of two with one identity the one that started last goes on.
+                self.mark_affected(host);
+                self.plan(cluster.now(), Action::Start { host: copy });
+            }
+            Fault::Garbage { count, .. } => self.send_garbage(cluster, host, count),
+            Fault::StaleViews { .. } => send_stale_views(cluster, host),
+            Fault::Disk { mode, .. } => {
+                // A peer whose disk is full says so and ends.
+                self.mark_affected(host);
+                cluster.setup_mut(host).disk.mode = mode;
+            }
+            Fault::Throttle { up, down, duration, .. } => {
+                cluster.throttle(host, Some(up), Some(down));
+                cluster.note(host, &format!("line now {up} up, {down} down bit/s"));
+                if let Some(duration) = duration {
+                    self.plan(cluster.now().after(duration), Action::RestoreLine { host });
+                }
+            }
+            _ => {}
         }
     }
 
