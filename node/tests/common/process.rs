@@ -292,7 +292,7 @@ pub(crate) fn check_left(peer: &Ended) {
     let events: Vec<&str> = peer.events.iter().filter_map(|event| event["event"].as_str()).collect();
     assert_eq!((peer.code, events.last()), (Some(0), Some(&"left")), "{}", peer.stderr);
     assert!(events.contains(&"leaving") && events.contains(&"handed_over"), "{events:?}");
-    assert!(peer.stderr.contains("leaving; Ctrl-C again stops at once"), "{}", peer.stderr);
+    assert!(peer.stderr.contains("leaving; press Ctrl-C again to stop at once"), "{}", peer.stderr);
 }
 
 /// A folder for the processes of one test. Peers listen on loopback only and look for nobody.

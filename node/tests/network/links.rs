@@ -229,7 +229,7 @@ async fn who_hangs_up_is_known_to_have_left_and_what_it_said_last_arrives() {
         }
         second.hang_up(first.peer());
         for _ in 0..100 {
-            assert_eq!(next(&mut first).await, format!("frame {name} Ok(Ready)"));
+            assert_eq!(next(&mut first).await, format!("frame {name} Ok(Join(Ready))"));
         }
         assert_eq!(next(&mut first).await, format!("down {name} it left"));
         link.drained().await;
