@@ -42,17 +42,17 @@ use super::{ActiveMember, Machine, NodeRole, Progress};
 use crate::io::{Output, Reject};
 use crate::training::SnapshotId;
 
-/// What goes on between this lineage and others.
+/// The merge negotiation of a member between its branch and others.
 #[derive(Default)]
 pub(super) struct MergeNegotiation {
     probed_at: Instant,
-    /// When questions were asked of late.
+    /// When questions were sent recently, oldest first. The time of a question is also its number.
     asked: VecDeque<Instant>,
-    /// At a coordinator that decides: by the other lineage's view, the one that yields.
+    /// At a coordinator that decides: for each view of another branch, the view of the branch that yields.
     decided: BTreeMap<ViewDigest, ViewDigest>,
-    /// At a coordinator: what it has to do with another lineage.
+    /// At a coordinator: its negotiation with another branch, if there is one.
     state: MergeState,
-    /// At a coordinator: what could not be had of another lineage, in the present view.
+    /// At a coordinator: the snapshot of another branch that members failed to get in the present view, if any.
     refused: Option<SnapshotId>,
 }
 
@@ -65,7 +65,7 @@ enum MergeState {
 }
 
 impl MergeNegotiation {
-    /// What is to be merged, if all `members` have their part of it.
+    /// The offer to be merged, if all `members` have their part of the snapshot.
     pub(super) fn ready_offer(&self, members: &[Member]) -> Option<&MergeOffer> {
         let MergeState::Importing(import) = &self.state else { return None };
         let has_all_chunks = |member: &Member| import.missing_chunks.get(&member.peer) == Some(&0);
