@@ -65,7 +65,7 @@ fn one_host_is_enough() {
     assert!(asked(&mut out).is_empty());
     assert!(joiner.on_welcome(NOW, peer(2), welcome(&[2]), &mut out).is_ok_and(|taken| taken.is_none()));
     assert_eq!(joiner.sponsor(), Some(peer(1)));
-    // Others were asked before: their no does not count.
+    // Other peers were asked before: their refusal does not count.
     assert_eq!(joiner.on_refuse(peer(2), Refusal::Full).map_err(drop), Ok(()));
     assert!(joiner.on_refuse(peer(1), Refusal::Full).is_err());
 }
@@ -190,7 +190,7 @@ fn a_host_that_stops_is_replaced_by_those_that_it_named() {
     joiner.tick(NOW, [2, 3].map(peer).into_iter(), &mut out);
     assert!(!out.iter().any(|output| matches!(output, Output::Dial(contact) if contact.peer == peer(1))));
     assert_eq!(asked(&mut out), [2, 3]);
-    // A founder that has named nobody else takes the run with it.
+    // If the founder has named no other peer, its departure ends the run.
     let mut joiner = Joiner::new(None, member(9), None);
     assert!(joiner.on_welcome(NOW, peer(1), welcome(&[1]), &mut out).is_ok());
     let result = joiner.departed(NOW, peer(1), "stopped by its user");
