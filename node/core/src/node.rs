@@ -4,7 +4,7 @@
 //!   Input --> Node { machine, host } --> Output
 //!                     |        |
 //!                     |        '- the program's coroutine, polled until it waits
-//!                     '- joining or founding -> session (rounds, parameters, commits)
+//!                     '- joining or founding -> training (rounds, parameters, commits)
 //! ```
 //! It never waits, reads no clock and draws no random numbers, so the same node runs over libp2p and in virtual time, bit for bit.
 

@@ -15,9 +15,9 @@
 //! that fails starts again when the branches meet the next time.
 //!
 //! ```text
-//! coordinator:    Idle -- decided or told: this one yields ---> MergeExport -- MergeAccept: comes as newcomers
-//!               | ^------ nobody answers, or another view <-----'
-//!               '-- MergeOffer: another one yields --> MergeImport -- merged, or nothing comes any more --> Idle
+//! coordinator:    Idle -- decided: this branch yields --------> MergeExport -- MergeAccept: members join the other
+//!               | ^--------- no answer, or another view <------'
+//!               '-- MergeOffer: another branch yields --> MergeImport -- merged, or no progress any more --> Idle
 //! ```
 //!
 //! # Invariants

@@ -5,8 +5,8 @@
 //!
 //! # Cost
 //! A step sends as many bytes as a step of `sync` does under the direct topology, less the late contributions. Two small control messages
-//! precede it: four hops instead of two. Each step trains only the samples of the members that are in time; the samples of late members
-//! count as left out. This helps against a peer that is slow now and then. A peer that is always slow contributes nothing.
+//! precede it: four hops instead of two. Each step trains only the samples of the members that are in time; the others' samples count as
+//! left out. This helps against a peer that is slow now and then. A peer that is always slow contributes nothing.
 //!
 //! # What the model is
 //! After each step all members hold the same parameters, as in `sync`: late members own, update and gather like all others.
