@@ -135,7 +135,7 @@ impl RecoveringMember {
         self.saved.iter().filter(|_| step.0 > 0).find(|saved| saved.steps == step)
     }
 
-    /// Dials the other members of its view: they may let it in, or be back too.
+    /// Dials the other members of its view: they may admit it, or have returned too.
     pub(crate) fn dial(&self, out: &mut Vec<Output>) {
         for member in self.view.members.iter().filter(|member| member.peer != self.me.peer) {
             out.push(Output::Dial(member.contact()));
@@ -198,8 +198,8 @@ impl RecoveringMember {
 
     // Agreeing.
 
-    /// Begins or drives an attempt, if it is time to. `planner` is `None` while this peer could not train, or while a member may
-    /// let it in.
+    /// Begins or drives an attempt, if one is due. `planner` is `None` while this peer could not train, or while a member may
+    /// admit it.
     pub(crate) fn poll(
         &mut self,
         now: Instant,
@@ -368,7 +368,7 @@ impl RecoveringMember {
     ) {
         let Propose { ballot, change } = propose;
         let view = change.parent;
-        // A change that cannot be applied must not be chosen: it would be proposed for ever.
+        // A change that cannot be applied must not be chosen: it would be proposed forever.
         if !self.is_asked(view, from, ballot.rank) || self.view.apply(self.digest, &change).is_err() {
             return;
         }

@@ -379,8 +379,8 @@ impl Clock {
         Ok(())
     }
 
-    /// Has the owners of a table compute a number from its columns, no staler than the read policy allows, with all additions of this worker
-    /// so far. A [`map`](Self::map) that this worker starts before the answer arrives may be included.
+    /// Has the owners of a table compute a number from its columns, no staler than the read policy allows, with all additions of this
+    /// worker so far. A [`map`](Self::map) that this worker starts before the answer arrives may be included.
     ///
     /// # Errors
     /// If the table or the column does not exist.
