@@ -1,4 +1,4 @@
-//! Peers and views for tests, named by one byte, and how they train.
+//! Test fixtures: peers and views, named by one byte, and a training configuration.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub(crate) fn member(byte: u8) -> Member {
     Member { peer: peer(byte), incarnation: Incarnation(1), addresses: vec![], capacity: 1 }
 }
 
-/// How a small task is trained.
+/// The training configuration of a small task.
 pub(crate) fn training() -> TrainingConfig {
     TrainingConfig {
         seed: 7,
@@ -58,7 +58,7 @@ pub(crate) fn membership() -> Membership {
     Membership::new(Instant(0), me, Arc::new(view), digest, linked, rest)
 }
 
-/// What is said, and to whom.
+/// The messages among these outputs, and their receivers.
 pub(crate) fn sent_messages(out: &[Output]) -> Vec<(PeerId, Message)> {
     let sent = |output: &Output| match output {
         Output::Send { to, frame } => Some((*to, frame.decode().expect("we have made it"))),

@@ -1,12 +1,12 @@
-//! What goes into a node and what comes out of it: closed enums, and nothing else crosses the seam.
+//! The inputs and outputs of a node: closed enums, and nothing else crosses this interface.
 //!
 //! ```text
 //!            Input                                Output
 //!  shell or simulator ----------> Node ----------> shell or simulator
 //!  frames, links, credit, results, time            frames, credit, dials, jobs, events
 //! ```
-//! A driver owes the node: one `Tick` at the start; frames of one link in their order; `LinkUp` before a link's first
-//! frame; results only as inputs; all outputs of one call carried out before the next call.
+//! A driver must: send one `Tick` at the start; deliver the frames of one link in order; send `LinkUp` before a link's first frame; return
+//! results only as inputs; carry out all outputs of one call before the next call.
 
 use std::any::Any;
 use std::fmt;
@@ -31,170 +31,170 @@ mod event;
 
 pub use event::{BranchDetected, Committed, Event, MergeEvaluation, RecoveryProgress, RunSize, ViewDelta};
 
-/// Something that happened to a node.
+/// One event that a node must handle.
 #[derive(Debug)]
 pub enum Input {
-    /// Time has passed; due when [`deadline`](crate::node::Node::deadline) says so, harmless at other times.
+    /// Time has passed. Needed at [`deadline`](crate::node::Node::deadline), and harmless at other times.
     Tick,
-    /// A frame arrived from a peer that proved to be `from`.
+    /// A frame arrived from the peer that has proved to be `from`.
     Frame {
         /// The sender.
         from: PeerId,
-        /// Its bytes, not yet looked at.
+        /// The frame, not decoded yet.
         frame: Frame,
     },
-    /// Frames can be sent to this peer from now on, and nothing sent before is still on its way.
+    /// Frames can be sent to this peer from now on, and no frame that was sent before is still on its way.
     LinkUp(PeerId),
-    /// The link is gone, with whatever was on its way.
+    /// The link is down, and what was on its way is lost.
     LinkDown {
-        /// The other end.
+        /// The peer at the other end.
         peer: PeerId,
-        /// What the driver knows about it, in words.
+        /// The reason for the user, as far as the driver knows it.
         reason: String,
     },
-    /// The way to this peer leads through another one, which carries words and nothing larger; or it does not any more. Told
-    /// before `LinkUp` where it does; a link of which nothing is said is one that tensors can take.
+    /// This peer is now reached through another one, which carries control messages only and no tensors; or it is reached directly again.
+    /// If it is relayed, this comes before `LinkUp`. Without this input a link is direct.
     Relayed {
-        /// The other end.
+        /// The peer at the other end.
         peer: PeerId,
-        /// Whether it does.
+        /// Whether it is reached through another peer.
         is_relayed: bool,
     },
-    /// Where others can dial this peer is known better than before.
+    /// The driver has learnt more about where others can dial this peer.
     ReachabilityChanged {
-        /// Where, best first.
+        /// The addresses, best first.
         addresses: Vec<String>,
-        /// Whether they can: otherwise it works, and owns nothing.
+        /// Whether others can dial it. If not, this peer works, and owns nothing.
         is_reachable: bool,
     },
-    /// A process with this peer's identity was started later than this one: a data directory was copied.
+    /// A process with this peer's identity was started after this one: a data directory was copied.
     DuplicateIdentity {
-        /// The peer that knows it.
+        /// The peer that reports it.
         by: PeerId,
     },
-    /// The peer has used up segments that we sent: as many more may be sent.
+    /// The peer has processed segments that this node sent: as many more may be sent.
     Credit {
-        /// The peer that gives it.
+        /// The peer that returns the credit.
         peer: PeerId,
-        /// How many segments.
+        /// The number of segments.
         segments: u32,
     },
-    /// A job is done, or its code panicked.
+    /// A job has finished, or its code panicked.
     Computed {
-        /// Which job.
+        /// The job's id.
         job: JobId,
-        /// What it returned.
+        /// The job's result.
         result: Result<JobOutput, Panicked>,
     },
-    /// The answer to [`Output::FindData`]: the file's bytes, if they are on this machine.
+    /// The answer to [`Output::FindData`]: the file's bytes; `None` if the file is not on this machine.
     DataFound(Option<Arc<[u8]>>),
-    /// The answer to [`Output::Persist`]: the record is on disk, or in words why it is not.
+    /// The answer to [`Output::Persist`]: the record is on disk, or a text for the user that says why not.
     Persisted {
-        /// Which record.
+        /// The record's id.
         id: PersistId,
-        /// Whether it would survive a crash now.
+        /// Whether the record would survive a crash now.
         result: Result<(), String>,
     },
     /// The answer to [`Output::SaveCheckpoint`].
     CheckpointSaved {
-        /// Steps behind the checkpoint.
+        /// The number of steps behind the checkpoint.
         steps: StepNumber,
-        /// Whether it would survive a crash now; else in words why not.
+        /// Whether the checkpoint would survive a crash now; otherwise a text for the user that says why not.
         result: Result<(), String>,
     },
-    /// The answer to [`Output::LoadCheckpoint`]: the checkpoint, or in words why it cannot be read any more.
+    /// The answer to [`Output::LoadCheckpoint`]: the checkpoint, or a text for the user that says why it cannot be read any more.
     CheckpointLoaded(Result<Arc<Checkpoint>, String>),
-    /// The user wants this member put out of the run for good.
+    /// The user asks to expel this member from the run.
     Expel(PeerId),
-    /// The user knows that what nobody has any more of tables will not come back.
+    /// The user declares that the missing chunks of tables are lost for good.
     DeclareLost,
-    /// The user wants the run to have another secret.
+    /// The user asks for a new secret of the run.
     Rekey {
-        /// The secret.
+        /// The new secret.
         secret: Secret,
         /// When it was drawn: Unix time in milliseconds.
         at: u64,
     },
-    /// The user wants this peer to go.
+    /// The user asks this peer to leave.
     Leave,
 }
 
-/// Something a node wants done.
+/// One thing that the driver must do for a node.
 #[derive(Debug)]
 pub enum Output {
-    /// Send a frame; order is kept per receiver. To oneself too.
+    /// Send a frame. Frames to one receiver stay in order. The receiver may be this node itself.
     Send {
         /// The receiver.
         to: PeerId,
-        /// Its bytes.
+        /// The frame.
         frame: Frame,
     },
-    /// Tell this peer that segments it sent have been used up.
+    /// Tell this peer that segments which it sent have been processed.
     Credit {
         /// The peer that may send more.
         to: PeerId,
-        /// How many segments.
+        /// The number of segments.
         segments: u32,
     },
-    /// Keep trying to have a link to this peer until told otherwise.
+    /// Keep trying to link to this peer until [`Output::Disconnect`].
     Dial(Contact),
-    /// Give up the link to this peer. No `LinkDown` follows: the node knows.
+    /// Close the link to this peer. No `LinkDown` follows, because the node knows.
     Disconnect(PeerId),
-    /// Run a job beside the network and hand back its answer.
+    /// Run a job on a compute thread and return its result.
     Compute(Job),
     /// Look on this machine for the data file that the specification names.
     FindData(DataReference),
-    /// Keep this record through crashes, in place of the one before, and say when it is safe. What must survive is
-    /// on disk before anybody hears of it.
+    /// Replace the record on disk by this one, so that it survives a crash, and report when that is done. What must survive is on disk
+    /// before the node sends any message that depends on it.
     Persist {
-        /// Its name in the answer.
+        /// The id of the record, for the answer.
         id: PersistId,
-        /// Its bytes; the next start of this peer gets them back, see [`Config`](crate::node::Config).
+        /// The record. The next start of this peer gets it back: see [`Config`](crate::node::Config).
         record: DurableBytes,
     },
-    /// Keep the data file, which came from the swarm: a later start of this peer may find nobody to ask.
+    /// Store the data file, which came from another peer: at its next start this peer may find no peer to ask.
     StoreData {
-        /// What it is.
+        /// The name and digest of the file.
         reference: DataReference,
-        /// Its bytes.
+        /// The file's bytes.
         data: Arc<[u8]>,
     },
-    /// Keep this checkpoint through crashes, beside those before. Training goes on meanwhile, and also if it fails.
+    /// Write this checkpoint to disk, beside the earlier ones. Training goes on meanwhile, and also if it fails.
     SaveCheckpoint {
-        /// What is to be kept.
+        /// The checkpoint.
         checkpoint: Arc<Checkpoint>,
-        /// The newest so many of the run are kept.
+        /// How many of the run's checkpoints are kept, the newest ones.
         keep: usize,
     },
-    /// Read this checkpoint back. Those of the same run with more steps are of a branch that is given up: they go.
+    /// Read this checkpoint. Checkpoints of the same run with more steps belong to an abandoned branch: the driver deletes them.
     LoadCheckpoint(SavedCheckpoint),
-    /// Tell the user.
+    /// Report an event to the user.
     Event(Event),
 }
 
-/// The name of a record within its node; they grow.
+/// The id of a record within its node. Ids increase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PersistId(pub u64);
 
-/// The name of a job within its node.
+/// The id of a job within its node. Ids increase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct JobId(pub u64);
 
-/// What a job returns; the one who asked knows its type.
+/// What a job returns. The caller that started the job knows the type.
 pub type JobOutput = Box<dyn Any + Send>;
 
-/// A piece of computing, to be run on a thread of its own.
+/// A computation, to be run on a compute thread.
 pub struct Job {
-    /// Its name.
+    /// The id of the job.
     pub id: JobId,
-    /// How heavy it is, for a simulator to model its duration: samples touched.
+    /// The number of samples that it computes, from which a simulator models its duration.
     pub cost: u64,
-    /// The work.
+    /// The computation itself.
     pub work: Box<dyn FnOnce() -> JobOutput + Send>,
 }
 
 impl Job {
-    /// Does the work. A panic ends the job and not its thread; a job owns what it touches, so nothing half-changed is left
+    /// Runs the computation. A panic ends the job and not its thread. A job owns what it changes, so a panic leaves nothing half-changed
     /// behind.
     ///
     /// # Errors
@@ -223,69 +223,69 @@ pub struct Panicked(pub String);
 /// The data file of a run: found by name, checked by digest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DataReference {
-    /// As the founder named it: a path, or the name of an embedded set.
+    /// The name that the founder gave: a path, or the name of an embedded data set.
     pub name: String,
-    /// Digest of the file's bytes as they lie on disk.
+    /// The digest of the file's bytes.
     pub digest: ContentDigest,
-    /// Their number.
+    /// The number of the file's bytes.
     pub byte_count: u64,
 }
 
-/// How a run ended for this peer, and what it leaves.
+/// How a run ended for this peer, and its final state.
 #[derive(Clone, Debug)]
 pub struct Ended {
-    /// Done, or why not.
+    /// Whether the run was completed, and if not, why.
     pub outcome: Result<(), Failure>,
-    /// The newest committed state, if training began.
+    /// The newest committed state; `None` if training did not begin.
     pub state: Option<FinalState>,
 }
 
-/// The parameters a run leaves at a peer.
+/// The final parameters of a run at a peer.
 #[derive(Clone, Debug)]
 pub struct FinalState {
-    /// The run.
+    /// The id of the run.
     pub run: RunId,
-    /// What the run is: the specification's bytes.
+    /// The encoded specification of the run.
     pub specification: Arc<[u8]>,
-    /// Shape of the parameters.
+    /// The shape of the parameters.
     pub manifest: Manifest,
-    /// Committed steps behind them.
+    /// The number of committed steps behind the parameters.
     pub steps: u64,
-    /// Samples trained by those steps, over all members.
+    /// Samples that those steps have trained, over all members.
     pub samples: u64,
-    /// Samples that were left out, since their gradient was not finite, or came too late.
+    /// Samples that were left out, because their gradient was not finite or came too late.
     pub left_out: u64,
-    /// Samples that this peer computed.
+    /// Samples that this peer has computed.
     pub own_samples: u64,
     /// The flat parameter vector.
     pub parameters: Arc<Buffer>,
-    /// Digest of its bytes.
+    /// The digest of the parameters' bytes.
     pub digest: ContentDigest,
-    /// How well it does on held-out samples; only for a run that finished.
+    /// The evaluation on held-out samples; `None` unless the run was completed.
     pub evaluation: Option<Evaluation>,
-    /// Bytes of optimizer state that this peer keeps (committed and pending).
+    /// Bytes of optimizer state that this peer stores (committed and pending).
     pub optimizer_bytes: u64,
     /// Elements of the parameter vector that this peer owns.
     pub shard: usize,
 }
 
-/// Why a run ended before it was done. Each says what the user can do.
+/// Why a run ended at this peer before it was complete. Each message says what the user can do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
     /// The founder has left before the run began.
     #[error("peer {} has left before the run began ({reason}): start the run again and ask for a fresh invite", by.short())]
     FounderLeft {
-        /// The founder.
+        /// The founder's id.
         by: PeerId,
-        /// Why, in its words.
+        /// The reason that the founder gave.
         reason: String,
     },
-    /// The swarm does not let this peer in.
+    /// The members refuse to admit this peer.
     #[error("{}", refusal_text(*refusal, *by))]
     Refused {
-        /// Who refused.
+        /// The peer that refused.
         by: PeerId,
-        /// Why.
+        /// The reason.
         refusal: Refusal,
     },
     /// The founder's specification does not belong to the run of the invite.
@@ -302,22 +302,22 @@ pub enum Failure {
     DataMissing {
         /// The file's name at the founder.
         name: String,
-        /// Its size.
+        /// The size of the file in bytes.
         byte_count: u64,
     },
-    /// What must survive a crash cannot be written.
+    /// A record that must survive a crash cannot be written.
     #[error(
         "cannot write to the data directory ({0}): make room or choose another with --dir, and start again"
     )]
     DiskFailed(String),
-    /// The checkpoint that this peer was to begin with is not what it was.
+    /// The checkpoint with which this peer was to begin cannot be read.
     #[error(
         "the checkpoint after step {steps} cannot be read any more ({reason}): start this peer again, and the others give it what it lacks"
     )]
     CheckpointLost {
-        /// Steps behind it.
+        /// The number of steps behind the checkpoint.
         steps: u64,
-        /// In words.
+        /// A text that says why.
         reason: String,
     },
     /// The task's code panicked.
@@ -354,31 +354,31 @@ fn refusal_text(refusal: Refusal, by: PeerId) -> String {
     }
 }
 
-/// What was wrong with something a peer sent. Counted; our state is unchanged.
+/// What was wrong with a message of a peer. The violation is counted, and the node's state is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Reject {
-    /// The bytes are no frame.
+    /// The bytes are not a frame.
     #[error("bad frame: {0}")]
     Wire(#[from] WireError),
-    /// The sender is no member of the view.
+    /// The sender is not a member of the view.
     #[error("a frame for members only, from a stranger to the view")]
     NotAMember,
-    /// The message is out of place in what both sides are doing.
+    /// The message does not fit what the two peers are doing.
     #[error("a message that is out of place here")]
     OutOfPlace,
-    /// A collective's segment that the plan does not foresee.
+    /// A segment that the plan of the collective does not contain.
     #[error("a segment that the plan does not foresee")]
     Segment,
-    /// A chunk that is damaged, or was not to come.
+    /// A chunk that is damaged, or was not expected.
     #[error("a chunk that is damaged, or was not to come")]
     Chunk,
     /// More segments than the credit allows.
     #[error("more segments than the link's credit allows")]
     OverCredit,
-    /// No word about a table.
+    /// The bytes are not a message about a table.
     #[error("a word about a table that is none")]
     MalformedTableMessage,
-    /// A word about a table that no correct peer says.
+    /// A message about a table that no correct peer sends.
     #[error("about a table: {0}")]
     Table(TableError),
     /// A data piece that was not asked for, or whose file has another digest.

@@ -1,13 +1,12 @@
 //! A node as a pure machine: it decides everything and waits for nothing.
 //!
-//! It is *given* time, bytes and results, and says what is to be done. Sockets, threads, disks and clocks are outside: this crate
-//! can name neither libp2p nor tokio, so the same node runs over a network and in virtual time.
+//! Its input is time, bytes and results; its output says what to do. Sockets, threads, disks and clocks are outside: this crate can name
+//! neither libp2p nor tokio, so the same node runs over a network and in virtual time.
 //!
 //! # Map
-//! [`node`] is the surface and [`io`] what crosses it. Inside, a `machine` routes what comes in: a peer
-//! starts, joins or returns to a run and agrees with the others on who is in (`membership`), takes steps in a
-//! `training` over the chunks that it keeps ([`state`]), or serves tables ([`table`]). A [`program`] is the
-//! algorithm as straight-line code.
+//! [`node`] is the interface and [`io`] what crosses it. Inside, a `machine` routes the inputs. A peer starts a run, joins it or recovers
+//! in it, and agrees with the others on the members (`membership`). It takes steps (`training`) over the chunks that it stores ([`state`]),
+//! or serves tables ([`table`]). A [`program`] is the algorithm as straight-line code.
 
 #![forbid(unsafe_code)]
 

@@ -39,7 +39,7 @@ mod merge;
 pub(crate) mod preparation;
 mod views;
 
-/// All state of a node but its program.
+/// All state of a node except its program.
 pub(crate) struct Machine {
     /// This peer, in its present incarnation.
     me: Member,
@@ -47,28 +47,28 @@ pub(crate) struct Machine {
     segments: Pool,
     cache: SharedCache,
     role: NodeRole,
-    /// What the founder was started with; taken when preparation begins.
+    /// The specification with which the founder was started; `None` at joiners, and once preparation begins.
     specification: Option<Arc<[u8]>>,
     preparation: Option<Preparation>,
-    /// Peers that frames can be sent to, and how many segments: those of members are counted by the training.
+    /// The linked peers, and how many more segments may be sent to each. Once this peer is in a view, the training counts those of members.
     credits: BTreeMap<PeerId, u32>,
-    /// Peers to which the way leads through another one.
+    /// The peers that are reached through another peer.
     relayed: BTreeSet<PeerId>,
-    /// How much this peer offers to own where others can reach it.
+    /// The capacity that this peer offers if others can reach it: how much it is willing to own.
     offered_capacity: u8,
-    /// The random bytes drawn when the run was founded, once they are known.
+    /// The random bytes drawn when the run was founded; `None` until they are known.
     nonce: Option<[u8; 32]>,
-    /// Frames of members whose view is not entered here yet, and that view; at most a window a link.
+    /// Frames that members sent in a view that this peer has not entered yet, with that view's digest. At most a window for each link.
     early: BTreeMap<PeerId, (ViewDigest, Vec<Frame>)>,
     jobs: Jobs,
     journal: Journal,
     rejects: BTreeMap<PeerId, u32>,
-    /// Whether the program was started, and waits for a view while there is none.
+    /// Whether the program was started. While there is no view, it waits for one.
     is_program_started: bool,
     parked: Option<Reply<()>>,
-    /// What this peer has learnt before it was excluded.
+    /// The last state that this peer had as a member before it was excluded.
     state_before: Option<FinalState>,
-    /// The user wants this peer to go.
+    /// Whether the user has asked this peer to leave.
     is_leaving: bool,
 }
 
@@ -79,7 +79,7 @@ enum NodeRole {
     Ended,
 }
 
-/// A member's place in the view.
+/// What a member holds while it is in a view.
 struct ActiveMember {
     training: Training,
     membership: Membership,
@@ -88,11 +88,11 @@ struct ActiveMember {
     negotiation: MergeNegotiation,
 }
 
-/// How far a member is.
+/// How far a member has got with the run.
 #[derive(Clone, Copy, PartialEq)]
 enum Progress {
     Training,
-    /// The last step is committed; the result is being evaluated.
+    /// The last step is committed, and the final parameters are being evaluated.
     Evaluating,
 }
 
@@ -125,7 +125,7 @@ impl Machine {
                 let recovering =
                     restored.filter(is_whole).map(|it| RecoveringMember::new(it, me.clone(), saved));
                 let mut joiner = Joiner::new(run, me.clone(), recovering);
-                // What the run is, it knows from before: it may be that nobody is there who could tell.
+                // It takes the definition of the run from its own record, because perhaps no member is there to send it.
                 let definition =
                     joiner.recovering().filter(|_| run.is_some()).map(|it| it.definition().clone());
                 let (specification, nonce) = definition.map(|it| (it.specification.into(), it.nonce)).unzip();
@@ -261,7 +261,7 @@ impl Machine {
         }
     }
 
-    /// The way to a peer leads through another one from now on, or does not any more.
+    /// A peer is now reached through another peer, or directly again.
     fn set_relayed(&mut self, now: Instant, peer: PeerId, is_relayed: bool, out: &mut Vec<Output>) {
         if is_relayed {
             self.relayed.insert(peer);
@@ -284,7 +284,7 @@ impl Machine {
         }
     }
 
-    /// Where others can dial this peer is known better than before. Whom they cannot dial owns nothing.
+    /// This peer has learnt more about where others can dial it. A peer that others cannot dial owns nothing.
     fn reachability_changed(
         &mut self,
         now: Instant,
@@ -320,12 +320,12 @@ impl Machine {
                 active.membership.link_down(&peer);
                 if active.training.view().rank(&peer).is_none() {
                     active.membership.forget(&peer);
-                    // Whoever wants something dials itself.
+                    // A peer that is no member dials again if it needs the link.
                     out.push(Output::Disconnect(peer));
                     return;
                 }
                 if active.training.is_needed(&peer) {
-                    // Whether it has hung up or is cut off: as long as it is a member, it is wanted.
+                    // A member is dialed again, whether it closed the link or was cut off.
                     out.extend(active.training.contact_of(&peer).map(Output::Dial));
                     self.poll_membership(now, out);
                 }
@@ -347,7 +347,7 @@ impl Machine {
 
     // Preparation.
 
-    /// Whom data is asked of.
+    /// The peer that is asked for the data file; `None` if there is none.
     fn donor(&self) -> Option<PeerId> {
         match &self.role {
             NodeRole::Joiner(joiner) => joiner.sponsor(),
@@ -369,7 +369,7 @@ impl Machine {
         let Some(LoadRequest { specification, data }) = load_request else { return };
         let loader = Arc::clone(&self.loader);
         let work = Box::new(move || Box::new(loader.load(&specification, data)) as JobOutput);
-        // No sample is computed with yet; how long it takes to read them is the disk's state.
+        // The load has no cost in samples: how long it takes depends on the disk.
         self.jobs.start(Purpose::Load, 0, work, out);
     }
 
@@ -384,7 +384,8 @@ impl Machine {
         self.report_ready(out);
     }
 
-    /// A joiner that has everything says so; one that was excluded since its program hangs, when that is over.
+    /// A joiner that is prepared reports that it is ready. A joiner that was excluded because its program hung waits until the program's
+    /// job has ended.
     fn report_ready(&mut self, out: &mut Vec<Output>) {
         let is_prepared = self.preparation.as_ref().is_some_and(|preparation| preparation.ready().is_some())
             && self.jobs.computing().is_none();
@@ -396,7 +397,7 @@ impl Machine {
     // Jobs.
 
     fn computed(&mut self, job: JobId, result: Result<JobOutput, Panicked>, out: &mut Vec<Output>) {
-        // A job of an interrupted program: its buffers find home by themselves.
+        // The job belongs to an interrupted step; its buffers return to their pool by themselves.
         let Some(purpose) = self.jobs.finish(job) else { return };
         let answer = match result {
             Ok(answer) => answer,
@@ -422,7 +423,7 @@ impl Machine {
         }
     }
 
-    // Looking on.
+    // State for observers.
 
     pub(crate) fn state(&self) -> NodeState {
         match &self.role {
@@ -440,7 +441,7 @@ impl Machine {
         }
     }
 
-    /// The newest committed parameters.
+    /// The newest committed parameters; `None` unless this peer is a member that has them.
     pub(crate) fn parameters(&self) -> Option<&Arc<Buffer>> {
         match &self.role {
             NodeRole::Member(active) => active.training.parameters(),
@@ -455,7 +456,7 @@ impl Machine {
 
     // The program.
 
-    /// The program, when it is time to start it.
+    /// The program, when it is time to start it; `None` otherwise.
     pub(crate) fn program(&mut self) -> Option<ProgramExecutor> {
         let NodeRole::Member(active) = &mut self.role else { return None };
         if self.is_program_started || !active.training.has_parameters() {
@@ -466,7 +467,7 @@ impl Machine {
         Some(loaded.program.executor(loaded))
     }
 
-    /// Carries out one command. A command of a step that was interrupted is dropped, and its reply with it.
+    /// Carries out one command. A command of an interrupted step is dropped together with its reply.
     pub(crate) fn command(&mut self, now: Instant, command: ProgramCommand, out: &mut Vec<Output>) {
         let NodeRole::Member(active) = &mut self.role else {
             if let ProgramCommand::Ready(reply) = command {
@@ -497,7 +498,7 @@ impl Machine {
             ProgramCommand::UpdateOwned { turn, reply, .. } | ProgramCommand::AllGather { turn, reply }
                 if training.is_finished(turn) =>
             {
-                // A program that no longer waits has ended.
+                // The send fails if the program has ended and no longer waits.
                 let _ = reply.send(());
             }
             ProgramCommand::BeginClock(reply) => training.begin_clock(reply, out),
@@ -524,11 +525,11 @@ impl Machine {
         self.role = NodeRole::Ended;
     }
 
-    /// Ends the run here before it is done, and tells the others why.
+    /// Ends the run at this peer before the run is complete, and tells the others why.
     fn end(&mut self, outcome: Result<(), Failure>, out: &mut Vec<Output>) {
         let (state, others): (_, BTreeSet<PeerId>) = match &self.role {
             NodeRole::Member(active) => {
-                // Perhaps it is the last one.
+                // This peer may be the last one that has the state.
                 let keep = active.training.loaded().config.checkpoints_kept;
                 let checkpoint = active.training.checkpoint().map(Arc::new);
                 out.extend(checkpoint.map(|checkpoint| Output::SaveCheckpoint { checkpoint, keep }));
@@ -557,7 +558,7 @@ impl Machine {
         out.push(Output::Event(Event::Violation { peer, reject }));
         let count = self.rejects.entry(peer).or_default();
         *count += 1;
-        // A round cannot end without the segment that should have come, so there is nothing to wait for.
+        // A round cannot end without the segment that should have come, so the link is closed at once.
         let is_fatal = matches!(reject, Reject::Segment | Reject::OverCredit | Reject::MalformedTableMessage);
         let is_last = *count >= REJECTS_MAX;
         if let (NodeRole::Member(active), true) = (&mut self.role, is_last) {

@@ -13,14 +13,14 @@
 //! | [`agreement`], [`view_change`] | when a member proposes the next view, and what that view is |
 //! | [`failure_detection`], [`links`] | which members are lost, and which ones can be reached |
 //! | [`admission`], [`churn`], [`lead`] | peers that join or leave between two steps, and before which step |
-//! | [`expulsion`], [`rekey`] | peers that are put out for good, and a new secret |
-//! | [`capacity`] | how much members would own |
+//! | [`expulsion`], [`rekey`] | peers that are removed for good, and a new secret |
+//! | [`capacity`] | how much members offer to own |
 //! | [`partition`] | other branches of a partitioned run |
 //! | [`join`], [`bootstrap`], [`recovery`] | peers that are not in a view yet |
-//! | [`journal`] | what has to be on disk before another peer may rely on it |
+//! | [`journal`] | the records that must be on disk before another peer may rely on them |
 //!
 //! # Invariants
-//! - A promise, an acceptance and a new view are on disk before another peer hears of them.
+//! - A promise, an acceptance and a new view are on disk before any message about them is sent.
 //! - A member leaves a view only for a successor that is chosen: by a quorum of its members, or where all parts of a partitioned
 //!   run go on, by all members that stay.
 //!
@@ -74,14 +74,13 @@ mod rekey;
 pub(crate) mod view_change;
 mod view_state;
 
-/// What one member knows of the members. Each part keeps what belongs together; the methods of `Membership` say how the parts
-/// act on each other.
+/// What one member knows about the members. Each part holds what belongs together; the methods of `Membership` connect the parts.
 pub(crate) struct Membership {
     place: Place,
     cache: SharedCache,
     /// The definition of the run, as the record on disk has it.
     definition: Arc<[u8]>,
-    /// What belongs to this view alone.
+    /// The state that is dropped at the end of this view.
     view_state: ViewState,
     /// This member's part in the choice of the next view.
     driver: ViewChangeDriver<AttemptPlan>,
@@ -91,7 +90,7 @@ pub(crate) struct Membership {
     detection: FailureDetection,
     admission: Admission,
     departures: Departures,
-    /// A secret that came since this member did.
+    /// The last secret that arrived since this member joined; `None` if there was none.
     rekeying: Option<Rekeying>,
     capacity_offers: CapacityOffers,
     lead: Lead,
@@ -105,7 +104,7 @@ struct Place {
     view: Arc<View>,
     digest: ViewDigest,
     rank: Rank,
-    /// By rank: whether the member owns or copies anything, or may.
+    /// Whether each member owns or replicates anything, or may; by rank.
     replica_holders: Vec<bool>,
 }
 
@@ -128,7 +127,7 @@ struct NextView {
 pub(crate) struct TableSnapshot {
     /// The clock of this member's worker.
     pub(crate) clock: StepNumber,
-    /// Whether every owner and copy of a chunk holds it.
+    /// Whether every owner and replica holder of a chunk has it.
     pub(crate) are_replicated: bool,
     /// Whether the program waits for rows, which may need the progress of other members.
     pub(crate) is_reading: bool,
@@ -163,9 +162,9 @@ pub(crate) struct TrainingSnapshot<'a> {
     pub(crate) is_closing: bool,
     /// Whether a step of this view is committed.
     pub(crate) has_committed: bool,
-    /// The view and step of the snapshot of another lineage, once this member holds its part of it.
+    /// The view and step of another branch's snapshot, once this member has its part of it; `None` otherwise.
     pub(crate) merge_ready: Option<(ViewDigest, StepNumber)>,
-    /// The snapshot to merge, at the coordinator, once all members hold their part of it.
+    /// At the coordinator: the snapshot to merge, once all members have their part of it; `None` otherwise.
     pub(crate) merge_offer: Option<&'a MergeOffer>,
 }
 
@@ -390,7 +389,7 @@ impl Membership {
         self.links.broadcast(&self.place.view, message, out);
     }
 
-    /// Whether too few members can be reached to go on, or to hand over to.
+    /// Whether too few members can be reached to go on or to hand over chunks.
     pub(crate) fn is_paused(&self) -> bool {
         self.view_state.paused.is_some()
     }
@@ -406,7 +405,7 @@ impl Membership {
         }
     }
 
-    /// How many members are needed to go on, where `reached` are not enough: more than half of them, and more than `reached`.
+    /// How many members are needed to go on, if `reached` are not enough: more than half of all, and more than `reached`.
     fn needed(&self, reached: usize) -> usize {
         (self.place.view.members.len() / 2 + 1).max(reached + 1)
     }

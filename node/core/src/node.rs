@@ -1,13 +1,12 @@
-//! The node: everything a peer decides, as one machine that is given time, bytes and results.
+//! The node: everything that a peer decides, as one state machine whose inputs are time, bytes and results.
 //!
 //! ```text
 //!   Input --> Node { machine, host } --> Output
 //!                     |        |
 //!                     |        '- the program's coroutine, polled until it waits
-//!                     '- joining or founding -> session (rounds, parameters, commits)
+//!                     '- joining or founding -> training (rounds, parameters, commits)
 //! ```
-//! It never waits, reads no clock and draws no randomness of its own, so the same node runs over libp2p and in virtual
-//! time, bit for bit.
+//! It never waits, reads no clock and draws no random numbers, so the same node runs over libp2p and in virtual time, bit for bit.
 
 use std::sync::Arc;
 
@@ -22,64 +21,65 @@ use crate::program::executor::ProgramExecutor;
 use crate::program::loader::Loader;
 use crate::state::shared_cache::SharedCache;
 
-/// One peer's deciding half.
+/// The part of a peer that makes all decisions.
 pub struct Node {
     machine: Machine,
     executor: Option<ProgramExecutor>,
 }
 
-/// Who a node is and what it is to do.
+/// The identity of a node, and how it starts.
 pub struct Config {
-    /// Its key.
+    /// The peer's key.
     pub peer: PeerId,
-    /// Which start of it this is.
+    /// The number of this start of the peer.
     pub incarnation: Incarnation,
-    /// Where others can dial it, best first.
+    /// The addresses at which others can dial it, best first.
     pub addresses: Vec<String>,
-    /// How much it offers to own, 0 to [`CAPACITY_MAX`](peergrad_protocol::limits::CAPACITY_MAX).
+    /// How much the peer offers to own, 0 to [`CAPACITY_MAX`](peergrad_protocol::limits::CAPACITY_MAX).
     pub capacity: u8,
     /// Turns the run's specification into a task.
     pub loader: Arc<dyn Loader>,
-    /// Where received segments and those that begin here are kept.
+    /// The pool for the memory of segments, received ones and new ones.
     pub segments: peergrad_protocol::Pool,
-    /// What nodes of one process compute once for all of them; a node of its own has its own.
+    /// The cache of what all nodes of one process compute alike. A node that is alone in its process has its own.
     pub cache: SharedCache,
-    /// The record that an earlier start of this peer persisted last, if it is still there.
+    /// The record that an earlier start of this peer persisted last; `None` if there is none.
     pub restored: Option<Arc<[u8]>>,
-    /// The checkpoints of that record's run that earlier starts have left and that can be read, newest first.
+    /// The checkpoints of that record's run that earlier starts have saved and that can be read, newest first.
     pub saved: Vec<SavedCheckpoint>,
-    /// How it comes into the run.
+    /// How the node enters the run.
     pub start_mode: StartMode,
 }
 
-/// How a node comes into its run.
+/// How a node enters its run.
 pub enum StartMode {
     /// It founds the run.
     Bootstrap {
-        /// What the run is.
+        /// The encoded specification of the run.
         specification: Arc<[u8]>,
         /// Random bytes that make the run id unique.
         nonce: [u8; 32],
-        /// Peers to wait for before training begins, this one included.
+        /// How many peers to wait for before training begins, this one included.
         peers: usize,
-        /// What it goes on from, alone: a checkpoint of another run of the same specification.
+        /// The checkpoint from which the founder starts alone; it is of another run with the same specification. `None`: from initial
+        /// values.
         from: Option<SavedCheckpoint>,
     },
-    /// It joins through whatever member it is linked to first.
+    /// It joins through the first member that it is linked to.
     Join {
-        /// The run of the invite, where there was one.
+        /// The run of the invite; `None` for any run.
         run: Option<RunId>,
     },
 }
 
 impl Node {
-    /// A node that has not yet been told anything.
+    /// A node before its first input.
     #[must_use]
     pub fn new(config: Config) -> Self {
         Self { machine: Machine::new(config), executor: None }
     }
 
-    /// Takes in one input and appends what is to be done to `out`, which the caller carries out before the next call.
+    /// Handles one input and appends its outputs to `out`. The caller carries them out before the next call.
     pub fn handle(&mut self, now: Instant, input: Input, out: &mut Vec<Output>) {
         self.machine.input(now, input, out);
         if self.executor.is_none() {
@@ -99,40 +99,40 @@ impl Node {
         self.machine.deadline()
     }
 
-    /// Where this node is, for whoever looks on: a status line, or a simulator that checks the laws.
+    /// The state of this node, for a status line or a simulator that checks invariants. It costs little.
     #[must_use]
     pub fn state(&self) -> NodeState {
         self.machine.state()
     }
 
-    /// How this node stands and how it sees the others, for a person; goes through all members.
+    /// A report on this node and on the other members as it sees them, for people. It goes through all members.
     #[must_use]
     pub fn node_report(&self, now: Instant) -> NodeReport {
         self.machine.node_report(now)
     }
 
-    /// The newest committed parameters: where members drift, its own.
+    /// The newest committed parameters; with local parameters, those of this member. `None` before the first.
     #[must_use]
     pub fn parameters(&self) -> Option<&Arc<Buffer>> {
         self.machine.parameters()
     }
 
-    /// The optimizer state that this node keeps after the newest step that it knows to be committed, for a simulator that
-    /// compares replicas: chunk, (moment count, elements), and the updates behind it.
+    /// The optimizer state that this node stores, after the newest step that it knows to be committed, for a simulator that compares
+    /// replicas. Each item is a chunk, its state (moment count, elements), and the number of updates behind it.
     pub fn optimizer_states(&self) -> impl Iterator<Item = (usize, &[f32], u32)> {
         self.machine.optimizer_states()
     }
 }
 
-/// Where a node is.
+/// The state of a node.
 #[derive(Clone, Debug, PartialEq)]
 pub enum NodeState {
     /// It founds a run, and waits for peers.
     Bootstrap,
-    /// It asks to be let in.
+    /// It asks to join.
     Join,
-    /// It was a member before its process stopped, and asks to be let in again; or waits for others that are back, to go on from
-    /// what they have saved.
+    /// It was a member before its process stopped. It asks to join again, or waits for the other members of that view to return, to resume
+    /// from their checkpoints.
     Recovery,
     /// It is a member.
     Member(MemberProgress),
@@ -140,22 +140,22 @@ pub enum NodeState {
     Ended,
 }
 
-/// Where a member is in its view.
+/// How far a member is in its view.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemberProgress {
     /// The view that is installed here.
     pub view: Arc<View>,
     /// Its digest.
     pub digest: ViewDigest,
-    /// Whether it has parameters: a newcomer gets its first from the others.
+    /// Whether it has parameters. A newcomer gets its first ones from the other members.
     pub has_parameters: bool,
-    /// Steps that are complete here.
+    /// The number of steps that are complete at this member.
     pub complete: u64,
-    /// Steps that are known here to be committed.
+    /// The number of steps that this member knows to be committed.
     pub committed: u64,
-    /// What the step in progress waits for.
+    /// What the present step waits for.
     pub wait: Wait,
-    /// Segments of others that are held here and whose credit was not returned, over all links.
+    /// Segments from other members that are held here and whose credit was not returned, over all links.
     pub held_segments: u32,
 }
 
@@ -166,19 +166,19 @@ pub enum Wait {
     Start,
     /// The members to agree on the next view.
     View,
-    /// Its own program: a gradient, or whatever it does between two operations.
+    /// Its own program: a gradient, or other work between two operations.
     Program,
     /// Sums of the shard that it owns.
     Sums,
-    /// Other owners' shards.
+    /// The shards of other owners.
     Shards,
-    /// Rows of a table, samples to compute, or what it has added to be safe.
+    /// Rows of a table, samples to compute, or the acknowledgement of its additions.
     Rows,
-    /// The others to be done with the run.
+    /// The other members to complete the run.
     Closing,
-    /// Its own evaluation of what the run has come to.
+    /// The evaluation of the final parameters.
     Evaluation,
 }
 
-/// A program that gives more commands than this within one input is spinning.
+/// A program that gives more commands than this within one input is in an endless loop.
 const COMMANDS_MAX: usize = 1 << 16;

@@ -1,12 +1,11 @@
-//! The overview: how a peer stands and how it sees the others, for a person who looks on.
+//! The node report: the state of a peer and how it sees the other members, for people.
 //!
-//! A standing says where a node is, and costs nothing; the laws of the simulator ask for it all the time. An overview goes
-//! through all members, and is made when somebody asks: what does this peer think of each of them, who owns how much, who
-//! wants to come in.
+//! A [`NodeState`](crate::node::NodeState) is cheap, and the simulator's invariants ask for it all the time. A report goes through all
+//! members and is made on request: the condition of each member, how much each owns, and which peers ask to join.
 //!
 //! # Invariants
-//! - Looking changes nothing: it is a function of the node's state and the time.
-//! - It is *this* peer's opinion. Two members on both sides of a cut each say that the other cannot be reached.
+//! - A request changes nothing: the report is a function of the node's state and the time.
+//! - It is *this* peer's opinion. Two members on both sides of a partition each report that the other cannot be reached.
 
 use std::time::Duration;
 
@@ -16,29 +15,29 @@ use crate::io::{RecoveryProgress, RunSize};
 use crate::node::MemberProgress;
 use crate::partition_policy::PartitionPolicy;
 
-/// How a node stands, as it sees it itself.
+/// The report of a node about itself.
 #[derive(Clone, Debug, PartialEq)]
 pub enum NodeReport {
     /// It founds a run, and waits for peers.
     Bootstrap {
-        /// The run.
+        /// The id of the run.
         run: RunId,
         /// How many peers the first view waits for, this one included.
         wanted: usize,
-        /// Peers that have said hello: who, and whether it is ready.
+        /// The peers that asked to join, and whether each is ready.
         peers: Vec<(PeerId, bool)>,
     },
-    /// It asks to be let in.
+    /// It asks to join.
     Join {
-        /// The run, once that is known.
+        /// The id of the run; `None` until it is known.
         run: Option<RunId>,
-        /// The member that has welcomed it.
+        /// The member that has welcomed this peer; `None` if there is none.
         sponsor: Option<PeerId>,
-        /// Whether it has task and data, and has said so.
+        /// Whether it has task and data, and has told the sponsor so.
         is_ready: bool,
-        /// Members that it cannot reach, and has to.
+        /// The members that it must reach and cannot.
         out_of_reach: Vec<PeerId>,
-        /// It was a member before it stopped: who of that view is back with it, as long as nobody trains.
+        /// Set if it was a member before it stopped, until it is a member again: which members of that view have returned.
         recovery: Option<RecoveryProgress>,
     },
     /// It is a member.
@@ -50,84 +49,84 @@ pub enum NodeReport {
 /// A member, and how it sees the others.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemberDetails {
-    /// Where it is.
+    /// How far it is in its view.
     pub progress: MemberProgress,
-    /// How large the run is.
+    /// The size of the run.
     pub run_size: RunSize,
-    /// The epoch that is trained.
+    /// The epoch in progress.
     pub epoch: u64,
-    /// Chunks of the parameter vector.
+    /// The number of chunks of the parameter vector.
     pub chunks: usize,
-    /// Of those that the view lists, chunks that have not moved yet.
+    /// How many of the view's moves have not been made yet.
     pub moves_left: usize,
-    /// How long it has been in this view.
+    /// How long this member has been in this view.
     pub view_age: Duration,
-    /// By rank: the members.
+    /// The members, by rank.
     pub members: Vec<ObservedMember>,
-    /// Peers that want to come in, and whether they are ready, as far as this member was told.
+    /// The peers that ask to join, and whether each is ready, as far as this member was told.
     pub joiners: Vec<(PeerId, bool)>,
-    /// Where all parts of a swarm that is cut in two go on: members that were lost and may have gone on as another one.
+    /// The lost members that may train on another branch. Empty unless both parts of a partitioned swarm go on.
     pub estranged: Vec<PeerId>,
-    /// What the parts of a swarm do that is cut in two.
+    /// What the parts of a partitioned swarm do.
     pub policy: PartitionPolicy,
-    /// Set while too few members can be reached: how many are, this one included, and how many are needed.
+    /// Set while too few members can be reached: how many can, this one included, and how many are needed.
     pub paused: Option<(usize, usize)>,
-    /// The members that can be reached have no parameters; it waits for one that has.
+    /// Whether no reachable member has parameters, so that this member waits for one that has.
     pub is_orphaned: bool,
-    /// Chunks of tables that nobody who can be reached has; this member waits for one who does.
+    /// How many chunks of tables no reachable member stores. This member waits for one that does.
     pub missing_chunks: usize,
-    /// Members that have not confirmed the secret that this one's user has asked for; `None` if it has not.
+    /// The members that have not confirmed the new secret that this member's user has asked for; `None` if the user has not.
     pub without_secret: Option<Vec<PeerId>>,
-    /// Another view is being agreed on because something is wrong.
+    /// Whether the members are agreeing on another view because something is wrong.
     pub is_troubled: bool,
 }
 
-/// One member, as another or it itself sees it.
+/// One member, as this or another member sees it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ObservedMember {
-    /// Who.
+    /// The member's id.
     pub peer: PeerId,
     /// How much it offers to own.
     pub capacity: u8,
     /// What it is doing, or what is wrong with it.
     pub condition: Condition,
-    /// Steps that are complete there, as it said last.
+    /// How many steps it has completed, by its last report; `None` before the first.
     pub complete: Option<StepNumber>,
-    /// How long nothing has been heard of it; `None` of oneself, and of those who are not listened to.
+    /// How long ago its last message was received. `None` for the reporting member itself, and for members that it does not watch.
     pub silence: Option<Duration>,
     /// Elements of the parameter vector that it owns in the present step.
     pub owned: usize,
-    /// Elements of whose state it keeps a copy.
+    /// Elements whose optimizer state it stores as a replica.
     pub replicated: usize,
 }
 
-/// What a member is doing, or what is wrong with it; of several, the worst.
+/// What a member is doing, or what is wrong with it. If several are wrong, the worst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
-    /// It has said that it stops.
+    /// It has announced that it stops.
     Stopped,
-    /// Its link is gone.
+    /// Its link is down.
     Unreachable,
-    /// It has been silent for longer than it should.
+    /// It has been silent for longer than the failure detector allows.
     Suspected,
     /// It computes the same step for far longer than steps take, and the others wait for it.
     Hanging,
-    /// Too few of the others can be reached: it waits.
+    /// It waits, because it can reach too few of the others.
     Paused,
     /// There was no link to it yet in this view.
     Connecting,
-    /// It is new and has no parameters yet: they come with its first step.
+    /// It is new and has no parameters yet: it gets them in its first step.
     CatchingUp,
-    /// It hands over what it owns, to leave.
+    /// It hands over what it owns, before it leaves.
     HandingOver,
     /// It works, or would if the others did.
     Working,
-    /// In a swarm of many each listens to a few: others do.
+    /// It is watched by other members: in a large swarm each member watches a few.
     Unwatched,
 }
 
 impl Condition {
-    /// Whether somebody should look after it.
+    /// Whether a user should look into it.
     #[must_use]
     pub fn is_trouble(self) -> bool {
         matches!(self, Self::Stopped | Self::Unreachable | Self::Suspected | Self::Hanging | Self::Paused)

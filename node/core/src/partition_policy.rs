@@ -1,22 +1,22 @@
-//! The policy: what the parts of a swarm do that is cut in two.
+//! The partition policy: what the parts of a partitioned swarm do.
 
 use serde::{Deserialize, Serialize};
 
-/// What happens when members cannot reach each other any more.
+/// What members do when they cannot reach each other any more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PartitionPolicy {
-    /// Whoever can reach more than half of the members goes on, the others wait: there is always one lineage.
+    /// The part with more than half of the members goes on and the others wait: there is always one branch.
     #[default]
     Majority,
-    /// Every part goes on as a lineage of its own; when two meet again, what they have come to is averaged.
+    /// Every part goes on as its own branch. When two branches meet again, their parameters are averaged.
     Merge,
-    /// Every part goes on as a lineage of its own; when two meet again, the one that is further is kept.
+    /// Every part goes on as its own branch. When two branches meet again, the one with more steps is kept.
     Winner,
 }
 
 impl PartitionPolicy {
-    /// Whether more than one lineage may follow a view.
+    /// Whether more than one branch may follow a view.
     #[must_use]
     pub fn allows_forks(self) -> bool {
         self != Self::Majority

@@ -1,6 +1,6 @@
 //! The program: a training algorithm, written as one round of sequential code that every peer runs.
 //!
-//! The host calls the round in a loop, and never drops it midway. An interruption ends a round early; the host then calls the round again,
+//! The node calls the round in a loop, and never drops it midway. An interruption ends a round early; the node then calls the round again,
 //! in the next view. The program's *fields* survive the interruption and the locals of the round do not. So a round changes `self` only
 //! after its last await, and can then be repeated.
 //!
@@ -22,7 +22,7 @@ pub(crate) mod executor;
 pub mod loader;
 pub mod programs;
 
-/// Whether the host calls another round.
+/// Whether the node calls another round.
 pub type Flow = ControlFlow<()>;
 
 /// An algorithm, the same on every peer.
@@ -52,7 +52,7 @@ pub trait Program: Send + 'static {
     /// Implementations write plain `async fn round`.
     ///
     /// # Errors
-    /// [`Interrupted`], which an implementation passes on with `?`; the host calls the round again in the next view.
+    /// [`Interrupted`], which an implementation passes on with `?`; the node calls the round again in the next view.
     fn round(&mut self, context: &Context) -> impl Future<Output = Result<Flow, Interrupted>> + Send;
 }
 

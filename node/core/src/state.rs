@@ -1,4 +1,4 @@
-//! State: the chunks that a member keeps, what they are cut by, and how they are saved.
+//! State: the chunks that a member stores, how they are assigned to members, and how they are saved.
 
 pub(crate) mod assignment;
 pub(crate) mod blend;

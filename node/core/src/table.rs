@@ -1,30 +1,30 @@
-//! The table: shared state of which every peer owns a part, and that workers read and add to at their own pace.
+//! Tables: shared state of which each member stores a part, and which workers read and add to at their own pace.
 //!
 //! ```text
-//! worker (worker)                     owner (server)                        copy (server)
+//! worker                              owner (server)                        replica (server)
 //!   get rows, of a clock at least -->   waits until all workers are there
 //!                                 <--   rows, and the clock they are of
-//!   add to rows, with a sequence  -->   applies it, once   -- state of rows -->   keeps it
-//!                                 <--   acknowledges it    <-- kept ------------
+//!   add to rows, with a sequence  -->   applies it, once   -- state of rows -->   stores it
+//!                                 <--   acknowledges it    <-- acknowledged ----
 //!   tick: a clock is over         -->   counts it
 //! ```
-//! A run has one table or several. Each is cut into chunks as the parameters are, and a chunk has an owner and replicas. Rows have a
-//! width; a row that was never added to is zero and takes no room.
+//! A run has one table or several. Each is cut into chunks as the parameters are, and a chunk has an owner and replicas. All rows of a
+//! table have the same width. A row that was never added to is zero and takes no memory.
 //!
 //! # Exactly once
-//! A worker numbers what it adds and sends it in that order. A chunk remembers the last number of each worker that is in it, and
-//! that goes wherever the chunk goes: to its replicas with each change, and to its next owner. An owner acknowledges what would outlive
-//! it, so that a worker forgets it then and sends it again, under the same number, as long as it has not heard so. What it has not heard
-//! of when the view changes goes to whoever is the owner now, before the worker says what its clock is: so a clock in a view stands
-//! for everything that came before it, whatever was lost on the way.
+//! A worker numbers its additions and sends them in that order. Each chunk stores the number of the last addition that it includes, for
+//! each worker. These numbers are part of the chunk: they go to its replicas with each change, and to its next owner. An owner acknowledges
+//! an addition when it would survive the owner's loss. Until then the worker keeps the addition and sends it again, under the same number.
+//! After a view change a worker sends all unacknowledged additions to the present owners, and only then its clock. So a clock in a view
+//! includes everything that came before it, whatever was lost on the way.
 //!
 //! # Replication
-//! A copy is told of rows, not of additions: what was added to a row while a frame was under way goes in the next one, once. It
-//! holds what the owner's rule made of them, so that owner and copy are alike in every bit.
+//! A replica receives rows, not additions. What is added to a row while a frame is on its way goes into the next frame, once. A row is sent
+//! as the owner's rule has left it, so owner and replica are equal in every bit.
 //!
 //! # Samples
-//! Workers go at their own pace, so nobody can know from a step's number what each of them computes: the owner of the first chunk
-//! deals, and what it has dealt is kept with that chunk. See [`lease_table`].
+//! Workers go at their own pace, so a step's number does not say what each of them computes. The owner of the first chunk leases samples to
+//! workers, and the lease table is stored with that chunk. See [`lease_table`].
 
 use std::num::NonZeroU64;
 use std::ops::Range;
@@ -47,49 +47,49 @@ pub mod server;
 pub mod store;
 pub mod worker;
 
-/// A table, as a program wants it.
+/// A table, as a program declares it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Table {
-    /// What it is called.
+    /// The table's name.
     pub name: &'static str,
-    /// How many rows it can have.
+    /// The number of its rows.
     pub rows: u64,
-    /// Numbers of a row.
+    /// The numbers in a row.
     pub width: usize,
-    /// What becomes of what is added.
+    /// What its owners do with additions.
     pub rule: TableRule,
-    /// When.
+    /// When they do so.
     pub apply_mode: ApplyMode,
-    /// What its rows begin with.
+    /// The initial values of its rows.
     pub init: Init,
 }
 
-/// What the rows of a table begin with.
+/// The initial values of a table's rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Init {
-    /// Zeros: a row that was never added to takes no room.
+    /// Zeros: a row that was never added to takes no memory.
     Zeros,
-    /// The initial parameters of the task, one row after the other: all rows are there from the beginning.
+    /// The initial parameters of the task, one row after the other. All rows exist from the beginning.
     Parameters,
 }
 
-/// What a program keeps in tables, and how its workers go on.
+/// The tables of a program, and how its workers advance.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TableSpec {
-    /// The tables.
+    /// The names, sizes and rules of the tables.
     pub layout: Arc<TableLayout>,
-    /// When a worker may read.
+    /// When a worker may read, for each clock.
     pub read_schedule: ReadSchedule,
-    /// How many samples a worker is dealt for a clock.
+    /// Whether the run's batch size is that of one worker's clock, or of one clock of all workers together.
     pub batch_scope: BatchScope,
-    /// Samples that the first worker has to itself.
+    /// Samples that only the first worker computes, at the start of the run.
     pub warm_up: u64,
-    /// Samples after the warm-up that are leased before one more worker comes in; `None`: all come in at once.
+    /// Samples after the warm-up that are leased before one more worker is admitted; `None`: all are admitted at once.
     pub wave: Option<NonZeroU64>,
 }
 
 impl TableSpec {
-    /// These tables, with the same read policy for ever; each worker has a batch of its own, and all come at once.
+    /// These tables, with the same read policy in all clocks. The batch is that of each worker, and all workers are admitted at once.
     ///
     /// # Panics
     /// As [`TableLayout::new`].
@@ -104,10 +104,10 @@ impl TableSpec {
         }
     }
 
-    /// Checked once for all that is made of it.
+    /// Checks that the read policy suits the tables.
     ///
     /// # Panics
-    /// If a table is applied by clock, and workers may be too far from each other for that.
+    /// If a table is applied by clock, and the read policy lets workers be too far apart for that.
     pub(crate) fn check(&self) {
         let is_per_clock = self.layout.tables().any(|table| table.apply_mode == ApplyMode::PerClock);
         assert!(
@@ -117,40 +117,40 @@ impl TableSpec {
     }
 }
 
-/// Whose a batch is.
+/// What the run's batch size counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BatchScope {
-    /// That of all workers in one clock: each is dealt its part.
+    /// The samples of all workers in one clock: each worker gets its part.
     Global,
-    /// That of each worker.
+    /// The samples of each worker in one clock.
     PerWorker,
 }
 
-/// What becomes of what is added.
+/// What owners do with additions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum TableRule {
-    /// It is added.
+    /// They add it to the row.
     Sum,
-    /// It is a gradient, which the optimizer applies.
+    /// The addition is a gradient, which owners apply by an optimizer.
     Optimizer {
-        /// How.
+        /// The optimizer.
         rule: Optimizer,
-        /// At which rate, by the clock of whoever adds.
+        /// The learning rates, by the clock of the worker that adds.
         schedule: Schedule,
     },
 }
 
-/// When an owner applies what is added.
+/// When an owner applies an addition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ApplyMode {
-    /// As it comes.
+    /// When it arrives.
     Immediate,
-    /// Once all workers have completed the clock in which it was added: then all of that together. Nobody sees it before,
-    /// the one who has added it included.
+    /// Once all workers have completed the clock in which it was added, together with all other additions of that clock. No worker sees it
+    /// before, not even the one that has added it.
     PerClock,
 }
 
-/// How the tables of a run are laid out: the same at all members.
+/// The layout of the tables of a run: the same at all members.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TableLayout {
     tables: Vec<TableEntry>,
@@ -165,30 +165,30 @@ struct TableEntry {
 }
 
 impl Table {
-    /// One that begins at zero, and whose owners add what they are sent as it comes.
+    /// A table that starts at zero, and whose owners add each addition when it arrives.
     #[must_use]
     pub fn additive(name: &'static str, rows: u64, width: usize) -> Self {
         let (rule, apply_mode, init) = (TableRule::Sum, ApplyMode::Immediate, Init::Zeros);
         Self { name, rows, width, rule, apply_mode, init }
     }
 
-    /// Bytes of a row at most, with all that belongs to it, where it is told to another member.
+    /// The most bytes that a row takes in a message to another member, with all that belongs to it.
     fn row_bytes_max(&self) -> usize {
-        /// Its name, the updates behind it, and the name again where something is to be applied.
+        /// The row's index, its count of updates, and the index again for pending additions.
         const BESIDES: usize = 16;
         let pending = if self.apply_mode == ApplyMode::PerClock { PENDING_CLOCKS_MAX } else { 0 };
         let numbers = self.width.saturating_mul(1 + self.rule.moments() + pending);
         numbers.saturating_mul(size_of::<f32>()).saturating_add(BESIDES + 8 * pending)
     }
 
-    /// Whether owners add what they are sent as it comes.
+    /// Whether owners add each addition when it arrives.
     fn is_additive(&self) -> bool {
         self.rule == TableRule::Sum && self.apply_mode == ApplyMode::Immediate
     }
 }
 
 impl TableRule {
-    /// Numbers that are kept for each of a row's.
+    /// The moments that are stored for each number of a row.
     fn moments(&self) -> usize {
         match self {
             Self::Sum => 0,
@@ -198,17 +198,17 @@ impl TableRule {
 }
 
 impl Table {
-    /// Numbers that are kept of a row: values and moments.
+    /// The numbers that are stored for a row: values and moments.
     fn stride(&self) -> usize {
         self.width * (1 + self.rule.moments())
     }
 }
 
 impl TableLayout {
-    /// Lays tables out one after the other.
+    /// Lays out the tables one after the other.
     ///
     /// # Panics
-    /// If there is none, or one without rows or numbers, or more rows than indices, or chunks that are too large to be told whole.
+    /// If there is no table, a table without rows or numbers, more rows than indices, or a chunk that is too large for one message.
     #[must_use]
     pub fn new(tables: Vec<Table>) -> Self {
         assert!(!tables.is_empty(), "a run has a table");
@@ -234,7 +234,7 @@ impl TableLayout {
         self.tables.iter().map(|entry| &entry.table)
     }
 
-    /// The rows that begin at the task's parameters.
+    /// The rows that start with the task's parameters.
     ///
     /// # Panics
     /// If there are none.
@@ -246,32 +246,32 @@ impl TableLayout {
         RowSet::range(entry.first_row..entry.first_row + entry.table.rows)
     }
 
-    /// The first row of the table that a chunk is of.
+    /// The first row of the table that this chunk belongs to.
     pub(crate) fn first_row_of_table(&self, chunk: usize) -> Row {
         self.entry(chunk).first_row
     }
 
-    /// Chunks of all tables.
+    /// The number of chunks of all tables.
     #[must_use]
     pub fn chunk_count(&self) -> usize {
         let last = self.tables.last().expect("a run has a table");
         last.first_chunk + last.chunks.count()
     }
 
-    /// Rows of all tables.
+    /// The number of rows of all tables.
     #[must_use]
     pub fn row_count(&self) -> u64 {
         let last = self.tables.last().expect("a run has a table");
         last.first_row + last.table.rows
     }
 
-    /// Numbers of all tables.
+    /// The number of values of all tables.
     #[must_use]
     pub fn value_count(&self) -> usize {
         self.tables().map(|table| table.rows as usize * table.width).sum()
     }
 
-    /// The chunk that a row is in.
+    /// The chunk that contains this row.
     ///
     /// # Panics
     /// If there is no such row.
@@ -282,7 +282,7 @@ impl TableLayout {
         entry.first_chunk + entry.chunks.at((row - entry.first_row) as usize)
     }
 
-    /// The rows of a chunk.
+    /// The rows of this chunk.
     ///
     /// # Panics
     /// If there is no such chunk.
@@ -293,7 +293,7 @@ impl TableLayout {
         entry.first_row + rows.start as u64..entry.first_row + rows.end as u64
     }
 
-    /// The table that a chunk is of.
+    /// The table that this chunk belongs to.
     ///
     /// # Panics
     /// If there is no such chunk.
@@ -302,7 +302,7 @@ impl TableLayout {
         &self.entry(chunk).table
     }
 
-    /// Numbers of a row of a chunk.
+    /// The number of values in a row of this chunk.
     ///
     /// # Panics
     /// If there is no such chunk.
@@ -311,7 +311,7 @@ impl TableLayout {
         self.table_of(chunk).width
     }
 
-    /// Numbers that are kept of a row of a chunk: values and moments.
+    /// The numbers that are stored for a row of this chunk: values and moments.
     fn stride(&self, chunk: usize) -> usize {
         self.table_of(chunk).stride()
     }
@@ -322,7 +322,7 @@ impl TableLayout {
         &self.tables[after - 1]
     }
 
-    /// The rows of the table of this name.
+    /// The rows of the table with this name.
     ///
     /// # Errors
     /// There is no such table.
@@ -331,7 +331,7 @@ impl TableLayout {
         Ok(entry.first_row..entry.first_row + entry.table.rows)
     }
 
-    /// The chunks of the table of this name.
+    /// The chunks of the table with this name.
     ///
     /// # Errors
     /// There is no such table.
@@ -344,10 +344,10 @@ impl TableLayout {
         self.tables.iter().find(|entry| entry.table.name == table).ok_or(TableError::NoTable)
     }
 
-    /// The indices in each chunk, where all of them are rows; in parts, where they are more than one question may ask for.
+    /// Groups row indices by chunk. A chunk's indices are in several parts if they are more than one request may contain.
     ///
     /// # Panics
-    /// If one of them is none.
+    /// If one of them is not a row.
     #[must_use]
     pub fn by_chunk(&self, indices: &RowSet) -> Vec<(usize, RowSet)> {
         let mut parts: Vec<(usize, u64, Vec<Range<Row>>)> = Vec::new();
@@ -370,12 +370,12 @@ impl TableLayout {
         parts.into_iter().map(|(chunk, _, ranges)| (chunk, ranges.into_iter().collect())).collect()
     }
 
-    /// Rows of a chunk that one question may ask for.
+    /// The most rows of a chunk that one request may contain.
     fn rows_per_request_max(&self, chunk: usize) -> usize {
         (GET_VALUES_MAX / self.width(chunk)).max(1)
     }
 
-    /// An error unless there is such a chunk, and these rows are in it.
+    /// An error unless this chunk exists, and these rows are in it.
     fn check_indices(&self, chunk: usize, indices: &RowSet) -> Result<(), TableError> {
         if chunk >= self.chunk_count() {
             return Err(TableError::NoChunk(chunk));
@@ -388,14 +388,14 @@ impl TableLayout {
         }
     }
 
-    /// An error unless a question may ask for these rows of a chunk.
+    /// An error unless one request may contain these rows of this chunk.
     fn check_request(&self, chunk: usize, indices: &RowSet) -> Result<(), TableError> {
         self.check_indices(chunk, indices)?;
         let (found, most) = (indices.len(), self.rows_per_request_max(chunk));
         if found > most { Err(TableError::TooMany { found, most }) } else { Ok(()) }
     }
 
-    /// An error unless there are such columns, of a table whose owners only add.
+    /// An error unless these columns exist and the owners of their table only add.
     pub(crate) fn check_map(&self, chunk: usize, map: Map) -> Result<(), TableError> {
         let (columns, by) = match map {
             Map::Axpy { by, from, to } => ([from, to], by),
@@ -408,7 +408,7 @@ impl TableLayout {
         if by.is_finite() { Ok(()) } else { Err(TableError::NonFiniteFactor) }
     }
 
-    /// An error unless there are such columns.
+    /// An error unless these columns exist.
     pub(crate) fn check_reduce(&self, chunk: usize, reduce: Reduce) -> Result<(), TableError> {
         match reduce {
             Reduce::Dot(one, other) => self.check_columns(chunk, [one, other]),
@@ -425,10 +425,10 @@ impl TableLayout {
         }
     }
 
-    /// An error unless there are such rows, each with its numbers, all of them finite.
+    /// An error unless these rows exist, and each has the right count of numbers, all of them finite.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// What is wrong with the rows.
     pub fn check_rows(&self, rows: &Rows) -> Result<(), TableError> {
         let count = self.row_count();
         if let Some(row) = rows.indices.iter().find(|row| *row >= count) {
@@ -448,7 +448,7 @@ impl TableLayout {
         if values.is_empty() { Ok(()) } else { Err(TableError::Length { found: values.len(), expected: 0 }) }
     }
 
-    /// An error unless these rows are in the chunk, each with so many numbers, all of them finite.
+    /// An error unless these rows are in the chunk, each with `stride` numbers, all of them finite.
     fn check(&self, chunk: usize, rows: &Rows, stride: usize) -> Result<(), TableError> {
         self.check_indices(chunk, &rows.indices)?;
         let expected = rows.indices.len() * stride;
@@ -464,10 +464,10 @@ impl TableLayout {
     }
 }
 
-/// Something that no correct peer says.
+/// What is wrong with a table message that no correct peer sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TableError {
-    /// A row that no table has.
+    /// A row that is in no table.
     #[error("there is no row {0}")]
     NoRow(Row),
     /// A row that the chunk does not have.
@@ -476,60 +476,60 @@ pub enum TableError {
     /// A chunk that the table does not have.
     #[error("there is no chunk {0}")]
     NoChunk(usize),
-    /// A table that there is not.
+    /// No table has this name.
     #[error("there is no table of this name")]
     NoTable,
     /// A column that the rows do not have.
     #[error("there is no column {column}: rows have {width}")]
     NoColumn {
-        /// Which.
+        /// The column's number.
         column: u32,
         /// Numbers of a row.
         width: usize,
     },
-    /// Something else than an addition, in a table whose owners update by a rule, or by clock.
+    /// A change other than an addition, to a table whose owners update by a rule or by clock.
     #[error("owners do not add to this table as it comes: it can only be added to")]
     NotAdditive,
     /// A factor that is not a number.
     #[error("a factor that is not finite")]
     NonFiniteFactor,
-    /// More rows than one question may ask for.
+    /// More rows than one request may contain.
     #[error("{found} rows at once, and at most {most} are told")]
     TooMany {
-        /// How many.
+        /// The number of rows.
         found: usize,
-        /// How many may be asked for.
+        /// The most rows that a request may contain.
         most: usize,
     },
-    /// Rows that were not asked for.
+    /// Rows that were not requested.
     #[error("rows that were not asked for")]
     Unrequested,
     /// More or fewer numbers than the rows have.
     #[error("{found} numbers for {expected}")]
     Length {
-        /// How many there are.
+        /// How many numbers were sent.
         found: usize,
-        /// How many there should be.
+        /// How many numbers the rows have.
         expected: usize,
     },
-    /// Something that is not a number.
+    /// A value that is not finite.
     #[error("a value that is not finite, for row {0}")]
     NotFinite(Row),
     /// A clock that goes backwards.
     #[error("clock {told} after clock {known}")]
     ClockBackwards {
-        /// What the worker says.
+        /// The clock that the worker has sent.
         told: WorkerClock,
-        /// What it has said before.
+        /// The clock that it had sent before.
         known: WorkerClock,
     },
-    /// It is not the owner.
+    /// This member is not the owner of the chunk.
     #[error("chunk {0} is not owned here")]
     NotOwned(usize),
-    /// More questions than a worker has.
+    /// More requests at once than a worker may send.
     #[error("more than {0} questions at once")]
     TooManyRequests(usize),
-    /// More that has to wait than an owner has room for.
+    /// More waiting bytes than an owner has room for.
     #[error("more than {0} bytes that have to wait")]
     TooManyBytes(usize),
 }

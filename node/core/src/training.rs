@@ -10,8 +10,8 @@
 //! - The [step engine](steps) trains all members in lockstep: batches, rounds, commits.
 //! - The [table engine](tables) lets each worker go at its own pace, on rows of parameters that members keep for each other.
 //!
-//! Node and membership see this type only. What one of the engines does not know of, it has none of: a run with tables has no
-//! checkpoint and no merge snapshot, and a run with steps has no clock.
+//! Node and membership see this type only. Each engine lacks some of what the other has: a run with tables has no checkpoint and no merge
+//! snapshot, and a run with steps has no clock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ pub(crate) enum Training {
     Tables(Box<TableEngine>),
 }
 
-/// What training is made of.
+/// The inputs from which training starts in a member's first view.
 pub(crate) struct TrainingInputs {
     pub(crate) me: Member,
     /// The run's specification, in the bytes that are kept in checkpoints.
@@ -56,7 +56,7 @@ pub(crate) struct TrainingInputs {
     pub(crate) loaded: Loaded,
     pub(crate) segments: Pool,
     pub(crate) cache: SharedCache,
-    /// What this member begins with, where the view goes on from checkpoints.
+    /// The checkpoint with which this member begins, if the view resumes from checkpoints.
     pub(crate) checkpoint: Option<Arc<Checkpoint>>,
 }
 
@@ -136,7 +136,7 @@ impl Training {
         self.base().rank
     }
 
-    /// How to train, and on what.
+    /// The task, and the configuration of its training.
     pub(crate) fn loaded(&self) -> &Loaded {
         &self.base().loaded
     }
@@ -149,7 +149,7 @@ impl Training {
         }
     }
 
-    /// How far this member is: its step, or its worker's clock.
+    /// The step of this member, or its worker's clock.
     pub(crate) fn at(&self) -> StepNumber {
         match self {
             Self::Steps(steps) => steps.step(),
@@ -162,7 +162,7 @@ impl Training {
         matches!(self, Self::Tables(_))
     }
 
-    /// Whether a view is one that this member has left.
+    /// Whether this member has left this view.
     pub(crate) fn is_past(&self, view: &ViewDigest) -> bool {
         self.base().is_past(view)
     }
@@ -179,7 +179,7 @@ impl Training {
 
     // The change of the view.
 
-    /// From now on nothing is taken in, sent or completed.
+    /// Stops training: from now on no frame is taken in or sent, and no step is completed.
     pub(crate) fn freeze(&mut self) {
         self.base_mut().is_frozen = true;
     }
@@ -189,12 +189,12 @@ impl Training {
         self.base().is_frozen || self.is_behind_view()
     }
 
-    /// Whether the view is to begin at a step that was not reached here.
+    /// Whether the view begins at a step that this member has not reached.
     pub(crate) fn is_behind_view(&self) -> bool {
         self.steps().is_some_and(StepEngine::is_behind_view)
     }
 
-    /// Goes on in the same view as if nothing had been.
+    /// Resumes in the same view, as if training had not stopped.
     pub(crate) fn thaw(&mut self, out: &mut Vec<Output>) {
         match self {
             Self::Steps(steps) => steps.thaw(out),
@@ -202,7 +202,7 @@ impl Training {
         }
     }
 
-    /// Does not take `step` in this view; an earlier one that it has stopped before may be taken now.
+    /// Does not take `step` in this view. An earlier step before which it had stopped may be taken now.
     pub(crate) fn stop_before(&mut self, step: StepNumber, out: &mut Vec<Output>) {
         match self {
             Self::Steps(steps) => steps.stop_before(step, out),
@@ -210,12 +210,12 @@ impl Training {
         }
     }
 
-    /// Whether it has stopped before `step`, and no member needs anything of it in this view any more.
+    /// Whether it has stopped before `step`, and no member needs anything from it in this view any more.
     pub(crate) fn has_stopped_before(&self, step: StepNumber) -> bool {
         self.steps().is_some_and(|steps| steps.has_stopped_before(step))
     }
 
-    /// Where this member is, and what it holds.
+    /// The step of this member, and the chunks and state that it has.
     pub(crate) fn report(&self) -> MemberReport {
         match self {
             Self::Steps(steps) => steps.report(),
@@ -223,8 +223,7 @@ impl Training {
         }
     }
 
-    /// The member is in `view` from now on. `credits` are those of all links; what is left of them for the members is
-    /// taken from there, and put back when the view is left.
+    /// Enters `view`. `credits` are those of all links; the members' shares are taken out of it, and put back when the view is left.
     pub(crate) fn enter(
         &mut self,
         view: &Arc<View>,
@@ -238,7 +237,7 @@ impl Training {
         }
     }
 
-    /// Gives back the credit of what is held: training is over here. Returns a program that waits for a view.
+    /// Returns the credit of all held segments: training is over at this member. Returns the reply of a program that waits for a view.
     pub(crate) fn leave(
         self,
         credits: &mut BTreeMap<PeerId, u32>,
@@ -275,14 +274,14 @@ impl Training {
         }
     }
 
-    /// The run is over, and the program still computes what no step waits for: the others need not wait either.
+    /// The run is over, and the program still computes something that no step waits for: the other members need not wait for it.
     pub(crate) fn close_without_program(&mut self, out: &mut Vec<Output>) {
         if let Some(steps) = self.steps_mut() {
             steps.close_without_program(out);
         }
     }
 
-    /// A member is done with the run.
+    /// A member has finished the run.
     ///
     /// # Errors
     /// The sender is no member of the view.
@@ -290,7 +289,7 @@ impl Training {
         self.base_mut().receive_complete(from, complete)
     }
 
-    /// A member knows that every member is done.
+    /// A member knows that every member has finished.
     ///
     /// # Errors
     /// The sender is no member of the view.
@@ -298,27 +297,27 @@ impl Training {
         self.base_mut().receive_closed(from, closed)
     }
 
-    /// As [`Training::receive_closed`], by a member that did not enter this view: all members of the one before were done.
+    /// As [`Training::receive_closed`], from a member that did not enter this view: all members of the view before had finished.
     pub(crate) fn closed_before(&mut self, closed: Closed) {
         self.base_mut().closed_before(closed);
     }
 
-    /// Whether every member is done, so that the last step is committed and the run is over.
+    /// Whether every member has finished, so that the last step is committed and the run is over.
     pub(crate) fn is_closed(&self) -> bool {
         self.base().is_closed()
     }
 
-    /// What this member tells others once every member is done.
+    /// The message with which this member tells others that every member has finished.
     pub(crate) fn closed(&self) -> Message {
         self.base().closed()
     }
 
-    /// Whether the others wait for this member to say that every member is done.
+    /// Whether the others wait for this member to report that every member has finished.
     pub(crate) fn is_barrier_root(&self) -> bool {
         self.base().is_barrier_root()
     }
 
-    /// Whether the run cannot end well without this peer.
+    /// Whether the run cannot end properly without this peer.
     pub(crate) fn is_needed(&self, peer: &PeerId) -> bool {
         self.base().is_needed(peer)
     }

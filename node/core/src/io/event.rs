@@ -1,4 +1,4 @@
-//! What a node tells its user: that things happen, and what is to be known of them.
+//! What a node reports to its user: the events, and the details of each.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,290 +11,288 @@ use peergrad_protocol::{PeerId, RunId, StepNumber, ViewDigest, ViewNumber};
 
 use super::{Ended, Reject};
 
-/// Who is back of a view of which all have stopped.
+/// How many members have returned after all members of a view had stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecoveryProgress {
-    /// The number of the view.
+    /// The number of their last view.
     pub view_number: ViewNumber,
-    /// Members of it that are back, this one included.
+    /// The members of it that have returned, this one included.
     pub present: usize,
-    /// Members that are needed to go on.
+    /// How many members are needed to go on.
     pub needed: usize,
-    /// Those that are not back.
+    /// The members that have not returned.
     pub missing: Vec<PeerId>,
 }
 
-/// Something the user may want to know. `Ended` is the last.
+/// An event that the user may want to know. `Ended` is the last.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// A joiner asks this peer to be let in.
+    /// A joiner asks this peer to admit it.
     JoinRequested(PeerId),
     /// At the founder: another peer is ready.
     PeerReady {
-        /// The peer; oneself at the start.
+        /// The peer; at the start, the founder itself.
         peer: PeerId,
-        /// Peers ready, this one included.
+        /// The number of peers that are ready, this one included.
         ready: usize,
-        /// Peers the first view waits for.
+        /// The number of peers that the first view waits for.
         wanted: usize,
     },
-    /// At the founder: a peer that was ready has gone before the run began.
+    /// At the founder: a peer that was ready has left before the run began.
     PeerWithdrawn {
         /// The peer.
         peer: PeerId,
-        /// Why, in words.
+        /// The reason, as a text.
         reason: String,
-        /// Peers still ready, this one included.
+        /// The number of peers that are still ready, this one included.
         ready: usize,
-        /// Peers the first view waits for.
+        /// The number of peers that the first view waits for.
         wanted: usize,
     },
-    /// At a joiner: the specification is here and fits the run id.
+    /// At a joiner: the specification has arrived and matches the run's id.
     Welcomed {
-        /// The run.
+        /// The id of the run.
         run: RunId,
-        /// Who sent it.
+        /// The member or founder that sent it.
         by: PeerId,
     },
-    /// This peer was in a view of this run before it stopped, and comes back without what it held in memory.
+    /// This peer was in a view of this run before it stopped. It has lost what it had in memory.
     RecoveryStarted {
-        /// The view's number.
+        /// The number of that view.
         view_number: ViewNumber,
     },
-    /// At a joiner: everything is at hand, but these members cannot be reached from here. They have to be, before the others
-    /// let it in.
+    /// At a joiner: task and data are ready, but this peer cannot reach these members. The others admit it only when it can.
     MembersUnreachable {
-        /// The members.
+        /// The members that it cannot reach.
         peers: Vec<PeerId>,
     },
-    /// At a joiner: the data file is coming from the swarm.
+    /// At a joiner: the data file is being sent by a member.
     FetchingData {
         /// Bytes received so far.
         received: u64,
-        /// Bytes of the file.
+        /// The size of the file in bytes.
         total: u64,
     },
     /// Task and data are ready.
     Prepared(RunSize),
-    /// A view was installed here.
+    /// This peer has entered a view.
     ViewInstalled {
-        /// The record.
+        /// The view.
         view: Arc<View>,
-        /// Its digest.
+        /// The digest of the view.
         digest: ViewDigest,
-        /// Elements of the parameter vector that this peer owns as the view begins.
+        /// Elements of the parameter vector that this peer owns at the start of the view.
         shard: usize,
         /// Elements that it owns once all chunks have moved.
         share: usize,
-        /// What is another way than in the view before; `None`: it is the first one for this peer.
+        /// What differs from the view before; `None` for this peer's first view.
         change: Option<ViewDelta>,
     },
-    /// A member is not heard of any more, or its link is gone.
+    /// A member is silent for too long, or its link is down.
     MemberSuspected(PeerId),
-    /// A member stops, and says so.
+    /// A member announces that it stops.
     MemberStopped {
         /// The member.
         peer: PeerId,
-        /// Why, in its words.
+        /// The reason that the member gave.
         reason: String,
     },
     /// Too few members can be reached to go on: this peer waits for others.
     Paused {
-        /// Members that can be reached, this one included.
+        /// The number of members that can be reached, this one included.
         reached: usize,
-        /// Members that are needed.
+        /// The number of members that are needed.
         needed: usize,
-        /// Members of the view.
+        /// The number of members of the view.
         members: usize,
-        /// Those that cannot be reached.
+        /// The members that cannot be reached.
         missing: Vec<PeerId>,
     },
-    /// Others answer this peer, which wants to be let in, but none of them is in a view.
+    /// At a joiner: other peers answer, but none of them is in a view.
     NoActiveMember {
-        /// Those who answer.
+        /// The peers that answer.
         peers: Vec<PeerId>,
     },
-    /// Whoever has answered this peer, which wants to be let in, is gone, and nobody else answers.
+    /// At a joiner: the peers that had answered are gone, and no other peer answers.
     NoPeerAnswers,
-    /// This peer has no parameters yet, and all members that have are out of reach: it waits for one of them.
+    /// This peer has no parameters yet, and cannot reach any member that has: it waits for one of them.
     ParametersUnreachable {
-        /// Those members.
+        /// The members with parameters.
         peers: Vec<PeerId>,
     },
-    /// Chunks of tables that nobody who can be reached has as they are now: nothing goes on without one of those who had them.
+    /// No reachable member stores the present state of some chunks of tables: this peer waits for a member that does.
     ChunksMissing {
-        /// How many.
+        /// The number of missing chunks.
         chunks: usize,
-        /// Those members.
+        /// The members that stored them.
         peers: Vec<PeerId>,
     },
-    /// Chunks of tables begin anew: a user has said that they are lost for good.
+    /// Chunks of tables restart from initial values, because a user has declared them lost.
     ChunksLost {
-        /// How many.
+        /// The number of lost chunks.
         chunks: usize,
-        /// Whether the first is among them, with which it is kept who has computed which samples: all are dealt again.
+        /// Whether the first chunk is among them. It records which worker computes which samples, so all samples are leased again.
         retrains_all: bool,
     },
-    /// The others have gone on without this peer, which could not be reached: it asks to be let in again.
+    /// The others have gone on without this peer, which they could not reach: it asks to join again.
     Excluded {
-        /// The number of the view in which it is not.
+        /// The number of the view that does not contain this peer.
         view_number: ViewNumber,
     },
-    /// At the member that speaks for a lineage which is to yield: another lineage of the run was met, after the swarm had been cut
-    /// in two.
+    /// At the coordinator of a branch that is to yield: this branch has met another one of the run, after a partition.
     BranchDetected(BranchDetected),
-    /// Another lineage and this one have become one, and their parameters were averaged: which, and what each weighs.
+    /// Another branch was merged into this one, and their parameters were averaged. Holds the branches and their weights.
     Merged(Merge),
-    /// At one member: how well each of the two did, and both together do.
+    /// At one member: the held-out losses of the two branches and of the merged parameters.
     MergeEvaluation(MergeEvaluation),
-    /// Another lineage was to be merged into this one, and some member could not get what it needed for it.
+    /// Another branch was not merged into this one, because a member could not get its part of the snapshot.
     MergeAbandoned,
-    /// Another lineage of the run stays, and the one that this peer was in does not: it asks to be let in.
+    /// The other branch of the run goes on, and this peer's branch has ended: this peer asks to join the other one.
     BranchAbandoned {
-        /// What it had come to is merged into the other; otherwise it is given up.
+        /// Whether this peer's branch was merged into the other; otherwise its progress is lost.
         is_merged: bool,
-        /// Steps that were committed here after what is merged was kept: they are given up.
+        /// The steps that were committed here after the merged snapshot was taken: they are lost.
         steps_since: u64,
     },
-    /// This peer is asked to leave, and hands over what it owns first.
+    /// The user has asked this peer to leave: it first hands over what it owns.
     Leaving,
-    /// It has.
+    /// This peer has handed over what it owned.
     HandedOver {
-        /// Chunks that others own now.
+        /// The number of chunks that others own now.
         chunks: usize,
-        /// How many others.
+        /// The number of those members.
         members: usize,
     },
-    /// The members have put a peer out of the run for good.
+    /// The members have expelled a peer from the run.
     Expelled(Expulsion),
     /// The run has this secret from now on, unless it had it already.
     Rekeyed {
-        /// The secret.
+        /// The secret, and when it was drawn.
         rekey: Rekey,
-        /// Who is in, or about to be: all others have to show it anew.
+        /// The members, and the joiners that are about to be admitted. All other peers must prove again that they know the secret.
         members: BTreeSet<PeerId>,
     },
-    /// All who had parameters have stopped, and some of them are back: they wait until they are enough to go on from what they
-    /// have saved.
+    /// All members with parameters have stopped, and some of them have returned. They wait until they are enough to resume from their
+    /// checkpoints.
     RecoveryProgress(RecoveryProgress),
-    /// Training goes on from checkpoints.
+    /// Training resumes from checkpoints.
     Restored {
-        /// Steps behind them.
+        /// The number of steps behind the checkpoints.
         steps: StepNumber,
-        /// The epoch in which they were.
+        /// The epoch at that point.
         epoch: u64,
-        /// Digest of the parameters; where members drift, of this one's own.
+        /// The digest of the parameters; with local parameters, of this member's.
         digest: ContentDigest,
-        /// Chunks whose optimizer state none of those who are back has saved: it starts from nothing.
+        /// Chunks whose optimizer state no returned member has saved: it restarts from zero.
         restarted: Vec<u32>,
     },
-    /// A checkpoint was written, or could not be; training goes on.
+    /// A checkpoint was written, or could not be written; training goes on.
     Saved {
-        /// Steps behind it.
+        /// The number of steps behind it.
         steps: StepNumber,
-        /// In words why it could not.
+        /// If it could not be written: a text that says why.
         result: Result<(), String>,
     },
     /// A step was committed.
     Committed(Committed),
-    /// A peer sent something that no correct peer sends; it was ignored.
+    /// A peer sent a message that no correct peer sends; it was ignored.
     Violation {
         /// The sender.
         peer: PeerId,
-        /// What was wrong.
+        /// What was wrong with the message.
         reject: Reject,
     },
-    /// The run is over for this peer.
+    /// The run has ended for this peer.
     Ended(Ended),
 }
 
-/// How large a run is.
+/// The size of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunSize {
     /// Elements of the parameter vector.
     pub parameters: usize,
-    /// Training samples.
+    /// The number of training samples.
     pub samples: u64,
-    /// Steps of the whole run.
+    /// The number of steps of the whole run.
     pub steps: u64,
-    /// Passes over the training samples.
+    /// The number of passes over the training samples.
     pub epochs: u64,
 }
 
-/// Another lineage that was met.
+/// A branch that this one yields to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BranchDetected {
-    /// Who speaks for the one that leads.
+    /// The coordinator of the branch that leads.
     pub leads: PeerId,
-    /// Samples that this lineage alone has trained.
+    /// Samples that only this branch has trained.
     pub ours: u64,
-    /// Samples that the one that leads alone has trained.
+    /// Samples that only the leading branch has trained.
     pub theirs: u64,
-    /// What this lineage has is merged into the other; otherwise it is given up.
+    /// Whether this branch is merged into the other; otherwise its progress is lost.
     pub is_merged: bool,
 }
 
-/// How well two lineages did that have become one, and what came of both, on samples that are never trained.
+/// The evaluations of two merged branches, and of the result, on held-out samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MergeEvaluation {
-    /// The one that leads, before.
+    /// The branch that leads, before the merge.
     pub ours: Evaluation,
-    /// The one that yields.
+    /// The branch that yields.
     pub theirs: Evaluation,
-    /// What came of both.
+    /// The merged parameters.
     pub merged: Evaluation,
-    /// How far apart their parameters were: the length of the difference.
+    /// The distance between the two parameter vectors (Euclidean).
     pub distance: f64,
-    /// The length of this one's parameter vector, to compare that with.
+    /// The norm of the leading branch's parameter vector, for comparison.
     pub norm: f64,
 }
 
-/// What is another way in a view than in the one before.
+/// How a view differs from the one before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ViewDelta {
-    /// Who has come in.
+    /// The new members.
     pub joined: Vec<PeerId>,
-    /// Who is gone.
+    /// The members that are gone.
     pub left: Vec<PeerId>,
-    /// Who hands over what it owns: to leave later, or since others cannot reach it.
+    /// The members that hand over what they own, because they are about to leave or others cannot reach them.
     pub retiring: Vec<PeerId>,
-    /// The step with which training goes on.
+    /// The step with which training resumes.
     pub step: StepNumber,
     /// Whether a step was interrupted.
     pub is_interruption: bool,
-    /// Whether that step was completed with what members held together; otherwise it is begun again.
+    /// Whether that step is rolled forward; otherwise it is repeated.
     pub is_forward: bool,
-    /// Whether what another lineage has learnt is merged with that step.
+    /// Whether that step merges another branch.
     pub is_merge: bool,
-    /// Samples that were dealt to those who are gone, and are dealt again.
+    /// Samples that were assigned to members that are gone, and are assigned again.
     pub returned: u64,
-    /// Chunks that are to move.
+    /// The number of chunks that are to move.
     pub moving: usize,
-    /// Chunks whose optimizer state nobody holds any more: it starts from nothing.
+    /// Chunks whose optimizer state no member has any more: it restarts from zero.
     pub restarted: Vec<u32>,
 }
 
-/// What is known of a step once it is committed.
+/// The result of a committed step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Committed {
-    /// The step.
+    /// The step's number.
     pub step: StepNumber,
-    /// The epoch it belongs to.
+    /// The epoch that the step belongs to.
     pub epoch: u64,
-    /// Mean loss over the step's samples, before its update.
+    /// The mean loss over the step's samples, before its update.
     pub loss: f64,
-    /// Steps of the whole run, as they are expected after it: more than were planned where batches were given back.
+    /// The expected number of steps of the whole run. It exceeds the planned number where parts of batches were returned.
     pub steps_expected: u64,
-    /// Samples it trained, over all members.
+    /// The samples that the step trained, over all members.
     pub samples: u64,
-    /// Samples of its batch that were left out, since their gradient was not finite, or came too late.
+    /// Samples of the step's batch that were left out, because their gradient was not finite or came too late.
     pub left_out: u64,
-    /// Whether they may have been left out for being too late, and not only for a gradient that is not finite.
+    /// Whether some of those samples may have been left out because they came too late.
     pub may_be_late: bool,
-    /// It is a step of this peer alone, of a program whose peers have a clock each: so are its samples.
+    /// Whether the step is a clock of this peer's worker only, in a program with tables; its samples are then this worker's.
     pub is_own: bool,
-    /// The learning rate it used.
+    /// The learning rate of the step.
     pub rate: f64,
-    /// Digest of the parameters after it, where one was asked for.
+    /// The digest of the parameters after the step; `None` if the step does not report one.
     pub digest: Option<ContentDigest>,
 }

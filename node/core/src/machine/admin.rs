@@ -1,4 +1,4 @@
-//! What users want of a node that runs: to leave, to have somebody else put out, and to go on without what is lost.
+//! What a user asks of a running node: to leave the run, to expel a member, and to give up lost table chunks.
 
 use peergrad_protocol::view::ExpulsionCause;
 use peergrad_protocol::{Instant, PeerId};
@@ -7,7 +7,7 @@ use super::{Machine, NodeRole, Progress};
 use crate::io::{Event, Failure, Output};
 
 impl Machine {
-    /// The user wants this peer to go: a member hands over what it owns first, if there is anybody to take it.
+    /// The user asks this peer to leave. A member first hands over the chunks that it owns, if another member is there to take them.
     pub(super) fn leave(&mut self, out: &mut Vec<Output>) {
         match &mut self.role {
             NodeRole::Member(active)
@@ -24,7 +24,7 @@ impl Machine {
         }
     }
 
-    /// One that wants to leave asks the others to go on without it, once its worker is done with what it has computed.
+    /// A leaving member asks the others to go on without it, once its worker has sent all that it has computed.
     pub(super) fn retire_if_done(&mut self, now: Instant, out: &mut Vec<Output>) {
         if let NodeRole::Member(active) = &mut self.role
             && self.is_leaving
@@ -36,7 +36,7 @@ impl Machine {
         }
     }
 
-    /// A user wants a member out.
+    /// The user asks to expel a member.
     pub(super) fn expel(&mut self, now: Instant, peer: PeerId, out: &mut Vec<Output>) {
         if let NodeRole::Member(active) = &mut self.role {
             active.membership.expel(peer, ExpulsionCause::Request, out);
@@ -44,7 +44,7 @@ impl Machine {
         }
     }
 
-    /// What nobody has of tables will not come back.
+    /// The user declares table chunks lost: all their replicas are gone for good, so nothing waits for them any more.
     pub(super) fn declare_lost(&mut self, now: Instant, out: &mut Vec<Output>) {
         match &mut self.role {
             NodeRole::Member(active) => active.membership.declare_lost(),

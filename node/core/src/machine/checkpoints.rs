@@ -1,4 +1,4 @@
-//! Checkpoints, as the machine sees them: when one is due, and how a peer that is back begins with one.
+//! Checkpoints in the machine: when a checkpoint is due, and how a restarted peer resumes from one.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::state::checkpoint::Checkpoint;
 use crate::state::shard_map::ShardingConfig;
 
 impl ActiveMember {
-    /// The lowest rank tells the others after which step to save.
+    /// The member of lowest rank tells the others after which step to save a checkpoint.
     pub(super) fn announce_save(&self, steps: Option<StepNumber>, out: &mut Vec<Output>) {
         let (Some(steps), true) = (steps, self.training.rank() == Rank(0)) else { return };
         self.training.broadcast(
@@ -23,7 +23,7 @@ impl ActiveMember {
         );
     }
 
-    /// A checkpoint is to be written after so many steps.
+    /// This member writes a checkpoint after `steps` steps.
     pub(super) fn save_after(&mut self, now: Instant, steps: StepNumber) {
         self.training.save_after(steps);
         self.checkpoint_schedule.restart(now);
@@ -31,13 +31,13 @@ impl ActiveMember {
 }
 
 impl Machine {
-    /// Has everybody save, if that is due and for this member to say.
+    /// Makes all members save a checkpoint, if one is due and this member has the lowest rank.
     pub(super) fn save_if_due(&mut self, now: Instant, out: &mut Vec<Output>) {
         let NodeRole::Member(active) = &mut self.role else { return };
         let Some(steps) = active.checkpoint_schedule.tick(now, active.training.step()) else { return };
-        // Of tables there is no state that all have after the same step.
+        // Members of a run with tables have no state in common after a step.
         if active.training.rank() == Rank(0) && !active.training.has_tables() {
-            // Where steps are slow, a step that is still to come is not put off by the next one.
+            // Where steps are slow, the earlier save may still be pending: a new one does not postpone it.
             if active.training.save_is_due().is_none() {
                 active.training.save_after(steps);
             }
@@ -45,7 +45,7 @@ impl Machine {
         }
     }
 
-    /// Looks after those who are back, where nobody has gone on without them.
+    /// Advances the recovery from a stop of all members, if this peer is in one.
     pub(super) fn poll_recovery(&mut self, now: Instant, out: &mut Vec<Output>) {
         let NodeRole::Joiner(joiner) = &mut self.role else { return };
         let loaded = self.preparation.as_ref().and_then(|preparation| preparation.ready());
@@ -59,19 +59,19 @@ impl Machine {
         joiner.poll_recovery(now, planner.as_ref(), out);
     }
 
-    /// What the run is, for the record on disk.
+    /// The encoded definition of the run, for the record on disk.
     pub(super) fn definition(&self) -> Arc<[u8]> {
         let preparation = self.preparation.as_ref().expect("a view is written down once its run is known");
         let nonce = self.nonce.expect("a view is written down once its run is known");
         encode_record(&RunDefinition { specification: preparation.specification().to_vec(), nonce }).into()
     }
 
-    /// The checkpoint is here that was asked for, or cannot be read.
+    /// The checkpoint that was asked for has been read, or could not be read.
     pub(super) fn restored(&mut self, result: Result<Arc<Checkpoint>, String>, out: &mut Vec<Output>) {
         let loaded = self.preparation.as_ref().and_then(|preparation| preparation.ready());
         let parameters = loaded.map(|loaded| loaded.manifest.parameter_count());
         let fits = |checkpoint: &Checkpoint| {
-            // A founder may get it before it has read its data.
+            // A founder may get the checkpoint before it has read its data.
             parameters.is_none_or(|count| count == checkpoint.parameters.len())
         };
         let fitting = result.and_then(|checkpoint| match fits(&checkpoint) {
@@ -83,7 +83,7 @@ impl Machine {
             NodeRole::Joiner(joiner) => joiner.restoring().map(|view| view.first_step()),
             NodeRole::Member(_) | NodeRole::Ended => None,
         };
-        // Nobody asks for it any more.
+        // Nothing waits for the checkpoint any more.
         let Some(StepNumber(steps)) = asked else { return };
         let checkpoint = match fitting {
             Ok(checkpoint) => checkpoint,
@@ -93,7 +93,7 @@ impl Machine {
             NodeRole::Founder(founder) => founder.restored(checkpoint),
             NodeRole::Joiner(joiner) => {
                 if let Some(view) = joiner.restored(checkpoint) {
-                    // It was looked at before.
+                    // The view was checked before the checkpoint was read.
                     let _ = self.install(view, out);
                 }
             }

@@ -1,4 +1,4 @@
-//! What a founder hears before the first view: peers that ask to be in it.
+//! The messages that a founder receives before the first view: requests to join.
 
 use peergrad_protocol::PeerId;
 use peergrad_protocol::message::{JoinMessage, Message, Refusal};
@@ -18,7 +18,7 @@ impl Machine {
             Message::Join(JoinMessage::Join(join)) => {
                 match self.preparation.as_ref().filter(|preparation| preparation.has_data()) {
                     Some(preparation) => founder.join(from, join, preparation.specification(), out),
-                    // Whoever is let in may ask for the data at once.
+                    // An admitted joiner may ask for the data at once.
                     None => self.send(from, &JoinMessage::Refuse(Refusal::NotReady).into(), None, out),
                 }
                 Ok(())

@@ -1,4 +1,4 @@
-//! What peers send, routed by what it is and how far this peer is.
+//! Frames from peers, routed by their message and by this peer's role.
 //!
 //! A frame that no correct peer sends here and now is a [`Reject`]: counted, with nothing changed.
 
@@ -40,7 +40,8 @@ impl Machine {
         }
     }
 
-    /// What belongs to one view: taken in there, held until it is entered, or dropped once it is left.
+    /// Handles a message that belongs to one view: now if this peer is in that view, later if it has yet to enter it. Messages of views
+    /// that it has left are dropped.
     fn receive_in_view(
         &mut self,
         now: Instant,
@@ -91,7 +92,7 @@ impl Machine {
             TrainingMessage::Closed(closed) => training.receive_closed(from, closed),
             TrainingMessage::StepProgress(offer) => training.receive_offer(from, offer, out),
             TrainingMessage::StepContributors(chosen) => training.receive_choice(from, chosen, out),
-            // Of the coordinator of this lineage.
+            // Only the coordinator of this branch sends it.
             TrainingMessage::TakeSnapshot(save) => {
                 training.snapshot_after(save.steps);
                 Ok(())
@@ -106,7 +107,7 @@ impl Machine {
         }
     }
 
-    /// Members may be in a view, and train in it, before this peer is.
+    /// Keeps a frame until this peer enters the frame's view: other members may enter it, and train in it, earlier.
     fn hold_early(
         &mut self,
         from: PeerId,
@@ -116,7 +117,7 @@ impl Machine {
     ) -> Result<(), Reject> {
         self.drop_early(from, Some(view), out);
         let (_, held) = self.early.entry(from).or_insert_with(|| (view, Vec::new()));
-        // A window of segments and chunk batches, and a few words; one that is said again says nothing new.
+        // At most a window of segments and chunk batches, and a few control messages. A repeated control message adds nothing.
         if frame.payload.is_none() && held.iter().any(|other| other.head == frame.head) {
             return Ok(());
         }
@@ -127,7 +128,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Whoever speaks in one view has left the others: what it said in them before is of no use any more.
+    /// A peer that sends in one view has left its earlier ones: discards the frames that were kept for any view `but` this one.
     pub(super) fn drop_early(&mut self, from: PeerId, but: Option<ViewDigest>, out: &mut Vec<Output>) {
         let Some((_, held)) = self.early.get(&from).filter(|(view, _)| Some(*view) != but) else { return };
         let messages: Vec<Message> = held.iter().filter_map(|frame| frame.decode().ok()).collect();
@@ -139,7 +140,7 @@ impl Machine {
         }
     }
 
-    /// What was held for the view that has just been entered is taken in.
+    /// Handles the frames that were kept for the view that has just been entered.
     pub(super) fn replay_early(&mut self, now: Instant, out: &mut Vec<Output>) {
         let NodeRole::Member(active) = &self.role else { return };
         let digest = active.training.digest();
@@ -157,7 +158,7 @@ impl Machine {
     }
 }
 
-/// A frame that is not taken in has used up its sender's credit all the same.
+/// Returns the credit that a frame has used, although the frame was dropped.
 fn drop_frame(from: PeerId, message: &TrainingMessage, out: &mut Vec<Output>) {
     let has_credit = match message {
         TrainingMessage::Segment(_) | TrainingMessage::Tables => true,
@@ -169,5 +170,5 @@ fn drop_frame(from: PeerId, message: &TrainingMessage, out: &mut Vec<Output>) {
     }
 }
 
-/// Frames held of one peer for a view that is not entered yet.
+/// The most frames of one peer that are kept for a view that is yet to be entered.
 const HELD_MAX: usize = LINK_SEGMENTS as usize + 4;

@@ -1,4 +1,4 @@
-//! Looking on: what a node tells of itself and of the others when somebody asks.
+//! Inspection: the report of a node about itself and the other members, for status requests.
 
 use peergrad_protocol::Instant;
 

@@ -1,4 +1,4 @@
-//! Jobs under way: what each answer is for, by the name under which the driver hands it back.
+//! The jobs that are running, and the purpose of each: the driver returns a result under the job's id.
 
 use std::collections::BTreeMap;
 
@@ -6,19 +6,19 @@ use peergrad_protocol::StepNumber;
 
 use crate::io::{Job, JobId, JobOutput, Output};
 
-/// What a job's answer is for.
+/// What the result of a job is for.
 pub(crate) enum Purpose {
-    /// A loader's answer.
+    /// To load the run's task; the result is that of the loader.
     Load,
-    /// How well the final parameters do.
+    /// To evaluate the final parameters.
     Evaluate,
-    /// How well the parameters of two lineages do, and those that came of them.
+    /// To evaluate the parameters of two branches, and the merged ones.
     EvaluateMerge,
-    /// Something that the program waits for, in a step.
+    /// A computation that the program waits for in this step.
     Program(StepNumber, Box<dyn FnOnce(JobOutput) + Send>),
 }
 
-/// The jobs that have been handed out.
+/// The jobs that are running.
 #[derive(Default)]
 pub(crate) struct Jobs {
     purposes: BTreeMap<JobId, Purpose>,
@@ -26,7 +26,7 @@ pub(crate) struct Jobs {
 }
 
 impl Jobs {
-    /// Hands out a job.
+    /// Starts a job.
     pub(crate) fn start(
         &mut self,
         purpose: Purpose,
@@ -40,7 +40,7 @@ impl Jobs {
         out.push(Output::Compute(Job { id, cost, work }));
     }
 
-    /// The step for which the program waits for a job.
+    /// The step in which the program waits for a job; `None` if it waits for none.
     pub(crate) fn computing(&self) -> Option<StepNumber> {
         self.purposes.values().find_map(|purpose| match purpose {
             Purpose::Program(step, _) => Some(*step),
@@ -48,7 +48,7 @@ impl Jobs {
         })
     }
 
-    /// What the answer of a job is for; `None` if nobody waits for it any more.
+    /// Removes a finished job and returns its purpose; `None` if nothing waits for its result any more.
     pub(crate) fn finish(&mut self, id: JobId) -> Option<Purpose> {
         self.purposes.remove(&id)
     }

@@ -1,4 +1,4 @@
-//! What a peer hears on its way into the run: answers to its requests, and, after a stop of all, votes on the next view.
+//! The messages that a joiner receives: answers to its requests, and, after a stop of all members, votes on the next view.
 
 use peergrad_protocol::message::{AgreementMessage, JoinMessage, Message, Refusal, WantData, Welcome};
 use peergrad_protocol::{Buffer, Instant, PeerId};
@@ -8,7 +8,7 @@ use crate::io::{Failure, Output, Reject};
 use crate::membership::join::RunIdentity;
 
 impl Machine {
-    /// A message to a peer on its way into the run.
+    /// Handles a message to a joiner.
     pub(super) fn joiner_received(
         &mut self,
         now: Instant,
@@ -29,7 +29,7 @@ impl Machine {
                 Ok(())
             }
             Message::Leave(departure) => joiner.departed(now, from, &departure.reason),
-            // Of a view that this peer is not in, and of a lineage that it has given up.
+            // It belongs to a view that this peer is not in, or to a branch that it has left.
             Message::Admin(_) | Message::Merge(_) | Message::InView { .. } => Ok(()),
         };
         if let Err(failure) = outcome {
@@ -38,7 +38,7 @@ impl Machine {
         Ok(())
     }
 
-    /// The steps of joining. The inner error ends the run at this peer.
+    /// Handles the messages of joining. The inner error ends the run at this peer.
     fn joiner_received_join(
         &mut self,
         now: Instant,
@@ -53,12 +53,12 @@ impl Machine {
             JoinMessage::Welcome(welcome) => return Ok(self.joiner_welcomed(now, from, welcome, out)),
             JoinMessage::Redirect(contact) => joiner.on_refer(now, from, contact, out),
             JoinMessage::Refuse(refusal) => return Ok(joiner.on_refuse(from, refusal)),
-            // This peer asked a member for it that has sent it away since.
+            // The sponsor that this peer asked for the data has refused it since.
             JoinMessage::Data(_) if joiner.sponsor().is_none() => {}
             JoinMessage::Data(piece) => {
                 let is_donor = joiner.sponsor() == Some(from);
                 let preparation = self.preparation.as_mut().ok_or(Reject::Data)?;
-                // Otherwise this peer asks another member by now.
+                // If the sender is not the sponsor, this peer asks another member by now.
                 if is_donor {
                     let load_request = preparation.piece(from, piece, &payload.ok_or(Reject::Data)?, out)?;
                     self.load(load_request, out);
@@ -68,13 +68,13 @@ impl Machine {
             JoinMessage::Ready | JoinMessage::WantData(_) => {
                 self.send(from, &JoinMessage::Refuse(Refusal::NotReady).into(), None, out);
             }
-            // For the coordinator of a view that this peer is not in.
+            // It is for the coordinator of a view that this peer is not in.
             JoinMessage::Candidate(_) => {}
         }
         Ok(Ok(()))
     }
 
-    /// A member has told this peer what the run is.
+    /// A member has told this peer the run's specification and members.
     fn joiner_welcomed(
         &mut self,
         now: Instant,
@@ -99,7 +99,7 @@ impl Machine {
         Ok(())
     }
 
-    /// A view that this peer may be in, or, while all members come back from a stop, the vote on one.
+    /// Handles a view that this peer may be in. While all members return from a stop, handles the votes on the next one.
     fn joiner_received_agreement(
         &mut self,
         now: Instant,
@@ -129,7 +129,7 @@ impl Machine {
                 AgreementMessage::Promise(promise) => recovering.on_promise(now, from, *promise, out),
                 AgreementMessage::Accepted(accepted) => recovering.on_accepted(from, accepted, out),
                 AgreementMessage::Nack(nack) => recovering.on_nack(now, &nack),
-                // A change of a view that this peer is not in.
+                // It is about a view that this peer is not in.
                 AgreementMessage::Learn(_) | AgreementMessage::Install(_) => {}
             }
         }
@@ -146,7 +146,8 @@ impl Machine {
         want: WantData,
         out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
-        // Not to be shipped: a joiner knows that from the specification, and brings the file.
+        // The file is too large to be sent, or the request is wrong. A joiner knows the size from the specification, and must have such a
+        // file itself.
         let Some((piece, bytes)) = self.preparation.as_ref().and_then(|p| p.data_piece(want)) else {
             return Err(Reject::Data);
         };

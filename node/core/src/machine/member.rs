@@ -1,4 +1,4 @@
-//! What a member hears outside of training: joiners, votes on the next view, other lineages, and what users ask.
+//! The messages that a member receives outside of training: joiners, votes on the next view, other branches, and requests of users.
 
 use peergrad_protocol::message::{
     AdminMessage, AgreementMessage, Departure, Join, JoinMessage, MergeMessage, Message, Refusal, Welcome,
@@ -67,12 +67,12 @@ impl Machine {
         match message {
             JoinMessage::Join(join) => self.on_join(from, &join, out),
             JoinMessage::Ready if membership.on_ready(now, from) => self.poll_membership(now, out),
-            // The sender is in the view, and has not heard of it.
+            // The sender is a member already, and does not know it yet.
             JoinMessage::Ready if membership.is_member(&from) => {
                 let install = AgreementMessage::Install(View::clone(active.training.view()));
                 self.send(from, &install.into(), None, out);
             }
-            // An earlier incarnation of this member has welcomed the sender, or this one has forgotten it: it has to ask again.
+            // An earlier incarnation of this member welcomed the sender, or this one has forgotten the sender: the sender has to ask again.
             JoinMessage::Ready => self.send(from, &JoinMessage::Refuse(Refusal::NotReady).into(), None, out),
             JoinMessage::Candidate(member) => {
                 if member.peer == from && membership.is_current_incarnation(&member) {
@@ -83,7 +83,7 @@ impl Machine {
                 self.poll_membership(now, out);
             }
             JoinMessage::WantData(want) => self.send_data_piece(from, want, out)?,
-            // An answer to a request that this member sent before it was in.
+            // It answers a request that this member sent before it was a member.
             JoinMessage::Welcome(_)
             | JoinMessage::Refuse(_)
             | JoinMessage::Redirect(_)
@@ -157,7 +157,7 @@ impl Machine {
         Ok(())
     }
 
-    /// The run is over here; whoever still asks is told.
+    /// The run is complete at this member: it tells peers that still send requests.
     fn finished_received(
         &mut self,
         from: PeerId,
@@ -171,7 +171,7 @@ impl Machine {
             NodeRole::Member(active),
         ) = (message, &self.role)
         {
-            // Whoever is in is told that all are done; one that was left out, that it was.
+            // A member learns that all have finished; a peer that was removed learns that it was.
             let is_in = active.membership.is_member(&from);
             let install =
                 || Message::Agreement(AgreementMessage::Install(View::clone(active.training.view())));
@@ -181,14 +181,14 @@ impl Machine {
         Ok(())
     }
 
-    /// A peer asks to be let in.
+    /// A peer asks to join.
     fn on_join(&mut self, from: PeerId, join: &Join, out: &mut Vec<Output>) {
         let NodeRole::Member(active) = &mut self.role else { return };
         let is_closing = active.training.is_closing();
         let install = || Message::Agreement(AgreementMessage::Install(View::clone(active.training.view())));
         let admission = active.membership.on_join(from, join, is_closing);
         if admission == Ok(true) && active.training.view().rank(&from).is_some() {
-            // An earlier start of it may have a vote in this view, and not know of the view.
+            // An earlier incarnation of the sender may have a vote in this view without knowing the view.
             out.push(Output::Send { to: from, frame: Frame::encode(&install(), None) });
         }
         let answer = match admission {
@@ -199,10 +199,10 @@ impl Machine {
         self.send(from, &answer, None, out);
     }
 
-    /// What the run is, and who is in it now.
+    /// The welcome to a joiner: the run's specification, and its present members.
     ///
     /// # Panics
-    /// This peer is no member.
+    /// This peer is not a member.
     pub(super) fn welcome_message(&self) -> Message {
         let (NodeRole::Member(active), Some(preparation)) = (&self.role, &self.preparation) else {
             panic!("members welcome others, and they are prepared")
@@ -216,7 +216,7 @@ impl Machine {
         }))
     }
 
-    /// A peer stops, and says so.
+    /// A peer says that it stops.
     fn departed(&mut self, now: Instant, from: PeerId, reason: &str, out: &mut Vec<Output>) {
         let NodeRole::Member(active) = &mut self.role else { return };
         active.membership.forget(&from);

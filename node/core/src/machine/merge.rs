@@ -1,27 +1,28 @@
-//! MergeNegotiation, as the machine sees it: lineages that meet again become one.
+//! Merge negotiation in the machine: branches that meet again become one.
 //!
 //! # How it works
-//! 1. Members tell those whom they have lost, as soon as these can be reached again, where their lineage is. Of the two, the one
-//!    whose view has the smaller digest decides, and in it the coordinator alone, once for those two views: so both never wait for
-//!    each other, and never both yield. The one with more steps leads.
-//! 2. The coordinator of the one that yields hears of it. Where both are merged it names a step, and says what was kept after it;
-//!    the coordinator of the one that leads tells that to its members, and once all have their part of it, they agree on a view
-//!    that merges it. Where one is kept, or the other has trained nothing, it only asks whether it may come.
-//! 3. When the step that merges is committed, or nothing is to be merged, the coordinator of the one that leads says so; members of
-//!    the other one hear that theirs is over, and ask to be let in as anybody does.
+//! 1. A member sends each lost peer that it can reach again a probe, which tells where the member's branch is. The branch whose view has
+//!    the smaller digest decides which of the two yields. In that branch only the coordinator decides, and only once for those two views:
+//!    so the branches never wait for each other, and never both yield. The branch with fewer steps yields.
+//! 2. The coordinator of the yielding branch gets the decision. If the branches are to be merged, it names a step and offers the snapshot
+//!    that its members keep after that step. The coordinator of the leading branch passes the offer to its members. Once all of them have
+//!    their part of the snapshot, they agree on a view that merges it. If only one branch is kept, or the yielding one has trained nothing,
+//!    the yielding coordinator only asks whether its members may join.
+//! 3. When the merging step is committed, or nothing is to be merged, the coordinator of the leading branch says so. The members of the
+//!    yielding branch learn that their branch has ended, and ask to be admitted as any joiner does.
 //!
-//! Nobody stops for any of it, and nobody gives anything up before it is merged. Whatever is lost on the way is said again; what
-//! comes to nothing begins anew when both meet the next time.
+//! No member stops training meanwhile, and no member gives up its state before that is merged. Lost messages are repeated. A negotiation
+//! that fails starts again when the branches meet the next time.
 //!
 //! ```text
-//! coordinator:    Idle -- decided or told: this one yields ---> MergeExport -- MergeAccept: comes as newcomers
-//!               | ^------ nobody answers, or another view <-----'
-//!               '-- MergeOffer: another one yields --> MergeImport -- merged, or nothing comes any more --> Idle
+//! coordinator:    Idle -- decided: this branch yields --------> MergeExport -- MergeAccept: members join the other
+//!               | ^--------- no answer, or another view <------'
+//!               '-- MergeOffer: another branch yields --> MergeImport -- merged, or no progress any more --> Idle
 //! ```
 //!
 //! # Invariants
-//! - A coordinator has to do with one other lineage at a time.
-//! - Words that end a lineage count only as the answer to what was asked just now: what was sent during a cut arrives as well.
+//! - A coordinator negotiates with one other branch at a time.
+//! - A message that ends a branch counts only as the answer to a recent question: messages sent during a partition may arrive later.
 
 mod export;
 mod import;
@@ -41,17 +42,17 @@ use super::{ActiveMember, Machine, NodeRole, Progress};
 use crate::io::{Output, Reject};
 use crate::training::SnapshotId;
 
-/// What goes on between this lineage and others.
+/// The merge negotiation of a member between its branch and others.
 #[derive(Default)]
 pub(super) struct MergeNegotiation {
     probed_at: Instant,
-    /// When questions were asked of late.
+    /// When questions were sent recently, oldest first. The time of a question is also its number.
     asked: VecDeque<Instant>,
-    /// At a coordinator that decides: by the other lineage's view, the one that yields.
+    /// At a coordinator that decides: for each view of another branch, the view of the branch that yields.
     decided: BTreeMap<ViewDigest, ViewDigest>,
-    /// At a coordinator: what it has to do with another lineage.
+    /// At a coordinator: its negotiation with another branch, if there is one.
     state: MergeState,
-    /// At a coordinator: what could not be had of another lineage, in the present view.
+    /// At a coordinator: the snapshot of another branch that members failed to get in the present view, if any.
     refused: Option<SnapshotId>,
 }
 
@@ -64,14 +65,14 @@ enum MergeState {
 }
 
 impl MergeNegotiation {
-    /// What is to be merged, if all `members` have their part of it.
+    /// The offer to be merged, if all `members` have their part of the snapshot.
     pub(super) fn ready_offer(&self, members: &[Member]) -> Option<&MergeOffer> {
         let MergeState::Importing(import) = &self.state else { return None };
         let has_all_chunks = |member: &Member| import.missing_chunks.get(&member.peer) == Some(&0);
         members.iter().all(has_all_chunks).then_some(&import.offer)
     }
 
-    /// Another view begins: who yields negotiates anew, and who inherits counts anew.
+    /// A new view begins: a yielding branch negotiates again, and a leading branch counts the missing chunks again.
     pub(super) fn enter(&mut self, now: Instant) {
         self.decided.clear();
         self.refused = None;
@@ -88,8 +89,8 @@ impl MergeNegotiation {
         matches!(self.state, MergeState::Idle)
     }
 
-    /// The other lineage, which is in `view` and comes from `ancestors`, yields to this one. If this one yields to it as well, because
-    /// one of them has got another view meanwhile, that one has its way whose view has the smaller digest.
+    /// The other branch, which is in `view` and descends from `ancestors`, yields to this one. If this branch yields to it as well, because
+    /// one of them has changed its view meanwhile, the branch whose view has the smaller digest leads.
     fn break_tie(&mut self, own: ViewDigest, view: ViewDigest, ancestors: &[Ancestor]) {
         let MergeState::Exporting(export) = &self.state else { return };
         let is_it = export.view == view || ancestors.iter().any(|root| root.view == export.view);
@@ -98,7 +99,7 @@ impl MergeNegotiation {
         }
     }
 
-    /// The name of a question that is asked now.
+    /// The number of a question that is asked now.
     fn ask(&mut self, now: Instant) -> u64 {
         self.asked.retain(|asked| now.since(*asked) <= ANSWER_MAX);
         if self.asked.back() != Some(&now) {
@@ -107,14 +108,14 @@ impl MergeNegotiation {
         now.0
     }
 
-    /// Whether it is one that was asked just now.
+    /// Whether this number belongs to a question that was asked recently.
     fn is_answer(&self, now: Instant, question: u64) -> bool {
         self.asked.iter().any(|asked| asked.0 == question && now.since(*asked) <= ANSWER_MAX)
     }
 }
 
 impl ActiveMember {
-    /// Where this lineage is, for another one.
+    /// The probe that tells another branch where this one is; `None` while no coordinator can be named.
     fn merge_probe(&self, now: Instant) -> Option<MergeProbe> {
         Some(MergeProbe {
             run: self.training.view().run,
@@ -129,14 +130,14 @@ impl ActiveMember {
         })
     }
 
-    /// Whether another lineage has anything to do with this one now.
+    /// Whether this branch can negotiate with another one now.
     fn can_negotiate(&self) -> bool {
         let trains = self.progress == Progress::Training && self.training.has_parameters();
         trains && !self.training.is_closing() && !self.membership.is_troubled()
     }
 
-    /// What this lineage is importing is not waited for any more if it is not here and the other one, which comes from `ancestors`,
-    /// has gone on from there: who was to give it has forgotten it.
+    /// Cancels the import of a snapshot that is incomplete here, if the other branch, which descends from `ancestors`, has changed its view
+    /// since the offer: its members have discarded that snapshot.
     fn drop_stale_import(&mut self, ancestors: &[Ancestor]) {
         let pinned_snapshot = self.pinned_snapshot();
         let MergeState::Importing(import) = &self.negotiation.state else { return };
@@ -149,7 +150,7 @@ impl ActiveMember {
         }
     }
 
-    /// What of another lineage a view merges that may be entered, or is there and has not merged it yet.
+    /// The snapshot that a view merges which may still be entered, or which the present view has not merged yet.
     fn pinned_snapshot(&self) -> Option<SnapshotId> {
         let pending = self.training.pending_merge().map(|merge| (merge.view, merge.steps));
         pending.or_else(|| self.membership.pending_merge())
@@ -157,7 +158,7 @@ impl ActiveMember {
 }
 
 impl Machine {
-    /// Does what is due between this lineage and others.
+    /// Sends and advances whatever is due between this branch and others.
     pub(super) fn negotiate(&mut self, now: Instant, out: &mut Vec<Output>) {
         let NodeRole::Member(active) = &mut self.role else { return };
         if !active.membership.allows_forks()
@@ -183,7 +184,7 @@ impl Machine {
         self.fetch_snapshot(now, &probe.coordinator, out);
     }
 
-    /// Tells somebody of another lineage, or has a way made there; what is to be said is said again.
+    /// Sends a message to a peer of another branch, or dials the peer if it is not linked. The caller repeats the message later.
     fn send_or_dial(&self, to: &Contact, message: &Message, out: &mut Vec<Output>) {
         if self.credits.contains_key(&to.peer) {
             self.send(to.peer, message, None, out);
@@ -192,7 +193,7 @@ impl Machine {
         }
     }
 
-    /// A member of another lineage says where that is; or one of this lineage, that it is decided.
+    /// A member of another branch tells where that branch is, or a member of this branch passes a decision on.
     pub(super) fn on_merge_probe(
         &mut self,
         now: Instant,
@@ -205,7 +206,7 @@ impl Machine {
             return Err(Reject::OutOfPlace);
         }
         if active.training.view().descends_from(probe.view) {
-            // It is only behind, or has left us what it had.
+            // The sender is only behind, or its branch has been merged into this one.
             let install = Message::Agreement(AgreementMessage::Install(View::clone(active.training.view())));
             self.send(from, &install, None, out);
             return Ok(());
@@ -226,20 +227,20 @@ impl Machine {
         match probe.yields {
             Some(view) if view == own.view && is_mine => self.start_export(now, probe, &own, out),
             Some(view) if view == probe.view && is_mine => self.accept_merge(&probe, &own, out),
-            // Where a view has changed meanwhile, both begin anew.
+            // A view has changed meanwhile, so both branches negotiate again.
             Some(view) if view != own.view && view != probe.view => {}
             None if own.view > probe.view => {
                 let answers = probe.question;
                 self.send(from, &MergeMessage::Probe(MergeProbe { answers, ..own }).into(), None, out);
             }
             None if is_mine => self.decide(now, probe, own, out),
-            // It is for the coordinator to decide, or to do.
+            // Only the coordinator decides and negotiates.
             Some(_) | None => self.send(own.coordinator.peer, &MergeMessage::Probe(probe).into(), None, out),
         }
         Ok(())
     }
 
-    /// Says which of the two yields: once, whatever either trains meanwhile, and by what it hears just now.
+    /// Decides which branch yields: once for these two views, whatever either branch trains meanwhile, and from a recent answer only.
     fn decide(&mut self, now: Instant, other: MergeProbe, own: MergeProbe, out: &mut Vec<Output>) {
         let NodeRole::Member(active) = &mut self.role else { return };
         active.drop_stale_import(&other.ancestors);
@@ -264,7 +265,7 @@ impl Machine {
         self.send_or_dial(&to, &MergeMessage::Probe(MergeProbe { yields: Some(yields), ..own }).into(), out);
     }
 
-    /// Another lineage offers to yield to this one, and leaves nothing more. Whoever says yes does not yield to it.
+    /// Another branch offers to yield, with nothing to merge. A coordinator that accepts does not itself yield to that branch.
     fn accept_merge(&mut self, other: &MergeProbe, own: &MergeProbe, out: &mut Vec<Output>) {
         let NodeRole::Member(active) = &mut self.role else { return };
         let is_merged = active.training.has_merged(other.view);
@@ -279,7 +280,7 @@ impl Machine {
         }
     }
 
-    /// Another lineage has merged this one, and whoever was to say so may have been lost since: who speaks for it now is asked.
+    /// Another branch has merged this one, but the member that should have said so may be lost: its present coordinator is asked.
     fn on_merged_elsewhere(
         &mut self,
         now: Instant,
@@ -296,12 +297,12 @@ impl Machine {
                 active.negotiation.state = MergeState::Exporting(export);
                 self.advance_export(now, own, out);
             }
-            // One after the other.
+            // One negotiation at a time.
             MergeState::Importing(_) => {}
         }
     }
 
-    /// A member says what its view is, which this peer may be in next, or not any more.
+    /// A member sends a view that this peer may enter next, or that no longer contains this peer.
     pub(super) fn on_install(
         &mut self,
         now: Instant,
@@ -320,12 +321,12 @@ impl Machine {
             active.membership.note_in_other_view(now, &from, view.digest());
         } else if !active.membership.allows_forks() || view.parents.first() == Some(&own) {
             if !active.membership.on_install(view.clone(), &mut self.journal, out) {
-                // Others have gone on for more than one view: this peer is not among them any more.
+                // The others are more than one view ahead: this peer is not a member any more.
                 self.exclude(now, &view, out);
             }
         } else if view.descends_from(own) {
             if active.training.has_snapshot() {
-                // The others of this lineage may not have heard of it: whoever is left behind would go on alone.
+                // Other members of this branch may not know that view yet, and would go on alone.
                 active.training.broadcast(&AgreementMessage::Install(view.clone()).into(), out);
             }
             self.exclude(now, &view, out);
@@ -336,9 +337,9 @@ impl Machine {
     }
 }
 
-/// How often lineages that have met are told where this one is, and what is left to do is looked after.
+/// The interval at which a branch probes others and advances its negotiation.
 const PROBE_INTERVAL: Duration = Duration::from_millis(500);
-/// An answer that took longer is none.
+/// The age from which an answer no longer counts.
 const ANSWER_MAX: Duration = Duration::from_secs(3);
-/// Other views about which this one has decided.
+/// The most views of other branches for which a decision is remembered.
 const DECIDED_MAX: usize = 16;

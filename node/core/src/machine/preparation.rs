@@ -3,7 +3,7 @@
 //! ```text
 //! specification --> locate the data file --> (fetch it from the swarm) --> load, beside the network --> ready
 //! ```
-//! A file on this machine is preferred; whatever comes is checked against the digest in the specification.
+//! A file on this machine is preferred. Any file is checked against the digest in the specification.
 
 use std::sync::Arc;
 
@@ -23,27 +23,27 @@ pub(crate) struct Preparation {
 }
 
 enum Stage {
-    /// Waiting to hear whether the file is on this machine.
+    /// The driver is looking for the file on this machine.
     Locating,
-    /// Pieces come from a member.
+    /// A member is sending the file in pieces. Holds the bytes received so far, and the offset up to which bytes were requested.
     Fetching { received: Vec<u8>, requested: u64 },
-    /// Everything is here; the task is being built.
+    /// The task is being built; all that it needs is here. Holds the data file, if the run has one.
     Loading(Option<Arc<[u8]>>),
-    /// Done.
+    /// The task is built. Holds the data file, if the run has one, and the task.
     Ready(Option<Arc<[u8]>>, Box<Loaded>),
 }
 
-/// What loading a task needs.
+/// What is needed to load a task: its specification, and its data file if it has one.
 pub(crate) struct LoadRequest {
     pub(crate) specification: Arc<[u8]>,
     pub(crate) data: Option<Arc<[u8]>>,
 }
 
 impl Preparation {
-    /// Reads the specification, and looks for its data or goes on to loading.
+    /// Reads the specification. Then looks for its data file, or loads the task if no file is needed.
     ///
     /// # Errors
-    /// This binary cannot read the specification.
+    /// This program cannot read the specification.
     pub(crate) fn start(
         specification: Arc<[u8]>,
         loader: &dyn Loader,
@@ -61,11 +61,11 @@ impl Preparation {
         Ok((Self { specification, reference, stage: Stage::Loading(None) }, Some(load_request)))
     }
 
-    /// The file was looked for on this machine. If it is not here, it is asked for at `donor`; one may come up later if
-    /// `may_wait`.
+    /// The driver has looked for the file on this machine. If it was not found, this peer asks `donor` for it. With `may_wait` a donor may
+    /// appear later.
     ///
     /// # Errors
-    /// It is nowhere to be had.
+    /// The file is not available anywhere.
     pub(crate) fn data_found(
         &mut self,
         data: Option<Arc<[u8]>>,
@@ -89,7 +89,7 @@ impl Preparation {
         Ok(None)
     }
 
-    /// Keeps a few pieces on their way.
+    /// Requests pieces until the window is full.
     fn request(&mut self, donor: PeerId, out: &mut Vec<Output>) {
         let (Stage::Fetching { received, requested }, Some(reference)) = (&mut self.stage, &self.reference)
         else {
@@ -106,7 +106,7 @@ impl Preparation {
         }
     }
 
-    /// The donor is linked again after its link was down: what was on its way is asked for once more.
+    /// The link to the donor is up again: requests again the pieces that were on their way.
     pub(crate) fn restart_fetching(&mut self, donor: PeerId, out: &mut Vec<Output>) {
         if let Stage::Fetching { received, requested } = &mut self.stage {
             *requested = received.len() as u64;
@@ -114,10 +114,10 @@ impl Preparation {
         }
     }
 
-    /// A piece of the data file arrived. One that was on its way when it was asked for anew is dropped.
+    /// A piece of the data file has arrived. A piece at another offset than the next one was requested twice, and is dropped.
     ///
     /// # Errors
-    /// It is of no file that was asked for, or the file is complete and not the one of the specification.
+    /// The piece is not of the requested file or was not requested, or the complete file does not match the digest in the specification.
     pub(crate) fn piece(
         &mut self,
         from: PeerId,
@@ -143,7 +143,7 @@ impl Preparation {
         }
         let data: Arc<[u8]> = std::mem::take(received).into();
         if ContentDigest::of(&data) != reference.digest {
-            // From the start again; the founder hears no more of it after too many rejects.
+            // The transfer starts again from offset 0. After too many rejects this peer ignores the sender.
             *requested = 0;
             self.request(from, out);
             return Err(Reject::Data);
@@ -158,14 +158,14 @@ impl Preparation {
         LoadRequest { specification: Arc::clone(&self.specification), data: Some(data) }
     }
 
-    /// The task was built.
+    /// The task has been built.
     pub(crate) fn loaded(&mut self, loaded: Loaded) {
         if let Stage::Loading(data) = &mut self.stage {
             self.stage = Stage::Ready(data.take(), Box::new(loaded));
         }
     }
 
-    /// The task, once it is built.
+    /// The task; `None` until it is built.
     pub(crate) fn ready(&self) -> Option<&Loaded> {
         match &self.stage {
             Stage::Ready(_, loaded) => Some(loaded),
@@ -173,12 +173,12 @@ impl Preparation {
         }
     }
 
-    /// Whether the data file is at hand, where one is needed.
+    /// Whether the data file is here, or none is needed.
     pub(crate) fn has_data(&self) -> bool {
         matches!(self.stage, Stage::Loading(_) | Stage::Ready(..))
     }
 
-    /// A piece of the data file for a joiner, if it is here and small enough to be shipped.
+    /// A piece of the data file for a joiner; `None` if the file is not here or too large to be sent.
     pub(crate) fn data_piece(&self, want: WantData) -> Option<(DataPiece, &[u8])> {
         let (Stage::Loading(Some(data)) | Stage::Ready(Some(data), _)) = &self.stage else { return None };
         let reference = self.reference.as_ref()?;
@@ -191,7 +191,7 @@ impl Preparation {
         Some((DataPiece { digest: want.digest, offset: want.offset }, &data[start..end]))
     }
 
-    /// The specification's bytes.
+    /// The encoded specification.
     pub(crate) fn specification(&self) -> &Arc<[u8]> {
         &self.specification
     }

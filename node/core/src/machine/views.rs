@@ -1,4 +1,4 @@
-//! Views, as the machine sees them: from the first one on, into the next one, and out.
+//! Views in the machine: entering the first one, changing to the next one, and leaving.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::state::shard_map::ShardingConfig;
 use crate::training::{Training, TrainingInputs};
 
 impl ActiveMember {
-    /// Asks membership something that depends on where training is.
+    /// Calls `ask` with the membership and a snapshot of training, on which the answer depends.
     pub(super) fn with_snapshot<T>(
         &mut self,
         jobs: &Jobs,
@@ -35,7 +35,7 @@ impl ActiveMember {
         ask(&mut self.membership, &snapshot)
     }
 
-    /// Whether this member can leave its view for the one that is chosen, which begins as `view` says.
+    /// Whether this member can change from its present view to `view`, which has been chosen.
     fn can_enter(&self, view: &View) -> bool {
         let Recovery::Resume(resume) = &view.recovery else { return false };
         let is_between_steps = !resume.is_interruption() && !self.training.is_over();
@@ -47,7 +47,7 @@ impl ActiveMember {
 }
 
 impl Machine {
-    /// Looks after membership, outside of its usual times.
+    /// Advances the membership now, and not only at its next deadline.
     pub(super) fn poll_membership(&mut self, now: Instant, out: &mut Vec<Output>) {
         if let NodeRole::Member(active) = &mut self.role
             && active.progress == Progress::Training
@@ -58,20 +58,20 @@ impl Machine {
         }
     }
 
-    /// Does what membership wants of training.
+    /// Carries out what the membership commands the training to do.
     pub(super) fn apply(&mut self, commands: Vec<TrainingCommand>, out: &mut Vec<Output>) {
         let NodeRole::Member(active) = &mut self.role else { return };
         for command in commands {
             match command {
                 TrainingCommand::Freeze => active.training.freeze(),
                 TrainingCommand::StopBefore(step) => active.training.stop_before(step, out),
-                // What is due is looked after at the end of every input.
+                // Each input ends with a call of `advance` anyway.
                 TrainingCommand::Advance => {}
             }
         }
     }
 
-    /// A record is on disk, or it could not be written.
+    /// A record is on disk, or could not be written.
     pub(super) fn persisted(
         &mut self,
         now: Instant,
@@ -94,7 +94,7 @@ impl Machine {
                 }
             }
             NodeRole::Founder(founder) => {
-                // A founder has one record written, that of the first view.
+                // A founder writes one record only, that of the first view.
                 let checkpoint = founder.checkpoint();
                 if let Some(Effect::EnterView(view, digest)) = effects.into_iter().next() {
                     self.become_member(now, ViewEntry { view, digest, checkpoint }, out);
@@ -104,7 +104,7 @@ impl Machine {
         }
     }
 
-    /// Whatever became possible: the first view, the next view, the end of the run.
+    /// Does whatever has become possible: enter the first view or the next one, or end the run.
     pub(super) fn advance(&mut self, now: Instant, out: &mut Vec<Output>) {
         if let Some(view) = self.first_view() {
             if let NodeRole::Founder(founder) = &mut self.role {
@@ -117,7 +117,7 @@ impl Machine {
         let NodeRole::Member(active) = &mut self.role else { return };
         let is_alone = active.training.view().members.len() == 1 || active.membership.is_paused();
         if self.is_leaving && is_alone && active.progress == Progress::Training {
-            // There is nobody left to hand over to.
+            // No other member is there to take over the chunks.
             return self.end(Err(Failure::Left), out);
         }
         if self.jobs.computing().is_some() {
@@ -129,7 +129,7 @@ impl Machine {
             let closed = active.training.closed();
             let (task, parameters) =
                 (Arc::clone(&active.training.loaded().task), active.training.parameters().cloned());
-            // Whoever hears it is closed too, and tells its own.
+            // A neighbor that receives it has finished as well, and tells its own neighbors.
             let others = if active.training.is_barrier_root() {
                 active.training.view().members.iter().map(|member| member.peer).collect()
             } else {
@@ -149,7 +149,7 @@ impl Machine {
         }
     }
 
-    /// A founder's first view, once it can begin.
+    /// The founder's first view; `None` until the run can begin.
     fn first_view(&self) -> Option<View> {
         let NodeRole::Founder(founder) = &self.role else { return None };
         let loaded = self.preparation.as_ref().and_then(|preparation| preparation.ready());
@@ -157,7 +157,7 @@ impl Machine {
         founder.view(sharding.map_or(0, |sharding| sharding.chunks.count()))
     }
 
-    /// Has a view written to disk, in which this peer is a member from then on.
+    /// Writes a view to disk. When that is done, this peer becomes a member of it.
     fn record(&mut self, view: View, out: &mut Vec<Output>) {
         let digest = view.digest();
         let bytes = self.cache.view_bytes(&view, digest);
@@ -165,9 +165,9 @@ impl Machine {
         self.journal.persist_then(record, Effect::EnterView(Arc::new(view), digest), out);
     }
 
-    // In.
+    // Entering.
 
-    /// This peer is in a view, it is told: that is written down first.
+    /// A member sends the view in which this peer is a member. The view is written to disk before it is entered.
     pub(super) fn install(&mut self, view: View, out: &mut Vec<Output>) -> Result<(), Reject> {
         let loaded = self.preparation.as_ref().and_then(|preparation| preparation.ready());
         let fits = |loaded: &Loaded| {
@@ -189,7 +189,7 @@ impl Machine {
         Ok(())
     }
 
-    /// The view is on disk: this peer is a member from now on.
+    /// The view is on disk: this peer becomes a member.
     fn become_member(&mut self, now: Instant, entry: ViewEntry, out: &mut Vec<Output>) {
         let ViewEntry { view, digest, checkpoint } = entry;
         let view = &view;
@@ -219,7 +219,7 @@ impl Machine {
         if view.parents.is_empty()
             && let Some(checkpoint) = training.checkpoint().filter(|_| training.restored_event().is_some())
         {
-            // A run of its own: the one that it goes on from is another one's, which nobody looks for.
+            // A new run that starts from another run's checkpoint has its first checkpoint under its own id.
             let keep = training.loaded().config.checkpoints_kept;
             out.push(Output::SaveCheckpoint { checkpoint: Arc::new(checkpoint), keep });
         }
@@ -240,7 +240,7 @@ impl Machine {
         self.replay_early(now, out);
     }
 
-    /// A founder tells those who are in the first view.
+    /// The founder sends the first view to its members.
     fn install_first(&mut self, view: &Arc<View>, out: &mut Vec<Output>) {
         let NodeRole::Founder(founder) = &self.role else { return };
         let install = Message::Agreement(AgreementMessage::Install(View::clone(view)));
@@ -248,14 +248,14 @@ impl Machine {
             self.send(member.peer, &install, None, out);
         }
         for late in founder.candidates().filter(|peer| view.rank(peer).is_none()) {
-            // It asks again, and finds members.
+            // The candidate asks again, and then finds members.
             self.send(late, &JoinMessage::Refuse(Refusal::NotReady).into(), None, out);
         }
     }
 
-    // On, or out.
+    // The next view, or none.
 
-    /// Enters the next view once it is chosen and training has got there.
+    /// Enters the next view, once it is chosen and training has reached the point where the view begins.
     fn enter_next(&mut self, now: Instant, out: &mut Vec<Output>) {
         let NodeRole::Member(active) = &mut self.role else { return };
         let Some((view, digest)) = active.membership.next() else { return };
@@ -284,9 +284,9 @@ impl Machine {
         active.training.enter(&view, digest, &mut self.credits, out);
         let difference = active.membership.advance(now).expect("the next view is known");
         active.negotiation.enter(now);
-        // What is committed by entering it is committed in this view, and perhaps not in another one after the same.
+        // The step that entering completes is committed in this view: another view after the same one might not have committed it.
         out.insert(entered_at, Output::Event(active.training.installed_event(Some(&difference))));
-        // Who has come since does not know of it.
+        // New members do not know about the save.
         let due = active.training.save_is_due();
         if due.is_some_and(|steps| steps > active.training.step()) {
             active.announce_save(due, out);
@@ -298,12 +298,12 @@ impl Machine {
             self.send(joiner, &install(), None, out);
         }
         if let NodeRole::Member(active) = &self.role {
-            // After they have been told that they are in.
+            // Joiners get the secret after the view in which they are members.
             active.membership.tell_secret(&difference.joined, out);
         }
         self.tell_waiting(out);
         for gone in difference.left.iter().copied().filter(|peer| view.rank(peer).is_none()) {
-            // One that is still there hears of it, and asks to come in again.
+            // A removed peer that is still linked learns of its removal, and may ask to join again.
             if self.credits.contains_key(&gone) {
                 self.send(gone, &install(), None, out);
             } else {
@@ -314,7 +314,7 @@ impl Machine {
         self.replay_early(now, out);
     }
 
-    /// Those who wait to be let in hear who the members are now: all that they knew of may be gone when their turn comes.
+    /// Tells the joiners that wait for admission who the members are now: all that they knew may be gone when they are admitted.
     fn tell_waiting(&mut self, out: &mut Vec<Output>) {
         let NodeRole::Member(active) = &self.role else { return };
         let sponsored = active.membership.sponsored();
@@ -327,7 +327,7 @@ impl Machine {
         }
     }
 
-    /// The others go on without this peer.
+    /// The other members have gone on without this peer.
     pub(super) fn exclude(&mut self, now: Instant, view: &View, out: &mut Vec<Output>) {
         if !matches!(self.role, NodeRole::Member(_)) {
             return;
@@ -338,7 +338,7 @@ impl Machine {
             return self.end(Err(Failure::Refused { by, refusal }), out);
         }
         if self.is_leaving {
-            // Perhaps it was lost before its turn came, and something with it.
+            // The peer may have been lost before its handover was complete; then some state was lost with it.
             let is_whole = view.moves.restarted.is_empty();
             if let (NodeRole::Member(active), true) = (&self.role, is_whole) {
                 let chunks = active.training.handed_over();
@@ -346,7 +346,7 @@ impl Machine {
             }
             return self.end(Err(Failure::Left), out);
         }
-        // They come from this view by another way than over a loss, and what was here has been left to them.
+        // The view comes from a merge rather than from a loss, and contains this branch's snapshot.
         let event = match &self.role {
             NodeRole::Member(active)
                 if active.training.has_snapshot() && view.has_merged(active.training.digest()) =>
@@ -362,7 +362,7 @@ impl Machine {
         self.ask_again(now, view.run, view.members.iter().map(Member::contact).collect(), out);
     }
 
-    /// This peer is in no view any more, and asks to be let in, members that it knows of first.
+    /// This peer is in no view any more. It asks to join again, first the members that it knows.
     pub(super) fn ask_again(
         &mut self,
         now: Instant,
@@ -389,7 +389,7 @@ impl Machine {
     }
 }
 
-/// Members that are to be linked.
+/// Dials these members of a view.
 fn dial(view: &View, peers: impl Iterator<Item = PeerId>, out: &mut Vec<Output>) {
     for member in peers.filter_map(|peer| view.rank(&peer)).map(|rank| view.member(rank)) {
         out.push(Output::Dial(member.contact()));

@@ -1,10 +1,10 @@
-//! Admission: the peers that want to come in, as one member knows them.
+//! Admission: the peers that ask to join, as one member knows them.
 //!
-//! A peer that asks this member is *preparing* until it has task and data, then a *candidate* until a view has it in. A candidate
-//! that another member announces is one for as long as that member repeats it.
+//! A peer that asks this member is *preparing* until it has task and data, then a *candidate* until it is in a view. A candidate that
+//! another member announces counts as one for as long as that member repeats it.
 //!
-//! A peer that was lost is let in again after a delay that doubles with each loss, so that one that flaps costs little. The
-//! penalty halves with time, so that one that is lost now and then hardly waits, however long the run.
+//! A peer that was lost is admitted again after a delay that doubles with each loss, so that a peer that flaps costs little. The penalty
+//! halves with time, so that a peer that is lost now and then hardly waits, however long the run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,12 +15,12 @@ use peergrad_protocol::{Instant, PeerId};
 
 use super::is_in;
 
-/// The peers that want to come in.
+/// The peers that ask to join.
 #[derive(Default)]
 pub(super) struct Admission {
-    /// Peers that this member has welcomed, and that prepare.
+    /// Peers that this member has welcomed and that still prepare.
     pub(super) preparing: BTreeMap<PeerId, Member>,
-    /// Peers that are ready to come in.
+    /// Peers that are ready to join.
     pub(super) candidates: BTreeMap<PeerId, Candidate>,
     /// The candidates that have asked this member.
     pub(super) sponsored: BTreeSet<PeerId>,
@@ -28,18 +28,18 @@ pub(super) struct Admission {
     pub(super) bans: BTreeMap<PeerId, Ban>,
 }
 
-/// A peer that is ready to come in.
+/// A peer that is ready to join.
 pub(super) struct Candidate {
     pub(super) member: Member,
-    /// When the peer, or the member that it has asked, announced it last.
+    /// When the peer, or the member that it has asked, last announced it.
     announced_at: Instant,
 }
 
-/// A peer that was lost, and is kept waiting for a while.
+/// A peer that was lost, and must wait before it is admitted again.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ban {
     lost_at: Instant,
-    /// The penalty at that time: [`BAN_DECAY`] for each loss, less the time that had passed, and at least zero.
+    /// The penalty at that time: [`BAN_DECAY`] for each loss, less the time that had passed; at least zero.
     penalty: Duration,
 }
 
@@ -61,23 +61,23 @@ impl Ban {
 }
 
 impl Admission {
-    /// The peer as it asked to come in, whether it still prepares or is ready.
+    /// The peer as it asked to join, whether it still prepares or is ready; `None` if it has not asked.
     pub(super) fn asking(&self, peer: &PeerId) -> Option<&Member> {
         self.preparing.get(peer).or(self.candidates.get(peer).map(|known| &known.member))
     }
 
-    /// All peers that want to come in.
+    /// All peers that ask to join.
     pub(super) fn all_asking(&self) -> impl Iterator<Item = &PeerId> {
         self.preparing.keys().chain(self.candidates.keys())
     }
 
-    /// A peer is welcomed. As long as it prepares, it is no candidate.
+    /// A peer is welcomed. While it prepares, it is no candidate.
     pub(super) fn prepare(&mut self, member: Member) {
         self.candidates.remove(&member.peer);
         self.preparing.insert(member.peer, member);
     }
 
-    /// A peer that was welcomed here is ready. False if it was not welcomed, or is in already.
+    /// A peer that was welcomed here is ready. Returns false if it was not welcomed, or is a member already.
     pub(super) fn ready(&mut self, now: Instant, from: PeerId, view: &View) -> bool {
         if let Some(member) = self.preparing.remove(&from).filter(|member| !is_in(view, member)) {
             self.candidates.insert(from, Candidate { member, announced_at: now });
@@ -88,7 +88,7 @@ impl Admission {
         known.map(|candidate| candidate.announced_at = now).is_some()
     }
 
-    /// A member announces a peer that is ready to come in.
+    /// A member announces a peer that is ready to join.
     pub(super) fn announce(&mut self, now: Instant, member: Member, view: &View) {
         let known = self.candidates.get(&member.peer);
         let is_older = known.is_some_and(|known| known.member.incarnation > member.incarnation);
@@ -97,61 +97,61 @@ impl Admission {
         }
     }
 
-    /// A candidate that is not announced for a while is none any more.
+    /// Forgets candidates that are no longer announced.
     pub(super) fn forget_stale(&mut self, now: Instant) {
         self.candidates.retain(|_, candidate| now.since(candidate.announced_at) < CANDIDATE_MEMORY);
         self.sponsored.retain(|peer| self.candidates.contains_key(peer));
     }
 
-    /// A peer does not want to come in any more.
+    /// A peer does not ask to join any more.
     pub(super) fn forget(&mut self, peer: &PeerId) {
         self.preparing.remove(peer);
         self.candidates.remove(peer);
         self.sponsored.remove(peer);
     }
 
-    /// A view has begun: the peers that are in it wait no longer.
+    /// A view has begun: its members wait no longer.
     pub(super) fn view_changed(&mut self, view: &View) {
         self.preparing.retain(|_, member| !is_in(view, member));
         self.candidates.retain(|_, candidate| !is_in(view, &candidate.member));
         self.sponsored.retain(|peer| self.candidates.contains_key(peer));
     }
 
-    /// Whether any peer is ready to come in.
+    /// Whether any peer is ready to join.
     pub(super) fn has_candidates(&self) -> bool {
         !self.candidates.is_empty()
     }
 
-    /// Peers that may come in now, in the order of their ids.
+    /// The peers that may join now, in the order of their ids.
     pub(super) fn candidates(&self, now: Instant, view: &View) -> impl Iterator<Item = &Member> {
         let is_admitted = move |peer: &PeerId| self.bans.get(peer).is_none_or(|ban| ban.ends_at() <= now);
         let members = self.candidates.values().map(|candidate| &candidate.member);
         members.filter(move |member| is_admitted(&member.peer) && view.rank(&member.peer).is_none())
     }
 
-    /// Candidates that have asked this member.
+    /// The candidates that have asked this member.
     pub(super) fn sponsored(&self) -> impl Iterator<Item = &PeerId> {
         self.sponsored.iter()
     }
 
-    /// The same, as members.
+    /// The candidates that have asked this member, as members.
     pub(super) fn sponsored_candidates(&self) -> impl Iterator<Item = &Member> {
         self.sponsored.iter().filter_map(|peer| self.candidates.get(peer)).map(|candidate| &candidate.member)
     }
 
-    /// Peers that have asked this member and are not in yet.
+    /// The peers that have asked this member and are not members yet.
     pub(super) fn waiting(&self) -> impl Iterator<Item = &PeerId> {
         self.preparing.keys().chain(&self.sponsored)
     }
 
-    /// The members of a new view that have asked this one, or ask it again: this member tells them that they are in.
+    /// The members of a new view that have asked this one, or ask it again: this member sends them the view.
     pub(super) fn sponsored_in(&self, view: &View) -> Vec<PeerId> {
         let sponsored = self.sponsored.iter().filter(|peer| view.rank(peer).is_some());
         let asking = self.preparing.values().filter(|member| is_in(view, member)).map(|member| &member.peer);
         sponsored.chain(asking).copied().collect()
     }
 
-    /// These peers were lost, and have to wait before they come in again.
+    /// These peers were lost, and must wait before they join again.
     pub(super) fn ban<'a>(&mut self, now: Instant, lost: impl Iterator<Item = &'a PeerId>) {
         self.bans.retain(|_, ban| !ban.remaining(now).is_zero());
         for peer in lost {
@@ -161,13 +161,13 @@ impl Admission {
     }
 }
 
-/// A peer is a candidate for so long after it was announced last, which happens every [`JOIN_RETRY`].
+/// How long a peer stays a candidate after it was last announced, which happens every [`JOIN_RETRY`].
 ///
 /// [`JOIN_RETRY`]: peergrad_protocol::limits::JOIN_RETRY
 const CANDIDATE_MEMORY: Duration = Duration::from_secs(5);
-/// How long the first exclusion lasts.
+/// How long the first ban lasts.
 pub(super) const BAN: Duration = Duration::from_millis(500);
-/// It doubles up to half a minute.
+/// How often it can double: up to half a minute.
 pub(super) const BAN_DOUBLINGS_MAX: u32 = 6;
-/// It halves with each such time: only one that is lost more often than that waits ever longer, until it is not any more.
+/// The time in which the penalty halves: only a peer that is lost more often than that waits ever longer.
 pub(super) const BAN_DECAY: Duration = Duration::from_secs(30);

@@ -8,9 +8,9 @@
 //! 3. A change that a quorum has accepted is chosen, and the proposer tells all members. (Where all parts of a partitioned run
 //!    go on, all members that stay have to accept it.)
 //!
-//! A proposer stops collecting reports well before the others lose patience with it; otherwise two would nack each other for
-//! ever. A linked member has the longest time to answer. A member that is not linked, or that its neighbors do not hear, has a
-//! short one. The others wait for a proposer somewhat longer, but not once they have lost it.
+//! A proposer stops collecting reports well before the others lose patience with it; otherwise two would refuse each other forever. A
+//! linked member has the longest time to answer. A member that is not linked, or that its neighbors do not hear, has a short one. The
+//! others wait for a proposer somewhat longer, but not once they have lost it.
 //!
 //! A member that answers may be left out because it is cut off from another one that answers too. A proposer postpones that
 //! once: after a partition, links come back one by one.
@@ -43,7 +43,7 @@ pub(super) struct AttemptPlan {
     hanging: Vec<Rank>,
     /// Members that have not answered.
     unanswered: BTreeSet<Rank>,
-    /// Members that at least one of those who have answered cannot reach.
+    /// Members that at least one of those that have answered cannot reach.
     missed: BTreeSet<Rank>,
 }
 
@@ -87,8 +87,8 @@ impl Membership {
         self.driver.stop_waiting_for(now, &lost, self.proposer_order(&lost));
         let hanging = self.hanging(now, snapshot);
         let is_loss = snapshot.is_behind_view || self.is_loss(now, &lost, &hanging);
-        // A member that has stopped for an attempt waits for its result, but not for ever. Once a view is chosen, this member
-        // enters it when the others have all they need of this one, and not because it has waited.
+        // A member that has stopped for an attempt waits for its result, but not forever. Once a view is chosen, this member enters it when
+        // the others have all they need of this one, and not because it has waited.
         let is_stopped = (snapshot.is_held || snapshot.is_still) && self.next.is_none();
         let is_stuck = (self.is_stalled(now, snapshot) || is_stopped)
             && self.driver.attempt.is_none()
@@ -463,17 +463,17 @@ const PACING: Pacing = Pacing {
 };
 /// How long members that are back after a stop have to report that they could train.
 const ASK_AGAIN: Duration = Duration::from_secs(10);
-/// How long a proposer waits before it sends a question again.
+/// How long a proposer waits before it sends a request again.
 const RESEND_INTERVAL: Duration = Duration::from_millis(400);
 /// How long a link has to come up before a member is left out for lack of it.
 const RECONNECT_GRACE: Duration = Duration::from_secs(1);
-/// How long members have to answer before the user is told of a pause.
+/// How long members may take to answer before the user learns of a pause.
 const PAUSE_REPORTED_AFTER: Duration = Duration::from_millis(1500);
 /// How long a member that the next view leaves out may be gone before this view counts as broken.
 const LEAVE_GRACE: Duration = Duration::from_secs(2);
-/// The time between two looks at an attempt.
+/// The interval between two checks of an attempt.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// The shortest such time.
+/// The shortest such interval.
 const POLL_INTERVAL_MIN: Duration = Duration::from_millis(5);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Founder: the first peer of a run lets others in until there are enough, and writes the first view.
+//! Founder: the first peer of a run admits others until there are enough, and writes the first view.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,18 +19,19 @@ pub(crate) struct Founder {
     nonce: [u8; 32],
     me: Member,
     wanted: usize,
-    /// Peers that asked to be let in and still prepare.
+    /// Peers that asked to join and still prepare.
     candidates: BTreeMap<PeerId, Member>,
-    /// Peers that have task and data, this one included.
+    /// Peers that have task and data, possibly this one among them.
     ready: BTreeMap<PeerId, Member>,
     /// Whether the first view is being written to disk.
     is_recording: bool,
-    /// What it goes on from, and that once it is here.
+    /// The checkpoint from which the run starts, and its contents once they have been read; `None` for a run that starts from initial
+    /// values.
     from: Option<(SavedCheckpoint, Option<Arc<Checkpoint>>)>,
 }
 
 impl Founder {
-    /// A run waiting for `wanted` peers, this one included.
+    /// A run that waits for `wanted` peers, this one included.
     pub(crate) fn new(
         run: RunId,
         nonce: [u8; 32],
@@ -38,31 +39,31 @@ impl Founder {
         wanted: usize,
         from: Option<SavedCheckpoint>,
     ) -> Self {
-        // Whoever goes on from what it has does so at once; others come later.
+        // A run that starts from a checkpoint begins at once; other peers join later.
         let wanted = if from.is_some() { 1 } else { wanted };
         let from = from.map(|saved| (saved, None));
         let (candidates, ready) = (BTreeMap::new(), BTreeMap::new());
         Self { run, nonce, me, wanted, candidates, ready, is_recording: false, from }
     }
 
-    /// The checkpoint that is lacking before the run can begin.
+    /// The checkpoint that must be read before the run can begin; `None` if it has been read or none is needed.
     pub(crate) fn wanted_checkpoint(&self) -> Option<&SavedCheckpoint> {
         self.from.as_ref().filter(|(_, checkpoint)| checkpoint.is_none()).map(|(saved, _)| saved)
     }
 
-    /// The checkpoint is here.
+    /// The checkpoint has been read.
     pub(crate) fn restored(&mut self, checkpoint: Arc<Checkpoint>) {
         if let Some((_, lacking)) = &mut self.from {
             *lacking = Some(checkpoint);
         }
     }
 
-    /// What it goes on from.
+    /// The checkpoint from which the run starts; `None` if there is none, or until it has been read.
     pub(crate) fn checkpoint(&self) -> Option<Arc<Checkpoint>> {
         self.from.as_ref()?.1.clone()
     }
 
-    /// A peer asks to be let in: it is told what the run is, or why not.
+    /// A peer asks to join: sends it the run's specification, or the reason of a refusal.
     pub(crate) fn join(&mut self, from: PeerId, join: Join, specification: &[u8], out: &mut Vec<Output>) {
         let refusal = if join.run.is_some_and(|run| run != self.run) {
             Some(Refusal::OtherRun { run: self.run })
@@ -80,7 +81,7 @@ impl Founder {
         self.ready.remove(&from);
         self.candidates.insert(from, member);
         let members = vec![self.me.contact()];
-        // Whoever joins has to reach the founder itself: it hears of all else from it.
+        // A joiner only needs to reach the founder, which tells it about the others.
         let workers = vec![];
         let welcome = Welcome {
             specification: specification.to_vec(),
@@ -91,7 +92,7 @@ impl Founder {
         send(from, &JoinMessage::Welcome(welcome).into(), out);
     }
 
-    /// A candidate has task and data. False if it never asked to be let in.
+    /// A candidate has task and data. Returns false if the peer never asked to join.
     pub(crate) fn ready(&mut self, from: PeerId, out: &mut Vec<Output>) -> bool {
         let Some(member) = self.candidates.remove(&from) else { return self.ready.contains_key(&from) };
         self.ready.insert(from, member);
@@ -105,7 +106,7 @@ impl Founder {
         self.report_gathered(self.me.peer, out);
     }
 
-    /// Where this peer is, and what it offers to own, is known better than before.
+    /// This peer's addresses or its offered capacity have changed.
     pub(crate) fn reachability_changed(&mut self, me: &Member) {
         self.me = me.clone();
         if let Some(ready) = self.ready.get_mut(&me.peer) {
@@ -113,20 +114,20 @@ impl Founder {
         }
     }
 
-    /// Everyone that asked to be let in and is still there.
+    /// The other peers that asked to join and are still there.
     pub(crate) fn candidates(&self) -> impl Iterator<Item = PeerId> {
         let is_other = |peer: &PeerId| *peer != self.me.peer;
         self.candidates.keys().chain(self.ready.keys()).copied().filter(is_other)
     }
 
-    /// How it stands.
+    /// The founder's part of the node's report.
     pub(crate) fn node_report(&self) -> NodeReport {
         let preparing = self.candidates.keys().map(|peer| (*peer, false));
         let peers = preparing.chain(self.ready.keys().map(|peer| (*peer, true))).collect();
         NodeReport::Bootstrap { run: self.run, wanted: self.wanted, peers }
     }
 
-    /// A peer has left, or its link is gone.
+    /// A peer has left, or its link is down.
     pub(crate) fn peer_left(&mut self, peer: PeerId, reason: String, out: &mut Vec<Output>) {
         self.candidates.remove(&peer);
         if self.ready.remove(&peer).is_some() {
@@ -135,7 +136,7 @@ impl Founder {
         }
     }
 
-    /// The first view, once enough peers are ready, of a run that keeps optimizer state of so many chunks.
+    /// The first view; `None` until enough peers are ready. The run has `stateful` chunks with optimizer state.
     pub(crate) fn view(&self, stateful: usize) -> Option<View> {
         if self.is_recording
             || self.ready.len() < self.wanted
@@ -153,7 +154,7 @@ impl Founder {
         }
         let mut members: Vec<Member> = self.ready.values().cloned().collect();
         if members.iter().all(|member| member.capacity == 0) {
-            // Nobody offered to own anything, and somebody must.
+            // No peer has offered to own anything, and at least one must.
             members.iter_mut().filter(|member| member.peer == self.me.peer).for_each(|me| me.capacity = 1);
         }
         Some(View::first(self.run, members))

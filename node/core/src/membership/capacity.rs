@@ -20,15 +20,15 @@ use peergrad_protocol::{Instant, PeerId, Rank};
 use super::Membership;
 use crate::membership::view_change::Churn;
 
-/// How much members would own, where that differs from the view.
+/// The capacities that members offer, where they differ from the view.
 pub(super) struct CapacityOffers {
-    /// How much this member would own while it reaches all others.
+    /// The capacity that this member offers while it reaches all others.
     own: u8,
-    /// By peer: the offers of other members. Empty at a member that does not coordinate.
+    /// The offers of other members, by peer. Empty at a member that does not coordinate.
     offers: BTreeMap<PeerId, CapacityOffer>,
 }
 
-/// What another member offers to own, and when it said so last.
+/// The capacity that another member offers, and when it last said so.
 #[derive(Clone, Copy, Debug)]
 struct CapacityOffer {
     capacity: u8,
@@ -36,25 +36,25 @@ struct CapacityOffer {
 }
 
 impl CapacityOffers {
-    /// A member that offers what it owns.
+    /// The offers of a member whose own offer is its present capacity.
     pub(super) fn new(own: u8) -> Self {
         Self { own, offers: BTreeMap::new() }
     }
 
-    /// An offer that is not repeated is none any more: it is in the view, or was taken back.
+    /// Forgets offers that are no longer repeated: they are in the view, or were taken back.
     pub(super) fn forget_stale(&mut self, now: Instant) {
         self.offers.retain(|_, offered| now.since(offered.announced_at) < CAPACITY_OFFER_MEMORY);
     }
 }
 
 impl Membership {
-    /// The way to a peer leads through another one, or not any more.
+    /// A peer is now reached through a relay, or directly again.
     pub(crate) fn set_relayed(&mut self, now: Instant, peer: PeerId, is_relayed: bool) {
         self.links.set_relayed(now, peer, is_relayed);
     }
 
-    /// The rank of a member that would have to be reached itself and is not: two of whom one owns something. A link that has just
-    /// come about mostly finds a better way in a moment, but one in the place of a better one has none.
+    /// The member's rank, if it must be reached directly and is not, because one of the two owns something. A new relayed link usually
+    /// becomes direct in a moment, so it gets some time; a relayed link that replaces a direct one gets none.
     pub(super) fn out_of_reach(&self, now: Instant, peer: &PeerId, since: Instant) -> Option<Rank> {
         let rank = self.place.view.rank(peer)?;
         let is_needed =
@@ -63,35 +63,35 @@ impl Membership {
         (is_needed && is_lasting).then_some(rank)
     }
 
-    /// How much this member owns where others reach it; it is asked for when all do.
+    /// Sets the capacity that this member offers while it reaches all others.
     pub(crate) fn offer_capacity(&mut self, capacity: u8) {
         self.capacity_offers.own = capacity;
     }
 
-    /// This member as it would be in the next view, if that differs from what it is in this one.
+    /// This member with the capacity that it offers for the next view; `None` if that is its present one.
     pub(super) fn own_capacity_offer(&self, now: Instant) -> Option<Member> {
         let is_reaching = self.links.are_all_direct(&self.place.view) && self.lost(now).is_empty();
         let current = self.place.view.member(self.place.rank).capacity;
         let capacity =
             if is_reaching { self.capacity_offers.own } else { self.capacity_offers.own.min(current) };
-        // Whoever goes hands over anyway.
+        // A member that leaves hands over its chunks anyway.
         (capacity != current && !self.is_retiring()).then(|| Member { capacity, ..self.place.me.clone() })
     }
 
-    /// Whether it is this very member that is in the view, and no other start of it.
+    /// Whether this incarnation of the member is in the view.
     pub(crate) fn is_current_incarnation(&self, member: &Member) -> bool {
         let known = self.place.view.rank(&member.peer).map(|rank| self.place.view.member(rank));
         known.is_some_and(|known| known.incarnation == member.incarnation)
     }
 
-    /// A member says how much it would own.
+    /// A member offers this capacity.
     pub(crate) fn on_capacity_offer(&mut self, now: Instant, member: &Member) {
         self.capacity_offers
             .offers
             .insert(member.peer, CapacityOffer { capacity: member.capacity, announced_at: now });
     }
 
-    /// Whether somebody is to have another capacity.
+    /// Whether the capacity of any member is to change.
     pub(super) fn wants_capacity_change(&self, now: Instant) -> bool {
         !self.capacity_offers.offers.is_empty() || self.own_capacity_offer(now).is_some()
     }
@@ -120,9 +120,9 @@ impl Membership {
     }
 }
 
-/// How long a way without a relay is waited for, where a link begins through one.
+/// How long a link that begins through a relay may take to become direct.
 const DIRECT_LINK_GRACE: Duration = Duration::from_secs(4);
-/// An offer is repeated with every heartbeat for as long as it is one.
+/// How long an offer counts after it was last sent. It is repeated with every heartbeat.
 const CAPACITY_OFFER_MEMORY: Duration = Duration::from_secs(3);
 
 #[cfg(test)]

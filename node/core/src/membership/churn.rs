@@ -1,14 +1,14 @@
 //! Churn: peers join and leave between two steps, while training goes on.
 //!
 //! # How it works
-//! 1. Any member welcomes a peer that asks to join. Once the peer has task and data, that member announces it to the
-//!    coordinator (the lowest live rank that has parameters) until it is in. A member that wants to leave tells the coordinator.
-//! 2. The coordinator gathers these wishes, names a future step, and has the members agree on a view from there.
-//!    That view is mostly chosen before they reach the step.
-//! 3. A member that leaves hands over first: it is in one more view with capacity 0, until its chunks have moved. If other
-//!    members keep copies of all its chunks, it leaves at once.
+//! 1. Any member welcomes a peer that asks to join. Once the peer has task and data, that member announces it to the coordinator (the
+//!    lowest live rank that has parameters) until it is a member. A member that wants to leave tells the coordinator.
+//! 2. The coordinator gathers these requests, names a future step, and has the members agree on a view from there. That view is usually
+//!    chosen before they reach the step.
+//! 3. A member that leaves hands over first: it is in one more view with capacity 0, until its chunks have moved. If other members hold
+//!    replicas of all its chunks, it leaves at once.
 //!
-//! A peer that was lost waits before it is let in again: `admission.rs`. How far ahead the step is: `lead.rs`.
+//! A peer that was lost waits before it is admitted again: `admission.rs`. How far ahead the step is: `lead.rs`.
 
 use peergrad_protocol::limits::{CONTACTS_MAX, MEMBERS_MAX};
 use peergrad_protocol::message::{AdminMessage, Contact, Join, JoinMessage, Refusal};
@@ -23,7 +23,7 @@ use crate::membership::view_change::Churn;
 impl Membership {
     // Joining.
 
-    /// A peer asks to join. False if it is a member already and has not heard of it.
+    /// A peer asks to join. Returns false if it is a member already and does not know it.
     ///
     /// # Errors
     /// Why it may not join.
@@ -47,7 +47,7 @@ impl Membership {
                 return Ok(false);
             }
             if known.is_rejoin_of(join.incarnation) {
-                // It asked long ago, before it was let in again.
+                // It asked long ago, before it was admitted again.
                 return Ok(false);
             }
             // A peer that has sent heartbeats as a member does not ask to join under that incarnation.
@@ -57,7 +57,7 @@ impl Membership {
             // The incarnation that is in the view is gone.
             self.mark_restarted(rank);
         }
-        // Of two incarnations the later one is the peer; the other is outdated, or a copy of its key.
+        // Of two incarnations the later one is the peer; the other is outdated, or uses a copy of its key.
         let waiting = self.admission.asking(&from);
         if let Some(known) = waiting.map(|known| known.incarnation).filter(|known| *known > join.incarnation)
         {
@@ -82,7 +82,7 @@ impl Membership {
         all.map(Member::contact).collect()
     }
 
-    /// A peer that was welcomed here is ready. False if it was not welcomed, is a member already, or should ask other members.
+    /// A peer that was welcomed here is ready. Returns false if it was not welcomed, is a member already, or should ask other members.
     pub(crate) fn on_ready(&mut self, now: Instant, from: PeerId) -> bool {
         if self.is_paused() {
             return false;
@@ -166,7 +166,7 @@ impl Membership {
     pub(super) fn change_due(&self, now: Instant, snapshot: &TrainingSnapshot<'_>) -> Option<PlannedChange> {
         let is_quiet = snapshot.has_committed && !snapshot.is_closing && !snapshot.is_still;
         let has_gone = |peer: &PeerId| self.place.view.rank(peer).is_none();
-        // A member that was to be put out has left before that.
+        // A member that was to be expelled has left before that.
         let is_late = self.departures.expelling.keys().any(has_gone);
         let is_wanted = is_late
             || self.admission.has_candidates()
@@ -213,7 +213,7 @@ impl Membership {
             self.departures.retiring.iter().filter_map(|peer| self.place.view.rank(peer)).collect();
         retiring.sort_unstable();
         if retiring.len() == self.place.view.members.len() {
-            // The last member has no other one to hand over to.
+            // The last member has no other one to hand over its chunks to.
             retiring.pop();
         }
         for rank in retiring {
@@ -228,7 +228,7 @@ impl Membership {
         churn
     }
 
-    /// Peers that were lost with the view before have to wait before they join again.
+    /// Peers that were lost with the previous view must wait before they join again.
     pub(super) fn ban_lost(&mut self, now: Instant, left: &[PeerId]) {
         let is_lost =
             |peer: &&PeerId| self.place.view.rank(peer).is_none() && !self.departures.retiring.contains(peer);
@@ -308,8 +308,7 @@ mod tests {
         assert_eq!(waits, [8000, 4000, 2000, 1000, 500, 500]);
     }
 
-    /// Loses a peer over and over for a quarter of an hour, each time as long as given after it may be in again; returns how long it
-    /// was kept waiting each time.
+    /// Loses a peer repeatedly for a quarter of an hour, each time `after` it may join again. Returns how long it had to wait each time.
     fn lose_again_and_again(after: Duration) -> Vec<Duration> {
         let mut membership = membership(&[1, 2]);
         let mut waits = Vec::new();
@@ -377,9 +376,9 @@ mod tests {
             refused(Refusal::OtherRun { run: RunId([1; 32]) })
         );
         assert_eq!(membership.on_join(peer(3), &join(1, run), true), refused(Refusal::RunComplete));
-        // It asked before it was lost and came back, behind a cut.
+        // It asked before it was lost and came back, and its request was delayed by a partition.
         assert_eq!(membership.on_join(peer(2), &join(4, run), false), Ok(false));
-        // The very one that is in, and has not heard of it yet.
+        // The incarnation that is a member, and does not know it yet.
         assert_eq!(membership.on_join(peer(2), &join(5, run), false), Ok(false));
         assert!(membership.view_state.broken.is_empty());
         assert_eq!(membership.on_join(peer(2), &join(6, run), false), Ok(true));
@@ -413,11 +412,11 @@ mod tests {
         let mut membership = membership(&[1, 2]);
         for (known, peer) in [(start(3, 7), peer(2)), (start(3, 7), peer(3))] {
             assert_eq!(asks(&mut membership, peer, known.next()), Ok(true));
-            // An older start on another machine, and one that takes itself for the same.
+            // An older start on another machine, and one with the same incarnation.
             for other in [start(2, 9), start(3, 6)] {
                 assert_eq!(asks(&mut membership, peer, other), Err(Refusal::DuplicateIdentity));
             }
-            // The peer itself, long ago: that changes nothing.
+            // A late request of the peer itself: it changes nothing.
             assert_eq!(asks(&mut membership, peer, known), Ok(true));
             assert_eq!(membership.admission.preparing[&peer].incarnation, known.next());
         }
@@ -431,7 +430,7 @@ mod tests {
         assert!(membership.admission.candidates.is_empty());
         assert!(membership.on_ready(at(0), peer(3)) && membership.on_ready(at(0), peer(3)));
         assert_eq!(membership.admission.candidates.keys().collect::<Vec<_>>(), [&peer(3)]);
-        // It asks again, perhaps as another start of itself: then it has to prepare again.
+        // It asks again, perhaps after a restart: then it has to prepare again.
         assert_eq!(membership.on_join(peer(3), &join(2, None), false), Ok(true));
         assert!(membership.admission.candidates.is_empty() && membership.on_ready(at(0), peer(3)));
         assert_eq!(membership.admission.candidates[&peer(3)].member.incarnation, Incarnation(2));

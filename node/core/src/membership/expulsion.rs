@@ -1,9 +1,9 @@
-//! Expulsion: putting a peer out of the run for good.
+//! Expulsion: removing a peer from the run for good.
 //!
-//! A user asks for it at any member, or a member counts too many invalid frames from another one. The member that begins tells
-//! all others, and repeats that until it is done. A peer that a user puts out hands over its chunks first, like one that leaves
-//! by itself. A peer that breaks the rules counts as lost at once. The view without the peer names it, so that no member lets it
-//! in again, however late that member joins.
+//! A user asks for it at any member, or a member counts too many invalid frames from another one. The member that begins tells all others,
+//! and repeats that until the peer is gone. A peer that a user expels first hands over its chunks, like one that leaves by itself. A peer
+//! that sends invalid frames counts as lost at once. The view without the peer names it, so that no member admits it again, however late
+//! that member joins.
 //!
 //! # Not here
 //! A peer that holds the run's secret can join under another key until the secret is replaced (`rekey.rs`).
@@ -17,17 +17,17 @@ use peergrad_protocol::{PeerId, Rank};
 use super::Membership;
 use crate::io::Output;
 
-/// The members that are to go.
+/// The members that are about to leave, or to be expelled.
 #[derive(Default)]
 pub(super) struct Departures {
-    /// Members that hand over what they own before they go.
+    /// Members that hand over what they own before they leave.
     pub(super) retiring: BTreeSet<PeerId>,
-    /// Members that are to be put out for good, and why.
+    /// Members that are to be expelled, and why.
     pub(super) expelling: BTreeMap<PeerId, Expulsion>,
 }
 
 impl Departures {
-    /// Takes note of an expulsion. The first one of a peer counts, so that all members soon agree on its cause.
+    /// Records an expulsion. The first one of a peer counts, so that all members soon agree on its cause.
     fn expel(&mut self, expulsion: Expulsion) {
         self.expelling.entry(expulsion.peer).or_insert(expulsion);
         if expulsion.cause == ExpulsionCause::Request {
@@ -35,7 +35,7 @@ impl Departures {
         }
     }
 
-    /// A view has begun: the peers that have gone with it are done with.
+    /// A view has begun: forgets the peers that left with it.
     pub(super) fn view_changed(&mut self, view: &View) {
         self.retiring.retain(|peer| view.rank(peer).is_some());
         self.expelling.retain(|peer, _| view.expulsion(peer).is_none());
@@ -43,7 +43,7 @@ impl Departures {
 }
 
 impl Membership {
-    /// Sees to it that a member is put out.
+    /// Begins to expel a member.
     pub(crate) fn expel(&mut self, peer: PeerId, cause: ExpulsionCause, out: &mut Vec<Output>) {
         if self.is_member(&peer) && !self.departures.expelling.contains_key(&peer) {
             let expulsion = Expulsion { peer, by: self.place.me.peer, cause };
@@ -52,14 +52,14 @@ impl Membership {
         }
     }
 
-    /// A member sees to it that another one is put out.
+    /// Another member begins to expel a member.
     pub(crate) fn on_expel(&mut self, from: &PeerId, expulsion: Expulsion) {
         if self.is_member(from) && self.is_member(&expulsion.peer) {
             self.departures.expel(expulsion);
         }
     }
 
-    /// Says again what may not have arrived.
+    /// Sends the expulsions again that may not have arrived.
     pub(super) fn resend_expulsions(&self, out: &mut Vec<Output>) {
         for expulsion in
             self.departures.expelling.values().filter(|expulsion| expulsion.by == self.place.me.peer)
@@ -68,7 +68,7 @@ impl Membership {
         }
     }
 
-    /// Other members that break rules: nobody has to do with them any more.
+    /// Members that are expelled for invalid frames: they count as lost.
     pub(super) fn violators(&self) -> impl Iterator<Item = Rank> {
         let is_broken = |expulsion: &&Expulsion| expulsion.cause == ExpulsionCause::Violations;
         let ranks = self
@@ -80,7 +80,7 @@ impl Membership {
         ranks.filter(|rank| *rank != self.place.rank)
     }
 
-    /// Whom a change puts out for good. Some may have gone before anybody could.
+    /// The peers that a change expels. Some may have left before they could be expelled.
     pub(super) fn expulsions_with(&self, change: &ViewChange) -> Vec<Expulsion> {
         let is_out =
             |peer: &PeerId| self.place.view.rank(peer).is_none_or(|rank| change.removed.contains(&rank));
@@ -89,7 +89,7 @@ impl Membership {
         out.filter(|expulsion| !comes(&expulsion.peer)).copied().collect()
     }
 
-    /// Why a peer is not to be let in, if it is not.
+    /// Why a peer must not be admitted; `None` if it may be.
     pub(super) fn expulsion_of(&self, peer: &PeerId) -> Option<&Expulsion> {
         self.place.view.expulsion(peer).or(self.departures.expelling.get(peer))
     }
@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(membership.expulsions_with(&without(vec![Rank(0)])), [], "it is still in");
         let back = ViewChange { added: vec![fixtures::member(3)], ..without(vec![Rank(2)]) };
         assert_eq!(membership.expulsions_with(&back), [], "it comes in again with the very same");
-        // Asked for twice, and for somebody who is nobody.
+        // A second request for the same peer, and one for a peer that is no member.
         out.clear();
         membership.expel(peer(3), ExpulsionCause::Violations, &mut out);
         membership.expel(peer(9), ExpulsionCause::Request, &mut out);

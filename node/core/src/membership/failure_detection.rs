@@ -22,18 +22,18 @@ use crate::io::{Event, Output};
 pub(super) struct ReportedProgress {
     pub(super) complete: StepNumber,
     computing: Option<StepNumber>,
-    /// Since when both have these values; if the member computes, since when for that step.
+    /// Since when both have these values. If the member computes: since when it computes in that step.
     since: Instant,
 }
 
-/// How long steps take.
+/// How long steps take at this member.
 #[derive(Debug, Default)]
 pub(super) struct StepTiming {
     step: StepNumber,
     since: Option<Instant>,
     /// Since when this member's own program computes.
     computing_since: Option<Instant>,
-    /// The longest recent step: rises at once, falls slowly.
+    /// The longest recent step. It rises at once and falls slowly.
     longest: Duration,
 }
 
@@ -49,7 +49,7 @@ impl StepTiming {
         }
     }
 
-    /// What the own program takes, a step takes at least: also one that began in another view.
+    /// A step takes at least as long as this member's program computes, even if the program began in another view.
     pub(super) fn note_computing(&mut self, now: Instant, is_computing: bool) {
         if is_computing {
             self.computing_since.get_or_insert(now);
@@ -58,22 +58,22 @@ impl StepTiming {
         }
     }
 
-    /// A step begins again.
+    /// A step is repeated.
     pub(super) fn restart(&mut self, now: Instant) {
         self.since = Some(now);
     }
 
-    /// How long nobody has to be done with a step.
+    /// How long a member may take to complete a step.
     fn patience(&self) -> Duration {
         (self.longest * HANG_STEPS).max(HANG_MIN)
     }
 
-    /// Whether nothing has come to its end for that long.
+    /// Whether no step has ended for that long.
     fn is_overdue(&self, now: Instant) -> bool {
         self.since.is_some_and(|since| now.since(since) > self.patience())
     }
 
-    /// A step's usual time.
+    /// The usual time of a step.
     pub(super) fn usual(&self) -> Duration {
         self.longest
     }
@@ -83,9 +83,9 @@ impl StepTiming {
 pub(super) struct FailureDetection {
     pub(super) detector: FailureDetector,
     pub(super) step_timing: StepTiming,
-    /// When members that are not linked were dialed last.
+    /// When members that are not linked were last dialed.
     dialed_at: Instant,
-    /// When anything that is trained with arrived last.
+    /// When a segment, a chunk batch or a table message last arrived.
     data_arrived_at: Instant,
 }
 
@@ -109,17 +109,17 @@ impl FailureDetection {
 }
 
 impl Membership {
-    /// A frame of a peer arrived.
+    /// A frame has arrived from this peer.
     pub(crate) fn heard(&mut self, now: Instant, peer: &PeerId) {
         self.detection.detector.heard(now, peer);
     }
 
-    /// A segment or a chunk batch of a member arrived: slow, perhaps, but not stuck.
+    /// A segment, a chunk batch or a table message has arrived: training may be slow, but is not stuck.
     pub(crate) fn data_arrived(&mut self, now: Instant) {
         self.detection.data_arrived_at = now;
     }
 
-    /// A member says where it is. Whoever is behind is told of the view, unless it is about to hear of it anyway.
+    /// A member has sent a heartbeat. A member in an earlier view is sent this one, unless it is about to receive it from the proposer.
     pub(crate) fn on_heartbeat(
         &mut self,
         now: Instant,
@@ -144,9 +144,9 @@ impl Membership {
         }
     }
 
-    /// Takes note of where a member is, this one included.
+    /// Records the progress of a member, or of this one.
     pub(super) fn note_heartbeat(&mut self, now: Instant, rank: Rank, heartbeat: Heartbeat) {
-        // Where steps do not wait for a program, they go on while it computes.
+        // With a program that steps do not wait for, steps go on while it computes.
         let is_same = |seen: &&ReportedProgress| {
             seen.computing == heartbeat.computing
                 && (heartbeat.computing.is_some() || seen.complete == heartbeat.complete)
@@ -158,19 +158,19 @@ impl Membership {
         self.view_state.reported_progress.insert(rank, ReportedProgress { complete, computing, since });
     }
 
-    /// Frames can be sent to this peer.
+    /// A link to this peer is up.
     pub(crate) fn link_up(&mut self, now: Instant, peer: PeerId) {
         self.links.up(peer);
         self.detection.detector.heard(now, &peer);
     }
 
-    /// They cannot any more, and some may be lost.
+    /// The link is down, and some frames may be lost.
     pub(crate) fn link_down(&mut self, peer: &PeerId) {
         self.links.down(*peer, &self.place.view);
         self.view_state.broken.extend(self.place.view.rank(peer));
     }
 
-    /// A peer stops, and says so. Whether it is a member.
+    /// A peer announces that it stops. Returns whether it is a member.
     pub(crate) fn departed(&mut self, from: &PeerId, reason: &str, out: &mut Vec<Output>) -> bool {
         let Some(rank) = self.place.view.rank(from) else { return false };
         self.view_state.departed.insert(rank);
@@ -178,15 +178,15 @@ impl Membership {
         true
     }
 
-    /// The process of a member is another one by now.
+    /// The process of a member has restarted.
     pub(super) fn mark_restarted(&mut self, rank: Rank) {
         self.view_state.broken.insert(rank);
         self.view_state.reported_progress.remove(&rank);
     }
 
-    /// Members that this one cannot reach, in order.
+    /// The members that this one considers lost, in order.
     pub(super) fn lost(&self, now: Instant) -> Vec<Rank> {
-        // A link that is still being dialed has its patience, as a heartbeat that has not come yet.
+        // A link that is still being dialed gets as much time as a heartbeat that has not arrived yet.
         let is_cut = |rank: &&Rank| self.links.unlinked.contains(&self.place.view.member(**rank).peer);
         let cut = self.view_state.broken.iter().filter(is_cut).copied();
         let silent = self.detection.detector.suspected(now).filter_map(|peer| self.place.view.rank(peer));
@@ -201,7 +201,7 @@ impl Membership {
         lost.into_iter().collect()
     }
 
-    /// Members whose program holds everybody up; never this one itself, which would know.
+    /// The members whose program delays all others. Never this member itself, which knows that it computes.
     pub(super) fn hanging(&self, now: Instant, snapshot: &TrainingSnapshot<'_>) -> Vec<Rank> {
         if snapshot.computing.is_some()
             || snapshot.is_still
@@ -219,7 +219,7 @@ impl Membership {
             .as_ref()
             .is_some_and(|tables| !tables.is_reading || !self.detection.step_timing.is_overdue(now))
         {
-            // Nobody holds this one up.
+            // No other member delays this one.
             return vec![];
         }
         self.view_state
@@ -230,7 +230,7 @@ impl Membership {
             .collect()
     }
 
-    /// Whether nobody gets on although nobody computes: something has been lost on the way.
+    /// Whether no member advances although none computes: some message has been lost.
     pub(super) fn is_stalled(&self, now: Instant, snapshot: &TrainingSnapshot<'_>) -> bool {
         let computes = self.view_state.reported_progress.values().any(|seen| seen.computing.is_some());
         let is_waiting = snapshot.computing.is_none() && !snapshot.is_closing && snapshot.has_parameters;
@@ -242,7 +242,7 @@ impl Membership {
         is_waiting && !computes && waited > self.detection.step_timing.patience()
     }
 
-    /// Takes note of how training gets on.
+    /// Records how long this member's steps take.
     pub(super) fn note_step_timing(&mut self, now: Instant, snapshot: &TrainingSnapshot<'_>) {
         self.view_state.has_committed = snapshot.has_committed;
         self.detection.step_timing.note_computing(now, snapshot.computing.is_some());
@@ -251,7 +251,7 @@ impl Membership {
         }
     }
 
-    /// Notes that something is wrong, or no longer.
+    /// Records that something is wrong, or not any more.
     pub(super) fn note_trouble(&mut self, now: Instant, is_trouble: bool, out: &mut Vec<Output>) {
         match (is_trouble, self.view_state.trouble_since) {
             (true, None) => {
@@ -265,7 +265,7 @@ impl Membership {
         }
     }
 
-    /// A member that is not linked is wanted: whoever dials may have given up, or waits ever longer.
+    /// Dials the members that are not linked again: the driver may have given up, or may wait ever longer between its tries.
     pub(super) fn redial(&mut self, now: Instant, out: &mut Vec<Output>) {
         if now.since(self.detection.dialed_at) < REDIAL_INTERVAL {
             return;
@@ -277,7 +277,7 @@ impl Membership {
         }
     }
 
-    /// Those whom this member watches, and who watch it.
+    /// The members that this one watches, which also watch it.
     pub(crate) fn neighbors(&self) -> Vec<PeerId> {
         let count = self.place.view.members.len();
         let rank = self.place.rank.index();
@@ -293,24 +293,24 @@ impl Membership {
     }
 }
 
-/// How often members say that they live.
+/// The interval between the heartbeats of a member.
 pub(super) fn heartbeat_interval(view: &View) -> Duration {
     if view.is_large() { HEARTBEAT_INTERVAL_OF_MANY } else { HEARTBEAT_INTERVAL }
 }
 
-/// Within this time all members hear of a view, mostly, from the one that proposed it.
+/// The time within which the proposer's message about a view usually reaches all members.
 const DISSEMINATION_MAX: Duration = Duration::from_millis(200);
-/// Pause before members that are not linked are dialed again.
+/// The interval at which members that are not linked are dialed again.
 const REDIAL_INTERVAL: Duration = Duration::from_secs(2);
-/// Time between two beats.
+/// The interval between heartbeats.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(250);
-/// The same in a swarm of many.
+/// The same in a large swarm.
 const HEARTBEAT_INTERVAL_OF_MANY: Duration = Duration::from_secs(1);
-/// A program may take so many times as long as the slowest step of late.
+/// How many times as long as the slowest recent step a program may take.
 const HANG_STEPS: u32 = 10;
-/// And at least this long.
+/// The least time that a program may take.
 const HANG_MIN: Duration = Duration::from_secs(10);
-/// The longest step is forgotten over some tens of steps.
+/// The number of steps over which the longest step loses its weight.
 const STEP_TIMING_MEMORY: u32 = 32;
 
 #[cfg(test)]
@@ -328,7 +328,7 @@ mod tests {
         assert_eq!((step_timing.usual(), step_timing.patience()), (Duration::ZERO, HANG_MIN));
         step_timing.note(at(100), StepNumber(8));
         assert_eq!(step_timing.usual(), Duration::from_millis(100));
-        // Nothing new, for however long.
+        // No new step, however long it takes.
         step_timing.note(at(2000), StepNumber(8));
         assert_eq!(step_timing.usual(), Duration::from_millis(100));
         step_timing.note(at(4100), StepNumber(9));
@@ -340,7 +340,7 @@ mod tests {
         assert_eq!(step_timing.usual(), Duration::from_millis(3875));
     }
 
-    /// Whoever computes for long has that much more patience with others, although the view has changed meanwhile.
+    /// A member that computes for long is as patient with others, even if the view has changed meanwhile.
     #[test]
     fn the_own_program_s_time_counts_across_views() {
         let mut step_timing = StepTiming::default();
@@ -364,7 +364,7 @@ mod tests {
         assert_eq!(step_timing.usual(), Duration::from_millis(250));
     }
 
-    /// A step that is undone counts from when it begins again.
+    /// A step that is undone counts from when it is repeated.
     #[test]
     fn a_step_back_is_no_step() {
         let mut step_timing = StepTiming::default();

@@ -1,20 +1,20 @@
-//! Looking: what a member thinks of each of the others, for whoever asks.
+//! Health: what a member knows about the condition of each member, for status reports.
 
 use peergrad_protocol::{Instant, PeerId, Rank, StepNumber};
 
 use super::{Membership, TrainingSnapshot};
 use crate::node_report::Condition;
 
-/// What a member knows of another one, or of itself.
+/// What a member knows about another one, or about itself.
 pub(crate) struct MemberHealth {
     pub(crate) condition: Condition,
-    /// Steps that are complete there, as it said last.
+    /// How many steps that member has completed, by its last report; `None` before the first.
     pub(crate) complete: Option<StepNumber>,
     pub(crate) silence: Option<std::time::Duration>,
 }
 
 impl Membership {
-    /// By rank: what this member thinks of each.
+    /// For each rank, what this member knows about that member.
     pub(crate) fn member_health(&self, now: Instant, snapshot: &TrainingSnapshot<'_>) -> Vec<MemberHealth> {
         let (hanging, neighbors) = (self.hanging(now, snapshot), self.neighbors());
         let of = |rank: Rank| {
@@ -57,7 +57,7 @@ impl Membership {
         }
     }
 
-    /// Peers that want to come in, and whether they are ready.
+    /// The peers that ask to join, and whether each is ready.
     pub(crate) fn joiners(&self) -> Vec<(PeerId, bool)> {
         let preparing = self.admission.preparing.keys().map(|peer| (*peer, false));
         preparing.chain(self.admission.candidates.keys().map(|peer| (*peer, true))).collect()
@@ -68,18 +68,18 @@ impl Membership {
         self.view_state.entered_at
     }
 
-    /// Chunks of tables that nobody has who can be reached, if this member would see to the next view and waits for them.
+    /// How many chunks of tables no reachable member stores, if this member leads the next view change and waits for them; else 0.
     pub(crate) fn missing_chunks(&self) -> usize {
         self.view_state.missing_chunks.len()
     }
 
-    /// How many members can be reached, this one included, and how many are needed, while those are too few.
+    /// How many members can be reached, this one included, and how many are needed; `None` unless too few can be reached.
     pub(crate) fn paused(&self) -> Option<(usize, usize)> {
         let reached = self.view_state.paused?;
         Some((reached, self.needed(reached)))
     }
 
-    /// Whether all who have parameters are lost.
+    /// Whether all members with parameters are lost.
     pub(crate) fn is_orphaned(&self) -> bool {
         self.view_state.is_orphaned
     }

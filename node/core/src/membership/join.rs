@@ -5,7 +5,7 @@
 //!    ^  \-- Redirect: ask there                                                             |
 //!    '------------------------ the member's link went down: ask another -----------------'
 //! ```
-//! A process that was a member before it was restarted has more to say: see [`recovery`](crate::membership::recovery).
+//! A process that was a member before it was restarted does more: see [`recovery`](crate::membership::recovery).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -27,69 +27,70 @@ use crate::state::checkpoint::Checkpoint;
 
 mod reachability;
 
-/// A peer that asks to be let in.
+/// A peer that asks to join a run.
 pub(crate) struct Joiner {
-    /// The run of the invite; known at the latest from the first welcome.
+    /// The run of the invite; `None` for any run, until the first welcome.
     run: Option<RunId>,
     me: Member,
-    /// The member that has welcomed this peer, as long as it is linked.
+    /// The linked member that has welcomed this peer; `None` if there is none.
     sponsor: Option<PeerId>,
-    /// Members, as the last one that answered has named them.
+    /// The members that the last answer named; empty before the first answer.
     contacts: Vec<Contact>,
-    /// Those of them who own nothing.
+    /// Those of `contacts` that own nothing.
     workers: BTreeSet<PeerId>,
-    /// Linked peers to which the way leads through another one.
+    /// The linked peers that are reached through another peer.
     relayed: BTreeSet<PeerId>,
-    /// Members are known by now, be it only from one that is reached through another.
+    /// Whether members are known, even if only from a peer that is reached through another one.
     has_contacts: bool,
-    /// Linked peers that have not answered since this one was excluded: they may be those that it cannot reach.
+    /// The linked peers that have sent nothing since this one was excluded. Perhaps this peer cannot reach them.
     unproven: BTreeSet<PeerId>,
-    /// Members of a view that has this peer in it, as it seems.
+    /// Peers that speak to this one as to a member, so they may be in a view that contains it.
     presumed_members: BTreeSet<PeerId>,
-    /// Members that are not linked; those that were not when this was looked at last; and those the user was told of.
+    /// The members that are not linked now, those that were not linked at the last check, and those last reported to the user.
     unlinked: BTreeSet<PeerId>,
     unlinked_before: BTreeSet<PeerId>,
     told: BTreeSet<PeerId>,
-    /// Those who have answered that they are in no view themselves, and how often this peer has asked since the first did.
+    /// The peers that have answered that they are in no view, and how often this peer has asked again since the first such answer.
     idle: BTreeSet<PeerId>,
     idle_count: u32,
-    /// How often this peer would have asked since there was nobody to ask.
+    /// How many times in a row this peer had no linked peer to ask.
     isolated_count: u32,
-    /// Whether the sponsor knows that this peer is ready.
+    /// Whether this peer has told the sponsor that it is ready.
     is_ready_told: bool,
-    /// Who founds the run, where another joiner has said so.
+    /// The founder of the run, if another joiner has named it.
     founder: Option<Contact>,
-    /// The member that an earlier start of this peer was, whether the user was told, and the other members dialed.
+    /// The member that this peer was before its restart (`None` if it was none), whether this was reported to the user, and whether its
+    /// members were dialed.
     recovering: Option<RecoveringMember>,
     is_return_told: bool,
     has_dialed: bool,
-    /// The view in which this peer is to be, while the checkpoint is read with which it begins there.
+    /// The view that this peer enters once its checkpoint has been read; `None` unless one is being read.
     restoring: Option<View>,
-    /// That checkpoint.
+    /// The checkpoint with which this peer enters that view; `None` until it has been read.
     checkpoint: Option<Arc<Checkpoint>>,
-    /// Whether the view in which it is to be is being written to disk.
+    /// Whether the view that this peer enters is being written to disk.
     is_recording: bool,
     timers: Timers<2>,
 }
 
-/// What makes a run's id.
+/// The specification and the random bytes, from which a run's id is derived.
 pub(crate) struct RunIdentity {
     pub(crate) specification: Vec<u8>,
     pub(crate) nonce: [u8; 32],
 }
 
-/// The timers: asking again, and looking after those who are back.
+/// The timers: to ask again, and to advance the recovery.
 const RETRY: usize = 0;
 const RECOVERY: usize = 1;
-/// How often that is.
+/// The interval at which the recovery is advanced.
 const RECOVERY_INTERVAL: Duration = Duration::from_millis(250);
-/// Whoever has been asked so often, and still is in no view, is not just about to be.
+/// Peers that are still in no view after this peer has asked so often are not about to enter one.
 const IDLE_REPORTED_AT: u32 = 5;
-/// Members that are cut off for a moment come back before that.
+/// Members that are cut off for a moment are back before this peer has tried so often.
 const ISOLATED_REPORTED_AT: u32 = 10;
 
 impl Joiner {
-    /// A peer that was invited to `run`, or to whatever run the first member it meets belongs to.
+    /// A peer that was invited to `run`. With `None` it joins the run of the first member that it meets.
     pub(crate) fn new(run: Option<RunId>, me: Member, recovering: Option<RecoveringMember>) -> Self {
         let mut timers = Timers::default();
         if recovering.is_some() {
@@ -113,7 +114,7 @@ impl Joiner {
             isolated_count: 0,
             is_ready_told: false,
             founder: None,
-            // What it was in another run is of no use in this one.
+            // The record of a member of another run is of no use in this one.
             recovering: recovering.filter(|recovering| run.is_none_or(|run| run == recovering.view().run)),
             is_return_told: false,
             has_dialed: false,
@@ -124,19 +125,19 @@ impl Joiner {
         }
     }
 
-    /// A peer whose others have gone on without it; these are some of them.
+    /// A peer whose other members have gone on without it; `contacts` are some of them.
     pub(crate) fn rejoining(run: RunId, contacts: Vec<Contact>, me: Member) -> Self {
         let mut joiner = Self::new(Some(run), me, None);
         joiner.contacts = contacts;
         joiner
     }
 
-    /// Who is asked for data and told that this peer is ready.
+    /// The member that is asked for the data and told that this peer is ready; `None` if there is none.
     pub(crate) fn sponsor(&self) -> Option<PeerId> {
         self.sponsor
     }
 
-    /// How it stands.
+    /// This joiner's part of the node's report.
     pub(crate) fn node_report(&self) -> NodeReport {
         NodeReport::Join {
             run: self.run,
@@ -153,7 +154,7 @@ impl Joiner {
 
     // Asking.
 
-    /// A link came up: whoever is there is asked, unless somebody has answered already.
+    /// A link came up: asks the peer to admit this one, unless another peer has welcomed it.
     pub(crate) fn link_up(&mut self, now: Instant, peer: PeerId, out: &mut Vec<Output>) {
         self.unproven.remove(&peer);
         if self.sponsor.is_none() {
@@ -161,7 +162,7 @@ impl Joiner {
         }
     }
 
-    /// Asks all of these, some of which may be members.
+    /// Asks all of these peers, some of which may be members.
     pub(crate) fn ask_all(
         &mut self,
         now: Instant,
@@ -178,12 +179,12 @@ impl Joiner {
         }
     }
 
-    /// Somebody speaks to this peer as to a member: perhaps it is one, and has not been told.
+    /// A peer speaks to this one as to a member. Perhaps this peer is one, and does not know yet.
     pub(crate) fn on_heartbeat(&mut self, from: PeerId) {
         self.presumed_members.insert(from);
     }
 
-    /// A frame of a peer arrived.
+    /// A frame has arrived from this peer.
     pub(crate) fn heard(&mut self, peer: &PeerId) {
         self.unproven.remove(peer);
     }
@@ -205,7 +206,7 @@ impl Joiner {
         self.timers.set(RETRY, now.after(JOIN_RETRY));
     }
 
-    /// The sponsor's link went down: others are asked.
+    /// A link went down. If it was the sponsor's, other members are asked at once.
     pub(crate) fn link_down(&mut self, now: Instant, peer: PeerId) {
         if let Some(recovering) = &mut self.recovering {
             recovering.link_down(&peer);
@@ -216,13 +217,13 @@ impl Joiner {
         }
     }
 
-    /// Others are asked at the next time.
+    /// Drops the sponsor: other members are asked when the timer expires.
     fn leave_sponsor(&mut self) {
         self.sponsor = None;
         self.is_ready_told = false;
     }
 
-    /// Asks again if nobody has answered for a while, or the members are other ones meanwhile.
+    /// Asks again if no member has answered for a while, or if the members have changed meanwhile.
     pub(crate) fn tick(&mut self, now: Instant, linked: impl Iterator<Item = PeerId>, out: &mut Vec<Output>) {
         if !self.timers.expired(RETRY, now) || self.is_entering() {
             return;
@@ -242,7 +243,7 @@ impl Joiner {
             Some(sponsor) => {
                 self.report_unlinked(out);
                 self.ask(now, sponsor, out);
-                // Whoever answers is not out of reach.
+                // A peer that answers can be reached.
                 self.unproven.clone().into_iter().for_each(|peer| self.ask(now, peer, out));
             }
             None => {
@@ -257,7 +258,7 @@ impl Joiner {
         }
     }
 
-    /// Tells the user, once, that others answer and nobody trains.
+    /// Tells the user, once, that other peers answer and none of them trains.
     fn report_idle(&mut self, out: &mut Vec<Output>) {
         self.idle_count += u32::from(!self.idle.is_empty());
         if self.idle_count == IDLE_REPORTED_AT {
@@ -265,7 +266,7 @@ impl Joiner {
         }
     }
 
-    /// Tells the user, once, that nobody is there any more.
+    /// Tells the user, once, that no peer is linked any more.
     fn report_isolated(&mut self, is_isolated: bool, out: &mut Vec<Output>) {
         self.isolated_count = if is_isolated { self.isolated_count.saturating_add(1) } else { 0 };
         if self.isolated_count == ISOLATED_REPORTED_AT {
@@ -273,17 +274,17 @@ impl Joiner {
         }
     }
 
-    /// When to tick next.
+    /// When `tick` is due next; `None` if no timer is set.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.timers.next()
     }
 
     // Answers.
 
-    /// A member says what the run is, and who is in it. The specification is returned, and the nonce.
+    /// A member sends the run's specification and members. Returns the specification and the random bytes; `None` if they are not needed.
     ///
     /// # Errors
-    /// It is not the run of the invite.
+    /// The run is not that of the invite.
     pub(crate) fn on_welcome(
         &mut self,
         now: Instant,
@@ -292,7 +293,7 @@ impl Joiner {
         out: &mut Vec<Output>,
     ) -> Result<Option<RunIdentity>, Failure> {
         if self.sponsor.is_some_and(|sponsor| sponsor != from) {
-            // One member is enough.
+            // One sponsor is enough.
             return Ok(None);
         }
         let run = RunId::derive(&welcome.specification, &welcome.nonce);
@@ -301,7 +302,7 @@ impl Joiner {
         }
         let is_first = self.sponsor.is_none();
         self.run = Some(run);
-        // Data would have to come from the sponsor: whoever is reached through another only says who else there is.
+        // The sponsor also sends the data, so a peer that is reached through another one only names the members.
         let is_sponsor = !self.relayed.contains(&from);
         self.sponsor = is_sponsor.then_some(from);
         self.is_ready_told = false;
@@ -323,7 +324,7 @@ impl Joiner {
         Ok(Some(RunIdentity { specification: welcome.specification, nonce: welcome.nonce }))
     }
 
-    /// Task and data are at hand: the sponsor is told, once all members that it named are linked.
+    /// Task and data are here: tells the sponsor, once all members that it named are linked.
     pub(crate) fn report_ready(&mut self, is_linked: impl Fn(PeerId) -> bool, out: &mut Vec<Output>) {
         let Some(sponsor) = self.sponsor.filter(|sponsor| is_linked(*sponsor)) else { return };
         if self.is_ready_told {
@@ -336,7 +337,7 @@ impl Joiner {
         }
     }
 
-    /// The one asked is not a member, or not any more, and says who is or founds the run.
+    /// The peer that was asked is not a member, or not any more. It names a member or the founder.
     pub(crate) fn on_refer(&mut self, now: Instant, from: PeerId, contact: Contact, out: &mut Vec<Output>) {
         if self.sponsor == Some(from) {
             self.leave_sponsor();
@@ -349,19 +350,19 @@ impl Joiner {
         }
     }
 
-    /// The one asked says no. Once a member has said yes, only its word counts: others were asked before.
+    /// The peer that was asked refuses. Once a member has welcomed this peer, only that member's refusal counts: others were asked before.
     ///
     /// # Errors
-    /// The no is final.
+    /// The refusal is final.
     pub(crate) fn on_refuse(&mut self, by: PeerId, refusal: Refusal) -> Result<(), Failure> {
         if self.is_entering() {
-            // It is in: whoever says no does not know yet.
+            // This peer is about to enter a view that the sender does not know yet.
             return Ok(());
         }
         match refusal {
             _ if self.sponsor.is_some_and(|sponsor| sponsor != by) => Ok(()),
             Refusal::NotReady => {
-                // The timer that is running asks others, and this one again.
+                // When the timer expires, this peer asks others, and this one again.
                 self.idle.insert(by);
                 self.leave_sponsor();
                 Ok(())
@@ -374,10 +375,10 @@ impl Joiner {
         }
     }
 
-    /// The one who had welcomed this peer stops. Others that it has named are asked.
+    /// The sponsor stops. This peer asks the other members that the sponsor has named.
     ///
     /// # Errors
-    /// There are no others: the run has not begun, or is no more.
+    /// The sponsor has named no others: the run has not begun, or has ended.
     pub(crate) fn departed(&mut self, now: Instant, from: PeerId, reason: &str) -> Result<(), Failure> {
         if self.sponsor != Some(from) {
             return Ok(());
@@ -407,21 +408,21 @@ impl Joiner {
         }
     }
 
-    // In.
+    // Entering.
 
-    /// Whether it is in a view, which it is about to enter.
+    /// Whether this peer is about to enter a view.
     fn is_entering(&self) -> bool {
         self.is_recording || self.restoring.is_some()
     }
 
-    /// Whether this peer, in this incarnation, is in a view of its run.
+    /// Whether this peer, in this incarnation, is in `view`.
     pub(crate) fn is_in(&self, view: &View) -> bool {
         let is_me =
             |member: &Member| member.peer == self.me.peer && member.incarnation == self.me.incarnation;
         self.run == Some(view.run) && !self.is_entering() && view.members.iter().any(is_me)
     }
 
-    /// The checkpoint that is lacking before this peer can be in `view`: it is read, and then that is asked again.
+    /// The checkpoint that this peer must read before it can enter `view`; `None` if it needs none. The view waits until `restored`.
     pub(crate) fn restore(&mut self, view: &View) -> Option<SavedCheckpoint> {
         let Recovery::Resume(resume) = &view.recovery else { return None };
         let is_new = view.rank(&self.me.peer).is_none_or(|rank| resume.newcomers.contains(&rank));
@@ -433,23 +434,23 @@ impl Joiner {
         Some(saved)
     }
 
-    /// The view that waits for a checkpoint.
+    /// The view that waits for a checkpoint, if there is one.
     pub(crate) fn restoring(&self) -> Option<&View> {
         self.restoring.as_ref()
     }
 
-    /// The checkpoint is here. The view that waits for it.
+    /// The checkpoint has been read. Returns the view that waited for it.
     pub(crate) fn restored(&mut self, checkpoint: Arc<Checkpoint>) -> Option<View> {
         self.checkpoint = Some(checkpoint);
         self.restoring.take()
     }
 
-    /// The view in which it is, is being written to disk.
+    /// The view that this peer enters is being written to disk.
     pub(crate) fn recording(&mut self) {
         self.is_recording = true;
     }
 
-    /// Records are on disk: answers leave. The view, if this peer may enter one, and the checkpoint with which it begins there.
+    /// Records are on disk: sends the answers that waited for them. Returns the view, if this peer may enter one, with its checkpoint.
     pub(crate) fn persisted(&mut self, effects: Vec<Effect>, out: &mut Vec<Output>) -> Option<ViewEntry> {
         let mut entry = None;
         for effect in effects {
@@ -463,17 +464,17 @@ impl Joiner {
         entry
     }
 
-    /// Whether an earlier start of this peer was a member of the run.
+    /// Whether this peer was a member of the run before its restart.
     pub(crate) fn is_recovering(&self) -> bool {
         self.recovering.is_some() && self.run.is_some()
     }
 
-    /// The member that an earlier start of this peer was.
+    /// The member that this peer was before its restart, if it was one.
     pub(crate) fn recovering(&mut self) -> Option<&mut RecoveringMember> {
         self.recovering.as_mut()
     }
 
-    /// Another member's view is none that this peer is in, as it is now.
+    /// Another member sends a view that does not contain this incarnation of this peer.
     pub(crate) fn on_install(&mut self, now: Instant, from: PeerId, view: View, journal: &mut Journal) {
         if let Some(recovering) = &mut self.recovering {
             recovering.on_install(now, from, view, journal);
@@ -481,7 +482,7 @@ impl Joiner {
         }
     }
 
-    /// Looks after those who are back, if there is any need to. `planner` is there once this peer could train.
+    /// Advances the recovery, if it is needed. `planner` is `None` until this peer could train.
     pub(crate) fn poll_recovery(
         &mut self,
         now: Instant,
@@ -494,7 +495,7 @@ impl Joiner {
             if !std::mem::replace(&mut self.has_dialed, true) {
                 recovering.dial(out);
             }
-            // Whoever may be let in asks for nothing.
+            // A peer that a member may admit starts no attempt.
             let planner = planner.filter(|_| self.sponsor.is_none() && !is_entering);
             recovering.poll(now, planner, out);
             self.timers.set(RECOVERY, now.after(RECOVERY_INTERVAL));
@@ -502,11 +503,11 @@ impl Joiner {
     }
 }
 
-/// A place in a view, which is on disk.
+/// A view that this peer enters as a member; it is on disk.
 pub(crate) struct ViewEntry {
     pub(crate) view: Arc<View>,
     pub(crate) digest: ViewDigest,
-    /// What this peer has saved of the steps before it, where it goes on from there.
+    /// The checkpoint of the view's first step, if this peer resumes from one.
     pub(crate) checkpoint: Option<Arc<Checkpoint>>,
 }
 

@@ -1,4 +1,4 @@
-//! The journal: what this peer has asked its disk to keep, and what it does once each record is there.
+//! The journal: the records that this peer has asked its disk to keep, and what it does once each record is there.
 //!
 //! Like a notary's book: first the entry, then the signature goes out. Every effect that another peer may rely on (a vote in an
 //! agreement, the entry into a view) is handed in together with the record that it rests on, so it cannot happen earlier.
@@ -44,7 +44,7 @@ impl Journal {
         out.push(Output::Persist { id, record });
     }
 
-    /// The record `id` is on disk: the effects that waited for it, oldest first.
+    /// The record `id` is on disk: returns the effects that waited for it, oldest first.
     pub(crate) fn persisted(&mut self, id: PersistId) -> Vec<Effect> {
         let due = self.pending.iter().take_while(|(of, _)| *of <= id).count();
         self.pending.drain(..due).map(|(_, effect)| effect).collect()

@@ -1,7 +1,7 @@
-//! Lead: how many steps ahead a change is named, so that it is mostly chosen before members get to its step.
+//! Lead: how many steps ahead a change is named, so that it is usually chosen before members reach its step.
 //!
-//! A change named too early delays those who come and go; one named too late is refused. So the lead follows the time that such
-//! an agreement takes, and doubles for a while with each change that was too late.
+//! A change that is named too early delays joiners and leavers; one that is named too late is refused. So the lead follows the time that
+//! such an agreement takes, and doubles for a while with each change that was too late.
 
 use std::time::Duration;
 
@@ -33,14 +33,14 @@ impl Lead {
         self.doublings = self.doublings.saturating_sub(1);
     }
 
-    /// A change was chosen after so long.
+    /// A change was chosen after this time.
     pub(super) fn note_agreement(&mut self, took: Duration) {
         self.agreement_time = took.max(self.agreement_time - self.agreement_time / 4);
     }
 }
 
-/// A change is named at least so long ahead.
+/// How far ahead a change is named at least.
 const LEAD_MIN: Duration = Duration::from_millis(150);
-/// But not more steps than this.
+/// How many steps ahead a change is named at most.
 pub(super) const LEAD_STEPS_MAX: u64 = 256;
 const LEAD_DOUBLINGS_MAX: u32 = 5;

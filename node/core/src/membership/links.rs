@@ -43,7 +43,7 @@ impl Links {
         self.unlinked.remove(&peer);
     }
 
-    /// A link is gone; if the peer is a member of `view`, it is unlinked from now on.
+    /// A link is down; if the peer is a member of `view`, it is unlinked from now on.
     pub(super) fn down(&mut self, peer: PeerId, view: &View) {
         self.linked.remove(&peer);
         self.relayed.remove(&peer);
@@ -52,7 +52,7 @@ impl Links {
         }
     }
 
-    /// A peer is reached through a relay since `now`, or not any more.
+    /// A peer is reached through a relay since `now`, or directly again.
     pub(super) fn set_relayed(&mut self, now: Instant, peer: PeerId, is_relayed: bool) {
         if is_relayed {
             self.relayed.entry(peer).or_insert(now);
@@ -67,7 +67,7 @@ impl Links {
         self.unlinked.extend(joined.iter().filter(|peer| !self.linked.contains(peer)));
     }
 
-    /// Sends a message to a linked peer, or to this one itself; to any other peer, nothing.
+    /// Sends a message to a linked peer, or to this one itself; does nothing for any other peer.
     pub(super) fn send(&self, to: PeerId, message: &Message, out: &mut Vec<Output>) {
         if to == self.me || self.linked.contains(&to) {
             send(to, message, out);

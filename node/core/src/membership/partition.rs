@@ -1,6 +1,6 @@
-//! MergeProbe: where all parts of a swarm that is cut in two go on, members look for those whom they have lost.
+//! Partition probe: where both parts of a partitioned swarm go on, members look for those that they have lost.
 //!
-//! What they say to each other when they have found them: `machine/merge.rs`.
+//! The messages that they exchange once they have found each other: `machine/merge.rs`.
 
 use std::time::Duration;
 
@@ -12,22 +12,22 @@ use super::Membership;
 use crate::io::Output;
 use crate::training::SnapshotId;
 
-/// Where all parts go on: the search for those in another one.
+/// The search for lost members that may be in another branch.
 pub(super) struct PartitionProbe {
     /// Whether all parts of a partitioned swarm go on.
     pub(super) allows_forks: bool,
-    /// The index of the lost member that is probed next, counted on without end.
+    /// The index of the lost member that is probed next. It grows without bound and is taken modulo their number.
     pub(super) turn: usize,
 }
 
 impl Membership {
-    /// Whether all parts go on.
+    /// Whether all parts of a partitioned swarm go on.
     pub(crate) fn allows_forks(&self) -> bool {
         self.probe.allows_forks
     }
 
-    /// Whether that is what half of the members of this view or fewer have gone on with, for want of this one and the others: no
-    /// reason to leave those, who go on as well.
+    /// Whether `view` is that of half of the members of this view or fewer, which have gone on because they lost this member and the
+    /// others. That is no reason to leave the others, which go on as well.
     pub(crate) fn is_minority_branch(&self, view: &View) -> bool {
         let is_in = |member: &&Member| view.rank(&member.peer).is_some();
         let kept = self.place.view.members.iter().filter(is_in).count();
@@ -42,13 +42,13 @@ impl Membership {
         self.probe.allows_forks && is_out && is_loss && 2 * kept <= self.place.view.members.len()
     }
 
-    /// Members that were lost and may be in another lineage: who asks to be let in is in none.
+    /// The lost members that may be in another branch. A peer that asks to join is in none.
     pub(crate) fn partitioned_peers(&self) -> impl Iterator<Item = &Contact> {
         let is_away = |contact: &&Contact| self.admission.asking(&contact.peer).is_none();
         self.place.view.history.partitioned.iter().filter(is_away)
     }
 
-    /// Some of the members that were lost and can be reached again; others of them are dialed. One after the other has its turn.
+    /// The next few of the lost members, in turn: returns those that are linked, and dials the others.
     pub(crate) fn find_partitioned(&mut self, out: &mut Vec<Output>) -> Vec<PeerId> {
         let turn = self.probe.turn;
         self.probe.turn = turn.wrapping_add(PARTITIONED_AT_ONCE);
@@ -61,7 +61,7 @@ impl Membership {
         found.into_iter().map(|contact| contact.peer).collect()
     }
 
-    /// Somebody speaks in another view than this one. Perhaps one of the two is about to hear of the other's.
+    /// A peer speaks in another view than this one. One of the two may only not have received the other's view yet.
     pub(crate) fn note_in_other_view(&mut self, now: Instant, peer: &PeerId, view: ViewDigest) {
         let is_next = self.next.as_ref().is_some_and(|next| next.digest == view);
         let is_before = self.place.view.parents.first() == Some(&view);
@@ -72,7 +72,7 @@ impl Membership {
         }
     }
 
-    /// The state of another lineage that a view merges which may follow this one.
+    /// The snapshot of another branch that the next view merges, or may merge.
     pub(crate) fn pending_merge(&self) -> Option<SnapshotId> {
         let accepted =
             || self.driver.acceptor.accepted().and_then(|(_, change)| change.resume.merge.as_deref());
@@ -83,27 +83,27 @@ impl Membership {
         merge.map(|merge| (merge.view, merge.steps))
     }
 
-    /// Members that have been in another lineage for a while.
+    /// The members that have been in another branch for a while.
     pub(super) fn in_other_views(&self, now: Instant) -> impl Iterator<Item = Rank> {
         let is_gone = move |since: &Instant| now.since(*since) > OTHER_VIEW_MAX;
         self.view_state.in_other_views.iter().filter(move |(_, since)| is_gone(since)).map(|(rank, _)| *rank)
     }
 
-    /// Who speaks for this lineage.
+    /// The coordinator of this branch; `None` if there is none.
     pub(crate) fn coordinator_contact(&self, now: Instant) -> Option<Contact> {
         Some(self.place.view.member(self.coordinator(now)?).contact())
     }
 
-    /// How long it may take until another lineage has said what it leaves, and all have their part of it.
+    /// How long it may take until another branch has offered its snapshot, and all members have their part of it.
     pub(crate) fn merge_timeout(&self) -> Duration {
         MERGE_TIMEOUT + MERGE_TIMEOUT_STEPS * self.detection.step_timing.usual()
     }
 
-    /// How many steps ahead members are told of one, so that none is beyond it when they hear of it.
+    /// How many steps ahead members learn of the step with a snapshot, so that none of them is beyond it by then.
     pub(crate) fn merge_lead_steps(&self) -> u64 {
         let usual = self.detection.step_timing.usual().as_micros();
         if usual == 0 {
-            // Nobody knows yet.
+            // No step has been measured yet.
             return MERGE_LEAD_STEPS_DEFAULT;
         }
         let steps = MERGE_LEAD.as_micros().div_ceil(usual);
@@ -111,17 +111,17 @@ impl Membership {
     }
 }
 
-/// So many of those who were lost are told where a member's lineage is, each time.
+/// How many lost members a member probes at a time.
 const PARTITIONED_AT_ONCE: usize = 4;
-/// What has come to nothing by then is given up; where steps are slow, it takes some of them longer.
+/// An attempt to merge that makes no progress for so long, plus some usual steps, is given up.
 const MERGE_TIMEOUT: Duration = Duration::from_secs(30);
 const MERGE_TIMEOUT_STEPS: u32 = 8;
-/// Who is heard of in other views only is not in this one any more; before that, views are on their way.
+/// A member that has been heard only in other views for so long is not in this one any more. Before that, views may be on their way.
 const OTHER_VIEW_MAX: Duration = Duration::from_secs(3);
-/// A step is named so long ahead.
+/// How far ahead in time the step with a snapshot is named.
 const MERGE_LEAD: Duration = Duration::from_secs(1);
-/// And at least one after that which others may have completed already.
+/// The fewest steps ahead: the next step may be complete at other members already, so at least one more.
 const MERGE_LEAD_STEPS_MIN: u64 = 2;
 const MERGE_LEAD_STEPS_MAX: u64 = 4096;
-/// As long as a member has taken no step in this run.
+/// The lead while a member has measured no step in this run.
 const MERGE_LEAD_STEPS_DEFAULT: u64 = 8;

@@ -71,7 +71,7 @@ pub(crate) struct RecoveringMember {
     last_companion_at: Option<Instant>,
     /// Peers that this one has sent its view.
     informed: BTreeSet<PeerId>,
-    /// How many members were present when the user was told last; `None` before that.
+    /// How many members were present at the last report to the user; `None` before the first.
     told: Option<usize>,
     /// The members that were present when the user declared lost what all others may have kept of tables; `None` before that.
     lost_except: Option<BTreeSet<Rank>>,
@@ -135,7 +135,7 @@ impl RecoveringMember {
         self.saved.iter().filter(|_| step.0 > 0).find(|saved| saved.steps == step)
     }
 
-    /// Dials the other members of its view: they may let it in, or be back too.
+    /// Dials the other members of its view: they may admit it, or have returned too.
     pub(crate) fn dial(&self, out: &mut Vec<Output>) {
         for member in self.view.members.iter().filter(|member| member.peer != self.me.peer) {
             out.push(Output::Dial(member.contact()));
@@ -183,7 +183,7 @@ impl RecoveringMember {
         }
     }
 
-    /// A link is gone.
+    /// A link is down.
     pub(crate) fn link_down(&mut self, peer: &PeerId) {
         self.informed.remove(peer);
         if let Some(rank) = self.view.rank(peer) {
@@ -198,8 +198,8 @@ impl RecoveringMember {
 
     // Agreeing.
 
-    /// Begins or drives an attempt, if it is time to. `planner` is `None` while this peer could not train, or while a member may
-    /// let it in.
+    /// Begins or drives an attempt, if one is due. `planner` is `None` while this peer could not train, or while a member may
+    /// admit it.
     pub(crate) fn poll(
         &mut self,
         now: Instant,
@@ -261,8 +261,8 @@ impl RecoveringMember {
         }
     }
 
-    /// Proposes the change that a quorum may have accepted already, else a restart from the saved checkpoints. It first waits a
-    /// while for members that still read their data, and longer if otherwise state would be lost.
+    /// Proposes the change that a quorum may have accepted already, else a restart from checkpoints. It first waits a while for members
+    /// that still read their data, and longer if otherwise state would be lost.
     fn propose(
         &mut self,
         now: Instant,
@@ -318,7 +318,7 @@ impl RecoveringMember {
         self.driver.on_nack(now, nack);
     }
 
-    /// A companion has accepted. If that makes the next view, everyone is told.
+    /// A companion has accepted. If that makes the change chosen, all companions learn of it.
     pub(crate) fn on_accepted(&mut self, from: PeerId, accepted: Accepted, out: &mut Vec<Output>) {
         let Some(rank) = self.view.rank(&from) else { return };
         let Some(attempt) = self.driver.on_accepted(rank, accepted) else { return };
@@ -368,7 +368,7 @@ impl RecoveringMember {
     ) {
         let Propose { ballot, change } = propose;
         let view = change.parent;
-        // A change that cannot be applied must not be chosen: it would be proposed for ever.
+        // A change that cannot be applied must not be chosen: it would be proposed forever.
         if !self.is_asked(view, from, ballot.rank) || self.view.apply(self.digest, &change).is_err() {
             return;
         }
@@ -407,7 +407,7 @@ impl RecoveringMember {
         journal.persist_then(record, Effect::Answer { to, message: Box::new(message) }, out);
     }
 
-    // Telling.
+    // Reports.
 
     fn rank(&self) -> Rank {
         self.view.rank(&self.me.peer).expect("the record is that of a member")
@@ -453,11 +453,11 @@ fn driver(
     ViewChangeDriver::new(not_before, (digest, rank, view.members.len()), acceptor, &PACING)
 }
 
-/// How long after the latest return the members that are back go on without the missing ones.
+/// How long after the latest return the returned members wait for the missing ones.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The pause before those who are back are asked again, where they could not go on without losing state.
+/// The pause before the returned members are asked again, where they could not go on without losing state.
 const RETRY_FOR_STATE: Duration = Duration::from_secs(5);
-/// How long members that are back wait for each other.
+/// How long the returned members wait for each other.
 const PACING: Pacing = Pacing {
     stagger: Duration::from_secs(2),
     order_max: 8,

@@ -1,13 +1,13 @@
-//! Rekeying: a new secret for a run that goes on, which makes old invites useless.
+//! Rekeying: a new secret for a running run, which makes old invites useless.
 //!
-//! The member whose user asks for it tells all members. Each one takes the new secret, tells all others once (the first member may
-//! be gone before it has told them), and confirms to the first member, which repeats it to those that have not confirmed. A peer
-//! that joins meanwhile is told too: it may still use the old secret. Of two secrets at once the later one holds. A peer that is
-//! being put out is told nothing.
+//! The member whose user asks for it sends the new secret to all members. Each one takes it, sends it to all others once (the first member
+//! may be gone before it has done so), and confirms to the first member. The first member repeats it to those that have not confirmed. A
+//! peer that joins meanwhile gets it too, because it may still use the old secret. Of two secrets at once the later one holds. A peer that
+//! is being expelled gets none.
 //!
 //! # Not here
-//! The use of the secret: the shell needs it in every handshake that begins from then on. Connections with members stay; all
-//! others, which have shown the old secret, are closed.
+//! The use of the secret: the shell needs it in every later handshake. Connections with members stay; all others, which were made with the
+//! old secret, are closed.
 
 use std::collections::BTreeSet;
 
@@ -18,16 +18,16 @@ use peergrad_protocol::message::{AdminMessage, Message, Rekey};
 use super::Membership;
 use crate::io::{Event, Output};
 
-/// A secret that came while the run went on.
+/// A secret that arrived while the run was in progress.
 #[derive(Clone, Debug)]
 pub(super) struct Rekeying {
     rekey: Rekey,
-    /// Members that have it, as far as is known here: all of them are known to the one who began.
+    /// The members that are known to have it. At the member that began, all that have confirmed.
     confirmed: BTreeSet<PeerId>,
 }
 
 impl Membership {
-    /// The user of this member wants the run to have another secret, drawn at `drawn_at` (Unix time in milliseconds).
+    /// The user of this member asks for another secret of the run, drawn at `drawn_at` (Unix time in milliseconds).
     pub(crate) fn rekey(&mut self, secret: Secret, drawn_at: u64, out: &mut Vec<Output>) {
         let at = self.rekeying.as_ref().map_or(drawn_at, |known| drawn_at.max(known.rekey.at + 1));
         let rekey = Rekey { at, by: self.place.me.peer, secret };
@@ -36,14 +36,14 @@ impl Membership {
         }
     }
 
-    /// A member says that the run has another secret.
+    /// A member sends another secret of the run.
     pub(crate) fn on_rekey(&mut self, from: &PeerId, rekey: Rekey, out: &mut Vec<Output>) {
         if !self.is_member(from) {
             return;
         }
         match &mut self.rekeying {
             Some(known) if rekey.is_before(&known.rekey) => {
-                // It does not know of this one, and has begun to lock itself out.
+                // The sender does not know the later secret, and has begun to lock itself out.
                 let known = Message::Admin(AdminMessage::Rekey(known.rekey));
                 return self.send(*from, &known, out);
             }
@@ -53,7 +53,7 @@ impl Membership {
         self.send(rekey.by, &AdminMessage::Rekeyed(rekey.at).into(), out);
     }
 
-    /// A member has the secret that this one has sent_messages it.
+    /// A member confirms the secret that this one has sent it.
     pub(crate) fn on_rekeyed(&mut self, from: PeerId, at: u64) {
         if let Some(known) = self.rekeying.as_mut().filter(|known| known.rekey.at == at) {
             known.confirmed.insert(from);
@@ -72,13 +72,13 @@ impl Membership {
         out.push(Output::Event(Event::Rekeyed { rekey, members: members.collect() }));
     }
 
-    /// Members that are to know the secret.
+    /// The members that must know the secret.
     fn lasting_members(&self) -> impl Iterator<Item = PeerId> {
         let members = self.place.view.members.iter().map(|member| member.peer);
         members.filter(|peer| !self.departures.expelling.contains_key(peer))
     }
 
-    /// Says again what may not have arrived, and what those who came since may not know.
+    /// Sends the secret again to members that may not have received it, or that are new.
     pub(super) fn resend_rekey(&self, out: &mut Vec<Output>) {
         let Some(known) = self.rekeying.as_ref().filter(|known| known.rekey.by == self.place.me.peer) else {
             return;
@@ -88,14 +88,14 @@ impl Membership {
         }
     }
 
-    /// Tells those who are new in this view, where whoever began may be gone.
+    /// Sends the secret to the new members of this view: the member that began may be gone.
     pub(crate) fn tell_secret(&self, added: &[PeerId], out: &mut Vec<Output>) {
         if let Some(known) = &self.rekeying {
             added.iter().for_each(|peer| self.send(*peer, &AdminMessage::Rekey(known.rekey).into(), out));
         }
     }
 
-    /// Members that have not confirmed the secret that this one's user has asked for; `None` if it has not.
+    /// The members that have not confirmed the secret that this member's user has asked for; `None` if the user has not.
     pub(crate) fn without_secret(&self) -> Option<Vec<PeerId>> {
         let known = self.rekeying.as_ref().filter(|known| known.rekey.by == self.place.me.peer)?;
         Some(self.lasting_members().filter(|peer| !known.confirmed.contains(peer)).collect())
@@ -113,7 +113,7 @@ mod tests {
         Rekey { at, by: peer(by), secret: Secret([at as u8; 32]) }
     }
 
-    /// The secrets that the shell is sent_messages of.
+    /// The secrets that were reported to the shell.
     fn taken(out: &[Output]) -> Vec<Rekey> {
         let taken = |output: &Output| match output {
             Output::Event(Event::Rekeyed { rekey, .. }) => Some(*rekey),
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(sent_messages(&out), [(peer(3), message)]);
         membership.on_rekeyed(peer(3), 7);
         assert_eq!(membership.without_secret(), Some(vec![]));
-        // By a clock that goes after those of others.
+        // The clock of this member is behind those of others.
         out.clear();
         membership.rekey(Secret([8; 32]), 1, &mut out);
         assert_eq!(taken(&out), [rekey(8, 2)], "it is later all the same");

@@ -1,21 +1,21 @@
-//! The succession: what a proposer makes of the reports of the members that stay.
+//! The view change planner: computes the next view from the reports of the members that stay.
 //!
-//! Three kinds. *After a loss* somebody is gone in the middle of a step: the reports say how far everyone is and what each
-//! holds, and from that follows whether the step is rolled forward or begun again. *Between two steps* nobody is missing:
-//! joiners come in, leavers go, and all that is to be said is which chunks will move. *After a stop* nobody has anything in
-//! memory any more, and those who are back say what they have saved ([`restart`]).
+//! There are three kinds of view change. *After a loss* a member is gone in the middle of a step: the reports say how far each member is
+//! and what it holds, and from that follows whether the step is rolled forward or repeated. *Between two steps* no member is missing:
+//! joiners enter, leavers go, and the record lists which chunks will move. *After a stop* no member has anything in memory any more, and
+//! those that have returned report their checkpoints ([`restart`]).
 //!
 //! # How it works
-//! 1. The base is the newest step that every remaining member has complete. (Where members have parameters of their own: the
-//!    newest that any of them has; the others skip what they lack.)
-//! 2. The step after it is rolled forward if they together hold every new chunk and, for every chunk whose old state is
-//!    held by any of them, its new state too. Otherwise the base is where training goes on.
-//! 3. Whoever holds a chunk's state there is its keeper. A chunk that the placement puts elsewhere is listed as a move;
-//!    those with the fewest keepers go first. One without keepers restarts its state, at members that have its values.
-//! 4. What those who left were dealt goes back to the epoch.
+//! 1. The base is the newest step that every remaining member has completed. (With local parameters: the newest that any of them has
+//!    completed; the others skip what they lack.)
+//! 2. The step after it is rolled forward if the members together hold every new chunk and also the new state of every chunk whose old
+//!    state any of them holds. Otherwise training resumes at the base.
+//! 3. The members with a chunk's state at that point hold the chunk. If the placement puts it elsewhere, it is listed as a move; chunks
+//!    with the fewest holders move first. The state of a chunk without holders restarts, at members that have its values.
+//! 4. The samples that were assigned to members that left are returned to the epoch.
 //!
 //! # Invariants
-//! - A function of its inputs alone; whatever it returns, every member can carry out from the record.
+//! - The plan is a function of its inputs alone, and every member can carry it out from the record.
 
 use std::collections::BTreeMap;
 
@@ -38,28 +38,29 @@ pub(crate) mod driver;
 mod restart;
 mod tables;
 
-/// What is known before anybody is asked.
+/// Plans a view change: what is known before members report.
 pub(crate) struct ViewChangePlanner<'a> {
     pub(crate) shard_map: &'a ShardMap,
     pub(crate) sample_count: u64,
     pub(crate) batch_size: u64,
     pub(crate) epochs: u64,
-    /// Members have parameters of their own: nobody undoes anything, and who is behind skips what others have done.
+    /// Whether members have local parameters. Then no step is undone, and a member that is behind skips the steps that others have
+    /// completed.
     pub(crate) has_local_parameters: bool,
-    /// Those who are lost may go on as well.
+    /// Whether lost members may go on as another branch.
     pub(crate) allows_forks: bool,
 }
 
-/// Who comes and goes between two steps.
+/// The members that join, leave or change between two steps.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Churn {
     /// Sorted by peer.
     pub(crate) joiners: Vec<Member>,
-    /// By rank; they have nothing any more that others do not have.
+    /// By rank. Others store all that they store.
     pub(crate) leavers: Vec<Rank>,
-    /// By rank; they are to hand over what they own, and leave later.
+    /// By rank. They first hand over what they own, and leave later.
     pub(crate) retirees: Vec<Rank>,
-    /// By rank: members who are to own another share from now on.
+    /// By rank: the members whose capacity changes, with the new one.
     pub(crate) capacities: Vec<(Rank, u8)>,
 }
 
@@ -82,13 +83,13 @@ impl ViewChangePlanner<'_> {
         &self.shard_map.view
     }
 
-    /// Whether a view can be one of this run, as far as its samples and chunks go.
+    /// Whether a view can be one of this run, judging by its samples and chunks.
     pub(crate) fn fits(&self, view: &View) -> bool {
         view.run == self.view().run && view.fits(self.sample_count, self.shard_map.sharding.chunks.count())
     }
 
-    /// The change to the view that begins with `step`, which every member is to reach in the present one; `dealt` is how
-    /// the batch of step `from` is dealt, which comes before it. `None` if the run is over by then.
+    /// The change to the view that begins with `step`, which every member reaches in the present view. `assignment` is the batch assignment
+    /// of the earlier step `from`. `None` if the run is over by then.
     pub(crate) fn between_steps(
         &self,
         step: StepNumber,
@@ -105,7 +106,7 @@ impl ViewChangePlanner<'_> {
         if self.assignment_after(&before, step).epoch >= self.epochs {
             return None;
         }
-        // Chunks whose turn comes with that very step have not moved yet.
+        // Chunks that move in that very step have not moved yet.
         let moved = self.shard_map.moved(StepNumber(step.0.saturating_sub(1)));
         let now = self.shard_map.target.after(&self.view().moves, moved);
         let keepers = |chunk: usize| roster.to_new_ranks(now.replica_holders(chunk).iter().copied());
@@ -117,7 +118,7 @@ impl ViewChangePlanner<'_> {
         Some(ViewChange { ancestors, ..roster.change(self.shard_map, churn, resume, before.after, moves) })
     }
 
-    /// As [`ViewChangePlanner::between_steps`], with what another lineage leaves to this one.
+    /// As [`ViewChangePlanner::between_steps`], for a view that merges the snapshot of another branch.
     pub(crate) fn merging(
         &self,
         step: StepNumber,
@@ -136,7 +137,7 @@ impl ViewChangePlanner<'_> {
         self.can_merge(merge_offer).then_some(change)
     }
 
-    /// Whether what another lineage leaves can be of this run, and is anything.
+    /// Whether another branch's offer can be of this run, and is not empty.
     pub(crate) fn can_merge(&self, merge_offer: &MergeOffer) -> bool {
         let DataCursor { epoch, position, .. } = merge_offer.cursor;
         let is_counted =
@@ -144,13 +145,13 @@ impl ViewChangePlanner<'_> {
         epoch < self.epochs && position <= self.sample_count && is_counted
     }
 
-    /// The present view, for the next one to say that it comes from it, where that may not be the only one.
+    /// The present view as an ancestor of the next one; empty where branches cannot fork.
     fn ancestor(&self, trained: u64) -> Vec<Ancestor> {
         let root = Ancestor { view: self.shard_map.digest, trained };
         if self.allows_forks { vec![root] } else { vec![] }
     }
 
-    /// Whether nothing is lost if `leavers` go before `step`: others keep the state of all that they keep.
+    /// Whether no state is lost if `leavers` go before `step`, because others hold all of their chunks.
     pub(crate) fn can_leave(&self, leavers: &[Rank], step: StepNumber) -> bool {
         if !self.shard_map.sharding.has_state {
             return true;
@@ -161,8 +162,8 @@ impl ViewChangePlanner<'_> {
             .all(|chunk| now.replica_holders(chunk).iter().any(|rank| !leavers.contains(rank)))
     }
 
-    /// The change to the view of the members in `kept` (sorted ranks), where `reports` say how far each of them is.
-    /// `assignment_of` is the proposer's own knowledge of a step. `None` if nobody of them has parameters.
+    /// The change to the view of the members in `kept` (sorted ranks), where `reports` say how far each of them is. `assignment_of` returns
+    /// the assignment of a step, if the proposer knows it. `None` if none of them has parameters.
     pub(crate) fn after_loss<'d>(
         &self,
         kept: &[Rank],
@@ -182,7 +183,7 @@ impl ViewChangePlanner<'_> {
         let churn = Churn { leavers: gone.collect(), ..Churn::default() };
         let roster = Roster::new(self.view(), &churn);
         let first = self.view().first_step();
-        // What is to be merged with a step, and is not merged by all, can be given up with it: so that one is never rolled forward.
+        // A step that merges a branch is never rolled forward: if not all members have merged it, the merge can be given up with the step.
         let forward = if self.view().merge().is_some() && base == first {
             None
         } else if self.has_local_parameters {
@@ -195,16 +196,16 @@ impl ViewChangePlanner<'_> {
         let assignment = self.assignment_at(step, &assignment_of)?;
         let is_new = |rank: &&Rank| match reports.get(rank).and_then(|report| report.complete) {
             None => true,
-            // It has its first parameters from the step that is undone.
+            // The member has its first parameters from the step that is undone.
             Some(complete) => complete > step && reports[rank].is_entering,
         };
         let newcomers = roster.to_new_ranks(kept.iter().filter(is_new).copied());
         let (deal, cursor) = if merge.is_some() {
-            // Nothing is dealt in it, and nothing that the other lineage has trained is behind this one.
+            // The merging step has no batch, and its cursor does not include the other branch's samples yet.
             let (epoch, parts) = (self.view().cursor.epoch, vec![vec![]; roster.members.len()]);
             (Some(BatchParts { epoch, parts }), self.view().cursor.clone())
         } else if assignment.epoch >= self.epochs {
-            // Of an epoch that never comes nobody has anything: the bookmark stays at the end of the last one.
+            // The assignment is of an epoch after the last, and has no samples: the cursor stays at the end of the last epoch.
             let end =
                 DataCursor { epoch: self.epochs - 1, position: self.sample_count, ..DataCursor::default() };
             (None, end)
@@ -216,7 +217,7 @@ impl ViewChangePlanner<'_> {
             Some(_) => cursor.taken(self.sample_count),
             None => assignment.after.taken(self.sample_count).saturating_sub(assignment.len()),
         };
-        // Those who are lost may train what is left of the epoch as well: they begin with it somewhere else.
+        // The lost members may train the rest of the epoch as well, so each part of the swarm continues at a different position.
         let first_kept = kept.first().map_or(0, |rank| u64::from(rank.0));
         let parts = self.view().members.len() as u64;
         let cursor = if self.allows_forks {
@@ -227,14 +228,14 @@ impl ViewChangePlanner<'_> {
         let now = self.shard_map.target.after(&self.view().moves, self.shard_map.moved(base));
         let keepers = |chunk: usize| self.replica_holders_after(chunk, step, &holders, &now, &roster);
         let moves = self.moves(&roster.members, &newcomers, keepers, TURNS);
-        // It still is to be merged if those who keep a chunk then have both states of it: who kept it so far.
+        // The merge is still possible if the earlier holders of each chunk have both branches' state of it.
         let has_merge_snapshot =
             |rank: &Rank| reports.get(rank).is_some_and(|report| report.has_merge_snapshot);
         let is_kept = |chunk: usize| now.replica_holders(chunk).iter().any(|rank| kept.contains(rank));
         let is_whole = moves.restarted.is_empty()
             && kept.iter().all(has_merge_snapshot)
             && (0..now.chunk_count()).all(is_kept);
-        // Where somebody was still in the step before, that is to be completed first.
+        // If a member was still in the step before, that step must be completed first.
         let merge = merge.filter(|_| is_whole && base == first).cloned().map(Box::new);
         let resume = Resume { newcomers, batch: deal, forward, merge, ..Resume::at(step) };
         let ancestors = self.ancestor(trained);
@@ -245,7 +246,7 @@ impl ViewChangePlanner<'_> {
         BatchAssignment::following(assignment, self.batch_size, self.sample_count, self.view(), step)
     }
 
-    /// How the step after `base` is rolled forward, if it can be.
+    /// How the step after `base` is rolled forward; `None` if it cannot be.
     fn forward(
         &self,
         base: StepNumber,
@@ -264,11 +265,11 @@ impl ViewChangePlanner<'_> {
                 return None;
             }
             if have.len() < holders.len() {
-                // Two who own nothing may not reach each other.
+                // Two members that own nothing may not reach each other.
                 let owning: Vec<Rank> =
                     have.iter().copied().filter(|rank| self.view().member(*rank).capacity > 0).collect();
                 let have = if owning.is_empty() { have } else { owning };
-                // In longer runs, dealt to all who have them.
+                // Runs of chunks are divided among all members that have them.
                 let rank = roster.new_rank(have[chunk / DONOR_RUN % have.len()]).expect("a holder stays");
                 let first = chunk as u32;
                 match donors.last_mut() {
@@ -281,8 +282,8 @@ impl ViewChangePlanner<'_> {
         Some(RollForward { stats: stats?, donors })
     }
 
-    /// Where members drift: the newest step that any of them has complete; one before it, if that was the last of the run, and
-    /// not all have it: those who do hold the mean of all, which the others are to get.
+    /// With local parameters: the newest step that any member has completed. If that was the last step of the run, and not all members have
+    /// completed it, the step before it: those that have completed it hold the mean of all, which the others have yet to get.
     fn newest<'d>(
         &self,
         holders: &[(Rank, &MemberReport)],
@@ -294,7 +295,7 @@ impl ViewChangePlanner<'_> {
         Some(if is_over && !is_at_all { StepNumber(newest.0 - 1) } else { newest })
     }
 
-    /// How the run's last step is completed with what those have who have completed it.
+    /// How the run's last step is completed from the members that have completed it; `None` if there are none.
     fn final_forward(
         &self,
         base: StepNumber,
@@ -309,7 +310,7 @@ impl ViewChangePlanner<'_> {
         }
     }
 
-    /// How the batch of a step is dealt, from the newest step before it of which that is known.
+    /// The assignment of a step, computed from the newest step up to it whose assignment is known.
     fn assignment_at<'d>(
         &self,
         step: StepNumber,
@@ -325,13 +326,13 @@ impl ViewChangePlanner<'_> {
         Some(assignment)
     }
 
-    /// Whether a chunk's state after the step that follows `base` is held, unless its state is lost in any case.
+    /// Whether a chunk's state after the step that follows `base` is held, or its state is lost in any case.
     fn has_new_state(&self, chunk: usize, base: StepNumber, holders: &[(Rank, &MemberReport)]) -> bool {
         let is_held = |steps| holders.iter().any(|(_, report)| report.holds_state(chunk, steps));
         !self.shard_map.sharding.has_state || is_held(base.next()) || !is_held(base)
     }
 
-    /// Who holds a chunk's state after `steps`, by their new ranks: who kept it so far first, in that order.
+    /// The holders of a chunk's state after `steps`, by their new ranks: its earlier holders first, in that order.
     fn replica_holders_after(
         &self,
         chunk: usize,
@@ -353,8 +354,7 @@ impl ViewChangePlanner<'_> {
         keepers
     }
 
-    /// What differs between `keepers`, who hold the state of each chunk, and the placement among `members`; all by their
-    /// new ranks.
+    /// The moves from `keepers`, the holders of each chunk's state, to the placement among `members`; all by new ranks.
     fn moves(
         &self,
         members: &[Member],
@@ -368,7 +368,7 @@ impl ViewChangePlanner<'_> {
         let mut moves = Moves::default();
         for chunk in 0..sharding.chunks.count() {
             let mut from = keepers(chunk);
-            // Without state there is nothing to hold but the values, and a newcomer has none to begin with.
+            // Without optimizer state, holders only have the values, and a newcomer has none at first.
             from.retain(has_parameters);
             if from.is_empty() {
                 if sharding.has_state {
@@ -380,13 +380,13 @@ impl ViewChangePlanner<'_> {
                 let others = (0..members.len()).map(Rank::from_index).filter(has_parameters);
                 from.extend(others.min_by_key(|rank| members[rank.index()].capacity == 0));
             }
-            // Who offers to own nothing owns only what nobody else holds.
+            // A member that offers to own nothing owns only chunks that no other member holds.
             from.sort_by_key(|rank| members[rank.index()].capacity == 0);
             if from != target.replica_holders(chunk) {
                 moves.list.push(Move { chunk: chunk as u32, from });
             }
         }
-        // Chunks that are nowhere else first.
+        // Chunks with the fewest holders move first.
         moves.list.sort_by_key(|moved| (moved.from.len(), moved.chunk));
         let turns = if sharding.has_state { turns } else { 1 };
         moves.rate = moves.list.len().div_ceil(turns) as u32;
@@ -394,12 +394,12 @@ impl ViewChangePlanner<'_> {
     }
 }
 
-/// The members of the next view, and what becomes of ranks.
+/// The members of the next view, and the mapping between old and new ranks.
 struct Roster {
     members: Vec<Member>,
-    /// By new rank: the old one.
+    /// The old rank of each new one; `None` for a peer that was not in the view before.
     old_ranks: Vec<Option<Rank>>,
-    /// By old rank: the new one.
+    /// The new rank of each old one; `None` for a member that is gone.
     new_ranks: Vec<Option<Rank>>,
 }
 
@@ -420,7 +420,7 @@ impl Roster {
             staying.chain(churn.joiners.iter().map(|member| (member.clone(), None))).collect();
         all.sort_by_key(|(member, _)| member.peer);
         if all.iter().all(|(member, _)| member.capacity == 0) {
-            // Nobody who is left has offered to own anything, and somebody must; after a stop all come anew.
+            // No member that stays has offered to own anything, and at least one must. After a stop all members join as new ones.
             let owner = all.iter().position(|(_, old)| old.is_some()).unwrap_or_default();
             all.iter_mut().skip(owner).take(1).for_each(|(member, _)| member.capacity = 1);
         }
@@ -434,7 +434,7 @@ impl Roster {
         Self { members, old_ranks, new_ranks }
     }
 
-    /// The new rank of a peer, whether it stays or comes again.
+    /// The new rank of a peer, whether it stays or rejoins.
     fn rank_of(&self, peer: &PeerId) -> Option<Rank> {
         self.members.binary_search_by(|member| member.peer.cmp(peer)).ok().map(Rank::from_index)
     }
@@ -443,18 +443,18 @@ impl Roster {
         self.new_ranks[old.index()]
     }
 
-    /// New ranks, without those who are not in any more.
+    /// The new ranks of these old ones, without members that are gone.
     fn to_new_ranks(&self, old: impl Iterator<Item = Rank>) -> Vec<Rank> {
         old.filter_map(|rank| self.new_rank(rank)).collect()
     }
 
-    /// Those who were not in the view before, as they are in this one.
+    /// The new members, as they are in the next view.
     fn added(&self) -> Vec<Member> {
         let new = self.members.iter().zip(&self.old_ranks).filter(|(_, old)| old.is_none());
         new.map(|(member, _)| member.clone()).collect()
     }
 
-    /// Those who were not in the view before.
+    /// The ranks of the new members.
     fn newcomers(&self) -> Vec<Rank> {
         let is_new = |(_, old): &(usize, &Option<Rank>)| old.is_none();
         self.old_ranks.iter().enumerate().filter(is_new).map(|(index, _)| Rank::from_index(index)).collect()
@@ -487,13 +487,13 @@ impl Roster {
     }
 }
 
-/// Steps by which a proposer can be behind the member that is furthest, and still say how its batch is dealt.
+/// The most steps that a proposer may be behind the member that is furthest, and still compute its assignment.
 const LAG_MAX: u64 = 1 << 16;
-/// Neighbouring chunks that one donor gives.
+/// The number of neighboring chunks that one donor sends.
 const DONOR_RUN: usize = 64;
-/// Turns over which chunks move after a change: each costs a small part of a step's traffic.
+/// The number of turns over which chunks move after a change: each turn costs a small part of a step's traffic.
 const TURNS: usize = 64;
-/// As [`TURNS`], where somebody waits for it to leave.
+/// As [`TURNS`], if a member waits for it in order to leave.
 const TURNS_OF_RETIREES: usize = 8;
 
 #[cfg(test)]

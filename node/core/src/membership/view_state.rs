@@ -31,11 +31,11 @@ pub(super) struct ViewState {
     pub(super) is_next_outdated: bool,
     /// Whether this member has once postponed a proposal that would have left out a member that answers.
     pub(super) has_doubted: bool,
-    /// How many members were reached when the user was told last that they are too few; `None` before that.
+    /// How many members were reached at the last report to the user that they are too few; `None` before the first.
     pub(super) paused: Option<usize>,
-    /// Whether the user was told that no reachable member has parameters.
+    /// Whether the user has been informed that no reachable member has parameters.
     pub(super) is_orphaned: bool,
-    /// Chunks of tables that no reachable member has, as the user was told.
+    /// Chunks of tables that no reachable member has, as last reported to the user.
     pub(super) missing_chunks: ChunkSet,
     /// The missing chunks that the user has declared lost: they restart from initial values.
     pub(super) lost_chunks: ChunkSet,

@@ -36,7 +36,7 @@ pub struct Interrupted;
 /// The sender of a command's answer.
 pub(crate) type Reply<T> = oneshot::Sender<T>;
 
-/// One operation of a program, as the node's machine sees it.
+/// One operation of a program, as the machine sees it.
 pub(crate) enum ProgramCommand {
     /// Answer when there is a view to train in.
     Ready(Reply<()>),
@@ -90,7 +90,7 @@ pub(crate) enum OwnerRule {
     Mean,
     /// A rule of the program.
     Custom(CustomRule),
-    /// A step without contributions, which blends in the parameters of another lineage.
+    /// A step without contributions that blends in the parameters of another branch.
     Blend(Blend),
 }
 
@@ -179,7 +179,7 @@ impl ShardUpdate {
         Self::Custom(Box::new(rule))
     }
 
-    /// As the node's machine sees it, in a step of this learning rate.
+    /// The rule as the machine sees it, in a step with this learning rate.
     fn owner_rule(self, step_rate: f64) -> OwnerRule {
         match self {
             Self::Optimizer(rule) => OwnerRule::Optimizer { rule, rate: step_rate },
@@ -379,8 +379,8 @@ impl Clock {
         Ok(())
     }
 
-    /// Has the owners of a table compute a number from its columns, no staler than the read policy allows, with all additions of this worker
-    /// so far. A [`map`](Self::map) that this worker starts before the answer arrives may be included.
+    /// Has the owners of a table compute a number from its columns, no staler than the read policy allows, with all additions of this
+    /// worker so far. A [`map`](Self::map) that this worker starts before the answer arrives may be included.
     ///
     /// # Errors
     /// If the table or the column does not exist.
@@ -439,7 +439,7 @@ impl Step {
         self.context.compute(self.turn, cost, work)
     }
 
-    /// Computes the gradient of this step's samples beside the network: the contribution of plain data-parallel training.
+    /// Computes the gradient of this step's samples on a compute thread: the contribution of plain data-parallel training.
     ///
     /// - `parameters`, `room`: as [`Context::begin_step`] returned them; the gradient is written to `room`.
     ///
@@ -466,7 +466,7 @@ impl Step {
     /// the update between the two halves.)
     ///
     /// # Errors
-    /// [`Interrupted`] if a new view undoes the step before it is complete; the host calls the round again.
+    /// [`Interrupted`] if a new view undoes the step before it is complete; the node calls the round again.
     ///
     /// # Panics
     /// The node panics if the program may not update its shard that way: see [`update_owned`](Self::update_owned),

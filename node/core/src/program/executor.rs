@@ -1,7 +1,7 @@
-//! The host: runs a program's coroutine inside the node, without an executor.
+//! The program executor: runs a program's coroutine inside the node, without an async runtime.
 //!
-//! Whenever the node has handled an input, the host polls the program until it waits for something that has not happened
-//! yet, and passes the commands that it gave on the way to the machine.
+//! After each input of the node, it polls the program until the program waits for something that has not happened yet. It passes the
+//! program's commands on to the machine.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -35,7 +35,7 @@ impl ProgramExecutor {
         Self { program, commands, has_commands: false, wake_flag, waker }
     }
 
-    /// The next command of the program, or `None` when it waits for an input (or has ended).
+    /// The program's next command; `None` when the program waits for an input or has ended.
     pub(crate) fn next(&mut self) -> Option<ProgramCommand> {
         loop {
             if self.has_commands {
@@ -56,8 +56,8 @@ impl ProgramExecutor {
     }
 }
 
-/// Rounds until the run is done; a last step may still be undone. After an interruption it first waits for a view, so that a program which returns at
-/// once cannot spin.
+/// Calls `round` until the run is done; a last step may still be undone. After an interruption it first waits for a view, so that a program
+/// which returns at once cannot spin.
 async fn run(mut program: impl Program, context: Context) -> Result<(), Interrupted> {
     loop {
         match program.round(&context).await {
@@ -71,7 +71,7 @@ async fn run(mut program: impl Program, context: Context) -> Result<(), Interrup
     }
 }
 
-/// A waker that notes that something happened: skips idle polls, and a lost wake-up shows as a hang in any test.
+/// A waker that only records that it was called. This skips idle polls, and a lost wake-up shows as a hang in any test.
 struct WakeFlag(AtomicBool);
 
 impl Wake for WakeFlag {

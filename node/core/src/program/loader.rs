@@ -1,7 +1,7 @@
-//! The loader: turns a specification's bytes into something that can be trained.
+//! The loader: turns a specification's bytes into a task that can be trained.
 //!
-//! Membership carries a specification and its data as bytes, and checks them by hash; only a loader looks inside. The
-//! `peer` binary's loader reads run.toml and builds a built-in model; a binary with a task of its own brings its own.
+//! Membership carries a specification and its data as bytes, and checks them by hash; only a loader parses them. The loader of the `peer`
+//! binary reads run.toml and builds a built-in model. A binary with its own task has its own loader.
 
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::sync::Arc;
@@ -22,18 +22,18 @@ use crate::io::{DataReference, RunSize};
 use crate::partition_policy::PartitionPolicy;
 use crate::program::ProgramFactory;
 
-/// Looks inside a specification.
+/// Parses a specification and builds its task.
 pub trait Loader: Send + Sync + 'static {
     /// The data file that the specification needs, if it needs one.
     ///
     /// # Errors
-    /// In words for the user: the specification cannot be read by this binary, and what to do.
+    /// A text for the user: why this binary cannot read the specification, and what to do.
     fn data(&self, specification: &[u8]) -> Result<Option<DataReference>, String>;
 
-    /// Builds the task and says how to train it. Called on a thread beside the network.
+    /// Builds the task and its configuration. Called on a compute thread.
     ///
     /// # Errors
-    /// In words for the user: what is wrong with the specification or the data.
+    /// A text for the user: what is wrong with the specification or the data.
     fn load(&self, specification: &[u8], data: Option<Arc<[u8]>>) -> Result<Loaded, String>;
 }
 
@@ -42,11 +42,11 @@ pub trait Loader: Send + Sync + 'static {
 pub struct Loaded {
     /// The model and its data.
     pub task: Arc<dyn Task>,
-    /// Shape of its parameters.
+    /// The shape of the task's parameters.
     pub manifest: Manifest,
-    /// How to train it.
+    /// The configuration with which the task is trained.
     pub config: TrainingConfig,
-    /// Makes the program.
+    /// Creates the program that trains the task.
     pub program: ProgramFactory,
 }
 
@@ -57,19 +57,19 @@ impl Loaded {
         Self { manifest: task.manifest(), task, config, program: ProgramFactory::sync() }
     }
 
-    /// Numbers an element that the rule of a shard's owner keeps beside its parameters.
+    /// The numbers for each element that an owner's rule keeps beside the parameters.
     #[must_use]
     pub fn owner_moments(&self) -> usize {
         self.program.owner_moments(self)
     }
 
-    /// Numbers an element that are kept of a chunk in all: the moments of the rule, and the master copy.
+    /// The numbers for each element that are kept of a chunk in all: the moments of the rule, and the master copy.
     #[must_use]
     pub fn state_count(&self) -> usize {
         self.owner_moments() + usize::from(self.keeps_master())
     }
 
-    /// Whether owners keep the parameters as they are, because everyone computes with less.
+    /// Whether owners keep a master copy of the exact parameters, because members compute with rounded ones.
     #[must_use]
     pub fn keeps_master(&self) -> bool {
         !self.config.parameters.is_exact()
@@ -77,21 +77,21 @@ impl Loaded {
             && !self.program.has_custom_rule()
     }
 
-    /// Steps of the whole run.
+    /// The number of steps of the whole run.
     #[must_use]
     pub fn step_count(&self) -> u64 {
         let steps_per_epoch = u64::from(self.task.sample_count()).div_ceil(self.config.step_samples());
         self.config.epochs * steps_per_epoch
     }
 
-    /// Steps from this bookmark to the end of the run.
+    /// The number of steps from this data cursor to the end of the run.
     #[must_use]
     pub fn steps_left(&self, cursor: &DataCursor) -> u64 {
         let sample_count = u64::from(self.task.sample_count());
         cursor.steps_left(self.config.epochs, self.config.step_samples(), sample_count)
     }
 
-    /// How large the run is.
+    /// The size of the run.
     #[must_use]
     pub fn run_size(&self) -> RunSize {
         RunSize {
@@ -106,43 +106,43 @@ impl Loaded {
 /// How a run trains: the part of a specification that the node itself reads.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrainingConfig {
-    /// Decides the initial parameters and the order of samples.
+    /// The seed of the initial parameters and of the order of samples.
     pub seed: u64,
-    /// Samples of one step, over all members together; of a local step, where a step consists of several.
+    /// Samples of one step, over all members together. Where a step consists of several local steps, samples of one local step.
     pub batch_size: u64,
-    /// Steps that each member takes by itself before it hears of the others; 1, unless the program is made for more.
+    /// Steps that each member takes by itself between two exchanges; 1, unless the program takes local steps.
     pub local_steps: u64,
-    /// Passes over the training samples.
+    /// The number of passes over the training samples.
     pub epochs: u64,
     /// The rule that turns a mean gradient into new parameters.
     pub rule: Optimizer,
     /// The learning rate over the run.
     pub schedule: Schedule,
-    /// How tensors travel; `None`: directly, unless a ring is better by far, which may change as shards do.
+    /// How tensors travel. `None`: the topology is chosen for each shard layout, a ring only where it is far faster than direct.
     pub fixed_topology: Option<Topology>,
-    /// How contributions travel; a lossy codec needs the direct topology.
+    /// The codec of contributions. A lossy codec needs the direct topology.
     pub gradients: Codec,
-    /// How new parameters travel. With a lossy codec, everyone computes with what it leaves of them, and owners keep them as
-    /// they are beside that.
+    /// The codec of new parameters. With a lossy codec all members compute with the rounded parameters, and owners and replicas also keep
+    /// the exact ones.
     pub parameters: Codec,
-    /// What owners make of contributions.
+    /// How owners combine the contributions.
     pub combine: Combine,
-    /// Contributions that a step does not wait for; `None`: a step waits for all. Where there are some, owners update by `rule`, at the
-    /// rate of the step, whether their program has got there or not.
+    /// The number of contributions that a step does not wait for; `None`: a step waits for all. With backup workers, owners update by
+    /// `rule`, at the rate of the step, even if their program has not reached the update.
     pub backups: Option<NonZeroUsize>,
-    /// Elements of a segment.
+    /// The number of elements of a segment.
     pub segment_elements: usize,
-    /// Who keeps the optimizer state of each chunk.
+    /// How many members store the optimizer state of each chunk.
     pub replicas: Replicas,
-    /// Steps between two reported digests of the parameters; `None`: a digest is reported only at the end.
+    /// The number of steps between two reported digests of the parameters; `None`: only the final digest is reported.
     pub digest_every: Option<NonZeroU64>,
-    /// How often a checkpoint is written; zero: only by a member that stops.
+    /// The interval between checkpoints. Zero: only a member that stops writes one.
     pub checkpoint_every: Duration,
-    /// Checkpoints that a peer keeps.
+    /// How many checkpoints a peer keeps.
     pub checkpoints_kept: usize,
-    /// What happens when the swarm is cut in two.
+    /// What the parts do when the swarm is partitioned.
     pub policy: PartitionPolicy,
-    /// Whether each epoch has an order of its own; otherwise it is the order in which the task numbers its samples.
+    /// Whether each epoch has its own random order; otherwise samples are visited in the order of their indices.
     pub is_shuffled: bool,
 }
 
@@ -157,18 +157,18 @@ impl TrainingConfig {
         }
     }
 
-    /// Whether what two lineages have come to can be averaged: where members have parameters of their own, or steps do not wait
-    /// for everybody, one of the two is kept.
+    /// Whether the states of two branches can be averaged. They cannot if members have local parameters or steps do not wait for all
+    /// members; then only one of the branches is kept.
     #[must_use]
     pub fn merges(&self, has_local_parameters: bool) -> bool {
         self.policy == PartitionPolicy::Merge && !has_local_parameters && self.backups.is_none()
     }
 
-    /// Along which edges a round over `layout` goes: the same at all members, who know as much. `has_ring`: whether each of them
-    /// reaches the next one itself.
+    /// The topology of a round over `layout`: the same at all members, because all compute it from the same values. `has_ring`: whether
+    /// each member reaches the next one directly.
     #[must_use]
     pub fn topology(&self, layout: &ShardLayout, has_ring: bool) -> Topology {
-        // In a ring nobody sees single contributions, and what is encoded would be so at each hop.
+        // In a ring no member sees single contributions, and a lossy codec would be applied at each hop.
         let is_direct = !self.gradients.is_exact() || self.combine.is_robust() || self.backups.is_some();
         let segment_bytes = self.segment_elements * size_of::<f32>();
         let terms = CostModel {
@@ -183,22 +183,21 @@ impl TrainingConfig {
         }
     }
 
-    /// The learning rate with which a step begins.
+    /// The learning rate at the start of a step.
     #[must_use]
     pub fn rate(&self, step: u64) -> f64 {
         self.schedule.rate(step.saturating_mul(self.local_steps))
     }
 
-    /// How sums travel, where owners tell them to those who keep replicas, or to everybody: these are the sums that they use
-    /// themselves.
+    /// The codec by which owners send sums to replicas, or to all members. Owners use the rounded sums themselves.
     ///
-    /// What is left out of them comes with no later step, so a lossy codec for contributions may be too coarse for them.
+    /// No later step makes up for what this codec leaves out, so a lossy codec for contributions may be too coarse for sums.
     #[must_use]
     pub fn sum_codec(&self) -> Codec {
         if self.gradients.is_exact() { Codec::F32 } else { Codec::Bf16 }
     }
 
-    /// Samples that are dealt for one step.
+    /// The number of samples that are assigned for one step.
     #[must_use]
     pub fn step_samples(&self) -> u64 {
         self.batch_size.saturating_mul(self.local_steps)

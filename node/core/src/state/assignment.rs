@@ -1,18 +1,18 @@
 //! Batch assignment: which samples each member computes in a step.
 //!
-//! A batch is dealt to the members of the view in which its step begins, evenly among those that have parameters. If the
-//! view changes in the middle, each member keeps its part, and the parts of members that left go back to the epoch. So parts
-//! belong to members by name, not by rank.
+//! A batch is divided among the members of the view in which its step begins, evenly among those that have parameters. If the view changes
+//! during the step, each member keeps its part, and the parts of members that left are returned to the epoch. So a part belongs to a member
+//! by its id, not by its rank.
 
 use peergrad_protocol::cursor::{DataCursor, Span};
 use peergrad_protocol::view::{BatchParts, Member, Recovery, Resume, View};
 use peergrad_protocol::{Incarnation, PeerId, Rank, StepNumber};
 
-/// How one step's batch is dealt, and the data cursor after it.
+/// The parts of one step's batch, and the data cursor after it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BatchAssignment {
     pub(crate) epoch: u64,
-    /// What each member computes, sorted by peer.
+    /// The samples that each member computes, sorted by peer.
     pub(crate) parts: Vec<AssignedPart>,
     /// The data cursor after the batch.
     pub(crate) after: DataCursor,
@@ -27,7 +27,7 @@ pub(crate) struct AssignedPart {
 }
 
 impl BatchAssignment {
-    /// Deals the next batch from `cursor` to the members of `view` that have parameters in `step`.
+    /// Assigns the next batch after `cursor` to the members of `view` that have parameters in `step`.
     pub(crate) fn next(
         cursor: &DataCursor,
         batch_size: u64,
@@ -43,17 +43,17 @@ impl BatchAssignment {
         Self { epoch: batch.epoch, parts: named(view, part), after }
     }
 
-    /// A batch that a view's record deals; `after` is the record's cursor.
+    /// A batch as a view's record assigns it; `after` is the record's cursor.
     pub(crate) fn from_record(deal: &BatchParts, view: &View, after: DataCursor) -> Self {
         Self { epoch: deal.epoch, parts: named(view, |index| deal.parts[index].clone()), after }
     }
 
-    /// Number of samples.
+    /// The number of samples.
     pub(crate) fn len(&self) -> u64 {
         self.parts.iter().flat_map(|part| &part.spans).map(Span::len).sum()
     }
 
-    /// The spans of samples that a member computes; empty for one that has none.
+    /// The spans of samples that a member computes; empty if it has none.
     pub(crate) fn part(&self, peer: &PeerId, incarnation: Incarnation) -> &[Span] {
         let found = self.parts.binary_search_by(|part| part.peer.cmp(peer)).map(|index| &self.parts[index]);
         found.ok().filter(|part| part.incarnation == incarnation).map_or(&[], |part| &part.spans)
@@ -64,8 +64,8 @@ impl BatchAssignment {
         self.part(peer, incarnation).iter().map(Span::len).sum()
     }
 
-    /// The batch of `step` in `view`, where `before` is that of the step before it: the view's first one as its record
-    /// tells, the others from the cursor.
+    /// The batch of `step` in `view`, where `before` is that of the step before. The batch of the view's first step is in its record; later
+    /// ones follow from the cursor.
     pub(crate) fn following(
         before: &Self,
         batch_size: u64,
@@ -91,8 +91,8 @@ impl BatchAssignment {
         }
     }
 
-    /// The same batch without the parts of peers that are not among `members`, or cannot compute since they are
-    /// `newcomers` there: these parts go back to the epoch. As a record deals it.
+    /// The batch without the parts of peers that are not among `members`, or that have no parameters because they are `newcomers` there.
+    /// Those parts are returned to the epoch. The result is what a view's record holds.
     pub(crate) fn among(&self, members: &[Member], newcomers: &[Rank]) -> (BatchParts, DataCursor) {
         let computing = |index: &usize| !newcomers.contains(&Rank::from_index(*index));
         let part = |(index, member): (usize, &Member)| match computing(&index) {
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
     use crate::fixtures::{self, member};
 
-    /// A view that begins with step 5, where the second of three members is new.
+    /// A view that begins at step 5, in which the second of three members is new.
     fn view() -> View {
         let resume = Resume { newcomers: vec![Rank(1)], ..Resume::at(StepNumber(5)) };
         let parents = vec![ViewDigest([1; 32])];
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(assignment.after, DataCursor { position: 56, ..DataCursor::default() });
     }
 
-    /// Ranks change from view to view, and a peer that comes back has computed nothing of what it was dealt before.
+    /// Ranks change from view to view, and a peer that rejoins has computed nothing of its earlier part.
     #[test]
     fn a_part_belongs_to_a_member_in_one_incarnation() {
         let assignment = BatchAssignment::next(&DataCursor::default(), 12, 100, &view(), StepNumber(6));
@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(assignment.part(&PeerId([2; 32]), Incarnation(2)), []);
     }
 
-    /// The first step of a newcomer was undone: it has no parameters to compute with.
+    /// The first step of a newcomer was undone, so it has no parameters to compute with.
     #[test]
     fn the_part_of_a_member_that_cannot_compute_goes_back() {
         let assignment = BatchAssignment::next(&DataCursor::default(), 12, 100, &view(), StepNumber(6));

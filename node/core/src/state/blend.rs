@@ -1,7 +1,7 @@
 //! Blending: the weighted mean of the states of two branches, chunk by chunk.
 //!
-//! A rule of owners like others, but one that uses no sums: new values and new state lie between those of the two branches, by the
-//! weight of each. Owners and replicas have the same state of both branches, so they come to the same bits.
+//! A rule of owners that uses no sums: new values and new state are the mean of those of the two branches, weighted by the share of each.
+//! Owners and replicas have the same state of both branches, so they compute the same bits.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use peergrad_collectives::plan::are_finite;
 
 use crate::state::optimizer_shard::OptimizerState;
 
-/// What a member has of another branch's state, by chunk.
+/// What a member has received of another branch's state, by chunk.
 #[derive(Debug, Default)]
 pub(crate) struct RemoteState {
     pub(crate) values: BTreeMap<usize, Vec<f32>>,
-    /// Optimizer states; empty where the rule keeps none.
+    /// Optimizer states; empty if the rule keeps none.
     pub(crate) states: BTreeMap<usize, OptimizerState>,
 }
 
 impl RemoteState {
-    /// Whether the values of a chunk are here and, if it is wanted, its state.
+    /// Whether the values of a chunk are here and, with `wants_state`, its optimizer state.
     pub(crate) fn has(&self, chunk: usize, wants_state: bool) -> bool {
         self.values.contains_key(&chunk) && (!wants_state || self.states.contains_key(&chunk))
     }
@@ -35,9 +35,9 @@ pub(crate) struct Blend {
 }
 
 impl Blend {
-    /// The values and the state of one chunk: `parameters` are the exact ones before, `values` take the new ones. Behind the
-    /// moments, `moment_count` numbers, is the master copy, if there is one. `None` if the other branch's chunk is not here, or the
-    /// mean is not finite: then the chunk stays as it is, and what is in `values` counts for nothing.
+    /// Computes the new values and state of one chunk. `parameters` are the exact ones before the step; the new ones are written to
+    /// `values`. A state holds `moment_count` moments, then the master copy, if there is one. Returns `None` if the other branch's chunk is
+    /// not here, or if the mean is not finite: then the chunk is unchanged, and the contents of `values` are unspecified.
     pub(crate) fn apply(
         &self,
         chunk: usize,
@@ -50,7 +50,7 @@ impl Blend {
         let their_state = self.remote.states.get(&chunk);
         let mix = |ours: f32, theirs: f32| ours + (theirs - ours) * self.share;
         let has_master = old.moments.len() > moment_count;
-        // The master copy of a state without updates is not used.
+        // A state without updates has no valid master copy.
         let exact = their_state.filter(|state| has_master && state.updates > 0);
         let theirs = exact.map_or(&theirs[..], |state| &state.moments[moment_count..]);
         let both = parameters.iter().zip(theirs);
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn exact_values_come_from_the_master_copy_once_there_is_one() {
-        // One moment, and behind it the master copy.
+        // One moment, followed by the master copy.
         let mut values = [0.0];
         let new =
             blend(&[4.0], state(&[2.0, 4.4], 7)).apply(3, &state(&[0.0, 0.4], 5), 1, &[0.4], &mut values);

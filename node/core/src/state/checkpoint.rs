@@ -1,20 +1,18 @@
-//! A checkpoint: what a member saves of a run, so that a swarm whose peers have all stopped can go on from there.
+//! A checkpoint: what a member saves of a run, so that the run can resume after all its peers have stopped.
 //!
-//! Like the players of an adjourned game who each note down the whole board, and the cards in their own hand: one note
-//! is enough to set up the board again, and together the notes hold all cards. All members note the position after the
-//! same step.
+//! Like players of an adjourned card game: each notes the whole table, and the cards in their own hand. One note is enough to restore the
+//! table, and together the notes hold all cards. All members save the state after the same step.
 //!
 //! # How it works
-//! - *When.* The lowest rank names a step a little ahead of all members, every so many seconds; a member saves when it has committed that step.
-//!   A member saves once more what it has when it stops by itself.
-//! - *What.* All parameters, and the optimizer state of the chunks that this member keeps; with local parameters, its own
-//!   parameters.
-//! - *What for.* When all peers have stopped, those that come back agree on the view that follows their last one
-//!   (`recovery.rs`). It names the step from which all go on.
+//! - *When.* Every few seconds, as configured, the member of lowest rank names a step that is a little ahead of all members. A member saves
+//!   when it has committed that step. A member that stops by itself saves its state once more.
+//! - *What.* All parameters, and the optimizer state of the chunks that this member stores; with local parameters, its own parameters.
+//! - *What for.* When all peers have stopped, those that return agree on the view that follows their last one (`recovery.rs`). That view
+//!   names the step from which all resume.
 //!
 //! # Not here
-//! Files: `net/checkpoints.rs`. What each peer kept to itself (what a lossy codec has left out so far, and local optimizer state)
-//! is not saved: it starts empty, as it does for a peer that is started again.
+//! Files: `net/checkpoints.rs`. What each peer has alone (the residual of a lossy codec, and local optimizer state) is not saved: it starts
+//! empty, as after any restart of a peer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,16 +23,16 @@ use peergrad_protocol::{Buffer, Instant, RunId, StepNumber};
 
 pub use crate::state::optimizer_shard::OptimizerState;
 
-/// The state of a run after some committed steps, as far as one member holds it.
+/// The state of a run after some committed steps, as far as one member stores it.
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
-    /// The run.
+    /// The id of the run.
     pub run: RunId,
-    /// What the run is: the specification's bytes.
+    /// The encoded specification of the run.
     pub specification: Arc<[u8]>,
-    /// Shape of the parameters.
+    /// The shape of the parameters.
     pub manifest: Manifest,
-    /// Which steps, where the epoch stands, and what is in here.
+    /// The number of steps, the data cursor, and the chunks whose optimizer state is included.
     pub saved: SavedCheckpoint,
     /// The flat parameter vector.
     pub parameters: Arc<Buffer>,
@@ -47,7 +45,7 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// The optimizer state of a chunk, if it is in here.
+    /// The optimizer state of a chunk; `None` if it is not included.
     #[must_use]
     pub fn state(&self, chunk: usize) -> Option<&OptimizerState> {
         let index = self.saved.states.iter().position(|saved| saved == chunk)?;
@@ -57,10 +55,10 @@ impl Checkpoint {
 
 /// When checkpoints are due at one member.
 pub(crate) struct CheckpointSchedule {
-    /// Zero: never.
+    /// The interval between checkpoints; zero: never.
     every: Duration,
     due: Instant,
-    /// Where training was one [`LEAD`] before that.
+    /// The member's step at a time [`LEAD`] before `due`; `None` until then.
     sampled: Option<StepNumber>,
 }
 
@@ -69,14 +67,14 @@ impl CheckpointSchedule {
         Self { every, due: now.after(every), sampled: None }
     }
 
-    /// When to call [`CheckpointSchedule::tick`] next.
+    /// When `tick` must be called next; `None` if checkpoints are never due.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let sample_at = Instant(self.due.0.saturating_sub(self.lead().as_nanos() as u64));
         let next = if self.sampled.is_none() { sample_at } else { self.due };
         (!self.every.is_zero()).then_some(next)
     }
 
-    /// The step after which all are to save, if one is due: ahead of where anybody can be when the word arrives.
+    /// The step after which all members must save, if a checkpoint is due: ahead of any member's step when the message arrives.
     pub(crate) fn tick(&mut self, now: Instant, step: StepNumber) -> Option<StepNumber> {
         if self.deadline().is_none_or(|deadline| deadline > now) {
             return None;
@@ -86,12 +84,12 @@ impl CheckpointSchedule {
             return None;
         };
         self.restart(now);
-        // As many as were taken in the time before, and as many as members can be apart.
+        // The steps of the last [`LEAD`], and at least as many as members can be apart.
         let taken = step.0.saturating_sub(sampled.0);
         Some(StepNumber(step.0 + taken.max(STEPS_APART)))
     }
 
-    /// One was saved, or is about to be.
+    /// A checkpoint was saved, or is about to be: the interval starts again.
     pub(crate) fn restart(&mut self, now: Instant) {
         *self = Self::new(now, self.every);
     }
@@ -101,9 +99,9 @@ impl CheckpointSchedule {
     }
 }
 
-/// For so long training goes on before the step that is named.
+/// How far ahead in time the step is named.
 const LEAD: Duration = Duration::from_secs(1);
-/// Steps that members can be apart, and one that may be committed while the word is on its way.
+/// How many steps members can be apart, and one more that may be committed while the message is on its way.
 const STEPS_APART: u64 = 3;
 
 #[cfg(test)]
@@ -120,7 +118,7 @@ mod tests {
         assert_eq!(checkpoint_schedule.deadline(), Some(at(30)));
         assert_eq!(checkpoint_schedule.tick(at(30), StepNumber(1040)), Some(StepNumber(1080)));
         assert_eq!(checkpoint_schedule.deadline(), Some(at(59)));
-        // Nothing gets on: the next steps all the same.
+        // Training has stalled: a step a little ahead is named nevertheless.
         assert_eq!(checkpoint_schedule.tick(at(60), StepNumber(1041)), None);
         assert_eq!(checkpoint_schedule.tick(at(61), StepNumber(1041)), Some(StepNumber(1041 + STEPS_APART)));
     }

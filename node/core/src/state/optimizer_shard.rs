@@ -1,23 +1,23 @@
-//! The optimizer state of the chunks that a member owns or copies: committed and pending, side by side.
+//! The optimizer shard: the optimizer state of the chunks that a member owns or replicates, committed and pending side by side.
 //!
-//! Like a form and its carbon copy: an update reads the committed sheet and writes the pending one. They change places only when
-//! the step is known to be complete everywhere, so an undone step leaves no trace.
+//! Like a form and its carbon copy: an update reads the committed sheet and writes the pending one. The two change places only when the
+//! step is known to be complete at all members, so an undone step leaves no trace.
 //!
 //! # How replicas are kept
-//! The owner sends its sums; a replica applies the same rule to them, and throws the new values away (it gets them from the
-//! all-gather like all members). That is one number an element on the wire, where Adam's state would be two.
-//! Until the rule is known here, sums wait in the room that the new state is about to take.
+//! The owner sends its sums. A replica applies the same rule to them, and discards the new values: it gets those from the all-gather like
+//! all members. That is one number for each element on the wire, where Adam's state would be two. Until the replica knows the rule, the
+//! sums wait in the memory of the next state.
 //!
-//! Where every member keeps every chunk, all of them gather the sums, and each does what an owner does, for all chunks.
+//! Where every member stores every chunk, all members gather the sums, and each updates all chunks as an owner does.
 //!
 //! # The master copy
-//! Where new parameters travel by a lossy codec, all members compute with the rounded ones, and small updates would never add
-//! up. So the exact parameters are part of the state, after the moments: updates start from them, and replicas have them too.
-//! Before the first update they equal the parameters that all members have, so a state without updates does not use them.
+//! Where new parameters travel by a lossy codec, all members compute with the rounded ones, and small updates would never add up. So the
+//! exact parameters are part of the state, after the moments: updates start from them, and replicas store them too. Before the first update
+//! they equal the parameters that all members have, so a state without updates does not use them.
 //!
 //! # Invariants
-//! - Each chunk carries its own count of updates: state that is lost restarts with its own bias correction.
-//! - After a commit a chunk is kept only if the committed step updated it: a chunk that has moved away is forgotten then.
+//! - Each chunk has its own count of updates: state that is lost restarts with its own bias correction.
+//! - After a commit a chunk is kept only if the committed step updated it: a chunk that has moved away is dropped then.
 //! - Memory is 2 x moments x (shard + replicas): it falls as replicas / n.
 
 use std::ops::Range;
@@ -30,25 +30,26 @@ use peergrad_protocol::message::SampleStats;
 
 use crate::program::context::OwnerRule;
 
-/// The state of the chunks that this member keeps.
+/// The state of the chunks that this member stores.
 #[derive(Debug)]
 pub(crate) struct OptimizerShard {
     chunks: Chunks,
-    /// Numbers an element, the master copy among them.
+    /// Numbers for each element, including the master copy.
     number_count: usize,
     has_master: bool,
-    /// By chunk. A step looks at every chunk several times, and chunks may be small.
+    /// The state of each chunk; `None` for a chunk that this member does not store. A step looks at every chunk several times, so this is
+    /// no map.
     kept: Vec<Option<Box<ChunkState>>>,
-    /// Sums of one chunk while a copy is updated.
+    /// The sums of one chunk while a replica is updated.
     scratch: Vec<f32>,
 }
 
 /// Which of the two states of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Version {
-    /// After the newest committed step.
+    /// The state after the newest committed step.
     Committed,
-    /// After the newest complete step, while that is not committed.
+    /// The state after the newest complete step, while that is not committed.
     Pending,
 }
 
@@ -57,17 +58,17 @@ pub(crate) enum Version {
 struct ChunkState {
     /// After the newest committed step.
     committed: Option<OptimizerState>,
-    /// After the step that is not committed yet.
+    /// After the step that is not committed yet; `None` if there is no such update.
     pending: Option<OptimizerState>,
     room: Room,
 }
 
-/// Memory for the next state of a chunk. A replica's sums come in there, too, until that state is made of them.
+/// Memory for the next state of a chunk. At a replica the sums wait there until that state is computed from them.
 #[derive(Debug)]
 enum Room {
-    /// Memory without contents.
+    /// Memory with unspecified contents.
     Free(Vec<f32>),
-    /// The sums of a replica, at the beginning of the memory: `count` elements have come in.
+    /// The sums of a replica, at the start of the memory: `count` elements have arrived.
     Sums { memory: Vec<f32>, count: usize },
 }
 
@@ -78,7 +79,7 @@ impl Default for Room {
 }
 
 impl Room {
-    /// The memory, of `len` numbers. What is in it counts for nothing.
+    /// Takes the memory, of `len` numbers, with unspecified contents.
     fn take(&mut self, len: usize) -> Vec<f32> {
         let mut memory = match std::mem::take(self) {
             Self::Free(memory) | Self::Sums { memory, .. } => memory,
@@ -87,7 +88,7 @@ impl Room {
         memory
     }
 
-    /// Takes in sums of the elements from `offset` on, into memory for `len` numbers.
+    /// Stores sums of the elements from `offset` on, in memory for `len` numbers.
     fn receive(&mut self, len: usize, offset: usize, sums: &[f32]) {
         let before = if let Self::Sums { count, .. } = self { *count } else { 0 };
         let mut memory = self.take(len);
@@ -98,7 +99,7 @@ impl Room {
     /// All sums of a chunk of `len` elements.
     ///
     /// # Panics
-    /// If some have not come in.
+    /// If some have not arrived.
     fn sums(&self, len: usize) -> &[f32] {
         match self {
             Self::Sums { memory, count } if *count == len => &memory[..len],
@@ -106,7 +107,7 @@ impl Room {
         }
     }
 
-    /// Forgets sums that have come in.
+    /// Drops the sums that have arrived.
     fn discard(&mut self) {
         if let Self::Sums { memory, .. } = self {
             *self = Self::Free(std::mem::take(memory));
@@ -119,26 +120,26 @@ impl Room {
     }
 }
 
-/// Optimizer state: (numbers an element, elements), one moment after the other, and then the master copy, if there is one.
+/// Optimizer state: (numbers for each element, elements): the moments one after the other, then the master copy, if there is one.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OptimizerState {
-    /// The numbers.
+    /// The moments and the master copy.
     pub moments: Vec<f32>,
-    /// Updates behind it.
+    /// The number of updates behind the state.
     pub updates: u32,
 }
 
 impl OptimizerShard {
-    /// No chunk yet, of a vector that is cut into `chunks`, under a rule that keeps `moment_count` numbers an element.
+    /// A shard without chunks, of a vector that is cut into `chunks`, under a rule that keeps `moment_count` moments for each element.
     pub(crate) fn new(chunks: Chunks, moment_count: usize, has_master: bool) -> Self {
         let number_count = moment_count + usize::from(has_master);
         let kept = (0..chunks.count()).map(|_| None).collect();
         Self { chunks, number_count, has_master, kept, scratch: Vec::new() }
     }
 
-    // What is held.
+    // Contents.
 
-    /// Starts to keep a chunk in this version; without a `state` from elsewhere, that of a chunk without updates.
+    /// Starts to store a chunk in this version. Without a received `state` it starts as a chunk without updates.
     pub(crate) fn insert(&mut self, version: Version, chunk: usize, state: Option<OptimizerState>) {
         let state =
             state.unwrap_or_else(|| OptimizerState { moments: vec![0.0; self.len_of(chunk)], updates: 0 });
@@ -149,17 +150,17 @@ impl OptimizerShard {
         }
     }
 
-    /// Keeps a chunk whose rule has no state that could come from anybody.
+    /// Starts to store a chunk whose rule has no state that another member could send.
     pub(crate) fn ensure(&mut self, chunk: usize) {
         self.kept[chunk].get_or_insert_default().committed.get_or_insert_default();
     }
 
-    /// Numbers of state of a chunk.
+    /// The number of numbers of a chunk's state.
     pub(crate) fn len_of(&self, chunk: usize) -> usize {
         self.chunks.range(chunk).len() * self.number_count
     }
 
-    /// This version of a chunk's state; `None` if it is not here.
+    /// This version of a chunk's state; `None` if it is not stored here.
     pub(crate) fn state(&self, version: Version, chunk: usize) -> Option<&OptimizerState> {
         let kept = self.kept.get(chunk)?.as_ref()?;
         match version {
@@ -168,18 +169,18 @@ impl OptimizerShard {
         }
     }
 
-    /// By chunk: the committed state.
+    /// The committed states, with their chunks.
     pub(crate) fn committed(&self) -> impl Iterator<Item = (usize, &OptimizerState)> {
         let states = self.kept.iter().map(|kept| kept.as_ref()?.committed.as_ref());
         states.enumerate().filter_map(|(chunk, state)| Some((chunk, state?)))
     }
 
-    /// The chunks of whose state this version is here.
+    /// The chunks whose state is stored here in this version.
     pub(crate) fn held(&self, version: Version) -> ChunkSet {
         (0..self.kept.len()).filter(|&chunk| self.state(version, chunk).is_some()).collect()
     }
 
-    /// Bytes of optimizer state kept.
+    /// Bytes of optimizer state, committed and pending.
     pub(crate) fn byte_count(&self) -> u64 {
         let moments =
             |state: &Option<OptimizerState>| state.as_ref().map_or(0, |state| size_of_val(&*state.moments));
@@ -190,11 +191,11 @@ impl OptimizerShard {
 
     // Updates.
 
-    /// Turns the summed gradients of these chunks of `vector` into new parameters, starting from `parameters`: of those that
-    /// are owned here, or in a fully replicated step, of all.
+    /// Computes new parameters from the summed gradients of these chunks of `vector`, starting from `parameters`. The chunks are those
+    /// owned here; in a fully replicated step, all chunks.
     ///
-    /// A sum that no sample stands behind, or that is not finite, leaves parameters and state of its chunk as they are:
-    /// one overflow must not ruin the parameters of all members.
+    /// If no sample contributed to a chunk's sums, or they are not finite, the chunk's parameters and state stay as they are: one overflow
+    /// must not ruin the parameters of all members.
     ///
     /// # Panics
     /// If the committed state of one of them is not here.
@@ -214,7 +215,7 @@ impl OptimizerShard {
         }
     }
 
-    /// Takes in sums of chunks of which a copy is kept: `values` belong to `ranges` of the parameter vector, in order.
+    /// Stores the sums of chunks that are replicated here: `values` belong to `ranges` of the parameter vector, in order.
     pub(crate) fn receive_sums(&mut self, ranges: &[Range<usize>], mut values: &[f32]) {
         for range in ranges {
             let mut start = range.start;
@@ -230,7 +231,7 @@ impl OptimizerShard {
         }
     }
 
-    /// Brings the replicas of the `replicated` chunks up to date with the sums that have come in.
+    /// Updates the replicas of the `replicated` chunks with the sums that have arrived.
     ///
     /// # Panics
     /// If the committed state of one of them is not here.
@@ -250,7 +251,7 @@ impl OptimizerShard {
             if updating.rule.keeps_state() {
                 sums.extend_from_slice(kept.room.sums(elements.len()));
             } else {
-                // It keeps no state, so nothing was sent and nothing changes.
+                // The rule keeps no state, so no sums were sent and nothing changes.
                 sums.resize(elements.len(), f32::NAN);
             }
             kept.update(&mut updating, chunk, &parameters[elements], sums);
@@ -287,18 +288,18 @@ impl OptimizerShard {
         }
     }
 
-    /// Sums that came in for a step that is begun again are forgotten.
+    /// Drops the sums of a step that is repeated.
     pub(crate) fn discard_sums(&mut self) {
         self.kept.iter_mut().flatten().for_each(|kept| kept.room.discard());
     }
 }
 
-/// One rule at work on chunk after chunk.
+/// An update that applies one rule to chunk after chunk.
 struct Updating<'a> {
     rule: &'a mut OwnerRule,
     stats: SampleStats,
     has_master: bool,
-    /// Chunks mostly share their count of updates: one preparation serves them all.
+    /// The rule's preparation for this count of updates. Most chunks have the same count, so one preparation serves them all.
     prepared: Option<(u32, Update)>,
 }
 
@@ -309,13 +310,13 @@ impl<'a> Updating<'a> {
 }
 
 impl ChunkState {
-    /// From `sums` to new values, and from the committed state to the pending one.
+    /// Turns `sums` into new values, and the committed state into the pending one.
     fn update(&mut self, updating: &mut Updating<'_>, chunk: usize, parameters: &[f32], sums: &mut [f32]) {
         assert!(self.pending.is_none(), "the update before is committed");
         let old = self.committed.as_ref().expect("the committed state is here");
         let mut moments = self.room.take(old.moments.len());
         let Updating { rule, stats, has_master, prepared } = updating;
-        // Without the master copy, if there is one.
+        // The number of moments, without the master copy.
         let count = moments.len() - if *has_master { parameters.len() } else { 0 };
         let parameters = if *has_master && old.updates > 0 { &old.moments[count..] } else { parameters };
         if let OwnerRule::Blend(blend) = rule
@@ -335,10 +336,10 @@ impl ChunkState {
             OwnerRule::Custom(rule) => {
                 rule(*stats, parameters, sums);
                 moments.copy_from_slice(&old.moments);
-                // No copy would hear of it, and they are to be alike.
+                // No replica gets these sums, and owner and replicas must stay equal.
                 old.updates
             }
-            // It is for a step without samples.
+            // The step has no samples.
             OwnerRule::Blend(_) => old.updates,
             OwnerRule::Mean => panic!("plain means are for programs with local parameters"),
             OwnerRule::Optimizer { rule, rate } => {
@@ -366,7 +367,7 @@ mod tests {
     const MOMENTUM: Optimizer = Optimizer::Momentum { momentum: 0.5, nesterov: false, weight_decay: 0.0 };
     const STATS: SampleStats = SampleStats { samples: 2, loss: 0.0 };
 
-    /// Two chunks of 16 elements; `kept` of them with fresh state.
+    /// Two chunks of 16 elements; those in `kept` have new state.
     fn owned(kept: &[usize]) -> OptimizerShard {
         let mut owned = OptimizerShard::new(Chunks::of(32), 1, false);
         kept.iter().for_each(|&chunk| owned.insert(Version::Committed, chunk, None));
@@ -379,7 +380,7 @@ mod tests {
         owned.insert(Version::Committed, 1, None);
         let mut rule = OwnerRule::Optimizer { rule: Optimizer::Sgd { weight_decay: 0.0 }, rate: 0.25 };
         let stats = SampleStats { samples: 1, loss: 0.0 };
-        // Everyone sees whole numbers only.
+        // All members see whole numbers only.
         let mut seen = [10.0; 32];
         for step in 0..8 {
             let mut vector = [1.0; 32];
@@ -397,7 +398,7 @@ mod tests {
             owned.state(Version::Committed, 1),
             Some(&OptimizerState { moments: vec![8.0; 16], updates: 8 })
         );
-        // A state that is lost starts from what everyone sees, and a step without samples changes nothing.
+        // A lost state restarts from the parameters that all members see, and a step without samples changes nothing.
         owned.insert(Version::Committed, 1, None);
         let mut vector = [1.0; 32];
         owned.update(&mut rule, SampleStats::default(), [1], &[5.0; 32], &mut vector);
@@ -444,7 +445,7 @@ mod tests {
         let (mut owner, mut copy) = (owned(&[0]), owned(&[0]));
         for step in 0..3_u8 {
             let mut vector: Vec<f32> = (0..32).map(|i| (i as f32 - 7.0) * f32::from(step)).collect();
-            // In pieces that end in the middle.
+            // In two pieces, of which the first ends within the chunk.
             copy.receive_sums(&[0..5], &vector[0..5]);
             copy.receive_sums(&[5..16], &vector[5..16]);
             update(&mut owner, &[0], 3.0, &mut vector);

@@ -1,12 +1,12 @@
-//! The geometry of a view: who owns and copies which chunks of the parameter vector in each of its steps, and in what
-//! segments they travel.
+//! The shard map: which members own and replicate which chunks of the parameter vector in each step of a view, and in what segments the
+//! chunks travel.
 //!
-//! A function of the view and the model's size, so every member has the same. Chunks move between two steps, a few at a
-//! time; so a view has one [`StepShards`] for its first steps after another, and the last one stays.
+//! It is a function of the view and the model's size, so every member has the same. Chunks move between two steps, a few at a time. So the
+//! first steps of a view have one [`StepShards`] each, and the last one stays for the rest of the view.
 //!
-//! # Whole steps
-//! Mostly an owner is the only one who can make new values of its sums, and besides sends the sums to those who keep replicas.
-//! Where *every* member keeps *every* chunk, all can do it themselves: they gather the sums, and that is all that travels.
+//! # Fully replicated steps
+//! Usually only an owner can compute new values from its sums, and it also sends the sums to the replicas. Where *every* member stores
+//! *every* chunk, all members can compute them: they gather the sums, and nothing else travels.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,58 +21,58 @@ use peergrad_protocol::{Rank, RunId, StepNumber, ViewDigest};
 
 use crate::program::loader::Loaded;
 
-/// How a parameter vector is cut and kept: the same at every member of a run.
+/// How a parameter vector is cut and stored: the same at every member of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ShardingConfig {
     pub(crate) chunks: Chunks,
-    /// Who keeps the state of a chunk.
+    /// How many members store the state of a chunk.
     pub(crate) replicas: Replicas,
-    /// Whether the rule keeps any state: where it does not, replicas have nothing to keep.
+    /// Whether the rule keeps any state; if not, there is nothing to replicate.
     pub(crate) has_state: bool,
     pub(crate) segment_elements: usize,
-    /// What is kept are the chunks of tables: they all move at once.
+    /// Whether the chunks are those of tables, which all move at once.
     pub(crate) has_tables: bool,
 }
 
-/// A view, and what follows from it.
+/// A view, and the placement that follows from it.
 pub(crate) struct ShardMap {
     pub(crate) view: Arc<View>,
     pub(crate) digest: ViewDigest,
     pub(crate) sharding: ShardingConfig,
-    /// Where the chunks are once all have moved.
+    /// The placement of the chunks once all have moved.
     pub(crate) target: Placement,
-    /// By rank: elements that it owns then.
+    /// The number of elements that each member owns then, by rank.
     pub(crate) shares: Vec<usize>,
-    /// Whether a round can go around all members: next to each other are never two who own nothing, since those need not reach
+    /// Whether a round can use a ring of all members. In a ring no two neighbors may both own nothing, since such members need not reach
     /// each other.
     pub(crate) has_ring: bool,
 }
 
-/// Who keeps what in one step.
+/// The members that store each chunk in one step.
 pub(crate) struct StepShards {
     pub(crate) placement: Placement,
-    /// By rank: the chunks that it owns, in order.
+    /// The chunks that each member owns, by rank, in order.
     pub(crate) owned: Vec<Vec<usize>>,
-    /// By rank: the chunks of which it keeps a copy, in order.
+    /// The chunks that each member replicates, by rank, in order.
     pub(crate) replicated: Vec<Vec<usize>>,
     /// Whether owners send sums: to replicas, or to all members.
     sends_sums: bool,
-    /// Whether every member keeps every chunk, so that sums are gathered and not parameters.
+    /// Whether every member stores every chunk, so that sums are gathered instead of parameters.
     pub(crate) is_fully_replicated: bool,
     /// The shards cut into segments.
     pub(crate) layout: Arc<ShardLayout>,
-    /// Which owners send which sums to their replicas.
+    /// Which sums each owner sends to which replicas.
     pub(crate) mirrors: Arc<MirrorPlan>,
 }
 
 impl ShardingConfig {
-    /// How the parameter vector of a run is.
+    /// The sharding of a run's parameter vector or tables.
     pub(crate) fn of(loaded: &Loaded) -> Self {
         let layout = loaded.program.table_spec(loaded).map(|shared| shared.layout);
         let tables = layout.map(|layout| Chunks::cut_into(layout.value_count(), layout.chunk_count()));
         Self {
             replicas: match loaded.config.replicas {
-                // A chunk without a second replica would be lost with its owner, acknowledged updates and all.
+                // Without a second replica, a chunk and its acknowledged updates would be lost with its owner.
                 Replicas::Number(count) if tables.is_some() => Replicas::Number(count.max(2)),
                 replicas => replicas,
             },
@@ -84,7 +84,7 @@ impl ShardingConfig {
         }
     }
 
-    /// Where the chunks belong among `members`.
+    /// The placement of the chunks among `members`.
     pub(crate) fn place(&self, run: &RunId, members: &[Member]) -> Placement {
         // Without state there is nothing to replicate.
         let replicas = if self.has_state { self.replicas } else { Replicas::Number(1) };
@@ -93,7 +93,7 @@ impl ShardingConfig {
 }
 
 impl ShardMap {
-    /// What follows from `view`, whose digest is `digest`.
+    /// The shard map of `view`, whose digest is `digest`.
     pub(crate) fn new(view: Arc<View>, digest: ViewDigest, sharding: ShardingConfig) -> Self {
         let target = sharding.place(&view.run, &view.members);
         let keepers = view.replica_holders();
@@ -114,7 +114,7 @@ impl ShardMap {
         self.view.moves.moved(step.0.saturating_sub(self.view.first_step().0))
     }
 
-    /// Who keeps what once so many moves have been made.
+    /// The shards after `moved` of the view's moves.
     pub(crate) fn shards(&self, moved: usize) -> StepShards {
         let ShardingConfig { chunks, has_state, segment_elements, .. } = self.sharding;
         let placement = self.target.after(&self.view.moves, moved);
@@ -123,13 +123,13 @@ impl ShardMap {
         let by_rank: Vec<Vec<Range<usize>>> = owned.iter().map(ranges).collect();
         let member_count = self.view.members.len();
         let mut replicated = vec![Vec::new(); member_count];
-        // Of nothing there are no replicas, whatever a record says.
+        // Without state there is nothing to replicate, whatever the record says.
         for chunk in (0..chunks.count()).filter(|_| has_state) {
             placement.replica_holders(chunk)[1..]
                 .iter()
                 .for_each(|holder| replicated[holder.index()].push(chunk));
         }
-        // A newcomer keeps nothing in its first step, whatever a record says.
+        // A newcomer stores nothing in its first step, whatever the record says.
         let is_settled = moved > 0 || self.view.newcomers().is_empty();
         let is_everywhere = |chunk| placement.replica_holders(chunk).len() == member_count;
         let is_fully_replicated = has_state && is_settled && (0..chunks.count()).all(is_everywhere);
@@ -148,7 +148,7 @@ impl ShardMap {
     }
 }
 
-/// By owner and holder of replicas: what the one has to tell the other.
+/// For each pair of an owner and a replica holder, the chunks whose sums the owner sends.
 fn edges(placement: &Placement, owned: &[Vec<usize>], chunks: Chunks) -> Vec<MirrorEdge> {
     let mut edges = Vec::new();
     let mut of_owner: Vec<Vec<Range<usize>>> = vec![Vec::new(); owned.len()];
@@ -166,12 +166,12 @@ fn edges(placement: &Placement, owned: &[Vec<usize>], chunks: Chunks) -> Vec<Mir
 }
 
 impl StepShards {
-    /// The codec by which sums travel and are rounded: `codec`, or the exact one where no member is sent any.
+    /// The codec by which sums travel and are rounded: `codec`, or the exact one if no member receives sums.
     pub(crate) fn sum_codec(&self, codec: Codec) -> Codec {
         if self.sends_sums { codec } else { Codec::F32 }
     }
 
-    /// Whether `rank` keeps the state of `chunk`.
+    /// Whether `rank` stores the state of `chunk`.
     pub(crate) fn has_replica(&self, chunk: usize, rank: Rank) -> bool {
         self.placement.replica_holders(chunk).contains(&rank)
     }
@@ -205,7 +205,7 @@ mod tests {
         )
     }
 
-    /// By chunk, owner and holder of a copy: what travels, as edges say it.
+    /// Each chunk with its owner and a replica holder, as the mirror edges list them.
     fn mirrored(shard_map: &ShardMap, shards: &StepShards) -> Vec<(usize, usize, usize)> {
         let chunks = shard_map.sharding.chunks;
         let mut mirrored = Vec::new();
@@ -281,13 +281,13 @@ mod tests {
         let list = vec![Move { chunk: 4, from: from(&[1]) }, Move { chunk: 9, from: from(&[0, 2]) }];
         let waiting = shard_map(3, Replicas::All, true, Moves { list, rate: 1, restarted: vec![] });
         assert_eq!([0, 1, 2].map(|moved| waiting.shards(moved).is_fully_replicated), [false, false, true]);
-        // Another owner is no other holder.
+        // Only the owner differs, and not the set of holders.
         let list = vec![Move { chunk: 4, from: from(&[2, 1, 0]) }];
         let turned = shard_map(3, Replicas::All, true, Moves { list, rate: 1, restarted: vec![] });
         assert_eq!([0, 1].map(|moved| turned.shards(moved).is_fully_replicated), [true, true]);
     }
 
-    /// A record is input: it may say that a newcomer holds what it cannot have.
+    /// A view's record is input: it may claim that a newcomer stores what it cannot have.
     #[test]
     fn a_newcomer_makes_a_step_that_is_not_whole() {
         let settled = shard_map(3, Replicas::All, true, Moves::default());
@@ -357,7 +357,7 @@ mod tests {
         }
     }
 
-    /// A record is input: it may name chunks that this model does not have.
+    /// A view's record is input: it may name chunks that this model does not have.
     #[test]
     fn moves_of_chunks_that_are_not_there_change_nothing() {
         let list = vec![Move { chunk: CHUNKS as u32, from: vec![Rank(1)] }];

@@ -1,12 +1,12 @@
-//! The cache: what all members of a view compute alike, computed once in a process.
+//! The shared cache: what all members of a view compute alike, computed once in a process.
 //!
-//! Who owns what, and the order of the samples in an epoch, are pure functions of what every member holds. A peer of its
-//! own has its own cache and notices nothing. A thousand peers in one process share one, like colleagues who look at the
-//! same wall calendar instead of each drawing up their own.
+//! The placement of chunks and the order of an epoch's samples are pure functions of values that every member has. A peer that is alone in
+//! its process has its own cache. A thousand peers in one process share one, like colleagues who look at the same wall calendar instead of
+//! each drawing up their own.
 //!
 //! # Invariants
-//! - A cache changes what an answer costs, never what it is.
-//! - It keeps the few newest answers of each kind; members that still use an older one keep it alive themselves.
+//! - A cache changes the cost of an answer, never the answer.
+//! - It keeps the few newest answers of each kind. A member that still uses an older one keeps that alive itself.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,7 +21,7 @@ use crate::program::loader::TrainingConfig;
 use crate::state::assignment::BatchAssignment;
 use crate::state::shard_map::{ShardMap, ShardingConfig, StepShards};
 
-/// Shared by the nodes of one process: its clones are one cache.
+/// A handle to the cache of one process: its clones share one cache.
 #[derive(Clone, Default)]
 pub struct SharedCache {
     messages: Recent<Vec<u8>, Result<Message, WireError>>,
@@ -34,22 +34,22 @@ pub struct SharedCache {
     orders: Recent<(u64, u64, u32), Vec<u32>>,
 }
 
-/// What is another way among the members of two views, each in one incarnation.
+/// The differences between the members of two views. A member in another incarnation counts as another member.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct ViewDifference {
-    /// Members of the later one only.
+    /// Members of the later view only.
     pub(crate) joined: Vec<PeerId>,
-    /// Members of the earlier one only.
+    /// Members of the earlier view only.
     pub(crate) left: Vec<PeerId>,
-    /// Members of both, who owned parameters and are not to any more.
+    /// Members of both views that owned parameters and no longer do.
     pub(crate) retiring: Vec<PeerId>,
 }
 
 impl SharedCache {
-    /// The message in a frame. A long one mostly goes to all members, and is read once.
+    /// The message in a frame. A long message mostly goes to all members, and is decoded once.
     ///
     /// # Errors
-    /// The bytes are no frame.
+    /// The bytes are not a frame.
     pub fn message(&self, frame: &Frame) -> Result<Message, WireError> {
         if frame.head.len() < LONG_BYTES || frame.payload.is_some() {
             return frame.decode();
@@ -59,7 +59,7 @@ impl SharedCache {
         Result::clone(&message)
     }
 
-    /// The view that follows `view`, whose digest is `digest`, by `change`; and its digest.
+    /// The view that follows `view`, whose digest is `digest`, by `change`; and the new view's digest.
     pub(crate) fn apply(
         &self,
         view: &View,
@@ -76,12 +76,12 @@ impl SharedCache {
         Result::clone(&next)
     }
 
-    /// The bytes of `view`, whose digest is `digest`, in a record.
+    /// The encoded record of `view`, whose digest is `digest`.
     pub(crate) fn view_bytes(&self, view: &View, digest: ViewDigest) -> Arc<[u8]> {
         Arc::clone(&self.records.find_or_compute(digest, || encode_record(view).into()))
     }
 
-    /// Who is in one of two views only, each given with its digest.
+    /// The differences between two views, each given with its digest.
     pub(crate) fn difference(
         &self,
         (before, before_digest): (&View, ViewDigest),
@@ -123,7 +123,7 @@ impl SharedCache {
         self.assignments.find_or_compute_by(is_it, key, deal)
     }
 
-    /// What follows from `view`, whose digest is `digest`.
+    /// The shard map of `view`, whose digest is `digest`.
     pub(crate) fn shard_map(
         &self,
         view: &Arc<View>,
@@ -134,44 +134,44 @@ impl SharedCache {
             .find_or_compute((digest, sharding), || ShardMap::new(Arc::clone(view), digest, sharding))
     }
 
-    /// Who keeps what under `shard_map` once so many chunks have moved.
+    /// The shards of `shard_map` after `moved` of its moves.
     pub(crate) fn shards(&self, shard_map: &ShardMap, moved: usize) -> Arc<StepShards> {
         self.shards.find_or_compute((shard_map.digest, shard_map.sharding, moved), || shard_map.shards(moved))
     }
 
     /// The order of samples in `epoch`.
     pub(crate) fn order(&self, config: &TrainingConfig, epoch: u64, sample_count: u32) -> Arc<Vec<u32>> {
-        // Nodes with one cache are of one run.
+        // All nodes that share a cache are of one run.
         self.orders.find_or_compute((config.seed, epoch, sample_count), || config.order(epoch, sample_count))
     }
 }
 
-/// Whether two changes have the same bytes: equal numbers may have different ones.
+/// Whether two changes have the same bytes. Equal numbers may have different bytes.
 fn are_same(one: &ViewChange, other: &ViewChange) -> bool {
     let bits =
         |change: &ViewChange| change.resume.forward.as_ref().map(|forward| forward.stats.loss.to_bits());
     one == other && bits(one) == bits(other)
 }
 
-/// The newest answers to one kind of question.
+/// The newest answers of one kind.
 struct Recent<K, V>(Arc<Mutex<Answers<K, V>>>);
 
 type Answers<K, V> = VecDeque<(K, Arc<V>)>;
 
 impl<K: PartialEq + Clone, V> Recent<K, V> {
-    /// Others that ask the same meanwhile wait: that is the point.
+    /// Returns the answer for `key`, computed if necessary. Others that ask for the same meanwhile wait, so that it is computed once.
     fn find_or_compute(&self, key: K, compute: impl FnOnce() -> V) -> Arc<V> {
         self.find_or_compute_by(|known| *known == key, || key.clone(), compute)
     }
 
-    /// As [`Recent::find_or_compute`], where the key is only made for what is not known.
+    /// As [`Recent::find_or_compute`], but the key is only created if the answer is not in the cache.
     fn find_or_compute_by(
         &self,
         is_it: impl Fn(&K) -> bool,
         key: impl FnOnce() -> K,
         compute: impl FnOnce() -> V,
     ) -> Arc<V> {
-        // A panic while computing has added nothing.
+        // A panic during the computation has added nothing.
         let mut answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, known)) = answers.iter().find(|(known, _)| is_it(known)) {
             return Arc::clone(known);
@@ -195,9 +195,9 @@ impl<K, V> Default for Recent<K, V> {
     }
 }
 
-/// Answers of one kind that are kept: enough for the few views, and the two epochs, that peers can be in at a time.
+/// How many answers of one kind are kept: enough for the few views, and the two epochs, that peers can be in at a time.
 const ANSWERS_KEPT_MAX: usize = 4;
-/// Reading a shorter message takes no longer than finding it.
+/// A shorter message is decoded as fast as it is found.
 const LONG_BYTES: usize = 256;
 
 #[cfg(test)]

@@ -1,36 +1,37 @@
-//! The lease table: who computes which samples, where workers go at their own pace.
+//! The lease table: which worker computes which samples, where workers go at their own pace.
 //!
-//! It is as with the bookmark of the [cursor](peergrad_protocol::cursor), but for one thing: the cards are not dealt to all at once.
-//! Whoever has nothing to compute asks for a *lease*. What a worker was dealt it holds until it says that it is done, which it does
-//! once what came of it would outlive it. If it is lost before, its leases come back and are dealt next, so every sample of every
-//! epoch is done, and the run is over when nobody holds anything.
+//! It uses a [cursor](peergrad_protocol::cursor) as steps do, but samples are not assigned to all members at once. A worker with nothing to
+//! compute asks for a *lease*. It holds the lease until it reports that the lease is complete, which it does once the resulting additions
+//! would survive its loss. If the worker is lost before, its leases are returned and granted next. So every sample of every epoch is done,
+//! and the run is over when no worker holds a lease.
 //!
-//! A worker that is lost when what it has computed is safe, and before it could say so, has computed in vain: that lease is dealt
-//! once more. It is the only way in which a sample counts twice, and at most the worker's last leases do.
+//! If a worker is lost when its additions are safe, but before it could report so, its lease is granted once more. This is the only way in
+//! which a sample counts twice, and it affects at most the worker's last leases.
 //!
 //! # Invariants
-//! - A worker that asks again under the same number is given the same lease, whoever deals by then.
+//! - A worker that asks again under the same number gets the same lease, even from another owner.
 
 use std::num::NonZeroU64;
 
 use peergrad_protocol::limits::LEASES_MAX;
 use peergrad_protocol::table::{LastLease, LeaseTable, SampleLease, WorkerId, WorkerLeases};
 
-/// How much there is to be dealt.
+/// How many samples are leased in a run, and how many workers may have leases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeasePolicy {
-    /// Passes of the run.
+    /// The number of epochs of the run.
     pub epochs: u64,
-    /// Samples of an epoch.
+    /// The number of samples of an epoch.
     pub samples: u64,
-    /// Samples that the first worker has to itself.
+    /// Samples that only the first worker computes, at the start of the run.
     pub warm_up: u64,
-    /// Samples after the warm-up that are leased before one more worker comes in; `None`: all come in at once.
+    /// Samples after the warm-up that are leased before one more worker is admitted; `None`: all are admitted at once.
     pub wave: Option<NonZeroU64>,
 }
 
 impl LeasePolicy {
-    /// The lease that a worker asks for, of so many samples if there are as many left of the epoch; `None`: there are none at present.
+    /// Grants the lease that a worker asks for, of `samples` samples, or fewer at the end of an epoch. `None` if there is none for it at
+    /// present.
     pub fn grant(
         &self,
         lease_table: &mut LeaseTable,
@@ -60,9 +61,9 @@ impl LeasePolicy {
         Some(lease)
     }
 
-    /// Whether a worker is one of those that are in by now.
+    /// Whether a worker may have leases by now.
     fn is_admitted(&self, lease_table: &LeaseTable, worker: WorkerId) -> bool {
-        // A worker that has ended makes room.
+        // A worker that has ended makes room for another.
         let is_active = |held: &&WorkerLeases| matches!(held.last, LastLease::Number(_));
         let mut others = lease_table.outstanding.iter().filter(is_active);
         let is_in = others.clone().any(|held| held.worker == worker);
@@ -75,7 +76,7 @@ impl LeasePolicy {
         is_in || room > others.by_ref().count() as u64
     }
 
-    /// Whether every sample was dealt, and is held by somebody, or done.
+    /// Whether every sample was leased, and is held by a worker or done.
     fn is_exhausted(&self, lease_table: &LeaseTable) -> bool {
         let all = self.epochs.saturating_mul(self.samples);
         lease_table.returned.is_empty() && lease_table.cursor.taken(self.samples) >= all
@@ -88,7 +89,7 @@ impl LeasePolicy {
     }
 }
 
-/// A worker is done with its leases up to this number. Whether that is news.
+/// A worker has completed its leases up to this number. Returns whether this changes the table.
 pub fn complete(lease_table: &mut LeaseTable, worker: WorkerId, number: u64) -> bool {
     let leases = &mut leases_of(lease_table, worker).leases;
     let before = leases.len();
@@ -96,7 +97,8 @@ pub fn complete(lease_table: &mut LeaseTable, worker: WorkerId, number: u64) -> 
     leases.len() < before
 }
 
-/// A worker computes nothing from this number on: what it was dealt comes back, and it is dealt nothing more. Whether that is news.
+/// A worker has ended, and computes no leases from this number on: they are returned, and it gets no more. Returns whether this changes the
+/// table.
 pub fn end(lease_table: &mut LeaseTable, worker: WorkerId, number: u64) -> bool {
     let known = leases_of(lease_table, worker);
     let is_news = std::mem::replace(&mut known.last, LastLease::Ended) != LastLease::Ended;
@@ -107,14 +109,14 @@ pub fn end(lease_table: &mut LeaseTable, worker: WorkerId, number: u64) -> bool 
     is_news
 }
 
-/// The owner's message of what is dealt: of all workers, or of those who are in it.
+/// Applies the owner's update of the table. It lists all workers, or those that have changed.
 pub fn apply_update(lease_table: &mut LeaseTable, told: &LeaseTable) {
     lease_table.cursor = told.cursor.clone();
     lease_table.returned.clone_from(&told.returned);
     told.outstanding.iter().for_each(|held| leases_of(lease_table, held.worker).clone_from(held));
 }
 
-/// What those who are gone were not done with comes back. Whether anybody is gone.
+/// Returns the leases of workers that are gone. The result says whether any worker is gone.
 pub fn reclaim(lease_table: &mut LeaseTable, is_there: impl Fn(&WorkerId) -> bool) -> bool {
     let all = std::mem::take(&mut lease_table.outstanding).into_iter();
     let (held, gone): (Vec<WorkerLeases>, Vec<WorkerLeases>) = all.partition(|held| is_there(&held.worker));
@@ -146,7 +148,7 @@ mod tests {
         WorkerId { peer: PeerId([byte; 32]), incarnation: Incarnation(1) }
     }
 
-    /// The positions of a lease.
+    /// The positions of a lease's samples.
     fn positions(lease: Option<SampleLease>) -> Vec<(u64, u64, u64)> {
         let lease = lease.unwrap_or_default();
         lease.spans.iter().map(|span| (lease.epoch, span.start, span.end)).collect()

@@ -1,5 +1,5 @@
-//! Many tables in one loop: frames of different links that overtake each other, members that come, go and die, chunks that move,
-//! and sums that have to be right to the unit.
+//! A simulated run of tables in one loop: frames of different links overtake each other, members join, leave and die, chunks move, and sums
+//! must be exact.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -36,9 +36,9 @@ fn layout() -> Arc<TableLayout> {
 struct Peer {
     worker: TableWorker,
     server: TableServer,
-    /// Rows that it waits for, and what it has asked for, if it has begun a clock.
+    /// The rows and requests that the worker waits for; `None` between clocks.
     wants: Option<(RowSet, BTreeSet<u64>)>,
-    /// By row: what it has added.
+    /// The worker's additions, by row.
     added: BTreeMap<Row, u64>,
 }
 
@@ -51,9 +51,9 @@ struct Swarm {
     peers: BTreeMap<WorkerId, Peer>,
     links: BTreeMap<(Rank, Rank), VecDeque<TableMessage>>,
     names: u64,
-    /// By row: what those who died had added, and what of it they knew to be safe.
+    /// By row: what the lost workers had added, and how much of it was acknowledged to them.
     lost: BTreeMap<Row, (u64, u64)>,
-    /// How far a worker was ahead of the slowest when it read, at most.
+    /// The most clocks that a worker was ahead of the slowest when it read.
     ahead: u64,
 }
 
@@ -88,7 +88,7 @@ impl Swarm {
         self.generator.random_range(0..below)
     }
 
-    /// Who keeps a chunk: the best scores.
+    /// The holders of a chunk: the members with the best scores.
     fn holders(&self, members: &[WorkerId], chunk: usize) -> Vec<Rank> {
         let score = |rank: &Rank| {
             let key = members[rank.index()].peer.0;
@@ -128,7 +128,7 @@ impl Swarm {
         replica_map
     }
 
-    /// A new view. Whatever is under way is dropped.
+    /// Begins a new view. All frames on their way are dropped.
     fn enter(&mut self, members: Vec<WorkerId>) {
         let gone: Vec<WorkerId> = self.peers.keys().filter(|name| !members.contains(name)).copied().collect();
         for name in gone {
@@ -167,7 +167,7 @@ impl Swarm {
         }
     }
 
-    /// Whether all chunks are somewhere else too: with two replicas, one may die at a time.
+    /// Whether all chunks are at another member too. With two replicas, one member may die at a time.
     fn can_spare(&self, name: WorkerId) -> bool {
         let worth = |other: &WorkerId, chunk: usize| {
             let is_other = |rank: &Rank| self.replica_map.members[rank.index()] == *other;
@@ -187,7 +187,7 @@ impl Swarm {
         }
     }
 
-    /// Delivers a frame, or has a worker do something. False if nothing is left to do until all have done so many clocks.
+    /// Delivers a frame, or lets a worker act. Returns false if nothing is left to do until all workers have completed `clocks` clocks.
     fn step(&mut self, clocks: u64) -> bool {
         let ready: Vec<(Rank, Rank)> =
             self.links.iter().filter(|(_, frames)| !frames.is_empty()).map(|(link, _)| *link).collect();
@@ -239,7 +239,7 @@ impl Swarm {
         }
     }
 
-    /// A worker begins a clock, or ends it.
+    /// The worker begins or ends a clock.
     fn work(&mut self, rank: Rank) {
         let slowest = self.peers.values().map(|peer| peer.worker.clock()).min().unwrap();
         let rows: BTreeSet<Row> = (0..4).map(|_| self.draw(ROWS as usize) as Row).collect();
@@ -270,7 +270,7 @@ impl Swarm {
         self.post(rank, out);
     }
 
-    /// All sums are what those who live have added, and of those who died what they knew to be safe, and perhaps more.
+    /// All sums are the additions of the present workers and, of the lost ones, at least what was acknowledged and at most what they added.
     fn check(&self) {
         for row in 0..ROWS {
             let chunk = self.layout.chunk_of(row);

@@ -1,18 +1,18 @@
 //! The server: a member's part as owner and as replica of chunks, in one view.
 //!
 //! # How it works
-//! What is added is applied as it comes, and rows that it changed are *dirty* for each replica. A replica has one frame under way at a
-//! time, with all that was dirty when it left; once the replica has kept it, everything whose rows were in it is safe there. What is safe
-//! at all replicas is acknowledged, in the order in which its worker sent it.
+//! Additions are applied when they arrive, and the changed rows become *dirty* for each replica. A replica has one frame on its way at a
+//! time, with all that was dirty when the frame was sent. Once the replica acknowledges the frame, the rows in it are safe there. Additions
+//! that are safe at all replicas are acknowledged to their worker, in the order in which the worker sent them.
 //!
 //! # When a chunk changes hands
-//! Its new owner gets it from one who has kept it, and tells all others who are to keep it. Until each of them has it, whoever has
-//! kept it before goes on keeping it: so whoever dies, it is somewhere. What is acknowledged meanwhile is at all who are to keep it.
+//! The new owner gets the chunk from a member that has stored it, and sends it to all new replicas. Until all of them have it, its earlier
+//! holders keep it: so the chunk survives the loss of any one member. What is acknowledged meanwhile is at all new holders.
 //!
 //! # Clocks
-//! They are of a view: a worker says where it is, after it has sent again what may be lost. So nobody reads before all have done that.
-//! A worker that is new has no clock, and is not waited for until it says that it has one; then it is not behind the others. One that
-//! has ended has completed all clocks there are.
+//! Clocks belong to a view: a worker sends its clock after it has repeated what may be lost. So no read is answered before all workers have
+//! done that. A new worker has no clock, and no other waits for it until it sends one; from then on it counts as at least as far as the
+//! slowest. A worker that has ended has completed all clocks.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -34,34 +34,34 @@ mod leases;
 mod replication;
 mod waiting;
 
-/// Who keeps what, and who works, in one view.
+/// The holders of each chunk, and the workers, in one view.
 #[derive(Clone, Debug, Default)]
 pub struct ReplicaMap {
-    /// By rank: who it is.
+    /// The members, by rank.
     pub members: Vec<WorkerId>,
-    /// By chunk: who keeps it, the owner first.
+    /// The holders of each chunk, the owner first.
     pub holders: Vec<Vec<Rank>>,
-    /// Those who have come with this view.
+    /// The members that are new in this view.
     pub newcomers: BTreeSet<Rank>,
-    /// By chunk: who has it as it is now. The first of them gives it to its owner, unless that is one of them.
+    /// The members that have the present state of each chunk. If the owner is not one of them, the first of them sends it the chunk.
     pub up_to_date: Vec<Vec<Rank>>,
     /// The number of the view.
     pub view_number: u64,
 }
 
 impl ReplicaMap {
-    /// The owner of a chunk.
+    /// The owner of this chunk.
     #[must_use]
     pub fn owner(&self, chunk: usize) -> Rank {
         self.holders[chunk][0]
     }
 
-    /// Who keeps a chunk beside its owner.
+    /// The holders of this chunk except its owner.
     fn other_holders(&self, chunk: usize) -> &[Rank] {
         &self.holders[chunk][1..]
     }
 
-    /// Who gives a chunk to its owner, where that has not got it as it is now.
+    /// The member that sends this chunk to its owner; `None` if the owner has its present state already.
     fn donor(&self, chunk: usize) -> Option<Rank> {
         let up_to_date = &self.up_to_date[chunk];
         up_to_date.first().copied().filter(|_| !up_to_date.contains(&self.owner(chunk)))
@@ -71,80 +71,80 @@ impl ReplicaMap {
         self.members[rank.index()]
     }
 
-    /// Everybody.
+    /// The ranks of all members.
     pub fn ranks(&self) -> impl Iterator<Item = Rank> + use<> {
         (0..self.members.len()).map(Rank::from_index)
     }
 }
 
-/// Words, and whom they go to.
+/// Messages and their receivers.
 pub type Outbox = Vec<(Rank, TableMessage)>;
 
-/// One member's part, in one view.
+/// One member's tables, as owner and replica, in one view.
 pub struct TableServer {
     me: Rank,
     replica_map: Arc<ReplicaMap>,
     store: TableStore,
     lease_policy: LeasePolicy,
     clocks: BTreeMap<Rank, KnownClock>,
-    /// The clock that all are in, as long as nobody has one.
+    /// The clock of all workers while none of them has one.
     initial_clock: u64,
-    /// Reads that wait for a clock, in the order in which they came.
+    /// Reads that wait for a clock, in the order in which they arrived.
     waiting: Vec<(Rank, Request)>,
-    /// By worker: questions that can be answered, once it has taken in what it was told before.
+    /// For each worker, reads whose clock has come, but that wait until the worker has processed earlier responses.
     ready: BTreeMap<Rank, VecDeque<Request>>,
-    /// By worker: the samples that it waits for.
+    /// For each worker, its lease request that cannot be granted yet.
     lease_requests: BTreeMap<Rank, LeaseRequest>,
-    /// By chunk that is to come: what was asked of it meanwhile.
+    /// For each chunk that has not arrived yet, the requests for it.
     awaiting_chunk: BTreeMap<usize, Vec<(Rank, Request)>>,
-    /// By chunk that is here: what was added in clocks that are too far ahead, as far as is known here.
+    /// For each chunk that is here, additions of clocks that are too far ahead, as far as this owner knows.
     early: BTreeMap<usize, Vec<(Rank, Request)>>,
-    /// Chunks that are owned here, and that not all who are to keep them do: who does not.
+    /// The chunks owned here that some of their replicas lack, with those replicas.
     unreplicated: BTreeMap<usize, BTreeSet<Rank>>,
     replicas: BTreeMap<Rank, Replica>,
     workers: BTreeMap<Rank, WorkerRecord>,
 }
 
-/// What goes on into the next view.
+/// The state that is passed on to the next view.
 pub struct ViewHandover {
     store: TableStore,
     replica_map: Arc<ReplicaMap>,
-    /// What each replica may not have been told.
+    /// For each replica, the changes that it may lack.
     dirty: BTreeMap<WorkerId, BTreeMap<usize, Dirty>>,
 }
 
-/// What a worker has changed in this view.
+/// What an owner knows about a worker's changes in this view.
 #[derive(Default)]
 struct WorkerRecord {
-    /// What is not safe yet, and at how many members it is not.
+    /// The changes that are not safe yet, and the number of replicas that lack each.
     pending: BTreeMap<Change, usize>,
     newest: u64,
-    /// What it was told last.
+    /// The last number that was acknowledged to the worker.
     acknowledged: u64,
-    /// What it is told once it is safe.
+    /// The leases that are sent once they are safe.
     leases: BTreeMap<u64, SampleLease>,
-    /// Questions of it that wait.
+    /// The number of its requests that wait, not counting changes.
     waiting_requests: usize,
-    /// Bytes of all of it that waits.
+    /// The bytes of all its requests that wait.
     waiting_bytes: usize,
-    /// The first change that was refused, for which there was no room: none after it may count.
+    /// The first change that was refused because there was no room: no later change may be acknowledged. `None` if there was none.
     refused: Option<u64>,
 }
 
 impl ViewHandover {
-    /// What is kept.
+    /// The chunks that are stored here.
     pub fn store_mut(&mut self) -> &mut TableStore {
         &mut self.store
     }
 
-    /// Before the first view that a member is in.
+    /// The state before the first view of a member.
     #[must_use]
     pub fn new(store: TableStore) -> Self {
         Self { store, replica_map: Arc::default(), dirty: BTreeMap::new() }
     }
 }
 
-/// Whether in this replica map one owned a chunk of which the other kept a replica.
+/// Whether in this replica map `owner` owned the chunk and `replica` stored a replica of it.
 fn was_replicating(replica_map: &ReplicaMap, owner: WorkerId, replica: WorkerId, chunk: usize) -> bool {
     let rank = |who| replica_map.members.iter().position(|member| *member == who).map(Rank::from_index);
     let Some(holders) = replica_map.holders.get(chunk) else { return false };
@@ -152,7 +152,7 @@ fn was_replicating(replica_map: &ReplicaMap, owner: WorkerId, replica: WorkerId,
 }
 
 impl TableServer {
-    /// Begins a view. What is to be sent goes to `out`.
+    /// Begins a view. Messages are appended to `out`.
     pub fn enter(
         me: Rank,
         replica_map: Arc<ReplicaMap>,
@@ -180,7 +180,7 @@ impl TableServer {
         let is_there = |worker: &WorkerId| replica_map.members.contains(worker);
         let owned = |chunk: &usize| replica_map.owner(*chunk) == me;
         let chunks = 0..replica_map.holders.len();
-        // A record is input: it may name one who has not got the chunk.
+        // A view's record is input: it may name a donor that does not have the chunk.
         let gives = |chunk: &usize| replica_map.donor(*chunk) == Some(me) && server.store.holds(*chunk);
         for chunk in chunks.clone().filter(gives) {
             let state = server.store.snapshot(chunk, None);
@@ -193,7 +193,7 @@ impl TableServer {
         let mut dirty = handover.dirty;
         for chunk in chunks.filter(owned) {
             if replica_map.donor(chunk).is_some() {
-                // What was kept of it here may be old.
+                // The state of the chunk that was stored here may be old.
                 server.store.drop_chunk(chunk);
                 server.awaiting_chunk.insert(chunk, Vec::new());
             }
@@ -218,7 +218,7 @@ impl TableServer {
         server
     }
 
-    /// Who has not got an owned chunk that is here; all are told at once, if there is nobody.
+    /// Records which replicas lack an owned chunk. If there are none, all members learn at once that it is replicated.
     fn check_replication(&mut self, chunk: usize, out: &mut Outbox) {
         let lacks = |(_, replica): &(&Rank, &Replica)| replica.lacks(chunk);
         let lacking: BTreeSet<Rank> = self.replicas.iter().filter(lacks).map(|(rank, _)| *rank).collect();
@@ -234,7 +234,7 @@ impl TableServer {
         out.extend(self.replica_map.ranks().map(|rank| (rank, TableMessage::Replicated(chunks.clone()))));
     }
 
-    /// Whoever is to keep these chunks does: nobody else need. Those of them that are the sender's.
+    /// The owner of these chunks says that all their holders have them, so other members may drop them. Returns those that the sender owns.
     pub fn on_replicated(&mut self, from: Rank, chunks: &ChunkSet) -> Vec<usize> {
         let count = self.replica_map.holders.len();
         let of_sender = |chunk: &usize| *chunk < count && self.replica_map.owner(*chunk) == from;
@@ -247,7 +247,7 @@ impl TableServer {
         replicated
     }
 
-    /// The view is over.
+    /// Ends the view.
     #[must_use]
     pub fn leave(self) -> ViewHandover {
         let dirty = self
@@ -257,16 +257,16 @@ impl TableServer {
         ViewHandover { dirty: dirty.collect(), store: self.store, replica_map: self.replica_map }
     }
 
-    /// What is kept here.
+    /// The chunks that are stored here.
     #[must_use]
     pub fn store(&self) -> &TableStore {
         &self.store
     }
 
-    /// A worker asks something.
+    /// A worker sends a request.
     ///
     /// # Errors
-    /// No correct peer asks that.
+    /// The request is one that no correct worker sends.
     pub fn on_request(&mut self, from: Rank, request: Request, out: &mut Outbox) -> Result<(), TableError> {
         let chunk = self.check(&request)?;
         let has_lost_one = |worker: &WorkerRecord| worker.refused.is_some();
@@ -278,7 +278,7 @@ impl TableServer {
         Ok(())
     }
 
-    /// Does what was asked, and checked, or holds it until that can be done.
+    /// Carries out a checked request, or keeps it until that is possible.
     fn process(
         &mut self,
         from: Rank,
@@ -300,10 +300,10 @@ impl TableServer {
         Ok(())
     }
 
-    /// Whether a correct peer may ask that, and about which chunk.
+    /// Checks that a correct worker may send this request. Returns the chunk that it is about, if any.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// What is wrong with the request.
     fn check(&self, request: &Request) -> Result<Option<usize>, TableError> {
         let layout = self.store.layout();
         let chunk = match request {
@@ -339,7 +339,7 @@ impl TableServer {
             Request::Tick { clock } => self.on_tick(from, clock, out)?,
             Request::Add { .. } | Request::Map { .. } => {
                 if let Some(change) = self.apply_change(from, &request) {
-                    // Of a worker that is behind, all have completed the clock.
+                    // If the worker is behind, all workers may have completed this clock already.
                     self.apply_completed(change.chunk());
                     self.await_replication(from, change, out);
                 }
@@ -368,19 +368,19 @@ impl TableServer {
         self.replica_map.owner(chunk) == self.me
     }
 
-    /// Whether a chunk is to be kept here.
+    /// Whether this member is a holder of the chunk.
     fn keeps(&self, chunk: usize) -> bool {
         self.replica_map.holders[chunk].contains(&self.me)
     }
 
-    /// Whether a chunk that is owned here has come.
+    /// Whether a chunk that is owned here has arrived.
     fn is_here(&self, chunk: usize) -> bool {
         self.store.holds(chunk) && !self.awaiting_chunk.contains_key(&chunk)
     }
 
     // Reading and adding.
 
-    /// Answers a question about a chunk that is here, once its clock has come; otherwise gives it back.
+    /// Answers a read of a chunk that is here, once its clock has come; otherwise returns the request.
     fn try_read(&self, from: Rank, request: Request, out: &mut Outbox) -> Option<Request> {
         let (Request::Get { min_clock, .. } | Request::Reduce { min_clock, .. }) = &request else {
             return None;
@@ -403,7 +403,7 @@ impl TableServer {
         None
     }
 
-    /// Changes a chunk that is here, unless that is in already; `None`: this changes nothing.
+    /// Applies a change to a chunk that is here, unless it is included already. Returns `None` if the request changes nothing.
     fn apply_change(&mut self, from: Rank, request: &Request) -> Option<Change> {
         let worker = self.replica_map.worker_id(from);
         let (sequence, chunk, changed) = match request {
@@ -422,14 +422,14 @@ impl TableServer {
         Some(Change::Added(sequence, chunk))
     }
 
-    /// A worker is told of a change once it is safe.
+    /// The worker gets an acknowledgement of this change once it is safe.
     fn await_replication(&mut self, worker: Rank, change: Change, out: &mut Outbox) {
         let missing_at = self.replicas_missing(worker, change);
         self.workers.entry(worker).or_default().record_change(change, missing_at);
         self.acknowledge(worker, out);
     }
 
-    /// A change is safe at one member more.
+    /// A change is safe at one more replica.
     fn on_change_replicated(&mut self, worker: Rank, change: Change, out: &mut Outbox) {
         let Some(known) = self.workers.get_mut(&worker) else { return };
         let Some(count) = known.pending.get_mut(&change) else { return };
@@ -466,7 +466,7 @@ impl TableServer {
 }
 
 impl WorkerRecord {
-    /// Something was added that is not safe at so many members.
+    /// Records a change that `missing_at` replicas lack.
     fn record_change(&mut self, change: Change, missing_at: usize) {
         if let Change::Added(sequence, _) = change {
             self.newest = self.newest.max(sequence);

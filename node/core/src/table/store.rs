@@ -1,5 +1,5 @@
-//! The rows that a member keeps, as an owner or as a copy: their values, what the rule keeps of them, what is still to be applied,
-//! and whose additions are in.
+//! The table store: the rows that a member stores, as owner or replica. It has their values, the moments of the rule, the additions that
+//! are not applied yet, and the number of each worker's last included change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -17,52 +17,52 @@ use row_index::RowIndex;
 mod row_blocks;
 mod row_index;
 
-/// The chunks that are here.
+/// The chunks that are stored here.
 pub struct TableStore {
     layout: Arc<TableLayout>,
-    /// By number of the chunk.
+    /// The chunks by index; `None` for a chunk that is not stored here.
     chunks: Vec<Option<Box<StoredChunk>>>,
-    /// Who computes which samples; kept with the first chunk.
+    /// Which worker computes which samples; valid if the first chunk is stored here.
     lease_table: LeaseTable,
-    /// Room for a row's next moments.
+    /// Memory for the next values and moments of a row.
     room: Vec<f32>,
 }
 
-/// Rows of one chunk, in the order in which they were first added to.
+/// The rows of one chunk, in the order in which they were first added to.
 #[derive(Clone, Debug)]
 struct StoredChunk {
     row_index: RowIndex,
-    /// By place: values, then moments, one after the other.
+    /// The numbers of each row, by place: values, then moments.
     row_blocks: RowBlocks,
-    /// By place: how many updates are behind it.
+    /// The count of updates of each row, by place.
     updates: Vec<u32>,
-    /// By clock that not all workers have completed: what was added in it.
+    /// The additions of each clock that not all workers have completed, by row.
     pending: BTreeMap<u64, BTreeMap<Row, Vec<f32>>>,
-    /// The last number of each worker that is in; by worker.
+    /// For each worker, the number of its last change that is included; sorted by worker.
     applied: Vec<(WorkerId, u64)>,
-    /// The last view of which it is known that all that was acknowledged before it is in.
+    /// The number of the last view for which it is known that all changes acknowledged before it are included.
     view_number: u64,
 }
 
-/// What of a chunk goes to a copy that has the rest.
+/// The part of a chunk that is sent to a replica which has the rest.
 #[derive(Clone, Debug, Default)]
 pub struct ChunkDelta {
-    /// Rows that are other ones than there.
+    /// The rows that have changed.
     pub rows: BTreeSet<Row>,
-    /// Whose additions are in them.
+    /// The workers whose changes are in those rows.
     pub workers: BTreeSet<WorkerId>,
-    /// Who was dealt samples, or is done with some; `None`: nobody.
+    /// The workers whose leases have changed. `None` if the lease table has not changed.
     pub leased: Option<BTreeSet<WorkerId>>,
 }
 
 impl ChunkDelta {
-    /// Samples of these workers are dealt otherwise.
+    /// A change of the leases of these workers.
     #[must_use]
     pub fn leases(workers: impl IntoIterator<Item = WorkerId>) -> Self {
         Self { leased: Some(workers.into_iter().collect()), ..Self::default() }
     }
 
-    /// More of it.
+    /// Adds another part.
     pub fn extend(&mut self, more: Self) {
         self.rows.extend(more.rows);
         self.workers.extend(more.workers);
@@ -73,14 +73,14 @@ impl ChunkDelta {
 }
 
 impl TableStore {
-    /// One that keeps nothing yet.
+    /// A store without chunks.
     #[must_use]
     pub fn new(layout: Arc<TableLayout>) -> Self {
         let chunks = vec![None; layout.chunk_count()];
         Self { layout, chunks, lease_table: LeaseTable::default(), room: Vec::new() }
     }
 
-    /// How the tables are laid out.
+    /// The names, sizes and rules of the tables.
     #[must_use]
     pub fn layout(&self) -> &TableLayout {
         &self.layout
@@ -94,33 +94,33 @@ impl TableStore {
         self.chunks.get_mut(index)?.as_deref_mut()
     }
 
-    /// A chunk, which is here from now on.
+    /// A chunk; an empty one is created if it is not here.
     fn chunk_or_create(&mut self, index: usize) -> &mut StoredChunk {
         let layout = &self.layout;
         let new = || Box::new(StoredChunk::new(layout.range(index), layout.table_of(index).stride()));
         self.chunks[index].get_or_insert_with(new)
     }
 
-    /// Whether a chunk is here.
+    /// Whether a chunk is stored here.
     #[must_use]
     pub fn holds(&self, chunk: usize) -> bool {
         self.chunk(chunk).is_some()
     }
 
-    /// Of which view a chunk is, if it is here.
+    /// The number of the view that a chunk belongs to; `None` if the chunk is not stored here.
     #[must_use]
     pub fn view_number(&self, chunk: usize) -> Option<u64> {
         self.chunk(chunk).map(|chunk| chunk.view_number)
     }
 
-    /// A chunk that is here is of this view.
+    /// Sets the view that a chunk belongs to, if the chunk is stored here.
     pub fn set_view_number(&mut self, chunk: usize, view_number: u64) {
         if let Some(chunk) = self.chunk_mut(chunk) {
             chunk.view_number = view_number;
         }
     }
 
-    /// Keeps a chunk that begins with these rows, and with nothing else.
+    /// Stores a new chunk with these rows and no changes.
     pub fn create_chunk(&mut self, chunk: usize, rows: &Rows) {
         let width = self.layout.width(chunk);
         let chunk = self.chunk_or_create(chunk);
@@ -130,7 +130,7 @@ impl TableStore {
         }
     }
 
-    /// Keeps a chunk no longer.
+    /// Drops a chunk.
     pub fn drop_chunk(&mut self, chunk: usize) {
         if let Some(chunk) = self.chunks.get_mut(chunk) {
             *chunk = None;
@@ -140,27 +140,27 @@ impl TableStore {
         }
     }
 
-    /// The last number of a worker that is in a chunk.
+    /// The number of the worker's last change that the chunk includes; 0 if there is none.
     #[must_use]
     pub fn applied(&self, chunk: usize, worker: &WorkerId) -> u64 {
         self.chunk(chunk).and_then(|chunk| chunk.applied(worker)).unwrap_or(0)
     }
 
-    /// Who computes which samples, as far as that is kept here.
+    /// Which worker computes which samples; valid if the first chunk is stored here.
     pub fn lease_table_mut(&mut self) -> &mut LeaseTable {
         &mut self.lease_table
     }
 
-    /// Forgets those who do not write any more.
+    /// Forgets the numbers of workers that send no more changes.
     pub fn forget_workers(&mut self, writes: impl Fn(&WorkerId) -> bool) {
         let here = self.chunks.iter_mut().flatten();
         here.for_each(|chunk| chunk.applied.retain(|(worker, _)| writes(worker)));
     }
 
-    /// Adds to rows of a chunk, unless that is in already. False if it is.
+    /// Adds to rows of a chunk, unless the chunk includes the change already. Returns whether it has added.
     ///
     /// # Panics
-    /// If the chunk is not here.
+    /// If the chunk is not stored here.
     pub fn add(&mut self, chunk: usize, worker: WorkerId, sequence: u64, clock: u64, rows: &Rows) -> bool {
         let Self { layout, chunks, room, .. } = self;
         let known = chunks[chunk].as_deref_mut().expect("what is added to is here");
@@ -182,7 +182,7 @@ impl TableStore {
         true
     }
 
-    /// Whether there is room for what is added in this clock, if it has to be kept until all workers have completed it.
+    /// Whether the chunk has room for additions of this clock, which wait until all workers have completed the clock.
     #[must_use]
     pub fn has_pending_room(&self, chunk: usize, clock: u64) -> bool {
         self.chunk(chunk).is_none_or(|chunk| {
@@ -190,7 +190,7 @@ impl TableStore {
         })
     }
 
-    /// Bytes of what rules keep beside the values of rows.
+    /// Bytes of the moments, beside the values of rows.
     #[must_use]
     pub fn moment_bytes(&self) -> u64 {
         let of_chunk = |(index, chunk): (usize, &Option<Box<StoredChunk>>)| {
@@ -200,20 +200,20 @@ impl TableStore {
         self.chunks.iter().enumerate().map(of_chunk).sum::<usize>() as u64
     }
 
-    /// Whether anything that was added to a chunk is not applied.
+    /// Whether a chunk has additions that are not applied.
     #[must_use]
     pub fn has_pending(&self, chunk: usize) -> bool {
         self.chunk(chunk).is_some_and(|chunk| !chunk.pending.is_empty())
     }
 
-    /// The newest clock in which something was added to a chunk that is not applied.
+    /// The newest clock with additions to the chunk that are not applied; `None` if there are none.
     #[must_use]
     pub fn last_pending(&self, chunk: usize) -> Option<u64> {
         self.chunk(chunk)?.pending.keys().next_back().copied()
     }
 
-    /// Applies what was added in clocks that all workers have completed, of whom the slowest has come to `least`. Returns the rows
-    /// that changed.
+    /// Applies the additions of clocks that all workers have completed, where `least` is how far the slowest has come. Returns the changed
+    /// rows.
     pub fn apply_completed(&mut self, chunk: usize, least: WorkerClock) -> BTreeSet<Row> {
         let mut changed = BTreeSet::new();
         let Self { layout, chunks, room, .. } = self;
@@ -230,10 +230,10 @@ impl TableStore {
         changed
     }
 
-    /// Those of these rows of a chunk that are zero, and the values of the others: (rows, width).
+    /// Those of these rows that are zero, and the values of the others: (rows, width).
     ///
     /// # Panics
-    /// If the chunk is not here.
+    /// If the chunk is not stored here.
     #[must_use]
     pub fn read(&self, chunk: usize, indices: &RowSet) -> (RowSet, Vec<f32>) {
         let width = self.layout.width(chunk);
@@ -255,12 +255,13 @@ impl TableStore {
         (zero.into_iter().collect(), values)
     }
 
-    /// Does something to columns of a chunk, unless that is done already. The rows that are there; `None` if it is.
+    /// Applies `map` to columns of a chunk, unless the chunk includes the change already. Returns the rows that exist; `None` if it is
+    /// included.
     ///
-    /// A row of which a number would overflow stays as it is.
+    /// A row stays as it is if one of its numbers would overflow.
     ///
     /// # Panics
-    /// If the chunk is not here.
+    /// If the chunk is not stored here.
     pub fn map(&mut self, chunk: usize, worker: WorkerId, sequence: u64, map: Map) -> Option<BTreeSet<Row>> {
         let chunk = self.chunk_mut(chunk).expect("what is changed is here");
         if !chunk.advance_sequence(worker, sequence) {
@@ -279,10 +280,10 @@ impl TableStore {
         Some(chunk.row_index.iter().map(|(row, _)| row).collect())
     }
 
-    /// What columns of a chunk come to, in the order of its rows' indices.
+    /// The number that `reduce` computes from columns of a chunk, in the order of the rows' indices.
     ///
     /// # Panics
-    /// If the chunk is not here.
+    /// If the chunk is not stored here.
     #[must_use]
     pub fn reduce(&self, chunk: usize, reduce: Reduce) -> f64 {
         let chunk = self.chunk(chunk).expect("what is reduced is here");
@@ -297,10 +298,10 @@ impl TableStore {
         chunk.row_index.iter().map(of_row).sum()
     }
 
-    /// What of a chunk that is here goes to a copy that has the rest; `None`: all of it, for one that has nothing.
+    /// The part of a chunk to send to a replica that has the rest; with `None`, the whole chunk.
     ///
     /// # Panics
-    /// If the chunk is not here.
+    /// If the chunk is not stored here.
     #[must_use]
     pub fn snapshot(&self, index: usize, part: Option<&ChunkDelta>) -> TableChunk {
         let width = self.layout.width(index);
@@ -308,7 +309,7 @@ impl TableStore {
         let is_told = |row: &Row| part.is_none_or(|part| part.rows.contains(row));
         let rows: Vec<(Row, usize)> = match part {
             None => chunk.row_index.iter().collect(),
-            // Some of them may still be to be applied for the first time.
+            // Some of these rows may have only pending additions, and no values yet.
             Some(part) => {
                 part.rows.iter().filter_map(|row| Some((*row, chunk.row_index.get(*row)?))).collect()
             }
@@ -343,10 +344,10 @@ impl TableStore {
         }
     }
 
-    /// Whether another member can have kept such a state.
+    /// Checks that another member can have such a state.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// What is wrong with the state.
     pub fn check(&self, state: &TableChunk) -> Result<(), TableError> {
         let chunk = state.chunk as usize;
         self.layout.check_indices(chunk, &state.rows.indices)?;
@@ -361,7 +362,7 @@ impl TableStore {
             .try_for_each(|(_, rows)| self.layout.check(chunk, rows, self.layout.width(chunk)))
     }
 
-    /// Keeps what another member has sent, and that was [checked](Self::check).
+    /// Stores the state that another member has sent, which must be [checked](Self::check).
     pub fn receive_chunk(&mut self, state: &TableChunk) {
         let index = state.chunk as usize;
         let (width, stride) = (self.layout.width(index), self.layout.stride(index));
@@ -375,7 +376,7 @@ impl TableStore {
             chunk.row_blocks.row_mut(place).copy_from_slice(numbers);
             chunk.updates[place] = *updates;
         }
-        // Of a row that is told, all that is to be applied is told.
+        // A message with a row has all its pending additions.
         let told =
             state.rows.indices.iter().chain(state.pending.iter().flat_map(|(_, rows)| rows.indices.iter()));
         let told: BTreeSet<Row> = told.collect();
@@ -385,7 +386,7 @@ impl TableStore {
         });
         for (clock, rows) in &state.pending {
             if chunk.pending.len() == PENDING_CLOCKS_MAX && !chunk.pending.contains_key(clock) {
-                // No correct owner has more, and nobody would take more from here.
+                // No correct owner has more pending clocks, and no replica would accept more.
                 break;
             }
             let values = rows.values.chunks_exact(width).map(<[f32]>::to_vec);
@@ -413,7 +414,7 @@ impl StoredChunk {
         }
     }
 
-    /// Whether what a worker sends under this number is not in yet; from now on it is.
+    /// Records the number of a worker's change. Returns false if the chunk includes that change already.
     fn advance_sequence(&mut self, worker: WorkerId, sequence: u64) -> bool {
         let is_news = self.applied(&worker).is_none_or(|last| sequence > last);
         if is_news {
@@ -422,7 +423,7 @@ impl StoredChunk {
         is_news
     }
 
-    /// Where a row is; it is made, if it was not there.
+    /// The place of a row, which is created if necessary.
     fn place(&mut self, row: Row) -> usize {
         let next = self.updates.len();
         let place = self.row_index.get_or_insert(row, next);
@@ -433,7 +434,7 @@ impl StoredChunk {
         place
     }
 
-    /// Applies what was added to a row in a clock, unless it overflows: that must not ruin what all share. `room` is for a row.
+    /// Applies an addition of this clock to a row, unless the row would overflow and ruin the shared values. `room` is memory for a row.
     fn apply(&mut self, table: &Table, row: Row, clock: u64, added: &[f32], room: &mut Vec<f32>) {
         let place = self.place(row);
         let numbers = self.row_blocks.row_mut(place);
@@ -472,7 +473,7 @@ impl StoredChunk {
     }
 }
 
-/// Adds to each, or to none if one of them would overflow. Whether it has.
+/// Adds `added` to `sums`, or nothing if one of the sums would overflow. Returns whether it has added.
 fn add_if_finite(sums: &mut [f32], added: &[f32]) -> bool {
     let fits = sums.iter().zip(added).all(|(sum, added)| (sum + added).is_finite());
     if fits {

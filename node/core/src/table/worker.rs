@@ -1,4 +1,5 @@
-//! The worker: a member's part as worker. What it has added and not heard of, what it has read, and when it may go on.
+//! The table worker: the part of a member that reads and adds. It stores unacknowledged additions and cached rows, and knows when it may go
+//! on.
 //!
 //! # How it works
 //! ```text
@@ -6,12 +7,12 @@
 //!           add --> put together by row until they are pushed
 //!           end --> the tick: what was pushed comes before it
 //! ```
-//! A row in the cache has the clock that all workers had completed when it was read: it may be used at clock c if that is no less than
-//! c - s, s being the *staleness* (0: BSP). Then it has in it all that was added in the clocks before c - s, and perhaps more; and what
-//! this worker has added itself it always sees, where owners add it as it comes: what another rule makes of it only the owner knows.
+//! A cached row has the clock that all workers had completed when it was read. It may be used at clock c if that is at least c - s, where s
+//! is the *staleness* (0: BSP). Then the row includes all additions of the clocks before c - s, and perhaps more. Where owners add
+//! additions when they arrive, a worker always sees its own ones too; under another rule, only the owner can compute their effect.
 //!
-//! # Coming late
-//! A worker that comes to a run that is under way has no clock until it has read something: then it is where the slowest was.
+//! # Late workers
+//! A worker that joins a run in progress has no clock until it has read something; then its clock is that of the slowest worker.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -37,32 +38,32 @@ pub struct TableWorker {
     layout: Arc<TableLayout>,
     read_schedule: ReadSchedule,
     replica_map: Arc<ReplicaMap>,
-    /// Clocks that are complete here; `None`: it is new.
+    /// The number of clocks that it has completed; `None` for a new worker.
     clock: Option<u64>,
-    /// The newest clock that all workers have completed, as far as it has heard.
+    /// The number of clocks that all workers have completed, as far as it knows.
     completed_by_all: u64,
     sequence: u64,
-    /// What was added and not pushed, by row.
+    /// The additions that were not pushed yet, by row.
     coalesced: BTreeMap<Row, Vec<f32>>,
-    /// What was sent and is not known to be safe, in order.
+    /// The changes that were sent and not acknowledged, in order.
     log: VecDeque<Entry>,
-    /// Bytes of it.
+    /// The bytes of `log`.
     log_bytes: usize,
     cache: BTreeMap<Row, CachedRow>,
     requests: BTreeMap<u64, PendingRead>,
     request_count: u64,
-    /// By owner: queries that are under way, and those that come after them.
+    /// For each owner, the reads on their way and those that follow.
     queues: BTreeMap<Rank, RequestQueue>,
-    /// By request: what does not go into the cache, and what was asked.
+    /// The results that are not cached, by request, with the requests.
     answers: BTreeMap<u64, (PendingRead, ReadResult)>,
-    /// By chunk of which columns were changed: under which number the last time.
+    /// For each chunk whose columns this worker has changed, the number of its last change.
     mapped: BTreeMap<usize, u64>,
     leases: HeldLeases,
-    /// What it has asked last of all, if it leaves.
+    /// The last request of a worker that leaves; `None` before it.
     final_request: Option<u64>,
 }
 
-/// Something that was changed: its part in one chunk.
+/// One change of one chunk.
 struct Entry {
     sequence: u64,
     clock: u64,
@@ -76,7 +77,7 @@ enum Change {
 }
 
 impl TableWorker {
-    /// One that begins with the run, at clock 0, or `is_new` to one that is under way.
+    /// A worker that starts with the run, at clock 0; with `is_new`, one that joins a run in progress.
     #[must_use]
     pub fn new(layout: Arc<TableLayout>, read_schedule: ReadSchedule, is_new: bool) -> Self {
         Self {
@@ -100,7 +101,7 @@ impl TableWorker {
         }
     }
 
-    /// A view begins: says again what may be lost, then the clock, then what it waits for.
+    /// A view begins: repeats the changes that may be lost, then sends the clock, then repeats its requests.
     pub fn enter(&mut self, replica_map: Arc<ReplicaMap>, out: &mut Outbox) {
         self.replica_map = replica_map;
         for entry in &self.log {
@@ -115,7 +116,7 @@ impl TableWorker {
         self.send_lease_request(out);
     }
 
-    /// A chunk begins anew: what is known of it is not so any more.
+    /// A chunk restarts, or its owner alone knows its rows: drops all that is cached of it.
     pub fn invalidate(&mut self, chunk: usize) {
         self.mapped.remove(&chunk);
         let rows: Vec<Row> = self.cache.range(self.layout.range(chunk)).map(|(row, _)| *row).collect();
@@ -133,7 +134,7 @@ impl TableWorker {
         out.extend(self.replica_map.ranks().map(|rank| (rank, TableMessage::Request(request()))));
     }
 
-    /// Clocks that are complete here.
+    /// The number of clocks that it has completed.
     #[must_use]
     pub fn clock(&self) -> u64 {
         self.clock.unwrap_or(0)
@@ -150,7 +151,7 @@ impl TableWorker {
         self.clock.is_none()
     }
 
-    /// Samples up to this number are done: what came of them would outlive this worker.
+    /// The leases up to this number are complete: their additions would survive the loss of this worker.
     #[must_use]
     pub fn completed_leases(&self) -> u64 {
         self.leases.completed
@@ -162,7 +163,7 @@ impl TableWorker {
         self.read_schedule.never_waits()
     }
 
-    /// Whether what has come for it is that there are no samples at present.
+    /// Whether the response that has arrived says that there are no samples at present.
     #[must_use]
     pub fn has_empty_lease(&self) -> bool {
         self.leases.next.as_ref().is_some_and(|(_, lease, is_over)| lease.is_empty() && !is_over)
@@ -172,31 +173,31 @@ impl TableWorker {
         self.read_schedule.at(self.clock())
     }
 
-    /// Whether everything that was added is safe.
+    /// Whether all additions are acknowledged.
     #[must_use]
     pub fn is_flushed(&self) -> bool {
         self.log.is_empty() && self.coalesced.is_empty()
     }
 
-    /// The number of what was sent last.
+    /// The number of the last change that was sent.
     #[must_use]
     pub fn last_sequence(&self) -> u64 {
         self.sequence
     }
 
-    /// Everything up to this number that was sent is safe.
+    /// All changes up to this number are acknowledged.
     #[must_use]
     pub fn acknowledged_up_to(&self) -> u64 {
         self.log.front().map_or(self.sequence, |entry| entry.sequence - 1)
     }
 
-    /// Whether so much is not known to be safe that no more is to be added at present.
+    /// Whether so much is unacknowledged that the worker must not add more at present.
     #[must_use]
     pub fn has_much_unacknowledged(&self) -> bool {
         self.log_bytes > UNACKNOWLEDGED_BYTES_MAX
     }
 
-    /// What was added to a number of a row and is not known to be safe.
+    /// The unacknowledged additions to one number of a row.
     #[cfg(test)]
     pub(super) fn unacknowledged(&self, row: Row, number: usize) -> f32 {
         let in_entry = |entry: &Entry| {
@@ -211,13 +212,13 @@ impl TableWorker {
     /// Adds to a row.
     pub fn add(&mut self, row: Row, added: &[f32]) {
         let sum = self.coalesced.entry(row).or_insert_with(|| vec![0.0; added.len()]);
-        // One overflow must not ruin what all share.
+        // One overflow must not ruin the shared values.
         if sum.iter().zip(added).all(|(sum, added)| (sum + added).is_finite()) {
             sum.iter_mut().zip(added).for_each(|(sum, added)| *sum += added);
         }
     }
 
-    /// Sends what was added.
+    /// Sends the additions that were not pushed yet.
     pub fn push(&mut self, out: &mut Outbox) {
         let clock = self.clock();
         let mut parts: BTreeMap<usize, (Vec<Row>, Vec<f32>)> = BTreeMap::new();
@@ -241,14 +242,14 @@ impl TableWorker {
         self.log.push_back(entry);
     }
 
-    /// Has owners do something to columns of these chunks, after all that was added so far.
+    /// Has owners apply `map` to columns of these chunks, after all additions so far.
     pub fn map(&mut self, chunks: Range<usize>, map: Map, out: &mut Outbox) {
         self.push(out);
         let clock = self.clock();
         for chunk in chunks.clone() {
             self.sequence += 1;
             self.send(Entry { sequence: self.sequence, clock, chunk, change: Change::Map(map) }, out);
-            // Only the owner knows what has become of its rows.
+            // Only the owner knows the new rows.
             self.invalidate(chunk);
             self.mapped.insert(chunk, self.sequence);
         }
@@ -256,7 +257,7 @@ impl TableWorker {
         self.close_leases();
     }
 
-    /// The clock is over.
+    /// Ends the clock.
     pub fn tick(&mut self, out: &mut Outbox) {
         self.clock = Some((self.clock() + 1).min(STEPS_MAX));
         self.leases.current = None;
@@ -267,8 +268,8 @@ impl TableWorker {
         self.send_clock(out);
     }
 
-    /// The worker has ended: nobody waits for it any more, and samples that it has not computed are for others. What it still reads is
-    /// of when all have ended.
+    /// The worker has ended: no other worker waits for it any more, and others compute the samples that it has not computed. Its later
+    /// reads are answered when all workers have ended.
     pub fn finish(&mut self, out: &mut Outbox) {
         self.drop_leases();
         self.push(out);
@@ -284,7 +285,7 @@ impl TableWorker {
         self.leases.first_returned.is_some()
     }
 
-    /// A clock begins: a worker that is behind all others is where the last of them is.
+    /// A clock begins. A worker that is behind all others takes the clock of the slowest of them.
     pub fn catch_up(&mut self, out: &mut Outbox) {
         let is_behind = self.clock.is_none_or(|clock| clock < self.completed_by_all);
         if is_behind && !self.has_finished() {
@@ -293,8 +294,8 @@ impl TableWorker {
         }
     }
 
-    /// An owner tells how far the slowest worker has come. Returns the clock that counts: if all others have ended, that is where this
-    /// worker was when it asked.
+    /// An owner has sent how far the slowest worker has come. Returns the clock that counts: if all others have ended, the clock that this
+    /// worker had when it sent the request.
     fn observe_clock(&mut self, clock: WorkerClock, asked_at: WorkerClock) -> WorkerClock {
         let clock = if clock == WorkerClock::Ended && !self.has_finished() { asked_at } else { clock };
         if let WorkerClock::At(clock) = clock {
@@ -303,10 +304,10 @@ impl TableWorker {
         clock
     }
 
-    /// An owner answers.
+    /// An owner has sent a response.
     ///
     /// # Errors
-    /// No correct owner says that.
+    /// The response is one that no correct owner sends.
     pub fn on_response(
         &mut self,
         from: Rank,
@@ -358,7 +359,7 @@ impl Entry {
         }
     }
 
-    /// About as many bytes as it takes in memory.
+    /// The approximate number of bytes that the entry takes in memory.
     fn bytes(&self) -> usize {
         let rows = match &self.change {
             Change::Add(rows) => rows.bytes(),
@@ -367,7 +368,7 @@ impl Entry {
         size_of::<Self>() + rows
     }
 
-    /// What was added to which rows.
+    /// The additions of the entry, by row.
     fn rows<'a>(&'a self, layout: &TableLayout) -> impl Iterator<Item = (Row, &'a [f32])> {
         let rows = match &self.change {
             Change::Add(rows) => Some(rows),
@@ -377,7 +378,7 @@ impl Entry {
         rows.into_iter().flat_map(move |rows| rows.indices.iter().zip(rows.values.chunks_exact(width)))
     }
 
-    /// It is forgotten: a cached row that was read before it keeps it.
+    /// The entry is acknowledged and leaves the log: cached rows from before it include it from now on.
     fn fold_into(&self, cache: &mut BTreeMap<Row, CachedRow>, layout: &TableLayout) {
         for (row, added) in self.rows(layout) {
             if let Some(cached) = cache.get_mut(&row).filter(|cached| cached.sequence < self.sequence) {

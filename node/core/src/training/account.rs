@@ -1,4 +1,4 @@
-//! The account that training gives of itself: where it is, and what it leaves.
+//! The account of training: the state that other parts of the node ask for, and the final state.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::state::checkpoint::Checkpoint;
 use crate::state::shared_cache::ViewDifference;
 
 impl Training {
-    /// Where training is, for membership. `report` makes this member's report, where one is asked for.
+    /// The state of training for membership. `report` makes this member's report, if one is asked for.
     pub(crate) fn snapshot<'a>(
         &'a self,
         report: &'a dyn Fn() -> MemberReport,
@@ -49,7 +49,7 @@ impl Training {
         }
     }
 
-    /// How the batch of the step in progress is dealt.
+    /// The assignment of the step in progress.
     fn assignment(&self) -> &Arc<BatchAssignment> {
         match self {
             Self::Steps(steps) => steps.assignment(),
@@ -57,7 +57,7 @@ impl Training {
         }
     }
 
-    /// How the batch is dealt of the first step that is not committed.
+    /// The assignment of the first step that is not committed.
     fn uncommitted_assignment(&self) -> &Arc<BatchAssignment> {
         match self {
             Self::Steps(steps) => steps.uncommitted_assignment(),
@@ -71,7 +71,7 @@ impl Training {
         assignment.after.taken(u64::from(self.loaded().task.sample_count())).saturating_sub(assignment.len())
     }
 
-    /// Parameters after the newest complete step; with tables, those that the program has read last. `None` of a newcomer that has
+    /// The parameters after the newest complete step; with tables, those that the program has last read. `None` for a newcomer that has
     /// none yet.
     fn newest_parameters(&self) -> Option<&Arc<Buffer>> {
         match self {
@@ -88,12 +88,12 @@ impl Training {
         }
     }
 
-    /// Whether the program can be started: there are parameters to begin with.
+    /// Whether this member has parameters, so that the program can be started.
     pub(crate) fn has_parameters(&self) -> bool {
         self.newest_parameters().is_some()
     }
 
-    /// Whether every epoch is over, as soon as the steps so far are.
+    /// Whether the step in progress comes after the last epoch.
     pub(crate) fn is_over(&self) -> bool {
         match self {
             Self::Steps(steps) => steps.is_over(),
@@ -101,17 +101,17 @@ impl Training {
         }
     }
 
-    /// Whether the program is done, or would be at once.
+    /// Whether the program has ended, or would end at once.
     pub(crate) fn is_closing(&self) -> bool {
         self.base().barrier.is_waiting() || self.is_over()
     }
 
-    /// Chunks that moved from this member to others after it had offered to own none.
+    /// How many chunks moved from this member to others after it had offered to own none.
     pub(crate) fn handed_over(&self) -> usize {
         self.base().handed_over
     }
 
-    /// Where this member is.
+    /// How far this member is in its view.
     pub(crate) fn progress(&self) -> MemberProgress {
         MemberProgress {
             view: Arc::clone(self.view()),
@@ -127,31 +127,31 @@ impl Training {
         }
     }
 
-    /// By chunk: the optimizer state after the newest committed step, and the updates behind it. Empty with tables.
+    /// The optimizer state of each chunk after the newest committed step, with its count of updates. Empty with tables.
     pub(crate) fn optimizer_states(&self) -> impl Iterator<Item = (usize, &[f32], u32)> {
         self.steps().into_iter().flat_map(|steps| steps.optimizer_states())
     }
 
     // Checkpoints.
 
-    /// A checkpoint is to be written once so many steps are committed. With tables there are none.
+    /// A checkpoint is to be written once `steps` steps are committed. With tables there are none.
     pub(crate) fn save_after(&mut self, steps: StepNumber) {
         if let Some(engine) = self.steps_mut() {
             engine.save_after(steps);
         }
     }
 
-    /// The step after which a checkpoint is to be written, if one is still to come.
+    /// The step after which a checkpoint is to be written; `None` if none is pending.
     pub(crate) fn save_is_due(&self) -> Option<StepNumber> {
         self.steps()?.save_is_due()
     }
 
-    /// The newest committed state, if this member has committed anything since it began.
+    /// The newest committed state; `None` if this member has committed nothing since it began.
     pub(crate) fn checkpoint(&self) -> Option<Checkpoint> {
         self.steps()?.checkpoint()
     }
 
-    /// What the run leaves here: the newest committed state, if there is one.
+    /// The final state at this member: the newest committed one; `None` if there is none.
     pub(crate) fn final_state(&self) -> Option<FinalState> {
         let (base, parameters) = (self.base(), self.parameters()?);
         let left_out = base.omissions.total();
@@ -177,7 +177,7 @@ impl Training {
 
     // The view.
 
-    /// Those of `contacts` who own nothing at present, and are to own nothing.
+    /// Those of `contacts` that own nothing at present, and will own nothing.
     pub(crate) fn non_owners(&self, contacts: &[Contact]) -> Vec<PeerId> {
         let view = self.view();
         if view.members.iter().all(|member| member.capacity > 0) {
@@ -194,7 +194,7 @@ impl Training {
         contacts.iter().map(|contact| contact.peer).filter(is_worker).collect()
     }
 
-    /// By rank: elements that it owns at present, and elements of whose state it keeps a copy.
+    /// For each rank: the number of elements that it owns at present, and of those that it replicates.
     pub(crate) fn shares(&self) -> Vec<(usize, usize)> {
         let shards = self.base().shards(self.step());
         let chunks = self.base().shard_map.sharding.chunks;
@@ -207,12 +207,12 @@ impl Training {
             .collect()
     }
 
-    /// Chunks that the view lists and that have not moved yet.
+    /// The number of the view's moves that are not made yet.
     pub(crate) fn moves_left(&self) -> usize {
         self.view().moves.list.len() - self.base().shard_map.moved(self.step())
     }
 
-    /// The epoch that is trained, and the chunks of the parameter vector.
+    /// The epoch in progress, and the number of chunks of the parameter vector.
     pub(crate) fn epoch_and_chunks(&self) -> (u64, usize) {
         let epoch = match self {
             Self::Steps(steps) => steps.assignment().epoch,
@@ -221,7 +221,7 @@ impl Training {
         (epoch, self.base().shard_map.sharding.chunks.count())
     }
 
-    /// What the user is told where this view goes on from checkpoints.
+    /// The event that reports a view which resumes from checkpoints; `None` for another view.
     pub(crate) fn restored_event(&self) -> Option<Event> {
         let Recovery::Resume(resume) = &self.view().recovery else { return None };
         let parameters = self.newest_parameters().filter(|_| resume.is_restored)?;
@@ -233,7 +233,7 @@ impl Training {
         })
     }
 
-    /// What the user is told when a view is entered. `difference` from the view before, if there was one.
+    /// The event that reports the view. `difference` is that from the view before; `None` in a member's first view.
     pub(crate) fn installed_event(&self, difference: Option<&ViewDifference>) -> Event {
         let (base, view) = (self.base(), Arc::clone(self.view()));
         let change = difference.map(|difference| change(difference, &view));

@@ -1,11 +1,11 @@
-//! The base of both engines: who this member is, its view, its links, and the run.
+//! The base of both engines: this member, its view, its links, and the run.
 //!
-//! A [step engine](super::steps) and a [table engine](super::tables) have this in common and nothing else. Each holds a base of
-//! its own; a run has one of them.
+//! A [step engine](super::steps) and a [table engine](super::tables) have this in common and nothing else. Each has its own base; a run has
+//! one of the two engines.
 //!
 //! # Invariants
-//! - While the next view is agreed on (`is_frozen`), nothing is taken in, sent or completed.
-//! - Frames of a view that was left are known by its digest, and dropped.
+//! - While the next view is agreed on (`is_frozen`), no frame is taken in or sent, and no step is completed.
+//! - Frames of an earlier view are recognized by the view's digest, and dropped.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -28,21 +28,21 @@ pub(super) struct EngineBase {
     pub(super) me: Member,
     /// This member's rank in the view.
     pub(super) rank: Rank,
-    /// The view, and who owns which chunk in it.
+    /// The view, and the placement of chunks in it.
     pub(super) shard_map: Arc<ShardMap>,
-    /// The run's specification, in the bytes that are kept in checkpoints.
+    /// The encoded specification of the run, which checkpoints contain.
     pub(super) specification: Arc<[u8]>,
     pub(super) loaded: Loaded,
     pub(super) cache: SharedCache,
-    /// Vectors of as many elements as there are parameters.
+    /// The pool of vectors with as many elements as there are parameters.
     pub(super) vectors: Pool,
     pub(super) segments: Pool,
     pub(super) flow_control: FlowControl,
-    /// Views that were left, the newest last.
+    /// The digests of earlier views, the newest last.
     past: VecDeque<ViewDigest>,
     /// Whether the next view is being agreed on.
     pub(super) is_frozen: bool,
-    /// Chunks that others took over from this member after it had offered to own none.
+    /// How many chunks other members took over from this one after it had offered to own none.
     pub(super) handed_over: usize,
     pub(super) barrier: ClosingBarrier,
     pub(super) omissions: Omissions,
@@ -51,7 +51,7 @@ pub(super) struct EngineBase {
 }
 
 impl EngineBase {
-    /// The base in the first view that this member is in. `credits` as for [`EngineBase::enter`].
+    /// The base in this member's first view. `credits` as for [`EngineBase::enter`].
     pub(super) fn new(
         view: &Arc<View>,
         digest: ViewDigest,
@@ -82,7 +82,7 @@ impl EngineBase {
         }
     }
 
-    /// The parameters that a run begins with: the same at every member.
+    /// The initial parameters of a run: the same at every member.
     pub(super) fn initial_parameters(&self) -> Arc<Buffer> {
         let mut initial = self.vectors.take_zeroed(self.loaded.manifest.parameter_count());
         self.loaded.task.initial(self.loaded.config.seed, &mut initial);
@@ -97,7 +97,7 @@ impl EngineBase {
         self.shard_map.digest
     }
 
-    /// Whether a view is one that this member has left.
+    /// Whether this member has left this view.
     pub(super) fn is_past(&self, view: &ViewDigest) -> bool {
         self.past.contains(view)
     }
@@ -112,12 +112,12 @@ impl EngineBase {
         Some(self.view().member(self.view().rank(peer)?).contact())
     }
 
-    /// Which members own and keep which chunk in this step.
+    /// Which members own and store each chunk in this step.
     pub(super) fn shards(&self, step: StepNumber) -> Arc<StepShards> {
         self.cache.shards(&self.shard_map, self.shard_map.moved(step))
     }
 
-    /// Elements that this member owns in this step.
+    /// The number of elements that this member owns in this step.
     pub(super) fn shard_len(&self, step: StepNumber) -> usize {
         self.shards(step).layout.shard(self.rank.index()).len()
     }
@@ -129,8 +129,8 @@ impl EngineBase {
         }
     }
 
-    /// Moves to `view`. `credits` are those of all links, by peer, in segments: what is left of them for the members is taken from
-    /// there, and put back when the view is left.
+    /// Enters `view`. `credits` are those of all links, by peer, in segments: the members' shares are taken out of it, and put back when
+    /// the view is left.
     pub(super) fn enter(
         &mut self,
         view: &Arc<View>,
@@ -149,7 +149,7 @@ impl EngineBase {
         self.rank = view.rank(&self.me.peer).expect("a view is installed at its members");
         self.flow_control.set_rank(self.rank);
         if view.member(self.rank).capacity == 0 {
-            // What it owned is with others, or listed.
+            // The chunks that it owned are at others, or listed as moves.
             let listed = view.moves.list.iter().filter(|moved| moved.from[0] == self.rank).count();
             self.handed_over = self.handed_over.max(listed);
         }
@@ -157,13 +157,13 @@ impl EngineBase {
         self.omissions.leave_view();
     }
 
-    /// Returns the credit of all held segments: training is over here.
+    /// Returns the credit of all held segments: training is over at this member.
     pub(super) fn leave(&mut self, credits: &mut BTreeMap<PeerId, u32>, out: &mut Vec<Output>) {
         self.flow_control.release(&self.shard_map.view, credits, out);
     }
 }
 
-/// Idle vectors kept: more than this come home only after late readers.
+/// The most idle vectors that are kept: more come back only from late readers.
 const VECTORS_KEPT_MAX: usize = 4;
-/// Views whose frames may still be on their way.
+/// The number of earlier views whose frames may still be on their way.
 const PAST_MAX: usize = 16;

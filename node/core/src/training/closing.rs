@@ -1,7 +1,7 @@
-//! The closing barrier: no member is done before every member is, and with that the last step is committed.
+//! The closing barrier: no member has finished the run before every member has. With that the last step is committed.
 //!
-//! Of a few members each tells every other. Of many they all tell the first one, and it tells them when it has heard of
-//! everyone; if it is lost, there is another view, in which every member tells again.
+//! In a small view each member tells every other one. In a large view they all tell the first member, and it tells them when it has heard
+//! from all. If the first member is lost, there is another view, in which every member reports again.
 
 use std::collections::BTreeSet;
 
@@ -13,19 +13,19 @@ use super::base::EngineBase;
 use crate::io::{Output, Reject};
 use crate::program::context::Reply;
 
-/// Which members are done with the run.
+/// Which members have finished the run.
 #[derive(Default)]
 pub(super) struct ClosingBarrier {
-    /// Answers the program of this member once every member is done. `None` until that program is done.
+    /// The reply to this member's program once every member has finished. `None` until that program has ended.
     reply: Option<Reply<()>>,
-    /// Other members that have told this one, in this view, that they are done.
+    /// The other members that have reported in this view that they have finished.
     done: BTreeSet<PeerId>,
-    /// Whether a member has said that all are done.
+    /// Whether a member has reported that all have finished.
     is_confirmed: bool,
 }
 
 impl ClosingBarrier {
-    /// Whether this member's program is done.
+    /// Whether this member's program has ended.
     pub(super) fn is_waiting(&self) -> bool {
         self.reply.is_some()
     }
@@ -35,20 +35,19 @@ impl ClosingBarrier {
         self.reply = None;
     }
 
-    /// In another view, members tell again.
+    /// In a new view, members report again.
     pub(super) fn leave_view(&mut self) {
         self.done.clear();
     }
 }
 
 impl EngineBase {
-    /// The program is done. It is answered when the program of every member is.
+    /// The program has ended. It gets its reply when the programs of all members have ended.
     pub(super) fn close(&mut self, reply: Reply<()>) {
         self.barrier.reply = Some(reply);
     }
 
-    /// Tells the other members, or the first of many, that this one is done after so many `steps`, which have left out so many
-    /// samples.
+    /// Tells the other members that this one has finished after `steps` steps, which have left out `left_out` samples.
     pub(super) fn send_complete(&self, steps: StepNumber, left_out: u64, out: &mut Vec<Output>) {
         let complete = Complete { steps, left_out: left_out.min(SAMPLES_MAX) };
         let complete = TrainingMessage::Complete(complete).in_view(self.digest());
@@ -60,7 +59,7 @@ impl EngineBase {
         }
     }
 
-    /// A member is done with the run.
+    /// A member has finished the run.
     ///
     /// # Errors
     /// The sender is no member of the view.
@@ -69,14 +68,14 @@ impl EngineBase {
         if self.loaded.program.has_local_parameters() {
             self.omissions.report_member(from, complete.left_out);
         } else {
-            // A member that came late has not seen all steps.
+            // A member that joined late has not seen all steps.
             self.omissions.report_total(complete.left_out);
         }
         self.barrier.done.insert(from);
         Ok(())
     }
 
-    /// A member knows that every member is done.
+    /// A member knows that every member has finished.
     ///
     /// # Errors
     /// The sender is no member of the view.
@@ -87,7 +86,7 @@ impl EngineBase {
         Ok(())
     }
 
-    /// As [`EngineBase::receive_closed`], by a member that did not enter this view: all members of the view before were done.
+    /// As [`EngineBase::receive_closed`], from a member that did not enter this view: all members of the view before had finished.
     pub(super) fn closed_before(&mut self, closed: Closed) {
         if self.barrier.is_waiting() {
             self.barrier.is_confirmed = true;
@@ -95,36 +94,36 @@ impl EngineBase {
         }
     }
 
-    /// Whether every member is done, so that the last step is committed and the run is over.
+    /// Whether every member has finished, so that the last step is committed and the run is over.
     pub(super) fn is_closed(&self) -> bool {
         let ClosingBarrier { done, is_confirmed, .. } = &self.barrier;
         self.barrier.is_waiting() && (*is_confirmed || done.len() + 1 == self.view().members.len())
     }
 
-    /// Whether the run cannot end well without this peer: it is a member, and it or this member is not done.
+    /// Whether the run cannot end properly without this peer: it is a member, and it or this member has not finished.
     ///
-    /// One that is done may still hold segments of the last step that wait for credit.
+    /// A member that has finished may still hold segments of the last step that wait for credit.
     pub(super) fn is_needed(&self, peer: &PeerId) -> bool {
         let is_done = self.barrier.done.contains(peer) || self.barrier.is_confirmed;
         self.view().rank(peer).is_some() && !(self.barrier.is_waiting() && is_done)
     }
 
-    /// What this member tells others once every member is done.
+    /// The message with which this member tells others that every member has finished.
     pub(super) fn closed(&self) -> Message {
         TrainingMessage::Closed(Closed { left_out: self.omissions.total().min(SAMPLES_MAX) })
             .in_view(self.digest())
     }
 
-    /// Whether the others wait for this member to say that every member is done.
+    /// Whether the others wait for this member to report that every member has finished.
     pub(super) fn is_barrier_root(&self) -> bool {
         self.rank == Rank(0) && self.view().is_large()
     }
 
-    /// Answers the program: every member is done.
+    /// Sends the program its reply: every member has finished.
     pub(super) fn end_barrier(&mut self) {
         assert!(self.is_closed(), "every member is done");
         if let Some(reply) = self.barrier.reply.take() {
-            // A program that no longer waits has ended.
+            // The send fails if the program has ended and no longer waits.
             let _ = reply.send(());
         }
     }

@@ -1,10 +1,10 @@
 //! Flow control: credit and held segments of the links to the members of a view.
 //!
-//! Credit belongs to a link, not to a view: segments on their way when the view changes are dropped where they arrive, and their
+//! Credit belongs to a link, not to a view. Segments that are on their way when the view changes are dropped where they arrive, and their
 //! credit is returned. So a new view starts with the credit that is left.
 //!
-//! What was on its way when a link broke is lost, and nothing sent after it would be of use. So nothing is sent over the link that
-//! takes its place until the next view, which has to come.
+//! What was on its way when a link broke is lost, and nothing sent after it would be of use. So nothing is sent over the new link until the
+//! next view, which must come.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ pub(super) struct FlowControl {
     /// Segments received whose credit was not returned.
     held: Vec<u32>,
     held_total: u32,
-    /// Members whose link broke in this view, and what may be sent over the one that has taken its place in the next.
+    /// The members whose link broke in this view, with the credit of the new link, which is used from the next view on.
     broken: BTreeMap<Rank, u32>,
 }
 
@@ -38,8 +38,8 @@ impl FlowControl {
         Self { links, rank, held: vec![0; count], held_total: 0, broken: BTreeMap::new() }
     }
 
-    /// Goes on in the view `after`: returns the credit of all held segments, puts the credit left of members that are gone back
-    /// into `credits`, and takes that of new members out of it.
+    /// Changes to the view `after`: returns the credit of all held segments, puts the remaining credit of members that are gone back into
+    /// `credits`, and takes that of new members out of it.
     pub(super) fn follow(
         &mut self,
         (before, after): (&View, &View),
@@ -55,7 +55,7 @@ impl FlowControl {
         }
         self.mend();
         let left = difference.left.iter().filter_map(|peer| Some((peer, before.rank(peer)?.index())));
-        // From the last one on, so that the ranks of the others stay what they are.
+        // From the last rank down, so that the ranks of the others do not shift.
         for (peer, index) in left.rev() {
             if let Some(credit) = credits.get_mut(peer) {
                 *credit = self.links.credit(index);
@@ -75,7 +75,7 @@ impl FlowControl {
         self.rank = rank;
     }
 
-    /// Returns the credit of all held segments, and puts what is left for sending back into `credits`.
+    /// Returns the credit of all held segments, and puts the remaining credit back into `credits`.
     pub(super) fn release(
         &mut self,
         view: &View,
@@ -95,7 +95,7 @@ impl FlowControl {
         self.held_total = 0;
     }
 
-    /// The rank of a peer that sent something: mostly a neighbour in the ring.
+    /// The rank of a peer that has sent something, which is usually a neighbor in the ring.
     pub(super) fn rank_of(&self, peer: &PeerId, view: &View) -> Option<Rank> {
         let (rank, count) = (self.rank.index(), view.members.len());
         let neighbours = [(rank + count - 1) % count, (rank + 1) % count];
@@ -103,7 +103,7 @@ impl FlowControl {
         neighbours.into_iter().find(is_it).map(Rank::from_index).or_else(|| view.rank(peer))
     }
 
-    /// Holds a segment that has come.
+    /// Holds a segment that has arrived.
     pub(super) fn hold(&mut self, from: Rank) -> Result<(), Reject> {
         let held = &mut self.held[from.index()];
         if *held == LINK_SEGMENTS {
@@ -114,7 +114,7 @@ impl FlowControl {
         Ok(())
     }
 
-    /// A held segment is used up. Returns whether its credit goes back: it does not if the link is a new one since.
+    /// A held segment was processed. Returns whether its credit is returned: not if the link was replaced since.
     pub(super) fn use_up(&mut self, from: usize) -> bool {
         let is_held = self.held[from] > 0;
         self.held[from] -= u32::from(is_held);
@@ -122,19 +122,19 @@ impl FlowControl {
         is_held
     }
 
-    /// Credit came back. Returns whether something may be sent that could not be sent before.
+    /// A member returned credit. Returns whether something can be sent that could not be sent before.
     pub(super) fn give_back(&mut self, from: &PeerId, segments: u32, view: &View) -> bool {
         let Some(rank) = self.rank_of(from, view) else { return false };
         if let Some(credit) = self.broken.get_mut(&rank) {
             *credit = credit.saturating_add(segments).min(LINK_SEGMENTS);
             return false;
         }
-        // A member that returns more than it owes only hurts itself.
+        // A member that returns more credit than it owes only harms itself.
         let owed = LINK_SEGMENTS - self.links.credit(rank.index());
         self.links.return_credit(rank.index(), segments.min(owed))
     }
 
-    /// A new link to a member is there: nothing is on its way.
+    /// There is a new link to a member, with nothing on its way yet.
     pub(super) fn link_up(&mut self, rank: Rank) {
         self.forget_held(rank);
         match self.broken.get_mut(&rank) {
@@ -143,7 +143,7 @@ impl FlowControl {
         }
     }
 
-    /// A member is not linked any more.
+    /// A link to a member is down.
     pub(super) fn link_down(&mut self, rank: Rank) {
         self.forget_held(rank);
         self.links.set_credit(rank.index(), 0);
@@ -161,7 +161,7 @@ impl FlowControl {
         }
     }
 
-    /// Segments held of all members together.
+    /// The number of segments that are held, over all members.
     pub(super) fn held_total(&self) -> u32 {
         self.held_total
     }
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn credit_outlives_the_view() {
         let (before, after) = (view(&[1, 2, 3, 4]), view(&[1, 3, 4, 5]));
-        // Peer 4 is not linked; peer 9 is, and no member.
+        // Peer 4 is not linked; peer 9 is, and is not a member.
         let mut credits: BTreeMap<PeerId, u32> =
             [2, 3, 5, 9].map(|byte| (peer(byte), LINK_SEGMENTS)).into_iter().collect();
         let mut flow_control = FlowControl::new(&before, Rank(0), &mut credits);
@@ -204,7 +204,7 @@ mod tests {
 
         let mut flow_control = FlowControl::new(&after, Rank(0), &mut credits);
         assert_eq!(credit(&flow_control), [0, 2, 0, 4]);
-        // From one view to the next and back it is the same.
+        // A view change and the change back leave the credit as it was.
         let difference = |joined, left| ViewDifference {
             joined: vec![peer(joined)],
             left: vec![peer(left)],
@@ -235,7 +235,7 @@ mod tests {
         let mut out = Vec::new();
         flow_control.follow((&before, &after), &difference, &mut credits, &mut out);
         assert_eq!(credit(&flow_control), [0, 4]);
-        // One that is still gone has none, and one that comes for the first time has it all.
+        // A member that is still gone has none; one that is new has all of it.
         flow_control.link_down(Rank(1));
         flow_control.follow((&after, &after), &ViewDifference::default(), &mut credits, &mut out);
         assert_eq!(credit(&flow_control), [0, 0]);
@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(flow_control.hold(Rank(0)), Err(Reject::OverCredit));
         assert!(flow_control.use_up(0));
         assert_eq!((flow_control.hold(Rank(0)), flow_control.held_total()), (Ok(()), LINK_SEGMENTS));
-        // What was held of a link that is gone has no credit that could go back.
+        // Segments of a link that is gone have no credit to return.
         flow_control.link_down(Rank(0));
         assert!(!flow_control.use_up(0));
         assert_eq!(flow_control.held_total(), 0);

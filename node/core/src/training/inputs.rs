@@ -1,7 +1,7 @@
-//! The inputs of training: the program's commands, the frames of other members, and links. Each goes to the engine that knows it.
+//! The inputs of training: the program's commands, the frames of other members, and links. Each is passed to the engine that handles it.
 //!
-//! A frame that the engine of this run does not know is [out of place](Reject::OutOfPlace). A command that it does not know is
-//! dropped, and its reply with it: the program was written for the other engine.
+//! A frame that the engine of this run does not handle is [out of place](Reject::OutOfPlace). A command that it does not handle is dropped
+//! with its reply: the program was written for the other engine.
 
 use peergrad_collectives::groups::Groups;
 use peergrad_protocol::message::{ChunkBatch, Segment, StepContributors, StepProgress, WantChunks};
@@ -12,9 +12,9 @@ use crate::io::{Output, Reject};
 use crate::program::context::{ClockStart, Contribution, OwnerRule, Reply, StepStart, TableOperation};
 
 impl Training {
-    // What the program asks.
+    // Commands of the program.
 
-    /// Answers when there is a view to train in.
+    /// Replies when there is a view to train in.
     pub(crate) fn ready(&mut self, reply: Reply<()>, out: &mut Vec<Output>) {
         match self {
             Self::Steps(steps) => steps.ready(reply, out),
@@ -22,7 +22,7 @@ impl Training {
         }
     }
 
-    /// Whether a command belongs to the step or clock that the program was handed out last, and was not interrupted since.
+    /// Whether a command belongs to the step or clock that the program has begun last, and that was not interrupted since.
     pub(crate) fn is_current(&self, turn: u64) -> bool {
         match self {
             Self::Steps(steps) => steps.is_current(turn),
@@ -30,12 +30,12 @@ impl Training {
         }
     }
 
-    /// Whether a command belongs to a step that was finished without it.
+    /// Whether a command belongs to a step that was completed without the program.
     pub(crate) fn is_finished(&self, turn: u64) -> bool {
         self.steps().is_some_and(|steps| steps.is_finished(turn))
     }
 
-    /// Hands out the next step, once it is open. There is none with tables.
+    /// Replies with the next step, once it is open. With tables there is none.
     pub(crate) fn begin(&mut self, reply: Reply<StepStart>, out: &mut Vec<Output>) {
         if let Some(steps) = self.steps_mut() {
             steps.begin(reply, out);
@@ -45,7 +45,7 @@ impl Training {
     /// Starts the round of the current step.
     ///
     /// # Errors
-    /// A member that is ahead sent a segment that the plan does not foresee.
+    /// A member that is ahead sent a segment that the plan does not contain.
     pub(crate) fn reduce_scatter(
         &mut self,
         contribution: Contribution,
@@ -56,40 +56,40 @@ impl Training {
         self.steps_mut().map_or(Ok(()), |steps| steps.reduce_scatter(contribution, among, reply, out))
     }
 
-    /// Takes the optimizer step for the own shard, as its sums come in.
+    /// Takes the optimizer step for this member's shard, as its sums arrive.
     pub(crate) fn update_owned(&mut self, rule: OwnerRule, reply: Reply<()>, out: &mut Vec<Output>) {
         if let Some(steps) = self.steps_mut() {
             steps.update_owned(rule, reply, out);
         }
     }
 
-    /// Sends the own shard to all members, as it becomes final.
+    /// Sends this member's shard to all members, as its values become final.
     pub(crate) fn all_gather(&mut self, reply: Reply<()>, out: &mut Vec<Output>) {
         if let Some(steps) = self.steps_mut() {
             steps.all_gather(reply, out);
         }
     }
 
-    /// Hands out the next clock, once it can begin. There is none without tables.
+    /// Replies with the next clock, once it can begin. Without tables there is none.
     pub(crate) fn begin_clock(&mut self, reply: Reply<ClockStart>, out: &mut Vec<Output>) {
         if let Some(tables) = self.tables_mut() {
             tables.begin_clock(reply, out);
         }
     }
 
-    /// Does something in the clock that the program was handed out last.
+    /// Carries out an operation of the clock that the program has begun last.
     pub(crate) fn operate(&mut self, operation: TableOperation, out: &mut Vec<Output>) {
         if let Some(tables) = self.tables_mut() {
             tables.operate(operation, out);
         }
     }
 
-    // What other members send.
+    // Frames of other members.
 
     /// Takes in a segment of a round.
     ///
     /// # Errors
-    /// The sender is no member, or no correct member sends that.
+    /// The sender is not a member, or no correct member sends this segment.
     pub(crate) fn receive_segment(
         &mut self,
         from: PeerId,
@@ -101,10 +101,10 @@ impl Training {
             .map_or(Err(Reject::OutOfPlace), |steps| steps.receive_segment(from, segment, payload, out))
     }
 
-    /// Takes in chunks that move, or that were asked for.
+    /// Takes in chunks that move, or that were requested.
     ///
     /// # Errors
-    /// They are damaged, or not those that were to come.
+    /// The chunks are damaged, or not expected.
     pub(crate) fn chunk_batch(
         &mut self,
         from: PeerId,
@@ -116,10 +116,10 @@ impl Training {
             .map_or(Err(Reject::OutOfPlace), |steps| steps.chunk_batch(from, message, payload, out))
     }
 
-    /// A member lacks chunks that this one has.
+    /// A member requests chunks that this one has.
     ///
     /// # Errors
-    /// The sender is no member, or asks for more than there is.
+    /// The sender is not a member, or requests more than there is.
     pub(crate) fn receive_chunk_request(
         &mut self,
         from: PeerId,
@@ -129,10 +129,10 @@ impl Training {
         self.steps_mut().map_or(Err(Reject::OutOfPlace), |steps| steps.receive_chunk_request(from, want, out))
     }
 
-    /// A member tells the first owner how far it is.
+    /// A member tells the first owner about its progress.
     ///
     /// # Errors
-    /// The sender is no member, or steps of this run wait for all members.
+    /// The sender is not a member, or steps of this run wait for all members.
     pub(crate) fn receive_offer(
         &mut self,
         from: PeerId,
@@ -142,7 +142,7 @@ impl Training {
         self.steps_mut().map_or(Err(Reject::OutOfPlace), |steps| steps.receive_offer(from, offer, out))
     }
 
-    /// The first owner tells which members are late.
+    /// The first owner says which members are late.
     ///
     /// # Errors
     /// The sender is not the first owner, or the choice does not fit the step in progress.
@@ -158,7 +158,7 @@ impl Training {
     /// Takes in a segment of table messages.
     ///
     /// # Errors
-    /// The sender is no member, or no correct member sends that.
+    /// The sender is not a member, or no correct member sends this segment.
     pub(crate) fn on_table_frame(
         &mut self,
         from: PeerId,
@@ -178,7 +178,7 @@ impl Training {
         }
     }
 
-    /// A new link to a member is there: nothing is on its way.
+    /// There is a new link to a member, with nothing on its way yet.
     pub(crate) fn link_up(&mut self, peer: &PeerId, out: &mut Vec<Output>) {
         let Some(rank) = self.view().rank(peer) else { return };
         match self {
@@ -187,7 +187,7 @@ impl Training {
         }
     }
 
-    /// A member is not linked any more.
+    /// A link to a member is down.
     pub(crate) fn link_down(&mut self, peer: &PeerId) {
         let Some(rank) = self.view().rank(peer) else { return };
         match self {
@@ -196,7 +196,7 @@ impl Training {
         }
     }
 
-    /// Something has come from outside: an idle worker of tables may begin a clock again.
+    /// An input has arrived: an idle worker of tables may begin a clock again.
     pub(crate) fn wake(&mut self) {
         if let Some(tables) = self.tables_mut() {
             tables.wake();

@@ -1,7 +1,7 @@
 //! Omissions: how many samples the steps have left out.
 //!
-//! Where all members take the same steps, all count alike; members that came late, or were in other views, learn the count from
-//! others. With local parameters each member knows its own omissions only, until all tell at the end.
+//! Where all members take the same steps, all have the same count. Members that joined late, or were in other views, get the count from
+//! others. With local parameters each member counts only its own omissions, until all members report theirs at the end.
 
 use std::collections::BTreeMap;
 
@@ -10,18 +10,18 @@ use peergrad_protocol::PeerId;
 /// The omissions that one member knows of, in samples.
 #[derive(Default)]
 pub(super) struct Omissions {
-    /// Of committed steps, as this member has counted or learnt; with local parameters, its own.
+    /// In committed steps, as this member has counted or been told. With local parameters, only its own.
     counted: u64,
-    /// With local parameters, by member: what it has told of itself. Empty otherwise.
+    /// With local parameters: each member's own omissions, as it has reported them. Empty otherwise.
     by_member: BTreeMap<PeerId, u64>,
-    /// The most that members that are done have told, in this view, of the whole run.
+    /// The highest count for the whole run that members which have finished have reported in this view.
     reported: u64,
-    /// The most that members have told, in this view, of the steps before the one that they were in.
+    /// The highest count for the steps before its step in progress that any member has reported in this view.
     reported_before: u64,
 }
 
 impl Omissions {
-    /// Counts so many more samples.
+    /// Counts more samples.
     pub(super) fn add(&mut self, samples: u64) {
         self.counted += samples;
     }
@@ -36,35 +36,35 @@ impl Omissions {
         self.counted += unseen;
     }
 
-    /// A member tells what it has left out itself.
+    /// A member reports its own omissions.
     pub(super) fn report_member(&mut self, member: PeerId, samples: u64) {
         self.by_member.insert(member, samples);
     }
 
-    /// A member that is done tells what the whole run has left out, as far as it knows.
+    /// A member that has finished reports the omissions of the whole run, as far as it knows.
     pub(super) fn report_total(&mut self, samples: u64) {
         self.reported = self.reported.max(samples);
     }
 
-    /// A member tells what the steps before the one that it is in have left out, as far as it knows.
+    /// A member reports the omissions of the steps before its step in progress, as far as it knows.
     pub(super) fn report_total_before(&mut self, samples: u64) {
         self.reported_before = self.reported_before.max(samples);
     }
 
-    /// The most that members have told of the steps before one that no member is beyond.
+    /// The highest reported count for the steps before one that no member is beyond.
     pub(super) fn reported_before(&self) -> u64 {
         self.reported_before
     }
 
-    /// In another view members tell again.
+    /// In a new view, members report again.
     pub(super) fn leave_view(&mut self) {
         (self.reported, self.reported_before) = (0, 0);
     }
 
-    /// All of the run, as far as this member knows.
+    /// The omissions of the whole run, as far as this member knows.
     pub(super) fn total(&self) -> u64 {
         let counted = self.by_member.values().fold(self.counted, |sum, other| sum.saturating_add(*other));
-        // Of many members only the first has heard of all.
+        // In a large view only the first member gets all reports.
         counted.max(self.reported)
     }
 }

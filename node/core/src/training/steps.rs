@@ -9,7 +9,7 @@
 //! A finished sum of step t + 1 holds a contribution of every member, and a member contributes only after it completed step
 //! t. So the first one that is seen here [commits](commit) step t, without a message of its own; the last step is committed by a
 //! [closing barrier](super::closing). (With [backup workers](backup_workers), no step begins before all members have completed the
-//! one before.) [`view_change`] tells what a new view does to a step in progress.
+//! one before.) [`view_change`] describes what a new view does to a step in progress.
 //!
 //! # Memory
 //! Three vectors: the complete parameters, the ones before (kept until the commit, then their buffer takes the next
@@ -17,7 +17,7 @@
 //! vector-sized is allocated after the first steps.
 //!
 //! # Invariants
-//! - At most two rounds are alive: the one in progress, and the one before while others still wait for its segments.
+//! - At most two rounds exist: the one in progress, and the one before while others still wait for its segments.
 //! - Segments of the next step, from members that are ahead, are held within their link's window.
 //! - Old and new (parameters, state, cursor, batch) are both kept until the commit: a step can be undone.
 
@@ -58,21 +58,21 @@ mod progress;
 mod transfer;
 mod view_change;
 
-/// Training in steps, as one member sees it.
+/// The step engine of one member.
 ///
-/// Most of its methods are about two or three of its parts, and lie in the file of the part that they change.
+/// Most of its methods concern two or three of its parts, and are in the file of the part that they change.
 pub(crate) struct StepEngine {
     pub(super) base: EngineBase,
     kind: StepKind,
     commit: CommitState,
     optimizer: OptimizerShard,
-    /// What was left out of this member's contributions. `None` where they travel by an exact codec.
+    /// The residual: what the codec has left out of this member's contributions. `None` if they travel by an exact codec.
     residual: Option<Residual>,
-    /// The step in progress: as many steps are complete.
+    /// The step in progress, which is also the number of complete steps.
     step: StepNumber,
-    /// How the batch of the step in progress is dealt.
+    /// The assignment of the step in progress.
     assignment: Arc<BatchAssignment>,
-    /// How the batch of the step after is dealt, where a view before has dealt it and the present one has not begun.
+    /// The assignment of the step after, if an earlier view has made it and the present one has not begun; `None` otherwise.
     next_assignment: Option<Arc<BatchAssignment>>,
     gate: StepGate,
     program: ProgramStep,
@@ -86,54 +86,54 @@ pub(crate) struct StepEngine {
 /// How members take a step together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StepKind {
-    /// A step waits for the contributions of all.
+    /// A step waits for the contributions of all members.
     Synchronous,
     /// A step waits for most contributions: see [`backup_workers`].
     BackupWorkers,
-    /// Each member has parameters of its own, and averages them within a group: see [`group_averaging`].
+    /// Each member has local parameters, and averages them within a group: see [`group_averaging`].
     LocalParameters,
 }
 
 /// Whether the step in progress may be taken.
 #[derive(Default)]
 struct StepGate {
-    /// Whether all that is to be done between two steps is done.
+    /// Whether everything between two steps has been done.
     is_open: bool,
-    /// The first step that is not to be taken in this view.
+    /// The first step that is not to be taken in this view; `None` if there is no such step.
     stop_before: Option<StepNumber>,
-    /// Whether this view is to begin at a step that was not reached here: there must be another view.
+    /// Whether the view begins at a step that this member has not reached: then there must be another view.
     is_behind_view: bool,
 }
 
-/// The rounds that are under way.
+/// The rounds in progress.
 #[derive(Default)]
 struct Rounds {
-    /// The round of the step in progress and the one before it, if others still wait for its segments; the older one first.
+    /// The round of the step in progress, and the one before it if others still wait for its segments; the older one first.
     live: VecDeque<ActiveRound>,
     /// Segments whose round has not begun here, with the member that sent them.
     early: VecDeque<(Rank, Segment, Buffer)>,
-    /// Where a round's actions come together until they are carried out; empty in between.
+    /// The actions of a round until they are carried out; empty in between.
     actions: Vec<Action>,
-    /// Room for the sums of a mirror, used again.
+    /// Memory for the sums of a mirror, for reuse.
     mirror_room: Vec<f32>,
 }
 
-/// A round under way.
+/// A round in progress.
 struct ActiveRound {
     step: StepNumber,
     shards: Arc<StepShards>,
     plan: Arc<Plan>,
     round: Round,
     mirror: Mirror,
-    /// Whether owners send their sums to the members that keep replicas.
+    /// Whether owners send their sums to the replicas.
     is_mirrored: bool,
-    /// What is special about the round of a group; `None` unless members have local parameters.
+    /// The additional state of a group's round; `None` unless members have local parameters.
     group_averaging: Option<GroupAveraging>,
 }
 
 impl StepEngine {
-    /// Begins in the first view that this member is in, with these parameters; a newcomer has none. The optimizer state comes
-    /// from the checkpoint, if there is one.
+    /// The engine in this member's first view, with these parameters; `None` for a newcomer. The optimizer state comes from the checkpoint,
+    /// if there is one.
     pub(super) fn new(
         base: EngineBase,
         complete: Option<Arc<Buffer>>,
@@ -154,7 +154,7 @@ impl StepEngine {
         let len = sharding.chunks.parameter_count();
         let residual = is_lossy.then(|| Residual::new(len, base.vectors.clone()));
         let shards = base.cache.shards(&base.shard_map, 0);
-        // A newcomer keeps nothing yet: what it is to keep comes to it.
+        // A newcomer stores nothing yet: its chunks move to it.
         let is_kept = |chunk: &usize| complete.is_some() && shards.has_replica(*chunk, base.rank);
         for chunk in (0..sharding.chunks.count()).filter(is_kept) {
             let state = checkpoint.and_then(|checkpoint| checkpoint.state(chunk).cloned());
@@ -184,12 +184,12 @@ impl StepEngine {
         engine
     }
 
-    /// Whether nothing is taken in or sent, or the view cannot begin.
+    /// Whether no frame is taken in or sent, or the view cannot begin.
     fn is_suspended(&self) -> bool {
         self.base.is_frozen || self.gate.is_behind_view
     }
 
-    /// Whether each member has parameters of its own.
+    /// Whether each member has local parameters.
     fn has_local_parameters(&self) -> bool {
         self.kind == StepKind::LocalParameters
     }

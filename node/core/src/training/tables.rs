@@ -1,15 +1,15 @@
 //! The table engine: training where the program keeps its state in tables.
 //!
-//! Where a program keeps its state in [tables](crate::table) there are no steps: each worker has a clock of its own. The view's
-//! record says which members keep a chunk now, and which are to keep it; all chunks move at once. Nothing that the program has
-//! begun is interrupted by a new view: pending requests are sent again to the chunk's new owner.
+//! Where a program keeps its state in [tables](crate::table) there are no steps: each worker has its own clock. The view's record says
+//! which members have each chunk now, and which are to store it; all chunks move at once. A new view interrupts nothing that the program
+//! has begun: pending requests are sent again to the chunk's new owner.
 //!
 //! # How it works
-//! Messages to another member are put one behind the other and cut into segments, which credit lets go as it does those of a round.
-//! A received segment is read at once and its credit returned; a request that has to wait for a clock waits in the server.
+//! Messages to another member are concatenated and cut into segments, which are sent as credit allows, like those of a round. A received
+//! segment is decoded at once and its credit returned; a request that has to wait for a clock waits in the server.
 //!
 //! # Invariants
-//! - While the next view is agreed on, nothing is taken in or sent: what this member has reported stays true.
+//! - While the next view is agreed on, no frame is taken in or sent: this member's report stays true.
 //! - A chunk that no member holds keeps a view from being chosen. (See `view_change/tables.rs`.)
 
 use std::collections::BTreeMap;
@@ -39,9 +39,9 @@ use stream::MessageStreams;
 mod program;
 mod stream;
 
-/// The tables of a run, as one member sees them.
+/// The table engine of one member.
 ///
-/// Its many methods are of two kinds: what training asks of any engine (here), and the operations of the program (`program`).
+/// Its many methods are of two kinds: those of any engine (here), and the operations of the program (`program`).
 pub(crate) struct TableEngine {
     pub(super) base: EngineBase,
     layout: Arc<TableLayout>,
@@ -49,15 +49,15 @@ pub(crate) struct TableEngine {
     lease_policy: LeasePolicy,
     /// The step that every view of the run begins at: tables take no steps.
     first_step: StepNumber,
-    /// How the run's record deals the batch of that step: no member trains it.
+    /// The assignment of that step in the run's record: no member trains it.
     assignment: Arc<BatchAssignment>,
-    /// The parameters that the program has read last, or those that it begins with.
+    /// The parameters that the program has last read, or the initial ones.
     parameters: Arc<Buffer>,
     worker: TableWorker,
-    /// Keeps this member's chunks. `None` only while a view is being entered.
+    /// The chunks that this member stores. `None` only while a view is being entered.
     server: Option<TableServer>,
     streams: MessageStreams,
-    /// Chunks of which every member that is to keep them is up to date.
+    /// The chunks whose holders all have their present state.
     replicated: ChunkSet,
     waiting: Waiting,
     leases: LeaseProgress,
@@ -68,11 +68,11 @@ pub(crate) struct TableEngine {
 /// Whether this member is about to leave the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Departure {
-    /// It stays.
+    /// It is not leaving.
     Staying,
-    /// Its worker begins no clock any more, and what it has computed is not safe yet.
+    /// Its worker begins no more clocks, and some of its additions are not safe yet.
     WindingDown,
-    /// What its worker has computed is safe, and the member that leases samples knows that it leaves.
+    /// All additions of its worker are safe, and the owner of the lease table knows that it leaves.
     WoundDown,
 }
 
@@ -83,7 +83,7 @@ impl Departure {
 }
 
 impl TableEngine {
-    /// Begins in the first view that this member is in, with these parameters.
+    /// The engine in this member's first view, with these parameters.
     pub(super) fn new(
         base: EngineBase,
         table_spec: TableSpec,
@@ -113,7 +113,7 @@ impl TableEngine {
             layout,
             base,
         };
-        // After a restart from nothing no member has any chunk: all of them begin with their initial values.
+        // After a restart without checkpoints no member has any chunk: all of them start with their initial values.
         let is_founded = match &engine.base.view().recovery {
             Recovery::Initialize => true,
             Recovery::Resume(resume) => resume.is_restored,
@@ -129,7 +129,7 @@ impl TableEngine {
         engine
     }
 
-    /// The chunks that this member keeps when a run begins, with their initial values.
+    /// The chunks that this member stores at the start of a run, with their initial values.
     fn initial_state(&self, replica_map: &ReplicaMap) -> ViewHandover {
         let mut store = TableStore::new(Arc::clone(&self.layout));
         for chunk in 0..self.layout.chunk_count() {
@@ -140,7 +140,7 @@ impl TableEngine {
         ViewHandover::new(store)
     }
 
-    /// Lost chunks start again from their initial values, at the members that are to keep them.
+    /// Lost chunks restart from their initial values, at their next holders.
     fn restart_chunks(&mut self, chunks: &[u32], replica_map: &ReplicaMap, handover: &mut ViewHandover) {
         if chunks.is_empty() {
             return;
@@ -158,7 +158,7 @@ impl TableEngine {
         }
     }
 
-    /// Serves the chunks that the view gives to this member, from those that it brings along.
+    /// Serves the chunks that this member holds in the view, from those that it has stored.
     fn enter_server(&mut self, replica_map: ReplicaMap, handover: ViewHandover) {
         let (replica_map, mut out) = (Arc::new(replica_map), Vec::new());
         self.streams = MessageStreams::new(replica_map.members.len());
@@ -179,7 +179,7 @@ impl TableEngine {
         self.server.as_ref().expect("a member keeps chunks in every view")
     }
 
-    /// Takes in a message of another member, or of this one.
+    /// Takes in a message from another member, or from this one.
     fn on_message(&mut self, from: Rank, message: TableMessage) -> Result<(), TableError> {
         let mut out = Vec::new();
         let server = self.server.as_mut().expect("a member keeps chunks in every view");
@@ -207,7 +207,7 @@ impl TableEngine {
         result
     }
 
-    /// Answers the requests that can be answered, but for members that are behind in reading earlier answers.
+    /// Answers the requests that can be answered now, except for members that have yet to read earlier responses.
     fn answer_ready(&mut self) {
         for rank in self.server().ready() {
             let mut out = Vec::new();
@@ -219,15 +219,15 @@ impl TableEngine {
         }
     }
 
-    /// Takes in the messages of this member to itself.
+    /// Takes in this member's messages to itself.
     fn deliver_to_self(&mut self) {
         while let Some(message) = self.streams.to_self.pop_front() {
             self.on_message(self.base.rank, message).expect("a member sends no malformed message to itself");
         }
     }
 
-    /// Which chunks are here in their present state: those that are to be kept here, and those that other members are to keep,
-    /// who may have a later state.
+    /// The chunks whose present state is here: first those that this member holds, then those that other members hold, which may have a
+    /// later state.
     fn held_chunks(&self) -> (ChunkSet, ChunkSet) {
         let (store, shard_map) = (self.server().store(), &self.base.shard_map);
         let is_now = |chunk: &usize| store.view_number(*chunk) == Some(shard_map.view.number.0);
@@ -236,7 +236,7 @@ impl TableEngine {
     }
 }
 
-/// The initial rows of a chunk, of a run that begins with these parameters.
+/// The initial rows of a chunk, in a run with these initial parameters.
 fn initial_rows(layout: &TableLayout, chunk: usize, parameters: &[f32]) -> Rows {
     let (range, width) = (layout.range(chunk), layout.width(chunk));
     if layout.table_of(chunk).init == Init::Zeros {
@@ -246,7 +246,7 @@ fn initial_rows(layout: &TableLayout, chunk: usize, parameters: &[f32]) -> Rows 
     let (mut indices, mut values) = (Vec::new(), Vec::new());
     for row in range {
         let start = (row - first) as usize * width;
-        // The last row may have room for more.
+        // The last row may be longer than the rest of the parameters.
         let there = &parameters[start.min(parameters.len())..(start + width).min(parameters.len())];
         if there.iter().any(|value| *value != 0.0) {
             indices.push(row);
@@ -257,7 +257,7 @@ fn initial_rows(layout: &TableLayout, chunk: usize, parameters: &[f32]) -> Rows 
     Rows { indices: indices.into_iter().collect(), values }
 }
 
-/// Which members keep which chunk in a view, and which of them are up to date.
+/// The holders of each chunk in a view, and which of them have its present state.
 fn replica_map(shard_map: &ShardMap) -> ReplicaMap {
     let view = &shard_map.view;
     let worker_id = |member: &Member| WorkerId { peer: member.peer, incarnation: member.incarnation };
@@ -282,7 +282,7 @@ fn replica_map(shard_map: &ShardMap) -> ReplicaMap {
 impl TableEngine {
     // The view.
 
-    /// Goes on in `view`. `credits` as for [`EngineBase::enter`].
+    /// Enters `view`. `credits` as for [`EngineBase::enter`].
     pub(super) fn enter(
         &mut self,
         view: &Arc<View>,
@@ -306,15 +306,15 @@ impl TableEngine {
         }
     }
 
-    /// Goes on in the same view.
+    /// Resumes in the same view.
     pub(super) fn thaw(&mut self, out: &mut Vec<Output>) {
         self.base.is_frozen = false;
-        // A member that has sent something malformed will send it again.
+        // A member that has sent something malformed would send it again.
         let _ = self.process_table_frames(out);
         self.make_progress(out);
     }
 
-    /// Gives back the credit of what is held: training is over here. A program that waits for a view goes on waiting.
+    /// Returns the credit of all held segments: training is over at this member. A program that waits for a view goes on waiting.
     pub(super) fn leave(
         mut self,
         credits: &mut BTreeMap<PeerId, u32>,
@@ -329,7 +329,7 @@ impl TableEngine {
     /// Takes in a segment of another member's messages.
     ///
     /// # Errors
-    /// The sender is no member, or no correct member sends that.
+    /// The sender is not a member, or no correct member sends this segment.
     pub(super) fn on_table_frame(
         &mut self,
         from: PeerId,
@@ -354,18 +354,18 @@ impl TableEngine {
         result
     }
 
-    /// A new link to a member is there: nothing is on its way.
+    /// There is a new link to a member, with nothing on its way yet.
     pub(super) fn link_up(&mut self, rank: Rank, out: &mut Vec<Output>) {
         self.base.flow_control.link_up(rank);
         self.make_progress(out);
     }
 
-    /// Something has come from outside: an idle worker may begin a clock again.
+    /// An input has arrived: an idle worker may begin a clock again.
     pub(super) fn wake(&mut self) {
         self.clock.is_idle = false;
     }
 
-    /// Does all that can be done now: takes in messages to itself, answers the program, sends what credit allows.
+    /// Does all that can be done now: takes in messages to itself, replies to the program, and sends what credit allows.
     pub(super) fn make_progress(&mut self, out: &mut Vec<Output>) {
         if self.base.is_frozen {
             return;
@@ -388,7 +388,7 @@ impl TableEngine {
 
     // Leaving.
 
-    /// The program is done: tells the other members, and waits until all of them have said so.
+    /// The program has ended: tells the other members, and waits until all of them have said so.
     pub(super) fn close(&mut self, reply: Reply<()>, out: &mut Vec<Output>) {
         self.base.close(reply);
         self.clock.current = None;
@@ -401,7 +401,7 @@ impl TableEngine {
         self.base.send_complete(self.first_step, self.base.omissions.counted(), out);
     }
 
-    /// This member wants to leave: its worker begins no clock any more.
+    /// This member is about to leave: its worker begins no more clocks.
     pub(super) fn wind_down(&mut self, out: &mut Vec<Output>) {
         if self.departure == Departure::Staying {
             self.departure = Departure::WindingDown;
@@ -409,13 +409,12 @@ impl TableEngine {
         self.make_progress(out);
     }
 
-    /// Whether it may leave: the updates from all samples that its worker has computed are safe, and the member that leases
-    /// samples knows.
+    /// Whether it may leave: the additions of all samples that its worker has computed are safe, and the owner of the lease table knows.
     pub(super) fn has_wound_down(&self) -> bool {
         self.departure == Departure::WoundDown
     }
 
-    /// A worker that leaves, and is between two clocks, sends its last messages.
+    /// The last messages of a worker that leaves and is between two clocks.
     fn shut_down_worker(&mut self) {
         let is_between = self.clock.current.is_none();
         if self.departure.is_leaving() && (is_between || self.worker.has_finished()) {
@@ -428,7 +427,7 @@ impl TableEngine {
 
     // The account.
 
-    /// The step that the view's record names: it stays the same.
+    /// The step that the view's record names: it never changes.
     pub(super) fn step(&self) -> StepNumber {
         self.first_step
     }
@@ -438,22 +437,22 @@ impl TableEngine {
         StepNumber(self.leases.clocks)
     }
 
-    /// How the record of a view deals its first batch, which no member trains.
+    /// The first assignment in a view's record, which no member trains.
     pub(super) fn assignment(&self) -> &Arc<BatchAssignment> {
         &self.assignment
     }
 
-    /// The parameters that the program has read last, or those that it began with.
+    /// The parameters that the program has last read, or the initial ones.
     pub(super) fn parameters(&self) -> &Arc<Buffer> {
         &self.parameters
     }
 
-    /// Whether there is nothing to train.
+    /// Whether there are no samples to train.
     pub(super) fn is_over(&self) -> bool {
         self.assignment.epoch >= self.base.loaded.config.epochs
     }
 
-    /// What this member holds, for the choice of the next view.
+    /// The chunks of this member, for the choice of the next view.
     pub(super) fn report(&self) -> MemberReport {
         let (states, older) = self.held_chunks();
         MemberReport {
@@ -464,12 +463,12 @@ impl TableEngine {
         }
     }
 
-    /// Bytes that owners' rules keep beside the values of rows that are kept here.
+    /// Bytes of the moments that owners' rules keep beside the values of rows, at this member.
     pub(super) fn moment_bytes(&self) -> u64 {
         self.server().store().moment_bytes()
     }
 
-    /// What membership has to know of tables.
+    /// The state of the tables for membership.
     pub(super) fn snapshot(&self) -> TableSnapshot {
         TableSnapshot {
             clock: self.clock(),

@@ -1,4 +1,4 @@
-//! MergeExport: this lineage ends in another one, which has merged what it leaves.
+//! Merge export: this branch yields to another one, which merges its snapshot.
 
 use std::time::Duration;
 
@@ -13,20 +13,20 @@ use super::MergeState;
 use crate::io::{BranchDetected, Event, Failure, Output};
 use crate::machine::{Machine, NodeRole, Progress};
 
-/// This lineage ends in another one.
+/// The state of a coordinator whose branch yields to another one.
 pub(super) struct MergeExport {
-    /// A view of that one, and who spoke for it last.
+    /// A view of the other branch.
     pub(super) view: ViewDigest,
     pub(super) to: Contact,
-    /// When that one was heard of last, or this one was to do something.
+    /// When the other branch was last heard from, or this one last had something to do itself.
     pub(super) heard_at: Instant,
-    /// What is there after this step is to be merged; otherwise nothing is.
+    /// The step after which members keep a snapshot to be merged; `None` if nothing is to be merged.
     pub(super) snapshot_step: Option<StepNumber>,
     pub(super) offered_at: Option<Instant>,
 }
 
 impl Machine {
-    /// This lineage is the one that yields.
+    /// This branch yields to that of `other`.
     pub(super) fn start_export(
         &mut self,
         now: Instant,
@@ -37,7 +37,7 @@ impl Machine {
         let NodeRole::Member(active) = &mut self.role else { return };
         if let MergeState::Exporting(export) = &mut active.negotiation.state {
             if active.negotiation.asked.iter().any(|asked| asked.0 == other.answers) {
-                // It is seen to, perhaps by another coordinator than before.
+                // The decision is known here already; it may now come from another coordinator.
                 (export.heard_at, export.view, export.to) = (now, other.view, other.coordinator);
             }
             return;
@@ -63,7 +63,8 @@ impl Machine {
         self.advance_export(now, own, out);
     }
 
-    /// Has kept what is left, says what that is, or asks whether members may come; unless the other one is not heard of any more.
+    /// Has members keep the snapshot, then offers it, or asks whether members may join. Gives up if the other branch is silent for too
+    /// long.
     pub(super) fn advance_export(&mut self, now: Instant, own: &MergeProbe, out: &mut Vec<Output>) {
         let NodeRole::Member(active) = &mut self.role else { return };
         let MergeState::Exporting(export) = &mut active.negotiation.state else { return };
@@ -77,7 +78,7 @@ impl Machine {
             let offer = MergeProbe { yields: Some(own.view), question, ..own.clone() };
             return self.send_or_dial(&to, &MergeMessage::Probe(offer).into(), out);
         };
-        // Who has kept it keeps it for a while longer.
+        // Members that have kept the snapshot keep it for longer.
         active.training.snapshot_after(steps);
         active.training.broadcast(&TrainingMessage::TakeSnapshot(SaveAt { steps }).in_view(own.view), out);
         if active.training.committed() < steps {
@@ -93,12 +94,12 @@ impl Machine {
         let question = active.negotiation.ask(now);
         match active.training.merge_offer(question) {
             Some(offer) => self.send_or_dial(&to, &MergeMessage::Offer(offer).into(), out),
-            // It was not kept in time: another step is named at the next probe.
+            // The members did not keep the snapshot in time: the next probe leads to another step.
             None => active.negotiation.state = MergeState::Idle,
         }
     }
 
-    /// Another lineage is the one that stays.
+    /// The other branch accepts that this one yields to it.
     pub(in crate::machine) fn on_merge_accept(
         &mut self,
         now: Instant,
@@ -121,7 +122,7 @@ impl Machine {
         self.abandon_branch(now, accept, out);
     }
 
-    /// This lineage is over: this peer asks to be let in by the other one.
+    /// This branch has ended: this peer asks the other branch to admit it.
     fn abandon_branch(&mut self, now: Instant, accept: MergeAccept, out: &mut Vec<Output>) {
         if self.is_leaving {
             return self.end(Err(Failure::Left), out);
@@ -134,7 +135,7 @@ impl Machine {
         self.ask_again(now, run, known, out);
     }
 
-    /// Somebody asks for chunks that were kept for it.
+    /// A member of the other branch asks for chunks of the snapshot.
     pub(in crate::machine) fn send_snapshot_chunks(
         &mut self,
         now: Instant,
@@ -146,7 +147,7 @@ impl Machine {
         if let MergeState::Exporting(export) = &mut active.negotiation.state
             && (want.view, Some(want.steps)) == (active.training.digest(), export.snapshot_step)
         {
-            // It is seen to, however long it takes.
+            // The other branch is reading the snapshot: the export does not time out meanwhile.
             export.heard_at = now;
         }
         let frames = active.training.snapshot_frames(want).into_iter();
@@ -154,5 +155,5 @@ impl Machine {
     }
 }
 
-/// How often a will is said again to the other lineage: it is long, where members are many.
+/// The interval at which an offer is repeated to the other branch. An offer is long where members are many.
 const OFFER_INTERVAL: Duration = Duration::from_secs(2);

@@ -1,4 +1,4 @@
-//! MergeImport: another lineage ends in this one, which merges what that leaves.
+//! Merge import: another branch yields to this one, which merges its snapshot.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,19 +15,19 @@ use crate::machine::jobs::Purpose;
 use crate::machine::{Machine, NodeRole};
 use crate::training::SnapshotId;
 
-/// Another lineage ends in this one.
+/// The state of a coordinator whose branch merges another one.
 pub(super) struct MergeImport {
     pub(super) offer: MergeOffer,
-    /// In the present view: how many chunks members lack something of.
+    /// How many chunks each member lacks something of, as it has reported in the present view.
     pub(super) missing_chunks: BTreeMap<PeerId, u32>,
-    /// When that was less than ever before, and how much.
+    /// When less was missing than ever before, and how much that was.
     advanced_at: Instant,
     best: Missing,
-    /// When all members were told of the will last.
+    /// When the offer was last sent to all members; `None` before that.
     announced_at: Option<Instant>,
 }
 
-/// Members that have not said what they lack, and chunks that the others do.
+/// The number of members that have not reported what they lack, and the sum of the chunks that the others lack.
 type Missing = (usize, u64);
 
 impl MergeImport {
@@ -51,7 +51,7 @@ impl MergeImport {
 }
 
 impl Machine {
-    /// The coordinator is another member than before: it goes on with what it knows of that.
+    /// If the coordinator is another member than before, it resumes the import that it knows as a member.
     pub(super) fn resume_import(&mut self, now: Instant) {
         let NodeRole::Member(active) = &mut self.role else { return };
         if !active.negotiation.is_idle() {
@@ -63,7 +63,7 @@ impl Machine {
         }
     }
 
-    /// Has members inherit; gives up what does not come.
+    /// Has members fetch the snapshot; abandons the import if that makes no progress.
     pub(super) fn advance_import(&mut self, now: Instant, out: &mut Vec<Output>) {
         let pinned_snapshot =
             if let NodeRole::Member(active) = &self.role { active.pinned_snapshot() } else { None };
@@ -78,7 +78,7 @@ impl Machine {
         let patience = 2 * active.membership.merge_timeout();
         let is_hopeless = missing != (0, 0) && now.since(import.advanced_at) > patience;
         if is_hopeless && pinned_snapshot != Some(import.snapshot_id()) {
-            // What this lineage has is kept as it is.
+            // This branch goes on unchanged.
             let snapshot_id = import.snapshot_id();
             active.negotiation.refused = Some(snapshot_id);
             active.negotiation.state = MergeState::Idle;
@@ -99,7 +99,7 @@ impl Machine {
         to.into_iter().for_each(|peer| self.send(peer, &message, None, out));
     }
 
-    /// Gets what is left to this lineage; the coordinator hears how much of it is not here.
+    /// Fetches this member's part of the snapshot, and reports to the coordinator how many chunks are still missing.
     pub(super) fn fetch_snapshot(&mut self, now: Instant, coordinator: &Contact, out: &mut Vec<Output>) {
         let NodeRole::Member(active) = &mut self.role else { return };
         let (credits, relayed) = (&self.credits, &self.relayed);
@@ -115,7 +115,7 @@ impl Machine {
         }
     }
 
-    /// Some of it has come: the next is asked for, and who waits for the last of it hears of that.
+    /// Some chunks have arrived: the next ones are requested, and the coordinator gets a new report.
     pub(in crate::machine) fn continue_fetching(&mut self, now: Instant, out: &mut Vec<Output>) {
         let NodeRole::Member(active) = &self.role else { return };
         if let Some(coordinator) = active.membership.coordinator_contact(now) {
@@ -123,7 +123,7 @@ impl Machine {
         }
     }
 
-    /// What another lineage leaves to this one.
+    /// Another branch offers its snapshot to this one.
     pub(in crate::machine) fn on_merge_offer(
         &mut self,
         now: Instant,
@@ -173,7 +173,7 @@ impl Machine {
             MergeState::Idle => {
                 active.negotiation.state = MergeState::Importing(MergeImport::new(now, offer))
             }
-            // One after the other.
+            // One negotiation at a time.
             MergeState::Importing(_) | MergeState::Exporting(_) => return,
         }
         let seen_to = MergeProbe { yields: Some(snapshot_id.0), answers: question, ..own.clone() };
@@ -182,7 +182,7 @@ impl Machine {
         self.fetch_snapshot(now, &own.coordinator, out);
     }
 
-    /// A member says how far it is with what another lineage has left.
+    /// A member reports how many chunks of the snapshot it lacks.
     pub(in crate::machine) fn on_merge_ready(&mut self, from: PeerId, inherited: MergeReady) {
         let NodeRole::Member(active) = &mut self.role else { return };
         let is_member =
@@ -195,7 +195,7 @@ impl Machine {
         }
     }
 
-    /// What two lineages have come to has been blended: how well each does, and both together.
+    /// Two branches have been merged: evaluates the parameters of each, and the merged ones.
     pub(in crate::machine) fn evaluate_merge(&mut self, out: &mut Vec<Output>) {
         let NodeRole::Member(active) = &mut self.role else { return };
         if let Some((comparison, task)) = active.training.take_comparison() {
@@ -206,5 +206,5 @@ impl Machine {
     }
 }
 
-/// How often all members hear of a will again.
+/// The interval at which the offer is sent again to all members.
 const REMINDER_INTERVAL: Duration = Duration::from_secs(15);

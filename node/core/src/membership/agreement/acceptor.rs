@@ -1,4 +1,4 @@
-//! Acceptor: what a member answers to proposers, and how it learns which view is chosen.
+//! The acceptor: how a member answers proposers, and how it learns which view is chosen.
 
 use std::sync::Arc;
 
@@ -68,8 +68,8 @@ impl Membership {
         }])
     }
 
-    /// Whether this member has no vote on the successor of `view`: it knows that successor, or `view` is another one. It then
-    /// sends the successor, if it has it.
+    /// Whether this member has no vote on the successor of `view`, because it knows that successor or is in another view. It then sends the
+    /// successor, if it has it.
     fn send_known_successor(&self, from: PeerId, view: ViewDigest, out: &mut Vec<Output>) -> bool {
         let known = if view != self.place.digest {
             self.place.view.parents.contains(&view).then_some(&self.place.view)
@@ -131,7 +131,7 @@ impl Membership {
         Ok(())
     }
 
-    // Knowing.
+    // Learning.
 
     /// The next view is chosen.
     ///
@@ -157,7 +157,7 @@ impl Membership {
         Ok(())
     }
 
-    /// A member of a later view sends that view. False if it is not the next one.
+    /// A member of a later view sends that view. Returns false if it is not the next one.
     pub(crate) fn on_install(&mut self, view: View, journal: &mut Journal, out: &mut Vec<Output>) -> bool {
         if view.number <= self.place.view.number {
             return true;

@@ -1,4 +1,4 @@
-//! One member of a few, and what it says to proposers, as a proposer, and of what was chosen.
+//! Tests of one member among a few: its answers to proposers, its own proposals, and what it learns of chosen views.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ fn ballot(attempt: u32, rank: u32) -> Ballot {
     Ballot { attempt, rank: Rank(rank) }
 }
 
-/// Peer 2 of 1, 2 and 3, with 1 and 3 linked; and what training says.
+/// Peer 2 of 1, 2 and 3, with 1 and 3 linked, and the state of its training.
 struct Bench {
     membership: Membership,
     shard_map: ShardMap,
@@ -150,7 +150,7 @@ impl Bench {
         self.out.drain(..).filter_map(sent).collect()
     }
 
-    /// The record that is to be written, and what is sent at once.
+    /// The record that is to be written, and the messages that are sent at once.
     fn written(&mut self) -> Written {
         let record = self.out.iter().find_map(|output| match output {
             Output::Persist { id, record } => {
@@ -161,7 +161,7 @@ impl Bench {
         (record, self.sent())
     }
 
-    /// Peer 3 goes.
+    /// The change that removes peer 3.
     fn change(&self) -> ViewChange {
         ViewChange {
             parent: self.shard_map.digest,
@@ -210,7 +210,7 @@ fn a_promise_for_a_step_to_come_stops_nobody_yet() {
             })),
         )]
     };
-    // The step is under way already, or past.
+    // The step is in progress already, or past.
     for before in [7, 6, 0] {
         assert_eq!(bench.prepare(1, ballot(2, 0), Some(before)), Ok(vec![]));
         assert_eq!(bench.sent(), nack(None), "before step {before}");
@@ -260,7 +260,7 @@ fn an_acceptance_is_on_disk_before_it_is_given_and_later_proposers_hear_of_it() 
     let (record, sent) = bench.written();
     let (id, record) = record.expect("an acceptance is written down");
     assert_eq!((record.acceptor.accepted(), sent), (Some(&(ballot(1, 0), change.clone())), vec![]));
-    // Before the disk has answered, somebody else asks: the later record holds both.
+    // Another member asks before the disk has answered: the later record holds both promises.
     assert!(bench.prepare(3, ballot(2, 2), None).is_ok());
     bench.out.clear();
     assert_eq!(bench.persisted(PersistId(id.0 + 1)), []);
@@ -312,7 +312,7 @@ fn the_next_view_is_on_disk_before_it_is_entered() {
     assert_eq!(bench.persisted(id), [TrainingCommand::Advance]);
     let (view, digest) = bench.membership.next().expect("it is on disk");
     assert_eq!((&**view, digest), (&next, next.digest()));
-    // Whoever still asks is told what it is.
+    // A member that still asks gets the chosen view.
     assert_eq!(bench.prepare(3, ballot(9, 2), None), Ok(vec![]));
     assert_eq!(bench.sent(), [(3, Message::Agreement(AgreementMessage::Install(next.clone())))]);
     bench.membership.advance(NOW);
@@ -321,8 +321,8 @@ fn the_next_view_is_on_disk_before_it_is_entered() {
     assert_eq!(bench.sent(), [(3, Message::Agreement(AgreementMessage::Install(next)))]);
 }
 
-/// Whoever leaves is missed by those who have not heard yet that the next view is without it. Nobody may go there before the
-/// step that it begins with only because of that.
+/// Members that do not know yet that the next view is without a leaver miss it. No member may enter the next view before its first step
+/// only because of that.
 #[test]
 fn the_next_view_is_waited_for_as_if_nothing_had_been_wrong() {
     let mut bench = Bench::new();
@@ -346,7 +346,7 @@ fn the_next_view_is_waited_for_as_if_nothing_had_been_wrong() {
     assert!(bench.membership.is_troubled());
 }
 
-/// Whoever has stopped for the next view may still have to send what others need of this one.
+/// A member that has stopped for the next view may still have to send what others need in this one.
 #[test]
 fn the_next_view_is_not_entered_early_for_being_waited_for() {
     let mut bench = Bench::new();
@@ -401,7 +401,7 @@ fn where_all_parts_go_on_a_member_leaves_for_more_than_half_of_the_others_only()
     assert_eq!(without_me(vec![Rank(0), Rank(2), Rank(3)]), (false, true), "this one, which is in");
 }
 
-/// What others have accepted comes before what a proposer would like.
+/// A change that others have accepted takes precedence over the proposer's own.
 #[test]
 fn a_proposer_proposes_again_what_was_accepted() {
     let mut bench = Bench::new();
@@ -436,14 +436,14 @@ fn a_proposer_proposes_again_what_was_accepted() {
             }))
         )
     );
-    // Its own acceptance, and another: then it is chosen, and said to all.
+    // This member's acceptance and one more: then the change is chosen, and sent to all.
     bench.membership.on_accepted(later, peer(2), Accepted { view, ballot: ballot(1, 1) }, &mut bench.out);
     assert_eq!(bench.sent(), []);
     bench.membership.on_accepted(later, peer(1), Accepted { view, ballot: ballot(1, 1) }, &mut bench.out);
     assert_eq!(bench.sent()[0], (1, Message::Agreement(AgreementMessage::Learn(theirs))));
 }
 
-/// Forty members, of whom the first has died, and the last has never been linked.
+/// Forty members, the first of which has died, and the last of which has never been linked.
 fn proposer_of_forty() -> (Bench, Instant) {
     let mut bench = Bench::among(&(1..=40).collect::<Vec<u8>>());
     let view = Arc::clone(&bench.membership.place.view);
@@ -458,7 +458,7 @@ fn proposer_of_forty() -> (Bench, Instant) {
 }
 
 impl Bench {
-    /// Members answer the attempt of this one; they cannot reach those of these ranks.
+    /// Members answer this one's attempt, and report that they cannot reach the members at the ranks `lost`.
     fn answer(&mut self, now: Instant, from: impl Iterator<Item = u8>, lost: &[u32]) {
         let lost: Vec<Rank> = lost.iter().map(|rank| Rank(*rank)).collect();
         for byte in from {
@@ -471,7 +471,7 @@ impl Bench {
         }
     }
 
-    /// Whom it proposes to leave out, if it proposes anything by then.
+    /// The members that it proposes to leave out; `None` if it has proposed nothing by then.
     fn proposed(&mut self, at: Instant) -> Option<Vec<Rank>> {
         self.ask(|membership, snapshot, _, out| membership.poll(at, snapshot, out));
         self.sent().into_iter().find_map(|(_, message)| match message {
@@ -496,7 +496,7 @@ fn who_has_no_link_is_not_waited_for_as_long_as_who_has() {
     assert_eq!(began, NOW);
 }
 
-/// Of many members each watches a few: what those say counts who watch somebody.
+/// In a large view each member watches a few others: a report counts if its sender watches the lost member.
 #[test]
 fn whom_others_have_lost_is_not_waited_for_either() {
     let (mut bench, began) = proposer_of_forty();
@@ -524,8 +524,8 @@ fn an_attempt_ends_before_others_lose_patience_and_they_lose_it_with_the_propose
     assert!(attempts(&mut bench, collected), "the first is gone, and this one is the second");
 }
 
-/// Above so many members that each watches a few.
+/// The heartbeat interval of a view that is so large that each member watches a few.
 const HEARTBEAT_INTERVAL_OF_MANY: Duration = Duration::from_secs(1);
 
-/// A record that was handed out, and what was sent to whom.
+/// A record to be written, and the messages sent with their receivers.
 type Written = (Option<(PersistId, DurableRecord)>, Vec<(u8, Message)>);

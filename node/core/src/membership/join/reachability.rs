@@ -1,7 +1,7 @@
-//! Reaching: whom a joiner has to reach itself before it is let in, and what others know of reaching it.
+//! Reachability: which members a joiner must reach directly before it is admitted, and what the sponsor learns about reaching it.
 //!
-//! Whoever owns something has to be reached by all, and reach all. Two who own nothing have only words for each other, and those
-//! pass through a third: a joiner that offers to own nothing need not reach members that own nothing either.
+//! All members must reach an owner, and an owner must reach all members. Two members that own nothing exchange only control messages, which
+//! can pass through a third member. So a joiner that offers to own nothing need not reach the members that own nothing either.
 
 use peergrad_protocol::view::Member;
 use peergrad_protocol::{Instant, PeerId};
@@ -10,7 +10,7 @@ use super::Joiner;
 use crate::io::{Event, Output};
 
 impl Joiner {
-    /// The way to a peer leads through another one, or not any more.
+    /// A peer is now reached through another peer, or directly again.
     pub(crate) fn set_relayed(&mut self, peer: PeerId, is_relayed: bool) {
         if is_relayed {
             self.relayed.insert(peer);
@@ -19,7 +19,7 @@ impl Joiner {
         }
     }
 
-    /// Where this peer is, and what it offers to own, is known better than before: whoever has welcomed it hears of that.
+    /// This peer's addresses or its offered capacity have changed: its sponsor is told.
     pub(crate) fn reachability_changed(&mut self, now: Instant, me: &Member, out: &mut Vec<Output>) {
         self.me = me.clone();
         if let Some(sponsor) = self.sponsor.filter(|_| !self.is_recording) {
@@ -28,7 +28,7 @@ impl Joiner {
         }
     }
 
-    /// Takes note of the members that this peer would have to reach itself, and does not.
+    /// Records the members that this peer must reach directly and does not.
     pub(super) fn note_unlinked(&mut self, is_linked: impl Fn(PeerId) -> bool) {
         let others = self.contacts.iter().map(|contact| contact.peer).filter(|peer| *peer != self.me.peer);
         let is_far = |peer: &PeerId| {
@@ -39,9 +39,9 @@ impl Joiner {
             others.filter(|peer| !is_linked(*peer) || self.unproven.contains(peer) || is_far(peer)).collect();
     }
 
-    /// Tells the user whom it does not reach, once for each set of them that lasts.
+    /// Tells the user which members this peer does not reach: once for each set of them that lasts.
     pub(super) fn report_unlinked(&mut self, out: &mut Vec<Output>) {
-        // One that has just died is about to be left out by the others.
+        // The other members are about to remove one that has just died.
         let is_lasting = !self.unlinked.is_empty() && self.unlinked_before == self.unlinked;
         if is_lasting && self.told != self.unlinked {
             self.told.clone_from(&self.unlinked);

@@ -1,4 +1,4 @@
-//! A joiner and those whom it asks: who welcomes it, who refuses it.
+//! Tests of a joiner and the peers that it asks: which one welcomes it, and which ones refuse.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ fn welcome(peers: &[u8]) -> Welcome {
     Welcome { specification: SPECIFICATION.to_vec(), nonce: NONCE, members, non_owners: vec![] }
 }
 
-/// What was sent to whom.
+/// The messages sent, with their receivers.
 fn sent(out: &mut Vec<Output>) -> Vec<(u8, Message)> {
     let sent = |output| match output {
         Output::Send { to, frame } => Some((to.0[0], frame.decode().expect("a valid frame"))),
@@ -44,7 +44,7 @@ fn asked(out: &mut Vec<Output>) -> Vec<u8> {
     sent(out).into_iter().filter_map(is_join).collect()
 }
 
-/// Peer 9, which was welcomed by peer 1, and told of 1, 2 and 3.
+/// Peer 9, welcomed by peer 1, which has named 1, 2 and 3.
 fn welcomed() -> Joiner {
     let mut joiner = Joiner::new(Some(run()), member(9), None);
     let mut out = Vec::new();
@@ -65,7 +65,7 @@ fn one_host_is_enough() {
     assert!(asked(&mut out).is_empty());
     assert!(joiner.on_welcome(NOW, peer(2), welcome(&[2]), &mut out).is_ok_and(|taken| taken.is_none()));
     assert_eq!(joiner.sponsor(), Some(peer(1)));
-    // Others were asked before: their no does not count.
+    // Other peers were asked before: their refusal does not count.
     assert_eq!(joiner.on_refuse(peer(2), Refusal::Full).map_err(drop), Ok(()));
     assert!(joiner.on_refuse(peer(1), Refusal::Full).is_err());
 }
@@ -174,7 +174,7 @@ fn whoever_is_linked_is_asked_when_the_host_is_lost() {
         out.iter().filter(|output| matches!(output, Output::Dial(contact) if contact.peer == peer(1)));
     assert_eq!(dialed.count(), 1, "it may come back");
     assert_eq!(asked(&mut out), [2, 3]);
-    // To the next one, readiness is told again.
+    // The next sponsor learns again that this peer is ready.
     assert!(joiner.on_welcome(NOW, peer(3), welcome(&[3, 2]), &mut out).is_ok());
     out.clear();
     joiner.report_ready(|_| true, &mut out);
@@ -190,7 +190,7 @@ fn a_host_that_stops_is_replaced_by_those_that_it_named() {
     joiner.tick(NOW, [2, 3].map(peer).into_iter(), &mut out);
     assert!(!out.iter().any(|output| matches!(output, Output::Dial(contact) if contact.peer == peer(1))));
     assert_eq!(asked(&mut out), [2, 3]);
-    // A founder that has named nobody else takes the run with it.
+    // If the founder has named no other peer, its departure ends the run.
     let mut joiner = Joiner::new(None, member(9), None);
     assert!(joiner.on_welcome(NOW, peer(1), welcome(&[1]), &mut out).is_ok());
     let result = joiner.departed(NOW, peer(1), "stopped by its user");

@@ -1,4 +1,4 @@
-//! A peer that is back: what it may still vote for, whom it waits for, and what it asks them.
+//! Tests of a returned peer: how it may still vote, which members it waits for, and what it asks them.
 
 use peergrad_protocol::ViewNumber;
 use peergrad_protocol::chunk_set::ChunkSet;
@@ -35,7 +35,7 @@ fn saved(steps: u64) -> SavedCheckpoint {
     }
 }
 
-/// What was sent to whom.
+/// The messages sent, with their receivers.
 fn sent(out: &mut Vec<Output>) -> Vec<(u8, Message)> {
     let sent = |output| match output {
         Output::Send { to, frame } => Some((to.0[0], frame.decode().expect("a valid frame"))),
@@ -74,7 +74,7 @@ fn change(parent: ViewDigest) -> ViewChange {
     }
 }
 
-/// The record that is to be written, and what is sent at once.
+/// The record that is to be written, and the messages that are sent at once.
 fn written(out: &mut Vec<Output>) -> Written {
     let record = out.iter().find_map(|output| match output {
         Output::Persist { id, record } => {
@@ -126,7 +126,7 @@ fn a_vote_is_written_down_before_it_is_given() {
         )]
     );
 
-    // Who takes over hears of what was accepted; both answers wait for one disk, and a later record holds both.
+    // A new proposer learns of the accepted change. Both answers wait for the same record, because a later record holds both.
     let prepare = Prepare { view: digest, ballot: ballot(3, 0), before: None };
     recovering.on_prepare(NOW, peer(1), prepare, false, &mut journal, &mut out);
     recovering.on_prepare(NOW, peer(1), prepare, false, &mut journal, &mut out);
@@ -141,7 +141,7 @@ fn a_vote_is_written_down_before_it_is_given() {
     assert_eq!(sent(&mut out), [(1, promise.clone()), (1, promise)]);
 }
 
-/// Of a start whose view never got onto the disk nobody has heard in it.
+/// Other members have received no message from a start whose view was never written to disk.
 #[test]
 fn a_vote_is_left_over_in_a_view_of_any_start_since_the_one_on_disk() {
     for (start, has_vote) in [(2, false), (3, true), (5, true), (7, false)] {
@@ -204,7 +204,7 @@ fn a_vote_counts_in_its_view_only_and_for_whom_the_ballot_belongs_to() {
     assert_eq!(out.len(), 0);
 }
 
-/// A record that was handed out, and what was sent to whom.
+/// A record to be written, and the messages sent with their receivers.
 type Written = (Option<(PersistId, DurableRecord)>, Vec<(u8, Message)>);
 
 #[test]

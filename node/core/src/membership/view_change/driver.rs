@@ -175,7 +175,7 @@ impl<P> ViewChangeDriver<P> {
 
     // Voting.
 
-    /// Takes note of another member's ballot: the next one of this member is above it.
+    /// Records another member's ballot: the next one of this member is above it.
     pub(crate) fn note(&mut self, ballot: Ballot) {
         self.attempts = self.attempts.max(ballot.attempt);
     }
@@ -197,19 +197,19 @@ impl<P> ViewChangeDriver<P> {
 }
 
 impl<P> Attempt<P> {
-    /// The member at rank `from` has promised. The question to send to the others, if that was the proposer's own promise.
+    /// The member at rank `from` has promised. Returns the request for the other members, if that was the proposer's own promise.
     pub(crate) fn on_promise(&mut self, from: Rank, promise: Promise) -> Option<Prepare> {
         let is_own = from == self.prepare.ballot.rank;
         let is_news = self.proposer.promised(from, promise.accepted, promise.report);
         (is_news && is_own).then_some(self.prepare)
     }
 
-    /// What the proposer has heard so far.
+    /// The state of the proposer: its ballot and the answers so far.
     pub(crate) fn proposer(&self) -> &dyn agreement::Attempt<ViewChange, MemberReport> {
         &*self.proposer
     }
 
-    /// The question that asks for a promise.
+    /// The request for a promise.
     pub(crate) fn prepare(&self) -> Prepare {
         self.prepare
     }

@@ -1,15 +1,15 @@
-//! The restart: from which checkpoints a run goes on whose members have all stopped.
+//! The restart: from which checkpoints a run resumes after all its members have stopped.
 //!
 //! # How it works
-//! 1. What was saved in an earlier branch, beyond the beginning of one after it, counts for nothing: it was given up before. Nor
-//!    does what was saved in a lineage that is no more.
-//! 2. Of the steps that are left, the newest is taken of which those who are back have the parameters and all optimizer state.
-//!    If there is none, others are waited for, but not for ever. Then it is the newest that any of them has: state that nobody
-//!    has saved starts from nothing, as after any loss. Without any checkpoint it is the beginning.
-//! 3. Who has saved that step begins with it. The others are newcomers: they get parameters from its all-gather.
-//! 4. Who has saved a chunk's state is its keeper; where the placement puts it elsewhere, it moves.
+//! 1. Checkpoints of an earlier branch from beyond the start of the next branch do not count: those steps were given up before. Nor do
+//!    checkpoints of an abandoned branch.
+//! 2. The run resumes from the newest remaining step whose parameters and whole optimizer state the returned members have saved. If
+//!    there is none, they wait for others, but not forever. Then they take the newest step that any of them has saved, and state that none
+//!    has saved restarts from zero, as after any loss. Without any checkpoint the run restarts at step 0.
+//! 3. The members with a checkpoint of that step start from it. The others are newcomers: they get parameters from its all-gather.
+//! 4. The members that have saved a chunk's state hold it. If the placement puts it elsewhere, it moves.
 //!
-//! The bookmark comes from the checkpoint, so the run goes on in the same epoch, and what was trained after it is trained again.
+//! The data cursor comes from the checkpoint: the run resumes in that epoch, and trains again what was trained after the checkpoint.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,39 +21,40 @@ use peergrad_protocol::{Rank, StepNumber};
 
 use super::{Churn, Roster, TURNS, ViewChangePlanner};
 
-/// A change that goes on from what was saved.
+/// A view change that resumes from checkpoints.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Restart {
     pub(crate) change: ViewChange,
-    /// Whether nothing that anybody may have saved is lost.
+    /// Whether no state is lost that any member may have saved.
     pub(crate) is_whole: bool,
 }
 
 impl Restart {
-    /// Whether to go on from it, or to wait for more members: `is_all` of them are back, or this long was waited for them.
+    /// Whether to restart now, or to wait for more members: `is_all` of them are back, or they were waited for this long.
     pub(crate) fn is_due(&self, is_all: bool, waited: Duration) -> bool {
         self.is_whole || is_all || waited >= PATIENCE_FOR_STATE
     }
 }
 
-/// A checkpoint of a peer that is back, by the rank that it had.
+/// A checkpoint of a returned peer, with the peer's former rank.
 struct RankCheckpoint<'a> {
     rank: Rank,
     saved: &'a SavedCheckpoint,
 }
 
 impl RankCheckpoint<'_> {
-    /// Which state of the run it is of. Where members drift, each has one of its own after the same step.
+    /// The state that the checkpoint is of: its step and digest. With local parameters, members have different states after the same step,
+    /// so the digest is left out.
     fn position(&self, has_local_parameters: bool) -> (StepNumber, Option<[u8; 32]>) {
         (self.saved.steps, (!has_local_parameters).then_some(self.saved.digest.0))
     }
 }
 
 impl ViewChangePlanner<'_> {
-    /// The change to the view whose members have nothing in memory any more: those who are back go on from the newest step of
-    /// which they have saved everything; if there is none, from the newest that any of them has saved; or from the beginning.
+    /// The change to the next view when no member has anything in memory any more. The returned members resume from the newest step of
+    /// which they have saved everything; if there is none, from the newest that any of them has saved; else from the beginning.
     ///
-    /// `kept` (sorted ranks) never stopped, and have no parameters yet. `None` if nobody is back who could train.
+    /// The members in `kept` (sorted ranks) never stopped, and have no parameters yet. `None` if no member that could train has returned.
     pub(crate) fn after_stop(
         &self,
         kept: &[Rank],
@@ -88,13 +89,13 @@ impl ViewChangePlanner<'_> {
         let chosen = positions.iter().find(|position| is_whole(position)).or(positions.first()).copied();
         let all: Vec<Rank> = (0..roster.members.len()).map(Rank::from_index).collect();
         let Some(position) = chosen else {
-            // Everyone who comes can draw the initial parameters, and nobody has any state.
+            // Every member can compute the initial parameters, and none has any state.
             let newcomers = kept.iter().filter_map(|rank| roster.new_rank(*rank)).collect();
             let resume = Resume { newcomers, is_restored: true, ..Resume::at(StepNumber(0)) };
             let change =
                 roster.change(self.shard_map, &churn, resume, DataCursor::default(), Moves::default());
             let change = ViewChange { ancestors: self.ancestor(0), ..change };
-            // Whoever is not back may have saved something.
+            // An absent member may have saved something.
             return Some(Restart { change, is_whole: false });
         };
         let new_rank = |old: Rank| roster.rank_of(&self.view().member(old).peer);
@@ -126,7 +127,7 @@ impl ViewChangePlanner<'_> {
         Some(Restart { change: ViewChange { ancestors, ..change }, is_whole })
     }
 
-    /// What a peer that is back has saved of the present branch, or of those that have led to it.
+    /// The checkpoints of a returned peer that are of the present branch, or of those that have led to it.
     fn checkpoints<'a>(
         &'a self,
         rank: Rank,
@@ -139,5 +140,5 @@ impl ViewChangePlanner<'_> {
     }
 }
 
-/// How long those who are back wait for others who may have saved what nobody else has.
+/// How long the returned members wait for others that may have saved what they lack.
 const PATIENCE_FOR_STATE: Duration = Duration::from_secs(60);

@@ -1,13 +1,12 @@
-//! The succession where there are tables: the program takes no steps, so all that is to be said is who has which chunk as it is now.
+//! View changes with tables: the program takes no steps, so the change only says which members have the present state of each chunk.
 //!
-//! # How it works
-//! Members report the chunks that they are to keep and have, and those of this view that they have and are not to keep: those are from
-//! before others took them over.
-//! 1. Whoever is to keep a chunk and has it, has all of it that was acknowledged, since nothing is before all of them have it.
-//! 2. If one of those who are to keep it says that it has not got it yet, nothing of it was acknowledged in this view: then whoever
-//!    had it before has it as it is now, too.
-//! 3. If all of those who are to keep it are gone, nobody knows what they had acknowledged. There is no next view without one of
-//!    them: those who are there wait, until a user says that it is lost. Then it begins anew, at those who are to keep it next.
+//! Members report the chunks that they have as holders, and the chunks that they still have and no longer hold: those are from before other
+//! members took them over.
+//! 1. A holder that has its chunk has all that was acknowledged, since an acknowledgement waits until all holders have the change.
+//! 2. If a holder reports that it does not have its chunk yet, none of the chunk's changes in this view was acknowledged. Then its earlier
+//!    holders have its present state too.
+//! 3. If all holders are gone, no member knows what they had acknowledged. The next view needs one of them: the others wait, until a user
+//!    declares the chunk lost. Then it restarts from initial values at its next holders.
 
 use std::collections::BTreeMap;
 
@@ -20,11 +19,11 @@ use peergrad_protocol::view::{BatchParts, Resume, ViewChange};
 use super::{Churn, Roster, ViewChangePlanner};
 
 impl ViewChangePlanner<'_> {
-    /// The change to the view of the members in `kept` (sorted ranks), who report what they have, with those who come and go; of
-    /// chunks that nobody has, those in `lost` begin anew.
+    /// The change to the view of the members in `kept` (sorted ranks), which report the chunks that they have, with those that join and
+    /// leave. Of the chunks that no member has, those in `lost` restart from initial values.
     ///
     /// # Errors
-    /// The chunks that none of them has as they are now, if there are others.
+    /// The chunks whose present state no member has, unless all of them are in `lost`.
     pub(crate) fn table_view_change(
         &self,
         kept: &[Rank],
@@ -43,7 +42,7 @@ impl ViewChangePlanner<'_> {
         let nowhere = |chunk: &usize| holders[*chunk].is_empty();
         let missing: ChunkSet = (0..holders.len()).filter(nowhere).collect();
         if !missing.is_empty() && churn.leavers.iter().any(|rank| kept.contains(rank)) {
-            // Perhaps they are with somebody who wants to go.
+            // A member that is about to leave may have them.
             let staying = Churn { leavers: vec![], ..churn.clone() };
             return self.table_view_change(kept, reports, &staying, lost);
         }
@@ -58,12 +57,12 @@ impl ViewChangePlanner<'_> {
         Ok(roster.change(self.shard_map, &all, resume, view.cursor.clone(), moves))
     }
 
-    /// Those who are to keep a chunk.
+    /// The holders of a chunk in this view.
     pub(crate) fn replica_holders(&self, chunk: usize) -> impl Iterator<Item = Rank> {
         self.shard_map.target.replica_holders(chunk).iter().copied()
     }
 
-    /// Who has a chunk as it is now, by their ranks in this view; those who are to keep it first.
+    /// The members that have a chunk's present state, by their ranks in this view; its holders first.
     fn current_holders(
         &self,
         chunk: usize,

@@ -1,4 +1,4 @@
-//! Cases of the rules, one by one, and then any reports that members can give of one and the same truth.
+//! Cases of the rules, one by one, and then any reports that members can give of the same run.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ fn sharding(replicas: usize, has_state: bool) -> ShardingConfig {
     ShardingConfig { replicas: Replicas::Number(replicas), ..all(has_state) }
 }
 
-/// Everybody keeps everything.
+/// Every member stores every chunk.
 fn all(has_state: bool) -> ShardingConfig {
     ShardingConfig {
         chunks: Chunks::of(16 * CHUNKS),
@@ -69,7 +69,7 @@ fn planner(shard_map: &ShardMap) -> ViewChangePlanner<'_> {
     }
 }
 
-/// How the batch of `step` is dealt in a view that has been there from the beginning of the run.
+/// The assignment of `step` in a view that began with the run.
 fn assignment(view: &View, step: StepNumber) -> BatchAssignment {
     let first = BatchAssignment::next(&DataCursor::default(), BATCH, SAMPLES, view, StepNumber(0));
     (1..=step.0).fold(first, |assignment, step| {
@@ -77,7 +77,7 @@ fn assignment(view: &View, step: StepNumber) -> BatchAssignment {
     })
 }
 
-/// The chunks that a member keeps the state of in `step`.
+/// The chunks whose state a member stores in `step`.
 fn kept(shard_map: &ShardMap, rank: u32, step: StepNumber) -> ChunkSet {
     let placement = shard_map.target.after(&shard_map.view.moves, shard_map.moved(step));
     (0..CHUNKS).filter(|chunk| placement.replica_holders(*chunk).contains(&Rank(rank))).collect()
@@ -109,10 +109,10 @@ fn reports(list: impl IntoIterator<Item = (u32, MemberReport)>) -> BTreeMap<Rank
     list.into_iter().map(|(rank, report)| (Rank(rank), report)).collect()
 }
 
-/// What a proposer makes of reports; who has not reported is gone.
+/// The change that a proposer computes from the reports; members that have not reported are gone.
 fn after_loss(shard_map: &ShardMap, reports: &BTreeMap<Rank, MemberReport>) -> ViewChange {
     let kept: Vec<Rank> = reports.keys().copied().collect();
-    // The proposer is where the last of them is.
+    // The proposer is at the step of the slowest member.
     let at = reports.values().filter_map(|report| report.complete).min().expect("somebody has parameters");
     let assignment = assignment(&shard_map.view, at);
     let assignment_of = |step| (step == at).then_some(&assignment);
@@ -123,7 +123,7 @@ fn after_loss(shard_map: &ShardMap, reports: &BTreeMap<Rank, MemberReport>) -> V
     change
 }
 
-/// Where chunk by chunk the state is when the view that comes of `change` begins, by new ranks.
+/// The holders of each chunk's state at the start of the view that follows by `change`, by new ranks.
 fn keepers(shard_map: &ShardMap, change: &ViewChange) -> Vec<Vec<Rank>> {
     let next = shard_map.view.apply(shard_map.digest, change).expect("a valid change");
     let digest = next.digest();
@@ -132,7 +132,7 @@ fn keepers(shard_map: &ShardMap, change: &ViewChange) -> Vec<Vec<Rank>> {
     (0..CHUNKS).map(|chunk| placement.replica_holders(chunk).to_vec()).collect()
 }
 
-/// The chunks whose owner is this member, or with `is_any` also those of which it keeps a copy.
+/// The chunks that this member owns; with `is_any`, also those that it replicates.
 fn chunks_of(shard_map: &ShardMap, rank: u32, is_any: bool) -> Vec<usize> {
     let keepers = |chunk: usize| shard_map.target.replica_holders(chunk);
     let is_theirs = |chunk: &usize| {
@@ -142,7 +142,7 @@ fn chunks_of(shard_map: &ShardMap, rank: u32, is_any: bool) -> Vec<usize> {
     (0..CHUNKS).filter(is_theirs).collect()
 }
 
-// After a loss: where training goes on.
+// After a loss: where training resumes.
 
 #[test]
 fn a_step_that_is_nowhere_complete_is_begun_again() {
@@ -174,7 +174,7 @@ fn a_step_that_one_has_complete_is_rolled_forward_from_it() {
     assert_eq!(forward.donors, [Donor { first: 10, end: CHUNKS as u32, rank: Rank(1) }]);
 }
 
-/// Members that have parameters of their own, at different steps; the proposer is at the first of them.
+/// Members with local parameters at different steps; the proposer is at the first of these steps.
 fn after_loss_adrift(steps: [u64; 2]) -> ViewChange {
     let shard_map = shard_map(view(&[1, 3, 5]), sharding(1, false));
     let at = |steps| MemberReport {
@@ -214,7 +214,7 @@ fn where_members_drift_the_mean_of_the_last_step_is_handed_on() {
     assert_eq!(after_loss_adrift([27, 27]).resume.forward, None, "both hold it");
 }
 
-/// Neither has the step complete, but together they hold it.
+/// No member has completed the step, but together they hold it.
 #[test]
 fn a_step_that_members_hold_only_together_is_rolled_forward() {
     let shard_map = shard_map(view(&[1, 3, 5]), sharding(3, true));
@@ -228,7 +228,7 @@ fn a_step_that_members_hold_only_together_is_rolled_forward() {
         forward.donors,
         [Donor { first: 0, end: 20, rank: Rank(0) }, Donor { first: 25, end: CHUNKS as u32, rank: Rank(1) }]
     );
-    // One chunk less, or nobody who knows what the sums are worth.
+    // One chunk less, or no member that knows the statistics of the sums.
     for lacking in [
         [half(0, 0..25, None), half(2, 26..CHUNKS, Some(STATS))],
         [half(0, 0..25, None), half(2, 20..CHUNKS, None)],
@@ -238,7 +238,7 @@ fn a_step_that_members_hold_only_together_is_rolled_forward() {
     }
 }
 
-/// The owner has sent its new values and died before the keeper of its replicas had the sums.
+/// The owner has sent its new values and died before its replica had the sums.
 #[test]
 fn without_the_new_state_of_a_chunk_whose_owner_left_the_step_is_undone() {
     let shard_map = shard_map(view(&[1, 3, 5]), sharding(2, true));
@@ -256,7 +256,7 @@ fn without_the_new_state_of_a_chunk_whose_owner_left_the_step_is_undone() {
     assert!(change.moves.restarted.is_empty(), "the old state is still there");
 }
 
-/// With one copy only the state goes with its owner whatever is done: no reason to undo the step.
+/// Without replicas, the state is lost with its owner in any case: that is no reason to undo the step.
 #[test]
 fn state_that_is_lost_in_any_case_does_not_undo_a_step() {
     let shard_map = shard_map(view(&[1, 3, 5]), sharding(1, true));
@@ -290,7 +290,7 @@ fn nobody_with_parameters_makes_no_view() {
     assert_eq!(planner(&shard_map).after_loss(&[Rank(1)], &reports, |_| Some(&assignment)), None);
 }
 
-// After a loss: who holds what.
+// After a loss: the holders.
 
 #[test]
 fn replicas_become_owners_at_once_and_everything_is_kept_by_those_who_hold_it() {
@@ -303,13 +303,13 @@ fn replicas_become_owners_at_once_and_everything_is_kept_by_those_who_hold_it() 
             before.map(|rank| if *rank > Rank(1) { Rank(rank.0 - 1) } else { *rank }).collect();
         assert_eq!(*keepers, before, "chunk {chunk}");
     }
-    // Those that only one holds move first.
+    // Chunks with a single holder move first.
     let counts: Vec<usize> = change.moves.list.iter().map(|moved| moved.from.len()).collect();
     assert!(counts.is_sorted() && counts.contains(&1), "{counts:?}");
     assert_eq!(change.moves.rate, 1);
 }
 
-/// Whoever of four goes in one stroke, the two others have everything, and it is theirs at once.
+/// If any two of four members are lost at once, the other two have everything, and own it at once.
 #[test]
 fn where_all_keep_everything_no_two_losses_restart_anything() {
     let shard_map = shard_map(view(&[1, 3, 5, 7]), all(true));
@@ -318,14 +318,14 @@ fn where_all_keep_everything_no_two_losses_restart_anything() {
         let change = after_loss(&shard_map, &reports(rest.map(|rank| (rank, inside(&shard_map, rank)))));
         assert!(change.moves.restarted.is_empty(), "{one} and {other} are lost");
         assert!(keepers(&shard_map, &change).iter().all(|keepers| keepers.len() == 2));
-        // Nothing has to travel, so the very first step is a whole one.
+        // Nothing has to travel, so the very first step is fully replicated.
         let next = shard_map.view.apply(shard_map.digest, &change).expect("a valid change");
         let digest = next.digest();
         assert!(ShardMap::new(Arc::new(next), digest, shard_map.sharding).shards(0).is_fully_replicated);
     }
 }
 
-/// Sums are nobody's new values: who has gathered them all, and not updated, has nothing of the step.
+/// Sums are not new values: a member that has gathered them all, and has not updated, has no part of the step's result.
 #[test]
 fn a_step_of_gathered_sums_goes_forward_only_from_who_has_completed_it() {
     let shard_map = shard_map(view(&[1, 3, 5]), all(true));
@@ -340,12 +340,12 @@ fn a_step_of_gathered_sums_goes_forward_only_from_who_has_completed_it() {
     let change = after_loss(&shard_map, &reports([gathered(0), (2, ahead(&shard_map, 2))]));
     let donors = change.resume.forward.as_ref().map(|forward| &forward.donors[..]);
     assert_eq!(donors, Some(&[Donor { first: 0, end: CHUNKS as u32, rank: Rank(1) }][..]));
-    // The other one gets the values from it, and the state by moves.
+    // The other member gets the values from this one, and the state by moves.
     assert_eq!((change.moves.list.len(), change.moves.restarted.len()), (CHUNKS, 0));
     assert!(keepers(&shard_map, &change).iter().all(|keepers| *keepers == [Rank(1)]));
 }
 
-/// It keeps replicas, and owns only what nobody else holds.
+/// A member that offers to own nothing stores replicas, and owns only what no other member holds.
 #[test]
 fn who_owns_nothing_keeps_replicas_of_everything() {
     let mut view = view(&[1, 3, 5]);
@@ -356,7 +356,7 @@ fn who_owns_nothing_keeps_replicas_of_everything() {
     let change = after_loss(&three, &reports([0, 2].map(|rank| (rank, inside(&three, rank)))));
     assert!(keepers(&three, &change).iter().all(|keepers| *keepers == [Rank(1), Rank(0)]));
     assert!(change.moves.list.is_empty() && change.capacities.is_empty());
-    // Of the chunks in `awaited` the other owner has not got the state yet: until it has, they are with who holds them.
+    // The other owner does not have the state of the chunks in `awaited` yet: until it has, they stay at their holders.
     let awaited = [3, 4];
     let mut late = inside(&three, 2);
     late.states = (0..CHUNKS).filter(|chunk| !awaited.contains(chunk)).collect();
@@ -378,7 +378,7 @@ fn beyond_the_limit_the_best_keep_replicas_and_truncated_lists_are_records() {
     assert!(counts.iter().all(|count| [REPLICAS_MAX, REPLICAS_MAX - 1].contains(count)), "{counts:?}");
 }
 
-/// What moved between the two reports: an old keeper that still has the state is as good as a new one.
+/// A chunk moved between the two reports: an old holder that still has the state is as good as a new one.
 #[test]
 fn whoever_holds_the_state_is_its_keeper() {
     let shard_map = shard_map(view(&[1, 3, 5, 7]), sharding(2, true));
@@ -396,7 +396,7 @@ fn whoever_holds_the_state_is_its_keeper() {
     assert_eq!(keepers(&shard_map, &change)[chunk], [Rank::from_index(new_rank)]);
 }
 
-/// A newcomer goes through its first step without parameters: what is given to it there would never be updated.
+/// A newcomer takes its first step without parameters: chunks that it got there would never be updated.
 #[test]
 fn a_chunk_whose_keepers_left_does_not_fall_to_a_newcomer() {
     for (replicas, has_state) in [(1, true), (2, true), (2, false)] {
@@ -429,12 +429,12 @@ fn a_newcomer_whose_first_step_is_undone_is_one_again() {
     let shard_map = shard_map(later_view(&[1, 3, 5], STEP, &[2]), sharding(2, true));
     let states = ChunkSet::default;
     let fresh = |report| MemberReport { states: states(), states_before: None, is_entering: true, ..report };
-    // It is ahead; but a chunk's new state is gone with rank 1.
+    // It is ahead, but a chunk's new state is lost with rank 1.
     let both = reports([(0, inside(&shard_map, 0)), (2, fresh(ahead(&shard_map, 2)))]);
     let change = after_loss(&shard_map, &both);
     assert_eq!((change.resume.step, &change.resume.forward), (STEP, &None));
     assert_eq!(change.resume.newcomers, [Rank(1)]);
-    // Once it has its parameters from a step that stays, it is none.
+    // Once it has its parameters from a step that is not undone, it is no newcomer.
     let both = reports([(0, ahead(&shard_map, 0)), (2, fresh(ahead(&shard_map, 2)))]);
     let change = after_loss(&shard_map, &both);
     assert_eq!((change.resume.step, change.resume.newcomers), (STEP.next(), vec![]));
@@ -448,7 +448,7 @@ fn a_newcomer_without_parameters_is_still_one() {
     assert_eq!((change.resume.step, change.resume.newcomers), (STEP, vec![Rank(0)]));
 }
 
-// After a loss: whose samples are which.
+// After a loss: the assignment of samples.
 
 #[test]
 fn who_stays_keeps_its_part_and_the_rest_goes_back() {
@@ -462,7 +462,7 @@ fn who_stays_keeps_its_part_and_the_rest_goes_back() {
     assert_eq!(change.cursor.position, before.after.position);
 }
 
-/// A proposer that is itself behind deals the next step as those who are ahead did.
+/// A proposer that is itself behind assigns the next step as the members ahead did.
 #[test]
 fn the_step_after_one_that_is_rolled_forward_is_dealt_as_it_was() {
     let shard_map = shard_map(view(&[1, 3, 5]), sharding(3, true));
@@ -472,7 +472,7 @@ fn the_step_after_one_that_is_rolled_forward_is_dealt_as_it_was() {
     assert_eq!(deal.parts, [before.parts[0].spans.clone(), before.parts[2].spans.clone()]);
 }
 
-/// Everybody is done, and somebody is lost before the last step is committed: of the epoch that never comes nothing is taken.
+/// All members have finished, and one is lost before the last step is committed: no samples are taken from an epoch after the last.
 #[test]
 fn after_the_last_step_nothing_is_dealt() {
     let shard_map = shard_map(view(&[1, 3, 5]), sharding(2, true));
@@ -512,7 +512,7 @@ fn a_joiner_comes_in_between_two_steps_and_gets_its_chunks_by_moves() {
     assert_eq!((&change.resume, &change.added), (&resume, &churn.joiners));
     assert_eq!(change.cursor, assignment(&shard_map.view, StepNumber(STEP.0 + 2)).after);
     assert_eq!((change.removed.len(), change.capacities.len()), (0, 0));
-    // Until their turn all chunks stay with the two who have them.
+    // Until their turn, all chunks stay at the two members that have them.
     for (chunk, keepers) in keepers(&shard_map, &change).iter().enumerate() {
         let renamed = shard_map.target.replica_holders(chunk).iter().map(|rank| Rank(2 * rank.0));
         assert_eq!(*keepers, renamed.collect::<Vec<_>>(), "chunk {chunk}");
@@ -520,7 +520,7 @@ fn a_joiner_comes_in_between_two_steps_and_gets_its_chunks_by_moves() {
     assert!(!change.moves.list.is_empty() && change.moves.restarted.is_empty());
 }
 
-/// The newcomer keeps nothing in its first step, and everything after the last turn.
+/// The newcomer stores nothing in its first step, and everything after the last turn.
 #[test]
 fn a_joiner_comes_to_keep_everything_too() {
     let before = shard_map(view(&[1, 3]), all(true));
@@ -537,7 +537,7 @@ fn a_joiner_comes_to_keep_everything_too() {
     assert!(planner(&after).can_leave(&[Rank(0), Rank(2)], step(CHUNKS as u64 + 1)));
 }
 
-/// The moves of the view before are not over: what has not had its turn is still where it was.
+/// The moves of the previous view are not over: a chunk that has not had its turn is still at its earlier holders.
 #[test]
 fn chunks_that_have_not_moved_yet_move_from_where_they_are() {
     let before = shard_map(view(&[1, 3]), sharding(2, true));
@@ -552,14 +552,14 @@ fn chunks_that_have_not_moved_yet_move_from_where_they_are() {
     let step = StepNumber(first_step.0 + 3);
     let churn = Churn { joiners: vec![member(9)], ..Churn::default() };
     let next = planner(&shard_map).between_steps(step, first_step, &assignment, &churn).unwrap();
-    // In the step before it, two turns of four were over; the third comes with the step that is not taken any more.
+    // Before that step, two turns of four chunks were over; the third belongs to the step, which is not taken any more.
     let placement = shard_map.target.after(&shard_map.view.moves, 8);
     for (chunk, keepers) in keepers(&shard_map, &next).iter().enumerate() {
         assert_eq!(keepers, placement.replica_holders(chunk), "chunk {chunk}");
     }
 }
 
-/// One that cannot be reached any more hands over what it has, and one that can be again gets a share; nobody stops.
+/// A member that cannot be reached directly any more hands over its chunks, and one that can be again gets a share; no member stops.
 #[test]
 fn capacities_change_between_two_steps_and_chunks_move() {
     let before = shard_map(view(&[1, 3, 5]), sharding(1, true));

@@ -1,15 +1,15 @@
-//! DiLoCo: many local steps with an optimizer of one's own, and then one outer step, by the owners, along the way that members
-//! have gone on average.
+//! DiLoCo: each member takes many local steps with its own optimizer. Then the owners take one outer step, in the direction in which the
+//! members have moved on average.
 //!
-//! The way from the common parameters to where a member has come is taken for a gradient. The outer optimizer, Nesterov's
-//! momentum, lives with the owners of the shards, and so do its replicas: a joiner needs nothing but the parameters.
+//! The difference between the common parameters and a member's local ones serves as a gradient. The outer optimizer is Nesterov's momentum.
+//! Its state is at the owners of the shards, with replicas as usual: a joiner needs only the parameters.
 //!
 //! # Cost
-//! As of [`local`](super::local): one step's bytes for every H local steps. Inner optimizer state is as large as on one
-//! machine, the outer one falls as 1 / n.
+//! Bytes as in [`local`](super::local): those of one step for every H local steps. The inner optimizer state is as large as on one machine;
+//! the outer one falls as 1 / n.
 //!
 //! # What the model is
-//! After each round all members hold the same parameters. A leaver's inner state goes with it.
+//! After each round all members hold the same parameters. When a member leaves, its inner state is lost.
 //!
 //! # Reading
 //! Douillard et al., *DiLoCo: Distributed Low-Communication Training of Language Models*, 2023, algorithm 1.
@@ -26,9 +26,9 @@ use crate::program::{Flow, Program};
 
 /// Local steps under an outer optimizer.
 pub struct Diloco {
-    /// What this member does by itself.
+    /// The task and inner optimizer of this member.
     pub local_trainer: LocalTrainer,
-    /// Share of the outer velocity that is kept.
+    /// The share of the outer velocity that is kept from one round to the next.
     pub outer_momentum: f32,
     /// The outer learning rate.
     pub outer_rate: f64,

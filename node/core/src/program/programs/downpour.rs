@@ -1,12 +1,13 @@
-//! Downpour: workers read, compute and add without waiting for anybody.
+//! Downpour: workers read, compute and add without waiting for each other.
 //!
-//! A worker reads the parameters every `n_fetch` clocks and sends what it has added every `n_push`. In between it goes on from the
-//! parameters that it has, against its own gradients. When it reads again it goes on from what owners have, with its own additions to
-//! it where they only add: what it has not sent yet is not in what they make of gradients. With both at 1 it is plain asynchronous SGD.
+//! A worker reads the parameters every `n_fetch` clocks and sends its additions every `n_push` clocks. In between it trains on with its
+//! local parameters, to which it applies its own gradients. When it reads again, it continues from the owners' parameters. If the rule is a
+//! sum, they include its unsent additions; if owners apply an optimizer, they do not. With both intervals at 1 this is plain asynchronous
+//! SGD.
 //!
-//! What many workers add to the same parameters at once is too much for a learning rate that is right for one. Adagrad, whose rate for
-//! an element falls with what was added to it, by whomever, evens that out; it lives with the owners and costs no traffic. Beginning
-//! with one worker and letting the others in by and by helps for the same reason.
+//! If many workers add to the same parameters at once, a learning rate that suits one worker is too large. Adagrad lowers an element's rate
+//! with all that was added to it, by any worker, and so evens this out. Its state is at the owners and costs no traffic. To begin with one
+//! worker and to admit the others gradually helps for the same reason.
 //!
 //! # Reading
 //! Dean et al., *Large Scale Distributed Deep Networks*, 2012, section 4.1 and the appendix.
@@ -29,11 +30,11 @@ use crate::table::TableRule;
 /// How often a worker sends and reads.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DownpourSettings {
-    /// Clocks after which it sends what it has added.
+    /// The number of clocks after which a worker sends its additions.
     pub n_push: u64,
-    /// Clocks after which it reads.
+    /// The number of clocks after which a worker reads.
     pub n_fetch: u64,
-    /// The rate at which it goes on by itself in between, where owners update by a rule; `None`: that of the optimizer.
+    /// The learning rate of the local updates in between, if owners apply an optimizer; `None`: the schedule's rate.
     pub local_rate: Option<f64>,
 }
 
@@ -43,22 +44,22 @@ impl Default for DownpourSettings {
     }
 }
 
-/// The program.
+/// The Downpour program.
 pub struct Downpour {
     task: Arc<dyn Task>,
     is_sum: bool,
     settings: DownpourSettings,
-    /// The parameters that it goes on with, and the clocks since it has read them.
+    /// The local parameters, and the number of clocks since they were read; `None`: to be read in the next clock.
     local: Option<(Arc<Buffer>, u64)>,
-    /// Clocks of which nothing was sent.
+    /// The number of clocks since additions were last sent.
     unsent: u64,
 }
 
 impl Downpour {
-    /// Trains what was loaded, with parameters in a table of this rule.
+    /// The program for a loaded task, with the parameters in a table of this rule.
     ///
     /// # Panics
-    /// If it is to go on by itself with a task that is sparse.
+    /// If a sparse task is to be trained locally between two reads.
     #[must_use]
     pub fn of(loaded: &Loaded, rule: TableRule, settings: DownpourSettings) -> Self {
         let (task, is_sum) = (Arc::clone(&loaded.task), rule == TableRule::Sum);
@@ -66,7 +67,7 @@ impl Downpour {
         Self { task, is_sum, settings, local: None, unsent: 0 }
     }
 
-    /// The gradient at the parameters that this worker goes on with, times `scale`; and where it goes on from.
+    /// Computes the gradient at the local parameters, times `scale`, and the local parameters after it.
     async fn train_locally(
         &self,
         clock: &Clock,
@@ -78,7 +79,7 @@ impl Downpour {
             None => (clock.parameters().await?, 0),
         };
         let is_last = age + 1 == self.settings.n_fetch;
-        // What owners add as it is, it adds itself.
+        // Where owners add what they receive, the worker adds it to its own parameters unchanged.
         let rate = if self.is_sum { -1.0 } else { self.settings.local_rate.unwrap_or(clock.rate) as f32 };
         let (task, samples, layout) = (self.task.clone(), clock.samples.clone(), clock.layout.clone());
         let work = move || {
@@ -101,14 +102,15 @@ impl Program for Downpour {
     const NAME: &'static str = "downpour";
 
     async fn round(&mut self, context: &Context) -> Result<Flow, Interrupted> {
-        // Whatever interrupts it, it begins with what all have.
+        // After any interruption the worker reads the shared parameters again.
         let local = self.local.take();
         let clock = context.begin_clock().await?;
         if clock.is_over {
             return finish(clock).await;
         }
         if clock.samples.is_empty() {
-            // What is left is with others; what this one had not sent yet, the node has, as somebody may wait for it.
+            // Other workers have the remaining samples. The node has pushed the unsent additions of this worker, since others may wait for
+            // them.
             self.unsent = 0;
             clock.end(SampleStats::default());
             return Ok(Continue(()));
@@ -123,7 +125,7 @@ impl Program for Downpour {
         clock.add(rows).expect("finite rows of the table");
         self.unsent += 1;
         if self.unsent >= self.settings.n_push {
-            // It need not be safe before the worker goes on: the node says it again until it is.
+            // The worker does not wait until the additions are safe: the node repeats them until they are.
             drop(clock.push());
             self.unsent = 0;
         }

@@ -1,17 +1,16 @@
-//! Divide and shuffle: each member takes its own steps and averages parameters with a few others; with whom, changes.
+//! Divide and shuffle: each member takes its own steps and averages its parameters with a few others, which change from round to round.
 //!
-//! In even rounds members stand in rows, in odd ones in columns of the same grid, so what one of them has learnt reaches all
-//! in two rounds, while a round waits for a few members only. Optimizer state is each member's own, and gradients are never
-//! sent.
+//! Members stand in a grid. In even rounds the groups are its rows, in odd ones its columns. So each member's progress reaches all others
+//! in two rounds, while a round waits for a few members only. Each member has its own optimizer state, and gradients are never sent.
 //!
 //! # Cost
-//! A step sends 2 (g - 1) / g times the parameters from each of g members of a group, in 2 (g - 1) hops where a ring of all n
-//! takes 2 (n - 1). A member that is slow now and then holds up its group and not everybody; one that is always slow holds
-//! up all, as in a ring, since groups are shuffled.
+//! In a step, each of the g members of a group sends 2 (g - 1) / g times the parameters, in 2 (g - 1) hops; a ring of all n members takes 2
+//! (n - 1) hops. A member that is slow now and then delays its group and not all members. A member that is always slow delays all, as in a
+//! ring, since groups are shuffled.
 //!
 //! # What the model is
-//! While members train, each has parameters of its own. In the last step all of them are averaged, and every member ends
-//! with the same bits. A joiner begins with the mean of all.
+//! During training each member has its own parameters. In the last step all of them are averaged, and every member ends with the same bits.
+//! A joiner begins with the mean of all.
 //!
 //! # Reading
 //! Wang et al., *DS-Sync: Addressing Network Bottlenecks with Divide-and-Shuffle Synchronization*, 2020 and 2022. The grid
@@ -26,11 +25,12 @@ use crate::program::context::{Context, Contribution, Interrupted};
 use crate::program::loader::Loaded;
 use crate::program::{Flow, Program};
 
-/// Divide-and-shuffle synchronization.
+/// The divide-and-shuffle program.
 pub struct DsSync {
-    /// What this member does by itself.
+    /// The task and optimizer of this member.
     pub local_trainer: LocalTrainer,
-    /// Who averages with whom. Without shuffling the members of a group never hear of the others.
+    /// Which members average with each other. Without shuffling the groups never change, so the members of different groups exchange
+    /// nothing.
     pub groups: Groups,
 }
 

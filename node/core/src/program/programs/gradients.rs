@@ -1,4 +1,4 @@
-//! Gradients where parameters are in a table: a worker reads what its samples touch, and comes away with what to add to that.
+//! Gradients for parameters in a table: a worker reads the rows that its samples use, and computes what to add to them.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use crate::table::TableLayout;
 
 /// The gradient of a clock's samples, times `scale`, as rows of the table of parameters.
 ///
-/// One that overflowed would ruin what all share: its samples count for nothing.
+/// A gradient that overflowed would ruin the shared parameters, so its samples are left out.
 ///
 /// # Errors
-/// The run ends first.
+/// [`Interrupted`] if the run ends first.
 pub(super) async fn gradient(
     task: &Arc<dyn Task>,
     clock: &Clock,
@@ -50,7 +50,7 @@ fn sparse(task: &dyn Task) -> &dyn peergrad_models::task::SparseTask {
     task.sparse().expect("a task that is sparse stays so")
 }
 
-/// A gradient with respect to all parameters, as rows of their table.
+/// Scales a gradient with respect to all parameters, and returns it as rows of their table.
 pub(super) fn scaled(
     mut gradient: Vec<f32>,
     scale: f32,

@@ -1,12 +1,11 @@
-//! Local steps, also called parameter mixing: each member trains by itself for a while; then all take the mean of what they
-//! have come to.
+//! Local steps, also called parameter mixing: each member trains by itself for some steps; then all take the mean of their parameters.
 //!
 //! # Cost
-//! A round sends what a step of the ring does, and there is one for every H local steps: bytes fall as 1 / H.
+//! A round sends as many bytes as a step of `sync`, and there is one round for every H local steps: bytes fall as 1 / H.
 //!
 //! # What the model is
-//! After each round all members hold the same mean, weighted by samples. A joiner begins with it. Optimizer state is each
-//! member's own and goes with it.
+//! After each round all members hold the same mean, weighted by samples. A joiner begins with it. Each member has its own optimizer state,
+//! which is lost when the member leaves.
 //!
 //! # Reading
 //! McDonald et al., *Distributed Training Strategies for the Structured Perceptron*, 2010 (once an epoch); Stich, *Local SGD
@@ -20,9 +19,9 @@ use super::local_trainer::LocalTrainer;
 use crate::program::context::{Context, Contribution, Interrupted, ShardUpdate};
 use crate::program::{Flow, Program};
 
-/// Parameter mixing.
+/// The parameter mixing program.
 pub struct Local {
-    /// What this member does by itself.
+    /// The task and optimizer of this member.
     pub local_trainer: LocalTrainer,
 }
 
@@ -44,7 +43,7 @@ impl Program for Local {
     }
 }
 
-/// The mean of parameters that were added up, each as often as it has samples.
+/// Turns the sums of the members' parameters, each weighted by its samples, into their mean.
 fn mean(stats: SampleStats, _: &[f32], sums: &mut [f32]) {
     sums.iter_mut().for_each(|sum| *sum /= stats.samples as f32);
 }

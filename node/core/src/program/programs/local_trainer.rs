@@ -1,4 +1,5 @@
-//! The local trainer: what a member does by itself in programs where each has parameters and optimizer state of its own.
+//! The local trainer: the local steps of one member, in programs where each member has its own optimizer state and, between rounds, its own
+//! parameters.
 
 use std::sync::Arc;
 
@@ -11,26 +12,26 @@ use peergrad_protocol::message::SampleStats;
 use crate::program::context::{Interrupted, Step};
 use crate::program::loader::Loaded;
 
-/// One member's model, data and optimizer. Its state is that after the last round that was not interrupted; a round that was
-/// completed here, undone since others could not complete it, and begun again, is in it twice.
+/// The model, data and optimizer of one member. Its optimizer state is that after the last round that was not interrupted. A round may be
+/// completed here, undone because other members could not complete it, and repeated: then the state contains it twice.
 pub struct LocalTrainer {
     task: Arc<dyn Task>,
     rule: Optimizer,
     schedule: Schedule,
     local_steps: u64,
     state: Arc<OptimizerState>,
-    /// Vectors of the round before, used again.
+    /// Vectors of the previous round, for reuse.
     spare: SpareBuffers,
 }
 
-/// Optimizer state after some steps.
+/// The optimizer's moments, and the number of updates that they come from.
 #[derive(Default)]
 struct OptimizerState {
     moments: Vec<f32>,
     updates: u32,
 }
 
-/// Room for the next state, for one in between, and for a gradient.
+/// Memory for the next optimizer state, for one in between, and for a gradient.
 #[derive(Default)]
 struct SpareBuffers {
     next: Vec<f32>,
@@ -38,18 +39,18 @@ struct SpareBuffers {
     gradient: Vec<f32>,
 }
 
-/// What a member has learnt in a round.
+/// The result of one round of local steps.
 pub struct RoundResult {
-    /// Its parameters now.
+    /// The member's parameters after the round.
     pub parameters: Buffer,
-    /// Samples behind them, and their summed loss.
+    /// The number of the round's samples, and their summed loss.
     pub stats: SampleStats,
     state: OptimizerState,
     spare: SpareBuffers,
 }
 
 impl LocalTrainer {
-    /// As a run begins, or this member's part in it.
+    /// The trainer at the start of a run, or of this member's part in it: without optimizer state.
     #[must_use]
     pub fn new(loaded: &Loaded) -> Self {
         let rule = loaded.config.rule;
@@ -64,10 +65,10 @@ impl LocalTrainer {
         }
     }
 
-    /// Trains this member's samples of the step, in as many local steps as the run says, beside the network.
+    /// Trains this member's samples of the step on a compute thread, in as many local steps as the run's configuration says.
     ///
     /// # Errors
-    /// The step is undone meanwhile.
+    /// [`Interrupted`] if the step is undone meanwhile.
     pub async fn train(
         &mut self,
         step: &Step,
@@ -91,32 +92,32 @@ impl LocalTrainer {
         step.compute(step.samples.len() as u64, work).await
     }
 
-    /// The round is over: what was learnt stands.
+    /// The round is complete: its optimizer state becomes the current one.
     pub fn commit(&mut self, pending: PendingState) {
         let before = std::mem::replace(&mut self.state, Arc::new(pending.state));
         self.spare = pending.spare;
-        // A job of a round that was interrupted may still read it.
+        // A job of an interrupted round may still read the state before.
         if let Ok(before) = Arc::try_unwrap(before) {
             self.spare.next = before.moments;
         }
     }
 }
 
-/// What a worker keeps of a round once it is over.
+/// What a worker keeps from a round until the round is complete.
 pub struct PendingState {
     state: OptimizerState,
     spare: SpareBuffers,
 }
 
 impl RoundResult {
-    /// The parameters, what they are worth, and what the worker keeps if the round is not interrupted.
+    /// Splits the result into the parameters, their weight, and what the worker keeps if the round is not interrupted.
     #[must_use]
     pub fn split(self) -> (Buffer, SampleStats, PendingState) {
         (self.parameters, self.stats, PendingState { state: self.state, spare: self.spare })
     }
 }
 
-/// One job at work.
+/// The local steps of one job.
 struct LocalRun<'a> {
     task: &'a dyn Task,
     rule: Optimizer,
@@ -135,7 +136,7 @@ impl LocalRun<'_> {
         OptimizerState { moments, updates: before.updates }
     }
 
-    /// A gradient that overflowed would ruin the parameters: its samples are left out.
+    /// Takes one local step. A gradient that overflowed would ruin the parameters, so its samples are left out.
     fn step(&mut self, samples: &[u32], rate: f64, state: &mut OptimizerState) {
         let SpareBuffers { between, gradient, .. } = &mut self.spare;
         let loss = self.task.gradient(&self.at, samples, gradient);

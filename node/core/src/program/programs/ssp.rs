@@ -1,11 +1,11 @@
 //! Stale synchronous parallel: workers add to shared parameters, and the fastest is never more than a few clocks ahead of the slowest.
 //!
 //! In each clock a worker reads the parameters, computes the gradient of its part of the clock's batch, and adds to them. It may read
-//! what is up to so many clocks old, so whoever is slow now and then makes nobody wait. With a bound of 0 everybody waits for
-//! everybody, as in [`SyncDataParallel`](super::sync::SyncDataParallel).
+//! values that are as many clocks old as the bound allows, so a worker that is slow now and then delays no other. With a bound of 0 all
+//! workers wait for each other, as in [`SyncDataParallel`](super::sync::SyncDataParallel).
 //!
 //! # What it does not do
-//! Whoever is slow *all the time* makes everybody wait, whatever the bound: after as many clocks all others stand at it.
+//! A worker that is *always* slow delays all others, whatever the bound: after that many clocks they all wait for it.
 //!
 //! # Reading
 //! Ho et al., *More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server*, 2013. With a bound of τ and a rule
@@ -24,7 +24,7 @@ use crate::program::programs::gradients::gradient;
 use crate::program::{Flow, Program};
 use crate::table::TableRule;
 
-/// The program.
+/// The stale synchronous parallel program.
 pub struct Ssp {
     task: Arc<dyn Task>,
     /// What a gradient, summed over a worker's samples, is divided by.
@@ -33,7 +33,7 @@ pub struct Ssp {
 }
 
 impl Ssp {
-    /// Trains what was loaded, with parameters in a table of this rule.
+    /// The program for a loaded task, with the parameters in a table of this rule.
     #[must_use]
     pub fn of(loaded: &Loaded, rule: TableRule) -> Self {
         let batch = loaded.config.batch_size as f32;
@@ -50,21 +50,21 @@ impl Program for Ssp {
             return finish(clock).await;
         }
         if clock.samples.is_empty() {
-            // What is left is with others, and they wait for this clock to end.
+            // Other workers have the remaining samples, and wait for this clock to end.
             clock.end(SampleStats::default());
             return Ok(Continue(()));
         }
         let scale = if self.is_sum { -clock.rate as f32 } else { 1.0 } / self.batch;
         let (rows, stats) = gradient(&self.task, &clock, scale).await?;
         clock.add(rows).expect("finite rows of the table");
-        // It need not be safe before the worker goes on: the node says it again until it is.
+        // The worker does not wait until the additions are safe: the node repeats them until they are.
         drop(clock.push());
         clock.end(stats);
         Ok(Continue(()))
     }
 }
 
-/// There is nothing left to compute: the worker stays until all have come to their end, and has what they have come to.
+/// No samples are left: the worker stays until all workers have finished, and then reads the final parameters.
 pub(super) async fn finish(clock: Clock) -> Result<Flow, Interrupted> {
     clock.finish();
     clock.parameters().await?;

@@ -20,7 +20,7 @@ use crate::program::context::{Context, Interrupted};
 use crate::program::loader::Loaded;
 use crate::program::{Flow, Program};
 
-/// Synchronous data-parallel training.
+/// The synchronous data-parallel program.
 pub struct SyncDataParallel {
     /// The model and its data.
     pub task: Arc<dyn Task>,

@@ -1,4 +1,4 @@
-//! Clocks, at an owner: how far all workers are, and what waits for that.
+//! Clocks, at an owner: how far each worker is, and what waits for the slowest.
 
 use peergrad_protocol::Rank;
 use peergrad_protocol::limits::PER_CLOCK_STALENESS_MAX;
@@ -51,17 +51,17 @@ impl TableServer {
         known.try_fold(WorkerClock::Ended, |least, clock| Some(least.min(clock?)))
     }
 
-    /// Whether nobody has a clock: all who had one are gone.
+    /// Whether no worker has a clock, because all that had one are gone.
     fn are_all_new(&self) -> bool {
         let has_none = |clock: &KnownClock| matches!(clock, KnownClock::New);
         self.clocks.len() == self.replica_map.members.len() && self.clocks.values().all(has_none)
     }
 
-    /// A worker has no clock.
+    /// A worker says that it has no clock.
     pub(super) fn on_new_worker(&mut self, from: Rank, out: &mut Outbox) {
         self.clocks.entry(from).or_insert(KnownClock::New);
         if self.are_all_new() {
-            // What those have added who are gone is complete.
+            // The additions of the workers that are gone are complete.
             let chunks = 0..self.replica_map.holders.len();
             let last = chunks.filter_map(|chunk| self.store.last_pending(chunk)).max();
             self.initial_clock = self.initial_clock.max(last.map_or(0, |last| last + 1));
@@ -69,8 +69,8 @@ impl TableServer {
         self.on_clock_change(None, out);
     }
 
-    /// Whether something is added in a clock so far ahead that it could not be kept with its chunk until that is complete. It may be so
-    /// only as seen from here: ticks of others may be on their way.
+    /// Whether a request adds in a clock so far ahead that its chunk has no room for the addition until that clock is complete. This may be
+    /// so only from this owner's view: ticks of other workers may be on their way.
     pub(super) fn is_early(&self, from: Rank, request: &Request) -> bool {
         let Request::Add { chunk, clock, .. } = request else { return false };
         let chunk = *chunk as usize;
@@ -80,7 +80,7 @@ impl TableServer {
         let waits =
             self.early.get(&chunk).is_some_and(|early| early.iter().any(|(worker, _)| *worker == from));
         if waits {
-            // What comes after it is not put in before it: it would count as in already.
+            // A later addition must not be applied before an earlier one: the earlier one would then count as included.
             return true;
         }
         let least = match self.clock() {
@@ -92,7 +92,7 @@ impl TableServer {
         *clock >= least && (is_far || !self.store.has_pending_room(chunk, *clock))
     }
 
-    /// A worker tells its clock.
+    /// A worker sends its clock.
     pub(super) fn on_tick(
         &mut self,
         from: Rank,
@@ -115,13 +115,13 @@ impl TableServer {
         let before_that = self.clocks.insert(from, now);
         self.on_clock_change(before, out);
         if !matches!(before_that, Some(KnownClock::Told(_) | KnownClock::Raised(_))) {
-            // Of the others, somebody may have waited for samples as nobody waited for it.
+            // Another worker may wait for samples because no worker waited for it; now this one may.
             self.retry_lease_requests(out);
         }
         Ok(())
     }
 
-    /// If all workers are further than before, does what waits for that.
+    /// If the slowest worker has advanced, carries out the requests that waited for that.
     pub(super) fn on_clock_change(&mut self, before: Option<WorkerClock>, out: &mut Outbox) {
         if self.clock() == before {
             return;
@@ -142,7 +142,7 @@ impl TableServer {
         }
     }
 
-    /// What was added to a chunk in clocks that all have completed is applied.
+    /// Applies the additions to a chunk in clocks that all workers have completed.
     pub(super) fn apply_completed(&mut self, chunk: usize) {
         let has_some = self.store.has_pending(chunk) && self.owns(chunk) && self.is_here(chunk);
         if let Some(clock) = has_some.then(|| self.clock()).flatten() {

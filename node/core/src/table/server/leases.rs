@@ -1,4 +1,4 @@
-//! Samples, at the owner of the first chunk: it deals them, and takes them back from workers that are gone.
+//! Leases, at the owner of the first chunk: it leases samples to workers, and takes them back from workers that are gone.
 
 use std::sync::Arc;
 
@@ -10,18 +10,18 @@ use super::super::lease_table;
 use super::replication::Change;
 use super::{ChunkDelta, Outbox, TableServer};
 
-/// Samples that a worker asks for.
+/// A worker's request for a lease.
 #[derive(Clone, Copy)]
 pub(super) struct LeaseRequest {
-    /// Its number for them.
+    /// The worker's number for the lease.
     pub(super) lease_number: u64,
     pub(super) samples: u64,
-    /// Whether nobody waits for it meanwhile.
+    /// Whether no other worker waits for this one meanwhile.
     pub(super) may_wait: bool,
 }
 
 impl TableServer {
-    /// A worker is done with samples, or gives them back.
+    /// A worker has completed leases, or returns them.
     pub(super) fn update_leases(
         &mut self,
         from: Rank,
@@ -36,7 +36,7 @@ impl TableServer {
         }
     }
 
-    /// What workers that are gone were dealt comes back, if that is kept here: at the owner, and at replicas, who need not be told.
+    /// Takes back the leases of workers that are gone, if the lease table is here: the owner and each replica do so by themselves.
     pub(super) fn reclaim_leases(&mut self) {
         let replica_map = Arc::clone(&self.replica_map);
         if lease_table::reclaim(self.store.lease_table_mut(), |worker| replica_map.members.contains(worker))
@@ -47,13 +47,14 @@ impl TableServer {
         }
     }
 
-    /// A worker asks for samples.
+    /// A worker requests a lease.
     pub(super) fn grant_lease(&mut self, from: Rank, request: LeaseRequest, out: &mut Outbox) {
         let LeaseRequest { lease_number, samples, may_wait } = request;
         let worker = self.replica_map.worker_id(from);
         let known = self.store.lease_table_mut().outstanding.iter().find(|held| held.worker == worker);
         let is_new = known.is_none_or(|known| LastLease::Number(lease_number) > known.last);
-        // What it has not sent yet, nobody else can wait for; but where nobody waits for it, it may wait for too many of them to be safe.
+        // If the worker's leases are not complete because it has not sent its additions, no other worker can help, so it must go on. If it
+        // has too many leases, and no worker waits for it, it may wait for some to become safe.
         let holds_some =
             known.is_some_and(|known| !known.leases.is_empty() && known.leases.len() < LEASES_MAX);
         if let Some(lease) =
@@ -61,7 +62,7 @@ impl TableServer {
         {
             if is_new {
                 self.mark_dirty(0, &ChunkDelta::leases([worker]));
-                // Others may have waited until so much was dealt.
+                // Other workers may have waited until so many samples were leased.
                 self.retry_lease_requests(out);
             }
             let change = Change::Leased(lease_number);
@@ -74,7 +75,7 @@ impl TableServer {
             return self.acknowledge(from, out);
         }
         let is_over = self.lease_policy.is_over(self.store.lease_table_mut());
-        // Others may wait for its clock, too, unless they have ended.
+        // Other workers that have not ended may wait for this worker's clock.
         let has_others = self.clocks.iter().any(|(rank, clock)| *rank != from && clock.is_running());
         if is_over || holds_some || (has_others && !may_wait) {
             out.push((
@@ -90,7 +91,7 @@ impl TableServer {
         }
     }
 
-    /// Perhaps everything is done.
+    /// Tries the waiting lease requests again: perhaps all samples are done.
     pub(super) fn retry_lease_requests(&mut self, out: &mut Outbox) {
         for (worker, request) in std::mem::take(&mut self.lease_requests) {
             self.grant_lease(worker, request, out);

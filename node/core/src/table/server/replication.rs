@@ -1,4 +1,4 @@
-//! Copies, at an owner and at a replica: what they have to be told, and what is safe once they have kept it.
+//! Replication: what an owner has to send to its replicas, and which changes are safe once they have acknowledged it.
 
 use std::collections::BTreeMap;
 
@@ -8,36 +8,36 @@ use peergrad_protocol::table::{ReplicaUpdate, Rows, TableChunk, TableMessage};
 
 use super::{ChunkDelta, Outbox, TableError, TableServer};
 
-/// What a replica of a chunk may not have been told.
+/// The part of a chunk that a replica may lack.
 #[derive(Clone, Debug)]
 pub(super) enum Dirty {
-    /// Anything.
+    /// The whole chunk.
     Whole,
-    /// Some of it.
+    /// Some rows, numbers of workers, or leases.
     Delta(ChunkDelta),
 }
 
 #[derive(Default)]
 pub(super) struct Replica {
-    /// Of the frame under way, or the last one.
+    /// The number of the frame on its way, or of the last one.
     number: u64,
     dirty: BTreeMap<usize, Dirty>,
-    /// The chunk whose turn it is to be told.
+    /// The chunk that is considered first for the next frame.
     turn: usize,
-    /// What the next frame will make safe.
+    /// The changes that the next frames make safe.
     next: Vec<(Rank, Change)>,
     in_flight: Option<InFlight>,
 }
 
-/// A frame that a replica has not kept yet.
+/// A frame that a replica has not acknowledged yet.
 #[derive(Default)]
 pub(super) struct InFlight {
     dirty: BTreeMap<usize, Dirty>,
-    /// What is safe at the replica once it has.
+    /// The changes that are safe at the replica once it acknowledges the frame.
     changes: Vec<(Rank, Change)>,
 }
 
-/// What a worker has changed: something that it added, by its number, or samples that it was dealt, by theirs.
+/// A change by a worker: an addition, with its sequence number and chunk, or a lease, with its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Change {
     Added(u64, usize),
@@ -51,12 +51,12 @@ impl Change {
 }
 
 impl Replica {
-    /// It has to be told something of a chunk.
+    /// Marks a part of a chunk as missing at this replica.
     pub(super) fn add(&mut self, chunk: usize, dirty: Dirty) {
         add_to(&mut self.dirty, chunk, dirty);
     }
 
-    /// What it is told next: each chunk in its turn, so that those which change all the time leave room for the others.
+    /// The next chunk to send, and the part of it. Chunks take turns, so that those which change all the time leave room for others.
     fn take_dirty(&mut self) -> Option<(usize, Dirty)> {
         let mut from_turn = self.dirty.range(self.turn..).chain(&self.dirty);
         let chunk = *from_turn.next()?.0;
@@ -64,19 +64,19 @@ impl Replica {
         self.dirty.remove_entry(&chunk)
     }
 
-    /// Whether it has still to be told all of a chunk.
+    /// Whether the whole chunk has still to be sent to this replica.
     pub(super) fn lacks(&self, chunk: usize) -> bool {
         matches!(self.dirty.get(&chunk), Some(Dirty::Whole))
     }
 
-    /// What it may not have been told.
+    /// All parts that this replica may lack.
     pub(super) fn into_dirty(self) -> BTreeMap<usize, Dirty> {
         let mut dirty = self.in_flight.map(|frame| frame.dirty).unwrap_or_default();
         self.dirty.into_iter().for_each(|(chunk, more)| add_to(&mut dirty, chunk, more));
         dirty
     }
 
-    /// The number of the frame that it has not kept yet.
+    /// The number of the frame that it has not acknowledged yet, if there is one.
     #[cfg(test)]
     pub(super) fn in_flight(&self) -> Option<u64> {
         self.in_flight.as_ref().map(|_| self.number)
@@ -107,7 +107,7 @@ impl TableServer {
         Ok(())
     }
 
-    /// The owner of chunks tells this member, a replica, what has changed.
+    /// The owner of chunks sends their changes to this member, a replica.
     ///
     /// # Errors
     /// A chunk does not fit its table, the sender does not own it, or this member is no replica of it. Nothing is changed.
@@ -135,9 +135,9 @@ impl TableServer {
         self.store.set_view_number(state.chunk as usize, self.replica_map.view_number);
     }
 
-    /// A chunk is here that is owned here.
+    /// The chunk has arrived at this member, its new owner.
     fn take_ownership(&mut self, donor: Rank, chunk: usize, out: &mut Outbox) {
-        // One who keeps a replica and gave it has it.
+        // If the donor is a replica, it has the chunk.
         for replica in self.replica_map.other_holders(chunk).iter().filter(|replica| **replica != donor) {
             self.replicas.entry(*replica).or_default().add(chunk, Dirty::Whole);
         }
@@ -146,7 +146,7 @@ impl TableServer {
         if chunk == 0 {
             self.reclaim_leases();
         }
-        // Clocks did not wait for the chunk: whoever reads sees all that came before them.
+        // Clocks did not wait for the chunk, so reads must include all changes that waited for it.
         let (changes, questions): (Vec<_>, Vec<_>) =
             held.into_iter().partition(|(_, request)| request.change().is_some());
         self.apply_waiting(chunk, changes, out);
@@ -160,7 +160,7 @@ impl TableServer {
         }
     }
 
-    /// A replica has kept what it was told.
+    /// A replica has stored a frame.
     pub fn on_replica_ack(&mut self, from: Rank, number: u64, out: &mut Outbox) {
         let Some(replica) = self.replicas.get_mut(&from).filter(|replica| replica.number == number) else {
             return;
@@ -185,7 +185,7 @@ impl TableServer {
         self.send_updates(out);
     }
 
-    /// Copies of a chunk have to be told something.
+    /// Marks a part of a chunk as missing at all its replicas.
     pub(super) fn mark_dirty(&mut self, chunk: usize, part: &ChunkDelta) {
         for replica in self.replica_map.other_holders(chunk) {
             let replica = self.replicas.entry(*replica).or_default();
@@ -193,7 +193,7 @@ impl TableServer {
         }
     }
 
-    /// At how many replicas a change is not safe before they have kept what they are, or will be, told.
+    /// The number of replicas that lack a change until they acknowledge a frame that is on its way or yet to be sent.
     pub(super) fn replicas_missing(&mut self, worker: Rank, change: Change) -> usize {
         let chunk = change.chunk();
         let mut missing_at = 0;
@@ -211,7 +211,7 @@ impl TableServer {
         missing_at
     }
 
-    /// Each replica that has kept all it was told is told what is new.
+    /// Sends the next changes to each replica that has acknowledged its last frame.
     pub(super) fn send_updates(&mut self, out: &mut Outbox) {
         for (rank, replica) in &mut self.replicas {
             if replica.in_flight.is_some() || replica.dirty.is_empty() {
@@ -239,7 +239,7 @@ impl TableServer {
     }
 }
 
-/// Adds to what has to be told of a chunk.
+/// Adds to the missing parts of a chunk.
 fn add_to(dirty: &mut BTreeMap<usize, Dirty>, chunk: usize, more: Dirty) {
     match (dirty.entry(chunk).or_insert_with(|| Dirty::Delta(ChunkDelta::default())), more) {
         (Dirty::Whole, _) => {}
@@ -248,10 +248,10 @@ fn add_to(dirty: &mut BTreeMap<usize, Dirty>, chunk: usize, more: Dirty) {
     }
 }
 
-/// About as many bytes as a state takes on the wire.
+/// The approximate number of bytes that a chunk's state takes on the wire.
 fn state_bytes(state: &TableChunk) -> usize {
     let numbers = |rows: &Rows| (rows.values.len() + rows.indices.len()) * size_of::<f32>();
-    /// Of a worker, with the last number of it.
+    /// The bytes of a worker's id and the number of its last change.
     const WORKER_ID_BYTES: usize = 50;
     state.applied.len() * WORKER_ID_BYTES
         + numbers(&state.rows)

@@ -1,4 +1,4 @@
-//! What an owner and a replica say, message by message.
+//! Tests of an owner and a replica, message by message.
 
 use peergrad_models::optimizer::{Optimizer, Schedule};
 use peergrad_protocol::limits::{PENDING_CLOCKS_MAX, PER_CLOCK_STALENESS_MAX, WAITING_REQUESTS_MAX};
@@ -11,7 +11,7 @@ use super::*;
 const ME: Rank = Rank(0);
 const OTHER: Rank = Rank(1);
 
-/// Two chunks of 16 rows of one number.
+/// The layout of two chunks of 16 rows, with one number in a row.
 fn layout(rule: TableRule, apply_mode: ApplyMode) -> Arc<TableLayout> {
     Arc::new(TableLayout::new(vec![Table {
         name: "weights",
@@ -23,7 +23,7 @@ fn layout(rule: TableRule, apply_mode: ApplyMode) -> Arc<TableLayout> {
     }]))
 }
 
-/// Two members that work; the first owns both chunks, and the other keeps copies.
+/// Two workers; the first member owns both chunks, and the other is a replica.
 fn servers(layout: &Arc<TableLayout>) -> [TableServer; 2] {
     let who = |byte| WorkerId { peer: PeerId([byte; 32]), incarnation: Incarnation(1) };
     let replica_map = Arc::new(ReplicaMap {
@@ -47,7 +47,7 @@ fn servers(layout: &Arc<TableLayout>) -> [TableServer; 2] {
     })
 }
 
-/// The owner, whose replica has been told that there is nothing.
+/// The owner, whose replica has received the empty chunks.
 fn owner(rule: TableRule, apply_mode: ApplyMode) -> TableServer {
     let [mut owner, _] = servers(&layout(rule, apply_mode));
     owner.on_replica_ack(OTHER, 1, &mut Vec::new());
@@ -145,7 +145,7 @@ fn whoever_asks_more_than_anybody_needs_is_refused() {
     let flood = server.on_request(OTHER, get(questions, 1, 0), &mut out);
     assert_eq!(flood, Err(TableError::TooManyRequests(WAITING_REQUESTS_MAX)));
     assert!(out.is_empty());
-    // Nobody else suffers from it, and what was asked before is answered.
+    // No other worker is affected, and earlier requests are answered.
     assert!(server.on_request(ME, get(1, 1, 0), &mut out).is_ok());
     for rank in [ME, OTHER] {
         request(&mut server, rank, Request::Tick { clock: WorkerClock::At(1) }).len();
@@ -210,7 +210,7 @@ fn whoever_is_new_holds_nobody_up_and_is_not_behind_once_it_has_a_clock() {
     request(&mut server, OTHER, Request::Tick { clock: WorkerClock::At(5) });
     request(&mut server, ME, Request::Tick { clock: WorkerClock::At(9) });
     assert_eq!(server.clock(), Some(WorkerClock::At(7)));
-    // It goes on from where it is.
+    // The worker continues from its own clock.
     for (clock, least) in [(6, 7), (7, 7), (8, 8), (20, 9)] {
         request(&mut server, OTHER, Request::Tick { clock: WorkerClock::At(clock) });
         assert_eq!(server.clock(), Some(WorkerClock::At(least)));
@@ -224,14 +224,14 @@ fn an_owner_s_rule_has_a_row_s_own_history() {
     let mut server = owner(rule, ApplyMode::Immediate);
     request(&mut server, OTHER, add(1, 0, &[0], &[3.0]));
     request(&mut server, OTHER, add(2, 0, &[0, 1], &[4.0, 7.0]));
-    // Sums of squares 9, then 25; and 49.
+    // The sums of squares are 9, then 25; and 49.
     assert_eq!(read(&server, &[0, 1]), [-0.5 - 0.5 * 4.0 / 5.0, -0.5]);
-    // One that overflows is passed by.
+    // An addition that overflows is ignored.
     request(&mut server, OTHER, add(3, 0, &[1], &[f32::MAX]));
     assert_eq!(read(&server, &[1]), [-0.5]);
 }
 
-/// What came in one clock is one gradient, and the replica has what is not applied yet.
+/// The additions of one clock are one gradient, and the replica has those that are not applied yet.
 #[test]
 fn by_clock_a_rule_sees_what_all_have_added_in_one() {
     let rule = TableRule::Optimizer {
@@ -264,7 +264,7 @@ fn by_clock_a_rule_sees_what_all_have_added_in_one() {
         settle(owner, &mut replica);
         assert_eq!(replica.store().snapshot(0, None), owner.store().snapshot(0, None));
     };
-    // Each of them alone is larger than what the rule takes off.
+    // Each of the two additions alone is larger than the rule's threshold.
     tell(&mut owner, ME, add(1, 0, &[0], &[5.0]));
     tell(&mut owner, OTHER, add(1, 0, &[0], &[-4.5]));
     tell(&mut owner, OTHER, add(2, 1, &[0], &[-4.5]));
@@ -278,7 +278,7 @@ fn by_clock_a_rule_sees_what_all_have_added_in_one() {
     assert_eq!(read(&owner, &[0]), [3.5]);
 }
 
-/// Ticks of others may come later than an addition that follows from them.
+/// Ticks of other workers may arrive later than an addition that depends on them.
 #[test]
 fn what_is_added_far_ahead_waits_until_it_is_less_so() {
     let mut owner = owner(TableRule::Sum, ApplyMode::PerClock);
@@ -296,11 +296,11 @@ fn what_is_added_far_ahead_waits_until_it_is_less_so() {
     assert_eq!(read(&owner, &[0]), [1.0]);
 }
 
-/// What comes before is not passed by what comes after it, for which there would be room: it would count as in already.
+/// A later addition does not overtake an earlier one, even if there is room for it: the earlier one would count as included.
 #[test]
 fn additions_that_wait_stay_in_order() {
     let mut owner = owner(TableRule::Sum, ApplyMode::PerClock);
-    // Nobody has said where it is, and all clocks that a chunk has room for are taken.
+    // No worker has sent its clock, and the additions fill all clocks for which a chunk has room.
     for (sequence, clock) in (1..).zip((1..PENDING_CLOCKS_MAX as u64).chain([40])) {
         request(&mut owner, ME, add(sequence, clock, &[0], &[1.0]));
     }
@@ -313,7 +313,7 @@ fn additions_that_wait_stay_in_order() {
     assert_eq!(read(&owner, &[0, 1]), [PENDING_CLOCKS_MAX as f32, 11.0]);
 }
 
-/// A rule sees all of a clock at once, also what had no room to be kept with its chunk before.
+/// A rule is applied to all additions of a clock at once, including those for which there was no room before.
 #[test]
 fn what_waited_is_applied_with_the_rest_of_its_clock() {
     let rule = TableRule::Optimizer {
@@ -334,7 +334,7 @@ fn what_waited_is_applied_with_the_rest_of_its_clock() {
     assert_eq!(read(&owner, &[0, 1]), [0.0, -2.0], "0.5 is less than is taken off");
 }
 
-/// What was sent again while a chunk was to come is put in as far as there is room: its copies would refuse more.
+/// Changes that were repeated while a chunk was to arrive are applied as far as there is room: its replicas would refuse more.
 #[test]
 fn a_chunk_that_comes_takes_in_as_much_as_there_is_room_for() {
     let layout = layout(TableRule::Sum, ApplyMode::PerClock);
@@ -366,7 +366,7 @@ fn a_chunk_that_comes_takes_in_as_much_as_there_is_room_for() {
     assert_eq!(read(&owner, &[0]), [clocks as f32]);
 }
 
-/// Those who had a clock are all gone: who is there begins after all that they have added.
+/// All workers that had a clock are gone: the new ones start after all that they have added.
 #[test]
 fn where_all_are_new_somebody_begins() {
     let mut owner = owner(TableRule::Sum, ApplyMode::PerClock);
@@ -381,7 +381,7 @@ fn where_all_are_new_somebody_begins() {
     }
 }
 
-/// A worker that was refused an addition, for which there was no room, says it again in the next view: none after it counts before.
+/// An addition that was refused, for lack of room, is repeated in the next view: no later one counts before it.
 #[test]
 fn what_there_is_no_room_for_is_not_acknowledged() {
     let mut owner = owner(TableRule::Sum, ApplyMode::PerClock);
@@ -423,7 +423,7 @@ fn whoever_holds_samples_back_is_not_kept_waiting_for_itself() {
     }
 }
 
-/// Nobody is waited for who waits for samples; but once somebody has a clock, somebody may be.
+/// A worker may wait for samples while no other worker has a clock. Once another has one, that one may wait for it, so it must go on.
 #[test]
 fn whoever_waits_for_samples_goes_on_once_others_may_wait_for_it() {
     let mut owner = owner(TableRule::Sum, ApplyMode::Immediate);
@@ -441,7 +441,7 @@ fn whoever_waits_for_samples_goes_on_once_others_may_wait_for_it() {
     );
 }
 
-/// What a worker that has ended does not compute is dealt to others.
+/// The samples that a worker returns when it ends are leased to others.
 #[test]
 fn what_is_given_back_is_dealt_again() {
     let mut owner = owner(TableRule::Sum, ApplyMode::Immediate);
@@ -457,14 +457,14 @@ fn what_is_given_back_is_dealt_again() {
     };
     let [me, other] = [ME, OTHER].map(|rank| owner.replica_map.worker_id(rank));
     assert_eq!((hands(me), hands(other), lease_table.returned.len()), (0, 1, 1));
-    // It is dealt nothing more, whatever it had request for before.
+    // It gets no more leases, whatever it had requested before.
     request(&mut owner, ME, deal(4));
     request(&mut owner, OTHER, Request::Return { first_lease: 1 });
     assert_eq!(owner.store.lease_table_mut().returned.len(), 2);
     assert!(owner.lease_requests.contains_key(&ME), "it is told once all is over");
 }
 
-/// Nobody waits for the clock of one that has ended; and its place is another one's.
+/// No worker waits for the clock of one that has ended, and its place goes to another worker.
 #[test]
 fn whoever_has_ended_keeps_nobody_from_waiting_for_samples() {
     let mut owner = owner(TableRule::Sum, ApplyMode::Immediate);
@@ -511,7 +511,7 @@ fn samples_are_dealt_once_the_copy_knows_who_has_them() {
     out.clear();
     owner.on_replica_ack(OTHER, 3, &mut out);
     request(&mut owner, ME, Request::Complete { last_lease: 1 });
-    // The rest is dealt: one waits for what the other may have to give back, and the other, for whose clock others may wait, does not.
+    // The rest is leased. One worker waits for what the other may return. The other, whose clock others may wait for, does not wait.
     request(&mut owner, ME, Request::Tick { clock: WorkerClock::At(0) });
     assert!(request(&mut owner, ME, deal(2, true)).is_empty());
     let none = request(&mut owner, OTHER, deal(2, false));

@@ -1,4 +1,4 @@
-//! What waits at an owner: for a clock, for a chunk, or for its worker to take in what it was told.
+//! Waiting requests at an owner: for a clock, for a chunk, or until their worker has processed earlier responses.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use peergrad_protocol::table::{Request, WorkerClock};
 use super::{Change, Outbox, TableError, TableServer, WorkerRecord};
 
 impl TableServer {
-    /// Something has to wait here; a change is not acknowledged meanwhile.
+    /// Reserves room for a request that has to wait here. A change is not acknowledged meanwhile.
     pub(super) fn reserve(&mut self, from: Rank, request: &Request) -> Result<(), TableError> {
         let is_own = from == self.me;
         let worker = self.workers.entry(from).or_default();
@@ -20,15 +20,15 @@ impl TableServer {
         Ok(())
     }
 
-    /// Something waits no longer.
+    /// Returns the room of a request that no longer waits.
     pub(super) fn release(&mut self, from: Rank, request: &Request) {
         self.workers.entry(from).or_default().release(request);
     }
 
-    /// Holds a question until its worker has taken in what it was told before.
+    /// Keeps a request until its worker has processed earlier responses.
     ///
     /// # Errors
-    /// No correct peer asks that, or so much.
+    /// The request is one that no correct worker sends, or there is no room for it.
     pub fn defer(&mut self, from: Rank, request: Request) -> Result<(), TableError> {
         self.check(&request)?;
         self.reserve(from, &request)?;
@@ -36,19 +36,19 @@ impl TableServer {
         Ok(())
     }
 
-    /// Those who have asked what can be answered now.
+    /// The workers with reads that can be answered now.
     #[must_use]
     pub fn ready(&self) -> Vec<Rank> {
         self.ready.keys().copied().collect()
     }
 
-    /// Whether a worker has asked what can be answered now.
+    /// Whether a worker has a read that can be answered now.
     #[must_use]
     pub fn has_ready(&self, from: Rank) -> bool {
         self.ready.contains_key(&from)
     }
 
-    /// Answers the first question of a worker that can be answered now. False if there is none.
+    /// Answers a worker's first read that can be answered now. Returns false if there is none.
     pub fn answer_ready(&mut self, from: Rank, out: &mut Outbox) -> bool {
         let Some(request) = self.ready.get_mut(&from).and_then(VecDeque::pop_front) else {
             self.ready.remove(&from);
@@ -60,8 +60,8 @@ impl TableServer {
         true
     }
 
-    /// Puts in what had to wait for its chunk, or for its clock. What has been added in clocks that all have completed comes first, all
-    /// of it, so that of one clock all is applied together; of the rest as much as there is room for then.
+    /// Carries out requests that waited for their chunk or for their clock. First come the additions of clocks that all workers have
+    /// completed, so that all additions of one clock are applied together. The rest follows as far as there is room.
     pub(super) fn apply_waiting(&mut self, chunk: usize, waiting: Vec<(Rank, Request)>, out: &mut Outbox) {
         let least = self.clock();
         let (mut changes, mut rest) = (Vec::new(), Vec::<(Rank, Request)>::new());
@@ -84,7 +84,7 @@ impl TableServer {
 }
 
 impl WorkerRecord {
-    /// Something of it has to wait: of another peer's worker no more than there is room for.
+    /// Reserves room for a request of this worker. Requests of this member's own worker always have room.
     pub(super) fn reserve(&mut self, request: &Request, is_own: bool) -> Result<(), TableError> {
         let bytes = self.waiting_bytes + request.bytes();
         if bytes > WAITING_REQUEST_BYTES_MAX && !is_own {
@@ -103,7 +103,7 @@ impl WorkerRecord {
         Ok(())
     }
 
-    /// It waits no longer.
+    /// Returns the room of a request.
     pub(super) fn release(&mut self, request: &Request) {
         self.waiting_bytes -= request.bytes();
         self.waiting_requests -= usize::from(request.change().is_none());

@@ -1,19 +1,19 @@
-//! Numbers of the rows of a chunk, by place.
+//! Row blocks: the numbers of a chunk's rows, by place.
 //!
-//! They are in small blocks, which stay where they are: a vector that grows is copied again and again, and, where thousands of them
-//! grow in turn, leaves holes of all sizes in the heap.
+//! The rows are in small blocks, which stay where they are in memory. A growing vector would be copied again and again; thousands of them
+//! that grow in turn would leave holes of all sizes in the heap.
 
-/// As many numbers for each row.
+/// Memory for rows with the same count of numbers.
 #[derive(Clone, Debug)]
 pub(super) struct RowBlocks {
     stride: usize,
     block_rows: usize,
-    /// Each of `block_rows` rows.
+    /// The blocks, of `block_rows` rows each.
     blocks: Vec<Box<[f32]>>,
 }
 
 impl RowBlocks {
-    /// None yet; there will be so many for each row.
+    /// No rows yet; each will have `stride` numbers.
     pub(super) fn new(stride: usize) -> Self {
         let block_rows = (BLOCK_VALUES / stride).clamp(1, BLOCK_ROWS_MAX);
         Self { stride, block_rows, blocks: Vec::new() }
@@ -23,7 +23,7 @@ impl RowBlocks {
         self.stride
     }
 
-    /// Makes room for the row at this place, which comes after all others: it is zero.
+    /// Makes room for the row at this place, which follows all others. The row is zero.
     pub(super) fn allocate(&mut self, place: usize) {
         if place == self.blocks.len() * self.block_rows {
             self.blocks.push(vec![0.0; self.block_rows * self.stride].into_boxed_slice());
@@ -41,9 +41,10 @@ impl RowBlocks {
     }
 }
 
-/// Numbers of a block, unless one row has more: few, as a chunk may have few rows, and enough that finding a block costs little beside.
+/// The numbers of a block, unless one row has more. Few, since a chunk may have few rows, and enough to make finding a block cheap in
+/// comparison.
 const BLOCK_VALUES: usize = 128;
-/// Rows of a block at most.
+/// The most rows of a block.
 const BLOCK_ROWS_MAX: usize = 32;
 
 #[cfg(test)]

@@ -1,14 +1,14 @@
-//! Where the rows of a chunk are, in the order in which they were first added to.
+//! The row index: the places of a chunk's rows, in the order in which they were first added to.
 //!
-//! A table may have room for far more rows than are ever there, so a row is looked up by its name in a tree; but once a quarter of a
-//! chunk's rows are there, a place for each that there can be takes less memory, and one look.
+//! A table may declare far more rows than ever exist, so a row is found by its index in a tree. Once a quarter of a chunk's rows exist, an
+//! array with a place for each possible row takes less memory, and one access.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use peergrad_protocol::table::Row;
 
-/// Rows of one chunk by name.
+/// The places of one chunk's rows.
 #[derive(Clone, Debug)]
 pub(super) struct RowIndex {
     rows: Range<Row>,
@@ -18,17 +18,17 @@ pub(super) struct RowIndex {
 #[derive(Clone, Debug)]
 enum Slots {
     Sparse(BTreeMap<Row, u32>),
-    /// By row, from the first one of the chunk on.
+    /// The place of each row of the chunk, by row.
     Dense(Vec<u32>),
 }
 
 impl RowIndex {
-    /// Those of a chunk of these rows, of which none is there.
+    /// The index of a chunk with these rows, of which none exists yet.
     pub(super) fn new(rows: Range<Row>) -> Self {
         Self { rows, slots: Slots::Sparse(BTreeMap::new()) }
     }
 
-    /// Where a row of the chunk is, if it is there.
+    /// The place of a row; `None` if it does not exist.
     pub(super) fn get(&self, row: Row) -> Option<usize> {
         let place = match &self.slots {
             Slots::Sparse(places) => places.get(&row).copied(),
@@ -37,7 +37,7 @@ impl RowIndex {
         place.map(|place| place as usize)
     }
 
-    /// Where a row of the chunk is; at `next`, as many as there are, if it was not there.
+    /// The place of a row. A row that does not exist is created at `next`, which is the number of existing rows.
     pub(super) fn get_or_insert(&mut self, row: Row, next: usize) -> usize {
         let place = match &mut self.slots {
             Slots::Sparse(places) => places.entry(row).or_insert_with(|| narrow(next)),
@@ -66,12 +66,12 @@ impl RowIndex {
         self.slots = Slots::Dense(places);
     }
 
-    /// The rows that are there, in the order of their indices, and where they are.
+    /// The existing rows in the order of their indices, and their places.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Row, usize)> {
         self.range(self.rows.clone())
     }
 
-    /// Those of a range of the chunk's rows that are there, in the order of their indices, and where they are.
+    /// The existing rows of a range in the order of their indices, and their places.
     pub(super) fn range(&self, rows: Range<Row>) -> impl Iterator<Item = (Row, usize)> {
         let (few, many) = match &self.slots {
             Slots::Sparse(places) => (Some(places.range(rows.clone())), None),
@@ -104,7 +104,7 @@ mod tests {
     fn rows_are_found_whether_there_are_few_or_many() {
         let mut places = RowIndex::new(100..140);
         let mut expected = BTreeMap::new();
-        // 7 and 40 have nothing in common: each row once.
+        // 7 and 40 are coprime, so each row comes once.
         for next in 0..40 {
             let row = 100 + next as Row * 7 % 40;
             assert_eq!(places.get(row), None);

@@ -1,4 +1,4 @@
-//! Hands: the samples that a worker is dealt, and when it is done with them.
+//! Leases at a worker: the samples that it is to compute, and when it has completed them.
 
 use std::collections::VecDeque;
 
@@ -8,44 +8,44 @@ use peergrad_protocol::table::{Request, SampleLease, WorkerClock};
 use super::{Query, RowSet, TableWorker};
 use crate::table::server::Outbox;
 
-/// Samples that this worker was dealt.
+/// The leases of this worker.
 #[derive(Default)]
 pub(super) struct HeldLeases {
-    /// Numbers that were used.
+    /// The number of the last lease that it has asked for.
     pub(super) count: u64,
-    /// What it waits for: the number, how many, and whether nobody waits for this worker meanwhile.
+    /// The lease that it waits for: its number, the number of samples, and whether no other worker waits for this one meanwhile.
     pub(super) requested: Option<(u64, u32, bool)>,
-    /// What has come and was not taken.
+    /// The response that has arrived and is not taken yet: the lease's number, the lease, and whether all samples are done.
     pub(super) next: Option<(u64, SampleLease, bool)>,
-    /// By lease that was taken: the last number of what came of it, once it is all sent.
+    /// Each lease that was taken and is not complete, with the number of the last addition that it led to, once all of them are sent.
     pub(super) taken: VecDeque<(u64, Option<u64>)>,
-    /// The one of the clock in progress: what comes of it is not all added yet.
+    /// The lease of the clock in progress, whose additions are not complete yet.
     pub(super) current: Option<u64>,
-    /// Hands up to this one are done.
+    /// The leases up to this number are complete.
     pub(super) completed: u64,
-    /// The worker has ended, and computes none from this one on.
+    /// Set when the worker has ended: it computes no leases from this number on.
     pub(super) first_returned: Option<u64>,
 }
 
-/// Samples to compute, or that there are none.
+/// A lease to compute, or the information that there is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AcquiredLease {
-    /// The worker's number for them.
+    /// The worker's number for the lease.
     pub number: u64,
-    /// Which; none: there are none at present.
+    /// The samples; empty if there are none at present.
     pub lease: SampleLease,
-    /// Every sample of every epoch is done.
+    /// Whether every sample of every epoch is done.
     pub is_over: bool,
 }
 
 impl TableWorker {
-    /// Asks for so many samples, unless it has asked already.
+    /// Asks for a lease of `samples` samples, unless one was asked for already.
     pub fn request_lease(&mut self, samples: u32, out: &mut Outbox) {
         if self.leases.requested.is_some() || self.leases.next.is_some() {
             return;
         }
         self.leases.count += 1;
-        // Where nobody will wait for this worker, it need not go on with nothing.
+        // If no other worker will wait for this one, it need not run clocks without samples.
         self.leases.requested = Some((self.leases.count, samples, self.never_waits()));
         self.send_lease_request(out);
     }
@@ -56,7 +56,7 @@ impl TableWorker {
         }
     }
 
-    /// The samples that were asked for, once they are here.
+    /// Takes the lease that was asked for; `None` until it has arrived.
     pub fn take_lease(&mut self) -> Option<AcquiredLease> {
         let (number, lease, is_over) = self.leases.next.take()?;
         if !lease.is_empty() {
@@ -66,24 +66,24 @@ impl TableWorker {
         Some(AcquiredLease { number, lease, is_over })
     }
 
-    /// All that came of the hands that were taken so far has been sent, but for that of the clock in progress: once it is safe, they are
-    /// done.
+    /// All additions of the leases taken so far have been sent, except for the clock in progress: the leases are complete once those
+    /// additions are safe.
     pub(super) fn close_leases(&mut self) {
         let (last, current) = (self.sequence, self.leases.current);
         let over = self.leases.taken.iter_mut().filter(|(number, _)| Some(*number) != current);
         over.for_each(|(_, until)| _ = until.get_or_insert(last));
     }
 
-    /// Whether it has taken as many as it is given before any of them is done.
+    /// Whether it has as many incomplete leases as a worker may have.
     #[must_use]
     pub fn has_many_leases(&self) -> bool {
         self.leases.taken.len() + 1 >= LEASES_MAX
     }
 
-    /// The worker has ended: it computes no samples any more.
+    /// The worker has ended and computes no more samples.
     pub(super) fn drop_leases(&mut self) {
         let leases = &mut self.leases;
-        // The one of the clock in progress is not over.
+        // The lease of the clock in progress is not complete.
         leases.taken.retain(|(number, _)| Some(*number) != leases.current);
         let wanted = leases.requested.take().map(|(number, ..)| number);
         let next = leases.next.take().map(|(number, ..)| number);
@@ -91,20 +91,21 @@ impl TableWorker {
         leases.first_returned.get_or_insert(first);
     }
 
-    /// Says which samples others are to compute.
+    /// Tells the owner which leases other workers are to compute.
     pub(super) fn return_leases(&self, out: &mut Outbox) {
         if let Some(first_lease) = self.leases.first_returned {
             self.send_request(0, Request::Return { first_lease }, out);
         }
     }
 
-    /// The worker leaves, between two clocks. Whether it may: what came of its samples is safe, and whoever deals has heard so.
+    /// The worker is about to leave, between two clocks. Returns whether it may: its additions are safe, and the owner of the lease table
+    /// knows.
     pub fn wind_down(&mut self, out: &mut Outbox) -> bool {
         self.push(out);
         if !self.is_flushed() || !self.leases.taken.is_empty() {
             return false;
         }
-        // Whoever answers this has heard what came before.
+        // The owner that answers this request has received all earlier ones.
         let query = Query::Rows(RowSet::default());
         let last = self.final_request.unwrap_or_else(|| self.request_of(0, query, WorkerClock::At(0), out));
         self.final_request = Some(last);

@@ -1,4 +1,4 @@
-//! Gates: when a worker may read.
+//! Read policies: when a worker may read.
 
 use std::collections::BTreeMap;
 
@@ -8,14 +8,14 @@ use peergrad_protocol::table::WorkerClock;
 /// When a worker may read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadPolicy {
-    /// Once all others are at most so many clocks behind.
+    /// Once all other workers are at most this many clocks behind.
     Staleness(u64),
     /// Always.
     Unbounded,
 }
 
 impl ReadPolicy {
-    /// How far all workers must have come before a worker that has come to `clock` may read. A worker that has ended reads once all
+    /// How far all workers must have come before a worker that has come to `clock` may read. A worker that has ended reads once all workers
     /// have ended.
     #[must_use]
     pub fn required_clock(self, clock: WorkerClock) -> WorkerClock {
@@ -30,38 +30,38 @@ impl ReadPolicy {
 /// The read policy of each clock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadSchedule {
-    /// From which clock on which one.
+    /// Each policy, by the first clock to which it applies.
     from: BTreeMap<u64, ReadPolicy>,
 }
 
 impl ReadSchedule {
-    /// The same one for ever.
+    /// The same policy in all clocks.
     #[must_use]
     pub fn constant(policy: ReadPolicy) -> Self {
         Self { from: BTreeMap::from([(0, policy)]) }
     }
 
-    /// Another one from a clock on.
+    /// Changes the policy from this clock on.
     #[must_use]
     pub fn then(mut self, clock: u64, policy: ReadPolicy) -> Self {
         self.from.insert(clock, policy);
         self
     }
 
-    /// Whether no worker ever waits for another one's clock.
+    /// Whether no worker ever waits for another worker's clock.
     #[must_use]
     pub fn never_waits(&self) -> bool {
         self.from.values().all(|policy| *policy == ReadPolicy::Unbounded)
     }
 
-    /// Whether workers are never further from each other than what is applied by clock allows.
+    /// Whether workers are never further apart than a table that is applied by clock allows.
     pub(crate) fn allows_per_clock(&self) -> bool {
         self.from
             .values()
             .all(|policy| matches!(policy, ReadPolicy::Staleness(bound) if *bound <= PER_CLOCK_STALENESS_MAX))
     }
 
-    /// The one of this clock.
+    /// The policy of this clock.
     #[must_use]
     pub fn at(&self, clock: u64) -> ReadPolicy {
         self.from.range(..=clock).next_back().map_or(ReadPolicy::Unbounded, |(_, policy)| *policy)

@@ -1,4 +1,4 @@
-//! Reading: what a worker asks of owners, what it keeps of their answers, and how old that may be.
+//! Reads: what a worker requests from owners, what it caches, and how old that may be.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -12,17 +12,17 @@ use crate::table::server::Outbox;
 use crate::table::{ApplyMode, TableError};
 
 pub(super) struct CachedRow {
-    /// How far the slowest worker had come.
+    /// How far the slowest worker had come when the row was read.
     pub(super) clock: WorkerClock,
-    /// How far this worker had come when it asked.
+    /// How far this worker had come when it sent the request.
     pub(super) asked_at: WorkerClock,
-    /// What was changed here up to this number is in it.
+    /// The row includes this worker's changes up to this number.
     pub(super) sequence: u64,
-    /// None: all of them are zero.
+    /// The row's values; empty if all of them are zero.
     pub(super) values: Vec<f32>,
 }
 
-/// A query that is not answered yet.
+/// A read that is not answered yet.
 pub(super) struct PendingRead {
     pub(super) chunk: usize,
     pub(super) query: Query,
@@ -33,56 +33,58 @@ pub(super) struct PendingRead {
 pub(super) enum Query {
     /// Rows for the cache.
     Rows(RowSet),
-    /// Rows that go past the cache.
+    /// Rows that are not cached.
     Pull(RowSet),
     Reduce(Reduce),
 }
 
-/// Questions to one owner.
+/// The reads from one owner.
 #[derive(Default)]
 pub(super) struct RequestQueue {
     in_flight: usize,
-    /// By their numbers.
+    /// The numbers of the reads that are yet to be sent.
     later: VecDeque<u64>,
 }
 
-/// Questions to one owner that are under way at once; it would stand twice as many.
+/// The most reads from one owner that are on their way at once; the owner would accept twice as many.
 const IN_FLIGHT_MAX: usize = WAITING_REQUESTS_MAX / 2;
 
-/// What an owner has answered, and nobody has taken yet.
+/// The result of a read that is not cached and not taken yet.
 pub(super) enum ReadResult {
     Rows(Rows),
     Value(f64),
 }
 
 impl TableWorker {
-    /// Sees to it that these rows can be read in this clock: what it has asked for is here once [`has_all`](Self::has_all) says so.
+    /// Requests those of these rows that may not be read from the cache in this clock. They can be read once [`has_all`](Self::has_all)
+    /// holds.
     pub fn fetch(&mut self, rows: &RowSet, out: &mut Outbox) -> BTreeSet<u64> {
         let missing: RowSet = rows.iter().filter(|row| !self.is_fresh(*row)).collect();
         let parts = self.layout.by_chunk(&missing);
         parts.into_iter().map(|(chunk, rows)| self.request(chunk, Query::Rows(rows), out)).collect()
     }
 
-    /// Asks for these rows past the cache, with all that was added here: for [`take_rows`](Self::take_rows).
+    /// Requests these rows without the cache, with all additions of this worker so far: for [`take_rows`](Self::take_rows).
     pub fn pull(&mut self, rows: &RowSet, out: &mut Outbox) -> BTreeSet<u64> {
-        // An owner is asked after it was told.
+        // Owners get the additions before the request.
         self.push(out);
         let parts = self.layout.by_chunk(rows);
         parts.into_iter().map(|(chunk, rows)| self.request(chunk, Query::Pull(rows), out)).collect()
     }
 
-    /// Asks what columns of these chunks come to, with all that was added here: for [`take_value`](Self::take_value).
+    /// Requests a number computed from columns of these chunks, with all additions of this worker so far: for
+    /// [`take_value`](Self::take_value).
     pub fn reduce(&mut self, chunks: Range<usize>, reduce: Reduce, out: &mut Outbox) -> BTreeSet<u64> {
         self.push(out);
         chunks.map(|chunk| self.request(chunk, Query::Reduce(reduce), out)).collect()
     }
 
-    /// Asks for nothing but to be told when its clock has come.
+    /// Sends a request without rows, whose answer says that the clock has come.
     pub fn wait_for_clock(&mut self, out: &mut Outbox) -> u64 {
         self.request(0, Query::Rows(RowSet::default()), out)
     }
 
-    /// Asks all owners for nothing but to be told where all workers are, as far as each of them knows.
+    /// Sends a request without rows to each owner, whose answer says how far that owner knows the slowest worker to be.
     pub fn query_clocks(&mut self, out: &mut Outbox) -> BTreeSet<u64> {
         let first: BTreeMap<Rank, usize> = (0..self.layout.chunk_count())
             .rev()
@@ -110,7 +112,7 @@ impl TableWorker {
         number
     }
 
-    /// Asks, unless its owner has enough to answer: then after that.
+    /// Sends a request, or queues it if enough requests to its owner are on their way.
     fn send_in_turn(&mut self, number: u64, out: &mut Outbox) {
         let Some(request) = self.requests.get(&number) else { return };
         let queue = self.queues.entry(self.replica_map.owner(request.chunk)).or_default();
@@ -123,7 +125,7 @@ impl TableWorker {
         }
     }
 
-    /// A query about this chunk is answered: there is room for another one.
+    /// A read of this chunk is answered: sends the next one to its owner.
     pub(super) fn on_answered(&mut self, chunk: usize, out: &mut Outbox) {
         let Some(queue) = self.queues.get_mut(&self.replica_map.owner(chunk)) else { return };
         queue.in_flight = queue.in_flight.saturating_sub(1);
@@ -132,29 +134,30 @@ impl TableWorker {
         }
     }
 
-    /// In a new view: asks all that is not answered.
+    /// In a new view: sends all unanswered requests again.
     pub(super) fn resend_requests(&mut self, out: &mut Outbox) {
         self.queues.clear();
         let numbers: Vec<u64> = self.requests.keys().copied().collect();
         numbers.into_iter().for_each(|number| self.send_in_turn(number, out));
     }
 
-    /// Asks to be told when all workers have come as far as this one.
+    /// Sends a request without rows, which is answered when all workers have come as far as this one.
     pub fn wait_for_all(&mut self, out: &mut Outbox) -> u64 {
         self.request_of(0, Query::Rows(RowSet::default()), self.progress(), out)
     }
 
-    /// Whether it may be further ahead of the slowest, as far as it has heard, than owners can keep what is to be applied by clock.
+    /// Whether this worker may be further ahead of the slowest, as far as it knows, than owners can keep additions that are applied by
+    /// clock.
     #[must_use]
     pub fn is_far_ahead(&self) -> bool {
         self.layout.tables().any(|table| table.apply_mode == ApplyMode::PerClock)
             && self.clock() > self.completed_by_all.saturating_add(PER_CLOCK_STALENESS_MAX)
     }
 
-    /// The rows that were [pulled](Self::pull) and are not zero, once all are here.
+    /// The rows of a [pull](Self::pull) that are not zero, once all requests are answered.
     pub fn take_rows(&mut self, requests: &BTreeSet<u64>) -> Rows {
         let (mut ranges, mut values) = (Vec::new(), Vec::new());
-        // Requests are numbered in the order of the rows.
+        // Requests are numbered in the order of their rows.
         for request in requests {
             if let Some((_, ReadResult::Rows(rows))) = self.answers.remove(request) {
                 ranges.extend(rows.indices.ranges());
@@ -164,7 +167,7 @@ impl TableWorker {
         Rows { indices: ranges.into_iter().collect(), values }
     }
 
-    /// What was asked for by [`reduce`](Self::reduce), once all is here.
+    /// The result of a [`reduce`](Self::reduce), once all requests are answered.
     pub fn take_value(&mut self, requests: &BTreeSet<u64>) -> f64 {
         let numbers = requests.iter().filter_map(|request| match self.answers.remove(request) {
             Some((_, ReadResult::Value(number))) => Some(number),
@@ -173,13 +176,13 @@ impl TableWorker {
         numbers.sum()
     }
 
-    /// Forgets rows that are too old to be read again. Not while somebody waits for rows: of those some may be here already.
+    /// Removes rows that are too old to be read again. Not to be called while the program waits for rows: some of them may be here already.
     pub fn evict_stale(&mut self) {
         let (read_policy, clock) = (self.read_policy(), self.progress());
         self.cache.retain(|_, cached| cached.is_fresh(read_policy, clock));
     }
 
-    /// Whether all that was asked for is here.
+    /// Whether all of these requests are answered.
     #[must_use]
     pub fn has_all(&self, requests: &BTreeSet<u64>) -> bool {
         requests.iter().all(|request| !self.requests.contains_key(request))
@@ -189,11 +192,11 @@ impl TableWorker {
         self.cache.get(&row).is_some_and(|cached| cached.is_fresh(self.read_policy(), self.progress()))
     }
 
-    /// Rows as they are here, with what was added here; `None`: some are not here.
+    /// Reads rows from the cache, with this worker's additions; `None` if some are not in the cache.
     #[must_use]
     pub fn read(&self, rows: &RowSet) -> Option<Vec<f32>> {
         let mut values = Vec::new();
-        // Names, what of this worker's is in the values, and where they are.
+        // Each row's index, the last change of this worker that its values include, and the place of the values.
         let mut found = Vec::with_capacity(rows.len());
         for row in rows.iter() {
             let cached = self.cache.get(&row)?;
@@ -220,15 +223,15 @@ impl TableWorker {
         Some(values)
     }
 
-    /// Whether owners add what they are sent as it comes, so that it can be seen here before they have.
+    /// Whether the chunk's owner adds additions when they arrive, so that this worker can apply its own ones before.
     pub(super) fn is_additive(&self, chunk: usize) -> bool {
         self.layout.table_of(chunk).is_additive()
     }
 }
 
-/// Answers of owners.
+/// Responses of owners.
 impl TableWorker {
-    /// Rows have come, as they were when all workers had completed `clock` clocks, with all that was changed here up to `applied`.
+    /// Rows have arrived. They are as of when all workers had completed `clock` clocks, and include this worker's changes up to `applied`.
     pub(super) fn on_rows(
         &mut self,
         from: Rank,
@@ -275,8 +278,8 @@ impl TableWorker {
         Ok(())
     }
 
-    /// What columns come to has come, as they were when all workers had completed `clock` clocks, with all that was changed here up to
-    /// `applied`.
+    /// The number for columns has arrived. It is as of when all workers had completed `clock` clocks, and includes this worker's changes up
+    /// to `applied`.
     pub(super) fn on_reduced(
         &mut self,
         from: Rank,
@@ -304,7 +307,7 @@ impl TableWorker {
         Ok(())
     }
 
-    /// Asks once more for what has come of these chunks, and nobody has taken yet.
+    /// Repeats the requests to these chunks whose results were not taken yet.
     pub(super) fn repeat_answered(&mut self, chunks: &Range<usize>, out: &mut Outbox) {
         let is_of = |(_, (request, _)): &(&u64, &(PendingRead, ReadResult))| chunks.contains(&request.chunk);
         let numbers: Vec<u64> = self.answers.iter().filter(is_of).map(|(number, _)| *number).collect();
@@ -316,7 +319,7 @@ impl TableWorker {
         }
     }
 
-    /// Whether an answer is from before columns of its chunk were changed here: of several chunks, all are told as they are after that.
+    /// Whether a response is from before this worker's last change of columns of the chunk: of several chunks, all must be read after it.
     fn is_outdated(&self, chunk: usize, applied: u64) -> bool {
         self.mapped.get(&chunk).is_some_and(|mapped| applied < *mapped)
     }

@@ -1,4 +1,4 @@
-//! What a worker asks of owners again, message by message.
+//! Tests of the requests that a worker repeats, message by message.
 
 use peergrad_protocol::table::{Reduce, WorkerId};
 use peergrad_protocol::{Incarnation, PeerId};
@@ -9,7 +9,7 @@ use crate::table::Table;
 const ME: Rank = Rank(0);
 const OTHER: Rank = Rank(1);
 
-/// A worker of two members, each of whom owns a chunk.
+/// The worker of a member, in a view of two members that own one chunk each.
 fn worker() -> TableWorker {
     let layout = Arc::new(TableLayout::new(vec![Table::additive("counts", 32, 2)]));
     assert_eq!(layout.chunk_count(), 2);
@@ -26,7 +26,7 @@ fn worker() -> TableWorker {
     worker
 }
 
-/// The queries among these words: of which chunk, and under which number.
+/// The reads among these messages: the chunk and the number of each.
 fn queries(out: &Outbox) -> Vec<(u32, u64)> {
     let query = |message: &(Rank, TableMessage)| match &message.1 {
         TableMessage::Request(
@@ -37,7 +37,7 @@ fn queries(out: &Outbox) -> Vec<(u32, u64)> {
     out.iter().filter_map(query).collect()
 }
 
-/// Of columns that are changed while some owners have answered and others have not, all answers are from after that.
+/// If columns are changed when only some owners have answered, all answers must be from after the change.
 #[test]
 fn what_columns_come_to_is_of_all_owners_before_a_change_or_of_all_after_it() {
     let mut worker = worker();
@@ -70,7 +70,7 @@ fn what_columns_come_to_is_of_all_owners_before_a_change_or_of_all_after_it() {
     assert_eq!(worker.take_value(&requests), 4.0);
 }
 
-/// One that comes when all others have ended is nowhere near the end: rows become stale for it as for anybody.
+/// A worker that joins when all others have ended is not near its own end: cached rows become stale for it as for any worker.
 #[test]
 fn where_all_others_have_ended_rows_become_stale() {
     let mut worker = worker();
@@ -95,7 +95,7 @@ fn where_all_others_have_ended_rows_become_stale() {
     }
 }
 
-/// Whoever deals has to know that there is room for another one.
+/// The owner of the lease table must learn that there is room for another worker.
 #[test]
 fn who_ends_says_so_to_the_dealer() {
     let mut worker = worker();

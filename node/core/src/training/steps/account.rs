@@ -1,4 +1,4 @@
-//! The account of a run of steps: where this member is, and what it leaves.
+//! The account of a run of steps: the state that other parts of the node ask for, and the final state.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::state::assignment::BatchAssignment;
 use crate::state::checkpoint::Checkpoint;
 
 impl StepEngine {
-    /// Adds what is special about steps to what membership has to know.
+    /// Adds the state of the step engine to the snapshot for membership.
     pub(in crate::training) fn snapshot<'a>(&'a self, common: TrainingSnapshot<'a>) -> TrainingSnapshot<'a> {
         let is_stopped = self.gate.stop_before.is_some_and(|stop| stop <= self.step);
         TrainingSnapshot {
@@ -33,22 +33,22 @@ impl StepEngine {
         self.step
     }
 
-    /// How the batch of the step in progress is dealt.
+    /// The assignment of the step in progress.
     pub(in crate::training) fn assignment(&self) -> &Arc<BatchAssignment> {
         &self.assignment
     }
 
-    /// How the batch is dealt of the first step that is not committed.
+    /// The assignment of the first step that is not committed.
     pub(in crate::training) fn uncommitted_assignment(&self) -> &Arc<BatchAssignment> {
         self.commit.uncommitted.as_ref().map_or(&self.assignment, |record| &record.assignment)
     }
 
-    /// Parameters after the newest complete step. `None` of a newcomer that has none yet.
+    /// The parameters after the newest complete step. `None` for a newcomer that has none yet.
     pub(in crate::training) fn newest_parameters(&self) -> Option<&Arc<Buffer>> {
         self.commit.complete.as_ref()
     }
 
-    /// Whether every epoch is over, as soon as the steps so far are.
+    /// Whether the step in progress comes after the last epoch.
     pub(in crate::training) fn is_over(&self) -> bool {
         self.commit.complete.is_some() && self.assignment.epoch >= self.base.loaded.config.epochs
     }
@@ -60,7 +60,7 @@ impl StepEngine {
         assignment.after.taken(sample_count).saturating_sub(assignment.len().saturating_add(left_out))
     }
 
-    /// Bytes of optimizer state that are kept here.
+    /// Bytes of optimizer state that this member stores.
     pub(in crate::training) fn optimizer_bytes(&self) -> u64 {
         self.optimizer.byte_count()
     }
@@ -79,12 +79,12 @@ impl StepEngine {
         }
     }
 
-    /// By chunk: the optimizer state after the newest committed step, and the updates behind it.
+    /// The optimizer state of each chunk after the newest committed step, with its count of updates.
     pub(in crate::training) fn optimizer_states(&self) -> impl Iterator<Item = (usize, &[f32], u32)> {
         self.optimizer.committed().map(|(chunk, state)| (chunk, &state.moments[..], state.updates))
     }
 
-    /// The newest committed state, if this member has committed anything since it began.
+    /// The newest committed state; `None` if this member has committed nothing since it began.
     pub(in crate::training) fn checkpoint(&self) -> Option<Checkpoint> {
         let assignment = self.commit.assignment.as_ref()?;
         let parameters = self.parameters()?;

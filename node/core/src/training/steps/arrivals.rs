@@ -1,7 +1,7 @@
-//! Arrivals: segments and credit of other members, and links that come and go.
+//! Arrivals: segments and credit from other members, and links that come up or break.
 //!
-//! A segment of the step in progress goes into its round; one of the next step, from a member that is ahead, is held within
-//! its link's window until that step has begun here.
+//! A segment of the step in progress goes into its round. A segment of the next step, from a member that is ahead, is held within its
+//! link's window until this member begins that step.
 
 use peergrad_collectives::payload::decoded;
 use peergrad_collectives::round::{Action, SegmentLabel};
@@ -12,7 +12,7 @@ use super::StepEngine;
 use crate::io::{Output, Reject};
 
 impl StepEngine {
-    /// Takes in a segment of this view, or holds it until its step has begun here.
+    /// Takes in a segment of this view, or holds it until this member has begun its step.
     pub(in crate::training) fn receive_segment(
         &mut self,
         from: PeerId,
@@ -22,7 +22,7 @@ impl StepEngine {
     ) -> Result<(), Reject> {
         let from = self.base.flow_control.rank_of(&from, self.base.view()).ok_or(Reject::NotAMember)?;
         self.base.flow_control.hold(from)?;
-        // A step that is being filled has no round here.
+        // A step that is being filled has no round at this member.
         let first = if self.transfer.is_filling() { self.step.next() } else { self.step };
         let first = self.rounds.live.back().map_or(first, |live| live.step.next());
         // With local parameters, members may be ahead by more than one step.
@@ -56,7 +56,7 @@ impl StepEngine {
             // A finished sum, like one of a round.
             self.commit.first_sum_seen();
             self.commit_if_confirmed(out);
-            // This member keeps a replica of these chunks, so it gets their sums.
+            // This member replicates these chunks, so it gets their sums.
             let (codec, len) =
                 (self.base.loaded.config.sum_codec(), ranges.iter().map(ExactSizeIterator::len).sum());
             let sums = decoded(codec, len, &payload, &self.base.segments).map_err(|_| Reject::Segment)?;
@@ -76,7 +76,7 @@ impl StepEngine {
         Ok(())
     }
 
-    /// Takes in the segments of members that are ahead, as far as their step has begun here.
+    /// Takes in the held segments whose step this member has begun.
     pub(super) fn take_early(&mut self, out: &mut Vec<Output>) -> Result<(), (PeerId, Reject)> {
         if self.is_suspended() {
             return Ok(());
@@ -92,7 +92,7 @@ impl StepEngine {
         Ok(())
     }
 
-    /// A new link to a member is there: nothing is on its way.
+    /// There is a new link to a member, with nothing on its way yet.
     pub(in crate::training) fn link_up(&mut self, peer: &PeerId, rank: Rank, out: &mut Vec<Output>) {
         self.base.flow_control.link_up(rank);
         self.rounds.early.retain(|(from, ..)| *from != rank);
@@ -101,7 +101,7 @@ impl StepEngine {
         self.make_progress(out);
     }
 
-    /// A member is not linked any more.
+    /// A link to a member is down.
     pub(in crate::training) fn link_down(&mut self, rank: Rank) {
         self.base.flow_control.link_down(rank);
         self.rounds.early.retain(|(from, ..)| *from != rank);

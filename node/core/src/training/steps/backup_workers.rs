@@ -1,6 +1,6 @@
 //! Steps with backup workers: they wait for most contributions, and not for the last few.
 //!
-//! Like a meeting that begins when all but two people are there: a late one has missed it, and reads the minutes.
+//! Like a meeting that begins when all but two people are there: a latecomer has missed it, and reads the minutes.
 //!
 //! # How it works
 //! ```text
@@ -10,16 +10,16 @@
 //!   | <--------------- StepContributors: which members are late |   all have completed the step before, enough have contributed
 //!   | == a round of the contributions of the others  |   late members own, sum up and gather as in any step
 //! ```
-//! A late member goes through the step without its program: owners update by the run's rule, which the node knows. What its
-//! program still computes is thrown away, and its samples count as left out.
+//! A late member takes the step without its program: owners update by the run's rule, which the node knows. The program's gradient is
+//! discarded, and its samples count as left out.
 //!
 //! # Invariants
-//! - A step's set is drawn once in a view, by one member, so that all owners add up the same contributions.
-//! - A step is chosen once every member has completed the one before: a finished sum commits that, as in any step.
+//! - The contributors of a step are chosen once in a view, by one member, so that all owners add up the same contributions.
+//! - They are chosen once every member has completed the step before: a finished sum commits that step, as in any other step.
 //!
 //! # Reading
-//! Chen et al., *Revisiting Distributed Synchronous SGD*, 2016, section 3. There the first gradients that arrive are taken;
-//! here a control message precedes them, which costs two hops, and no gradient is sent in vain.
+//! Chen et al., *Revisiting Distributed Synchronous SGD*, 2016, section 3. There the first gradients that arrive are used. Here a control
+//! message precedes them, which costs two hops, and no gradient is sent only to be discarded.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -32,33 +32,33 @@ use super::{StepEngine, StepKind};
 use crate::io::{Output, Reject};
 use crate::program::context::{Contribution, OwnerRule};
 
-/// What a member knows of a step before its round begins.
+/// What a member knows about a step before its round begins.
 #[derive(Default)]
 pub(super) struct BackupWorkers {
-    /// This member's contribution, until it is known whether the step is made of it.
+    /// This member's contribution, until it is known whether the step uses it.
     offered: Option<Contribution>,
-    /// What this member has told the first owner last.
+    /// The progress that this member has last sent to the first owner; `None` before the first.
     reported: Option<Readiness>,
     /// Whether that message may have been lost with a link.
     must_repeat: bool,
-    /// At the first owner, by rank: what that member has told last.
+    /// At the first owner: the last reported progress of each rank.
     offers: BTreeMap<Rank, Readiness>,
-    /// Which members are late, for the newest step of which that is known.
+    /// The late members of the newest step for which they are known.
     choice: Option<Choice>,
-    /// The last step that was made without a contribution of this member.
+    /// The last step that did not use this member's contribution.
     late_in: Option<StepNumber>,
 }
 
-/// How far a member is.
+/// A member's progress.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Readiness {
     /// The step in progress.
     step: StepNumber,
-    /// Whether its contribution to that is there.
+    /// Whether the member has a contribution to that step.
     has_contribution: bool,
 }
 
-/// Which members are late for a step.
+/// The late members of a step.
 #[derive(Clone, PartialEq, Eq)]
 struct Choice {
     step: StepNumber,
@@ -66,7 +66,7 @@ struct Choice {
 }
 
 impl BackupWorkers {
-    /// Keeps a contribution until it is known whether the step is made of it.
+    /// Keeps a contribution until it is known whether the step uses it.
     pub(super) fn offer(&mut self, contribution: Contribution) {
         self.offered = Some(contribution);
     }
@@ -76,7 +76,7 @@ impl BackupWorkers {
         self.offered.is_some()
     }
 
-    /// What was offered is not wanted any more.
+    /// The offered contribution is not needed any more.
     pub(super) fn withdraw_offer(&mut self) {
         self.offered = None;
     }
@@ -87,7 +87,7 @@ impl BackupWorkers {
         self.choice = None;
     }
 
-    /// What was told in a view counts there only.
+    /// In a new view, members report again.
     pub(super) fn leave_view(&mut self) {
         self.reported = None;
         self.offers.clear();
@@ -96,17 +96,17 @@ impl BackupWorkers {
 }
 
 impl StepEngine {
-    /// Whether steps wait for less than all contributions.
+    /// Whether steps wait for fewer than all contributions.
     pub(super) fn has_backups(&self) -> bool {
         self.kind == StepKind::BackupWorkers
     }
 
-    /// Whether the step in progress was made with what this member has computed.
+    /// Whether the step in progress uses this member's contribution.
     pub(super) fn was_in_time(&self) -> bool {
         self.backup_workers.late_in != Some(self.step)
     }
 
-    /// Offers, chooses and begins the round of the step in progress, as far as that can be done now.
+    /// Sends progress, chooses contributors, and begins the round of the step in progress, as far as possible now.
     pub(super) fn begin_backup_round(&mut self, out: &mut Vec<Output>) {
         let has_begun = self.rounds.live.back().is_some_and(|live| live.step == self.step);
         if !self.has_backups() || !self.gate.is_open || self.is_over() || has_begun {
@@ -117,7 +117,7 @@ impl StepEngine {
         self.begin_chosen(out);
     }
 
-    /// The member that says whose contributions the step in progress is made of.
+    /// The member that chooses the contributors of the step in progress.
     fn chooser(&self) -> Rank {
         let shards = self.base.shards(self.step);
         Rank::from_index(shards.layout.first_owner().unwrap_or(0))
@@ -143,10 +143,10 @@ impl StepEngine {
         }
     }
 
-    /// A member says how far it is.
+    /// A member reports its progress.
     ///
     /// # Errors
-    /// It is none of the view, or steps of this run wait for all.
+    /// The sender is not a member of the view, or steps of this run wait for all members.
     pub(in crate::training) fn receive_offer(
         &mut self,
         from: PeerId,
@@ -164,8 +164,8 @@ impl StepEngine {
         Ok(())
     }
 
-    /// The members whose contributions the step in progress would have if none was late: those that have samples to compute. If
-    /// the step begins again and only lost members had samples, all members that have parameters.
+    /// The contributors of the step in progress if none was late: the members that have samples to compute. If the step is repeated and
+    /// only lost members had samples: all members that have parameters.
     fn wanted_of(&self) -> Vec<Rank> {
         let view = self.base.view();
         let is_dealt = |rank: &Rank| {
@@ -178,7 +178,7 @@ impl StepEngine {
         if dealt.is_empty() { ranks().filter(|rank| !newcomers.contains(rank)).collect() } else { dealt }
     }
 
-    /// Tells all members which ones are late, once enough others have contributed.
+    /// Tells all members which of them are late, once enough of the others have contributed.
     fn choose(&mut self, out: &mut Vec<Output>) {
         if self.choice().is_some() || self.chooser() != self.base.rank {
             return;
@@ -204,7 +204,7 @@ impl StepEngine {
         self.backup_workers.choice = Some(Choice { step: self.step, late });
     }
 
-    /// A new link to a member is there: what was sent to it before may be lost, and is sent again.
+    /// There is a new link to a member: what was sent to it before may be lost, and is sent again.
     pub(super) fn resend(&mut self, peer: &PeerId, out: &mut Vec<Output>) {
         if !self.has_backups() {
             return;
@@ -219,10 +219,10 @@ impl StepEngine {
         }
     }
 
-    /// The first owner says who is late.
+    /// The first owner says which members are late.
     ///
     /// # Errors
-    /// It is not the first owner, or the step is not the one in progress, or it is not made of what was offered.
+    /// The sender is not the first owner, or the step is not the one in progress, or it uses contributions that were not offered.
     pub(in crate::training) fn receive_choice(
         &mut self,
         from: PeerId,
@@ -233,7 +233,7 @@ impl StepEngine {
         let rank = self.base.view().rank(&from).ok_or(Reject::NotAMember)?;
         let choice = Choice { step, late };
         if step < self.step || self.backup_workers.choice.as_ref() == Some(&choice) {
-            // Sent again over a link that came up meanwhile.
+            // The choice was sent again over a new link.
             return Ok(());
         }
         let late = &choice.late;
@@ -255,17 +255,17 @@ impl StepEngine {
         Ok(())
     }
 
-    /// Samples that the steps before the one in progress have left out, as far as this member knows.
+    /// The samples that the steps before the one in progress have left out, as far as this member knows.
     pub(super) fn left_out_before(&self) -> u64 {
         self.base.omissions.counted() + self.commit.uncommitted.as_ref().map_or(0, |record| record.left_out)
     }
 
-    /// A newcomer has not seen all steps.
+    /// Adds the omissions of steps that a newcomer has not seen.
     fn learn_left_out(&mut self, before: u64) {
         self.base.omissions.add_unseen(before.saturating_sub(self.left_out_before()));
     }
 
-    /// Which members are late for the step in progress, once that is known.
+    /// The late members of the step in progress; `None` until they are known.
     fn choice(&self) -> Option<&Choice> {
         self.backup_workers.choice.as_ref().filter(|choice| choice.step == self.step)
     }
@@ -297,7 +297,7 @@ impl StepEngine {
         self.program.current = Some(CurrentStep::silent(rule));
     }
 
-    /// The step in progress begins again. Returns whether it had begun without this member's contribution.
+    /// The step in progress is repeated. Returns whether its round had begun without this member's contribution.
     pub(super) fn forget_lateness(&mut self) -> bool {
         self.backup_workers.late_in.take() == Some(self.step)
     }

@@ -1,4 +1,4 @@
-//! Chunk batches: chunks end to end in one payload, with an entry for each and a digest for all.
+//! Chunk batches: several chunks in one payload, with an entry for each and one digest.
 
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::limits::{CHUNK_BATCH_BYTES, CHUNK_BATCH_CHUNKS_MAX};
@@ -15,7 +15,7 @@ pub(super) struct ChunkBatchBuilder {
 }
 
 impl ChunkBatchBuilder {
-    /// Puts a chunk in.
+    /// Adds a chunk.
     pub(super) fn add(&mut self, chunk: usize, part: &[f32], updates: u32) {
         self.elements.extend_from_slice(part);
         self.entries.push(ChunkEntry { chunk: chunk as u32, updates });
@@ -43,10 +43,10 @@ impl ChunkBatchBuilder {
     }
 }
 
-/// The chunks of a batch. `len_of`: how many elements a chunk must have, or `None` if there is no such chunk.
+/// The chunks of a batch. `len_of`: the number of elements that a chunk must have; `None` if there is no such chunk.
 ///
 /// # Errors
-/// The batch is damaged, or holds something that is no chunk.
+/// The batch is damaged, or contains something that is not a chunk.
 pub(super) fn unpack<'a>(
     chunk_batch: &ChunkBatch,
     payload: &'a Buffer,

@@ -1,4 +1,4 @@
-//! The closing barrier, as a run of steps passes it. The barrier itself is [the base's](crate::training::closing).
+//! The closing barrier in a run of steps. The barrier itself is in the [base](crate::training::closing).
 
 use futures_channel::oneshot;
 use peergrad_protocol::StepNumber;
@@ -8,7 +8,7 @@ use crate::io::Output;
 use crate::program::context::Reply;
 
 impl StepEngine {
-    /// The program is done: tells the other members, and waits until all of them have said so.
+    /// The program has ended: tells the other members, and waits until all of them have said so.
     pub(in crate::training) fn close(&mut self, reply: Reply<()>, out: &mut Vec<Output>) {
         self.base.close(reply);
         self.program.current = None;
@@ -19,14 +19,14 @@ impl StepEngine {
 
     pub(super) fn send_complete(&self, out: &mut Vec<Output>) {
         let left_out = match self.kind {
-            // Each step is in the member's account at once.
+            // Each step is counted immediately.
             StepKind::LocalParameters => self.base.omissions.counted(),
             StepKind::Synchronous | StepKind::BackupWorkers => self.left_out_before(),
         };
         self.base.send_complete(self.step, left_out, out);
     }
 
-    /// The run is over, and the program still computes what no step waits for: the others need not wait either.
+    /// The run is over, and the program still computes something that no step waits for: the other members need not wait for it.
     pub(in crate::training) fn close_without_program(&mut self, out: &mut Vec<Output>) {
         let is_waiting = self.base.barrier.is_waiting();
         if self.has_backups() && self.is_over() && !is_waiting && !self.is_suspended() {
@@ -41,7 +41,7 @@ impl StepEngine {
         self.commit_if_confirmed(out);
     }
 
-    /// Steps known to be complete everywhere.
+    /// The number of steps that every member is known to have completed.
     pub(in crate::training) fn committed(&self) -> StepNumber {
         StepNumber(self.committed_steps())
     }

@@ -28,7 +28,7 @@ use crate::state::optimizer_shard::Version;
 /// The parameters after the newest complete step, and what is needed to undo that step until it is committed.
 #[derive(Default)]
 pub(super) struct CommitState {
-    /// Parameters after the newest complete step. `None`: this member is new and has none yet.
+    /// Parameters after the newest complete step. `None` for a new member that has none yet.
     pub(super) complete: Option<Arc<Buffer>>,
     /// Parameters before the newest complete step. `None` once no member can go back to them.
     pub(super) previous: Option<Arc<Buffer>>,
@@ -38,7 +38,7 @@ pub(super) struct CommitState {
     is_confirmed: bool,
     /// The step in which this member was a newcomer: it has no parameters from before that step.
     pub(super) entered_before: Option<StepNumber>,
-    /// How the batch of the newest committed step was dealt. `None` until a step is committed here.
+    /// The assignment of the newest committed step. `None` until this member commits a step.
     pub(super) assignment: Option<Arc<BatchAssignment>>,
     /// A checkpoint is written as soon as this many steps are committed.
     pub(super) save_after: Option<StepNumber>,
@@ -59,12 +59,12 @@ pub(super) struct CompletedStep {
 }
 
 impl CommitState {
-    /// Begins with these parameters, which are as good as committed; `entered_before` is the step of a newcomer.
+    /// The state at the start, with these parameters, which count as committed; `entered_before` is the step of a newcomer.
     pub(super) fn new(complete: Option<Arc<Buffer>>, entered_before: Option<StepNumber>) -> Self {
         Self { complete, entered_before, ..Self::default() }
     }
 
-    /// A finished sum of the step in progress is here, so every member has completed the step before.
+    /// A finished sum of the step in progress has been seen, so every member has completed the step before.
     pub(super) fn first_sum_seen(&mut self) {
         self.confirm();
     }
@@ -75,14 +75,14 @@ impl CommitState {
         self.is_confirmed = self.uncommitted.is_some();
     }
 
-    /// A vector for the result of a round, whose first finished sum is here: it may take the memory of the parameters that
-    /// were kept for going back.
+    /// A vector for the result of a round whose first finished sum has been seen: it may reuse the memory of the parameters that were kept
+    /// for undoing the step.
     pub(super) fn take_result_buffer(&mut self, vectors: &Pool, len: usize) -> Buffer {
         self.previous = None;
         vectors.take(len)
     }
 
-    /// A step is complete with these parameters; what was there before is kept until the commit.
+    /// A step is complete with these parameters; the state before it is kept until the commit.
     pub(super) fn complete(&mut self, parameters: Arc<Buffer>, step: CompletedStep) {
         assert!(self.uncommitted.is_none(), "a finished sum committed the step before");
         self.uncommitted = Some(step);
@@ -95,7 +95,7 @@ impl CommitState {
         if std::mem::take(&mut self.is_confirmed) { self.uncommitted.take() } else { None }
     }
 
-    /// Goes back to before the newest complete step, where `step` is in progress. Returns the step that was undone.
+    /// Undoes the newest complete step, where `step` is in progress. Returns the step that was undone.
     pub(super) fn undo(&mut self, step: StepNumber) -> CompletedStep {
         let was_new = self.is_entering(step);
         let undone = self.uncommitted.take().expect("a committed step is never undone");
@@ -116,7 +116,7 @@ impl CommitState {
         self.previous.as_ref().or(self.complete.as_ref()).filter(|_| !self.is_entering(step))
     }
 
-    /// Which state of a chunk is the one after the newest complete step.
+    /// The version of a chunk's state that follows the newest complete step.
     pub(super) fn newest_version(&self) -> Version {
         if self.uncommitted.is_some() { Version::Pending } else { Version::Committed }
     }
@@ -145,7 +145,7 @@ impl StepEngine {
         }
     }
 
-    /// The step is committed: what was kept for undoing it goes, and what waited for it is done.
+    /// The step is committed: drops what was kept for undoing it, and does what waited for the commit.
     fn commit(&mut self, record: CompletedStep, out: &mut Vec<Output>) {
         self.optimizer.commit();
         // With local parameters, each member has accounted for its own part in `group_averaging`.
@@ -159,7 +159,7 @@ impl StepEngine {
         }
         let is_due = digest_every.is_some_and(|every| steps.is_multiple_of(every.get()));
         let complete = self.commit.complete.as_ref().expect("a complete step has parameters");
-        // With local parameters, members have the same digest only after a round of all.
+        // With local parameters, members have the same digest only after a round of all members.
         let is_due = is_due && record.is_of_all;
         out.push(Output::Event(Event::Committed(Committed {
             step: StepNumber(steps - 1),
@@ -179,14 +179,14 @@ impl StepEngine {
         self.snapshot_if_due();
     }
 
-    /// A checkpoint is to be written once so many steps are committed; a member that is further already writes none.
+    /// A checkpoint is to be written once `steps` steps are committed. A member that is beyond that step writes none.
     pub(in crate::training) fn save_after(&mut self, steps: StepNumber) {
         if steps.0 > self.committed_steps() {
             self.commit.save_after = Some(steps);
         }
     }
 
-    /// The step after which a checkpoint is to be written, if one is still to come.
+    /// The step after which a checkpoint is to be written; `None` if none is pending.
     pub(in crate::training) fn save_is_due(&self) -> Option<StepNumber> {
         self.commit.save_after
     }
@@ -201,7 +201,7 @@ impl StepEngine {
         }
     }
 
-    /// Steps known to be complete everywhere.
+    /// The number of steps that every member is known to have completed.
     pub(super) fn committed_steps(&self) -> u64 {
         self.commit.committed_steps(self.step)
     }

@@ -1,8 +1,8 @@
 //! Group averaging: steps in which each member has local parameters, and averages them within a group.
 //!
-//! A member waits for the members of its group only, so members are at different steps, a few apart. A step is committed where it
-//! is complete: no member could undo it, since others have other parameters anyway. When a member is lost, all others go on with
-//! the step of the one that is furthest; a member that is behind keeps what it has learnt itself, and skips the rest.
+//! A member waits for the members of its group only, so members are at different steps, a few apart. A step is committed at each member
+//! that has completed it: no member could undo it, since the others' parameters differ anyway. When a member is lost, all others resume at
+//! the step of the member that is furthest. A member that is behind keeps its own progress, and skips the steps between.
 //!
 //! # Invariants
 //! - The groups of a step are a function of view and step, so all members of a group know each other.
@@ -26,27 +26,27 @@ use super::{ActiveRound, StepEngine};
 use crate::io::Output;
 use crate::program::context::OwnerRule;
 
-/// What is special about the round of a group.
+/// The additional state of a group's round.
 pub(super) struct GroupAveraging {
-    /// How many contributions are in the sums: a newcomer has none.
+    /// The number of contributions in the sums: a newcomer has none.
     contributor_count: usize,
-    /// Samples behind the own contribution.
+    /// The statistics of this member's contribution.
     own_samples: u64,
-    /// Segments of the own shard that hold what the group is to hold: the first ones.
+    /// The segments of this member's shard that have the group's values: the first ones.
     combined: usize,
 }
 
-/// What members with local parameters keep beside their rounds.
+/// The state of members with local parameters beside their rounds.
 #[derive(Default)]
 pub(super) struct GroupSteps {
-    /// The stats of the last step, if all members were in its round.
+    /// The statistics of the last step; `None` unless all members were in its round.
     pub(super) consolidated: Option<SampleStats>,
-    /// The turn of a step that was finished before its program was through with it.
+    /// The turn of a step that was completed before its program had ended it.
     finished_turn: Option<u64>,
 }
 
 impl StepEngine {
-    /// This member's group in the step in progress, and what it contributes there.
+    /// This member's group in the step in progress, and its contribution there.
     pub(super) fn group_plan(&self, own: SampleStats) -> (Plan, GroupAveraging) {
         let view = self.base.view();
         let newcomers = if self.step == view.first_step() { view.newcomers() } else { &[] };
@@ -127,14 +127,14 @@ impl StepEngine {
         left_out
     }
 
-    /// The last step is completed with the mean that others hold: this member's part was in it.
+    /// Completes the last step with the mean that others hold, to which this member has contributed.
     pub(super) fn account_for_all(&mut self) {
         let part = self.assignment.part_len(&self.base.me.peer, self.base.me.incarnation);
         self.account(part);
     }
 
-    /// Goes on with `step`, since another member is there already: keeps what this member has contributed to the step in
-    /// progress, and skips the steps between.
+    /// Resumes at `step`, because another member has reached it already: keeps this member's contribution to the step in progress, and
+    /// skips the steps between.
     pub(super) fn skip_ahead(&mut self, step: StepNumber, out: &mut Vec<Output>) {
         let live = std::mem::take(&mut self.rounds.live).into_iter().find(|live| live.step == self.step);
         let own = live
@@ -142,7 +142,7 @@ impl StepEngine {
         match own {
             Some((samples, (vector, stats))) => {
                 let left_out = self.account(samples);
-                // To its program it looks as if the step had been completed.
+                // To its program it looks as if the step had been completed normally.
                 self.group.finished_turn = self.program.current.as_ref().and_then(|current| current.turn);
                 let replies = [&mut self.program.replies.reduced, &mut self.program.replies.updated];
                 for reply in replies.into_iter().filter_map(Option::take) {
@@ -166,7 +166,7 @@ impl StepEngine {
         }
     }
 
-    /// Whether a command belongs to a step that was finished without it.
+    /// Whether a command belongs to a step that was completed without the program.
     pub(in crate::training) fn is_finished(&self, turn: u64) -> bool {
         self.group.finished_turn == Some(turn)
     }
@@ -179,7 +179,7 @@ impl StepEngine {
 }
 
 impl ActiveRound {
-    /// Sums of the own shard that have come in since the last time become what the group is to hold, if the rule is known.
+    /// Turns sums of this member's shard that have arrived since the last call into the group's values, if the rule is known.
     pub(super) fn combine(&mut self, current: &mut CurrentStep, parameters: Option<&Buffer>) {
         let group_averaging = self.group_averaging.as_mut().expect("members have local parameters");
         let (own, summed) = (self.plan.own(), self.round.summed());

@@ -1,21 +1,20 @@
-//! Merge snapshots: the state that one branch of a partitioned run leaves to another branch, which goes on for both.
+//! Merge snapshots: the state that one branch of a partitioned run keeps for another branch, which goes on for both.
 //!
-//! Like two halves of an orchestra that have gone on rehearsing in different towns: before they play together again, one half
-//! sends its scores, with all that was pencilled in. The other goes through them part by part, and weighs each marking by how
-//! long either half has rehearsed.
+//! Like two halves of an orchestra that have rehearsed in different towns. Before they play together again, one half sends its scores with
+//! all its pencil marks. The other half goes through them part by part, and weighs each mark by how long either half has rehearsed.
 //!
 //! # How it works
-//! - *The branch that is given up* keeps its state after a step that its coordinator names ([`KeptSnapshot`]), and trains on.
-//!   Members of the other branch ask for chunks of it. Every member has all parameters; optimizer state is at its replicas.
-//! - *The branch that goes on* trains on too, while its members fetch what belongs to the chunks that each keeps
-//!   ([`SnapshotImport`]). When all members have that, they agree on a view whose first step trains nothing: in it owners and
-//!   replicas blend both states, and the all-gather takes the result to all members. Like any other step it can be undone and
-//!   begun again; it is never rolled forward, since a merge that not all members have made can still be given up.
+//! - *The branch that yields* keeps its state after a step that its coordinator names ([`KeptSnapshot`]), and trains on. Members of the
+//!   other branch request chunks of it. Every member has all parameters; optimizer state is at its replicas.
+//! - *The branch that leads* trains on too, while its members fetch the state of the chunks that each of them stores ([`SnapshotImport`]).
+//!   When all members have theirs, they agree on a view whose first step trains nothing. In it owners and replicas blend both states, and
+//!   the all-gather sends the result to all members. Like any other step it can be undone and repeated. It is never rolled forward, since a
+//!   merge that not all members have made can still be given up.
 //!
 //! # Invariants
-//! - An import is kept as long as a view that merges it may be entered, or its first step be begun again: what was
-//!   accepted because of it is not taken back ([`StepEngine::begin_import`]).
-//! - A member that lacks what its view merges does not begin there.
+//! - An import is kept as long as a view that merges it may be entered, or the view's first step may be repeated: what was accepted because
+//!   of the import stays possible ([`StepEngine::begin_import`]).
+//! - A member without its part of the snapshot that its view merges does not begin there.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,24 +38,24 @@ mod comparison;
 mod export;
 mod import;
 
-/// Names a snapshot: the state of a branch in this view, after so many steps.
+/// The id of a snapshot: the view of its branch, and the number of steps behind it.
 pub(crate) type SnapshotId = (ViewDigest, StepNumber);
 
-/// What a member keeps for, and has of, other branches.
+/// The snapshots that a member keeps for other branches, and imports from them.
 #[derive(Default)]
 pub(in crate::training) struct MergeSnapshots {
-    /// A snapshot is kept as soon as so many steps are committed. `None` if no coordinator has asked for one.
+    /// A snapshot is taken once this many steps are committed. `None` if no coordinator has asked for one.
     due: Option<StepNumber>,
     kept: Option<KeptSnapshot>,
     import: Option<SnapshotImport>,
-    /// What was merged with the newest complete step. `None` once that is committed.
+    /// The merge in the newest complete step. `None` if there was none, or once that step is committed.
     merged: Option<(Merge, Option<MergeComparison>)>,
-    /// What this member is to evaluate of the last merge. `None` once it was taken, and at all members but one.
+    /// The merge that this member is to evaluate. `None` once it was taken, and at all members but one.
     comparison: Option<MergeComparison>,
 }
 
 impl MergeSnapshots {
-    /// A snapshot that is still due was for another branch to hear of in the view that is left.
+    /// Drops a pending snapshot: its offer would have named the view that is left.
     pub(super) fn leave_view(&mut self) {
         self.due = None;
     }
@@ -66,34 +65,34 @@ impl MergeSnapshots {
         self.merged = None;
     }
 
-    /// The snapshot that was kept in this view.
+    /// The snapshot that was taken in this view; `None` if there is none.
     pub(in crate::training) fn kept_in(&self, view: ViewDigest) -> Option<&KeptSnapshot> {
         self.kept.as_ref().filter(|snapshot| snapshot.view == view)
     }
 
-    /// The next chunk batches of what another branch asks for, if it is kept here.
+    /// The next chunk batches that another branch has requested; none if that snapshot is not kept here.
     pub(in crate::training) fn frames(&mut self, base: &EngineBase, want: &WantSnapshot) -> Vec<Frame> {
         self.kept.as_mut().map_or_else(Vec::new, |kept| kept.frames(base, want))
     }
 
-    /// Forgets an import that no coordinator has renewed for long, and a kept snapshot that no peer has asked for.
+    /// Drops an import that no coordinator has renewed for long, and a snapshot that no peer has requested for long.
     pub(in crate::training) fn expire(&mut self, now: Instant, pinned: Option<SnapshotId>) {
         let MergeSnapshots { import, kept, .. } = self;
         import.take_if(|it| Some(it.id()) != pinned && now.since(it.renewed_at) > SNAPSHOT_LIFETIME);
         kept.take_if(|snapshot| now.since(*snapshot.idle_since.get_or_insert(now)) > SNAPSHOT_LIFETIME);
     }
 
-    /// Gives up an import: that snapshot cannot be had.
+    /// Gives up an import whose snapshot is not available.
     pub(in crate::training) fn cancel_import(&mut self, snapshot_id: SnapshotId) {
         self.import.take_if(|it| it.id() == snapshot_id);
     }
 
-    /// The offer that is being imported, and of how many chunks something is lacking.
+    /// The offer that is being imported, and the number of chunks of which something is missing; `None` if there is no import.
     pub(in crate::training) fn importing(&self) -> Option<(&MergeOffer, usize)> {
         self.import.as_ref().map(|it| (&it.offer, it.missing.len()))
     }
 
-    /// The snapshot of which this member has all that it needs in the present view.
+    /// The snapshot of which this member has all that it needs in the present view, if there is one.
     pub(super) fn imported(&self) -> Option<SnapshotId> {
         let it = self.import.as_ref().filter(|it| it.missing.is_empty())?;
         Some(it.id())
@@ -101,9 +100,9 @@ impl MergeSnapshots {
 }
 
 impl StepEngine {
-    // The branch that is given up.
+    // The branch that yields.
 
-    /// Keeps the state after so many steps for another branch; if it is kept already, for a while longer.
+    /// Takes a snapshot after `steps` steps for another branch. If it is kept already, it is kept for longer.
     pub(in crate::training) fn snapshot_after(&mut self, steps: StepNumber) {
         let view = self.base.digest();
         if let Some(snapshot) = &mut self.merge_snapshots.kept
@@ -115,7 +114,7 @@ impl StepEngine {
         }
     }
 
-    /// A step was committed: perhaps the one whose state is to be kept.
+    /// A step was committed: takes a snapshot if it is due.
     pub(super) fn snapshot_if_due(&mut self) {
         let steps = self.committed_steps();
         if self.merge_snapshots.due.take_if(|at| at.0 <= steps).is_some_and(|at| at.0 == steps) {
@@ -128,9 +127,9 @@ impl StepEngine {
         }
     }
 
-    // The branch that goes on.
+    // The branch that leads.
 
-    /// Another branch offers its snapshot. A `pinned` import stays: a view that merges it may come, or is there.
+    /// Another branch offers its snapshot. A `pinned` import is kept, because a view that merges it may come, or is there.
     pub(in crate::training) fn begin_import(
         &mut self,
         now: Instant,
@@ -150,37 +149,37 @@ impl StepEngine {
         self.update_missing_chunks();
     }
 
-    /// Steps that this branch has committed since it kept its snapshot: they are not merged.
+    /// The number of steps that this branch has committed since its snapshot: they are not merged.
     pub(in crate::training) fn steps_since_snapshot(&self) -> u64 {
         let kept = self.merge_snapshots.kept_in(self.base.digest());
         kept.map_or(0, |snapshot| self.committed_steps().saturating_sub(snapshot.checkpoint.saved.steps.0))
     }
 
-    /// What the present view is still to merge.
+    /// The merge that the present view has yet to make, if any.
     pub(in crate::training) fn pending_merge(&self) -> Option<&Merge> {
         self.base.view().merge().filter(|_| self.committed_steps() <= self.base.view().first_step().0)
     }
 
-    /// Whether this member has its part of what the view is still to merge.
+    /// Whether this member has its part of the snapshot that the view has yet to merge.
     pub(super) fn has_merge_snapshot(&self) -> bool {
         let merge = self.pending_merge();
         merge.is_some_and(|merge| self.merge_snapshots.imported() == Some((merge.view, merge.steps)))
     }
 
-    /// Whether this is the member that evaluates both branches: the first one that owns anything, which others can reach.
+    /// Whether this member evaluates the merge: it is the first one that owns anything, so others can reach it.
     fn evaluates_merge(&self) -> bool {
         let owner = self.base.view().members.iter().position(|member| member.capacity > 0);
         owner == Some(self.base.rank.index())
     }
 
-    /// Finds out which chunks are lacking: of those that this member keeps, or may keep when the next view begins, it needs values
-    /// and state; of the others only the values, if it evaluates the merge.
+    /// Computes which chunks are missing. Of the chunks that this member stores, or may store at the start of the next view, it needs
+    /// values and state. Of the others it needs only the values, and only if it evaluates the merge.
     pub(super) fn update_missing_chunks(&mut self) {
         let shard_map: &ShardMap = &self.base.shard_map;
         let now = shard_map.target.after(&shard_map.view.moves, shard_map.moved(self.step));
         let is_merging = self.pending_merge().is_some();
         let is_mine = |chunk: usize| {
-            // What is merged is merged where chunks are at the beginning.
+            // The merge happens at the holders that chunks have at the start of the view.
             let placements = if is_merging { &[&now][..] } else { &[&now, &shard_map.target] };
             placements.iter().any(|placement| placement.replica_holders(chunk).contains(&self.base.rank))
         };
@@ -198,7 +197,7 @@ impl StepEngine {
         it.set_wanted((0..shard_map.sharding.chunks.count()).filter_map(wants));
     }
 
-    /// Asks for what is lacking, a window of each donor that is linked and not asked already. The others are dialed.
+    /// Requests missing chunks: one window from each linked donor without a pending request. Donors that are not linked are dialed.
     pub(in crate::training) fn fetch(
         &mut self,
         now: Instant,
@@ -215,10 +214,10 @@ impl StepEngine {
         }
     }
 
-    /// Chunks of another branch have come.
+    /// Chunks of another branch have arrived.
     ///
     /// # Errors
-    /// They are damaged, or no branch can have come to such values.
+    /// The chunks are damaged, or have values that no branch can have.
     pub(in crate::training) fn receive_snapshot_chunks(
         &mut self,
         now: Instant,
@@ -234,15 +233,15 @@ impl StepEngine {
         }
     }
 
-    // Merging.
+    // The merging step.
 
-    /// What the present view merges with its first step, if that is the step in progress.
+    /// The merge in the step in progress; `None` if the step merges nothing.
     pub(super) fn merging(&self) -> Option<&Merge> {
         let is_first = self.step == self.base.view().first_step() && self.commit.complete.is_some();
         self.base.view().merge().filter(|_| is_first)
     }
 
-    /// What owners do in the step in progress, if it is the one that merges another branch.
+    /// The rule of owners in the step in progress; `None` unless the step merges another branch.
     pub(super) fn blend(&self) -> Option<Blend> {
         let share = self.merging()?.share();
         let it = self
@@ -254,7 +253,7 @@ impl StepEngine {
         Some(Blend { remote: Arc::clone(&it.remote), share, updates_max })
     }
 
-    /// The step that has merged another branch is complete.
+    /// The step that merges another branch is complete.
     pub(super) fn note_merge(&mut self, merge: Merge) {
         let (Some(ours), Some(merged), Some(it)) =
             (&self.commit.previous, &self.commit.complete, &self.merge_snapshots.import)
@@ -271,7 +270,7 @@ impl StepEngine {
         self.merge_snapshots.merged = Some((merge, comparison));
     }
 
-    /// A step was committed: perhaps the one that has merged another branch.
+    /// A step was committed: perhaps the one that merges another branch.
     pub(super) fn end_merge(&mut self, out: &mut Vec<Output>) {
         if let Some((merge, comparison)) = self.merge_snapshots.merged.take() {
             self.merge_snapshots.import = None;
@@ -280,12 +279,12 @@ impl StepEngine {
         }
     }
 
-    /// What this member is to evaluate of a merge, if it is the one that does it.
+    /// The merge that this member is to evaluate; `None` if there is none.
     pub(in crate::training) fn take_comparison(&mut self) -> Option<(MergeComparison, Arc<dyn Task>)> {
         let comparison = self.merge_snapshots.comparison.take()?;
         Some((comparison, Arc::clone(&self.base.loaded.task)))
     }
 }
 
-/// A snapshot that was kept or imported is forgotten after so long without a message about it.
+/// How long a snapshot is kept, or an import goes on, without a message about it.
 const SNAPSHOT_LIFETIME: Duration = Duration::from_secs(60);

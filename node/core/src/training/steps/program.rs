@@ -1,7 +1,7 @@
-//! The program's side of a step: what it was handed out, what it has asked for, and what it waits for.
+//! The program's side of a step: which step it has begun, what it has requested, and what it waits for.
 //!
-//! Each step is handed out under a turn of its own. A command carries the turn of the step that it belongs to, so that one that
-//! comes after an interruption is known to be void.
+//! Each step has its own turn. A command carries the turn of the step that it belongs to, so that a command which arrives after an
+//! interruption is recognized as void.
 
 use std::sync::Arc;
 
@@ -14,26 +14,26 @@ use crate::io::{Output, Reject};
 use crate::program::context::{Contribution, OwnerRule, Reply, StepStart};
 use crate::state::shard_map::StepShards;
 
-/// What the program of this member is at.
+/// The state of this member's program.
 #[derive(Default)]
 pub(super) struct ProgramStep {
-    /// Counts the steps that were handed out to the program.
+    /// Counts the steps that the program has begun.
     turn: u64,
     /// The program's part in the step in progress. `None` until it has begun that step.
     pub(super) current: Option<CurrentStep>,
     pub(super) replies: PendingReplies,
 }
 
-/// What the program waits for: a reply is there until it is answered.
+/// What the program waits for, with the reply that is due.
 #[derive(Default)]
 pub(super) struct PendingReplies {
     /// For a view to train in.
     pub(super) ready: Option<Reply<()>>,
     /// For the next step to open.
     pub(super) begin: Option<Reply<StepStart>>,
-    /// For the sums of the own shard.
+    /// For the sums of this member's shard.
     pub(super) reduced: Option<Reply<()>>,
-    /// For the final values of the own shard.
+    /// For the final values of this member's shard.
     pub(super) updated: Option<Reply<()>>,
     /// For the step to be complete.
     pub(super) gathered: Option<Reply<()>>,
@@ -41,21 +41,21 @@ pub(super) struct PendingReplies {
 
 /// The program's part in the step in progress.
 pub(super) struct CurrentStep {
-    /// The turn in which the program was handed out the step. `None` if the member goes through the step without its program: a
-    /// newcomer has no parameters to begin with, and a late member has missed the step.
+    /// The turn in which the program has begun the step. `None` if the member takes the step without its program: a newcomer has no
+    /// parameters to begin with, and a late member has missed the step.
     pub(super) turn: Option<u64>,
-    /// Whether this member has contributed, so that sums of its shard may be made final.
+    /// Whether this member has contributed, so that sums of its shard may become final.
     pub(super) has_contributed: bool,
     /// How the members of the step's round are grouped; `None`: all are one group.
     pub(super) among: Option<Groups>,
-    /// What owners do with their sums; `None` until the program has said so.
+    /// The rule by which owners use their sums; `None` until the program has named it.
     pub(super) rule: Option<OwnerRule>,
     pub(super) updated: UpdatedPrefix,
     /// Whether final values may be sent to all members.
     pub(super) wants_gather: bool,
 }
 
-/// How much of the own shard has its final values, from its beginning on.
+/// How much of this member's shard has its final values, from the first chunk on.
 #[derive(Clone, Copy, Default)]
 pub(super) struct UpdatedPrefix {
     pub(super) chunks: usize,
@@ -63,13 +63,13 @@ pub(super) struct UpdatedPrefix {
 }
 
 impl StepEngine {
-    /// Answers when there is a view to train in.
+    /// Replies when there is a view to train in.
     pub(in crate::training) fn ready(&mut self, reply: Reply<()>, out: &mut Vec<Output>) {
         self.program.replies.ready = Some(reply);
         self.make_progress(out);
     }
 
-    /// Hands out the next step, once it is open.
+    /// Replies with the next step, once it is open.
     pub(in crate::training) fn begin(&mut self, reply: Reply<StepStart>, out: &mut Vec<Output>) {
         self.program.replies.begin = Some(reply);
         self.make_progress(out);
@@ -100,11 +100,11 @@ impl StepEngine {
             parameters: Arc::clone(self.commit.complete.as_ref().expect("a step is opened with parameters")),
             room: self.base.vectors.take(self.base.shard_map.sharding.chunks.parameter_count()),
         };
-        // A program that no longer waits has ended; the room goes home by itself.
+        // The send fails if the program has ended; the buffer then returns to its pool by itself.
         let _ = reply.send(begun);
     }
 
-    /// Whether a command belongs to the step that the program was handed out last, and was not interrupted since.
+    /// Whether a command belongs to the step that the program has begun last, and that was not interrupted since.
     pub(in crate::training) fn is_current(&self, turn: u64) -> bool {
         self.program.current.as_ref().is_some_and(|current| current.turn == Some(turn))
     }
@@ -112,7 +112,7 @@ impl StepEngine {
     /// Starts the round of the current step.
     ///
     /// # Errors
-    /// A member that is ahead sent a segment that the plan does not foresee.
+    /// A member that is ahead sent a segment that the plan does not contain.
     pub(in crate::training) fn reduce_scatter(
         &mut self,
         contribution: Contribution,
@@ -134,7 +134,7 @@ impl StepEngine {
         Ok(())
     }
 
-    /// Takes the optimizer step for the own shard, as its sums come in.
+    /// Takes the optimizer step for this member's shard, as its sums arrive.
     pub(in crate::training) fn update_owned(
         &mut self,
         rule: OwnerRule,
@@ -152,7 +152,7 @@ impl StepEngine {
         self.make_progress(out);
     }
 
-    /// Sends the own shard to everyone, as it becomes final.
+    /// Sends this member's shard to all members, as its values become final.
     pub(in crate::training) fn all_gather(&mut self, reply: Reply<()>, out: &mut Vec<Output>) {
         if let Some(current) = &mut self.program.current {
             current.wants_gather = true;
@@ -161,7 +161,7 @@ impl StepEngine {
         self.make_progress(out);
     }
 
-    /// What the program has begun is void; a program that waits for the next step gets this one.
+    /// All commands of the program so far are void; a program that waits for the next step gets this one.
     pub(super) fn interrupt(&mut self) {
         self.program.current = None;
         self.backup_workers.withdraw_offer();
@@ -172,7 +172,7 @@ impl StepEngine {
 }
 
 impl CurrentStep {
-    /// A step that the program is handed out.
+    /// A step that the program has begun.
     fn of_program(turn: u64) -> Self {
         Self {
             turn: Some(turn),
@@ -184,7 +184,7 @@ impl CurrentStep {
         }
     }
 
-    /// A step that the member goes through without its program; owners update by this rule.
+    /// A step that the member takes without its program; owners update by this rule.
     pub(super) fn silent(rule: Option<OwnerRule>) -> Self {
         Self {
             turn: None,
@@ -200,9 +200,9 @@ impl CurrentStep {
         self.turn.is_none()
     }
 
-    /// Whether members gather the sums of the step, and each updates all chunks with them.
+    /// Whether members gather the sums of the step, and each of them updates all chunks.
     pub(super) fn gathers_sums(&self, shards: &StepShards) -> bool {
-        // A custom rule is called for chunks that are owned, and for no others.
+        // A custom rule is called for owned chunks only.
         shards.is_fully_replicated && self.rule.as_ref().is_some_and(OwnerRule::keeps_state)
     }
 }

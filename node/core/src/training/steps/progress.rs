@@ -1,14 +1,14 @@
-//! Progress: a step goes on as far as it can with what is here.
+//! Progress: a step advances as far as it can with what has arrived.
 //!
 //! ```text
 //! open ----> contributed ----> own chunks summed, rule known ----> updated ----> gathered, replicas up to date ----> complete
 //!   |             |                      |                            |
 //!   chunks move   round                  sums to replicas             segments to all members
 //! ```
-//! The own shard is summed, updated and sent from its beginning on: its first chunks do not wait for its last ones.
+//! A member sums, updates and sends its shard from the first chunk on: the first chunks do not wait for the last ones.
 //!
-//! In a fully replicated step (see [`shard_map`](crate::state::shard_map)) members gather sums, and every member updates all
-//! chunks when all sums are here. Until then no member holds a new value of any chunk.
+//! In a fully replicated step (see [`shard_map`](crate::state::shard_map)) members gather sums, and every member updates all chunks when
+//! all sums have arrived. Until then no member has a new value of any chunk.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ use crate::state::optimizer_shard::Version;
 use crate::state::shard_map::StepShards;
 
 impl StepEngine {
-    /// Does all that can be done now: opens the step, sends what credit allows, commits the step before, answers the program.
+    /// Does all that can be done now: opens the step, sends what credit allows, commits the step before, and replies to the program.
     pub(in crate::training) fn make_progress(&mut self, out: &mut Vec<Output>) {
         if self.is_suspended() {
             return;
@@ -63,7 +63,7 @@ impl StepEngine {
         }
     }
 
-    /// Opens the step in progress: does what is to be done between two steps.
+    /// Opens the step in progress: does everything that belongs between two steps.
     fn open(&mut self, out: &mut Vec<Output>) {
         let is_held = self.gate.stop_before.is_some_and(|stop| stop <= self.step);
         if self.gate.is_open || is_held || self.transfer.is_filling() {
@@ -73,8 +73,7 @@ impl StepEngine {
         self.transfer.move_chunks(&self.base, self.step);
         let blend = self.blend();
         if blend.is_some() || (self.commit.complete.is_none() && !self.has_backups()) {
-            // A newcomer contributes nothing and gets everything; and no member contributes to a step that merges, whose rule
-            // owners know.
+            // A newcomer contributes nothing and gets everything. No member contributes to a step that merges, whose rule owners know.
             self.program.current = Some(CurrentStep::silent(blend.map(OwnerRule::Blend)));
             let vector = self.base.vectors.take_zeroed(self.base.shard_map.sharding.chunks.parameter_count());
             self.start_round(Contribution { vector, stats: SampleStats::default() });
@@ -84,12 +83,12 @@ impl StepEngine {
         }
     }
 
-    /// Deals the batch of the step in progress.
+    /// Assigns the batch of the step in progress.
     pub(super) fn assign_batch(&mut self) {
         self.assignment = self.assignment_of(self.step);
     }
 
-    /// How the batch of a step is dealt, after that of the step in progress.
+    /// The assignment of a step that follows the step in progress.
     pub(super) fn assignment_of(&self, step: StepNumber) -> Arc<BatchAssignment> {
         let batch_size = self.base.loaded.config.step_samples();
         let sample_count = u64::from(self.base.loaded.task.sample_count());
@@ -97,8 +96,7 @@ impl StepEngine {
         self.base.cache.assignment(&self.assignment, (batch_size, sample_count), view, step)
     }
 
-    /// Takes part in the step in progress with this contribution: at once or, where steps have backup workers, when it is
-    /// known whose contributions the step is made of.
+    /// Contributes to the step in progress: at once or, with backup workers, when the members whose contributions count are known.
     pub(super) fn contribute(&mut self, contribution: Contribution) {
         if self.has_backups() {
             self.backup_workers.offer(contribution);
@@ -107,12 +105,12 @@ impl StepEngine {
         }
     }
 
-    /// Begins the round of the step in progress, of the contributions of all members.
+    /// Begins the round of the step in progress, with the contributions of all members.
     pub(super) fn start_round(&mut self, contribution: Contribution) {
         self.start_round_of(contribution, None);
     }
 
-    /// As [`StepEngine::start_round`], of the contributions of these ranks; `None`: of all.
+    /// As [`StepEngine::start_round`], with the contributions of these ranks; `None`: of all.
     pub(super) fn start_round_of(&mut self, contribution: Contribution, contributors: Option<Arc<[usize]>>) {
         let shards = self.base.shards(self.step);
         let Contribution { vector, stats } = contribution;
@@ -161,7 +159,7 @@ impl StepEngine {
         Codecs { reduce: config.gradients, gather }
     }
 
-    /// Makes the sums that are here final, as an owner does, and lets them go to all members.
+    /// Makes the sums that have arrived final, as an owner does, so that they are sent to all members.
     fn update(&mut self) {
         let (Some(current), Some(live)) = (&mut self.program.current, self.rounds.live.back_mut()) else {
             return;
@@ -178,7 +176,7 @@ impl StepEngine {
             live.combine(current, self.commit.complete.as_deref());
             current.updated.elements
         } else if current.gathers_sums(&live.shards) {
-            // As they are: every member updates all chunks later.
+            // The sums stay unchanged: every member updates all chunks later.
             live.round.summed()
         } else {
             self.update_summed();
@@ -197,7 +195,7 @@ impl StepEngine {
         }
     }
 
-    /// The optimizer step for those own chunks whose sums have come in since the last time.
+    /// The optimizer step for the owned chunks whose sums have arrived since the last call.
     fn update_summed(&mut self) {
         let (Some(current), Some(live)) = (&mut self.program.current, self.rounds.live.back_mut()) else {
             return;
@@ -227,7 +225,7 @@ impl StepEngine {
         }
         let owned = &owned[..updated.chunks - before.chunks];
         if rule.keeps_state() {
-            // Replicas update with the rounded sums, so the owner does, too.
+            // Replicas update with the rounded sums, so the owner does too.
             let sums = live.shards.sum_codec(self.base.loaded.config.sum_codec());
             live.round.quantize(sums, &self.base.segments);
         }
@@ -268,7 +266,7 @@ impl StepEngine {
     }
 
     fn pump_round(&mut self, index: usize, out: &mut Vec<Output>) {
-        // The sums of a step that merges are not used: what was left out is for the next step.
+        // The sums of a step that merges are not used: the residual is kept for the next step.
         let is_merging = self.merging().is_some();
         let live = &mut self.rounds.live[index];
         let step = live.step;
@@ -283,13 +281,13 @@ impl StepEngine {
         self.rounds.carry_out(step, &mut self.base, out);
     }
 
-    /// Completes the step in progress, if everything of it is here. Returns whether it did.
+    /// Completes the step in progress, if all of it has arrived. Returns whether it did.
     fn complete_if_possible(&mut self) -> bool {
         let is_alone = self.rounds.live.len() <= 1;
         let (Some(current), Some(live)) = (&mut self.program.current, self.rounds.live.back_mut()) else {
             return false;
         };
-        // What others wait for of the round before has left by now, unless a member is ahead of what it can have.
+        // The segments of the round before that others wait for have been sent by now, unless a member is ahead of what it can have.
         let is_here = live.step == self.step && self.commit.uncommitted.is_none() && live.round.is_complete();
         if !is_here || !is_alone {
             return false;
@@ -310,7 +308,7 @@ impl StepEngine {
             return false;
         }
         if gathers_sums && !live.round.is_sent() {
-            // Others still wait for the sums that are about to be overwritten.
+            // Other members still wait for the sums that are about to be overwritten.
             return false;
         }
         let stats = live.round.stats();
@@ -338,13 +336,13 @@ impl StepEngine {
         CompletedStep { assignment, stats, samples, left_out, own_samples, is_of_all: true }
     }
 
-    /// The step in progress is complete with these parameters.
+    /// The step in progress is complete, with these parameters.
     pub(super) fn complete_step(&mut self, vector: Arc<Buffer>, record: CompletedStep) {
         let merge = self.merging().cloned();
         self.commit.complete(vector, record);
         merge.into_iter().for_each(|merge| self.note_merge(merge));
         if self.has_local_parameters() {
-            // No member could undo it.
+            // No member could undo the step.
             self.commit.confirm();
         } else if self.commit.previous.is_none() {
             // A newcomer has no parameters to go back to. If the step is undone, it is a newcomer again.
@@ -363,7 +361,7 @@ impl StepEngine {
 }
 
 impl Rounds {
-    /// Sends the segments, and returns the credit, that a round of `step` has come up with.
+    /// Sends the segments, and returns the credit, that a round of `step` has produced.
     pub(super) fn carry_out(&mut self, step: StepNumber, base: &mut EngineBase, out: &mut Vec<Output>) {
         let (view, digest) = (&base.shard_map.view, base.shard_map.digest);
         for action in self.actions.drain(..) {
@@ -391,7 +389,7 @@ impl Rounds {
 }
 
 impl ActiveRound {
-    /// Whether what this round sends could get in the way of what is left of the one `before`: they go along other edges.
+    /// Whether the segments of this round could delay the rest of the one `before`, because the rounds use other edges.
     fn may_overtake(&self, before: &Self) -> bool {
         self.group_averaging.is_some() || self.plan.topology != before.plan.topology
     }

@@ -1,18 +1,18 @@
-//! The transfer of single chunks: those whose turn to move has come, and those that complete an interrupted step.
+//! The transfer of single chunks: those that move in this step, and those that complete an interrupted step.
 //!
-//! Like handing over a shift: between two steps the old owner of a chunk sends its state to the new one, while all members
-//! already compute the next gradients. The new owner needs the state only when the sums are there.
+//! Like handing over a shift: between two steps the old owner of a chunk sends its state to the new one, while all members already compute
+//! the next gradients. The new owner needs the state only when the sums have arrived.
 //!
 //! # How it works
-//! - *Moving.* Before a step is taken here, the chunks whose turn comes with it are sent by their old owner, with the state
-//!   after as many steps. The new owner takes them in when it is as far itself.
-//! - *Filling.* A view may roll a step forward that its members hold only together. A member that lacks chunks asks the donors
-//!   that the record names for their values.
+//! - *Moving.* Before a member takes a step, it sends the chunks that leave it in that step, with their state after as many steps. The new
+//!   owner takes them in when it has reached the step itself.
+//! - *Filling.* A view may roll a step forward that its members hold only together. A member that lacks chunks requests their values from
+//!   the donors that the record names.
 //!
-//! Every batch of chunks comes with its digest. A batch that moves uses a credit of its link, as a segment does, and goes ahead
-//! of the segments of its step: the new owner cannot complete the step without it, and until then holds segments of the next
-//! step. A batch that fills uses no credit: segments of the next step may have used up all of it, and wait at the receiver for
-//! this very step. So batches that fill are asked for, one at a time.
+//! Every batch of chunks has a digest. A moving batch uses a credit of its link, as a segment does, and precedes the segments of its step:
+//! the new owner cannot complete the step without it, and until then holds segments of the next step. A filling batch uses no credit:
+//! segments of the next step may have used up all of it, and wait at the receiver for this very step. So filling batches are requested, one
+//! at a time.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -34,11 +34,11 @@ use crate::state::optimizer_shard::{OptimizerShard, OptimizerState, Version};
 /// Chunks on their way, to and from this member.
 #[derive(Default)]
 pub(super) struct Transfer {
-    /// What is to be sent, as soon as there is credit.
+    /// The chunks that are sent as soon as there is credit.
     outbox: VecDeque<Outgoing>,
-    /// By step and chunk: states that have come for the step in progress or the one after, and are not taken in yet.
+    /// By step and chunk: states that have arrived for the step in progress or the next one, and are not taken in yet.
     arrivals: BTreeMap<(StepNumber, usize), OptimizerState>,
-    /// The step in progress, while it is completed with what other members hold. `None` in a step of rounds.
+    /// The step in progress while it is being filled. `None` in a step with a round.
     filling: Option<Filling>,
 }
 
@@ -49,7 +49,7 @@ struct Outgoing {
     chunk_batch: BatchKey,
 }
 
-/// What chunks in one chunk batch have in common.
+/// The common properties of the chunks in one chunk batch.
 #[derive(Clone, Copy, PartialEq)]
 struct BatchKey {
     to: Rank,
@@ -57,7 +57,7 @@ struct BatchKey {
     content: ChunkContent,
 }
 
-/// The step that this member completes with what others hold.
+/// The step that is being filled from other members.
 struct Filling {
     vector: Buffer,
     missing: BTreeSet<usize>,
@@ -70,31 +70,31 @@ impl Transfer {
         self.filling.is_some()
     }
 
-    /// Forgets what belongs to a view that is over. Returns what has come of an interrupted step, and which chunks it lacks.
+    /// Drops what belongs to an earlier view. Returns the values that have arrived for an interrupted step, and the chunks that it lacks.
     pub(super) fn clear(&mut self) -> Option<(Buffer, BTreeSet<usize>)> {
         let filling = std::mem::take(self).filling?;
         Some((filling.vector, filling.missing))
     }
 
-    /// The next chunk that is to be sent, if it goes into this chunk batch.
+    /// The next chunk to send, if it belongs to this chunk batch.
     fn next_of(&mut self, chunk_batch: BatchKey) -> Option<Outgoing> {
         let is_its = self.outbox.front().is_some_and(|next| next.chunk_batch == chunk_batch);
         if is_its { self.outbox.pop_front() } else { None }
     }
 
-    /// Which chunks the step lacks while it is being filled.
+    /// The chunks that are still missing while the step is being filled.
     pub(super) fn missing(&self) -> Option<&BTreeSet<usize>> {
         self.filling.as_ref().map(|filling| &filling.missing)
     }
 
-    /// The stats of the step that is being filled.
+    /// The statistics of the step that is being filled.
     pub(super) fn stats(&self) -> Option<SampleStats> {
         self.filling.as_ref().map(|filling| filling.stats)
     }
 
     // Moving.
 
-    /// Queues the chunks whose turn to leave has come with the step in progress.
+    /// Queues the chunks that leave this member in the step in progress.
     pub(super) fn move_chunks(&mut self, base: &EngineBase, step: StepNumber) {
         let shard_map = &base.shard_map;
         if !shard_map.sharding.has_state || step <= shard_map.view.first_step() {
@@ -116,7 +116,7 @@ impl Transfer {
         }
     }
 
-    /// Takes in the states that came before this member was at `step`, in this version.
+    /// Takes in the states that arrived before this member was at `step`, in this version.
     pub(super) fn take_arrivals(
         &mut self,
         step: StepNumber,
@@ -137,7 +137,7 @@ impl Transfer {
 
     // Filling.
 
-    /// Asks a donor for the missing chunks that it has, of the step in progress.
+    /// Requests missing chunks of the step in progress from a donor that has them.
     pub(super) fn ask(&self, base: &EngineBase, step: StepNumber, donor: Rank, out: &mut Vec<Output>) {
         let Some(filling) = &self.filling else { return };
         let has = |chunk: &&usize| {
@@ -154,7 +154,7 @@ impl Transfer {
 
     /// Takes in the values of a chunk of the step that is being filled.
     fn receive_values(&mut self, base: &EngineBase, chunk: usize, values: &[f32]) {
-        // Asked for twice, it may come twice.
+        // A chunk that was requested twice may arrive twice.
         if let Some(filling) = &mut self.filling
             && filling.missing.remove(&chunk)
         {
@@ -166,7 +166,7 @@ impl Transfer {
 impl StepEngine {
     // Filling.
 
-    /// Completes the step in progress with what others hold; `vector` has all but the `missing` chunks.
+    /// Completes the step in progress from other members; `vector` has all chunks except those in `missing`.
     pub(super) fn fill(
         &mut self,
         vector: Buffer,
@@ -175,7 +175,7 @@ impl StepEngine {
         donors: &[Donor],
         out: &mut Vec<Output>,
     ) {
-        // There are sums of this step, so every member has completed the one before.
+        // The step has finished sums, so every member has completed the one before.
         self.commit.confirm();
         self.commit_if_confirmed(out);
         self.transfer.filling = Some(Filling { vector, missing, stats, donors: donors.to_vec() });
@@ -193,10 +193,10 @@ impl StepEngine {
         }
     }
 
-    /// A member lacks chunks that this one has.
+    /// A member requests chunks that this one has.
     ///
     /// # Errors
-    /// The sender is no member, or asks for more than there is.
+    /// The sender is not a member, or requests more than there is.
     pub(in crate::training) fn receive_chunk_request(
         &mut self,
         from: PeerId,
@@ -217,7 +217,7 @@ impl StepEngine {
 
     // Both.
 
-    /// Sends chunks: those that move as far as credit goes, and of those that were asked for one chunk batch.
+    /// Sends moving chunks as far as credit goes, and one chunk batch of those that were requested.
     pub(super) fn send_chunks(&mut self, out: &mut Vec<Output>) {
         let mut replies = VecDeque::new();
         while let Some(first) = self.transfer.outbox.front().copied() {
@@ -236,7 +236,7 @@ impl StepEngine {
                 replies.extend(self.transfer.outbox.pop_front());
                 continue;
             }
-            // A chunk that is not here any more is left out: the receiver is ahead of it, or in another view.
+            // A chunk that is not here any more is left out: the receiver is beyond that step, or in another view.
             if let Some(frame) = self.next_chunk_batch() {
                 let has_credit = self.base.flow_control.links.take_for_one_hop(to.index());
                 assert!(has_credit, "looked at before");
@@ -246,7 +246,7 @@ impl StepEngine {
         self.transfer.outbox = replies;
     }
 
-    /// The next chunks of the outbox that go together, as many as make a chunk batch.
+    /// The next chunks of the outbox for one chunk batch.
     fn next_chunk_batch(&mut self) -> Option<Frame> {
         let chunk_batch = self.transfer.outbox.front()?.chunk_batch;
         let mut batch = ChunkBatchBuilder::default();
@@ -273,7 +273,7 @@ impl StepEngine {
         ))
     }
 
-    /// The values of a chunk after so many steps, if they are here.
+    /// The values of a chunk after `steps` steps; `None` if they are not here.
     fn values(&self, chunk: usize, steps: StepNumber) -> Option<&[f32]> {
         let range = self.base.shard_map.sharding.chunks.range(chunk);
         if steps == self.step {
@@ -287,7 +287,7 @@ impl StepEngine {
         if is_before { Some(&self.commit.previous.as_ref()?[range]) } else { None }
     }
 
-    /// The optimizer state of a chunk after so many steps, if it is here.
+    /// The optimizer state of a chunk after `steps` steps; `None` if it is not here.
     fn state_after(&self, chunk: usize, steps: StepNumber) -> Option<&OptimizerState> {
         let is_before = self.commit.uncommitted.is_some() && steps.next() == self.step;
         if steps == self.step {
@@ -299,10 +299,10 @@ impl StepEngine {
         }
     }
 
-    /// Chunks have come.
+    /// Chunks have arrived.
     ///
     /// # Errors
-    /// They are damaged, or not those that were to come.
+    /// The chunks are damaged, or not expected.
     pub(in crate::training) fn chunk_batch(
         &mut self,
         from: PeerId,
@@ -325,7 +325,7 @@ impl StepEngine {
                 ChunkContent::State => self.state_in(rank, message.steps, piece, part)?,
             }
         }
-        // What this member has reported stays true: a step that is whole now is completed later.
+        // This member's report stays true: a step that becomes whole now is completed later.
         if !self.is_suspended() {
             if message.content == ChunkContent::Values {
                 self.transfer.ask(&self.base, self.step, rank, out);
@@ -358,7 +358,7 @@ impl StepEngine {
     }
 }
 
-/// Elements of a chunk's values, or of its state. `None`: there is no such chunk.
+/// The number of elements of a chunk's values, or of its state. `None` if there is no such chunk.
 pub(super) fn chunk_len(
     base: &EngineBase,
     optimizer: &OptimizerShard,

@@ -1,24 +1,23 @@
-//! The change of the view: what it does to a step in progress.
+//! View changes: what a new view does to a step in progress.
 //!
 //! # How it works
-//! 1. *Freeze.* While the next view is being agreed on, nothing is taken in, sent or completed here; so what this member
-//!    reports about itself stays true.
-//! 2. *Enter.* The record says where training goes on: at the step in progress with the contributions that were kept, at
-//!    the one before (this member had completed what others cannot: it is undone), or at the one after (members together
-//!    hold all of it: what is lacking is asked for).
+//! 1. *Freeze.* While the next view is being agreed on, this member takes in and sends no frames, and completes no step; so its report
+//!    stays true.
+//! 2. *Enter.* The record says where training resumes. It may be the step in progress, with the kept contributions; the one before, which
+//!    is undone because others cannot complete it; or the one after, which members hold together: missing chunks are requested.
 //!
 //! ```text
 //!   complete here      the view begins at s        what happens
 //!   s                  s                           the round of s starts again, with the kept contribution
 //!   s + 1              s                           the newest step is undone; the program is interrupted and repeats it
-//!   s - 1              s, forward                  chunks that are lacking are fetched; then as if it had been gathered
-//!   less               s                           the view cannot begin here: another one has to come
+//!   s - 1              s, forward                  missing chunks are requested; then the step is complete as usual
+//!   less               s                           this member cannot begin the view: another one must follow
 //! ```
-//! With local parameters (see [group averaging](super::group_averaging)) nothing is undone, and a member that has less than s
-//! skips to it.
-//! A program that waits for an operation of a step that goes on notices nothing; only an undone step interrupts it.
+//! With local parameters (see [group averaging](super::group_averaging)) nothing is undone, and a member that has completed fewer than s
+//! steps skips to s.
+//! A program that waits for an operation of a step notices nothing if the step goes on; only an undone step interrupts it.
 //!
-//! Where members gather sums, an incomplete step holds no new value of any chunk: no member can be given one from here.
+//! In a fully replicated step, an incomplete step has no new value of any chunk, so this member cannot send one to others.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,14 +34,14 @@ use crate::program::context::{Contribution, Reply};
 use crate::state::optimizer_shard::Version;
 
 impl StepEngine {
-    // Before.
+    // Before the change.
 
-    /// Whether the view is to begin at a step that was not reached here.
+    /// Whether the view begins at a step that this member has not reached.
     pub(in crate::training) fn is_behind_view(&self) -> bool {
         self.gate.is_behind_view
     }
 
-    /// Goes on in the same view as if nothing had been.
+    /// Resumes in the same view, as if training had not stopped.
     pub(in crate::training) fn thaw(&mut self, out: &mut Vec<Output>) {
         self.base.is_frozen = false;
         self.end_filling();
@@ -52,18 +51,18 @@ impl StepEngine {
         self.make_progress(out);
     }
 
-    /// Does not take `step` in this view; an earlier one that it has stopped before may be taken now.
+    /// Does not take `step` in this view. An earlier step before which it had stopped may be taken now.
     pub(in crate::training) fn stop_before(&mut self, step: StepNumber, out: &mut Vec<Output>) {
         self.gate.stop_before = Some(step);
         self.make_progress(out);
     }
 
-    /// Whether this member has stopped before `step`, and no member needs anything of it in this view any more.
+    /// Whether it has stopped before `step`, and no member needs anything from it in this view any more.
     pub(in crate::training) fn has_stopped_before(&self, step: StepNumber) -> bool {
         self.step == step && !self.gate.is_open && self.rounds.live.is_empty()
     }
 
-    /// Where this member is, and what it holds.
+    /// The step of this member, and the chunks and state that it has.
     pub(in crate::training) fn report(&self) -> MemberReport {
         if self.commit.complete.is_none() {
             return MemberReport::default();
@@ -83,7 +82,7 @@ impl StepEngine {
         }
     }
 
-    /// What is held of the step in progress.
+    /// The chunks and state of the step in progress that are here.
     fn holdings(&self) -> Option<PartialStep> {
         let states = if self.commit.uncommitted.is_some() {
             ChunkSet::default()
@@ -95,7 +94,7 @@ impl StepEngine {
             let values = (0..count).filter(|chunk| !missing.contains(chunk)).collect();
             return Some(PartialStep { values, states, stats: self.transfer.stats() });
         }
-        // What is here of a group's step is of no use to other members.
+        // The state of a group's step is of no use to other members.
         let live = self
             .rounds
             .live
@@ -103,13 +102,13 @@ impl StepEngine {
             .filter(|live| live.step == self.step && live.group_averaging.is_none())?;
         let mut values = ChunkSet::default();
         if live.shards.is_fully_replicated {
-            // Sums are gathered: there are new values once the step is complete, and not before.
+            // Members gather sums: there are no new values until the step is complete.
             return Some(PartialStep { values, states, stats: live.round.seen_stats() });
         }
         for (owner, shard) in live.shards.owned.iter().enumerate() {
             let segments = &live.plan.layout.shard(owner).segments()[..live.round.held_segments(owner)];
             let mut elements: usize = segments.iter().map(|segment| segment.len()).sum();
-            // What is held is the beginning of the shard.
+            // The chunks that have new values are the first ones of the shard.
             for &chunk in shard {
                 let len = self.base.shard_map.sharding.chunks.range(chunk).len();
                 if len > elements {
@@ -124,8 +123,7 @@ impl StepEngine {
 
     // The change.
 
-    /// The member is in `view` from now on. `credits` are those of all links; what is left of them for the members is
-    /// taken from there, and put back when the view is left.
+    /// Enters `view`. `credits` are those of all links; the members' shares are taken out of it, and put back when the view is left.
     pub(in crate::training) fn enter(
         &mut self,
         view: &Arc<View>,
@@ -145,7 +143,7 @@ impl StepEngine {
         self.merge_snapshots.leave_view();
         self.gate.is_open = false;
         self.gate.is_behind_view = false;
-        // A committed step is never undone, whatever a record says.
+        // A committed step is never undone, whatever the record says.
         if self.commit.uncommitted.is_some() && self.step == resume.step.next() {
             self.undo();
         }
@@ -177,7 +175,7 @@ impl StepEngine {
         }
     }
 
-    /// Gives back the credit of what is held: the session is over. A program that waits for a view goes on waiting.
+    /// Returns the credit of all held segments: training is over at this member. A program that waits for a view goes on waiting.
     pub(in crate::training) fn leave(
         mut self,
         credits: &mut BTreeMap<PeerId, u32>,
@@ -210,7 +208,7 @@ impl StepEngine {
         self.assign_batch();
     }
 
-    /// The round of the step in progress starts again, with what this member has contributed.
+    /// The round of the step in progress starts again, with this member's contribution.
     fn redo(&mut self) {
         let mut contribution = None;
         for live in std::mem::take(&mut self.rounds.live).into_iter().filter(|live| live.step == self.step) {
@@ -226,35 +224,35 @@ impl StepEngine {
         let part = self.part().to_vec();
         self.assign_batch();
         if part != self.part() {
-            // The program computes other samples than are needed now.
+            // The program computes other samples than those needed now.
             self.interrupt();
         }
         if !was_late && self.program.current.as_ref().is_some_and(|current| current.is_silent()) {
-            // The step begins again: with nothing to contribute, or without what was to be blended in.
+            // The step is repeated: without a contribution, or without the state that was to be blended in.
             self.program.current = None;
         }
         let Some(current) = &mut self.program.current else { return };
         current.updated = UpdatedPrefix::default();
         if was_late {
-            // The program still computes for a step that begins again.
+            // The program still computes for a step that is repeated.
             return self.interrupt();
         }
         match contribution {
             Some((vector, stats)) => self.contribute(Contribution { vector, stats }),
-            // The contribution made room for the result of a step that was to be rolled forward, and is not.
+            // The contribution's memory was used for the result of a step that was to be rolled forward and is not.
             None if current.has_contributed && !self.backup_workers.has_offered() => self.interrupt(),
             None => {}
         }
     }
 
-    /// Forgets what contributions to `step` and later ones have left out: they are in no sum.
+    /// Drops the residuals of contributions to `step` and later ones: no sum contains these contributions.
     fn forget_left_out(&mut self, step: StepNumber) {
         if let Some(residual) = &mut self.residual {
             residual.undo(step);
         }
     }
 
-    /// The step in progress is completed with what members hold together.
+    /// Completes the step in progress with what members hold together.
     fn roll_forward(&mut self, forward: &RollForward, out: &mut Vec<Output>) {
         let held = self.holdings().map(|holdings| holdings.values).unwrap_or_default();
         let mut vector = None;
@@ -267,17 +265,17 @@ impl StepEngine {
         self.optimizer.discard_sums();
         let chunks = self.base.shard_map.sharding.chunks;
         let missing = (0..chunks.count()).filter(|chunk| !held.contains(*chunk)).collect();
-        // What is not held is overwritten, among it the sums of a fully replicated step.
+        // Chunks that are not here are overwritten, including the sums of a fully replicated step.
         let vector = vector.unwrap_or_else(|| self.base.vectors.take(chunks.parameter_count()));
         self.fill(vector, missing, forward.stats, &forward.donors, out);
     }
 
-    /// State that no member holds starts without updates, where it is kept now.
+    /// State that no member has restarts without updates, at its present holders.
     fn restart_states(&mut self, moves: &Moves) {
         if self.commit.complete.is_none() || moves.restarted.is_empty() {
             return;
         }
-        // After a step that is rolled forward, state is pending like that of any complete step.
+        // After a roll forward, state is pending as after any complete step.
         let version =
             if self.transfer.is_filling() { Version::Pending } else { self.commit.newest_version() };
         let shards = self.base.cache.shards(&self.base.shard_map, 0);

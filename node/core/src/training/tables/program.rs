@@ -20,18 +20,18 @@ use crate::table::{BatchScope, TableLayout};
 pub(super) struct Waiting {
     pub(super) ready: Option<Reply<()>>,
     begin: Option<Reply<ClockStart>>,
-    /// Requests of a new worker, by which it learns the clock of the others. `None` before and after.
+    /// Requests of a new worker, by which it learns the clock of the others. `None` at other times.
     entering: Option<BTreeSet<u64>>,
-    /// Requests by which a worker that is far ahead, or has nothing to do, learns when it may begin the next clock.
+    /// Requests by which a worker that is far ahead, or has no samples, learns when it may begin the next clock.
     idling: Option<BTreeSet<u64>>,
     /// The reads that are not answered, with the requests that they wait for.
     reads: Vec<(BTreeSet<u64>, Read)>,
-    /// Pushes that are not acknowledged, each with the number of the last update before it.
+    /// Pushes that are not acknowledged, each with the number of the last addition before it.
     pushed: VecDeque<(u64, Reply<()>)>,
 }
 
 impl Waiting {
-    /// In a new view, the owners are others.
+    /// Chunks have other owners in a new view.
     pub(super) fn reset(&mut self) {
         self.entering = None;
     }
@@ -57,29 +57,29 @@ enum Read {
     Number(Reply<f64>),
 }
 
-/// The clock that the program was handed out last.
+/// The clock that the program has begun last.
 #[derive(Default)]
 pub(super) struct ClockProgress {
-    /// Counts the clocks that were handed out: a command of an older one is void.
+    /// Counts the clocks that the program has begun: a command of an older one is void.
     turn: u64,
     /// The turn of the clock in progress. `None` between two clocks.
     pub(super) current: Option<u64>,
-    /// Whether the last clock had no samples: then none begins before something comes from other members.
+    /// Whether the last clock had no samples: then none begins before an input from other members.
     pub(super) is_idle: bool,
 }
 
-/// The samples that were leased to the program.
+/// The samples that were leased to the program's worker.
 #[derive(Default)]
 pub(super) struct LeaseProgress {
-    /// The number of the lease of the clock in progress, and its epoch. `None` if that has no samples.
+    /// The number of the lease of the clock in progress, and its epoch. `None` if that clock has no samples.
     current: Option<(u64, u64)>,
     /// The newest epoch of any lease.
     epoch: u64,
-    /// By the number of the lease: clocks whose updates are not safe yet.
+    /// For each lease, the clock whose additions are not safe yet.
     computed: BTreeMap<u64, ComputedLease>,
-    /// Which part of all samples of the run was leased, from 0 to 1, when this member got its last lease.
+    /// The fraction of all samples of the run that were leased, from 0 to 1, when this member got its last lease.
     progress: f64,
-    /// Clocks that are complete here.
+    /// The number of clocks that this worker has completed.
     pub(super) clocks: u64,
     /// Whether the last lease was empty.
     has_none: bool,
@@ -94,7 +94,7 @@ enum ClockState {
     Over,
 }
 
-/// What came of a clock.
+/// The result of a clock.
 struct ComputedLease {
     clock: u64,
     epoch: u64,
@@ -102,24 +102,24 @@ struct ComputedLease {
 }
 
 impl TableEngine {
-    /// Answers when there is a view to train in.
+    /// Replies when there is a view to train in.
     pub(in crate::training) fn ready(&mut self, reply: Reply<()>, out: &mut Vec<Output>) {
         self.waiting.ready = Some(reply);
         self.make_progress(out);
     }
 
-    /// Hands out the next clock, once it can begin.
+    /// Replies with the next clock, once it can begin.
     pub(in crate::training) fn begin_clock(&mut self, reply: Reply<ClockStart>, out: &mut Vec<Output>) {
         self.waiting.begin = Some(reply);
         self.make_progress(out);
     }
 
-    /// Whether a command belongs to the clock that the program was handed out last.
+    /// Whether a command belongs to the clock that the program has begun last.
     pub(in crate::training) fn is_current(&self, turn: u64) -> bool {
         self.clock.current == Some(turn)
     }
 
-    /// The next samples are asked for before they are needed.
+    /// Asks for the next samples before they are needed.
     pub(super) fn request_lease(&mut self) {
         if self.leases.is_over || self.departure.is_leaving() || self.worker.has_finished() {
             return;
@@ -130,11 +130,11 @@ impl TableEngine {
             BatchScope::PerWorker => batch,
         };
         let mut out = Vec::new();
-        // Others may wait for that; and a worker with too many unfinished leases gets no more.
+        // Others may wait for these additions; and a worker with too many unfinished leases gets no more.
         if self.leases.has_none || self.worker.has_many_leases() {
             self.worker.push(&mut out);
         }
-        // As long as it holds updates back, it would get empty leases at once, again and again.
+        // While it holds back additions, it would only get empty leases.
         if !self.leases.has_none || self.worker.is_flushed() {
             self.worker.request_lease(u32::try_from(samples).unwrap_or(u32::MAX), &mut out);
         }
@@ -172,13 +172,13 @@ impl TableEngine {
             layout: Arc::clone(&self.layout),
         };
         if let Some(reply) = self.waiting.begin.take() {
-            // A program that no longer waits has ended.
+            // The send fails if the program has ended and no longer waits.
             let _ = reply.send(begun);
         }
         self.request_lease();
     }
 
-    /// Does something in the clock that the program was handed out last.
+    /// Carries out an operation of the clock that the program has begun last.
     pub(in crate::training) fn operate(&mut self, operation: TableOperation, out: &mut Vec<Output>) {
         if self.carry_out(operation) == ClockState::Over {
             self.clock.current = None;
@@ -186,7 +186,7 @@ impl TableEngine {
         self.make_progress(out);
     }
 
-    /// Tells the user of samples whose updates have become safe.
+    /// Reports the samples whose additions have become safe.
     pub(super) fn report_completed_leases(&mut self, out: &mut Vec<Output>) {
         while let Some(first) = self.leases.computed.first_entry()
             && *first.key() <= self.worker.completed_leases()
@@ -208,13 +208,13 @@ impl TableEngine {
         }
     }
 
-    /// Samples that were trained: by all workers, once they are done; before that, by this one.
+    /// The samples that were trained: by all workers, once all samples are done; before that, by this worker.
     pub(in crate::training) fn samples(&self) -> u64 {
         let LeasePolicy { epochs, samples, .. } = self.lease_policy;
         if self.leases.is_over { epochs.saturating_mul(samples) } else { self.base.own_trained }
     }
 
-    /// The newest epoch that this member was given samples of.
+    /// The newest epoch of which this member has leased samples.
     pub(in crate::training) fn epoch(&self) -> u64 {
         self.leases.epoch
     }
@@ -236,8 +236,8 @@ impl TableEngine {
         has_entered
     }
 
-    /// Whether the next clock may begin: not while too many updates are unacknowledged. A worker without samples waits for all
-    /// others; and a worker that has not read for long waits as if it did.
+    /// Whether the next clock may begin: not while too many additions are unacknowledged. A worker without samples waits for all others. A
+    /// worker that has not read for long waits as it would for a read.
     fn may_begin(&mut self) -> bool {
         if self.worker.has_much_unacknowledged() {
             return false;
@@ -261,7 +261,7 @@ impl TableEngine {
         may_begin
     }
 
-    /// Does something for the program. Returns whether its clock goes on.
+    /// Carries out an operation. Returns whether the clock goes on.
     fn carry_out(&mut self, operation: TableOperation) -> ClockState {
         let (worker, mut out) = (&mut self.worker, Vec::new());
         let mut state = ClockState::GoesOn;
@@ -315,10 +315,10 @@ impl TableEngine {
         state
     }
 
-    /// Answers what can be answered. The parameters, if they were asked for.
+    /// Replies to what can be answered now. Returns the parameters, if the program has read them.
     pub(super) fn answer(&mut self) -> Option<Arc<Buffer>> {
         let mut parameters = None;
-        // Rows that have changed since they came are asked for again, perhaps of this member itself.
+        // Rows that have changed since they arrived are requested again, perhaps from this member itself.
         while let (newest, true) = self.answer_once() {
             parameters = newest.or(parameters);
             self.deliver_to_self();
@@ -326,7 +326,7 @@ impl TableEngine {
         parameters
     }
 
-    /// As [`answer`](Self::answer), and whether there may be more to answer.
+    /// As [`answer`](Self::answer), and whether more may be answered now.
     fn answer_once(&mut self) -> (Option<Arc<Buffer>>, bool) {
         let (base, worker, layout) = (&self.base, &mut self.worker, &self.layout);
         let mut parameters = None;
@@ -342,7 +342,7 @@ impl TableEngine {
             .partition(|(requests, _)| worker.has_all(requests));
         self.waiting.reads = waiting;
         let (is_any, mut out) = (!ready.is_empty(), Vec::new());
-        // A program that no longer waits has ended.
+        // The send fails if the program has ended and no longer waits.
         for (requests, read) in ready {
             match read {
                 Read::Rows(rows, reply) => match worker.read(&rows) {
@@ -375,14 +375,14 @@ impl TableEngine {
     }
 }
 
-/// Rows of the table of parameters as a flat vector.
+/// The rows of the table of parameters, as a flat vector.
 fn flatten(rows: &Rows, layout: &TableLayout, vector: &mut [f32]) {
     vector.fill(0.0);
     let Some((first, _)) = layout.parameter_rows().bounds() else { return };
     let width = layout.width(layout.chunk_of(first));
     for (row, values) in rows.indices.iter().zip(rows.values.chunks_exact(width)) {
         let place = &mut vector[(row - first) as usize * width..];
-        // The last row may have room for more.
+        // The last row may be longer than the rest of the parameters.
         let there = place.len().min(width);
         place[..there].copy_from_slice(&values[..there]);
     }
@@ -406,7 +406,7 @@ impl LeaseProgress {
         }
     }
 
-    /// An estimate of the clocks of this worker at the end of the run, made in this one from the part of samples leased so far.
+    /// An estimate of this worker's number of clocks in the whole run, made in this clock from the fraction of samples leased so far.
     fn clocks_expected(&self, clock: u64) -> u64 {
         let clocks = clock + 1;
         ((clocks as f64 / self.progress.max(f64::MIN_POSITIVE)).ceil() as u64).max(clocks)

@@ -16,9 +16,9 @@ use crate::table::server::Outbox;
 /// The streams to and from all members of a view.
 #[derive(Default)]
 pub(super) struct MessageStreams {
-    /// Messages of this member to itself.
+    /// Messages from this member to itself.
     pub(super) to_self: VecDeque<TableMessage>,
-    /// Segments that have come and were not taken in yet: the next view is being agreed on.
+    /// Segments that have arrived and are not taken in yet, because the next view is being agreed on.
     pub(super) early: VecDeque<(Rank, Buffer)>,
     by_rank: Vec<MessageStream>,
 }
@@ -26,31 +26,31 @@ pub(super) struct MessageStreams {
 /// Messages to and from another member.
 #[derive(Clone, Default)]
 struct MessageStream {
-    /// Encoded messages, of which the bytes from `sent` on are to be sent.
+    /// Encoded messages, of which the bytes from `sent` on are still to be sent.
     out: Vec<u8>,
     sent: usize,
-    /// The beginning of a message that has not come as a whole.
+    /// The first part of a message that has not arrived completely.
     incoming: Vec<u8>,
 }
 
 impl MessageStreams {
-    /// Empty streams between the members of a view.
+    /// Empty streams to and from all members of a view.
     pub(super) fn new(member_count: usize) -> Self {
         Self { by_rank: vec![MessageStream::default(); member_count], ..Self::default() }
     }
 
-    /// Whether so much waits to be sent to a member that its requests have to wait, too.
+    /// Whether so many bytes wait for this member that its requests have to wait, too.
     pub(super) fn is_backlogged(&self, rank: Rank) -> bool {
         let MessageStream { out, sent, .. } = &self.by_rank[rank.index()];
         out.len() - sent > BACKLOG_BYTES
     }
 }
 
-/// Bytes that wait for credit, beyond which requests wait.
+/// The number of bytes waiting for credit from which on requests wait.
 const BACKLOG_BYTES: usize = 4 << 20;
 
 impl TableEngine {
-    /// Puts messages into their streams.
+    /// Appends messages to their streams.
     pub(super) fn send(&mut self, out: Outbox) {
         for (to, message) in out {
             if to == self.base.rank {
@@ -69,7 +69,7 @@ impl TableEngine {
         while let Some((length, rest)) = incoming[read..].split_first_chunk::<4>() {
             let length = u32::from_le_bytes(*length) as usize;
             if length > TABLE_MESSAGE_BYTES_MAX {
-                // Without its length, nothing that follows can be read.
+                // Without the message's length, nothing after it can be decoded.
                 return Err(Reject::MalformedTableMessage);
             }
             let Some(bytes) = rest.get(..length) else { break };

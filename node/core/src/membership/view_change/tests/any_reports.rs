@@ -1,9 +1,7 @@
-//! Whatever the members report of one and the same truth, the record says what they can do, and nothing is lost that need
-//! not be.
+//! Whatever the members report of one interrupted step, the record describes what they can do, and no state is lost without need.
 //!
-//! The truth is that of a ring that was interrupted anywhere: the step before is complete at everybody who had parameters,
-//! and the one in progress at some; of it the others hold some new values, and the new state of some chunks that they
-//! keep. Some of the chunks are on the move.
+//! The generated step was interrupted anywhere. All members with parameters have completed the step before, and some of them the one in
+//! progress; the others hold some of its new values, and the new state of some chunks that they store. Some of the chunks are moving.
 
 use std::collections::BTreeSet;
 
@@ -13,17 +11,17 @@ use proptest::sample::{Index, subsequence};
 
 use super::*;
 
-/// What is drawn for one member.
+/// The generated state of one member.
 #[derive(Clone, Debug)]
 struct Draw {
     is_lost: bool,
     is_ahead: bool,
     is_newcomer: bool,
     knows_stats: bool,
-    /// Chunks whose new values it has; and among those that it keeps, the new state.
+    /// The chunks whose new values it has; and those whose new state it has, of the chunks that it stores.
     values: ChunkSet,
     states: ChunkSet,
-    /// Chunks of which it is to keep a copy, but that have not come yet.
+    /// The chunks that it is to replicate, and that have not arrived yet.
     awaited: ChunkSet,
 }
 
@@ -33,14 +31,14 @@ struct Case {
     replicas: Replicas,
     has_state: bool,
     rate: u32,
-    /// Steps of the view before the one in progress.
+    /// The number of steps of the view before the one in progress.
     age: u64,
     draws: Vec<Draw>,
     moved_from: Vec<(usize, Index)>,
 }
 
 fn some_chunks() -> impl Strategy<Value = ChunkSet> {
-    // Often all of them, or else hardly a step would ever be rolled forward.
+    // Often all of them; otherwise hardly a step would ever be rolled forward.
     prop_oneof![
         2 => Just(ChunkSet::all(CHUNKS)),
         1 => Just(ChunkSet::default()),
@@ -85,11 +83,11 @@ fn case() -> impl Strategy<Value = Case> {
 }
 
 impl Case {
-    /// Members that are new are so in the step in progress, which is the first one then.
+    /// Members that are new; they are so only if the step in progress is the view's first.
     fn newcomers(&self) -> Vec<u32> {
         let is_new = |rank: &usize| self.age == 0 && self.draws[*rank].is_newcomer;
         let newcomers: Vec<u32> = (0..self.draws.len()).filter(is_new).map(|rank| rank as u32).collect();
-        // Somebody has parameters.
+        // At least one member has parameters.
         if newcomers.len() == self.draws.len() { vec![] } else { newcomers }
     }
 
@@ -105,7 +103,7 @@ impl Case {
         for (chunk, from) in &self.moved_from {
             list.insert(*chunk as u32, vec![*from.get(&members)]);
         }
-        // Nothing is with a newcomer before its turn has come.
+        // No chunk is at a newcomer before its turn has come.
         for chunk in 0..CHUNKS {
             if target.replica_holders(chunk).iter().any(|keeper| !members.contains(keeper)) {
                 list.entry(chunk as u32).or_insert_with(|| vec![members[chunk % members.len()]]);
@@ -119,7 +117,7 @@ impl Case {
     fn reports(&self, shard_map: &ShardMap) -> BTreeMap<Rank, MemberReport> {
         let newcomers = self.newcomers();
         let staying = (0..self.draws.len() as u32).filter(|rank| !self.draws[*rank as usize].is_lost);
-        // The proposer, at least, is there.
+        // At least the proposer stays.
         let staying: BTreeSet<u32> = staying.chain([self.proposer()]).collect();
         let report = |rank: u32| {
             let report = self.report(shard_map, rank, newcomers.contains(&rank));
@@ -128,7 +126,7 @@ impl Case {
         staying.into_iter().map(report).collect()
     }
 
-    /// The last one that was a member before.
+    /// The last member that is no newcomer.
     fn proposer(&self) -> u32 {
         let newcomers = self.newcomers();
         (0..self.draws.len() as u32).rev().find(|rank| !newcomers.contains(rank)).expect("there is one")
@@ -140,7 +138,7 @@ impl Case {
         let is_kept = |chunk: &usize| self.has_state && all.contains(*chunk);
         let updated = draw.states.iter().filter(is_kept).collect::<ChunkSet>();
         if draw.is_ahead {
-            // Whoever completes a step has the new state of all that it keeps.
+            // A member that completes a step has the new state of all chunks that it stores.
             let states: ChunkSet = (0..CHUNKS).filter(is_kept).collect();
             let before = if is_newcomer { ChunkSet::default() } else { states.clone() };
             let states_before = Some(before);
@@ -163,7 +161,7 @@ impl Case {
     }
 }
 
-/// Whether the members that stay can complete the step together: the rule, in its own words.
+/// Whether the members that stay can complete the step together: the rule, written a second time.
 fn can_complete(reports: &BTreeMap<Rank, MemberReport>, base: StepNumber, has_state: bool) -> bool {
     let holders = || reports.values().filter(|report| report.complete.is_some());
     let has_values = |report: &MemberReport, chunk| {
@@ -221,7 +219,7 @@ fn assert_keepers(shard_map: &ShardMap, change: &ViewChange, reports: &BTreeMap<
     }
 }
 
-/// Parts are those that they were, but for those who cannot compute, and with what is given back they are the whole batch.
+/// Parts are unchanged, except for members that cannot compute, and together with the returned samples they are the whole batch.
 fn assert_deal(shard_map: &ShardMap, change: &ViewChange, reports: &BTreeMap<Rank, MemberReport>) {
     let before = assignment(&shard_map.view, change.resume.step);
     let deal = change.resume.batch.as_ref().expect("the run is not over");
@@ -248,7 +246,7 @@ proptest! {
         prop_assert_eq!(shard_map.view.validate(), Ok(()));
         let reports = case.reports(&shard_map);
         let kept: Vec<Rank> = reports.keys().copied().collect();
-        // Each may propose, and knows how the step in progress is dealt, and the one before while it is not committed.
+        // Any of them may propose, and knows the assignment of the step in progress, and of the one before while that is not committed.
         let (now, ahead) = (assignment(&shard_map.view, STEP), assignment(&shard_map.view, STEP.next()));
         let is_ahead = case.draws[case.proposer() as usize].is_ahead;
         let assignment_of = |step: StepNumber| match step {
@@ -266,7 +264,7 @@ proptest! {
         assert_donors(&change, &reports, base);
         assert_keepers(&shard_map, &change, &reports);
         assert_deal(&shard_map, &change, &reports);
-        // Whoever has no parameters when the view begins is a newcomer, and nobody else.
+        // The members without parameters at the start of the view are its newcomers, and no others.
         let newcomers = case.newcomers();
         let is_new = |(rank, report): &(&Rank, &MemberReport)| {
             let is_undone = report.complete > Some(change.resume.step) && newcomers.contains(&rank.0);

@@ -1,4 +1,4 @@
-//! A view that is to merge another lineage with its first step, and somebody is lost.
+//! A view that merges another branch in its first step, and one of its members is lost.
 
 use peergrad_protocol::message::MergeOffer;
 use peergrad_protocol::view::Merge;
@@ -8,7 +8,7 @@ use super::*;
 
 const OTHER: ViewDigest = ViewDigest([90; 32]);
 
-/// What another lineage leaves, which has trained the first 60 samples of the first epoch.
+/// The offer of another branch, which has trained the first 60 samples of the first epoch.
 fn merge_offer() -> MergeOffer {
     MergeOffer {
         view: OTHER,
@@ -26,7 +26,7 @@ fn forking(shard_map: &ShardMap) -> ViewChangePlanner<'_> {
     ViewChangePlanner { allows_forks: true, ..planner(shard_map) }
 }
 
-/// A view of these peers that is to merge it with [`STEP`].
+/// A view of these peers that merges the offer in [`STEP`].
 fn merging_view(sharding: ShardingConfig) -> ShardMap {
     let before = shard_map(view(&[1, 2, 3, 4]), sharding);
     let from = StepNumber(STEP.0 - 1);
@@ -35,7 +35,7 @@ fn merging_view(sharding: ShardingConfig) -> ShardMap {
     shard_map(before.view.apply(before.digest, &change).expect("it follows"), sharding)
 }
 
-/// A member in the step that merges, with its part of what is merged or without.
+/// A member in the merging step, with or without its part of the snapshot.
 fn heir(shard_map: &ShardMap, rank: u32, has_merge_snapshot: bool) -> MemberReport {
     MemberReport { has_merge_snapshot, ..inside(shard_map, rank) }
 }
@@ -57,7 +57,7 @@ fn what_is_to_be_merged_weighs_what_each_has_trained_alone() {
     let merge = shard_map.view.merge().expect("it merges");
     let Merge { view, ours, theirs, ref cursor, .. } = *merge;
     assert_eq!((view, ours, theirs, cursor), (OTHER, BATCH * STEP.0, 60, &merge_offer().cursor));
-    // What it has trained is not behind this lineage before the step is.
+    // The cursor does not include the other branch's samples before the step is completed.
     assert_eq!(shard_map.view.cursor.taken(SAMPLES), BATCH * STEP.0);
     let merged =
         BatchAssignment::following(&BatchAssignment::default(), BATCH, SAMPLES, &shard_map.view, STEP);
@@ -83,11 +83,11 @@ fn it_is_still_merged_if_those_who_keep_a_chunk_have_both_states() {
 #[test]
 fn it_is_given_up_whole_if_they_have_not() {
     for (replicas, has_state, recipients) in [
-        // State is lost with all who kept it.
+        // State is lost with all its holders.
         (1, true, [true; 3]),
-        // So is the other lineage's, although there is none of this one.
+        // So is the other branch's state, although this branch has none.
         (1, false, [true; 3]),
-        // Somebody has started again.
+        // One member has restarted.
         (2, true, [true, false, true]),
     ] {
         let shard_map = merging_view(sharding(replicas, has_state));

@@ -1,8 +1,8 @@
-//! How much moves when a peer comes or goes: hardly more than it must.
+//! How many chunks move when a peer joins or leaves: hardly more than necessary.
 
 use super::*;
 
-/// Parameters that are cut into all the chunks that there can be.
+/// The parameters are cut into the largest possible number of chunks.
 const PARAMETERS: usize = 1 << 16;
 const SEEDS: u32 = 8;
 
@@ -16,8 +16,7 @@ fn peers(seed: u32, count: usize) -> Vec<Member> {
     (0..count).map(|index| Member { peer: key(index), ..member(0) }).collect()
 }
 
-/// Chunks whose owner is another peer in the view that follows `before` by `churn`, and those whose state has to
-/// travel to the new one.
+/// The chunks that get another owner in the view that follows `before` by `churn`, and those whose state has to travel to it.
 fn moved(before: &[Member], churn: &Churn) -> (usize, usize) {
     let mut view = view(&[]);
     view.members = before.to_vec();
@@ -36,7 +35,7 @@ fn moved(before: &[Member], churn: &Churn) -> (usize, usize) {
     (others, sent)
 }
 
-/// Who joins or leaves does so as one of `count` peers: the ideal is an `1 / count` of all chunks.
+/// One of `count` peers joins or leaves: ideally `1 / count` of all chunks move.
 fn row(name: &str, count: usize, churn: impl Fn(Vec<Member>) -> (Vec<Member>, Churn)) {
     let all = Chunks::of(PARAMETERS).count() as f64;
     assert!(all / count as f64 >= 100.0, "peers own 100 chunks and more");

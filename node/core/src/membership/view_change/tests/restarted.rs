@@ -1,4 +1,4 @@
-//! Everybody has stopped, and some are back.
+//! All members have stopped, and some of them have returned.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use peergrad_protocol::{Incarnation, ViewNumber};
 
 use super::*;
 
-/// A checkpoint after so many steps of the run's first branch.
+/// A checkpoint after this many steps of the run's first branch.
 fn saved(steps: u64, states: ChunkSet) -> SavedCheckpoint {
     SavedCheckpoint {
         steps: StepNumber(steps),
@@ -20,7 +20,7 @@ fn saved(steps: u64, states: ChunkSet) -> SavedCheckpoint {
     }
 }
 
-/// The member of this rank is back, as its next incarnation.
+/// The report of the member at this rank, which has returned in its next incarnation.
 fn back(shard_map: &ShardMap, rank: u32, saved: Vec<SavedCheckpoint>) -> (u32, MemberReport) {
     let member = shard_map.view.member(Rank(rank));
     let member = Member { incarnation: Incarnation(9), ..member.clone() };
@@ -37,7 +37,7 @@ fn after_stop(shard_map: &ShardMap, reports: impl IntoIterator<Item = (u32, Memb
     restart
 }
 
-/// Chunks that this member kept in the view before.
+/// The chunks that this member stored in the view before.
 fn held(shard_map: &ShardMap, rank: u32) -> ChunkSet {
     kept(shard_map, rank, STEP)
 }
@@ -50,9 +50,9 @@ fn the_newest_step_of_which_all_is_there_is_gone_on_from() {
     };
     for (lists, expected, newcomers) in [
         ([&[50, 40][..], &[50, 40], &[50, 40]], 50, &[][..]),
-        // Two of three hold everything together.
+        // Two of three members have saved everything together.
         ([&[50, 40], &[50, 40], &[40]], 50, &[2]),
-        // One alone does not.
+        // A single member has not.
         ([&[50, 40], &[40], &[40]], 40, &[]),
         ([&[50, 30], &[40], &[30]], 30, &[1]),
     ] {
@@ -71,7 +71,7 @@ fn whoever_is_not_back_is_left_out_and_its_chunks_move() {
     let of = |rank| back(&shard_map, rank, vec![saved(50, held(&shard_map, rank))]);
     let Restart { change, is_whole } = after_stop(&shard_map, [of(0), of(2)]);
     assert_eq!((change.removed.len(), change.added.len(), is_whole), (3, 2, true));
-    // Who keeps a chunk in the first step has its state on its disk.
+    // The holders of a chunk in the first step have its state on their disks.
     for (chunk, keepers) in keepers(&shard_map, &change).into_iter().enumerate() {
         for keeper in keepers {
             let old = if keeper == Rank(0) { 0 } else { 2 };
@@ -111,7 +111,7 @@ fn what_was_given_up_before_is_not_gone_back_to() {
         (vec![earlier(60), earlier(30)], vec![earlier(30)], 30),
         (vec![earlier(60)], vec![earlier(20)], 20),
         (vec![earlier(60)], vec![of_this(40), earlier(30)], 40),
-        // Of another lineage, which has forked off before.
+        // A checkpoint of another branch, which forked off before.
         (vec![elsewhere(25)], vec![earlier(20)], 20),
     ] {
         let Restart { change, .. } =
@@ -170,7 +170,7 @@ fn checkpoints_of_one_step_that_differ_are_not_put_together() {
     };
     let Restart { change, is_whole } = after_stop(&shard_map, [of(0, 1), of(1, 2), of(2, 2)]);
     assert_eq!((change.resume.newcomers, is_whole), (vec![Rank(0)], false));
-    // Where members drift, each goes on with its own.
+    // With local parameters, each member resumes with its own.
     let drifting = ViewChangePlanner { has_local_parameters: true, ..planner(&shard_map) };
     let reports = self::reports([of(0, 1), of(1, 2), of(2, 2)]);
     let Restart { change, .. } = drifting.after_stop(&[], &reports).expect("somebody is back");

@@ -1,4 +1,4 @@
-//! The comparison of a merge: how well either branch does on held-out data, and how well what was merged of them.
+//! The comparison of a merge: the held-out losses of both branches and of the merged parameters.
 
 use std::sync::Arc;
 
@@ -10,19 +10,19 @@ use crate::state::blend::RemoteState;
 
 /// The parameters before and after a merge.
 pub(crate) struct MergeComparison {
-    /// Those of this branch.
+    /// The parameters of this branch.
     pub(super) ours: Arc<Buffer>,
-    /// Those of the other branch, with the values of all chunks.
+    /// The parameters of the other branch: the values of all chunks.
     pub(super) remote: Arc<RemoteState>,
     pub(super) merged: Arc<Buffer>,
 }
 
 impl MergeComparison {
-    /// The held-out loss of each of the three, and the distance between the two branches.
+    /// Evaluates the three parameter vectors on held-out samples, and computes the distance between the branches.
     pub(crate) fn evaluate(&self, task: &dyn Task) -> MergeEvaluation {
         let pool = Pool::new(1);
         let mut theirs = pool.take(self.ours.len());
-        // All chunks are there, and they follow each other.
+        // All chunks are here, in their order.
         let mut rest = &mut theirs[..];
         for values in self.remote.values.values() {
             let (part, after) = rest.split_at_mut(values.len());

@@ -1,4 +1,4 @@
-//! The export of a snapshot: what a member keeps for another branch, and sends when it is asked for.
+//! The export of a snapshot: the state that a member keeps for another branch, and sends on request.
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ use crate::state::checkpoint::Checkpoint;
 
 /// The state that a member keeps for another branch.
 pub(in crate::training) struct KeptSnapshot {
-    /// The view in which it was kept.
+    /// The view in which the snapshot was taken.
     pub(super) view: ViewDigest,
     pub(super) checkpoint: Arc<Checkpoint>,
-    /// Since when no peer has asked for it. `None` from a request until the next look at the clock.
+    /// Since when no peer has requested it. `None` from a request until the next check of the time.
     pub(super) idle_since: Option<Instant>,
 }
 
@@ -28,11 +28,11 @@ impl KeptSnapshot {
         (self.view, self.checkpoint.saved.steps)
     }
 
-    /// Offers the snapshot, which was kept in the present view, to another branch; this member speaks for its branch.
+    /// The offer of this snapshot to another branch, from this member as its coordinator. The snapshot was taken in the present view.
     pub(in crate::training) fn offer(&self, base: &EngineBase, question: u64) -> MergeOffer {
         let SavedCheckpoint { steps, cursor, .. } = self.checkpoint.saved.clone();
         let (view, shard_map) = (base.view(), &base.shard_map);
-        // Where each chunk was in the last of these steps.
+        // The holders of each chunk in the last of these steps.
         let moved = shard_map.moved(StepNumber(steps.0.saturating_sub(1)));
         let placement = shard_map.target.after(&view.moves, moved);
         let donor = |(index, member): (usize, &Member)| {
@@ -54,7 +54,7 @@ impl KeptSnapshot {
         }
     }
 
-    /// The next chunk batches of what a peer asks for, of at most [`WINDOW_BYTES`]; none, if it asks for another snapshot.
+    /// The next requested chunk batches, of at most [`WINDOW_BYTES`]; none if the request is for another snapshot.
     pub(super) fn frames(&mut self, base: &EngineBase, want: &WantSnapshot) -> Vec<Frame> {
         if self.id() != (want.view, want.steps) {
             return vec![];

@@ -1,9 +1,9 @@
 //! The import of a snapshot: fetching chunks from several donors, with a window and a timeout for each.
 //!
 //! # How it works
-//! A donor is asked for one window of chunks at a time. A donor that sends a window fast is asked for twice as much, one that is
-//! slow for half as much. A donor that sends nothing until its timeout is not waited for: others are asked for its chunks. Values
-//! come first, then the optimizer state, which only a chunk's replicas have.
+//! Each donor gets a request for one window of chunks at a time. If it sends a window fast, the next one is twice as large; if it is slow,
+//! half as large. If it sends nothing until its timeout, its chunks are requested from other donors. Values come first, then the optimizer
+//! state, which only a chunk's replicas have.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,32 +23,32 @@ use crate::io::{Output, Reject};
 use crate::state::blend::RemoteState;
 use crate::state::optimizer_shard::OptimizerState;
 
-/// What a member has of another branch's state so far.
+/// The part of another branch's state that a member has so far.
 pub(super) struct SnapshotImport {
     pub(super) offer: MergeOffer,
-    /// What has come. A step that blends it in holds it as well, as long as that step lasts.
+    /// The chunks that have arrived. A step that blends them in shares them as long as that step lasts.
     pub(super) remote: Arc<RemoteState>,
-    /// Chunks of which something is lacking that is needed in the present view, and whether their state is needed.
+    /// Chunks of which something is missing that is needed in the present view, and whether their state is needed.
     pub(super) missing: BTreeMap<usize, bool>,
-    /// By donor: what it was asked for, and has not sent yet.
+    /// The pending request to each donor.
     asked: BTreeMap<PeerId, ChunkRequest>,
-    /// How often a donor did not answer: other donors are asked then.
+    /// How often a donor did not answer: each time other donors are asked.
     timeouts: usize,
-    /// By donor: how many bytes are asked of it at once, if that is not [`CHUNK_BATCH_BYTES`].
+    /// The window of each donor in bytes, if it is not [`CHUNK_BATCH_BYTES`].
     windows: BTreeMap<PeerId, usize>,
     /// When the coordinator last renewed the offer.
     pub(super) renewed_at: Instant,
 }
 
-/// What one donor was asked for.
+/// A request to one donor.
 struct ChunkRequest {
     chunks: BTreeSet<usize>,
     since: Instant,
-    /// When it is given up, unless something comes.
+    /// When the request is given up, unless something arrives.
     until: Instant,
 }
 
-/// What is asked of one donor.
+/// The content of a request to one donor.
 struct WantedChunks {
     content: ChunkContent,
     chunks: BTreeSet<usize>,
@@ -56,7 +56,7 @@ struct WantedChunks {
 }
 
 impl SnapshotImport {
-    /// An import of which nothing is here, and nothing is known to be lacking.
+    /// An import without any chunks, and with none known to be missing.
     pub(super) fn new(offer: MergeOffer, now: Instant) -> Self {
         Self {
             offer,
@@ -69,13 +69,13 @@ impl SnapshotImport {
         }
     }
 
-    /// These chunks are needed, and their state where that is true.
+    /// Sets which chunks are needed, each with whether its state is needed.
     pub(super) fn set_wanted(&mut self, wanted: impl Iterator<Item = (usize, bool)>) {
         self.missing = wanted.filter(|(chunk, wants_state)| !self.remote.has(*chunk, *wants_state)).collect();
     }
 
-    /// Asks for what is lacking, a window of each donor that is linked and not asked already. The others are dialed. `len_of`:
-    /// elements of a chunk's values, or of its state.
+    /// Requests missing chunks: one window from each linked donor without a pending request. Donors that are not linked are dialed.
+    /// `len_of`: the number of elements of a chunk's values, or of its state.
     pub(super) fn fetch(
         &mut self,
         now: Instant,
@@ -107,10 +107,10 @@ impl SnapshotImport {
         }
     }
 
-    /// Takes in chunks of a donor; those of an earlier offer are dropped. `len_of`: elements that a chunk must have.
+    /// Takes in chunks from a donor; those of an earlier offer are dropped. `len_of`: the number of elements that a chunk must have.
     ///
     /// # Errors
-    /// They are damaged, or no branch can have come to such values.
+    /// The chunks are damaged, or have values that no branch can have.
     pub(super) fn receive(
         &mut self,
         now: Instant,
@@ -128,7 +128,7 @@ impl SnapshotImport {
         if !are_finite(payload) {
             return Err(Reject::Chunk);
         }
-        // Nothing is lacking any more while a step blends it in.
+        // While a step blends the snapshot in, nothing is missing any more.
         let Some(remote) = Arc::get_mut(&mut self.remote) else { return Ok(()) };
         for (ChunkEntry { chunk, updates }, part) in parts {
             let (chunk, part) = (chunk as usize, part.to_vec());
@@ -162,7 +162,7 @@ impl SnapshotImport {
         self.windows.get(donor).copied().unwrap_or(CHUNK_BATCH_BYTES)
     }
 
-    /// A donor has sent all that it was asked for, which took so long: what waits in a link delays all that comes after.
+    /// A donor has answered a request after the time `took`: adapts its window, because what waits in a link delays all that follows.
     fn adapt_window(&mut self, donor: PeerId, took: Duration) {
         let window = match took {
             _ if took < WINDOW_TIME / 2 => self.window(&donor) * 2,
@@ -172,7 +172,7 @@ impl SnapshotImport {
         self.windows.insert(donor, window.clamp(CHUNK_BATCH_BYTES, WINDOW_BYTES));
     }
 
-    /// By donor: what is asked of it now. `len_of`: elements of a chunk's values, or of its state.
+    /// The next request to each donor. `len_of`: the number of elements of a chunk's values, or of its state.
     fn wanted(
         &self,
         rank: usize,
@@ -189,7 +189,7 @@ impl SnapshotImport {
             let content = if has_values { ChunkContent::State } else { ChunkContent::Values };
             let can_give = |donor: &&&SnapshotDonor| !has_values || donor.states.contains(chunk);
             let able: Vec<&&SnapshotDonor> = linked.iter().filter(can_give).collect();
-            // In runs of neighbouring chunks, so that all donors send.
+            // Runs of neighboring chunks go to different donors, so that all of them send.
             let turn = chunk / DONOR_RUN + rank + self.timeouts;
             let Some(donor) = able.get(turn % able.len().max(1)).map(|donor| donor.contact.peer) else {
                 continue;
@@ -208,20 +208,20 @@ impl SnapshotImport {
     }
 }
 
-/// How long a donor has for so many bytes.
+/// How long a donor may take for this many bytes.
 fn timeout_for(bytes: usize) -> Duration {
     REQUEST_TIMEOUT + BYTE_TIME_MAX * u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
-/// A donor from which nothing has come for so long is not waited for, and other donors are asked.
+/// A donor that has sent nothing for so long is not waited for, and other donors are asked.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(4);
-/// The slowest link that is waited for gives one recipient a quarter of a megabit a second.
+/// The slowest link that is waited for carries a quarter of a megabit per second to one recipient.
 const BYTE_TIME_MAX: Duration = Duration::from_micros(32);
-/// At most so much is asked of a donor at once, and at first a chunk batch: a link across the world is kept busy with it.
+/// The largest window of a donor; the first window is one chunk batch. It keeps a link across the world busy.
 pub(super) const WINDOW_BYTES: usize = 1 << 20;
-/// What is asked of a donor at once is to be here after so long.
+/// A window that takes longer than this is halved.
 const WINDOW_TIME: Duration = Duration::from_secs(1);
-/// So many neighbouring chunks are asked of the same donor.
+/// How many neighboring chunks are requested from the same donor.
 const DONOR_RUN: usize = 16;
 
 #[cfg(test)]
@@ -234,7 +234,7 @@ mod tests {
 
     const LEN: usize = 1 << 12;
 
-    /// Two donors; the first has the states of even chunks, the second those of odd ones. `missing` is lacking.
+    /// Two donors: the first has the states of even chunks, the second those of odd ones. The chunks in `missing` are missing.
     fn import(missing: impl Iterator<Item = usize>) -> SnapshotImport {
         let donation = |byte, parity| {
             let states = (0..128).filter(|chunk| chunk % 2 == parity).collect();
@@ -256,7 +256,7 @@ mod tests {
         }
     }
 
-    /// By donor: what is asked of it.
+    /// The requests to each donor.
     fn wanted(it: &SnapshotImport) -> Vec<(PeerId, ChunkContent, Vec<usize>)> {
         let wanted = it.wanted(0, |_| true, |_, _| LEN).into_iter();
         wanted.map(|(peer, it)| (peer, it.content, it.chunks.into_iter().collect())).collect()
@@ -301,7 +301,7 @@ mod tests {
         let mut it = import(0..4);
         let all: Vec<usize> = (0..4).collect();
         assert_eq!(wanted(&it), [(peer(1), ChunkContent::Values, all.clone())]);
-        // While it may still come, no other donor is asked for it.
+        // While the answer may still arrive, no other donor is asked.
         let (since, until) = (Instant(0), Instant(9));
         it.asked.insert(peer(1), ChunkRequest { chunks: (0..4).collect(), since, until });
         assert_eq!(wanted(&it), []);
