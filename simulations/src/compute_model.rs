@@ -12,7 +12,7 @@ pub struct ComputeModel {
     pub sample_time: Duration,
     /// Time for each job, however small.
     pub job_time: Duration,
-    /// How much slower this host is than the others, in percent.
+    /// Factor on the computing time, in percent: 100 is the normal speed.
     pub slowness_percent: u32,
     /// Transient slowness from other load; `None` if there is none.
     pub bursts: Option<Bursts>,
@@ -25,7 +25,7 @@ pub struct ComputeModel {
 pub struct Bursts {
     /// Jobs in a thousand that meet a burst.
     pub per_mille: u32,
-    /// How much longer those jobs take, in percent.
+    /// Factor on the time of those jobs, in percent.
     pub slowness_percent: u32,
 }
 
