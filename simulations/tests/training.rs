@@ -99,7 +99,7 @@ fn optimizer_memory_falls_with_the_number_of_members() {
     }
 }
 
-/// Overflows for some samples: for one in a way that the member notices, for others only in the sum.
+/// Overflows in two ways: with sample 5 so that the member notices, and always so that only the sum of several members is infinite.
 fn overflow(task: &dyn Task, parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64 {
     let loss = task.gradient(parameters, samples, gradient);
     if samples.contains(&5) {
