@@ -365,7 +365,7 @@ impl Cluster {
         Some((to, input))
     }
 
-    /// The frame as its receiver holds it: bytes, in a buffer of its own pool.
+    /// The frame as its receiver holds it: bytes, in a buffer from the receiver's pool.
     fn received(&self, to: HostId, frame: Frame) -> Frame {
         let Some(process) = &self.hosts[to.index()].process else { return frame };
         let payload = frame.payload.map(|sent| {

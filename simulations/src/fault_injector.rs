@@ -546,5 +546,5 @@ fn annotate(cluster: &mut Cluster, words: &str) {
 
 /// How many addresses a new peer is given.
 const BOOTSTRAPS: usize = 2;
-/// Churn crashes no peer while there are only so many members.
+/// Churn crashes no peer unless there are more voters than this.
 const CHURNING_MIN: usize = 3;

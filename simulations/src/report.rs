@@ -3,11 +3,11 @@
 //! It is a single HTML file with its charts inside. It opens from a disk, prints, and follows the reader's choice of light or dark. From
 //! top to bottom:
 //! ```text
-//! what it was, in words and numbers; which invariants held
-//! lanes        who was in which view, and when steps were committed   \
-//! ownership    whose share of the parameters was how large             | one axis of time,
+//! the run in sentences and numbers; which invariants held
+//! lanes        each peer's view, and when steps were committed        \
+//! ownership    each member's share of the parameters                   | one axis of time,
 //! loss         against time, and against bytes                         | aligned
-//! links        bytes per second; who sent to whom                     /
+//! links        bytes per second; bytes between each two peers         /
 //! ```
 //! The page has a bounded size for any run: what would be smaller than a pixel is merged or left out.
 //!
@@ -198,7 +198,7 @@ fn branch_ends(history: &History) -> String {
 const BRANCH_ENDS_MAX: usize = 40;
 const EVENTS_MAX: usize = 300;
 const HOSTS_MAX: usize = 8;
-/// Equal events of several peers within this time are listed together; only so many earlier events are searched.
+/// Equal events of several peers within this time are listed together; `NEAR_MAX` earlier events are searched.
 const TOGETHER: Duration = Duration::from_secs(1);
 const NEAR_MAX: usize = 16;
 const BRANCH_ENDS_HOW: &str =

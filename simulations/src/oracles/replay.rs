@@ -371,7 +371,6 @@ fn round_segments(codec: Codec, layout: &ShardLayout, vector: &mut [f32]) {
 
 /// Observes commits like an invariant: it compares what the first member reports of a step; [`crate::invariants::same_bits`] checks the
 /// others.
-/// others.
 impl Invariant for Replay {
     fn name(&self) -> &'static str {
         REPLAY

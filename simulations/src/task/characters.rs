@@ -36,7 +36,6 @@ impl Characters {
     ///
     /// # Errors
     /// Why the text cannot be used.
-    /// In words, why the text is no use.
     pub fn new(text: &[u8], samples: usize) -> Result<Self, String> {
         let wanted = samples + samples / 10 + CONTEXT + 1;
         let text: Vec<u8> = text.iter().take(wanted).map(u8::to_ascii_lowercase).collect();

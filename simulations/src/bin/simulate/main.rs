@@ -150,7 +150,7 @@ struct DelaysArguments {
     /// A learning rate for each of the optimizers, in place of a search with `--baseline-batches`.
     #[arg(long, value_name = "RATE,RATE", value_delimiter = ',', conflicts_with = "baseline_batches", value_parser = delays::positive)]
     rates: Vec<f64>,
-    /// The learning rate is the smallest of twelve a decade that reaches the target in so many batches without staleness.
+    /// The learning rate is the smallest of twelve a decade that reaches the target in this number of batches without staleness.
     #[arg(long, value_name = "BATCHES", default_value_t = 400, value_parser = clap::value_parser!(u64).range(1..))]
     baseline_batches: u64,
     /// The held-out accuracy that the mean of all caches must reach.
