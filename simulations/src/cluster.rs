@@ -4,7 +4,7 @@
 //! [`Cluster::tick`] takes the earliest event, sets the clock, passes the event on, and carries out what the nodes ask for:
 //! ```text
 //! queue, by (time, sequence) --> input of one node --> its outputs --+--> network: frames as bytes, credit, dials
-//!    ^                                                               +--> pace: jobs, done at once, answered later
+//!    ^                                                               +--> compute model: jobs, done at once, answered later
 //!    |                                                               +--> disk: records, answered later
 //!    '------------------------- later events ------------------------+--> invariants and history
 //! ```

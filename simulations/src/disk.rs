@@ -102,7 +102,7 @@ impl Disk {
         self.checkpoints.iter().rev()
     }
 
-    /// Damages the newest checkpoint, so that a read finds it damaged.
+    /// Damages the newest checkpoint. A peer would notice that, so the disk no longer has it.
     pub fn damage_newest(&mut self) {
         self.checkpoints.pop();
     }

@@ -74,7 +74,7 @@ pub(crate) struct Host {
     pub(crate) process: Option<Process>,
     /// How many processes have been started on this host; inputs for an earlier one are dropped.
     pub(crate) starts: u32,
-    /// Whether the fault injector ended the last of them.
+    /// Whether the last of them was crashed, and did not end by itself.
     pub(crate) has_crashed: bool,
     /// Inputs that arrived while the machine slept; `None` while it is awake.
     pub(crate) asleep: Option<VecDeque<Input>>,

@@ -369,7 +369,7 @@ fn alter_view(envelope: &Envelope<'_>) -> FrameAction {
     }
 }
 
-/// Changes a bit of a gathered segment: on its first hop beyond the owner, or anywhere if segments are sent directly.
+/// Changes a bit of a gathered segment: where a member other than the owner forwards it, or on its last hop.
 struct FlipBit {
     step: u64,
     is_relay: bool,

@@ -5,9 +5,9 @@
 //!
 //! # How it works
 //! ```text
-//! send --> rules --> uplink (turns between flows) --> distance, jitter, loss --> downlink --> deliver
-//!                                                        |
-//!                                                        '-- a cut: stays there until the path heals
+//! send --> filters --> uplink (turns between flows) --> distance, jitter, loss --> downlink --> deliver
+//!                                                          |
+//!                                                          '-- a cut: stays there until the path heals
 //! ```
 //! - Within one link everything arrives in order and once; a cut or a lost packet only delays. There is no order between links.
 //! - A frame occupies the sender's uplink for its size, and the receiver's downlink from its first byte on; flows share both frame by

@@ -22,7 +22,7 @@ use peergrad_models::task::logistic::Logistic;
 
 use crate::task::{Characters, Integers, Squares};
 
-/// Nonzero features of a generated sample.
+/// Most nonzero features of a generated sample.
 const CLICKS_ENTRIES: usize = 40;
 
 /// What a swarm trains.

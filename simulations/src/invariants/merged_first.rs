@@ -1,5 +1,5 @@
-//! Merged first: a member yields with its branch because that is merged into another branch, only after the step that merges it was
-//! committed there.
+//! Merged first: a member leaves its branch because that is merged into another one, only after a member of the other branch has committed
+//! the step that merges it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
