@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Eight peers, each on a host of its own (a network namespace), and something goes wrong every few seconds.
+"""Eight peers, each on a separate host (a network namespace), with a fault every few seconds.
 
     sudo bench/faults.py [MINUTES [SEED [FOLDER]]]
 
-Peers are killed and started again, stand still, lose their network for a while, leave and come back, and others come that were
-not there before. The first peer is left alone: what it says of the run is checked (each epoch trains each sample once), and its
-memory is measured. At the end all leave, the logs are put together by `simulate report`, and every digest that anybody wrote down
-is compared. Needs root, Linux and `ip`; build first: cargo build --release --workspace
+Peers are killed and started again, are suspended, lose their network for a while, leave and rejoin, and new peers join. The first
+peer has no faults: the script checks its reports (each epoch trains each sample once), and measures its memory. At the end all peers
+leave, `simulate report` combines their logs, and the script compares all digests in the logs. Needs root, Linux and `ip`; build first:
+cargo build --release --workspace
 """
 
 import collections
@@ -24,7 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PEER, SIMULATE = ROOT / "target/release/peer", ROOT / "target/release/simulate"
 PEERS, EXTRA = 8, 2
-# Between two faults, seconds.
+# Time between two faults, in seconds.
 EVERY = 5
 RUN = """epochs = 1000000
 batch = 64
@@ -92,7 +92,7 @@ class Peer:
             try:
                 event = json.loads(line)
             except ValueError:
-                # It was killed in the middle of it.
+                # The process was killed while it wrote the line.
                 continue
             self.events[event["event"]] += 1
             if event["event"] == "step":
@@ -144,7 +144,7 @@ class FaultInjector:
     def one(self):
         now = time.monotonic()
         free = [peer for peer in self.peers[1:] if peer.busy_until < now]
-        # More than half are always well.
+        # More than half of the peers are always without a fault.
         if sum(peer.busy_until >= now for peer in self.peers) >= 3 or not free:
             self.count["none: enough is wrong already"] += 1
             return

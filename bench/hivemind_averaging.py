@@ -2,9 +2,9 @@
 
     unshare -rn sh -c 'ip link set lo up; python bench/hivemind_averaging.py PEERS MEBIBYTES'      needs `pip install hivemind`
 
-In a network namespace with nothing but loopback, so that its daemons reach nobody else. One JSON object: the median time from the
-signal to all peers until the last one has the mean, and CPU seconds of all processes per GiB and peer, in ticks of 10 ms: little is
-known of small vectors. The mean is checked.
+The command runs it in a network namespace with nothing but loopback, so that hivemind's daemons reach no other host. One JSON object:
+the median time from the signal to all peers until the last one has the mean, and CPU seconds of all processes per GiB and peer. CPU
+time is measured in ticks of 10 ms, too coarse for small vectors. The mean is checked.
 """
 import json
 import os

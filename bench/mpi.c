@@ -4,7 +4,7 @@
  *     mpirun --oversubscribe --bind-to none --mca pml ob1 --mca btl tcp,self --mca btl_tcp_if_include lo -np PEERS \
  *         bench/ring/target/mpi MEBIBYTES
  *
- * One JSON object: the median time of the slowest process, and CPU seconds per GiB and process, in which waiting is contained:
+ * One JSON object: the median time of the slowest process, and CPU seconds per GiB and process, which include waiting:
  * processes of MPI poll. The sum is checked.
  */
 #include <mpi.h>

@@ -1,4 +1,4 @@
-"""Real peers, started and listened to: what the scripts beside this one share."""
+"""Starts real peers and reads their events: shared by the scripts in this folder."""
 import json
 import random
 import subprocess

@@ -1,18 +1,18 @@
-"""`peer bench-table` beside Redis, in rounds that take turns, so that a machine that is slow for a while is so for all of them.
+"""`peer bench-table` compared with Redis, in rounds that alternate, so that a machine that is slow for a while is slow for all of them.
 
     cargo build --release -p peergrad
     apt-get install redis-server                the server, and redis-benchmark (Debian's redis-tools)
     python bench/redis.py [ROUNDS]
 
-Redis is one server without persistence, and as many processes of `redis-benchmark` as there are peers, each with as many operations under
-way as a worker has: 64 random keys, whose values are the 4-byte numbers of a row. MGET reads them all with one command, GET each with
-its own. Redis has no addition of vectors: MSET overwrites them blindly, whatever others have written, which is less than adding;
-INCRBYFLOAT adds, to one number a command, which it keeps as text. With a replica, Redis answers before the replica has anything; a
-peer's additions are at two peers when they are acknowledged. What clients of Redis read they throw away; a worker has it. Nothing of
-Redis is encrypted.
+Redis is one server without persistence, with one process of `redis-benchmark` for each peer. Each process has as many operations in
+progress as a worker: 64 random keys, whose values are the 4-byte numbers of a row. MGET reads all of them with one command, GET each
+with a command of its own. Redis cannot add vectors: MSET overwrites them, without regard to what others have written, which is less work
+than adding; INCRBYFLOAT adds to one number with each command, and stores it as text. With a replica, Redis answers before the replica has
+the value; a peer's additions are at two peers when they are acknowledged. Clients of Redis discard what they read; a worker stores it.
+Redis encrypts nothing.
 
-CPU microseconds are those of all processes, clients and servers alike; bytes a row what all peers together, or the server, grow by with
-each row (`used_memory`), without its replica. Ratios are medians of each round's.
+CPU microseconds are those of all processes, clients and servers. Bytes a row are the growth of the memory of all peers together, or of the
+server (`used_memory`), with each row, without its replica. Ratios are medians over the rounds.
 """
 import atexit
 import json
@@ -29,7 +29,7 @@ from pathlib import Path
 PEER = Path(__file__).parent.parent / "target" / "release" / "peer"
 ROWS, BATCH, IN_FLIGHT = 100_000, 64, 4
 CASES = [(peers, width) for peers in (2, 4, 8) for width in (1, 16, 256)]
-# Rows that are read or written in each round: for about as long.
+# How many rows are read or written in each round, so that rounds take about the same time.
 WORK, REDIS_WORK = 500_000, 4_000_000
 
 
@@ -102,7 +102,7 @@ def info(port):
 
 
 def value(width):
-    # With one number, such as INCRBYFLOAT can add to.
+    # A row of width 1 is a number, as INCRBYFLOAT requires.
     return b"1.25" if width == 1 else b"x" * (4 * width)
 
 
@@ -122,7 +122,7 @@ def redis(words, commands_per_batch=1, replicas=0):
     def run(peers, width):
         with tempfile.TemporaryDirectory() as folder:
             server = Server(folder, width, replicas)
-            # It cannot leave a pipeline half full.
+            # The number of commands must fill each pipeline.
             work = REDIS_WORK // (4 if width > 64 else 1)
             commands = work // BATCH // peers // IN_FLIGHT * IN_FLIGHT * commands_per_batch
             options = ["-c", 1, "-P", IN_FLIGHT * commands_per_batch, "-r", ROWS, "-n", commands, "-q"]

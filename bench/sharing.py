@@ -1,9 +1,10 @@
-"""Four peers on two cores beside what they would take if nothing were lost: their computing, shared by the cores, and the all-reduce.
+"""Step time of four peers on two cores, compared with the sum of its parts: computing, shared by the cores, and the all-reduce.
 
     cargo build --release && python bench/sharing.py [ROUNDS]
 
-Computing is that of a peer which trains alone with a fourth of the batch; the all-reduce that of `peer bench` for a model of this size.
-Replicas of optimizer state are no part of it: with two of each a sixth more travels, and each peer updates twice as much.
+The time of computing is that of a peer that trains alone with a fourth of the batch; the time of the all-reduce is that of `peer bench`
+with a model of this size. Neither includes replicas of optimizer state: with two of each, the peers send a sixth more bytes, and each
+peer updates twice as many elements.
 """
 import json
 import statistics
@@ -25,7 +26,7 @@ def differences(steps, key):
 
 
 def seconds(steps, key):
-    # The first steps take memory and open windows.
+    # The first steps allocate memory and open TCP windows.
     return statistics.median(differences(steps, key)[5:])
 
 

@@ -1,14 +1,14 @@
-"""`peer bench` beside others, in rounds that take turns, so that a machine that is slow for a while is so for all of them.
+"""`peer bench` compared with other systems, in rounds that alternate, so that a machine that is slow for a while is slow for all.
 
     cargo build --release
     (cd bench/ring && cargo build --release)
     pip install torch numpy                     for Gloo
-    mpicc -O3 bench/mpi.c -o bench/ring/target/mpi      for OpenMPI; left out where it is not there
+    mpicc -O3 bench/mpi.c -o bench/ring/target/mpi      for OpenMPI; skipped if it is missing
     pip install hivemind                        for hivemind; likewise
     python bench/side_by_side.py [ROUNDS]
 
-Times are those of an all-reduce; with peergrad of a step without its gradient: an all-reduce, the owners' update and the commit,
-between peers that watch each other, encrypted. CPU seconds are those of all that a process does. Ratios are medians of each round's.
+Times are those of an all-reduce. For peergrad they are those of a step without its gradient: an all-reduce, the owners' update and the
+commit, encrypted, between peers that monitor each other. CPU seconds are those of the whole process. Ratios are medians over the rounds.
 """
 import importlib.util
 import json

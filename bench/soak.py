@@ -1,9 +1,9 @@
-"""Two peers that push 64 MiB both ways at once, for minutes, over each kind of lane: do they stall, do they grow?
+"""Two peers that send 64 MiB in both directions at once, for minutes, over each kind of lane: do they stall, does their memory grow?
 
     cargo build --release && python bench/soak.py [MINUTES [LANE...]]      as root, with `ip`; lanes: direct, substream, quic
 
-Each peer is in a network namespace of its own, with a cable between them. What must not be used is kept out by its port or its protocol.
-libp2p's pings go over the same connection every two seconds. Every step sends each peer's half of the model to the other and back.
+Each peer is in a separate network namespace, with a virtual cable between them. Lanes that must not be used are blocked by port or
+protocol. libp2p's pings use the same connection every two seconds. Every step sends each peer's half of the model to the other and back.
 """
 import os
 import signal
@@ -17,7 +17,7 @@ from pathlib import Path
 from peers import Peer
 
 MEBIBYTES = 64
-# Kept out by a rule for packets that are sent.
+# What a firewall rule for outgoing packets blocks, by lane.
 KEPT_OUT = {
     "direct": [],
     "substream": ["ipproto tcp dport 5747", "ipproto tcp sport 5747"],
@@ -34,7 +34,7 @@ def start(namespace, folder, *arguments):
 
 
 def resident_mebibytes(peer):
-    # `ip netns exec` becomes the peer.
+    # `ip netns exec` is replaced by the peer, so the process id is the peer's.
     pages = int(Path(f"/proc/{peer.process.pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 

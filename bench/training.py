@@ -1,9 +1,9 @@
-"""One peer that trains alone beside PyTorch on one thread: samples a second, in rounds that take turns.
+"""One peer that trains alone, compared with PyTorch on one thread: samples a second, in rounds that alternate.
 
     cargo build --release && python bench/training.py [ROUNDS]      needs `pip install torch numpy`
 
-The same widths, batch and optimizer. PyTorch computes on the same batch again and again; the peer trains a data set of as many
-columns, with its shuffling, its commits and all that faults need in place. What it takes to start is not counted on either side.
+Both have the same widths, batch size and optimizer. PyTorch computes on one batch repeatedly; the peer trains a data set with the same
+number of columns, with shuffling, commits, and all code for fault tolerance. The time to start is not counted for either.
 """
 import json
 import statistics

@@ -1,9 +1,9 @@
-//! Every codec, whatever the elements and whatever the bytes.
+//! Every codec, with any elements and any bytes.
 //!
-//! What is promised in `codec.rs` and `residual.rs`, tried on elements of every kind (ordinary, tiny, huge, equal, zero, not
-//! finite), on segments of every size about a block's, and on bytes that no encoder wrote.
+//! The properties that `codec.rs` and `residual.rs` guarantee are tested on elements of every kind (ordinary, tiny, huge, equal, zero, not
+//! finite), on segments with sizes around that of a block, and on bytes that no encoder wrote.
 
-// A global allocator is the one way to see what a decoder allocates, and implementing one is unsafe.
+// Only a global allocator can measure what a decoder allocates, and its implementation is unsafe.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, System};
@@ -17,23 +17,23 @@ use peergrad_protocol::{Pool, StepNumber};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 
-/// Counts what each thread allocates.
+/// Counts the allocations of each thread.
 struct Counting;
 
 thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
 }
 
-// SAFETY: everything is left to the system's allocator.
+// SAFETY: all calls go to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: std::alloc::Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller guarantees what `System` requires.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: std::alloc::Layout) {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller guarantees what `System` requires.
         unsafe { System.dealloc(memory, layout) }
     }
 }
@@ -49,7 +49,7 @@ fn any_codec() -> impl Strategy<Value = Codec> {
     prop_oneof![Just(Codec::F32), Just(Codec::Bf16), Just(Codec::F16), Just(Codec::Int8), top]
 }
 
-/// Any finite element, and often those that gradients are made of.
+/// Any finite element, and often one of the kinds that gradients have.
 fn finite() -> impl Strategy<Value = f32> {
     use proptest::num::f32::{NEGATIVE, NORMAL, POSITIVE, SUBNORMAL, ZERO};
     prop_oneof![
@@ -63,7 +63,7 @@ fn finite() -> impl Strategy<Value = f32> {
 fn segment(element: impl Strategy<Value = f32>) -> impl Strategy<Value = Vec<f32>> {
     let len = prop_oneof![0..20_usize, 250..260_usize, 500..600_usize];
     let scale = prop_oneof![3 => Just(1.0_f32), 1 => Just(1e-30), 1 => Just(1e-42), 1 => Just(1e5)];
-    // `len` elements, all scaled alike: otherwise one huge element would hide the others of its block.
+    // `len` elements of similar size: otherwise one huge element would hide the others of its block.
     let elements = prop::collection::vec(element, 600);
     (len, elements, scale).prop_map(|(len, elements, scale)| {
         elements[..len].iter().map(|element| (element * scale).clamp(f32::MIN, f32::MAX)).collect()
@@ -90,18 +90,18 @@ fn bits(elements: &[f32]) -> Vec<u32> {
     elements.iter().map(|element| element.to_bits()).collect()
 }
 
-/// How far an element may be from what is decoded.
+/// The greatest difference between an element and its decoded value.
 fn error_max(codec: Codec, elements: &[f32], index: usize) -> f64 {
     let element = f64::from(elements[index].abs());
     match codec {
         Codec::F32 => 0.0,
-        // Half a unit of the last place, or of the smallest number that there is.
+        // Half a unit in the last place, or half of the smallest positive number.
         Codec::Bf16 => (element / 256.0).max(f64::from(f32::from_bits(0x8000))),
         Codec::F16 => (element / 2048.0).max(0.5 / f64::from(1 << 24)).max(element - 65504.0),
         Codec::Int8 => {
             let block = elements[index / 256 * 256..].iter().take(256);
             let largest = block.fold(0.0_f64, |largest, element| largest.max(f64::from(element.abs())));
-            // The code is rounded once more, as a quotient.
+            // The code is a rounded quotient.
             (largest / 127.0).max(f64::from(f32::MIN_POSITIVE)) / 2.0 * (1.0 + 1.0 / 16_384.0)
         }
         Codec::TopK(_) => unreachable!("bounded by the smallest that is kept"),
@@ -154,7 +154,7 @@ proptest! {
         let top = TopK { one_in: NonZeroU32::new(one_in).unwrap(), values: Values::F32 };
         let codec = Codec::TopK(top);
         let seen = decoded(codec, &encoded(codec, &elements), elements.len());
-        // By sorting, which keeps the order of equals.
+        // By a stable sort, which keeps the order of equal elements.
         let mut order: Vec<usize> = (0..elements.len()).collect();
         order.sort_by_key(|index| std::cmp::Reverse(elements[*index].abs().to_bits()));
         let mut expected = vec![0.0; elements.len()];
@@ -189,8 +189,8 @@ proptest! {
         }
     }
 
-    /// Multiples of a power of two, few enough that all sums are exact: then everything sent over all steps and what is left
-    /// are, to the last bit, everything that was contributed.
+    /// Multiples of a power of two, so few that all sums are exact: then all that was sent over all steps, plus the residual, is to the
+    /// last bit all that was contributed.
     #[test]
     fn sent_and_left_are_the_total(
         codec in any_codec(),
@@ -211,7 +211,7 @@ proptest! {
                 residual.encode(codec, segment, &contribution, &mut packed, &mut bytes);
                 segment.copy_in(&decoded(codec, &bytes, segment.len()), &mut sent);
             }
-            // The step before is known to be complete everywhere only after this one has sent.
+            // The step before is known to be complete everywhere only after this one has been sent.
             if let Some(complete) = complete.take() {
                 residual.commit(complete);
             }
@@ -228,7 +228,7 @@ proptest! {
         if let Some(complete) = complete {
             residual.commit(complete);
         }
-        // With int8 what was sent has as many digits as scale and code together, so totals are rounded.
+        // An element sent with int8 has as many digits as scale and code together, so totals are rounded.
         let rounded = if codec == Codec::Int8 { 1e-5 } else { 0.0 };
         for element in 0..40 {
             let left = f64::from(residual.committed()[element]);
@@ -236,7 +236,7 @@ proptest! {
         }
     }
 
-    /// Step by step, with elements of any size: in what a codec leaves out no bit is lost.
+    /// For each step, with elements of any size: the residual loses no bit.
     #[test]
     fn no_bit_of_a_total_is_lost(codec in any_codec(), elements in segment(finite())) {
         let seen = decoded(codec, &encoded(codec, &elements), elements.len());

@@ -1,4 +1,4 @@
-//! Every example as real processes on loopback, to the end: all hold the same model, and it has learnt.
+//! Every example as real processes on loopback, to the end: all peers have the same model, and it is trained.
 
 use std::io::{BufRead, BufReader, Lines};
 use std::path::Path;
@@ -16,8 +16,8 @@ fn a_program_of_ones_own() {
     assert!(test_loss(env!("CARGO_BIN_EXE_custom_program")) < 0.001);
 }
 
-/// Eight peers, of which three are killed, one after the other, and two come later: no row is lost, and none is filled in twice by one
-/// worker, whatever was under way and whoever owned it.
+/// Eight peers; three are killed, one after the other, and two join later. No row is lost, and no worker fills in a row twice, whatever was
+/// in progress and whichever peer owned the row.
 #[test]
 fn a_table_of_ones_own_whoever_is_killed() {
     const ROWS: f64 = 2000.0;
@@ -65,7 +65,7 @@ fn two_binaries_are_not_mixed() {
     assert!(failed["reason"].as_str().is_some_and(|words| words.contains("the task `weights`")), "{failed}");
 }
 
-/// Trains with two peers to the end.
+/// Trains with two peers to the end, and returns the test loss.
 fn test_loss(program: &str) -> f64 {
     let folder = tempfile::tempdir().expect("a folder");
     let mut founder = Peer::start(program, folder.path(), 2);
@@ -76,7 +76,7 @@ fn test_loss(program: &str) -> f64 {
     first["test_loss"].as_f64().expect("a loss")
 }
 
-/// A process that says as JSON what happens. Dropping it kills it.
+/// A process that reports events as JSON. Dropping it kills it.
 struct Peer {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
@@ -101,7 +101,7 @@ impl Peer {
         Self { child, lines }
     }
 
-    /// Waits for the event of this name.
+    /// Waits for the event with this name.
     fn event(&mut self, name: &str) -> Value {
         let events = self.lines.by_ref().map_while(Result::ok).map(|line| serde_json::from_str(&line));
         let mut events = events.map(|event: Result<Value, _>| event.expect("JSON"));
@@ -111,7 +111,7 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // One that has ended is no longer there to be killed.
+        // A process that has ended can no longer be killed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,8 +1,8 @@
-//! Nothing vector-sized is allocated per step: counted at the allocator itself, over whole nodes that train.
+//! Steps allocate nothing of a vector's size: counted at the allocator itself, over whole nodes that train.
 //!
-//! Three nodes hand their outputs straight to each other, so whatever is allocated is allocated by the node, its
-//! collectives or its optimizer: in small pieces, chunk by chunk, where there is state. Their task is a plain loop; the gradients of
-//! the built-in models are counted by themselves.
+//! Three nodes pass their outputs directly to each other, so all allocations are those of the node, its collectives or its optimizer; state
+//! is allocated in small pieces, chunk by chunk. The task is a plain loop; the gradients of the built-in models are counted in a separate
+//! test.
 
 #![allow(unsafe_code, reason = "an allocator that counts has to be one")]
 
@@ -27,16 +27,16 @@ use peergrad_models::task::{Evaluation, Task};
 use peergrad_protocol::manifest::Manifest;
 use peergrad_protocol::{Incarnation, Instant, PeerId, Pool};
 
-/// With optimizer state.
+/// A run with optimizer state.
 const RUN_FILE: &str = "epochs = 3\nbatch = 60\n[optimizer]\nrule = \"adam\"\n[sync]\nsegment_kib = 8";
 /// Elements of the parameter vector.
 const PARAMETERS: usize = 50_000;
 /// Allocations of at least a tenth of a vector are counted.
 const LARGE_BYTES: usize = PARAMETERS * 4 / 10;
 static LARGE_COUNT: AtomicUsize = AtomicUsize::new(0);
-/// Allocations of a whole vector or more.
+/// Number of allocations of a whole vector or more.
 static VECTOR_COUNT: AtomicUsize = AtomicUsize::new(0);
-/// Held by a test while it counts.
+/// A test holds this lock while it counts.
 static COUNTING: Mutex<()> = Mutex::new(());
 
 struct Counting;
@@ -44,8 +44,7 @@ struct Counting;
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-// SAFETY: every call goes to `System` with the arguments it came with, so `System` keeps the contract; counting touches
-// nothing but two numbers.
+// SAFETY: every call goes to `System` with the same arguments, so `System` keeps the contract; counting only changes two numbers.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LARGE_COUNT.fetch_add(usize::from(layout.size() >= LARGE_BYTES), Ordering::Relaxed);
@@ -60,7 +59,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Every parameter wants to be one.
+/// A task in which the best value of every parameter is one.
 struct Ones;
 
 impl Task for Ones {
@@ -89,17 +88,17 @@ const PEERS: usize = 3;
 #[test]
 fn steps_allocate_nothing_vector_sized() {
     let _alone = COUNTING.lock();
-    // With a copy at somebody else, and with one at everybody.
+    // With one replica beside the owner, and with replicas at all members.
     for (written, replicas) in [("2", 2), ("\"all\"", 3)] {
-        // Parameters before and after, and the gradient; both moments.
+        // Three vectors: parameters before and after, and the gradient. Two states: both moments.
         assert_allocations("", written, replicas, 3, 2);
-        // What was left out of gradients: committed, and of two steps after. The exact parameters.
+        // Two vectors for residuals: the committed one, and those of two steps after it. One more state: the exact parameters.
         let lossy = "\ngradients = \"int8\"\nparameters = \"bf16\"";
         assert_allocations(lossy, written, replicas, 6, 3);
     }
 }
 
-/// On other processors the library packs the operands of a product into memory that it asks for at each call.
+/// On other processors the library copies the operands of a product into memory that it allocates at each call.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn gradients_of_the_built_in_models_allocate_nothing() {
@@ -127,7 +126,7 @@ fn gradients_of_the_built_in_models_allocate_nothing() {
     assert_eq!(counts[2] - counts[0], 0, "large allocations after the first gradient");
 }
 
-/// With so many vectors at each peer, and so many numbers of state an element.
+/// Checks a run with this number of vectors at each peer, and this number of states for each element.
 fn assert_allocations(sync: &str, written: &str, replicas: u64, vector_count: usize, state_count: u64) {
     let vectors_before = VECTOR_COUNT.load(Ordering::Relaxed);
     let large_before = LARGE_COUNT.load(Ordering::Relaxed);
@@ -203,6 +202,6 @@ fn assert_allocations(sync: &str, written: &str, replicas: u64, vector_count: us
     let vectors = VECTOR_COUNT.load(Ordering::Relaxed) - vectors_before;
     assert_eq!(vectors, vector_count * PEERS, "vectors, over the whole run");
     assert!(warm - large_before >= vectors, "the counter counts");
-    // Committed and with room for the next, at the owner and at the keepers of replicas.
+    // The committed state and space for the next, at the owner and at the holders of replicas.
     assert_eq!(optimizer_bytes, replicas * 2 * state_count * PARAMETERS as u64 * 4);
 }

@@ -1,8 +1,8 @@
-//! Whatever a member says, no other panics: records with odd lists, reports of what nobody holds, numbers at their ends.
+//! Whatever a member sends, no other one panics: records with odd lists, reports of chunks that no member holds, numbers at their limits.
 //!
-//! Three nodes train. Somewhere in between, one of them, or a stranger, says things that no correct peer would say: close
-//! enough to the truth to get past the first checks, and then as odd as the limits allow. Nobody has to train on after
-//! that, since members are trusted to follow the protocol; but their bytes are input.
+//! Three nodes train. At some point one of them, or a peer outside the run, sends messages that no correct peer would send: close enough to
+//! correct ones to pass the first checks, and then as odd as the limits allow. Training need not continue after that, since members are
+//! trusted to follow the protocol; but their bytes are untrusted input.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -40,10 +40,10 @@ use proptest::prelude::*;
 const PARAMETERS: u32 = 200;
 const SAMPLES: u32 = 96;
 const PEERS: usize = 3;
-/// Inputs after which a case ends, whatever has become of it.
+/// Inputs after which a case ends, in any state.
 const INPUTS_MAX: usize = 4000;
 
-/// Every parameter wants to be one.
+/// A task in which the best value of every parameter is one.
 struct Ones;
 
 impl Task for Ones {
@@ -77,13 +77,13 @@ fn index_of(peer: PeerId) -> usize {
 
 // The swarm.
 
-/// Three nodes whose outputs go straight to each other, and a fourth peer that only says what the test makes it say.
+/// Three nodes whose outputs go directly to each other, and a fourth peer that only sends what the test makes it send.
 struct Swarm {
     nodes: Vec<Node>,
     queue: VecDeque<(usize, Input)>,
     links: BTreeSet<(usize, usize)>,
     now: Instant,
-    /// The view that each node is in, and the step that it is about in.
+    /// For each node its view, and its present step in that view; `None` before the first view.
     views: Vec<Option<(Arc<View>, ViewDigest)>>,
     steps: Vec<u64>,
     ended: usize,
@@ -150,7 +150,7 @@ impl Swarm {
         }
     }
 
-    /// One input, or if there is none, time passes. False once nothing happens any more.
+    /// Passes one input on; if there is none, lets time pass. Returns false once nothing happens any more.
     fn step(&mut self) -> bool {
         let Some((index, input)) = self.queue.pop_front() else {
             let Some(next) = self.nodes.iter().filter_map(Node::deadline).min() else { return false };
@@ -190,7 +190,7 @@ impl Swarm {
         true
     }
 
-    /// Somebody says something odd, of the view that its victim is in.
+    /// Sends an odd message, in the present view of the node that receives it.
     fn say(&mut self, oddity: &Oddity) {
         let Some((view, digest)) = &self.views[oddity.to] else { return };
         let truth = Truth { view, digest: *digest, step: self.steps[oddity.to] };
@@ -200,9 +200,9 @@ impl Swarm {
     }
 }
 
-// What is said.
+// Odd messages.
 
-/// Who says what to whom, after how many inputs.
+/// Sender, receiver and kind of an odd message, and the number of inputs before it.
 #[derive(Clone, Debug)]
 struct Oddity {
     after: usize,
@@ -223,11 +223,11 @@ fn oddity() -> impl Strategy<Value = Oddity> {
     })
 }
 
-/// Numbers to make a message of; zeros once they are used up.
+/// Numbers from which a message is made; zeros once they are used up.
 struct Draws<'a>(std::slice::Iter<'a, (u8, u64)>);
 
 impl Draws<'_> {
-    /// Mostly below `end`; now and then just there, or as far as it goes.
+    /// Mostly below `end`; sometimes `end` itself, or up to `max`.
     fn below(&mut self, end: u64, max: u64) -> u64 {
         let Some(&(how, number)) = self.0.next() else { return 0 };
         match how {
@@ -251,7 +251,7 @@ impl Draws<'_> {
     }
 }
 
-/// The truth that is bent.
+/// The correct values that are changed.
 struct Truth<'a> {
     view: &'a View,
     digest: ViewDigest,
@@ -398,18 +398,18 @@ impl Truth<'_> {
         let states = [self.chunk(draws) as usize].into_iter().collect();
         let question = draws.below(10, u64::MAX);
         let cursor = self.cursor_and_spans(draws).0;
-        // Mostly so that it adds up.
+        // Mostly a consistent number.
         let trained = if draws.is() { cursor.taken(u64::from(SAMPLES)) } else { trained };
         let (peer, donors) = (coordinator.peer, vec![SnapshotDonor { contact: coordinator, states }]);
         MergeOffer { view, steps, cursor, trained, ancestors, donors, coordinator: peer, question }
     }
 
-    /// The present view, or one that nobody has heard of.
+    /// The present view, or an unknown one.
     fn some_view(&self, draws: &mut Draws<'_>) -> ViewDigest {
         if draws.is() { self.digest } else { ViewDigest([9; 32]) }
     }
 
-    /// A step that is about the one in progress.
+    /// A step close to the one in progress.
     fn near(&self, draws: &mut Draws<'_>) -> StepNumber {
         let offset = draws.below(5, STEPS_MAX);
         StepNumber((self.step + offset).saturating_sub(2).min(STEPS_MAX))
@@ -639,7 +639,7 @@ proptest! {
         mut oddities in prop::collection::vec(oddity(), 1..6),
     ) {
         let mut swarm = Swarm::new(if has_state { "adam" } else { "sgd" }, policy);
-        // Not before there is a view.
+        // Nothing is sent before the first view.
         while swarm.steps.contains(&0) {
             prop_assert!(swarm.step());
         }
@@ -656,7 +656,7 @@ proptest! {
     }
 }
 
-/// The same swarm without anything odd.
+/// The same swarm without odd messages.
 #[test]
 fn left_alone_they_train_to_the_end() {
     for rule in ["adam", "sgd"] {

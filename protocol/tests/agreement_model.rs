@@ -1,25 +1,25 @@
-//! Agreement in every order of events: a model checker plays all schedules of a few members, not a sample of them.
+//! Agreement in every order of events: a model checker tries all schedules of a few members, not a sample of them.
 //!
-//! Like solving a maze with a ball of thread instead of wandering about in it. A simulation walks a great many random ways;
-//! here every way is walked, within small bounds, by the very functions that a node calls. What no way leads to cannot
-//! happen within those bounds.
+//! It is like solving a maze with a thread that marks each path, instead of wandering about in it. A simulation tries very many random
+//! schedules. Here all schedules within small bounds are tried, with the very functions that a node calls. A state that no schedule reaches
+//! cannot occur within those bounds.
 //!
 //! # How it works
-//! - **Network.** What was said is a set. Delivery reads a message and leaves it there, so messages arrive late, in any order,
-//!   many times or never; a partition is messages that are never delivered.
-//! - **Members.** Any member may try at any time, under any ballot above the one it has promised, and may fall silent at any
-//!   point. With a quorum of promises it may name a value, or wait for more. It hears answers when it takes its next step:
-//!   between two steps nobody could tell what it has heard, and so there are far fewer states.
-//! - **Crashes.** A peer that restarts has its disk, the record and the view, and nothing else. One that loses its disk
-//!   comes back as a new incarnation, has no voice in the old view, and asks to join.
-//! - **Values.** A value is the next view; the members named in it agree on the one after that, in a record of their own. So the
-//!   checker follows a chain and not only one decision.
-//! - **Planted bugs.** The model, not the code under test, leaves out one rule at a time, and the checker must find how two
-//!   values are chosen. A checker that found nothing then would prove nothing now.
+//! - **Network.** The messages that were sent are a set. Delivery reads a message and leaves it there, so messages arrive late, in any
+//!   order, many times or never; a partition is messages that are never delivered.
+//! - **Members.** Any member may start an attempt at any time, under any ballot above the one it has promised, and may stop at any point.
+//!   With a quorum of promises it may name a value, or wait for more. It receives answers when it takes its next step: no other peer can
+//!   see before then what it has received, and so there are far fewer states.
+//! - **Crashes.** A peer that restarts has its disk, with the record and the view, and nothing else. One that loses its disk returns as a
+//!   new incarnation, has no vote in the old view, and asks to join.
+//! - **Values.** A value is the next view; the members named in it agree on the one after that, with a new record. So the checker follows a
+//!   chain of views, and not only one decision.
+//! - **Planted bugs.** The model, not the code under test, leaves out one rule at a time, and the checker must then find a schedule in
+//!   which two values are chosen. If it found none, its other results would prove nothing.
 //!
 //! # Not here
-//! That a decision is reached at last: two proposers may interrupt each other for ever. Timeouts see to that, and only
-//! a simulation has any.
+//! That a decision is reached at last: two proposers may interrupt each other for ever. Timeouts prevent that, and only the simulation has
+//! timeouts.
 //!
 //! # Reading
 //! Lamport's specification of Paxos in TLA+ keeps messages in a set and proposers without memory in the same way.
@@ -34,37 +34,37 @@ use peergrad_protocol::Rank;
 use peergrad_protocol::agreement::{Acceptor, Ballot, Proposer, is_quorum};
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
-/// A small world and its bounds.
+/// A small set of peers, and the bounds of their schedules.
 #[derive(Clone, Copy, Debug)]
 struct World {
     peer_count: u8,
     named: Named,
-    /// The highest attempt of a member, in the view of each number; the view after the last of them has no successor.
+    /// The highest attempt of a member in each view, by the view's number; the view after the last of them has no successor.
     attempts_max: &'static [u32],
-    /// How often anybody tries, in all.
+    /// Most attempts of all members together.
     tries_max: u8,
     restarts_max: u8,
     disk_losses_max: u8,
     bug: Option<Bug>,
 }
 
-/// Whom a proposer names as members of its own value.
+/// The members that a proposer names in its own value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Named {
     /// All members of its view: fewer states, for worlds of one decision.
     Everybody,
-    /// Those whose promises it has heard: whoever is cut off is left out.
+    /// Those whose promises it has received: a peer that is cut off is left out.
     Promised,
 }
 
 /// The rule that a planted bug leaves out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bug {
-    /// A proposer does not look at what promises say was accepted.
+    /// A proposer ignores the accepted values in promises.
     NoAdoption,
-    /// A peer that restarts keeps its vote, but not what it has promised and accepted.
+    /// A peer that restarts keeps its vote, but not its promise and its accepted value.
     NoPersistence,
-    /// A peer that restarts may use the ballot again that it has promised to itself.
+    /// A peer that restarts may use a ballot again that it has promised to itself.
     BallotUsedTwice,
 }
 
@@ -85,7 +85,7 @@ struct Members(u8);
 /// A set of ranks, as bits.
 type Ranks = u8;
 
-/// A view, as far as it matters here.
+/// A view, reduced to what matters here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct View {
     number: u8,
@@ -94,7 +94,7 @@ struct View {
     named_under: Ballot,
 }
 
-/// What peers say to each other; `view` is the one whose successor is sought.
+/// The messages between peers; `view` is the one whose successor is sought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Message {
     Prepare {
@@ -112,7 +112,7 @@ enum Message {
         ballot: Ballot,
         value: View,
     },
-    /// The value is for those who check; a proposer does not look at it.
+    /// Only the checks use the value; a proposer does not read it.
     Accepted {
         view: View,
         ballot: Ballot,
@@ -123,14 +123,14 @@ enum Message {
     Join(Member),
 }
 
-/// What happens next.
+/// A transition from one state to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
-    /// A member begins an attempt to have a successor chosen, and gives up any other.
+    /// A member starts an attempt to have a successor chosen, and ends its earlier attempt.
     Try { peer: Peer, ballot: Ballot },
-    /// A proposer that has heard the promises of some names a value, and may let in those who asked to join.
+    /// A proposer that has received the promises of some names a value, and may admit peers that asked to join.
     Name { peer: Peer, heard: Ranks, with_joiners: bool },
-    /// A proposer hears that its value is chosen, and says so.
+    /// A proposer learns that its value is chosen, and announces it.
     Conclude { peer: Peer },
     /// A message is delivered.
     Deliver { to: Peer, message: Message },
@@ -142,7 +142,7 @@ enum Action {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct State {
-    /// By peer.
+    /// The nodes, by peer.
     nodes: Vec<Node>,
     said: BTreeSet<Message>,
     tries_left: u8,
@@ -150,20 +150,20 @@ struct State {
     disk_losses_left: u8,
 }
 
-/// What one peer knows.
+/// The state of one peer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Node {
     incarnation: u8,
-    /// On disk. None in a new incarnation until it is let in.
+    /// On disk. `None` in a new incarnation until it is admitted.
     view: Option<View>,
     /// On disk.
     acceptor: Acceptor<View>,
-    /// In memory.
+    /// In memory; `None` if it has no attempt in progress.
     attempt: Option<Attempt>,
 }
 
-/// A proposer, to whom each promise reports who gave it. Two are the same if they will do the same: once a value is named, it
-/// does not matter whose promises led to it.
+/// A proposer, to which each promise reports its sender. Two are equal if they will do the same: once a value is named, it does not matter
+/// which promises led to it.
 #[derive(Clone, Debug)]
 struct Attempt(Proposer<View, Member>);
 
@@ -225,14 +225,14 @@ fn world(peer_count: u8) -> World {
     }
 }
 
-/// Plays every schedule of `world`: what must hold holds, and what should be possible is.
+/// Tries every schedule of `world`: the invariants must hold, and what should be possible must occur.
 fn check(world: World) {
     let checker = world.checker().spawn_bfs().join();
     println!("{world:?}: {} states, up to {} steps", checker.unique_state_count(), checker.max_depth());
     checker.assert_properties();
 }
 
-/// Plays the schedules of `world`, shortest first, until each of `broken` has been.
+/// Tries the schedules of `world`, shortest first, until each invariant in `broken` was violated.
 fn check_finds(world: World, broken: &[&'static str]) {
     let finish = HasDiscoveries::AllOf(broken.iter().copied().collect());
     let checker = world.checker().finish_when(finish).spawn_bfs().join();
@@ -278,7 +278,7 @@ impl Model for World {
                     }
                 }
             }
-            // Where nothing is lost, a restart changes nothing.
+            // A restart changes nothing if there is nothing to lose.
             let has_memory = node.attempt.is_some() || self.bug == Some(Bug::NoPersistence);
             if state.restarts_left > 0 && has_memory {
                 actions.push(Action::Restart { peer });
@@ -291,7 +291,7 @@ impl Model for World {
     }
 
     fn next_state(&self, before: &State, action: Action) -> Option<State> {
-        // Most deliveries change nothing; this is told from one node, for a copy of the state costs more.
+        // Most deliveries change nothing; it is cheaper to find that out with one node than with a copy of the whole state.
         if let Action::Deliver { to, message } = action {
             let node = &before.nodes[usize::from(to)];
             let mut after = node.clone();
@@ -351,7 +351,7 @@ impl Model for World {
 }
 
 impl World {
-    /// The ballots that `peer` may try next: any above the one it has promised, as if others had told it of higher ones.
+    /// The ballots that `peer` may try next: any above the one it has promised, as if it had heard of higher ones.
     fn tries(&self, state: &State, peer: Peer, node: &Node, actions: &mut Vec<Action>) {
         let Some(view) = node.view else { return };
         let Some(rank) = node.rank_in(peer, view) else { return };
@@ -360,7 +360,7 @@ impl World {
         let promised = node.acceptor.promised();
         let is_free = |ballot: &Ballot| match self.bug {
             Some(Bug::BallotUsedTwice) if node.attempt.is_none() => promised <= Some(*ballot),
-            // So that nothing but what is forgotten can go wrong.
+            // So that only the missing persistence can do harm.
             Some(Bug::NoPersistence) => {
                 promised < Some(*ballot) && !state.said.contains(&Message::Prepare { view, ballot: *ballot })
             }
@@ -369,7 +369,7 @@ impl World {
         actions.extend(ballots.filter(is_free).map(|ballot| Action::Try { peer, ballot }));
     }
 
-    /// The ways in which `peer` may name a value next: after any quorum of the promises, in which is its own.
+    /// The ways in which `peer` may name a value next: after any quorum of promises that includes its own.
     fn namings(&self, state: &State, peer: Peer, view: View, attempt: &Attempt, actions: &mut Vec<Action>) {
         let own: Ranks = 1 << attempt.0.ballot().rank.0;
         let said: Ranks = state.promises(view, attempt).fold(0, |ranks, (from, _)| ranks | 1 << from.0);
@@ -384,7 +384,7 @@ impl World {
         }
     }
 
-    /// The proposer of `attempt` when it has heard the promises of the ranks in `heard`.
+    /// The proposer of `attempt` after it has received the promises of the ranks in `heard`.
     fn hear(&self, state: &State, view: View, attempt: &Attempt, heard: Ranks) -> Proposer<View, Member> {
         let mut proposer = attempt.0.clone();
         for (from, accepted) in state.promises(view, attempt).filter(|(from, _)| heard & 1 << from.0 != 0) {
@@ -394,7 +394,7 @@ impl World {
         proposer
     }
 
-    /// Lets `action` happen.
+    /// Applies `action` to the state.
     fn apply(&self, state: &mut State, action: Action) {
         match action {
             Action::Try { peer, ballot } => {
@@ -402,7 +402,8 @@ impl World {
                 let node = &mut state.nodes[usize::from(peer)];
                 let view = node.view.unwrap();
                 node.attempt = Some(Attempt(Proposer::new(ballot, view.members.count())));
-                // To itself first, and to its disk, so that no restart makes it use this ballot again.
+                // It sends the message to itself first, and writes its promise to disk, so that it does not use this ballot again after a
+                // restart.
                 let prepare = Message::Prepare { view, ballot };
                 let promise = node.handle(peer, prepare).unwrap();
                 state.said.extend([prepare, promise]);
@@ -454,14 +455,14 @@ impl Node {
         Self { incarnation, view: None, acceptor: Acceptor::default(), attempt: None }
     }
 
-    /// Its rank in `view`, if that is where it is: whoever is in another view has no voice in this one.
+    /// The peer's rank in `view`; `None` if the peer is in another view, and so has no vote in this one.
     fn rank_in(&self, peer: Peer, view: View) -> Option<Rank> {
         let member = Member { peer, incarnation: self.incarnation };
         view.members.rank(member).filter(|_| self.view == Some(view))
     }
 
-    /// Takes in a message and says what it answers. This is one step: what it remembers is on its disk when the answer leaves,
-    /// and a crash between the two is the same as an answer that is lost.
+    /// Processes a message and returns the answer. This is one step: its state is on disk before the answer leaves, and a crash between the
+    /// two is the same as a lost answer.
     fn handle(&mut self, peer: Peer, message: Message) -> Option<Message> {
         match message {
             Message::Prepare { view, ballot } => {
@@ -482,14 +483,14 @@ impl Node {
                 }
                 None
             }
-            // A proposer hears these when it takes its next step.
+            // A proposer receives these when it takes its next step.
             Message::Promise { .. } | Message::Accepted { .. } | Message::Join(_) => None,
         }
     }
 }
 
 impl State {
-    /// Drops the promises that nobody waits for any more: an attempt hears none once it has named a value or was given up.
+    /// Drops promises for which no attempt waits: an attempt receives none once it has named a value or has ended.
     fn drop_late_promises(&mut self) {
         let nodes = &self.nodes;
         self.said.retain(|message| match *message {
@@ -501,7 +502,7 @@ impl State {
         });
     }
 
-    /// The promises for `attempt` in `view`: whose, and what it had accepted.
+    /// The promises for `attempt` in `view`: the sender's rank, and the value that it had accepted.
     fn promises(
         &self,
         view: View,
@@ -516,7 +517,7 @@ impl State {
         })
     }
 
-    /// Who has accepted what under `ballot` in `view`.
+    /// The acceptances under `ballot` in `view`: the sender's rank, and the value.
     fn acceptances(&self, view: View, ballot: Ballot) -> impl Iterator<Item = (Rank, View)> {
         let asked = (view, ballot);
         self.said.iter().filter_map(move |message| match *message {
@@ -527,7 +528,7 @@ impl State {
         })
     }
 
-    /// Whether `attempt` in `view` has its value chosen, as its proposer sees it when it has heard every acceptance.
+    /// Whether the value of `attempt` in `view` is chosen, as its proposer sees it after it has received every acceptance.
     fn has_chosen(&self, view: View, attempt: &Attempt) -> bool {
         let mut proposer = attempt.0.clone();
         let ballot = proposer.ballot();
@@ -537,8 +538,8 @@ impl State {
         times == 1
     }
 
-    /// Every value that was ever chosen, whether anybody knows it or not, with the view whose successor it is: a quorum has
-    /// accepted it under one ballot.
+    /// Every value that was ever chosen, whether or not a peer knows it, with the view whose successor it is: a quorum has accepted it
+    /// under one ballot.
     fn chosen(&self) -> impl Iterator<Item = (View, View)> {
         self.said.iter().filter_map(|message| {
             let Message::Propose { view, ballot, value } = *message else { return None };
@@ -548,7 +549,7 @@ impl State {
         })
     }
 
-    /// Every view that members were ever told to install.
+    /// Every view that was sent to members to be installed.
     fn installed(&self) -> impl Iterator<Item = View> {
         self.said.iter().filter_map(|message| match message {
             Message::Install(view) => Some(*view),
@@ -556,7 +557,7 @@ impl State {
         })
     }
 
-    /// Every installed view in which training goes on: a quorum of its members is there.
+    /// Every installed view in which training goes on: a quorum of its members is in it.
     fn active(&self) -> impl Iterator<Item = View> {
         self.installed().filter(|view| {
             let ranks = (0..).zip(&self.nodes).filter_map(|(peer, node)| node.rank_in(peer, *view));
@@ -564,7 +565,7 @@ impl State {
         })
     }
 
-    /// Who asked to join.
+    /// The peers that asked to join.
     fn joiners(&self) -> impl Iterator<Item = Member> {
         self.said.iter().filter_map(|message| match message {
             Message::Join(member) => Some(*member),
@@ -573,13 +574,13 @@ impl State {
     }
 }
 
-/// Whether no two of `views` are of one number.
+/// Whether all `views` have different numbers.
 fn has_one_a_number(mut views: impl Iterator<Item = View>) -> bool {
     let mut view_numbers = BTreeSet::new();
     views.all(|view| view_numbers.insert(view.number))
 }
 
-/// The value of a proposal, if the proposer did not adopt it.
+/// The value of a proposal, unless the proposer adopted it.
 fn own_value(message: &Message) -> Option<View> {
     match *message {
         Message::Propose { ballot, value, .. } if value.named_under == ballot => Some(value),
@@ -612,7 +613,7 @@ impl Members {
         members.into_iter().fold(Self::default(), Self::replace)
     }
 
-    /// With `member` in place of the same peer in another incarnation.
+    /// The same set with `member` in place of the same peer in another incarnation.
     fn replace(self, member: Member) -> Self {
         let others = self.0 & !(0b11 << (2 * member.peer));
         Self(others | Self::bit(member))
@@ -642,7 +643,7 @@ impl Members {
     }
 }
 
-/// Peers by index, with a mark behind those in their second incarnation: `{0, 2'}`.
+/// Peers by index, with a mark after those in their second incarnation: `{0, 2'}`.
 impl fmt::Debug for Members {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = |member: Member| format!("{}{}", member.peer, ["", "'"][usize::from(member.incarnation)]);

@@ -1,18 +1,18 @@
 //! A cluster of nodes on one virtual clock.
 //!
 //! # How it works
-//! [`Cluster::tick`] takes the earliest event, sets the clock, lets it happen, and carries out what the nodes want:
+//! [`Cluster::tick`] takes the earliest event, sets the clock, passes the event on, and carries out what the nodes ask for:
 //! ```text
 //! queue, by (time, sequence) --> input of one node --> its outputs --+--> network: frames as bytes, credit, dials
-//!    ^                                                               +--> pace: jobs, done at once, answered later
+//!    ^                                                               +--> compute model: jobs, done at once, answered later
 //!    |                                                               +--> disk: records, answered later
 //!    '------------------------- later events ------------------------+--> invariants and history
 //! ```
-//! One seed decides everything: delays, speeds, luck. Frames are hashed into a trace as they arrive, so two runs are the
-//! same if their hashes are.
+//! One seed decides everything: delays, speeds, and chance. Frames are hashed into a trace as they arrive, so two runs are the same if
+//! their hashes are.
 //!
 //! # Not here
-//! What goes wrong and when: `fault_injector.rs`. What must hold: [`crate::invariants`].
+//! Faults and their times are in `fault_injector.rs`; what must hold is in [`crate::invariants`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -42,12 +42,12 @@ mod inspect;
 
 pub use inspect::World;
 
-/// Nodes, their hosts and links, and what happens next.
+/// Nodes, their hosts and links, and the events to come.
 pub struct Cluster {
     now: Instant,
     queue: Queue<ScheduledEvent>,
     hosts: Vec<Host>,
-    /// The hosts of a peer: more than one only if somebody copied its identity.
+    /// The hosts of a peer: more than one only if its identity was copied.
     hosts_by_peer: BTreeMap<PeerId, Vec<HostId>>,
     network: Network,
     filters: Vec<Box<dyn FrameFilter>>,
@@ -56,17 +56,17 @@ pub struct Cluster {
     trace: Trace,
     history: History,
     events: Vec<(Instant, HostId, Event)>,
-    /// Where what a node wants comes together until it is carried out; empty in between.
+    /// Outputs of a node until they are carried out; empty in between.
     outputs: Vec<Output>,
-    /// What members of a view compute alike is computed once here.
+    /// Results that all members of a view would compute alike, computed once here.
     cache: SharedCache,
     run: Option<RunId>,
     running_count: usize,
-    /// Whether anybody has come to the end of the run.
+    /// Whether a member has finished the run.
     has_finished_member: bool,
 }
 
-/// Something that is about to happen.
+/// An event to come.
 enum ScheduledEvent {
     /// An input reaches the process that was the `start`-th on its host.
     Input {
@@ -78,14 +78,14 @@ enum ScheduledEvent {
         host: HostId,
         start: u32,
     },
-    /// A record reaches the disk.
+    /// A record is on the disk.
     Written {
         host: HostId,
         start: u32,
         id: PersistId,
         record: DurableBytes,
     },
-    /// A checkpoint reaches the disk.
+    /// A checkpoint is on the disk.
     Saved {
         host: HostId,
         start: u32,
@@ -122,14 +122,15 @@ impl Cluster {
 
     // Time.
 
-    /// Lets one event happen. False if nothing is left to happen.
+    /// Processes one event. Returns false if there is none left.
     pub fn tick(&mut self) -> bool {
         let Some((at, scheduled)) = self.queue.pop() else { return false };
         self.now = at;
         match scheduled {
             ScheduledEvent::Input { host, start, input } => self.input(host, start, input),
             ScheduledEvent::Tick { host, start } => {
-                // Whoever asked for an earlier one meanwhile has asked anew since.
+                // If the process has asked for an earlier tick since this one was scheduled, that one has its own event, and this one is
+                // ignored.
                 let is_due = |process: &mut &mut Process| process.wake.take_if(|wake| *wake == at).is_some();
                 if self.process_mut(host, start).as_mut().is_some_and(is_due) {
                     self.input(host, start, Input::Tick);
@@ -142,7 +143,7 @@ impl Cluster {
                 }
             }
             ScheduledEvent::Saved { host, start, checkpoint, keep } => {
-                // One whose process has come to its end is still written.
+                // The record of a process that has ended is still written.
                 let place = &mut self.hosts[host.index()];
                 if place.starts == start && !place.has_crashed {
                     let steps = checkpoint.saved.steps;
@@ -162,13 +163,13 @@ impl Cluster {
         true
     }
 
-    /// When the next event happens.
+    /// When the next event happens; `None` if there is none.
     #[must_use]
     pub fn next_at(&self) -> Option<Instant> {
         self.queue.next_at()
     }
 
-    /// Moves the clock to `at`, where nothing happens before.
+    /// Moves the clock to `at`; no event may be due before.
     pub fn advance_to(&mut self, at: Instant) {
         assert!(self.next_at().is_none_or(|next| next >= at), "nothing is skipped");
         self.now = self.now.max(at);
@@ -180,14 +181,14 @@ impl Cluster {
         self.now
     }
 
-    /// Hands one input to a node and carries out what it wants.
+    /// Passes one input to a node and carries out its outputs.
     fn input(&mut self, host: HostId, start: u32, input: Input) {
         if self.process_mut(host, start).is_none() {
             return;
         }
         let place = &mut self.hosts[host.index()];
         if let Some(missed) = &mut place.asleep {
-            // A tick that was missed is asked for again.
+            // A tick that was missed is requested again.
             if !matches!(input, Input::Tick) {
                 missed.push_back(input);
             }
@@ -221,7 +222,7 @@ impl Cluster {
             Output::Credit { to, segments } => self.give_credit(host, to, segments),
             Output::Dial(contact) => self.dial(host, &contact),
             Output::Disconnect(peer) => {
-                // A link that the node has not been told of yet stays.
+                // A link of which the node has not been notified yet remains.
                 let process = self.process_mut(host, start);
                 let is_known = process.is_some_and(|process| process.linked.remove(&peer));
                 match self.linked(host, peer) {
@@ -237,7 +238,7 @@ impl Cluster {
             Output::FindData(_) => {
                 let setup = &self.hosts[host.index()].setup;
                 let data = setup.data.clone();
-                // That there is no file is known at once.
+                // Without a file the answer comes at once.
                 let time = data.as_ref().map_or(Duration::ZERO, |_| setup.reading_time);
                 self.input_later(self.now.after(time), host, Input::DataFound(data));
             }
@@ -260,7 +261,7 @@ impl Cluster {
         }
     }
 
-    /// A job's work is done now, and its answer comes when the host would have it.
+    /// Does a job now; the answer arrives after the time that the host needs for it.
     fn compute(&mut self, host: HostId, start: u32, job: Job) {
         let place = &mut self.hosts[host.index()];
         let duration = place.setup.compute_model.duration(job.cost, &mut self.generator);
@@ -311,7 +312,7 @@ impl Cluster {
         self.network.send(self.now, from, to, Transmission::Credit(segments), Duration::ZERO);
     }
 
-    /// Dials the host that the address names, if the peer is there.
+    /// Dials the host that the address names, if that host has the peer.
     fn dial(&mut self, from: HostId, contact: &Contact) {
         if self.linked(from, contact.peer).is_some() {
             return;
@@ -329,9 +330,9 @@ impl Cluster {
         homes.iter().copied().find(|&home| self.network.is_up(from, home))
     }
 
-    // What comes back.
+    // Answers.
 
-    /// Schedules what the network is about to do, and what it has delivered at once.
+    /// Schedules the network's next events, and passes on what it has delivered now.
     fn schedule_network(&mut self) {
         self.schedule_network_events();
         for delivery in self.network.take_deliveries() {
@@ -346,7 +347,7 @@ impl Cluster {
         }
     }
 
-    /// A delivery as its receiver's node hears of it.
+    /// A delivery as an input of its receiver's node; `None` if that process has ended.
     fn receive(&mut self, Delivery { to, from, event }: Delivery) -> Option<(HostId, Input)> {
         let peer = self.hosts[from.index()].peer;
         let input = match event {
@@ -364,7 +365,7 @@ impl Cluster {
         Some((to, input))
     }
 
-    /// The frame as its receiver holds it: bytes, in a buffer of its own pool.
+    /// The frame as its receiver holds it: bytes, in a buffer from the receiver's pool.
     fn received(&self, to: HostId, frame: Frame) -> Frame {
         let Some(process) = &self.hosts[to.index()].process else { return frame };
         let payload = frame.payload.map(|sent| {
@@ -387,7 +388,7 @@ impl Cluster {
         }
     }
 
-    /// Has a node ticked no later than that.
+    /// Schedules a tick of a node at `at` or earlier.
     fn tick_at(&mut self, at: Instant, host: HostId, start: u32) {
         let at = at.max(self.now);
         let Some(process) = self.process_mut(host, start) else { return };
@@ -397,7 +398,7 @@ impl Cluster {
         }
     }
 
-    /// A node tells its user something.
+    /// A node reports an event to its user.
     fn on_event(&mut self, host: HostId, event: Event) {
         match &event {
             Event::ViewInstalled { view, digest, share, .. } => {
@@ -470,7 +471,7 @@ impl Cluster {
         self.trace.event(self.now, host, &event);
         self.observe(Observation::Emitted { host, event: &event });
         if let Event::Ended(_) = event {
-            // The process is over once it has said goodbye.
+            // The process ends after its goodbye messages.
             self.hosts[host.index()].process = None;
             self.running_count -= 1;
             self.network.shut_down(self.now, host);
@@ -488,7 +489,7 @@ impl Cluster {
         self.invariants.observe(&observation, &world);
     }
 
-    /// Checks what only time can break.
+    /// Checks the invariants that waiting alone can violate.
     pub fn check_periodically(&mut self) {
         let world = World {
             now: self.now,

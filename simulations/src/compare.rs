@@ -1,7 +1,7 @@
-//! Comparing: scenarios that train the same model in different ways, followed from epoch to epoch.
+//! Comparison: scenarios that train the same model in different ways, measured after each epoch.
 //!
-//! What counts is the model on samples that nobody trains: against samples trained, against time, and against bytes. The same
-//! seeds decide the initial parameters and the order of the samples, so runs can be compared pair by pair.
+//! The measure is the loss on held-out samples: against samples trained, against time, and against bytes. The same seed gives the same
+//! initial parameters and the same order of the samples, so runs can be compared pair by pair.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,32 +13,32 @@ use crate::history::History;
 use crate::scenario::Scenario;
 use crate::simulation::{Outcome, Simulation};
 
-/// How one run went.
+/// The course of one run.
 pub struct TrainingCurve {
-    /// About one for each epoch.
+    /// Measurements, about one for each epoch.
     pub points: Vec<CurvePoint>,
-    /// The end, if the run got there.
+    /// The measurement at the end; `None` if the run did not get there.
     pub end: Option<CurvePoint>,
-    /// What became of it.
+    /// The result of the run.
     pub outcome: Outcome,
 }
 
-/// Where a run was at some time.
+/// One measurement of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct CurvePoint {
-    /// Samples trained.
+    /// Number of samples trained so far.
     pub samples: u64,
-    /// From the first view to the newest committed step.
+    /// Virtual time from the first view to the newest committed step.
     pub time: Duration,
-    /// Sent by everyone.
+    /// Bytes that all peers have sent so far.
     pub bytes: u64,
-    /// Of the mean of all members' parameters.
+    /// Evaluation of the mean of all members' parameters.
     pub evaluation: Evaluation,
-    /// Of the member whose own parameters are the worst.
+    /// Evaluation of the member whose local parameters are the worst.
     pub worst: Evaluation,
 }
 
-/// Runs `scenario`; `seed` decides what chance decides, initial parameters and order of samples included.
+/// Runs `scenario`. `seed` determines all random choices, including the initial parameters and the order of samples.
 #[must_use]
 pub fn measure(scenario: &Scenario, seed: u64) -> TrainingCurve {
     let mut scenario = scenario.clone();
@@ -79,12 +79,12 @@ pub fn measure(scenario: &Scenario, seed: u64) -> TrainingCurve {
     TrainingCurve { points, end, outcome }
 }
 
-/// Samples that no step was made of.
+/// Samples that are in no step.
 fn left_out(history: &History) -> u64 {
     history.commits.iter().map(|note| note.committed.left_out).sum()
 }
 
-/// The mean of all, and the worst of them.
+/// Evaluations of the mean of all members' parameters, and of the worst member's.
 fn evaluate(task: &dyn Task, all: &[&Arc<Buffer>]) -> Option<(Evaluation, Evaluation)> {
     let (first, others) = all.split_first()?;
     let evaluation = task.evaluate(first);

@@ -1,4 +1,4 @@
-//! How long a host takes to compute: a time for each sample, slowed down by whatever else the machine does.
+//! How long a host takes to compute: a time for each sample, increased by the other load of the machine.
 
 use std::time::Duration;
 
@@ -8,30 +8,29 @@ use rand::rngs::ChaCha8Rng;
 /// The computing speed of one host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ComputeModel {
-    /// For each sample touched.
+    /// Time for each sample that a job touches.
     pub sample_time: Duration,
-    /// For each job, however small.
+    /// Time for each job, however small.
     pub job_time: Duration,
-    /// So many times slower than the others, in percent.
+    /// Factor on the computing time, in percent: 100 is the normal speed.
     pub slowness_percent: u32,
-    /// Now and then something else runs.
+    /// Transient slowness from other load; `None` if there is none.
     pub bursts: Option<Bursts>,
-    /// What other things that run add to each job on average, in percent of its time; how much it is each time is distributed
-    /// exponentially.
+    /// What other load adds to each job on average, in percent of the job's time; the amount is distributed exponentially.
     pub noise_percent: u32,
 }
 
 /// Transient slowness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bursts {
-    /// Jobs of a thousand that meet one.
+    /// Jobs in a thousand that meet a burst.
     pub per_mille: u32,
-    /// How much longer those take, in percent.
+    /// Factor on the time of those jobs, in percent.
     pub slowness_percent: u32,
 }
 
 impl ComputeModel {
-    /// A pace without any trouble.
+    /// A speed without other load.
     #[must_use]
     pub fn steady(sample_time: Duration) -> Self {
         let job_time = Duration::from_micros(50);

@@ -1,7 +1,7 @@
-//! Delays: what stale parameters cost an algorithm, and nothing else. No network, no nodes, no machine that is slow.
+//! Delays: what stale parameters alone cost an algorithm, without network, nodes or slow machines.
 //!
-//! Each worker has a *cache* of the parameters, from which it computes. Whatever it makes of its batch is an *update*, which is
-//! added to all caches, but not at once: it reaches each of them some iterations later, by a draw of its own.
+//! Each worker has a *cache* of the parameters, from which it computes. From each batch it makes an *update*, which is added to all caches,
+//! but not at once: it reaches each cache some iterations later, and the delay is drawn for each cache separately.
 //!
 //! ```text
 //!   iteration           t                t + 1        t + 2        t + 3
@@ -9,20 +9,20 @@
 //!                                     +-> cache 1
 //!                                     +---------------------------> cache 2
 //! ```
-//! What is counted is batches until the model is good enough: the reference with which programs that compute from stale
-//! parameters are compared, whatever machines and lines they run on.
+//! The result is the number of batches until the model is good enough. It is a reference for programs that compute from stale parameters,
+//! independent of machines and links.
 //!
 //! # How it works
-//! The update that worker `q` makes in iteration `t` reaches the cache of worker `p` at the start of iteration `t + 1 + r`, with
-//! `r` uniform in `0..=s` for each (`q`, `p`, `t`). That holds for `p = q` too: a worker waits for its own updates like everybody else. So
-//! the delay is 1 + s / 2 on average, one worker can be studied alone, and `s = 0` is synchronous training: all caches are the same bits.
+//! The update that worker `q` makes in iteration `t` reaches the cache of worker `p` at the start of iteration `t + 1 + r`, with `r`
+//! uniform in `0..=s` for each (`q`, `p`, `t`). That holds for `p = q` too: a worker's updates reach its own cache late as well. So the
+//! delay is 1 + s / 2 on average, one worker can be studied alone, and `s = 0` is synchronous training, with equal bits in all caches.
 //!
-//! An update is what the worker's own optimizer, with its own state, makes of the mean gradient at its cache. Updates are added up
-//! and not averaged: N workers at rate η go as far in an iteration as one at N η.
+//! A worker's optimizer, with the worker's own state, turns the mean gradient at its cache into an update. Updates are added up and not
+//! averaged: in one iteration, N workers at rate η go as far as one worker at N η.
 //!
 //! # Invariants
-//! - Each update reaches each cache exactly once, older ones first, those of one iteration by worker: the same seed gives the same
-//!   bits (for a task whose gradient does, which is so on one kind of processor).
+//! - Each update reaches each cache exactly once, older ones first, and those of one iteration in order of workers. So the same seed gives
+//!   the same bits, if the task's gradient does (which holds on one kind of processor).
 //! - A delay is a function of (seed, `q`, `p`, `t`, `s`) alone.
 //!
 //! # Reading
@@ -43,34 +43,34 @@ mod trials;
 pub use draws::delay;
 pub use trials::{Trials, median};
 
-/// What is studied.
+/// The settings of a study.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Setting {
-    /// How many there are.
+    /// Number of workers.
     pub workers: u32,
-    /// The most iterations that an update is late.
+    /// The most iterations by which an update is late.
     pub staleness: u64,
-    /// Samples of a batch; each worker has one in each iteration.
+    /// Samples in a batch; each worker computes one batch in each iteration.
     pub batch: u32,
     /// Turns a mean gradient into an update.
     pub rule: Optimizer,
-    /// The learning rate, throughout.
+    /// The learning rate, which is constant.
     pub rate: f64,
     /// Decides the initial parameters, the order of samples, and all delays.
     pub seed: u64,
 }
 
-/// When a model is good enough, on samples that nobody trains.
+/// When a model is good enough, measured on held-out samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Target {
-    /// At least this share of them is classified rightly.
+    /// At least this share of the samples is classified correctly.
     Accuracy(f64),
     /// The mean loss is at most this.
     Loss(f64),
 }
 
 impl Target {
-    /// Whether it is.
+    /// Whether an evaluation reaches the target.
     #[must_use]
     pub fn is_reached(self, found: &Evaluation) -> bool {
         match self {
@@ -85,25 +85,25 @@ pub struct Study<'a> {
     task: &'a dyn Task,
     setting: Setting,
     workers: Vec<Worker>,
-    /// Iterations that are over.
+    /// Number of iterations so far.
     iterations: u64,
-    /// The updates of the last iterations, the newest last; in each, by worker.
+    /// Updates that have not reached all caches: by iteration, the newest last, and by worker.
     underway: VecDeque<Vec<Vec<f32>>>,
     samples: Samples,
 }
 
 struct Worker {
     cache: Vec<f32>,
-    /// (moment count, n): the optimizer's state, and room for the next.
+    /// Two buffers of (moment count, n): the optimizer's state, and space for the next one.
     moments: [Vec<f32>; 2],
 }
 
 impl<'a> Study<'a> {
-    /// All caches at the initial parameters.
+    /// A study with all caches at the initial parameters.
     ///
     /// # Panics
-    /// If there are no workers, samples, or samples in a batch; or the rule is FTRL, whose parameters are not what they were
-    /// before and an update.
+    /// If there are no workers, no samples, or no samples in a batch; or if the rule is FTRL, whose new parameters are not the old ones
+    /// plus an update.
     #[must_use]
     pub fn new(task: &'a dyn Task, setting: Setting) -> Self {
         let Setting { workers, batch, rule, seed, .. } = setting;
@@ -124,7 +124,7 @@ impl<'a> Study<'a> {
         }
     }
 
-    /// One batch of each worker.
+    /// Computes one batch of each worker.
     pub fn iterate(&mut self) {
         let mut updates = match self.underway.len() as u64 > self.setting.staleness {
             true => self.underway.pop_front().expect("it is not empty"),
@@ -144,7 +144,7 @@ impl<'a> Study<'a> {
         self.deliver();
     }
 
-    /// Adds what arrives at the start of the iteration that comes now.
+    /// Adds to the caches what arrives at the start of this iteration.
     fn deliver(&mut self) {
         let Setting { staleness, seed, .. } = self.setting;
         let oldest = self.iterations - self.underway.len() as u64;
@@ -160,18 +160,18 @@ impl<'a> Study<'a> {
         }
     }
 
-    /// What each worker computes from in the iteration that comes now: (n) each.
+    /// The parameters from which each worker computes in the next iteration: (n) each.
     pub fn caches(&self) -> impl Iterator<Item = &[f32]> {
         self.workers.iter().map(|worker| &worker.cache[..])
     }
 
-    /// Batches that have been computed, by all workers together.
+    /// Number of batches computed, over all workers.
     #[must_use]
     pub fn batches(&self) -> u64 {
         self.iterations * u64::from(self.setting.workers)
     }
 
-    /// How good the mean of all caches is.
+    /// Evaluation of the mean of all caches.
     #[must_use]
     pub fn evaluate(&self) -> Evaluation {
         let mut sums = vec![0.0; self.workers[0].cache.len()];
@@ -183,8 +183,8 @@ impl<'a> Study<'a> {
         self.task.evaluate(&mean)
     }
 
-    /// Goes on until the target is reached, and says after how many batches that was; `None` if it is not within `batches_max`, or the
-    /// loss is not finite any more.
+    /// Iterates until the target is reached, and returns the number of batches; `None` if it is not reached within `batches_max`, or the
+    /// loss is no longer finite.
     pub fn batches_to(&mut self, target: Target, batches_max: u64) -> Option<u64> {
         while self.batches() + u64::from(self.setting.workers) <= batches_max {
             self.iterate();
@@ -221,14 +221,14 @@ mod tests {
         parameters.iter().map(|element| element.to_bits()).collect()
     }
 
-    /// The caches after 40 iterations; 7 does not divide the samples of an epoch.
+    /// The caches after 40 iterations, as bits; 7 does not divide the samples of an epoch.
     fn caches(task: &dyn Task, setting: Setting) -> Vec<Vec<u32>> {
         let mut study = Study::new(task, setting);
         (0..40).for_each(|_| study.iterate());
         study.caches().map(bits).collect()
     }
 
-    /// One vector of parameters, and no caches: every worker computes from it, then all updates are added.
+    /// A reference with one vector of parameters and no caches: every worker computes from it, then all updates are added.
     fn plain(task: &dyn Task, Setting { workers, batch, rule, rate, seed, .. }: Setting) -> Vec<u32> {
         let count = task.manifest().parameter_count();
         let mut parameters = vec![0.0; count];

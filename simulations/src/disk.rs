@@ -1,4 +1,4 @@
-//! The modelled disk: where a peer's durable record and its checkpoints lie, and how far it can be trusted.
+//! The modelled disk: it holds a peer's durable record and its checkpoints, and can fail in the ways of [`DiskMode`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,47 +11,47 @@ use peergrad_protocol::message::SavedCheckpoint;
 /// A host's disk.
 #[derive(Clone, Debug, Default)]
 pub struct Disk {
-    /// How it behaves.
+    /// Whether it works, or how it fails.
     pub mode: DiskMode,
     /// Time that it takes to write a record.
     pub write_time: Duration,
-    /// The record that a start finds.
+    /// The record that a peer reads when it starts; `None` if none was written.
     record: Option<DurableBytes>,
-    /// The one before, for a disk that loses the last write.
+    /// The record before that one, for a disk that loses the last write.
     before: Option<DurableBytes>,
-    /// Newest last.
+    /// Checkpoints, newest last.
     checkpoints: Vec<Arc<Checkpoint>>,
 }
 
-/// How a disk behaves.
+/// Whether a disk works, or how it fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DiskMode {
-    /// What it says is written is written.
+    /// All that it reports as written is written.
     #[default]
     Honest,
-    /// A crash takes the last record with it, although it was said to be written.
+    /// A crash loses the last record, although the disk had reported it as written.
     LosesLast,
-    /// It says that it has written, and writes nothing.
+    /// It reports records as written, and writes none.
     Lying,
-    /// After a crash the record has the view, and nothing of what was promised and accepted for the next one.
+    /// After a crash the record has the view, but neither the promise nor the accepted value for the next one.
     Forgetful,
-    /// What it returns of a checkpoint is not what was written.
+    /// The checkpoint that it returns differs from the one that was written.
     Corrupted,
-    /// It is full, and says so.
+    /// It is full, and each write fails.
     Full,
 }
 
 impl Disk {
-    /// An honest and empty one.
+    /// A disk that works and is empty.
     #[must_use]
     pub fn honest(write_time: Duration) -> Self {
         Self { write_time, ..Self::default() }
     }
 
-    /// Writes a record; what it tells the writer.
+    /// Writes a record. The result is what the disk reports to the writer.
     ///
     /// # Errors
-    /// In words, if the record is not written and the disk admits it.
+    /// A description, if the record is not written and the disk reports that.
     pub fn write(&mut self, record: DurableBytes) -> Result<(), String> {
         match self.mode {
             DiskMode::Honest | DiskMode::LosesLast | DiskMode::Forgetful | DiskMode::Corrupted => {
@@ -63,7 +63,7 @@ impl Disk {
         }
     }
 
-    /// Writes a checkpoint beside those before, of which so many are kept in all.
+    /// Writes a checkpoint, and keeps the newest `keep` of them.
     ///
     /// # Errors
     /// As [`Disk::write`].
@@ -81,10 +81,10 @@ impl Disk {
         }
     }
 
-    /// Reads a checkpoint; those with more steps are of no use any more.
+    /// Reads a checkpoint, and deletes those with more steps.
     ///
     /// # Errors
-    /// It is not there.
+    /// The disk does not have the checkpoint.
     pub fn restore(&mut self, saved: &SavedCheckpoint) -> Result<Arc<Checkpoint>, String> {
         self.checkpoints.retain(|other| other.saved.steps <= saved.steps);
         let found = self.checkpoints.iter().find(|checkpoint| checkpoint.saved == *saved);
@@ -102,12 +102,12 @@ impl Disk {
         self.checkpoints.iter().rev()
     }
 
-    /// The newest checkpoint is damaged, and known to be.
+    /// Damages the newest checkpoint. A peer would notice that, so the disk no longer has it.
     pub fn damage_newest(&mut self) {
         self.checkpoints.pop();
     }
 
-    /// The power goes.
+    /// A power cut.
     pub fn crash(&mut self) {
         match self.mode {
             DiskMode::LosesLast => {
@@ -125,13 +125,13 @@ impl Disk {
         }
     }
 
-    /// What was written is of no use any more.
+    /// Deletes everything.
     pub fn forget(&mut self) {
         (self.record, self.before) = (None, None);
         self.checkpoints.clear();
     }
 
-    /// What really lies there.
+    /// The record that is really on the disk.
     #[must_use]
     pub fn record(&self) -> Option<&DurableBytes> {
         self.record.as_ref()

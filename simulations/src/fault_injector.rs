@@ -1,6 +1,6 @@
-//! The fault injector:makes a scenario's faults happen in a cluster at their times, and undoes them when theirs is over.
+//! The fault injector: it starts a scenario's faults in a cluster at their times, and undoes each when its duration is over.
 //!
-//! What a fault leaves open (which peer, when exactly) the seed decides.
+//! The seed decides what a fault leaves open: which peer, and when exactly.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::host::{EntryMode, HostId, HostSetup, TaskFault};
 use crate::queue::Queue;
 use crate::scenario::{Fault, FaultTime, Groups, PlannedFault, Scenario, Targets};
 
-/// What is still to go wrong.
+/// The faults of a scenario that are still to come or to be undone.
 pub(crate) struct FaultInjector {
     generator: ChaCha8Rng,
     pending: Queue<Action>,
@@ -31,7 +31,7 @@ pub(crate) struct FaultInjector {
     /// Faults that wait for a view that merges.
     on_merge: Vec<(Duration, Fault)>,
     template: HostSetup,
-    /// Hosts whose peers were crashed, restarted or told to leave, and those that came later.
+    /// Hosts whose peers were crashed, restarted or told to leave, and hosts that were added after the start.
     affected: Vec<HostId>,
     newcomers: Vec<HostId>,
 }
@@ -84,27 +84,27 @@ impl FaultInjector {
         self.pending.push(at, action);
     }
 
-    /// When something is to be done next.
+    /// When the next fault starts or ends.
     pub(crate) fn next_at(&self) -> Option<Instant> {
         self.pending.next_at()
     }
 
-    /// Whether nothing more will go wrong or be undone.
+    /// Whether no fault is left to start or to undo.
     pub(crate) fn is_idle(&self) -> bool {
         self.pending.next_at().is_none()
     }
 
-    /// Peers that were crashed, restarted or told to leave.
+    /// Peers that were crashed, restarted or told to leave, and those added after the start.
     pub(crate) fn affected(&self) -> &[HostId] {
         &self.affected
     }
 
-    /// Peers that came after the start.
+    /// Peers that were added after the start.
     pub(crate) fn newcomers(&self) -> &[HostId] {
         &self.newcomers
     }
 
-    /// Puts on the agenda what waited for training to begin, for a step, or for a view.
+    /// Schedules the faults that waited for the start of training, for a step, or for a view.
     pub(crate) fn schedule_triggered(&mut self, cluster: &Cluster) {
         let now = cluster.now();
         if cluster.history().began.is_some() {
@@ -126,7 +126,7 @@ impl FaultInjector {
         }
     }
 
-    /// Does what is due.
+    /// Does the next action that is due.
     pub(crate) fn run_next(&mut self, cluster: &mut Cluster) {
         let Some((_, action)) = self.pending.pop() else { return };
         match action {
@@ -253,14 +253,14 @@ impl FaultInjector {
             Fault::Clone { .. } => {
                 let copy = cluster.add_clone(host);
                 self.newcomers.push(copy);
-                // Of two with one identity the one that started last goes on.
+                // Of two peers with one identity, the one that started last remains.
                 self.mark_affected(host);
                 self.plan(cluster.now(), Action::Start { host: copy });
             }
             Fault::Garbage { count, .. } => self.send_garbage(cluster, host, count),
             Fault::StaleViews { .. } => send_stale_views(cluster, host),
             Fault::Disk { mode, .. } => {
-                // A peer whose disk is full says so and ends.
+                // A peer whose disk is full reports that and ends.
                 self.mark_affected(host);
                 cluster.setup_mut(host).disk.mode = mode;
             }
@@ -289,7 +289,7 @@ impl FaultInjector {
         self.cut(cluster, edges, format!("cut {a} {sign} {b}"), duration);
     }
 
-    /// No frames between groups.
+    /// Blocks frames between groups.
     fn partition(&mut self, cluster: &mut Cluster, groups: &Groups, duration: Option<Duration>) {
         let groups = groups_of(cluster, groups);
         let label = groups.iter().map(|group| names(group)).collect::<Vec<_>>().join(" | ");
@@ -333,7 +333,7 @@ impl FaultInjector {
         cluster.crash(host, has_reset);
     }
 
-    /// The power goes everywhere, and comes back at one after the other.
+    /// Cuts the power of all hosts; it comes back at one host after the other.
     fn blackout(
         &mut self,
         cluster: &mut Cluster,
@@ -352,7 +352,7 @@ impl FaultInjector {
             let at = cluster.now().after(duration + every * index as u32);
             self.plan(at, Action::Start { host });
         }
-        // They are to finish what they have begun.
+        // These peers are expected to finish the run.
         self.affected.retain(|host| !back.contains(host));
     }
 
@@ -366,7 +366,7 @@ impl FaultInjector {
         host
     }
 
-    /// Members that are awake, as invites would name them; where there is none, anybody.
+    /// Members that are awake, as an invite would name them; any host if there is no such member.
     fn bootstraps(&mut self, cluster: &Cluster, newcomer: HostId) -> Vec<HostId> {
         let others: Vec<HostId> = running(cluster).into_iter().filter(|&host| host != newcomer).collect();
         let is_in = |host: &HostId| {
@@ -377,8 +377,8 @@ impl FaultInjector {
         self.choose(if members.is_empty() { others } else { members }, BOOTSTRAPS)
     }
 
-    /// Crashes somebody or lets somebody new come, and plans the next. Of few members nobody is crashed, and nobody without
-    /// whom the others were too few to agree: that is for scenarios in which too few are left.
+    /// Crashes a peer or starts a new one, and schedules the next time. No peer is crashed while there are few members, or if the remaining
+    /// voters would be too few to agree: other scenarios are about such losses.
     fn churn(&mut self, cluster: &mut Cluster, times: u32, every: Duration) {
         if times == 0 {
             return;
@@ -390,7 +390,7 @@ impl FaultInjector {
         let views: Vec<Arc<View>> = running(cluster).into_iter().filter_map(view_of).collect();
         let newest = views.iter().max_by_key(|view| view.number);
         let quorum = newest.map_or(0, |view| view.members.len() / 2 + 1);
-        // Whoever is in the newest view can vote in it.
+        // All members of the newest view can vote in it.
         let voters =
             views.iter().filter(|view| Some(view.number) == newest.map(|newest| newest.number)).count();
         let fault = match self.generator.next_u32() % 2 {
@@ -423,7 +423,7 @@ impl FaultInjector {
 
     fn break_tasks(&mut self, cluster: &mut Cluster, targets: &Targets, task_fault: TaskFault) {
         self.for_each_target(cluster, targets, |fault_injector, cluster, host| {
-            // What it does then is its own fault, not the others'.
+            // What this peer does from now on is not the fault of the others.
             fault_injector.mark_affected(host);
             cluster.note(host, &format!("{task_fault:?} in its task"));
             cluster.set_task_fault(host, Some(task_fault));
@@ -435,7 +435,7 @@ impl FaultInjector {
             for _ in 0..count {
                 let mut head = vec![0; (self.generator.next_u32() % 64) as usize];
                 self.generator.fill_bytes(&mut head);
-                // Half of it looks like the start of a frame.
+                // Half of such frames look like the start of a valid frame.
                 if let (Some(version), 0) = (head.first_mut(), self.generator.next_u32() % 2) {
                     *version = peergrad_protocol::wire::VERSION;
                 }
@@ -444,7 +444,7 @@ impl FaultInjector {
         }
     }
 
-    /// Does something to each of them, at the time of asking.
+    /// Applies an action to each target; the targets are determined at this moment.
     fn for_each_target(
         &mut self,
         cluster: &mut Cluster,
@@ -473,7 +473,7 @@ impl FaultInjector {
     }
 }
 
-/// A host as a scenario makes it.
+/// The host setup of a scenario.
 pub(crate) fn host_setup(scenario: &Scenario) -> HostSetup {
     HostSetup {
         loader: scenario.workload.loader(),
@@ -507,7 +507,7 @@ fn groups_of(cluster: &Cluster, groups: &Groups) -> Vec<Vec<HostId>> {
     }
 }
 
-/// The view that is installed there once more, and one that has the number of an earlier one.
+/// Sends two views: the installed one once more, and one that has the number of an earlier view.
 fn send_stale_views(cluster: &mut Cluster, from: HostId) {
     let Some(NodeState::Member(standing)) = cluster.node_state(from) else { return };
     let view = View::clone(&standing.view);
@@ -536,7 +536,7 @@ fn annotate(cluster: &mut Cluster, words: &str) {
     cluster.trace_mut().annotate(now, words.to_owned());
 }
 
-/// So many addresses a newcomer is given.
+/// How many addresses a new peer is given.
 const BOOTSTRAPS: usize = 2;
-/// Members that churn leaves alone.
+/// Churn crashes no peer unless there are more voters than this.
 const CHURNING_MIN: usize = 3;

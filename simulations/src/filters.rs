@@ -1,7 +1,7 @@
-//! Rules: code that sees every frame before the network takes it, and says what becomes of it.
+//! Frame filters: code that sees every frame before the network takes it, and decides whether it is sent.
 //!
-//! A filter stands for what no timed script can say: drop the third segment of step 5, flip a bit, answer for somebody else.
-//! The first verdict that is not `Pass` counts, in the order in which the filters were added. Closures are filters.
+//! A filter expresses faults that a timed script cannot: drop the third segment of step 5, flip a bit, answer in another peer's name.
+//! Filters are asked in the order in which they were added, and the first answer other than `Pass` counts. Closures are filters.
 
 use std::time::Duration;
 
@@ -10,17 +10,17 @@ use peergrad_protocol::{Frame, Instant};
 
 use crate::host::HostId;
 
-/// Something that decides about frames.
+/// Code that decides about frames.
 pub trait FrameFilter: Send {
-    /// What becomes of this frame.
+    /// Decides about this frame.
     fn on_frame(&mut self, envelope: &Envelope<'_>) -> FrameAction;
 
-    /// How much credit arrives when one end of a link returns `segments` to the other.
+    /// How many segments of credit arrive when one end of a link returns `segments` to the other.
     fn on_credit(&mut self, _from: HostId, _to: HostId, segments: u32) -> u32 {
         segments
     }
 
-    /// Whether one end of a link hears that it is gone.
+    /// Whether one end of a link is notified that the link is down.
     fn hears_link_down(&mut self, _at: HostId, _of: HostId) -> bool {
         true
     }
@@ -32,10 +32,10 @@ impl<F: FnMut(&Envelope<'_>) -> FrameAction + Send> FrameFilter for F {
     }
 }
 
-/// A frame about to leave.
+/// A frame about to be sent.
 #[derive(Debug)]
 pub struct Envelope<'a> {
-    /// When.
+    /// When it is sent.
     pub at: Instant,
     /// The sender.
     pub from: HostId,
@@ -46,22 +46,22 @@ pub struct Envelope<'a> {
 }
 
 impl Envelope<'_> {
-    /// What it says; `None` if it is no frame at all.
+    /// The decoded message; `None` if the bytes are no valid frame.
     #[must_use]
     pub fn message(&self) -> Option<Message> {
         self.frame.decode().ok()
     }
 }
 
-/// What becomes of a frame.
+/// What to do with a frame.
 #[derive(Debug)]
 pub enum FrameAction {
     /// The next filter decides; after the last one it is sent.
     Pass,
-    /// It vanishes, as no reliable transport would have it.
+    /// The frame is lost, which a reliable transport would never do.
     Drop,
-    /// It takes so much longer, and holds up what follows on its link.
+    /// The frame arrives later by this duration, and so do the frames behind it on its link.
     Delay(Duration),
-    /// These are sent in its place, from the same sender to the same receiver.
+    /// These frames are sent in its place, from the same sender to the same receiver.
     Replace(Vec<Frame>),
 }

@@ -1,10 +1,10 @@
-//! The history of one run: what a report draws and a summary tells.
+//! The history of one run, from which a report and a summary are made.
 //!
-//! Noted while a simulated run goes on, by whoever knows: the cluster notes lives and traffic, commits and views come from the
-//! nodes' own events, cuts from the faults. That of a real run is read from its peers' event logs ([`logs`](crate::logs)).
+//! During a simulated run, the cluster records the states of peers and the traffic, the nodes' events give the commits and views, and the
+//! faults give the partitions. The history of a real run is read from its peers' event logs ([`logs`](crate::logs)).
 //!
 //! # Not here
-//! Verdicts: a history says what happened, the invariants whether it may.
+//! Verdicts: a history says what happened, and the invariants decide whether that is right.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,61 +20,61 @@ mod branch_end;
 
 pub use branch_end::{BranchEnd, MergeSummary, branch_letter};
 
-/// One run, for looking at.
+/// What happened in one run.
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    /// By host: who lived there, and how.
+    /// By host: the states of its peer.
     pub peers: Vec<PeerHistory>,
-    /// Views in the order in which they were first installed anywhere.
+    /// Views in the order in which they were first installed.
     pub views: Vec<ViewNote>,
-    /// Steps in the order in which they were first known to be committed anywhere.
+    /// Steps in the order in which their commit was first known.
     pub commits: Vec<CommitNote>,
-    /// Steps that were begun again after an interruption.
+    /// Steps that were started again after an interruption, with the time.
     pub redone: Vec<(Instant, u64)>,
-    /// What became of parts of the swarm that met again.
+    /// How branches ended that met another one.
     pub branch_ends: Vec<BranchEnd>,
-    /// When the network was not whole.
+    /// Times in which the network was partitioned.
     pub cuts: Vec<CutInterval>,
     /// Bytes on the wire.
     pub traffic: Traffic,
-    /// When training first began anywhere.
+    /// When training first began; `None` before that.
     pub began: Option<Instant>,
-    /// When a member last came to know that a step is committed; after the last one the model is evaluated.
+    /// When a member last learned that a step is committed; after the last step the model is evaluated. `None` before the first commit.
     pub trained: Option<Instant>,
-    /// When the run was over, or was given up.
+    /// When the run was over, or was stopped.
     pub end: Instant,
-    /// Whether its times are those of real machines.
+    /// Whether its times come from real machines' clocks.
     pub is_real: bool,
-    /// Elements of the parameter vector, where not all owners are known.
+    /// Number of elements of the parameter vector, for a run in which not all owners are known; else `None`.
     pub parameters: Option<usize>,
 }
 
-/// The life of one host's peer.
+/// The history of one host's peer.
 #[derive(Clone, Debug)]
 pub struct PeerHistory {
     /// The peer on this host.
     pub peer: PeerId,
-    /// What it was when, without gaps from its first start on.
+    /// Its states in order, without gaps from its first start on.
     pub spans: Vec<StateSpan>,
     /// What happened to it, in a few words each, in order: "crashed", "said that p3 is gone".
     pub notes: Vec<(Instant, String)>,
 }
 
-/// A stretch of a host's life.
+/// A time during which a host's peer was in one state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateSpan {
-    /// When it began.
+    /// When the state began.
     pub from: Instant,
-    /// When the next began, or the run ended.
+    /// When the next state began, or the run ended.
     pub until: Instant,
-    /// What it was.
+    /// The state.
     pub state: PeerState,
 }
 
-/// What a host's peer is.
+/// The state of a host's peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerState {
-    /// It founds a run, or asks to be let in.
+    /// It founds a run, or asks to join one.
     Joining,
     /// It is a member of the view with this index in [`History::views`].
     Member(usize),
@@ -86,19 +86,19 @@ pub enum PeerState {
     Ended(ExitStatus),
 }
 
-/// How a peer's process ended by itself.
+/// Why a peer's process ended by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExitStatus {
     /// After the last step.
     Finished,
-    /// Its user wanted it to go.
+    /// Its user asked it to leave.
     Left,
-    /// It could not go on.
+    /// It could not continue.
     Failed,
 }
 
 impl ExitStatus {
-    /// How a run ended for a peer.
+    /// The exit status that corresponds to how the run ended for a peer.
     #[must_use]
     pub fn of(outcome: &Result<(), Failure>) -> Self {
         match outcome {
@@ -109,66 +109,66 @@ impl ExitStatus {
     }
 }
 
-/// A view, and who owned what in it.
+/// A view, and how many elements each member owned in it.
 #[derive(Clone, Debug)]
 pub struct ViewNote {
     /// The record.
     pub view: Arc<View>,
     /// Its digest.
     pub digest: ViewDigest,
-    /// When it was first installed anywhere.
+    /// When it was first installed.
     pub at: Instant,
-    /// By host: elements of the parameter vector that its peer owns once all have moved, as each member said when it
+    /// By host: how many elements of the parameter vector its peer owns once all chunks have moved, as the member reported when it
     /// installed the view.
     pub shards: BTreeMap<HostId, usize>,
-    /// The branch that it belongs to: 0 for the first, another number after each fork.
+    /// The index of its branch: 0 for the first, another number after each fork.
     pub branch_index: usize,
 }
 
 /// A committed step.
 #[derive(Clone, Debug)]
 pub struct CommitNote {
-    /// When it was first known anywhere.
+    /// When a member first knew that it is committed.
     pub at: Instant,
     /// The view in which it was committed, as an index into [`History::views`].
     pub view: usize,
-    /// What its members say of it.
+    /// The step's result as its members report it.
     pub committed: Committed,
-    /// Bytes sent by everyone up to then.
+    /// Bytes that all peers had sent by then.
     pub bytes: u64,
-    /// How many steps it stands for, itself the last of them: more than one where not all were written down.
+    /// How many steps this note stands for, the last of which is `committed`: more than one where a log does not have all.
     pub count: u64,
 }
 
-/// A time in which the network was not whole.
+/// A time during which the network was partitioned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CutInterval {
     /// When it began.
     pub from: Instant,
-    /// When it was over; the end of the run if it never was.
+    /// When it was over, or the end of the run.
     pub until: Instant,
-    /// In a few words: "cut 0-2 | 3-4".
+    /// A short description: "cut 0-2 | 3-4".
     pub label: String,
 }
 
-/// Bytes on the wire over time and by link.
+/// Bytes on the wire, over time and by link.
 #[derive(Clone, Debug)]
 pub struct Traffic {
     /// All bytes sent.
     pub total: u64,
-    /// Resolution of `over_time`: it gets coarser as a run gets longer.
+    /// Length of one entry of `over_time`: it grows with the length of the run.
     pub step: Duration,
-    /// By `step`, from the start: bytes sent in it.
+    /// Bytes sent, in intervals of `step` from the start on.
     pub over_time: Vec<u64>,
     /// By (sender, receiver): bytes sent.
     pub by_link: BTreeMap<(HostId, HostId), u64>,
 }
 
-/// Resolution of [`Traffic::over_time`] of a simulated run, at first.
+/// Length of one entry of [`Traffic::over_time`] at the start of a simulated run.
 pub const TRAFFIC_STEP: Duration = Duration::from_millis(100);
 
 impl History {
-    /// A host's peer becomes something else.
+    /// A host's peer changes its state.
     pub fn set_state(&mut self, host: HostId, at: Instant, state: PeerState) {
         let spans = &mut self.peers[host.index()].spans;
         if let Some(last) = spans.last_mut() {
@@ -180,18 +180,18 @@ impl History {
         spans.push(StateSpan { from: at, until: at, state });
     }
 
-    /// Something worth a word happened to a host's peer.
+    /// Adds a note on what happened to a host's peer.
     pub fn note(&mut self, host: HostId, at: Instant, words: String) {
         self.peers[host.index()].notes.push((at, words));
     }
 
-    /// What a host's peer is now.
+    /// The present state of a host's peer; `None` before its first start.
     #[must_use]
     pub fn state(&self, host: HostId) -> Option<PeerState> {
         self.peers[host.index()].spans.last().map(|span| span.state)
     }
 
-    /// A member installed a view; returns the view's index.
+    /// Adds a view that a member has installed; returns the view's index.
     pub fn installed(
         &mut self,
         host: HostId,
@@ -212,13 +212,13 @@ impl History {
         index
     }
 
-    /// Whether the swarm was in more than one branch at any time.
+    /// Whether the run had more than one branch at any time.
     #[must_use]
     pub fn has_forked(&self) -> bool {
         self.views.iter().any(|note| note.branch_index > 0)
     }
 
-    /// A view and those that it comes from, as indices into [`History::views`]; without those that it only merges.
+    /// A view and its ancestors, as indices into [`History::views`]; without views that it only merges.
     #[must_use]
     pub fn chain(&self, view: usize) -> BTreeSet<usize> {
         let parent = |index: &usize| {
@@ -228,7 +228,7 @@ impl History {
         std::iter::successors(Some(view), parent).collect()
     }
 
-    /// The views of the run, as indices: where there were several branches, those of the one that got the furthest.
+    /// The views of the run, as indices; with several branches, those of the branch with the most steps.
     #[must_use]
     pub fn main_chain(&self) -> BTreeSet<usize> {
         let furthest = self.commits.iter().max_by_key(|note| note.committed.step);
@@ -238,7 +238,7 @@ impl History {
         }
     }
 
-    /// The parent's branch for its first child, a new one for the next.
+    /// The branch of a view: the parent's for its first child, a new one for each further child.
     fn branch_index_of(&self, view: &View) -> usize {
         let parent = view.parents.first().and_then(|parent| self.views.iter().find(|v| v.digest == *parent));
         let has_sibling = self.views.iter().any(|known| known.view.parents.first() == view.parents.first());
@@ -249,31 +249,31 @@ impl History {
         }
     }
 
-    /// From the first view to the newest step that any member knows to be committed: what is evaluated after that does not count,
-    /// nor how long a run that is stuck is waited for.
+    /// From the first view to the newest step that any member knows to be committed. The evaluation after that does not count, nor the time
+    /// that a stuck run is waited for.
     #[must_use]
     pub fn training_time(&self) -> Duration {
         self.began.zip(self.trained).map_or(Duration::ZERO, |(began, trained)| trained.since(began))
     }
 
-    /// A member knows a step to be committed; noted once a step and view.
+    /// Adds a step that a member knows to be committed; it is added once for each step and view.
     pub fn committed(&mut self, host: HostId, at: Instant, committed: Committed) {
         self.trained = Some(at);
         let Some(PeerState::Member(view)) = self.member_state(host) else { return };
         let is_known = |note: &CommitNote| note.committed.step == committed.step && note.view == view;
-        // The newest are at the end.
+        // The newest commits are at the end.
         if !self.commits.iter().rev().take(COMMITS_ALIVE_MAX).any(is_known) {
             self.commits.push(CommitNote { at, view, committed, bytes: self.traffic.total, count: 1 });
         }
     }
 
-    /// The state in which a host last was a member: a pause does not take it out of its view.
+    /// The state in which a host was last a member: a paused peer remains in its view.
     fn member_state(&self, host: HostId) -> Option<PeerState> {
         let spans = &self.peers[host.index()].spans;
         spans.iter().rev().map(|span| span.state).find(|state| matches!(state, PeerState::Member(_)))
     }
 
-    /// Closes what is open.
+    /// Ends all open spans and intervals.
     pub fn close(&mut self, at: Instant) {
         self.end = at;
         for lane in &mut self.peers {
@@ -284,7 +284,7 @@ impl History {
     }
 }
 
-/// The step that a view begins again, since it was interrupted in the one before.
+/// The step that a view starts again because it was interrupted in the view before.
 fn redone(view: &View) -> Option<u64> {
     match &view.recovery {
         Recovery::Resume(Resume { step, batch: Some(_), forward: None, .. }) => Some(step.0),
@@ -299,7 +299,7 @@ impl Default for Traffic {
 }
 
 impl Traffic {
-    /// A frame leaves.
+    /// Counts a frame that is sent.
     pub fn add(&mut self, at: Instant, from: HostId, to: HostId, bytes: u64) {
         self.total += bytes;
         let slot = |step: Duration| (at.0 / step.as_nanos() as u64) as usize;
@@ -316,7 +316,7 @@ impl Traffic {
     }
 }
 
-/// Members are never further apart than this many steps.
+/// Most steps by which members can be apart.
 const COMMITS_ALIVE_MAX: usize = 4;
-/// Two and a half hours as they are at first; of a longer run they grow.
+/// Most entries of `over_time`. At the initial interval they span two and a half hours; a longer run gets longer intervals.
 const SLOTS_MAX: usize = 90_000;

@@ -1,4 +1,4 @@
-//! The host: a machine that can run one peer, with its disk and its speed. It stays when the process on it dies.
+//! The host: a machine that can run one peer, with its disk and its speed. It remains when the process on it ends.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
@@ -13,12 +13,12 @@ use peergrad_protocol::{Instant, PeerId, Pool, RunId};
 use crate::compute_model::ComputeModel;
 use crate::disk::Disk;
 
-/// A host's number, from 0 in the order in which hosts were added. `p3` in words.
+/// A host's number, from 0 in the order in which hosts were added; printed as `p3`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostId(pub u32);
 
 impl HostId {
-    /// As an index into what is kept by host.
+    /// The number as an index into vectors by host.
     #[must_use]
     pub fn index(self) -> usize {
         self.0 as usize
@@ -31,38 +31,38 @@ impl fmt::Display for HostId {
     }
 }
 
-/// What a host is made of.
+/// The configuration of a host.
 #[derive(Clone)]
 pub struct HostSetup {
-    /// Turns the specification into a task there.
+    /// Turns the specification into a task on this host.
     pub loader: Arc<dyn Loader>,
-    /// The data file, where it lies on that machine.
+    /// The data file on that machine; `None` if it has none.
     pub data: Option<Arc<[u8]>>,
-    /// How fast it computes.
+    /// Its computing speed.
     pub compute_model: ComputeModel,
-    /// How its disk behaves.
+    /// Its disk.
     pub disk: Disk,
     /// Time that it takes to read the data file.
     pub reading_time: Duration,
-    /// How much it offers to own.
+    /// The capacity that it offers: its weight in the placement of chunks.
     pub capacity: u8,
 }
 
-/// How a process comes into the run.
+/// How a process enters the run.
 #[derive(Clone)]
 pub enum EntryMode {
     /// It founds the run.
     Found {
-        /// What the run is.
+        /// The run's specification, in bytes.
         specification: Arc<[u8]>,
-        /// Peers to wait for, itself included.
+        /// Number of peers to wait for, including the founder.
         peers: usize,
     },
     /// It joins through these hosts.
     Join {
-        /// Which run; `None` if only the addresses are known.
+        /// The run to join; `None` if only the addresses are known.
         run: Option<RunId>,
-        /// Whom it dials.
+        /// The hosts that it dials.
         bootstraps: Vec<HostId>,
     },
 }
@@ -72,11 +72,11 @@ pub(crate) struct Host {
     pub(crate) setup: HostSetup,
     pub(crate) incarnation: u64,
     pub(crate) process: Option<Process>,
-    /// Processes that have been started here; inputs for an earlier one are dropped.
+    /// How many processes have been started on this host; inputs for an earlier one are dropped.
     pub(crate) starts: u32,
-    /// Whether the last of them was ended from outside.
+    /// Whether the last of them was crashed, and did not end by itself.
     pub(crate) has_crashed: bool,
-    /// What arrived while the machine slept.
+    /// Inputs that arrived while the machine slept; `None` while it is awake.
     pub(crate) asleep: Option<VecDeque<Input>>,
     /// When the process was started, or the machine last woke up.
     pub(crate) awake_since: Instant,
@@ -86,13 +86,13 @@ pub(crate) struct Host {
 pub(crate) struct Process {
     pub(crate) node: Node,
     pub(crate) segments: Pool,
-    /// The earliest tick that is scheduled.
+    /// When the earliest scheduled tick is.
     pub(crate) wake: Option<Instant>,
-    /// Peers whose links it has been told of.
+    /// Peers for which the node was notified of a link.
     pub(crate) linked: BTreeSet<PeerId>,
 }
 
-/// What is wrong with a host's task.
+/// A fault in a host's task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskFault {
     /// Its next job panics.
@@ -101,12 +101,12 @@ pub enum TaskFault {
     Hang,
 }
 
-/// The peer on a host with an identity of its own: hashed, so that the order of hosts is not the order of ranks.
+/// The identity of the peer on a host. It is a hash, so that the order of hosts is not the order of ranks.
 pub(crate) fn peer_of(host: HostId) -> PeerId {
     PeerId(*blake3::hash(&host.0.to_le_bytes()).as_bytes())
 }
 
-/// Where a host can be dialed.
+/// The address of a host.
 pub(crate) fn address(host: HostId) -> String {
     format!("/memory/{}", host.0)
 }

@@ -1,32 +1,33 @@
-//! The invariants: what must hold in every run, whatever goes wrong, each in a file of its own and checked after every event that
-//! can break it.
+//! The invariants: what must hold in every run, whatever faults there are. Each is in a file of its own, and is checked after every event
+//! that can violate it.
 //!
-//! Like a referee who sees what happens on the field: the invariants see what nodes send, tell and write down, and compute for
-//! themselves what that should have been. Where a member is (its view, its complete steps) they read off its
-//! [`NodeState`](peergrad_core::node::NodeState); whether that is right they never ask it.
+//! They resemble a referee who sees what happens on the field: the invariants see what nodes send, report to their users and write to disk,
+//! and compute by themselves what that should have been. They read a member's view and its complete steps from its
+//! [`NodeState`](peergrad_core::node::NodeState), but never ask it whether these are right.
 //!
 //! | invariant | what it says | file |
 //! |---|---|---|
-//! | 1 one chain | each number of a view is one record, which follows the one before and was accepted by a quorum of its members | [`one_chain`] |
-//! | 2 single owner | the values of a chunk come from one owner: whoever passes them on, in one view and step they are the same bits; the shards of a view cover everything once | [`single_owner`] |
+//! | 1 one chain | each view number has one record, which follows the one before and was accepted by a quorum of its members | [`one_chain`] |
+//! | 2 single owner | the values of a chunk come from one owner: in one view and step, all members that forward them forward the same bits; the shards of a view cover everything once | [`single_owner`] |
 //! | 3 exactly once | each contribution that a commit claims is in it once: integer totals balance to the unit | [`exactly_once`] |
-//! | 4 same bits | after a commit all members hold the same parameters, and owner and replicas the same state | [`same_bits`] |
-//! | 5 all or nothing | a step is committed in order, only once it is complete at every member, and never undone; what a run leaves is a committed state | [`all_or_nothing`] |
-//! | 6 every sample once | step by step, the samples trained are those that seed and cursor say | [`every_sample_once`] |
-//! | 7 nothing waits on the departed | a member that is gone is out of everybody's view in no longer than it takes to notice and to agree | [`departed`] |
-//! | 8 progress | faults off, steps are committed again within a bounded time | [`crate::liveness`] |
+//! | 4 same bits | after a commit all members have the same parameters, and owner and replicas the same state | [`same_bits`] |
+//! | 5 all or nothing | steps are committed in order, each only once it is complete at every member, and never undone; the state at the end of a run is a committed one | [`all_or_nothing`] |
+//! | 6 every sample once | step by step, the trained samples are those that follow from seed and cursor | [`every_sample_once`] |
+//! | 7 nothing waits on the departed | a departed member is out of every view after the time that it takes to notice and to agree | [`departed`] |
+//! | 8 progress | without active faults, steps are committed again within a bounded time | [`crate::liveness`] |
 //! | 9 bounded | segments and chunks in flight, and segments held, keep to the limits | [`bounded`] |
-//! | expelled | who was put out of the run is in no later view, and the views go on saying so | [`expelled`] |
-//! | restarts | after a stop of everybody, the run goes on from the newest step of which those who are back have saved everything | [`restarts`] |
-//! | merged first | whoever gives its branch up as merged does so after the step that merges it is committed | [`merged_first`] |
-//! | written first | a member says nothing in a view before the view is on its disk | [`written_first`] |
-//! | blameless | nothing that a correct peer sends is refused as an offence | [`blameless`] |
+//! | expelled | an expelled peer is in no later view, and each later view names it as expelled | [`expelled`] |
+//! | restarts | after a stop of all members, the run continues from the newest step that the returned ones have saved completely | [`restarts`] |
+//! | merged first | a branch that yields because it is merged does so after the step that merges it is committed | [`merged_first`] |
+//! | written first | a member sends nothing in a view before the view is on its disk | [`written_first`] |
+//! | blameless | no message of a correct peer is rejected as an offence | [`blameless`] |
 //!
-//! Where both parts of a swarm that is cut in two go on, invariants 2 to 6, the one about who was put out and the one about restarts hold
-//! for each branch by itself: the file `invariants/branches.rs` says how.
+//! If both parts of a partitioned swarm go on, invariants 2 to 6 and the ones on expelled peers and on restarts hold for each branch
+//! separately: the file `invariants/branches.rs` describes how.
 //!
-//! Where members have parameters of their own (`Program::LOCAL_PARAMETERS`), invariants 2 to 6 do not apply between two rounds of all of them,
-//! and are not watched; nor are they where parameters are in tables. Invariant 10, that a mean within a group preserves the total, is shown by `tests/programs.rs`.
+//! If members have local parameters (`Program::LOCAL_PARAMETERS`), invariants 2 to 6 do not apply between two rounds of all members, and
+//! are not checked; neither are they if parameters are in tables. Invariant 10, that a mean within a group preserves the total, is shown by
+//! `tests/programs.rs`.
 
 use std::any::Any;
 
@@ -56,47 +57,47 @@ pub mod same_bits;
 pub mod single_owner;
 pub mod written_first;
 
-/// Something that an invariant may have an opinion on.
+/// An event that invariants check.
 pub enum Observation<'a> {
-    /// A frame leaves, as the receiver will get it.
+    /// A frame is sent; its content is what the receiver will get.
     Sent {
         /// The sender.
         from: HostId,
         /// The receiver.
         to: HostId,
-        /// What it says.
+        /// The decoded message.
         message: &'a Message,
-        /// The elements that it carries.
+        /// The elements of the payload; `None` if there is none.
         payload: Option<&'a [f32]>,
     },
-    /// A node hears that it is linked to another host's: nothing is on its way from it any more.
+    /// A node is notified of a link to another host: nothing sent earlier can still arrive from there.
     Linked {
-        /// Where.
+        /// The host that is notified.
         at: HostId,
-        /// To whom.
+        /// The host at the other end.
         to: HostId,
-        /// The connection, which both ends will have heard of.
+        /// The number of the connection, which both ends will learn.
         session: u32,
     },
-    /// A receiver of segments and chunks lets their sender send more.
+    /// A receiver of segments and chunks gives their sender credit.
     Granted {
         /// Their receiver.
         from: HostId,
         /// Their sender.
         to: HostId,
-        /// How many more.
+        /// The amount of credit, in segments.
         segments: u32,
     },
-    /// A node told its user something.
+    /// A node has reported an event to its user.
     Emitted {
-        /// Where.
+        /// The node's host.
         host: HostId,
-        /// What.
+        /// The event.
         event: &'a Event,
     },
-    /// A process is gone without a word.
+    /// A process has ended without notice.
     Crashed {
-        /// Where.
+        /// The process's host.
         host: HostId,
     },
 }
@@ -106,67 +107,67 @@ pub trait Invariant: Send {
     /// Its name and number.
     fn name(&self) -> &'static str;
 
-    /// Looks at what happens.
+    /// Checks an event.
     ///
     /// # Errors
-    /// In words, what is against the invariant.
+    /// A description of how the invariant is violated.
     fn observe(&mut self, observation: &Observation<'_>, world: &World<'_>) -> Result<(), String>;
 
-    /// A copy that goes on by itself, of an invariant that counts what one branch of views has done; the others know all of them.
+    /// An independent copy, for an invariant that follows one branch of views; `None` for an invariant that follows all branches at once.
     fn fork(&self) -> Option<Box<dyn Invariant>> {
         None
     }
 
-    /// The branch is at a view that merges another one, which `other` has counted.
+    /// The branch has reached a view that merges another branch, which `other` has followed.
     fn merge(&mut self, _other: &dyn Invariant, _view: &View) {}
 
-    /// Itself, for [`Invariant::merge`].
+    /// The invariant itself, for [`Invariant::merge`].
     fn as_any(&self) -> Option<&dyn Any> {
         None
     }
 
-    /// Looks at what only time can break; called once a virtual second.
+    /// Checks what waiting alone can violate; called once in each virtual second.
     ///
     /// # Errors
-    /// In words, what is against the invariant.
+    /// A description of how the invariant is violated.
     fn check_periodically(&mut self, _world: &World<'_>) -> Result<(), String> {
         Ok(())
     }
 }
 
-/// Something against an invariant.
+/// A violation of an invariant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// When.
+    /// When it was noticed.
     pub at: Instant,
     /// The invariant's name.
     pub invariant: &'static str,
-    /// What happened.
+    /// A description of it.
     pub message: String,
 }
 
-/// The invariants that are watched over, and what was against them.
+/// The invariants that are checked, and their violations.
 #[derive(Default)]
 pub struct Invariants {
     invariants: Vec<Box<dyn Invariant>>,
-    /// Where there may be more than one.
+    /// The invariants of each branch; `None` where there can be one branch only.
     branches: Option<Branches>,
     violations: Vec<Violation>,
 }
 
-/// What the invariants know of a run from its specification.
+/// What the invariants need from the run's specification.
 #[derive(Clone)]
 pub struct InvariantSetup {
-    /// The task and how it is trained.
+    /// The task and its training program.
     pub loaded: Loaded,
-    /// The task, if it is the one that moves integers.
+    /// The task that moves integers; `None` for any other task.
     pub integers: Option<Integers>,
-    /// A member that is gone is noticed, and a view without it agreed on, within this time.
+    /// The time within which a departed member is noticed and a view without it is agreed on.
     pub patience: std::time::Duration,
 }
 
 impl Invariants {
-    /// All of them.
+    /// All invariants that apply to such a run.
     #[must_use]
     pub fn all(known: &InvariantSetup) -> Self {
         let forks = known.loaded.config.policy.allows_forks();
@@ -182,7 +183,7 @@ impl Invariants {
             Box::new(restarts::Restarts::new(&known.loaded)),
         ];
         if known.loaded.program.has_local_parameters() || known.loaded.program.has_tables() {
-            // Each member has parameters, or a clock, of its own, and commits its steps by itself.
+            // Each member has local parameters or a clock, and commits its steps by itself.
             return Self { invariants, branches, violations: Vec::new() };
         }
         invariants.push(Box::new(single_owner::SingleOwner::new(&known.loaded)));
@@ -198,31 +199,31 @@ impl Invariants {
         Self { invariants, branches, violations: Vec::new() }
     }
 
-    /// One more.
+    /// Adds an invariant.
     pub fn add(&mut self, invariant: impl Invariant + 'static) {
         self.invariants.push(Box::new(invariant));
     }
 
-    /// Only the one of this name: for showing that it, and not another one, notices something.
+    /// Only the invariant with this name: to show that this one, and not another, notices a bug.
     #[must_use]
     pub fn only(mut self, name: &str) -> Self {
         self.invariants.retain(|invariant| invariant.name() == name);
         self
     }
 
-    /// Only those of these names.
+    /// Only the invariants with these names.
     #[must_use]
     pub fn subset(mut self, names: &[&str]) -> Self {
         self.invariants.retain(|invariant| names.contains(&invariant.name()));
         self
     }
 
-    /// The names of the invariants that are watched over.
+    /// The names of the invariants that are checked.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         self.invariants.iter().map(|invariant| invariant.name())
     }
 
-    /// What was against them, in order.
+    /// The violations, in order.
     #[must_use]
     pub fn violations(&self) -> &[Violation] {
         &self.violations

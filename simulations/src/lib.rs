@@ -1,8 +1,8 @@
 //! Many peergrad nodes in virtual time: the same code that runs over libp2p, without waiting.
 //!
-//! A [`cluster`] holds real nodes and a [`queue`] of what happens next. It takes the earliest event, hands it to its node,
-//! and turns the node's outputs into later events. One seed decides everything, so a run can be repeated bit for bit.
-//! Beside it, [`delays`] is about algorithms alone: what stale parameters cost them, without any node.
+//! A [`cluster`] holds real nodes and a [`queue`] of future events. It takes the earliest event, passes it to its node, and turns the
+//! node's outputs into later events. One seed decides everything, so a run can be repeated bit for bit. Beside it, [`delays`] measures what
+//! stale parameters cost an algorithm, without any node.
 
 #![forbid(unsafe_code)]
 

@@ -1,35 +1,35 @@
-//! What lines are like: latency, jitter, loss and bandwidth, with presets for the usual ones.
+//! Models of network links: latency, jitter, loss and bandwidth, with presets for common networks.
 //!
-//! A peer has one access line, shared by everything it sends and by everything it receives; between two peers lies a
-//! distance. Twice the regional distance is a round trip.
+//! A peer has one access line, shared by all that it sends and all that it receives. Between two peers there is a latency for one
+//! direction; a round trip takes twice that.
 
 use std::time::Duration;
 
 use crate::host::HostId;
 
-/// The lines of a swarm.
+/// The network of a swarm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Links {
-    /// One way between two peers of one region.
+    /// Latency of one direction between two peers of one region.
     pub latency: Duration,
-    /// At most so much is added to it, differently for each frame.
+    /// The most that is added to the latency; the amount differs for each frame.
     pub jitter: Duration,
-    /// Packets lost of a million. A lost packet is sent again: it costs time, and holds up what follows on its link.
+    /// Packets lost of a million. A lost packet is sent again: that costs time, and delays the frames behind it on its link.
     pub loss_per_million: u32,
-    /// Bits a second that a peer can send; without limit if `None`.
+    /// Bits a second that a peer can send; `None` means no limit.
     pub up: Option<u64>,
-    /// Bits a second that a peer can receive.
+    /// Bits a second that a peer can receive; `None` means no limit.
     pub down: Option<u64>,
-    /// One way between regions, to be added to `latency`; peers are dealt to regions in turn.
+    /// Latency of one direction between regions, added to `latency`; empty if there is one region. Peers are assigned to regions in turn.
     pub regions: Vec<Vec<Duration>>,
-    /// After a connection was reset, and before a new one came about, a link counts as gone.
+    /// How long a link is kept after its connection was reset, while no new connection is there.
     pub reset_patience: Duration,
-    /// A peer that is silent for so long counts as gone. Each end waits up to a quarter longer, as its luck has it.
+    /// How long a peer may be silent before its link is down. Each end waits up to a quarter longer, at random.
     pub silence_patience: Duration,
 }
 
 impl Links {
-    /// Machines on one switch: 0.2 to 0.5 ms, 1 Gbit/s.
+    /// Machines on one switch: latency 0.2 to 0.5 ms, 1 Gbit/s.
     #[must_use]
     pub fn lan() -> Self {
         Self {
@@ -44,7 +44,7 @@ impl Links {
         }
     }
 
-    /// Lines of homes in one country: 30 ms, 50 Mbit/s down, 10 Mbit/s up.
+    /// Home connections in one country: 30 ms, 50 Mbit/s down, 10 Mbit/s up.
     #[must_use]
     pub fn home() -> Self {
         Self {
@@ -72,7 +72,7 @@ impl Links {
         }
     }
 
-    /// One way from one peer to another, without jitter.
+    /// Latency from one peer to another, without jitter.
     #[must_use]
     pub fn distance(&self, from: HostId, to: HostId) -> Duration {
         let region = |host: HostId| host.index() % self.regions.len();

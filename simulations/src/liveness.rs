@@ -1,5 +1,5 @@
-//! Invariant 8, progress: once nothing is wrong any more, steps are committed again within a bounded time, and within twice that
-//! time all peers are in one view; or everybody is told that the run is over.
+//! Invariant 8, progress: once no fault is active, steps are committed again within a bounded time, and within twice that time all peers
+//! are in one view; or all peers know that the run is over.
 
 use std::time::Duration;
 
@@ -8,32 +8,32 @@ use peergrad_protocol::{Instant, ViewDigest};
 
 use crate::cluster::Cluster;
 
-/// Watches over progress while nothing is wrong.
+/// Checks for progress while no fault is active.
 pub struct Liveness {
     patience: Duration,
-    /// Steps committed anywhere, and when the last one was, or the last fault.
+    /// Number of steps committed by any member, and the time of the last commit or fault, if that is later.
     seen: (usize, Instant),
-    /// When all peers were in one view, or the last fault was.
+    /// When all peers were last in one view, or the time of the last fault, if that is later.
     together: Instant,
 }
 
 impl Liveness {
-    /// Progress within `patience`.
+    /// Expects progress within `patience`.
     #[must_use]
     pub fn new(patience: Duration) -> Self {
         Self { patience, seen: (0, Instant::default()), together: Instant::default() }
     }
 
-    /// Something was wrong until now.
+    /// A fault was active until now: starts the time limits again.
     pub fn restart_clock(&mut self, now: Instant) {
         self.seen.1 = now;
         self.together = now;
     }
 
-    /// Whether the last commit is recent enough, and everybody in one view since a time that is.
+    /// Checks that the last commit, and the last time at which all peers were in one view, are recent enough.
     ///
     /// # Errors
-    /// In words, who waits for what.
+    /// A description of the peers that wait, and of what they wait for.
     pub fn check(&mut self, cluster: &Cluster) -> Result<(), String> {
         let commits = cluster.history().commits.len();
         if commits != self.seen.0 {
@@ -62,7 +62,7 @@ impl Liveness {
     }
 }
 
-/// Whether all whose run is not over are in one view.
+/// Whether all peers whose run is not over are in one view.
 fn are_together(cluster: &Cluster) -> bool {
     let mut view: Option<ViewDigest> = None;
     cluster.hosts().filter_map(|host| cluster.node_state(host)).all(|standing| match standing {
@@ -73,7 +73,7 @@ fn are_together(cluster: &Cluster) -> bool {
     })
 }
 
-/// Where everybody is, in words; those who are done left out.
+/// The state of each peer as text, without the peers that have finished.
 #[must_use]
 pub fn describe_waiting(cluster: &Cluster) -> String {
     let words = |standing: NodeState| match standing {
@@ -99,5 +99,5 @@ pub fn describe_waiting(cluster: &Cluster) -> String {
     }
 }
 
-/// Peers that are listed one by one.
+/// Most peers that are listed one by one.
 const WAITING_MAX: usize = 12;

@@ -1,7 +1,7 @@
-//! Logs: the history of a real run, put together from the event logs of its peers.
+//! Logs: the history of a real run, built from the event logs of its peers.
 //!
-//! Each peer has kept a diary by its own watch. Laid side by side, they tell what happened to all; but the watches differ, so
-//! they are set by what several diaries tell of.
+//! They resemble diaries, each kept by its author's own watch: side by side, they tell what happened to all. But the watches differ, so
+//! they are aligned by the events that several diaries have.
 //!
 //! ```text
 //! events.jsonl of p0 --.                                       one clock
@@ -9,14 +9,14 @@
 //! events.jsonl of p2 --'                              '----> checks
 //! ```
 //! # How it works
-//! - [`reader`] takes lines; what was cut off by a crash, or is damaged, is passed over and counted.
-//! - A *process log* is what one process told of one run, from its start to its last line.
-//! - [`clocks`]: a committed step, and a view, are known at all members within about a step's time. The clock of each process log is set
-//!   by the median of what it shares with those that are set already.
-//! - [`history_builder`] makes the history of it all. Of a peer whose log is missing there is what the others say.
+//! - [`reader`] parses lines; a line that was cut off by a crash, or is damaged, is skipped and counted.
+//! - A *process log* has the lines of one process and one run, from its start to its last line.
+//! - [`clocks`]: all members learn of a committed step, and of a view, within about a step's time. The clock of each process log is aligned
+//!   by the median difference of what it shares with those that are aligned already.
+//! - [`history_builder`] builds the history from all of them. For a peer without a log it uses what the others report.
 //!
 //! # Not here
-//! Invariants: a log holds too little for most. Three that it can show are in [`checks`].
+//! Invariants: a log has too little for most. Three that it can show are in [`checks`].
 
 pub mod checks;
 pub mod clocks;
@@ -34,80 +34,80 @@ use crate::report::CheckResult;
 use clocks::ClockOffset;
 use reader::{Log, ProcessLog};
 
-/// A real run, as its peers' logs tell it.
+/// A real run, as its peers' logs report it.
 #[derive(Debug)]
 pub struct RecordedRun {
-    /// The run.
+    /// The run's id.
     pub run: RunId,
-    /// What happened.
+    /// What happened in it.
     pub history: History,
     /// Whether the logs agree with each other.
     pub check_results: Vec<CheckResult>,
-    /// How the clocks were set, by process log.
+    /// How the clocks were aligned, by process log.
     pub clock_offsets: Vec<ClockOffset>,
-    /// Where lane `0` is: seconds since 1970 on the clock that the others were set by.
+    /// The time zero of the history, in seconds since 1970 on the reference clock.
     pub began_at: f64,
-    /// Steps of the run that are known to be committed.
+    /// Number of steps that are known to be committed.
     pub steps: u64,
-    /// The name of each lane's log; `None` of a peer that only others tell of.
+    /// The name of each lane's log; `None` for a peer that only other logs mention.
     pub names: Vec<Option<String>>,
-    /// Lines that make no sense.
+    /// Number of lines that could not be parsed.
     pub damaged_lines: usize,
-    /// Lines that a peer could not write.
+    /// Number of lines that a peer could not write.
     pub lost_lines: u64,
-    /// Other runs that the logs tell of.
+    /// Number of other runs in the logs.
     pub other_runs: usize,
 }
 
-/// No history can be made of it.
+/// Why no history can be built.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// The system does not let us.
+    /// The system cannot read a file.
     #[error("cannot read {}: {cause}", path.display())]
     Unreadable {
         /// The file or directory.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         cause: std::io::Error,
     },
-    /// There is no log in it.
+    /// The directory has no log.
     #[error("no event log in {}: give a peer's data directory, which holds events.jsonl, or such a file", path.display())]
     NoLog {
         /// The directory.
         path: PathBuf,
     },
-    /// It is something else.
+    /// The file is no event log.
     #[error("{} is no event log of a peer: none of its lines says whose it is", path.display())]
     Foreign {
         /// The file.
         path: PathBuf,
     },
-    /// It was written by another release.
+    /// The log was written by a release with another format.
     #[error("{} is an event log of format {format_number}, and this program reads format {FORMAT}: use the release that wrote it", path.display())]
     OtherFormat {
         /// The file.
         path: PathBuf,
-        /// Its format.
+        /// The log's format.
         format_number: u64,
     },
-    /// Nobody was in a run.
+    /// No log has a run.
     #[error("the logs tell of no run: their peers were never let into one")]
     NoRun,
-    /// It is about other runs.
+    /// The logs have other runs only.
     #[error("no run whose id begins with `{wanted}` is in these logs; they tell of {}", known.join(", "))]
     NoSuchRun {
-        /// As the user typed it.
+        /// The beginning of an id, as the user typed it.
         wanted: String,
-        /// The runs that are.
+        /// The runs that the logs have.
         known: Vec<String>,
     },
 }
 
-/// Puts together what the logs at these paths, files or data directories, tell of one run: of the one whose id begins with
-/// `wanted`, or of the last.
+/// Builds the history of one run from the logs at these paths, which are files or data directories: of the run whose id begins with
+/// `wanted`, or of the last one.
 ///
 /// # Errors
-/// A path is no log, or no log tells of such a run.
+/// A path is no log, or no log has such a run.
 pub fn recorded_run(paths: &[PathBuf], wanted: Option<&str>) -> Result<RecordedRun, LogError> {
     let mut logs: BTreeMap<PeerId, Log> = BTreeMap::new();
     for path in paths {
@@ -145,7 +145,7 @@ pub fn recorded_run(paths: &[PathBuf], wanted: Option<&str>) -> Result<RecordedR
     })
 }
 
-/// The run that is asked for, else the one that was told of last; and how many others there are.
+/// The requested run, or else the one with the latest line; and the number of other runs.
 fn choose(process_logs: &[ProcessLog], wanted: Option<&str>) -> Result<(RunId, usize), LogError> {
     let mut runs: BTreeMap<RunId, f64> = BTreeMap::new();
     for (run, process_log) in
@@ -166,5 +166,5 @@ fn choose(process_logs: &[ProcessLog], wanted: Option<&str>) -> Result<(RunId, u
     }
 }
 
-/// The format of logs that is read.
+/// The format of logs that this program reads.
 pub const FORMAT: u64 = 1;

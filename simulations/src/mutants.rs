@@ -1,7 +1,7 @@
-//! Planted bugs: proof that the referee is awake. Each breaks one invariant, from outside of the node wherever that is possible:
-//! a transport that loses or changes a frame, a disk that lies, a peer whose code is not the others'.
+//! Mutants, which are planted bugs: proof that the invariants notice bugs. Each violates one invariant, from outside of the node wherever
+//! possible: with a transport that loses or changes a frame, a disk that lies about what it has written, or a peer with other code.
 //!
-//! A run with a mutant is watched by the one invariant that must notice it, so that none is credited with another's catch.
+//! A run with a mutant is checked by the one invariant that must notice it, so that no invariant is credited with another one's catch.
 
 use peergrad_core::program::loader::TrainingConfig;
 use peergrad_models::task::Task;
@@ -23,16 +23,16 @@ use views::{CorruptState, Corruption, DropNewView, FalseReport, HideAccepted, Is
 mod merges;
 mod views;
 
-/// A bug on purpose.
+/// A planted bug.
 #[derive(Clone, Copy, Debug)]
 pub struct Mutant {
     /// Its name.
     pub name: &'static str,
     /// What it does.
     pub about: &'static str,
-    /// The invariant that must notice it.
+    /// The name of the invariant that must notice it.
     pub invariant: &'static str,
-    /// The named scenario in which it is tried.
+    /// The named scenario in which it is planted.
     pub scenario: &'static str,
     bug: Bug,
 }
@@ -66,7 +66,7 @@ enum Bug {
     EarlyEnd,
 }
 
-/// All of them.
+/// All mutants.
 pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "altered-view",
@@ -287,7 +287,7 @@ impl Mutant {
         MUTANTS.iter().find(|mutant| mutant.name == name)
     }
 
-    /// Changes the host that it lives on.
+    /// Changes the setup of the host on which the bug is planted.
     pub(crate) fn prepare(&self, host: HostId, workload: &Workload, setup: &mut HostSetup) {
         if host != MUTANT_HOST {
             return;
@@ -319,9 +319,9 @@ impl Mutant {
         }
     }
 
-    /// The filter that it is, if it sits in the network.
+    /// The frame filter that acts as the bug; `None` if the bug is not in the network.
     pub(crate) fn filter(&self, seed: u64) -> Option<Box<dyn FrameFilter>> {
-        // Anywhere in the first ten steps.
+        // A step among the first ten.
         let step = 1 + seed % 9;
         Some(match self.bug {
             Bug::AlteredView => Box::new(alter_view),
@@ -353,12 +353,12 @@ impl Mutant {
     }
 }
 
-/// The host on which mutants live.
+/// The host on which bugs are planted.
 const MUTANT_HOST: HostId = HostId(1);
-/// A host whose rank is behind that of [`MUTANT_HOST`]: others propose.
+/// A host of higher rank than [`MUTANT_HOST`]: others propose.
 const FOLLOWER: HostId = HostId(2);
 
-/// One member's record of the first view gives somebody more capacity.
+/// One member's record of the first view gives another member more capacity.
 fn alter_view(envelope: &Envelope<'_>) -> FrameAction {
     match envelope.message() {
         Some(Message::Agreement(AgreementMessage::Install(mut view))) if envelope.to == MUTANT_HOST => {
@@ -369,7 +369,7 @@ fn alter_view(envelope: &Envelope<'_>) -> FrameAction {
     }
 }
 
-/// Changes a bit of a gathered segment, on its first hop beyond the owner or where nobody passes it on.
+/// Changes a bit of a gathered segment: where a member other than the owner forwards it, or on its last hop.
 struct FlipBit {
     step: u64,
     is_relay: bool,
@@ -398,18 +398,18 @@ impl FrameFilter for FlipBit {
     }
 }
 
-/// A copy of a segment's frame with something changed.
+/// A copy of a segment's frame with a changed payload.
 fn changed(frame: &Frame, (view, segment): (ViewDigest, Segment), change: impl Fn(&mut [u8])) -> Frame {
     let mut bytes = frame.payload.as_ref().map_or(vec![], |payload| payload.bytes().to_vec());
     change(&mut bytes);
     Frame::encode(&TrainingMessage::Segment(segment).in_view(view), Some(Buffer::from_bytes(&bytes)))
 }
 
-/// Holds back the values of one owner, and forges the sum by which it believes that everyone has them.
+/// Holds back the values of one owner, and forges the sum that makes the owner believe that all members have them.
 struct EarlySum {
     step: u64,
     ranks: Vec<PeerId>,
-    /// A segment of this step on its last hop to the owner, as a pattern.
+    /// A segment of this step on its last hop to the owner, as a template; `None` until there is one.
     sample: Option<Frame>,
     is_done: bool,
 }
@@ -445,7 +445,7 @@ impl FrameFilter for EarlySum {
     }
 }
 
-/// Drops so many segments on one link, from some time on.
+/// Drops a number of segments on one link, after others have passed.
 struct DropSegments {
     left: u64,
     link: Option<(HostId, HostId)>,
@@ -504,13 +504,13 @@ fn segment_of(message: Option<&Message>, phase: Phase) -> Option<(ViewDigest, &S
     }
 }
 
-/// Adds its first sample's gradient twice.
+/// Adds the first sample's gradient twice.
 fn count_twice(task: &dyn Task, parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64 {
     let twice: Vec<u32> = samples.iter().chain(samples.first()).copied().collect();
     task.gradient(parameters, &twice, gradient)
 }
 
-/// Is off by the smallest difference there is.
+/// Changes the gradient by one unit in the last place.
 fn off_by_one_ulp(task: &dyn Task, parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64 {
     let loss = task.gradient(parameters, samples, gradient);
     for element in gradient.iter_mut() {
@@ -519,7 +519,7 @@ fn off_by_one_ulp(task: &dyn Task, parameters: &[f32], samples: &[u32], gradient
     loss
 }
 
-/// Tells of a loss that it did not have.
+/// Reports a loss that differs from the true one.
 fn overstate_loss(task: &dyn Task, parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64 {
     task.gradient(parameters, samples, gradient) + 1.0
 }

@@ -1,25 +1,24 @@
-//! The network between hosts: connections that come and go, and frames that take their time.
+//! The network between hosts: connections that open and close, and frames that take time.
 //!
-//! Like a postal service with one counter a house: whatever a host sends passes its counter one piece at a time, taking
-//! turns between receivers; then it travels; then it waits for the receiver's letter box.
+//! It resembles a postal service with one counter for each house: all that a host sends passes its counter one piece at a time, in turn for
+//! each receiver. Then it travels, and then it waits for space in the receiver's letter box.
 //!
 //! # How it works
 //! ```text
-//! send --> rules --> uplink (turns between flows) --> distance, jitter, loss --> downlink --> deliver
-//!                                                        |
-//!                                                        '-- a cut: stays there until the path heals
+//! send --> filters --> uplink (turns between flows) --> distance, jitter, loss --> downlink --> deliver
+//!                                                          |
+//!                                                          '-- a cut: stays there until the path heals
 //! ```
-//! - Within one link everything arrives in order and once; a cut or a lost packet only delays. Between links nothing is
-//!   ordered.
-//! - A frame occupies the sender's uplink for its size, and the receiver's downlink from its first byte on; flows share
-//!   both frame by frame.
-//! - A connection is known to its two ends separately. A dead, paused or cut-off end says nothing: the other one notices
-//!   after a time of silence, and until then believes the link to be up. Who notices closes, and the close travels too.
-//! - A process that is started again knows no connection of the one before: whoever sends over such a one is told.
-//! - Who wants a link keeps dialing, with growing pauses.
+//! - Within one link everything arrives in order and once; a cut or a lost packet only delays. There is no order between links.
+//! - A frame occupies the sender's uplink for its size, and the receiver's downlink from its first byte on; flows share both frame by
+//!   frame.
+//! - Each end of a connection has its own knowledge of it. An end that is dead, paused or cut off sends nothing: the other end notices
+//!   after a time of silence, and until then believes that the link is up. It then closes the connection, and the close travels too.
+//! - A restarted process does not know the connections of the one before: a peer that sends over one of them is told that it is closed.
+//! - A host that wants a link dials again and again, with growing pauses.
 //!
 //! # Not here
-//! Packets: loss costs a frame one more round trip, not a collapse of the rate.
+//! Packets: loss costs a frame one more round trip; it does not lower the rate.
 
 use std::collections::VecDeque;
 
@@ -35,13 +34,13 @@ mod connections;
 mod tests;
 mod transit;
 
-/// Everything between the hosts.
+/// All connections and frames in transit between the hosts.
 pub(crate) struct Network {
     pub(crate) links: Links,
     generator: ChaCha8Rng,
     interfaces: Vec<Interface>,
     session_count: u32,
-    /// Cuts of all edges.
+    /// Number of edges with a cut.
     cut_count: u32,
     /// Whether two hosts have one identity.
     has_twins: bool,
@@ -49,33 +48,33 @@ pub(crate) struct Network {
     deliveries: Vec<Delivery>,
 }
 
-/// One host, as the network sees it.
+/// The network's record of one host.
 struct Interface {
     peer: PeerId,
-    /// Nothing is heard from a host without a process, or that sleeps.
+    /// Whether a process runs there. A host without a process, or one that sleeps, sends nothing.
     is_running: bool,
     is_awake: bool,
-    /// Since when neither holds.
+    /// Since when it sends nothing, if one of the two is false.
     silent_since: Instant,
     up: Option<u64>,
     down: Option<u64>,
     uplink_free: Instant,
     is_uplink_due: bool,
-    /// Other hosts with which this one has a connection that both know of.
+    /// How many other hosts have a connection with this one that both ends know.
     connected_count: usize,
-    /// Receivers with frames that wait for the uplink, in turn.
+    /// Receivers with frames that wait for the uplink, in their order.
     turns: VecDeque<HostId>,
     downlink_free: Instant,
-    /// By other host: what this one knows of their link.
+    /// By other host: this end of their link.
     ends: Vec<LinkEnd>,
-    /// By receiver: the way there.
+    /// By receiver: the direction to it.
     edges: Vec<Edge>,
 }
 
-/// What one end knows of a link.
+/// One end's knowledge of a link.
 #[derive(Clone, Copy, Default)]
 struct LinkEnd {
-    /// The connection, if this end believes that there is one.
+    /// The number of the connection; `None` if this end believes that there is none.
     session: Option<u32>,
     is_wanted: bool,
     is_dialing: bool,
@@ -85,34 +84,34 @@ struct LinkEnd {
 /// One direction between two hosts.
 #[derive(Default)]
 struct Edge {
-    /// How many cuts lie on it.
+    /// How many cuts block it.
     cuts: u32,
     cut_since: Instant,
     waiting: VecDeque<(u32, Transmission)>,
-    /// Order is kept: when the first and last bytes of what was sent last get there, and when they are taken in.
+    /// When the first and last bytes of the last transmission arrive, and when the downlink has taken them; later ones keep that order.
     first_byte: Instant,
     last_byte: Instant,
     taken: Instant,
-    /// What has arrived at the cut.
+    /// Transmissions that have arrived at the cut and wait.
     stalled: VecDeque<(u32, Transmission)>,
-    /// After a cut: when what stalled there gets through. What arrives before that is behind it.
+    /// After a cut: when the waiting transmissions pass. Later ones pass after them.
     reopens: Instant,
 }
 
-/// Something on its way.
+/// What travels from one host to another.
 pub(crate) enum Transmission {
     Frame(Frame),
     Credit(u32),
-    /// The sender has given up the connection.
+    /// The sender has closed the connection.
     Close,
-    /// The sender wants no link any more.
+    /// The sender no longer wants a link.
     Goodbye,
 }
 
-/// Something that is about to happen in the network.
+/// An event to come in the network.
 pub(crate) enum NetworkEvent {
     Uplink(HostId),
-    /// The first byte of something reaches its receiver; the last one does at `last_byte`.
+    /// The first byte of a transmission reaches its receiver; the last one does at `last_byte`.
     Reach {
         from: HostId,
         to: HostId,
@@ -120,21 +119,21 @@ pub(crate) enum NetworkEvent {
         last_byte: Instant,
         transmission: Transmission,
     },
-    /// It is there.
+    /// A transmission has arrived.
     Arrival {
         from: HostId,
         to: HostId,
         session: u32,
         transmission: Transmission,
     },
-    /// `at` may have heard nothing of `of` for too long.
+    /// `at` may have heard nothing from `of` for too long.
     Silence {
         at: HostId,
         of: HostId,
         session: u32,
         since: Instant,
     },
-    /// `at` gives up a connection that was reset.
+    /// `at` closes a connection that was reset.
     Reset {
         at: HostId,
         of: HostId,
@@ -146,7 +145,7 @@ pub(crate) enum NetworkEvent {
     },
 }
 
-/// Something for a host's process.
+/// An input for a host's process.
 pub(crate) struct Delivery {
     pub(crate) to: HostId,
     pub(crate) from: HostId,
@@ -176,7 +175,7 @@ impl Network {
         }
     }
 
-    /// One more host; nothing runs on it.
+    /// Adds a host without a process.
     pub(crate) fn add(&mut self, peer: PeerId) {
         let count = self.interfaces.len() + 1;
         self.has_twins |= self.interfaces.iter().any(|interface| interface.peer == peer);
@@ -201,12 +200,12 @@ impl Network {
         });
     }
 
-    /// What is to happen when, since this was last asked.
+    /// The events to be scheduled since the last call.
     pub(crate) fn take_scheduled(&mut self) -> std::vec::Drain<'_, (Instant, NetworkEvent)> {
         self.scheduled.drain(..)
     }
 
-    /// What hosts are to be told now, since this was last asked.
+    /// The deliveries to be passed to hosts since the last call.
     pub(crate) fn take_deliveries(&mut self) -> Vec<Delivery> {
         std::mem::take(&mut self.deliveries)
     }
@@ -216,23 +215,23 @@ impl Network {
         self.end(at, of).session.is_some()
     }
 
-    /// The connection of which one end believes that it is there.
+    /// The connection that one end believes to be open.
     pub(crate) fn session(&self, at: HostId, of: HostId) -> Option<u32> {
         self.end(at, of).session
     }
 
-    /// Whether frames get from each of two hosts to the other: both know of the same connection, and no cut lies on it.
+    /// Whether frames pass in both directions between two hosts: both know the same connection, and no cut blocks it.
     pub(crate) fn is_connected(&self, a: HostId, b: HostId) -> bool {
         let session = self.session(a, b);
         session.is_some() && session == self.session(b, a) && !self.is_cut(a, b) && !self.is_cut(b, a)
     }
 
-    /// How many hosts at least have a [connected](Self::is_connected) link with this one: none is said where there is any cut.
+    /// A lower bound of the number of hosts that have a [connected](Self::is_connected) link with this one: 0 while there is any cut.
     pub(crate) fn connected_count(&self, host: HostId) -> usize {
         if self.cut_count > 0 { 0 } else { self.interfaces[host.index()].connected_count }
     }
 
-    /// One end knows of a connection, or of none any more.
+    /// Sets one end's connection, or clears it.
     fn set_session(&mut self, at: HostId, of: HostId, session: Option<u32>) {
         let other = self.session(of, at);
         let is_connected = |session: Option<u32>| usize::from(session.is_some() && session == other);
@@ -244,9 +243,9 @@ impl Network {
         self.end_mut(at, of).session = session;
     }
 
-    // What happens.
+    // Events.
 
-    /// Lets one thing happen.
+    /// Processes one event.
     pub(crate) fn handle(&mut self, now: Instant, event: NetworkEvent) {
         match event {
             NetworkEvent::Uplink(host) => {
@@ -278,13 +277,13 @@ impl Network {
 
     // Hosts.
 
-    /// A process starts, on a machine that is awake: whoever died on a sleeping one starts after it woke up.
+    /// A process starts, on a machine that is awake: if the process of a sleeping machine died, the next one starts after it wakes up.
     pub(crate) fn start(&mut self, host: HostId) {
         let interface = &mut self.interfaces[host.index()];
         (interface.is_running, interface.is_awake) = (true, true);
     }
 
-    /// The process ends in good order: it hangs up everywhere. A goodbye that does not get through is not waited for.
+    /// The process ends in good order, and closes all its links. It does not wait for a goodbye that cannot be delivered.
     pub(crate) fn shut_down(&mut self, now: Instant, host: HostId) {
         let interface = &mut self.interfaces[host.index()];
         (interface.is_running, interface.silent_since) = (false, now);
@@ -294,7 +293,7 @@ impl Network {
         }
     }
 
-    /// The process is gone. With a reset its connections say so, without (the power went) nobody hears anything.
+    /// The process is gone. With a reset, its connections report it; without, as in a power cut, the other ends hear nothing.
     pub(crate) fn crash(&mut self, now: Instant, host: HostId, has_reset: bool) {
         let interface = &mut self.interfaces[host.index()];
         (interface.is_running, interface.silent_since) = (false, now);
@@ -314,7 +313,7 @@ impl Network {
         }
     }
 
-    /// The machine falls asleep.
+    /// The machine goes to sleep.
     pub(crate) fn sleep(&mut self, now: Instant, host: HostId) {
         let interface = &mut self.interfaces[host.index()];
         (interface.is_awake, interface.silent_since) = (false, now);
@@ -323,7 +322,7 @@ impl Network {
         }
     }
 
-    /// The machine wakes up; only now can it notice who is silent.
+    /// The machine wakes up; only now can it notice which peers are silent.
     pub(crate) fn wake(&mut self, now: Instant, host: HostId) {
         self.interfaces[host.index()].is_awake = true;
         for other in self.hosts().filter(|&other| !self.is_audible(other, host)).collect::<Vec<_>>() {
@@ -337,13 +336,13 @@ impl Network {
         (interface.up, interface.down) = (up, down);
     }
 
-    // Looking.
+    // State.
 
     fn is_audible(&self, from: HostId, to: HostId) -> bool {
         self.silence(from, to).is_none()
     }
 
-    /// Since when nothing of `from` can be heard at `to`.
+    /// Since when `to` can hear nothing from `from`; `None` if it can.
     fn silence(&self, from: HostId, to: HostId) -> Option<Instant> {
         let interface = &self.interfaces[from.index()];
         let edge = &interface.edges[to.index()];

@@ -1,6 +1,6 @@
-//! The queue of what happens next, ordered by (time, sequence): total and stable, so that a run has one order of events.
+//! The event queue, ordered by (time, sequence number). The order is total and stable, so a run has one order of events.
 //!
-//! What is sorted is small: the events themselves stay where they were put until their turn comes.
+//! Only small keys are sorted: the events themselves stay in place until they are taken.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -9,10 +9,10 @@ use peergrad_protocol::Instant;
 
 /// Events in the order in which they happen.
 pub struct Queue<T> {
-    /// When each happens, its sequence, and where it is.
+    /// For each event its time, its sequence number, and its index.
     heap: BinaryHeap<Reverse<(Instant, u64, u32)>>,
     events: Vec<Option<T>>,
-    /// Places without an event.
+    /// Indices without an event.
     free: Vec<u32>,
     sequence: u64,
 }
@@ -24,7 +24,7 @@ impl<T> Default for Queue<T> {
 }
 
 impl<T> Queue<T> {
-    /// Adds `event`, to happen at `at`; events of one instant happen in the order in which they were added.
+    /// Adds `event`, to happen at `at`; events with equal times happen in the order in which they were added.
     pub fn push(&mut self, at: Instant, event: T) {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.events.push(None);

@@ -1,18 +1,18 @@
-//! The report of a run: one page for looking rather than reading.
+//! The report of a run: one page with charts.
 //!
-//! A single HTML file with its pictures inside, that opens from a disk, prints, and follows the reader's choice of light or
-//! dark. From top to bottom:
+//! It is a single HTML file with its charts inside. It opens from a disk, prints, and follows the reader's choice of light or dark. From
+//! top to bottom:
 //! ```text
-//! what it was, in words and numbers; which invariants held
-//! lanes        who was in which view, and when steps were committed   \
-//! ownership    whose share of the parameters was how large             | one axis of time,
+//! the run in sentences and numbers; which invariants held
+//! lanes        each peer's view, and when steps were committed        \
+//! ownership    each member's share of the parameters                   | one axis of time,
 //! loss         against time, and against bytes                         | aligned
-//! links        bytes per second; who sent to whom                     /
+//! links        bytes per second; bytes between each two peers         /
 //! ```
-//! Whatever the run did, the page stays of a bounded size: what would be smaller than a pixel is merged or left out.
+//! The page has a bounded size for any run: what would be smaller than a pixel is merged or left out.
 //!
 //! # Not here
-//! Judging: [`CheckResult`]s come with their outcome.
+//! Verdicts: the [`CheckResult`]s have their outcomes already.
 
 mod curves;
 mod lanes;
@@ -35,12 +35,12 @@ use peergrad_protocol::Instant;
 use self::timeline::Timeline;
 use crate::history::History;
 
-/// What a page tells.
+/// The content of a page.
 #[derive(Clone, Copy, Debug)]
 pub struct Report<'a> {
     /// "partition, seed 7".
     pub title: &'a str,
-    /// One sentence: what the scenario shows.
+    /// One sentence on what the scenario shows.
     pub about: &'a str,
     /// The command that makes this report again.
     pub command: &'a str,
@@ -48,20 +48,20 @@ pub struct Report<'a> {
     pub words: &'a [String],
     /// The run in numbers: names and values, with their units.
     pub facts: &'a [(String, String)],
-    /// One for each invariant, oracle and expectation.
+    /// The results of the invariants, oracles and expectations.
     pub check_results: &'a [CheckResult],
-    /// What happened.
+    /// What happened in the run.
     pub history: &'a History,
 }
 
 /// Whether one invariant, oracle or expectation held.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckResult {
-    /// What it says: "views form one chain".
+    /// What must hold: "views form one chain".
     pub name: String,
-    /// Where it is written: "invariant 1".
+    /// Its source: "invariant 1".
     pub source: String,
-    /// It held; or in words, with time and peer, how it was broken.
+    /// `Ok` if it held; otherwise a description of the violation, with time and peer.
     pub outcome: Result<(), String>,
 }
 
@@ -86,7 +86,7 @@ pub fn render(report: &Report<'_>) -> String {
     page
 }
 
-/// Title, what it is about, the summary, the numbers.
+/// Title, description, summary, and numbers.
 fn head(report: &Report<'_>) -> String {
     let title = Escaped(report.title);
     let mut page = page::head(report.title, STYLE);
@@ -108,7 +108,7 @@ fn head(report: &Report<'_>) -> String {
     page
 }
 
-/// What was broken, large; what was kept, small.
+/// Violations in large type; what held in small type.
 fn check_results(check_results: &[CheckResult]) -> String {
     let (kept, broken): (Vec<_>, Vec<_>) = check_results.iter().partition(|verdict| verdict.outcome.is_ok());
     let mut page = match (kept.len(), broken.len()) {
@@ -142,7 +142,7 @@ fn check_results(check_results: &[CheckResult]) -> String {
     page
 }
 
-/// What happened to whom, in order: those to whom the same happens at about the same time together.
+/// Events in order, where peers to which the same happens at about the same time are listed together.
 fn events(history: &History) -> String {
     let mut notes: Vec<(Instant, usize, &str)> = Vec::new();
     for (index, lane) in history.peers.iter().enumerate() {
@@ -178,7 +178,7 @@ fn events(history: &History) -> String {
     list + "</details>\n"
 }
 
-/// What became of parts of the swarm, in sentences.
+/// How branches ended, in sentences.
 fn branch_ends(history: &History) -> String {
     let told = history.branch_end_sentences();
     let mut list = "<ul class=\"branch-ends\">\n".to_owned();
@@ -198,12 +198,12 @@ fn branch_ends(history: &History) -> String {
 const BRANCH_ENDS_MAX: usize = 40;
 const EVENTS_MAX: usize = 300;
 const HOSTS_MAX: usize = 8;
-/// What happens to several within this time, happens to them together; looked for among so many events before.
+/// Equal events of several peers within this time are listed together; `NEAR_MAX` earlier events are searched.
 const TOGETHER: Duration = Duration::from_secs(1);
 const NEAR_MAX: usize = 16;
 const BRANCH_ENDS_HOW: &str =
     "Each part of a swarm that was cut went on by itself. What became of it, and how well each did.";
-/// Longer values take two cells and are set like code.
+/// Longer values take two cells and use the font of code.
 const FACT_CHARS: usize = 13;
 const STYLE: &str = include_str!("report/style.css");
 const SCRIPT: &str = include_str!("report/hover.js");

@@ -1,7 +1,7 @@
-//! A scenario: a swarm, its lines, what it trains, what goes wrong when, and what is expected of it.
+//! A scenario: a swarm, its links, its workload, the faults with their times, and the expected results.
 //!
-//! Written in Rust, or read from a TOML [file](mod@file); some are [`named`]. A scenario and a seed make a run: the seed
-//! decides every delay, every piece of luck, and whatever a fault leaves open.
+//! It is written in Rust, or read from a TOML [file](mod@file); some are [`named`]. A scenario and a seed make a run: the seed decides
+//! every delay, all other random choices, and whatever a fault leaves open.
 
 use std::time::Duration;
 
@@ -13,252 +13,252 @@ pub mod file;
 pub mod named;
 mod swarm;
 
-/// Something to simulate.
+/// A run to simulate.
 #[derive(Clone)]
 pub struct Scenario {
-    /// Its name.
+    /// The scenario's name.
     pub name: String,
     /// What it shows, in a sentence.
     pub about: String,
-    /// Peers in the first view.
+    /// Number of peers in the first view.
     pub peers: usize,
-    /// Their lines.
+    /// Their links.
     pub links: Links,
-    /// What they train.
+    /// Their task, program and data.
     pub workload: Workload,
     /// Computing time for each sample.
     pub sample_time: Duration,
     /// Time that a disk takes to write a record.
     pub write_time: Duration,
-    /// What goes wrong.
+    /// The faults, with their times.
     pub faults: Vec<PlannedFault>,
-    /// What must come of it.
+    /// The expected results.
     pub expect: Expect,
-    /// Whether the seed also chooses lines, speeds and small troubles.
+    /// Whether the seed also chooses links, speeds and small faults.
     pub is_swarm: bool,
 }
 
 /// A fault and its time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlannedFault {
-    /// When.
+    /// The earliest time of the fault.
     pub when: FaultTime,
-    /// The seed adds up to so much.
+    /// The seed adds up to this duration.
     pub within: Duration,
-    /// What.
+    /// The fault itself.
     pub fault: Fault,
 }
 
 /// The time of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultTime {
-    /// So long after the first processes were started.
+    /// This duration after the first processes were started.
     Start(Duration),
-    /// So long after training began.
+    /// This duration after training began.
     Training(Duration),
     /// When this step is first known to be committed.
     Step(u64),
-    /// So long after a view was first installed that is to merge another branch.
+    /// This duration after the first view was installed that is to merge another branch.
     Merge(Duration),
 }
 
-/// Something that goes wrong, or otherwise happens to a swarm.
+/// A fault, or another event in a swarm.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fault {
-    /// No frames between groups.
+    /// Frames are blocked between groups.
     Partition {
         /// How the peers are grouped.
         groups: Groups,
-        /// For so long; for ever if `None`.
+        /// How long; `None` means until the end.
         duration: Option<Duration>,
     },
-    /// No frames between two peers, while both see the others.
+    /// Frames are blocked between two peers, while both can reach the others.
     Cut {
-        /// The two.
+        /// The two peers.
         between: [usize; 2],
-        /// Only from the first to the second.
+        /// Whether only frames from the first to the second are blocked.
         one_way: bool,
-        /// For so long; for ever if `None`.
+        /// How long; `None` means until the end.
         duration: Option<Duration>,
     },
-    /// The same again and again: a cut, or a machine that sleeps.
+    /// A fault that repeats: a cut, or a machine that sleeps.
     Flap {
-        /// What, and how long it lasts.
+        /// The fault, and how long it lasts each time.
         fault: Box<Self>,
-        /// How often.
+        /// How often it happens.
         times: u32,
-        /// From one to the next.
+        /// Time from one start to the next.
         every: Duration,
     },
-    /// Processes die.
+    /// Processes are killed.
     Crash {
-        /// Whose.
+        /// The peers.
         targets: Targets,
-        /// Whether their connections say so; not if the power went.
+        /// Whether their connections report it; not after a power cut.
         has_reset: bool,
     },
-    /// Processes die and are started again.
+    /// Processes are killed and started again.
     Restart {
-        /// Whose.
+        /// The peers.
         targets: Targets,
         /// How long they are down.
         duration: Duration,
-        /// Whether they come back with what was on their disks; otherwise as new peers.
+        /// Whether they keep what was on their disks; otherwise they return as new peers.
         keeps_disk: bool,
     },
-    /// The power goes everywhere at once.
+    /// The power of all machines is cut at once.
     Blackout {
         /// How long.
         duration: Duration,
-        /// So much later than the one before it each peer comes back, in an order that the seed decides.
+        /// Time between the returns of two peers, in an order that the seed decides.
         every: Duration,
-        /// How many come back, if not all.
+        /// How many return; `None` means all.
         count: Option<usize>,
         /// How many of those find their newest checkpoint damaged.
         damaged: usize,
     },
     /// Peers are asked to leave.
     Leave {
-        /// Who.
+        /// The peers.
         targets: Targets,
     },
-    /// A user of another member has peers removed from the run for good.
+    /// A user of another member has peers expelled.
     Remove {
-        /// Whom.
+        /// The peers to expel.
         targets: Targets,
     },
-    /// Others cannot dial peers any more, as those are told: they work, and own nothing. Links stay.
+    /// Peers are notified that others can no longer dial them: from then on they compute, and own nothing. Links remain.
     Unreachable {
-        /// Whom.
+        /// The peers.
         targets: Targets,
-        /// For so long; for ever if `None`.
+        /// How long; `None` means until the end.
         duration: Option<Duration>,
     },
     /// Peers compute more slowly.
     Slow {
-        /// Who.
+        /// The peers.
         targets: Targets,
-        /// So many times slower, in percent.
+        /// Factor on the computing time, in percent.
         percent: u32,
-        /// For so long; for ever if `None`.
+        /// How long; `None` means until the end.
         duration: Option<Duration>,
     },
-    /// Something else runs on peers' machines now and then.
+    /// Peers' machines are busy with other work from time to time.
     Bursts {
-        /// Whose.
+        /// The peers.
         targets: Targets,
-        /// Jobs of a thousand that meet it.
+        /// Jobs in a thousand that meet such work.
         per_mille: u32,
         /// How much longer those take, in percent.
         percent: u32,
     },
-    /// Something else runs on peers' machines all the time: each job takes longer, by an exponentially distributed time.
+    /// Peers' machines are always busy with other work: each job takes longer, by an exponentially distributed time.
     Noise {
-        /// Whose.
+        /// The peers.
         targets: Targets,
-        /// What that is on average, in percent of the job's own time.
+        /// The mean of that time, in percent of the job's own time.
         percent: u32,
     },
-    /// Machines sleep: a laptop's lid.
+    /// Machines sleep, as a laptop with a closed lid.
     Pause {
-        /// Whose.
+        /// The peers.
         targets: Targets,
-        /// For so long.
+        /// How long.
         duration: Duration,
     },
     /// Tasks panic.
     Panic {
-        /// Whose.
+        /// The peers.
         targets: Targets,
     },
     /// Tasks never end.
     Hang {
-        /// Whose.
+        /// The peers.
         targets: Targets,
     },
     /// A machine with a copy of a peer's disk appears and joins.
     Clone {
-        /// Whose disk.
+        /// The peers whose disks are copied.
         targets: Targets,
     },
     /// Peers send bytes that are no frames.
     Garbage {
-        /// Who.
+        /// The peers.
         targets: Targets,
-        /// To each of their links.
+        /// How many, on each of their links.
         count: usize,
     },
-    /// Peers send a view of another time: the one that they are in once more, and an earlier one.
+    /// Peers send outdated views: their present view once more, and an earlier one.
     StaleViews {
-        /// Who.
+        /// The peers.
         targets: Targets,
     },
-    /// Disks are not what they should be.
+    /// Disks fail.
     Disk {
-        /// Whose.
+        /// The peers.
         targets: Targets,
-        /// What they are.
+        /// How the disks fail.
         mode: DiskMode,
     },
-    /// Lines become other ones.
+    /// The rates of peers' lines change.
     Throttle {
-        /// Whose.
+        /// The peers.
         targets: Targets,
         /// Bits a second that they can send.
         up: u64,
         /// Bits a second that they can receive.
         down: u64,
-        /// For so long; for ever if `None`.
+        /// How long; `None` means until the end.
         duration: Option<Duration>,
     },
-    /// New peers come.
+    /// New peers join.
     Join {
         /// How many.
         count: usize,
     },
-    /// Again and again somebody crashes or somebody new comes.
+    /// Repeatedly a peer crashes or a new one joins.
     Churn {
         /// How often.
         times: u32,
-        /// From one to the next.
+        /// Time from one to the next.
         every: Duration,
     },
 }
 
-/// Which peers.
+/// The peers of a fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Targets {
-    /// These.
+    /// The peers with these indices.
     Peers(Vec<usize>),
-    /// So many of those that run, as the seed has it.
+    /// This number of running peers, chosen by the seed.
     Any(usize),
 }
 
 /// How a partition groups peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Groups {
-    /// These; who is in none of them reaches everyone.
+    /// These groups; a peer that is in none of them can reach all.
     Peers(Vec<Vec<usize>>),
-    /// In these proportions, in the order of the hosts.
+    /// Groups in these proportions, in the order of the hosts.
     Split(Vec<usize>),
 }
 
-/// What must come of a scenario, beyond the invariants.
+/// The expected results of a scenario, beyond the invariants.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Expect {
-    /// Of the peers of the first view that no fault ended.
+    /// How the run ends for peers of the first view that no fault ended.
     pub survivors: SurvivorOutcome,
-    /// Of those that came later.
+    /// How it ends for peers that were added later.
     pub joiners: JoinOutcome,
-    /// Whether the state of some chunk was lost with all who held it, and started from nothing; `None`: it may.
+    /// Whether optimizer state of a chunk was lost with all members that stored it, and restarted; `None` if both are allowed.
     pub restarted: Option<bool>,
-    /// Steps that are committed, at least.
+    /// Least number of committed steps.
     pub steps: u64,
-    /// Branches that are merged into the one that is left, at least.
+    /// Least number of branches that are merged into the surviving one.
     pub merged: usize,
-    /// No longer without a commit than this, faults off.
+    /// Longest time without a commit while no fault is active.
     pub patience: Duration,
-    /// The losses are no further from those of one plain loop than this, relatively.
+    /// Greatest relative difference of the losses from those of one plain loop.
     pub loss_tolerance: f64,
 }
 
@@ -268,24 +268,24 @@ pub struct Expect {
 pub enum SurvivorOutcome {
     /// After the last step.
     Finish,
-    /// Not at all: too few are left to agree on anything, and they wait for others to come back.
+    /// It does not end: too few members are left to agree on a view, and they wait for others to return.
     Wait,
 }
 
-/// What becomes of late joiners.
+/// Whether late joiners become members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum JoinOutcome {
     /// They become members.
     Join,
-    /// They are told why not.
+    /// They are refused, with the reason.
     Refused,
-    /// Whatever is true.
+    /// Both are allowed.
     Any,
 }
 
 impl SurvivorOutcome {
-    /// What peers do.
+    /// The outcome as text: what peers do.
     #[must_use]
     pub fn words(self) -> &'static str {
         match self {
@@ -296,7 +296,7 @@ impl SurvivorOutcome {
 }
 
 impl JoinOutcome {
-    /// What becomes of newcomers.
+    /// The outcome as text: what happens to joiners.
     #[must_use]
     pub fn words(self) -> &'static str {
         match self {
@@ -316,16 +316,16 @@ impl Default for Expect {
             steps: 0,
             merged: 0,
             patience: Duration::from_secs(30),
-            // Smooth models stay below 1e-6 for thousands of steps. Where rounding tips the input of one ReLU over zero, for
-            // one sample, it can be 5e-3 some thousand steps later, which is what a sample too much or too little comes to
-            // at once: that is for the invariants to see.
+            // Smooth models stay below 1e-6 for thousands of steps. If rounding moves the input of one ReLU across zero, for one sample,
+            // the difference can be 5e-3 some thousand steps later. A sample too much or too little makes as much at once, but the
+            // invariants notice that.
             loss_tolerance: 0.01,
         }
     }
 }
 
 impl Scenario {
-    /// A swarm of `peers` on a local network, without any trouble.
+    /// A swarm of `peers` on a local network, without any faults.
     #[must_use]
     pub fn new(name: &str, peers: usize, workload: Workload) -> Self {
         Self {
@@ -342,10 +342,10 @@ impl Scenario {
         }
     }
 
-    /// With another number of peers in the first view.
+    /// Changes the number of peers in the first view.
     ///
     /// # Errors
-    /// If a fault speaks of a peer that there would not be, or there are too few or too many.
+    /// If a fault names a peer that would not exist, or there are too few or too many.
     pub fn with_peers(mut self, peers: usize) -> Result<Self, PeersError> {
         if peers == 0 || peers > PEERS_MAX {
             return Err(PeersError::Count { peers });
@@ -359,27 +359,27 @@ impl Scenario {
         }
     }
 
-    /// With other lines.
+    /// Changes the links.
     #[must_use]
     pub fn on(mut self, links: Links) -> Self {
         self.links = links;
         self
     }
 
-    /// With a fault, so long after training began.
+    /// Adds a fault at a time after training began.
     #[must_use]
     pub fn after(self, time: Duration, fault: Fault) -> Self {
         self.at(FaultTime::Training(time), fault)
     }
 
-    /// With a fault at some other time.
+    /// Adds a fault at another time.
     #[must_use]
     pub fn at(mut self, when: FaultTime, fault: Fault) -> Self {
         self.faults.push(PlannedFault { when, within: Duration::ZERO, fault });
         self
     }
 
-    /// With survivors that end like this.
+    /// Sets how the run is to end for survivors.
     #[must_use]
     pub fn expecting(mut self, survivors: SurvivorOutcome) -> Self {
         self.expect.survivors = survivors;
@@ -388,7 +388,7 @@ impl Scenario {
 }
 
 impl Groups {
-    /// How many of `count` peers each of these proportions comes to.
+    /// The sizes of groups in these proportions, for `count` peers.
     pub(crate) fn sizes(parts: &[usize], count: usize) -> Vec<usize> {
         let total: usize = parts.iter().sum();
         let end = |upto: usize| count * parts[..upto].iter().sum::<usize>() / total.max(1);
@@ -397,7 +397,7 @@ impl Groups {
 }
 
 impl Fault {
-    /// The peers that it names.
+    /// The indices of peers that the fault names.
     fn names(&self) -> Vec<usize> {
         match self {
             Self::Partition { groups: Groups::Peers(groups), .. } => groups.concat(),
@@ -427,26 +427,26 @@ impl Fault {
     }
 }
 
-/// A scenario does not work with this number of peers.
+/// Why a scenario does not work with a number of peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PeersError {
-    /// None, or more than are simulated.
+    /// There are no peers, or more than can be simulated.
     #[error("{peers} peers cannot be simulated; 1 to {PEERS_MAX} can")]
     Count {
-        /// The number.
+        /// The number of peers.
         peers: usize,
     },
-    /// A fault speaks of a peer that there would not be.
+    /// A fault names a peer that would not exist.
     #[error("a fault names peer {peer}, so {peers} peers are too few")]
     Named {
-        /// The peer.
+        /// The peer's index.
         peer: usize,
         /// The number of peers.
         peers: usize,
     },
 }
 
-/// Peers of a scenario, at most.
+/// Most peers of a scenario.
 pub const PEERS_MAX: usize = 1000;
-/// Peers of a scenario where many seeds are tried, at most.
+/// Most peers of a scenario in a sweep over many seeds.
 pub const SWEEP_PEERS_MAX: usize = 8;

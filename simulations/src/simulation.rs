@@ -20,55 +20,55 @@ use crate::oracles::sample_counter::{EpochCount, SampleCounter};
 use crate::oracles::view_chain::ViewChain;
 use crate::scenario::{JoinOutcome, Scenario, SurvivorOutcome};
 
-/// A scenario under one seed, on its way.
+/// A scenario in progress under one seed.
 pub struct Simulation {
-    /// The nodes.
+    /// The simulated peers and their network.
     pub cluster: Cluster,
     scenario: Scenario,
     fault_injector: FaultInjector,
     liveness: Liveness,
     next_check_at: Instant,
     stuck: Option<Violation>,
-    /// The invariant that a planted bug is to be noticed by: only that one is of interest then.
+    /// With a planted bug: the invariant that must notice it. Then only that one is checked.
     expected_invariant: Option<&'static str>,
 }
 
-/// What became of it.
+/// The result of a run.
 pub struct Outcome {
-    /// What was against an invariant, an oracle or an expectation, in order.
+    /// Violations of an invariant, an oracle or an expectation, in order.
     pub violations: Vec<Violation>,
-    /// Everything that was checked, by name.
+    /// Names of all that was checked.
     pub checked: Vec<&'static str>,
-    /// How far losses were from the plain loop at most, relatively, if they were compared.
+    /// Greatest relative difference of a loss from the plain loop's; `None` if they were not compared.
     pub plain_loss_error: Option<f64>,
-    /// What happened.
+    /// What happened during the run.
     pub history: History,
-    /// How many peers ended how, in words.
+    /// How many peers ended in each way; the key describes the way.
     pub endings: BTreeMap<String, usize>,
-    /// Peers of the first view, as the scenario or the seed has it.
+    /// Number of peers of the first view, as given by the scenario or by the seed.
     pub peers: usize,
-    /// Virtual time, from the first process on.
+    /// Virtual time since the first process started.
     pub time: Duration,
-    /// Steps that were committed.
+    /// Number of committed steps.
     pub steps: u64,
-    /// Samples that they trained.
+    /// Number of samples that they trained.
     pub samples_trained: u64,
-    /// Samples that were left out, since their gradient was not finite.
+    /// Number of samples that were left out because their gradient was not finite.
     pub samples_left_out: u64,
-    /// Samples that an epoch ended without.
+    /// Number of samples that were missing at the end of an epoch.
     pub samples_lost: u64,
-    /// What came of the samples of each epoch.
+    /// For each epoch, how often its samples were trained.
     pub epochs: Vec<EpochCount>,
-    /// What the model is worth at the end, if the run was finished.
+    /// Evaluation of the final model; `None` if the run was not finished.
     pub evaluation: Option<peergrad_models::task::Evaluation>,
-    /// Digest of the parameters at the end, if all that finished agree.
+    /// Digest of the final parameters; `None` unless all peers that finished agree.
     pub digest: Option<String>,
-    /// Digest of all that happened.
+    /// Digest of everything that happened.
     pub trace_hash: String,
 }
 
 impl Outcome {
-    /// Times that an epoch trained a sample after its first.
+    /// How often an epoch trained a sample that it had trained before.
     #[must_use]
     pub fn samples_repeated(&self) -> u64 {
         self.epochs.iter().map(|epoch| epoch.repeated).sum()
@@ -104,7 +104,7 @@ impl Simulation {
         for &host in &hosts {
             let entry = match host {
                 HostId(0) => EntryMode::Found { specification: specification.clone(), peers: scenario.peers },
-                // Some are told of a peer that is itself still joining.
+                // Some are given the address of a peer that is itself still joining.
                 HostId(index) => {
                     let bootstrap = if index % 3 == 2 { HostId(index / 3) } else { HostId(0) };
                     EntryMode::Join { run: cluster.run_id(), bootstraps: vec![bootstrap] }
@@ -131,7 +131,7 @@ impl Simulation {
         }
     }
 
-    /// Lets one thing happen. False once the run is over, stuck, or against an invariant.
+    /// Processes one event. Returns false once the run is over, is stuck, or has violated an invariant.
     pub fn tick(&mut self) -> bool {
         if !self.cluster.violations().is_empty() || self.is_over() {
             return false;
@@ -171,7 +171,7 @@ impl Simulation {
         self.finish()
     }
 
-    /// Whether nobody is left that trains or founds, and nothing will change that. Who is left only asks to be let in.
+    /// Whether no peer is left that trains or founds, and this cannot change: the remaining peers only ask to join.
     fn is_over(&self) -> bool {
         let has_ended = self.cluster.history().began.is_some() && !self.cluster.has_run();
         self.fault_injector.is_idle() && (self.cluster.running_count() == 0 || has_ended)
@@ -181,7 +181,7 @@ impl Simulation {
         Violation { at: self.cluster.now(), invariant: LIVENESS, message: words }
     }
 
-    /// The verdict.
+    /// The result, after all checks at the end.
     #[must_use]
     pub fn finish(mut self) -> Outcome {
         let now = self.cluster.now();
@@ -242,7 +242,7 @@ impl Simulation {
         }
     }
 
-    /// The epochs up to the last committed step, as the views deal them.
+    /// Counts the samples of the epochs up to the last committed step, as the views assign them.
     fn epochs(&self, view_chain: &ViewChain, steps: u64) -> SampleCounter {
         let mut epochs = SampleCounter::new(&self.scenario.workload.loaded);
         let history = self.cluster.history();
@@ -259,7 +259,7 @@ impl Simulation {
         self.expected_invariant.is_none_or(|asked| asked == invariant)
     }
 
-    /// Steps in their order, each as it was first told; of branches that were given up, as far as others went on from them.
+    /// Steps in order, each as it was first reported. Of an abandoned branch, only the steps that the surviving branch descends from.
     fn committed(&self) -> Vec<Committed> {
         let mut steps: BTreeMap<u64, Committed> = BTreeMap::new();
         let history = self.cluster.history();
@@ -276,7 +276,7 @@ impl Simulation {
         steps.into_values().collect()
     }
 
-    /// What the peers leave that went to the end.
+    /// The final states of the peers that finished the run.
     fn finals(&self) -> Vec<&FinalState> {
         let ended = self.cluster.events().iter().filter_map(|(_, _, event)| match event {
             Event::Ended(ended) if ended.outcome.is_ok() => ended.state.as_ref(),
@@ -285,7 +285,7 @@ impl Simulation {
         ended.collect()
     }
 
-    /// Whether peers have finished in different branches: the cut lasted longer than the run.
+    /// Whether peers finished in different branches, because a partition lasted longer than the run.
     fn ends_apart(&self) -> bool {
         let history = self.cluster.history();
         let last = |state: &PeerState| match state {
@@ -297,7 +297,7 @@ impl Simulation {
         branches.len() > 1
     }
 
-    /// How the process on each host ended, if it did.
+    /// For each host whose process ended: its failure, if there was one.
     fn failures(&self) -> BTreeMap<HostId, Option<&Failure>> {
         let events = self.cluster.events().iter();
         let ended = events.filter_map(|(_, host, event)| match event {
@@ -358,7 +358,7 @@ impl Simulation {
                 !has_restarted
             ));
         }
-        // Who was crashed itself, perhaps before it got anywhere, is no longer of interest.
+        // Peers that were crashed by a fault, perhaps while they joined, are not checked.
         let is_untouched = |host: &&HostId| !self.fault_injector.affected().contains(host);
         for &host in self.fault_injector.newcomers().iter().filter(is_untouched) {
             let was_member = self.cluster.history().peers[host.index()]
@@ -381,13 +381,13 @@ impl Simulation {
         Ok(())
     }
 
-    /// Whether the state of any chunk was lost and started from nothing.
+    /// Whether the state of any chunk was lost and restarted from initial values.
     fn has_restarted(&self) -> bool {
         let mut views = self.cluster.history().views.iter();
         views.any(|note| !note.view.moves.restarted.is_empty())
     }
 
-    /// Whether the others ended before it had the time to come back.
+    /// Whether the others ended before this peer had the time to rejoin.
     fn has_just_been_excluded(&self, host: HostId) -> bool {
         let events = self.cluster.events().iter().rev();
         let mut own = events.filter(|(_, at, _)| *at == host);
@@ -412,7 +412,7 @@ impl Simulation {
         let is_met = match survivors {
             SurvivorOutcome::Finish => match ending {
                 Some(None) => true,
-                // It was left out for a while, and the others have finished without it.
+                // The peer was removed for a while, and the others have finished without it.
                 Some(Some(Failure::Refused { refusal: Refusal::RunComplete, .. })) => true,
                 Some(Some(_)) => false,
                 None => self.has_just_been_excluded(host),
@@ -441,8 +441,7 @@ fn invariants_of(scenario: &Scenario) -> Invariants {
     invariants
 }
 
-/// Whether everything is computed once more for every peer, by an oracle that knows the program: where that takes little
-/// time and memory.
+/// Whether an oracle that knows the program computes everything once more for every peer. It does where that takes little time and memory.
 fn is_replayed(scenario: &Scenario) -> bool {
     let work = scenario.workload.loaded.manifest.parameter_count() * scenario.peers;
     scenario.workload.is_sync() && work <= ORACLE_WORK_MAX
@@ -459,20 +458,20 @@ fn ending_of(failure: &Failure) -> &'static str {
     }
 }
 
-/// Whoever was left out is in again after this, unless it is left out again and again.
+/// A peer that was removed has rejoined after this time, unless it is removed repeatedly.
 const RETURN_TIME: Duration = Duration::from_secs(2);
 /// The name of invariant 8.
 pub const LIVENESS: &str = "progress (invariant 8)";
-/// The name of what holds of every program in the end.
+/// The name of the check at the end that holds for every program.
 pub const ONE_MODEL: &str = "one model in the end";
-/// The name of what a scenario expects.
+/// The name of a scenario's expectation.
 pub const EXPECTATION: &str = "expectation of the scenario";
 /// The name of the plain oracle.
 pub const PLAIN: &str = "plain trainer";
-/// A member that is silent is noticed after ten seconds at the latest, and a view without it agreed on in as many more,
-/// also if the first who tries is lost as well.
+/// A silent member is noticed after ten seconds at the latest. A view without it takes ten more, also if the first proposer is lost as
+/// well.
 const DEPARTURE_PATIENCE: Duration = Duration::from_secs(20);
-/// Time between two looks at what only time can break.
+/// Time between two checks of what can be violated by waiting alone.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Elements over all peers up to which everything is computed once more.
+/// Elements over all peers up to which the oracle computes everything once more.
 const ORACLE_WORK_MAX: usize = 20_000_000;

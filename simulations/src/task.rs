@@ -1,6 +1,6 @@
-//! Tasks for simulations: one that can be learnt, one that moves integers, and a model of a text's characters.
+//! Tasks for simulations: one that can be learned, one that moves integers, and a model of a text's characters.
 //!
-//! Any [`Task`] can be simulated; these need no data and no time.
+//! Any [`Task`] can be simulated; these need no data file and little time.
 
 use std::sync::Arc;
 
@@ -19,16 +19,16 @@ pub use characters::Characters;
 pub use integers::Integers;
 pub use squares::Squares;
 
-/// Hands out one prepared task, whatever the specification says; optionally asks for a data file first.
+/// A loader that returns one prepared task for any specification; optionally it asks for a data file first.
 pub struct FixedLoader {
-    /// What is handed out.
+    /// The task and its program.
     pub loaded: Loaded,
-    /// The data file that the specification is said to need.
+    /// The data file that the specification requires; `None` if it requires none.
     pub data: Option<Arc<[u8]>>,
 }
 
 impl FixedLoader {
-    /// Hands out `task`, trained as `training` says.
+    /// A loader of `task`, trained as `training` says.
     #[must_use]
     pub fn new(task: impl Task, training: TrainingConfig) -> Self {
         Self { loaded: Loaded::new(Arc::new(task), training), data: None }

@@ -1,5 +1,4 @@
-//! The trace: every frame that arrived and every step that was committed, as one digest; on request the last of them in
-//! words.
+//! The trace: one digest of every frame that arrived and every step that was committed. On request it keeps the last of them as text.
 
 use std::collections::VecDeque;
 
@@ -9,7 +8,7 @@ use peergrad_protocol::{Frame, Instant};
 
 use crate::host::HostId;
 
-/// What happened, hashed as it happens.
+/// A hash of all events so far.
 #[derive(Default)]
 pub struct Trace {
     hasher: blake3::Hasher,
@@ -18,12 +17,12 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Keeps the last `count` things in words.
+    /// Keeps the last `count` events as text.
     pub fn keep_lines(&mut self, count: usize) {
         self.lines_max = count;
     }
 
-    /// The last things, in words.
+    /// The last events, as text.
     pub fn lines(&self) -> impl Iterator<Item = &(Instant, String)> {
         self.lines.iter()
     }
@@ -34,12 +33,12 @@ impl Trace {
         self.hasher.finalize().to_hex().to_string()
     }
 
-    /// A frame arrived.
+    /// Adds a frame that arrived.
     pub(crate) fn frame(&mut self, at: Instant, from: HostId, to: HostId, frame: &Frame) {
         self.hasher.update(&at.0.to_le_bytes()).update(&from.0.to_le_bytes()).update(&to.0.to_le_bytes());
         self.hasher.update(&frame.head);
         if let Some(payload) = &frame.payload {
-            // The first word stands for the rest, whose digest follows with the commit.
+            // The first four bytes stand for the payload; the digest of its effect follows with the commit.
             self.hasher.update(&payload.bytes()[..payload.byte_count().min(4)]);
         }
         if self.lines_max > 0 {
@@ -51,7 +50,7 @@ impl Trace {
         }
     }
 
-    /// A node told its user something.
+    /// Adds an event that a node has reported to its user.
     pub(crate) fn event(&mut self, at: Instant, host: HostId, event: &Event) {
         if let Event::Committed(committed) = event {
             self.hasher.update(&at.0.to_le_bytes()).update(&host.0.to_le_bytes());
@@ -78,7 +77,7 @@ impl Trace {
         }
     }
 
-    /// Something that the simulator did.
+    /// Adds an action of the simulator.
     pub fn annotate(&mut self, at: Instant, words: String) {
         if self.lines_max > 0 {
             self.keep(at, format!("** {words}"));

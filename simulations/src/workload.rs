@@ -1,8 +1,8 @@
-//! The workload: what a simulated swarm trains, as its peers get it: a specification's bytes, perhaps a data file, and a
-//! loader.
+//! The workload: what a simulated swarm trains, in the form in which a peer gets it: the bytes of a specification, perhaps a data file, and
+//! a loader.
 //!
-//! The specification is the real one, resolved from a run file as `peer start` does it. Only the loading is shared: a
-//! hundred simulated peers read the data once.
+//! The specification is a real one, resolved from a run file as `peer start` does it. Only the loading is shared: a hundred simulated peers
+//! read the data once.
 
 use std::sync::Arc;
 
@@ -22,19 +22,19 @@ use peergrad_models::task::logistic::Logistic;
 
 use crate::task::{Characters, Integers, Squares};
 
-/// Features of a made-up sample.
+/// Most nonzero features of a generated sample.
 const CLICKS_ENTRIES: usize = 40;
 
-/// What is trained.
+/// What a swarm trains.
 #[derive(Clone)]
 pub struct Workload {
-    /// What the run is.
+    /// The run's specification, in bytes.
     pub specification: Arc<[u8]>,
-    /// The data file, at every peer.
+    /// The data file of every peer; `None` if the data is built in.
     pub data: Option<Arc<[u8]>>,
-    /// What the specification becomes.
+    /// The task and program that the specification describes.
     pub loaded: Loaded,
-    /// The task, if it is the one that moves integers.
+    /// The task that moves integers; `None` for any other task.
     pub integers: Option<Integers>,
     reference: Option<DataReference>,
 }
@@ -56,7 +56,7 @@ impl Workload {
     /// If a setting is not allowed, or the data cannot be used.
     ///
     /// # Panics
-    /// Never: what was just resolved can be loaded.
+    /// Never: a specification that was just resolved can be loaded.
     pub fn data_file(run: &RunFile, name: &str, bytes: &[u8]) -> Result<Self, SpecificationError> {
         let specification = resolve(&with_digests(run), name, bytes)?;
         let loaded = specification.load(bytes)?;
@@ -82,7 +82,7 @@ impl Workload {
         Self::custom("squares", Squares::new(parameters, samples), run)
     }
 
-    /// Logistic regression on made-up samples, which have few of so many features; a tenth as many more are held out.
+    /// Logistic regression on generated sparse samples with `features` features; a tenth as many samples are held out in addition.
     ///
     /// # Errors
     /// If a setting is not allowed.
@@ -95,7 +95,7 @@ impl Workload {
     /// A model of the first `samples` characters of a text, gzipped or not.
     ///
     /// # Errors
-    /// In words: a setting is not allowed, or the text is no use.
+    /// A description, if a setting is not allowed or the text cannot be used.
     pub fn text(run: &RunFile, name: &str, bytes: &[u8], samples: u32) -> Result<Self, String> {
         let text = unpack(name, bytes).map_err(|error| error.to_string())?;
         let task = Characters::new(&text, samples as usize).map_err(|words| format!("{name}: {words}"))?;
@@ -103,25 +103,24 @@ impl Workload {
         Self::custom("characters", task, &run).map_err(|error| error.to_string())
     }
 
-    /// A task of one's own, trained as the run file says.
+    /// A custom task, trained as the run file specifies.
     ///
     /// # Errors
     /// If a setting is not allowed.
     ///
     /// # Panics
-    /// Never: what was just resolved can be loaded.
+    /// Never: a specification that was just resolved can be loaded.
     pub fn custom(name: &str, task: impl Task, run: &RunFile) -> Result<Self, SpecificationError> {
         Self::custom_program(name, task, ProgramFactory::sync(), run)
     }
 
-    /// A task of one's own, trained by a program of one's own. What a program computes only its author knows: such a run
-    /// is not compared with the oracles, which know the ring.
+    /// A custom task, trained by a custom program. The oracles know only the synchronous program, so such a run is not compared with them.
     ///
     /// # Errors
     /// If a setting is not allowed.
     ///
     /// # Panics
-    /// Never: what was just resolved can be loaded.
+    /// Never: a specification that was just resolved can be loaded.
     pub fn custom_program(
         name: &str,
         task: impl Task,
@@ -136,20 +135,20 @@ impl Workload {
         Ok(Self { specification, data: None, loaded, integers: None, reference: None })
     }
 
-    /// Whether the oracles know how it is trained: by synchronous data parallelism, and with sums of contributions.
+    /// Whether the oracles know the algorithm: synchronous data parallelism with sums of contributions.
     #[must_use]
     pub fn is_sync(&self) -> bool {
         self.loaded.program.name() == SyncDataParallel::NAME && !self.loaded.config.combine.is_robust()
     }
 
-    /// Whether a plain loop, in which nothing travels, comes to the same: as [`Workload::is_sync`], and no codec leaves anything out.
+    /// Whether a plain loop without communication gives the same result: [`Workload::is_sync`] holds, and no codec leaves anything out.
     #[must_use]
     pub fn is_exact_sync(&self) -> bool {
         let TrainingConfig { gradients, parameters, .. } = self.loaded.config;
         self.is_sync() && gradients.is_exact() && parameters.is_exact()
     }
 
-    /// Whether a step is the optimizer's, with the sum of contributions: of all of them, or without those that were too late.
+    /// Whether a step is one optimizer step with the sum of contributions: of all of them, or of all but the late ones.
     #[must_use]
     pub fn is_synchronous(&self) -> bool {
         let has_backup_workers =
@@ -157,20 +156,20 @@ impl Workload {
         self.is_sync() || has_backup_workers
     }
 
-    /// What every peer's loader hands out.
+    /// The loader that every peer uses.
     #[must_use]
     pub fn loader(&self) -> Arc<dyn Loader> {
         Arc::new(SharedLoader { loaded: self.loaded.clone(), reference: self.reference.clone() })
     }
 
-    /// As [`Workload::loader`], but trained otherwise.
+    /// As [`Workload::loader`], but with another training program.
     #[must_use]
     pub fn loader_with(&self, training: TrainingConfig) -> Arc<dyn Loader> {
         let loaded = Loaded { config: training, ..self.loaded.clone() };
         Arc::new(SharedLoader { loaded, reference: self.reference.clone() })
     }
 
-    /// As [`Workload::loader`], but with another task behind it: for a peer whose code is not the one of the others.
+    /// As [`Workload::loader`], but with another task: for a peer whose code differs from that of the others.
     #[must_use]
     pub fn loader_of(&self, task: impl Task) -> Arc<dyn Loader> {
         let loaded = Loaded { task: Arc::new(task), ..self.loaded.clone() };
@@ -178,14 +177,14 @@ impl Workload {
     }
 }
 
-/// Digests after every step are what the invariants compare.
+/// The run file with a digest after every step, which the invariants compare.
 fn with_digests(run: &RunFile) -> RunFile {
     let mut run = run.clone();
     run.sync.digest_every = run.sync.digest_every.max(1);
     run
 }
 
-/// Hands out what was loaded before.
+/// Returns what was loaded before.
 struct SharedLoader {
     loaded: Loaded,
     reference: Option<DataReference>,

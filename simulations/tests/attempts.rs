@@ -1,4 +1,4 @@
-//! Attempts: one loss is agreed on by one proposer, mostly, however many members there are.
+//! Attempts: mostly one proposer is enough to agree on a loss, however many members there are.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the answer")]
 
@@ -15,7 +15,7 @@ use peergrad_simulations::scenario::{Fault, FaultTime, Scenario};
 use peergrad_simulations::simulation::Simulation;
 use peergrad_simulations::workload::Workload;
 
-/// More members than watch each other, of whom somebody crashes or comes every two seconds.
+/// More members than watch each other; every two seconds one of them crashes or a new peer joins.
 fn churning() -> Scenario {
     let text = "epochs = 60\nbatch = 40\n[optimizer]\nrule = \"sgd\"\nrate = 1.0\n\
                 [sync]\ntopology = \"direct\"";
@@ -29,7 +29,7 @@ fn churning() -> Scenario {
     )
 }
 
-/// By view: the ballots for which its members were asked.
+/// By view: the ballots under which its members were asked.
 type Ballots = Arc<Mutex<BTreeMap<ViewDigest, BTreeSet<Ballot>>>>;
 
 /// The most ballots that any view has needed in a run.
@@ -56,5 +56,5 @@ fn members_do_not_get_in_each_other_s_way() {
     assert!(attempts.iter().all(|count| *count <= ATTEMPTS_MAX), "{attempts:?}");
 }
 
-/// A planned change that is given up for a loss, somebody doubted, and one more who dies meanwhile.
+/// One for a planned change that is replaced because of a loss, one for a suspected member, and others for a further loss meanwhile.
 const ATTEMPTS_MAX: usize = 4;

@@ -1,4 +1,4 @@
-//! Beginnings: who is let in, where the data comes from, and what those are told that a run goes on or ends without.
+//! Beginnings: which peers are admitted, where the data comes from, and what refused peers hear.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,12 +18,12 @@ use common::{
     told,
 };
 
-/// A host that trains the small task, which needs no data.
+/// A host for the small task, without a data file.
 fn without_data() -> HostSetup {
     setup(Arc::new(squares(Topology::Ring)), None)
 }
 
-/// Hosts that train the small task once they have `data`: one that has the file, and one that lacks it.
+/// Hosts that train the small task once they have `data`: one with the file, and one without it.
 fn with_and_without(data: Arc<[u8]>) -> (HostSetup, HostSetup) {
     let mut loader = squares(Topology::Ring);
     loader.data = Some(Arc::clone(&data));
@@ -31,7 +31,7 @@ fn with_and_without(data: Arc<[u8]>) -> (HostSetup, HostSetup) {
     (setup(Arc::clone(&loader), Some(data)), setup(loader, None))
 }
 
-/// A founder that waits for three, and one joiner that is ready.
+/// A founder that waits for three peers, and one joiner that is ready.
 fn two_of_three() -> (Cluster, HostId, HostId) {
     let mut cluster = lan(0);
     let founder = found(&mut cluster, 3, without_data());

@@ -1,4 +1,4 @@
-//! Codecs in a swarm: every step is replayed bit for bit, whatever happens to the members; and what is saved, and what it costs.
+//! Codecs in a swarm: every step is replayed bit for bit, whatever happens to the members; also bytes saved, and the loss of accuracy.
 
 use std::path::Path;
 
@@ -18,8 +18,8 @@ fn lossy(gradients: &str, parameters: &str) -> String {
     format!("gradients = \"{gradients}\"\nparameters = \"{parameters}\"")
 }
 
-/// Runs a swarm in which members crash and come; all invariants hold, and what members hold is what the replay of the commit log
-/// comes to: encoded contributions, what was left out of the ones before, sums, and parameters.
+/// Runs a swarm in which members crash and join. All invariants hold, and members have what the replay of the commit log computes: encoded
+/// contributions, residuals, sums, and parameters.
 fn survive(peers: usize, run: &str, seed: u64) {
     let text = format!(
         "about = \"codecs\"\npeers = {peers}\n[task]\nkind = \"squares\"\nsample_time = \"20ms\"\n\
@@ -45,8 +45,7 @@ fn every_step_is_what_its_log_says() {
     }
 }
 
-/// Where everybody keeps everything, sums are gathered; where there is one copy, or the rule has no state, nobody is told
-/// of them.
+/// If all members store all replicas, sums are gathered; if there is one copy, or the rule has no state, sums are not sent.
 #[test]
 fn every_step_is_what_its_log_says_whoever_keeps_replicas() {
     let sgd = "[run.optimizer]\nrule = \"sgd\"\nrate = 0.05\n";
@@ -62,7 +61,7 @@ fn every_step_is_what_its_log_says_whoever_keeps_replicas() {
     }
 }
 
-/// Newcomers whose first view gives way to another before they have completed a step have left nothing out.
+/// Newcomers whose first view ends before they have completed a step have no residual.
 #[test]
 fn who_comes_twice_before_a_step_has_nothing_left_over() {
     let text = format!(
@@ -81,7 +80,7 @@ fn who_comes_twice_before_a_step_has_nothing_left_over() {
     }
 }
 
-/// Bytes and held-out accuracy of a run on the digits.
+/// Bytes, and held-out accuracy, of a run on the digits.
 fn digits(peers: usize, sync: &str) -> (f64, f64) {
     let text = format!("epochs = 20\nbatch = 64\n[sync]\ntopology = \"direct\"\n{sync}");
     let workload = Workload::digits(&RunFile::parse(&text).expect("it is a run file"));
@@ -107,7 +106,7 @@ fn fewer_bytes_learn_the_same() {
     }
 }
 
-/// Without what is left out being added to the next gradient, and without the master copy, such codecs would ruin it.
+/// Without residuals and without a master copy, such codecs would ruin the accuracy.
 #[test]
 fn the_coarsest_codecs_still_learn() {
     let (bytes, accuracy) = digits(4, "");

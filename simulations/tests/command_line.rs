@@ -1,4 +1,4 @@
-//! The program `simulate`, as a user meets it: what it prints, and its exit code.
+//! The program `simulate` as a user sees it: its output and its exit code.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the answer")]
 
@@ -10,7 +10,7 @@ fn simulate(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_simulate")).args(arguments).output().unwrap()
 }
 
-/// Exit code 2, nothing but this on standard error.
+/// Checks for exit code 2, and for exactly this text on standard error.
 #[track_caller]
 fn assert_refused(arguments: &[&str], parts: &[&str]) {
     let output = simulate(arguments);
@@ -86,12 +86,12 @@ fn every_line_of_json_is_an_object_and_the_last_one_sums_up() {
 #[test]
 fn a_reader_that_goes_away_is_no_panic() {
     for arguments in [&["keys"][..], &["run", "mutants", "--json"], &["replay", "mutants"]] {
-        // Gone before the first word, so that no word can be on its way.
+        // Closed before the program starts, so that it cannot have written anything.
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let mut command = Command::new(env!("CARGO_BIN_EXE_simulate"));
         let child = command.args(arguments).stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
-        // With its own end of the pipe.
+        // Drops the command, which has its own end of the pipe.
         drop(command);
         let output = child.wait_with_output().unwrap();
         assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(2), &b""[..]), "{arguments:?}");

@@ -1,5 +1,5 @@
-//! What is trained is counted out while members come and go: by sums of integers, by positions of the epochs, and by
-//! everything computed once more, each for itself.
+//! Members join and depart, and what they train is counted in three ways: by sums of integers, by positions of the epochs, and by a replay
+//! of everything; each works by itself.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use peergrad_simulations::{Outcome, Scenario, Simulation};
 
 const COUNTING: [&str; 3] = ["exactly once (invariant 3)", "every sample once (invariant 6)", REPLAY];
 
-/// A small swarm that moves integers, with a batch that neither the members nor a power of two divide.
+/// A small swarm that moves integers, with a batch size that neither the number of members nor a power of two divides.
 fn scenario(faults: &str) -> Scenario {
     let text = format!(
         "about = \"counted out\"\npeers = 5\n\
@@ -22,7 +22,7 @@ fn scenario(faults: &str) -> Scenario {
     parse("counting", &text, Path::new("."), Size::Full).expect("a scenario file")
 }
 
-/// One run that only the counting invariants watch.
+/// One run with the counting invariants only.
 fn counted(scenario: &Scenario, seed: u64) -> Outcome {
     let mut simulation = Simulation::new(scenario, seed);
     let known = InvariantSetup {
@@ -38,7 +38,7 @@ fn counted(scenario: &Scenario, seed: u64) -> Outcome {
 
 #[track_caller]
 fn assert_counted(outcome: &Outcome, seed: u64) {
-    // How the run ends for whom is for others to say.
+    // Other tests check how the run ends for each peer.
     let broken: Vec<_> =
         outcome.violations.iter().filter(|violation| violation.invariant != EXPECTATION).collect();
     assert!(broken.is_empty(), "seed {seed}: {broken:?}");

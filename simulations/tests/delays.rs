@@ -1,5 +1,5 @@
-//! Delays: what Dai et al. found of staleness shows on digits. Deep networks suffer more than shallow ones, and whoever keeps
-//! moments more than plain SGD.
+//! Delays: what Dai et al. found on staleness holds for digits. Deep networks suffer more than shallow ones, and optimizers with moments
+//! more than plain SGD.
 
 use std::ops::RangeInclusive;
 
@@ -7,10 +7,10 @@ use peergrad_config::specification::RunFile;
 use peergrad_simulations::Workload;
 use peergrad_simulations::delays::{Target, Trials, median};
 
-/// Batches of eight workers to the target without staleness, whatever is trained. (Rates are a fifth apart.)
+/// Batches, over eight workers, to the target without staleness, for every model and optimizer. (Rates are a fifth apart.)
 const PACE: RangeInclusive<f64> = 250.0..=400.0;
 
-/// How many times as many batches it takes to a held-out accuracy of 0.93 when updates are up to 16 iterations late.
+/// How many times as many batches a held-out accuracy of 0.93 takes when updates are up to 16 iterations late.
 fn slowdown(hidden: &str, rule: &str) -> f64 {
     let text = format!("[model]\nhidden = [{hidden}]\n[optimizer]\nrule = \"{rule}\"");
     let run = RunFile::parse(&text).expect("it is a run file");

@@ -1,9 +1,9 @@
-//! Determinism: a scenario and a seed are one run, event for event, whoever runs it and wherever.
+//! Determinism: a scenario and a seed are one run, event for event, on any machine.
 //!
 //! # Committed hashes
-//! Some scenarios compute in whole numbers, so that no rounding of any machine has a say: their hashes stand in
-//! `hashes.txt` and must come out everywhere. They change with every change of what is sent when: if it was meant, write
-//! them anew, and let the commit say why:
+//! Some scenarios compute with integers only, so that their results do not depend on a machine's rounding: their hashes are in `hashes.txt`
+//! and must be equal everywhere. They change with every change of what is sent when. If such a change was intended, write them again, and
+//! say why in the commit message:
 //! ```text
 //! UPDATE_HASHES=1 cargo test -p peergrad-simulations --test determinism
 //! ```
@@ -26,7 +26,7 @@ use peergrad_simulations::workload::Workload;
 mod common;
 use common::{squares, swarm};
 
-/// Training in whole numbers: powers of two as rate and batch, and sums far below 2^24.
+/// Training with integers only: powers of two as rate and batch, and sums far below 2^24.
 fn integers(topology: &str) -> Workload {
     let text = format!(
         "epochs = 2\nbatch = 64\n[optimizer]\nrule = \"sgd\"\nrate = 0.5\n\
@@ -60,13 +60,13 @@ fn committed_runs() -> Vec<(Scenario, u64)> {
         (ring_in_one_room(), 1),
         (direct_between_homes(), 1),
         (crash_between_continents(), 1),
-        // Seeds that choose several peers, distant ones, whose machines nap and whose links are cut.
+        // With these seeds there are several peers on distant links, machines that sleep, and links that are cut.
         (trouble(), 3),
         (trouble(), 7),
     ]
 }
 
-/// The hash of a run that went as it should.
+/// The hash of a run without violations.
 fn trace_hash(scenario: &Scenario, seed: u64) -> String {
     let outcome = Simulation::new(scenario, seed).run();
     assert_eq!(outcome.violations, [], "{}, seed {seed}", scenario.name);

@@ -1,11 +1,11 @@
-//! Workers that wait for nobody: what many of them learn, and what reading and sending less often saves.
+//! Workers that never wait: what many of them learn, and what reading and sending less often saves.
 
 use std::path::Path;
 
 use peergrad_simulations::compare::measure;
 use peergrad_simulations::scenario::file::{Size, parse};
 
-/// Accuracy on the fifth of `mnist_5k` that is held out, after ten epochs, and megabytes on the wire; `None`: it is not here.
+/// Accuracy on the held-out fifth of `mnist_5k` after ten epochs, and megabytes on the wire; `None` if the file is not here.
 fn trained(peers: usize, optimizer: &str, every: u64) -> Option<(f64, f64)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data");
     if !folder.join("mnist_5k.csv.gz").exists() {
@@ -27,8 +27,8 @@ fn trained(peers: usize, optimizer: &str, every: u64) -> Option<(f64, f64)> {
     Some(found)
 }
 
-/// What is right for one worker is too much for sixteen, whose gradients are of parameters that the others have changed meanwhile;
-/// unless rates fall with what all of them have added.
+/// A rate that is right for one worker is too high for sixteen: their gradients are of parameters that the others have changed meanwhile.
+/// It works if rates fall with the sum of what all have added.
 #[test]
 fn adagrad_stands_many_workers_where_a_fixed_rate_does_not() {
     let [adagrad, fixed] = ["rule = \"adagrad\"\nrate = 0.02", "rule = \"sgd\"\nrate = 0.3"];
@@ -44,7 +44,8 @@ fn reading_and_sending_less_often_costs_little_and_saves_much() {
     let Some((accuracy, bytes)) = trained(16, adagrad, 1) else { return };
     for (every, loss, saved) in [(4, 0.02, 3.3), (16, 0.03, 11.5)] {
         let (found, fewer) = trained(16, adagrad, every).expect("it was here");
-        // Not quite as many times less: what owners tell replicas is put together where much is added, and less so where little is.
+        // The bytes fall by less than this factor: an owner sends its replicas several additions in one message where many arrive, and
+        // fewer where few arrive.
         assert!(bytes / fewer > saved && bytes / fewer < every as f64, "{bytes} and {fewer}");
         assert!(found > accuracy - loss, "{found}, not {accuracy}");
     }

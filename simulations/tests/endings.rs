@@ -1,4 +1,4 @@
-//! Endings: whoever loses a peer goes on without it and keeps what is committed, and nobody waits at the last barrier.
+//! Endings: after the loss of a peer the others continue and keep what is committed, and no member waits at the last barrier.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ fn a_peer_that_is_lost_at_any_time_stops_nobody() {
 fn a_peer_lost_at_the_closing_barrier_leaves_nobody_waiting() {
     for topology in [Topology::Ring, Topology::Direct] {
         let mut fixed = squares(topology);
-        // Two steps: the last one matters, and whatever comes before is repeated for every crash.
+        // Two steps: the last one matters, and what comes before is repeated for every crash.
         (fixed.loaded.config.batch_size, fixed.loaded.config.epochs) = (370, 1);
         let fixed = Arc::new(fixed);
         let undisturbed = Endgame::watch(&fixed);
@@ -55,19 +55,19 @@ fn a_peer_lost_at_the_closing_barrier_leaves_nobody_waiting() {
     }
 }
 
-/// When what begins at the end of a run that nothing happens to, in events since the start.
+/// When the end of an undisturbed run begins, in events since the start.
 #[derive(Debug)]
 struct Endgame {
-    /// Somebody has committed the last step but one.
+    /// The first member has committed the last step but one.
     last_step_at: usize,
-    /// Somebody has the whole last step, and waits for the others to have it.
+    /// The first member has completed the last step, and waits for the others.
     barrier_at: usize,
     /// Every process has ended.
     end_at: usize,
 }
 
 impl Endgame {
-    /// Of four peers that take two steps.
+    /// Watches four peers that take two steps.
     fn watch(fixed: &Arc<FixedLoader>) -> Self {
         let (mut cluster, hosts) = gathered(4, fixed, SEED);
         let mut event_count = 0;
@@ -90,7 +90,7 @@ impl Endgame {
     }
 }
 
-/// Crashes one of four: each other one is done in the end.
+/// Crashes one of four peers: all others must finish.
 fn assert_nobody_waits(fixed: &Arc<FixedLoader>, crash_at: usize, victim: usize) {
     let (mut cluster, hosts) = gathered(4, fixed, SEED);
     (0..crash_at).for_each(|_| assert!(cluster.tick()));
@@ -104,5 +104,5 @@ fn assert_nobody_waits(fixed: &Arc<FixedLoader>, crash_at: usize, victim: usize)
 }
 
 const SEED: u64 = 9;
-/// Events between two crashes that are tried before the barrier; a prime, so that they do not fall into step with rounds.
+/// Events between two crashes that are tried before the barrier; a prime, so that it is no multiple of a round.
 const CRASH_EVERY: usize = 13;

@@ -1,4 +1,4 @@
-//! Every kind of fault does what its name says, and the swarm gets on with what is left of it.
+//! Every kind of fault does what its name says, and the rest of the swarm goes on.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the answer")]
 
@@ -16,17 +16,17 @@ use peergrad_simulations::scenario::{Fault, FaultTime, Groups, Scenario, Survivo
 use peergrad_simulations::simulation::{Outcome, Simulation};
 use peergrad_simulations::workload::Workload;
 
-/// Four peers that need some twenty seconds.
+/// Four peers that need about twenty seconds.
 fn swarm() -> Scenario {
     let run = RunFile::parse("epochs = 10\nbatch = 64").unwrap();
     let mut scenario = Scenario::new("faults", 4, Workload::squares(&run, 500, 640).unwrap());
     scenario.sample_time = Duration::from_millis(12);
-    // A peer that is slowed down looks at the result for long.
+    // A peer that is slowed down needs long to evaluate the final model.
     scenario.expect.patience = Duration::from_secs(60);
     scenario
 }
 
-/// What becomes of the swarm when `fault` happens two seconds after the start.
+/// Runs the swarm with `fault` two seconds after the start.
 fn after(fault: Fault, survivors: SurvivorOutcome) -> Outcome {
     let scenario = swarm().after(Duration::from_secs(2), fault).expecting(survivors);
     let outcome = Simulation::new(&scenario, 5).run();
@@ -42,9 +42,9 @@ fn one() -> Targets {
     Targets::Peers(vec![2])
 }
 
-/// Shorter than anybody's patience.
+/// Shorter than any patience.
 const SHORT: Duration = Duration::from_secs(1);
-/// Long enough to be noticed, and over well before the run is.
+/// Long enough to be noticed, and over well before the run.
 const LONG: Duration = Duration::from_secs(7);
 
 #[test]
@@ -66,7 +66,7 @@ fn what_is_shorter_than_anybody_s_patience_only_takes_time() {
         assert_eq!(outcome.endings, endings([("finished", 4)]), "{shown}");
         assert_eq!(outcome.digest, quiet.digest, "{shown}: the result is the same");
         assert_eq!(outcome.history.views.len(), 1, "{shown}: nobody is left out");
-        // Two that are no neighbours in the ring have little to say to each other.
+        // Two peers that are no neighbours in the ring exchange few messages.
         assert!(outcome.time * 10 > quiet.time * 9, "{shown}");
     }
 }
@@ -221,7 +221,7 @@ fn regions_and_lines_have_their_distances() {
     assert_eq!((&lan.digest, &home.digest), (&continents.digest, &lan.digest), "the result is the same");
 }
 
-/// Whoever is paused lets nobody in, and sends them on to those who train.
+/// A paused member admits no peer, and redirects joiners to the members that train.
 #[test]
 fn a_peer_that_comes_back_does_not_wait_with_a_member_that_is_cut_off() {
     let scenario = named("waiting-sponsor", Size::Full).unwrap().unwrap();
@@ -274,7 +274,7 @@ fn where_nobody_can_be_dialed_somebody_owns_everything_all_the_same() {
     assert!(capacities(&outcome).iter().all(|all| all.iter().any(|capacity| *capacity > 0)));
 }
 
-/// Owners and others crash and come while capacities change.
+/// Owners and others crash and join while capacities change.
 #[test]
 fn capacities_change_amid_crashes_and_joiners() {
     for seed in 0..20 {

@@ -1,5 +1,5 @@
-//! The time of an all-reduce in virtual time is what the textbook says, on equal lines and with one slow one; and links
-//! whose credit is used up do not stop a ring.
+//! The time of an all-reduce in virtual time agrees with the textbook formula, with equal lines and with one slow line; and links without
+//! credit do not stop a ring.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the answer")]
 
@@ -20,13 +20,13 @@ use peergrad_simulations::simulation::Simulation;
 use peergrad_simulations::workload::Workload;
 
 const LATENCY: f64 = 0.010;
-/// Longer than it takes to link; it varies by a tenth.
+/// Longer than it takes to open the links; it varies by a tenth.
 const JOB_TIME: Duration = Duration::from_millis(30);
-/// Who wrote the first view is in it a latency and a write before the others; and jobs differ a little.
+/// The member that proposed the first view is in it earlier than the others, by a latency and a disk write; and job times differ a little.
 const HEAD_START: f64 = LATENCY + 0.004;
-/// Bytes a second.
+/// In bytes a second.
 const RATE: f64 = 12_500_000.0;
-/// Elements: 1.5 MiB, so that half of it is one segment.
+/// Number of elements: 1.5 MiB, so that half of it is one segment.
 const PARAMETERS: usize = 393_216;
 
 fn lines() -> Links {
@@ -45,12 +45,12 @@ fn one_step(peers: usize, topology: &str) -> Scenario {
     );
     let workload = Workload::integers(&RunFile::parse(&text).unwrap(), PARAMETERS, 64).unwrap();
     let mut scenario = Scenario::new("all-reduce", peers, workload).on(lines());
-    // Everybody computes until all are linked.
+    // All members compute until all links are open.
     scenario.sample_time = JOB_TIME * peers as u32 / 64;
     scenario
 }
 
-/// Notes when each peer's first segment leaves.
+/// Notes when each peer sends its first segment.
 fn first_segments(simulation: &mut Simulation) -> Arc<Mutex<BTreeMap<HostId, Instant>>> {
     let first = Arc::<Mutex<BTreeMap<HostId, Instant>>>::default();
     let noted = Arc::clone(&first);
@@ -63,7 +63,7 @@ fn first_segments(simulation: &mut Simulation) -> Arc<Mutex<BTreeMap<HostId, Ins
     first
 }
 
-/// Seconds from the last peer's first segment until everybody has everything; and by rank the host and the bytes of its shard.
+/// Seconds from the last peer's first segment until all members have all parameters; and by rank the host and the bytes of its shard.
 fn all_reduce(mut simulation: Simulation) -> (f64, Vec<(HostId, f64)>) {
     let first = first_segments(&mut simulation);
     let mut shards = Vec::new();
@@ -96,7 +96,7 @@ fn equal_lines_take_the_time_of_the_formula() {
                 "ring" => 2.0 * others * (LATENCY + largest / RATE),
                 _ => 2.0 * (LATENCY + others * largest / RATE),
             };
-            // Whoever begins earlier has its first segment through before the others.
+            // The first segment of a member that begins earlier arrives before those of the others.
             assert!(
                 found > 0.95 * (formula - HEAD_START) && found < 1.05 * formula,
                 "{topology}, {peers} peers: {found:.4} s, by the formula {formula:.4} s"
@@ -121,12 +121,12 @@ fn one_slow_line_takes_the_time_of_its_recurrence() {
     }
 }
 
-/// A ring whose rank `r` sends at `rates[r]` and owns `sizes[r]` bytes: shard by shard, hop by hop, each line one at a time;
-/// what is passed on goes before what begins here.
+/// The time of a ring whose rank `r` sends at `rates[r]` and owns `sizes[r]` bytes: shard by shard, hop by hop, each line one transfer at a
+/// time; forwarded shards go before new ones.
 fn ring_by_hand(rates: &[f64], sizes: &[f64]) -> f64 {
     let count = rates.len();
     let mut free = vec![0.0; count];
-    // The reduce-scatter of a shard begins behind its owner and makes count - 1 hops, the all-gather count - 1 more.
+    // The reduce-scatter of a shard begins at the member after its owner and makes count - 1 hops, the all-gather count - 1 more.
     let start = |rank| Token { ready: 0.0, rank, shard: (rank + count - 1) % count, hops: 0 };
     let mut tokens: Vec<Token> = (0..count).map(start).collect();
     let mut end = 0.0;
@@ -156,7 +156,7 @@ fn ring_by_hand(rates: &[f64], sizes: &[f64]) -> f64 {
     end
 }
 
-/// A shard on its way around.
+/// A shard on its way through the ring.
 struct Token {
     ready: f64,
     rank: usize,
@@ -164,7 +164,7 @@ struct Token {
     hops: usize,
 }
 
-/// Counts what is in flight on each link, and remembers the most.
+/// Counts what is in flight on each link, and stores the maximum.
 #[derive(Default)]
 struct Count {
     in_flight: BTreeMap<(HostId, HostId), u32>,
@@ -192,7 +192,7 @@ impl FrameFilter for Count {
 
 #[test]
 fn a_ring_whose_credit_is_used_up_everywhere_goes_on() {
-    // Hundreds of small segments a shard, on lines on which each is long under way.
+    // Hundreds of small segments for each shard, on lines with a long latency.
     let text = "epochs = 3\nbatch = 64\n[optimizer]\nrule = \"sgd\"\nrate = 1.0\n[sync]\ntopology = \"ring\"\n\
                 segment_kib = 1";
     let workload = Workload::integers(&RunFile::parse(text).unwrap(), 300_000, 64).unwrap();

@@ -1,4 +1,4 @@
-//! Looking on: what members think of each other as things go wrong, and that nothing changes for being looked at.
+//! Inspection: how members see each other while faults happen; and inspecting a run does not change it.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the answer")]
 
@@ -26,13 +26,13 @@ fn member(cluster: &Cluster, host: HostId) -> Option<MemberDetails> {
     }
 }
 
-/// What one thinks of another; `None` if that one is not in its view.
+/// The condition in which one member sees another; `None` if that one is not in its view.
 fn condition(cluster: &Cluster, host: HostId, of: HostId) -> Option<Condition> {
     let peer = cluster.peer(of);
     Some(member(cluster, host)?.members.iter().find(|seen| seen.peer == peer)?.condition)
 }
 
-/// All that is thought of a host on the way to something.
+/// All conditions in which a host is seen until something happens.
 fn on_the_way(
     cluster: &mut Cluster,
     host: HostId,
@@ -129,7 +129,7 @@ fn comers_and_leavers_are_seen_and_shares_are_always_whole() {
     );
 }
 
-/// The same run, once looked at after every event.
+/// The same run, once inspected after every event.
 #[test]
 fn nothing_changes_for_being_looked_at() {
     let run = |is_watched: bool| {

@@ -1,4 +1,4 @@
-//! Histories of real runs, from logs that are cut, damaged, missing, of clocks hours apart, or that contradict each other.
+//! Histories of real runs, from logs that are cut, damaged or missing, with clocks hours apart, or that contradict each other.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the answer")]
 
@@ -18,10 +18,10 @@ fn hex(byte: u8) -> String {
     format!("{byte:02x}").repeat(32)
 }
 
-/// A log that is being made up.
+/// A generated log.
 struct TestLog {
     text: String,
-    /// How far this peer's clock is ahead, seconds.
+    /// How far this peer's clock is ahead, in seconds.
     ahead: f64,
 }
 
@@ -91,7 +91,7 @@ fn two(ahead: f64) -> [TestLog; 2] {
             json!({"event": "prepared", "parameters": 100, "samples": 80, "steps": 1200, "epochs": 1}),
         );
         test_log.view(1.0, 1, &[1, 2], 0, if peer == 1 { 60 } else { 40 });
-        // In the order of time, as they are written.
+        // In order of time, as logs are written.
         for second in 1..60 {
             test_log.traffic(second, second + 1, other);
             test_log.steps(second as f64 + 0.01 * f64::from(peer), second as f64 + 0.9, 20 * second, 100);
@@ -101,7 +101,7 @@ fn two(ahead: f64) -> [TestLog; 2] {
     })
 }
 
-/// Files with these names and texts, in a folder of their own.
+/// Writes files with these names and texts, into a new folder.
 fn written(test: &str, files: &[(&str, &[u8])]) -> Vec<PathBuf> {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("logs-{test}"));
     let _ = std::fs::remove_dir_all(&folder);
@@ -175,10 +175,10 @@ fn steps_and_bytes_that_were_not_written_down_are_counted() {
     let recorded_run = tale_of("counts", &two(0.0));
     assert_eq!(recorded_run.steps, 1191);
     let commits = &recorded_run.history.commits;
-    // From the first that is told of to the last, and itself.
+    // From the first reported step to the last one, both included.
     assert_eq!(commits.iter().map(|note| note.count).sum::<u64>(), 1190 - 20 + 1);
     assert!(commits.is_sorted_by_key(|note| note.at) && commits.is_sorted_by_key(|note| note.bytes));
-    // As the senders say; what receivers say of them is not counted again.
+    // The senders' numbers; the receivers' numbers for the same bytes are not added.
     assert_eq!(recorded_run.history.traffic.total, 2 * 59_000);
     let over_time: u64 = recorded_run.history.traffic.over_time.iter().sum();
     assert!(over_time.abs_diff(2 * 59_000) < 1000, "{over_time}");
@@ -215,7 +215,7 @@ fn a_peer_without_a_log_is_told_of_by_the_others() {
     let recorded_run = tale_of("missing", &[one]);
     assert_eq!(recorded_run.names.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false]);
     assert_eq!(states(&recorded_run, 1), [PeerState::Member(0), PeerState::Down]);
-    // What was received from it is all that is known of what it sent.
+    // The bytes that others received from it are all that is known of what it sent.
     assert!(recorded_run.history.traffic.total > 80_000, "{}", recorded_run.history.traffic.total);
     assert!(page(&recorded_run).contains("p1"));
 }
@@ -264,7 +264,7 @@ fn a_swarm_that_went_on_from_a_checkpoint_went_back_and_broke_no_promise() {
             if stops {
                 test_log.start(30.0, peer, 2);
             }
-            // On from the checkpoint after step 50.
+            // Continues from the checkpoint after step 50.
             let mut restored = view(2, hex(2), &[1, 2], 50, 50);
             restored["branch"] = branch.clone();
             test_log.line(31.0, restored);
@@ -276,7 +276,7 @@ fn a_swarm_that_went_on_from_a_checkpoint_went_back_and_broke_no_promise() {
         tale_of(test, &test_logs)
     };
     let anew = json!({"view_number": 2, "step": 50});
-    // All stop; or some who had only just come in go on with those who had stopped.
+    // All stop; or peers that had just joined continue with members that had stopped.
     for (test, stops) in [("stopped", true), ("restored", false)] {
         let recorded_run = told(test, stops, anew.clone());
         assert!(
@@ -289,7 +289,7 @@ fn a_swarm_that_went_on_from_a_checkpoint_went_back_and_broke_no_promise() {
         let back = &recorded_run.history.commits[16];
         assert_eq!((back.view, back.count), (1, 1), "it belongs to the view after the stop");
     }
-    // Without a checkpoint it is a promise that was broken.
+    // Without a checkpoint this violates a guarantee.
     let recorded_run = told("undone", false, json!({"view_number": 1, "step": 0}));
     let broken =
         recorded_run.check_results.iter().find_map(|verdict| verdict.outcome.as_ref().err()).unwrap();
@@ -301,7 +301,7 @@ fn files_of_a_directory_are_one_log() {
     let [one, _] = two(0.0);
     let lines: Vec<&str> = one.text.lines().collect();
     let (early, late) = lines.split_at(lines.len() / 2);
-    // As the writer begins each file.
+    // The writer begins each file like this.
     let mut again: Value =
         serde_json::from_str(lines.iter().find(|line| line.contains("\"view\"")).unwrap()).unwrap();
     again["again"] = json!(true);
@@ -318,7 +318,7 @@ fn files_of_a_directory_are_one_log() {
     let direct = tale_of("directly", &[one]);
     assert_eq!(format!("{:?}", whole.history), format!("{:?}", direct.history));
     assert_eq!(whole.damaged_lines, 0);
-    // The second file alone begins with the view of then.
+    // The second file alone begins with the view of that time.
     let alone = recorded_run(&written("alone", &[("events.jsonl", late.as_bytes())]), None).unwrap();
     assert_eq!(
         states(&alone, 0),

@@ -1,4 +1,4 @@
-//! A node's memory does not grow while others come and go: what is freed when it is dropped, early and late.
+//! A node's memory does not grow while other peers join and depart: measured by what is freed when it is dropped, early and late.
 
 #![allow(unsafe_code, reason = "an allocator that counts has to be one")]
 
@@ -23,8 +23,7 @@ struct Counting;
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-// SAFETY: every call goes to `System` with the arguments it came with, so `System` keeps the contract; counting touches
-// nothing but a number.
+// SAFETY: every call goes to `System` with the same arguments, so `System` keeps the contract; counting only changes a number.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LIVE_BYTES.fetch_add(layout.size() as isize, Ordering::Relaxed);
@@ -39,9 +38,9 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Peers at a time.
+/// Number of peers at a time.
 const PEERS: usize = 5;
-/// Every two seconds one of them crashes, and another comes.
+/// Every two seconds one of them crashes, and a new one joins.
 const EVERY: Duration = Duration::from_secs(2);
 
 #[test]
@@ -51,7 +50,7 @@ fn churn_does_not_make_a_node_grow() {
     assert!(late < early + early / 10, "{early} bytes early, {late} late");
 }
 
-/// Bytes that are freed with a node that has seen so many others crash, and as many come.
+/// Bytes that are freed with a node after this number of other peers have crashed and as many have joined.
 fn footprint(losses: usize) -> isize {
     let mut fixed = squares(Topology::Ring);
     (fixed.loaded.config.epochs, fixed.loaded.config.replicas) = (1_000_000, Replicas::Number(2));
@@ -73,7 +72,7 @@ fn footprint(losses: usize) -> isize {
         cluster.crash(others.remove(0), true);
         others.push(join(&mut cluster, eldest, host()));
     }
-    // All is as it was, but for what it may have kept.
+    // The state is as before, except for what the node may have kept.
     let until = cluster.now().after(Duration::from_secs(20));
     run_until(&mut cluster, "time passes", |cluster| cluster.now() >= until);
     let before = LIVE_BYTES.load(Ordering::Relaxed);

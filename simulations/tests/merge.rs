@@ -1,4 +1,4 @@
-//! Branches that meet again after more than a cut.
+//! Branches that meet again after a partition and other faults.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the answer")]
 
@@ -8,8 +8,8 @@ use peergrad_simulations::scenario::file::{Size, parse};
 use peergrad_simulations::scenario::named::named;
 use peergrad_simulations::simulation::Simulation;
 
-/// A power cut takes all back to checkpoints, and then they are cut in two: neither part may think that it has what the other
-/// one has come to, though both have heard of views that had trained more.
+/// After a power cut all go back to checkpoints, and then a partition separates them: neither part may believe that it already has what the
+/// other one has trained, though both have heard of views with more steps.
 #[test]
 fn what_was_trained_after_a_power_cut_is_merged() {
     let text = r#"
@@ -55,7 +55,7 @@ merged = 1
     }
 }
 
-/// What is told of a healing are the numbers of the run, under both policies.
+/// The report of a merge has the numbers of the run, under both policies.
 #[test]
 fn a_healed_split_is_told_with_what_was_kept_and_what_was_not() {
     let merge = named("merge", Size::Sweep).unwrap().unwrap();
@@ -69,7 +69,7 @@ fn a_healed_split_is_told_with_what_was_kept_and_what_was_not() {
     let history = Simulation::new(&winner, 3).run().history;
     let words = history.branch_end_sentences();
     assert!(words.len() == 1 && words[0].contains("all that it had trained alone was given up"), "{words:?}");
-    // A joiner's share is told of, though it has nothing when its view begins.
+    // A joiner's share is reported, though it owns nothing when its view begins.
     let last = history.views.last().unwrap();
     assert!(last.shards.len() == 5 && last.shards.values().all(|share| *share > 0), "{:?}", last.shards);
 }

@@ -1,4 +1,4 @@
-//! What training costs while owners change: a peer comes, a peer goes, and chunks move from step to step meanwhile.
+//! What training costs while owners change: a peer joins, a peer leaves, and chunks move from step to step meanwhile.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the answer")]
 
@@ -13,7 +13,7 @@ use peergrad_simulations::scenario::{Fault, FaultTime, Scenario, Targets};
 use peergrad_simulations::simulation::Simulation;
 use peergrad_simulations::workload::Workload;
 
-/// Four peers with Adam on lines of 15 Mbit/s: the two vectors that go round in a step take as long as the gradient.
+/// Four peers with Adam on lines of 15 Mbit/s: the two vectors that a member sends in a step take as long as its gradient.
 fn training() -> Scenario {
     let text =
         "epochs = 60\nbatch = 64\n[optimizer]\nrule = \"adam\"\nrate = 0.001\n[sync]\nsegment_kib = 16";
@@ -31,8 +31,8 @@ fn at(history: &History, step: u64) -> Instant {
     history.commits.iter().find(|commit| commit.committed.step.0 == step).unwrap().at
 }
 
-/// The time of a step while the chunks of the last view with moves are on their way, over that of one afterwards, when the
-/// same members train; and how many steps they take to move.
+/// The time of a step while the chunks of the last view with moves are moving, divided by that of a later step with the same members; and
+/// the number of steps that the moves take.
 fn slowdown(scenario: &Scenario, seed: u64) -> (f64, u64) {
     let outcome = Simulation::new(scenario, seed).run();
     assert_eq!(outcome.violations, [], "seed {seed}");
@@ -42,7 +42,7 @@ fn slowdown(scenario: &Scenario, seed: u64) -> (f64, u64) {
     assert!(!resume.is_interruption(), "nobody is interrupted");
     let moves = &moving.view.moves;
     let steps = (moves.list.len() as u64).div_ceil(u64::from(moves.rate));
-    // The first step of the view is the joiner's first, for which it computes nothing.
+    // In the first step of the view, the joiner computes no gradient.
     let (first, last) = (resume.step.0 + 1, resume.step.0 + steps);
     let time =
         |from: u64, to: u64| at(history, to).since(at(history, from)).as_secs_f64() / (to - from) as f64;
@@ -70,5 +70,5 @@ fn what_a_leaver_kept_moves_beside_training() {
     check_rate(&scenario);
 }
 
-/// Training keeps so much of its step rate.
+/// Training must keep this share of its step rate.
 const RATE_MIN: f64 = 0.9;

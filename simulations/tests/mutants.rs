@@ -1,5 +1,5 @@
-//! Every planted bug is noticed by its invariant within two hundred seeds, and again when it is replayed; without it the same
-//! scenario and seed keep every invariant.
+//! Every planted bug is noticed by its invariant within two hundred seeds, and again in a replay; without the bug the same scenario and
+//! seed violate no invariant.
 
 use peergrad_simulations::mutants::MUTANTS;
 use peergrad_simulations::scenario::file::Size;

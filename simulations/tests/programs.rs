@@ -1,4 +1,4 @@
-//! Programs other than the ring: what they compute, what they send, and that members end with one model.
+//! Programs other than the synchronous one: what they compute, what they send, and that members end with one model.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use peergrad_simulations::workload::Workload;
 mod common;
 use common::{assert_nobody_is_blamed, committed, ended, found, join, lan, run_out, setup};
 
-/// Integers as gradients, which depend on no parameter; `peers` get equal parts of every batch.
+/// Integers as gradients, which do not depend on the parameters; `peers` members get equal parts of every batch.
 fn integers(peers: usize, sync: &str) -> Simulation {
     let batch = 16 * peers;
     let text = format!(
@@ -41,7 +41,7 @@ fn simulated(peers: usize, workload: Workload) -> Simulation {
     simulation
 }
 
-/// What all peers end with, which is the same.
+/// The final parameters, which are equal at all peers.
 fn parameters(simulation: &Simulation) -> Vec<f32> {
     let cluster = &simulation.cluster;
     let state = |host| ended(cluster, host).state.as_ref().expect("it has trained");
@@ -54,8 +54,8 @@ fn sent(simulation: &Simulation) -> u64 {
     simulation.cluster.history().traffic.total
 }
 
-/// Where gradients do not depend on the parameters, the mean over all members is what the ring computes, whoever averages
-/// with whom on the way: a mean within a group changes no total.
+/// If gradients do not depend on the parameters, the mean over all members is what the synchronous program computes, whichever groups
+/// average meanwhile: a mean within a group changes no total.
 #[test]
 fn averaging_in_groups_preserves_the_total() {
     for peers in [2, 7, 13, 16] {
@@ -83,13 +83,13 @@ fn a_round_of_local_steps_costs_what_one_step_does() {
         for local_steps in [8, 23] {
             let (rounds, bytes) = run(local_steps);
             let (fewer, less) = (every_step / rounds, every_step_bytes / bytes);
-            // What is sent besides tensors does not fall.
+            // Bytes that are not tensors do not fall.
             assert!((fewer / less - 1.0).abs() < 0.2, "{kind} {local_steps}: {fewer} and {less}");
         }
     }
 }
 
-/// One member, alone, does by itself what it would under the ring: local steps are steps.
+/// One member alone computes the same as the synchronous program: its local steps are steps.
 #[test]
 fn one_member_alone_takes_the_same_steps_under_every_program() {
     let reference = parameters(&digits(1, 3, ""));
@@ -120,7 +120,7 @@ fn all_programs_learn_the_digits() {
     }
 }
 
-/// Virtual seconds that a run takes in which everyone is slow now and then, and the share of samples that it leaves out.
+/// Virtual seconds of a run in which every peer is slow from time to time, and the share of samples that it leaves out.
 fn seconds_under_bursts(peers: usize, batch: usize, sync: &str) -> (f64, f64) {
     let text = format!(
         "about = \"bursts\"\npeers = {peers}\n[links]\npreset = \"lan\"\n\
@@ -142,7 +142,8 @@ fn seconds_under_bursts(peers: usize, batch: usize, sync: &str) -> (f64, f64) {
     (end.time.as_secs_f64(), 1.0 - end.samples as f64 / dealt)
 }
 
-/// Eight of ten, each with as many samples as each of eight: as many steps, of as many samples or more.
+/// Ten members of which eight are waited for, against eight, each member with the same number of samples: as many steps, with at least as
+/// many samples.
 #[test]
 fn backup_workers_absorb_bursts() {
     let (all, _) = seconds_under_bursts(8, 160, "topology = \"direct\"");
@@ -151,8 +152,7 @@ fn backup_workers_absorb_bursts() {
     assert!(left_out > 0.05 && left_out < 0.21, "{left_out}");
 }
 
-/// The first owner sleeps, links are replaced, views are agreed on in vain: what it then says of what it was told before is
-/// no offence.
+/// The first owner sleeps, links are replaced, and agreed views are abandoned: its late messages about earlier offers are no offence.
 #[test]
 fn a_choice_may_come_long_after_the_offers() {
     let text = "about = \"late\"\npeers = 3\n[links]\npreset = \"continents\"\n\
@@ -167,14 +167,14 @@ fn a_choice_may_come_long_after_the_offers() {
     }
 }
 
-/// Gradients a thousand times too large, and in the wrong direction.
+/// Gradients a thousand times too large, in the wrong direction.
 fn lie(task: &dyn Task, parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64 {
     let loss = task.gradient(parameters, samples, gradient);
     gradient.iter_mut().for_each(|element| *element *= -1000.0);
     loss
 }
 
-/// Sixteen peers train the digits, `liars` of them with gradients that lie. The accuracy in the end.
+/// The final accuracy of sixteen peers that train the digits, `liars` of them with wrong gradients.
 fn accuracy_with(liars: usize, sync: &str) -> f64 {
     accuracy_of(sync, |task, index| {
         let is_liar = (1..=liars).contains(&index);
@@ -182,8 +182,8 @@ fn accuracy_with(liars: usize, sync: &str) -> f64 {
     })
 }
 
-/// Sixteen peers train the digits, each of which has samples of two classes only, whichever it is dealt. The accuracy in the
-/// end.
+/// The final accuracy of sixteen peers that train the digits, each of which has samples of two classes only, whichever samples it is
+/// assigned.
 fn accuracy_under_skew(sync: &str) -> f64 {
     accuracy_of(sync, |task, index| {
         let of_its_classes = |class: usize| (class + CLASSES - index % CLASSES) % CLASSES < 2;
@@ -199,7 +199,7 @@ fn accuracy_under_skew(sync: &str) -> f64 {
     })
 }
 
-/// The class of each sample: the loss falls with no other output of the last layer.
+/// The class of each sample: the only output of the last layer whose gradient is negative.
 fn classes(task: &dyn Task) -> Vec<usize> {
     let count = task.manifest().parameter_count();
     let (mut parameters, mut gradient) = (vec![0.0; count], vec![0.0; count]);
@@ -212,10 +212,10 @@ fn classes(task: &dyn Task) -> Vec<usize> {
     (0..task.sample_count()).map(class).collect()
 }
 
-/// Digits there are.
+/// Number of digits.
 const CLASSES: usize = 10;
 
-/// Sixteen peers train the digits, each with what `altered` makes of its task, if anything. The accuracy in the end.
+/// The final accuracy of sixteen peers that train the digits, each with the task that `altered` makes of its own, if any.
 fn accuracy_of(sync: &str, altered: impl Fn(&Arc<dyn Task>, usize) -> Option<AlteredTask>) -> f64 {
     let text = format!(
         "epochs = 30\nbatch = 256\n[optimizer]\nrule = \"momentum\"\nrate = 0.02\n[sync]\ntopology = \"direct\"\n{sync}"
@@ -247,7 +247,7 @@ fn robust_means_bear_what_ruins_a_mean() {
     }
 }
 
-/// What is rare is what they leave out.
+/// Robust means leave out rare values, and so a class that few members have.
 #[test]
 fn robust_means_are_biased_where_members_differ_in_kind() {
     let mean = accuracy_under_skew("");

@@ -1,5 +1,5 @@
-//! Replicas of optimizer state: however many there are, the parameters are the same; and where everybody keeps everything,
-//! nothing travels for it and nothing is lost.
+//! Replicas of optimizer state: the parameters do not depend on their number; and if all members store all state, no state is sent and none
+//! is lost.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the answer")]
 
@@ -27,7 +27,7 @@ use peergrad_simulations::workload::Workload;
 mod common;
 use common::{PARAMETERS, SAMPLES, ended, found, join, lan, run_out, setup, training};
 
-/// Adam on sums that are exact in any order, so that it does not matter who owns what when.
+/// Adam on sums that are exact in any order, so that the result does not depend on who owns what when.
 fn exact(replicas: &str, topology: &str) -> Workload {
     let text = format!(
         "epochs = 15\nbatch = 64\n[optimizer]\nrule = \"adam\"\nrate = 0.01\n[shards]\nreplicas = {replicas}\n\
@@ -63,13 +63,13 @@ fn parameters_do_not_depend_on_replicas() {
     }
 }
 
-/// Two die at once: sometimes somebody has completed the step, sometimes nobody has. The replay of the commit log, bit for
-/// bit, is one of the invariants.
+/// Two members crash at once: sometimes a member has completed the step, sometimes none has. The replay of the commit log, bit for bit, is
+/// among the checks.
 #[test]
 fn steps_of_gathered_sums_are_begun_again_or_rolled_forward() {
     for topology in ["ring", "direct"] {
         let (mut forward, mut again, mut seed) = (0, 0, 0);
-        // In a ring one of six is rolled forward; straight to the owner, all have everything at nearly the same time.
+        // In a ring one of six is rolled forward; with the direct topology, all members complete a step at nearly the same time.
         while seed < 20 || (forward == 0 && seed < 300) {
             let text = format!(
                 "epochs = 12\nbatch = 64\n[shards]\nreplicas = \"all\"\n[sync]\ntopology = \"{topology}\"\nsegment_kib = 1"
@@ -105,7 +105,7 @@ struct Bytes {
     mirrored: u64,
 }
 
-/// What travels in a run in which nothing happens, and how many steps it has.
+/// Bytes sent in a run without faults, and its number of steps.
 fn segment_bytes(peers: usize, replicas: &str, topology: &str) -> (Bytes, u64) {
     let mut simulation = Simulation::new(&Scenario::new("bytes", peers, exact(replicas, topology)), 3);
     let counted = Arc::<Mutex<Bytes>>::default();
@@ -132,17 +132,17 @@ fn segment_bytes(peers: usize, replicas: &str, topology: &str) -> (Bytes, u64) {
 fn where_everybody_keeps_everything_nothing_travels_for_it() {
     for (topology, peers) in [("ring", 2), ("ring", 4), ("direct", 4)] {
         let (one, steps) = segment_bytes(peers, "1", topology);
-        // Each sends its vector but for one share, twice a step.
+        // Each member sends its vector except one share, twice a step.
         let vector = (peers - 1) as u64 * 2000 * 4 * steps;
         assert_eq!(one, Bytes { reduced: vector, gathered: vector, mirrored: 0 });
         assert_eq!(segment_bytes(peers, "\"all\"", topology).0, one, "{peers} peers, {topology}");
         let two = segment_bytes(peers, "2", topology).0;
-        // Two of two are all.
+        // With two members, two replicas are all.
         assert_eq!(two.mirrored, if peers == 2 { 0 } else { 2000 * 4 * steps });
     }
 }
 
-/// Peers of these capacities that train the small task, each keeping everything, under all invariants.
+/// Peers of these capacities that train the small task, each with all replicas, under all invariants.
 fn weighted(capacities: &[u8], topology: Topology) -> (Cluster, Vec<FinalState>) {
     let training =
         peergrad_core::program::loader::TrainingConfig { replicas: Replicas::All, ..training(topology) };
@@ -174,7 +174,7 @@ fn whoever_owns_nothing_keeps_everything_too() {
         let (cluster, states) = weighted(&[1, 0, 2, 0], topology);
         for state in &states {
             assert_eq!(state.digest, states[0].digest);
-            // Two moments, committed and pending, of all parameters.
+            // Two moments of all parameters, committed and pending.
             assert_eq!(state.optimizer_bytes, 2 * 2 * PARAMETERS as u64 * 4);
         }
         let shards: Vec<usize> = states.iter().map(|state| state.shard).collect();

@@ -1,4 +1,4 @@
-//! The report: well-formed, bounded and complete, whatever the run did.
+//! The report: well-formed, bounded and complete, for any run.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use peergrad_simulations::history::{
 use peergrad_simulations::host::HostId;
 use peergrad_simulations::report::{CheckResult, Report, render};
 
-/// A made-up run, told in the order in which it happens.
+/// A generated run, built in the order in which it happens.
 struct RunBuilder {
     history: History,
     /// Steps committed by each branch.
@@ -51,7 +51,7 @@ impl RunBuilder {
         self.history.note(HostId(host), at(millis), words.to_owned());
     }
 
-    /// A view is installed by its members, one shortly after the other.
+    /// The members of a view install it, one shortly after the other.
     fn view(&mut self, millis: u64, view_number: u64, parents: &[usize], hosts: &[u32]) -> usize {
         let member = |host: &u32| Member {
             peer: self.history.peers[*host as usize].peer,
@@ -61,7 +61,7 @@ impl RunBuilder {
         };
         let mut members: Vec<Member> = hosts.iter().map(member).collect();
         members.sort_by_key(|member| member.peer);
-        // It goes on where the first of its parents is.
+        // It continues the branch of its first parent.
         let parent = parents.first().map(|view| self.history.views[*view].branch_index);
         let step = parent.map_or(0, |branch_index| self.steps[&branch_index]);
         let parents: Vec<ViewDigest> = parents.iter().map(|view| self.history.views[*view].digest).collect();
@@ -95,7 +95,7 @@ impl RunBuilder {
         index
     }
 
-    /// Steps are committed at even times, and everyone sends to the next and sometimes to another.
+    /// Steps are committed at even intervals, and each peer sends to the next one and sometimes to another.
     fn train(&mut self, from: u64, until: u64, view: usize, hosts: &[u32], count: u64) {
         let branch_index = self.history.views[view].branch_index;
         for index in 0..count {
@@ -144,7 +144,7 @@ fn at(millis: u64) -> Instant {
     Instant(millis * 1_000_000)
 }
 
-/// Eight peers: late joiners, a fork and a merge, a crash and a return, pauses, one that gives up.
+/// Eight peers: late joiners, a fork and a merge, a crash and a rejoin, pauses, and one that fails.
 fn eventful() -> History {
     let mut builder = RunBuilder::of(8);
     for host in 0..8 {
@@ -216,7 +216,7 @@ fn eventful() -> History {
     builder.end(12_400)
 }
 
-/// Many peers that flap: at every turn another part of them is down or paused, and the rest agrees on a new view.
+/// Many peers that flap: at every turn a different part of them is down or paused, and the others agree on a new view.
 fn crowd(peers: u32, turns: u64) -> History {
     let mut builder = RunBuilder::of(peers);
     for host in 0..peers {
@@ -313,7 +313,7 @@ fn page(title: &str, history: &History) -> String {
     })
 }
 
-/// Spans without end or reason, a change every few milliseconds.
+/// Spans without an end or a reason, and a change every few milliseconds.
 fn noise(peers: u32, changes: u64) -> History {
     let mut builder = RunBuilder::of(peers);
     let views =
@@ -345,7 +345,7 @@ fn noise(peers: u32, changes: u64) -> History {
     builder.end(60 + changes * 7)
 }
 
-/// Each opened element is closed in its turn; returns how many there were.
+/// Checks that each opened element is closed in its turn; returns the number of elements.
 fn well_formed(page: &str) -> usize {
     let mut open: Vec<&str> = Vec::new();
     let mut count = 0;
@@ -370,7 +370,7 @@ fn well_formed(page: &str) -> usize {
     count
 }
 
-/// What holds for every page.
+/// Checks what must hold for every page.
 fn check(page: &str) {
     well_formed(page);
     let place = |tag: &str| page.find(tag).expect("a page has a style and a script");
@@ -477,7 +477,7 @@ fn a_run_in_which_little_happened_is_a_page_too() {
     diverged.commits.iter_mut().for_each(|note| note.committed.loss = f64::NAN);
     check(&page("diverged", &diverged));
 
-    // A commit in a view that is not known, and a run that nobody closed.
+    // A commit in an unknown view, and a history that was not closed.
     let mut odd = alone();
     odd.commits[0].view = 7;
     odd.end = Instant(0);

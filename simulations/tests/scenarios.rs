@@ -1,4 +1,4 @@
-//! The named scenarios keep every invariant, oracle and expectation with many seeds, in their small size.
+//! The named scenarios violate no invariant, oracle or expectation with many seeds, in their small size.
 
 use peergrad_simulations::scenario::file::Size;
 use peergrad_simulations::scenario::named::{NAMED, named};
@@ -15,19 +15,19 @@ fn named_scenarios_keep_every_law() {
     }
 }
 
-/// Seeds that have found something: what was wrong is mended, and is not to come back.
+/// Seeds that have found a bug, which is fixed and must not return.
 const FOUND: [(&str, u64); 6] = [
-    // A peer's own request, held up by a cut, was taken for that of a copy of its identity.
+    // A peer's own request, delayed by a cut, was taken for that of a copy of its identity.
     ("flapping-member", 1687),
-    // A peer waited to be let in until all members that it knew of had crashed.
+    // A peer waited for admission until all members that it knew had crashed.
     ("outer", 1961),
-    // Two members of one branch told two of the other different things about which of them yields: both did.
+    // Two members of one branch told two members of the other different things on which branch yields: both did.
     ("halves", 1),
-    // A state had had more updates than its branch had steps, since another one that was further was merged into it.
+    // A state had had more updates than its branch had steps, since a branch with more steps was merged into it.
     ("flapping-apart", 11),
-    // Who was to say that a branch was merged crashed, and nobody else said so.
+    // The member that was to report the merge of a branch crashed, and no other member reported it.
     ("merge-counted", 252_458_818),
-    // A branch that yielded got another coordinator by those it let in, and that one yielded to the other branch in turn.
+    // A branch that yielded got another coordinator from the peers it admitted, and that one yielded to the other branch in turn.
     ("merge-three", 300_087),
 ];
 

@@ -1,4 +1,4 @@
-//! Sparse logistic regression, its parameters in a table: against a plain solver, by staleness, and what of it travels.
+//! Sparse logistic regression with its parameters in a table: compared with a plain solver, by staleness, and by bytes sent.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use peergrad_simulations::simulation::Simulation;
 mod common;
 use common::{assert_nobody_is_blamed, ended};
 
-/// The data beside the workspace, if it is there.
+/// The data beside the workspace; `None` if it is not there.
 fn shared_data() -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data");
     if folder.join("a9a.libsvm.gz").exists() {
@@ -45,7 +45,7 @@ fn run(scenario: &Scenario, seed: u64) -> Cluster {
     simulation.cluster
 }
 
-/// What all peers end with, which is the same.
+/// The final parameters, which are equal at all peers.
 fn parameters(cluster: &Cluster) -> Vec<f32> {
     let state = |host| ended(cluster, host).state.as_ref().expect("it has trained");
     let states: Vec<_> = cluster.hosts().map(state).collect();
@@ -53,7 +53,7 @@ fn parameters(cluster: &Cluster) -> Vec<f32> {
     states[0].parameters.to_vec()
 }
 
-/// Samples in double precision, read by other code than the runtime's: columns, the bias among them, and 1 or -1.
+/// Samples in double precision, read by other code than the runtime's: columns with values, the bias among them, and the class 1 or -1.
 struct Plain(Vec<(Vec<(usize, f64)>, f64)>);
 
 impl Plain {
@@ -140,7 +140,7 @@ fn l1_comes_to_what_a_plain_solver_finds() {
     assert!(apart(&delayed) < 0.01, "{}", apart(&delayed));
 }
 
-/// Clocks until the mean loss of one is at most 0.36, and seconds until that one is complete, over a few seeds.
+/// Number of clocks until the mean loss of one is at most 0.36, and seconds until that clock is complete at all workers, over a few seeds.
 fn to_the_target(folder: &Path, staleness: u64) -> (f64, f64) {
     const SEEDS: u64 = 3;
     let trouble = "[[faults]]\nat_start = \"0s\"\nkind = \"bursts\"\nany = 4\nslower = 6\nchance = 0.05";
@@ -159,7 +159,7 @@ fn to_the_target(folder: &Path, staleness: u64) -> (f64, f64) {
             *at = (*at).max(note.at);
         }
         let is_there = |(all, loss, _): &(u64, f64, Instant)| loss / (*all as f64) <= 0.36;
-        // One that does not get there takes more than all.
+        // A run that does not reach the target counts with its last clock.
         let clock = means.iter().position(is_there).unwrap_or(means.len() - 1);
         clocks += clock as f64 / SEEDS as f64;
         let began = history.began.expect("it has trained");
@@ -168,7 +168,7 @@ fn to_the_target(folder: &Path, staleness: u64) -> (f64, f64) {
     (clocks, seconds)
 }
 
-/// Waiting becomes less, clocks become more, and in between is the best.
+/// With more staleness workers wait less and need more clocks; a value in between is the best.
 #[test]
 fn some_staleness_is_worth_more_than_it_costs() {
     let Some(folder) = shared_data() else { return };

@@ -1,4 +1,4 @@
-//! Which way tensors go: chosen anew where shares change, in the middle of a view, and without a difference in the outcome.
+//! The topology that is chosen: it changes with the shares, in the middle of a view, and does not change the result.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the answer")]
 
@@ -14,10 +14,10 @@ use peergrad_simulations::scenario::{Fault, FaultTime, Scenario};
 use peergrad_simulations::simulation::{Outcome, Simulation};
 use peergrad_simulations::workload::Workload;
 
-/// By view and step: whether an owner's new values came from anybody else.
+/// By view and step: whether members other than the owner sent its new values.
 type Relayed = BTreeMap<(ViewDigest, u64), bool>;
 
-/// A founder to whom seven come at once, and what travels.
+/// A founder that seven peers join at once, and the senders of new values.
 fn joined(topology: &str) -> (Outcome, Relayed) {
     let text = format!(
         "epochs = 5\nbatch = 64\n[optimizer]\nrule = \"adam\"\nrate = 0.01\n[sync]\ntopology = \"{topology}\"\nsegment_kib = 16"
@@ -28,7 +28,7 @@ fn joined(topology: &str) -> (Outcome, Relayed) {
     let mut simulation = Simulation::new(&scenario, 2);
     let relayed = Arc::<Mutex<Relayed>>::default();
     let noted = Arc::clone(&relayed);
-    // By owner's rank in a view, as those who send what they have summed up show it.
+    // The first sender of an owner's new values, by view, step and rank of the owner.
     let mut senders: BTreeMap<(ViewDigest, u64, u32), _> = BTreeMap::new();
     simulation.cluster.add_filter(Box::new(move |envelope: &Envelope<'_>| {
         if let Some(Message::InView { view, message: TrainingMessage::Segment(segment) }) = envelope.message()
@@ -60,7 +60,7 @@ fn tensors_go_around_until_shares_are_even_and_then_directly() {
     }
 }
 
-/// Step by step.
+/// Whether values were forwarded, by step of the last view.
 fn of_last_view(relayed: &Relayed) -> Vec<bool> {
     let (view, _) = relayed.keys().max_by_key(|(_, step)| *step).unwrap();
     relayed.iter().filter(|((of, _), _)| of == view).map(|(_, is_ring)| *is_ring).collect()

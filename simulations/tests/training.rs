@@ -1,4 +1,4 @@
-//! Results: a swarm computes what one loop computes, members agree bit for bit, and what cannot be computed ruins nobody.
+//! Results: a swarm computes what one loop computes, members agree bit for bit, and values that are not finite do no harm.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use common::{PARAMETERS, SAMPLES, STEPS, assert_nobody_is_blamed, committed, end
 fn workload(topology: Topology) -> Workload {
     let run = RunFile::parse("").expect("nothing has to be there");
     let mut workload = Workload::squares(&run, PARAMETERS, SAMPLES).expect("all of it is allowed");
-    // Segments of a hundred elements are smaller than a run file can ask for.
+    // Segments of a hundred elements are smaller than a run file allows.
     workload.loaded.config = training(topology);
     workload
 }
@@ -91,7 +91,7 @@ fn optimizer_memory_falls_with_the_number_of_members() {
         let (cluster, hosts) = swarm(count, &fixed, 1);
         let bytes = |&host| ended(&cluster, host).state.as_ref().expect("it trained").optimizer_bytes;
         let sizes: Vec<u64> = hosts.iter().map(bytes).collect();
-        // Two moments, committed and pending, of all parameters.
+        // Two moments of all parameters, committed and pending.
         let whole = 2 * 2 * PARAMETERS as u64 * 4;
         assert_eq!(sizes.iter().sum::<u64>(), whole);
         let fair = whole / count as u64;
@@ -99,7 +99,7 @@ fn optimizer_memory_falls_with_the_number_of_members() {
     }
 }
 
-/// Overflows for some samples, in a way that a worker sees, and in one that only a sum shows.
+/// Overflows in two ways: with sample 5 so that the member notices, and always so that only the sum of several members is infinite.
 fn overflow(task: &dyn Task, parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64 {
     let loss = task.gradient(parameters, samples, gradient);
     if samples.contains(&5) {
@@ -120,7 +120,7 @@ fn an_overflow_is_left_out_and_told_and_ruins_nobody() {
     for state in &states {
         assert_eq!(state.digest, states[0].digest);
         assert!(state.parameters.iter().all(|parameter| parameter.is_finite()));
-        // The part of the batch that sample 5 was dealt to, once an epoch.
+        // The part of the batch with sample 5, once in each epoch.
         assert_eq!((state.left_out, state.samples), (80, 8 * u64::from(SAMPLES) - 80));
     }
     assert!(states[0].evaluation.expect("it finished").loss < 0.2, "the others were trained");

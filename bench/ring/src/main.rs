@@ -1,10 +1,10 @@
-//! A plain ring all-reduce with nothing around it, as a yardstick for what the wire, the cipher and the cores cost.
+//! A plain ring all-reduce without anything else, as a reference for the cost of the network, the cipher and the cores.
 //!
 //!     cargo run --release -- PEERS MEBIBYTES none|aes128|chacha20
 //!
-//! Processes on loopback, one TCP connection to each neighbour, two blocking threads a process: one sends, the other receives and
-//! adds. Nobody joins, fails, checks or commits anything. Prints one JSON object: the median time of the slowest process, and CPU
-//! seconds per GiB and process. Sums are checked.
+//! Processes on loopback, one TCP connection to each neighbour, and two blocking threads in each process: one sends, the other receives and
+//! adds. No process joins, fails, checks or commits. Prints one JSON object: the median time of the slowest process, and CPU seconds per
+//! GiB and process. Sums are checked.
 
 use std::io::{BufRead, BufReader, Read, Write, stdin};
 use std::net::{TcpListener, TcpStream};
@@ -15,9 +15,9 @@ use std::time::Instant;
 
 use aws_lc_rs::aead::{AES_128_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 
-/// Elements that travel together: the next hop begins when they are here. As many as a peer's by default.
+/// Elements of a segment: the next hop begins when all of them have arrived. As many as a peer's default.
 const SEGMENT: usize = 32 << 10;
-/// Bytes that are sealed together.
+/// Bytes that are encrypted together.
 const RECORD: usize = 64 << 10;
 const TAG: usize = 16;
 const CALLS: usize = 12;
@@ -35,7 +35,7 @@ fn main() {
     }
 }
 
-/// Starts the processes, closes the ring, and sums up what they print.
+/// Starts the processes, closes the ring, and combines their results.
 fn lead(peers: &str, mebibytes: &str, cipher: &str) {
     let count: usize = peers.parse().expect("how many peers");
     assert!(count >= 2, "a ring has two peers at least");
@@ -104,7 +104,7 @@ fn follow(peers: usize, mebibytes: usize, cipher: &str, rank: usize) {
     println!("{used}{times}");
 }
 
-/// Every process's `vector` becomes the sum of all: reduced once around, and gathered once around.
+/// Replaces every process's `vector` by the sum of all: one reduce-scatter around the ring, and one all-gather.
 fn all_reduce(sender: &mut Sender, receiver: &mut Receiver, vector: &mut [f32], rank: usize, peers: usize) {
     let (len, part) = (vector.len(), vector.len().div_ceil(peers));
     let segments = move |part_of: usize| {
@@ -117,14 +117,14 @@ fn all_reduce(sender: &mut Sender, receiver: &mut Receiver, vector: &mut [f32], 
     std::thread::scope(|scope| {
         scope.spawn(move || {
             dues.iter().for_each(|segment| {
-                // SAFETY: the segment was written, and is written again only once its bytes have been around the ring.
+                // SAFETY: the segment was written, and is written again only after its bytes have been around the ring.
                 sender.send(unsafe { shared.segment(segment) });
             })
         });
         let hops = 2 * (peers - 1);
         for hop in 0..hops {
             for segment in segments((rank + 2 * peers - 1 - hop) % peers) {
-                // SAFETY: all bytes of it that were to be sent from here have left.
+                // SAFETY: all bytes of the segment that had to be sent from here have been sent.
                 receiver.receive(unsafe { shared.segment_mut(segment.clone()) }, hop < peers - 1);
                 if hop + 1 < hops {
                     due.send(segment).expect("the sending thread lives");
@@ -135,28 +135,28 @@ fn all_reduce(sender: &mut Sender, receiver: &mut Receiver, vector: &mut [f32], 
     });
 }
 
-/// A vector that one thread sends segments of while another writes others.
+/// A vector from which one thread sends segments while another thread writes other segments.
 #[derive(Clone, Copy)]
 struct SharedVector(*mut f32);
 
-// SAFETY: it is only a pointer; whoever makes a segment of it looks after the order.
+// SAFETY: it is only a pointer; the code that makes a segment of it ensures that accesses do not overlap.
 unsafe impl Send for SharedVector {}
 
 impl SharedVector {
     /// # Safety
-    /// Within the vector, while it lives, and while nobody writes there.
+    /// The segment must be inside the vector, which must live, and no thread may write there meanwhile.
     unsafe fn segment<'a>(self, elements: Range<usize>) -> &'a [f32] {
         unsafe { std::slice::from_raw_parts(self.0.add(elements.start), elements.len()) }
     }
 
     /// # Safety
-    /// Within the vector, while it lives, and while nobody else reads or writes there.
+    /// The segment must be inside the vector, which must live, and no other thread may read or write there meanwhile.
     unsafe fn segment_mut<'a>(self, elements: Range<usize>) -> &'a mut [f32] {
         unsafe { std::slice::from_raw_parts_mut(self.0.add(elements.start), elements.len()) }
     }
 }
 
-/// Seals or opens one record after the other. It costs what a cipher costs and protects nothing: every process has the same key.
+/// Encrypts or decrypts one record after the other. It costs what a cipher costs, and protects nothing: all processes have the same key.
 struct Cipher {
     key: Option<LessSafeKey>,
     records: u64,
@@ -246,12 +246,12 @@ impl Receiver {
 }
 
 fn bytes_of(elements: &[f32]) -> &[u8] {
-    // SAFETY: any bits are bytes, which have no alignment.
+    // SAFETY: any bits are valid bytes, which have no alignment.
     unsafe { std::slice::from_raw_parts(elements.as_ptr().cast(), size_of_val(elements)) }
 }
 
 fn bytes_of_mut(elements: &mut [f32]) -> &mut [u8] {
-    // SAFETY: as above, and any bits are an element.
+    // SAFETY: as above, and any bits are a valid element.
     unsafe { std::slice::from_raw_parts_mut(elements.as_mut_ptr().cast(), size_of_val(elements)) }
 }
 

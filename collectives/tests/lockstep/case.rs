@@ -1,4 +1,4 @@
-//! A case: what is summed up among whom and how, and what must come out, computed by one plain loop.
+//! A case: a round's members, shards and topology, and the expected result, computed by one plain loop.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,23 +19,23 @@ pub(crate) struct Case {
     pub(crate) rank_count: usize,
     pub(crate) len: usize,
     pub(crate) topology: Topology,
-    /// Every other round has the other topology.
+    /// Whether every other round has the other topology.
     pub(crate) alternates: bool,
     pub(crate) codecs: Codecs,
-    /// Segments that a member may have started on a link.
+    /// How many segments a member may have started on a link.
     pub(crate) credit: u32,
-    /// Members that have the sums of an element, its owner among them, as far as there are members.
+    /// How many members get the sums of an element, including its owner; all if there are fewer members.
     pub(crate) replicas: usize,
-    /// Members that contribute nothing; needs the direct topology.
+    /// How many members contribute nothing; requires the direct topology.
     pub(crate) absent: usize,
-    /// Sums are gathered, and everyone makes of all of them what else their owners do.
+    /// Whether sums are gathered, so that every member does with all sums what otherwise their owners do.
     pub(crate) gathers_sums: bool,
     pub(crate) round_count: usize,
     pub(crate) adversary: Adversary,
     pub(crate) rule: Rule,
 }
 
-/// What most cases have in common.
+/// The values that most cases share.
 pub(crate) const PLAIN: Case = Case {
     rank_count: 4,
     len: 1000,
@@ -54,13 +54,13 @@ pub(crate) const PLAIN: Case = Case {
 /// When a member may start a segment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Rule {
-    /// While relays still have room.
+    /// While relays have a free place on the link.
     Bubble,
-    /// Whenever there is a tray.
+    /// Whenever there is a free place on the link.
     Greedy,
-    /// While relays still have room, but what is mirrored of a step may be overtaken by the segments of the next one.
+    /// As `Bubble`, but the mirror of a step may be overtaken by the segments of the next step.
     Overtake,
-    /// While relays still have room, but a round that goes another way than the one before may overtake it.
+    /// As `Bubble`, but a round may overtake the one before if that has another topology.
     Hasty,
 }
 
@@ -70,11 +70,11 @@ pub(crate) enum Adversary {
     Random,
     /// Lets members begin their next round as early as they can.
     Eager,
-    /// Delivers nothing to one member, and lets it begin nothing, while anything else can happen.
+    /// Delivers nothing to one member, and does not let it begin a round, while anything else can happen.
     Starve(usize),
 }
 
-/// Buffers that a case asked the allocator for.
+/// Number of buffers that a case requested from the allocator.
 pub(crate) struct Allocations {
     pub(crate) vectors: u64,
     pub(crate) segments: u64,
@@ -87,7 +87,7 @@ impl Case {
         swarm.allocations()
     }
 
-    /// Shards of random chunks: unequal, non-contiguous, some of them empty; and keepers of replicas for each chunk.
+    /// Shards of random chunks: unequal, non-contiguous, some of them empty; and the holders of replicas for each chunk.
     pub(crate) fn place(&self, generator: &mut ChaCha8Rng) -> (ShardLayout, MirrorPlan) {
         let chunk_len = (self.len / 64).max(1);
         let segment_elements = (self.len / 50).max(3);
@@ -109,13 +109,13 @@ impl Case {
         (ShardLayout::new(self.len, owned, segment_elements), mirror_plan)
     }
 
-    /// Trays of a link.
+    /// Places of a link: the most segments in flight on it.
     pub(crate) fn window(&self) -> u32 {
-        // Credit is what a member may have started itself; relays have one place more.
+        // Credit is for segments that a member starts; relays have one more place.
         self.credit + u32::from((self.topology == Topology::Ring || self.alternates) && self.rank_count > 2)
     }
 
-    /// Along which edges a round goes.
+    /// The topology of a round.
     pub(crate) fn topology_of(&self, round: usize) -> Topology {
         match self.topology {
             Topology::Ring if self.alternates && round % 2 == 1 => Topology::Direct,
@@ -124,7 +124,7 @@ impl Case {
         }
     }
 
-    /// What one person adds to a round: the same whichever rank it has.
+    /// What one person adds to a round; it does not depend on the person's rank.
     pub(crate) fn contribution(&self, person: usize, round: usize) -> Vec<f32> {
         let mut generator = ChaCha8Rng::seed_from_u64(seed(&[person as u64, round as u64, 77]));
         (0..self.len).map(|_| (generator.next_u32() >> 8) as f32 / 1e5 - 80.0).collect()
@@ -134,7 +134,7 @@ impl Case {
         SampleStats { samples: 10 * person as u64 + 1, loss: 0.1 * (person + round) as f64 }
     }
 
-    /// The ranks that contribute, unless all do: who owns nothing is more often absent than who owns much.
+    /// The ranks that contribute; `None` if all do. Ranks that own nothing are absent more often than ranks that own much.
     pub(crate) fn contributors(&self) -> Option<Arc<[usize]>> {
         let count = self.rank_count;
         let is_absent = |rank: &usize| (rank + count - count / 2) % count < self.absent;
@@ -152,7 +152,7 @@ impl Case {
     pub(crate) fn plain_sum(&self, layout: &ShardLayout, persons: &[usize], round: usize) -> Vec<f32> {
         let contributions: Vec<Vec<f32>> =
             persons.iter().map(|person| self.contribution(*person, round)).collect();
-        // As owners see them: what came over a link was encoded.
+        // Contributions as owners receive them: those from other members were encoded.
         let travelled: Vec<Vec<f32>> = contributions
             .iter()
             .map(|contribution| rounded(self.codecs.reduce, layout, contribution))
@@ -171,7 +171,7 @@ impl Case {
         sums
     }
 
-    /// What everyone has in the end, if these are the owners' sums.
+    /// The vector that all members have in the end, if these are the owners' sums.
     pub(crate) fn result(&self, layout: &ShardLayout, sums: &[f32]) -> Vec<f32> {
         let update = |vector: &[f32]| vector.iter().copied().map(updated).collect::<Vec<f32>>();
         if self.gathers_sums {
@@ -181,7 +181,7 @@ impl Case {
         }
     }
 
-    /// The stats of the first owner's shard, added up in the plan's order; with nothing to own, everyone's own.
+    /// The stats of the first owner's shard, added up in the plan's order; if there are no elements, the stats of the member itself.
     pub(crate) fn plain_stats(
         &self,
         layout: &ShardLayout,
@@ -200,7 +200,7 @@ impl Case {
     }
 }
 
-/// What an owner makes of a sum: something that cannot be taken for it.
+/// What an owner makes of a sum: a value that differs clearly from the sum.
 pub(crate) fn updated(sum: f32) -> f32 {
     -sum
 }
@@ -217,7 +217,7 @@ pub(crate) fn below(generator: &mut ChaCha8Rng, bound: usize) -> usize {
     (generator.next_u32() as usize) % bound
 }
 
-/// The vector as it is once each of its segments was encoded and decoded.
+/// The vector after each of its segments was encoded and decoded.
 fn rounded(codec: Codec, layout: &ShardLayout, vector: &[f32]) -> Vec<f32> {
     let mut rounded = vector.to_vec();
     for segment in (0..layout.rank_count()).flat_map(|owner| layout.shard(owner).segments()) {

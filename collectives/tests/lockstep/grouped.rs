@@ -1,4 +1,4 @@
-//! Rounds of groups that change: members of other groups are ahead or behind, and all of them share the same links.
+//! Rounds of changing groups: members of other groups are ahead or behind, and all rounds share the same links.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -21,11 +21,11 @@ const WINDOW: u32 = 3;
 struct Member {
     links: LinkCredits,
     values: Vec<f32>,
-    /// Rounds on their way, by number; at most two.
+    /// Rounds in progress, by number; at most two.
     live: VecDeque<(u64, Round)>,
-    /// That of the newest.
+    /// The plan of the newest round; `None` before the first.
     plan: Option<Arc<Plan>>,
-    /// Segments of rounds that have not begun here.
+    /// Segments of rounds that have not begun at this member.
     early: Vec<(usize, u64, SegmentLabel, Buffer)>,
     completed: u64,
 }
@@ -35,10 +35,10 @@ type Packet = Option<(u64, SegmentLabel, Buffer)>;
 
 struct Swarm {
     groups: Groups,
-    /// Of even rounds, and of odd ones.
+    /// The topology of even rounds, and of odd ones.
     topologies: [Topology; 2],
     members: Vec<Member>,
-    /// By (from, to): what is on its way.
+    /// By (from, to): packets in transit.
     queues: BTreeMap<(usize, usize), VecDeque<Packet>>,
     pool: Pool,
 }
@@ -96,7 +96,7 @@ impl Swarm {
         }
     }
 
-    /// Everything that can be done without others: means, segments, the end of a round.
+    /// Does everything that a member can do without a further packet: means, segments, the end of a round.
     fn go_on(&mut self, rank: usize) {
         loop {
             let member = &mut self.members[rank];
@@ -116,7 +116,7 @@ impl Swarm {
                 round.pump(&mut member.links, &self.pool, None, &mut actions);
                 sent.push((*number, actions));
                 if !round.is_drained() {
-                    // What follows could fill the links that it needs.
+                    // Segments of the next round could fill the links that this one needs.
                     break;
                 }
             }
@@ -176,7 +176,7 @@ fn value(rank: usize, element: usize) -> f32 {
     ((rank * 31 + element * 7) % 97) as f32
 }
 
-/// No order of events gets members stuck, each round is the mean of its groups, and the total stays what it was.
+/// No order of events makes members wait for ever, each round is the mean of its groups, and the total does not change.
 #[test]
 fn rounds_of_changing_groups_end_in_any_order_of_events() {
     for seed in 0..120 {

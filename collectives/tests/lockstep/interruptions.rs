@@ -1,5 +1,5 @@
-//! Interruptions at every point of a schedule: one member is gone, the others take their rounds apart, go on from what
-//! they hold, and reach the end of the run in the next view.
+//! Interruptions at every point of a schedule: one member is gone. The others end their rounds, continue from what they hold, and reach the
+//! end of the run in the next view.
 //!
 //! ```text
 //! rank:             0        1      2 (gone)     3
@@ -37,18 +37,18 @@ fn whatever_is_interrupted_goes_on() {
             }
         }
     }
-    // All three ways to go on were taken, or the schedules are too tame.
+    // All three ways to continue must have occurred; otherwise the schedules are too simple.
     assert!(ends.ahead > 100 && ends.together > 100 && ends.again > 100, "{ends:?}");
 }
 
-/// How often each way to go on was taken.
+/// How often each way to continue occurred.
 #[derive(Debug, Default)]
 struct Ends {
-    /// Somebody had completed the step.
+    /// A member had completed the step.
     ahead: usize,
-    /// Nobody had, but together they held all of it.
+    /// No member had completed it, but together they held all of it.
     together: usize,
-    /// The step was added up again.
+    /// The step was summed up again.
     again: usize,
 }
 
@@ -71,13 +71,13 @@ fn interrupt_everywhere(case: Case, ends: &mut Ends) {
 /// What one member held of one round.
 struct Part {
     number: usize,
-    /// By owner.
+    /// By owner: how many segments of the owner's shard the member held.
     held: Vec<usize>,
     stats: Option<SampleStats>,
     remains: InterruptedRound,
 }
 
-/// The swarm in the next view, in which `gone` is not: the others, with what they had of rounds and credit.
+/// The swarm in the next view without `gone`: the other members, with what they held of rounds, and with their credit.
 fn without(mut swarm: Swarm, gone: usize, ends: &mut Ends) -> Swarm {
     let rest: Vec<usize> = (0..swarm.case.rank_count).filter(|rank| *rank != gone).collect();
     let mut parts: Vec<Vec<Part>> = rest.iter().map(|&rank| interrupt(&mut swarm, rank)).collect();
@@ -112,7 +112,7 @@ fn without(mut swarm: Swarm, gone: usize, ends: &mut Ends) -> Swarm {
                     Packet::Credit => Packet::Credit,
                 });
             }
-            // Whatever was received is of no more use: early, waiting in a round, or half added up.
+            // Received segments are no longer used, whether they were early, waited in a round, or were half added up.
             let held = swarm.members[before].held[to_before];
             queue.extend((0..held).map(|_| Packet::Credit));
         }
@@ -120,7 +120,7 @@ fn without(mut swarm: Swarm, gone: usize, ends: &mut Ends) -> Swarm {
     next
 }
 
-/// Takes apart all that a member has, and checks each piece.
+/// Ends all rounds of a member, and checks each part that remains.
 fn interrupt(swarm: &mut Swarm, rank: usize) -> Vec<Part> {
     for index in 0..swarm.members[rank].turns.len() {
         swarm.check_replicated(rank, index);
@@ -148,7 +148,7 @@ fn interrupt(swarm: &mut Swarm, rank: usize) -> Vec<Part> {
     turns.into_iter().map(part).collect()
 }
 
-/// Checks that what is held of a round that was not completed has the bits of its end.
+/// Checks that what a member holds of an incomplete round has the bits of the final result.
 fn check_held(swarm: &Swarm, rank: usize, part: &Part) {
     for (owner, &held) in part.held.iter().enumerate() {
         let segments = &swarm.layout.shard(owner).segments()[..held];
@@ -167,7 +167,7 @@ fn check_held(swarm: &Swarm, rank: usize, part: &Part) {
     assert!(part.stats.is_some() || part.held[first_owner] == 0, "a held segment says what it is worth");
 }
 
-/// Whether round `number`, which nobody completed, is here as a whole when all put together what they hold.
+/// Whether round `number`, which no member completed, is complete if all members combine what they hold.
 fn hold_all(swarm: &Swarm, parts: &[Vec<Part>], number: usize) -> bool {
     let of_round: Vec<&Part> = parts.iter().flatten().filter(|part| part.number == number).collect();
     let is_held = |owner: usize| {

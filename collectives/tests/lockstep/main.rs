@@ -1,5 +1,5 @@
-//! Rounds and mirrors in lockstep against the plain sum, with an adversary who decides which link delivers next, and
-//! members that begin each round at different times.
+//! Rounds and mirrors in lockstep, compared with the plain sum. An adversary decides which link delivers next, and members begin each round
+//! at different times.
 
 mod case;
 mod grouped;

@@ -1,4 +1,4 @@
-//! Mirrors beside rounds that use the same links: each holder gets the owner's sums, not what the owner made of them.
+//! Mirrors and rounds on the same links: each holder gets the owner's sums, not the values that the owner computes from them.
 
 use peergrad_collectives::plan::Topology;
 
@@ -47,8 +47,8 @@ fn long_vectors_are_mirrored() {
     }
 }
 
-/// Planted: members that send the next step's segments first. These fill the link to a holder that cannot begin that step,
-/// as it waits for what they overtook.
+/// Planted bug: members send the next step's segments first. These fill the link to a holder that cannot begin that step, as it waits for
+/// the segments that were overtaken.
 #[test]
 #[should_panic(expected = "is stuck")]
 fn a_mirror_that_is_overtaken_gets_stuck() {

@@ -1,4 +1,4 @@
-//! Rounds against the plain sum: every combination of ranks, lengths, topologies and credit.
+//! Rounds compared with the plain sum: every combination of ranks, lengths, topologies and credit.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ fn rounds_that_follow_each_other_do_not_mix() {
     }
 }
 
-/// From one round to the next the topology may be another one, as shares change.
+/// The topology may change from one round to the next, as shares change.
 #[test]
 fn rounds_may_go_another_way_than_the_ones_before() {
     for rank_count in [3, 5, 8] {
@@ -64,7 +64,7 @@ fn rounds_may_go_another_way_than_the_ones_before() {
     }
 }
 
-/// Whoever contributes nothing owns, sums up and gathers like everybody else.
+/// A member without a contribution owns, sums up and gathers like all others.
 #[test]
 fn the_sum_of_those_who_contribute_is_everybody_s() {
     for rank_count in [2, 3, 5, 8, 13] {
@@ -82,7 +82,7 @@ fn the_sum_of_those_who_contribute_is_everybody_s() {
     }
 }
 
-/// Everyone waits with the change until its own shard has left: nobody waits for ever, and nobody gets what is changed.
+/// All members change their values only after their own shard has been sent: no member waits for ever, and none receives changed values.
 #[test]
 fn sums_that_everyone_gathers_are_changed_by_everyone() {
     for rank_count in [1, 2, 3, 5, 8] {
@@ -99,7 +99,7 @@ fn sums_that_everyone_gathers_are_changed_by_everyone() {
     }
 }
 
-/// Contributions are encoded once, results by their owner; everyone, the owner too, has what others decode.
+/// Contributions are encoded once, results by their owner; all members, including the owner, have the decoded values.
 #[test]
 fn what_is_encoded_is_the_same_everywhere() {
     let top = Codec::TopK(TopK { one_in: 5.try_into().unwrap(), values: Values::Bf16 });
@@ -121,7 +121,7 @@ fn what_is_encoded_is_the_same_everywhere() {
     }
 }
 
-/// Other lengths, and bytes that no encoder writes, change nothing: the segment that should have come is still taken.
+/// Other lengths, and bytes that no encoder writes, change nothing: the correct segment is still accepted.
 #[test]
 fn bytes_that_are_no_elements_are_unforeseen() {
     let layout = Arc::new(ShardLayout::even(8, 2, &[0, 1], 4));
@@ -160,14 +160,14 @@ fn nothing_vector_sized_is_allocated_after_the_first_round() {
         let case = Case { len: 65537, topology, credit: 3, round_count: 30, ..PLAIN };
         let Allocations { vectors, segments } = case.check(5);
         assert!(vectors <= 2 * 4, "contribution and result of each member, but {vectors} vectors");
-        // Trays in the whole swarm (twice: the first segments may be short ones), not segments of 30 rounds.
+        // Places on all links (twice as many, as the first segments may be short), not segments of 30 rounds.
         let links = if topology == Topology::Ring { 4 } else { 4 * 3 };
         let trays = u64::from(case.window()) * links;
         assert!(segments <= 2 * trays, "{segments} segments for {trays} trays");
     }
 }
 
-/// Planted: members that begin to send a round while they still have to pass on what is left of one that went another way.
+/// Planted bug: members begin to send a round while they still have to forward segments of one with another topology.
 #[test]
 #[should_panic(expected = "is stuck")]
 fn a_round_that_overtakes_one_that_went_another_way_gets_stuck() {
@@ -178,7 +178,7 @@ fn a_round_that_overtakes_one_that_went_another_way_gets_stuck() {
     }
 }
 
-/// Planted: members that start segments until every tray is taken. The ring fills with segments that nobody can pass on.
+/// Planted bug: members start segments until all places of a link are taken. The ring fills with segments that no member can forward.
 #[test]
 #[should_panic(expected = "is stuck")]
 fn a_ring_without_a_place_for_relays_gets_stuck() {

@@ -22,7 +22,7 @@ pub(crate) enum Packet {
         label: SegmentLabel,
         payload: Buffer,
     },
-    /// A segment of the view before: of no use, but its tray is to be returned.
+    /// A segment of the view before: it is not used, but credit for it is returned.
     Stale,
     Credit,
 }
@@ -31,17 +31,17 @@ pub(crate) struct Member {
     pub(crate) plan: Arc<Plan>,
     pub(crate) links: LinkCredits,
     pub(crate) vectors: Pool,
-    /// Shared by all, as if segments went home to where they were read.
+    /// Shared by all members, as if buffers returned to the member that received them.
     pub(crate) segments: Pool,
     pub(crate) turns: VecDeque<Turn>,
     pub(crate) early: VecDeque<(usize, usize, SegmentLabel, Buffer)>,
-    /// What was contributed to the next round before it was interrupted.
+    /// The contribution to the next round, kept from before the interruption; `None` if there was none.
     pub(crate) kept: Option<(Buffer, SampleStats)>,
     pub(crate) begun: usize,
     pub(crate) completed: usize,
     /// By sender: segments received and not yet granted.
     pub(crate) held: Vec<u32>,
-    /// For the packed sums of the next mirror.
+    /// Space for the packed sums of the next mirror.
     room: Vec<f32>,
 }
 
@@ -52,20 +52,20 @@ pub(crate) struct Turn {
     pub(crate) mirror: Mirror,
     /// Sums of others' shards, where this member keeps replicas.
     pub(crate) replicated: Vec<f32>,
-    /// Elements of the own shard, from its beginning, that have their final values.
+    /// How many elements of the member's own shard, from its beginning, have their final values.
     updated: usize,
 }
 
 pub(crate) struct Swarm {
     pub(crate) case: Case,
-    /// By rank: whose contribution it makes.
+    /// By rank: the person whose contribution it adds.
     pub(crate) persons: Vec<usize>,
     pub(crate) window: u32,
     pub(crate) layout: Arc<ShardLayout>,
     mirror_plan: Arc<MirrorPlan>,
     pub(crate) generator: ChaCha8Rng,
     pub(crate) members: Vec<Member>,
-    /// By (from, to): what is on its way.
+    /// By (from, to): packets in transit.
     pub(crate) queues: Vec<Vec<VecDeque<Packet>>>,
     pub(crate) sums: Vec<Vec<f32>>,
 }
@@ -73,7 +73,7 @@ pub(crate) struct Swarm {
 #[derive(Clone, Copy)]
 enum Choice {
     Begin(usize),
-    /// An owner takes its time between the halves of a round, and does a part of its shard at a time.
+    /// An owner does its update later than at once, a part of its shard at a time.
     Update(usize),
     Deliver {
         from: usize,
@@ -86,7 +86,7 @@ impl Swarm {
         Self::of((0..case.rank_count).collect(), case, case.window(), seed)
     }
 
-    /// A swarm of `persons`, one of each rank.
+    /// A swarm of `persons`, one for each rank.
     pub(crate) fn of(persons: Vec<usize>, case: Case, window: u32, seed: u64) -> Self {
         let mut generator = ChaCha8Rng::seed_from_u64(seed);
         let count = case.rank_count;
@@ -148,7 +148,7 @@ impl Swarm {
         }
     }
 
-    /// Lets one thing happen, if anything can.
+    /// Does one thing that can happen. Returns false if there is none.
     pub(crate) fn advance(&mut self) -> bool {
         match self.choose() {
             Some(Choice::Begin(rank)) => self.begin(rank),
@@ -265,7 +265,7 @@ impl Swarm {
         self.carry_out(rank, number, out);
     }
 
-    /// Lets a member do all it can.
+    /// Does all that a member can do.
     fn drive(&mut self, rank: usize) {
         for index in 0..self.members[rank].turns.len() {
             let mut out = Vec::new();
@@ -280,7 +280,7 @@ impl Swarm {
             if self.case.rule != Rule::Overtake || number + 1 == member.begun {
                 turn.mirror.pump(&mut member.links, &member.segments, &mut out);
             }
-            // Sums that are to be changed in place have to be gone.
+            // Sums that are changed in place must have been sent before.
             let is_free = turn.round.is_sent() || !self.case.gathers_sums;
             let is_complete = turn.round.is_complete() && turn.mirror.is_received() && is_free;
             if is_complete && member.completed == number {
@@ -312,7 +312,7 @@ impl Swarm {
         }
     }
 
-    /// Sends what is left of the mirror of a step after what the next step had to send.
+    /// Sends the rest of a step's mirror after the segments of the next step.
     fn pump_mirror_last(&mut self, rank: usize) {
         let member = &mut self.members[rank];
         let mut out = Vec::new();
@@ -322,7 +322,7 @@ impl Swarm {
         self.carry_out(rank, number, out);
     }
 
-    /// Checks that what has come of the sums that a member keeps are the owners' sums.
+    /// Checks that the sums in a member's replicas are the owners' sums.
     pub(crate) fn check_replicated(&self, rank: usize, turn: usize) {
         let Turn { number, mirror, replicated, .. } = &self.members[rank].turns[turn];
         for owner in 0..self.case.rank_count {
@@ -361,8 +361,8 @@ impl Turn {
         is_over || self.round.summed() > self.updated
     }
 
-    /// The owner's part between the halves of a round, for half of what is there: tells the sums to those who keep replicas,
-    /// then overwrites them. Where sums are gathered it has none.
+    /// The owner's update between the halves of a round, for half of what is there: sends the sums to the holders of replicas, then
+    /// overwrites them. If sums are gathered, there is no update.
     fn update(&mut self, plan: &Plan, segments: &Pool, gathers_sums: bool) {
         let count = self.updated + (self.round.summed() - self.updated).div_ceil(2);
         if let Some((vector, stats)) = self.round.own_shard().filter(|_| !gathers_sums) {
@@ -377,7 +377,7 @@ impl Turn {
         self.round.gather(count, segments);
     }
 
-    /// Takes in a segment of sums that are kept here.
+    /// Stores a segment of sums in this member's replicas.
     fn copy_in(&mut self, from: usize, label: SegmentLabel, payload: &[f32]) {
         let SegmentLabel { owner, index, .. } = label;
         assert!(self.mirror.admit(from, owner, index, size_of_val(payload)), "members follow the plan");

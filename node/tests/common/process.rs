@@ -1,4 +1,4 @@
-//! A process of the `peer` binary, and a folder for those of one test.
+//! A process of the `peer` binary, and a folder for the processes of one test.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -16,8 +16,8 @@ use tempfile::TempDir;
 /// The program under test.
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_peer");
 
-/// A process that says nothing for so long is stuck, and so is one that goes on for so long without what it is to say. No
-/// promise about speed.
+/// A process that reports nothing for this time is stuck, and so is one that goes on for this time without the expected event. This is no
+/// promise of speed.
 const PATIENCE: Duration = Duration::from_secs(100);
 
 /// A process. Dropping it kills it.
@@ -26,17 +26,17 @@ pub(crate) struct Process {
     stdin: Option<ChildStdin>,
     lines: Receiver<String>,
     words: Option<JoinHandle<String>>,
-    /// Everything reported so far.
+    /// All events reported so far.
     seen: Vec<Value>,
 }
 
-/// What is left of a process that has ended.
+/// The output of a process that has ended.
 pub(crate) struct Ended {
-    /// `None`: a signal ended it.
+    /// The exit code; `None` if a signal ended it.
     pub(crate) code: Option<i32>,
     /// Lines of standard output that are JSON.
     pub(crate) events: Vec<Value>,
-    /// Standard output, if it was not JSON.
+    /// Standard output, if it was not JSON; else empty.
     pub(crate) stdout: String,
     /// Standard error.
     pub(crate) stderr: String,
@@ -50,7 +50,7 @@ impl Process {
         let (sender, lines) = channel();
         std::thread::spawn(move || {
             for line in BufReader::new(stdout.expect("piped")).lines().map_while(Result::ok) {
-                // A test that has failed listens no more.
+                // A test that has failed no longer receives.
                 let _ = sender.send(line);
             }
         });
@@ -62,10 +62,10 @@ impl Process {
         Self { child, stdin, lines, words: Some(words), seen: Vec::new() }
     }
 
-    /// Writes to its standard input and closes that.
+    /// Writes to the process's standard input and closes it.
     pub(crate) fn type_in(&mut self, text: &str) {
         let mut stdin = self.stdin.take().expect("typed in once");
-        // A process that has ended already says why in its own words.
+        // A process that has ended already has reported the reason.
         let _ = stdin.write_all(text.as_bytes());
     }
 
@@ -83,7 +83,7 @@ impl Process {
         let line = self.line()?;
         let event: Value = match serde_json::from_str(&line) {
             Ok(event) => event,
-            // One that was killed may have been in the middle of its last line.
+            // A killed process may have been writing its last line.
             Err(_) if self.line().is_none() => return None,
             Err(_) => panic!("no JSON: {line}"),
         };
@@ -91,7 +91,7 @@ impl Process {
         Some(event)
     }
 
-    /// Waits for an event that `is_it`.
+    /// Waits for an event for which `is_it` holds.
     pub(crate) fn wait(&mut self, is_it: impl Fn(&Value) -> bool) -> Value {
         let end = Instant::now() + PATIENCE;
         while let Some(event) = self.event() {
@@ -104,17 +104,17 @@ impl Process {
         panic!("ended before the event: {}", words.unwrap_or_default());
     }
 
-    /// Waits for an event of this name.
+    /// Waits for an event with this name.
     pub(crate) fn wait_for(&mut self, name: &str) -> Value {
         self.wait(|event| event["event"] == name)
     }
 
-    /// Waits until step `number` is committed here.
+    /// Waits until the process reports step `number` as committed.
     pub(crate) fn wait_for_step(&mut self, number: u64) {
         self.wait(|event| event["event"] == "step" && event["step"].as_u64() >= Some(number));
     }
 
-    /// The last step it has told of by now.
+    /// The last step that the process has reported by now.
     pub(crate) fn newest_step(&mut self) -> u64 {
         let told = self.lines.try_iter().map(|line| serde_json::from_str(&line).expect("an event"));
         self.seen.extend(told);
@@ -129,7 +129,7 @@ impl Process {
         notice["text"].as_str().expect("a notice has a text").to_owned()
     }
 
-    /// Waits for its end. What a panic leaves on standard error fails every test.
+    /// Waits for the process's end. A panic on standard error fails every test.
     pub(crate) fn end(mut self) -> Ended {
         let end = Instant::now() + PATIENCE;
         while self.event().is_some() {
@@ -138,7 +138,7 @@ impl Process {
         self.collect(String::new())
     }
 
-    /// As [`end`](Self::end), for a command that answers in words.
+    /// As [`end`](Self::end), for a command that prints text.
     pub(crate) fn end_in_words(mut self) -> Ended {
         let mut stdout = String::new();
         while let Some(line) = self.line() {
@@ -154,20 +154,20 @@ impl Process {
         Ended { code, events: std::mem::take(&mut self.seen), stdout, stderr }
     }
 
-    /// Ends it from outside, without a word of its own.
+    /// Kills the process.
     pub(crate) fn kill(mut self) -> Ended {
         self.child.kill().expect("it is ours");
         self.end()
     }
 
-    /// Asks it to leave, and waits until it has.
+    /// Asks the process to leave, and waits until it has.
     #[cfg(unix)]
     pub(crate) fn leave(self) -> Ended {
         self.signal("INT");
         self.end()
     }
 
-    /// Sends a signal, by its name.
+    /// Sends a signal to the process, by its name.
     #[cfg(unix)]
     pub(crate) fn signal(&self, name: &str) {
         let id = self.child.id().to_string();
@@ -178,11 +178,11 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // One that has ended is no longer there to be killed.
+        // A process that has ended can no longer be killed.
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
-            // What each of them had to tell helps to find out why a test has failed.
+            // The last events of each process help to find out why a test has failed.
             let rest = self.lines.iter().filter_map(|line| serde_json::from_str(&line).ok());
             let told: Vec<Value> = std::mem::take(&mut self.seen).into_iter().chain(rest).collect();
             eprintln!("\nprocess {}:", self.child.id());
@@ -201,14 +201,14 @@ impl Drop for Process {
 }
 
 impl Ended {
-    /// The last event, of a run that was to finish.
+    /// The last event, of a run that must have finished.
     pub(crate) fn summary(&self) -> &Value {
         let last = self.events.last().unwrap_or_else(|| panic!("no events; {}", self.stderr));
         assert_eq!((last["event"].as_str(), self.code), (Some("summary"), Some(0)), "{last} {}", self.stderr);
         last
     }
 
-    /// Why it failed, in the words for the user: the last event, or standard error.
+    /// Why the run failed, as reported to the user: the last event, or standard error.
     pub(crate) fn failure(&self) -> &str {
         assert_eq!(self.code, Some(1), "{} {}", self.stdout, self.stderr);
         match self.events.last() {
@@ -231,8 +231,8 @@ impl Ended {
     }
 }
 
-/// What all peers together tell of their run is one history: each step has one digest and one size, none is missing, and
-/// each epoch trains every row once. Of the last epoch there may be only a part. Returns the number of steps.
+/// Checks that the reports of all peers form one history: each step has one digest and one size, none is missing, and each epoch trains
+/// every row once; the last epoch may be incomplete. Returns the number of steps.
 pub(crate) fn check_one_history(peers: &[&Ended]) -> u64 {
     let rows = peers.iter().find_map(|peer| peer.all("prepared").next()?["samples"].as_u64());
     let rows = rows.expect("somebody was prepared");
@@ -257,11 +257,11 @@ pub(crate) fn check_one_history(peers: &[&Ended]) -> u64 {
     steps.len() as u64
 }
 
-/// Passes of a run that is ended by its users, once they have seen enough.
+/// Number of epochs of a run that its users end early.
 pub(crate) const ENDLESS: u64 = 100_000;
 
-/// All leave, one after the other, so that the last one is alone. What they tell fits to what those before have told, and
-/// the last one has learnt something. Returns what they have told.
+/// All peers leave, one after the other, so that the last one is alone. Their reports agree, and the last one's model has improved. Returns
+/// the outputs.
 #[cfg(unix)]
 pub(crate) fn end_all(
     place: &TestFolder,
@@ -286,7 +286,7 @@ pub(crate) fn end_all(
     ended
 }
 
-/// It has handed over, says so, and counts that as success.
+/// Checks that the process has handed over its chunks, reports that, and exits with success.
 #[cfg(unix)]
 pub(crate) fn check_left(peer: &Ended) {
     let events: Vec<&str> = peer.events.iter().filter_map(|event| event["event"].as_str()).collect();
@@ -295,12 +295,12 @@ pub(crate) fn check_left(peer: &Ended) {
     assert!(peer.stderr.contains("leaving; press Ctrl-C again to stop at once"), "{}", peer.stderr);
 }
 
-/// A folder for the processes of one test. Peers listen on loopback only and look for nobody.
+/// A folder for the processes of one test. Peers listen on loopback only and do not look for neighbours.
 pub(crate) struct TestFolder {
     folder: TempDir,
 }
 
-/// What the peers of a test that failed have written stays, their event logs above all.
+/// If a test fails, its folder remains, with the peers' event logs.
 impl Drop for TestFolder {
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -337,45 +337,45 @@ impl TestFolder {
         Process::spawn(Command::new(PROGRAM).args(arguments).current_dir(folder))
     }
 
-    /// A fresh invite of the peer whose data is in `directory`.
+    /// A new invite of the peer whose data is in `directory`.
     pub(crate) fn invite(&self, directory: &str) -> String {
         let answer = self.ask(&["invite", "--dir", directory]);
         assert_eq!(answer.code, Some(0), "{}", answer.stderr);
         answer.stdout.trim().to_owned()
     }
 
-    /// How well the model that a peer of the digits has left in `directory` does on the rows that were held out.
+    /// Held-out accuracy of the model that a peer of the digits has saved in `directory`.
     pub(crate) fn accuracy(&self, directory: &str) -> f64 {
         let model = format!("{directory}/model.safetensors");
         let answer = self.run(&["evaluate", &model, "--data", "digits", "--json"]).end();
         answer.events[0]["accuracy"].as_f64().expect("a number")
     }
 
-    /// A `peer` command that answers in words, to its end.
+    /// Runs a `peer` command that prints text, to its end.
     pub(crate) fn ask(&self, arguments: &[impl AsRef<OsStr>]) -> Ended {
         self.run(arguments).end_in_words()
     }
 
-    /// What `peer init` writes for `data`, with some keys changed.
+    /// Returns what `peer init` writes for `data`, with some keys changed.
     pub(crate) fn init(&self, data: &str, changes: &[(&str, &str)]) -> String {
         let answer = self.ask(&["init", "--data", data]);
         assert_eq!(answer.code, Some(0), "{}", answer.stderr);
         changes.iter().fold(answer.stdout, |text, (key, value)| with(&text, key, value))
     }
 
-    /// A founder of what run.toml says, with its data in `directory`.
+    /// Starts a founder of the run in run.toml, with its data in `directory`.
     pub(crate) fn start(&self, directory: &str, peers: usize, more: &[&str]) -> Process {
         let peers = peers.to_string();
         let arguments = [&["start", "run.toml", "--peers", &peers], more, &LOCAL, &[directory]].concat();
         self.run(&arguments)
     }
 
-    /// A joiner, with its data in `directory`.
+    /// Starts a joiner, with its data in `directory`.
     pub(crate) fn join(&self, directory: &str, invite: &str) -> Process {
         self.run(&[&["join", invite], LOCAL.as_slice(), &[directory]].concat())
     }
 
-    /// Founder and joiners of what run.toml says.
+    /// Starts a founder and joiners of the run in run.toml.
     pub(crate) fn swarm(&self, count: usize) -> Vec<Process> {
         let mut founder = self.start("peer-1", count, &[]);
         let mut peers = Vec::new();
@@ -388,10 +388,10 @@ impl TestFolder {
     }
 }
 
-/// On loopback, as JSON; the data directory's name follows.
+/// Arguments for loopback and JSON; the data directory's name follows.
 pub(crate) const LOCAL: [&str; 7] = ["--json", "--no-mdns", "--listen", "127.0.0.1", "--port", "0", "--dir"];
 
-/// `text` with another value for one key that stands in it.
+/// `text` with another value for a key in it.
 pub(crate) fn with(text: &str, key: &str, value: &str) -> String {
     let start = format!("{key} = ");
     assert_eq!(text.lines().filter(|line| line.starts_with(&start)).count(), 1, "{key} in\n{text}");
@@ -402,18 +402,18 @@ pub(crate) fn with(text: &str, key: &str, value: &str) -> String {
     lines.collect()
 }
 
-/// The id of a peer, as events have it.
+/// The id of a peer, as events contain it.
 pub(crate) fn name_of(peer: &mut Process) -> String {
     listening(peer).0.to_string()
 }
 
-/// Whether it is a view that this peer is new in (`joined`) or no longer in (`left`).
+/// Whether the event is a view that the peer has just entered (`joined`) or left (`left`).
 pub(crate) fn is_change(event: &Value, list: &str, name: &str) -> bool {
     event["event"] == "view"
         && event["change"][list].as_array().is_some_and(|names| names.iter().any(|other| other == name))
 }
 
-/// Whether it is a view of so many members.
+/// Whether the event is a view of `count` members.
 pub(crate) fn is_view_of(event: &Value, count: usize) -> bool {
     event["event"] == "view" && event["members"].as_array().is_some_and(|members| members.len() == count)
 }
@@ -423,7 +423,7 @@ pub(crate) fn invite_of(founder: &mut Process) -> String {
     founder.wait_for("invite")["invite"].as_str().expect("text").to_owned()
 }
 
-/// Id and port of a peer, from what it says first.
+/// Id and port of a peer, from its first event.
 pub(crate) fn listening(peer: &mut Process) -> (PeerId, u16) {
     let event = peer.wait_for("listening");
     let port = event["addresses"][0].as_str().and_then(|address| address.rsplit('/').next()?.parse().ok());
@@ -431,7 +431,7 @@ pub(crate) fn listening(peer: &mut Process) -> (PeerId, u16) {
     (id.expect("an id"), port.expect("a TCP port comes last"))
 }
 
-/// The data files beside the workspace, if they are there.
+/// A data file beside the workspace; `None` if it is not there.
 pub(crate) fn shared_data(name: &str) -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data").join(name);
     if path.exists() {

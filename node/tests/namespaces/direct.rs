@@ -1,12 +1,13 @@
-//! Direct lanes whose way is cut while that of libp2p stays: what links carry goes over libp2p, and back once it is healed.
+//! The path of direct connections is cut while that of libp2p works: frames go over libp2p, and over the direct connection again once the
+//! path is healed.
 
 use super::process::ENDLESS;
 use super::swarm::Swarm;
 
-/// The port for direct lanes that goes with the default one.
+/// The port for direct connections that belongs to the default port.
 const PORT: u16 = 5747;
 
-/// Packets to and from that port go nowhere, or go again.
+/// Drops the packets to and from that port, or lets them pass again.
 fn direct_ways(swarm: &Swarm, command: &str) {
     for host in 0..swarm.world.len() {
         let rule = |end: &str| format!("rule {command} pref 1 ipproto tcp {end} {PORT} blackhole\n");

@@ -1,5 +1,5 @@
-//! Cuts where both parts go on: each trains other digits meanwhile, and when they can reach each other again, they become one
-//! by themselves.
+//! Partitions in which both parts go on: each trains other digits meanwhile, and when they can reach each other again, they merge by
+//! themselves.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -14,14 +14,14 @@ use super::partitions::between;
 use super::process::{Ended, Process, is_view_of};
 use super::swarm::Swarm;
 
-/// How long the parts are apart, after both have noticed. They are cut soon after the beginning.
+/// How long the partition lasts after both parts have noticed it. It begins soon after the start.
 const APART: Duration = Duration::from_secs(20);
-/// Each wants the machine for itself: what a part has trained when it is merged is what it could compute meanwhile.
+/// Each test needs the machine for itself: what a branch has trained before the merge depends on the computing time that it had.
 static MACHINE: Mutex<()> = Mutex::new(());
-/// How often each row is in the file: no part gets to the other's half meanwhile.
+/// How often each row is in the file: so often that no branch reaches the other's half meanwhile.
 const COPIES: usize = 200;
 
-/// The digits 0 to 4 many times, and then 5 to 9 as often; in each half in an order in which they are mixed.
+/// The digits 0 to 4 many times, and then 5 to 9 as often; within each half the digits are mixed.
 fn halves() -> Vec<u8> {
     let mut text = String::new();
     let digits = include_bytes!("../../models/data/digits.csv.gz").as_slice();
@@ -32,7 +32,7 @@ fn halves() -> Vec<u8> {
     (copies(&low) + &copies(&high)).into_bytes()
 }
 
-/// A swarm that trains in the order of the file, so that a part that goes on further behind in it sees other digits.
+/// A swarm that trains in the order of the file, so that a branch that continues at a later position trains other digits.
 fn training(policy: &str) -> Option<Swarm> {
     let run = format!(
         "epochs = 50\nbatch = 2\nshuffle = false\n[data]\nfile = \"halves.csv\"\nheld_out = 0.005\n[model]\nhidden = [256]\n\
@@ -43,7 +43,7 @@ fn training(policy: &str) -> Option<Swarm> {
     Some(swarm)
 }
 
-/// Cuts three from two, and heals the cut once both have gone on for a while. Returns the hosts of both parts.
+/// Separates two of five peers, and ends the partition once both parts have gone on for a while. Returns the hosts of both parts.
 fn cut(swarm: &mut Swarm) -> [Vec<usize>; 2] {
     let hosts = swarm.by_rank();
     let parts = [hosts[..3].to_vec(), hosts[3..].to_vec()];
@@ -59,7 +59,7 @@ fn cut(swarm: &mut Swarm) -> [Vec<usize>; 2] {
     parts
 }
 
-/// Waits until all are in one view, and ends them. What they have told since is told alike.
+/// Waits until all are in one view, and ends them. What they have reported since then must agree.
 fn end(mut swarm: Swarm) -> Vec<Ended> {
     swarm.wait_for_all();
     let newest = swarm.peers.iter_mut().map(Process::newest_step).max().unwrap_or(0);

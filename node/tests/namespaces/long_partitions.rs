@@ -1,5 +1,5 @@
-//! Cuts that last longer than anybody's patience, and a machine that stands still. Those who are enough go on; the others
-//! wait, say for how many, and come back by themselves once they can.
+//! Partitions that last longer than any patience, and a machine that stands still. Members that have a quorum go on; the others wait,
+//! report how many are missing, and rejoin by themselves once they can.
 
 use std::time::{Duration, Instant};
 
@@ -7,10 +7,10 @@ use super::partitions::{OneWayPath, between, both_ways};
 use super::process::ENDLESS;
 use super::swarm::Swarm;
 
-/// How long a cut lasts at least: until connections are given up, so that they have to be made anew.
+/// Shortest duration of a cut: until connections are given up, so that they must be opened again.
 const CUT: Duration = Duration::from_secs(7);
 
-/// Cuts these ways, waits for what is to come of that, and heals them once the cut has lasted.
+/// Cuts these paths, waits for the expected effect, and heals them once the cut has lasted long enough.
 fn partition_until(swarm: &mut Swarm, ways: &[OneWayPath], seen: impl FnOnce(&mut Swarm)) {
     let start = Instant::now();
     swarm.world.cut(ways);
@@ -23,7 +23,7 @@ fn partition_until(swarm: &mut Swarm, ways: &[OneWayPath], seen: impl FnOnce(&mu
     println!("all are in one view {:.1} s after healing", healed.elapsed().as_secs_f64());
 }
 
-/// Newcomers are given more time than those whose ways are known; these have trained for a while.
+/// The failure detector gives new peers more time than peers that it has observed; these have trained for a while.
 pub(crate) fn wait_until_known(swarm: &mut Swarm) {
     swarm.peers.iter_mut().for_each(|peer| peer.wait_for_step(2000));
 }
@@ -34,7 +34,7 @@ fn ranked(swarm: &Swarm, ranks: impl IntoIterator<Item = usize>) -> Vec<usize> {
     ranks.into_iter().map(|rank| hosts[rank]).collect()
 }
 
-/// Those with the first ranks go on, the others pause; once the cut is healed all go on as one.
+/// The members with the first ranks go on, the others pause; once the cut is healed, all go on in one view.
 fn partition(count: usize, going_on: usize) {
     let Some(mut swarm) = Swarm::training(count, ENDLESS) else { return };
     let (some, others) = (ranked(&swarm, 0..going_on), ranked(&swarm, going_on..count));
@@ -83,7 +83,7 @@ fn a_machine_whose_cable_is_pulled_is_left_out_and_comes_back() {
     partition(4, 3);
 }
 
-/// Both reach everybody else; only one of them can be kept.
+/// Both reach all others; only one of them can remain.
 #[test]
 fn of_two_that_cannot_reach_each_other_one_is_left_out() {
     let Some(mut swarm) = Swarm::training(4, ENDLESS) else { return };

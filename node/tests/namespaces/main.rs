@@ -1,13 +1,12 @@
-//! Peers on machines of their own, as far as the kernel can make them: real processes in real network namespaces.
+//! Peers on separate machines, as far as the kernel can imitate them: real processes in real network namespaces.
 //!
-//! The counterpart of the simulator: the same faults, but with the kernel's TCP, the real clock and the real shell. What
-//! the simulator shows a million times over, this shows once to be true of the program that people run.
+//! These tests are the counterpart of the simulator: the same faults, but with the kernel's TCP, the real clock and real sockets. What the
+//! simulator shows for a million runs, they show once for the program that people use.
 //!
-//! It needs Linux, root, and the commands `unshare`, `nsenter`, `ip` and `bash`, and `nft` for routers; without them each test says
-//! so and passes.
-//! Nothing here touches the network of the machine that it runs on.
+//! They need Linux, root, and the commands `unshare`, `nsenter`, `ip` and `bash`, and `nft` for routers; without them each test prints that
+//! and passes. They do not touch the network of the machine that they run on.
 //!
-//! A test waits for events. Only how long a short cut lasts is real time, since the kernel's and the links' patience is.
+//! A test waits for events. Only the duration of a short cut is real time, since so are the time limits of the kernel and of links.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::disallowed_methods, reason = "how long real things take is printed")]

@@ -1,4 +1,4 @@
-//! The world: hosts on one bridge, each a network namespace, seen by nobody outside.
+//! The test network: hosts on one bridge, each in a network namespace, invisible from outside.
 //!
 //! ```text
 //!     host 0          host 1          host 2                a network namespace each
@@ -9,12 +9,11 @@
 //!   ----------------- pgbridge -----------------            and one for the bridge
 //! ```
 //! # How it works
-//! A namespace lives as long as a process is in it, so each is held by a `cat` that waits for input from us. No namespace
-//! has a name: test runs cannot meet, and the kernel takes everything away when the test ends, however it ends: a killed
-//! test closes the pipes as well.
+//! A namespace lives as long as a process is in it, so each is held by a `cat` that waits for input from the test. No namespace has a name,
+//! so test runs cannot meet. The kernel removes everything when the test ends, even if it is killed, since that closes the pipes.
 //!
-//! Every host knows the hardware address of every other from the start. Nobody has to ask for one, so that a
-//! [cut](super::cuts) is a matter of these addresses alone.
+//! Every host knows the hardware address of every other one from the start. No host has to ask for an address, so that a
+//! [cut](super::partitions) only changes these addresses.
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -22,19 +21,19 @@ use std::io::{Read, Write as _};
 use std::net::Ipv4Addr;
 use std::process::{Child, Command, Stdio};
 
-/// Hosts on a bridge, by index. Dropping it takes them away.
+/// Hosts on a bridge, by index. Dropping it removes them.
 pub(crate) struct TestNetwork {
     _bridge: Namespace,
     hosts: Vec<Namespace>,
 }
 
-/// A network namespace, and the process that keeps it.
+/// A network namespace, and the process that holds it.
 pub(crate) struct Namespace {
     holder: Child,
 }
 
 impl TestNetwork {
-    /// Some hosts with a clear way from each to each; `None`, and the reason printed, where the system does not let us.
+    /// `count` hosts with a path between each two; `None`, after the reason was printed, if the system does not allow it.
     pub(crate) fn of(count: usize) -> Option<Self> {
         if let Err(reason) = try_out() {
             println!(
@@ -66,7 +65,7 @@ impl TestNetwork {
         Some(Self { _bridge: bridge, hosts })
     }
 
-    /// How many hosts there are.
+    /// Number of hosts.
     pub(crate) fn len(&self) -> usize {
         self.hosts.len()
     }
@@ -77,42 +76,42 @@ impl TestNetwork {
 }
 
 impl Namespace {
-    /// A new one, with nothing in it.
+    /// A new, empty namespace.
     pub(crate) fn hold() -> Self {
         let command = ["--net", "cat"];
         let piped =
             Command::new("unshare").args(command).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut holder = piped.expect("it was tried out");
-        // What comes back shows that `cat` is running, and so that the namespace is there.
+        // The echo shows that `cat` is running, and so that the namespace exists.
         holder.stdin.as_mut().expect("piped").write_all(b"?").expect("it waits for input");
         holder.stdout.as_mut().expect("piped").read_exact(&mut [0]).expect("it answers");
         Self { holder }
     }
 
-    /// A command that will run in here, in place of the one that enters.
+    /// A command that runs in this namespace, in place of the process that enters it.
     pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("nsenter");
         command.args(["--net", "--target", &self.holder.id().to_string(), "--"]).arg(program);
         command
     }
 
-    /// The process that keeps it.
+    /// The id of the process that holds it.
     pub(crate) fn id(&self) -> u32 {
         self.holder.id()
     }
 
-    /// Lines for `ip`, each of which must succeed.
+    /// Runs `ip` with these lines, each of which must succeed.
     pub(crate) fn ip(&self, lines: &str) {
         self.feed("ip", &["-batch", "-"], lines);
     }
 
-    /// Lines for a command that reads them from its standard input, and succeeds.
+    /// Runs a command with these lines as standard input; it must succeed.
     pub(crate) fn feed(&self, program: &str, arguments: &[&str], lines: &str) {
         let mut command = self.command(program);
         command.args(arguments).stdin(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("it was tried out");
         let mut stdin = child.stdin.take().expect("piped");
-        // It may stop at a line that fails; then it says why.
+        // The command may stop at a line that fails; then it prints the reason.
         let _ = stdin.write_all(lines.as_bytes());
         drop(stdin);
         let output = child.wait_with_output().expect("a child can be waited for");
@@ -135,13 +134,13 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // It has nothing to lose, and a namespace goes with the last process in it.
+        // The process has nothing to lose, and a namespace ends with its last process.
         let _ = self.holder.kill();
         let _ = self.holder.wait();
     }
 }
 
-/// Where a host is reached.
+/// The address of a host.
 pub(crate) fn address(index: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 77, 0, last_byte(index))
 }
@@ -151,7 +150,7 @@ pub(crate) fn hardware_address(index: usize) -> String {
     format!("02:70:67:00:00:{:02x}", last_byte(index))
 }
 
-/// The line for `ip` that tells a host where another one is to be found.
+/// The line for `ip` that tells a host the hardware address of another one.
 pub(crate) fn neighbour(other: usize, hardware_address: &str) -> String {
     format!("neighbour replace {} lladdr {hardware_address} dev pgwire nud permanent\n", address(other))
 }
@@ -160,7 +159,7 @@ fn last_byte(index: usize) -> u8 {
     u8::try_from(index + 1).expect("a handful of hosts")
 }
 
-/// Whether we may do what a world is made with; otherwise the system's words.
+/// Whether this process may create namespaces; otherwise the system's error.
 pub(crate) fn try_out() -> Result<(), String> {
     let script = "for command in nsenter bash; do
             command -v $command >/dev/null || { echo there is no $command >&2; exit 1; }

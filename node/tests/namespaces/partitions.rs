@@ -1,14 +1,14 @@
-//! Cuts: ways between hosts that lose everything, without a word, until they are healed.
+//! Cuts: paths between hosts that lose all packets, without an error, until they are healed.
 //!
 //! # How it works
-//! The sender is told a wrong hardware address for the receiver. Its packets go out, the bridge hands them to everybody, and
-//! nobody takes them: to both ends that is what a cable looks like that was cut somewhere on the way. A firewall's
-//! or a route's refusal would not do, since those come back to the sender as an error within a moment.
+//! The sender gets a wrong hardware address for the receiver. Its packets go out, the bridge sends them to all hosts, and no host accepts
+//! them: for both ends it is like a cable that was cut somewhere on the path. A firewall or a route that rejects packets would not do,
+//! since the sender would get an error at once.
 //!
-//! A cut is of one direction. Both directions of a pair, or all between two groups, are lists of such.
+//! A cut is of one direction. Both directions of a pair, or all paths between two groups, are lists of cuts.
 //!
 //! # Not here
-//! Multicast takes no notice of hardware addresses and so of no cut; the peers of these tests do not look for neighbours.
+//! Multicast ignores hardware addresses and so every cut; the peers of these tests do not look for neighbours.
 
 use super::network::{TestNetwork, address, hardware_address, neighbour};
 
@@ -19,24 +19,24 @@ pub(crate) struct OneWayPath {
     pub(crate) to: usize,
 }
 
-/// There and back.
+/// Both directions between two hosts.
 pub(crate) fn both_ways(one: usize, other: usize) -> Vec<OneWayPath> {
     vec![OneWayPath { from: one, to: other }, OneWayPath { from: other, to: one }]
 }
 
-/// All ways that lead from a host of one side to a host of the other, and back.
+/// All paths from a host of one side to a host of the other, in both directions.
 pub(crate) fn between(one_side: &[usize], other_side: &[usize]) -> Vec<OneWayPath> {
     let pairs = one_side.iter().flat_map(|one| other_side.iter().map(move |other| (*one, *other)));
     pairs.flat_map(|(one, other)| both_ways(one, other)).collect()
 }
 
 impl TestNetwork {
-    /// Loses what is sent on these ways from now on.
+    /// Drops all that is sent on these paths from now on.
     pub(crate) fn cut(&self, ways: &[OneWayPath]) {
         self.redirect(ways, |_| NOBODY.to_owned());
     }
 
-    /// Lets through what is sent on these ways from now on.
+    /// Lets all pass that is sent on these paths from now on.
     pub(crate) fn heal(&self, ways: &[OneWayPath]) {
         self.redirect(ways, hardware_address);
     }
@@ -55,19 +55,19 @@ impl TestNetwork {
 /// A hardware address that no host has.
 const NOBODY: &str = "02:70:67:ff:ff:ff";
 
-/// Sends one UDP packet to a port where nobody listens; the kernel of the receiver counts those that arrive.
+/// Sends one UDP packet to a port without a listener; the kernel of the receiver counts those that arrive.
 fn post(world: &TestNetwork, OneWayPath { from, to }: OneWayPath) {
     let script = format!("echo word >/dev/udp/{}/9", address(to));
     let status = world.host(from).command("bash").args(["-c", &script]).status();
     assert!(status.is_ok_and(|status| status.success()), "sending fails");
 }
 
-/// How many packets have arrived at a host.
+/// Number of such packets that have arrived at a host.
 fn arrived(world: &TestNetwork, at: usize) -> u64 {
     world.host(at).count("Udp", "NoPorts")
 }
 
-/// Waits until so many have arrived. One host's packets come in their order, so none before these is still on its way.
+/// Waits until `count` have arrived. Packets of one host arrive in order, so none from before is still in transit.
 fn wait_for_arrivals(world: &TestNetwork, at: usize, count: u64) {
     let is_there = (0..LOOKS_MAX).any(|_| {
         std::thread::yield_now();
@@ -76,7 +76,7 @@ fn wait_for_arrivals(world: &TestNetwork, at: usize, count: u64) {
     assert!(is_there, "{} of {count} have arrived", arrived(world, at));
 }
 
-/// Looks for what should be there within a few microseconds; a machine with other things to do needs more of them.
+/// Polls for what should happen within a few microseconds; a busy machine needs more polls.
 const LOOKS_MAX: usize = 1_000_000;
 
 #[test]

@@ -1,4 +1,4 @@
-//! Ways that TCP does not get through, and UDP does: peers find each other and train over QUIC.
+//! Paths that block TCP and let UDP pass: peers find each other and train over QUIC.
 
 use std::time::Instant;
 
@@ -10,24 +10,24 @@ use super::process::ENDLESS;
 use super::swarm::Swarm;
 use super::training::{EPOCH_STEPS, check_finished};
 
-/// What becomes of TCP's packets.
+/// How TCP's packets are blocked.
 #[derive(Clone, Copy)]
 enum Fate {
-    /// They go out, and nobody ever hears of them: a firewall on the way that drops them.
+    /// They are dropped without an answer, as by a firewall on the path.
     Lost,
-    /// Whoever sends them is told that they may not: a firewall that says so.
+    /// The sender gets an error, as from a firewall that rejects packets.
     Prohibited,
 }
 
-/// Lets no host get anything from another one over TCP, on connections that are there neither.
+/// Blocks TCP between all hosts, on existing connections too.
 fn keep_out_tcp(world: &TestNetwork, fate: Fate) {
     for host in 0..world.len() {
-        // Or else what comes in for such a connection is not looked up any more.
+        // Otherwise the kernel does not look up the route of packets for existing connections.
         let script = "echo 0 >/proc/sys/net/ipv4/ip_early_demux";
         let status = world.host(host).command("bash").args(["-c", script]).status();
         assert!(status.is_ok_and(|status| status.success()), "the kernel has that setting");
         world.host(host).ip(match fate {
-            // What comes in is looked up in the table of the host's own addresses first, unless that waits its turn.
+            // Incoming packets are looked up in the table of local addresses first, unless its rule comes later.
             Fate::Lost => {
                 "rule add pref 1 iif pgwire ipproto tcp blackhole\n\
                  rule add pref 2 lookup local\n\
@@ -50,7 +50,7 @@ fn training_without_tcp(count: usize, epochs: u64, fate: Fate) -> Option<Swarm> 
     Some(swarm)
 }
 
-/// No connection over TCP was ever made.
+/// Checks that there was never a connection over TCP.
 fn check_no_tcp(world: &TestNetwork) {
     for host in 0..world.len() {
         assert_eq!(world.host(host).count("Tcp", "PassiveOpens"), 0, "host {host}");

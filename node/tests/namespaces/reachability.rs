@@ -1,4 +1,4 @@
-//! Peers behind routers: they join through any one address, train with the others, and say truly how they are reached.
+//! Peers behind routers: they join by any one address, train with the others, and report correctly how they can be reached.
 
 use serde_json::Value;
 
@@ -13,7 +13,7 @@ struct Party {
 }
 
 impl Party {
-    /// A run that waits for all of these, the first of whom founds it.
+    /// Starts a run that waits for all of these peers, the first of which founds it.
     fn start(members: &[(&Namespace, &[&str])]) -> Self {
         let place = TestFolder::new();
         let run = format!("epochs = {ENDLESS}\n[data]\nfile = \"digits\"\n[sync]\ndigest_every = 1\n");
@@ -36,7 +36,7 @@ impl Party {
         self.peers.push(Process::spawn(command.current_dir(self.place.path(""))));
     }
 
-    /// Waits until this one says so of how it is reached, and somebody has tried.
+    /// Waits until a peer reports this about its reachability, after another peer has tried.
     fn wait_for_reach(&mut self, index: usize, standing: &str) -> Value {
         let is_it = |event: &Value| {
             event["event"] == "reachability" && event["state"] == standing && event["helpers"] != 0
@@ -46,14 +46,14 @@ impl Party {
         report
     }
 
-    /// Waits until all have trained on for so many steps from where the first is.
+    /// Waits until all have trained `steps` more steps, counted from the first peer's present step.
     fn train(&mut self, steps: u64) {
         self.peers[0].wait_for("step");
         let newest = self.peers[0].newest_step();
         self.peers.iter_mut().for_each(|peer| peer.wait_for_step(newest + steps));
     }
 
-    /// Waits until so many of all members own something.
+    /// Waits until `count` of all members own chunks.
     fn wait_for_owners(&self, count: usize) {
         let is_it = |status: &Value| {
             let members = status["members"].as_array().map_or(&[][..], Vec::as_slice);
@@ -63,7 +63,7 @@ impl Party {
         self.place.run(&["status", "--json", "--watch", "--dir", "peer-0"]).wait(is_it);
     }
 
-    /// All leave, the founder last, and what they tell is one history that was interrupted for nobody.
+    /// All leave, the founder last, and their reports form one history without an interruption.
     fn end(self) -> Vec<Ended> {
         let Self { mut peers, place } = self;
         peers.reverse();
@@ -89,7 +89,7 @@ fn notices<'a>(peer: &'a Ended, words: &str) -> Vec<&'a Value> {
     peer.all("notice").filter(is_it).collect()
 }
 
-/// What it owned while there were so many members, oldest first.
+/// What the peer owned in views with `members` members, oldest first.
 fn shards(peer: &Ended, members: usize) -> Vec<u64> {
     let views =
         peer.all("view").filter(|view| view["members"].as_array().is_some_and(|all| all.len() == members));
@@ -146,7 +146,7 @@ fn two_behind_one_router_reach_each_other_at_home() {
         Party::start(&[(outside.host(0), &[]), (outside.home(0, 0), &[]), (outside.home(0, 1), &[])]);
     let report = party.wait_for_reach(1, "unreachable");
     assert_eq!(report["seen_at"][0], "203.0.113.1");
-    // Whom the other one at home has found reachable first, owns something until the one outside has tried.
+    // If the other peer at home is the first to find this one reachable, it owns chunks until the one outside has tried.
     party.wait_for_owners(1);
     party.train(50);
     party.end();
@@ -163,7 +163,7 @@ fn a_port_that_is_forwarded_later_makes_an_owner_and_interrupts_nobody() {
     let report = party.wait_for_reach(1, "reachable");
     assert_eq!(finding(&report, "/ip4/203.0.113.1/tcp/4747")["failed_by"], 0);
     assert_eq!(report["advice"], "fine");
-    // Its chunks come to it a few a step, so that it owns some once another view has begun and gone on for a while.
+    // Its chunks arrive a few with each step, so that it owns some once another view has begun and gone on for a while.
     party.peers[1].wait(|event| event["event"] == "view" && event["change"]["moving"].as_u64() > Some(0));
     party.train(200);
     let ended = party.end();
@@ -204,7 +204,7 @@ fn a_hole_is_made_over_quic_where_tcp_makes_none() {
     party.peers[2].wait_for_notice("is reached without a relay now");
     party.train(50);
     let ended = party.end();
-    // Once, unless a machine is so slow that the connection is lost in between.
+    // There is one such notice, unless a machine is so slow that the connection is lost in between.
     assert!(ended[..2].iter().all(|home| !notices(home, "over QUIC (UDP)").is_empty()));
 }
 
@@ -218,12 +218,12 @@ fn a_router_that_is_asked_forwards_ports_until_the_end() {
     let mut party = Party::start(&[
         (outside.host(0), &[]),
         (outside.home(0, 0), asking),
-        // Both want the same port of the router.
+        // Both request the same port of the router.
         (outside.home(0, 1), asking),
     ]);
     let mut ports: Vec<String> = (1..=2)
         .map(|home| {
-            // The one beside it does not get there through the router, which lets nobody in from within.
+            // The peer at the same home cannot reach it through the router, which accepts no such connection from inside.
             let is_reached = |tried: &Value| {
                 tried["address"].as_str().is_some_and(|address| address.starts_with("/ip4/45.0.0.1/tcp/"))
                     && tried["reached_by"] == 1

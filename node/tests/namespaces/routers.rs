@@ -1,4 +1,4 @@
-//! Routers: homes behind masquerading routers, and hosts that everybody can dial.
+//! Routers: homes behind masquerading routers, and hosts that all peers can dial.
 //!
 //! ```text
 //!   home 0    home 1                home 0
@@ -7,9 +7,9 @@
 //!      router 0: 203.0.113.1        router 1: .2       host 0: .10    host 1: .11
 //!      ------------+-------------------+------------------+--------------+---------   the rest of the world
 //! ```
-//! A router lets out everything and lets in what answers it. It writes its own address over those of its homes; the port it keeps
-//! where nobody else has it, as most do, or draws another one for each connection. One that answers to UPnP (a real daemon) also has
-//! an address that is not set aside for examples, 45.0.0.1: it would serve no other.
+//! A router lets all connections out, and only answers to them in. It replaces the addresses of its homes by its own. It keeps the port if
+//! that is free, as most routers do, or chooses another one for each connection. A router that answers to UPnP (a real daemon) also has an
+//! address that is not reserved for examples, 45.0.0.1: the daemon would accept no other.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -18,7 +18,7 @@ use tempfile::NamedTempFile;
 
 use super::network::{Namespace, try_out};
 
-/// Hosts, and homes behind routers. Dropping it takes them away.
+/// Hosts, and homes behind routers. Dropping it removes them.
 pub(crate) struct Outside {
     _bridge: Namespace,
     hosts: Vec<Namespace>,
@@ -31,17 +31,17 @@ struct Router {
     daemon: Option<(Child, NamedTempFile)>,
 }
 
-/// What a router makes of ports.
+/// How a router maps ports.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Ports {
-    /// It keeps them: who knows one knows where an answer to anybody comes in.
+    /// It keeps them: a peer that knows a port knows where answers to any other peer come in.
     Kept,
-    /// It draws one for each connection.
+    /// It chooses one for each connection.
     Drawn,
 }
 
 impl Outside {
-    /// So many hosts, and so many homes behind each router; `None`, and the reason printed, where the system does not let us.
+    /// `host_count` hosts, and for each router a number of homes; `None`, after the reason was printed, if the system does not allow it.
     pub(crate) fn of(host_count: usize, ports: Ports, homes: &[usize]) -> Option<Self> {
         let has_nft =
             Command::new("nft").arg("--version").output().is_ok_and(|output| output.status.success());
@@ -85,7 +85,7 @@ impl Outside {
         &self.routers[router].homes[index]
     }
 
-    /// Has a router pass on a port to one of its homes, over TCP and UDP.
+    /// Makes a router forward a port to one of its homes, over TCP and UDP.
     pub(crate) fn forward(&self, router: usize, home: usize, port: u16) {
         let to = format!("192.168.{}.{}", router + 1, 10 + home);
         let rule = |protocol: &str| {
@@ -94,7 +94,7 @@ impl Outside {
         self.routers[router].namespace.feed("nft", &["-f", "-"], &(rule("tcp") + &rule("udp")));
     }
 
-    /// Has a router forward what its homes ask it to by UPnP; `false`, and the reason printed, where there is no daemon for that.
+    /// Makes a router forward what its homes request by UPnP; `false`, after the reason was printed, if there is no daemon for that.
     pub(crate) fn answer_upnp(&mut self, router: usize) -> bool {
         if Command::new("miniupnpd").arg("--version").output().is_err() {
             println!("skipped: a router that answers to UPnP needs `miniupnpd`, built for nftables");
@@ -106,14 +106,14 @@ impl Outside {
         true
     }
 
-    /// What a router forwards because it was asked to by UPnP, in the words of `nft`.
+    /// What a router forwards because of UPnP, as `nft` prints it.
     pub(crate) fn forwarded(&self, router: usize) -> String {
         let mut command = self.routers[router].namespace.command("nft");
         let output = command.args(["list", "chain", "inet", "pgupnp", "redirected"]).output();
         String::from_utf8(output.expect("it was tried out").stdout).expect("it speaks UTF-8")
     }
 
-    /// Loses what goes over TCP from a router to another one.
+    /// Drops all TCP packets from one router to another.
     pub(crate) fn keep_out_tcp(&self, from: usize, to: usize) {
         let rule = format!(
             "add rule ip pgguard through oifname pgwire ip daddr 203.0.113.{} meta l4proto tcp drop\n",
@@ -202,7 +202,7 @@ impl Router {
              allow 1024-65535 {homes} 1024-65535\ndeny 0-65535 0.0.0.0/0 0-65535\n"
         );
         std::fs::write(settings.path(), text).expect("there is room for a small file");
-        // It ends when this test does, however that ends: then nothing comes in any more.
+        // The daemon ends when this test does, even if that is killed: then its standard input is closed.
         let held = "miniupnpd -d -f \"$0\" -P \"$0.pid\" </dev/null & cat; kill $!; rm \"$0.pid\"";
         let mut command = self.namespace.command("bash");
         command.arg("-c").arg(held).arg(settings.path());
@@ -212,7 +212,7 @@ impl Router {
         self.daemon = Some((daemon, settings));
         let mut lines = said.lines().map_while(Result::ok);
         assert!(lines.any(|line| line.contains("listening")), "it says so, or ends");
-        // What it says later is read, or it would wait for room.
+        // Its later output is read, or the daemon would wait until the pipe has room.
         std::thread::spawn(move || lines.for_each(drop));
     }
 }

@@ -1,4 +1,4 @@
-//! The swarm: a peer on each host of a world, training the digits together.
+//! The swarm: a peer on each host of a test network, all training the digits together.
 
 use peergrad_protocol::PeerId;
 use serde_json::Value;
@@ -10,27 +10,27 @@ use super::process::{
 
 /// One peer on each host.
 pub(crate) struct Swarm {
-    /// By host, until they have ended.
+    /// By host; empty once they have ended.
     pub(crate) peers: Vec<Process>,
-    /// By host.
+    /// The peers' ids, by host.
     ids: Vec<PeerId>,
     pub(crate) world: TestNetwork,
     place: TestFolder,
 }
 
 impl Swarm {
-    /// Starts a peer on each of `count` hosts: one founds a run of so many epochs, the others join by its invite.
+    /// Starts a peer on each of `count` hosts: one founds a run of `epochs` epochs, the others join by its invite.
     pub(crate) fn start(count: usize, epochs: u64) -> Option<Self> {
         Some(Self::start_in(TestNetwork::of(count)?, epochs))
     }
 
-    /// As [`start`](Self::start), in a world that is there.
+    /// As [`start`](Self::start), in an existing network.
     pub(crate) fn start_in(world: TestNetwork, epochs: u64) -> Self {
         let run = format!("epochs = {epochs}\n[data]\nfile = \"digits\"\n[sync]\ndigest_every = 1\n");
         Self::start_run(world, &run, &[])
     }
 
-    /// As [`start_in`](Self::start_in), of a run of one's own, with files beside it.
+    /// As [`start_in`](Self::start_in), with this run file and with other files beside it.
     pub(crate) fn start_run(world: TestNetwork, run: &str, files: &[(&str, &[u8])]) -> Self {
         let count = world.len();
         let place = TestFolder::new();
@@ -56,12 +56,12 @@ impl Swarm {
         Some(swarm)
     }
 
-    /// Kills the peer on this host, without a word to anybody.
+    /// Kills the peer on this host.
     pub(crate) fn kill(&mut self, host: usize) -> Ended {
         self.peers.remove(host).kill()
     }
 
-    /// Starts the peer on this host again, which was killed.
+    /// Starts the killed peer on this host again.
     pub(crate) fn restart(&mut self, host: usize) {
         let invite = self.place.invite(&format!("peer-{}", (host + 1) % self.world.len()));
         let mut peer = spawn(&self.world, &self.place, host, &["join", &invite]);
@@ -69,14 +69,14 @@ impl Swarm {
         self.peers.insert(host, peer);
     }
 
-    /// The hosts in the order of their ranks, which is that of the ring: it goes by id.
+    /// The hosts in the order of their peers' ranks, which is that of the ids and of the ring.
     pub(crate) fn by_rank(&self) -> Vec<usize> {
         let mut hosts: Vec<usize> = (0..self.ids.len()).collect();
         hosts.sort_by_key(|host| self.ids[*host]);
         hosts
     }
 
-    /// Waits until these hosts have gone on without that one, and returns the views in which they did.
+    /// Waits until these hosts have gone on without the lost one, and returns their views.
     pub(crate) fn wait_for_loss(&mut self, hosts: &[usize], lost: usize) -> Vec<Value> {
         let name = self.ids[lost].to_string();
         hosts.iter().map(|host| self.peers[*host].wait(|event| is_change(event, "left", &name))).collect()
@@ -98,19 +98,19 @@ impl Swarm {
         self.peers.drain(..).map(Process::end).collect()
     }
 
-    /// All leave, one after the other, and what they tell is one history.
+    /// All leave, one after the other, and their reports form one history.
     pub(crate) fn leave(self) -> Vec<Ended> {
         self.leave_after(&[])
     }
 
-    /// As [`leave`](Self::leave), where some have ended before.
+    /// As [`leave`](Self::leave), if some have ended before.
     pub(crate) fn leave_after(mut self, before: &[Ended]) -> Vec<Ended> {
         let last = format!("peer-{}", self.peers.len() - 1);
         end_all(&self.place, &last, self.peers.drain(..).collect(), before)
     }
 }
 
-/// A `peer` command on a host, with a data directory of the host's own.
+/// Runs a `peer` command on a host, with a data directory for this host.
 fn spawn(world: &TestNetwork, place: &TestFolder, host: usize, arguments: &[&str]) -> Process {
     let (listen, directory) = (address(host).to_string(), format!("peer-{host}"));
     let mut command = world.host(host).command(PROGRAM);

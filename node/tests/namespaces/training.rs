@@ -1,4 +1,4 @@
-//! Runs that finish: over a network that works, and over one that fails for a moment.
+//! Runs that finish: over a working network, and over one that fails for a moment.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ fn a_moment_without_a_link_is_ridden_out() {
     check_undisturbed(&peers);
 }
 
-/// Every peer finished after the same steps with the same bits.
+/// Checks that every peer finished after the same steps with the same bits.
 pub(crate) fn check_finished(peers: &[Ended], steps: usize) {
     for peer in peers {
         assert_eq!(peer.summary()["peers"].as_u64(), Some(peers.len() as u64));
@@ -40,16 +40,16 @@ pub(crate) fn check_finished(peers: &[Ended], steps: usize) {
     }
 }
 
-/// Nobody was told of anything, at the end neither: no connection was given up.
+/// Checks that no peer has reported anything unusual, at the end neither: no connection was lost.
 fn check_undisturbed(peers: &[Ended]) {
     for peer in peers {
         assert_eq!(peer.all("notice").collect::<Vec<_>>(), Vec::<&serde_json::Value>::new());
     }
 }
 
-/// Less than anybody's patience, which is 1.4 s at the least; long enough for the kernel to repeat itself.
+/// Less than any patience, which is at least 1.4 s; long enough for the kernel to send again.
 const MOMENT: Duration = Duration::from_millis(600);
 /// Steps of an epoch over the digits.
 pub(crate) const EPOCH_STEPS: usize = 23;
-/// Enough to have a middle.
+/// Enough that the middle of the run can be used.
 const EPOCHS: u64 = 60;

@@ -1,4 +1,4 @@
-//! A machine that sends numbered segments to all others, as many at a time as credit allows, and checks what it receives.
+//! A machine that sends numbered segments to all others, as many at a time as its credit allows, and checks what it receives.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use peergrad_protocol::{Buffer, Frame, Instant, PeerId, Pool, StepNumber, ViewDi
 
 /// Elements of each segment: 128 KiB.
 const ELEMENTS: usize = 32 * 1024;
-/// Every so many segments a frame without payload goes in between.
+/// After this number of segments a frame without payload is sent.
 const CONTROL_EVERY: u64 = 10;
 
 pub(crate) struct Courier {
@@ -21,9 +21,9 @@ pub(crate) struct Courier {
     contacts: Vec<Contact>,
     total: u64,
     pool: Pool,
-    /// Cuts the connection that a segment came over, every so many segments.
+    /// Cuts the connection on which a segment arrived, after every given number of segments; `None` cuts none.
     pub(crate) disconnector: Option<(Disconnector, u64)>,
-    /// Every link that went up or down.
+    /// Every link that went up or down, in order.
     pub(crate) history: Vec<String>,
     has_ended: bool,
 }
@@ -137,7 +137,7 @@ impl StateMachine for Courier {
     }
 }
 
-/// The segment message number `number`.
+/// The message of segment `number`.
 pub(crate) fn segment(number: u64) -> Message {
     let stats = SampleStats { samples: 1, loss: 0.5 };
     let view = ViewDigest([3; 32]);
@@ -145,7 +145,7 @@ pub(crate) fn segment(number: u64) -> Message {
     TrainingMessage::Segment(Segment { step, phase: Phase::Reduce, owner: 0, index: 0, stats }).in_view(view)
 }
 
-/// Every element depends on the sender, the number and its place.
+/// Every element depends on the sender, the segment's number and the element's index.
 fn element(sender: PeerId, number: u64, index: usize) -> f32 {
     let mixed = number.wrapping_mul(0x9e37_79b9)
         ^ u64::from(sender.0[0])

@@ -1,4 +1,4 @@
-//! The port for direct lanes, and those who have no business there.
+//! The port for direct connections, and strangers that connect to it.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -27,11 +27,11 @@ async fn garbage_on_the_direct_port_disturbs_nobody_and_is_counted() {
         for _ in 0..300 {
             let mut bytes = vec![0; random.next_u32() as usize % 600];
             random.fill_bytes(&mut bytes);
-            // A third begin as TLS does, and go astray after that.
+            // A third begin like TLS, and continue with noise.
             if random.next_u32() % 3 == 0 {
                 bytes.splice(..0, [22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3]);
             }
-            // Once the honest are done, nobody listens any more.
+            // Once the honest peers are done, the port is closed.
             let Ok(mut stream) = TcpStream::connect(address).await else { break };
             let _ = stream.write_all(&bytes).await;
         }
@@ -55,7 +55,7 @@ async fn a_stranger_is_sent_away_and_told_of() {
         assert!(reason.contains("not the handshake of a peer"), "{reason}");
         assert_eq!(network.counters().read().refused_strangers, 1);
         let mut answer = Vec::new();
-        // A few bytes to say that this is TLS, perhaps, and then the end.
+        // Perhaps the stranger receives a few bytes of TLS, and then the end.
         let _ = stranger.read_to_end(&mut answer).await;
         assert!(answer.len() < 100, "{answer:?}");
     })

@@ -1,4 +1,4 @@
-//! Much data, both ways at once: intact, in order, once.
+//! Much data in both directions at once: intact, in order, once.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ pub(crate) async fn run(network: Network, mut courier: Courier) -> (Courier, Tra
     (courier, counters.read())
 }
 
-/// `count` networks, each with a courier that dials those before it.
+/// `count` networks, each with a courier that dials the earlier ones.
 pub(crate) async fn couriers(count: usize, total: u64) -> Vec<(Network, Courier)> {
     let mut networks = Vec::new();
     for _ in 0..count {
@@ -46,7 +46,7 @@ pub(crate) async fn couriers(count: usize, total: u64) -> Vec<(Network, Courier)
     networks.into_iter().enumerate().map(with_courier).collect()
 }
 
-/// Runs all to their ends. One that panics ends the test at once: the others would wait for it.
+/// Runs all to their ends. If one panics the test ends at once, or the others would wait for it.
 async fn run_all(all: Vec<(Network, Courier)>) -> Vec<(Courier, Traffic)> {
     let mut running: JoinSet<_> = all.into_iter().map(|(network, courier)| run(network, courier)).collect();
     let mut ended = Vec::new();

@@ -1,4 +1,4 @@
-//! Links begin, end and begin again; strangers and wrong addresses are told apart.
+//! Links open, close and open again; unknown peers and wrong addresses are told apart.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -38,7 +38,7 @@ async fn one_address_is_enough_to_be_linked_both_ways() {
     .await;
 }
 
-/// The directory of a peer was copied to another machine, and both run.
+/// The data directory of a peer was copied to another machine, and both run.
 #[tokio::test]
 async fn of_two_with_one_identity_the_one_started_later_is_linked_and_the_other_told() {
     within_reason(async {
@@ -151,14 +151,14 @@ async fn addresses_that_do_not_work_are_named_with_the_reason() {
         assert_eq!(trouble, DialFailure::Refused, "{words}");
         assert!(words.contains(&closed.port().to_string()), "{words}");
 
-        // The invite is of a peer that is gone, and someone else of the same run has its address now.
+        // The invite names a peer that is gone, and another peer of the same run has its address now.
         let gone = Contact { peer: Identity::generate().peer(), addresses: first.contact().addresses };
         let (_second, mut notices) =
             start_joining(Identity::generate(), SECRET, vec![BootstrapAddress::Contact(gone)]).await;
         let (trouble, words) = next_trouble(&mut notices).await;
         assert!(matches!(trouble, DialFailure::OtherPeer { .. }), "{words}");
 
-        // Another program answers there.
+        // Another program listens there.
         let other = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = other.local_addr().unwrap().to_string().parse().unwrap();
         tokio::spawn(async move {
@@ -191,7 +191,7 @@ async fn a_restarted_peer_is_down_and_up_again() {
         drop(second);
 
         let (mut second, _) = start_joining(identity, SECRET, vec![address_of(&first)]).await;
-        // It depends on who dials first whether its new session is the news, or that nobody listens at its old port.
+        // Which reason is reported depends on which peer dials first: its new session, or that its old port is closed.
         let down = next(&mut first).await;
         let reasons = ["it restarted", "connection refused"].map(|reason| format!("down {name} {reason}"));
         assert!(reasons.iter().any(|reason| down.starts_with(reason)), "{down}");
@@ -234,14 +234,14 @@ async fn who_hangs_up_is_known_to_have_left_and_what_it_said_last_arrives() {
         assert_eq!(next(&mut first).await, format!("down {name} it left"));
         link.drained().await;
 
-        // It may come back.
+        // The peer may return.
         second.dial(first.contact());
         assert_eq!(next(&mut first).await, format!("up {name}"));
     })
     .await;
 }
 
-/// At the end of a run everything has been said before, and nobody shall take the end for a failure.
+/// At the end of a run all has been sent, and no peer may report the end as a failure.
 #[tokio::test]
 async fn a_goodbye_arrives_also_when_there_is_nothing_else_to_send() {
     within_reason(async {
@@ -268,7 +268,7 @@ async fn one_who_gave_up_a_link_tells_the_other_by_its_next_opening() {
         let (mut second, _) = start_joining(Identity::generate(), SECRET, vec![address_of(&first)]).await;
         assert!(next(&mut first).await.starts_with("up"));
         assert!(next(&mut second).await.starts_with("up"));
-        // Both cut and mend at once, again and again: neither may ever see the link go down.
+        // Both cut the connection and open it again, repeatedly: neither may report the link as down.
         for _ in 0..20 {
             first.disconnector().disconnect(second.peer());
             second.disconnector().disconnect(first.peer());
@@ -309,7 +309,7 @@ async fn a_port_in_use_is_an_error_and_the_default_gives_way() {
             "{error}"
         );
 
-        // Whoever has the default port, the two of us do not share it.
+        // Whichever process has the default port, these two networks do not share it.
         let (_second, _) = Network::start(options(Port::default())).await.unwrap();
         let (_third, mut notices) = Network::start(options(Port::default())).await.unwrap();
         let words = notices.recv().await.unwrap().to_string();

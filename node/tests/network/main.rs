@@ -1,4 +1,4 @@
-//! Networks in one process over loopback: what links promise, under load, cuts, restarts, strangers and garbage.
+//! Networks in one process over loopback: the guarantees of links, under load, with cuts, restarts, unknown peers and malformed bytes.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -18,15 +18,15 @@ use peergrad_protocol::invite::Secret;
 use peergrad_protocol::{Incarnation, Pool};
 use tokio::sync::mpsc::UnboundedReceiver;
 
-/// The secret of the run that these tests belong to.
+/// The secret of these tests' run.
 const SECRET: Secret = Secret([7; 32]);
 
-/// A network on loopback that dials nobody.
+/// Starts a network on loopback that dials no peer.
 async fn start(identity: Identity, secret: Secret) -> (Network, UnboundedReceiver<Notice>) {
     start_joining(identity, secret, vec![]).await
 }
 
-/// A network on loopback that dials `bootstrap_addresses`.
+/// Starts a network on loopback that dials `bootstrap_addresses`.
 async fn start_joining(
     identity: Identity,
     secret: Secret,
@@ -49,12 +49,12 @@ fn options(identity: Identity, secret: Secret, bootstrap_addresses: Vec<Bootstra
     }
 }
 
-/// The address alone under which `network` listens.
+/// The address of `network`, without its id.
 fn address_of(network: &Network) -> BootstrapAddress {
     network.contact().addresses[0].parse().unwrap()
 }
 
-/// What happens next to a link, in short.
+/// The next event of a link, as short text.
 async fn next(network: &mut Network) -> String {
     match network.next().await {
         LinkEvent::Up(link) => format!("up {}", link.peer().short()),
@@ -69,7 +69,7 @@ async fn next(network: &mut Network) -> String {
     }
 }
 
-/// Runs a test; one that hangs fails. The limit is no promise about speed.
+/// Runs a test; one that hangs fails. The limit is no promise of speed.
 async fn within_reason(test: impl Future<Output = ()>) {
     tokio::time::timeout(Duration::from_secs(180), test).await.expect("the test came to an end");
 }

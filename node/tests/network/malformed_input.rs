@@ -1,4 +1,4 @@
-//! Garbage, before and after the handshake, while honest peers exchange segments.
+//! Malformed bytes, before and after the handshake, while honest peers exchange segments.
 
 use std::time::Duration;
 
@@ -31,11 +31,11 @@ async fn garbage_on_the_port_disturbs_nobody() {
         for _ in 0..3000 {
             let mut bytes = vec![0; random.next_u32() as usize % 600];
             random.fill_bytes(&mut bytes);
-            // A third begin as libp2p does, and go astray after that.
+            // A third begin like libp2p, and continue with noise.
             if random.next_u32() % 3 == 0 {
                 bytes.splice(..0, *b"\x13/multistream/1.0.0\n\x07/noise\n");
             }
-            // Once the honest are done, nobody listens any more.
+            // Once the honest peers are done, the port is closed.
             let Ok(mut stream) = TcpStream::connect(&address).await else { break };
             let _ = stream.write_all(&bytes).await;
         }
@@ -86,7 +86,7 @@ async fn honest_peers_go_on_beside_a_villain() {
     .await;
 }
 
-/// The same courier; a malicious_peer's link is none of its business as long as no frame comes over it.
+/// The same courier, which ignores the malicious peer's link as long as no frame arrives on it.
 fn tolerant(courier: &Courier, other: peergrad_protocol::PeerId) -> Courier {
     Courier::new(courier.own, vec![], &[other], 200)
 }
@@ -108,7 +108,7 @@ fn socket_of(network: &Network) -> String {
     format!("127.0.0.1:{}", port.unwrap())
 }
 
-/// One who holds the secret and does not keep to the protocol.
+/// A peer that holds the secret and does not follow the protocol.
 struct MaliciousPeer {
     control: libp2p_stream::Control,
     target: libp2p::PeerId,
@@ -133,7 +133,7 @@ impl MaliciousPeer {
             .with_swarm_config(|config| config.with_idle_connection_timeout(Duration::from_secs(60)))
             .build();
         let control = swarm.behaviour().new_control();
-        // It never accepts: peers that open a lane to it are turned away.
+        // It never accepts: it refuses peers that open a stream to it.
         swarm.dial(DialOpts::unknown_peer_id().address(address.clone()).build()).unwrap();
         let target = connected(&mut swarm).await;
         tokio::spawn(async move {
@@ -145,7 +145,7 @@ impl MaliciousPeer {
     }
 
     async fn open(&self) -> Option<libp2p::Stream> {
-        // It is thrown out after a while, and its own swarm does not know the way back.
+        // It is disconnected after a while, and its own swarm does not know the address.
         let mut control = self.control.clone();
         let opened = control.open_stream(self.target, LANE);
         tokio::time::timeout(Duration::from_secs(5), opened).await.ok()?.ok()
@@ -163,7 +163,7 @@ impl MaliciousPeer {
         let _ = stream.write_all(&opening).await;
         let answered = stream.read_exact(&mut answer).await;
         assert!(answered.is_err() || answer[..2] == [2, 0], "an opening as it should be: {answer:?}");
-        // A good frame, then something that is none: random, far too large, or a broken header.
+        // A valid frame, then an invalid one: random, far too large, or with a broken header.
         let _ = stream.write_all(&frame.head).await;
         let _ = stream.write_all(frame.payload.unwrap().bytes()).await;
         let mut bytes = vec![0; 1 + random.next_u32() as usize % 300];

@@ -1,4 +1,4 @@
-//! Links over QUIC: where TCP does not get through they begin, go on after a cut, end and begin again as they do over TCP.
+//! Links over QUIC: where TCP is blocked, they open, survive a cut, close and open again as over TCP.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::courier::Courier;
 use super::exchange::{assert_undisturbed, run};
 use super::{SECRET, next, options, start, start_joining, within_reason};
 
-/// Where `network` listens, over TCP.
+/// The TCP address at which `network` listens.
 fn socket_of(network: &Network) -> SocketAddr {
     let address = network.contact().addresses[0].clone();
     let parts: Vec<_> = address.split('/').collect();
@@ -27,18 +27,17 @@ fn socket_of(network: &Network) -> SocketAddr {
     SocketAddr::new(ip.parse().unwrap(), port.parse().unwrap())
 }
 
-/// Its address over QUIC.
+/// The address of `network` over QUIC.
 fn quic_address(network: &Network) -> String {
     format!("/ip4/127.0.0.1/udp/{}/quic-v1", socket_of(network).port())
 }
 
-/// The peer with that address alone.
+/// The contact of `network` with that address only.
 fn quic_contact(network: &Network) -> Contact {
     Contact { peer: network.peer(), addresses: vec![quic_address(network)] }
 }
 
-/// A way to `network` that UDP takes and TCP does not: where it begins, nobody listens for TCP. It lasts as long as the second
-/// result.
+/// A path to `network` for UDP and not for TCP: at its address there is no TCP listener. It lasts as long as the second result.
 async fn way_for_udp_alone(network: &Network) -> (SocketAddr, JoinSet<()>) {
     let (begin, end) = (UdpSocket::bind("127.0.0.1:0").await.unwrap(), socket_of(network));
     let address = begin.local_addr().unwrap();
@@ -59,7 +58,7 @@ async fn way_for_udp_alone(network: &Network) -> (SocketAddr, JoinSet<()>) {
                     let (begin, receiving) = (Arc::clone(&begin), Arc::clone(&socket));
                     back.spawn(async move {
                         let mut bytes = vec![0; 1 << 16];
-                        // One that has stopped listening at either end ends it.
+                        // The loop ends when one end has closed its socket.
                         while let Ok(count) = receiving.recv(&mut bytes).await {
                             let _ = begin.send_to(&bytes[..count], from).await;
                         }
@@ -74,7 +73,7 @@ async fn way_for_udp_alone(network: &Network) -> (SocketAddr, JoinSet<()>) {
     (address, tasks)
 }
 
-/// A network that QUIC has got through from, to somebody who is gone: it dials others over QUIC first.
+/// A network that has connected over QUIC to a peer that is gone: it dials others over QUIC first.
 async fn start_over_quic() -> (Network, UnboundedReceiver<Notice>) {
     let (mut network, mut notices) = start(Identity::generate(), SECRET).await;
     let (mut other, _) = start(Identity::generate(), SECRET).await;
@@ -91,7 +90,7 @@ async fn next_notice(notices: &mut UnboundedReceiver<Notice>) -> Notice {
     notices.recv().await.expect("the network is there")
 }
 
-/// Whether frames get through in both directions.
+/// Checks that frames arrive in both directions.
 async fn assert_linked(one: &mut Network, other: &mut Network) {
     let (LinkEvent::Up(to_other), LinkEvent::Up(to_one)) = tokio::join!(one.next(), other.next()) else {
         panic!("a link begins with up");
@@ -138,14 +137,14 @@ async fn a_link_over_quic_goes_on_after_a_cut() {
             first.disconnector().disconnect(peer);
             let lost = next_notice(&mut first_notices).await;
             assert!(matches!(lost, Notice::Reconnecting { .. }), "{lost}");
-            // Had it been over TCP in between, it would be told that it is over QUIC again.
+            // If TCP had been used in between, there would be a notice on the return to QUIC.
             assert_eq!(next_notice(&mut first_notices).await, Notice::Resumed { peer });
         }
     })
     .await;
 }
 
-/// Each has numbered segments for the other, and one cuts connections: none may be lost, repeated or out of order.
+/// Each sends numbered segments to the other, and one cuts connections: none may be lost, repeated or out of order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn much_data_over_quic_that_is_cut_again_and_again_is_intact() {
     within_reason(async {
@@ -185,7 +184,7 @@ async fn another_secret_is_told_over_quic_in_the_words_of_tcp() {
                 start_joining(Identity::generate(), Secret([8; 32]), vec![address]).await;
             let words = loop {
                 match next_notice(&mut notices).await {
-                    // Before QUIC was tried.
+                    // From before QUIC was tried.
                     Notice::Unreachable { trouble: DialFailure::Refused, .. } => {}
                     Notice::Unreachable { trouble: DialFailure::WrongSecret, address, .. } => {
                         break address.to_string();
@@ -237,14 +236,14 @@ async fn who_hangs_up_over_quic_is_known_to_have_left_and_what_it_said_last_arri
         assert_eq!(next(&mut first).await, format!("down {name} it left"));
         link.drained().await;
 
-        // It may come back.
+        // The peer may return.
         second.dial(quic_contact(&first));
         assert_eq!(next(&mut first).await, format!("up {name}"));
     })
     .await;
 }
 
-/// As [`options`], at this port.
+/// As [`options`], with this port.
 fn options_at(port: u16, identity: &Identity, bootstrap_addresses: Vec<BootstrapAddress>) -> NetworkOptions {
     NetworkOptions {
         listen: Listen { address: Some(Ipv4Addr::LOCALHOST.into()), port: Port::Exactly(port) },
@@ -252,7 +251,7 @@ fn options_at(port: u16, identity: &Identity, bootstrap_addresses: Vec<Bootstrap
     }
 }
 
-/// A network that begins anew at the port where it was: as soon as the system lets it have that again.
+/// Starts a network at the port that it had before, as soon as the system allows it.
 async fn restart(port: u16, identity: &Identity, bootstrap_addresses: Vec<BootstrapAddress>) -> Network {
     loop {
         match Network::start(options_at(port, identity, bootstrap_addresses.clone())).await {

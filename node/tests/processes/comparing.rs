@@ -1,8 +1,8 @@
-//! `peer compare`: run files side by side, each trained by real peers.
+//! `peer compare`: several run files, each trained by real peers.
 
 use super::process::{Ended, PROGRAM, Process, TestFolder};
 
-/// The digits for two epochs, trained as `more` says.
+/// The digits for two epochs, with the changes in `more`.
 fn run_file(more: &str) -> String {
     format!("epochs = 2\n[data]\nfile = \"digits\"\n{more}")
 }
@@ -16,7 +16,7 @@ fn place() -> TestFolder {
     place
 }
 
-/// Runs `peer compare`, with a folder for temporary files that is seen to be empty again.
+/// Runs `peer compare`, with a folder for temporary files that must be empty afterwards.
 fn compare(place: &TestFolder, arguments: &[&str]) -> Process {
     let scratch = place.path("scratch");
     std::fs::create_dir_all(&scratch).expect("writable");
@@ -133,7 +133,7 @@ fn a_peer_that_fails_is_named_with_its_own_words() {
     compared.wait_for("training");
     std::fs::remove_file(place.path("table.csv")).expect("it is there");
     let ended = compared.end();
-    // The first one may have been about to read it, else it is the second one.
+    // The first peer may have been about to read it; else it is the second one.
     for words in ["peer 1 of ", ".toml with seed 7 failed (exit status: 1): ", "cannot read table.csv"] {
         assert!(ended.failure().contains(words), "{words}: {}", ended.failure());
     }

@@ -1,4 +1,4 @@
-//! The data file: from this machine where it is, else from the swarm.
+//! The data file: read from this machine if it is there, else fetched from the swarm.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use super::process::{Ended, LOCAL, Process, TestFolder, invite_of};
 
 const NAME: &str = "table.csv";
 
-/// Two classes, told apart by the sum of the columns; several pieces long.
+/// Two classes that differ by the sum of the columns; the file is several pieces long.
 fn table() -> String {
     let mut state = 1_u32;
     let mut text = String::new();
@@ -37,7 +37,7 @@ kind = \"softmax\"
 rate = 0.05
 ";
 
-/// A joiner with these files in its folder and these arguments, beside a founder: both to their ends.
+/// A founder, and a joiner with these files in its folder and these arguments, both to their ends.
 fn join_with(files: &[(&str, &str)], more: &[&str]) -> (TestFolder, Ended, Ended) {
     let place = TestFolder::new();
     place.write(NAME, table());
@@ -85,7 +85,7 @@ fn a_joiner_is_told_where_the_file_is() {
 #[test]
 fn another_file_of_the_same_name_is_not_taken_for_it() {
     let text = table();
-    // Of the same size, so that only its digest tells.
+    // Of the same size, so that only the digest differs.
     let altered = text.replacen("0.", "1.", 1);
     let (place, _, joiner) = join_with(&[(NAME, &altered)], &[]);
     assert_eq!(fetched_bytes(&joiner), Some(text.len() as u64));

@@ -1,4 +1,4 @@
-//! Members that go in the middle: killed, or at the wish of their users. The others go on, and nothing is lost.
+//! Members that depart in the middle: killed, or asked to leave. The others go on, and nothing is lost.
 
 #![cfg(unix)]
 
@@ -10,12 +10,12 @@ use super::process::{
     is_view_of, name_of,
 };
 
-/// Some members in the middle of a run over the digits, and their names.
+/// Members in the middle of a run over the digits, and their names.
 pub(crate) fn training(count: usize, epochs: u64) -> (TestFolder, Vec<(Process, String)>) {
     training_by(count, epochs, "digest_every = 1")
 }
 
-/// The same, with these lines under `[sync]`.
+/// As [`training`], with these lines under `[sync]`.
 pub(crate) fn training_by(count: usize, epochs: u64, sync: &str) -> (TestFolder, Vec<(Process, String)>) {
     let place = TestFolder::new();
     place.write("run.toml", format!("epochs = {epochs}\n[data]\nfile = \"digits\"\n[sync]\n{sync}\n"));

@@ -1,18 +1,18 @@
-//! Ways to join: by invite, by another joiner's invite, by address, before there is anyone to join.
+//! Ways to join: by invite, by another joiner's invite, by address, before there is a run.
 
 use std::net::{TcpListener, UdpSocket};
 
 use super::departures::training;
 use super::process::{ENDLESS, LOCAL, Process, TestFolder, end_all, invite_of, is_change, listening};
 
-/// The digits for a moment.
+/// The digits for a few epochs.
 fn place() -> TestFolder {
     let place = TestFolder::new();
     place.write("run.toml", "epochs = 2\n[data]\nfile = \"digits\"\n");
     place
 }
 
-/// All of them finish, with one model.
+/// Checks that all finish, with one model.
 fn finish(peers: Vec<Process>) {
     let count = peers.len() as u64;
     let peers: Vec<_> = peers.into_iter().map(Process::end).collect();
@@ -141,13 +141,13 @@ fn again_after_leaving_before_the_start() {
     finish(vec![founder, first, second]);
 }
 
-/// A port that nobody has, outside the range from which the system hands them out.
+/// A free port, outside the range from which the system assigns ports.
 pub(crate) fn free_port() -> u16 {
     let start = 10_000 + (std::process::id() % 10_000) as u16;
     let is_free = |port: &u16| {
         TcpListener::bind(("127.0.0.1", *port)).is_ok() && UdpSocket::bind(("127.0.0.1", *port)).is_ok()
     };
-    // Tests of one process do not meet: each takes up where the last left off.
+    // Tests in one process use different ports: each continues after the last one.
     static TAKEN: std::sync::atomic::AtomicU16 = std::sync::atomic::AtomicU16::new(0);
     let fresh = || start + TAKEN.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     std::iter::repeat_with(fresh).take(1000).find(is_free).expect("some port is free")

@@ -1,11 +1,11 @@
-//! Peers that come while the others train: through any member, many at once.
+//! Peers that join while the others train: through any member, many at once.
 
 #![cfg(unix)]
 
 use super::departures::training;
 use super::process::{ENDLESS, Process, end_all, is_view_of};
 
-/// Peers that join at the same time.
+/// Number of peers that join at the same time.
 const MANY: usize = 10;
 
 #[test]

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::departures::training;
 use super::process::{PROGRAM, Process, TestFolder, is_change};
 
-/// The lines of a log that are whole.
+/// The complete lines of a log.
 fn lines(path: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(path).expect("there is a log");
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
@@ -43,7 +43,7 @@ fn a_run_with_trouble_is_in_the_logs_and_can_be_drawn() {
         assert!(lines.iter().all(|line| line["at"].as_f64() > Some(1.7e9)), "each has its time");
         assert_eq!(lines[0]["event"], "log");
         let (starts, ends) = (all(&lines, "log"), all(&lines, "ended"));
-        // The one that was killed goes on in the same file.
+        // The killed peer continues in the same file.
         assert_eq!((starts.len(), ends.len()), if number == 3 { (2, 1) } else { (1, 1) });
         // A last checkpoint may be written after it.
         let last = lines.iter().rfind(|line| line["event"] != "saved").expect("not empty");
@@ -56,12 +56,12 @@ fn a_run_with_trouble_is_in_the_logs_and_can_be_drawn() {
             assert_eq!(*digests.entry(number).or_insert_with(|| digest.clone()), digest, "step {number}");
         }
         let views = all(&lines, "view");
-        // The one that was killed was not there when the others went on without it.
+        // The killed peer was down when the others went on without it.
         let least = if number == 3 { 2 } else { 3 };
         assert!(views.len() >= least && views.iter().all(|view| view["run"].is_string()), "{views:?}");
         assert!(!all(&lines, "traffic").is_empty());
     }
-    // As its process told it, a view is in the log.
+    // The log has a view exactly as the process reported it.
     let logged = lines(&place.path("peer-1/events.jsonl"));
     let view_numbers =
         |lines: &[&Value]| lines.iter().filter_map(|line| line["number"].as_u64()).collect::<Vec<_>>();
@@ -72,7 +72,7 @@ fn a_run_with_trouble_is_in_the_logs_and_can_be_drawn() {
     draw(&place);
 }
 
-/// `simulate` lies beside `peer` where the whole workspace was built.
+/// Runs `simulate`, which is beside `peer` if the whole workspace was built.
 fn draw(place: &TestFolder) {
     let simulate = Path::new(PROGRAM).with_file_name("simulate");
     if !simulate.exists() {
@@ -95,7 +95,7 @@ fn draw(place: &TestFolder) {
         assert!(page.contains(part), "`{part}`");
     }
     assert!(!page.contains("virtual"), "it was real");
-    // A log that was cut in the middle of a line, and one that is garbage from some line on.
+    // A log that was cut in the middle of a line, and one with garbage from some line on.
     let cut = std::fs::read(place.path("peer-2/events.jsonl")).expect("there");
     place.write("cut.jsonl", &cut[..cut.len() * 2 / 3]);
     place.write("garbage.jsonl", [&cut[..cut.len() / 2], &[0xff, 0xfe, b'\n', b'{', b'\n'][..]].concat());
@@ -109,7 +109,7 @@ fn draw(place: &TestFolder) {
     assert!(foreign.code == Some(2) && foreign.stderr.contains("no event log"), "{}", foreign.stderr);
 }
 
-/// A full disk, as far as a test can have one: where the log should be, no file can be made.
+/// A full disk, as far as a test can imitate it: the log's file cannot be created.
 #[test]
 fn training_goes_on_without_a_log() {
     let place = TestFolder::new();

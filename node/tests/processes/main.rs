@@ -1,7 +1,7 @@
-//! The `peer` binary as a user meets it: real processes, real sockets, files, signals and mistakes.
+//! The `peer` binary as a user sees it: real processes, real sockets, files, signals and mistakes.
 //!
-//! Each test starts processes on loopback in a folder of its own and follows what they report, line by line. Nothing
-//! sleeps: a test waits for an event, and only a guard ends one that never comes.
+//! Each test starts processes on loopback in a new folder and follows their reports, line by line. No test sleeps: it waits for an event,
+//! and a time limit ends the test if the event never comes.
 
 #![allow(clippy::disallowed_methods, reason = "only a guard ends a wait for what never comes")]
 

@@ -1,4 +1,4 @@
-//! Peers of one local network find each other: a joiner with the right secret and a wrong address gets in all the same.
+//! Peers of one local network find each other: a joiner with the right secret and a wrong address joins nevertheless.
 
 use std::process::Command;
 
@@ -13,7 +13,7 @@ fn neighbours_are_found_without_an_address() {
     }
     let place = TestFolder::new();
     place.write("run.toml", "epochs = 2\n[data]\nfile = \"digits\"\n[network]\nport = 5001\n");
-    // One interface that can multicast; nobody is at 10.77.0.9.
+    // One interface with multicast; there is no host at 10.77.0.9.
     let script = format!(
         "ip link set lo up && ip link add pg0 type veth peer name pg1 && ip addr add 10.77.0.1/24 dev pg0 \
          && ip link set pg0 up && ip link set pg1 up && ip route add default dev pg0 \

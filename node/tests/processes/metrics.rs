@@ -8,7 +8,7 @@ use std::net::TcpStream;
 
 use super::process::{Process, TestFolder, invite_of, name_of};
 
-/// The port that a peer says it offers metrics at.
+/// The port at which a peer reports that it serves metrics.
 fn port(peer: &mut Process) -> u16 {
     let notice = peer.wait_for_notice("metrics at http://127.0.0.1:");
     notice.rsplit(':').next().and_then(|rest| rest.split('/').next()?.parse().ok()).expect("a port")
@@ -22,7 +22,7 @@ fn get(port: u16, request: &str) -> String {
     answer
 }
 
-/// Names and labels with their values, of a page that is as it should be.
+/// Names and labels with their values, from a valid page.
 fn parse(answer: &str) -> BTreeMap<String, f64> {
     let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
     assert!(head.starts_with("HTTP/1.1 200 OK") && head.contains("openmetrics-text"), "{head}");
@@ -83,7 +83,7 @@ fn the_numbers_of_a_run_can_be_read_by_prometheus() {
     assert!(first[&sent] > 0.0 && first[&sent] <= first["peergrad_sent_bytes_total"]);
     let step = founder.newest_step();
     founder.wait_for_step(step + 50);
-    // An answer is given again for a moment.
+    // An answer is cached for a moment.
     let second = std::iter::repeat_with(|| metrics(port)).take(10_000).find(|now| now[&sent] > first[&sent]);
     let second = second.expect("bytes go on");
     for name in [
@@ -106,7 +106,7 @@ fn the_numbers_of_a_run_can_be_read_by_prometheus() {
         assert!(get(port, request).starts_with(&format!("HTTP/1.1 {code} ")), "{request}");
     }
 
-    // Another peer that wants the same port is told so before it begins anything.
+    // Another peer that wants the same port reports the conflict before it does anything.
     let taken =
         place.run(&["join", &invite, "--metrics", &port.to_string(), "--dir", "peer-3"]).end_in_words();
     let words = taken.failure();

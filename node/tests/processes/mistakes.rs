@@ -1,4 +1,4 @@
-//! What users get wrong: each mistake is named, with what to do, and nothing hangs.
+//! Users' mistakes: each is named, with what to do, and nothing hangs.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -7,7 +7,7 @@ use peergrad_protocol::invite::Invite;
 
 use super::process::{LOCAL, TestFolder, invite_of, listening};
 
-/// A place with a small table and a run file for it.
+/// A folder with a small table and a run file for it.
 fn place() -> TestFolder {
     let place = TestFolder::new();
     place.write("table.csv", table().concat());
@@ -212,7 +212,7 @@ fn a_wrong_secret_is_said_to_be_wrong() {
     let notice = joiner.wait_for_notice("secret");
     assert!(notice.ends_with("check the invite; still trying"), "{notice}");
     joiner.kill();
-    // The founder is as ready as before.
+    // The founder still works.
     let invite = place.ask(&["invite", "--dir", "founder"]).stdout;
     place.join("second", invite.trim()).end().summary();
     founder.end().summary();
@@ -220,7 +220,7 @@ fn a_wrong_secret_is_said_to_be_wrong() {
 
 #[test]
 fn what_answers_but_is_no_peer_is_said_to_be_none() {
-    // A page from a server on the wrong port; and nothing at all, from one that hangs up.
+    // A page from a server on the wrong port; and no bytes at all, from a server that closes the connection.
     let page = format!("HTTP/1.1 400 Bad Request\r\n\r\n{}", "no such thing here\n".repeat(20));
     for (answer, words) in [
         (page.as_str(), "answered, but not as a peer: check the address and the port; still trying"),
@@ -233,7 +233,7 @@ fn what_answers_but_is_no_peer_is_said_to_be_none() {
         let answer = answer.to_owned();
         std::thread::spawn(move || {
             for mut stream in listener.incoming().map_while(Result::ok) {
-                // The joiner may have hung up already.
+                // The joiner may have closed the connection already.
                 let _ = stream.write_all(answer.as_bytes());
                 let mut heard = [0; 1024];
                 while !answer.is_empty() && stream.read(&mut heard).is_ok_and(|count| count > 0) {}

@@ -1,8 +1,8 @@
-//! What a run leaves: saved, exported, evaluated, and refused when it was damaged.
+//! The model of a run: saved, exported, evaluated, and refused if it was damaged.
 
 use super::process::{Ended, TestFolder};
 
-/// A place where one peer has trained the digits for a moment, and what it said.
+/// A folder where one peer has trained the digits for a few epochs, and its output.
 fn trained() -> (TestFolder, Ended) {
     let place = TestFolder::new();
     place.write("run.toml", "epochs = 2\n[data]\nfile = \"digits\"\n");

@@ -1,4 +1,4 @@
-//! Power cuts: all processes are killed at once, and those that are started again go on from what they have saved.
+//! Power cuts: all processes are killed at once, and the restarted ones continue from their checkpoints.
 
 #![cfg(unix)]
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::process::{ENDLESS, Ended, Process, TestFolder};
 
-/// Peers of the digits that save every second, and tell the digest of every step.
+/// Peers of the digits that save a checkpoint every second, and report the digest of every step.
 fn swarm(count: usize) -> (TestFolder, Vec<Process>) {
     let place = TestFolder::new();
     place.write(
@@ -25,20 +25,20 @@ fn directory(index: usize) -> String {
     format!("peer-{}", index + 1)
 }
 
-/// Goes on where the peer with this data directory was stopped.
+/// Starts the peer with this data directory again.
 fn resume(place: &TestFolder, index: usize, more: &[&str]) -> Process {
     let directory = directory(index);
     let local = ["--json", "--no-mdns", "--listen", "127.0.0.1", "--dir", &directory];
     place.run(&[&["resume"], more, &local].concat())
 }
 
-/// Waits until a checkpoint is written, and some steps after that are committed.
+/// Waits until a checkpoint is written, and `steps` later steps are committed.
 fn train_on(peer: &mut Process, steps: u64) {
     let saved = peer.wait(|event| event["event"] == "saved" && event["failure"].is_null());
     peer.wait_for_step(saved["steps"].as_u64().expect("a number") + steps);
 }
 
-/// None of them sees another one go: all stand still before the first is killed.
+/// Kills all so that none notices another one's end: all are stopped before the first is killed.
 fn kill_all(peers: Vec<Process>) -> Vec<Ended> {
     for name in ["STOP", "KILL"] {
         peers.iter().for_each(|peer| peer.signal(name));
@@ -46,7 +46,7 @@ fn kill_all(peers: Vec<Process>) -> Vec<Ended> {
     peers.into_iter().map(Process::end).collect()
 }
 
-/// What was told of each step: its digest.
+/// The reported digest of each step.
 fn digests(told: &[Ended]) -> BTreeMap<u64, String> {
     let mut digests = BTreeMap::new();
     for step in told.iter().flat_map(|peer| peer.all("step")) {
@@ -58,7 +58,7 @@ fn digests(told: &[Ended]) -> BTreeMap<u64, String> {
     digests
 }
 
-/// All go on from the same step with the same parameters, which are those that were told before. How many steps that are.
+/// Checks that all continue from the same step with the same parameters, as reported before. Returns the number of steps.
 fn check_restored(restored: &[Value], told: &[Ended]) -> u64 {
     let told = digests(told);
     let steps = restored[0]["steps"].as_u64().expect("a number");
@@ -75,7 +75,7 @@ fn all_go_on_from_the_newest_checkpoint() {
     let (place, mut peers) = swarm(4);
     let mut before = 0;
     for steps in [0, 37, 150] {
-        // What all have written is what all can go on from.
+        // A step that all have saved is one from which all can continue.
         peers.iter_mut().for_each(|peer| train_on(peer, steps));
         let told = kill_all(peers);
         peers = (0..4).map(|index| resume(&place, index, &[])).collect();
@@ -91,7 +91,7 @@ fn all_go_on_from_the_newest_checkpoint() {
     }
 }
 
-/// The newest checkpoint of some is damaged: the one before is taken, by all.
+/// The newest checkpoint of some is damaged: all use the one before.
 #[test]
 fn damaged_checkpoints_are_passed_over() {
     let (place, mut peers) = swarm(3);
@@ -136,7 +136,7 @@ fn damaged_checkpoints_are_passed_over() {
     assert!(first.all("note").any(is_told));
 }
 
-/// Two of three come back: they wait for the third for a while, and go on without it; it comes in later.
+/// Two of three return: they wait for the third for a while, and go on without it; it joins later.
 #[test]
 fn enough_of_them_go_on_without_the_others() {
     let (place, mut peers) = swarm(3);
@@ -160,7 +160,7 @@ fn enough_of_them_go_on_without_the_others() {
     third.wait_for_step(steps);
 }
 
-/// One does not wait: it founds a run of its own, with what it has saved, and others can join that.
+/// One peer does not wait: it founds a new run from its checkpoint, and others can join that.
 #[test]
 fn one_goes_on_alone() {
     let (place, mut peers) = swarm(3);
@@ -176,7 +176,7 @@ fn one_goes_on_alone() {
     assert!(left.all("left").next().is_some(), "{}", left.stderr);
 }
 
-/// A swarm that was stopped by its users, one after the other, goes on where the last one stopped.
+/// A swarm that its users stopped, one peer after the other, continues where the last peer stopped.
 #[test]
 fn what_the_last_one_has_is_saved_when_it_stops() {
     let (place, mut peers) = swarm(2);

@@ -1,9 +1,9 @@
-//! Programs other than the ring, as real processes: with a crash and a late joiner they end with one model that has learnt.
+//! Programs other than the synchronous one, as real processes: with a crash and a late joiner they end with one trained model.
 
 use super::departures::training_by;
 use super::process::{Ended, Process, is_change, name_of};
 
-/// Four peers, of which one is killed and another comes late.
+/// Four peers, of which one is killed, and another one that joins late.
 fn train(sync: &str, epochs: u64) {
     let (place, mut peers) = training_by(4, epochs, sync);
     let (victim, gone) = peers.remove(2);

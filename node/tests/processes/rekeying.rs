@@ -1,4 +1,4 @@
-//! `peer rekey`: a real run is given another secret while it goes on.
+//! `peer rekey`: a real run gets another secret while it goes on.
 
 #![cfg(unix)]
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::departures::training;
 use super::process::{ENDLESS, TestFolder, end_all};
 
-/// Asks this peer's machine for another secret, and gives the invite that comes of it.
+/// Asks this peer to replace the secret, and returns the new invite.
 fn rekey(place: &TestFolder, directory: &str, members: usize) -> String {
     let answer = place.ask(&["rekey", "--dir", directory]);
     assert_eq!(answer.code, Some(0), "{}", answer.stderr);
@@ -25,7 +25,7 @@ fn old_invites_are_of_no_use_any_more_and_nobody_is_lost() {
     late.wait_for_notice("the secret (or the run) differs");
     late.kill();
 
-    // Whichever member is asked for an invite, it is good; and what begins with it, begins everywhere.
+    // Any member's invite works; all have the same beginning.
     assert_ne!(place.invite("peer-3"), new, "each names itself first");
     let mut comer = place.join("peer-5", &place.invite("peer-3"));
     comer.wait_for("step");
@@ -36,7 +36,7 @@ fn old_invites_are_of_no_use_any_more_and_nobody_is_lost() {
     assert_eq!(others.len(), 3);
     assert!(others.iter().all(|member| member["link"]["lane"] == "direct"), "{status}");
 
-    // One that is started again has it from its data directory.
+    // A restarted peer reads it from its data directory.
     let (killed, gone) = peers.remove(1);
     let killed = killed.kill();
     let local = ["--json", "--no-mdns", "--listen", "127.0.0.1", "--dir", "peer-2"];

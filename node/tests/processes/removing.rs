@@ -1,4 +1,4 @@
-//! `peer remove`: a member is put out of a real run for good.
+//! `peer remove`: a member is expelled from a real run.
 
 #![cfg(unix)]
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::departures::training;
 use super::process::{ENDLESS, Ended, end_all};
 
-/// The six characters by which a peer is called.
+/// The first six characters of a peer's id, which name it.
 fn short(name: &str) -> &str {
     &name[name.len() - 6..]
 }

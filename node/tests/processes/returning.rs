@@ -1,11 +1,11 @@
-//! Members that come back: after a restart, after having been frozen; and a second machine that claims to be one of them.
+//! Members that rejoin: after a restart, or after having been frozen; and a second machine with the identity of one of them.
 
 #![cfg(unix)]
 
 use super::departures::training;
 use super::process::{ENDLESS, Process, end_all, is_change, name_of};
 
-/// Everybody but one, which is taken out.
+/// Removes one peer from the list.
 fn take(peers: &mut Vec<(Process, String)>, index: usize) -> (Process, String) {
     peers.remove(index)
 }
@@ -34,7 +34,7 @@ fn one_that_is_restarted_finds_those_who_go_on_without_its_host() {
     let invite = place.invite("peer-1");
     let mut killed = Vec::new();
     for _ in 0..2 {
-        // The founder, which the invite leads to, and then the second.
+        // The founder, whose address is in the invite, and then the second one.
         let (victim, name) = take(&mut peers, 0);
         killed.push(victim.kill());
         for (peer, _) in &mut peers {
@@ -68,7 +68,7 @@ fn one_that_was_frozen_comes_back_by_itself() {
     end_all(&place, "peer-3", peers, &[]);
 }
 
-/// A machine stands still, and its copy is started meanwhile: the later start is the one that the others believe.
+/// A machine stands still, and its copy is started meanwhile: the others accept the later start.
 #[test]
 fn of_two_machines_with_one_identity_one_goes_on_and_the_other_is_told() {
     let (place, mut peers) = training(3, ENDLESS);
@@ -86,7 +86,7 @@ fn of_two_machines_with_one_identity_one_goes_on_and_the_other_is_told() {
     original.signal("CONT");
     let original = original.end();
     assert!(original.failure().contains("is a copy of the other"), "{}", original.failure());
-    // Whoever was about to hear the wrong one is heard again.
+    // A peer whose link was to the wrong one has a link with the right one again.
     let step = copy.newest_step();
     copy.wait_for_step(step + 500);
     let mut peers: Vec<Process> = peers.into_iter().map(|(peer, _)| peer).collect();

@@ -1,4 +1,4 @@
-//! `peer status`: asked of real peers, on their machine and over the network, well and in trouble.
+//! `peer status`: asked of real peers, on their machine and over the network, with and without faults.
 
 #![cfg(unix)]
 
@@ -7,14 +7,14 @@ use serde_json::Value;
 use super::departures::{training, training_by};
 use super::process::{ENDLESS, LOCAL, Process, TestFolder, invite_of, listening};
 
-/// What a peer tells, once it is as `is_it` wants it.
+/// The status of a peer, once `is_it` holds for it.
 fn status(place: &TestFolder, arguments: &[&str], is_it: impl Fn(&Value) -> bool) -> Value {
     let arguments = [&["status", "--json", "--watch"], arguments].concat();
-    // The one that looks on is killed when it has seen it.
+    // The process that watches is killed after that.
     place.run(&arguments).wait(|status| status["error"].is_null() && is_it(status))
 }
 
-/// The entry of a peer.
+/// The entry of a peer in a list of the status; `None` if it is not there.
 fn of<'a>(status: &'a Value, list: &str, peer: &str) -> Option<&'a Value> {
     status[list].as_array()?.iter().find(|entry| entry["peer"] == peer)
 }
@@ -105,7 +105,7 @@ fn whoever_has_the_secret_may_ask_from_anywhere_and_stays_a_guest() {
     let by_invite = status(&place, &[&invite], |status| status["training"]["steps"].as_u64() > Some(20));
     assert_eq!(by_invite["members"].as_array().map(Vec::len), Some(2), "a guest is no member");
     assert_eq!(by_invite["view"]["number"], 1, "and nobody was interrupted");
-    // By standard input, as other users of a machine see command lines.
+    // By standard input, since other users of a machine can see command lines.
     let mut asker = place.run(&["status", "--json", "-"]);
     asker.type_in(&invite);
     assert_eq!(asker.end().events[0]["run"], by_invite["run"]);
@@ -122,7 +122,7 @@ fn trouble_is_told_as_it_comes_and_goes() {
     let names: Vec<String> = peers.iter().map(|(_, name)| name.clone()).collect();
     let at_first = ["--dir", "peer-1"];
     peers[2].0.signal("STOP");
-    // Before the others go on without it, or after that, as fast as this machine is.
+    // Before the others go on without it, or after that, depending on the machine's speed.
     status(&place, &at_first, |status| {
         matches!(state(status, &names[2]).as_str(), "suspected" | "unreachable" | "gone")
     });
@@ -135,7 +135,7 @@ fn trouble_is_told_as_it_comes_and_goes() {
     peers[2].0.signal("CONT");
     status(&place, &at_first, |status| state(status, &names[2]) == "working");
 
-    // Two of three, at once: one is too few.
+    // Two of three stop at once: one member is too few.
     peers[1..].iter().for_each(|(peer, _)| peer.signal("STOP"));
     peers.drain(1..).for_each(|(peer, _)| drop(peer.kill()));
     let paused = status(&place, &at_first, |status| status["phase"] == "paused");
@@ -147,7 +147,7 @@ fn trouble_is_told_as_it_comes_and_goes() {
     assert!(!text.contains("to go"), "nobody knows how long it takes:\n{text}");
     let gone = failure(&place, &["--dir", "peer-2"]);
     assert!(gone.contains("any more") && gone.contains("peer join INVITE --dir peer-2"), "{gone}");
-    // A socket that was left over is in nobody's way.
+    // A socket that a killed process left does not disturb.
     let mut again = place.join("peer-2", &place.invite("peer-1"));
     again.wait_for("step");
     status(&place, &["--dir", "peer-2"], |status| status["phase"] == "training");
@@ -172,7 +172,7 @@ fn those_who_want_to_come_in_are_told_of() {
     assert_eq!((&joining["phase"], &joining["is_well"]), (&"joining".into(), &true.into()));
 }
 
-/// Both others are killed, and the last one goes on alone: that is not as it should be, and it says whom it has lost.
+/// Both others are killed, and the last one goes on alone: it reports that this is not right, and which peers it has lost.
 #[test]
 fn a_part_of_a_swarm_says_whom_it_has_lost() {
     let merging = "digest_every = 1\n[partition]\npolicy = \"merge\"";
@@ -240,7 +240,7 @@ fn mistakes_are_told_with_what_to_do() {
     assert!(!stranger.contains("panicked"));
 }
 
-/// A peer of an earlier release holds the lock and has no socket; one of a later one speaks another form.
+/// A peer of an earlier release holds the lock and has no socket; one of a later release has another format.
 #[test]
 fn peers_of_other_releases_are_told_apart() {
     use std::io::{BufRead, BufReader, Write};
@@ -278,7 +278,7 @@ fn peers_of_other_releases_are_told_apart() {
     answering.join().expect("all were answered");
 }
 
-/// Garbage on the socket, and askers without end, do no harm.
+/// Malformed bytes on the socket, and very many requests, do no harm.
 #[test]
 fn whoever_says_nonsense_is_sent_away() {
     use std::io::{Read, Write};
@@ -292,7 +292,7 @@ fn whoever_says_nonsense_is_sent_away() {
     let connect = || UnixStream::connect(&socket).expect("it is there");
     let ask = |bytes: &[u8]| {
         let mut stream = connect();
-        // It may have hung up already.
+        // The peer may have closed the connection already.
         let _ = stream.write_all(bytes);
         let _ = stream.shutdown(std::net::Shutdown::Write);
         let mut answer = String::new();
@@ -309,7 +309,7 @@ fn whoever_says_nonsense_is_sent_away() {
     status(&place, &["--dir", "peer-1"], |status| status["phase"] == "bootstrapping");
 }
 
-/// The peers of the default directories, if none is named.
+/// The peers in the default directories, if no directory is given.
 #[test]
 fn without_a_name_all_peers_of_this_user_are_asked() {
     let place = TestFolder::new();

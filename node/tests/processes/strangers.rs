@@ -1,4 +1,4 @@
-//! Strangers: whoever can reach the port, but does not hold the secret.
+//! Strangers: peers that can reach the port, but do not hold the secret.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -25,10 +25,10 @@ fn garbage_on_the_port_does_not_disturb_training() {
         let mut bytes = vec![0; number * 7];
         random.fill_bytes(&mut bytes);
         if number % 3 == 0 {
-            // A stranger who knows how a conversation begins.
+            // A stranger that begins with the right bytes.
             bytes.splice(0..0, *b"\x13/multistream/1.0.0\n\x07/noise\n");
         }
-        // It may have hung up already.
+        // The peer may have closed the connection already.
         let _ = stream.write_all(&bytes);
         if number % 2 == 0 {
             open.push(stream);

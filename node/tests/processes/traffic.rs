@@ -4,15 +4,15 @@ use std::process::Command;
 
 use super::process::{PROGRAM, Process, TestFolder};
 
-/// 64 x 128 + 128 + 128 x 10 + 10.
+/// Weights and biases of the demo's model: 64 x 128 + 128 + 128 x 10 + 10.
 const PARAMETERS: u64 = 9610;
 
 #[test]
 fn the_kernel_counts_little_more_than_must_be_moved() {
     for peers in [2_u64, 4] {
         let Some((steps, counted, own)) = count_demo(peers) else { return };
-        // All peers together: each sends its vector but for one share, twice a step; and the sums of the share that it owns
-        // once more, to those who keep the copy, unless both of two keep everything.
+        // All peers together: each sends its vector except one share, twice a step; and the sums of its own shard once more, to the holder
+        // of the replica, unless there are two peers, which both hold everything.
         let mirrored = u64::from(peers > 2);
         let needed = (2 * (peers - 1) + mirrored) * PARAMETERS * 4 * steps;
         let ratio = counted as f64 / needed as f64;
@@ -23,7 +23,8 @@ fn the_kernel_counts_little_more_than_must_be_moved() {
     }
 }
 
-/// Runs the demo, undisturbed, alone in a network with nothing but loopback: steps, the kernel's count of bytes, and the peers' own.
+/// Runs the demo without faults, alone in a network with nothing but loopback. Returns the steps, the kernel's count of bytes, and the
+/// peers' own count.
 fn count_demo(peers: u64) -> Option<(u64, u64, u64)> {
     let script =
         format!("ip link set lo up && '{PROGRAM}' demo --json --calm --peers {peers} && cat /proc/net/dev");

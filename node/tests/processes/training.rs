@@ -1,4 +1,4 @@
-//! Whole runs: what many peers compute is what one computes.
+//! Whole runs: many peers compute the same as one.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::process::{Ended, Process, TestFolder, shared_data};
 
-/// The digits for 230 steps, every one of them with a digest.
+/// The digits for 230 steps, each with a digest.
 const SHORT: [(&str, &str); 2] = [("epochs", "10"), ("digest_every", "1")];
 
 #[test]
@@ -38,7 +38,7 @@ fn the_demo_ends_with_one_model_and_a_summary() {
     assert_eq!(fields, BTreeSet::from(expected));
     let digests: BTreeSet<Option<&str>> = demo.all("peer").map(|peer| peer["digest"].as_str()).collect();
     assert_eq!(digests, BTreeSet::from([summary["digest"].as_str()]));
-    // One was killed, and another came.
+    // One was killed, and another one joined.
     assert_eq!((summary["peers"].as_u64(), demo.all("peer").count()), (Some(3), 3));
     let killed = demo.all("killed").next().expect("one is");
     let changes: Vec<&Value> = demo.all("view").map(|view| &view["change"]).collect();
@@ -100,7 +100,7 @@ fn peers_that_send_directly_train_like_one() {
     compare_with_alone(4, "direct");
 }
 
-/// Losses agree with the plain loop to the rounding of sums in another order; among peers everything agrees in every bit.
+/// Losses agree with the plain loop up to the rounding of sums in another order; among peers all results agree bit for bit.
 fn compare_with_alone(count: usize, topology: &str) {
     let place = TestFolder::new();
     let topology = format!("{topology:?}");
@@ -157,7 +157,7 @@ fn a_sparse_file_trains_and_another_one_is_evaluated() {
     let place = TestFolder::new();
     let unedited = place.init(trained, &[("epochs", "2")]);
     assert!(unedited.contains("# 32560 rows, 123 features") && unedited.contains("LIBSVM"), "{unedited}");
-    // Softmax regression in place of a hidden layer.
+    // Softmax regression instead of a hidden layer.
     let is_kept = |line: &&str| !line.starts_with("hidden") && !line.starts_with("activation");
     let lines = unedited.lines().filter(is_kept).map(|line| line.replace("\"mlp\"", "\"softmax\"") + "\n");
     place.write("run.toml", lines.collect::<String>());

@@ -1,4 +1,4 @@
-//! Messages taken apart by hand, field by field, in the order in which they are on the wire.
+//! Messages, written out by hand field by field, in the order of the wire.
 //!
 //! Patterns name every field, so that a new one does not compile until it is shown.
 
@@ -17,7 +17,7 @@ use peergrad_protocol::view::{
 
 use crate::sheet::Sheet;
 
-/// The frame of a sample: what the encoder makes must be these fields end to end.
+/// The sheet of a sample's frame: the encoded bytes must be exactly these fields in order.
 pub(crate) fn frame_sheet(message: &Message, payload: Option<&[u8]>) -> Sheet {
     let header = fields(message);
     let header_bytes = header.bytes().len();
@@ -45,7 +45,7 @@ pub(crate) fn frame_sheet(message: &Message, payload: Option<&[u8]>) -> Sheet {
 
 /// The header of `message`, a line for each field.
 ///
-/// A message that is missing here does not compile: give it an arm, a sample in `samples.rs` and a file.
+/// A new message does not compile until it has an arm here; give it a sample in `samples.rs` and a file too.
 fn fields(message: &Message) -> Sheet {
     let mut sheet = Sheet::default();
     match message {
@@ -276,7 +276,7 @@ fn step_contributors_fields(contributors: &StepContributors, sheet: &mut Sheet) 
     sheet.value("left_out", left_out);
 }
 
-// Coming.
+// Joining.
 
 fn join_fields(join: &Join, sheet: &mut Sheet) {
     let Join { run, incarnation, addresses, capacity } = join;
@@ -426,7 +426,7 @@ fn moves_fields(moves: &Moves, sheet: &mut Sheet) {
     sheet.list("moves.restarted", restarted, |sheet, chunk| sheet.value("chunk", chunk));
 }
 
-// Agreeing.
+// Agreement.
 
 fn heartbeat_fields(heartbeat: &Heartbeat, sheet: &mut Sheet) {
     let Heartbeat { view, view_number, complete, computing } = heartbeat;
@@ -505,7 +505,7 @@ pub(crate) fn change_fields(change: &ViewChange, sheet: &mut Sheet) {
     ancestors_fields(ancestors, sheet);
 }
 
-// Healing.
+// Merging.
 
 fn merge_probe_fields(probe: &MergeProbe, sheet: &mut Sheet) {
     let MergeProbe { run, view, steps, trained, ancestors, coordinator, yields, question, answers } = probe;

@@ -1,17 +1,16 @@
-//! Golden bytes: what every message looks like on the wire, field by field, in files that people read too.
+//! Golden bytes: every message on the wire, field by field, in files that people can read.
 //!
-//! A peer written in another language is right when it produces and understands the files in `golden/`. Each holds one
-//! frame as hexadecimal digits, a line for each field, with the field's name and value behind `#`. The same lines are made
-//! here from the messages in `samples.rs`, so a change of the format shows as a change of a file in the same commit.
-//!
+//! A peer written in another language is correct if it produces and understands the files in `golden/`. Each has one frame as hexadecimal
+//! digits, a line for each field, with the field's name and value after `#`. The tests make the same lines from the messages in
+//! `samples.rs`, so a change of the format appears as a change of a file in the same commit.
 //! # How it works
-//! 1. `fields.rs` takes a message apart, without `..`, so that a new message or field does not compile until it is shown.
-//! 2. The test encodes each sample, compares it with its file byte for byte, and reads the file's bytes back as a message.
+//! 1. `fields.rs` lists the fields of a message, without `..`, so that a new message or field does not compile until it is listed.
+//! 2. The test encodes each sample, compares it with its file byte for byte, and decodes the file's bytes to the same message.
 //! 3. `UPDATE_GOLDEN=1 cargo test -p peergrad-protocol --test golden` rewrites the files.
 //!
 //! # Invariants
-//! - From 0.1.0 on the files are frozen: other bytes are another [`VERSION`](peergrad_protocol::wire::VERSION). Before
-//!   that, a change of a file is a change of the protocol and belongs in the CHANGELOG.
+//! - From 0.1.0 on the files are frozen: other bytes need another [`VERSION`](peergrad_protocol::wire::VERSION). Before that, a change of a
+//!   file is a change of the protocol and must be in the CHANGELOG.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -102,7 +101,7 @@ fn a_durable_record_has_its_golden_bytes() {
     assert_eq!(DurableRecord::from_bytes(&parse(&read("durable.hex"))), Some(durable()));
 }
 
-/// Names and keys that peers compute on their own and must find alike.
+/// Names and keys that peers compute independently and that must be equal.
 #[test]
 fn derived_values_are_pinned() {
     let Secret(prologue) = Secret(Secret(bytes(0xc0)).handshake_prologue());
@@ -121,7 +120,7 @@ fn derived_values_are_pinned() {
     compare("derived.txt", &text);
 }
 
-/// The match in `fields.rs` makes one write down a new message; this makes one show it.
+/// The match in `fields.rs` requires that a new message is listed; this test requires a sample of it.
 #[test]
 fn every_variant_has_a_sample() {
     let mut messages = BTreeSet::new();
@@ -159,12 +158,12 @@ fn every_variant_has_a_sample() {
     assert_eq!(phases, variants::<Phase>());
 }
 
-/// Where in a record the message's number within its conversation stands: a message of a view names the view first.
+/// The position in a record of the message's number within its conversation: a message of a view has the view first.
 fn conversation_at(message: &Message) -> usize {
     if let Message::InView { view, .. } = message { 1 + view.0.len() } else { 1 }
 }
 
-/// The discriminants that an enum knows: with zeros behind one, it decodes and leaves some over.
+/// The valid discriminants of an enum: followed by zeros, a valid one decodes and leaves some zeros over.
 fn variants<T: Decode<()>>() -> BTreeSet<u8> {
     let is_known = |&tag: &u8| {
         let mut record = [0; 512];
@@ -198,7 +197,7 @@ fn read(name: &str) -> String {
         .unwrap_or_else(|error| panic!("golden/{name}: {error}; {HOW_TO_UPDATE}"))
 }
 
-/// Compares a file with what it should hold, or rewrites it if that was asked for.
+/// Compares a file with the expected text, or rewrites it if that was requested.
 fn compare(name: &str, expected: &str) {
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         fs::write(folder().join(name), expected).expect("golden files can be written");

@@ -39,7 +39,7 @@ pub(crate) fn samples() -> Vec<Sample> {
     [joining(), agreement(), training(), merge_messages(), tables()].into_iter().flatten().collect()
 }
 
-/// What is said until a peer is in a view.
+/// Messages until a peer is in a view.
 fn joining() -> Vec<Sample> {
     let refuse = |refusal| Message::Join(JoinMessage::Refuse(refusal));
     let mut samples = vec![
@@ -79,7 +79,7 @@ fn joining() -> Vec<Sample> {
     samples
 }
 
-/// What members say to agree on the next view.
+/// Messages by which members agree on the next view.
 fn agreement() -> Vec<Sample> {
     let view = first_view().digest();
     let promise = |accepted, report| {
@@ -160,7 +160,7 @@ fn agreement() -> Vec<Sample> {
     ]
 }
 
-/// What lineages say that meet again.
+/// Messages between branches that meet again.
 fn merge_messages() -> Vec<Sample> {
     let (run, view, recipients) = (RunId(bytes(0x00)), ViewDigest(bytes(0xa0)), ViewDigest(bytes(0x60)));
     let steps = StepNumber(300);
@@ -252,7 +252,7 @@ fn table_chunk() -> TableChunk {
     }
 }
 
-/// Table messages, each as a stream has it.
+/// Table messages, each as it is in a stream.
 fn tables() -> Vec<Sample> {
     let view = ViewDigest(bytes(0xa0));
     let (rows, lease, chunk) = (table_rows, sample_lease, table_chunk());
@@ -342,7 +342,7 @@ fn tables() -> Vec<Sample> {
     words.into_iter().map(sample).collect()
 }
 
-/// What members of one view say to each other.
+/// Messages between the members of one view.
 fn training() -> Vec<Sample> {
     let view = ViewDigest(bytes(0xa0));
     let want = WantChunks { steps: StepNumber(300), chunks: [0, 9, 300].into_iter().collect() };
@@ -388,7 +388,7 @@ fn training() -> Vec<Sample> {
     for (name, phase, payload) in [
         ("segment_reduce", Phase::Reduce, elements.clone()),
         ("segment_mirror", Phase::Mirror, elements.clone()),
-        // A gathered segment's payload may be empty where a shard is.
+        // The payload of a gathered segment may be empty, as a shard may be.
         ("segment_gather_empty", Phase::Gather, vec![]),
     ] {
         samples.push(Sample {
@@ -456,7 +456,7 @@ pub(crate) fn first_view() -> View {
     View::first(RunId(bytes(0x00)), vec![member(0x20, 1), member(0x80, 0)])
 }
 
-/// A view after a merge, with all that a record can say.
+/// A view after a merge, in which every part of a record is used.
 pub(crate) fn later_view() -> View {
     let resume = Resume {
         newcomers: vec![Rank(1)],
@@ -480,7 +480,7 @@ fn ancestor() -> Ancestor {
     Ancestor { view: ViewDigest(bytes(0xa0)), trained: 70_000 }
 }
 
-/// What was left of another lineage is merged.
+/// A change that merges another branch.
 fn merging() -> ViewChange {
     let (cursor, history) = (cursor(), vec![ancestor()]);
     let merge = Merge {
@@ -523,7 +523,7 @@ fn moves() -> Moves {
     Moves { list, rate: 2, restarted: vec![3, 4095] }
 }
 
-/// The last member of the first view is lost inside a step; so no moves are possible, and the state of what it owned is gone.
+/// The last member of the first view is lost inside a step; so there are no moves, and the state of what it owned is gone.
 fn loss() -> ViewChange {
     ViewChange {
         parent: first_view().digest(),
@@ -545,7 +545,7 @@ fn loss() -> ViewChange {
     }
 }
 
-/// Somebody comes, and somebody is to hand over what it owns.
+/// A peer joins, and a member hands over what it owns.
 fn exchange() -> ViewChange {
     ViewChange {
         parent: first_view().digest(),
@@ -564,7 +564,7 @@ fn chunks(list: &[usize]) -> ChunkSet {
     list.iter().copied().collect()
 }
 
-/// A member in the middle of a step, whose step before is committed.
+/// A member in the middle of a step; the step before is committed.
 fn report() -> MemberReport {
     let next = PartialStep { values: chunks(&[0, 1, 2, 8]), states: ChunkSet::default(), stats: None };
     MemberReport {
@@ -581,7 +581,7 @@ fn report() -> MemberReport {
     }
 }
 
-/// A peer whose process is another one than the member's, and has two checkpoints.
+/// A peer whose process is not the member's any more, and that has two checkpoints.
 fn report_again() -> MemberReport {
     let saved = |steps, view_number| SavedCheckpoint {
         steps: StepNumber(steps),
@@ -634,7 +634,7 @@ pub(crate) fn durable() -> DurableRecord {
     DurableRecord { view: first_view(), incarnation: Incarnation(1), acceptor, definition }
 }
 
-/// Counting bytes from `first`: a reader sees at once which way round they go.
+/// Increasing bytes from `first` on: a reader sees at once in which order they are.
 pub(crate) fn bytes<const N: usize>(first: u8) -> [u8; N] {
     array::from_fn(|index| first + index as u8)
 }

@@ -1,4 +1,4 @@
-//! The lines of a golden file: bytes, and beside them what they are.
+//! The lines of a golden file: bytes, and beside them their meaning.
 
 use std::fmt::{Debug, Write};
 
@@ -44,7 +44,7 @@ impl Sheet {
         items.iter().for_each(|each| item(self, each));
     }
 
-    /// An option with fields: whether it is there, then what it holds.
+    /// An option with fields: whether it is present, then its fields.
     pub(crate) fn some<T>(&mut self, name: &str, value: Option<&T>, fields: impl Fn(&mut Self, &T)) {
         match value {
             None => self.raw(&[0], format!("{name} = None")),

@@ -1,4 +1,4 @@
-//! The largest messages and records that there can be: they fit the frames that the limits allow.
+//! The largest possible messages and records: they fit into the frames that the limits allow.
 
 use peergrad_protocol::agreement::{Acceptor, Ballot};
 use peergrad_protocol::chunk_set::ChunkSet;
@@ -22,7 +22,7 @@ use peergrad_protocol::{Frame, Incarnation, PeerId, Rank, RunId, StepNumber, Vie
 
 use crate::knock;
 
-/// Members whose addresses are as many and as long as they may be.
+/// Members with the most and longest addresses.
 fn crowd(count: usize) -> Vec<Member> {
     let member = |index: usize| {
         let mut peer = [255; 32];
@@ -37,7 +37,7 @@ fn crowd(count: usize) -> Vec<Member> {
     (0..count).map(member).collect()
 }
 
-/// The longest lists that a view of the most members can have, with the longest numbers in them.
+/// The longest lists that a view with the most members can have, with the longest numbers.
 fn largest() -> (Resume, DataCursor, Moves) {
     let last = Rank::from_index(MEMBERS_MAX - 1);
     let end = u64::from(u32::MAX);

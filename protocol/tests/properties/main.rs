@@ -1,16 +1,16 @@
-//! Whatever the bytes: decoding gives a valid message or an error, and takes no more memory than it may.
+//! Decoding of arbitrary bytes: it gives a valid message or an error, and uses no more memory than it may.
 //!
-//! A decoder is the door to a house: everyone can knock, with anything in hand. So these tests knock with noise, with
-//! honest frames that were bent on the way, and with frames that promise far more than they bring. A counting allocator
-//! stands beside and notes the largest amount of memory that was alive during each decoding.
+//! A decoder is the door to a house: everyone can knock, with anything in hand. So these tests knock with noise, with correct frames that
+//! were changed on the way, and with frames that announce far more than they contain. A counting allocator notes the largest amount of
+//! memory that was in use during each decoding.
 //!
 //! # Invariants
 //! - No bytes make a decoder panic.
-//! - Decoding a frame or record holds at most [`CONTROL_LIVE_BYTES_MAX`] bytes at once; a chunk batch's header,
+//! - Decoding a frame or record uses at most [`CONTROL_LIVE_BYTES_MAX`] bytes at once; a chunk batch's header,
 //!   [`CHUNK_BATCH_LIVE_BYTES_MAX`]; a segment's or data piece's, [`SMALL_LIVE_BYTES_MAX`].
-//! - What decodes keeps to the rules and is the same again after another trip.
+//! - A decoded message is valid, and is the same after it is encoded and decoded again.
 
-// A global allocator is the one way to see what a decoder allocates, and implementing one is unsafe.
+// Only a global allocator can measure what a decoder allocates, and its implementation is unsafe.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -35,8 +35,8 @@ use messages::{array, ballot, change, contact, may_carry, message, number, view}
 mod largest;
 mod messages;
 
-/// What may be alive while a control frame or a record is decoded, beside the bytes themselves: the decoder's budget is
-/// four times the header's limit, and the worst it can be spent on takes three times its price.
+/// Memory that may be in use while a control frame or a record is decoded, besides the bytes themselves. The decoder's budget is four times
+/// the header's limit, and the worst use of the budget takes three times its price.
 const CONTROL_LIVE_BYTES_MAX: usize = 3 * 4 * CONTROL_HEADER_BYTES_MAX + LISTS_BYTES;
 /// The same for the record on a member's disk.
 const DURABLE_LIVE_BYTES_MAX: usize = 3 * 4 * DURABLE_BYTES_MAX + LISTS_BYTES;
@@ -44,16 +44,16 @@ const DURABLE_LIVE_BYTES_MAX: usize = 3 * 4 * DURABLE_BYTES_MAX + LISTS_BYTES;
 const CHUNK_BATCH_LIVE_BYTES_MAX: usize = 3 * 4 * CHUNK_BATCH_HEADER_BYTES_MAX + SLACK_BYTES;
 /// The same for a frame whose header is small.
 const SMALL_LIVE_BYTES_MAX: usize = 3 * 4 * SMALL_HEADER_BYTES_MAX + SLACK_BYTES;
-/// For what the checks of a decoded message need.
+/// Memory for the checks of a decoded message.
 const SLACK_BYTES: usize = 4096;
-/// For those of a view: sorted lists of what it says of samples and chunks.
+/// Memory for the checks of a view: sorted lists of its samples and chunks.
 const LISTS_BYTES: usize = 1 << 19;
 
-/// The system's allocator, and a count for each thread of what is alive and the most that ever was.
+/// The system's allocator, and for each thread the bytes in use and their maximum.
 struct Counting;
 
 thread_local! {
-    // Constant and without a destructor, so that using them allocates nothing.
+    // Constant and without a destructor, so that access allocates nothing.
     static LIVE_BYTES: Cell<isize> = const { Cell::new(0) };
     static PEAK_BYTES: Cell<isize> = const { Cell::new(0) };
 }
@@ -67,8 +67,8 @@ fn count(change: isize) {
     PEAK_BYTES.set(PEAK_BYTES.get().max(live));
 }
 
-// SAFETY: every call goes to `System` with the arguments it came with, so `System` keeps the contract; counting touches
-// nothing but two numbers of the calling thread.
+// SAFETY: every call goes to `System` with the same arguments, so `System` keeps the contract; counting only changes two numbers of the
+// calling thread.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
@@ -83,7 +83,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// The result of `work`, and the most bytes that were alive during it on top of those before it.
+/// The result of `work`, and the most bytes that were in use during it in addition to those before it.
 fn measured<T>(work: impl FnOnce() -> T) -> (T, usize) {
     let before = LIVE_BYTES.get();
     PEAK_BYTES.set(before);
@@ -91,7 +91,7 @@ fn measured<T>(work: impl FnOnce() -> T) -> (T, usize) {
     (result, (PEAK_BYTES.get() - before).unsigned_abs())
 }
 
-/// Decodes a frame as it is, checks every promise about it, and gives the outcome.
+/// Decodes a frame, checks all guarantees for the result, and returns it.
 fn knock(frame: &Frame) -> Result<Message, WireError> {
     let (outcome, live_bytes) = measured(|| frame.decode());
     let limit = match frame.head.get(1) {
@@ -108,7 +108,7 @@ fn knock(frame: &Frame) -> Result<Message, WireError> {
     outcome
 }
 
-/// A frame of `kind` with this header, whose prefix is right.
+/// A frame of `kind` with this header and a valid prefix.
 fn frame_of(kind: u8, header: &[u8], payload: Option<&[u8]>) -> Frame {
     let payload_bytes = payload.map_or(0, <[u8]>::len);
     let mut head = vec![VERSION, kind];
@@ -118,7 +118,7 @@ fn frame_of(kind: u8, header: &[u8], payload: Option<&[u8]>) -> Frame {
     Frame { head, payload: payload.map(Buffer::from_bytes) }
 }
 
-/// What may happen to a header on its way.
+/// How a header may be changed on its way.
 #[derive(Clone, Debug)]
 enum Mutation {
     Flip {
@@ -131,7 +131,7 @@ enum Mutation {
     Extend {
         with: Vec<u8>,
     },
-    /// A number takes the place of the byte that was there: a short list becomes a long one.
+    /// A number replaces the byte that was there: a short list becomes a long one.
     Splice {
         at: prop::sample::Index,
         number: u64,
@@ -167,7 +167,7 @@ impl Mutation {
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 512,
-        // Failures are kept beside this file and tried first from then on.
+        // Failures are stored beside this file, and tried first from then on.
         failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
         ..ProptestConfig::default()
     })]
@@ -188,7 +188,7 @@ proptest! {
         let honest = Frame::encode(&message, None);
         let mut header = honest.head[PREFIX_BYTES..].to_vec();
         mutations.iter().for_each(|mutation| mutation.apply(&mut header));
-        // With a prefix that fits, so that the header itself is looked at; as its own kind and as the others.
+        // With a valid prefix, so that the header itself is decoded; as its own kind and as the others.
         for kind in 0..4 {
             let _ = knock(&frame_of(kind, &header, None));
         }
@@ -269,7 +269,7 @@ proptest! {
         prop_assert_eq!(DurableRecord::from_bytes(&record), Some(durable.clone()));
         mutations.iter().for_each(|mutation| mutation.apply(&mut record));
         prop_assert!(DurableRecord::from_bytes(&record).is_none_or(|read| read == durable));
-        // As though its checksum were right.
+        // As if its checksum were right.
         let (_, live_bytes) = measured(|| wire::decode_durable::<DurableRecord>(&record));
         prop_assert!(live_bytes <= DURABLE_LIVE_BYTES_MAX, "{} bytes were alive", live_bytes);
     }
@@ -305,7 +305,7 @@ proptest! {
     }
 }
 
-/// The parts of hostile headers, written by hand.
+/// Parts of hostile headers, written by hand.
 struct Header(Vec<u8>);
 
 impl Header {
@@ -334,7 +334,7 @@ const LEARN: u8 = 16;
 const SEGMENT: u8 = 17;
 const CHUNK_BATCH: u8 = 19;
 const LEAVE: u8 = 22;
-/// How many messages there are.
+/// Number of messages.
 const MESSAGE_COUNT: u8 = 23;
 
 #[test]
@@ -344,7 +344,7 @@ fn a_list_that_promises_more_than_it_brings_takes_no_memory() {
             Header::new(JOIN).zeros(2).number(length),
             Header::new(JOIN).zeros(2).number(1).number(length),
             Header::new(WELCOME).number(length),
-            // The members that a joiner is told of.
+            // The members in a joiner's welcome.
             Header::new(WELCOME).zeros(33).number(length),
             Header::new(REDIRECT).zeros(32).number(length),
             Header::new(CANDIDATE).zeros(33).number(length),
@@ -355,7 +355,7 @@ fn a_list_that_promises_more_than_it_brings_takes_no_memory() {
             Header::new(INSTALL).zeros(38).number(length),
             Header::new(INSTALL).zeros(39).number(length),
             Header::new(INSTALL).zeros(41).number(length),
-            // Of a change: who goes, who comes, capacities, newcomers, parts and the spans of one, donors, moves and keepers.
+            // Of a change: removed and added members, capacities, newcomers, parts and the spans of one, donors, moves and their holders.
             Header::new(LEARN).zeros(32).number(length),
             Header::new(LEARN).zeros(33).number(length),
             Header::new(LEARN).zeros(34).number(length),
@@ -365,7 +365,7 @@ fn a_list_that_promises_more_than_it_brings_takes_no_memory() {
             Header::new(LEARN).zeros(38).number(1).zeros(9).number(length),
             Header::new(LEARN).zeros(42).number(length),
             Header::new(LEARN).zeros(42).number(1).zeros(1).number(length),
-            // Of a report: what is held of three steps, and who is lost.
+            // Of a report: what the member holds of three steps, and the lost members.
             Header::new(PROMISE).zeros(37).number(length),
             Header::new(PROMISE).zeros(38).number(1).number(length),
             Header::new(PROMISE).zeros(40).number(1).number(length),
@@ -392,7 +392,7 @@ fn a_chunk_batch_that_promises_more_than_it_brings_takes_no_memory() {
     }
 }
 
-/// Nothing is as large in memory, beside its bytes on the wire, as an empty string.
+/// No value needs more memory, relative to its bytes on the wire, than an empty string.
 #[test]
 fn lists_of_nothing_stay_within_the_limit() {
     for (member_count, address_count) in

@@ -1,4 +1,4 @@
-//! Messages and records of every kind, with whatever is in them, that keep to the rules.
+//! Messages and records of every kind, with random valid content.
 
 use std::ops::RangeInclusive;
 
@@ -35,12 +35,12 @@ pub(crate) fn addresses() -> impl Strategy<Value = Vec<String>> {
     prop::collection::vec("[ -~]{0,40}|.{0,20}", 0..4)
 }
 
-/// Numbers near the places where a varint becomes longer, and any others.
+/// Numbers near those at which a varint becomes longer, and any others.
 pub(crate) fn number() -> impl Strategy<Value = u64> {
     prop_oneof![248_u64..254, 65_534_u64..65_538, 4_294_967_294_u64..4_294_967_298, any::<u64>()]
 }
 
-/// The same, of a step, an epoch or a view.
+/// As [`number`], for a step, an epoch or a view.
 fn step() -> impl Strategy<Value = u64> {
     number().prop_map(|number| number.min(STEPS_MAX))
 }
@@ -53,7 +53,7 @@ pub(crate) fn ballot() -> impl Strategy<Value = Ballot> {
     (0..=ATTEMPTS_MAX, any::<u32>()).prop_map(|(attempt, rank)| Ballot { attempt, rank: Rank(rank) })
 }
 
-/// A loss may be anything but not-a-number here, so that messages can be compared.
+/// A loss may be anything except NaN here, so that messages can be compared.
 fn stats() -> impl Strategy<Value = SampleStats> {
     (any::<u32>(), prop::num::f64::ANY.prop_filter("comparable", |loss| !loss.is_nan()))
         .prop_map(|(samples, loss)| SampleStats { samples: samples.into(), loss })
@@ -63,7 +63,7 @@ pub(crate) fn contact() -> impl Strategy<Value = Contact> {
     (array(), addresses()).prop_map(|(peer, addresses)| Contact { peer: PeerId(peer), addresses })
 }
 
-/// Members in order, one of them with capacity at least.
+/// Members in order, at least one of them with capacity.
 fn members() -> impl Strategy<Value = Vec<Member>> {
     prop::collection::btree_map(array(), (number(), addresses(), 1..=CAPACITY_MAX), 1..6).prop_map(
         |members| {
@@ -78,7 +78,7 @@ fn members() -> impl Strategy<Value = Vec<Member>> {
     )
 }
 
-/// A bookmark, and ranges that were taken last: none of them given back.
+/// A data cursor, and assigned ranges that are neither returned nor deferred.
 fn cursor_and_spans() -> impl Strategy<Value = (DataCursor, Vec<Span>)> {
     let cuts = prop::collection::btree_set(0_u64..100_000, 0..12);
     (step(), 100_000..u64::from(u32::MAX), cuts).prop_map(|(epoch, position, cuts)| {
@@ -118,7 +118,7 @@ fn forward(member_count: usize) -> impl Strategy<Value = RollForward> {
     (stats(), prop::collection::vec(donor, 0..5)).prop_map(|(stats, donors)| RollForward { stats, donors })
 }
 
-/// What comes of the steps before, in a view of so many members, and the bookmark that belongs to it.
+/// How a view of this many members resumes training, and the data cursor that belongs to it.
 fn resume(member_count: usize) -> impl Strategy<Value = (Resume, DataCursor)> {
     let owners = prop::collection::vec(0..member_count, 6);
     let forward = prop::option::of(forward(member_count));
@@ -129,7 +129,7 @@ fn resume(member_count: usize) -> impl Strategy<Value = (Resume, DataCursor)> {
             let mut parts = vec![vec![]; member_count];
             spans.iter().zip(owners).for_each(|(span, owner)| parts[owner].push(*span));
             let deal = is_dealt.then_some(BatchParts { epoch: cursor.epoch, parts });
-            // One in four of those that nothing interrupted goes on from checkpoints.
+            // One in four of those without an interruption continues from checkpoints.
             let is_restored = deal.is_none() && forward.is_none() && step % 4 == 0;
             let is_bare = deal.is_none() && forward.is_none() && !is_restored;
             let merge = merge.filter(|_| is_bare).map(Box::new);
@@ -180,7 +180,7 @@ pub(crate) fn view() -> impl Strategy<Value = View> {
             recovery,
             cursor,
             moves,
-            // No peer that is drawn has this id.
+            // No generated peer has this id.
             expelled: vec![Expulsion {
                 peer: PeerId([0; 32]),
                 by: PeerId([1; 32]),
@@ -190,7 +190,7 @@ pub(crate) fn view() -> impl Strategy<Value = View> {
     )
 }
 
-/// One that a view of this number may name.
+/// A branch that a view with this number may name.
 fn branch_of(view_number: u64, recovery: &Recovery) -> Branch {
     match recovery {
         Recovery::Resume(resume) if resume.is_restored => {
@@ -204,7 +204,7 @@ fn branch_of(view_number: u64, recovery: &Recovery) -> Branch {
     }
 }
 
-/// A change that follows no view in particular.
+/// A change without a particular parent view.
 pub(crate) fn change() -> impl Strategy<Value = ViewChange> {
     let capacities = prop::collection::vec((any::<u32>().prop_map(Rank), any::<u8>()), 0..4);
     let removed = prop::collection::vec(any::<u32>().prop_map(Rank), 0..4);
@@ -290,7 +290,7 @@ fn report() -> impl Strategy<Value = MemberReport> {
     )
 }
 
-/// Any message that keeps to the rules.
+/// Any valid message.
 pub(crate) fn message() -> impl Strategy<Value = Message> {
     let computing = prop::option::of(step());
     let heartbeat =
@@ -314,7 +314,7 @@ pub(crate) fn message() -> impl Strategy<Value = Message> {
     ]
 }
 
-/// What is said until a peer is in a view.
+/// Messages until a peer is in a view.
 fn joining() -> impl Strategy<Value = JoinMessage> {
     let join = (prop::option::of(array()), number(), addresses(), 0..=CAPACITY_MAX).prop_map(
         |(run, incarnation, addresses, capacity)| {
@@ -353,7 +353,7 @@ fn joining() -> impl Strategy<Value = JoinMessage> {
     ]
 }
 
-/// What members say to agree on the next view.
+/// Messages by which members agree on the next view.
 fn agreement() -> impl Strategy<Value = AgreementMessage> {
     let prepare = (digest(), ballot(), prop::option::of(step())).prop_map(|(view, ballot, before)| Prepare {
         view,
@@ -376,7 +376,7 @@ fn agreement() -> impl Strategy<Value = AgreementMessage> {
     ]
 }
 
-/// What members of one view say to each other in it.
+/// Messages between the members of one view.
 fn training() -> impl Strategy<Value = TrainingMessage> {
     let want = (step(), chunks()).prop_map(|(steps, chunks)| WantChunks { steps: StepNumber(steps), chunks });
     let complete = (step(), 0..=SAMPLES_MAX)
@@ -421,7 +421,7 @@ fn chunk_batch() -> impl Strategy<Value = ChunkBatch> {
     })
 }
 
-/// What users ask of a run that goes on.
+/// Messages on users' requests to a run in progress.
 fn admin() -> impl Strategy<Value = AdminMessage> {
     let at = || 0..=u64::MAX >> 2;
     let rekey = (at(), array(), array()).prop_map(|(at, by, secret)| Rekey {
@@ -437,7 +437,7 @@ fn admin() -> impl Strategy<Value = AdminMessage> {
     ]
 }
 
-/// What lineages say that meet again.
+/// Messages between branches that meet again.
 fn merge_messages() -> impl Strategy<Value = MergeMessage> {
     let probe = (
         array(),
@@ -508,7 +508,7 @@ fn merge_messages() -> impl Strategy<Value = MergeMessage> {
     ]
 }
 
-/// Whether a payload may travel beside a message.
+/// Whether a message may have a payload.
 pub(crate) fn may_carry(message: &Message) -> bool {
     matches!(
         message,

@@ -1,4 +1,4 @@
-//! What becomes of hosts, their processes and their lines: the cluster from the side of whoever plays fate.
+//! Control of hosts, their processes and their lines: the cluster as the fault injector and tests use it.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -20,16 +20,16 @@ use crate::network::Transmission;
 impl Cluster {
     // Hosts and processes.
 
-    /// Adds a host with an identity of its own.
+    /// Adds a host with a new identity.
     pub fn add(&mut self, setup: HostSetup) -> HostId {
         self.add_as(peer_of(HostId(self.hosts.len() as u32)), setup)
     }
 
-    /// Adds a host whose disk is a copy of another one's: two machines, one identity.
+    /// Adds a host whose disk is a copy of another host's: two machines with one identity.
     pub fn add_clone(&mut self, of: HostId) -> HostId {
         let original = &self.hosts[of.index()];
         let (peer, mut setup, incarnation) = (original.peer, original.setup.clone(), original.incarnation);
-        // A durable record counts only where it was written.
+        // A durable record is valid only on the disk where it was written.
         setup.disk.forget();
         let copy = self.add_as(peer, setup);
         self.hosts[copy.index()].incarnation = incarnation;
@@ -55,10 +55,10 @@ impl Cluster {
         id
     }
 
-    /// Starts a process on a host: the first one, or after the one before has crashed or ended.
+    /// Starts a process on a host: the first one, or another after the last one crashed or ended.
     ///
     /// # Panics
-    /// If one is running there.
+    /// If a process is running there.
     pub fn start(&mut self, host: HostId, entry: EntryMode) {
         let contacts = match &entry {
             EntryMode::Found { .. } => vec![],
@@ -104,7 +104,7 @@ impl Cluster {
         self.schedule_network();
     }
 
-    /// Ends a process in the middle of whatever it does. With a reset its connections say so; without, the power is gone.
+    /// Ends a process at once. With a reset, its connections report it; without, as in a power cut, the other ends hear nothing.
     pub fn crash(&mut self, host: HostId, has_reset: bool) {
         let place = &mut self.hosts[host.index()];
         if place.process.take().is_none() {
@@ -125,24 +125,24 @@ impl Cluster {
         self.input_later(self.now, host, Input::Leave);
     }
 
-    /// Asks a peer to put the peer of another host out of the run for good.
+    /// Asks a peer to expel the peer of another host.
     pub fn expel(&mut self, asked: HostId, host: HostId) {
         let peer = self.peer(host);
         self.input_later(self.now, asked, Input::Expel(peer));
     }
 
-    /// The user of this host's peer says that what nobody has any more of tables is lost.
+    /// The user of this host's peer declares that table chunks whose replicas are all gone are lost.
     pub fn declare_lost(&mut self, host: HostId) {
         self.input_later(self.now, host, Input::DeclareLost);
     }
 
-    /// Tells a peer whether others can dial it.
+    /// Notifies a peer whether others can dial it.
     pub fn set_reachable(&mut self, host: HostId, is_reachable: bool) {
         let addresses = vec![address(host)];
         self.input_later(self.now, host, Input::ReachabilityChanged { addresses, is_reachable });
     }
 
-    /// The machine falls asleep: nothing reaches its process until [`Cluster::wake`].
+    /// The machine goes to sleep: its process receives nothing until [`Cluster::wake`].
     pub fn sleep(&mut self, host: HostId) {
         let place = &mut self.hosts[host.index()];
         if place.process.is_some() && place.asleep.is_none() {
@@ -153,7 +153,7 @@ impl Cluster {
         }
     }
 
-    /// The machine wakes up and finds what arrived meanwhile.
+    /// The machine wakes up and its process receives what arrived meanwhile.
     pub fn wake(&mut self, host: HostId) {
         let place = &mut self.hosts[host.index()];
         let Some(missed) = place.asleep.take() else { return };
@@ -162,7 +162,7 @@ impl Cluster {
         let spans = &self.history.peers[host.index()].spans;
         let before = spans.iter().rev().map(|span| span.state).find(|state| *state != PeerState::Paused);
         self.history.set_state(host, self.now, before.unwrap_or(PeerState::Joining));
-        // At once: what else happens at this instant came after it.
+        // Passed on at once, before other events of this instant, which came later.
         let start = self.hosts[host.index()].starts;
         for input in missed {
             self.input(host, start, input);
@@ -171,48 +171,48 @@ impl Cluster {
         self.tick_at(self.now, host, start);
     }
 
-    /// What a host is made of, to be changed.
+    /// The configuration of a host, for changes.
     pub fn setup_mut(&mut self, host: HostId) -> &mut HostSetup {
         &mut self.hosts[host.index()].setup
     }
 
-    /// From now on something is wrong with the task there, or no longer.
+    /// Sets or clears a fault of the task on a host.
     pub fn set_task_fault(&mut self, host: HostId, task_fault: Option<TaskFault>) {
         self.hosts[host.index()].task_fault = task_fault;
     }
 
     // Links.
 
-    /// Nothing gets from one host to another any more, until [`Cluster::heal`].
+    /// Blocks frames from one host to another until [`Cluster::heal`].
     pub fn cut(&mut self, from: HostId, to: HostId) {
         self.network.cut(self.now, from, to);
         self.schedule_network();
     }
 
-    /// Undoes one cut.
+    /// Removes one such block.
     pub fn heal(&mut self, from: HostId, to: HostId) {
         self.network.heal(self.now, from, to);
         self.schedule_network();
     }
 
-    /// Changes a host's line; bits a second.
+    /// Changes the rates of a host's line, in bits a second.
     pub fn throttle(&mut self, host: HostId, up: Option<u64>, down: Option<u64>) {
         self.network.throttle(host, up, down);
     }
 
-    /// Adds a filter behind those that are there.
+    /// Adds a filter after the existing ones.
     pub fn add_filter(&mut self, filter: Box<dyn FrameFilter>) {
         self.filters.push(filter);
     }
 
-    /// Sends a frame as if the process there had.
+    /// Sends a frame in the name of the process there.
     pub fn forge(&mut self, from: HostId, to: HostId, frame: Frame) {
         self.network.send(self.now, from, to, Transmission::Frame(frame), Duration::ZERO);
         self.schedule_network();
     }
 }
 
-/// Makes the run's id; any bytes will do.
+/// The random bytes that are part of the run's id; their value does not matter.
 const NONCE: [u8; 32] = [7; 32];
-/// Idle segment buffers that a simulated peer keeps.
+/// How many idle segment buffers a simulated peer keeps.
 const SEGMENTS_KEPT: usize = 8;

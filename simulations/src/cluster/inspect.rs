@@ -1,4 +1,4 @@
-//! The cluster from the side of whoever looks on: tests, invariants, reports.
+//! Reading the state of the cluster: for tests, invariants and reports.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,18 +19,18 @@ use crate::network::Network;
 use crate::trace::Trace;
 
 impl Cluster {
-    /// What the invariants check from now on.
+    /// Sets what the invariants check from now on.
     pub fn set_invariants(&mut self, invariants: Invariants) {
         self.invariants = invariants;
     }
 
-    /// What was against an invariant, in order.
+    /// Violations of invariants, in order.
     #[must_use]
     pub fn violations(&self) -> &[Violation] {
         self.invariants.violations()
     }
 
-    /// Hosts, those without a process included.
+    /// All hosts, including those without a process.
     pub fn hosts(&self) -> impl Iterator<Item = HostId> + use<> {
         (0..self.hosts.len() as u32).map(HostId)
     }
@@ -47,13 +47,13 @@ impl Cluster {
         self.hosts_by_peer.get(&peer).map(|homes| homes[0])
     }
 
-    /// Where the node on a host is; `None` if no process runs there.
+    /// The state of the node on a host; `None` if no process runs there.
     #[must_use]
     pub fn node_state(&self, host: HostId) -> Option<NodeState> {
         self.hosts[host.index()].process.as_ref().map(|process| process.node.state())
     }
 
-    /// How the node on a host stands and how it sees the others; `None` if no process runs there.
+    /// The status of the node on a host and its view of the others; `None` if no process runs there.
     #[must_use]
     pub fn node_report(&self, host: HostId) -> Option<NodeReport> {
         self.hosts[host.index()].process.as_ref().map(|process| process.node.node_report(self.now))
@@ -71,7 +71,7 @@ impl Cluster {
         self.hosts[host.index()].asleep.is_some()
     }
 
-    /// Whether anybody founds the run or is in it; or was, and none of its members has finished it meanwhile.
+    /// Whether the run goes on: a peer founds it, is a member, or recovers it and no member has finished it.
     #[must_use]
     pub fn has_run(&self) -> bool {
         let is_in = |host| match self.node_state(host) {
@@ -88,13 +88,13 @@ impl Cluster {
         self.running_count
     }
 
-    /// The names of the invariants that are watched over.
+    /// The names of the invariants that are checked.
     #[must_use]
     pub fn invariant_names(&self) -> Vec<&'static str> {
         self.invariants.names().collect()
     }
 
-    /// The lines between hosts, where nothing else was said.
+    /// The lines between hosts, unless changed for a single host.
     #[must_use]
     pub fn links(&self) -> &Links {
         &self.network.links
@@ -106,41 +106,41 @@ impl Cluster {
         self.run
     }
 
-    /// What the nodes told their users, in order.
+    /// The events that the nodes have reported to their users, in order.
     #[must_use]
     pub fn events(&self) -> &[(Instant, HostId, Event)] {
         &self.events
     }
 
-    /// What happened, for looking at.
+    /// What has happened so far.
     #[must_use]
     pub fn history(&self) -> &History {
         &self.history
     }
 
-    /// Something worth a word happened to the peer on a host.
+    /// Adds a note to the history of the peer on a host.
     pub fn note(&mut self, host: HostId, words: &str) {
         self.history.note(host, self.now, words.to_owned());
     }
 
-    /// What happened, for adding to.
+    /// The history, to add to it.
     pub fn history_mut(&mut self) -> &mut History {
         &mut self.history
     }
 
-    /// What arrived and was told, as one digest and perhaps as lines.
+    /// Digest of the frames and events so far, and perhaps the last of them as text.
     #[must_use]
     pub fn trace(&self) -> &Trace {
         &self.trace
     }
 
-    /// As [`Cluster::trace`], for asking it to keep lines.
+    /// As [`Cluster::trace`], to make it keep lines.
     pub fn trace_mut(&mut self) -> &mut Trace {
         &mut self.trace
     }
 }
 
-/// The hosts, as the invariants see them.
+/// The cluster as the invariants see it.
 pub struct World<'a> {
     /// The virtual time.
     pub now: Instant,
@@ -150,18 +150,18 @@ pub struct World<'a> {
 }
 
 impl World<'_> {
-    /// Where the node on a host is; `None` if no process runs there.
+    /// The state of the node on a host; `None` if no process runs there.
     #[must_use]
     pub fn node_state(&self, host: HostId) -> Option<NodeState> {
         self.hosts[host.index()].process.as_ref().map(|process| process.node.state())
     }
 
-    /// The optimizer state that the node on a host keeps: chunk, moments, and updates behind it.
+    /// The optimizer state that the node on a host stores: for each chunk its index, its moments, and its number of updates.
     pub fn optimizer_states(&self, host: HostId) -> impl Iterator<Item = (usize, &[f32], u32)> {
         self.hosts[host.index()].process.iter().flat_map(|process| process.node.optimizer_states())
     }
 
-    /// Since when a process runs there on a machine that is awake.
+    /// Since when a process runs there on a machine that is awake; `None` if there is none.
     #[must_use]
     pub fn awake_since(&self, host: HostId) -> Option<Instant> {
         let place = &self.hosts[host.index()];
@@ -180,25 +180,25 @@ impl World<'_> {
         self.hosts_by_peer.get(&peer).map_or(&[], Vec::as_slice)
     }
 
-    /// How many hosts there are at least whose frames get here, and to whom ours get.
+    /// A lower bound of the number of hosts that have a working link with this one in both directions.
     #[must_use]
     pub fn linked_count(&self, host: HostId) -> usize {
         self.network.connected_count(host)
     }
 
-    /// Whether frames get from each of two hosts to the other at present.
+    /// Whether frames currently pass in both directions between two hosts.
     #[must_use]
     pub fn are_linked(&self, a: HostId, b: HostId) -> bool {
         self.network.is_connected(a, b)
     }
 
-    /// What really lies on a host's disk.
+    /// The record that is really on a host's disk.
     #[must_use]
     pub fn record(&self, host: HostId) -> Option<&DurableBytes> {
         self.hosts[host.index()].setup.disk.record()
     }
 
-    /// The checkpoints that really lie on a host's disk, newest first.
+    /// The checkpoints that are really on a host's disk, newest first.
     pub fn saved(&self, host: HostId) -> impl Iterator<Item = &SavedCheckpoint> {
         self.hosts[host.index()].setup.disk.checkpoints().map(|checkpoint| &checkpoint.saved)
     }

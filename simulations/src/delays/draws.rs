@@ -1,10 +1,10 @@
-//! Draws: what chance decides in a study, each as a function of the seed and of what it is for.
+//! The random choices of a study, each a function of the seed and of its purpose.
 
 use peergrad_protocol::cursor::permutation;
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, SeedableRng};
 
-/// By how many iterations the update that worker `from` makes in `iteration` is late at worker `to`: uniform in `0..=staleness`.
+/// The extra iterations before the update that worker `from` makes in `iteration` reaches worker `to`: uniform in `0..=staleness`.
 #[must_use]
 pub fn delay(seed: u64, from: u32, to: u32, iteration: u64, staleness: u64) -> u64 {
     let mut key = [0; 32];
@@ -13,12 +13,12 @@ pub fn delay(seed: u64, from: u32, to: u32, iteration: u64, staleness: u64) -> u
     key[16..20].copy_from_slice(&from.to_le_bytes());
     key[20..24].copy_from_slice(&to.to_le_bytes());
     key[24..30].copy_from_slice(b"delays");
-    // Multiply and shift, as a permutation does.
+    // Multiply and shift, as in a permutation.
     let draw = u128::from(ChaCha8Rng::from_seed(key).next_u64());
     ((draw * (u128::from(staleness) + 1)) >> 64) as u64
 }
 
-/// The order of samples: one permutation an epoch, of which batch after batch is taken.
+/// The order of samples: one permutation for each epoch, from which the batches are taken in turn.
 pub(super) struct Samples {
     seed: u64,
     epoch: u64,
@@ -32,7 +32,7 @@ impl Samples {
         Self { seed, epoch: 0, order: permutation(seed, 0, count), position: 0, batch: Vec::new() }
     }
 
-    /// The next ones; a batch may be of two epochs.
+    /// The next `count` samples; a batch may span two epochs.
     pub(super) fn take(&mut self, count: u32) -> &[u32] {
         self.batch.clear();
         for _ in 0..count {

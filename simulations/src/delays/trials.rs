@@ -1,9 +1,9 @@
-//! Trials: the same study with several seeds, and the rate at which it is fair to compare algorithms.
+//! Trials: the same study with several seeds, and the rate at which a comparison of algorithms is fair.
 //!
-//! Near the largest rate that an algorithm bears, any delay ruins it; far below that, none does. And who is at the target after ten
-//! iterations cannot have waited for sixteen. So a slowdown says something about an algorithm only at a rate that can be
-//! compared: here the one at which each comes to the target in about as many batches, its `baseline_batches`, while nothing is stale. That rate
-//! is kept for every staleness.
+//! Near the largest rate at which an algorithm converges, any delay ruins it; far below that rate, no delay does. And a study that reaches
+//! the target in ten iterations cannot have waited for sixteen. So a slowdown describes an algorithm only at a comparable rate. Here that
+//! is the rate at which each algorithm reaches the target in about the same number of batches, its `baseline_batches`, without staleness.
+//! The same rate is used for every staleness.
 
 use std::ops::Range;
 
@@ -13,25 +13,25 @@ use peergrad_page::pairing;
 
 use super::{Setting, Study, Target};
 
-/// One algorithm on one task, whatever the rate and the staleness.
+/// One algorithm on one task; rate and staleness are given for each study.
 #[derive(Clone)]
 pub struct Trials<'a> {
     /// The model and its data.
     pub task: &'a dyn Task,
-    /// How many there are.
+    /// Number of workers.
     pub workers: u32,
-    /// Samples of a batch.
+    /// Samples in a batch.
     pub batch: u32,
-    /// Of each worker.
+    /// The optimizer of each worker.
     pub rule: Optimizer,
-    /// One study for each.
+    /// The seeds; there is one study for each.
     pub seeds: Range<u64>,
-    /// Where they go.
+    /// The target that a study must reach.
     pub target: Target,
 }
 
 impl Trials<'_> {
-    /// Batches to the target, by seed; `None` where it is not reached within `batches_max`.
+    /// Batches to the target, by seed; `None` for a seed with which it is not reached within `batches_max`.
     #[must_use]
     pub fn batches(&self, rate: f64, staleness: u64, batches_max: u64) -> Vec<Option<u64>> {
         let &Self { task, workers, batch, rule, target, .. } = self;
@@ -39,8 +39,8 @@ impl Trials<'_> {
         self.seeds.clone().map(|seed| study(seed).batches_to(target, batches_max)).collect()
     }
 
-    /// The smallest rate, of twelve a decade, with which most seeds come to the target in `baseline_batches` batches without staleness; `None` if
-    /// there is none.
+    /// The smallest rate, of twelve a decade, with which most seeds reach the target in `baseline_batches` batches without staleness;
+    /// `None` if there is none.
     #[must_use]
     pub fn rate(&self, baseline_batches: u64) -> Option<f64> {
         let decades = [1e6, 1e5, 1e4, 1e3, 1e2, 1e1];
@@ -49,14 +49,14 @@ impl Trials<'_> {
     }
 }
 
-/// The one in the middle, where those that do not come to the target come last; `None` if it is one of them.
+/// The median, where seeds that do not reach the target count as the largest; `None` if it is one of those.
 #[must_use]
 pub fn median(batches: &[Option<u64>]) -> Option<f64> {
     let batches = batches.iter().map(|batches| batches.map_or(f64::INFINITY, |batches| batches as f64));
     pairing::median(batches).filter(|median| median.is_finite())
 }
 
-/// About evenly apart, with two digits each (IEC 60063, E12).
+/// Twelve rates a decade, about evenly spaced, with two digits each (IEC 60063, E12).
 const PREFERRED: [f64; 12] = [10.0, 12.0, 15.0, 18.0, 22.0, 27.0, 33.0, 39.0, 47.0, 56.0, 68.0, 82.0];
 
 #[cfg(test)]

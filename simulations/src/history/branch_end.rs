@@ -1,4 +1,4 @@
-//! Ends of branches: what became of each part of a swarm that met another one again.
+//! Ends of branches: whether each branch that met another one was merged or abandoned.
 
 use peergrad_core::io::MergeEvaluation;
 use peergrad_models::task::Evaluation;
@@ -7,34 +7,34 @@ use peergrad_protocol::{Instant, StepNumber, ViewDigest};
 use super::{History, PeerState};
 use crate::host::HostId;
 
-/// The end of one part of the swarm in another one.
+/// The end of one branch that met another one.
 #[derive(Clone, Debug)]
 pub struct BranchEnd {
-    /// When it was first told.
+    /// When it was first reported.
     pub at: Instant,
-    /// By whom: by a member of the part that stays if there is anything merged, else of the one that yields.
+    /// The host that reported it: a member of the surviving branch if anything is merged, else of the branch that yields.
     pub host: HostId,
-    /// The branch of the part that yields.
+    /// The index of the branch that yields.
     pub branch_index: usize,
-    /// What of it is merged; `None`: it is given up.
+    /// What of it is merged; `None` if it is abandoned.
     pub merged: Option<MergeSummary>,
 }
 
-/// What of a part is merged into another one.
+/// What of a branch is merged into another one.
 #[derive(Clone, Debug)]
 pub struct MergeSummary {
-    /// Its state after so many steps.
+    /// The number of steps after which its state was taken.
     pub steps: StepNumber,
-    /// Samples that the part which stays has trained alone.
+    /// Samples that the surviving branch has trained alone.
     pub ours: u64,
-    /// Samples that the other one has trained alone, up to that step.
+    /// Samples that the other branch has trained alone, up to that step.
     pub theirs: u64,
-    /// How well both did, and what came of it.
+    /// Losses of both branches and of the merged model; `None` if they were not reported.
     pub comparison: Option<MergeEvaluation>,
 }
 
 impl History {
-    /// A member says that its part merges another one: that with this view.
+    /// A member reports that its branch merges another one, whose view this is.
     pub fn merged(&mut self, host: HostId, at: Instant, view: ViewDigest, merged: MergeSummary) {
         let Some(branch_index) =
             self.views.iter().find(|note| note.digest == view).map(|note| note.branch_index)
@@ -50,7 +50,7 @@ impl History {
         }
     }
 
-    /// A member says how well both parts did.
+    /// A member reports the losses of both branches and of the merged model.
     pub fn record_comparison(&mut self, host: HostId, comparison: MergeEvaluation) {
         let stays = self.branch_index_at(host);
         let newest =
@@ -60,7 +60,7 @@ impl History {
         }
     }
 
-    /// A member says that its part yields to another one, and nothing of it is kept.
+    /// A member reports that its branch yields to another one, and that nothing of it is kept.
     pub fn branch_abandoned(&mut self, host: HostId, at: Instant) {
         let Some(branch_index) = self.branch_index_at(host) else { return };
         if !self.branch_ends.iter().any(|branch_end| branch_end.branch_index == branch_index) {
@@ -76,7 +76,7 @@ impl History {
         }
     }
 
-    /// The branch of the part that stays, if it is known.
+    /// The index of the surviving branch, if known.
     fn surviving_branch(&self, branch_end: &BranchEnd) -> Option<usize> {
         let branch_index = |view: usize| self.views[view].branch_index;
         let spans = self.peers[branch_end.host.index()].spans.iter();
@@ -96,14 +96,14 @@ impl History {
             .map(|(_, view)| branch_index(view))
     }
 
-    /// The step with which two branches went apart: where the younger one begins.
+    /// The step with which two branches parted: the one where the younger branch begins.
     fn fork_of(&self, branch_index: usize, other: Option<usize>) -> u64 {
         let younger = other.map_or(branch_index, |other| branch_index.max(other));
         let first = self.views.iter().find(|note| note.branch_index == younger);
         first.map_or(0, |note| note.view.first_step().0)
     }
 
-    /// What was healed, a sentence or two each, in order.
+    /// A sentence or two on each merge or abandoned branch, in order.
     #[must_use]
     pub fn branch_end_sentences(&self) -> Vec<String> {
         self.branch_ends.iter().map(|branch_end| self.describe(branch_end)).collect()
@@ -166,7 +166,7 @@ impl History {
     }
 }
 
-/// A branch's letter: A to Z, then A1 and so on.
+/// The letters of a branch: A to Z, then A1 and so on.
 #[must_use]
 pub fn branch_letter(branch_index: usize) -> String {
     let letter = char::from(b'A' + (branch_index % 26) as u8);

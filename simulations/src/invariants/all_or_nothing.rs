@@ -1,6 +1,5 @@
-//! Invariant 5, all or nothing: steps are committed in order, each only once it is complete at every member, none twice by one
-//! process and none left out from where it came in; a committed step is never undone; and what a run leaves at a peer is a
-//! committed state.
+//! Invariant 5, all or nothing: steps are committed in order, each only once it is complete at every member. No process commits a step
+//! twice, or leaves one out after it joined. A committed step is never undone, and the final state at a peer is a committed state.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -16,37 +15,37 @@ use crate::cluster::World;
 use crate::host::HostId;
 use crate::oracles::view_chain::is_restored;
 
-/// How far each process, and each view, has committed.
+/// The committed steps of each process and each view.
 #[derive(Clone, Default)]
 pub struct AllOrNothing {
-    /// By host: where its process is.
+    /// By host: the progress of its process.
     progress_by_host: BTreeMap<HostId, ProcessProgress>,
-    /// By number of the view: the step with which it begins.
+    /// By number of the view: its first step.
     begins: BTreeMap<ViewNumber, u64>,
-    /// By number of the view: steps that a member of it has told to be committed. Only grows.
+    /// By number of the view: how many steps its members have reported as committed. Only grows.
     committed: BTreeMap<ViewNumber, u64>,
-    /// By step: in which view it was first told to be committed, and with which parameters.
+    /// By step: the view in which it was first reported as committed, and the digest of the parameters.
     digests: BTreeMap<u64, (ViewNumber, ContentDigest)>,
 }
 
-/// Where one process is.
+/// The progress of one process.
 #[derive(Clone, Copy)]
 struct ProcessProgress {
     /// The number of its view.
     view_number: ViewNumber,
-    /// Steps that are committed there: those before it came in were committed by others.
+    /// How many steps are committed there, including those that others committed before it joined.
     committed: u64,
-    /// As many were, when it was excluded or came in anew.
+    /// How many steps were, when it was removed or last joined; `None` if it has joined once only.
     before: Option<u64>,
 }
 
 impl AllOrNothing {
-    /// A view begins with a step: no later one may be committed in the views before it.
+    /// A view begins with a step: the views before it may commit no later step.
     fn installed(&mut self, host: HostId, view: &View, peer: &PeerId) -> Result<(), String> {
         let first = view.first_step().0;
         self.begins.insert(view.number, first);
         let is_newcomer = view.rank(peer).is_some_and(|rank| view.newcomers().contains(&rank));
-        // Whoever has committed nothing since it came in last, has what it had before that.
+        // A process that has committed nothing since it last joined has the state from before that.
         let before =
             self.progress_by_host.get(&host).map(|progress| progress.before.unwrap_or(progress.committed));
         let progress = self.progress_by_host.entry(host).or_insert(ProcessProgress {
@@ -59,7 +58,7 @@ impl AllOrNothing {
             (progress.committed, progress.before) = (first, before);
         }
         if is_restored(view) {
-            // Nobody had anything in memory any more: that is the one case in which a run goes back.
+            // No member had the state in memory any more: only then a run goes back.
             self.committed.values_mut().for_each(|steps| *steps = (*steps).min(first));
             self.digests.split_off(&first);
             return Ok(());
@@ -104,7 +103,7 @@ impl AllOrNothing {
                 ));
             }
         }
-        // What was complete at every member of a view when the first of them said so, still is.
+        // What was complete at every member of a view when the first of them reported the commit, still is complete.
         if is_first { is_complete_everywhere(host, step, world) } else { Ok(()) }
     }
 }
@@ -136,7 +135,7 @@ impl Invariant for AllOrNothing {
                     return Ok(());
                 };
                 let left = ended.state.as_ref().map_or(committed, |state| state.steps);
-                // Who was let in again, and has not got anywhere yet, leaves what it had before.
+                // A peer that has rejoined, and has committed nothing since, ends with the state from before that.
                 if left == committed || before == Some(left) {
                     return Ok(());
                 }
@@ -153,7 +152,7 @@ impl Invariant for AllOrNothing {
     }
 }
 
-/// Members that have gone meanwhile cannot be asked, nor blamed.
+/// Members that have departed meanwhile are not checked.
 fn is_complete_everywhere(host: HostId, step: u64, world: &World<'_>) -> Result<(), String> {
     let Some(NodeState::Member(standing)) = world.node_state(host) else { return Ok(()) };
     for member in &standing.view.members {

@@ -1,13 +1,12 @@
-//! Blameless: nothing that a correct peer says is refused as an offence, whenever it arrives and whatever became of what was
-//! sent before. All peers are correct here, but for the one that a planted bug sits in. What is no frame at all nobody has
-//! said: scenarios throw such bytes at peers on purpose.
+//! Blameless: no message of a correct peer is rejected as an offence, whenever it arrives and whatever happened to earlier messages. All
+//! peers are correct here, except one with a planted bug. Bytes that are no frame do not count: scenarios send such bytes on purpose.
 
 use peergrad_core::io::{Event, Reject};
 
 use super::{Invariant, Observation};
 use crate::cluster::World;
 
-/// Remembers nothing.
+/// The invariant; it has no state.
 #[derive(Default)]
 pub struct Blameless;
 

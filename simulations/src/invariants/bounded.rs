@@ -1,8 +1,8 @@
-//! Invariant 9, bounded: what is in flight on a link, and what a member holds of others, keeps to the limits; and credit is only
+//! Invariant 9, bounded: what is in flight on a link, and what a member stores for others, stays within the limits; and credit is only
 //! given for what was sent.
 //!
-//! Credit belongs to a link, whatever view its ends are in: what was sent in one view may be granted again in the next. A
-//! new connection starts with nothing in flight, which its two ends learn one after the other.
+//! Credit belongs to a link, in whatever views its ends are: credit for what was sent in one view may return in the next. A new connection
+//! starts with nothing in flight, which its two ends learn one after the other.
 
 use std::collections::BTreeMap;
 
@@ -15,19 +15,19 @@ use super::{Invariant, Observation};
 use crate::cluster::World;
 use crate::host::HostId;
 
-/// Segments and chunks that were sent and not yet granted again.
+/// Segments and chunks for which the receiver has not returned credit.
 #[derive(Default)]
 pub struct Bounded {
     /// By sender, then receiver.
     links: BTreeMap<HostId, BTreeMap<HostId, InFlight>>,
-    /// By donor and by who asks it for chunks: what it may still be sent. Answers need no credit.
+    /// By donor and requester of chunks: what the donor may still send. Answers need no credit.
     asked: BTreeMap<(HostId, HostId), Asked>,
 }
 
-/// What was asked of a donor.
+/// What was requested from a donor and has not been sent.
 #[derive(Default)]
 struct Asked {
-    /// Questions that are answered by one chunk batch each, and were not yet.
+    /// Requests that are answered by one chunk batch each.
     chunk_batches: u64,
     /// Chunks of another branch.
     chunks: u64,
@@ -36,7 +36,7 @@ struct Asked {
 /// One direction of a link, as its sender knows it.
 #[derive(Default)]
 struct InFlight {
-    /// The connection.
+    /// The number of the connection.
     session: u32,
     count: u32,
 }
@@ -51,12 +51,12 @@ impl Bounded {
         Err(format!("{count} segments and chunks are in flight from {from} to {to}; {LINK_SEGMENTS} may be"))
     }
 
-    /// Each question of chunks that complete a step is answered by one chunk batch at most.
+    /// Each request for chunks that complete a step is answered by one chunk batch at most.
     fn answered(&mut self, from: HostId, to: HostId) -> Result<(), String> {
         take(&mut self.asked.entry((from, to)).or_default().chunk_batches, 1, from, to)
     }
 
-    /// What another branch has left comes in several, with what was asked for.
+    /// A merge snapshot comes in several batches, and has only chunks that were requested.
     fn given(&mut self, from: HostId, to: HostId, chunk_batch: &ChunkBatch) -> Result<(), String> {
         let chunks = &mut self.asked.entry((from, to)).or_default().chunks;
         take(chunks, chunk_batch.entries.len() as u64, from, to)
@@ -65,7 +65,7 @@ impl Bounded {
     fn granted(&mut self, from: HostId, to: HostId, segments: u32) -> Result<(), String> {
         let theirs = self.links.get(&from).and_then(|links| links.get(&to)).map_or(0, |link| link.session);
         let link = self.links.get_mut(&to).and_then(|links| links.get_mut(&from));
-        // Whoever has not heard of the new connection yet speaks of the old one.
+        // A receiver that has not heard of the new connection yet gives credit for the old one.
         let Some(link) = link.filter(|link| link.session == theirs) else { return Ok(()) };
         let Some(left) = link.count.checked_sub(segments) else {
             return Err(format!(
@@ -78,7 +78,7 @@ impl Bounded {
     }
 }
 
-/// So many of those that were asked for come from `from`.
+/// Subtracts `count` requested chunks or batches that `from` sends.
 fn take(asked: &mut u64, count: u64, from: HostId, to: HostId) -> Result<(), String> {
     let Some(left) = asked.checked_sub(count) else {
         return Err(format!("{from} sends {to} chunks that it has not asked for"));

@@ -1,13 +1,12 @@
-//! Branches: where both parts of a swarm that is cut in two go on, each view is judged by invariants that know its own past, and
-//! nothing else.
+//! Branches: if both parts of a partitioned swarm go on, each view is checked by invariants that know the history of this view only.
 //!
-//! Like a chronicler who has an apprentice copy the book whenever the story parts, and sends one copy along each road: what
-//! happens on one road is written into one book only.
+//! They resemble a chronicler who has the book copied whenever the story parts, and sends one copy along each road: what happens on one
+//! road is written into one book only.
 //!
 //! # How it works
-//! When a view is first installed, the invariants that count what a branch has done are copied from the view that it follows.
-//! What a host does is shown to the invariants of its view, and of those views after it that it is about to enter. Where another
-//! branch is merged, its invariants are shown to those of the view that merges it.
+//! When a view is first installed, the invariants that follow a branch are copied from the parent view. What a host does is passed to the
+//! invariants of its view, and to those of later views that it is about to enter. If another branch is merged, the invariants of the view
+//! that merges it receive that branch's invariants.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,16 +25,16 @@ use crate::host::HostId;
 pub(super) struct Branches {
     /// In the order in which the views were first installed.
     views: Vec<ViewInvariants>,
-    /// By host: the view that it was in last.
+    /// By host: its last view.
     current_views: BTreeMap<HostId, ViewDigest>,
-    /// By view that somebody has spoken of: the one that it follows. Not every view is installed: those who are back after a stop
-    /// may agree on one after the other.
+    /// By view that was named in a message: its parent. Not every view is installed: peers that return after a stop may agree on several in
+    /// a row.
     followed: BTreeMap<ViewDigest, ViewDigest>,
-    /// By host: the views that are shown what it does, as long as no view comes.
+    /// By host: the indices of the views that see what it does; valid until there is a new view.
     concerned: BTreeMap<HostId, Vec<usize>>,
 }
 
-/// One view, and what its branch has done so far.
+/// One view, and the invariants that follow its branch.
 struct ViewInvariants {
     digest: ViewDigest,
     view: Arc<View>,
@@ -43,7 +42,7 @@ struct ViewInvariants {
 }
 
 impl Branches {
-    /// The invariants that judge this; `first` are those of a run that has not begun.
+    /// The invariants that check this observation; `first` are those of a run that has not begun.
     pub(super) fn concerned(
         &mut self,
         observation: &Observation<'_>,
@@ -78,7 +77,7 @@ impl Branches {
         views.flat_map(|(_, of_view)| &mut of_view.invariants)
     }
 
-    /// Whether a view follows that one, be it over others.
+    /// Whether a view descends from the view `earlier`.
     fn follows(&self, view: &View, earlier: Option<ViewDigest>) -> bool {
         let mut parent = view.parents.first().copied();
         while let Some(digest) = parent {
@@ -90,7 +89,7 @@ impl Branches {
         false
     }
 
-    /// The view that this one follows.
+    /// The parent of a view.
     fn before(&self, view: ViewDigest) -> Option<ViewDigest> {
         let installed = self.of_view(view).and_then(|of_view| of_view.view.parents.first());
         installed.or(self.followed.get(&view)).copied()
@@ -112,7 +111,7 @@ impl Branches {
         let of_branch =
             parent.map_or(first, |parent| &parent.invariants).iter().filter_map(|invariant| invariant.fork());
         let mut invariants: Vec<Box<dyn Invariant>> = of_branch.collect();
-        // What begins again is in the copies already.
+        // If the parent already merges this branch, the copies include it.
         let is_new = parent.is_none_or(|parent| parent.view.merge() != view.merge());
         if let Some(other) = view.merge().filter(|_| is_new).and_then(|merge| self.of_view(merge.view)) {
             invariants
@@ -131,7 +130,7 @@ impl Branches {
     }
 }
 
-/// Who does it.
+/// The host that does what is observed.
 fn host_of(observation: &Observation<'_>) -> HostId {
     match observation {
         Observation::Sent { from, .. } | Observation::Granted { from, .. } => *from,
@@ -140,5 +139,5 @@ fn host_of(observation: &Observation<'_>) -> HostId {
     }
 }
 
-/// Views whose invariants are kept, unless more have hosts in them.
+/// Most views whose invariants are kept, unless hosts are in more.
 const VIEWS_MAX: usize = 32;

@@ -1,8 +1,7 @@
-//! Invariant 7, nothing waits on the departed: a member that is gone is out of everybody's view in no longer than it takes to
-//! notice and to agree.
+//! Invariant 7, nothing waits on the departed: a departed member is out of every view after the time that it takes to notice and to agree.
 //!
-//! Whoever cannot reach enough members of its view to agree on the next one waits on purpose; its time counts from when it
-//! could again.
+//! A member that cannot reach enough members of its view to agree on the next one waits on purpose; its time counts from when it could
+//! reach them again.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,24 +17,24 @@ use super::{Invariant, Observation};
 use crate::cluster::World;
 use crate::host::HostId;
 
-/// Who is gone since when.
+/// The departed members, and when they departed.
 pub struct Departed {
     patience: Duration,
-    /// Whoever is left goes on, however few.
+    /// Whether the remaining members go on without a quorum.
     forks: bool,
     gone: BTreeMap<(PeerId, Incarnation), Instant>,
     /// By host: the member that its process is.
     members: BTreeMap<HostId, (PeerId, Incarnation)>,
-    /// By host: when it was last excused for being in a view with somebody who is gone.
+    /// By host: when it last had a reason to remain in a view with a departed member.
     excused: BTreeMap<HostId, Instant>,
 }
 
-/// A member that is gone, and since when.
+/// A departed member, and the time of its departure.
 type Gone = ((PeerId, Incarnation), Instant);
 
 impl Departed {
-    /// The invariant where a departure is noticed, and a view without the departed agreed on, within `patience`; `forks`: where all parts of
-    /// a swarm that is cut in two go on.
+    /// The invariant; a departure is to be noticed, and a view without the departed member agreed on, within `patience`. `forks`: whether
+    /// all parts of a partitioned swarm go on.
     #[must_use]
     pub fn new(patience: Duration, forks: bool) -> Self {
         Self { patience, forks, gone: BTreeMap::new(), members: BTreeMap::new(), excused: BTreeMap::new() }
@@ -48,7 +47,7 @@ impl Departed {
         }
     }
 
-    /// The member of a view that has been gone the longest.
+    /// The member of a view that departed first.
     fn longest_gone(&self, view: &View) -> Option<Gone> {
         let is_in = |member: &(PeerId, Incarnation)| {
             view.rank(&member.0).is_some_and(|rank| view.member(rank).incarnation == member.1)
@@ -97,9 +96,9 @@ impl Invariant for Departed {
             if since.after(NOTICED_SOON) > world.now {
                 continue;
             }
-            // Whoever evaluates is done with everybody.
+            // A member that evaluates the final model waits for no other one.
             let votes = *votes.entry(standing.digest).or_insert_with(|| vote_count(&standing, world));
-            // At most so many of the votes are not reached.
+            // Most votes that this host cannot reach.
             let unlinked = running.saturating_sub(1 + world.linked_count(host));
             let is_reached = self.forks
                 || 2 * votes.saturating_sub(unlinked) > standing.view.members.len()
@@ -110,7 +109,7 @@ impl Invariant for Departed {
             }
             let excused = self.excused.get(&host).copied().unwrap_or_default();
             if since.max(attentive).max(excused).after(self.patience) < world.now {
-                // Told once.
+                // It is reported once.
                 self.gone.remove(&member);
                 let peer = world.hosts_of(member.0).first().copied().unwrap_or(host);
                 return Err(format!(
@@ -124,7 +123,7 @@ impl Invariant for Departed {
     }
 }
 
-/// Whether enough members of its view can be reached from a host to agree on the next one.
+/// Whether a host can reach enough members of its view to agree on the next one.
 fn reaches_quorum(host: HostId, standing: &MemberProgress, world: &World<'_>) -> bool {
     let view = &standing.view;
     let is_reached = |rank: &Rank| {
@@ -135,19 +134,19 @@ fn reaches_quorum(host: HostId, standing: &MemberProgress, world: &World<'_>) ->
     is_quorum(ranks, view.members.len())
 }
 
-/// How many members of its view can answer at present, wherever they are.
+/// How many members of its view can answer at present, on any host.
 fn vote_count(standing: &MemberProgress, world: &World<'_>) -> usize {
     let has_vote = |peer: PeerId| world.hosts_of(peer).iter().any(|&home| has_vote(home, standing, world));
     standing.view.members.iter().filter(|member| has_vote(member.peer)).count()
 }
 
-/// Whether the process on a host can answer for a member of that view: it is in it, or knows from its disk that it was.
+/// Whether the process on a host can answer for a member of that view: it is in the view, or has it on its disk.
 fn has_vote(home: HostId, standing: &MemberProgress, world: &World<'_>) -> bool {
     if world.awake_since(home).is_none() {
         return false;
     }
     match world.node_state(home) {
-        // A later view is as good: its members tell what it is.
+        // A member of a later view can answer too: it reports that view.
         Some(NodeState::Member(theirs)) => theirs.view.number >= standing.view.number,
         Some(NodeState::Recovery) => world
             .record(home)
@@ -157,5 +156,5 @@ fn has_vote(home: HostId, standing: &MemberProgress, world: &World<'_>) -> bool 
     }
 }
 
-/// Before that nobody has to be excused.
+/// Before that time, a member needs no reason.
 const NOTICED_SOON: Duration = Duration::from_secs(3);

@@ -1,14 +1,13 @@
-//! Invariant 6, every sample once: step by step, those samples are trained that no step of the epoch has trained before, as many as
-//! a batch has, whoever comes and goes; and when a run is over, each epoch has trained every one.
+//! Invariant 6, every sample once: each step trains samples that no earlier step of the epoch has trained, as many as a batch has,
+//! whichever members join and depart. When a run is over, each epoch has trained every sample.
 //!
 //! # How it works
-//! [`SampleCounter`] counts out which positions of an epoch are whose in a step, from the members of its view alone; where a view's
-//! record says how the batch is dealt or what is left, that must be the same. A commit must claim as many samples as that
-//! makes, with those that are said to be left out.
+//! [`SampleCounter`] computes which positions of an epoch each member trains in a step, from the members of its view alone. If a view's
+//! record says how the batch is assigned or what is left, that must be the same. The number of samples in a commit, with those reported as
+//! left out, must be the size of that batch.
 //!
 //! # Not here
-//! Whether members trained on these samples and not on others: that shows in the parameters, and [`super::exactly_once`]
-//! and the replay look at those.
+//! Whether members trained these samples and not others: that shows in the parameters, which [`super::exactly_once`] and the replay check.
 
 use peergrad_core::io::{Committed, Event, FinalState};
 use peergrad_core::program::Program;
@@ -24,14 +23,14 @@ use crate::host::HostId;
 use crate::oracles::sample_counter::SampleCounter;
 use crate::oracles::view_chain::ViewChain;
 
-/// Passes as they must be, counted out without the cursor that nodes use.
+/// Epochs as they must be, counted without the cursor that nodes use.
 #[derive(Clone)]
 pub struct EverySampleOnce {
     view_chain: ViewChain,
     epochs: SampleCounter,
-    /// Passes of the whole run; `None`: the program ends when it likes.
+    /// Number of epochs in the whole run; `None` if the program decides when to end.
     epoch_count: Option<u64>,
-    /// By step: its epoch, its samples, and how many of them were left out as the first member said.
+    /// By step: its epoch, its number of samples, and how many of them were left out as the first member reported.
     steps: Vec<(u64, u64, u64)>,
 }
 
@@ -71,7 +70,7 @@ impl EverySampleOnce {
         ))
     }
 
-    /// A peer has finished the run and leaves a state: that of the whole run.
+    /// A peer has finished the run: its final state must be that of the whole run.
     fn finished(&self, host: HostId, state: &FinalState) -> Result<(), String> {
         let Some(epoch_count) = self.epoch_count else { return Ok(()) };
         let steps = self.epochs.steps();

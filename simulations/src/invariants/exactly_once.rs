@@ -1,14 +1,13 @@
-//! Invariant 3, exactly once: each contribution that a commit claims is in it once. Checked where gradients are integers: there
-//! the sum over a batch can be counted out, and one sample twice, or left out, changes it by whole units.
+//! Invariant 3, exactly once: each contribution that a commit claims is in it once. It is checked where gradients are integers: there the
+//! sum over a batch can be computed exactly, and a sample that is there twice or missing changes it by whole units.
 //!
 //! # How it works
-//! Sums of small integers are exact in `f32`, in whatever order and from whatever parts they are added. So the parameters
-//! after a step follow from its samples alone: the integer total, times one over their number, times the rate, each
-//! rounded once as the rule rounds it. Where a step does not wait for everybody, the parts of those who were too late for it
-//! are in no total.
+//! Sums of small integers are exact in `f32`, in whatever order and from whatever parts they are added. So the parameters after a step
+//! follow from its samples alone: the integer total, times one over their number, times the rate, each rounded once as the rule rounds it.
+//! If a step does not wait for all members, its total is without the late contributions.
 //!
 //! # Not here
-//! Which member computes and which one owns: nothing of that shows in an integer total.
+//! Which member computes and which one owns: the total does not depend on it.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -36,16 +35,16 @@ pub struct ExactlyOnce {
     view_chain: ViewChain,
     epochs: SampleCounter,
     parameters: Vec<f32>,
-    /// By view and step: who was too late.
+    /// By view and step: the members whose contributions were late.
     late: BTreeMap<(ViewDigest, u64), Vec<Rank>>,
-    /// By step: what its commit must hold.
+    /// By step: the digest that its commit must have.
     digests: BTreeMap<u64, ContentDigest>,
-    /// By step with which another branch is merged: its parameters, and what they weigh.
+    /// By step with which another branch is merged: its parameters, and their share in the average.
     merged_branches: BTreeMap<u64, (Vec<f32>, f32)>,
 }
 
 impl ExactlyOnce {
-    /// Whether the parameters of such a run can be counted out: plain descent, and batches whose sums are exact.
+    /// Whether the parameters of such a run can be computed exactly: plain gradient descent, and batches with exact sums.
     #[must_use]
     pub fn applies(task: &Integers, training: &TrainingConfig) -> bool {
         let is_exact_sync = training.rule == Optimizer::Sgd { weight_decay: 0.0 };
@@ -73,7 +72,7 @@ impl ExactlyOnce {
         }
     }
 
-    /// The digest after a step, counting up to it; `None` if nobody has installed a view.
+    /// The digest after a step, counting up to it; `None` if there is no view for the step.
     fn digest(&mut self, step: u64) -> Option<ContentDigest> {
         while self.epochs.steps() <= step {
             let number = self.epochs.steps();
@@ -95,7 +94,7 @@ impl ExactlyOnce {
         self.digests.get(&step).copied()
     }
 
-    /// The run goes back: what was trained beyond this step is in no total any more.
+    /// The run goes back to a checkpoint: samples of later steps are in no total any more.
     fn rewind(&mut self, step: u64) {
         self.epochs.rewind(&self.view_chain, 0);
         self.parameters.fill(0.0);
@@ -106,7 +105,7 @@ impl ExactlyOnce {
         }
     }
 
-    /// One step against the mean of the samples' gradients.
+    /// One step of gradient descent with the mean of the samples' gradients.
     fn descend(&mut self, step: u64, samples: &[u32]) {
         if samples.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! Expelled: who was put out of a run is in no later view of it, and the views go on saying so.
+//! Expelled: an expelled peer is in no later view, and each later view names it as expelled.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use peergrad_protocol::{PeerId, ViewNumber};
 use super::{Invariant, Observation};
 use crate::cluster::World;
 
-/// Who was put out, and the first view that said so.
+/// The expelled peers, each with the first view that names it so.
 #[derive(Clone, Default)]
 pub struct Expelled {
     since: BTreeMap<PeerId, ViewNumber>,

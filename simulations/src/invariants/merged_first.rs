@@ -1,5 +1,5 @@
-//! Merged first: whoever gives its branch up because what that has come to is merged into another one, gives it up after the
-//! step that merges it was committed somewhere.
+//! Merged first: a member leaves its branch because that is merged into another one, only after a member of the other branch has committed
+//! the step that merges it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,10 +10,10 @@ use super::{Invariant, Observation};
 use crate::cluster::World;
 use crate::host::HostId;
 
-/// Which views are merged.
+/// The views that are merged.
 #[derive(Default)]
 pub struct MergedFirst {
-    /// By host: the view that it is in.
+    /// By host: its view.
     homes: BTreeMap<HostId, ViewDigest>,
     merged: BTreeSet<ViewDigest>,
 }
@@ -28,10 +28,10 @@ impl Invariant for MergedFirst {
         match event {
             Event::ViewInstalled { digest, view, .. } => {
                 self.homes.insert(*host, *digest);
-                // It begins behind that step.
+                // The view begins after that step.
                 self.merged.extend(view.history.ancestors.iter().map(|ancestor| ancestor.view));
             }
-            // It is told with the commit.
+            // The event is reported with the commit.
             Event::Merged(merge) => _ = self.merged.insert(merge.view),
             Event::BranchAbandoned { is_merged: true, .. } => {
                 let home = self.homes.get(host);
@@ -47,5 +47,5 @@ impl Invariant for MergedFirst {
     }
 }
 
-/// Its name.
+/// The invariant's name.
 pub const MERGED_FIRST: &str = "merged first";

@@ -1,7 +1,7 @@
-//! Invariant 1, one chain: each number of a view is one record, which follows the one before, was agreed on by its members, and
-//! is installed only where it names the peer.
+//! Invariant 1, one chain: each view number has one record, which follows the one before, was agreed on by its members, and is installed
+//! only at peers that it names.
 //!
-//! What was agreed the invariant counts out itself: it sees who proposes what under which ballot, and who accepts.
+//! The invariant itself counts what was agreed: it sees each proposal with its ballot, and each acceptance.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,23 +17,23 @@ use super::{Invariant, Observation};
 use crate::cluster::World;
 use crate::host::HostId;
 
-/// The views that were installed anywhere, and what was said of the next one.
+/// The installed views, and the votes on the next one.
 #[derive(Default)]
 pub struct OneChain {
-    /// Several views may follow one, each agreed on by its own members.
+    /// Whether several views may follow one, each agreed on by its own members.
     forks: bool,
     /// The record of each number.
     chain: BTreeMap<ViewNumber, (ViewDigest, Arc<View>)>,
-    /// Where there may be several: all of them.
+    /// All installed views, where several may follow one.
     tree: BTreeMap<ViewDigest, Arc<View>>,
-    /// There as well: views that somebody has spoken of. Those who are back after a stop may agree on one after the other, and install
-    /// only the last.
+    /// Views that were named in a message, where several may follow one. Peers that return after a stop may agree on several in a row, and
+    /// install only the last.
     spoken_of: BTreeMap<ViewDigest, Arc<View>>,
-    /// By the view that is to be followed: what was proposed and accepted.
+    /// By parent view: what was proposed and accepted.
     ballots: BTreeMap<ViewDigest, BTreeMap<Ballot, Vote>>,
 }
 
-/// What became of one ballot.
+/// Proposal and acceptances of one ballot.
 #[derive(Default)]
 struct Vote {
     proposed: Option<ViewChange>,
@@ -41,7 +41,7 @@ struct Vote {
 }
 
 impl OneChain {
-    /// The invariant where several views may follow one, or not.
+    /// The invariant; `forks` says whether several views may follow one.
     #[must_use]
     pub fn new(forks: bool) -> Self {
         Self { forks, ..Self::default() }
@@ -97,7 +97,7 @@ impl OneChain {
         }
     }
 
-    /// Where several views may follow one: it follows one that is known, and all have accepted it who stay.
+    /// Where several views may follow one: the view must follow a known one, and all members that remain must have accepted it.
     fn grown(&mut self, host: HostId, digest: ViewDigest, view: &Arc<View>) -> Result<(), String> {
         if self.tree.insert(digest, Arc::clone(view)).is_some() || view.parents.is_empty() {
             return Ok(());
@@ -124,7 +124,7 @@ impl OneChain {
             before.apply(view.parents[0], change).is_ok_and(|view| view.digest() == digest)
         };
         let is_chosen = |vote: &Vote| {
-            // After a stop of everybody a quorum decides, as ever: those who stay are other processes.
+            // After a stop of all members a quorum decides as usual: the members that return are other processes.
             let ranks = vote.accepted_by.iter().filter_map(|peer| before.rank(peer));
             let is_quorum = is_quorum(ranks.collect::<Vec<Rank>>(), before.members.len());
             let have_all = !needed.is_empty() && needed.iter().all(|peer| vote.accepted_by.contains(peer));
@@ -136,7 +136,7 @@ impl OneChain {
         Err(format!("{host} installs view {view_number}, which not all have accepted who stay"))
     }
 
-    /// Whether a quorum of `before` has accepted under one ballot what makes this view of it.
+    /// Whether a quorum of `before` has accepted, under one ballot, the change that leads to this view.
     fn is_agreed(
         &mut self,
         host: HostId,

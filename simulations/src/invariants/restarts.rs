@@ -1,9 +1,9 @@
-//! Restarts: when everybody has stopped, the run goes on from the newest step of which those who are back have saved
-//! everything; with what they really have on their disks, and nothing of a branch that was given up before.
+//! Restarts: when all members have stopped, the run continues from the newest step that the returned members have saved completely. It uses
+//! what is really on their disks, and nothing of a branch that was abandoned before.
 //!
 //! # How it works
-//! What a peer says it has saved is compared with its disk. When a view goes on from checkpoints, the invariant looks for the
-//! newest step itself, from what its members have said last.
+//! What a peer reports as saved is compared with its disk. When a view continues from checkpoints, the invariant finds the newest step
+//! itself, from the last reports of the view's members.
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +18,7 @@ use super::{Invariant, Observation};
 use crate::cluster::World;
 use crate::oracles::view_chain::is_restored;
 
-/// What peers that are back have saved.
+/// The checkpoints of peers that have returned.
 #[derive(Clone)]
 pub struct Restarts {
     chunk_count: usize,
@@ -29,7 +29,7 @@ pub struct Restarts {
 }
 
 impl Restarts {
-    /// The invariant for what is trained like this.
+    /// The invariant for a run of this task and configuration.
     #[must_use]
     pub fn new(loaded: &Loaded) -> Self {
         Self {
@@ -59,10 +59,10 @@ impl Restarts {
         ))
     }
 
-    /// The newest step of which members have saved all; else the newest of which any of them has; else the beginning.
+    /// The newest step that members have saved completely; else the newest that any of them has; else the beginning.
     fn newest(&self, view: &View, chain: &[Branch]) -> u64 {
         let of_members = view.members.iter().filter_map(|member| self.saved.get(&member.peer)).flatten();
-        // Nothing beyond the beginning of a later branch, and nothing of a branch that is no more.
+        // Only checkpoints up to the beginning of the next branch count, and none of an abandoned branch.
         let is_valid = |saved: &&SavedCheckpoint| {
             let place = chain.iter().position(|branch| *branch == saved.branch);
             place.is_some_and(|place| chain[place + 1..].iter().all(|later| saved.steps <= later.step))

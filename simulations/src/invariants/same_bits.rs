@@ -1,9 +1,8 @@
-//! Invariant 4, same bits: after a commit all members hold bit-identical parameters, across views and from a newcomer's first
-//! commit on; owner and replicas hold bit-identical state; and whoever hands out a chunk after so many steps hands out the
-//! same bits.
+//! Invariant 4, same bits: after a commit all members have bit-identical parameters, across views and from a newcomer's first commit on;
+//! owner and replicas have bit-identical state; and all members that send a chunk of a step send the same bits.
 //!
-//! The digests that members tell must agree, and they must tell them: without a digest several invariants would have nothing to
-//! look at. What chunks hold shows when they travel, and the state that is kept of them at every commit.
+//! The digests that members report must agree, and must be reported: without a digest several invariants would have nothing to check. The
+//! content of chunks is compared when they are sent, and their optimizer state at every commit.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -25,24 +24,24 @@ use crate::cluster::World;
 use crate::host::HostId;
 use crate::oracles::view_chain::is_restored;
 
-/// What was told of each step, and what was sent and is kept of each chunk.
+/// The digests reported of each step, and what was sent or is stored of each chunk.
 #[derive(Clone)]
 pub struct SameBits {
     digest_every: Option<NonZeroU64>,
     chunks_of: Chunks,
-    /// Numbers an element that are kept of a chunk.
+    /// Numbers of optimizer state for each element.
     number_count: usize,
-    /// By step: what the first member said, and who it was.
+    /// By step: the first member's digest, and its host.
     digests: BTreeMap<u64, (ContentDigest, HostId)>,
-    /// By steps, chunk, and what of it: what the first donor sent, or the first keeper has.
+    /// By number of steps, chunk, and kind of content: what the first donor sent, or what the first member that stores it has.
     chunks: BTreeMap<(u64, u32, ChunkContent), Seen>,
     /// By digest: number of the view.
     view_numbers: BTreeMap<ViewDigest, ViewNumber>,
-    /// By number of the view: the step with which it begins, and the chunks whose state starts from nothing there.
+    /// By number of the view: its first step, and the chunks whose state restarts there.
     begins: BTreeMap<ViewNumber, (u64, Vec<u32>)>,
 }
 
-/// A chunk on its way, or at a member that keeps it.
+/// The content of a chunk, sent or stored.
 #[derive(Clone, Copy)]
 struct Seen {
     view_number: ViewNumber,
@@ -70,7 +69,7 @@ impl SameBits {
         let is_new =
             self.begins.insert(view.number, (view.first_step().0, view.moves.restarted.clone())).is_none();
         if is_new && is_restored(view) {
-            // What was committed beyond it is committed once more, and not the same.
+            // Later steps are committed once more, with other results.
             self.digests.split_off(&view.first_step().0);
         }
         self.forget_before(view.first_step().0.saturating_sub(STEPS_ALIVE));
@@ -99,7 +98,7 @@ impl SameBits {
         piece: ChunkEntry,
         payload: &[f32],
     ) -> Result<(), String> {
-        // Of a view that nobody has installed there is nothing to compare.
+        // Without the installed view there is nothing to compare.
         let Some(&view_number) = self.view_numbers.get(view) else { return Ok(()) };
         let key = (chunk_batch.steps.0, piece.chunk, chunk_batch.content);
         let sent = Seen { view_number, at: from, bits: fold(payload) ^ u64::from(piece.updates) };
@@ -110,11 +109,11 @@ impl SameBits {
         })
     }
 
-    /// What a member keeps once it knows that as many steps are committed.
+    /// Checks what a member stores once it knows that `steps` steps are committed.
     fn kept(&mut self, host: HostId, steps: u64, world: &World<'_>) -> Result<(), String> {
         let Some(NodeState::Member(member)) = world.node_state(host) else { return Ok(()) };
         let Some(&view_number) = self.view_numbers.get(&member.digest) else { return Ok(()) };
-        // What keeps no state has no replicas; and it may know of more commits by now.
+        // A rule without state has no replicas; and the member may know of more commits by now.
         if self.number_count == 0 || member.committed != steps {
             return Ok(());
         }
@@ -129,10 +128,10 @@ impl SameBits {
         Ok(())
     }
 
-    /// Whether it is what was seen first.
+    /// Compares with what was seen first.
     ///
     /// # Errors
-    /// Where that was.
+    /// The host where that was.
     fn compare(&mut self, key: (u64, u32, ChunkContent), seen: Seen) -> Result<(), HostId> {
         let (steps, chunk, _) = key;
         let known = *self.chunks.entry(key).or_insert(seen);
@@ -152,7 +151,7 @@ impl SameBits {
         }
     }
 
-    /// Between the two views the step may have been undone and taken again, or the state started from nothing.
+    /// Whether the step may have been undone and repeated between the two views, or the state restarted.
     fn may_differ(&self, one: ViewNumber, other: ViewNumber, steps: u64, chunk: u32) -> bool {
         let (first, last) = (one.min(other), one.max(other));
         let mut between = self.begins.range((Bound::Excluded(first), Bound::Included(last)));
@@ -215,5 +214,5 @@ impl Invariant for SameBits {
     }
 }
 
-/// Steps before a view's first, or the newest committed one, of which something may still be on its way.
+/// Steps before a view's first, or before the newest committed one, of which something may still be in transit.
 const STEPS_ALIVE: u64 = 3;

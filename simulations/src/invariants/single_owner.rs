@@ -1,8 +1,8 @@
-//! Invariant 2, single owner: in one view and step the new values of a chunk come from one owner, and so do the sums from which
-//! others keep replicas; and the state of a chunk that moves comes from who holds it until its turn.
+//! Invariant 2, single owner: in one view and step the new values of a chunk come from one owner, and so do the sums from which replicas
+//! are updated; and the state of a chunk that moves comes from a member that holds it until then.
 //!
-//! Who owns what the invariant computes for itself: from the record of the view, and from how many of its moves have been made.
-//! Whoever passes values on passes on the same bits, and all shards of a view and step together hold each chunk once.
+//! The invariant computes the owners itself: from the record of the view, and from the number of moves that have been made. A member that
+//! forwards values forwards the same bits, and all shards of a view and step together have each chunk once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,47 +19,47 @@ use super::{Invariant, Observation};
 use crate::cluster::World;
 use crate::host::HostId;
 
-/// What owners have sent out.
+/// What owners have sent.
 pub struct SingleOwner {
     chunks: Chunks,
     replicas: Replicas,
-    /// The views that were installed anywhere.
+    /// The installed views.
     views: BTreeMap<ViewDigest, Installed>,
     /// By step, view and owner: what has been sent of its shard.
     shards: BTreeMap<(u64, ViewDigest, u32), Shard>,
 }
 
-/// A view, and who has what in it.
+/// A view and its owners.
 struct Installed {
     view: Arc<View>,
-    /// Where the chunks are once all have moved.
+    /// The placement after all moves.
     target: Placement,
-    /// By rank: elements that are owned then.
+    /// By rank: number of elements that the member owns then.
     shares: Vec<usize>,
-    /// Elements owned at first by those who have installed it.
+    /// Number of elements that the members which have installed it own at first.
     owned: usize,
     members: BTreeSet<HostId>,
 }
 
 /// One owner's shard in one step.
 struct Shard {
-    /// Elements that the invariant gives it.
+    /// Number of elements that it has by the invariant's placement.
     elements: usize,
-    /// By segment: its elements, and its bits as a sum that a change of any of them changes.
+    /// By segment: its number of elements, and a checksum that changes with any bit of them.
     segments: BTreeMap<u32, (usize, u64)>,
 }
 
 impl SingleOwner {
-    /// The invariant for what is trained like this.
+    /// The invariant for a run of this task and configuration.
     #[must_use]
     pub fn new(loaded: &Loaded) -> Self {
-        // Of nothing there are no replicas.
+        // A rule without state has no replicas.
         let has_state = loaded.state_count() > 0;
         let replicas = if has_state { loaded.config.replicas } else { Replicas::Number(1) };
         Self { chunks: loaded.manifest.chunks(), replicas, views: BTreeMap::new(), shards: BTreeMap::new() }
     }
 
-    /// The shards with which members begin a view cover everything once.
+    /// The shards with which members begin a view must cover everything once.
     fn installed(
         &mut self,
         host: HostId,
@@ -89,7 +89,7 @@ impl SingleOwner {
         Ok(())
     }
 
-    /// New values: the owner's, whoever passes them on.
+    /// New values must be the owner's, also if another member forwards them.
     fn gathered(
         &mut self,
         from: HostId,
@@ -101,7 +101,7 @@ impl SingleOwner {
         self.forget_before(step.saturating_sub(STEPS_ALIVE));
         let key = (step, digest, owner);
         if !self.shards.contains_key(&key) {
-            // What is said in a view that nobody has installed is another invariant's affair.
+            // Messages of a view that was not installed are checked by another invariant.
             let Some(elements) = self.elements_of(&digest, segment) else { return Ok(()) };
             self.shards.insert(key, Shard { elements, segments: BTreeMap::new() });
         }
@@ -124,7 +124,7 @@ impl SingleOwner {
         ))
     }
 
-    /// Elements of an owner's shard in a step, by the record of the view.
+    /// Number of elements of an owner's shard in a step, by the record of the view.
     fn elements_of(&self, digest: &ViewDigest, segment: &Segment) -> Option<usize> {
         let Installed { view, target, .. } = self.views.get(digest)?;
         let moved = view.moves.moved(segment.step.0.saturating_sub(view.first_step().0));
@@ -133,7 +133,7 @@ impl SingleOwner {
         Some((0..self.chunks.count()).filter(is_its).map(|chunk| self.chunks.range(chunk).len()).sum())
     }
 
-    /// Sums for the keepers of replicas come from the owner itself.
+    /// Sums for replicas must come from the owner itself.
     fn mirrored(
         &self,
         (from, peer): (HostId, &PeerId),
@@ -150,7 +150,7 @@ impl SingleOwner {
         ))
     }
 
-    /// State that moves comes from who holds it: where the record says, and not once its turn is over.
+    /// State that moves must come from a member that holds it: one that the record names, until the move is made.
     fn moves(
         &self,
         (from, peer): (HostId, &PeerId),
@@ -165,7 +165,7 @@ impl SingleOwner {
             return Err(format!("{from} sends the state of chunk {chunk}, which does not move"));
         };
         let (first, steps) = (view.first_step().0, chunk_batch.steps.0);
-        // Its turn comes before the step that follows as many steps.
+        // Its move is made before the step with the number `steps`.
         let turn = view.moves.moved(steps.saturating_sub(first));
         let is_its_turn = index < turn && view.moves.moved(steps.saturating_sub(first + 1)) <= index;
         if rank.is_some_and(|rank| view.moves.list[index].from.contains(&rank)) && is_its_turn {
@@ -222,7 +222,7 @@ impl Invariant for SingleOwner {
     }
 }
 
-/// A sum that a change of any bit changes.
+/// A checksum that changes with any bit.
 pub(super) fn fold(values: &[f32]) -> u64 {
     let mix = |sum: u64, value: &f32| (sum ^ u64::from(value.to_bits())).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     values.iter().fold(values.len() as u64, mix)

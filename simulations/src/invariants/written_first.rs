@@ -1,5 +1,5 @@
-//! Written first: a member says nothing in a view before the view is on its disk, and answers no proposer before its
-//! answer is; so a crash cannot make it forget what others have heard from it.
+//! Written first: a member sends nothing in a view before the view is on its disk, and answers no proposer before its answer is on its
+//! disk. So a crash cannot make it forget what others have heard from it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use super::{Invariant, Observation};
 use crate::cluster::World;
 use crate::host::HostId;
 
-/// The views in which each process may speak.
+/// The views in which each process may send.
 #[derive(Default)]
 pub struct WrittenFirst {
     /// By host: views that were seen on its disk while this process ran, the newest last.
     written: BTreeMap<HostId, VecDeque<ViewDigest>>,
-    /// The bytes of the newest views: a record begins with those of its view, and a long one need not be read again.
+    /// The bytes of the newest views: a record begins with those of its view, so that a long view need not be decoded again.
     views: VecDeque<(ViewDigest, Arc<[u8]>)>,
 }
 
@@ -29,7 +29,7 @@ impl WrittenFirst {
         if self.written.get(&host).is_some_and(|written| written.contains(&said)) {
             return Ok(());
         }
-        // The next view is written while members still speak in the one before.
+        // The next view is written while members still send in the one before.
         let is_before = |record: &DurableBytes| {
             DurableRecord::from_bytes(&record.to_bytes())
                 .is_some_and(|durable| durable.view.parents.contains(&said))
@@ -47,7 +47,7 @@ impl WrittenFirst {
         Ok(())
     }
 
-    /// What lies on a host's disk of what it promised and accepted for the view after `view`.
+    /// The promise and the accepted value on a host's disk, for the view after `view`.
     fn acceptor(&self, host: HostId, view: ViewDigest, world: &World<'_>) -> Option<Acceptor<ViewChange>> {
         let record = world.record(host)?;
         let known = self.views.iter().find(|(digest, _)| *digest == view);
@@ -66,7 +66,7 @@ impl WrittenFirst {
     fn learn(&mut self, digest: ViewDigest, view: &View, record: Option<&DurableBytes>) {
         if self.views.iter().all(|(known, _)| *known != digest) {
             let bytes: Arc<[u8]> = wire::encode_record(view).into();
-            // Members mostly have the very same memory.
+            // Members mostly share the same memory.
             let known = record.map(|record| &record.view).filter(|known| **known == bytes);
             self.views.push_back((digest, known.map_or(Arc::clone(&bytes), Arc::clone)));
             if self.views.len() > VIEWS_ALIVE {
@@ -75,7 +75,7 @@ impl WrittenFirst {
         }
     }
 
-    /// Whether a promise, and what it says was accepted before, is on the disk of who gives it.
+    /// Whether a promise, and the accepted value in it, is on the disk of its sender.
     fn is_promised(&self, host: HostId, promise: &Promise, world: &World<'_>) -> Result<(), String> {
         let is_written = self.acceptor(host, promise.view, world).is_some_and(|acceptor| {
             acceptor.promised() >= Some(promise.ballot) && acceptor.accepted() == promise.accepted.as_ref()
@@ -83,7 +83,7 @@ impl WrittenFirst {
         if is_written { Ok(()) } else { Err(format!("{host} promises what is not on its disk")) }
     }
 
-    /// Whether an acceptance is on the disk of who gives it.
+    /// Whether an acceptance is on the disk of its sender.
     fn is_accepted(&self, host: HostId, accepted: Accepted, world: &World<'_>) -> Result<(), String> {
         let is_written = self.acceptor(host, accepted.view, world).is_some_and(|acceptor| {
             acceptor.accepted().is_some_and(|(ballot, _)| *ballot >= accepted.ballot)
@@ -109,7 +109,7 @@ impl Invariant for WrittenFirst {
                 message: Message::Agreement(AgreementMessage::Accepted(accepted)),
                 ..
             } => self.is_accepted(*from, *accepted, world),
-            // What it says to itself nobody has heard.
+            // No other host hears what a member sends to itself.
             Observation::Sent { from, to, .. } if from == to => Ok(()),
             Observation::Sent { from, message, .. } => match view_of(message) {
                 Some(said) => self.speaks_in(*from, said, world),
@@ -128,7 +128,7 @@ impl Invariant for WrittenFirst {
     }
 }
 
-/// The view in which a message is said.
+/// The view in which a message is sent; `None` if it is in none.
 fn view_of(message: &Message) -> Option<ViewDigest> {
     match message {
         Message::Heartbeat(beat) => Some(beat.view),
@@ -143,5 +143,5 @@ fn view_of(message: &Message) -> Option<ViewDigest> {
     }
 }
 
-/// Views of a member whose frames may still leave.
+/// Views of a member whose frames may still be sent.
 const VIEWS_ALIVE: usize = 16;

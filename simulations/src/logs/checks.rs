@@ -1,4 +1,4 @@
-//! Checks: whether the logs of several peers agree, as far as they can show it.
+//! Checks: whether the logs of several peers agree, as far as the logs can show it.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use peergrad_protocol::{PeerId, ViewDigest};
 use super::reader::{LineContent, ProcessLog, StepId, StepLine};
 use crate::report::CheckResult;
 
-/// Three things that logs can show. `peers` are in the order of the lanes.
+/// Three checks that logs allow. `peers` are in the order of the lanes.
 #[must_use]
 pub fn check_results(process_logs: &[ProcessLog], peers: &[PeerId]) -> Vec<CheckResult> {
     let name = |peer: &PeerId| {
@@ -78,12 +78,12 @@ fn steps(process_logs: &[ProcessLog]) -> impl Iterator<Item = (&ProcessLog, Step
         .flat_map(|process_log| process_log.steps().map(move |(_, told, step)| (process_log, told, step)))
 }
 
-/// No process tells of a step after a later one: what is committed is not undone, unless all have stopped.
+/// No process reports a step after a later one: what is committed is not undone, unless all members have stopped.
 fn in_order(process_logs: &[ProcessLog], name: &impl Fn(&PeerId) -> String) -> Outcome {
     for process_log in process_logs {
         let mut last = None;
         for (_, told, step) in process_log.steps() {
-            // Whoever joins another branch, which went on elsewhere, begins there wherever that one is.
+            // A peer that joins another branch begins there at whatever step that branch has reached.
             let goes_back = |last: StepId| {
                 let is_one_branch = told.0 == last.0 || (told.0.fork, last.0.fork) == (None, None);
                 is_one_branch && told <= last
@@ -101,7 +101,7 @@ fn in_order(process_logs: &[ProcessLog], name: &impl Fn(&PeerId) -> String) -> O
     Ok(())
 }
 
-/// `None` where nobody tells of the same steps, or where members have losses of their own, as in programs that drift.
+/// `None` if no two logs have the same steps, or if each member has its own losses, as in programs with local parameters.
 fn same_losses(process_logs: &[ProcessLog], name: &impl Fn(&PeerId) -> String) -> Option<Outcome> {
     let mut known: BTreeMap<StepId, (u64, PeerId)> = BTreeMap::new();
     let (mut same, mut other) = (0, Vec::new());
@@ -127,7 +127,7 @@ fn same_losses(process_logs: &[ProcessLog], name: &impl Fn(&PeerId) -> String) -
     }
 }
 
-/// `None` where nobody tells of the same ones.
+/// `None` if no two logs have a digest of the same step.
 fn same_digests(process_logs: &[ProcessLog], name: &impl Fn(&PeerId) -> String) -> Option<Outcome> {
     let mut known: BTreeMap<StepId, (&str, PeerId)> = BTreeMap::new();
     let mut compared = 0;

@@ -1,11 +1,11 @@
 //! Clocks: each process log's times, as one clock would have shown them.
 //!
-//! Hosts' clocks differ, by milliseconds or by hours. But a step is known to be committed at all members within about the time of
-//! a step, and a view is entered by all at about the same time. So of two process logs that tell of the same steps, the differences lie
-//! around how far their clocks are apart, and the median of many is hardly off.
+//! Hosts' clocks differ, by milliseconds or by hours. But all members learn of a committed step within about the time of a step, and enter
+//! a view at about the same time. So for two process logs with the same steps, the time differences are close to the difference of the
+//! clocks, and the median of many is accurate.
 //!
-//! The process log that tells of most is believed; the others are set by it, or by those that were, as far as they share anything. One
-//! that shares nothing keeps its own time, or what was found for another process log of the same peer.
+//! The process log with the most such events is the reference; the others are aligned with it, or with aligned ones, as far as they share
+//! events. A log that shares none keeps its own time, or gets the offset of another process log of the same peer.
 
 use std::collections::BTreeMap;
 
@@ -13,33 +13,33 @@ use peergrad_protocol::{PeerId, ViewDigest};
 
 use super::reader::{LineContent, ProcessLog, StepId};
 
-/// How the clock of one process log was set.
+/// How the clock of one process log was aligned.
 #[derive(Clone, Copy, Debug)]
 pub struct ClockOffset {
-    /// Whose.
+    /// The peer that wrote the log.
     pub peer: PeerId,
-    /// Which start of it.
+    /// The peer's incarnation.
     pub incarnation: u64,
-    /// How many seconds were added to its times.
+    /// Seconds that were added to its times.
     pub added: f64,
-    /// By how many things that another one tells of as well; 0: it was believed.
+    /// Number of shared events that were used; 0 for the reference.
     pub points: usize,
-    /// How far off half of them were, after that.
+    /// Median distance of these events from the reference afterwards, in seconds.
     pub spread: f64,
 }
 
-/// Something that several tell of.
+/// An event that several logs have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Point {
     Step(StepId),
     View(ViewDigest),
 }
 
-/// Sets the clocks.
+/// Aligns the clocks.
 pub fn align(process_logs: &mut [ProcessLog]) -> Vec<ClockOffset> {
     let points: Vec<BTreeMap<Point, f64>> = process_logs.iter().map(points_of).collect();
     let mut waiting: Vec<usize> = (0..process_logs.len()).collect();
-    // The most talkative is at the end.
+    // The log with the most events is at the end.
     waiting.sort_by_key(|index| (points[*index].len(), std::cmp::Reverse(*index)));
     let mut known: BTreeMap<Point, f64> = BTreeMap::new();
     let mut clock_offsets: BTreeMap<usize, ClockOffset> = BTreeMap::new();
@@ -71,7 +71,7 @@ pub fn align(process_logs: &mut [ProcessLog]) -> Vec<ClockOffset> {
     clock_offsets.into_values().collect()
 }
 
-/// Whose turn it is: somebody who shares something with those who are set; else the most talkative.
+/// The next log to align: one that shares events with aligned logs; else the one with the most events.
 fn next(waiting: &[usize], points: &[BTreeMap<Point, f64>], known: &BTreeMap<Point, f64>) -> Option<usize> {
     let shares = |index: &usize| points[*index].keys().any(|point| known.contains_key(point));
     waiting.iter().rposition(shares).or(waiting.len().checked_sub(1))

@@ -1,7 +1,7 @@
-//! Telling: one history, from process logs whose clocks are set.
+//! The history builder: one history, from process logs whose clocks are aligned.
 //!
-//! What a log does not say is told by what it does: a process that wrote nothing for much longer than it otherwise did, stood
-//! still (suspended, or its machine asleep); one whose lines end without an end was killed, unless the others' end there too.
+//! What a log does not state is inferred: a process that wrote nothing for much longer than usual was paused (suspended, or its machine
+//! asleep). A process whose lines stop without an end was killed, unless the other logs stop there too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,19 +16,19 @@ use super::sent_bytes::SentBytes;
 use crate::history::{CommitNote, History, PeerHistory, PeerState};
 use crate::host::HostId;
 
-/// A history, and what belongs to it.
+/// A history with its time and its lanes.
 pub struct BuiltHistory {
-    /// What happened.
+    /// What happened in the run.
     pub history: History,
-    /// Seconds since 1970 where its time is zero.
+    /// The time zero of the history, in seconds since 1970.
     pub began_at: f64,
-    /// Steps that are known to be committed.
+    /// Number of steps that are known to be committed.
     pub steps: u64,
-    /// By lane: who.
+    /// By lane: the peer.
     pub peers: Vec<PeerId>,
 }
 
-/// The history of process logs that are in the order of their beginnings.
+/// The history of process logs that are ordered by their first lines.
 #[must_use]
 pub fn history(process_logs: &[ProcessLog]) -> BuiltHistory {
     let peers = peers(process_logs);
@@ -62,7 +62,7 @@ pub fn history(process_logs: &[ProcessLog]) -> BuiltHistory {
     BuiltHistory { history, began_at, steps, peers }
 }
 
-/// Those who wrote, in the order in which they began; then those who are only told of.
+/// Peers with logs, in the order in which they began; then peers that only other logs mention.
 fn peers(process_logs: &[ProcessLog]) -> Vec<PeerId> {
     let mut peers: Vec<PeerId> = Vec::new();
     let mut note = |peer: &PeerId| {
@@ -97,7 +97,7 @@ impl HistoryBuilder<'_> {
         HostId(index as u32)
     }
 
-    /// The views in the order in which they were first installed anywhere.
+    /// Adds the views in the order in which they were first installed.
     fn views(&mut self, process_logs: &[ProcessLog]) {
         let mut lines: Vec<(f64, &ProcessLog, &ViewLine)> = Vec::new();
         for process_log in process_logs {
@@ -107,12 +107,12 @@ impl HistoryBuilder<'_> {
                 }
             }
         }
-        // A view goes after the one that it follows, however clocks are set.
+        // A view comes after its parent, whatever the clocks say.
         lines.sort_by(|a, b| a.2.number.cmp(&b.2.number).then(a.0.total_cmp(&b.0)));
         for (seconds, process_log, line) in lines {
             let (host, at) = (self.host(&process_log.peer), self.at(seconds));
             let view = record(line, process_log.run.unwrap_or(RunId([0; 32])));
-            // Only to be known: who was in it when, each process log says.
+            // This only registers the view: each process log says when its peer was in it.
             let spans = std::mem::take(&mut self.history.peers[host.index()].spans);
             self.history.installed(host, at, &Arc::new(view), line.digest, line.share);
             self.history.peers[host.index()].spans = spans;
@@ -125,7 +125,7 @@ impl HistoryBuilder<'_> {
         self.history.views.iter().position(is_it).expect("all views were noted")
     }
 
-    /// What one process was, from its start to its end or until the next one of the same peer.
+    /// Adds the states of one process, from its start to its end or until the next process of the same peer.
     fn process_log(&mut self, process_log: &ProcessLog, next_began: Option<f64>) {
         let host = self.host(&process_log.peer);
         let mut view = None;
@@ -133,10 +133,10 @@ impl HistoryBuilder<'_> {
         let mut traffic_at: Option<f64> = None;
         let mut last_at = process_log.began();
         let is_repeated = |line: &Line| matches!(&line.content, LineContent::View(view) if view.is_repeated);
-        // Where older files are gone, there is nothing between the head and what comes after it.
+        // If older files are gone, nothing is known between the first line and the line after the repeated view.
         let missing = process_log.lines.iter().position(is_repeated).map_or(0, |repeated| repeated + 2);
         for (index, line) in process_log.lines.iter().enumerate() {
-            // A process that runs writes at least how much it has sent.
+            // A running process writes at least how much it has sent.
             if index >= missing && line.at - last_at > SILENCE.max(SILENCE_PAUSES * pause) {
                 let was = self.history.state(host);
                 self.history.set_state(host, self.at(last_at + pause), PeerState::Paused);
@@ -174,7 +174,7 @@ impl HistoryBuilder<'_> {
                 self.history.set_state(host, at, PeerState::Member(index));
             }
             LineContent::Step(_) => {
-                // One that was paused goes on.
+                // A paused process continues.
                 if let (Some(view), Some(PeerState::Paused)) = (*view, self.history.state(host)) {
                     self.history.set_state(host, at, PeerState::Member(view));
                 }
@@ -214,7 +214,7 @@ impl HistoryBuilder<'_> {
         }
     }
 
-    /// A note, in which peers are called as the lanes are.
+    /// Adds a note, in which peers have the names of their lanes.
     fn note(&mut self, host: HostId, seconds: f64, mut words: String) {
         for (index, peer) in self.peers.iter().enumerate().take(NAMED_MAX) {
             words = words.replace(&peer.short(), &format!("p{index}"));
@@ -222,7 +222,7 @@ impl HistoryBuilder<'_> {
         self.history.note(host, self.at(seconds), words);
     }
 
-    /// Those who wrote nothing were members where the others say so.
+    /// Adds the states of peers without logs: they were members where the others say so.
     fn silent(&mut self, process_logs: &[ProcessLog]) {
         let wrote: BTreeSet<PeerId> = process_logs.iter().map(|process_log| process_log.peer).collect();
         let mut views: Vec<usize> = (0..self.history.views.len()).collect();
@@ -242,7 +242,7 @@ impl HistoryBuilder<'_> {
         }
     }
 
-    /// Each step that somebody tells of, when it was first known; how many it stands for, and what had been sent by then.
+    /// Adds each reported step, when it was first known, with the number of steps that it stands for and the bytes sent by then.
     fn commits(&mut self, process_logs: &[ProcessLog], sent: &SentBytes) {
         let mut first: BTreeMap<(usize, Branch, u64), (f64, &StepLine)> = BTreeMap::new();
         for process_log in process_logs {
@@ -267,7 +267,7 @@ impl HistoryBuilder<'_> {
         let views = &self.history.views;
         let mut before: Option<(usize, Branch, u64)> = None;
         for ((branch_index, branch, number), (seconds, step)) in first {
-            // A step belongs to the last view of its branch that begins with it or before.
+            // A step belongs to the last view of its branch that begins with it or before it.
             let is_before = |(_, note): &(usize, &crate::history::ViewNote)| {
                 let of = (note.branch_index, note.view.history.branch);
                 of == (branch_index, branch) && note.view.first_step().0 <= number
@@ -297,7 +297,7 @@ impl HistoryBuilder<'_> {
     }
 }
 
-/// The record of a view, as far as a line tells it.
+/// The record of a view, as far as a line has it.
 fn record(line: &ViewLine, run: RunId) -> View {
     let member = |peer: &PeerId| Member {
         peer: *peer,
@@ -328,13 +328,13 @@ fn record(line: &ViewLine, run: RunId) -> View {
     }
 }
 
-/// What can be told again and again, of one address after another.
+/// A note that can repeat, for one address after another.
 const STILL_TRYING: &str = "still trying";
-/// A process writes at least that often how much it has sent, seconds; at first, and after many full files.
+/// The longest pause between two lines on traffic, in seconds: at first, and after many full files.
 const TRAFFIC_PAUSE: f64 = 1.0;
 const TRAFFIC_PAUSE_MAX: f64 = 32.0;
-/// A process that runs is never silent for so long.
+/// Shortest silence that counts as a pause, in seconds; and as a multiple of the pause between lines.
 const SILENCE: f64 = 4.0;
 const SILENCE_PAUSES: f64 = 3.0;
-/// So many are called by their lanes in notes.
+/// Most peers that notes call by their lanes.
 const NAMED_MAX: usize = 64;

@@ -1,4 +1,4 @@
-//! Reading: from files to process logs.
+//! The reader: from files to process logs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,31 +13,31 @@ use serde_json::Value;
 use super::{FORMAT, LogError};
 use crate::history::{ExitStatus, MergeSummary};
 
-/// What one peer has written down.
+/// The log of one peer.
 #[derive(Debug)]
 pub struct Log {
-    /// Who.
+    /// The peer that wrote it.
     pub peer: PeerId,
-    /// Where it was read.
+    /// The path from which it was read.
     pub name: String,
     /// Its processes, the oldest first.
     pub process_logs: Vec<ProcessLog>,
-    /// Lines that make no sense.
+    /// Number of lines that could not be parsed.
     pub damaged_lines: usize,
 }
 
-/// What one process told of one run.
+/// What one process wrote on one run.
 #[derive(Clone, Debug)]
 pub struct ProcessLog {
-    /// Whose.
+    /// The peer that wrote it.
     pub peer: PeerId,
-    /// Which start of it.
+    /// The peer's incarnation.
     pub incarnation: u64,
-    /// The run; `None` if it never was in one.
+    /// The run; `None` if the process never was in one.
     pub run: Option<RunId>,
-    /// Its lines, the oldest first; never without any.
+    /// Its lines, the oldest first; never empty.
     pub lines: Vec<Line>,
-    /// Lines that it could not write.
+    /// Number of lines that it could not write.
     pub lost_lines: u64,
 }
 
@@ -46,20 +46,20 @@ pub struct ProcessLog {
 pub struct Line {
     /// Seconds since 1970, on its machine's clock.
     pub at: f64,
-    /// What it says.
+    /// The parsed content.
     pub content: LineContent,
 }
 
-/// What a line says.
+/// The content of a line.
 #[derive(Clone, Debug)]
 pub enum LineContent {
     /// The process starts.
     Started,
     /// Task and data are ready.
     Prepared {
-        /// Elements of the parameter vector.
+        /// Number of elements of the parameter vector.
         parameters: usize,
-        /// Steps of the run.
+        /// Number of steps of the run.
         steps: u64,
     },
     /// A view was installed.
@@ -68,82 +68,82 @@ pub enum LineContent {
     Step(StepLine),
     /// By peer: bytes written and read so far.
     Traffic(BTreeMap<PeerId, (u64, u64)>),
-    /// It is no longer a member, and asks to be let in again.
+    /// The peer is no longer a member, and asks to rejoin.
     Excluded(String),
-    /// The same, since its part of the swarm yields to another one and nothing of it is kept.
+    /// The peer is no longer a member, since its branch yields to another one and nothing of it is kept.
     BranchAbandoned(String),
-    /// Another part of the swarm, the one with this view, is merged into its own.
+    /// Another branch, the one with this view, is merged into the peer's branch.
     Merged {
-        /// That view.
+        /// The digest of that view.
         view: ViewDigest,
-        /// What of it.
+        /// The samples and steps that are merged.
         merged: MergeSummary,
-        /// In words.
+        /// The line's text.
         words: String,
     },
-    /// How well both did.
+    /// The losses of both branches and of the merged model, with the line's text.
     MergeEvaluation(MergeEvaluation, String),
-    /// Too few members can be reached.
+    /// The peer cannot reach enough members.
     Paused(String),
-    /// The run has ended here.
+    /// The run has ended for this peer.
     Ended(ExitStatus),
-    /// Something else, worth its words.
+    /// Another event with a text.
     Note(String),
-    /// Something else, without words.
+    /// Another event without a text.
     Other,
 }
 
-/// A view, as a line tells it.
+/// A view, as a line describes it.
 #[derive(Clone, Debug)]
 pub struct ViewLine {
     /// Its number.
     pub number: u64,
     /// Its digest.
     pub digest: ViewDigest,
-    /// Those of the views that it follows.
+    /// The digests of the views that it follows.
     pub parents: Vec<ViewDigest>,
-    /// Who is in.
+    /// The members' ids, by rank.
     pub members: Vec<PeerId>,
-    /// Elements that this peer owns once all chunks have moved.
+    /// Number of elements that this peer owns once all chunks have moved.
     pub share: usize,
     /// Its first step.
     pub first_step: u64,
-    /// Whether that begins again.
+    /// Whether that step was interrupted before and starts again.
     pub is_redone: bool,
-    /// Where the run's present branch begins: with the first view, the last one that went on from checkpoints, or where
-    /// several may go on, the last one that somebody is lost from.
+    /// Where the run's present branch begins: with the first view; with the last one that continued from checkpoints; or, if several
+    /// branches may exist, with the last one that lost a member.
     pub branch: Branch,
-    /// Told again at the head of a file; what was before is not there.
+    /// Whether the line repeats an earlier view at the head of a new file, when older files are gone.
     pub is_repeated: bool,
 }
 
-/// A committed step, as a line tells it.
+/// A committed step, as a line describes it.
 #[derive(Clone, Debug)]
 pub struct StepLine {
     /// Its number.
     pub step: u64,
     /// The epoch it belongs to.
     pub epoch: u64,
-    /// The mean loss; not a number if it was not finite.
+    /// The mean loss; NaN if it was not finite.
     pub loss: f64,
-    /// Samples that it trained.
+    /// Number of samples that it trained.
     pub samples: u64,
-    /// Samples of its batch that were left out.
+    /// Number of samples of its batch that were left out.
     pub left_out: u64,
     /// The learning rate.
     pub rate: f64,
-    /// Digest of the parameters after it.
+    /// Digest of the parameters after it; `None` if the line has none.
     pub digest: Option<String>,
-    /// Bytes that this peer had sent.
+    /// Bytes that this peer had sent by then.
     pub sent_bytes: u64,
 }
 
-/// Which step is told of: its branch of the run, and its number. What was trained after a
-/// checkpoint, and given up for it, is trained again under the same number.
+/// A step: its branch of the run, and its number. If the run goes back to a checkpoint, later steps are trained again under the same
+/// numbers, in another branch.
 pub type StepId = (Branch, u64);
 
 impl ProcessLog {
-    /// The steps it tells of, and when it did.
+    /// The steps in this log, each with its time.
     pub fn steps(&self) -> impl Iterator<Item = (f64, StepId, &StepLine)> {
         let mut branch = Branch { view_number: ViewNumber(0), step: StepNumber(0), fork: None };
         self.lines.iter().filter_map(move |line| match &line.content {
@@ -158,14 +158,14 @@ impl ProcessLog {
 }
 
 impl Log {
-    /// More of the same peer: another file, or another copy of the directory.
+    /// Adds more of the same peer: another file, or another copy of the directory.
     pub fn add(&mut self, other: Self) {
         self.damaged_lines += other.damaged_lines;
         self.name = format!("{}, {}", self.name, other.name);
         self.process_logs.extend(other.process_logs);
         self.process_logs
             .sort_by(|a, b| a.incarnation.cmp(&b.incarnation).then(a.began().total_cmp(&b.began())));
-        // Two files may tell of one process, one after the other or the same.
+        // Two files may have parts of one process, or the same part.
         self.process_logs.dedup_by(|later, earlier| {
             let is_same = later.incarnation == earlier.incarnation && later.run == earlier.run;
             if is_same {
@@ -191,10 +191,10 @@ impl ProcessLog {
     }
 }
 
-/// Reads the log of one peer: a file, or all of them in its data directory.
+/// Reads the log of one peer: a file, or all log files in its data directory.
 ///
 /// # Errors
-/// It cannot be read, or is none.
+/// It cannot be read, or is no log.
 pub fn read(path: &Path) -> Result<Log, LogError> {
     let unreadable = |path: &Path, cause| LogError::Unreadable { path: path.to_owned(), cause };
     let is_folder = fs::metadata(path).map_err(|cause| unreadable(path, cause))?.is_dir();
@@ -247,7 +247,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// Takes in one line. An error is the number of a format that is not read here.
+    /// Adds one line. An error is the number of a format that this program does not read.
     fn line(&mut self, text: &[u8]) -> Result<(), u64> {
         let value: Option<Value> = serde_json::from_slice(text).ok();
         let at = value.as_ref().and_then(|value| value["at"].as_f64()).filter(|at| TIMES.contains(at));
@@ -258,7 +258,7 @@ impl Reader {
         if value["event"] == "log" {
             return self.head(&value, at);
         }
-        // What stands before any head is the rest of a file whose beginning is gone.
+        // Lines before any head are the rest of a file whose beginning is gone.
         let Some(process_log) = self.process_logs.last_mut() else { return Ok(()) };
         process_log.lost_lines += value["lost_before"].as_u64().unwrap_or(0);
         if value["event"] == "lost" {
@@ -275,7 +275,7 @@ impl Reader {
         }
         match content(&value) {
             Some(content) => {
-                // A clock that was set back does not turn the order around.
+                // If a clock was set back, the order of lines remains.
                 let at = process_log.lines.last().map_or(at, |last| at.max(last.at));
                 process_log.lines.push(Line { at, content });
             }
@@ -284,7 +284,7 @@ impl Reader {
         Ok(())
     }
 
-    /// A process starts, or goes on in another file.
+    /// A process starts, or continues in another file.
     fn head(&mut self, value: &Value, at: f64) -> Result<(), u64> {
         let format_number = value["format"].as_u64().unwrap_or(0);
         if format_number != FORMAT {
@@ -296,7 +296,7 @@ impl Reader {
             self.damaged_lines += 1;
             return Ok(());
         };
-        // The identity was replaced in between: what is newer counts.
+        // The identity was replaced meanwhile: the newer one counts.
         if self.peer.replace(peer).is_some_and(|before| before != peer) {
             self.process_logs.clear();
         }
@@ -309,7 +309,7 @@ impl Reader {
     }
 }
 
-/// What a line says; `None` if a part of it is missing or makes no sense.
+/// The content of a line; `None` if a part of it is missing or invalid.
 fn content(value: &Value) -> Option<LineContent> {
     let number = |key: &str| value[key].as_u64().filter(|number| *number <= NUMBER_MAX);
     let words = || value["text"].as_str().unwrap_or_default().to_owned();
@@ -364,7 +364,7 @@ fn content(value: &Value) -> Option<LineContent> {
         "ended" if value["left"] == true => LineContent::Ended(ExitStatus::Left),
         "ended" if value["finished"].as_bool()? => LineContent::Ended(ExitStatus::Finished),
         "ended" => LineContent::Ended(ExitStatus::Failed),
-        // Everybody does that at the beginning.
+        // Every peer writes these at its start.
         "join_requested" | "peer_ready" | "welcomed" | "lost" => LineContent::Other,
         _ => value["text"].as_str().map_or(LineContent::Other, |words| LineContent::Note(words.to_owned())),
     })
@@ -372,7 +372,7 @@ fn content(value: &Value) -> Option<LineContent> {
 
 fn evaluation(value: &Value) -> Option<Evaluation> {
     let samples = value["samples"].as_u64()?.try_into().ok()?;
-    // A loss that is not finite is told as nothing.
+    // A loss that is not finite is written as null.
     let loss = value["loss"].as_f64().unwrap_or(f64::NAN);
     Some(Evaluation { samples, loss, accuracy: value["accuracy"].as_f64() })
 }
@@ -394,7 +394,7 @@ fn digest(text: &str) -> Option<[u8; 32]> {
     blake3::Hash::from_hex(text).ok().map(|hash| *hash.as_bytes())
 }
 
-/// Seconds since 1970 that a line may have been written at.
+/// Valid times of a line, in seconds since 1970.
 const TIMES: std::ops::Range<f64> = 0.0..1e11;
-/// Far beyond any run, and safe to reckon with.
+/// Larger than any number in a run, and small enough to add up without overflow.
 const NUMBER_MAX: u64 = 1 << 50;

@@ -1,7 +1,7 @@
-//! Bytes: how many went from whom to whom, when.
+//! Bytes sent: how many each peer sent to each other one, over time.
 //!
-//! Each peer writes now and then how much it has sent to each other since its process started, and received. In between,
-//! bytes are taken to have flowed evenly.
+//! Each peer writes from time to time how much it has sent to, and received from, each other peer since its process started. In between,
+//! the bytes are assumed to flow evenly.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,18 +12,18 @@ use super::reader::{LineContent, ProcessLog};
 use crate::history::Traffic;
 use crate::host::HostId;
 
-/// Bytes that went from one peer to another, by time.
+/// Bytes sent from one peer to another, over time.
 pub(super) struct SentBytes {
-    /// By sender and receiver; by process log, as counts begin again.
+    /// By sender and receiver: a series for each process log, as counts restart with a process.
     series: BTreeMap<(usize, usize), Vec<Series>>,
     began_at: f64,
 }
 
-/// Seconds since the beginning, and bytes that had been sent by then.
+/// Pairs of seconds since the beginning, and bytes sent by then.
 type Series = Vec<(f64, u64)>;
 
 impl SentBytes {
-    /// As the senders say; of those who wrote nothing, as the receivers do.
+    /// Uses the senders' numbers, and the receivers' for senders without a log.
     pub(super) fn of(process_logs: &[ProcessLog], peers: &[PeerId], began_at: f64) -> Self {
         let index = |peer: &PeerId| peers.iter().position(|known| known == peer);
         let wrote: BTreeSet<PeerId> = process_logs.iter().map(|process_log| process_log.peer).collect();
@@ -35,7 +35,7 @@ impl SentBytes {
             for line in &process_log.lines {
                 let LineContent::Traffic(bytes) = &line.content else { continue };
                 for (peer, (sent, received)) in bytes {
-                    // Guests and strangers are no peers of the run.
+                    // Status clients and unknown peers are not peers of the run.
                     let Some(other) = index(peer) else { continue };
                     let mut note = |edge, count: u64| {
                         let series = of_life.entry(edge).or_insert_with(|| vec![(start, 0)]);
@@ -54,13 +54,13 @@ impl SentBytes {
         Self { series, began_at }
     }
 
-    /// All bytes until then.
+    /// All bytes sent until then.
     pub(super) fn until(&self, seconds: f64) -> u64 {
         let at = seconds - self.began_at;
         self.series.values().flatten().map(|one| until(one, at)).sum()
     }
 
-    /// The same as a picture wants it.
+    /// The traffic in the form that a report draws.
     pub(super) fn traffic(&self, seconds: f64) -> Traffic {
         let step = Duration::from_secs_f64((seconds / SLOTS_MAX as f64).max(0.1));
         let slots = (seconds / step.as_secs_f64()).ceil() as usize;
@@ -77,7 +77,7 @@ impl SentBytes {
     }
 }
 
-/// Bytes until then, in between in proportion.
+/// Bytes sent until then, interpolated linearly.
 fn until(one: &[(f64, u64)], at: f64) -> u64 {
     let after = one.partition_point(|(time, _)| *time <= at);
     match (after.checked_sub(1).map(|index| one[index]), one.get(after)) {
@@ -90,7 +90,7 @@ fn until(one: &[(f64, u64)], at: f64) -> u64 {
     }
 }
 
-/// Bytes between two times, evenly over the slots between them.
+/// Distributes the bytes between two times evenly over the slots between them.
 fn spread(one: &[(f64, u64)], step: f64, slots: &mut [u64]) {
     let Some(last) = slots.len().checked_sub(1) else { return };
     let slot = |at: f64| ((at / step).max(0.0) as usize).min(last);
@@ -109,5 +109,5 @@ fn until_within(pair: &[(f64, u64)], at: f64) -> u64 {
     until(pair, at.min(pair[1].0))
 }
 
-/// A picture has no use for more.
+/// Most slots; a chart cannot show more.
 const SLOTS_MAX: usize = 20_000;

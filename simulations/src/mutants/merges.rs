@@ -1,4 +1,4 @@
-//! Bugs in how two branches become one: what one leaves to the other, and when it gives itself up.
+//! Bugs in the merge of two branches: in the snapshot that one branch gives, and in when it yields.
 
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::message::{ChunkContent, MergeAccept, MergeMessage, Message};
@@ -6,7 +6,7 @@ use peergrad_protocol::{Buffer, Frame};
 
 use crate::filters::{Envelope, FrameAction};
 
-/// What a branch has come to is another than it was, with the right digest.
+/// A snapshot's values are changed, and its digest fits them.
 pub(super) fn corrupt_snapshot(envelope: &Envelope<'_>) -> FrameAction {
     let (Some(Message::Merge(MergeMessage::SnapshotChunks(mut chunks))), Some(payload)) =
         (envelope.message(), &envelope.frame.payload)
@@ -26,7 +26,7 @@ pub(super) fn corrupt_snapshot(envelope: &Envelope<'_>) -> FrameAction {
     )])
 }
 
-/// A branch that leaves something does not say of some samples that it has trained them.
+/// A merge offer leaves out some samples that the branch has trained.
 pub(super) fn hide_samples(envelope: &Envelope<'_>) -> FrameAction {
     let Some(Message::Merge(MergeMessage::Offer(mut will))) = envelope.message() else {
         return FrameAction::Pass;
@@ -40,7 +40,7 @@ pub(super) fn hide_samples(envelope: &Envelope<'_>) -> FrameAction {
     FrameAction::Replace(vec![Frame::encode(&MergeMessage::Offer(will).into(), None)])
 }
 
-/// So many.
+/// How many samples it leaves out.
 const HIDDEN_SAMPLES: u64 = 64;
 
 /// A branch is told that it is merged when the other one has only heard of it.

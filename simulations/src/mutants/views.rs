@@ -1,4 +1,4 @@
-//! Bugs in how one view follows another: what members are told and remember of it, and what state moves with it.
+//! Bugs in view changes: in what members hear and remember of them, and in the state that moves.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,13 +14,13 @@ use super::{changed, learn_ranks};
 use crate::filters::{Envelope, FrameAction, FrameFilter};
 use crate::host::{HostId, peer_of};
 
-/// A proposer falls silent before anybody hears that its value is chosen; the one who takes over is not told of it.
+/// A proposer falls silent before any member hears that its value is chosen, and the next proposer does not learn of the value.
 ///
-/// The silence alone must do no harm: the value would be found among the promises and proposed again.
+/// The silence alone must do no harm: the next proposer would find the value among the promises and propose it again.
 #[derive(Default)]
 pub(super) struct HideAccepted {
     ranks: Vec<PeerId>,
-    /// Whoever proposed first, and who takes over.
+    /// The first proposer, and the member that proposes next.
     first: Option<(HostId, PeerId)>,
 }
 
@@ -56,7 +56,7 @@ impl FrameFilter for HideAccepted {
 }
 
 impl HideAccepted {
-    /// Whoever will try next, once the proposer is silent.
+    /// The member that proposes next, once the proposer is silent.
     fn next_proposer(&self, proposer: HostId, propose: &Propose) -> Option<PeerId> {
         let ViewChange { removed, .. } = &propose.change;
         let is_there = |(rank, peer): &(usize, &PeerId)| {
@@ -67,13 +67,13 @@ impl HideAccepted {
     }
 }
 
-/// Until it is started again, one peer hears only of the first proposal, and not that it was chosen; after that it hears of no
-/// view before it has accepted once more.
+/// Until its restart, one peer hears only of the first proposal, and not that it was chosen. After the restart it hears of no view until it
+/// has accepted once more.
 ///
-/// That alone must do no harm: it remembers what it accepted, and whoever asks it later hears of it.
+/// That alone must do no harm: the peer remembers what it accepted, and reports it to each later proposer.
 pub(super) struct IsolateVoter {
     site: HostId,
-    /// Who proposed first.
+    /// The first proposer.
     first: Option<HostId>,
     has_returned: bool,
     has_accepted_again: bool,
@@ -88,7 +88,7 @@ impl IsolateVoter {
 impl FrameFilter for IsolateVoter {
     fn on_frame(&mut self, envelope: &Envelope<'_>) -> FrameAction {
         let message = envelope.message();
-        // Only a peer that is started again asks to be let in after that.
+        // Only a restarted peer asks to join after that.
         let asks = envelope.from == self.site && matches!(message, Some(Message::Join(JoinMessage::Join(_))));
         self.has_returned |= self.first.is_some() && asks;
         let accepts = envelope.from == self.site
@@ -118,7 +118,7 @@ impl FrameFilter for IsolateVoter {
     }
 }
 
-/// One peer votes, but is told nothing of the views that follow the one that it is in, and cannot ask for one.
+/// One peer votes, but hears of no view after its present one, and cannot ask for one.
 pub(super) fn drop_views(envelope: &Envelope<'_>, site: HostId) -> FrameAction {
     let is_lost = match envelope.message() {
         Some(Message::Agreement(AgreementMessage::Install(view))) => {
@@ -131,9 +131,9 @@ pub(super) fn drop_views(envelope: &Envelope<'_>, site: HostId) -> FrameAction {
     if is_lost { FrameAction::Drop } else { FrameAction::Pass }
 }
 
-/// Sums for replicas are lost with the owner that sends them, and members say that they have come.
+/// Sums for replicas are lost with the owner that sends them, and members report that they have them.
 ///
-/// The loss alone must do no harm: the step would be begun again.
+/// The loss alone must do no harm: the step would be started again.
 #[derive(Default)]
 pub(super) struct FalseReport {
     /// The view in which sums are lost.
@@ -158,21 +158,21 @@ impl FrameFilter for FalseReport {
     }
 }
 
-/// What is wrong with the state of a chunk that moves; its digest is right.
+/// How the state of a chunk that moves is wrong, although its digest is right.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Corruption {
-    /// There is nothing in it.
+    /// It is all zeros.
     Empty,
-    /// It is that of an earlier step, of whichever chunk moved there.
+    /// It is that of an earlier step, of any chunk that moved then.
     Old,
-    /// It has lost count of an update.
+    /// Its number of updates is too low.
     Miscounted,
 }
 
 /// Changes the state of chunks that move.
 pub(super) struct CorruptState {
     corruption: Corruption,
-    /// By length: what a chunk held that moved before.
+    /// By length: the state of a chunk that moved earlier.
     before: BTreeMap<usize, Vec<u8>>,
 }
 
@@ -215,7 +215,7 @@ impl FrameFilter for CorruptState {
     }
 }
 
-/// The sums from which replicas are kept change on their way.
+/// Changes a bit in the sums from which replicas are updated.
 pub(super) fn flip_mirror(envelope: &Envelope<'_>) -> FrameAction {
     match envelope.message() {
         Some(Message::InView { view, message: TrainingMessage::Segment(segment) })
@@ -227,10 +227,10 @@ pub(super) fn flip_mirror(envelope: &Envelope<'_>) -> FrameAction {
     }
 }
 
-/// Frames of a view are lost as long as their receiver has not said anything in it.
+/// Drops frames of a view until their receiver has sent something in it.
 #[derive(Default)]
 pub(super) struct DropNewView {
-    /// By host: the views in which it has spoken.
+    /// By host: the views in which it has sent something.
     entered: BTreeMap<HostId, BTreeSet<ViewDigest>>,
 }
 
@@ -249,19 +249,19 @@ impl FrameFilter for DropNewView {
         };
         self.entered.entry(envelope.from).or_default().insert(view);
         match self.entered.get(&envelope.to) {
-            // In the first view everybody is at once.
+            // All hosts enter the first view at once.
             Some(entered) if !entered.contains(&view) => FrameAction::Drop,
             _ => FrameAction::Pass,
         }
     }
 }
 
-/// Long enough for others to take over.
+/// Long enough for another member to take over.
 const SILENCE: Duration = Duration::from_secs(8);
 /// The step after which a process is killed in `kill-mid-step`.
 const CRASH_STEP: u64 = 20;
 
-/// Of two checkpoints or more, peers that are back tell others of the older ones only.
+/// Of two or more checkpoints, peers that return after all had stopped report only the older ones.
 pub(super) fn hide_newest_checkpoint(envelope: &Envelope<'_>) -> FrameAction {
     let Some(Message::Agreement(AgreementMessage::Promise(mut promise))) = envelope.message() else {
         return FrameAction::Pass;

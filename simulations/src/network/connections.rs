@@ -1,4 +1,4 @@
-//! Connections: how they come about, how each end loses them, and what a cut does to what is on its way.
+//! Connections: how they are opened, how each end loses them, and how a cut delays frames in transit.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::{Delivery, LinkEvent, Network, NetworkEvent, Transmission};
 use crate::host::HostId;
 
 impl Network {
-    /// From now on `from` wants a link to `to`.
+    /// `from` wants a link to `to` from now on.
     pub(crate) fn dial(&mut self, now: Instant, from: HostId, to: HostId) {
         let end = self.end_mut(from, to);
         end.is_wanted = true;
@@ -17,7 +17,7 @@ impl Network {
         self.schedule_dial(now, from, to, Duration::ZERO);
     }
 
-    /// `from` wants no link any more that it has not got.
+    /// `from` no longer wants a link that it does not have.
     pub(crate) fn stop_dialing(&mut self, from: HostId, to: HostId) {
         self.end_mut(from, to).is_wanted = false;
     }
@@ -59,7 +59,7 @@ impl Network {
         }
     }
 
-    /// A new connection takes the place of an older one with the same peer, be it from this host or another one.
+    /// A new connection replaces an older one with the same peer, from this host or from another one.
     pub(super) fn displace(&mut self, now: Instant, at: HostId, of: HostId) {
         if self.end(at, of).session.is_some() {
             self.set_session(at, of, None);
@@ -80,7 +80,7 @@ impl Network {
         }
     }
 
-    /// One end gives up a connection: it is told at once, the other end when the close arrives.
+    /// One end closes a connection: its process is told at once, the other end's when the close arrives.
     pub(super) fn close(&mut self, now: Instant, at: HostId, of: HostId, reason: &'static str) {
         self.send(now, at, of, Transmission::Close, Duration::ZERO);
         self.forget(now, at, of);
@@ -93,7 +93,7 @@ impl Network {
         self.schedule_dial(now, at, of, DIAL_PAUSE);
     }
 
-    /// The process at `from` wants no link any more; what it sent before still arrives.
+    /// The process at `from` closes the link; what it sent before still arrives.
     pub(crate) fn hang_up(&mut self, now: Instant, from: HostId, to: HostId) {
         self.send(now, from, to, Transmission::Goodbye, Duration::ZERO);
         self.set_session(from, to, None);
@@ -102,7 +102,7 @@ impl Network {
 
     // Cuts.
 
-    /// Nothing gets from `from` to `to` any more.
+    /// Blocks frames from `from` to `to`.
     pub(crate) fn cut(&mut self, now: Instant, from: HostId, to: HostId) {
         let edge = &mut self.interfaces[from.index()].edges[to.index()];
         edge.cuts += 1;
@@ -113,7 +113,7 @@ impl Network {
         }
     }
 
-    /// One cut less; after the last one what was sent meanwhile arrives.
+    /// Removes one cut. If it was the last one, the frames that waited arrive.
     pub(crate) fn heal(&mut self, now: Instant, from: HostId, to: HostId) {
         let distance = self.links.distance(from, to);
         let edge = &mut self.interfaces[from.index()].edges[to.index()];
@@ -122,21 +122,21 @@ impl Network {
         if edge.cuts > 0 {
             return;
         }
-        // Whoever sends again and again into a cut does so at pauses that grow with it.
+        // A sender that retransmits into a cut does so with pauses that grow with its length.
         let pause_max = now.since(edge.cut_since).min(Duration::from_secs(1)).as_nanos() as u64;
         let stalled = std::mem::take(&mut edge.stalled);
         let pause = Duration::from_nanos(self.generator.next_u64() % (pause_max + 1));
         let edge = &mut self.interfaces[from.index()].edges[to.index()];
         let at = edge.reopens.max(now.after(distance + pause));
         edge.reopens = at;
-        // Whatever is on its way or is sent from now on stays behind it.
+        // Frames in transit, and those sent from now on, arrive after them.
         (edge.first_byte, edge.taken) = (edge.first_byte.max(at), edge.taken.max(at));
         for (session, transmission) in stalled {
             self.scheduled.push((at, NetworkEvent::Arrival { from, to, session, transmission }));
         }
     }
 
-    /// Notices later whether `of` has been silent towards `at` all the time.
+    /// Schedules a check of whether `of` has been silent towards `at` since now.
     pub(super) fn schedule_silence_check(&mut self, now: Instant, at: HostId, of: HostId) {
         let Some(session) = self.end(at, of).session else { return };
         let patience = self.links.silence_patience;

@@ -1,4 +1,4 @@
-//! The network alone: order within a link, shares of a line, and who learns what of a connection.
+//! The network alone: order within a link, shares of a line, and what each end learns of a connection.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ impl TestNetwork {
         world
     }
 
-    /// Lets time pass.
+    /// Runs the network for a time.
     fn run(&mut self, time: Duration) {
         let end = self.now.after(time);
         loop {
@@ -66,7 +66,7 @@ impl TestNetwork {
         self.network.send(self.now, from, to, Transmission::Frame(frame), Duration::ZERO);
     }
 
-    /// What arrived from one at the other, in order.
+    /// What arrived at the first host from the second, in order.
     fn heard(&self, from: HostId, to: HostId) -> Vec<&str> {
         let is_it = |(_, f, t, _): &&(Instant, HostId, HostId, String)| (*f, *t) == (from, to);
         self.delivered.iter().filter(is_it).map(|(.., words)| words.as_str()).collect()
@@ -124,7 +124,7 @@ fn a_short_cut_delays_and_a_long_one_is_noticed_by_each_end_itself() {
     world.network.cut(world.now, A, B);
     world.run(Duration::from_secs(11));
     assert_eq!(world.heard(A, B).last(), Some(&"nothing was heard from it"));
-    // The way back is open: the one that gave up says so.
+    // The other direction works: the end that closed the connection can report it.
     assert_eq!(world.heard(B, A).last(), Some(&"it closed the connection"));
     assert!(world.heard(C, A).is_empty() && world.heard(C, B).is_empty());
     world.network.heal(world.now, A, B);
@@ -155,7 +155,7 @@ fn a_goodbye_arrives_behind_what_was_sent_and_ends_the_wish_for_a_link() {
 
 #[test]
 fn what_a_cut_held_back_arrives_before_what_was_being_received_meanwhile() {
-    // A second for each: when the cut is healed, the first has stalled and the second is almost there.
+    // Each frame takes a second: when the cut is healed, the first one waits there and the second has almost arrived.
     let line = Links { jitter: Duration::ZERO, up: Some(800_000), ..Links::lan() };
     let mut world = TestNetwork::new(line);
     for number in 1..=3 {
@@ -166,7 +166,7 @@ fn what_a_cut_held_back_arrives_before_what_was_being_received_meanwhile() {
     world.run(Duration::from_millis(1940));
     world.network.heal(world.now, A, B);
     world.send(A, B, 4, 100);
-    // Once more, before what stalled the first time is through.
+    // Cuts the link once more, before the frames that waited have passed.
     world.network.cut(world.now, A, B);
     world.run(Duration::from_millis(1));
     world.network.heal(world.now, A, B);
@@ -200,7 +200,7 @@ fn a_process_that_died_on_a_sleeping_machine_is_heard_of_again_once_it_is_starte
     assert_eq!(world.heard(A, B).last(), Some(&"up"));
 }
 
-/// Whoever still believes in a connection to the process before hears from the machine, as soon as it says something.
+/// A peer that still believes in a connection to the former process is told by the machine, as soon as it sends something.
 #[test]
 fn a_process_that_was_started_again_knows_no_connections_of_the_one_before() {
     let mut world = TestNetwork::new(Links::lan());
@@ -232,7 +232,7 @@ fn a_sleeping_machine_notices_nothing_until_it_wakes_up() {
     world.run(Duration::from_secs(7));
     assert_eq!(world.heard(A, B), Vec::<&str>::new());
     world.run(Duration::from_secs(20));
-    // B has given up by itself, and A cannot hear that.
+    // B has closed the connection by itself, and A cannot hear that.
     assert_eq!((world.heard(A, B), world.heard(B, A)), (vec!["nothing was heard from it"], vec![]));
     world.network.wake(world.now, A);
     world.run(Duration::from_secs(11));

@@ -1,4 +1,4 @@
-//! Transit: what a frame goes through between its sender's counter and its receiver's letter box.
+//! Transit: the path of a frame from its sender's uplink to its receiver's downlink.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::host::HostId;
 use crate::links::sending_time;
 
 impl Network {
-    /// Sends something over the link, if there is one. True if it was taken.
+    /// Sends a transmission over the link, if there is one. Returns whether it was taken.
     pub(crate) fn send(
         &mut self,
         now: Instant,
@@ -23,12 +23,12 @@ impl Network {
         let is_small = matches!(transmission, Transmission::Credit(_));
         let interface = &mut self.interfaces[from.index()];
         let edge = &mut interface.edges[to.index()];
-        // A line that has just become free of limits still has a queue.
+        // A line whose limit was just removed may still have a queue.
         if is_small || (interface.up.is_none() && edge.waiting.is_empty()) {
             self.depart(now, from, to, (session, transmission), now, delay);
             return true;
         }
-        // A delay counts from now on, also for a frame that waits for its turn; such rules are for single frames.
+        // A filter's delay counts from now on, also for a frame that waits for its turn; such filters are for single frames.
         edge.last_byte = edge.last_byte.max(now.after(delay));
         edge.waiting.push_back((session, transmission));
         if edge.waiting.len() == 1 {
@@ -59,7 +59,7 @@ impl Network {
         }
     }
 
-    /// Travels: its first byte leaves now, its last one at `sent`.
+    /// Starts a transmission: its first byte leaves now, its last one at `sent`.
     pub(super) fn depart(
         &mut self,
         now: Instant,
@@ -73,7 +73,7 @@ impl Network {
         let delay = distance + self.jitter() + self.loss(&transmission, distance) + delay;
         let edge = &mut self.interfaces[from.index()].edges[to.index()];
         if let Transmission::Credit(_) = transmission {
-            // Counted, not ordered, and of no size.
+            // Credit is counted: it needs no order, and has no size.
             self.scheduled
                 .push((sent.after(delay), NetworkEvent::Arrival { from, to, session, transmission }));
             return;
@@ -89,7 +89,7 @@ impl Network {
         Duration::from_nanos(self.generator.next_u64() % (range + 1))
     }
 
-    /// What sending lost packets again costs a frame.
+    /// The time that sending lost packets again costs a frame.
     pub(super) fn loss(&mut self, transmission: &Transmission, distance: Duration) -> Duration {
         if self.links.loss_per_million == 0 {
             return Duration::ZERO;
@@ -100,7 +100,7 @@ impl Network {
         if is_lost { 2 * distance + RETRANSMISSION } else { Duration::ZERO }
     }
 
-    /// The downlink takes in what reaches it in turn; when this will be there.
+    /// The downlink takes in what arrives, in turn. Returns when it has taken this.
     pub(super) fn use_downlink(
         &mut self,
         now: Instant,
@@ -149,7 +149,7 @@ impl Network {
     ) {
         if !self.is_known(to, from, session) {
             if matches!(transmission, Transmission::Frame(_)) && self.is_audible(to, from) {
-                // Of a process that was there before: the machine says that it knows no such connection.
+                // It is for a former process: the machine answers that it knows no such connection.
                 let distance = self.links.distance(to, from);
                 self.scheduled.push((now.after(distance), NetworkEvent::Reset { at: from, of: to, session }));
             }
@@ -173,7 +173,7 @@ impl Network {
 }
 
 impl Transmission {
-    /// Bytes on the line: of frames only, the rest rides along.
+    /// Bytes on the line: those of frames; other transmissions count as 0.
     pub(crate) fn byte_count(&self) -> usize {
         match self {
             Self::Frame(frame) => frame.byte_count() + FRAME_OVERHEAD,
@@ -186,5 +186,5 @@ impl Transmission {
 const PACKET_BYTES: usize = 1400;
 /// Headers and encryption of a frame's packets, roughly.
 const FRAME_OVERHEAD: usize = 40;
-/// What it takes to notice a lost packet, beside a round trip.
+/// Time to notice a lost packet, in addition to a round trip.
 const RETRANSMISSION: Duration = Duration::from_millis(10);

@@ -1,16 +1,15 @@
-//! The plain oracle: the same training in one process and one loop. Sums are in another order there, so it is close and not
-//! the same.
+//! The plain oracle: the same training in one process and one loop. It adds up in another order, so its results are close and not equal.
 //!
-//! The batches are those of the commit log: where nobody goes in the middle of a step, what a run alone would take; else
-//! what was left of a batch, and later what was given back. Optimizer state that a swarm lost is lost here too.
+//! It uses the batches of the commit log. While no member departs in the middle of a step, these are the batches of a run with one peer;
+//! otherwise a batch is what was left of it, and the returned samples come later. If the swarm lost optimizer state, the oracle drops it
+//! too.
 //!
 //! # Rounding
-//! A scenario says how far apart losses may be. In long runs another order of sums alone can lead further: how far is measured
-//! where it is asked, by running the plain loop once more with every batch backwards, and ten times that is
-//! allowed too.
+//! A scenario says how far losses may be apart. In long runs another order of sums alone can have a larger effect. The oracle measures it
+//! when a loss differs by more: it runs the plain loop once more with every batch in reverse order, and allows ten times that difference.
 //!
-//! With tanh units it stays below 1e-6 through four thousand steps of letters. Where it tips the input of a ReLU over zero, for
-//! one sample, it jumps, and is 5e-3 in the end; which order does so at which step is luck.
+//! With tanh units it stays below 1e-6 through four thousand steps of letters. With ReLU units it jumps when it moves the input of a unit
+//! across zero, for one sample, and is 5e-3 at the end; which order does so at which step is chance.
 
 use peergrad_core::io::Committed;
 use peergrad_core::program::loader::Loaded;
@@ -19,10 +18,10 @@ use peergrad_protocol::manifest::Chunks;
 use super::sample_counter::SampleCounter;
 use super::view_chain::ViewChain;
 
-/// Compares the losses of committed steps with those of the plain loop; how far they are apart at most, relatively.
+/// Compares the losses of committed steps with those of the plain loop. Returns the greatest relative difference.
 ///
 /// # Errors
-/// In words, where they are further apart than `apart_max` and than rounding explains.
+/// A description of the first loss that differs by more than `apart_max` and more than rounding explains.
 pub fn compare<'a>(
     loaded: &Loaded,
     view_chain: &ViewChain,
@@ -41,7 +40,7 @@ pub fn compare<'a>(
         let theirs = plain.step().ok_or_else(|| format!("step {step} is committed, and there is no view"))?;
         losses.push(theirs);
         let Some(theirs) = theirs else {
-            // Whoever had a part of it has gone.
+            // All members with a part of this step have departed.
             continue;
         };
         let apart = distance(ours.loss, theirs);
@@ -59,12 +58,12 @@ pub fn compare<'a>(
     Ok(largest)
 }
 
-/// How far apart two losses are, relatively.
+/// The relative difference of two losses.
 fn distance(loss: f64, expected: f64) -> f64 {
     (loss - expected).abs() / expected.abs().max(LOSS_MIN)
 }
 
-/// What rounding alone does to the losses of the plain loop; found out as far as it is asked.
+/// The effect of rounding alone on the losses of the plain loop; measured only as far as needed.
 struct Rounding<'a> {
     backwards: Plain<'a>,
     largest: f64,
@@ -75,7 +74,7 @@ impl<'a> Rounding<'a> {
         Self { backwards: Plain::new(loaded, view_chain, Order::Backwards), largest: 0.0 }
     }
 
-    /// How far at most another order takes any of these losses, which are those of the plain loop from its first step on.
+    /// The greatest change of these losses by another order of sums; the losses are those of the plain loop from its first step on.
     fn largest_of(&mut self, losses: &[Option<f64>]) -> f64 {
         let from = self.backwards.epochs.steps() as usize;
         for loss in &losses[from..] {
@@ -87,7 +86,7 @@ impl<'a> Rounding<'a> {
     }
 }
 
-/// In which order a batch is added up.
+/// The order in which a batch is added up.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Order {
     Assigned,
@@ -119,7 +118,7 @@ impl<'a> Plain<'a> {
         Self { loaded, view_chain, order, epochs, chunks, vector, parameters, moments }
     }
 
-    /// The next step; the mean loss of its samples, if it has any. `None` if there is no view that it could belong to.
+    /// Does the next step and returns the mean loss of its samples, if it has any. `None` if there is no view for the step.
     fn step(&mut self) -> Option<Option<f64>> {
         let number = self.epochs.steps();
         let counted = self.epochs.count(self.view_chain)?;
@@ -150,7 +149,7 @@ impl<'a> Plain<'a> {
     }
 }
 
-/// The swarm adds up in yet another order, and how far that leads is a matter of luck.
+/// The swarm adds up in yet another order, and the effect of an order varies by chance.
 const ROUNDING_FACTOR: f64 = 10.0;
 /// Below this, losses are compared absolutely.
 const LOSS_MIN: f64 = 1e-6;
@@ -214,7 +213,7 @@ mod tests {
         };
         let committed: Vec<Committed> = (0..200).map(committed).collect();
         assert!(compare(&loaded, &view_chain, &committed, 0.0).unwrap() > 0.0);
-        // Rates that are one in a thousand too high.
+        // Rates that are too high by one in a thousand.
         let mut other = loaded.clone();
         other.config.schedule = Schedule::constant(other.config.rate(0) * 1.001);
         let words = compare(&other, &view_chain, &committed, 0.0).unwrap_err();

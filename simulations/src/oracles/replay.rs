@@ -1,15 +1,15 @@
-//! The replay: the commit log once more, in a plain loop, bit for bit.
+//! The replay: the commit log computed once more, in a plain loop, bit for bit.
 //!
-//! From nothing but the view records and the order of commits it computes what members must hold after each step: who
-//! computes which samples, in which order an owner's sum is added up, what its rule makes of it. Rounding included, and with it
-//! what a codec leaves of what travels, and what of that comes with a later step.
+//! From only the view records and the order of commits it computes what members must hold after each step: which member computes which
+//! samples, in which order an owner's sum is added up, and what the owner's rule makes of it. It includes rounding, and with a codec also
+//! the error of what is sent, and the residuals that are added to a later step.
 //!
 //! # How it works
-//! A step is replayed when the first member tells that it is committed, in the view in which its sums were made (see
-//! [`ViewChain`]); a view that came and went without completing it leaves no trace but the state that it restarted.
+//! A step is replayed when the first member reports that it is committed, in the view in which its sums were made (see [`ViewChain`]). A
+//! view that ended before its step was complete has no effect, except for the state that it restarted.
 //!
 //! # Not here
-//! Rounds, segments, credit, links, freezing, undoing, filling in: whatever they do, this must come out.
+//! Rounds, segments, credit, links, freezing, undoing, filling in: whatever they do, the result must be this one.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -43,22 +43,22 @@ pub struct Replay {
     parameters: Vec<f32>,
     /// By chunk: its moments, one after the other, and how many updates it has had.
     moments: Vec<(Vec<f32>, u32)>,
-    /// The parameters before any codec; of chunks without an update, nothing.
+    /// The parameters before any codec; zeros for chunks without an update.
     master: Vec<f32>,
-    /// By member: what codecs have left out of its contributions.
+    /// By member: its residual, which is what codecs have left out of its contributions.
     residuals: BTreeMap<(PeerId, Incarnation), Vec<f32>>,
     cursor: DataCursor,
     order: Option<(u64, Vec<u32>)>,
-    /// Steps replayed.
+    /// Number of steps replayed.
     steps: u64,
-    /// What the last of them is worth; its loss is a sum in one of several orders.
+    /// Samples and loss of the last of them; the loss is a sum in one of several orders.
     stats: SampleStats,
     placement: Option<ChunkPlacement>,
-    /// By step with which another branch is merged: that one's state, and what it weighs.
+    /// By step with which another branch is merged: that branch's state and its share.
     merged_branches: BTreeMap<u64, MergedBranch>,
 }
 
-/// What another branch had come to.
+/// The state of another branch that is merged, and its share in the average.
 #[derive(Clone)]
 struct MergedBranch {
     share: f32,
@@ -67,18 +67,18 @@ struct MergedBranch {
     moments: Vec<(Vec<f32>, u32)>,
 }
 
-/// Where chunks are in one view.
+/// Where the chunks are in one view.
 #[derive(Clone)]
 struct ChunkPlacement {
     digest: ViewDigest,
-    /// Once all have moved.
+    /// The placement after all moves.
     target: Placement,
-    /// As many have moved, and where they are then.
+    /// The number of moves that are done, and the placement after these.
     now: (usize, Placement),
 }
 
 impl Replay {
-    /// The start of a run.
+    /// The state at the start of a run.
     #[must_use]
     pub fn new(loaded: &Loaded) -> Self {
         let chunks = loaded.manifest.chunks();
@@ -103,7 +103,7 @@ impl Replay {
         replay
     }
 
-    /// The run goes back: it is replayed once more up to this step.
+    /// The run goes back to a checkpoint: replays it again up to this step.
     fn rewind(&mut self, step: u64) {
         let (view_chain, merged_branches) =
             (std::mem::take(&mut self.view_chain), std::mem::take(&mut self.merged_branches));
@@ -117,7 +117,7 @@ impl Replay {
         (vec![0.0; self.chunks.range(chunk).len() * moment_count], 0)
     }
 
-    /// One step, as the members of the view take it in which its sums are made. False if that view is not known.
+    /// Replays one step, as the members of the view compute it in which its sums are made. Returns false if that view is not known.
     fn step(&mut self) -> bool {
         let Some(Installed { view, digest }) = self.view_chain.of_step(self.steps).cloned() else {
             return false;
@@ -163,7 +163,7 @@ impl Replay {
         true
     }
 
-    /// How the vector is cut among the members.
+    /// How the vector is divided among the members.
     fn layout(&self, placement: &Placement, member_count: usize) -> ShardLayout {
         let mut owned = vec![Vec::new(); member_count];
         for chunk in 0..self.chunks.count() {
@@ -172,8 +172,8 @@ impl Replay {
         ShardLayout::new(self.chunks.parameter_count(), owned, self.loaded.config.segment_elements)
     }
 
-    /// Contributions as others see them, each of which comes with what was left out of those before. Nothing travels to its
-    /// own owner.
+    /// Contributions as other members receive them: each includes its member's residual. A member does not send its own shard, so that part
+    /// is exact for its owner.
     fn received(
         &mut self,
         view: &View,
@@ -181,7 +181,7 @@ impl Replay {
         contributions: &[(Vec<f32>, SampleStats)],
     ) -> Vec<Vec<f32>> {
         let codec = self.loaded.config.gradients;
-        // Nobody looks at the sums of a step that merges, so what was left out is for the next one.
+        // No member uses the sums of a step that merges, so its residual remains for the next step.
         if codec.is_exact() || self.view_chain.merge_of(self.steps).is_some() {
             return contributions.iter().map(|(contribution, _)| contribution.clone()).collect();
         }
@@ -210,13 +210,13 @@ impl Replay {
         received
     }
 
-    /// Whether anybody is told of sums: those who keep replicas, or everyone.
+    /// Whether sums are sent to other members: those that store replicas, or all.
     fn sends_sums(&self, placed: &ChunkPlacement) -> bool {
         let is_replicated = |chunk| placed.now.1.replica_holders(chunk).len() > 1;
         self.loaded.state_count() > 0 && (0..self.chunks.count()).any(is_replicated)
     }
 
-    /// Whether members gather sums, and each makes new parameters of all of them: nothing else is told then.
+    /// Whether members gather sums, and each computes all new parameters from them; then no values are sent.
     fn gathers_sums(&self, view: &View, placed: &ChunkPlacement) -> bool {
         let is_settled = placed.now.0 > 0 || view.newcomers().is_empty();
         let has_state = self.loaded.state_count() > 0;
@@ -224,7 +224,7 @@ impl Replay {
         has_state && is_settled && (0..self.chunks.count()).all(is_everywhere)
     }
 
-    /// What nobody held when a view began with this step starts from nothing.
+    /// Resets the optimizer state of chunks that no member held when a view began with this step.
     fn restart_states(&mut self) {
         let restarted = self.view_chain.restarted_with(self.steps);
         for chunk in restarted.into_iter().filter(|&chunk| chunk < self.chunks.count()) {
@@ -232,8 +232,8 @@ impl Replay {
         }
     }
 
-    /// The epoch of the step, and by rank what is dealt to each member: a view's first step as its record says, the others
-    /// in equal parts.
+    /// The epoch of the step, and by rank the samples that each member is assigned: for a view's first step as its record says, for the
+    /// others in equal parts.
     fn assign_samples(&mut self, view: &View) -> (u64, Vec<Vec<Span>>) {
         let is_first = self.steps == view.first_step().0;
         let sample_count = u64::from(self.loaded.task.sample_count());
@@ -256,7 +256,7 @@ impl Replay {
         (batch.epoch, (0..shares.len()).map(|index| batch.part(index, &shares)).collect())
     }
 
-    /// Where the chunks are in the step: those whose turn has not come are still with whom the record names.
+    /// Where the chunks are in this step: chunks that have not moved yet are still at the members that the record names.
     fn placement(&mut self, view: &View, digest: ViewDigest) -> ChunkPlacement {
         let moved = view.moves.moved(self.steps - view.first_step().0);
         let mut placed = match self.placement.take() {
@@ -273,7 +273,7 @@ impl Replay {
         placed
     }
 
-    /// By rank: the gradient of its part of the batch, and what it is worth.
+    /// By rank: the gradient of the member's part of the batch, and its number of samples and loss.
     fn contributions(&self, parts: &[Vec<Span>]) -> Vec<(Vec<f32>, SampleStats)> {
         let order = &self.order.as_ref().expect("drawn before").1;
         let contribution = |spans: &Vec<Span>| {
@@ -289,7 +289,7 @@ impl Replay {
         parts.iter().map(contribution).collect()
     }
 
-    /// What the owner of a chunk makes of its sum, which lies in `updated`.
+    /// Computes an owner's update of a chunk from its sum, which is in `updated`.
     fn update(
         &mut self,
         chunk: usize,
@@ -330,7 +330,7 @@ impl Replay {
     }
 }
 
-/// The sum as it reaches an owner: the member behind it first, itself last.
+/// The sum as an owner receives it: the member after the owner comes first, the owner last.
 fn sum_for(
     owner: Rank,
     contributions: &[(&[f32], SampleStats)],
@@ -352,7 +352,7 @@ fn sum_for(
     sum.expect("a view has members")
 }
 
-/// Turns elements into what they are once they have travelled together.
+/// Rounds elements as sending them together does.
 fn round(codec: Codec, elements: &mut [f32]) {
     let mut bytes = vec![0; codec.encoded_len(elements.len())];
     codec.encode(elements, &mut bytes);
@@ -369,7 +369,7 @@ fn round_segments(codec: Codec, layout: &ShardLayout, vector: &mut [f32]) {
     }
 }
 
-/// Watches commits like an invariant: the first member that tells of a step is compared, [`crate::invariants::same_bits`] sees to the
+/// Observes commits like an invariant: it compares what the first member reports of a step; [`crate::invariants::same_bits`] checks the
 /// others.
 impl Invariant for Replay {
     fn name(&self) -> &'static str {
@@ -405,7 +405,7 @@ impl Invariant for Replay {
         if committed.step.0 < self.steps {
             return Ok(());
         }
-        // From a gap on nothing could be compared any more.
+        // After a gap no step can be compared.
         if committed.step.0 > self.steps {
             return Err(format!(
                 "{host} commits step {}, and nobody has told of step {}",
@@ -435,5 +435,5 @@ impl Invariant for Replay {
     }
 }
 
-/// Sums of the same losses in two orders are no further apart than this, relatively.
+/// Sums of the same losses in two orders differ by no more than this, relatively.
 const LOSS_APART_MAX: f64 = 1e-9;

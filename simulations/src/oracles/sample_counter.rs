@@ -1,18 +1,18 @@
-//! The epochs: which samples each step trains, counted out position by position.
+//! The sample counter: which samples each step trains, counted position by position.
 //!
-//! Like a second player who keeps the score with a deck of their own: no bookmark and no ranges, but every card of the deck,
-//! face up or face down. What the records say of a batch is followed, and compared with what the cards say it must be.
+//! It resembles a second player who keeps score with another deck: there is no cursor and there are no ranges, only cards that lie face up
+//! or face down. It follows what the records say of a batch, and compares it with what the cards require.
 //!
 //! # How it works
-//! 1. A batch is the lowest positions of the epoch that no step before was dealt, at most as many as a batch has; once
-//!    there are none, a new epoch begins. What a departed member had been dealt is free again, and being low, comes next.
-//! 2. It is dealt in equal parts, in order of rank, to the members that have parameters.
-//!    Where others may train what is left of the epoch as well, some positions are put off to its end, as the record says.
-//! 3. If the view changes in the middle of a step, who stays keeps its part, and the others' parts are free again; so is
-//!    that of a member that has no parameters any more.
+//! 1. A batch has the lowest positions of the epoch that no step was assigned, at most as many as the batch size; when there are none left,
+//!    a new epoch begins. The positions of a departed member are free again and, being low, come next.
+//! 2. A batch is assigned in equal parts, in order of rank, to the members that have parameters. If another branch may train the rest of
+//!    the epoch as well, some positions are deferred to its end, as the record says.
+//! 3. If the view changes in the middle of a step, a member that remains keeps its part, and the other parts are free again; so is the part
+//!    of a member that has lost its parameters.
 //!
 //! # Not here
-//! The cursor, and whatever else nodes deal with: both sides would have the same mistake.
+//! The data cursor and all other code of the nodes: both sides would have the same mistake.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,25 +24,25 @@ use peergrad_protocol::{Incarnation, PeerId, Rank};
 
 use super::view_chain::{Installed, ViewChain};
 
-/// A run's epochs, up to the last step that was counted.
+/// A run's epochs, up to the last counted step.
 #[derive(Clone, Debug)]
 pub struct SampleCounter {
     batch_size: u64,
     sample_count: u64,
     /// The epoch of the last step.
     epoch: u64,
-    /// Its positions that no step was dealt.
+    /// Positions in it that no step was assigned.
     free: BTreeSet<u64>,
-    /// Those of them that come last, since others may train them meanwhile.
+    /// Those of them that come last, since another branch may train them meanwhile.
     deferred: BTreeSet<u64>,
     steps: u64,
     /// By epoch: how often each position was trained.
     trained: BTreeMap<u64, Vec<u32>>,
-    /// By step with which another branch is merged: what that one has behind it.
+    /// By step with which another branch is merged: the count of that branch.
     merged: BTreeMap<u64, SampleCounter>,
-    /// Samples that only branches which were merged have trained.
+    /// Number of samples that only merged branches have trained.
     merged_samples: u64,
-    /// By epoch: times that a sample was trained by a branch which was merged, and by this one as well.
+    /// By epoch: how many samples were trained both by a merged branch and by this one.
     twice: BTreeMap<u64, u64>,
 }
 
@@ -51,9 +51,9 @@ pub struct SampleCounter {
 pub struct CountedBatch {
     /// The epoch that it belongs to.
     pub epoch: u64,
-    /// By rank in the view in which the step was trained.
+    /// The members' parts, by rank in the view in which the step was trained.
     pub parts: Vec<Part>,
-    /// In words, what the record says otherwise than it must.
+    /// How the record differs from what it must say; `None` if it is right.
     pub objection: Option<String>,
 }
 
@@ -66,28 +66,28 @@ pub struct Part {
     pub positions: Vec<u64>,
 }
 
-/// What came of the samples of one epoch.
+/// How often the samples of one epoch were trained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EpochCount {
-    /// Which.
+    /// The epoch's number.
     pub epoch: u64,
-    /// Samples that were trained at least once, or left out for a gradient that was not finite.
+    /// Samples that were trained at least once, or left out because their gradient was not finite.
     pub trained: u64,
-    /// Times that a sample was trained after its first.
+    /// How often a sample was trained that had been trained before.
     pub repeated: u64,
 }
 
-/// A batch as it is dealt: its epoch and its parts.
+/// A batch as it is assigned: its epoch and its parts.
 type EpochBatch = (u64, Vec<Part>);
 
 impl SampleCounter {
-    /// The start of a run.
+    /// A counter at the start of a run.
     #[must_use]
     pub fn new(loaded: &Loaded) -> Self {
         Self::of(loaded.config.step_samples(), u64::from(loaded.task.sample_count()))
     }
 
-    /// As [`SampleCounter::new`], of so many samples in batches of at most this size.
+    /// As [`SampleCounter::new`], with these numbers of samples in all and in a batch.
     #[must_use]
     pub fn of(batch_size: u64, sample_count: u64) -> Self {
         let free = (0..sample_count).collect();
@@ -105,18 +105,18 @@ impl SampleCounter {
         }
     }
 
-    /// With this step another branch is merged, whose epochs were counted so far.
+    /// Another branch, whose epochs were counted in `other`, is merged with this step.
     pub fn merge(&mut self, step: u64, other: Self) {
         self.merged.insert(step, other);
     }
 
-    /// Samples that only branches which were merged have trained.
+    /// Number of samples that only merged branches have trained.
     #[must_use]
     pub fn merged_samples(&self) -> u64 {
         self.merged_samples
     }
 
-    /// What another branch has trained is trained: where both are in one epoch, what neither has is left of it.
+    /// Counts what another branch has trained as trained: if both are in one epoch, the positions that neither has trained are left.
     fn merge_counts(&mut self, merge: &Merge) {
         let Some(other) = self.merged.get(&self.steps).cloned() else { return };
         let before = self.taken();
@@ -143,21 +143,20 @@ impl SampleCounter {
         (self.epoch + 1) * self.sample_count - self.free.len() as u64
     }
 
-    /// The run goes back: only the steps before this one count, as they are counted once more.
+    /// The run goes back to a checkpoint: only the steps before this one count, and are counted again.
     pub fn rewind(&mut self, view_chain: &ViewChain, step: u64) {
         let merged = std::mem::take(&mut self.merged);
         *self = Self { merged, ..Self::of(self.batch_size, self.sample_count) };
         while self.steps < step && self.count(view_chain).is_some() {}
     }
 
-    /// Steps counted.
+    /// Number of steps counted.
     #[must_use]
     pub fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// Counts one more step, which must be committed: before that, its view is not known for good. `None` if there is no
-    /// view that it could belong to.
+    /// Counts one more step, which must be committed: before that, its view can change. `None` if there is no view for it.
     pub fn count(&mut self, view_chain: &ViewChain) -> Option<CountedBatch> {
         let view = &view_chain.of_step(self.steps)?.view;
         let is_first = view.first_step().0 == self.steps;
@@ -197,20 +196,20 @@ impl SampleCounter {
         Some(CountedBatch { epoch, parts, objection: objections.into_iter().next() })
     }
 
-    /// The parts of a step are trained.
+    /// Counts the parts of a step as trained.
     fn take(&mut self, epoch: u64, parts: &[Part]) {
         let sample_count = self.sample_count as usize;
         let trained = self.trained.entry(epoch).or_insert_with(|| vec![0; sample_count]);
         for &position in parts.iter().flat_map(|part| &part.positions) {
             self.free.remove(&position);
-            // Where there is no such position, there will be one too few.
+            // A position that does not exist is missed later: one sample will be too few.
             if let Some(times) = trained.get_mut(position as usize) {
                 *times += 1;
             }
         }
     }
 
-    /// What came of each epoch so far.
+    /// The count of each epoch so far.
     #[must_use]
     pub fn counts(&self) -> Vec<EpochCount> {
         let count = |(&epoch, times): (&u64, &Vec<u32>)| EpochCount {
@@ -222,30 +221,30 @@ impl SampleCounter {
         self.trained.iter().map(count).collect()
     }
 
-    /// Samples that an epoch ended without.
+    /// Number of samples that were missing at the end of an epoch.
     #[must_use]
     pub fn lost(&self) -> u64 {
         let ended = self.counts().into_iter().filter(|count| count.epoch < self.epoch);
         ended.map(|count| self.sample_count - count.trained).sum()
     }
 
-    /// Samples of the present epoch that no step was dealt.
+    /// Number of samples of the present epoch that no step was assigned.
     #[must_use]
     pub fn left(&self) -> u64 {
         self.free.len() as u64
     }
 
-    /// Whether the last of so many epochs is over.
+    /// Whether the last of `epochs` epochs is over.
     #[must_use]
     pub fn are_over(&self, epochs: u64) -> bool {
         self.epoch + 1 == epochs && self.free.is_empty()
     }
 
-    /// The batch of the next step, as its view must deal it.
+    /// The batch of the next step, as its view must assign it.
     fn due(&self, view: &View, view_chain: &ViewChain) -> EpochBatch {
         let first = view.first_step().0;
         if first == self.steps && view.merge().is_some() {
-            // Nobody trains: it is the step in which the other branch is blended in.
+            // No member trains: in this step the other branch is merged.
             let parts = view.members.iter().map(|member| Part::of(member, vec![]));
             return (view.cursor.epoch, parts.collect());
         }
@@ -253,7 +252,7 @@ impl SampleCounter {
         let Some(Installed { view: before, .. }) = view_chain.parent(view).filter(|_| is_kept) else {
             return self.fresh(view);
         };
-        // Whoever stays has the part that it had, in the view before or in one before that.
+        // A member that remains has the part that it had in the view before, or in an earlier one.
         let (epoch, before) = self.due(before, view_chain);
         let part = |(index, member): (usize, &Member)| {
             let theirs = before.iter().find(|part| part.is_of(member) && !self.is_idle(view, index));
@@ -262,7 +261,7 @@ impl SampleCounter {
         (epoch, view.members.iter().enumerate().map(part).collect())
     }
 
-    /// The next batch, in equal parts for those who have parameters.
+    /// The next batch, in equal parts for the members that have parameters.
     fn fresh(&self, view: &View) -> EpochBatch {
         let (last, soon): (Vec<u64>, Vec<u64>) =
             self.free.iter().partition(|free| self.deferred.contains(free));
@@ -281,17 +280,17 @@ impl SampleCounter {
         (self.epoch, view.members.iter().enumerate().map(&mut part).collect())
     }
 
-    /// Whether a member has no parameters yet with which it could train the next step.
+    /// Whether a member does not have parameters yet, and so cannot train the next step.
     fn is_idle(&self, view: &View, index: usize) -> bool {
         view.first_step().0 == self.steps && view.newcomers().contains(&Rank::from_index(index))
     }
 
-    /// Where nothing is left of an epoch, the next one is whole.
+    /// The epoch and its free positions; the next epoch with all positions if none is left.
     fn turned(&self, epoch: u64, free: BTreeSet<u64>) -> (u64, BTreeSet<u64>) {
         if free.is_empty() { (epoch + 1, (0..self.sample_count).collect()) } else { (epoch, free) }
     }
 
-    /// In words, how the cursor of a view differs from what is left `when` its first step is taken.
+    /// A description of how the cursor of a view differs from what is left `when` its first step is assigned; `None` if it does not.
     fn object_to_cursor(&self, view: &View, when: &str) -> Option<String> {
         let (epoch, free) = self.left_of(&view.cursor);
         if self.turned(self.epoch, self.free.clone()) == self.turned(epoch, free.clone()) {
@@ -307,7 +306,7 @@ impl SampleCounter {
         ))
     }
 
-    /// The epoch and the positions that a bookmark has not taken, or has taken back.
+    /// A cursor's epoch, and the positions that it has not passed, or that were returned or deferred.
     fn left_of(&self, cursor: &DataCursor) -> (u64, BTreeSet<u64>) {
         let untrained = [positions(&cursor.returned), positions(&cursor.deferred)].concat();
         (cursor.epoch, untrained.into_iter().chain(cursor.position..self.sample_count).collect())
@@ -315,13 +314,13 @@ impl SampleCounter {
 }
 
 impl CountedBatch {
-    /// How many samples it has.
+    /// Number of samples in it.
     #[must_use]
     pub fn sample_count(&self) -> u64 {
         sample_count(&self.parts)
     }
 
-    /// The samples in the order in which they are dealt, where `order` is the epoch's permutation.
+    /// The samples in the order in which they are assigned, where `order` is the epoch's permutation.
     #[must_use]
     pub fn samples(&self, order: &[u32]) -> Vec<u32> {
         self.samples_but_for(&[], order)
@@ -353,7 +352,7 @@ impl Part {
     }
 }
 
-/// How a view's record deals its first step, if it does.
+/// How a view's record assigns its first step; `None` if it does not say.
 fn recorded_assignment(view: &View) -> Option<&BatchParts> {
     match &view.recovery {
         Recovery::Initialize => None,
@@ -361,7 +360,7 @@ fn recorded_assignment(view: &View) -> Option<&BatchParts> {
     }
 }
 
-/// How a record deals a batch, by rank.
+/// The parts of a batch that a record assigns, by rank.
 fn recorded_parts(view: &View, deal: &BatchParts) -> Vec<Part> {
     let parts = view.members.iter().zip(&deal.parts);
     parts.map(|(member, spans)| Part::of(member, positions(spans))).collect()
@@ -375,13 +374,13 @@ fn positions(spans: &[Span]) -> Vec<u64> {
     spans.iter().flat_map(|span| span.start..span.end).collect()
 }
 
-/// Neighbouring ranges may be told as one, in another order.
+/// Whether parts are equal; neighbouring ranges may be joined, and in another order.
 fn are_same(ours: &[Part], theirs: &[Part]) -> bool {
     ours.len() == theirs.len()
         && ours.iter().zip(theirs).all(|(ours, theirs)| ours.sorted() == theirs.sorted())
 }
 
-/// In words, the first part that is another one.
+/// A description of the first part that differs.
 fn difference(view: &View, said: &[Part], due: &[Part]) -> String {
     let is_other = |rank: &usize| said[*rank].sorted() != due[*rank].sorted();
     let Some(rank) = (0..said.len().min(due.len())).find(is_other) else {
@@ -410,7 +409,7 @@ mod tests {
         Span { start, end }
     }
 
-    /// Views, one after the other. Batches are of 6 samples out of 20.
+    /// A chain of views. Batches have 6 of 20 samples.
     struct Chain {
         view_chain: ViewChain,
         newest: View,
@@ -437,13 +436,13 @@ mod tests {
             self.view_chain.install(&Arc::new(self.newest.clone()), self.newest.digest());
         }
 
-        /// The batches of so many steps.
+        /// The batches of `steps` steps.
         fn count(&self, steps: usize) -> Vec<CountedBatch> {
             let mut epochs = SampleCounter::of(6, 20);
             (0..steps).map(|_| epochs.count(&self.view_chain).unwrap()).collect()
         }
 
-        /// By step and rank: first position and number of them.
+        /// Checks, by step and rank, the first position of each part and its length.
         #[track_caller]
         fn assert_parts(&self, expected: &[&[(u64, usize)]]) {
             let counted = self.count(expected.len());
@@ -494,7 +493,7 @@ mod tests {
     #[test]
     fn a_view_that_was_left_before_its_step_was_over_is_looked_through() {
         let mut chain = Chain::new(&[1, 2, 3]);
-        // It was to begin with step 5; but somebody goes in step 1, and in the view after that somebody else.
+        // This view was to begin with step 5; but a member departs in step 1, and another one in the view after that.
         chain.follow(&[1, 2, 3, 4], resume(5, &[3], None), cursor(20, &[]));
         let kept: &[&[Span]] = &[&[span(6, 8)], &[span(10, 12)], &[]];
         chain.follow(&[1, 3, 4], resume(1, &[2], Some(kept)), cursor(12, &[span(8, 10)]));
@@ -517,7 +516,8 @@ mod tests {
             chain.follow(&[1, 3], resume(1, newcomers, Some(parts)), cursor);
             chain
         };
-        // Dealt anew, what the departed one had is lost, what it had is taken twice, a part for who cannot train it.
+        // In turn: new parts for all, lost samples of the departed member, its samples assigned twice, and a part for a member that cannot
+        // train it.
         let anew: &[&[Span]] = &[&[span(6, 9)], &[span(9, 12)]];
         chain(&[], anew, cursor(12, &[])).assert_objection(1, "to rank 0 3 samples, and 2 are due");
         chain(&[], kept, cursor(12, &[])).assert_objection(1, "leaves 8 samples of epoch 0 after step 1; 10");

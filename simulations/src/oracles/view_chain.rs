@@ -1,19 +1,19 @@
-//! The view chain:the views that were installed, one after the other, and the one in which each step was trained.
+//! The view chain: the views that were installed, one after the other, and the view in which each step was trained.
 //!
-//! Like the title page of each volume of a diary: it says on which day the volume begins. Where a later volume begins
-//! before an earlier one was full, the rest of the earlier one is void.
+//! It resembles the volumes of a diary, each with its first day on the title page. If a later volume begins before an earlier one was full,
+//! the rest of the earlier one is void.
 //!
 //! ```text
 //! view       1 (from step 0)      2 (from step 7)    3 (from step 7)    4 (from step 12)
 //! steps      0 1 2 3 4 5 6        none: it was       7 8 9 10 11        12 13 ...
 //!                                 left at once
 //! ```
-//! A step that was interrupted and rolled forward belongs to the view in which its sums were made: the next one begins
-//! behind it. So the view of a step is the last one that begins no later than it, whatever came in between.
+//! A step that was interrupted and rolled forward belongs to the view in which its sums were made: the next view begins after it. So the
+//! view of a step is the last one that begins no later than the step, whatever was in between.
 //!
 //! # Not here
-//! Forks: there is one branch under `majority`, and [`crate::invariants::one_chain`] sees to it; under other policies each branch
-//! has one of these.
+//! Forks: there is one branch under `majority`, which [`crate::invariants::one_chain`] checks; under other policies each branch has a view
+//! chain.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use crate::invariants::Observation;
 /// The views of a run.
 #[derive(Clone, Debug, Default)]
 pub struct ViewChain {
-    /// By number.
+    /// The installed views, by number.
     views: BTreeMap<u64, Installed>,
 }
 
@@ -42,7 +42,7 @@ pub struct Installed {
 }
 
 impl ViewChain {
-    /// The views that a history tells of; where there were several branches, those of the one that got the furthest.
+    /// The views in a history; with several branches, those of the branch with the most steps.
     #[must_use]
     pub fn of(history: &History) -> Self {
         Self::from_views(history, &history.main_chain())
@@ -64,15 +64,15 @@ impl ViewChain {
         steps.into_iter().filter_map(|step| Some((step, self.merge_of(step)?)))
     }
 
-    /// Takes note of a view that somebody installed; of two records with one number the first counts. True if it is new.
+    /// Adds a view that a member installed; of two records with one number the first counts. Returns whether it is new.
     pub fn install(&mut self, view: &Arc<View>, digest: ViewDigest) -> bool {
         let is_new = !self.views.contains_key(&view.number.0);
         self.views.entry(view.number.0).or_insert_with(|| Installed { view: Arc::clone(view), digest });
         is_new
     }
 
-    /// As [`ViewChain::install`], if that is what happens. The step from which the run goes on, if it goes back to what was saved:
-    /// of what was committed beyond it nothing counts any more.
+    /// As [`ViewChain::install`], if the observation is an installed view. If the run goes back to a checkpoint, returns the step from
+    /// which it continues: steps committed after that no longer count.
     pub fn observe(&mut self, observation: &Observation<'_>) -> Option<u64> {
         let Observation::Emitted { event: Event::ViewInstalled { view, digest, .. }, .. } = observation
         else {
@@ -82,21 +82,21 @@ impl ViewChain {
         (is_new && is_restored(view)).then_some(view.first_step().0)
     }
 
-    /// The view in which the sums of `step` were made, as far as is known: once the step is committed, for good.
+    /// The view in which the sums of `step` were made, as far as is known; once the step is committed, this no longer changes.
     #[must_use]
     pub fn of_step(&self, step: u64) -> Option<&Installed> {
         self.newest_first().find(|known| known.view.first_step().0 <= step)
     }
 
-    /// What is merged with `step`: what was to be, and a later view has given up, is not.
+    /// The merge in `step`; `None` also if one was planned that a later view has abandoned.
     #[must_use]
     pub fn merge_of(&self, step: u64) -> Option<&Merge> {
         let view = &self.of_step(step)?.view;
         view.merge().filter(|_| view.first_step().0 == step)
     }
 
-    /// Chunks whose optimizer state starts from nothing with `step`: nobody held it when a view began there, even if that
-    /// view was left again before the step was over. One that begins before it takes all that back.
+    /// Chunks whose optimizer state restarts with `step`: no member held it when a view began there, even if that view ended before the
+    /// step was over. A later view that begins at an earlier step undoes this.
     #[must_use]
     pub fn restarted_with(&self, step: u64) -> Vec<usize> {
         let until = self.newest_first().take_while(|known| known.view.first_step().0 >= step);
@@ -104,7 +104,7 @@ impl ViewChain {
         beginning.flat_map(|known| &known.view.moves.restarted).map(|&chunk| chunk as usize).collect()
     }
 
-    /// The view that `view` follows, if it was installed anywhere.
+    /// The parent of `view`, if it was installed.
     #[must_use]
     pub fn parent(&self, view: &View) -> Option<&Installed> {
         let before = self.views.get(&view.number.0.checked_sub(1)?)?;
@@ -116,7 +116,7 @@ impl ViewChain {
     }
 }
 
-/// Whether a view goes on from checkpoints.
+/// Whether a view continues from checkpoints.
 #[must_use]
 pub fn is_restored(view: &View) -> bool {
     matches!(&view.recovery, Recovery::Resume(resume) if resume.is_restored)

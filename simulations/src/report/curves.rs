@@ -1,6 +1,6 @@
-//! Loss against time and against bytes: every committed step as it was, faint, and the mean of its neighbours over it.
+//! Loss against time and against bytes: every committed step as a faint line, with the mean of its neighbours above it.
 //!
-//! The second picture is the fairer one between two algorithms: time is the network's, bytes are the algorithm's.
+//! The second chart is the fairer comparison of two algorithms: time depends on the network, bytes on the algorithm.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,14 @@ use super::svg::{Drawing, LEFT, Px, RIGHT, stroke};
 use super::timeline::Timeline;
 use crate::history::{CommitNote, branch_letter};
 
-/// A committed step on the page, before it has a height.
+/// A committed step on the page, before its height is known.
 #[derive(Clone, Copy)]
 struct Point {
     x: f64,
     loss: f64,
 }
 
-/// The two pictures.
+/// The two charts.
 pub(super) fn panel(timeline: &Timeline<'_>) -> String {
     let commits = &timeline.history.commits;
     let losses: Vec<f64> =
@@ -27,7 +27,7 @@ pub(super) fn panel(timeline: &Timeline<'_>) -> String {
         return format!("<p class=\"empty\">{why}: there is nothing to draw.</p>\n");
     }
     let (low, high) = losses.iter().fold((f64::MAX, f64::MIN), |(low, high), x| (low.min(*x), high.max(*x)));
-    // What has come to nothing, or almost, is drawn at the lower end.
+    // Losses that are zero or almost zero are drawn at the lower end.
     let low = if low >= 0.0 { low.max(high * FACTOR_MAX) } else { low };
     let values = AxisScale::of_losses(low, high, 4);
     // A step without samples, such as one that merges, has no loss.
@@ -74,7 +74,7 @@ fn over_bytes(timeline: &Timeline<'_>, values: &AxisScale) -> String {
     drawing.finish(bottom + 20.0, "", "Loss over bytes sent")
 }
 
-/// Which colour is which branch, where there are several.
+/// Which colour belongs to which branch, if there are several.
 fn line_names(timeline: &Timeline<'_>, drawing: &mut Drawing) {
     let mut x = LEFT + 350.0;
     let branches = timeline.branch_count();
@@ -85,7 +85,7 @@ fn line_names(timeline: &Timeline<'_>, drawing: &mut Drawing) {
     }
 }
 
-/// Lines at round losses.
+/// Horizontal lines at round losses.
 fn levels(drawing: &mut Drawing, values: &AxisScale, (top, bottom): (f64, f64)) {
     for (value, label) in &values.ticks {
         let y = bottom - (bottom - top) * values.part(*value);
@@ -94,7 +94,7 @@ fn levels(drawing: &mut Drawing, values: &AxisScale, (top, bottom): (f64, f64)) 
     }
 }
 
-/// One raw and one smooth line a branch.
+/// One raw and one smooth line for each branch.
 fn curves(
     timeline: &Timeline<'_>,
     drawing: &mut Drawing,
@@ -157,8 +157,8 @@ fn columns(points: &[Point]) -> Vec<Point> {
     kept
 }
 
-/// Each loss as the mean of itself and its nearest neighbours: at the beginning, where it falls fast, as many on the one side as on
-/// the other; at the end those before it, or one last step would count for all.
+/// Each loss as the mean of itself and its nearest neighbours. At the beginning, where the loss falls fast, the two sides have equally
+/// many; at the end more come from before, or one last step would determine the mean.
 fn smoothed(points: &[Point]) -> Vec<Point> {
     let reach = (points.len() / 60).clamp(4, 50);
     let mut sums = vec![0.0];
@@ -175,10 +175,10 @@ fn smoothed(points: &[Point]) -> Vec<Point> {
 }
 
 const HEIGHT: f64 = 150.0;
-/// Of the largest loss, what is still told apart.
+/// Losses below this part of the largest are drawn alike.
 const FACTOR_MAX: f64 = 1e-6;
 const SMOOTHED_MIN: usize = 40;
-/// Steps that are this far apart get a dot each.
+/// Steps that are this far apart, in pixels, get a dot each.
 const DOT_PITCH: f64 = 7.0;
 const LINES_MAX: usize = 12;
 const LINES_NAMED_MAX: usize = 5;

@@ -1,4 +1,4 @@
-//! Who was in which view: one lane a peer, from its first start to its end.
+//! Lanes: the view of each peer over time, with one lane for each peer, from its first start to its end.
 //!
 //! ```text
 //!        cut 0-2 | 3-4
@@ -7,8 +7,8 @@
 //! p1  ///1111111222--22222    ///3333333|   paused in view 2, then down, back in view 3
 //!        ' ' ' ' ' '  ' ' ' ' ' ' ' ' '     committed steps
 //! ```
-//! A few peers get a lane with room for names; a thousand share the same height, and what lies below a pixel is left
-//! out, so that neither the eye nor the file has to carry it.
+//! A few peers get lanes with room for names; a thousand share the same height. What is smaller than a pixel is left out, which keeps the
+//! picture readable and the file small.
 
 use std::collections::BTreeMap;
 
@@ -21,20 +21,20 @@ use super::timeline::{Timeline, times, tone};
 use super::{axis, legend, marks};
 use crate::history::{ExitStatus, PeerHistory, PeerState};
 
-/// Where the lanes lie.
+/// The positions of the lanes, in pixels.
 #[derive(Clone, Copy)]
 pub(super) struct Rows {
-    /// Top of the first.
+    /// Top of the first lane.
     pub(super) top: f64,
-    /// From one to the next.
+    /// Distance from one lane to the next.
     pub(super) pitch: f64,
-    /// Height of what is drawn in one.
+    /// Height of the bar in a lane.
     pub(super) bar: f64,
-    /// How many there are.
+    /// Number of lanes.
     pub(super) count: usize,
 }
 
-/// A stretch of a lane, on the page.
+/// A part of a lane, on the page.
 struct Piece {
     lane: usize,
     left: f64,
@@ -42,7 +42,7 @@ struct Piece {
     state: PeerState,
 }
 
-/// The same stretch of neighbouring lanes, on the page.
+/// The same part of neighbouring lanes, on the page.
 struct Shape {
     class: String,
     left: f64,
@@ -77,7 +77,7 @@ impl Rows {
         self.top + self.count as f64 * self.pitch
     }
 
-    /// Whether a lane is high enough to be looked at by itself.
+    /// Whether a lane is high enough to be read by itself.
     pub(super) fn are_tall(self) -> bool {
         self.pitch >= PITCH_TALL
     }
@@ -113,7 +113,7 @@ pub(super) fn panel(timeline: &Timeline<'_>) -> String {
 /// The name of each view where it was first installed, as far as there is room; a shorter mark for the others.
 fn view_names(timeline: &Timeline<'_>, drawing: &mut Drawing, top: f64) {
     let mut free_from = f64::MIN;
-    // By place and look: height and words of a mark.
+    // By position and appearance: height and text of a mark.
     let mut ticks: BTreeMap<(u32, String), (f64, String)> = BTreeMap::new();
     for (index, note) in timeline.history.views.iter().enumerate() {
         let (x, name) = (timeline.x(note.at), timeline.view_name(index));
@@ -138,7 +138,7 @@ fn view_names(timeline: &Timeline<'_>, drawing: &mut Drawing, top: f64) {
     }
 }
 
-/// Names at the left of as many lanes as there is room for, and the peers' colours along all.
+/// Names at the left of as many lanes as there is room for, and the peers' colours along all lanes.
 fn labels(timeline: &Timeline<'_>, drawing: &mut Drawing, rows: Rows) {
     let steps = [1, 2, 5, 10, 20, 50, 100, 200, 500];
     let step = steps.into_iter().find(|step| *step as f64 * rows.pitch >= 11.0).unwrap_or(1000);
@@ -152,7 +152,7 @@ fn labels(timeline: &Timeline<'_>, drawing: &mut Drawing, rows: Rows) {
     Groups::new(rows.count).key(drawing, LEFT - 8.0, rows.top, rows.pitch, rows.pitch - rows.bar);
 }
 
-/// What each peer was when; says whether each stretch has words of its own.
+/// Draws the states of each peer; returns whether each part of a lane has a text of its own.
 fn stretches(timeline: &Timeline<'_>, drawing: &mut Drawing, rows: Rows) -> bool {
     if rows.are_tall() {
         guides(timeline, drawing, rows);
@@ -178,7 +178,7 @@ fn stretches(timeline: &Timeline<'_>, drawing: &mut Drawing, rows: Rows) -> bool
     false
 }
 
-/// A faint line from a peer's start to its end, so that a gap is seen to be one.
+/// A faint line from a peer's start to its end, which makes gaps visible.
 fn guides(timeline: &Timeline<'_>, drawing: &mut Drawing, rows: Rows) {
     for (index, lane) in timeline.history.peers.iter().enumerate() {
         let (Some(first), Some(last)) = (lane.spans.first(), lane.spans.last()) else { continue };
@@ -191,14 +191,14 @@ fn guides(timeline: &Timeline<'_>, drawing: &mut Drawing, rows: Rows) {
     }
 }
 
-/// A lane in steps of `grain` pixels. A short stay in a view may vanish; a short absence is widened until it is seen,
-/// unless the steps are so wide that this would be a lie.
+/// A lane in steps of `grain` pixels. A short stay in a view may vanish. A short absence is widened until it is visible, unless the steps
+/// are so wide that this would mislead.
 fn pieces(timeline: &Timeline<'_>, index: usize, lane: &PeerHistory, grain: f64) -> Vec<Piece> {
     let mut pieces: Vec<Piece> = Vec::new();
     let mut drawn_to = i64::MIN;
     for (number, span) in lane.spans.iter().enumerate() {
         let cell = |at| ((timeline.x(at) - LEFT) / grain).round() as i64;
-        // The last of an unfinished history is still open.
+        // The last span of an unfinished history is still open.
         let is_open = number + 1 == lane.spans.len() && span.until <= span.from;
         let until = if is_open { Instant(timeline.extent) } else { span.until };
         let from = cell(span.from).max(drawn_to);
@@ -220,7 +220,7 @@ fn pieces(timeline: &Timeline<'_>, index: usize, lane: &PeerHistory, grain: f64)
     pieces
 }
 
-/// The class of a state, for those that are drawn as a stretch.
+/// The class of a state; `None` for a state that is not drawn as a bar.
 fn class(timeline: &Timeline<'_>, state: PeerState) -> Option<String> {
     match state {
         PeerState::Joining => Some("joining".to_owned()),
@@ -245,7 +245,7 @@ fn state_words(timeline: &Timeline<'_>, state: PeerState) -> String {
     }
 }
 
-/// Pieces of tall lanes: each its own mark, with words, and the name of its view where there is room.
+/// Draws the pieces of tall lanes: each as a mark with its text, and the name of its view where there is room.
 fn one_by_one(timeline: &Timeline<'_>, drawing: &mut Drawing, rows: Rows, piece: &Piece) {
     let (lane, width) = (piece.lane, piece.right - piece.left);
     let mut area = Area { x: piece.left, y: rows.bar_top(lane), width, height: rows.bar };
@@ -270,10 +270,9 @@ fn one_by_one(timeline: &Timeline<'_>, drawing: &mut Drawing, rows: Rows, piece:
     }
 }
 
-/// Pieces of many lanes as fewer shapes: neighbours without a gap between them that look the same become one, which
-/// also keeps faint seams away.
+/// Combines the pieces of many lanes into fewer shapes: equal neighbours without a gap become one, which also avoids faint seams.
 fn shapes(timeline: &Timeline<'_>, rows: Rows, pieces: impl Iterator<Item = Piece>) -> Vec<Shape> {
-    // By look and extent: the shape that still grows.
+    // By appearance and extent: the shape that still grows.
     let mut growing: BTreeMap<(String, u32, u32), Shape> = BTreeMap::new();
     let mut grown = Vec::new();
     for Piece { lane, left, right, state } in pieces {
@@ -293,7 +292,7 @@ fn shapes(timeline: &Timeline<'_>, rows: Rows, pieces: impl Iterator<Item = Piec
     grown
 }
 
-/// For lanes whose stretches have no words of their own: the life of each in a few words, for whoever points at it.
+/// For lanes whose parts have no text: a short text on each peer's history, shown when the pointer is on the lane.
 fn lane_words(timeline: &Timeline<'_>, drawing: &mut Drawing, rows: Rows) {
     for (index, lane) in timeline.history.peers.iter().enumerate() {
         let y = rows.top + index as f64 * rows.pitch;
@@ -309,7 +308,7 @@ fn lane_words(timeline: &Timeline<'_>, drawing: &mut Drawing, rows: Rows) {
     }
 }
 
-/// All lanes together are no higher than this, unless there are more than a thousand.
+/// Greatest height of all lanes together, unless there are more than a thousand.
 const LANES_HEIGHT: f64 = 700.0;
 const PITCH_MAX: f64 = 22.0;
 const PITCH_MIN: f64 = 0.6;

@@ -6,7 +6,7 @@ use super::lanes::Rows;
 use super::timeline::{Timeline, tone};
 use crate::history::{ExitStatus, PeerState, branch_letter};
 
-/// The key above lanes that lie in `rows` and whose notes look like `note`.
+/// The key above lanes at `rows`, whose notes have the class `note`.
 pub(super) fn lanes(timeline: &Timeline<'_>, rows: Rows, note: &str) -> String {
     let history = timeline.history;
     let mut entries = Vec::new();

@@ -1,4 +1,4 @@
-//! Marks on the lanes: how each peer ended, and what happened to it on the way.
+//! Marks on the lanes: how each peer ended, and the notes on what happened to it.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::history::{ExitStatus, PeerState};
 
 /// The ends of lanes: an upright bar for a peer that has finished or left, a cross for one that failed or was killed.
 pub(super) fn ends(timeline: &Timeline<'_>, drawing: &mut Drawing, rows: Rows) {
-    // By look: outlines of the ends in lanes that are too low to be looked at by themselves.
+    // By class: outlines of the ends in lanes that are too low to be read by themselves.
     let mut many: BTreeMap<&str, String> = BTreeMap::new();
     for (index, lane) in timeline.history.peers.iter().enumerate() {
         for span in &lane.spans {
@@ -49,8 +49,7 @@ pub(super) fn ends(timeline: &Timeline<'_>, drawing: &mut Drawing, rows: Rows) {
     many.iter().for_each(|(class, outlines)| drawing.path(class, outlines, ""));
 }
 
-/// The notes: a small ring each, with its words; where they would lie on each other, one ring for all of them. Returns
-/// the look of a ring.
+/// Draws the notes: a small ring each, with its text; where rings would overlap, one ring for all. Returns the class of a ring.
 pub(super) fn notes(timeline: &Timeline<'_>, drawing: &mut Drawing, rows: Rows) -> &'static str {
     let rings = thinned(RINGS_MAX, |grain| {
         let grain = grain * 8.0;
@@ -66,7 +65,7 @@ pub(super) fn notes(timeline: &Timeline<'_>, drawing: &mut Drawing, rows: Rows) 
         }
         cells.into_values().collect()
     });
-    // A few stand out; a crowd of them should not hide the lanes.
+    // A few rings stand out; many of them must not hide the lanes.
     let (class, radius) = if rings.len() <= RINGS_APART_MAX { ("note", 2.6) } else { ("note-many", 1.2) };
     for ring in rings {
         let told = ring.notes.iter().take(WORDS_MAX);
@@ -85,7 +84,7 @@ pub(super) fn notes(timeline: &Timeline<'_>, drawing: &mut Drawing, rows: Rows) 
     class
 }
 
-/// Notes at about one place: lane, time and words of each.
+/// Notes at about one position: lane, time and text of each.
 struct NoteGroup<'a> {
     x: f64,
     y: f64,

@@ -1,7 +1,7 @@
-//! Who sent to whom: a row a sender, a column a receiver, darker for more.
+//! The traffic matrix: a row for each sender, a column for each receiver, darker for more bytes.
 //!
-//! It shows a swarm's shape at a glance: a ring is a line beside the diagonal, direct exchange fills the square, a peer
-//! that relays for others is a cross.
+//! It shows a swarm's topology at a glance: a ring is a line beside the diagonal, direct exchange fills the square, and a peer that relays
+//! for others is a cross.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::peers::Groups;
 use super::svg::{Area, Drawing, LEFT};
 use super::timeline::Timeline;
 
-/// The picture; nothing if nothing was sent.
+/// The chart; empty if nothing was sent.
 pub(super) fn panel(timeline: &Timeline<'_>) -> String {
     let traffic = &timeline.history.traffic;
     let Some(hosts) = traffic.by_link.keys().map(|(from, to)| from.index().max(to.index()) + 1).max() else {
@@ -81,7 +81,7 @@ impl Grid {
         }
     }
 
-    /// What each sent, at the end of its row, and received, at the end of its column.
+    /// Bytes sent by each peer, at the end of its row, and received, at the end of its column.
     fn totals(&self, drawing: &mut Drawing, cells: &BTreeMap<(usize, usize), u64>) {
         let count = self.groups.count();
         let (mut sent, mut received) = (vec![0_u64; count], vec![0_u64; count]);
@@ -118,7 +118,7 @@ impl Grid {
         }
     }
 
-    /// What the shades mean; returns where the key ends.
+    /// The key to the shades; returns where it ends.
     fn key(&self, drawing: &mut Drawing, x: f64, most: u64) -> f64 {
         let what =
             if self.groups.are_peers() { "bytes on a link" } else { "bytes between two groups of peers" };
@@ -142,7 +142,7 @@ impl Grid {
     }
 }
 
-/// The links that carried most, as a list; returns where it ends.
+/// A list of the links with the most bytes; returns where it ends.
 fn busiest(drawing: &mut Drawing, timeline: &Timeline<'_>, x: f64, top: f64) -> f64 {
     let traffic = &timeline.history.traffic;
     let mut links: Vec<_> = traffic.by_link.iter().collect();
@@ -158,7 +158,7 @@ fn busiest(drawing: &mut Drawing, timeline: &Timeline<'_>, x: f64, top: f64) -> 
     top + (BUSIEST_MAX + 1) as f64 * 17.0
 }
 
-/// 1 for the least to [`SHADES`] for the most; even in the square root, so that small flows beside large ones are seen.
+/// 1 for the least to [`SHADES`] for the most; even in the square root, so that small flows are visible beside large ones.
 fn shade(bytes: u64, most: u64) -> usize {
     let part = (bytes as f64 / most.max(1) as f64).sqrt();
     ((part * SHADES as f64).ceil() as usize).clamp(1, SHADES)

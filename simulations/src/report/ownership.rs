@@ -1,7 +1,7 @@
-//! Who owned what: the shares of the parameter vector, stacked in the order of the lanes, a step at each view; and in
-//! numbers what went from whom to whom between a view and the one it follows.
+//! Ownership: the shares of the parameter vector, stacked in the order of the lanes, with a step at each view; and a table of what moved
+//! between a view and its parent.
 //!
-//! Each branch has a picture of its own, since after a fork two sets of owners stand beside each other.
+//! Each branch has its own chart, since after a fork there are two sets of owners at one time.
 
 use peergrad_protocol::ViewDigest;
 
@@ -12,12 +12,12 @@ use super::timeline::Timeline;
 use crate::history::{ViewNote, branch_letter};
 use crate::host::HostId;
 
-/// The shares of one branch from one view to the next.
+/// The shares in one view of a branch.
 struct OwnershipPeriod {
     left: f64,
     right: f64,
     view: usize,
-    /// By group: the part of all elements that groups before it own, and a last entry with what all own together.
+    /// By group: the share of all elements that the groups before it own; the last entry is the share that all own together.
     sums: Vec<f64>,
 }
 
@@ -46,7 +46,7 @@ pub(super) fn panel(timeline: &Timeline<'_>) -> String {
     page + &moves(timeline, whole as f64)
 }
 
-/// The views of a branch that last for at least a few pixels, with their shares.
+/// The views of a branch that are at least a few pixels long, with their shares.
 fn periods(timeline: &Timeline<'_>, groups: Groups, branch_index: usize, whole: f64) -> Vec<OwnershipPeriod> {
     let views = timeline.history.views.iter().enumerate();
     let views: Vec<_> =
@@ -65,7 +65,7 @@ fn periods(timeline: &Timeline<'_>, groups: Groups, branch_index: usize, whole: 
             sums[group + 1] += sums[group];
         }
         match periods.last_mut() {
-            // The one before was too short to be seen.
+            // The view before was too short to be visible.
             Some(before) if before.right - before.left < grain => {
                 *before = OwnershipPeriod { left: before.left, right, view: *index, sums };
             }
@@ -106,7 +106,7 @@ fn picture(
     )
 }
 
-/// One group's share as an area that steps from view to view, with its name and size where there is room.
+/// One group's share as an area with a step at each view, with its name and size where there is room.
 fn share(
     timeline: &Timeline<'_>,
     drawing: &mut Drawing,
@@ -159,12 +159,12 @@ fn share(
     }
 }
 
-/// What changed hands between two views.
+/// What moved between two views.
 struct Change {
-    /// Peers that were not in the view before, and those that are no longer in.
+    /// Members that were not in the view before, and former members that are no longer in the view.
     joined: Vec<HostId>,
     left: Vec<HostId>,
-    /// Elements that somebody has more than before, together.
+    /// Number of elements by which shares have grown, together.
     moved: f64,
     /// The largest gains and losses.
     gains: Vec<(HostId, f64)>,
@@ -180,13 +180,13 @@ impl Change {
         let hosts = before.shards.keys().chain(&joined);
         let gains = hosts.map(|host| (*host, share(after, host) - share(before, host)));
         let mut gains: Vec<_> = gains.filter(|gain| gain.1 != 0.0).collect();
-        // The sum of nothing is a negative zero.
+        // The sum of an empty list is a negative zero.
         let moved = gains.iter().map(|gain| gain.1.max(0.0)).sum::<f64>().abs();
         gains.sort_by(|a, b| b.1.abs().total_cmp(&a.1.abs()).then(a.0.cmp(&b.0)));
         Self { joined, left, moved, gains }
     }
 
-    /// The table's row.
+    /// The row of the table.
     fn row(&self, timeline: &Timeline<'_>, index: usize, from: &str, whole: f64) -> String {
         let note = &timeline.history.views[index];
         let gains = self.gains.iter().take(GAINS_TOLD_MAX).map(|(host, gain)| {
@@ -211,7 +211,7 @@ impl Change {
     }
 }
 
-/// A few hosts by name.
+/// The names of a few hosts.
 fn hosts(hosts: &[HostId]) -> String {
     let told = if hosts.len() <= HOSTS_MAX { HOSTS_MAX } else { HOSTS_TOLD_MAX };
     let told: Vec<String> = hosts.iter().take(told).map(HostId::to_string).collect();
@@ -237,7 +237,7 @@ fn moves(timeline: &Timeline<'_>, whole: f64) -> String {
         return "<p class=\"more\">One set of owners throughout: nothing moved.</p>\n".to_owned();
     }
     let left_out = rows.len().saturating_sub(ROWS_MAX);
-    // Of many, those in which most changed hands.
+    // Of many rows, those with the most moved elements.
     rows.sort_by(|a, b| b.0.moved.total_cmp(&a.0.moved).then(a.1.cmp(&b.1)));
     rows.truncate(ROWS_MAX);
     rows.sort_by_key(|row| row.1);
@@ -256,9 +256,9 @@ fn moves(timeline: &Timeline<'_>, whole: f64) -> String {
 
 const HEIGHT: f64 = 168.0;
 const BRANCHES_MAX: usize = 4;
-/// As many corners are drawn, over all groups.
+/// Most corners that are drawn, over all groups.
 const EDGES_MAX: f64 = 10_000.0;
-/// With more shares than these, lines between them would wash out their colours.
+/// With more shares than these, lines between them would hide their colours.
 const SEPARATED_MAX: usize = 24;
 const VIEWS_TOLD_MAX: usize = 6;
 const GAINS_TOLD_MAX: usize = 3;

@@ -1,34 +1,34 @@
-//! The colours of peers: from dark to light in the order of the lanes, so that a neighbour in colour is a neighbour in
-//! order, also for eyes that see few hues.
+//! The colours of peers: from dark to light in the order of the lanes, so that neighbours in colour are neighbours in order, also for
+//! readers who distinguish few hues.
 //!
-//! Of up to [`APART_MAX`] peers each has its own; above that, neighbours form groups.
+//! Of up to [`APART_MAX`] peers each has its own colour; above that, neighbours form groups.
 
 use std::ops::Range;
 
 use super::svg::{Area, Drawing};
 use crate::host::HostId;
 
-/// As many peers are told apart.
+/// Most peers with a colour each.
 const APART_MAX: usize = 64;
-/// More of them form at most this many groups.
+/// Most groups that more peers form.
 const GROUPS_MAX: usize = 48;
 
-/// Peers in groups of neighbours.
+/// Groups of neighbouring peers.
 #[derive(Clone, Copy)]
 pub(super) struct Groups {
-    /// Peers in all.
+    /// Number of peers in all.
     pub(super) peers: usize,
-    /// Peers in a group; fewer in the last.
+    /// Number of peers in a group; the last one may have fewer.
     size: usize,
 }
 
 impl Groups {
-    /// Each by itself, or the smallest groups that keep to the limit.
+    /// Groups of one peer each, or the smallest groups within the limit.
     pub(super) fn new(peers: usize) -> Self {
         Self { peers, size: if peers <= APART_MAX { 1 } else { peers.div_ceil(GROUPS_MAX) } }
     }
 
-    /// How many groups there are.
+    /// Number of groups.
     pub(super) fn count(self) -> usize {
         self.peers.div_ceil(self.size)
     }
@@ -52,7 +52,7 @@ impl Groups {
         }
     }
 
-    /// The name for a narrow place.
+    /// The name where there is little room.
     pub(super) fn short_name(self, group: usize) -> String {
         format!("p{}", self.hosts(group).start)
     }
@@ -98,7 +98,7 @@ impl Groups {
     }
 }
 
-/// After Crameri's "batlow", without its darkest and lightest ends: even in lightness, safe for colour-blind eyes.
+/// After Crameri's "batlow", without its darkest and lightest ends: even in lightness, and readable with colour blindness.
 const RAMP: [[f64; 3]; 7] = [
     [28.0, 74.0, 112.0],
     [36.0, 106.0, 112.0],

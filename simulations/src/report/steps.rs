@@ -1,5 +1,5 @@
-//! The strip under the lanes: a tick for each committed step, a line of them for each branch, and below, in a colour
-//! that warns, the steps that had to be begun again. Where ticks would run together, columns count them.
+//! The strip under the lanes: a tick for each committed step, in one line for each branch, and below, in a warning colour, the steps that
+//! were started again. Where ticks would run together, columns show their number.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::svg::{Area, Drawing, LEFT, RIGHT, outline};
 use super::timeline::{Timeline, times, tone};
 use crate::history::{CommitNote, branch_letter};
 
-/// Where the strip lies.
+/// The position of the strip.
 pub(super) struct Steps {
     top: f64,
     lines: usize,
@@ -35,12 +35,12 @@ impl Steps {
         self.top + (self.lines + usize::from(self.has_redone)) as f64 * LINE + 6.0
     }
 
-    /// The line of a branch; the last is shared by all that have none of their own.
+    /// The line of a branch; branches without a line share the last one.
     fn line(&self, branch_index: usize) -> usize {
         branch_index.min(self.lines - 1)
     }
 
-    /// Draws it.
+    /// Draws the strip.
     pub(super) fn draw(&self, timeline: &Timeline<'_>, drawing: &mut Drawing) {
         drawing.line("rule", (LEFT, self.top - 3.0), (RIGHT, self.top - 3.0));
         for line in 0..self.lines {
@@ -64,7 +64,7 @@ impl Steps {
         }
     }
 
-    /// One line of committed steps: ticks if they stand apart, else columns.
+    /// One line of committed steps: ticks if they are far enough apart, else columns.
     fn committed(&self, timeline: &Timeline<'_>, drawing: &mut Drawing, line: usize) {
         let commits = timeline.history.commits.iter();
         let commits: Vec<&CommitNote> =
@@ -95,7 +95,7 @@ impl Steps {
         }
     }
 
-    /// The line of steps that were begun again.
+    /// The line of steps that were started again.
     fn redone(&self, timeline: &Timeline<'_>, drawing: &mut Drawing) {
         let mut cells: BTreeMap<u32, Vec<(u64, u64)>> = BTreeMap::new();
         for (at, step) in &timeline.history.redone {
@@ -114,7 +114,7 @@ impl Steps {
     }
 }
 
-/// Committed steps by place, in columns of `grain` pixels.
+/// Committed steps by position, in columns of `grain` pixels.
 fn columns(timeline: &Timeline<'_>, commits: &[&CommitNote], grain: f64) -> BTreeMap<u32, Column> {
     let mut columns: BTreeMap<u32, Column> = BTreeMap::new();
     for note in commits {
@@ -131,9 +131,9 @@ fn columns(timeline: &Timeline<'_>, commits: &[&CommitNote], grain: f64) -> BTre
 
 /// Height of a line.
 const LINE: f64 = 16.0;
-/// With more branches, the last line is shared.
+/// Most lines: with more branches, the last line is shared.
 const LINES_MAX: usize = 5;
-/// As many ticks can be told apart.
+/// Most ticks that can be told apart.
 const TICKS_MAX: usize = 350;
 const COLUMN: f64 = 3.0;
 const CELL: f64 = 8.0;

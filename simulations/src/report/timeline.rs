@@ -1,7 +1,7 @@
-//! The timeline: one horizontal axis of time, virtual or real, that several panels share, so that what happens in one can be
-//! followed down into the next.
+//! The timeline: one horizontal axis of time, virtual or real, shared by several panels, so that an event in one panel can be found in the
+//! next.
 //!
-//! Cuts stand behind all of them: a label and a bar above the lanes, a tint and dashed edges in every panel.
+//! Partitions are drawn behind all of them: a label and a bar above the lanes, a tint and dashed edges in every panel.
 
 use std::collections::BTreeMap;
 
@@ -11,22 +11,22 @@ use super::axis;
 use super::svg::{Area, Drawing, HUES, LEFT, RIGHT, outline, thinned};
 use crate::history::{CutInterval, History, PeerState, branch_letter};
 
-/// A history and where its times lie on the page.
+/// A history, and the positions of its times on the page.
 pub(super) struct Timeline<'a> {
-    /// What is drawn.
+    /// The history to draw.
     pub(super) history: &'a History,
     /// The time at the right end, in nanoseconds.
     pub(super) extent: u64,
     stripes: Vec<Stripe>,
 }
 
-/// A stretch of time in which the network was not whole, on the page.
+/// A time during which the network was partitioned, on the page.
 struct Stripe {
     left: f64,
     right: f64,
     label: String,
     words: String,
-    /// In which line its label found room.
+    /// The line of its label; `None` if there is no room for the label.
     row: Option<usize>,
 }
 
@@ -39,17 +39,17 @@ impl<'a> Timeline<'a> {
         timeline
     }
 
-    /// Where an instant lies.
+    /// The position of an instant, in pixels.
     pub(super) fn x(&self, at: Instant) -> f64 {
         LEFT + (RIGHT - LEFT) * (at.0.min(self.extent) as f64 / self.extent as f64)
     }
 
-    /// The instant at a place, in nanoseconds.
+    /// The instant at a position, in nanoseconds.
     pub(super) fn nanos_at(&self, x: f64) -> u64 {
         ((x - LEFT) / (RIGHT - LEFT) * self.extent as f64).max(0.0) as u64
     }
 
-    /// The bands as stripes, told apart by `grain` pixels.
+    /// The partitions as stripes that are at least `grain` pixels apart.
     fn stripes_at(&self, grain: f64) -> Vec<Stripe> {
         let mut cells: BTreeMap<(i64, i64), Vec<&CutInterval>> = BTreeMap::new();
         for band in &self.history.cuts {
@@ -69,7 +69,7 @@ impl<'a> Timeline<'a> {
         cells.into_iter().map(stripe).collect()
     }
 
-    /// The labels of the bands, from `top` down; returns where they end.
+    /// The labels of the partitions, from `top` down; returns where they end.
     pub(super) fn headings(&self, drawing: &mut Drawing, top: f64) -> f64 {
         let rows = self.stripes.iter().filter_map(|stripe| stripe.row).max().map_or(0, |last| last + 1);
         let bottom = top + rows as f64 * HEADING;
@@ -84,7 +84,7 @@ impl<'a> Timeline<'a> {
         bottom
     }
 
-    /// What lies behind a panel: the bands' tint and a faint line at each tick.
+    /// The background of a panel: the partitions' tint and a faint line at each tick.
     pub(super) fn backdrop(&self, drawing: &mut Drawing, top: f64, bottom: f64) {
         let areas = self.stripes.iter().map(|stripe| Area {
             x: stripe.left,
@@ -92,7 +92,7 @@ impl<'a> Timeline<'a> {
             width: stripe.right - stripe.left,
             height: bottom - top,
         });
-        // One path, so that where bands lie on each other the tint does not grow.
+        // One path for all, so that the tint is not darker where partitions overlap.
         drawing.path("band", &areas.clone().map(outline).collect::<String>(), "");
         for (area, stripe) in
             areas.zip(&self.stripes).filter(|_| self.stripes.len() <= STRIPES_WITH_WORDS_MAX)
@@ -105,7 +105,7 @@ impl<'a> Timeline<'a> {
         }
     }
 
-    /// The edges of the bands, to be seen in front of what a panel draws; and the line that follows the pointer.
+    /// The edges of the partitions, in front of a panel's content; and the line that follows the pointer.
     pub(super) fn foreground(&self, drawing: &mut Drawing, top: f64, bottom: f64) {
         for stripe in &self.stripes {
             drawing.line("band-edge", (stripe.left, top), (stripe.left, bottom));
@@ -127,17 +127,17 @@ impl<'a> Timeline<'a> {
         y + 20.0
     }
 
-    /// What an aligned drawing says of itself to the script that shows where the pointer is.
+    /// The attributes of an aligned drawing for the script that shows the time at the pointer.
     pub(super) fn attributes(&self) -> String {
         format!(" class=\"time\" data-left=\"{LEFT}\" data-right=\"{RIGHT}\" data-extent=\"{}\"", self.extent)
     }
 
-    /// What kind of time it is.
+    /// The kind of time: virtual or real.
     pub(super) fn time(&self) -> &'static str {
         if self.history.is_real { "time" } else { "virtual time" }
     }
 
-    /// The name of a view: its number, behind its branch's letter where there are several branches.
+    /// The name of a view: its number, after its branch's letter if there are several branches.
     pub(super) fn view_name(&self, index: usize) -> String {
         let Some(note) = self.history.views.get(index) else { return "?".to_owned() };
         let view_number = note.view.number.0;
@@ -158,7 +158,7 @@ impl<'a> Timeline<'a> {
         self.history.views.iter().map(|note| note.branch_index + 1).max().unwrap_or(0)
     }
 
-    /// When nobody was in a view of this branch any more; the end of the run if somebody always was.
+    /// When the last peer left the views of this branch; the end of the run if members remained.
     pub(super) fn branch_end_time(&self, branch_index: usize) -> Instant {
         let spans = self.history.peers.iter().flat_map(|lane| &lane.spans);
         let ends = spans.filter_map(|span| match span.state {
@@ -169,8 +169,8 @@ impl<'a> Timeline<'a> {
     }
 }
 
-/// The class that colours what belongs to a view: the hue by branch, the lightness by turns. With many branches hues come
-/// round again, and the letters tell.
+/// The class that colours what belongs to a view: the hue depends on the branch, the lightness alternates. With many branches hues repeat,
+/// and the letters tell them apart.
 pub(super) fn tone(branch_index: usize, view_number: u64) -> String {
     format!("{}{}", if view_number % 2 == 1 { 'a' } else { 'b' }, branch_index % HUES)
 }
@@ -180,7 +180,7 @@ pub(super) fn times(from: u64, until: u64) -> String {
     format!("{} to {}", axis::duration(from), axis::duration(until))
 }
 
-/// The latest time that anything in a history mentions; a second if nothing happened.
+/// The latest time in a history; a second if nothing happened.
 fn extent(history: &History) -> u64 {
     let spans = history.peers.iter().flat_map(|lane| lane.spans.iter().map(|span| span.from.max(span.until)));
     let notes = history.peers.iter().flat_map(|lane| lane.notes.iter().map(|note| note.0));
@@ -195,7 +195,7 @@ fn extent(history: &History) -> u64 {
     })
 }
 
-/// Gives each label the first line where it hides no other; some get none.
+/// Gives each label the first line in which it hides no other; some labels get none.
 fn place_labels(stripes: &mut [Stripe]) {
     let mut free_from = [f64::MIN; HEADINGS_MAX];
     for stripe in stripes {
@@ -219,5 +219,5 @@ const HEADING: f64 = 18.0;
 const HEADINGS_MAX: usize = 3;
 const STRIPES_MAX: usize = 240;
 const STRIPES_WITH_WORDS_MAX: usize = 40;
-/// Far beyond any run, and safe to reckon with.
+/// Later than any run, and small enough to add up without overflow.
 const TIME_MAX: u64 = u64::MAX / 4;

@@ -6,7 +6,7 @@ use super::axis::{self, AxisScale};
 use super::svg::{Area, Drawing, LEFT, Px, RIGHT};
 use super::timeline::{Timeline, times};
 
-/// The picture.
+/// The chart.
 pub(super) fn panel(timeline: &Timeline<'_>) -> String {
     let columns = columns(timeline);
     let most = columns.iter().map(|column| column.2).fold(0.0, f64::max);
@@ -47,7 +47,7 @@ pub(super) fn panel(timeline: &Timeline<'_>) -> String {
     drawing.finish(height, &timeline.attributes(), &format!("Bytes per second over {}", timeline.time()))
 }
 
-/// Left end, right end and bytes per second, at most one column a pixel.
+/// Left end, right end and bytes per second of each column, at most one column for each pixel.
 fn columns(timeline: &Timeline<'_>) -> Vec<(f64, f64, f64)> {
     let slot_nanos = timeline.history.traffic.step.as_nanos() as u64;
     let slots = &timeline.history.traffic.over_time;
@@ -56,7 +56,7 @@ fn columns(timeline: &Timeline<'_>) -> Vec<(f64, f64, f64)> {
     let mut columns = Vec::new();
     let count = if slots.is_empty() { 0 } else { (slots.len() / together).max(1) };
     for index in 0..count {
-        // The last takes what is left, so that no short one leaps.
+        // The last column takes the rest, so that no short one stands out.
         let end = if index + 1 == count { slots.len() } else { (index + 1) * together };
         let slots = &slots[index * together..end];
         let from = (index * together) as u64 * slot_nanos;

@@ -17,7 +17,7 @@
 //! [expect]
 //! joiners = "join"
 //! ```
-//! Every key is explained in `scenarios/keys.toml`, which `simulate keys` prints. A mistake is told with its line and key.
+//! Every key is explained in `scenarios/keys.toml`, which `simulate keys` prints. A mistake is reported with its line and key.
 
 use std::path::Path;
 use std::time::Duration;
@@ -43,40 +43,40 @@ use number::{Mbit, Share, Whole, Within};
 use source_text::SourceText;
 use time::Time;
 
-/// Every key, explained: a scenario file itself.
+/// A scenario file in which every key is explained.
 pub const KEYS: &str = include_str!("../../scenarios/keys.toml");
 
-/// A scenario file that cannot be used.
+/// Why a scenario file cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScenarioError {
     /// It is not TOML, or a key is unknown or of the wrong type; with the line.
     #[error("{0}")]
     Toml(String),
-    /// A key has a value that makes no sense.
+    /// A key has an invalid value.
     #[error("line {line}, `{key}`: {words}")]
     Mistake {
         /// The line in the file.
         line: usize,
         /// The key.
         key: String,
-        /// What is wrong and what to write.
+        /// What is wrong and what to write instead.
         words: String,
     },
 }
 
-/// In which size a scenario is wanted.
+/// The size of a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
-    /// As it stands there.
+    /// The size in the file.
     Full,
-    /// With what `[sweep]` changes: small enough to be run a thousand times.
+    /// The size after the changes in `[sweep]`: small enough to be run a thousand times.
     Sweep,
 }
 
-/// Reads a scenario; paths in it are taken from `folder`.
+/// Parses a scenario; paths in it are relative to `folder`.
 ///
 /// # Errors
-/// Says where the mistake is.
+/// A description of the mistake, with its line.
 pub fn parse(name: &str, text: &str, folder: &Path, size: Size) -> Result<Scenario, ScenarioError> {
     let mut file: ScenarioFile = toml::from_str(text).map_err(|error| toml_mistake(text, &error))?;
     let source = SourceText::new(text);
@@ -124,7 +124,7 @@ fn toml_mistake(text: &str, error: &toml::de::Error) -> ScenarioError {
     ScenarioError::Toml(words)
 }
 
-/// What waits for a step that never comes is a mistake.
+/// A fault that waits for a step that never comes is a mistake.
 fn check_steps(scenario: &Scenario, size: Size, source: &SourceText<'_>) -> Result<(), ScenarioError> {
     let count = scenario.workload.loaded.step_count();
     let small = if size == Size::Sweep { " in the small size of [sweep]" } else { "" };
@@ -263,7 +263,7 @@ impl TaskSection {
         })
     }
 
-    /// A key that says nothing to this kind of task was meant for something.
+    /// A key that has no meaning for this kind of task is a mistake.
     fn check_keys(&self, run: &RunFile, source: &SourceText<'_>) -> Result<(), ScenarioError> {
         let brings_model =
             matches!(self.kind, TaskKind::Squares | TaskKind::Integers | TaskKind::SyntheticClicks);
@@ -307,7 +307,7 @@ fn data_file(
     Ok((data.file.clone(), std::fs::read(folder.join(&data.file)).map_err(unreadable)?))
 }
 
-/// Characters of a text that are trained, where nothing else is said.
+/// How many characters of a text are trained by default.
 const CHARACTERS_DEFAULT: u32 = 100_000;
 const PARAMETERS_DEFAULT: usize = 2000;
 const SAMPLES_DEFAULT: u32 = 640;
@@ -352,7 +352,7 @@ struct SweepSection {
 const PARAMETERS_MAX: u64 = 100_000_000;
 const SAMPLES_MAX: u64 = 10_000_000;
 const EPOCHS_MAX: u64 = 1_000_000_000;
-/// Repetitions of a fault, frames, newcomers.
+/// Most repetitions of a fault, frames, or joiners.
 const TIMES_MAX: u64 = 1000;
 
 #[cfg(test)]
@@ -450,7 +450,7 @@ mod tests {
         assert_eq!(error, "line 12, `sweep.peers`: a fault names peer 3, so 2 peers are too few");
     }
 
-    /// The names that an error offers in place of an unknown one.
+    /// The names that an error message offers in place of an unknown one.
     fn offered(error: &str) -> Vec<String> {
         let offered = error.split_once("expected").expect("it says what may be there").1;
         offered.split('`').skip(1).step_by(2).map(str::to_owned).collect()
@@ -462,7 +462,7 @@ mod tests {
             parse("keys", KEYS, Path::new("."), Size::Full).unwrap_or_else(|error| panic!("{error}"));
         assert!(parse("keys", KEYS, Path::new("."), Size::Sweep).is_ok());
         assert!(scenario.faults.len() > 1);
-        // A line of the file that has the key, perhaps commented out.
+        // Whether a line of the file has the key, perhaps commented out.
         let is_explained = |key: &str| {
             KEYS.lines().any(|line| {
                 line.trim_start_matches(['#', ' '])

@@ -1,11 +1,11 @@
-//! The named scenarios: files that the binary carries, to run and to copy from.
+//! The named scenarios: files that are included in the program, to run and to copy from.
 
 use std::path::Path;
 
 use super::Scenario;
 use super::file::{ScenarioError, Size, parse};
 
-/// Name and text of each.
+/// Name and text of each scenario.
 pub const NAMED: &[(&str, &str)] = &[
     ("steady", include_str!("../../scenarios/steady.toml")),
     ("partition", include_str!("../../scenarios/partition.toml")),
@@ -55,7 +55,7 @@ pub const NAMED: &[(&str, &str)] = &[
     ("trouble", include_str!("../../scenarios/trouble.toml")),
 ];
 
-/// The scenario of this name, if there is one.
+/// The scenario of this name; `None` if there is none.
 ///
 /// # Errors
 /// Never for the files here; a test reads them all.

@@ -1,5 +1,5 @@
-//! Swarm testing: the seed chooses not only what happens but in what kind of world, so that many seeds visit corners that
-//! nobody thought of.
+//! Swarm testing: the seed chooses the environment too, and not only the events, so that many seeds reach cases that no test was written
+//! for.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use super::{Fault, FaultTime, PlannedFault, Scenario, Targets};
 use crate::links::Links;
 
 impl Scenario {
-    /// This scenario in a world of the seed's choice, with small troubles that a swarm has to ride out; itself, where it
-    /// does not ask for that.
+    /// This scenario in an environment that the seed chooses, with small faults that the run must survive; unchanged if the scenario does
+    /// not ask for that.
     #[must_use]
     pub fn swarmed(mut self, seed: u64) -> Self {
         if !self.is_swarm {
@@ -31,18 +31,18 @@ impl Scenario {
         for _ in 0..draw(4) {
             let kind = draw(5);
             let fault = self.small_fault(kind, &mut draw);
-            // A run of these lines takes milliseconds or minutes: steps are what they have in common.
+            // A run on these links takes milliseconds or minutes, so the time is given in steps.
             let when = FaultTime::Step(draw(self.workload.loaded.step_count() * 3 / 4));
             self.faults.push(PlannedFault { when, within: Duration::from_millis(20), fault });
         }
         self
     }
 
-    /// Something that nobody has to notice.
+    /// A fault so small that no member has to notice it.
     fn small_fault(&self, kind: u64, draw: &mut impl FnMut(u64) -> u64) -> Fault {
         let peers = self.peers as u64;
         let targets = Targets::Any(1);
-        // Below the patience for silence.
+        // Less than the time after which a silent peer is suspected.
         let duration = Duration::from_millis(draw(1000));
         match kind {
             0 if peers > 1 => {

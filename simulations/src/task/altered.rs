@@ -1,4 +1,4 @@
-//! A task whose gradient is another one's, altered: for code that is not what the other peers run, or that overflows.
+//! A task with another task's gradient, altered: for a peer whose code differs from that of the others, or that overflows.
 
 use std::sync::Arc;
 
@@ -7,13 +7,13 @@ use peergrad_protocol::manifest::Manifest;
 
 /// The task.
 pub struct AlteredTask {
-    /// The one that is altered.
+    /// The task whose gradient is altered.
     pub task: Arc<dyn Task>,
-    /// Computes in place of its gradient, from the task, the parameters and the samples; returns the summed loss.
+    /// Computes the gradient in its place, from the task, the parameters and the samples; returns the summed loss.
     pub gradient: Gradient,
 }
 
-/// As [`Task::gradient`], with the task that is altered in front.
+/// As [`Task::gradient`], with the original task as first argument.
 pub type Gradient = Arc<dyn Fn(&dyn Task, &[f32], &[u32], &mut [f32]) -> f64 + Send + Sync>;
 
 impl Task for AlteredTask {

@@ -1,27 +1,27 @@
-//! A language model of characters: which one comes next, after the last few.
+//! A language model of characters: it predicts the next one from the last few.
 //!
 //! ```text
 //! 8 characters --embedding--> 8 x 8 numbers --dense, tanh--> 64 --dense, softmax--> the next character
 //! ```
-//! Bengio et al., *A Neural Probabilistic Language Model*, 2003, with characters for words. Small enough for a simulated swarm,
-//! and, other than digits, a model whose inner optimizer matters: embeddings of rare characters have few gradients.
+//! Bengio et al., *A Neural Probabilistic Language Model*, 2003, with characters in place of words. It is small enough for a simulated
+//! swarm and, other than the digits, a model whose inner optimizer matters: embeddings of rare characters have few gradients.
 
 use peergrad_models::task::{Evaluation, Task};
 use peergrad_protocol::manifest::Manifest;
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, SeedableRng};
 
-/// The task: a text whose end is held out.
+/// The task: a text, the end of which is held out.
 #[derive(Clone, Debug)]
 pub struct Characters {
-    /// By position: which character of the alphabet.
+    /// By position: the index of the character in the alphabet.
     text: Vec<u8>,
     alphabet: usize,
     training: usize,
     held_out: usize,
 }
 
-/// Where the tensors lie in the flat vector.
+/// The offsets of the tensors in the flat vector.
 struct TensorOffsets {
     hidden: usize,
     hidden_bias: usize,
@@ -31,11 +31,11 @@ struct TensorOffsets {
 }
 
 impl Characters {
-    /// The first `samples` characters of a text, with whatever follows up to a tenth as much for evaluation. Letters count
-    /// without their case, and what is rarer than one in ten thousand counts as one character.
+    /// The first `samples` characters of a text, with up to a tenth as many of the following ones for evaluation. Upper and lower case are
+    /// not distinguished, and all characters rarer than one in ten thousand count as one.
     ///
     /// # Errors
-    /// In words, why the text is no use.
+    /// Why the text cannot be used.
     pub fn new(text: &[u8], samples: usize) -> Result<Self, String> {
         let wanted = samples + samples / 10 + CONTEXT + 1;
         let text: Vec<u8> = text.iter().take(wanted).map(u8::to_ascii_lowercase).collect();
@@ -74,7 +74,7 @@ impl Characters {
         TensorOffsets { hidden, hidden_bias, output, output_bias, end: output_bias + self.alphabet }
     }
 
-    /// Forward, and back if there is a gradient to add to. The loss, and whether the guess was right.
+    /// Forward pass, and backward pass if there is a gradient to add to. Returns the loss, and whether the prediction was right.
     fn forward_backward(
         &self,
         parameters: &[f32],
@@ -112,7 +112,7 @@ impl Characters {
         (loss, is_right)
     }
 
-    /// `scratch.output` holds the change of the logits.
+    /// Backward pass; `scratch.output` has the gradient of the logits.
     fn backward(&self, parameters: &[f32], context: &[u8], scratch: &mut Scratch, gradient: &mut [f32]) {
         let at = self.tensor_offsets();
         let Scratch { input, hidden, output, hidden_change, input_change } = scratch;
@@ -158,7 +158,7 @@ impl Scratch {
     }
 }
 
-/// In a written order, so that it has the same bits everywhere: eight sums side by side, then those.
+/// A dot product in a fixed order, so that it has the same bits everywhere: eight partial sums, then their sum.
 fn dot(a: &[f32], b: &[f32]) -> f32 {
     let mut sums = [0.0_f32; 8];
     for (a, b) in a.chunks_exact(8).zip(b.chunks_exact(8)) {
@@ -229,9 +229,9 @@ impl Task for Characters {
     }
 }
 
-/// Characters before the one that is guessed.
+/// Number of characters from which the next one is predicted.
 const CONTEXT: usize = 8;
-/// Numbers for each of them.
+/// Numbers in the embedding of each of them.
 const EMBEDDING: usize = 8;
 const INPUTS: usize = CONTEXT * EMBEDDING;
 const HIDDEN: usize = 64;

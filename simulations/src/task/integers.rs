@@ -1,8 +1,7 @@
-//! Integers as gradients: for moving vectors, and for counting to the unit what arrived.
+//! Integers as gradients: for vectors whose content does not matter, and to count exactly what arrived.
 //!
-//! Sample `s` has a gradient of small integers, `((s + j) mod 5) - 2` at element `j`. With a batch size and a rate that are
-//! powers of two every sum and every update is exact in `f32`, in whatever order it is added; so the parameters after any
-//! step can be written down without training anything.
+//! Sample `s` has a gradient of small integers, `((s + j) mod 5) - 2` at element `j`. With a batch size and a rate that are powers of two
+//! every sum and every update is exact in `f32`, in any order; so the parameters after any step can be computed without training.
 
 use peergrad_models::task::{Evaluation, Task};
 use peergrad_protocol::manifest::Manifest;
@@ -15,7 +14,7 @@ pub struct Integers {
 }
 
 impl Integers {
-    /// A task of this size.
+    /// A task with these numbers of parameters and samples.
     #[must_use]
     pub fn new(parameter_count: usize, sample_count: u32) -> Self {
         Self { parameter_count, sample_count }
@@ -28,7 +27,7 @@ impl Integers {
         (0..self.parameter_count).map(|element| period[element % PERIOD]).collect()
     }
 
-    /// The sum repeats itself after these.
+    /// The first elements of the sum, after which it repeats.
     fn period(&self, samples: &[u32]) -> [i64; PERIOD] {
         let mut counts = [0; PERIOD];
         for &sample in samples {

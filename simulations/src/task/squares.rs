@@ -1,11 +1,11 @@
-//! Least squares on made-up samples: a small problem that can be learnt, with as many parameters as one likes.
+//! Least squares on generated samples: a small problem that can be learned, with any number of parameters.
 
 use peergrad_models::task::{Evaluation, Task};
 use peergrad_protocol::manifest::Manifest;
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, SeedableRng};
 
-/// Least squares: sample `i` wants `parameters[j]` for a few `j` to sum to a target.
+/// Least squares: sample `i` requires the sum of a few `parameters[j]` to be a target.
 #[derive(Clone, Debug)]
 pub struct Squares {
     parameter_count: usize,
@@ -13,13 +13,13 @@ pub struct Squares {
 }
 
 impl Squares {
-    /// A task of this size.
+    /// A task with these numbers of parameters and samples.
     #[must_use]
     pub fn new(parameter_count: usize, sample_count: u32) -> Self {
         Self { parameter_count, sample_count }
     }
 
-    /// The elements that a sample touches, and its target.
+    /// The elements that a sample uses, and its target.
     fn sample(&self, sample: u32) -> ([usize; 3], f32) {
         let mut generator = ChaCha8Rng::seed_from_u64(u64::from(sample));
         let elements = [(); 3].map(|()| generator.next_u32() as usize % self.parameter_count);

@@ -1,5 +1,4 @@
-//! What the tests of whole swarms share: a small task, hosts that train it, and ways to let things happen and to look at
-//! what became of them.
+//! Shared by the tests of whole swarms: a small task, hosts that train it, and functions that run a cluster and read its events.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
@@ -33,7 +32,7 @@ pub(crate) const SAMPLES: u32 = 740;
 /// Steps of [`squares`]: 8 epochs of 24 whole batches and a smaller one.
 pub(crate) const STEPS: usize = 200;
 
-/// How the small task is trained: with digests after every step, and segments that do not divide a shard.
+/// The configuration of the small task: digests after every step, and segments that do not divide a shard.
 pub(crate) fn training(topology: Topology) -> TrainingConfig {
     TrainingConfig {
         seed: 3,
@@ -67,7 +66,7 @@ pub(crate) fn lan(seed: u64) -> Cluster {
     Cluster::new(seed, Links::lan())
 }
 
-/// A host with this loader, and with the data file on it or not.
+/// A host with this loader, with or without the data file.
 pub(crate) fn setup(loader: Arc<dyn Loader>, data: Option<Arc<[u8]>>) -> HostSetup {
     HostSetup {
         loader,
@@ -79,14 +78,14 @@ pub(crate) fn setup(loader: Arc<dyn Loader>, data: Option<Arc<[u8]>>) -> HostSet
     }
 }
 
-/// One more host, whose peer founds a run of `peers`.
+/// Adds a host whose peer founds a run of `peers`.
 pub(crate) fn found(cluster: &mut Cluster, peers: usize, setup: HostSetup) -> HostId {
     let host = cluster.add(setup);
     cluster.start(host, EntryMode::Found { specification: b"squares"[..].into(), peers });
     host
 }
 
-/// One more host, whose peer joins whatever run it finds at `bootstrap`.
+/// Adds a host whose peer joins the run that it finds at `bootstrap`.
 pub(crate) fn join(cluster: &mut Cluster, bootstrap: HostId, setup: HostSetup) -> HostId {
     let host = cluster.add(setup);
     cluster.start(host, EntryMode::Join { run: None, bootstraps: vec![bootstrap] });
@@ -104,7 +103,7 @@ pub(crate) fn gathered(count: usize, fixed: &Arc<FixedLoader>, seed: u64) -> (Cl
     let setup = || setup(Arc::clone(fixed) as Arc<dyn Loader>, None);
     let mut hosts = vec![found(&mut cluster, count, setup())];
     for index in 1..count {
-        // Most are told of a joiner, not of the founder.
+        // Most joiners have the address of another joiner, not of the founder.
         hosts.push(join(&mut cluster, hosts[index / 2], setup()));
     }
     (cluster, hosts)
@@ -117,7 +116,7 @@ pub(crate) fn swarm(count: usize, fixed: &Arc<FixedLoader>, seed: u64) -> (Clust
     (cluster, hosts)
 }
 
-/// Lets things happen until something is so, which it has to be soon.
+/// Processes events until a condition holds, which must happen within [`PATIENCE`].
 #[track_caller]
 pub(crate) fn run_until(cluster: &mut Cluster, expected: &str, is_so: impl Fn(&Cluster) -> bool) {
     let latest = cluster.now().after(PATIENCE);
@@ -127,20 +126,20 @@ pub(crate) fn run_until(cluster: &mut Cluster, expected: &str, is_so: impl Fn(&C
     }
 }
 
-/// Lets things happen until training has begun somewhere.
+/// Processes events until a member has begun to train.
 #[track_caller]
 pub(crate) fn run_until_training(cluster: &mut Cluster) {
     run_until(cluster, "training begins", |cluster| cluster.history().began.is_some());
 }
 
-/// Lets things happen until every process has ended; no invariant was broken on the way.
+/// Processes events until every process has ended; no invariant may be violated.
 #[track_caller]
 pub(crate) fn run_out(cluster: &mut Cluster) {
     run_until(cluster, "every process ends", |cluster| cluster.running_count() == 0);
     assert_eq!(cluster.violations(), []);
 }
 
-/// What the peer on a host told its user, in order.
+/// The events that the peer on a host reported to its user, in order.
 pub(crate) fn told(cluster: &Cluster, host: HostId) -> impl Iterator<Item = &Event> {
     cluster.events().iter().filter(move |(_, at, _)| *at == host).map(|(_, _, event)| event)
 }
@@ -169,7 +168,7 @@ pub(crate) fn committed(cluster: &Cluster, host: HostId) -> Vec<Committed> {
     committed
 }
 
-/// Nobody was sent anything that no correct peer sends.
+/// Checks that no peer has rejected a message as an offence.
 #[track_caller]
 pub(crate) fn assert_nobody_is_blamed(cluster: &Cluster) {
     for (_, host, event) in cluster.events() {
@@ -177,5 +176,5 @@ pub(crate) fn assert_nobody_is_blamed(cluster: &Cluster) {
     }
 }
 
-/// Virtual time within which whatever is expected has happened; losses are noticed after ten seconds at most.
+/// Virtual time within which an expected condition holds; losses are noticed after ten seconds at most.
 const PATIENCE: Duration = Duration::from_secs(120);

@@ -1,4 +1,4 @@
-//! One node, and a peer that is the test: whatever a member sends, the node neither panics nor waits for ever.
+//! One node, and a peer that the test controls: whatever a member sends, the node neither panics nor waits for ever.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -32,11 +32,11 @@ const OTHER: PeerId = PeerId([2; 32]);
 const STRANGER: PeerId = PeerId([3; 32]);
 const NONCE: [u8; 32] = [7; 32];
 
-/// A node whose jobs are done at once, and what it said.
+/// A node whose jobs are done at once, and its outputs.
 struct Alone {
     node: Node,
     sent: Vec<(PeerId, Message)>,
-    /// What was said about tables, one word behind the other.
+    /// The bytes of all table messages, one after the other.
     words: Vec<u8>,
     hung_up: Vec<PeerId>,
     events: Vec<Event>,
@@ -153,7 +153,7 @@ impl Alone {
         joiner
     }
 
-    /// Members of the newest view that was installed.
+    /// Number of members of the newest installed view; `None` if there is none.
     fn members(&self) -> Option<usize> {
         let installed = |event: &Event| match event {
             Event::ViewInstalled { view, .. } => Some(view.members.len()),

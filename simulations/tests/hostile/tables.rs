@@ -1,4 +1,4 @@
-//! A member that says about tables what no correct one says: each message of it is refused, counted and named, and nothing is lost by it.
+//! A member that sends table messages that no correct member sends: each is rejected, counted and attributed to it, and nothing is lost.
 
 use std::ops::ControlFlow::{Break, Continue};
 use std::sync::{Arc, Mutex};
@@ -19,7 +19,7 @@ use super::{Alone, OTHER};
 /// Rows of the table: four chunks.
 const ROWS: u64 = 64;
 
-/// Adds 1 to the first row in each of its clocks, and remembers what that row was in the end.
+/// Adds 1 to the first row in each clock, and stores the final value of that row.
 struct Counting {
     end: Arc<Mutex<Option<f32>>>,
 }
@@ -46,7 +46,7 @@ impl Program for Counting {
     }
 }
 
-/// A founder that counts, and [`OTHER`], which works too and owns nothing.
+/// A founder that counts, and [`OTHER`], which is a worker too and owns nothing.
 struct Founded {
     founder: Alone,
     view: View,
@@ -78,7 +78,7 @@ impl Founded {
         self.hear_bytes(self.view.digest(), &bytes);
     }
 
-    /// What the founder has told [`OTHER`] since the last time, if it came in one piece each.
+    /// What the founder has sent to [`OTHER`] since the last call, if each message came in one piece.
     fn told(&mut self) -> Vec<Response> {
         let mut told = Vec::new();
         let bytes: Vec<u8> = std::mem::take(&mut self.founder.words);
@@ -153,13 +153,13 @@ fn whatever_is_wrong_is_refused_by_name_and_nothing_is_lost() {
     );
     assert_eq!(table.founder.rejects().len(), count + 1, "each is counted once");
 
-    // Words of a view that is over, or of none, are nobody's fault, and change nothing.
+    // Messages of an earlier view, or of an unknown one, are no offence, and change nothing.
     let mut bytes = Vec::new();
     encode_table_message(&TableMessage::Request(add(2, &[0], &[1000.0])), &mut bytes);
     table.hear_bytes(ViewDigest([9; 32]), &bytes);
     assert_eq!(table.founder.rejects().len(), count + 1);
 
-    // What it sends rightly counts all the same, once, and the run comes to its end with exact sums.
+    // Its correct messages still count, each once, and the run finishes with exact sums.
     table.hear(add(2, &[0], &[100.0]));
     table.hear(add(2, &[0], &[100.0]));
     table.hear(Request::Tick { clock: WorkerClock::At(1_000_000) });
@@ -186,7 +186,7 @@ fn a_flood_of_questions_is_refused_and_others_are_answered() {
     assert_eq!(table.founder.rejects(), []);
     table.hear(get(0, 1));
     assert_eq!(table.founder.rejects(), [Reject::Table(TableError::TooManyRequests(WAITING_REQUESTS_MAX))]);
-    // Those before are answered when their time has come, and there is room again.
+    // Earlier requests are answered once their clock is reached, and then new ones are accepted.
     table.told();
     table.hear(Request::Tick { clock: WorkerClock::At(1) });
     let answered = table.told().iter().filter(|told| matches!(told, Response::Rows { .. })).count();

@@ -17,10 +17,10 @@ use peergrad_simulations::scenario::file::{Size, parse};
 use peergrad_simulations::task::Integers;
 use peergrad_simulations::workload::Workload;
 
-/// Conjugate gradients, of which one worker says what is done and owners do it: `columns` are x, r, p and A p of one table, where A
-/// is 4 everywhere on the diagonal and -1 beside it. All others only keep what they own.
+/// Conjugate gradients: one worker decides on the operations, and owners do them. `columns` are x, r, p and A p of one table, where A is 4
+/// everywhere on the diagonal and -1 beside it. All other members only store what they own.
 struct Conjugate {
-    /// What it has come to: the squared norm of what is left, and what is in the table.
+    /// The result of each member: the squared norm of the residual vector, and the content of the table.
     end: Arc<Mutex<Vec<(f64, Rows)>>>,
     is_first: bool,
     squared: Option<f64>,
@@ -79,7 +79,7 @@ impl Conjugate {
         if squared < 1e-9 {
             return Ok(());
         }
-        // Only this needs the numbers themselves: a row has to do with its neighbours.
+        // Only this needs the values themselves: a row depends on its neighbours.
         let rows = clock.pull(0..UNKNOWNS).expect("there are as many").await?;
         let mut p = vec![0.0; UNKNOWNS as usize + 2];
         for (row, values) in rows.indices.iter().zip(rows.values.chunks_exact(4)) {
@@ -99,7 +99,7 @@ impl Conjugate {
     }
 }
 
-/// What owners do to columns they do once, whoever owns them by then; what they make of them is of all that came before.
+/// Owners apply each operation on columns once, also if the owner changes; and a result includes all earlier operations.
 #[test]
 fn owners_compute_with_columns_while_chunks_move() {
     for seed in 0..4 {

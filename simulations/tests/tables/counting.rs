@@ -1,4 +1,4 @@
-//! Workers that count, in all kinds of trouble.
+//! Workers that count, under all kinds of faults.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow::{Break, Continue};
@@ -20,11 +20,11 @@ use peergrad_simulations::workload::Workload;
 /// What a worker has added, by row.
 #[derive(Default)]
 struct Account {
-    /// It knows that this is safe.
+    /// Additions that it knows to be safe.
     safe: BTreeMap<Row, u64>,
-    /// It does not know yet; or it never will, if it is dead.
+    /// Additions of which it does not know that yet; after a crash of the worker this remains so.
     unsettled: BTreeMap<Row, u64>,
-    /// It never will: it was put out of the view meanwhile, and has come back as another one.
+    /// Additions of which it will never know: it was removed from the view meanwhile, and has rejoined as another worker.
     unknown: BTreeMap<Row, u64>,
     end: Option<Vec<f32>>,
 }
@@ -77,7 +77,7 @@ impl Counting {
         if clock.is_over {
             clock.finish();
             let end = clock.get(RowSet::range(0..ROWS)).expect("there are as many").await?;
-            // What all have come to has this worker's part in it.
+            // The parameters at the end include what this worker has added.
             self.account().settle();
             self.account().end = Some(end);
             return Ok(Break(()));
@@ -110,7 +110,7 @@ impl Counting {
     }
 }
 
-/// A run in which everybody counts, and the accounts of all workers that there ever were.
+/// A run in which all workers count, and the accounts of all workers in it.
 fn counting(read_policy: ReadPolicy) -> (Workload, Arc<Mutex<Accounts>>) {
     let accounts = Arc::<Mutex<Accounts>>::default();
     let all = Arc::clone(&accounts);
@@ -128,7 +128,7 @@ fn counting(read_policy: ReadPolicy) -> (Workload, Arc<Mutex<Accounts>>) {
     (workload.expect("all of it is allowed"), accounts)
 }
 
-/// Sixteen workers; as they go, others come; some die, and five are cut off for a while.
+/// Sixteen workers; some leave and others join; some crash, and five are cut off for a while.
 const TROUBLE: &str = r#"
 about = "workers that count, in all kinds of trouble"
 peers = 16
@@ -168,14 +168,14 @@ any = 1
 for = "1s"
 "#;
 
-/// Sixteen workers do this, whatever becomes of them.
+/// Runs sixteen workers under these faults.
 pub(super) fn in_trouble(workload: Workload, seed: u64) {
     let scenario = parse("trouble", TROUBLE, Path::new("."), Size::Full).expect("it is a scenario");
     let course = measure(&Scenario { workload, ..scenario }, seed);
     assert_eq!(course.outcome.violations, [], "seed {seed}");
 }
 
-/// As many seeds as `TABLE_SEEDS` says, from 0 on; a few, if it says nothing.
+/// As many seeds as `TABLE_SEEDS` says, from 0 on; a few if it is not set.
 fn seeds() -> std::ops::Range<u64> {
     0..std::env::var("TABLE_SEEDS").map_or(6, |seeds| seeds.parse().expect("a number of seeds"))
 }

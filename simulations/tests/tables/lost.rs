@@ -1,4 +1,4 @@
-//! What nobody has any more.
+//! Table chunks whose replicas are all gone.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use peergrad_simulations::simulation::Simulation;
 
 use super::common::run_until;
 
-/// Five peers that train with parameters in a table, each chunk of which two of them keep.
+/// Five peers that train with parameters in a table; two of them store each chunk.
 fn five(seed: u64) -> Simulation {
     let text = "about = \"lost\"\npeers = 5\n[links]\npreset = \"lan\"\n\
         [task]\nkind = \"squares\"\nparameters = 10000\nsample_time = \"10ms\"\n[run]\nepochs = 6\nbatch = 32\n\
@@ -24,7 +24,7 @@ fn five(seed: u64) -> Simulation {
     simulation
 }
 
-/// All who run have the same in the end.
+/// At the end all running peers have the same parameters.
 fn run_to_the_end(mut simulation: Simulation, expected: usize) {
     run_until(&mut simulation.cluster, "all come to the end", |cluster| cluster.running_count() == 0);
     let is_state = |(_, _, event): &(_, _, Event)| match event {
@@ -43,7 +43,7 @@ fn what_nobody_has_any_more_is_waited_for_until_a_user_says_that_it_is_lost() {
     }
 }
 
-/// Two of the five die at once, and what only they had is declared lost.
+/// Two of the five crash at once, and a user declares what only they had as lost.
 fn declare_lost(seed: u64, dead: [usize; 2]) {
     let mut simulation = five(seed);
     let cluster = &mut simulation.cluster;

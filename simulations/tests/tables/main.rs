@@ -1,4 +1,4 @@
-//! Tables: what programs that keep their state in them compute, and that sums are exact whoever comes, goes, dies and is cut off.
+//! Tables: what programs that keep their state in tables compute; and sums are exact while peers join, leave, crash and are cut off.
 
 use peergrad_config::specification::RunFile;
 use peergrad_core::io::Event;
@@ -17,7 +17,7 @@ mod lost;
 mod throughput;
 mod ways;
 
-/// What all peers end with, which is the same, where gradients are integers that depend on no parameter.
+/// The final parameters, which are equal at all peers, for integers as gradients, which do not depend on the parameters.
 fn integers(peers: usize, epochs: u64, batch: usize, rate: f64, sync: &str) -> Vec<f32> {
     let text = format!(
         "epochs = {epochs}\nbatch = {batch}\n[optimizer]\nrule = \"sgd\"\nrate = {rate}\n[sync]\nsegment_kib = 1\n{sync}"
@@ -34,7 +34,7 @@ fn integers(peers: usize, epochs: u64, batch: usize, rate: f64, sync: &str) -> V
     states[0].parameters.to_vec()
 }
 
-/// Whoever leaves in order is done with its samples first: they count, and nobody computes them again.
+/// A worker that leaves in good order finishes its samples first: they count, and no other worker computes them again.
 #[test]
 fn nobody_computes_again_what_one_that_leaves_has() {
     let run = |sync: &str| {
@@ -75,7 +75,7 @@ fn nobody_computes_again_what_one_that_leaves_has() {
     }
 }
 
-/// However old what they read is, workers add the same: every sample of every epoch, once.
+/// However old the parameters are that they read, workers add the same: every sample of every epoch, once.
 #[test]
 fn every_sample_is_in_the_parameters_once() {
     for peers in [1, 2, 5, 8] {
@@ -86,7 +86,7 @@ fn every_sample_is_in_the_parameters_once() {
                 "{peers}, {sync}"
             );
         }
-        // Each has a batch of its own, so that the rate of one sample is as large.
+        // Each worker has a batch of its own, so the rate of a sample has the same size.
         for sync in
             ["kind = \"async\"", "kind = \"downpour\"\nn_push = 4\nn_fetch = 3\nwarm_up = 200\nwave = 64"]
         {

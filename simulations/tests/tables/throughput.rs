@@ -1,4 +1,4 @@
-//! How fast workers get on: with staleness, and with one owner or many.
+//! The speed of workers: by staleness, and with one owner or many.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use peergrad_simulations::scenario::file::{Size, parse};
 use peergrad_simulations::task::Squares;
 use peergrad_simulations::workload::Workload;
 
-/// Virtual seconds that eight workers take for four hundred clocks of about a second each, where this goes wrong.
+/// Virtual seconds that eight workers need for four hundred clocks of about a second each, with these faults.
 fn seconds(staleness: u64, trouble: &str) -> f64 {
     let text = format!(
         "about = \"ssp\"\npeers = 8\n[links]\npreset = \"lan\"\n\
@@ -27,7 +27,7 @@ fn seconds(staleness: u64, trouble: &str) -> f64 {
     course.end.expect("it ends").time.as_secs_f64()
 }
 
-/// Ratios that are known from models of the barrier alone, without any of this machinery.
+/// Ratios that are known from models of the barrier alone, without any code of this project.
 #[test]
 fn staleness_absorbs_what_is_transient_and_nothing_else() {
     for (trouble, expected) in [
@@ -47,8 +47,8 @@ fn staleness_absorbs_what_is_transient_and_nothing_else() {
     }
 }
 
-/// Virtual seconds of a clock of this many workers, each with a batch of its own, where all parameters are in one chunk, and so with
-/// one owner, or in many.
+/// Virtual seconds of a clock of this many workers, each with a batch of its own, with all parameters in one chunk, and so with one owner,
+/// or in many chunks.
 fn clock_seconds(workers: usize, has_one_owner: bool) -> f64 {
     const PARAMETERS: usize = 65_536;
     const CLOCKS: u32 = 24;
@@ -73,7 +73,7 @@ fn clock_seconds(workers: usize, has_one_owner: bool) -> f64 {
     course.end.expect("it ends").time.as_secs_f64() / f64::from(CLOCKS)
 }
 
-/// Sixteen workers of one owner are slower than four: all of them wait for its line. With as many owners as workers, none is.
+/// Sixteen workers with one owner are slower than four: all of them wait for its line. With as many owners as workers, no line is slow.
 #[test]
 fn one_owner_is_a_bottleneck_and_many_are_none() {
     let seconds = |has_one_owner| [2, 4, 8, 16].map(|workers| clock_seconds(workers, has_one_owner));

@@ -1,4 +1,4 @@
-//! Programs that use tables in ways of their own: whatever they do, they come to the end, and every hand's work is in.
+//! Programs that use tables in unusual ways: they all finish, and the work of every lease is counted.
 
 use std::ops::ControlFlow::{Break, Continue};
 use std::path::Path;
@@ -21,24 +21,24 @@ use peergrad_simulations::workload::Workload;
 use super::common::assert_nobody_is_blamed;
 use super::counting::in_trouble;
 
-/// Rows of two numbers: 1 from the beginning on, where a worker says so, and a count.
+/// Rows of two numbers: the first is 1 once a worker has set it, the second is a count.
 const ROWS: Row = 200;
 const EPOCHS: u64 = 10;
 
-/// What a worker does in a clock. The count of each row goes up by 1, at least where the worker was dealt samples.
+/// What a worker does in a clock. The count of each row grows by 1, at least if the worker was given samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Way {
-    /// Reads all rows past the cache before it computes, which sends what it has added before.
+    /// Reads all rows past the cache before it computes, which sends its earlier additions.
     PullsFirst,
-    /// Asks for rows, and has owners change a column of them before it has got them.
+    /// Requests rows, and has owners change a column of them before they have arrived.
     MapsWhatItAwaits,
     /// Adds, and leaves the sending to the node.
     Hoards,
-    /// Adds to what is applied by clock, and never reads.
+    /// Adds to a table that is applied by clock, and never reads.
     NeverReads,
-    /// Asks more at once than an owner answers.
+    /// Sends more requests at once than an owner answers.
     Floods,
-    /// One of the workers ends when it has samples to compute, and more to come.
+    /// One of the workers ends while it still has samples to compute, and more to come.
     StopsEarly,
 }
 
@@ -134,7 +134,7 @@ fn workload(way: Way, read_policy: ReadPolicy, samples: u32, replicas: usize) ->
     (Workload::custom_program("odd", Integers::new(16, samples), launch, &run).expect("allowed"), ends)
 }
 
-/// What all have come to, which is the same: the least count of a row.
+/// The least count of a row at the end, where all peers have the same rows.
 fn least_count(ends: &Ends) -> f32 {
     let ends = ends.lock().expect("nobody panics with it");
     assert!(!ends.is_empty() && ends.iter().all(|end| *end == ends[0]), "all read the same");
@@ -172,7 +172,7 @@ fn a_program_may_use_tables_as_it_likes() {
     }
 }
 
-/// A hand is done once what came of it is safe: not when something was sent before it was computed.
+/// A lease is done once its results are safe: not when something was sent before they were computed.
 #[test]
 fn no_hand_is_lost_with_the_worker_that_has_it() {
     for seed in 0..4 {
@@ -185,7 +185,7 @@ fn no_hand_is_lost_with_the_worker_that_has_it() {
     }
 }
 
-/// Whoever has nothing to do has nothing to get ahead with, whatever the bound.
+/// A worker without samples does not get ahead, whatever the bound on staleness.
 #[test]
 fn an_idle_worker_waits_for_the_others() {
     let run = |staleness: u64| {

@@ -1,4 +1,4 @@
-//! `simulate compare`: several scenarios with the same seeds, in one table and one page of pictures.
+//! `simulate compare`: several scenarios with the same seeds, in one table and one page of charts.
 
 use std::ops::Range;
 use std::process::ExitCode;
@@ -13,7 +13,7 @@ use crate::run::check_writable;
 use crate::say::{say, table};
 use crate::{CompareArguments, source, text};
 
-/// Runs all of them, and tells how they compare.
+/// Runs all scenarios, and prints the comparison.
 pub(crate) fn compare(arguments: &CompareArguments) -> anyhow::Result<ExitCode> {
     let scenarios: Vec<_> = arguments
         .scenarios
@@ -57,7 +57,7 @@ pub(crate) fn compare(arguments: &CompareArguments) -> anyhow::Result<ExitCode> 
     Ok(if is_kept { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The curves of scenarios, by their names.
+/// The page with the curves of scenarios, by their names.
 fn page<'a>(
     arguments: &CompareArguments,
     courses: impl Iterator<Item = (&'a str, &'a Vec<TrainingCurve>)>,
@@ -88,7 +88,7 @@ fn page<'a>(
     })
 }
 
-/// A head, and for each scenario what it came to: medians over the seeds, and pairs with the first scenario.
+/// A header, and a row for each scenario: medians over the seeds, and the paired comparison with the first scenario.
 fn rows(names: &[String], courses: &[Vec<TrainingCurve>]) -> Vec<Vec<String>> {
     let head =
         ["", "in the end", "to the first, by seed", "worst member before", "time in training", "bytes sent"];
@@ -127,7 +127,7 @@ fn rows(names: &[String], courses: &[Vec<TrainingCurve>]) -> Vec<Vec<String>> {
     rows
 }
 
-/// Of those that got there.
+/// The last points of the runs that finished.
 fn ends(courses: &[TrainingCurve]) -> Vec<CurvePoint> {
     courses.iter().filter_map(|course| course.end).collect()
 }

@@ -1,4 +1,4 @@
-//! `simulate delays`: models and optimizers, and what staleness costs each of them.
+//! `simulate delays`: what staleness costs each of several models and optimizers.
 
 use std::process::ExitCode;
 
@@ -17,14 +17,14 @@ use crate::say::{say, table};
 #[derive(Clone, Debug)]
 pub(crate) struct Widths(Vec<usize>);
 
-/// Reads widths as they are typed: `64,64`.
+/// Parses widths of hidden layers: `64,64`.
 pub(crate) fn widths(text: &str) -> Result<Widths, String> {
     let width = |text: &str| text.trim().parse().ok().filter(|width| *width > 0);
     let widths: Option<Vec<usize>> = text.split(',').map(width).collect();
     widths.map(Widths).ok_or_else(|| "write widths with commas, e.g. 64,64 for two hidden layers".to_owned())
 }
 
-/// Reads a number above 0.
+/// Parses a number above 0.
 pub(crate) fn positive(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|number: &f64| *number > 0.0 && number.is_finite());
     number.ok_or_else(|| "write a number above 0".to_owned())
@@ -39,7 +39,7 @@ struct Case<'a> {
     batches: Vec<Vec<Option<u64>>>,
 }
 
-/// Studies every optimizer on every model.
+/// Measures every optimizer on every model.
 pub(crate) fn delays(arguments: &DelaysArguments) -> anyhow::Result<ExitCode> {
     let DelaysArguments { rules, rates, hidden, target, .. } = arguments;
     if !rates.is_empty() && rates.len() != rules.len() {
@@ -55,7 +55,7 @@ pub(crate) fn delays(arguments: &DelaysArguments) -> anyhow::Result<ExitCode> {
             arguments.baseline_batches
         );
     }
-    // All of them before the first is studied, which may take long.
+    // All workloads are made before the first study, which may take long, so that a mistake is reported at once.
     let mut workloads = Vec::new();
     for hidden in hidden {
         for rule in rules {
@@ -119,7 +119,7 @@ fn trials<'a>(arguments: &DelaysArguments, workload: &'a Workload) -> Trials<'a>
     }
 }
 
-/// The rate that reaches the target in `baseline_batches`.
+/// The learning rate that reaches the target in `baseline_batches`.
 fn rate(
     arguments: &DelaysArguments,
     trials: &Trials<'_>,
@@ -145,7 +145,7 @@ fn head(staleness: &[u64]) -> Vec<String> {
     ["hidden", "rule", "rate"].into_iter().map(str::to_owned).chain(columns).collect()
 }
 
-/// Medians over the seeds, and how many times as many as without staleness.
+/// Medians over the seeds, and their ratio to those without staleness.
 fn row(case: &Case<'_>, batches_max: u64) -> Vec<String> {
     let first = median(&case.batches[0]);
     let cell = |(index, batches): (usize, &Vec<Option<u64>>)| match (median(batches), first) {

@@ -1,4 +1,4 @@
-//! `simulate list`, `simulate show` and `simulate keys`: what there is to run, and how to write more.
+//! `simulate list`, `simulate show` and `simulate keys`: the scenarios, and the reference for writing more.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -9,7 +9,7 @@ use peergrad_simulations::scenario::named::{NAMED, named};
 
 use crate::say::say;
 
-/// Names, sizes and what each shows.
+/// Prints each scenario's name, its size, and what it shows.
 pub(crate) fn list() -> anyhow::Result<ExitCode> {
     for (name, _) in NAMED {
         let Some(scenario) = named(name, Size::Full) else { continue };
@@ -19,7 +19,7 @@ pub(crate) fn list() -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A scenario's file.
+/// Prints a scenario's file.
 pub(crate) fn show(name: &str) -> anyhow::Result<ExitCode> {
     let Some((_, text)) = NAMED.iter().find(|(known, _)| *known == name) else {
         bail!("there is no scenario `{name}`; `simulate list` names them");
@@ -28,7 +28,7 @@ pub(crate) fn show(name: &str) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The reference of scenario files.
+/// Prints the reference of scenario files.
 pub(crate) fn keys() -> anyhow::Result<ExitCode> {
     write!(std::io::stdout(), "{KEYS}")?;
     Ok(ExitCode::SUCCESS)

@@ -1,5 +1,5 @@
-//! `simulate`: a swarm in virtual time. The same nodes that run over libp2p, under faults that a seed decides. And the report
-//! of a real run, which is drawn the same way.
+//! `simulate`: a swarm in virtual time. It runs the same nodes that run over libp2p, under faults that a seed decides. It also draws the
+//! report of a real run, in the same form.
 
 #![forbid(unsafe_code)]
 
@@ -23,11 +23,11 @@ mod source;
 mod sweep;
 mod text;
 
-// What a thousand nodes hold is small, much, and all over the place.
+// A thousand nodes hold many small allocations, scattered over memory.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// A swarm in virtual time: many peers, slow lines, partitions and crashes on one machine, without waiting.
+/// A swarm in virtual time: many peers, slow links, partitions and crashes on one machine, without waiting.
 #[derive(Parser)]
 #[command(name = "simulate", version, arg_required_else_help = true)]
 struct Arguments {
@@ -46,22 +46,22 @@ enum Command {
     },
     /// Prints every key that a scenario file can have, explained; it is such a file itself.
     Keys,
-    /// Runs a scenario once and says what happened. Exit code 1 if an invariant was broken.
+    /// Runs a scenario once and prints what happened. Exit code 1 if an invariant was violated.
     Run(RunArguments),
-    /// Runs a scenario again and prints what happened around the first thing that was against an invariant, or before the end.
+    /// Runs a scenario again and prints what happened before and at the first violation, or before the end.
     Replay(ReplayArguments),
-    /// Runs a scenario in its small size with many seeds, on all cores. Exit code 1 if any of them broke an invariant.
+    /// Runs a scenario in its small size with many seeds, on all cores. Exit code 1 if any of them violated an invariant.
     Sweep(SweepArguments),
-    /// Runs scenarios that train the same model in different ways, and compares them: how good the model is after how many
-    /// samples, how much time, how many bytes.
+    /// Runs scenarios that train the same model in different ways, and compares how good the model is after how many samples, how much time
+    /// and how many bytes.
     Compare(CompareArguments),
-    /// Measures what stale parameters cost an algorithm, without a network: batches until a model is good enough, where each update
-    /// reaches each worker up to so many iterations late. Learning rates are those with which all are as fast while nothing is stale.
+    /// Measures what stale parameters cost an algorithm, without a network: the number of batches until a model is good enough, where each
+    /// update reaches each worker a number of iterations late. Each learning rate is one with which all are equally fast without staleness.
     Delays(DelaysArguments),
-    /// Draws the report of a real run from the event logs that its peers have written to their data directories: one HTML file,
-    /// as of a simulated run. The logs' clocks are set by the steps and views that several of them tell of.
+    /// Draws the report of a real run from the event logs in its peers' data directories: one HTML file, as for a simulated run. The clocks
+    /// of the logs are aligned by the steps and views that several logs have.
     Report(ReportArguments),
-    /// Runs mutants, which are known bugs, and checks that the invariants notice them. Exit code 1 if one is missed.
+    /// Runs mutants, which are planted bugs, and checks that the invariants notice them. Exit code 1 if one is missed.
     Mutants(MutantsArguments),
 }
 
@@ -70,16 +70,16 @@ struct ScenarioArguments {
     /// A scenario's name, see `list`, or the path of a file.
     #[arg(value_name = "NAME|FILE")]
     scenario: String,
-    /// Decides everything that chance decides.
+    /// Determines all random choices.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Peers, in place of the scenario's own number.
+    /// Number of peers, in place of the scenario's own.
     #[arg(long)]
     peers: Option<usize>,
-    /// In the small size that sweeps use.
+    /// Use the small size that sweeps use.
     #[arg(long)]
     small: bool,
-    /// With this planted bug, watched by its invariant alone; see `mutants`.
+    /// Plant this bug, and check only the invariant that must notice it; see `mutants`.
     #[arg(long, value_name = "NAME")]
     mutant: Option<String>,
 }
@@ -88,10 +88,10 @@ struct ScenarioArguments {
 struct RunArguments {
     #[command(flatten)]
     chosen: ScenarioArguments,
-    /// One JSON object a line instead of words; the last one sums up.
+    /// Print one JSON object a line instead of text; the last one is the summary.
     #[arg(long)]
     json: bool,
-    /// Writes a report with pictures: one HTML file.
+    /// Write a report with charts: one HTML file.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
 }
@@ -100,33 +100,33 @@ struct RunArguments {
 struct ReplayArguments {
     #[command(flatten)]
     chosen: ScenarioArguments,
-    /// How many things before it are printed.
+    /// How many events before it are printed.
     #[arg(long, default_value_t = 60)]
     lines: usize,
 }
 
 #[derive(Args)]
 struct SweepArguments {
-    /// Scenarios' names or files; all that come with the program if none is given.
+    /// Scenarios' names or files; without any, all that come with the program.
     #[arg(value_name = "NAME|FILE")]
     scenarios: Vec<String>,
-    /// Which seeds: from A up to, not including, B.
+    /// Seeds: from A up to, not including, B.
     #[arg(long, value_name = "A..B", default_value = "0..100", value_parser = seeds)]
     seeds: Range<u64>,
-    /// One JSON object a scenario instead of words.
+    /// Print one JSON object a scenario instead of text.
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Args)]
 struct CompareArguments {
-    /// Two or more scenarios' names or files; the first is what the others are compared with.
+    /// Names or files of two or more scenarios; the others are compared with the first.
     #[arg(value_name = "NAME|FILE", num_args = 2.., required = true)]
     scenarios: Vec<String>,
-    /// Which seeds: from A up to, not including, B. They decide the initial parameters and the order of the samples too.
+    /// Seeds: from A up to, not including, B. They also determine the initial parameters and the order of the samples.
     #[arg(long, value_name = "A..B", default_value = "1..4", value_parser = seeds)]
     seeds: Range<u64>,
-    /// Writes the curves: one HTML file.
+    /// Write the curves: one HTML file.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
 }
@@ -136,62 +136,62 @@ struct DelaysArguments {
     /// Workers, each with its own cache of the parameters and its own optimizer.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=256))]
     workers: u32,
-    /// The most iterations that an update is late; 0 is always looked at, and first.
+    /// The most iterations by which an update is late; 0 is always measured, and first.
     #[arg(long, value_name = "S,S", value_delimiter = ',', default_values_t = [4, 16],
         value_parser = clap::value_parser!(u64).range(0..=1024))]
     staleness: Vec<u64>,
-    /// Models: for each the widths of its hidden layers, with commas.
+    /// Models: for each the widths of its hidden layers, separated by commas.
     #[arg(long, value_name = "WIDTHS", num_args = 1.., default_values = ["64", "64,64,64,64"], value_parser = delays::widths)]
     hidden: Vec<delays::Widths>,
-    /// Optimizers, with what run.toml has by default for all but the rate.
+    /// Optimizers, with the defaults of run.toml for all settings but the rate.
     #[arg(long, value_name = "RULE,RULE", value_delimiter = ',', default_values = ["sgd", "momentum", "adam"],
         value_parser = ["sgd", "momentum", "adagrad", "adam", "adamw", "prox"])]
     rules: Vec<String>,
-    /// A learning rate for each of the optimizers, in place of those that are found by `--baseline-batches`.
+    /// A learning rate for each of the optimizers, in place of a search with `--baseline-batches`.
     #[arg(long, value_name = "RATE,RATE", value_delimiter = ',', conflicts_with = "baseline_batches", value_parser = delays::positive)]
     rates: Vec<f64>,
-    /// The learning rate is the smallest of twelve a decade that comes to the target in so many batches where nothing is stale.
+    /// The learning rate is the smallest of twelve a decade that reaches the target in this number of batches without staleness.
     #[arg(long, value_name = "BATCHES", default_value_t = 400, value_parser = clap::value_parser!(u64).range(1..))]
     baseline_batches: u64,
-    /// Held-out accuracy to be reached by the mean of all caches.
+    /// The held-out accuracy that the mean of all caches must reach.
     #[arg(long, value_name = "SHARE", default_value_t = 0.93, value_parser = delays::positive)]
     target: f64,
-    /// Held-out loss to be reached, in place of an accuracy.
+    /// The held-out loss that it must reach, in place of an accuracy.
     #[arg(long, value_name = "LOSS", conflicts_with = "target", value_parser = delays::positive)]
     target_loss: Option<f64>,
-    /// Batches, by all workers together, after which a study that has not reached the target is given up.
+    /// Number of batches, over all workers, after which a study that has not reached the target ends.
     #[arg(long, value_name = "BATCHES", default_value_t = 16_000)]
     batches_max: u64,
     /// Samples of a batch.
     #[arg(long, value_name = "SAMPLES", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     batch: u32,
-    /// Which seeds: from A up to, not including, B. They decide initial parameters, the order of the samples and the delays.
+    /// Seeds: from A up to, not including, B. They determine initial parameters, the order of the samples and the delays.
     #[arg(long, value_name = "A..B", default_value = "1..6", value_parser = seeds)]
     seeds: Range<u64>,
     /// A data file, as for `peer init`, in place of the digits that come with the program.
     #[arg(long, value_name = "FILE")]
     data: Option<PathBuf>,
-    /// One JSON object for each line of the table and staleness, instead of the table.
+    /// Print one JSON object for each line of the table and staleness, instead of the table.
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Args)]
 struct ReportArguments {
-    /// Event logs: data directories of peers, or files out of them (events.jsonl); of as many peers as there are.
+    /// Event logs: data directories of peers, or their files events.jsonl; those of all peers give the best report.
     #[arg(value_name = "LOG", required = true)]
     logs: Vec<PathBuf>,
-    /// Where the page is written.
+    /// The file to write.
     #[arg(long, short, value_name = "FILE", default_value = "report.html")]
     output: PathBuf,
-    /// The run, by the beginning of its id, if the logs tell of several; else it is the last.
+    /// The run, by the beginning of its id, if the logs have several; without it, the last run.
     #[arg(long, value_name = "RUN")]
     run: Option<String>,
 }
 
 #[derive(Args)]
 struct MutantsArguments {
-    /// Which seeds are tried: from A up to, not including, B.
+    /// Seeds to try: from A up to, not including, B.
     #[arg(long, value_name = "A..B", default_value = "0..200", value_parser = seeds)]
     seeds: Range<u64>,
 }

@@ -1,4 +1,4 @@
-//! `simulate mutants`: is the referee awake? Every planted bug must be noticed, by the invariant that is there for it.
+//! `simulate mutants`: do the invariants work? Each planted bug must be noticed, by the invariant that is there for it.
 
 use std::ops::Range;
 use std::process::ExitCode;
@@ -12,7 +12,7 @@ use crate::{MutantsArguments, source};
 
 use crate::say::say;
 
-/// Tries every mutant, seed after seed, until it is noticed.
+/// Tries every mutant with one seed after another, until it is noticed.
 pub(crate) fn mutants(arguments: &MutantsArguments) -> anyhow::Result<ExitCode> {
     let mut missed = 0;
     for mutant in MUTANTS {
@@ -32,7 +32,7 @@ pub(crate) fn mutants(arguments: &MutantsArguments) -> anyhow::Result<ExitCode> 
     Ok(if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The first seed with which its invariant notices it.
+/// The first seed with which the mutant's invariant notices it.
 fn catch(mutant: &Mutant, seeds: &Range<u64>) -> anyhow::Result<Option<(u64, Violation)>> {
     let scenario = source::scenario(mutant.scenario, Size::Sweep)?;
     for seed in seeds.clone() {

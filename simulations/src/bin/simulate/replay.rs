@@ -1,4 +1,4 @@
-//! `simulate replay`: the same run again, told up to the first thing that was against an invariant.
+//! `simulate replay`: the same run again, with its last events before the first violation.
 
 use std::process::ExitCode;
 
@@ -6,7 +6,7 @@ use crate::{ReplayArguments, text};
 
 use crate::say::say;
 
-/// Runs a scenario and prints the last things that happened.
+/// Runs a scenario and prints its last events.
 pub(crate) fn replay(arguments: &ReplayArguments) -> anyhow::Result<ExitCode> {
     let scenario = arguments.chosen.scenario()?;
     let mut simulation = arguments.chosen.simulation(&scenario)?;

@@ -1,4 +1,4 @@
-//! `simulate report`: the page of a real run, from what its peers have written down.
+//! `simulate report`: the page of a real run, drawn from its peers' event logs.
 
 use std::process::ExitCode;
 
@@ -14,7 +14,7 @@ use crate::say::say;
 use crate::text::{branch_ends, bytes, date, plural, time};
 use peergrad_page::axis::count;
 
-/// Draws it. Exit code 1 if the logs contradict each other.
+/// Draws the report. Exit code 1 if the logs contradict each other.
 pub(crate) fn report(arguments: &ReportArguments) -> anyhow::Result<ExitCode> {
     let recorded_run = recorded_run(&arguments.logs, arguments.run.as_deref())?;
     check_writable(&arguments.output)?;
@@ -57,7 +57,7 @@ fn command(arguments: &ReportArguments) -> String {
     format!("simulate report {} -o {}{run}", logs.join(" "), arguments.output.display())
 }
 
-/// A few sentences.
+/// A summary in a few sentences.
 fn summary(recorded_run: &RecordedRun) -> Vec<String> {
     let history = &recorded_run.history;
     let silent = recorded_run.names.len() - logs(recorded_run);
@@ -106,7 +106,7 @@ fn were(lines: usize) -> String {
     format!("{} {}", plural(lines, "line"), if lines == 1 { "was" } else { "were" })
 }
 
-/// How the clocks of several hosts were made one.
+/// How the clocks of several hosts were aligned.
 fn clock_words(clock_offsets: &[ClockOffset]) -> Option<String> {
     let set: Vec<&ClockOffset> = clock_offsets.iter().filter(|offset| offset.points > 0).collect();
     let alone = clock_offsets.len().saturating_sub(set.len() + 1);
@@ -133,7 +133,7 @@ fn clock_words(clock_offsets: &[ClockOffset]) -> Option<String> {
     Some(words)
 }
 
-/// What became of everybody.
+/// How the peers ended.
 fn endings(recorded_run: &RecordedRun) -> String {
     let mut counts = [
         (0, "finished"),
@@ -156,7 +156,7 @@ fn endings(recorded_run: &RecordedRun) -> String {
     told.map(|(count, words)| format!("{count} {words}")).collect::<Vec<_>>().join(", ")
 }
 
-/// Numbers with names; who the lanes are.
+/// Numbers with their names, and which peer each lane of the picture is.
 fn facts(recorded_run: &RecordedRun) -> Vec<(String, String)> {
     let history = &recorded_run.history;
     let fact = |name: &str, value: String| (name.to_owned(), value);
@@ -188,7 +188,7 @@ fn facts(recorded_run: &RecordedRun) -> Vec<(String, String)> {
     facts
 }
 
-/// As many lanes are told one by one.
+/// Most lanes that are named one by one.
 const LANES_NAMED_MAX: usize = 24;
-/// Smaller differences of clocks are nothing to tell of, seconds.
+/// Clock differences below this, in seconds, are not mentioned.
 const CLOCK_TOLD: f64 = 0.0005;

@@ -1,4 +1,4 @@
-//! `simulate run`: once, with everything that there is to tell.
+//! `simulate run`: one run, with its full results.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -12,7 +12,7 @@ use crate::{RunArguments, json, text};
 
 use crate::say::say;
 
-/// Runs a scenario and tells how it went.
+/// Runs a scenario and prints its results.
 pub(crate) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
     let scenario = arguments.chosen.scenario()?;
     if let Some(path) = &arguments.report {
@@ -43,7 +43,7 @@ pub(crate) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
     Ok(if outcome.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Before a run, which may take long.
+/// Checks that the report can be written, before a run that may take long.
 pub(crate) fn check_writable(report: &Path) -> anyhow::Result<()> {
     let opened = std::fs::OpenOptions::new().create(true).append(true).open(report);
     opened
@@ -64,7 +64,7 @@ fn verdict(outcome: &Outcome) -> anyhow::Result<()> {
 fn report(scenario: &Scenario, arguments: &RunArguments, outcome: &Outcome) -> String {
     let of = |name: &&'static str| {
         let broken = outcome.violations.iter().find(|violation| violation.invariant == *name);
-        // "one chain (invariant 1)": name and source.
+        // The name is, for example, "one chain (invariant 1)": a name and its source.
         let (name, source) = name
             .split_once(" (")
             .map_or((*name, ""), |(name, invariant)| (name, invariant.trim_end_matches(')')));

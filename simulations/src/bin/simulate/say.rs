@@ -1,5 +1,4 @@
-//! Lines on standard output. Who reads them may have gone (`simulate run x | head -1`), which ends the program and is no
-//! error of its own.
+//! Lines on standard output. If the reader has closed it (`simulate run x | head -1`), the program ends, which is no error.
 
 use std::io;
 
@@ -12,7 +11,7 @@ macro_rules! say {
 }
 pub(crate) use say;
 
-/// Rows of cells, in columns as wide as they have to be.
+/// Prints rows of cells, in columns as wide as their widest cell.
 pub(crate) fn table(rows: &[Vec<String>]) -> io::Result<()> {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width =
@@ -26,7 +25,7 @@ pub(crate) fn table(rows: &[Vec<String>]) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether nobody reads any more.
+/// Whether the error says that the reader has closed standard output.
 pub(crate) fn is_closed(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }

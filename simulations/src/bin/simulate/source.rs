@@ -1,4 +1,4 @@
-//! Where a scenario comes from: a name or a file.
+//! Loading a scenario, by name or from a file.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use peergrad_simulations::simulation::Simulation;
 
 use crate::ScenarioArguments;
 
-/// The scenario of this name, or in this file.
+/// The scenario of this name or in this file.
 pub(crate) fn scenario(name: &str, size: Size) -> anyhow::Result<Scenario> {
     if let Some(scenario) = named(name, size) {
         return Ok(scenario?);
@@ -35,7 +35,7 @@ pub(crate) fn scenario(name: &str, size: Size) -> anyhow::Result<Scenario> {
 }
 
 impl ScenarioArguments {
-    /// What the arguments ask for.
+    /// The scenario that the arguments name.
     pub(crate) fn scenario(&self) -> anyhow::Result<Scenario> {
         let size = if self.small { Size::Sweep } else { Size::Full };
         let mut scenario = scenario(&self.scenario, size)?;
@@ -45,7 +45,7 @@ impl ScenarioArguments {
         Ok(scenario)
     }
 
-    /// The run that the arguments ask for.
+    /// The run that the arguments describe.
     pub(crate) fn simulation(&self, scenario: &Scenario) -> anyhow::Result<Simulation> {
         let Some(name) = &self.mutant else { return Ok(Simulation::new(scenario, self.seed)) };
         let Some(mutant) = Mutant::named(name) else {
@@ -54,7 +54,7 @@ impl ScenarioArguments {
         Ok(Simulation::with_mutant(scenario, self.seed, mutant))
     }
 
-    /// The command that does the same again.
+    /// The command that repeats the run.
     pub(crate) fn command(&self, verb: &str) -> String {
         let mut command = format!("simulate {verb} {} --seed {}", self.scenario, self.seed);
         if let Some(peers) = self.peers {

@@ -18,7 +18,7 @@ use crate::{SweepArguments, source};
 
 use crate::say::say;
 
-/// What many seeds came to.
+/// The results of many seeds.
 #[derive(Default)]
 struct SweepResult {
     steps: u64,
@@ -33,7 +33,7 @@ pub(crate) fn sweep(arguments: &SweepArguments) -> anyhow::Result<ExitCode> {
         names.extend(NAMED.iter().map(|(name, _)| *name));
     }
     let mut is_kept = true;
-    // All of them before the first is run, which may take long.
+    // All scenarios are read before the first is run, which may take long, so that a mistake is reported at once.
     let read = |name| Ok((name, source::scenario(name, Size::Sweep)?));
     let scenarios = names.into_iter().map(read).collect::<anyhow::Result<Vec<_>>>()?;
     for (name, scenario) in scenarios {
@@ -48,7 +48,7 @@ pub(crate) fn sweep(arguments: &SweepArguments) -> anyhow::Result<ExitCode> {
     Ok(if is_kept { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Every core takes the next seed until there is none.
+/// Every core takes the next seed until all are done.
 #[expect(
     clippy::disallowed_methods,
     reason = "each run is alone on its thread; only their number is counted together"
@@ -122,5 +122,5 @@ fn print_json(name: &str, seeds: &Range<u64>, result: &SweepResult) -> anyhow::R
     Ok(())
 }
 
-/// Seeds that are told one by one.
+/// Most seeds that are listed one by one.
 const BROKEN_SHOWN_MAX: usize = 5;

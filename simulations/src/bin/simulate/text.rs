@@ -1,4 +1,4 @@
-//! What a run came to, in words for people.
+//! The results of a run, as text for people.
 
 use peergrad_page::axis::count;
 use peergrad_simulations::history::History;
@@ -6,7 +6,7 @@ use peergrad_simulations::oracles::replay::REPLAY;
 use peergrad_simulations::scenario::Scenario;
 use peergrad_simulations::simulation::Outcome;
 
-/// A few sentences.
+/// A summary in a few sentences.
 pub(crate) fn summary(scenario: &Scenario, outcome: &Outcome) -> Vec<String> {
     let all = scenario.workload.loaded.step_count();
     let seconds = outcome.time.as_secs_f64();
@@ -56,7 +56,7 @@ pub(crate) fn summary(scenario: &Scenario, outcome: &Outcome) -> Vec<String> {
     words
 }
 
-/// What became of parts of the swarm that met again.
+/// How each branch ended that met another one again.
 pub(crate) fn branch_ends(history: &History) -> Vec<String> {
     let mut words = history.branch_end_sentences();
     let more = words.len().saturating_sub(BANDS_TOLD_MAX);
@@ -67,7 +67,7 @@ pub(crate) fn branch_ends(history: &History) -> Vec<String> {
     words
 }
 
-/// Numbers with names.
+/// Numbers with their names.
 pub(crate) fn facts(outcome: &Outcome) -> Vec<(String, String)> {
     let fact = |name: &str, value: String| (name.to_owned(), value);
     vec![
@@ -84,12 +84,12 @@ pub(crate) fn facts(outcome: &Outcome) -> Vec<(String, String)> {
     ]
 }
 
-/// An instant in words.
+/// An instant as text.
 pub(crate) fn at(nanos: u64) -> String {
     time(nanos as f64 / 1e9)
 }
 
-/// A time in words.
+/// A duration as text.
 pub(crate) fn time(seconds: f64) -> String {
     match seconds {
         s if s < 1.0 => format!("{:.1} ms", s * 1e3),
@@ -99,7 +99,7 @@ pub(crate) fn time(seconds: f64) -> String {
     }
 }
 
-/// A time of day, as clocks in Greenwich show it: "2026-11-23 08:27:15 UTC".
+/// A date and time in UTC: "2026-11-23 08:27:15 UTC".
 pub(crate) fn date(unix_seconds: f64) -> String {
     let seconds = unix_seconds.max(0.0) as u64;
     let (mut days, within) = (seconds / 86_400, seconds % 86_400);
@@ -138,7 +138,7 @@ pub(crate) fn plural(count: usize, word: &str) -> String {
     if count == 1 { format!("1 {word}") } else { format!("{count} {word}s") }
 }
 
-/// Cuts, and what came of them, that are told one by one.
+/// Most partitions, and most ends of branches, that are listed one by one.
 const BANDS_TOLD_MAX: usize = 4;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! One `[[faults]]` section: which keys each kind of fault has, and what is told about a mistake in them.
+//! One `[[faults]]` section: the keys of each kind of fault, and the messages on mistakes in them.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use super::{ScenarioError, TIMES_MAX};
 use crate::disk::DiskMode;
 use crate::scenario::{Fault, FaultTime, Groups, PEERS_MAX, PlannedFault, Targets};
 
-/// How often, or how many.
+/// A number of times or of peers.
 type Count = Whole<1, TIMES_MAX>;
-/// A peer's index; whether there is such a peer is looked at later.
+/// A peer's index; whether there is such a peer is checked later.
 type PeerIndex = Whole<0, { PEERS_MAX as u64 - 1 }>;
 
-/// One `[[faults]]`: flat, so that a mistake is found on its own line.
+/// One `[[faults]]` section: flat, so that a mistake is reported with its own line.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct FaultSection {
@@ -84,7 +84,7 @@ enum DiskSetting {
     Full,
 }
 
-/// Where a fault stands, for telling of mistakes in it.
+/// The position of a fault in the file, for error messages.
 pub(super) struct FaultContext<'a> {
     pub(super) source: &'a SourceText<'a>,
     pub(super) index: usize,
@@ -92,7 +92,7 @@ pub(super) struct FaultContext<'a> {
 }
 
 impl FaultContext<'_> {
-    /// The line is the key's, or the section's where the key is missing.
+    /// An error at the line of the key, or of the section if the key is missing.
     fn mistake(&self, key: &str, words: &str) -> ScenarioError {
         self.source.mistake(&format!("faults.{}.{key}", self.index), words)
     }
@@ -101,7 +101,7 @@ impl FaultContext<'_> {
         value.ok_or_else(|| self.mistake(key, words))
     }
 
-    /// A list of peers that are there, each once.
+    /// Checks a list of peers: each must exist, and occur once.
     fn peers(&self, key: &str, peers: &[PeerIndex]) -> Result<Vec<usize>, ScenarioError> {
         let peers: Vec<usize> = peers.iter().map(|peer| peer.count()).collect();
         if let Some(peer) = peers.iter().find(|&&peer| peer >= self.peers) {
@@ -287,7 +287,7 @@ impl FaultSection {
         }
     }
 
-    /// A key that says nothing to this kind of fault was meant for something.
+    /// A key that has no meaning for this kind of fault is a mistake.
     fn check_keys(&self, kind: Kind, context: &FaultContext<'_>) -> Result<(), ScenarioError> {
         let targets = ["peers", "any"].as_slice();
         let allowed: Vec<&str> = match kind {

@@ -1,4 +1,4 @@
-//! Numbers in scenario files: each type knows what it may be, so that a mistake is told where it stands.
+//! Numbers in scenario files: each type has its range, so that a mistake is reported with its line.
 
 use std::fmt;
 
@@ -34,14 +34,14 @@ impl<'de, const FROM: u64, const TO: u64> Deserialize<'de> for Whole<FROM, TO> {
     }
 }
 
-/// A number of a range, in what the range counts.
+/// A range of numbers, and its unit.
 pub(super) trait Range {
     const FROM: f64;
     const TO: f64;
     const WORDS: &'static str;
 }
 
-/// A number that lies in `R`.
+/// A number in the range `R`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Within<R: Range>(pub(super) f64, std::marker::PhantomData<R>);
 
@@ -56,7 +56,7 @@ impl<'de, R: Range> Deserialize<'de> for Within<R> {
             }
 
             fn visit_f64<E: de::Error>(self, number: f64) -> Result<Within<R>, E> {
-                // Not a number is in no range.
+                // NaN is in no range.
                 match (R::FROM..=R::TO).contains(&number) {
                     true => Ok(Within(number, std::marker::PhantomData)),
                     false => Err(E::invalid_value(de::Unexpected::Float(number), &self)),
@@ -71,7 +71,7 @@ impl<'de, R: Range> Deserialize<'de> for Within<R> {
     }
 }
 
-/// Of all.
+/// A share of all, from 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Share;
 
@@ -81,7 +81,7 @@ impl Range for Share {
     const WORDS: &'static str = "a share from 0 to 1, e.g. 0.01 for one of a hundred";
 }
 
-/// Mbit/s.
+/// A rate in Mbit/s.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Mbit;
 
@@ -92,13 +92,13 @@ impl Range for Mbit {
 }
 
 impl Within<Mbit> {
-    /// Bits a second.
+    /// The rate in bits a second.
     pub(super) fn bits(self) -> u64 {
         (self.0 * 1e6) as u64
     }
 }
 
-/// So many times slower.
+/// A factor by which something is slower.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Times;
 

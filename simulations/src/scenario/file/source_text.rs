@@ -1,4 +1,4 @@
-//! Where in the text a key stands.
+//! The position of a key in the text of a scenario.
 
 use toml::de::{DeTable, DeValue};
 
@@ -14,8 +14,8 @@ impl<'a> SourceText<'a> {
         Self { text }
     }
 
-    /// A mistake at a key: `sweep.peers`, or `faults.0.at` in the first fault. Where the key is missing, the line is that of the
-    /// section that it would be in. In a fault, the key is called by its own name alone.
+    /// A mistake at a key: `sweep.peers`, or `faults.0.at` in the first fault. If the key is missing, the line is that of its section. In a
+    /// fault, the message names the key without its path.
     pub(super) fn mistake(&self, path: &str, words: impl Into<String>) -> ScenarioError {
         let key = match path.split('.').collect::<Vec<_>>()[..] {
             ["faults", _, key] => key,
@@ -49,7 +49,7 @@ impl<'a> SourceText<'a> {
             match value.get_ref() {
                 DeValue::Table(inner) => {
                     table = Some(inner);
-                    // A section that is one of a list is found by its own header.
+                    // A section in a list is found by its own header.
                     at = at.max(value.span().start);
                 }
                 DeValue::Array(list) => faults = Some(list),

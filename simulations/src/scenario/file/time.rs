@@ -1,4 +1,4 @@
-//! Times in scenario files.
+//! Durations in scenario files.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 
-/// A time as people write it: "250ms", "2s", "1.5min".
+/// A duration as people write it: "250ms", "2s", "1.5min".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Time(pub(super) Duration);
 
@@ -46,7 +46,7 @@ fn time_of(text: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(number * seconds).ok().filter(|time| *time <= TIME_MAX)
 }
 
-/// Small enough that a thousand of them added up are still an instant of virtual time.
+/// Small enough that the sum of a thousand is still a valid instant of virtual time.
 const TIME_MAX: Duration = Duration::from_secs(1000 * 3600);
 
 #[cfg(test)]
