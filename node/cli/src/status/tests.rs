@@ -136,6 +136,15 @@ fn the_documentation_explains_every_field_and_word() {
     names.extend(metrics::STATES.map(|state| word(serde_json::to_value(state).unwrap())));
     let others = [OtherState::Preparing, OtherState::Ready, OtherState::Linked, OtherState::Missing];
     names.extend(others.map(|state| word(serde_json::to_value(state).unwrap())));
+    // The words for what a step waits for, and the names of events, are those that two functions return.
+    for (source, function) in [
+        (include_str!("service.rs"), "fn wait_text("),
+        (include_str!("../text/event_json.rs"), "fn event_name("),
+    ] {
+        let (_, rest) = source.split_once(function).unwrap();
+        let (body, _) = rest.split_once("\n}").unwrap();
+        names.extend(body.lines().filter_map(|line| line.split('"').nth(1)).map(str::to_owned));
+    }
     for name in names {
         assert!(text.contains(&format!("`{name}`")), "docs/status.md does not explain `{name}`");
     }
