@@ -117,7 +117,7 @@ fn training_goes_on_without_a_log() {
     std::fs::create_dir_all(place.path("peer-1/events.jsonl")).expect("writable");
     let mut peer = place.start("peer-1", 1, &[]);
     let notice = peer.wait_for_notice("cannot write the event log");
-    assert!(notice.contains("training goes on without it"), "{notice}");
+    assert!(notice.contains("training continues without it"), "{notice}");
     let ended = peer.end();
     ended.summary();
     assert_eq!(ended.all("notice").filter(|notice| notice.to_string().contains("event log")).count(), 1);

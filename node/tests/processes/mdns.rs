@@ -18,7 +18,7 @@ fn neighbours_are_found_without_an_address() {
         "ip link set lo up && ip link add pg0 type veth peer name pg1 && ip addr add 10.77.0.1/24 dev pg0 \
          && ip link set pg0 up && ip link set pg1 up && ip route add default dev pg0 \
          && ('{PROGRAM}' start run.toml --secret-file secret --dir founder --json > founder.json &) \
-         && until [ -s secret ] && grep -q gathered founder.json; do sleep 0.1; done \
+         && until [ -s secret ] && grep -q peer_ready founder.json; do sleep 0.1; done \
          && '{PROGRAM}' join 10.77.0.9:5999 --secret-file secret --port 5002 --dir joiner --json"
     );
     let mut command = Command::new("unshare");

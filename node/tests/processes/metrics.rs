@@ -61,14 +61,14 @@ fn the_numbers_of_a_run_can_be_read_by_prometheus() {
     let mut founder = place.start("peer-1", 2, &["--metrics", "0"]);
     let (me, invite, port) = (name_of(&mut founder), invite_of(&mut founder), port(&mut founder));
     let waiting = metrics(port);
-    assert_eq!(waiting["peergrad_phase{phase=\"founding\"}"], 1.0);
+    assert_eq!(waiting["peergrad_phase{phase=\"bootstrapping\"}"], 1.0);
     assert_eq!(waiting["peergrad_committed_steps_total"], 0.0);
     let mut joiner = place.join("peer-2", &invite);
     let other = name_of(&mut joiner);
     founder.wait_for_step(100);
     let first = metrics(port);
     assert_eq!(first["peergrad_phase{phase=\"training\"}"], 1.0);
-    assert_eq!(first["peergrad_phase{phase=\"founding\"}"], 0.0);
+    assert_eq!(first["peergrad_phase{phase=\"bootstrapping\"}"], 0.0);
     assert_eq!(first["peergrad_members{state=\"working\"}"], 2.0);
     assert_eq!(first["peergrad_view_number"], 1.0);
     assert!(first["peergrad_committed_steps_total"] >= 100.0);
