@@ -182,12 +182,12 @@ fn a_part_of_a_swarm_says_whom_it_has_lost() {
     let seen = status(&place, &["--dir", "peer-1"], |status| {
         has_all(status, "others")
             && has_all(status, "unreached")
-            && status["summary"].as_str().is_some_and(|words| words.contains("it has lost"))
+            && status["summary"].as_str().is_some_and(|words| words.contains("lost in a partition"))
     });
     assert_eq!(seen["is_well"], false);
     let summary = seen["summary"].as_str().expect("words");
-    assert!(summary.starts_with("training without 2 peers it has lost: "), "{summary}");
-    assert!(summary.contains("; when they meet again, what both have learnt is merged"), "{summary}");
+    assert!(summary.starts_with("training without 2 peers lost in a partition: "), "{summary}");
+    assert!(summary.contains("; when the parts meet again, both models are merged"), "{summary}");
     for peer in &lost {
         assert_eq!(of(&seen, "others", peer).expect("it is there")["state"], "missing");
         let unreached = of(&seen, "unreached", peer).expect("it is there");
@@ -299,8 +299,8 @@ fn whoever_says_nonsense_is_sent_away() {
         let _ = stream.read_to_string(&mut answer);
         answer
     };
-    assert!(ask(b"what?\n").contains("asked in a way"));
-    assert!(ask(b"{\"format\":99}\n").contains("speaks form 1"));
+    assert!(ask(b"what?\n").contains("does not understand the request"));
+    assert!(ask(b"{\"format\":99}\n").contains("supports format 1"));
     assert_eq!(ask(&[b'x'; 100_000]), "", "longer than any question");
     assert_eq!(ask(b"{\"format\":1}"), "", "cut off");
     let idle: Vec<UnixStream> = (0..16).map(|_| connect()).collect();
