@@ -10,6 +10,7 @@ use peergrad_protocol::message::{Departure, Message, Refusal};
 use peergrad_protocol::view::{ExpulsionCause, Member};
 use peergrad_protocol::{Buffer, Frame, Instant, PeerId, Pool, RunId, ViewDigest};
 
+use crate::config::{Config, StartMode};
 use crate::io::{Ended, Event, Failure, FinalState, Input, JobId, JobOutput, Output, Panicked, Reject};
 use crate::machine::jobs::{Jobs, Purpose};
 use crate::machine::preparation::{LoadRequest, Preparation};
@@ -18,7 +19,7 @@ use crate::membership::bootstrap::Founder;
 use crate::membership::join::Joiner;
 use crate::membership::journal::Journal;
 use crate::membership::recovery::RecoveringMember;
-use crate::node::{Config, NodeState, StartMode, Wait};
+use crate::node_report::{NodeState, Wait};
 use crate::program::context::{ProgramCommand, Reply};
 use crate::program::executor::ProgramExecutor;
 use crate::program::loader::{Loaded, Loader};

@@ -6,3 +6,4 @@ pub mod checkpoint;
 pub(crate) mod optimizer_shard;
 pub(crate) mod shard_map;
 pub mod shared_cache;
+pub(crate) mod snapshot_id;

@@ -27,7 +27,6 @@ use crate::state::checkpoint::Checkpoint;
 use crate::state::shared_cache::SharedCache;
 use base::EngineBase;
 use steps::StepEngine;
-pub(crate) use steps::merge_snapshot::SnapshotId;
 use tables::TableEngine;
 
 mod account;

@@ -5,7 +5,7 @@ use peergrad_protocol::Instant;
 use super::{ActiveMember, Machine, NodeRole, Progress};
 use crate::machine::jobs::Jobs;
 use crate::membership::MemberHealth;
-use crate::node::Wait;
+use crate::node_report::Wait;
 use crate::node_report::{Condition, MemberDetails, NodeReport, ObservedMember};
 
 impl Machine {

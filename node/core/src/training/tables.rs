@@ -24,7 +24,7 @@ use peergrad_protocol::{Buffer, PeerId, Rank, StepNumber, ViewDigest};
 use super::base::EngineBase;
 use crate::io::{Event, Output, Reject};
 use crate::membership::TableSnapshot;
-use crate::node::Wait;
+use crate::node_report::Wait;
 use crate::program::context::Reply;
 use crate::state::assignment::BatchAssignment;
 use crate::state::shard_map::ShardMap;
