@@ -20,7 +20,7 @@ use crate::membership::join::Joiner;
 use crate::membership::journal::Journal;
 use crate::membership::recovery::RecoveringMember;
 use crate::node_report::{NodeState, Wait};
-use crate::program::context::{ProgramCommand, Reply};
+use crate::program::command::{ProgramCommand, Reply};
 use crate::program::executor::ProgramExecutor;
 use crate::program::loader::{Loaded, Loader};
 use crate::state::checkpoint::CheckpointSchedule;

@@ -21,7 +21,7 @@ use peergrad_protocol::view::{Member, View};
 use peergrad_protocol::{PeerId, Pool, Rank, StepNumber, ViewDigest};
 
 use crate::io::{Output, Reject};
-use crate::program::context::Reply;
+use crate::program::command::Reply;
 use crate::program::loader::Loaded;
 use crate::state::checkpoint::Checkpoint;
 use crate::state::shared_cache::SharedCache;

@@ -11,7 +11,7 @@ use peergrad_protocol::{Frame, PeerId, Rank, StepNumber};
 
 use super::base::EngineBase;
 use crate::io::{Output, Reject};
-use crate::program::context::Reply;
+use crate::program::command::Reply;
 
 /// Which members have finished the run.
 #[derive(Default)]

@@ -25,7 +25,7 @@ use super::base::EngineBase;
 use crate::io::{Event, Output, Reject};
 use crate::membership::TableSnapshot;
 use crate::node_report::Wait;
-use crate::program::context::Reply;
+use crate::program::command::Reply;
 use crate::state::assignment::BatchAssignment;
 use crate::state::shard_map::ShardMap;
 use crate::table::lease_table::LeasePolicy;
