@@ -32,6 +32,7 @@ use tables::TableEngine;
 mod account;
 mod base;
 mod closing;
+mod closing_barrier;
 mod flow_control;
 mod inputs;
 mod merging;
