@@ -32,7 +32,8 @@ impl Contribution {
     }
 }
 
-/// How the owner of a shard turns the sums of a step into the shard's new parameters: see [`Step::all_reduce`](crate::program::context::Step::all_reduce).
+/// How the owner of a shard turns the sums of a step into the shard's new parameters: see
+/// [`Step::all_reduce`](crate::program::context::Step::all_reduce).
 pub enum ShardUpdate {
     /// One step of this optimizer with the mean gradient, at the learning rate of the step.
     Optimizer(Optimizer),

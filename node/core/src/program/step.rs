@@ -47,7 +47,8 @@ impl Step {
 
     /// Computes the gradient of this step's samples on a compute thread: the contribution of plain data-parallel training.
     ///
-    /// - `parameters`, `room`: as [`Context::begin_step`](crate::program::context::Context::begin_step) returned them; the gradient is written to `room`.
+    /// - `parameters`, `room`: as [`Context::begin_step`](crate::program::context::Context::begin_step) returned them; the gradient is written
+    ///   to `room`.
     ///
     /// A gradient that is not finite becomes a contribution of weight 0: see [`Contribution::finite`].
     pub fn gradient(
