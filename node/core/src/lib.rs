@@ -10,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+mod config;
 #[cfg(test)]
 mod fixtures;
 mod machine;

@@ -10,6 +10,7 @@ use peergrad_protocol::message::{Departure, Message, Refusal};
 use peergrad_protocol::view::{ExpulsionCause, Member};
 use peergrad_protocol::{Buffer, Frame, Instant, PeerId, Pool, RunId, ViewDigest};
 
+use crate::config::{Config, StartMode};
 use crate::io::{Ended, Event, Failure, FinalState, Input, JobId, JobOutput, Output, Panicked, Reject};
 use crate::machine::jobs::{Jobs, Purpose};
 use crate::machine::preparation::{LoadRequest, Preparation};
@@ -18,9 +19,7 @@ use crate::membership::bootstrap::Founder;
 use crate::membership::join::Joiner;
 use crate::membership::journal::Journal;
 use crate::membership::recovery::RecoveringMember;
-use crate::node::{Config, NodeState, StartMode, Wait};
-use crate::program::context::{ProgramCommand, Reply};
-use crate::program::executor::ProgramExecutor;
+use crate::program::command::Reply;
 use crate::program::loader::{Loaded, Loader};
 use crate::state::checkpoint::CheckpointSchedule;
 use crate::state::shared_cache::SharedCache;
@@ -29,6 +28,7 @@ use merge::MergeNegotiation;
 
 mod admin;
 mod checkpoints;
+mod commands;
 mod founder;
 mod frames;
 mod inspect;
@@ -421,98 +421,6 @@ impl Machine {
                 self.finish(Some(evaluation), out);
             }
         }
-    }
-
-    // State for observers.
-
-    pub(crate) fn state(&self) -> NodeState {
-        match &self.role {
-            NodeRole::Founder(_) => NodeState::Bootstrap,
-            NodeRole::Joiner(joiner) if joiner.is_recovering() => NodeState::Recovery,
-            NodeRole::Joiner(_) => NodeState::Join,
-            NodeRole::Member(active) => {
-                let mut progress = active.training.progress();
-                if active.progress == Progress::Evaluating {
-                    progress.wait = Wait::Evaluation;
-                }
-                NodeState::Member(progress)
-            }
-            NodeRole::Ended => NodeState::Ended,
-        }
-    }
-
-    /// The newest committed parameters; `None` unless this peer is a member that has them.
-    pub(crate) fn parameters(&self) -> Option<&Arc<Buffer>> {
-        match &self.role {
-            NodeRole::Member(active) => active.training.parameters(),
-            NodeRole::Joiner(_) | NodeRole::Founder(_) | NodeRole::Ended => None,
-        }
-    }
-
-    pub(crate) fn optimizer_states(&self) -> impl Iterator<Item = (usize, &[f32], u32)> {
-        let training = if let NodeRole::Member(active) = &self.role { Some(&active.training) } else { None };
-        training.into_iter().flat_map(Training::optimizer_states)
-    }
-
-    // The program.
-
-    /// The program, when it is time to start it; `None` otherwise.
-    pub(crate) fn program(&mut self) -> Option<ProgramExecutor> {
-        let NodeRole::Member(active) = &mut self.role else { return None };
-        if self.is_program_started || !active.training.has_parameters() {
-            return None;
-        }
-        self.is_program_started = true;
-        let loaded = active.training.loaded();
-        Some(loaded.program.executor(loaded))
-    }
-
-    /// Carries out one command. A command of an interrupted step is dropped together with its reply.
-    pub(crate) fn command(&mut self, now: Instant, command: ProgramCommand, out: &mut Vec<Output>) {
-        let NodeRole::Member(active) = &mut self.role else {
-            if let ProgramCommand::Ready(reply) = command {
-                self.parked = Some(reply);
-            }
-            return;
-        };
-        let training = &mut active.training;
-        match command {
-            ProgramCommand::Ready(reply) => training.ready(reply, out),
-            ProgramCommand::Begin(reply) => training.begin(reply, out),
-            ProgramCommand::Compute { turn, cost, work, reply } if training.is_current(turn) => {
-                self.jobs.start(Purpose::Program(training.at(), reply), cost, work, out);
-            }
-            ProgramCommand::ReduceScatter { turn, contribution, among, reply }
-                if training.is_current(turn) =>
-            {
-                if let Err((peer, reject)) = training.reduce_scatter(contribution, among, reply, out) {
-                    self.reject(now, peer, reject, out);
-                }
-            }
-            ProgramCommand::UpdateOwned { turn, rule, reply } if training.is_current(turn) => {
-                training.update_owned(rule, reply, out);
-            }
-            ProgramCommand::AllGather { turn, reply } if training.is_current(turn) => {
-                training.all_gather(reply, out)
-            }
-            ProgramCommand::UpdateOwned { turn, reply, .. } | ProgramCommand::AllGather { turn, reply }
-                if training.is_finished(turn) =>
-            {
-                // The send fails if the program has ended and no longer waits.
-                let _ = reply.send(());
-            }
-            ProgramCommand::BeginClock(reply) => training.begin_clock(reply, out),
-            ProgramCommand::Operate { turn, operation } if training.is_current(turn) => {
-                training.operate(operation, out)
-            }
-            ProgramCommand::Finished(reply) => training.close(reply, out),
-            ProgramCommand::Compute { .. }
-            | ProgramCommand::Operate { .. }
-            | ProgramCommand::ReduceScatter { .. }
-            | ProgramCommand::UpdateOwned { .. }
-            | ProgramCommand::AllGather { .. } => {}
-        }
-        self.advance(now, out);
     }
 
     // The end.

@@ -1,19 +1,76 @@
 //! The node report: the state of a peer and how it sees the other members, for people.
 //!
-//! A [`NodeState`](crate::node::NodeState) is cheap, and the simulator's invariants ask for it all the time. A report goes through all
+//! A [`NodeState`] is cheap, and the simulator's invariants ask for it all the time. A report goes through all
 //! members and is made on request: the condition of each member, how much each owns, and which peers ask to join.
 //!
 //! # Invariants
 //! - A request changes nothing: the report is a function of the node's state and the time.
 //! - It is *this* peer's opinion. Two members on both sides of a partition each report that the other cannot be reached.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use peergrad_protocol::{PeerId, RunId, StepNumber};
+use peergrad_protocol::view::View;
+use peergrad_protocol::{PeerId, RunId, StepNumber, ViewDigest};
 
 use crate::io::{RecoveryProgress, RunSize};
-use crate::node::MemberProgress;
 use crate::partition_policy::PartitionPolicy;
+
+/// The state of a node.
+#[derive(Clone, Debug, PartialEq)]
+pub enum NodeState {
+    /// It founds a run, and waits for peers.
+    Bootstrap,
+    /// It asks to join.
+    Join,
+    /// It was a member before its process stopped. It asks to join again, or waits for the other members of that view to return, to resume
+    /// from their checkpoints.
+    Recovery,
+    /// It is a member.
+    Member(MemberProgress),
+    /// Its run has ended.
+    Ended,
+}
+
+/// How far a member is in its view.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MemberProgress {
+    /// The view that is installed here.
+    pub view: Arc<View>,
+    /// Its digest.
+    pub digest: ViewDigest,
+    /// Whether it has parameters. A newcomer gets its first ones from the other members.
+    pub has_parameters: bool,
+    /// The number of steps that are complete at this member.
+    pub complete: u64,
+    /// The number of steps that this member knows to be committed.
+    pub committed: u64,
+    /// What the present step waits for.
+    pub wait: Wait,
+    /// Segments from other members that are held here and whose credit was not returned, over all links.
+    pub held_segments: u32,
+}
+
+/// What a member waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// The next view, before a step that is not taken in this one; or chunks of a step that is rolled forward.
+    Start,
+    /// The members to agree on the next view.
+    View,
+    /// Its own program: a gradient, or other work between two operations.
+    Program,
+    /// Sums of the shard that it owns.
+    Sums,
+    /// The shards of other owners.
+    Shards,
+    /// Rows of a table, samples to compute, or the acknowledgement of its additions.
+    Rows,
+    /// The other members to complete the run.
+    Closing,
+    /// The evaluation of the final parameters.
+    Evaluation,
+}
 
 /// The report of a node about itself.
 #[derive(Clone, Debug, PartialEq)]

@@ -17,10 +17,15 @@ use crate::program::loader::Loaded;
 use crate::program::programs::sync::SyncDataParallel;
 use crate::table::TableSpec;
 
+mod clock;
+pub(crate) mod command;
 pub mod context;
+pub(crate) mod contribution;
 pub(crate) mod executor;
 pub mod loader;
+mod mailbox;
 pub mod programs;
+mod step;
 
 /// Whether the node calls another round.
 pub type Flow = ControlFlow<()>;

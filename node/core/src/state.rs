@@ -4,5 +4,8 @@ pub(crate) mod assignment;
 pub(crate) mod blend;
 pub mod checkpoint;
 pub(crate) mod optimizer_shard;
+pub(crate) mod optimizer_state;
+pub(crate) mod owner_rule;
 pub(crate) mod shard_map;
 pub mod shared_cache;
+pub(crate) mod snapshot_id;

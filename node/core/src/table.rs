@@ -30,16 +30,17 @@ use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::Arc;
 
+pub use error::TableError;
 use peergrad_models::optimizer::{Optimizer, Schedule};
 use peergrad_protocol::limits::{
     CHUNKS_MAX, GET_VALUES_MAX, PENDING_CLOCKS_MAX, PER_CLOCK_STALENESS_MAX, TABLE_CHUNK_BYTES_MAX,
     TABLE_ROWS_MAX,
 };
 use peergrad_protocol::manifest::Chunks;
-use peergrad_protocol::table::WorkerClock;
 pub use peergrad_protocol::table::{Map, Reduce, Row, RowSet, Rows};
 pub use worker::{ReadPolicy, ReadSchedule};
 
+mod error;
 pub mod lease_table;
 #[cfg(test)]
 mod lockstep;
@@ -462,74 +463,4 @@ impl TableLayout {
             None => Ok(()),
         }
     }
-}
-
-/// What is wrong with a table message that no correct peer sends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TableError {
-    /// A row that is in no table.
-    #[error("there is no row {0}")]
-    NoRow(Row),
-    /// A row that the chunk does not have.
-    #[error("row {0} is not in chunk {1}")]
-    RowOutsideChunk(Row, usize),
-    /// A chunk that the table does not have.
-    #[error("there is no chunk {0}")]
-    NoChunk(usize),
-    /// No table has this name.
-    #[error("there is no table of this name")]
-    NoTable,
-    /// A column that the rows do not have.
-    #[error("there is no column {column}: rows have {width}")]
-    NoColumn {
-        /// The column's number.
-        column: u32,
-        /// Numbers of a row.
-        width: usize,
-    },
-    /// A change other than an addition, to a table whose owners update by a rule or by clock.
-    #[error("owners do not add to this table as it comes: it can only be added to")]
-    NotAdditive,
-    /// A factor that is not a number.
-    #[error("a factor that is not finite")]
-    NonFiniteFactor,
-    /// More rows than one request may contain.
-    #[error("{found} rows at once, and at most {most} are told")]
-    TooMany {
-        /// The number of rows.
-        found: usize,
-        /// The most rows that a request may contain.
-        most: usize,
-    },
-    /// Rows that were not requested.
-    #[error("rows that were not asked for")]
-    Unrequested,
-    /// More or fewer numbers than the rows have.
-    #[error("{found} numbers for {expected}")]
-    Length {
-        /// How many numbers were sent.
-        found: usize,
-        /// How many numbers the rows have.
-        expected: usize,
-    },
-    /// A value that is not finite.
-    #[error("a value that is not finite, for row {0}")]
-    NotFinite(Row),
-    /// A clock that goes backwards.
-    #[error("clock {told} after clock {known}")]
-    ClockBackwards {
-        /// The clock that the worker has sent.
-        told: WorkerClock,
-        /// The clock that it had sent before.
-        known: WorkerClock,
-    },
-    /// This member is not the owner of the chunk.
-    #[error("chunk {0} is not owned here")]
-    NotOwned(usize),
-    /// More requests at once than a worker may send.
-    #[error("more than {0} questions at once")]
-    TooManyRequests(usize),
-    /// More waiting bytes than an owner has room for.
-    #[error("more than {0} bytes that have to wait")]
-    TooManyBytes(usize),
 }

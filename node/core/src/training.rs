@@ -21,18 +21,18 @@ use peergrad_protocol::view::{Member, View};
 use peergrad_protocol::{PeerId, Pool, Rank, StepNumber, ViewDigest};
 
 use crate::io::{Output, Reject};
-use crate::program::context::Reply;
+use crate::program::command::Reply;
 use crate::program::loader::Loaded;
 use crate::state::checkpoint::Checkpoint;
 use crate::state::shared_cache::SharedCache;
 use base::EngineBase;
 use steps::StepEngine;
-pub(crate) use steps::merge_snapshot::SnapshotId;
 use tables::TableEngine;
 
 mod account;
 mod base;
 mod closing;
+mod closing_barrier;
 mod flow_control;
 mod inputs;
 mod merging;

@@ -1,14 +1,45 @@
-//! Inspection: the report of a node about itself and the other members, for status requests.
+//! Inspection: the state of a node, for observers, and its report about itself and the other members, for status requests.
 
-use peergrad_protocol::Instant;
+use std::sync::Arc;
+
+use peergrad_protocol::{Buffer, Instant};
 
 use super::{ActiveMember, Machine, NodeRole, Progress};
 use crate::machine::jobs::Jobs;
 use crate::membership::MemberHealth;
-use crate::node::Wait;
-use crate::node_report::{Condition, MemberDetails, NodeReport, ObservedMember};
+use crate::node_report::{Condition, MemberDetails, NodeReport, NodeState, ObservedMember, Wait};
+use crate::training::Training;
 
 impl Machine {
+    pub(crate) fn state(&self) -> NodeState {
+        match &self.role {
+            NodeRole::Founder(_) => NodeState::Bootstrap,
+            NodeRole::Joiner(joiner) if joiner.is_recovering() => NodeState::Recovery,
+            NodeRole::Joiner(_) => NodeState::Join,
+            NodeRole::Member(active) => {
+                let mut progress = active.training.progress();
+                if active.progress == Progress::Evaluating {
+                    progress.wait = Wait::Evaluation;
+                }
+                NodeState::Member(progress)
+            }
+            NodeRole::Ended => NodeState::Ended,
+        }
+    }
+
+    /// The newest committed parameters; `None` unless this peer is a member that has them.
+    pub(crate) fn parameters(&self) -> Option<&Arc<Buffer>> {
+        match &self.role {
+            NodeRole::Member(active) => active.training.parameters(),
+            NodeRole::Joiner(_) | NodeRole::Founder(_) | NodeRole::Ended => None,
+        }
+    }
+
+    pub(crate) fn optimizer_states(&self) -> impl Iterator<Item = (usize, &[f32], u32)> {
+        let training = if let NodeRole::Member(active) = &self.role { Some(&active.training) } else { None };
+        training.into_iter().flat_map(Training::optimizer_states)
+    }
+
     pub(crate) fn node_report(&self, now: Instant) -> NodeReport {
         match &self.role {
             NodeRole::Founder(founder) => founder.node_report(),

@@ -40,7 +40,7 @@ use self::export::MergeExport;
 use self::import::MergeImport;
 use super::{ActiveMember, Machine, NodeRole, Progress};
 use crate::io::{Output, Reject};
-use crate::training::SnapshotId;
+use crate::state::snapshot_id::SnapshotId;
 
 /// The merge negotiation of a member between its branch and others.
 #[derive(Default)]

@@ -10,7 +10,7 @@ use peergrad_protocol::{Instant, PeerId, Rank, ViewDigest};
 
 use super::Membership;
 use crate::io::Output;
-use crate::training::SnapshotId;
+use crate::state::snapshot_id::SnapshotId;
 
 /// The search for lost members that may be in another branch.
 pub(super) struct PartitionProbe {

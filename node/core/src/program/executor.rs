@@ -11,7 +11,8 @@ use std::task::{self, Wake, Waker};
 
 use futures_channel::mpsc;
 
-use crate::program::context::{Context, Interrupted, ProgramCommand};
+use crate::program::command::ProgramCommand;
+use crate::program::context::{Context, Interrupted};
 use crate::program::{Flow, Program};
 
 type Coroutine = Pin<Box<dyn Future<Output = Result<(), Interrupted>> + Send>>;

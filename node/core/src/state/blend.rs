@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use peergrad_collectives::plan::are_finite;
 
-use crate::state::optimizer_shard::OptimizerState;
+use crate::state::optimizer_state::OptimizerState;
 
 /// What a member has received of another branch's state, by chunk.
 #[derive(Debug, Default)]

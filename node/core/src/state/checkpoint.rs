@@ -21,7 +21,7 @@ use peergrad_protocol::manifest::Manifest;
 use peergrad_protocol::message::SavedCheckpoint;
 use peergrad_protocol::{Buffer, Instant, RunId, StepNumber};
 
-pub use crate::state::optimizer_shard::OptimizerState;
+pub use crate::state::optimizer_state::OptimizerState;
 
 /// The state of a run after some committed steps, as far as one member stores it.
 #[derive(Clone, Debug)]

@@ -28,7 +28,8 @@ use peergrad_protocol::chunk_set::ChunkSet;
 use peergrad_protocol::manifest::Chunks;
 use peergrad_protocol::message::SampleStats;
 
-use crate::program::context::OwnerRule;
+use crate::state::optimizer_state::OptimizerState;
+use crate::state::owner_rule::OwnerRule;
 
 /// The state of the chunks that this member stores.
 #[derive(Debug)]
@@ -118,15 +119,6 @@ impl Room {
         let (Self::Free(memory) | Self::Sums { memory, .. }) = self;
         size_of_val(&**memory)
     }
-}
-
-/// Optimizer state: (numbers for each element, elements): the moments one after the other, then the master copy, if there is one.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct OptimizerState {
-    /// The moments and the master copy.
-    pub moments: Vec<f32>,
-    /// The number of updates behind the state.
-    pub updates: u32,
 }
 
 impl OptimizerShard {

@@ -15,7 +15,7 @@ use peergrad_protocol::view::{Member, View};
 use peergrad_protocol::{Buffer, Frame, PeerId, Pool, Rank, StepNumber, ViewDigest};
 
 use super::TrainingInputs;
-use super::closing::ClosingBarrier;
+use super::closing_barrier::ClosingBarrier;
 use super::flow_control::FlowControl;
 use super::omissions::Omissions;
 use crate::io::Output;

@@ -3,48 +3,18 @@
 //! In a small view each member tells every other one. In a large view they all tell the first member, and it tells them when it has heard
 //! from all. If the first member is lost, there is another view, in which every member reports again.
 
-use std::collections::BTreeSet;
-
 use peergrad_protocol::limits::SAMPLES_MAX;
 use peergrad_protocol::message::{Closed, Complete, Message, TrainingMessage};
 use peergrad_protocol::{Frame, PeerId, Rank, StepNumber};
 
 use super::base::EngineBase;
 use crate::io::{Output, Reject};
-use crate::program::context::Reply;
-
-/// Which members have finished the run.
-#[derive(Default)]
-pub(super) struct ClosingBarrier {
-    /// The reply to this member's program once every member has finished. `None` until that program has ended.
-    reply: Option<Reply<()>>,
-    /// The other members that have reported in this view that they have finished.
-    done: BTreeSet<PeerId>,
-    /// Whether a member has reported that all have finished.
-    is_confirmed: bool,
-}
-
-impl ClosingBarrier {
-    /// Whether this member's program has ended.
-    pub(super) fn is_waiting(&self) -> bool {
-        self.reply.is_some()
-    }
-
-    /// The program has more to do: a step is repeated.
-    pub(super) fn withdraw(&mut self) {
-        self.reply = None;
-    }
-
-    /// In a new view, members report again.
-    pub(super) fn leave_view(&mut self) {
-        self.done.clear();
-    }
-}
+use crate::program::command::Reply;
 
 impl EngineBase {
     /// The program has ended. It gets its reply when the programs of all members have ended.
     pub(super) fn close(&mut self, reply: Reply<()>) {
-        self.barrier.reply = Some(reply);
+        self.barrier.wait(reply);
     }
 
     /// Tells the other members that this one has finished after `steps` steps, which have left out `left_out` samples.
@@ -71,7 +41,7 @@ impl EngineBase {
             // A member that joined late has not seen all steps.
             self.omissions.report_total(complete.left_out);
         }
-        self.barrier.done.insert(from);
+        self.barrier.member_done(from);
         Ok(())
     }
 
@@ -81,7 +51,7 @@ impl EngineBase {
     /// The sender is no member of the view.
     pub(super) fn receive_closed(&mut self, from: PeerId, closed: Closed) -> Result<(), Reject> {
         self.view().rank(&from).ok_or(Reject::NotAMember)?;
-        self.barrier.is_confirmed = true;
+        self.barrier.confirm();
         self.omissions.report_total(closed.left_out);
         Ok(())
     }
@@ -89,23 +59,21 @@ impl EngineBase {
     /// As [`EngineBase::receive_closed`], from a member that did not enter this view: all members of the view before had finished.
     pub(super) fn closed_before(&mut self, closed: Closed) {
         if self.barrier.is_waiting() {
-            self.barrier.is_confirmed = true;
+            self.barrier.confirm();
             self.omissions.report_total(closed.left_out);
         }
     }
 
     /// Whether every member has finished, so that the last step is committed and the run is over.
     pub(super) fn is_closed(&self) -> bool {
-        let ClosingBarrier { done, is_confirmed, .. } = &self.barrier;
-        self.barrier.is_waiting() && (*is_confirmed || done.len() + 1 == self.view().members.len())
+        self.barrier.is_closed(self.view().members.len())
     }
 
     /// Whether the run cannot end properly without this peer: it is a member, and it or this member has not finished.
     ///
     /// A member that has finished may still hold segments of the last step that wait for credit.
     pub(super) fn is_needed(&self, peer: &PeerId) -> bool {
-        let is_done = self.barrier.done.contains(peer) || self.barrier.is_confirmed;
-        self.view().rank(peer).is_some() && !(self.barrier.is_waiting() && is_done)
+        self.view().rank(peer).is_some() && !self.barrier.is_closed_with(peer)
     }
 
     /// The message with which this member tells others that every member has finished.
@@ -122,9 +90,6 @@ impl EngineBase {
     /// Sends the program its reply: every member has finished.
     pub(super) fn end_barrier(&mut self) {
         assert!(self.is_closed(), "every member is done");
-        if let Some(reply) = self.barrier.reply.take() {
-            // The send fails if the program has ended and no longer waits.
-            let _ = reply.send(());
-        }
+        self.barrier.reply();
     }
 }

@@ -9,7 +9,9 @@ use peergrad_protocol::{Buffer, PeerId};
 
 use super::Training;
 use crate::io::{Output, Reject};
-use crate::program::context::{ClockStart, Contribution, OwnerRule, Reply, StepStart, TableOperation};
+use crate::program::command::{ClockStart, Reply, StepStart, TableOperation};
+use crate::program::contribution::Contribution;
+use crate::state::owner_rule::OwnerRule;
 
 impl Training {
     // Commands of the program.

@@ -9,8 +9,9 @@ use peergrad_protocol::{Buffer, Frame, Instant, PeerId, StepNumber, ViewDigest};
 
 use super::Training;
 use super::steps::StepEngine;
-use super::steps::merge_snapshot::{MergeComparison, SnapshotId};
+use super::steps::merge_snapshot::MergeComparison;
 use crate::io::{Output, Reject};
+use crate::state::snapshot_id::SnapshotId;
 
 impl Training {
     // The branch that yields.

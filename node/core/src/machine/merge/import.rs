@@ -13,7 +13,7 @@ use super::MergeState;
 use crate::io::{Event, JobOutput, Output, Reject};
 use crate::machine::jobs::Purpose;
 use crate::machine::{Machine, NodeRole};
-use crate::training::SnapshotId;
+use crate::state::snapshot_id::SnapshotId;
 
 /// The state of a coordinator whose branch merges another one.
 pub(super) struct MergeImport {

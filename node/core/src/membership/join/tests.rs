@@ -6,6 +6,7 @@ use peergrad_protocol::{Incarnation, ViewNumber};
 
 use super::*;
 use crate::fixtures::{self, peer};
+use crate::membership::journal::Effect;
 
 const SPECIFICATION: &[u8] = b"[model]\n";
 const NONCE: [u8; 32] = [7; 32];

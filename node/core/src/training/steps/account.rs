@@ -8,7 +8,7 @@ use peergrad_protocol::{Buffer, StepNumber};
 
 use super::StepEngine;
 use crate::membership::TrainingSnapshot;
-use crate::node::Wait;
+use crate::node_report::Wait;
 use crate::state::assignment::BatchAssignment;
 use crate::state::checkpoint::Checkpoint;
 

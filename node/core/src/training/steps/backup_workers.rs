@@ -30,7 +30,8 @@ use peergrad_protocol::{Frame, PeerId, Rank, StepNumber};
 use super::program::CurrentStep;
 use super::{StepEngine, StepKind};
 use crate::io::{Output, Reject};
-use crate::program::context::{Contribution, OwnerRule};
+use crate::program::contribution::Contribution;
+use crate::state::owner_rule::OwnerRule;
 
 /// What a member knows about a step before its round begins.
 #[derive(Default)]

@@ -5,7 +5,7 @@ use peergrad_protocol::StepNumber;
 
 use super::{StepEngine, StepKind};
 use crate::io::Output;
-use crate::program::context::Reply;
+use crate::program::command::Reply;
 
 impl StepEngine {
     /// The program has ended: tells the other members, and waits until all of them have said so.

@@ -24,7 +24,7 @@ use super::commit::CompletedStep;
 use super::program::CurrentStep;
 use super::{ActiveRound, StepEngine};
 use crate::io::Output;
-use crate::program::context::OwnerRule;
+use crate::state::owner_rule::OwnerRule;
 
 /// The additional state of a group's round.
 pub(super) struct GroupAveraging {

@@ -30,6 +30,7 @@ use super::transfer::chunk_len;
 use crate::io::{Event, Output, Reject};
 use crate::state::blend::Blend;
 use crate::state::shard_map::ShardMap;
+use crate::state::snapshot_id::SnapshotId;
 pub(crate) use comparison::MergeComparison;
 use export::KeptSnapshot;
 use import::SnapshotImport;
@@ -37,9 +38,6 @@ use import::SnapshotImport;
 mod comparison;
 mod export;
 mod import;
-
-/// The id of a snapshot: the view of its branch, and the number of steps behind it.
-pub(crate) type SnapshotId = (ViewDigest, StepNumber);
 
 /// The snapshots that a member keeps for other branches, and imports from them.
 #[derive(Default)]

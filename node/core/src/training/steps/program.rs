@@ -11,7 +11,9 @@ use peergrad_protocol::cursor::Span;
 
 use super::StepEngine;
 use crate::io::{Output, Reject};
-use crate::program::context::{Contribution, OwnerRule, Reply, StepStart};
+use crate::program::command::{Reply, StepStart};
+use crate::program::contribution::Contribution;
+use crate::state::owner_rule::OwnerRule;
 use crate::state::shard_map::StepShards;
 
 /// The state of this member's program.

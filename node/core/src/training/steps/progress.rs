@@ -24,9 +24,10 @@ use super::commit::CompletedStep;
 use super::program::{CurrentStep, UpdatedPrefix};
 use super::{ActiveRound, Rounds, StepEngine};
 use crate::io::Output;
-use crate::program::context::{Contribution, OwnerRule};
+use crate::program::contribution::Contribution;
 use crate::state::assignment::BatchAssignment;
 use crate::state::optimizer_shard::Version;
+use crate::state::owner_rule::OwnerRule;
 use crate::state::shard_map::StepShards;
 
 impl StepEngine {

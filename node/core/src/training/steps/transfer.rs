@@ -29,7 +29,8 @@ use super::super::base::EngineBase;
 use super::StepEngine;
 use super::chunk_batch::{ChunkBatchBuilder, unpack};
 use crate::io::{Output, Reject};
-use crate::state::optimizer_shard::{OptimizerShard, OptimizerState, Version};
+use crate::state::optimizer_shard::{OptimizerShard, Version};
+use crate::state::optimizer_state::OptimizerState;
 
 /// Chunks on their way, to and from this member.
 #[derive(Default)]

@@ -30,7 +30,8 @@ use peergrad_protocol::{PeerId, StepNumber, ViewDigest};
 use super::StepEngine;
 use super::program::UpdatedPrefix;
 use crate::io::Output;
-use crate::program::context::{Contribution, Reply};
+use crate::program::command::Reply;
+use crate::program::contribution::Contribution;
 use crate::state::optimizer_shard::Version;
 
 impl StepEngine {

@@ -10,7 +10,7 @@ use peergrad_protocol::{Buffer, StepNumber};
 
 use super::TableEngine;
 use crate::io::{Committed, Event, Output};
-use crate::program::context::{ClockStart, Reply, TableOperation};
+use crate::program::command::{ClockStart, Reply, TableOperation};
 use crate::table::lease_table::LeasePolicy;
 use crate::table::worker::AcquiredLease;
 use crate::table::{BatchScope, TableLayout};

@@ -10,9 +10,9 @@ use peergrad_protocol::{Frame, Instant, Rank, StepNumber, ViewDigest};
 
 use super::super::super::base::EngineBase;
 use super::super::chunk_batch::ChunkBatchBuilder;
-use super::SnapshotId;
 use super::import::WINDOW_BYTES;
 use crate::state::checkpoint::Checkpoint;
+use crate::state::snapshot_id::SnapshotId;
 
 /// The state that a member keeps for another branch.
 pub(in crate::training) struct KeptSnapshot {

@@ -18,10 +18,10 @@ use peergrad_protocol::message::{
 use peergrad_protocol::{Buffer, Frame, Instant, PeerId, Rank};
 
 use super::super::chunk_batch::unpack;
-use super::SnapshotId;
 use crate::io::{Output, Reject};
 use crate::state::blend::RemoteState;
-use crate::state::optimizer_shard::OptimizerState;
+use crate::state::optimizer_state::OptimizerState;
+use crate::state::snapshot_id::SnapshotId;
 
 /// The part of another branch's state that a member has so far.
 pub(super) struct SnapshotImport {

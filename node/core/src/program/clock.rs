@@ -1,0 +1,143 @@
+//! The clock: one batch of a worker that keeps its state in tables, and the operations on them.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use peergrad_protocol::message::SampleStats;
+use peergrad_protocol::table::{Map, Reduce, Row, RowSet, Rows};
+use peergrad_protocol::{Buffer, Rank};
+
+use crate::program::command::{ProgramCommand, Reply, TableOperation};
+use crate::program::mailbox::{Mailbox, Pending};
+use crate::table::{TableError, TableLayout};
+
+/// One clock of a worker: the samples of one batch, for a program that keeps its state in [tables](crate::table). A new view does not
+/// interrupt a clock.
+pub struct Clock {
+    /// The number of clocks that this worker has completed.
+    pub number: u64,
+    /// Whether the run has no more samples: the program should [finish](Clock::finish).
+    pub is_over: bool,
+    /// The epoch its samples belong to.
+    pub epoch: u64,
+    /// The learning rate of the schedule.
+    pub rate: f64,
+    /// Indices of the samples to compute. Empty if there are none for this worker at present: the program should end the clock, for which
+    /// other workers may wait. The node has pushed all additions by then, and begins such a clock only when the read policy allows reads
+    /// in it.
+    pub samples: Arc<[u32]>,
+    /// This member's rank in the view in which the clock began.
+    pub rank: Rank,
+    /// The number of members of that view.
+    pub member_count: usize,
+    /// The names, sizes and rules of the tables.
+    pub layout: Arc<TableLayout>,
+    pub(super) turn: u64,
+    pub(super) mailbox: Mailbox,
+}
+
+impl Clock {
+    /// Runs `work` on a compute thread: see [`Step::compute`](crate::program::context::Step::compute).
+    pub fn compute<T: Send + 'static>(
+        &self,
+        cost: u64,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Pending<T> {
+        self.mailbox.compute(self.turn, cost, work)
+    }
+
+    fn operate<T>(&self, operation: impl FnOnce(Reply<T>) -> TableOperation) -> Pending<T> {
+        let turn = self.turn;
+        self.mailbox.ask(|reply| ProgramCommand::Operate { turn, operation: operation(reply) })
+    }
+
+    fn tell(&self, operation: TableOperation) {
+        self.mailbox.tell(self.turn, operation);
+    }
+
+    /// Reads rows, no staler than the read policy allows: (rows, width), in the order of their indices. They include this worker's own
+    /// additions if the table applies additions as they arrive.
+    ///
+    /// # Errors
+    /// If a row does not exist.
+    pub fn get(&self, rows: RowSet) -> Result<Pending<Vec<f32>>, TableError> {
+        match rows.bounds().map(|(_, last)| last).filter(|last| *last >= self.layout.row_count()) {
+            Some(row) => Err(TableError::NoRow(row)),
+            None => Ok(self.operate(|reply| TableOperation::Get { rows, reply })),
+        }
+    }
+
+    /// Reads the rows of a range that are not zero, no staler than the read policy allows. The additions of this worker are sent first. The
+    /// rows are not cached: each call asks their owners.
+    ///
+    /// # Errors
+    /// If a row does not exist, or the range has more than 4294967295 rows.
+    pub fn pull(&self, rows: Range<Row>) -> Result<Pending<Rows>, TableError> {
+        if rows.end > self.layout.row_count() {
+            return Err(TableError::NoRow(rows.end - 1));
+        }
+        let (found, most) = (rows.end.saturating_sub(rows.start) as usize, u32::MAX as usize);
+        if found > most {
+            return Err(TableError::TooMany { found, most });
+        }
+        Ok(self.operate(|reply| TableOperation::Pull { rows, reply }))
+    }
+
+    /// Reads all parameters (parameters), no staler than the read policy allows.
+    ///
+    /// # Panics
+    /// The node panics if no table has the parameters.
+    pub fn parameters(&self) -> Pending<Arc<Buffer>> {
+        self.operate(TableOperation::Parameters)
+    }
+
+    /// Adds numbers to rows. All additions to a row before the next [push](Clock::push) are sent as one.
+    ///
+    /// # Errors
+    /// If a row does not exist or a number is not finite; nothing was added then.
+    pub fn add(&self, rows: Rows) -> Result<(), TableError> {
+        self.layout.check_rows(&rows)?;
+        self.tell(TableOperation::Add(rows));
+        Ok(())
+    }
+
+    /// Has the owners of a table apply `map` to its columns once, after all additions of this worker so far. The result survives the loss
+    /// of owners when the next [push](Clock::push) is done.
+    ///
+    /// # Errors
+    /// If the table or the column does not exist, or the table's owners update by an optimizer.
+    pub fn map(&self, table: &str, map: Map) -> Result<(), TableError> {
+        let chunks = self.layout.chunks(table)?;
+        self.layout.check_map(chunks.start, map)?;
+        self.tell(TableOperation::Map { chunks, map });
+        Ok(())
+    }
+
+    /// Has the owners of a table compute a number from its columns, no staler than the read policy allows, with all additions of this
+    /// worker so far. A [`map`](Self::map) that this worker starts before the answer arrives may be included.
+    ///
+    /// # Errors
+    /// If the table or the column does not exist.
+    pub fn reduce(&self, table: &str, reduce: Reduce) -> Result<Pending<f64>, TableError> {
+        let chunks = self.layout.chunks(table)?;
+        self.layout.check_reduce(chunks.start, reduce)?;
+        Ok(self.operate(|reply| TableOperation::Reduce { chunks, reduce, reply }))
+    }
+
+    /// Sends all additions so far, of this clock and earlier ones. Done when they would survive the loss of their owners.
+    pub fn push(&self) -> Pending<()> {
+        self.operate(TableOperation::Push)
+    }
+
+    /// Ends the clock; `stats` are the number and the summed loss of the samples that were computed.
+    pub fn end(self, stats: SampleStats) {
+        self.tell(TableOperation::End(stats));
+    }
+
+    /// Declares that this worker has no more clocks, so that no other worker waits for it. Its reads from now on are answered when all
+    /// workers have finished. If the run has samples left, other workers get them, including the samples of this clock. Later additions of
+    /// this worker do not count.
+    pub fn finish(&self) {
+        self.tell(TableOperation::Finish);
+    }
+}

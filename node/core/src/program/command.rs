@@ -1,0 +1,91 @@
+//! Commands: the operations of a program, as the machine sees them, and the answers that begin a step or a clock.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use futures_channel::oneshot;
+use peergrad_collectives::groups::Groups;
+use peergrad_protocol::message::SampleStats;
+use peergrad_protocol::table::{Map, Reduce, Row, RowSet, Rows};
+use peergrad_protocol::{Buffer, Rank, StepNumber};
+
+use crate::io::JobOutput;
+use crate::program::contribution::Contribution;
+use crate::state::owner_rule::OwnerRule;
+use crate::table::TableLayout;
+
+/// The sender of a command's answer.
+pub(crate) type Reply<T> = oneshot::Sender<T>;
+
+/// One operation of a program, as the machine sees it.
+pub(crate) enum ProgramCommand {
+    /// Answer when there is a view to train in.
+    Ready(Reply<()>),
+    /// Answer with the next step.
+    Begin(Reply<StepStart>),
+    /// Run a job; the reply converts the answer to its type.
+    Compute { turn: u64, cost: u64, work: Work, reply: Box<dyn FnOnce(JobOutput) + Send> },
+    /// Sum all contributions; answer when the shard of this member is summed.
+    ReduceScatter { turn: u64, contribution: Contribution, among: Option<Groups>, reply: Reply<()> },
+    /// Turn the sums of this member's shard into new parameters.
+    UpdateOwned { turn: u64, rule: OwnerRule, reply: Reply<()> },
+    /// Send this member's shard to every member; answer when every shard has arrived.
+    AllGather { turn: u64, reply: Reply<()> },
+    /// Answer with the next clock.
+    BeginClock(Reply<ClockStart>),
+    /// Read from tables, add to them, or end the clock.
+    Operate { turn: u64, operation: TableOperation },
+    /// The program has ended: answer when the programs of all members have.
+    Finished(Reply<()>),
+}
+
+/// An operation of a program on its tables.
+pub(crate) enum TableOperation {
+    /// Answer with rows.
+    Get { rows: RowSet, reply: Reply<Vec<f32>> },
+    /// Answer with the rows of a range that are not zero.
+    Pull { rows: Range<Row>, reply: Reply<Rows> },
+    /// Answer with all of the parameters.
+    Parameters(Reply<Arc<Buffer>>),
+    /// Apply a function to columns of these chunks.
+    Map { chunks: Range<usize>, map: Map },
+    /// Answer with a number computed from columns of these chunks.
+    Reduce { chunks: Range<usize>, reduce: Reduce, reply: Reply<f64> },
+    /// Add to rows.
+    Add(Rows),
+    /// Send the additions so far; answer when they would survive the loss of their owners.
+    Push(Reply<()>),
+    /// The clock is over; the statistics are those of its samples.
+    End(SampleStats),
+    /// This worker has no more clocks.
+    Finish,
+}
+
+pub(crate) type Work = Box<dyn FnOnce() -> JobOutput + Send>;
+
+/// The answer to [`ProgramCommand::Begin`]: a step.
+pub(crate) struct StepStart {
+    pub(crate) number: StepNumber,
+    pub(crate) epoch: u64,
+    pub(crate) rate: f64,
+    pub(crate) samples: Arc<[u32]>,
+    pub(crate) turn: u64,
+    pub(crate) is_over: bool,
+    pub(crate) rank: Rank,
+    pub(crate) member_count: usize,
+    pub(crate) parameters: Arc<Buffer>,
+    pub(crate) room: Buffer,
+}
+
+/// The answer to [`ProgramCommand::BeginClock`]: a clock.
+pub(crate) struct ClockStart {
+    pub(crate) turn: u64,
+    pub(crate) number: u64,
+    pub(crate) is_over: bool,
+    pub(crate) epoch: u64,
+    pub(crate) rate: f64,
+    pub(crate) samples: Arc<[u32]>,
+    pub(crate) rank: Rank,
+    pub(crate) member_count: usize,
+    pub(crate) layout: Arc<TableLayout>,
+}

@@ -1,0 +1,161 @@
+//! The step: one optimizer step at this member, and the exchanges of which it consists.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use peergrad_collectives::groups::Groups;
+use peergrad_models::optimizer::Optimizer;
+use peergrad_models::task::Task;
+use peergrad_protocol::message::SampleStats;
+use peergrad_protocol::{Buffer, Rank, StepNumber};
+
+use crate::program::command::ProgramCommand;
+use crate::program::contribution::{Contribution, ShardUpdate};
+use crate::program::mailbox::{Interrupted, Mailbox, Pending};
+use crate::state::owner_rule::OwnerRule;
+
+/// One optimizer step of the run, at this member, in one view.
+pub struct Step {
+    /// The number of the step in the run, from 0.
+    pub number: StepNumber,
+    /// Whether all epochs are over: the program should end its loop.
+    pub is_over: bool,
+    /// The epoch its samples belong to.
+    pub epoch: u64,
+    /// The learning rate of the schedule.
+    pub rate: f64,
+    /// Indices of the samples that this member computes; may be empty.
+    pub samples: Arc<[u32]>,
+    /// This member's rank in the view.
+    pub rank: Rank,
+    /// The number of members of the view.
+    pub member_count: usize,
+    pub(super) turn: u64,
+    pub(super) mailbox: Mailbox,
+}
+
+impl Step {
+    /// Runs `work` on a compute thread, while the node goes on. `cost` is the number of samples that the work computes, from which the
+    /// simulator models its duration.
+    pub fn compute<T: Send + 'static>(
+        &self,
+        cost: u64,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Pending<T> {
+        self.mailbox.compute(self.turn, cost, work)
+    }
+
+    /// Computes the gradient of this step's samples on a compute thread: the contribution of plain data-parallel training.
+    ///
+    /// - `parameters`, `room`: as [`Context::begin_step`](crate::program::context::Context::begin_step) returned them; the gradient is written
+    ///   to `room`.
+    ///
+    /// A gradient that is not finite becomes a contribution of weight 0: see [`Contribution::finite`].
+    pub fn gradient(
+        &self,
+        task: &Arc<dyn Task>,
+        parameters: Arc<Buffer>,
+        mut room: Buffer,
+    ) -> Pending<Contribution> {
+        let (task, samples) = (Arc::clone(task), Arc::clone(&self.samples));
+        self.compute(self.samples.len() as u64, move || {
+            let loss = task.gradient(&parameters, &samples, &mut room);
+            Contribution::finite(room, SampleStats { samples: samples.len() as u64, loss })
+        })
+    }
+
+    /// The whole exchange of a step: sums all contributions, has each owner update its shard, and sends every shard to every
+    /// member. The step is complete when the returned future is done.
+    ///
+    /// The same as [`reduce_scatter`](Self::reduce_scatter), an update of the owned shard and [`all_gather`](Self::all_gather),
+    /// all started at this call: the first segments of a shard travel to the members while its last ones are still being
+    /// summed. (Thakur et al., "Optimization of Collective Communication Operations in MPICH", 2005, section 4.5; we differ in
+    /// the update between the two halves.)
+    ///
+    /// # Errors
+    /// [`Interrupted`] if a new view undoes the step before it is complete; the node calls the round again.
+    ///
+    /// # Panics
+    /// The node panics if the program may not update its shard that way: see [`update_owned`](Self::update_owned),
+    /// [`average_owned`](Self::average_owned) and [`update_owned_with`](Self::update_owned_with).
+    pub fn all_reduce(
+        self,
+        contribution: Contribution,
+        update: impl Into<ShardUpdate>,
+    ) -> impl Future<Output = Result<(), Interrupted>> + Send {
+        let rule = update.into().owner_rule(self.rate);
+        let summed = self.reduce_scatter(contribution);
+        let updated = self.update(rule);
+        let gathered = self.all_gather();
+        async move {
+            summed.await?;
+            updated.await?;
+            gathered.await
+        }
+    }
+
+    /// Sums the contributions of all members. Done when this member has the sums of its own shard. Call the operations that follow before
+    /// you await this one: then the first segments of a shard are updated and sent while its last ones are still being summed.
+    pub fn reduce_scatter(&self, contribution: Contribution) -> Pending<()> {
+        let (turn, among) = (self.turn, None);
+        self.mailbox.ask(|reply| ProgramCommand::ReduceScatter { turn, contribution, among, reply })
+    }
+
+    /// As [`Step::reduce_scatter`], within this member's group only; the operations that follow in the step stay within the group too.
+    ///
+    /// Only for programs with [local parameters](crate::program::Program::LOCAL_PARAMETERS), whose contributions are their parameters. In
+    /// the first step of a view with a new member, and in the last step of the run, the group is all members.
+    ///
+    /// # Panics
+    /// The node panics if the program has no local parameters.
+    pub fn reduce_scatter_among(&self, groups: Groups, contribution: Contribution) -> Pending<()> {
+        let (turn, among) = (self.turn, Some(groups));
+        self.mailbox.ask(|reply| ProgramCommand::ReduceScatter { turn, contribution, among, reply })
+    }
+
+    /// Applies `rule` to this member's shard: computes new parameters, and new optimizer state that becomes valid when the step is
+    /// committed. If it is called before all sums have arrived, it updates each chunk when the chunk's sums have.
+    ///
+    /// # Panics
+    /// The node panics if the program has [local parameters](crate::program::Program::LOCAL_PARAMETERS), since its owners keep no state.
+    pub fn update_owned(&self, rule: Optimizer, rate: f64) -> Pending<()> {
+        self.update(OwnerRule::Optimizer { rule, rate })
+    }
+
+    /// Replaces this member's shard with the mean of all contributions, each of the same weight. A segment whose sums are not finite keeps
+    /// its parameters.
+    ///
+    /// # Panics
+    /// The node panics if the program has no [local parameters](crate::program::Program::LOCAL_PARAMETERS).
+    pub fn average_owned(&self) -> Pending<()> {
+        self.update(OwnerRule::Mean)
+    }
+
+    /// As [`Step::update_owned`], with a rule of the program, which keeps no optimizer state.
+    ///
+    /// The node calls `rule(stats, parameters, sums)` for each chunk of this member's shard: `stats` counts the samples behind the sums,
+    /// `parameters` and `sums` are (chunk), and the rule overwrites the sums with new parameters. The rule runs inside the node, between
+    /// two frames: a few operations for each element are fine; longer work belongs into [`Step::compute`]. Sums of no samples, and sums
+    /// that are not finite, leave the parameters as they are, without a call.
+    ///
+    /// # Panics
+    /// The node panics if the program does not declare a [custom rule](crate::program::Program::CUSTOM_RULE).
+    pub fn update_owned_with(
+        &self,
+        rule: impl FnMut(SampleStats, &[f32], &mut [f32]) + Send + 'static,
+    ) -> Pending<()> {
+        self.update(OwnerRule::Custom(Box::new(rule)))
+    }
+
+    fn update(&self, rule: OwnerRule) -> Pending<()> {
+        let turn = self.turn;
+        self.mailbox.ask(|reply| ProgramCommand::UpdateOwned { turn, rule, reply })
+    }
+
+    /// Sends this member's shard to every member, each part as soon as it is updated. Done when every shard has arrived: the step is
+    /// complete.
+    pub fn all_gather(self) -> Pending<()> {
+        let turn = self.turn;
+        self.mailbox.ask(|reply| ProgramCommand::AllGather { turn, reply })
+    }
+}
