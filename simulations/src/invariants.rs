@@ -30,16 +30,15 @@
 
 use std::any::Any;
 
-use peergrad_core::io::Event;
 use peergrad_core::program::loader::Loaded;
 use peergrad_protocol::Instant;
-use peergrad_protocol::message::Message;
 use peergrad_protocol::view::View;
 
-use crate::cluster::World;
-use crate::host::HostId;
 use crate::task::Integers;
+use crate::world::World;
 use branches::Branches;
+
+pub use crate::observation::Observation;
 
 pub mod all_or_nothing;
 pub mod blameless;
@@ -55,51 +54,6 @@ pub mod restarts;
 pub mod same_bits;
 pub mod single_owner;
 pub mod written_first;
-
-/// Something that an invariant may have an opinion on.
-pub enum Observation<'a> {
-    /// A frame leaves, as the receiver will get it.
-    Sent {
-        /// The sender.
-        from: HostId,
-        /// The receiver.
-        to: HostId,
-        /// What it says.
-        message: &'a Message,
-        /// The elements that it carries.
-        payload: Option<&'a [f32]>,
-    },
-    /// A node hears that it is linked to another host's: nothing is on its way from it any more.
-    Linked {
-        /// Where.
-        at: HostId,
-        /// To whom.
-        to: HostId,
-        /// The connection, which both ends will have heard of.
-        session: u32,
-    },
-    /// A receiver of segments and chunks lets their sender send more.
-    Granted {
-        /// Their receiver.
-        from: HostId,
-        /// Their sender.
-        to: HostId,
-        /// How many more.
-        segments: u32,
-    },
-    /// A node told its user something.
-    Emitted {
-        /// Where.
-        host: HostId,
-        /// What.
-        event: &'a Event,
-    },
-    /// A process is gone without a word.
-    Crashed {
-        /// Where.
-        host: HostId,
-    },
-}
 
 /// One invariant.
 pub trait Invariant: Send {

@@ -5,7 +5,7 @@
 use peergrad_core::io::{Event, Reject};
 
 use super::{Invariant, Observation};
-use crate::cluster::World;
+use crate::world::World;
 
 /// Remembers nothing.
 #[derive(Default)]

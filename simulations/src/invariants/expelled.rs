@@ -8,7 +8,7 @@ use peergrad_protocol::view::View;
 use peergrad_protocol::{PeerId, ViewNumber};
 
 use super::{Invariant, Observation};
-use crate::cluster::World;
+use crate::world::World;
 
 /// Who was put out, and the first view that said so.
 #[derive(Clone, Default)]

@@ -7,8 +7,8 @@ use peergrad_core::io::Event;
 use peergrad_protocol::ViewDigest;
 
 use super::{Invariant, Observation};
-use crate::cluster::World;
 use crate::host::HostId;
+use crate::world::World;
 
 /// Which views are merged.
 #[derive(Default)]

@@ -14,8 +14,8 @@ use peergrad_protocol::view::{View, ViewChange};
 use peergrad_protocol::{PeerId, Rank, ViewDigest, ViewNumber};
 
 use super::{Invariant, Observation};
-use crate::cluster::World;
 use crate::host::HostId;
+use crate::world::World;
 
 /// The views that were installed anywhere, and what was said of the next one.
 #[derive(Default)]

@@ -150,6 +150,8 @@ impl<'a> Plain<'a> {
     }
 }
 
+/// The name of the plain oracle.
+pub const PLAIN: &str = "plain trainer";
 /// The swarm adds up in yet another order, and how far that leads is a matter of luck.
 const ROUNDING_FACTOR: f64 = 10.0;
 /// Below this, losses are compared absolutely.
