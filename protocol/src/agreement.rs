@@ -45,7 +45,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::id::Rank;
-use crate::wire::{Decode, Encode};
+use crate::wire::codec::{Decode, Encode};
 
 mod unanimous;
 
@@ -403,8 +403,8 @@ mod tests {
         let mut acceptor = Acceptor::default();
         assert_eq!(acceptor.accept(ballot(2, 1), 7_u64), Ok(()));
         assert_eq!(acceptor.promise(ballot(3, 0)), Ok(()));
-        let bytes = crate::wire::encode_record(&acceptor);
-        assert_eq!(crate::wire::decode_record(&bytes), Ok(acceptor));
+        let bytes = crate::wire::codec::encode_record(&acceptor);
+        assert_eq!(crate::wire::codec::decode_record(&bytes), Ok(acceptor));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::limits::CHUNKS_MAX;
-use crate::wire::{Decode, Encode};
+use crate::wire::codec::{Decode, Encode};
 
 /// A set of chunks of a parameter vector.
 #[derive(Clone, Default, PartialEq, Eq, Encode, Decode)]

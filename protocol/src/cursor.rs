@@ -19,7 +19,7 @@ use rand::rngs::ChaCha8Rng;
 use rand::{Rng, SeedableRng};
 
 use crate::limits::{RETURNED_SPANS_MAX, STEPS_MAX};
-use crate::wire::{Decode, Encode};
+use crate::wire::codec::{Decode, Encode};
 
 /// A place in the data: what of the current epoch has been trained.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]

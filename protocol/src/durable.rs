@@ -11,7 +11,7 @@ use std::sync::Arc;
 use crate::agreement::Acceptor;
 use crate::id::{Incarnation, RunId};
 use crate::view::{View, ViewChange};
-use crate::wire::{self, Decode, Encode};
+use crate::wire::codec::{self, Decode, Encode};
 
 /// The state of a member that survives a crash.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
@@ -47,7 +47,7 @@ impl RunDefinition {
 /// one view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DurableBytes {
-    /// The view, [encoded](wire::encode_record).
+    /// The view, [encoded](codec::encode_record).
     pub view: Arc<[u8]>,
     /// The incarnation and the vote, encoded.
     pub promised: Arc<[u8]>,
@@ -64,7 +64,7 @@ impl DurableBytes {
         acceptor: &Acceptor<ViewChange>,
         definition: Arc<[u8]>,
     ) -> Self {
-        Self { view, promised: wire::encode_record(&(incarnation, acceptor)).into(), definition }
+        Self { view, promised: codec::encode_record(&(incarnation, acceptor)).into(), definition }
     }
 
     /// The whole record, with its checksum.
@@ -78,13 +78,13 @@ impl DurableRecord {
     /// The record's bytes, with their checksum.
     #[must_use]
     pub fn to_bytes(&self) -> Arc<[u8]> {
-        sealed(wire::encode_record(self)).into()
+        sealed(codec::encode_record(self)).into()
     }
 
     /// The record's bytes, in pieces.
     #[must_use]
     pub fn to_durable_bytes(&self) -> DurableBytes {
-        let [view, definition] = [wire::encode_record(&self.view), wire::encode_record(&self.definition)];
+        let [view, definition] = [codec::encode_record(&self.view), codec::encode_record(&self.definition)];
         DurableBytes::new(view.into(), self.incarnation, &self.acceptor, definition.into())
     }
 
@@ -95,7 +95,7 @@ impl DurableRecord {
         if checksum_of(record) != *checksum {
             return None;
         }
-        let durable: Self = wire::decode_durable(record).ok()?;
+        let durable: Self = codec::decode_durable(record).ok()?;
         durable.view.validate().ok()?;
         Some(durable)
     }

@@ -9,7 +9,7 @@ use std::str::FromStr;
 use crate::id::RunId;
 use crate::message::Contact;
 use crate::view::are_bounded;
-use crate::wire::{self, Decode, Encode};
+use crate::wire::codec::{self, Decode, Encode};
 
 /// The random bytes that every peer of a run proves to know in the handshake of each connection.
 #[derive(Clone, Copy, PartialEq, Eq, Encode, Decode)]
@@ -70,7 +70,7 @@ pub enum NotAnInvite {
 
 impl fmt::Display for Invite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut bytes = wire::encode_record(self);
+        let mut bytes = codec::encode_record(self);
         bytes.extend(checksum(&bytes));
         write!(f, "{PREFIX}{}", bs58::encode(bytes).into_string())
     }
@@ -89,7 +89,7 @@ impl FromStr for Invite {
         if *sum != checksum(record) {
             return Err(NotAnInvite::Damaged);
         }
-        let invite: Self = wire::decode_record(record).map_err(|_| NotAnInvite::Damaged)?;
+        let invite: Self = codec::decode_record(record).map_err(|_| NotAnInvite::Damaged)?;
         if !invite.contacts.iter().all(|contact| are_bounded(&contact.addresses)) {
             return Err(NotAnInvite::Damaged);
         }

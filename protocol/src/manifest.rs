@@ -11,7 +11,7 @@
 use std::ops::Range;
 
 use crate::limits::{CHUNK_ELEMENTS_MIN, CHUNKS_MAX, TENSORS_MAX};
-use crate::wire::{Decode, Encode};
+use crate::wire::codec::{Decode, Encode};
 
 /// Named tensors in the order in which they lie in the flat parameter vector.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]

@@ -14,7 +14,7 @@
 
 use crate::id::{StepNumber, ViewDigest, ViewNumber};
 use crate::limits::{REASON_BYTES_MAX, STEPS_MAX};
-use crate::wire::{Decode, Encode};
+use crate::wire::codec::{Decode, Encode};
 
 mod admin;
 mod agreement;

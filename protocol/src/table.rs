@@ -15,7 +15,7 @@ use crate::chunk_set::ChunkSet;
 use crate::cursor::{DataCursor, Span, are_disjoint};
 use crate::id::{Incarnation, PeerId};
 use crate::limits::{BATCH_SPANS_MAX, CHUNKS_MAX, LEASES_MAX, MEMBERS_MAX, PENDING_CLOCKS_MAX, STEPS_MAX};
-use crate::wire::{Decode, Encode};
+use crate::wire::codec::{Decode, Encode};
 pub use row_set::RowSet;
 
 mod row_set;

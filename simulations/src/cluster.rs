@@ -18,31 +18,31 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use peergrad_core::io::{Event, Input, Job, MergeEvaluation, Output, Panicked, PersistId};
+use peergrad_core::io::{Event, Input, Job, Output, Panicked, PersistId};
 use peergrad_core::state::checkpoint::Checkpoint;
 use peergrad_core::state::shared_cache::SharedCache;
 use peergrad_protocol::durable::DurableBytes;
 use peergrad_protocol::message::Contact;
-use peergrad_protocol::view::Merge;
 use peergrad_protocol::{Frame, Instant, PeerId, RunId};
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, SeedableRng};
 
 use crate::filters::{Envelope, FrameAction, FrameFilter};
-use crate::history::{ExitStatus, History, MergeSummary, PeerState};
+use crate::history::History;
 use crate::host::{Host, HostId, Process, TaskFault, address};
-use crate::invariants::{Invariants, Observation};
+use crate::invariants::Invariants;
 use crate::links::Links;
 use crate::network::{Delivery, LinkEvent, Network, NetworkEvent, Transmission};
+use crate::observation::Observation;
 use crate::queue::Queue;
 use crate::trace::Trace;
+use crate::world::World;
 
 mod control;
+mod events;
 mod inspect;
 
-pub use inspect::World;
-
-/// Nodes, their hosts and links, and the events to come.
+/// Nodes, their hosts and links, and what happens next.
 pub struct Cluster {
     now: Instant,
     queue: Queue<ScheduledEvent>,
@@ -396,87 +396,6 @@ impl Cluster {
             process.wake = Some(at);
             self.queue.push(at, ScheduledEvent::Tick { host, start });
         }
-    }
-
-    /// A node reports an event to its user.
-    fn on_event(&mut self, host: HostId, event: Event) {
-        match &event {
-            Event::ViewInstalled { view, digest, share, .. } => {
-                self.history.began.get_or_insert(self.now);
-                self.history.installed(host, self.now, view, *digest, *share);
-            }
-            Event::Excluded { view_number } => {
-                let words = format!("view {} goes on without it: asks to be let in again", view_number.0);
-                self.history.note(host, self.now, words);
-                self.history.set_state(host, self.now, PeerState::Joining);
-            }
-            Event::BranchAbandoned { is_merged, .. } => {
-                let what = if *is_merged { "was merged into another" } else { "gives way to another" };
-                self.history.note(host, self.now, format!("its part {what}: asks to be let in there"));
-                if !is_merged {
-                    self.history.branch_abandoned(host, self.now);
-                }
-                self.history.set_state(host, self.now, PeerState::Joining);
-            }
-            Event::Merged(merge) => {
-                let words = format!(
-                    "merges another part: {} samples here, {} there since they went apart",
-                    merge.ours, merge.theirs
-                );
-                self.history.note(host, self.now, words);
-                let Merge { view, steps, ours, theirs, .. } = *merge;
-                self.history.merged(
-                    host,
-                    self.now,
-                    view,
-                    MergeSummary { steps, ours, theirs, comparison: None },
-                );
-            }
-            Event::MergeEvaluation(comparison) => {
-                self.history.record_comparison(host, *comparison);
-                let MergeEvaluation { ours, theirs, merged, distance, norm } = comparison;
-                let (ours, theirs, merged) = (ours.loss, theirs.loss, merged.loss);
-                let apart = 100.0 * distance / norm.max(f64::MIN_POSITIVE);
-                let words = format!(
-                    "held-out loss {ours:.4} here, {theirs:.4} there, {merged:.4} merged; parameters were {apart:.1} % apart"
-                );
-                self.history.note(host, self.now, words);
-            }
-            Event::Committed(committed) => self.history.committed(host, self.now, *committed),
-            Event::Restored { steps, .. } => {
-                self.history.note(
-                    host,
-                    self.now,
-                    format!("goes on from the checkpoint after step {}", steps.0),
-                );
-            }
-            Event::Saved { steps, result: Err(reason) } => {
-                let words = format!("cannot write the checkpoint after step {}: {reason}", steps.0);
-                self.history.note(host, self.now, words);
-            }
-            Event::Violation { peer, reject } => {
-                let by = self.hosts_by_peer.get(peer).map_or("?".to_owned(), |homes| homes[0].to_string());
-                self.history.note(host, self.now, format!("refused what {by} sent: {reject}"));
-            }
-            Event::Ended(ended) => {
-                let is_finished = ended.outcome.is_ok();
-                self.has_finished_member |= is_finished;
-                if let Err(failure) = &ended.outcome {
-                    self.history.note(host, self.now, format!("stopped: {failure}"));
-                }
-                self.history.set_state(host, self.now, PeerState::Ended(ExitStatus::of(&ended.outcome)));
-            }
-            _ => {}
-        }
-        self.trace.event(self.now, host, &event);
-        self.observe(Observation::Emitted { host, event: &event });
-        if let Event::Ended(_) = event {
-            // The process ends after its goodbye messages.
-            self.hosts[host.index()].process = None;
-            self.running_count -= 1;
-            self.network.shut_down(self.now, host);
-        }
-        self.events.push((self.now, host, event));
     }
 
     fn observe(&mut self, observation: Observation<'_>) {

@@ -31,16 +31,15 @@
 
 use std::any::Any;
 
-use peergrad_core::io::Event;
 use peergrad_core::program::loader::Loaded;
 use peergrad_protocol::Instant;
-use peergrad_protocol::message::Message;
 use peergrad_protocol::view::View;
 
-use crate::cluster::World;
-use crate::host::HostId;
 use crate::task::Integers;
+use crate::world::World;
 use branches::Branches;
+
+pub use crate::observation::Observation;
 
 pub mod all_or_nothing;
 pub mod blameless;
@@ -56,51 +55,6 @@ pub mod restarts;
 pub mod same_bits;
 pub mod single_owner;
 pub mod written_first;
-
-/// An event that invariants check.
-pub enum Observation<'a> {
-    /// A frame is sent; its content is what the receiver will get.
-    Sent {
-        /// The sender.
-        from: HostId,
-        /// The receiver.
-        to: HostId,
-        /// The decoded message.
-        message: &'a Message,
-        /// The elements of the payload; `None` if there is none.
-        payload: Option<&'a [f32]>,
-    },
-    /// A node is notified of a link to another host: nothing sent earlier can still arrive from there.
-    Linked {
-        /// The host that is notified.
-        at: HostId,
-        /// The host at the other end.
-        to: HostId,
-        /// The number of the connection, which both ends will learn.
-        session: u32,
-    },
-    /// A receiver of segments and chunks gives their sender credit.
-    Granted {
-        /// Their receiver.
-        from: HostId,
-        /// Their sender.
-        to: HostId,
-        /// The amount of credit, in segments.
-        segments: u32,
-    },
-    /// A node has reported an event to its user.
-    Emitted {
-        /// The node's host.
-        host: HostId,
-        /// The event.
-        event: &'a Event,
-    },
-    /// A process has ended without notice.
-    Crashed {
-        /// The process's host.
-        host: HostId,
-    },
-}
 
 /// One invariant.
 pub trait Invariant: Send {

@@ -21,6 +21,7 @@ pub mod liveness;
 pub mod logs;
 pub mod mutants;
 mod network;
+pub mod observation;
 pub mod oracles;
 pub mod queue;
 pub mod report;
@@ -29,6 +30,7 @@ pub mod simulation;
 pub mod task;
 pub mod trace;
 pub mod workload;
+pub mod world;
 
 pub use scenario::Scenario;
 pub use simulation::{Outcome, Simulation};

@@ -101,3 +101,5 @@ pub fn describe_waiting(cluster: &Cluster) -> String {
 
 /// Most peers that are listed one by one.
 const WAITING_MAX: usize = 12;
+/// The name of invariant 8.
+pub const LIVENESS: &str = "progress (invariant 8)";

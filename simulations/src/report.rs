@@ -21,6 +21,7 @@ mod marks;
 mod matrix;
 mod ownership;
 mod peers;
+mod rows;
 mod steps;
 mod timeline;
 mod traffic;

@@ -450,3 +450,5 @@ pub enum PeersError {
 pub const PEERS_MAX: usize = 1000;
 /// Most peers of a scenario in a sweep over many seeds.
 pub const SWEEP_PEERS_MAX: usize = 8;
+/// The name of the check that a scenario went as its `[expect]` section says.
+pub const EXPECTATION: &str = "expectation of the scenario";

@@ -12,13 +12,13 @@ use crate::fault_injector::{FaultInjector, host_setup};
 use crate::history::{History, PeerHistory, PeerState};
 use crate::host::{EntryMode, HostId};
 use crate::invariants::{InvariantSetup, Invariants, Violation};
-use crate::liveness::{Liveness, describe_waiting};
+use crate::liveness::{LIVENESS, Liveness, describe_waiting};
 use crate::mutants::Mutant;
-use crate::oracles::plain;
+use crate::oracles::plain::{self, PLAIN};
 use crate::oracles::replay::Replay;
 use crate::oracles::sample_counter::{EpochCount, SampleCounter};
 use crate::oracles::view_chain::ViewChain;
-use crate::scenario::{JoinOutcome, Scenario, SurvivorOutcome};
+use crate::scenario::{EXPECTATION, JoinOutcome, Scenario, SurvivorOutcome};
 
 /// A scenario in progress under one seed.
 pub struct Simulation {
@@ -460,16 +460,10 @@ fn ending_of(failure: &Failure) -> &'static str {
 
 /// A peer that was removed has rejoined after this time, unless it is removed repeatedly.
 const RETURN_TIME: Duration = Duration::from_secs(2);
-/// The name of invariant 8.
-pub const LIVENESS: &str = "progress (invariant 8)";
-/// The name of the check at the end that holds for every program.
+/// The name of what holds of every program in the end.
 pub const ONE_MODEL: &str = "one model in the end";
-/// The name of a scenario's expectation.
-pub const EXPECTATION: &str = "expectation of the scenario";
-/// The name of the plain oracle.
-pub const PLAIN: &str = "plain trainer";
-/// A silent member is noticed after ten seconds at the latest. A view without it takes ten more, also if the first proposer is lost as
-/// well.
+/// A member that is silent is noticed after ten seconds at the latest, and a view without it agreed on in as many more,
+/// also if the first who tries is lost as well.
 const DEPARTURE_PATIENCE: Duration = Duration::from_secs(20);
 /// Time between two checks of what can be violated by waiting alone.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);

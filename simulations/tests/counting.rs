@@ -4,9 +4,11 @@
 use std::path::Path;
 
 use peergrad_simulations::invariants::{InvariantSetup, Invariants};
+use peergrad_simulations::liveness::LIVENESS;
+use peergrad_simulations::oracles::plain::PLAIN;
 use peergrad_simulations::oracles::replay::{REPLAY, Replay};
+use peergrad_simulations::scenario::EXPECTATION;
 use peergrad_simulations::scenario::file::{Size, parse};
-use peergrad_simulations::simulation::{EXPECTATION, LIVENESS, PLAIN};
 use peergrad_simulations::{Outcome, Scenario, Simulation};
 
 const COUNTING: [&str; 3] = ["exactly once (invariant 3)", "every sample once (invariant 6)", REPLAY];

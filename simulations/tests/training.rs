@@ -8,8 +8,9 @@ use peergrad_config::single_process::train_single_process;
 use peergrad_config::specification::RunFile;
 use peergrad_models::task::Task;
 use peergrad_protocol::id::ContentDigest;
+use peergrad_simulations::oracles::plain::PLAIN;
 use peergrad_simulations::scenario::Scenario;
-use peergrad_simulations::simulation::{PLAIN, Simulation};
+use peergrad_simulations::simulation::Simulation;
 use peergrad_simulations::task::{AlteredTask, FixedLoader, Squares};
 use peergrad_simulations::workload::Workload;
 

@@ -11,7 +11,7 @@ use super::{Invalid, in_range};
 use crate::PeerId;
 use crate::invite::Secret;
 use crate::view::Expulsion;
-use crate::wire::{Decode, Encode};
+use crate::wire::codec::{Decode, Encode};
 
 /// A message that carries out what a user, or a member's own rules, ask of the run.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]

@@ -17,7 +17,7 @@ use crate::cursor::DataCursor;
 use crate::id::{ContentDigest, Rank, StepNumber, ViewDigest};
 use crate::limits::{ATTEMPTS_MAX, CAPACITY_MAX, CHECKPOINTS_MAX, MEMBERS_MAX, STEPS_MAX};
 use crate::view::{Branch, Member, View, ViewChange, are_bounded};
-use crate::wire::{Decode, Encode};
+use crate::wire::codec::{Decode, Encode};
 
 /// A message about which view follows another one.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]

@@ -14,7 +14,7 @@ use super::{Invalid, bounded};
 use crate::id::{ContentDigest, Incarnation, PeerId, RunId};
 use crate::limits::{CAPACITY_MAX, CONTACTS_MAX, SPECIFICATION_BYTES_MAX};
 use crate::view::{Expulsion, Member, are_bounded};
-use crate::wire::{Decode, Encode};
+use crate::wire::codec::{Decode, Encode};
 
 /// A message about one peer's way into the run.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]

@@ -20,7 +20,7 @@ use crate::cursor::DataCursor;
 use crate::id::{PeerId, RunId, StepNumber, ViewDigest};
 use crate::limits::{ANCESTORS_MAX, CONTACTS_MAX, MEMBERS_MAX, SAMPLES_MAX, STEPS_MAX};
 use crate::view::{Ancestor, are_bounded};
-use crate::wire::{Decode, Encode};
+use crate::wire::codec::{Decode, Encode};
 
 /// A message about two lineages that become one.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]

@@ -17,7 +17,7 @@ use super::{Invalid, Message, in_range, is_step};
 use crate::chunk_set::ChunkSet;
 use crate::id::{ContentDigest, Rank, StepNumber, ViewDigest};
 use crate::limits::{CHUNK_BATCH_CHUNKS_MAX, CHUNKS_MAX, MEMBERS_MAX, SAMPLES_MAX};
-use crate::wire::{Decode, Encode};
+use crate::wire::codec::{Decode, Encode};
 
 /// A message that counts only in the view it was sent in.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::Row;
 use crate::limits::{TABLE_MESSAGE_ROWS_MAX, TABLE_ROWS_MAX};
-use crate::wire::{Decode, Encode};
+use crate::wire::codec::{Decode, Encode};
 
 /// Row indices, ascending.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]

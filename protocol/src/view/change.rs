@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::cursor::DataCursor;
 use crate::id::{Rank, ViewDigest, ViewNumber};
 use crate::limits::{ANCESTORS_MAX, EXPELLED_MAX, MEMBERS_MAX};
-use crate::wire::{Decode, Encode};
+use crate::wire::codec::{Decode, Encode};
 
 use super::{Ancestor, Expulsion, InvalidView, Member, Moves, Recovery, Resume, View, are_bounded};
 

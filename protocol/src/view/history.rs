@@ -10,7 +10,7 @@
 use crate::id::{Rank, StepNumber, ViewDigest, ViewNumber};
 use crate::limits::{ANCESTORS_MAX, BRANCHES_MAX, PARTITIONED_MAX};
 use crate::message::Contact;
-use crate::wire::{Decode, Encode};
+use crate::wire::codec::{Decode, Encode};
 
 use super::{Expulsion, Member, View, ViewChange};
 

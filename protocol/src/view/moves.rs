@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::id::Rank;
 use crate::limits::{CHUNKS_MAX, REPLICAS_MAX};
-use crate::wire::{Decode, Encode};
+use crate::wire::codec::{Decode, Encode};
 
 use super::validate::are_distinct_chunks;
 

@@ -3,7 +3,7 @@
 use crate::cursor::DataCursor;
 use crate::id::{Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest, ViewNumber};
 use crate::message::Contact;
-use crate::wire::{self, Decode, Encode};
+use crate::wire::codec::{self, Decode, Encode};
 
 use super::{Branch, Merge, Moves, Recovery, Resume, ViewHistory};
 
@@ -115,7 +115,7 @@ impl View {
     #[must_use]
     pub fn digest(&self) -> ViewDigest {
         let mut hasher = blake3::Hasher::new_derive_key("peergrad 1 view");
-        hasher.update(&wire::encode_record(self));
+        hasher.update(&codec::encode_record(self));
         ViewDigest(*hasher.finalize().as_bytes())
     }
 

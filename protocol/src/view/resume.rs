@@ -8,7 +8,7 @@ use crate::cursor::{DataCursor, Span, are_disjoint};
 use crate::id::{Rank, StepNumber, ViewDigest};
 use crate::limits::{BATCH_SPANS_MAX, CHUNKS_MAX, HISTORY_MAX, MEMBERS_MAX, SAMPLES_MAX, STEPS_MAX};
 use crate::message::SampleStats;
-use crate::wire::{Decode, Encode};
+use crate::wire::codec::{Decode, Encode};
 
 use super::validate::is_chunk;
 use super::{Ancestor, InvalidView};

@@ -14,8 +14,8 @@ use super::Cluster;
 use crate::filters::FrameFilter;
 use crate::history::{PeerHistory, PeerState};
 use crate::host::{EntryMode, Host, HostId, HostSetup, Process, TaskFault, address, peer_of};
-use crate::invariants::Observation;
 use crate::network::Transmission;
+use crate::observation::Observation;
 
 impl Cluster {
     // Hosts and processes.

@@ -1,21 +1,17 @@
 //! Reading the state of the cluster: for tests, invariants and reports.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use peergrad_core::io::Event;
 use peergrad_core::node::NodeState;
 use peergrad_core::node_report::NodeReport;
-use peergrad_protocol::durable::DurableBytes;
-use peergrad_protocol::message::SavedCheckpoint;
 use peergrad_protocol::{Buffer, Instant, PeerId, RunId};
 
 use super::Cluster;
 use crate::history::History;
-use crate::host::{Host, HostId};
+use crate::host::HostId;
 use crate::invariants::{Invariants, Violation};
 use crate::links::Links;
-use crate::network::Network;
 use crate::trace::Trace;
 
 impl Cluster {
@@ -137,74 +133,5 @@ impl Cluster {
     /// As [`Cluster::trace`], to make it keep lines.
     pub fn trace_mut(&mut self) -> &mut Trace {
         &mut self.trace
-    }
-}
-
-/// The cluster as the invariants see it.
-pub struct World<'a> {
-    /// The virtual time.
-    pub now: Instant,
-    pub(super) hosts: &'a [Host],
-    pub(super) hosts_by_peer: &'a BTreeMap<PeerId, Vec<HostId>>,
-    pub(super) network: &'a Network,
-}
-
-impl World<'_> {
-    /// The state of the node on a host; `None` if no process runs there.
-    #[must_use]
-    pub fn node_state(&self, host: HostId) -> Option<NodeState> {
-        self.hosts[host.index()].process.as_ref().map(|process| process.node.state())
-    }
-
-    /// The optimizer state that the node on a host stores: for each chunk its index, its moments, and its number of updates.
-    pub fn optimizer_states(&self, host: HostId) -> impl Iterator<Item = (usize, &[f32], u32)> {
-        self.hosts[host.index()].process.iter().flat_map(|process| process.node.optimizer_states())
-    }
-
-    /// Since when a process runs there on a machine that is awake; `None` if there is none.
-    #[must_use]
-    pub fn awake_since(&self, host: HostId) -> Option<Instant> {
-        let place = &self.hosts[host.index()];
-        (place.process.is_some() && place.asleep.is_none()).then_some(place.awake_since)
-    }
-
-    /// The peer on a host.
-    #[must_use]
-    pub fn peer(&self, host: HostId) -> PeerId {
-        self.hosts[host.index()].peer
-    }
-
-    /// The hosts of a peer.
-    #[must_use]
-    pub fn hosts_of(&self, peer: PeerId) -> &[HostId] {
-        self.hosts_by_peer.get(&peer).map_or(&[], Vec::as_slice)
-    }
-
-    /// A lower bound of the number of hosts that have a working link with this one in both directions.
-    #[must_use]
-    pub fn linked_count(&self, host: HostId) -> usize {
-        self.network.connected_count(host)
-    }
-
-    /// Whether frames currently pass in both directions between two hosts.
-    #[must_use]
-    pub fn are_linked(&self, a: HostId, b: HostId) -> bool {
-        self.network.is_connected(a, b)
-    }
-
-    /// The record that is really on a host's disk.
-    #[must_use]
-    pub fn record(&self, host: HostId) -> Option<&DurableBytes> {
-        self.hosts[host.index()].setup.disk.record()
-    }
-
-    /// The checkpoints that are really on a host's disk, newest first.
-    pub fn saved(&self, host: HostId) -> impl Iterator<Item = &SavedCheckpoint> {
-        self.hosts[host.index()].setup.disk.checkpoints().map(|checkpoint| &checkpoint.saved)
-    }
-
-    /// All hosts.
-    pub fn hosts(&self) -> impl Iterator<Item = HostId> + use<> {
-        (0..self.hosts.len() as u32).map(HostId)
     }
 }

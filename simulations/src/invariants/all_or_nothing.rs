@@ -11,9 +11,9 @@ use peergrad_protocol::view::{Recovery, View};
 use peergrad_protocol::{PeerId, ViewNumber};
 
 use super::{Invariant, Observation};
-use crate::cluster::World;
 use crate::host::HostId;
 use crate::oracles::view_chain::is_restored;
+use crate::world::World;
 
 /// The committed steps of each process and each view.
 #[derive(Clone, Default)]

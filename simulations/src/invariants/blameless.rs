@@ -4,7 +4,7 @@
 use peergrad_core::io::{Event, Reject};
 
 use super::{Invariant, Observation};
-use crate::cluster::World;
+use crate::world::World;
 
 /// The invariant; it has no state.
 #[derive(Default)]

@@ -12,8 +12,8 @@ use peergrad_protocol::limits::LINK_SEGMENTS;
 use peergrad_protocol::message::{ChunkBatch, ChunkContent, MergeMessage, Message, TrainingMessage};
 
 use super::{Invariant, Observation};
-use crate::cluster::World;
 use crate::host::HostId;
+use crate::world::World;
 
 /// Segments and chunks for which the receiver has not returned credit.
 #[derive(Default)]

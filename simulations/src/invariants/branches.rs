@@ -17,8 +17,8 @@ use peergrad_protocol::message::{AgreementMessage, Message};
 use peergrad_protocol::view::View;
 
 use super::{Invariant, Observation};
-use crate::cluster::World;
 use crate::host::HostId;
+use crate::world::World;
 
 /// The invariants of each view.
 #[derive(Default)]

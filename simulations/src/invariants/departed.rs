@@ -14,8 +14,8 @@ use peergrad_protocol::view::View;
 use peergrad_protocol::{Incarnation, Instant, PeerId, Rank, ViewDigest};
 
 use super::{Invariant, Observation};
-use crate::cluster::World;
 use crate::host::HostId;
+use crate::world::World;
 
 /// The departed members, and when they departed.
 pub struct Departed {

@@ -18,10 +18,10 @@ use peergrad_protocol::view::View;
 use std::any::Any;
 
 use super::{Invariant, Observation};
-use crate::cluster::World;
 use crate::host::HostId;
 use crate::oracles::sample_counter::SampleCounter;
 use crate::oracles::view_chain::ViewChain;
+use crate::world::World;
 
 /// Epochs as they must be, counted without the cursor that nodes use.
 #[derive(Clone)]

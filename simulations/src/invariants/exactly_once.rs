@@ -22,10 +22,10 @@ use peergrad_protocol::view::View;
 use peergrad_protocol::{Rank, ViewDigest};
 
 use super::{Invariant, Observation};
-use crate::cluster::World;
 use crate::oracles::sample_counter::SampleCounter;
 use crate::oracles::view_chain::ViewChain;
 use crate::task::Integers;
+use crate::world::World;
 
 /// The totals as they must be.
 #[derive(Clone)]

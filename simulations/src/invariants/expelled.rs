@@ -8,7 +8,7 @@ use peergrad_protocol::view::View;
 use peergrad_protocol::{PeerId, ViewNumber};
 
 use super::{Invariant, Observation};
-use crate::cluster::World;
+use crate::world::World;
 
 /// The expelled peers, each with the first view that names it so.
 #[derive(Clone, Default)]

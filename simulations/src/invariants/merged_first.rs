@@ -7,8 +7,8 @@ use peergrad_core::io::Event;
 use peergrad_protocol::ViewDigest;
 
 use super::{Invariant, Observation};
-use crate::cluster::World;
 use crate::host::HostId;
+use crate::world::World;
 
 /// The views that are merged.
 #[derive(Default)]

@@ -14,8 +14,8 @@ use peergrad_protocol::view::{View, ViewChange};
 use peergrad_protocol::{PeerId, Rank, ViewDigest, ViewNumber};
 
 use super::{Invariant, Observation};
-use crate::cluster::World;
 use crate::host::HostId;
+use crate::world::World;
 
 /// The installed views, and the votes on the next one.
 #[derive(Default)]

@@ -15,8 +15,8 @@ use peergrad_protocol::view::{Branch, View};
 use peergrad_protocol::{PeerId, ViewNumber};
 
 use super::{Invariant, Observation};
-use crate::cluster::World;
 use crate::oracles::view_chain::is_restored;
+use crate::world::World;
 
 /// The checkpoints of peers that have returned.
 #[derive(Clone)]

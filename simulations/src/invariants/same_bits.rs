@@ -20,9 +20,9 @@ use peergrad_protocol::{ViewDigest, ViewNumber};
 
 use super::single_owner::fold;
 use super::{Invariant, Observation};
-use crate::cluster::World;
 use crate::host::HostId;
 use crate::oracles::view_chain::is_restored;
+use crate::world::World;
 
 /// The digests reported of each step, and what was sent or is stored of each chunk.
 #[derive(Clone)]

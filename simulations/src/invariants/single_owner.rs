@@ -16,8 +16,8 @@ use peergrad_protocol::view::View;
 use peergrad_protocol::{PeerId, Rank, ViewDigest};
 
 use super::{Invariant, Observation};
-use crate::cluster::World;
 use crate::host::HostId;
+use crate::world::World;
 
 /// What owners have sent.
 pub struct SingleOwner {

@@ -12,8 +12,8 @@ use peergrad_protocol::view::{View, ViewChange};
 use peergrad_protocol::{Incarnation, ViewDigest, wire};
 
 use super::{Invariant, Observation};
-use crate::cluster::World;
 use crate::host::HostId;
+use crate::world::World;
 
 /// The views in which each process may send.
 #[derive(Default)]

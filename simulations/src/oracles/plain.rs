@@ -149,7 +149,9 @@ impl<'a> Plain<'a> {
     }
 }
 
-/// The swarm adds up in yet another order, and the effect of an order varies by chance.
+/// The name of the plain oracle.
+pub const PLAIN: &str = "plain trainer";
+/// The swarm adds up in yet another order, and how far that leads is a matter of luck.
 const ROUNDING_FACTOR: f64 = 10.0;
 /// Below this, losses are compared absolutely.
 const LOSS_MIN: f64 = 1e-6;

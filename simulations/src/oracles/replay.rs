@@ -28,8 +28,9 @@ use peergrad_protocol::view::{Recovery, Resume, View};
 use peergrad_protocol::{Incarnation, PeerId, Rank, ViewDigest};
 
 use super::view_chain::{Installed, ViewChain};
-use crate::cluster::World;
-use crate::invariants::{Invariant, Observation};
+use crate::invariants::Invariant;
+use crate::observation::Observation;
+use crate::world::World;
 
 /// The replay's name among what is checked.
 pub const REPLAY: &str = "replay of the commit log";

@@ -23,7 +23,7 @@ use peergrad_protocol::ViewDigest;
 use peergrad_protocol::view::{Merge, Recovery, View};
 
 use crate::history::History;
-use crate::invariants::Observation;
+use crate::observation::Observation;
 
 /// The views of a run.
 #[derive(Clone, Debug, Default)]

@@ -15,26 +15,14 @@ use std::collections::BTreeMap;
 use peergrad_protocol::Instant;
 
 use super::peers::Groups;
+use super::rows::Rows;
 use super::steps::Steps;
 use super::svg::{Area, Drawing, LEFT, RIGHT, outline, thinned};
 use super::timeline::{Timeline, times, tone};
 use super::{axis, legend, marks};
 use crate::history::{ExitStatus, PeerHistory, PeerState};
 
-/// The positions of the lanes, in pixels.
-#[derive(Clone, Copy)]
-pub(super) struct Rows {
-    /// Top of the first lane.
-    pub(super) top: f64,
-    /// Distance from one lane to the next.
-    pub(super) pitch: f64,
-    /// Height of the bar in a lane.
-    pub(super) bar: f64,
-    /// Number of lanes.
-    pub(super) count: usize,
-}
-
-/// A part of a lane, on the page.
+/// A stretch of a lane, on the page.
 struct Piece {
     lane: usize,
     left: f64,
@@ -49,38 +37,6 @@ struct Shape {
     right: f64,
     first: usize,
     last: usize,
-}
-
-impl Rows {
-    fn new(count: usize, top: f64) -> Self {
-        let pitch = (LANES_HEIGHT / count as f64).clamp(PITCH_MIN, PITCH_MAX);
-        let bar = match pitch {
-            ..4.0 => pitch,
-            4.0..10.0 => pitch - 1.0,
-            _ => (pitch * 0.7).round(),
-        };
-        Self { top, pitch, bar, count }
-    }
-
-    /// Where the bar of a lane begins.
-    pub(super) fn bar_top(self, lane: usize) -> f64 {
-        self.top + lane as f64 * self.pitch + (self.pitch - self.bar) / 2.0
-    }
-
-    /// The middle of a lane.
-    pub(super) fn middle(self, lane: usize) -> f64 {
-        self.top + (lane as f64 + 0.5) * self.pitch
-    }
-
-    /// Where the last lane ends.
-    fn bottom(self) -> f64 {
-        self.top + self.count as f64 * self.pitch
-    }
-
-    /// Whether a lane is high enough to be read by itself.
-    pub(super) fn are_tall(self) -> bool {
-        self.pitch >= PITCH_TALL
-    }
 }
 
 /// The panel.
@@ -308,12 +264,6 @@ fn lane_words(timeline: &Timeline<'_>, drawing: &mut Drawing, rows: Rows) {
     }
 }
 
-/// Greatest height of all lanes together, unless there are more than a thousand.
-const LANES_HEIGHT: f64 = 700.0;
-const PITCH_MAX: f64 = 22.0;
-const PITCH_MIN: f64 = 0.6;
-/// Lanes of this height are drawn one by one.
-const PITCH_TALL: f64 = 5.0;
 const VIEWS_HEIGHT: f64 = 20.0;
 const SPANS_TOLD_MAX: usize = 6;
 const SHAPES_MAX: usize = 24_000;

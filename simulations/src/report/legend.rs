@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::lanes::Rows;
+use super::rows::Rows;
 use super::timeline::{Timeline, tone};
 use crate::history::{ExitStatus, PeerState, branch_letter};
 

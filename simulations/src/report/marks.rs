@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::axis;
-use super::lanes::Rows;
+use super::rows::Rows;
 use super::svg::{Area, Drawing, LEFT, RIGHT, outline, thinned};
 use super::timeline::Timeline;
 use crate::history::{ExitStatus, PeerState};

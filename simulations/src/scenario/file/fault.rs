@@ -144,51 +144,22 @@ impl FaultSection {
     }
 
     fn fault(&self, kind: Kind, context: &FaultContext<'_>) -> Result<Fault, ScenarioError> {
-        let duration = self.duration.map(|time| time.0);
-        let span = || context.need("for", duration, "say for how long, e.g. \"5s\"");
-        let between = || {
-            let named = context.peers("between", self.between.as_deref().unwrap_or_default())?;
-            let two = <[usize; 2]>::try_from(named).ok();
-            context.need("between", two, "name two peers, e.g. [0, 1]")
-        };
-        let every = || {
-            let every = context.need("every", self.every, "say how often, e.g. \"2s\"")?.0;
-            match every.is_zero() {
-                true => Err(context.mistake("every", "longer than nothing, e.g. \"2s\"")),
-                false => Ok(every),
-            }
-        };
-        let times = self.times.map_or(10, |times| times.0 as u32);
-        let again = |fault| {
-            let (every, fault) = (every()?, Box::new(fault));
-            match duration >= Some(every) {
-                true => Err(context.mistake("for", "shorter than `every`, so that there is a time between")),
-                false => Ok(Fault::Flap { fault, times, every }),
-            }
-        };
-        let percent = || {
-            let slower = context.need("slower", self.slower, "say how many times slower, e.g. 4")?;
-            Ok::<_, ScenarioError>((slower.0 * 100.0) as u32)
-        };
+        let duration = self.duration();
         let targets = || self.targets(context);
         Ok(match kind {
             Kind::Partition => Fault::Partition { groups: self.groups(context)?, duration },
-            Kind::Cut => Fault::Cut { between: between()?, one_way: self.one_way.unwrap_or(false), duration },
-            Kind::Flap => {
-                let duration = Some(span()?);
-                again(match self.between {
-                    Some(_) => Fault::Cut { between: between()?, one_way: false, duration },
-                    None => Fault::Partition { groups: self.groups(context)?, duration },
-                })?
+            Kind::Cut => {
+                let between = self.between(context)?;
+                Fault::Cut { between, one_way: self.one_way.unwrap_or(false), duration }
             }
+            Kind::Flap => self.flap(context)?,
             Kind::Crash => Fault::Crash { targets: targets()?, has_reset: self.reset.unwrap_or(true) },
-            Kind::Restart => Fault::Restart {
-                targets: targets()?,
-                duration: span()?,
-                keeps_disk: self.keeps_disk(context)?,
-            },
+            Kind::Restart => {
+                let (targets, duration) = (targets()?, self.span(context)?);
+                Fault::Restart { targets, duration, keeps_disk: self.keeps_disk(context)? }
+            }
             Kind::Blackout => Fault::Blackout {
-                duration: span()?,
+                duration: self.span(context)?,
                 every: self.every.map_or(Duration::ZERO, |every| every.0),
                 count: self.count.map(Whole::count),
                 damaged: self.damaged.map_or(0, Whole::count),
@@ -196,20 +167,19 @@ impl FaultSection {
             Kind::Leave => Fault::Leave { targets: targets()? },
             Kind::Remove => Fault::Remove { targets: targets()? },
             Kind::Unreachable => Fault::Unreachable { targets: targets()?, duration },
-            Kind::Slow => Fault::Slow { targets: targets()?, percent: percent()?, duration },
+            Kind::Slow => {
+                Fault::Slow { targets: targets()?, percent: self.slower_percent(context)?, duration }
+            }
             Kind::Bursts => Fault::Bursts {
                 targets: targets()?,
                 per_mille: (self.chance.map_or(0.1, |chance| chance.0) * 1000.0).round() as u32,
-                percent: percent()?,
+                percent: self.slower_percent(context)?,
             },
             Kind::Noise => Fault::Noise {
                 targets: targets()?,
                 percent: (self.mean.map_or(0.5, |mean| mean.0) * 100.0).round() as u32,
             },
-            Kind::Pause => {
-                let pause = Fault::Pause { targets: targets()?, duration: span()? };
-                if self.every.is_some() { again(pause)? } else { pause }
-            }
+            Kind::Pause => self.pause(context)?,
             Kind::Panic => Fault::Panic { targets: targets()? },
             Kind::Hang => Fault::Hang { targets: targets()? },
             Kind::Clone => Fault::Clone { targets: targets()? },
@@ -218,15 +188,77 @@ impl FaultSection {
             }
             Kind::StaleViews => Fault::StaleViews { targets: targets()? },
             Kind::Disk => Fault::Disk { targets: targets()?, mode: self.disk_mode(context)? },
-            Kind::Throttle => Fault::Throttle {
-                targets: targets()?,
-                up: context.need("up_mbit", self.up_mbit, "say how fast, e.g. 1.0")?.bits(),
-                down: context.need("down_mbit", self.down_mbit, "say how fast, e.g. 10.0")?.bits(),
-                duration,
-            },
+            Kind::Throttle => self.throttle(context)?,
             Kind::Join => Fault::Join { count: self.count.map_or(1, Whole::count) },
-            Kind::Churn => Fault::Churn { times, every: every()? },
+            Kind::Churn => Fault::Churn { times: self.times(), every: self.every(context)? },
         })
+    }
+
+    /// A cut or a partition, again and again.
+    fn flap(&self, context: &FaultContext<'_>) -> Result<Fault, ScenarioError> {
+        let duration = Some(self.span(context)?);
+        let fault = match self.between {
+            Some(_) => Fault::Cut { between: self.between(context)?, one_way: false, duration },
+            None => Fault::Partition { groups: self.groups(context)?, duration },
+        };
+        self.repeated(fault, context)
+    }
+
+    /// A pause, or one again and again if the section says how often.
+    fn pause(&self, context: &FaultContext<'_>) -> Result<Fault, ScenarioError> {
+        let pause = Fault::Pause { targets: self.targets(context)?, duration: self.span(context)? };
+        if self.every.is_some() { self.repeated(pause, context) } else { Ok(pause) }
+    }
+
+    fn throttle(&self, context: &FaultContext<'_>) -> Result<Fault, ScenarioError> {
+        Ok(Fault::Throttle {
+            targets: self.targets(context)?,
+            up: context.need("up_mbit", self.up_mbit, "say how fast, e.g. 1.0")?.bits(),
+            down: context.need("down_mbit", self.down_mbit, "say how fast, e.g. 10.0")?.bits(),
+            duration: self.duration(),
+        })
+    }
+
+    /// The fault `times` times, one `every` so often; each is over before the next one begins.
+    fn repeated(&self, fault: Fault, context: &FaultContext<'_>) -> Result<Fault, ScenarioError> {
+        let (every, fault) = (self.every(context)?, Box::new(fault));
+        match self.duration() >= Some(every) {
+            true => Err(context.mistake("for", "shorter than `every`, so that there is a time between")),
+            false => Ok(Fault::Flap { fault, times: self.times(), every }),
+        }
+    }
+
+    fn duration(&self) -> Option<Duration> {
+        self.duration.map(|time| time.0)
+    }
+
+    /// The duration, of a fault that needs one.
+    fn span(&self, context: &FaultContext<'_>) -> Result<Duration, ScenarioError> {
+        context.need("for", self.duration(), "say for how long, e.g. \"5s\"")
+    }
+
+    fn between(&self, context: &FaultContext<'_>) -> Result<[usize; 2], ScenarioError> {
+        let named = context.peers("between", self.between.as_deref().unwrap_or_default())?;
+        let two = <[usize; 2]>::try_from(named).ok();
+        context.need("between", two, "name two peers, e.g. [0, 1]")
+    }
+
+    fn every(&self, context: &FaultContext<'_>) -> Result<Duration, ScenarioError> {
+        let every = context.need("every", self.every, "say how often, e.g. \"2s\"")?.0;
+        match every.is_zero() {
+            true => Err(context.mistake("every", "longer than nothing, e.g. \"2s\"")),
+            false => Ok(every),
+        }
+    }
+
+    fn times(&self) -> u32 {
+        self.times.map_or(10, |times| times.0 as u32)
+    }
+
+    /// How long a computation takes, in percent of its usual time.
+    fn slower_percent(&self, context: &FaultContext<'_>) -> Result<u32, ScenarioError> {
+        let slower = context.need("slower", self.slower, "say how many times slower, e.g. 4")?;
+        Ok((slower.0 * 100.0) as u32)
     }
 
     fn targets(&self, context: &FaultContext<'_>) -> Result<Targets, ScenarioError> {

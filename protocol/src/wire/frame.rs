@@ -1,0 +1,247 @@
+//! The frame: how one message looks as bytes.
+//!
+//! ```text
+//! +---------+------+--------------+---------------+--------------------+------------------------+
+//! | version | kind | header bytes | payload bytes | header             | payload                |
+//! | u8      | u8   | u32 LE       | u32 LE        | bincode, variable- | raw little-endian,     |
+//! |         |      |              |               | length integers    | never through bincode  |
+//! +---------+------+--------------+---------------+--------------------+------------------------+
+//! ```
+//! The prefix alone tells a reader how much to read and whether that is allowed, before it allocates anything. The header
+//! is the [`Message`] as the [codec](super::codec) writes it. Messages of tables have no frame each: they follow each other in a
+//! stream, each behind its length.
+//!
+//! # Invariants
+//! - Decoding never panics, whatever the bytes, and never holds more than twelve times the header bytes that the
+//!   frame's kind allows.
+//! - There is one encoding of a message: trailing bytes are an error, and so is a number longer than it need be.
+
+use super::codec::{CodecError, append_record, decode_within, is_encoding_of};
+use crate::buffer::Buffer;
+use crate::limits::{
+    CHUNK_BATCH_HEADER_BYTES_MAX, CHUNK_BYTES_MAX, CONTROL_HEADER_BYTES_MAX, DATA_PIECE_BYTES_MAX,
+    SEGMENT_BYTES_MAX, SMALL_HEADER_BYTES_MAX, TABLE_MESSAGE_BYTES_MAX,
+};
+use crate::message::{Invalid, JoinMessage, MergeMessage, Message, TrainingMessage};
+use crate::table::TableMessage;
+
+/// One message's bytes: the prefix and header, and the payload in a pooled buffer that is never copied.
+#[derive(Debug)]
+pub struct Frame {
+    /// Prefix and header.
+    pub head: Vec<u8>,
+    /// The elements or file bytes that the header speaks of.
+    pub payload: Option<Buffer>,
+}
+
+/// The version of this format; peers of another version do not understand each other.
+pub const VERSION: u8 = 1;
+
+/// Bytes of a frame's prefix.
+pub const PREFIX_BYTES: usize = 10;
+
+/// What a prefix announces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefix {
+    kind: Kind,
+    /// Bytes of the header that follows.
+    pub header_bytes: usize,
+    /// Bytes of the payload after that.
+    pub payload_bytes: usize,
+}
+
+/// Why bytes are not a frame. The connection they came from is of no further use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WireError {
+    /// Another version, or not this protocol at all.
+    #[error("version {0} of the wire format; this peer speaks {VERSION}")]
+    Version(u8),
+    /// No such kind of frame.
+    #[error("no frame is of kind {0}")]
+    Kind(u8),
+    /// The announced size is over the limit of its kind.
+    #[error("the frame is larger than its kind allows")]
+    TooLarge,
+    /// The frame is shorter or longer than it announces.
+    #[error("the frame has another length than it announces")]
+    Length,
+    /// The header is no message, or one of another kind.
+    #[error("the header is no message of its kind")]
+    Header,
+    /// The message breaks a rule.
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+}
+
+impl From<CodecError> for WireError {
+    fn from(error: CodecError) -> Self {
+        match error {
+            CodecError::TooLarge => Self::TooLarge,
+            CodecError::Malformed => Self::Header,
+            CodecError::Length => Self::Length,
+        }
+    }
+}
+
+/// What a frame may hold; decides its limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Control = 0,
+    Segment = 1,
+    Data = 2,
+    ChunkBatch = 3,
+}
+
+impl Kind {
+    fn of(message: &Message) -> Self {
+        match message {
+            Message::InView { message: TrainingMessage::Segment(_) | TrainingMessage::Tables, .. } => {
+                Self::Segment
+            }
+            Message::Join(JoinMessage::Data(_)) => Self::Data,
+            Message::InView { message: TrainingMessage::ChunkBatch(_), .. }
+            | Message::Merge(MergeMessage::SnapshotChunks(_)) => Self::ChunkBatch,
+            _ => Self::Control,
+        }
+    }
+
+    const fn header_bytes_max(self) -> usize {
+        match self {
+            Self::Control => CONTROL_HEADER_BYTES_MAX,
+            Self::Segment | Self::Data => SMALL_HEADER_BYTES_MAX,
+            Self::ChunkBatch => CHUNK_BATCH_HEADER_BYTES_MAX,
+        }
+    }
+
+    const fn payload_bytes_max(self) -> usize {
+        match self {
+            Self::Control => 0,
+            Self::Segment => SEGMENT_BYTES_MAX,
+            Self::Data => DATA_PIECE_BYTES_MAX,
+            Self::ChunkBatch => CHUNK_BYTES_MAX,
+        }
+    }
+}
+
+impl Prefix {
+    /// Reads a prefix and checks the sizes that it announces against the limits.
+    ///
+    /// # Errors
+    /// Says what is wrong; nothing has been allocated.
+    pub fn decode(bytes: [u8; PREFIX_BYTES]) -> Result<Self, WireError> {
+        let [version, kind, lengths @ ..] = bytes;
+        if version != VERSION {
+            return Err(WireError::Version(version));
+        }
+        let kind = match kind {
+            0 => Kind::Control,
+            1 => Kind::Segment,
+            2 => Kind::Data,
+            3 => Kind::ChunkBatch,
+            other => return Err(WireError::Kind(other)),
+        };
+        let [a, b, c, d, e, f, g, h] = lengths;
+        let header_bytes = u32::from_le_bytes([a, b, c, d]) as usize;
+        let payload_bytes = u32::from_le_bytes([e, f, g, h]) as usize;
+        if header_bytes > kind.header_bytes_max() || payload_bytes > kind.payload_bytes_max() {
+            return Err(WireError::TooLarge);
+        }
+        Ok(Self { kind, header_bytes, payload_bytes })
+    }
+
+    fn encode(self) -> [u8; PREFIX_BYTES] {
+        let mut bytes = [0; PREFIX_BYTES];
+        bytes[0] = VERSION;
+        bytes[1] = self.kind as u8;
+        bytes[2..6].copy_from_slice(&(self.header_bytes as u32).to_le_bytes());
+        bytes[6..].copy_from_slice(&(self.payload_bytes as u32).to_le_bytes());
+        bytes
+    }
+}
+
+impl Frame {
+    /// The frame of `message` with its payload.
+    ///
+    /// # Panics
+    /// If the message is over the limits: what we send ourselves is bounded where it is made.
+    #[must_use]
+    pub fn encode(message: &Message, payload: Option<Buffer>) -> Self {
+        let kind = Kind::of(message);
+        // Small headers, of which there are many, fit without a second allocation.
+        let mut head = Vec::with_capacity(PREFIX_BYTES + SMALL_HEADER_BYTES_MAX);
+        head.resize(PREFIX_BYTES, 0);
+        append_record(message, &mut head);
+        let prefix = Prefix {
+            kind,
+            header_bytes: head.len() - PREFIX_BYTES,
+            payload_bytes: payload.as_ref().map_or(0, Buffer::byte_count),
+        };
+        assert!(prefix.header_bytes <= kind.header_bytes_max(), "a header of {} bytes", prefix.header_bytes);
+        assert!(
+            prefix.payload_bytes <= kind.payload_bytes_max(),
+            "a payload of {} bytes",
+            prefix.payload_bytes
+        );
+        head[..PREFIX_BYTES].copy_from_slice(&prefix.encode());
+        Self { head, payload }
+    }
+
+    /// The message in this frame, checked against every rule that needs no context.
+    ///
+    /// # Errors
+    /// Says what is wrong with the bytes.
+    pub fn decode(&self) -> Result<Message, WireError> {
+        let (prefix, header) = self.head.split_first_chunk::<PREFIX_BYTES>().ok_or(WireError::Length)?;
+        let prefix = Prefix::decode(*prefix)?;
+        let payload_bytes = self.payload.as_ref().map_or(0, Buffer::byte_count);
+        if header.len() != prefix.header_bytes || payload_bytes != prefix.payload_bytes {
+            return Err(WireError::Length);
+        }
+        let decoded = match prefix.kind {
+            Kind::Control => {
+                decode_within::<_, { 4 * CONTROL_HEADER_BYTES_MAX }>(header, CONTROL_HEADER_BYTES_MAX)
+            }
+            Kind::ChunkBatch => {
+                decode_within::<_, { 4 * CHUNK_BATCH_HEADER_BYTES_MAX }>(header, CHUNK_BATCH_HEADER_BYTES_MAX)
+            }
+            Kind::Segment | Kind::Data => {
+                decode_within::<_, { 4 * SMALL_HEADER_BYTES_MAX }>(header, SMALL_HEADER_BYTES_MAX)
+            }
+        };
+        let message: Message = decoded.map_err(|_| WireError::Header)?;
+        if Kind::of(&message) != prefix.kind || !is_encoding_of(header, &message) {
+            return Err(WireError::Header);
+        }
+        message.validate()?;
+        Ok(message)
+    }
+
+    /// All bytes of the frame, as a stream carries them.
+    #[must_use]
+    pub fn byte_count(&self) -> usize {
+        self.head.len() + self.payload.as_ref().map_or(0, Buffer::byte_count)
+    }
+}
+
+/// Appends a message of the table's to a stream: its length, four bytes in little-endian order, and its bytes.
+///
+/// # Panics
+/// If it is over [`TABLE_MESSAGE_BYTES_MAX`]: what we send ourselves is bounded where it is made.
+pub fn encode_table_message(message: &TableMessage, stream: &mut Vec<u8>) {
+    let start = stream.len();
+    stream.extend_from_slice(&[0; 4]);
+    append_record(message, stream);
+    let length = stream.len() - start - 4;
+    assert!(length <= TABLE_MESSAGE_BYTES_MAX, "a message of {length} bytes");
+    stream[start..start + 4].copy_from_slice(&(length as u32).to_le_bytes());
+}
+
+/// Reads back the bytes of a message, without their length.
+///
+/// # Errors
+/// The bytes are no message, or not only that, or it breaks a rule.
+pub fn decode_table_message(bytes: &[u8]) -> Result<TableMessage, WireError> {
+    let message =
+        decode_within::<TableMessage, { 4 * TABLE_MESSAGE_BYTES_MAX }>(bytes, TABLE_MESSAGE_BYTES_MAX)?;
+    if message.is_valid() { Ok(message) } else { Err(WireError::Header) }
+}
