@@ -42,7 +42,7 @@ fn what_cannot_be_run_is_refused_before_anything_runs() {
     );
     assert_refused(&["sweep", "mutants", "nonsense", "--seeds", "0..1"], &["`nonsense`"]);
     assert_refused(&["sweep", "--seeds", "5..1"], &["the second number must be larger"]);
-    assert_refused(&["sweep", "--seeds", "5-6"], &["two points between"]);
+    assert_refused(&["sweep", "--seeds", "5-6"], &["two dots between"]);
     let binary = file("binary.toml", &[0xff, 0xfe, 0]);
     assert_refused(&["run", binary.to_str().unwrap()], &["cannot read", "TOML text"]);
     let misspelt = file("misspelt.toml", b"about = \"x\"\npers = 3");
