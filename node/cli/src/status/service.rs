@@ -1,7 +1,7 @@
 //! The status service: assembles the status of a peer on request.
 //!
 //! The parts come from three places: the node (members, view, steps), the network (links) and the observer (events, rates). Clients
-//! that ask within [`FRESH`] of each other get the same answer, so many clients cost no more than one.
+//! that ask within `FRESH` of each other get the same answer, so many clients cost no more than one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -68,7 +68,7 @@ impl StatusService {
         (Self { inner: Arc::new(inner) }, asked)
     }
 
-    /// The status of the peer, at most [`FRESH`] old.
+    /// The status of the peer, at most `FRESH` old.
     pub async fn status(&self) -> Arc<Status> {
         let inner = &*self.inner;
         // Concurrent requests wait here and then share the answer.
