@@ -40,7 +40,7 @@ impl LinkCredits {
         Self::with_reserve(rank_count, window, RELAY_RESERVE)
     }
 
-    /// As [`LinkCredits::new`], with a `reserve` of one's own: with less a ring can get stuck.
+    /// As [`LinkCredits::new`], with a `reserve` that the caller chooses. With a smaller reserve than the default, a ring can get stuck.
     #[must_use]
     pub fn with_reserve(rank_count: usize, window: u32, reserve: u32) -> Self {
         Self { credit: vec![window; rank_count], window, reserve }

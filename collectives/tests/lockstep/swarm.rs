@@ -148,7 +148,7 @@ impl Swarm {
         }
     }
 
-    /// Does one thing that can happen. Returns false if there is none.
+    /// Carries out one event that is possible now. Returns false if no event is.
     pub(crate) fn advance(&mut self) -> bool {
         match self.choose() {
             Some(Choice::Begin(rank)) => self.begin(rank),
