@@ -223,7 +223,7 @@ enum TaskKind {
     Digits,
     Squares,
     Integers,
-    SyntheticClicks,
+    Clicks,
     File,
     Text,
 }
@@ -242,7 +242,7 @@ impl TaskSection {
             TaskKind::Digits => Workload::digits(run),
             TaskKind::Squares => Workload::squares(run, parameters, samples),
             TaskKind::Integers => Workload::integers(run, parameters, samples),
-            TaskKind::SyntheticClicks => Workload::clicks(run, parameters, samples),
+            TaskKind::Clicks => Workload::clicks(run, parameters, samples),
             TaskKind::File => {
                 let (name, bytes) = data_file(run, folder, source)?;
                 Workload::data_file(run, &name, &bytes)
@@ -266,7 +266,7 @@ impl TaskSection {
     /// A key that has no meaning for this kind of task is a mistake.
     fn check_keys(&self, run: &RunFile, source: &SourceText<'_>) -> Result<(), ScenarioError> {
         let brings_model =
-            matches!(self.kind, TaskKind::Squares | TaskKind::Integers | TaskKind::SyntheticClicks);
+            matches!(self.kind, TaskKind::Squares | TaskKind::Integers | TaskKind::Clicks);
         let is_other_file =
             self.kind == TaskKind::Digits && run.data.as_ref().is_some_and(|data| data.file != DIGITS);
         let is_text = self.kind == TaskKind::Text;
