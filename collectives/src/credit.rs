@@ -54,18 +54,14 @@ impl LinkCredits {
         has_credit
     }
 
-    /// Takes credit for a segment that begins here, if relays, where there are any, still have room after it.
+    /// Takes credit for a segment that begins here and that others pass on, if relays still have room after it.
     ///
     /// # Panics
     /// If the window has no room beside what relays need.
     #[must_use]
-    pub fn take_for_start(&mut self, rank: usize, has_relays: bool) -> bool {
-        assert!(
-            !has_relays || self.window > self.reserve,
-            "a window of {} has no room for a start",
-            self.window
-        );
-        let has_room = self.credit[rank] > if has_relays { self.reserve } else { 0 };
+    pub fn take_for_start(&mut self, rank: usize) -> bool {
+        assert!(self.window > self.reserve, "a window of {} has no room for a start", self.window);
+        let has_room = self.credit[rank] > self.reserve;
         self.credit[rank] -= u32::from(has_room);
         has_room
     }
@@ -130,18 +126,18 @@ mod tests {
     #[test]
     fn the_last_tray_is_for_relays() {
         let mut links = LinkCredits::new(3, 2);
-        assert!(links.take_for_start(1, true));
-        assert!(!links.take_for_start(1, true));
+        assert!(links.take_for_start(1));
+        assert!(!links.take_for_start(1));
         assert!(links.take_for_relay(1));
         assert!(!links.take_for_relay(1));
-        assert!(links.take_for_start(2, false) && links.take_for_start(2, false), "nobody passes on");
+        assert!(links.take_for_one_hop(2) && links.take_for_one_hop(2), "nobody passes on");
     }
 
     #[test]
     fn nobody_returns_more_than_they_got() {
         let mut links = LinkCredits::new(1, 2);
         assert!(!links.return_credit(0, 1));
-        assert!(links.take_for_start(0, true));
+        assert!(links.take_for_start(0));
         assert!(!links.return_credit(0, 2));
         assert!(links.return_credit(0, 1));
     }
@@ -149,12 +145,12 @@ mod tests {
     #[test]
     fn credit_goes_on_where_it_stopped() {
         let mut before = LinkCredits::new(2, 3);
-        assert!(before.take_for_start(1, true));
+        assert!(before.take_for_start(1));
         assert_eq!(before.credit(1), 2);
         let mut after = LinkCredits::new(3, 3);
         after.set_credit(2, before.credit(1));
-        assert!(after.take_for_start(2, true));
-        assert!(!after.take_for_start(2, true));
+        assert!(after.take_for_start(2));
+        assert!(!after.take_for_start(2));
         assert!(after.return_credit(2, 2), "what was taken before the change is owed after it");
         assert!(!after.return_credit(2, 1));
     }
@@ -166,15 +162,15 @@ mod tests {
         links.remove(0);
         links.insert(1, 0);
         assert_eq!([0, 1, 2].map(|rank| links.credit(rank)), [2, 0, 1]);
-        assert!(!links.take_for_start(2, true));
-        assert!(links.take_for_start(2, false));
+        assert!(!links.take_for_start(2));
+        assert!(links.take_for_one_hop(2));
     }
 
     #[test]
     fn nothing_goes_where_there_is_no_credit() {
         let mut links = LinkCredits::new(2, 2);
         links.set_credit(1, 0);
-        assert!(!links.take_for_start(1, false) && !links.take_for_relay(1));
+        assert!(!links.take_for_one_hop(1) && !links.take_for_relay(1));
     }
 
     #[test]

@@ -362,7 +362,7 @@ mod tests {
         let mut vector: Vec<f32> = (0..10_u8).map(f32::from).collect();
         let mut mirror = Mirror::new(plan(), 1, Codec::F32, Vec::new());
         let mut links = LinkCredits::new(3, 2);
-        assert!(links.take_for_start(0, true) && links.take_for_start(2, true));
+        assert!(links.take_for_start(0) && links.take_for_start(2));
         assert_eq!(sent(&mut mirror, &mut links), [], "nothing before the sums are there");
         for range in [0..3, 3..4, 6..7] {
             assert_eq!(sent(&mut mirror, &mut links), [], "whole segments only");

@@ -345,9 +345,11 @@ impl Round {
         mut residual: Option<&mut Residual>,
         out: &mut Vec<Action>,
     ) {
-        let (to, has_relays) = (self.plan.link(destination), self.plan.has_relays());
+        let to = self.plan.link(destination);
+        let take_credit =
+            if self.plan.has_relays() { LinkCredits::take_for_start } else { LinkCredits::take_for_one_hop };
         while let Some((owner, index)) = self.reduce.next_start(&self.plan, destination) {
-            if !links.take_for_start(to, has_relays) {
+            if !take_credit(links, to) {
                 return;
             }
             self.reduce.start(owner);
@@ -367,7 +369,7 @@ impl Round {
             out.push(Action::Send { to, label, payload });
         }
         while let Some(index) = self.gather.next_start(destination) {
-            if !links.take_for_start(to, has_relays) {
+            if !take_credit(links, to) {
                 return;
             }
             self.gather.start(destination);
