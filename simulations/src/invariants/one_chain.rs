@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use peergrad_core::io::Event;
 use peergrad_core::node::NodeState;
+use peergrad_core::partition_policy::PartitionPolicy;
 use peergrad_protocol::agreement::{Ballot, is_quorum};
 use peergrad_protocol::message::{AgreementMessage, Message};
 use peergrad_protocol::view::{View, ViewChange};
@@ -20,8 +21,8 @@ use crate::world::World;
 /// The installed views, and the votes on the next one.
 #[derive(Default)]
 pub struct OneChain {
-    /// Whether several views may follow one, each agreed on by its own members.
-    forks: bool,
+    /// It decides whether several views may follow one, each agreed on by its own members.
+    policy: PartitionPolicy,
     /// The record of each number.
     chain: BTreeMap<ViewNumber, (ViewDigest, Arc<View>)>,
     /// All installed views, where several may follow one.
@@ -41,10 +42,10 @@ struct Vote {
 }
 
 impl OneChain {
-    /// The invariant; `forks` says whether several views may follow one.
+    /// The invariant of a run with this policy.
     #[must_use]
-    pub fn new(forks: bool) -> Self {
-        Self { forks, ..Self::default() }
+    pub fn new(policy: PartitionPolicy) -> Self {
+        Self { policy, ..Self::default() }
     }
 
     fn proposed(&mut self, from: HostId, ballot: Ballot, change: &ViewChange) -> Result<(), String> {
@@ -67,7 +68,7 @@ impl OneChain {
         if view.rank(peer).is_none() {
             return Err(format!("{host} installs view {view_number} without being in it"));
         }
-        if self.forks {
+        if self.policy.allows_forks() {
             return self.grown(host, digest, view);
         }
         if let Some((known, other)) = self.chain.get(&view.number) {
@@ -185,7 +186,7 @@ impl Invariant for OneChain {
                 Ok(())
             }
             Observation::Sent { message: Message::Agreement(AgreementMessage::Install(view)), .. }
-                if self.forks =>
+                if self.policy.allows_forks() =>
             {
                 self.spoken_of.insert(view.digest(), Arc::new(view.clone()));
                 Ok(())
@@ -196,7 +197,7 @@ impl Invariant for OneChain {
             Observation::Emitted { host, event: Event::Committed(_) } => {
                 let Some(NodeState::Member(standing)) = world.node_state(*host) else { return Ok(()) };
                 let (view, digest) = (&standing.view, standing.digest);
-                match self.chain.get(&view.number).filter(|_| !self.forks) {
+                match self.chain.get(&view.number).filter(|_| !self.policy.allows_forks()) {
                     Some((known, _)) if *known != digest => {
                         Err(format!("{host} commits in another view {} than others", view.number.0))
                     }
