@@ -67,6 +67,13 @@ pub enum EntryMode {
     },
 }
 
+/// A process of a host: the `start`-th one on it, from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ProcessId {
+    pub(crate) host: HostId,
+    pub(crate) start: u32,
+}
+
 pub(crate) struct Host {
     pub(crate) peer: PeerId,
     pub(crate) setup: HostSetup,
@@ -83,6 +90,23 @@ pub(crate) struct Host {
     pub(crate) task_fault: Option<TaskFault>,
 }
 
+impl Host {
+    /// A host without a process, at this time.
+    pub(crate) fn new(peer: PeerId, setup: HostSetup, now: Instant) -> Self {
+        Self {
+            peer,
+            setup,
+            incarnation: 0,
+            process: None,
+            starts: 0,
+            has_crashed: false,
+            asleep: None,
+            awake_since: now,
+            task_fault: None,
+        }
+    }
+}
+
 pub(crate) struct Process {
     pub(crate) node: Node,
     pub(crate) segments: Pool,
@@ -90,6 +114,15 @@ pub(crate) struct Process {
     pub(crate) wake: Option<Instant>,
     /// Peers for which the node was notified of a link.
     pub(crate) linked: BTreeSet<PeerId>,
+}
+
+/// How a process ends without a goodbye.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Crash {
+    /// The process is killed: its machine resets its connections, which the other ends notice.
+    Killed,
+    /// The machine loses power: the other ends hear nothing.
+    PowerLost,
 }
 
 /// A fault in a host's task.

@@ -65,7 +65,8 @@ impl Liveness {
 /// Whether all peers whose run is not over are in one view.
 fn are_together(cluster: &Cluster) -> bool {
     let mut view: Option<ViewDigest> = None;
-    cluster.hosts().filter_map(|host| cluster.node_state(host)).all(|standing| match standing {
+    let hosts = cluster.hosts();
+    hosts.ids().filter_map(|host| hosts.node_state(host)).all(|standing| match standing {
         NodeState::Member(member) if member.wait == Wait::Evaluation => true,
         NodeState::Member(member) => *view.get_or_insert(member.digest) == member.digest,
         NodeState::Bootstrap | NodeState::Join | NodeState::Recovery => false,
@@ -85,11 +86,12 @@ pub fn describe_waiting(cluster: &Cluster) -> String {
         }
         NodeState::Ended => None,
     };
+    let hosts = cluster.hosts();
     let of = |host| {
-        let sleeps = if cluster.is_asleep(host) { " (asleep)" } else { "" };
-        Some(format!("{host}{sleeps}: {}", words(cluster.node_state(host)?)?))
+        let sleeps = if hosts.is_asleep(host) { " (asleep)" } else { "" };
+        Some(format!("{host}{sleeps}: {}", words(hosts.node_state(host)?)?))
     };
-    let all: Vec<String> = cluster.hosts().filter_map(of).collect();
+    let all: Vec<String> = hosts.ids().filter_map(of).collect();
     match all.len() {
         0 => "nobody is left".to_owned(),
         count if count > WAITING_MAX => {

@@ -133,7 +133,7 @@ impl Simulation {
 
     /// Processes one event. Returns false once the run is over, is stuck, or has violated an invariant.
     pub fn tick(&mut self) -> bool {
-        if !self.cluster.violations().is_empty() || self.is_over() {
+        if !self.cluster.invariants().violations().is_empty() || self.is_over() {
             return false;
         }
         let next = self.cluster.next_at();
@@ -174,7 +174,7 @@ impl Simulation {
     /// Whether no peer is left that trains or founds, and this cannot change: the remaining peers only ask to join.
     fn is_over(&self) -> bool {
         let has_ended = self.cluster.history().began.is_some() && !self.cluster.has_run();
-        self.fault_injector.is_idle() && (self.cluster.running_count() == 0 || has_ended)
+        self.fault_injector.is_idle() && (self.cluster.hosts().running().next().is_none() || has_ended)
     }
 
     fn progress(&self, words: String) -> Violation {
@@ -186,10 +186,9 @@ impl Simulation {
     pub fn finish(mut self) -> Outcome {
         let now = self.cluster.now();
         self.cluster.history_mut().close(now);
-        let mut violations = self.cluster.violations().to_vec();
-        let mut checked: Vec<&'static str> = self.cluster.invariant_names();
+        let mut violations = self.cluster.invariants().violations().to_vec();
+        let mut checked: Vec<&'static str> = self.cluster.invariants().names().collect();
         checked.extend([LIVENESS, ONE_MODEL, EXPECTATION]);
-        let is_waiting = self.stuck.is_some();
         if self.scenario.expect.survivors != SurvivorOutcome::Wait {
             violations.extend(self.stuck.clone());
         }
@@ -212,7 +211,7 @@ impl Simulation {
         }
         if violations.is_empty()
             && self.is_asked(EXPECTATION)
-            && let Err(words) = self.meets_expectations(&committed, is_waiting)
+            && let Err(words) = self.meets_expectations(&committed)
         {
             violations.push(Violation { at: now, invariant: EXPECTATION, message: words });
         }
@@ -310,7 +309,7 @@ impl Simulation {
     fn endings(&self) -> BTreeMap<String, usize> {
         let failures = self.failures();
         let mut endings = BTreeMap::new();
-        for host in self.cluster.hosts() {
+        for host in self.cluster.hosts().ids() {
             let words = match (self.cluster.history().state(host), failures.get(&host)) {
                 (Some(PeerState::Ended { .. }), Some(None)) => "finished".to_owned(),
                 (Some(PeerState::Ended { .. }), Some(Some(failure))) => ending_of(failure).to_owned(),
@@ -324,7 +323,7 @@ impl Simulation {
         endings
     }
 
-    fn meets_expectations(&self, committed: &[Committed], is_waiting: bool) -> Result<(), String> {
+    fn meets_expectations(&self, committed: &[Committed]) -> Result<(), String> {
         let expect = &self.scenario.expect;
         if (committed.len() as u64) < expect.steps {
             return Err(format!(
@@ -347,7 +346,7 @@ impl Simulation {
         {
             self.survivor_meets(host, expect.survivors, failures.get(&host).copied())?;
         }
-        if expect.survivors == SurvivorOutcome::Wait && !is_waiting {
+        if expect.survivors == SurvivorOutcome::Wait && self.stuck.is_none() {
             return Err("everyone is expected to wait for ever, and nobody does".to_owned());
         }
         let has_restarted = self.has_restarted();

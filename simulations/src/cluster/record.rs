@@ -1,88 +1,88 @@
-//! What nodes tell their users, and what of that goes into the history.
+//! The record of a run: its invariants and their violations, its trace, its history, and the events that nodes report to their users.
 
 use peergrad_core::io::{Event, MergeEvaluation};
+use peergrad_protocol::Instant;
 use peergrad_protocol::view::Merge;
 
-use super::Cluster;
-use crate::history::{ExitStatus, MergeSummary, PeerState};
+use crate::history::{ExitStatus, History, MergeSummary, PeerState};
 use crate::host::HostId;
-use crate::observation::Observation;
+use crate::hosts::Hosts;
+use crate::invariants::Invariants;
+use crate::trace::Trace;
 
-impl Cluster {
-    /// A node tells its user something.
-    pub(super) fn on_event(&mut self, host: HostId, event: Event) {
-        self.record(host, &event);
-        self.trace.event(self.now, host, &event);
-        self.observe(Observation::Emitted { host, event: &event });
-        if let Event::Ended(_) = event {
-            // The process is over once it has said goodbye.
-            self.hosts[host.index()].process = None;
-            self.running_count -= 1;
-            self.network.shut_down(self.now, host);
-        }
-        self.events.push((self.now, host, event));
-    }
+/// What is checked and remembered of a run.
+#[derive(Default)]
+pub(super) struct Record {
+    pub(super) invariants: Invariants,
+    pub(super) trace: Trace,
+    pub(super) history: History,
+    /// The events of all nodes, in order.
+    pub(super) events: Vec<(Instant, HostId, Event)>,
+    /// Whether a member has finished the run.
+    pub(super) has_finished_member: bool,
+}
 
+impl Record {
     /// Adds an event to the history, if it belongs there.
-    fn record(&mut self, host: HostId, event: &Event) {
+    pub(super) fn add(&mut self, now: Instant, host: HostId, event: &Event, hosts: &Hosts) {
         match event {
             Event::ViewInstalled { view, digest, share, .. } => {
-                self.history.began.get_or_insert(self.now);
-                self.history.installed(host, self.now, view, *digest, *share);
+                self.history.began.get_or_insert(now);
+                self.history.installed(host, now, view, *digest, *share);
             }
             Event::Excluded { view_number } => {
                 let words = format!("view {} goes on without it: asks to be let in again", view_number.0);
-                self.history.note(host, self.now, words);
-                self.history.set_state(host, self.now, PeerState::Joining);
+                self.history.note(host, now, words);
+                self.history.set_state(host, now, PeerState::Joining);
             }
             Event::BranchAbandoned { is_merged, .. } => {
                 let what = if *is_merged { "was merged into another" } else { "gives way to another" };
-                self.history.note(host, self.now, format!("its part {what}: asks to be let in there"));
+                self.history.note(host, now, format!("its part {what}: asks to be let in there"));
                 if !is_merged {
-                    self.history.branch_abandoned(host, self.now);
+                    self.history.branch_abandoned(host, now);
                 }
-                self.history.set_state(host, self.now, PeerState::Joining);
+                self.history.set_state(host, now, PeerState::Joining);
             }
-            Event::Merged(merge) => self.record_merge(host, merge),
-            Event::MergeEvaluation(comparison) => self.record_evaluation(host, comparison),
-            Event::Committed(committed) => self.history.committed(host, self.now, *committed),
+            Event::Merged(merge) => self.add_merge(now, host, merge),
+            Event::MergeEvaluation(comparison) => self.add_evaluation(now, host, comparison),
+            Event::Committed(committed) => self.history.committed(host, now, *committed),
             Event::Restored { steps, .. } => {
                 let words = format!("goes on from the checkpoint after step {}", steps.0);
-                self.history.note(host, self.now, words);
+                self.history.note(host, now, words);
             }
             Event::Saved { steps, result: Err(reason) } => {
                 let words = format!("cannot write the checkpoint after step {}: {reason}", steps.0);
-                self.history.note(host, self.now, words);
+                self.history.note(host, now, words);
             }
             Event::Violation { peer, reject } => {
-                let by = self.hosts_by_peer.get(peer).map_or("?".to_owned(), |homes| homes[0].to_string());
-                self.history.note(host, self.now, format!("refused what {by} sent: {reject}"));
+                let by = hosts.of(*peer).first().map_or("?".to_owned(), HostId::to_string);
+                self.history.note(host, now, format!("refused what {by} sent: {reject}"));
             }
             Event::Ended(ended) => {
                 let is_finished = ended.outcome.is_ok();
                 self.has_finished_member |= is_finished;
                 if let Err(failure) = &ended.outcome {
-                    self.history.note(host, self.now, format!("stopped: {failure}"));
+                    self.history.note(host, now, format!("stopped: {failure}"));
                 }
-                self.history.set_state(host, self.now, PeerState::Ended(ExitStatus::of(&ended.outcome)));
+                self.history.set_state(host, now, PeerState::Ended(ExitStatus::of(&ended.outcome)));
             }
             _ => {}
         }
     }
 
     /// Another branch was merged.
-    fn record_merge(&mut self, host: HostId, merge: &Merge) {
+    fn add_merge(&mut self, now: Instant, host: HostId, merge: &Merge) {
         let words = format!(
             "merges another part: {} samples here, {} there since they went apart",
             merge.ours, merge.theirs
         );
-        self.history.note(host, self.now, words);
+        self.history.note(host, now, words);
         let Merge { view, steps, ours, theirs, .. } = *merge;
-        self.history.merged(host, self.now, view, MergeSummary { steps, ours, theirs, comparison: None });
+        self.history.merged(host, now, view, MergeSummary { steps, ours, theirs, comparison: None });
     }
 
     /// The merged parameters and those of both branches were evaluated.
-    fn record_evaluation(&mut self, host: HostId, comparison: &MergeEvaluation) {
+    fn add_evaluation(&mut self, now: Instant, host: HostId, comparison: &MergeEvaluation) {
         self.history.record_comparison(host, *comparison);
         let MergeEvaluation { ours, theirs, merged, distance, norm } = comparison;
         let (ours, theirs, merged) = (ours.loss, theirs.loss, merged.loss);
@@ -90,6 +90,6 @@ impl Cluster {
         let words = format!(
             "held-out loss {ours:.4} here, {theirs:.4} there, {merged:.4} merged; parameters were {apart:.1} % apart"
         );
-        self.history.note(host, self.now, words);
+        self.history.note(host, now, words);
     }
 }
