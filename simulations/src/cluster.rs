@@ -46,11 +46,17 @@ pub use control::{Reachability, UserCommand};
 
 /// Nodes, their hosts and links, and what happens next.
 pub struct Cluster {
+    /// The virtual time and the events to come.
     schedule: Schedule,
+    /// The hosts, with their processes and disks.
     hosts: Hosts,
+    /// The connections between hosts and the frames in transit.
     network: Network,
+    /// Code that drops or changes frames before the network takes them.
     filters: Filters,
+    /// What is checked and remembered of the run.
     record: Record,
+    /// The source of computing times and incarnations.
     generator: ChaCha8Rng,
     /// Outputs of a node until they are carried out; empty in between.
     outputs: Vec<Output>,
@@ -180,6 +186,7 @@ impl Cluster {
         }
     }
 
+    /// The parts of the cluster that the outputs of a process can touch.
     fn environment(&mut self, process: ProcessId) -> Environment<'_> {
         Environment {
             process,

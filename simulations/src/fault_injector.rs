@@ -28,8 +28,11 @@ mod triggers;
 
 /// The faults of a scenario that are still to come or to be undone.
 pub(crate) struct FaultInjector {
+    /// The source of what faults leave open.
     generator: ChaCha8Rng,
+    /// Faults and ends of faults, by time.
     pending: Queue<Action>,
+    /// Faults that wait for an event of the run.
     triggers: Triggers,
     /// The setup of a host without a fault.
     template: HostSetup,

@@ -69,6 +69,7 @@ pub enum FrameAction {
 /// The filters of a cluster, in the order in which they are asked.
 #[derive(Default)]
 pub(crate) struct Filters {
+    /// The first one is asked first.
     filters: Vec<Box<dyn FrameFilter>>,
 }
 

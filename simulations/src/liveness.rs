@@ -53,7 +53,7 @@ impl Liveness {
         let apart = cluster.now().since(self.together);
         if apart > 2 * self.patience {
             return Err(format!(
-                "not all peers are in one view for {:.1} s; {}",
+                "peers have been in different views for {:.1} s; {}",
                 apart.as_secs_f64(),
                 describe_waiting(cluster)
             ));
@@ -79,8 +79,8 @@ fn are_together(cluster: &Cluster) -> bool {
 pub fn describe_waiting(cluster: &Cluster) -> String {
     let words = |standing: NodeState| match standing {
         NodeState::Bootstrap => Some("waits for peers".to_owned()),
-        NodeState::Join => Some("asks to be let in".to_owned()),
-        NodeState::Recovery => Some("is back, and asks to be let in".to_owned()),
+        NodeState::Join => Some("asks to join".to_owned()),
+        NodeState::Recovery => Some("has restarted, and asks to join".to_owned()),
         NodeState::Member(member) => {
             Some(format!("{} steps complete, waits for {:?}", member.complete, member.wait))
         }
@@ -93,7 +93,7 @@ pub fn describe_waiting(cluster: &Cluster) -> String {
     };
     let all: Vec<String> = hosts.ids().filter_map(of).collect();
     match all.len() {
-        0 => "nobody is left".to_owned(),
+        0 => "no peer is left".to_owned(),
         count if count > WAITING_MAX => {
             format!("{}; and {} more", all[..WAITING_MAX].join("; "), count - WAITING_MAX)
         }

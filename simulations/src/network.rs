@@ -14,8 +14,12 @@
 //!   frame.
 //! - Each end of a connection has its own knowledge of it. An end that is dead, paused or cut off sends nothing: the other end notices
 //!   after a time of silence, and until then believes that the link is up. It then closes the connection, and the close travels too.
-//! - A restarted process does not know the connections of the one before: a peer that sends over one of them is told that it is closed.
+//! - A restarted process does not know the connections of the one before. A peer that sends over one of them gets a reset.
 //! - A host that wants a link dials again and again, with growing pauses.
+//!
+//! # Parts
+//! `interfaces.rs` has what the network knows of each host, `connections.rs` how links open and close, `transit.rs` the path of a frame,
+//! and `random_delays.rs` what varies from frame to frame.
 //!
 //! # Not here
 //! Packets: loss costs a frame one more round trip; it does not lower the rate.
@@ -38,9 +42,13 @@ mod transit;
 pub(crate) struct Network {
     /// The state of each host's line and links.
     pub(crate) interfaces: Interfaces,
+    /// The lines between hosts, and what varies on them.
     delays: RandomDelays,
+    /// The number of connections so far; the next one has the number after it.
     session_count: u32,
+    /// Events to schedule, until the cluster takes them.
     scheduled: Vec<(Instant, NetworkEvent)>,
+    /// Inputs for hosts, until the cluster takes them.
     deliveries: Vec<Delivery>,
 }
 

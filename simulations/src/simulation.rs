@@ -144,9 +144,8 @@ impl Simulation {
             return true;
         }
         let Some(next) = next else {
-            self.stuck = Some(
-                self.progress(format!("nothing is left to happen; {}", describe_waiting(&self.cluster))),
-            );
+            self.stuck =
+                Some(self.progress(format!("no event is left; {}", describe_waiting(&self.cluster))));
             return false;
         };
         if self.next_check_at <= next {
@@ -334,10 +333,7 @@ impl Simulation {
         }
         let merged = ViewChain::of(self.cluster.history()).merges().count();
         if merged < expect.merged {
-            return Err(format!(
-                "{merged} branches were merged; at least {} are expected to be",
-                expect.merged
-            ));
+            return Err(format!("{merged} branches were merged; at least {} are expected", expect.merged));
         }
         let failures = self.failures();
         for host in (0..self.scenario.peers as u32)
@@ -347,13 +343,13 @@ impl Simulation {
             self.survivor_meets(host, expect.survivors, failures.get(&host).copied())?;
         }
         if expect.survivors == SurvivorOutcome::Wait && self.stuck.is_none() {
-            return Err("everyone is expected to wait for ever, and nobody does".to_owned());
+            return Err("all peers are expected to wait for ever, but none does".to_owned());
         }
         let has_restarted = self.has_restarted();
         if expect.restarted.is_some_and(|expected| expected != has_restarted) {
-            let words = if has_restarted { "some did" } else { "none did" };
+            let words = if has_restarted { "some chunks did" } else { "no chunk did" };
             return Err(format!(
-                "whether the state of a chunk starts from nothing is expected to be {}, and {words}",
+                "optimizer state was expected to restart from zero: {}; {words}",
                 !has_restarted
             ));
         }
@@ -372,7 +368,7 @@ impl Simulation {
             };
             if !is_met {
                 return Err(format!(
-                    "{host} came later and is expected to {} ([expect] joiners)",
+                    "{host} joined later and is expected to {} ([expect] joiners)",
                     expect.joiners.words()
                 ));
             }
@@ -404,7 +400,7 @@ impl Simulation {
         ending: Option<Option<&Failure>>,
     ) -> Result<(), String> {
         let found = match ending {
-            None => "is still there",
+            None => "is still running",
             Some(None) => "finished",
             Some(Some(_)) => "stopped",
         };
@@ -422,7 +418,7 @@ impl Simulation {
             return Ok(());
         }
         let why = ending.flatten().map_or(String::new(), |failure| format!(": {failure}"));
-        Err(format!("{host} is expected to {} ([expect] survivors), and {found}{why}", survivors.words()))
+        Err(format!("{host} is expected to {} ([expect] survivors), but it {found}{why}", survivors.words()))
     }
 }
 

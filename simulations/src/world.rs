@@ -14,12 +14,12 @@ pub struct World<'a> {
     /// The virtual time.
     pub now: Instant,
     pub(crate) hosts: &'a Hosts,
-    /// Which hosts' frames reach which others.
+    /// The network, for the question which hosts can reach each other.
     pub(crate) network: &'a Network,
 }
 
 impl World<'_> {
-    /// Where the node on a host is; `None` if no process runs there.
+    /// The state of the node on a host; `None` if no process runs there.
     #[must_use]
     pub fn node_state(&self, host: HostId) -> Option<NodeState> {
         self.hosts.node_state(host)
@@ -30,7 +30,7 @@ impl World<'_> {
         self.hosts.node(host).into_iter().flat_map(Node::optimizer_states)
     }
 
-    /// Since when a process runs there on a machine that is awake.
+    /// Since when a process runs there on a machine that is awake; `None` if it does not.
     #[must_use]
     pub fn awake_since(&self, host: HostId) -> Option<Instant> {
         let place = self.hosts.get(host);
@@ -49,25 +49,25 @@ impl World<'_> {
         self.hosts.of(peer)
     }
 
-    /// How many hosts there are at least whose frames get here, and to whom ours get.
+    /// A lower bound of the number of hosts that can exchange frames with this one in both directions.
     #[must_use]
     pub fn linked_count(&self, host: HostId) -> usize {
         self.network.interfaces.connected_count(host)
     }
 
-    /// Whether frames get from each of two hosts to the other at present.
+    /// Whether two hosts can exchange frames in both directions at present.
     #[must_use]
     pub fn are_linked(&self, a: HostId, b: HostId) -> bool {
         self.network.interfaces.is_connected(a, b)
     }
 
-    /// What really lies on a host's disk.
+    /// The record that is really on a host's disk; `None` if there is none.
     #[must_use]
     pub fn record(&self, host: HostId) -> Option<&DurableBytes> {
         self.hosts.get(host).setup.disk.record()
     }
 
-    /// The checkpoints that really lie on a host's disk, newest first.
+    /// The checkpoints that are really on a host's disk, newest first.
     pub fn saved(&self, host: HostId) -> impl Iterator<Item = &SavedCheckpoint> {
         self.hosts.get(host).setup.disk.checkpoints().map(|checkpoint| &checkpoint.saved)
     }

@@ -144,7 +144,7 @@ fn of_two_machines_with_one_identity_one_goes_on() {
 fn garbage_and_views_of_another_time_change_nothing() {
     let garbage = after(Fault::Garbage { targets: one(), count: 20 }, SurvivorOutcome::Finish);
     let refusals = garbage.history.peers.iter().flat_map(|lane| &lane.notes);
-    assert!(refusals.filter(|(_, note)| note.starts_with("refused what p2 sent")).count() >= 3);
+    assert!(refusals.filter(|(_, note)| note.starts_with("rejected a message of p2")).count() >= 3);
     let stale = after(Fault::StaleViews { targets: one() }, SurvivorOutcome::Finish);
     for outcome in [garbage, stale] {
         assert_eq!(outcome.endings, endings([("finished", 4)]));

@@ -135,7 +135,7 @@ fn seconds_under_bursts(peers: usize, batch: usize, sync: &str) -> (f64, f64) {
     assert_eq!(
         course.outcome.history.views.len(),
         1,
-        "nobody had to begin anew, however early the first step was"
+        "no member had to restart, however early the first step was"
     );
     let end = course.end.expect("it ends");
     let dealt = (10 * 10 * batch) as f64;

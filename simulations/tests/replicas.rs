@@ -94,7 +94,7 @@ fn steps_of_gathered_sums_are_begun_again_or_rolled_forward() {
             }
             seed += 1;
         }
-        assert!(forward > 0 && again > 0, "{topology}: {forward} rolled forward, {again} begun again");
+        assert!(forward > 0 && again > 0, "{topology}: {forward} rolled forward, {again} restarted");
     }
 }
 

@@ -19,13 +19,21 @@ use crate::world::World;
 
 /// Carries out what a node asks for.
 pub(super) struct Environment<'a> {
+    /// The process whose node's outputs are carried out.
     pub(super) process: ProcessId,
+    /// Answers are scheduled here.
     pub(super) schedule: &'a mut Schedule,
+    /// The process's host has its disk and its speed; others have the peers that it sends to.
     pub(super) hosts: &'a mut Hosts,
+    /// Frames, credit and dials go here.
     pub(super) network: &'a mut Network,
+    /// They are asked before the network.
     pub(super) filters: &'a mut Filters,
+    /// Events and observations go here.
     pub(super) record: &'a mut Record,
+    /// Decoded messages, shared by all hosts.
     pub(super) cache: &'a SharedCache,
+    /// The source of computing times.
     pub(super) generator: &'a mut ChaCha8Rng,
 }
 

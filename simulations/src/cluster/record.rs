@@ -13,8 +13,11 @@ use crate::trace::Trace;
 /// What is checked and remembered of a run.
 #[derive(Default)]
 pub(super) struct Record {
+    /// What must hold, and what was violated.
     pub(super) invariants: Invariants,
+    /// The digest of all frames and events.
     pub(super) trace: Trace,
+    /// What reports are drawn from.
     pub(super) history: History,
     /// The events of all nodes, in order.
     pub(super) events: Vec<(Instant, HostId, Event)>,
@@ -31,13 +34,13 @@ impl Record {
                 self.history.installed(host, now, view, *digest, *share);
             }
             Event::Excluded { view_number } => {
-                let words = format!("view {} goes on without it: asks to be let in again", view_number.0);
+                let words = format!("excluded from view {}: asks to rejoin", view_number.0);
                 self.history.note(host, now, words);
                 self.history.set_state(host, now, PeerState::Joining);
             }
             Event::BranchAbandoned { is_merged, .. } => {
-                let what = if *is_merged { "was merged into another" } else { "gives way to another" };
-                self.history.note(host, now, format!("its part {what}: asks to be let in there"));
+                let what = if *is_merged { "was merged into another" } else { "yields to another" };
+                self.history.note(host, now, format!("its part {what}: asks to join that part"));
                 if !is_merged {
                     self.history.branch_abandoned(host, now);
                 }
@@ -47,7 +50,7 @@ impl Record {
             Event::MergeEvaluation(comparison) => self.add_evaluation(now, host, comparison),
             Event::Committed(committed) => self.history.committed(host, now, *committed),
             Event::Restored { steps, .. } => {
-                let words = format!("goes on from the checkpoint after step {}", steps.0);
+                let words = format!("continues from the checkpoint after step {}", steps.0);
                 self.history.note(host, now, words);
             }
             Event::Saved { steps, result: Err(reason) } => {
@@ -56,7 +59,7 @@ impl Record {
             }
             Event::Violation { peer, reject } => {
                 let by = hosts.of(*peer).first().map_or("?".to_owned(), HostId::to_string);
-                self.history.note(host, now, format!("refused what {by} sent: {reject}"));
+                self.history.note(host, now, format!("rejected a message of {by}: {reject}"));
             }
             Event::Ended(ended) => {
                 let is_finished = ended.outcome.is_ok();
@@ -73,7 +76,7 @@ impl Record {
     /// Another branch was merged.
     fn add_merge(&mut self, now: Instant, host: HostId, merge: &Merge) {
         let words = format!(
-            "merges another part: {} samples here, {} there since they went apart",
+            "merges another part: {} samples here, {} there since the partition",
             merge.ours, merge.theirs
         );
         self.history.note(host, now, words);
@@ -88,7 +91,7 @@ impl Record {
         let (ours, theirs, merged) = (ours.loss, theirs.loss, merged.loss);
         let apart = 100.0 * distance / norm.max(f64::MIN_POSITIVE);
         let words = format!(
-            "held-out loss {ours:.4} here, {theirs:.4} there, {merged:.4} merged; parameters were {apart:.1} % apart"
+            "held-out loss {ours:.4} here, {theirs:.4} there, {merged:.4} merged; the parameters differed by {apart:.1} %"
         );
         self.history.note(host, now, words);
     }

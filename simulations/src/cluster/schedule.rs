@@ -15,7 +15,9 @@ use crate::queue::Queue;
 /// The clock and the queue of a cluster.
 #[derive(Default)]
 pub(super) struct Schedule {
+    /// The virtual time.
     now: Instant,
+    /// The events to come, by time.
     queue: Queue<ScheduledEvent>,
 }
 

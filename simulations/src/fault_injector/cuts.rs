@@ -17,6 +17,7 @@ pub(super) struct Cut {
 
 /// A cut that was made.
 pub(super) struct OpenCut {
+    /// Sender and receiver of the frames that are blocked.
     edges: Vec<(HostId, HostId)>,
     /// Its index in the history's cuts.
     index: usize,

@@ -72,7 +72,9 @@ impl Bounded {
         if *count <= LINK_SEGMENTS {
             return Ok(());
         }
-        Err(format!("{count} segments and chunks are in flight from {from} to {to}; {LINK_SEGMENTS} may be"))
+        Err(format!(
+            "{count} segments and chunks are in flight from {from} to {to}; the limit is {LINK_SEGMENTS}"
+        ))
     }
 
     /// Each request for chunks that complete a step is answered by one chunk batch at most.
@@ -93,7 +95,7 @@ impl Bounded {
         let Some(link) = link.filter(|link| link.session == theirs) else { return Ok(()) };
         let Some(left) = link.count.checked_sub(segments) else {
             return Err(format!(
-                "{from} gives {to} credit for {segments} segments or chunks, and {} were in flight",
+                "{from} returns credit for {segments} segments or chunks to {to}; {} were in flight",
                 link.count
             ));
         };
@@ -105,7 +107,7 @@ impl Bounded {
 /// Subtracts `count` requested chunks or batches that `from` sends.
 fn take(asked: &mut u64, count: u64, from: HostId, to: HostId) -> Result<(), String> {
     let Some(left) = asked.checked_sub(count) else {
-        return Err(format!("{from} sends {to} chunks that it has not asked for"));
+        return Err(format!("{from} sends {to} chunks that were not requested"));
     };
     *asked = left;
     Ok(())
@@ -143,5 +145,5 @@ fn holds_few_segments(host: HostId, world: &World<'_>) -> Result<(), String> {
     if standing.held_segments <= links * LINK_SEGMENTS {
         return Ok(());
     }
-    Err(format!("{host} holds {} segments of {links} others", standing.held_segments))
+    Err(format!("{host} stores {} segments from {links} links", standing.held_segments))
 }

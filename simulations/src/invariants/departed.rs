@@ -114,7 +114,7 @@ impl Invariant for Departed {
                 self.gone.remove(&member);
                 let peer = world.hosts_of(member.0).first().copied().unwrap_or(host);
                 return Err(format!(
-                    "{host} is still in a view with {peer}, which is gone since {:.3} s (it waits for {:?})",
+                    "{host} is still in a view with {peer}, which departed at {:.3} s (it waits for {:?})",
                     since.0 as f64 / 1e9,
                     standing.wait
                 ));

@@ -10,7 +10,9 @@ use crate::host::{HostId, peer_of};
 
 /// Changes a bit of a gathered segment: where a member other than the owner forwards it, or on its last hop.
 pub(super) struct FlipBit {
+    /// The step in which the bit changes.
     step: u64,
+    /// The hop on which it changes.
     hop: Hop,
     /// The members of the view, by rank; empty before the first view.
     ranks: Vec<PeerId>,
@@ -71,11 +73,13 @@ pub(super) fn changed(
 pub(super) struct EarlySum {
     /// The owner.
     site: HostId,
+    /// The step whose values are held back.
     step: u64,
     /// The members of the view, by rank; empty before the first view.
     ranks: Vec<PeerId>,
     /// A segment of this step on its last hop to the owner, as a template; `None` until there is one.
     sample: Option<Frame>,
+    /// Whether the sum was forged.
     is_done: bool,
 }
 

@@ -22,13 +22,17 @@ pub(crate) struct Interfaces {
 
 /// The network's record of one host.
 pub(super) struct Interface {
+    /// The peer on the host.
     pub(super) peer: PeerId,
     /// Whether a process runs there. A host without a process, or one that sleeps, sends nothing.
     pub(super) is_running: bool,
+    /// Whether the machine is awake.
     pub(super) is_awake: bool,
     /// Since when it sends nothing, if one of the two is false.
     pub(super) silent_since: Instant,
+    /// The line from the host to the network.
     pub(super) uplink: Uplink,
+    /// The line from the network to the host.
     pub(super) downlink: Downlink,
     /// How many other hosts have a connection with this one that both ends know.
     connected_count: usize,
@@ -63,8 +67,11 @@ pub(super) struct Downlink {
 pub(super) struct LinkEnd {
     /// The number of the connection; `None` if this end believes that there is none.
     pub(super) session: Option<u32>,
+    /// Whether this host wants a link, and dials when there is none.
     pub(super) is_wanted: bool,
+    /// Whether an attempt to dial is scheduled.
     pub(super) is_dialing: bool,
+    /// The number of failed attempts since the last connection.
     pub(super) failures: u32,
 }
 
@@ -73,11 +80,15 @@ pub(super) struct LinkEnd {
 pub(super) struct Edge {
     /// How many cuts block it.
     pub(super) cuts: u32,
+    /// Since when it has been cut; unspecified while it is not.
     pub(super) cut_since: Instant,
+    /// Transmissions that wait for the sender's uplink, each with its connection.
     pub(super) waiting: VecDeque<(u32, Transmission)>,
-    /// When the first and last bytes of the last transmission arrive, and when the downlink has taken them; later ones keep that order.
+    /// When the first byte of the last transmission arrives; later transmissions keep that order, and that of the two times below.
     pub(super) first_byte: Instant,
+    /// When the last byte of the last transmission arrives.
     pub(super) last_byte: Instant,
+    /// When the receiver's downlink has taken in the last transmission.
     pub(super) taken: Instant,
     /// Transmissions that have arrived at the cut and wait.
     pub(super) stalled: VecDeque<(u32, Transmission)>,

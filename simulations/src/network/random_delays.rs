@@ -11,7 +11,9 @@ use crate::links::Links;
 
 /// The lines between hosts, and the generator of what varies on them.
 pub(super) struct RandomDelays {
+    /// The lines between hosts.
     pub(super) links: Links,
+    /// The source of everything that varies.
     generator: ChaCha8Rng,
 }
 

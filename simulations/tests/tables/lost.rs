@@ -97,7 +97,7 @@ fn after_a_stop_of_all_tables_begin_anew_only_where_nobody_can_have_kept_any() {
             assert_eq!(restored(cluster), 0, "the other may be running somewhere");
             cluster.command(back[0], UserCommand::DeclareLost);
         }
-        run_until(cluster, "they begin anew", |cluster| restored(cluster) == back.len());
+        run_until(cluster, "the lost chunks restart", |cluster| restored(cluster) == back.len());
         run_to_the_end(simulation, back.len());
     }
 }
