@@ -265,8 +265,7 @@ impl TaskSection {
 
     /// A key that has no meaning for this kind of task is a mistake.
     fn check_keys(&self, run: &RunFile, source: &SourceText<'_>) -> Result<(), ScenarioError> {
-        let brings_model =
-            matches!(self.kind, TaskKind::Squares | TaskKind::Integers | TaskKind::Clicks);
+        let brings_model = matches!(self.kind, TaskKind::Squares | TaskKind::Integers | TaskKind::Clicks);
         let is_other_file =
             self.kind == TaskKind::Digits && run.data.as_ref().is_some_and(|data| data.file != DIGITS);
         let is_text = self.kind == TaskKind::Text;
@@ -397,7 +396,7 @@ mod tests {
         let idle = words("[[faults]]\nkind = \"leave\"\nat_step = 3\nany = 1\nfor = \"3s\"");
         assert_eq!(idle, "line 11, `for`: says nothing to this fault; allowed: peers, any");
         let former = words("[run.sync]\nkind = \"quorum\"");
-        assert_eq!(former, "line 8: `kind` = \"quorum\" is called \"backup-workers\" now");
+        assert_eq!(former, "line 8: `kind` = \"quorum\" is now called \"backup-workers\"");
         let nobody = "about = \"x\"\npeers = 0\n[task]\nkind = \"integers\"";
         assert!(parse("x", nobody, Path::new("."), Size::Full).is_err());
     }
