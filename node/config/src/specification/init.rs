@@ -140,7 +140,7 @@ impl Preset {
             ),
             line(
                 &format!("seed = {SEED_DEFAULT}"),
-                "of the initial parameters, the row order and the held-out rows",
+                "seed of the initial parameters, the row order and the held-out rows",
             ),
         ]
         .concat()
