@@ -14,8 +14,8 @@ use peergrad_core::state::shared_cache::SharedCache;
 use peergrad_net::driver::DataFinder;
 use peergrad_net::{
     BootstrapAddress, CheckpointStore, Checkpoints, ChosenDirectory, Compute, DEFAULT_PORT, Damaged,
-    Directory, Environment, Listen, MonotonicClock, Network, NetworkOptions, Notice, Port, StableStorage,
-    create_private, drive, random_bytes,
+    Directory, Environment, Listen, Mdns, MonotonicClock, Network, NetworkOptions, Notice, Port,
+    StableStorage, create_private, drive, random_bytes,
 };
 use peergrad_protocol::durable::DurableRecord;
 use peergrad_protocol::invite::{Invite, Secret};
@@ -336,7 +336,7 @@ async fn open_peer(plan: &mut PeerPlan) -> anyhow::Result<OpenedPeer> {
         external: multiaddresses(&peer.external)?,
         upnp: peer.upnp,
         bootstrap_addresses,
-        mdns: !peer.no_mdns,
+        mdns: if peer.no_mdns { Mdns::Off } else { Mdns::On },
         pool: segments.clone(),
     })
     .await?;
