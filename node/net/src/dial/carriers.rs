@@ -5,13 +5,13 @@ use crate::address::Carrier;
 /// The carriers that have worked with one peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CarrierHistory {
-    /// What the last connection ran over, from either side; `None` before the first.
+    /// The carrier of the last connection, from either side; `None` before the first.
     pub(crate) last: Option<Carrier>,
-    /// What gets through from this peer, and is tried first; `None` if unknown.
+    /// The carrier that gets through from this peer, and is tried first; `None` while unknown.
     pub(crate) out: Option<Carrier>,
 }
 
-/// What a new connection shows about the carriers.
+/// The conclusion from a new connection about the carriers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CarrierEvidence {
     /// Nothing: it leads through a relay, or it runs over QUIC beside one over TCP.

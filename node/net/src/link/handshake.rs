@@ -53,7 +53,7 @@ impl SessionId {
 pub(crate) struct OpenRequest {
     /// The opener's session.
     pub(crate) session: SessionId,
-    /// The session of the receiver that the opener knows; `None` if it knows none.
+    /// The session of the receiver that the opener knows; `None` before it knows any.
     pub(crate) known: Option<SessionId>,
 }
 

@@ -99,7 +99,7 @@ impl ReachabilityUpkeep<'_> {
         self.report();
     }
 
-    /// The findings of a peer that was asked to dial this one; `None` if it could not be asked.
+    /// The findings of a peer that was asked to dial this one; `None` if it did not answer.
     pub(super) fn on_checked(&mut self, id: PeerId, findings: Option<Vec<(Multiaddr, DialBackOutcome)>>) {
         self.connectivity.survey.found(id, findings, Instant::now());
         self.confirm();

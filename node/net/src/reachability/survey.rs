@@ -161,7 +161,7 @@ impl Survey {
         }
     }
 
-    /// A peer has reported its findings; `None` if it could not be asked, and then another one is.
+    /// A peer has reported its findings. With `None` it did not answer, and another peer is asked.
     pub(crate) fn found(
         &mut self,
         by: PeerId,

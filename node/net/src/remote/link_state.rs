@@ -32,7 +32,7 @@ pub(crate) struct LinkState {
     pub(crate) outgoing: Outgoing,
     /// Since when, and why, the link has no outgoing lane; `None` while it has one, or there is no link.
     pub(crate) outage: Option<Outage>,
-    /// When the other end last answered that it does not know the session that an opening named; `None` if it never did.
+    /// When the other end last answered that it does not know the session that an opening named; `None` before the first such answer.
     pub(crate) unknown_session_at: Option<Instant>,
     /// How many streams of this peer broke the protocol.
     pub(crate) violations: u32,

@@ -108,7 +108,7 @@ impl Paths {
         if is_relayed { Route::Relayed } else { Route::Straight }
     }
 
-    /// What the connections run over, without those in `without` and without circuits: TCP if any runs over TCP, and `None` if no
+    /// The carrier of the connections, without those in `without` and without circuits: TCP if any runs over TCP, and `None` if no
     /// connection is left.
     pub(crate) fn carrier_without(&self, without: &[ConnectionId]) -> Option<Carrier> {
         let is_own = |(id, known): &(&ConnectionId, &Connection)| !known.is_relayed && !without.contains(id);
@@ -135,7 +135,7 @@ impl Paths {
         circuits.map(|(id, _)| *id).collect()
     }
 
-    /// The addresses at which to look for a connection without a relay now; `None` if there is one, if it is not time yet, or if no
+    /// The addresses at which to try a connection without a relay now; `None` if one exists, if the next attempt is not due, or if no
     /// address is known.
     pub(crate) fn take_relay_upgrade(&mut self, now: Instant) -> Option<Vec<Multiaddr>> {
         if self.connections.is_empty() || self.has_unrelayed_connection() || now < self.relay_upgrade.due {
