@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::algorithm::{Aggregation, Algorithm};
 use super::run_file::{CompressionName, SyncSection};
-use super::{Route, SpecificationError, TrainingSettings, within};
+use super::{SpecificationError, TopologyName, TrainingSettings, within};
 
 /// The encoding of elements on the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -118,7 +118,7 @@ pub(super) fn check(settings: &TrainingSettings) -> Result<(), SpecificationErro
             }
         }
     }
-    if gradients.is_lossy() && *topology == Route::Ring {
+    if gradients.is_lossy() && *topology == TopologyName::Ring {
         let allowed =
             "\"auto\" or \"direct\" with lossy gradients: a ring would round the partial sums at each peer";
         return error("sync.topology", "\"ring\"", allowed);
