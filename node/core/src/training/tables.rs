@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use peergrad_protocol::chunk_set::ChunkSet;
-use peergrad_protocol::message::MemberReport;
+use peergrad_protocol::message::{MemberReport, TrainingMessage};
 use peergrad_protocol::table::{Request, Rows, TableMessage, WorkerId};
 use peergrad_protocol::view::{Member, Recovery, View};
 use peergrad_protocol::{Buffer, PeerId, Rank, StepNumber, ViewDigest};
@@ -285,8 +285,7 @@ impl TableEngine {
     /// Enters `view`. `credits` as for [`EngineBase::enter`].
     pub(super) fn enter(
         &mut self,
-        view: &Arc<View>,
-        digest: ViewDigest,
+        (view, digest): (&Arc<View>, ViewDigest),
         credits: &mut BTreeMap<PeerId, u32>,
         out: &mut Vec<Output>,
     ) {
@@ -326,11 +325,29 @@ impl TableEngine {
 
     // Links.
 
-    /// Takes in a segment of another member's messages.
+    /// Takes in a message of another member, with its payload if it has one.
     ///
     /// # Errors
-    /// The sender is not a member, or no correct member sends this segment.
-    pub(super) fn on_table_frame(
+    /// The sender is not a member, or no correct member sends this here and now.
+    pub(super) fn receive(
+        &mut self,
+        from: PeerId,
+        message: &TrainingMessage,
+        payload: Option<Buffer>,
+        out: &mut Vec<Output>,
+    ) -> Result<(), Reject> {
+        match message {
+            TrainingMessage::Tables => {
+                self.receive_segment(from, payload.ok_or(Reject::MalformedTableMessage)?, out)
+            }
+            // No run with tables has snapshots, so there is nothing to keep.
+            TrainingMessage::TakeSnapshot(_) => Ok(()),
+            _ => Err(Reject::OutOfPlace),
+        }
+    }
+
+    /// Takes in a segment of another member's messages.
+    fn receive_segment(
         &mut self,
         from: PeerId,
         payload: Buffer,
@@ -345,7 +362,7 @@ impl TableEngine {
     fn process_table_frames(&mut self, out: &mut Vec<Output>) -> Result<(), Reject> {
         let mut result = Ok(());
         while let Some((from, payload)) = self.streams.early.pop_front() {
-            result = result.and(self.receive(from, payload.bytes()));
+            result = result.and(self.receive_bytes(from, payload.bytes()));
             if self.base.flow_control.use_up(from.index()) {
                 out.push(Output::Credit { to: self.base.view().member(from).peer, segments: 1 });
             }
@@ -361,7 +378,7 @@ impl TableEngine {
     }
 
     /// An input has arrived: an idle worker may begin a clock again.
-    pub(super) fn wake(&mut self) {
+    pub(crate) fn wake(&mut self) {
         self.clock.is_idle = false;
     }
 
@@ -402,7 +419,7 @@ impl TableEngine {
     }
 
     /// This member is about to leave: its worker begins no more clocks.
-    pub(super) fn wind_down(&mut self, out: &mut Vec<Output>) {
+    pub(crate) fn wind_down(&mut self, out: &mut Vec<Output>) {
         if self.departure == Departure::Staying {
             self.departure = Departure::WindingDown;
         }
@@ -428,7 +445,7 @@ impl TableEngine {
     // The account.
 
     /// The step that the view's record names: it never changes.
-    pub(super) fn step(&self) -> StepNumber {
+    pub(super) fn first_step(&self) -> StepNumber {
         self.first_step
     }
 

@@ -10,7 +10,7 @@ use peergrad_protocol::{Buffer, StepNumber};
 
 use super::TableEngine;
 use crate::io::{Committed, Event, Output};
-use crate::program::command::{ClockStart, Reply, TableOperation};
+use crate::program::command::{ClockStart, ProgramCommand, Reply, TableOperation};
 use crate::table::lease_table::LeasePolicy;
 use crate::table::worker::AcquiredLease;
 use crate::table::{BatchScope, TableLayout};
@@ -102,21 +102,31 @@ struct ComputedLease {
 }
 
 impl TableEngine {
-    /// Replies when there is a view to train in.
-    pub(in crate::training) fn ready(&mut self, reply: Reply<()>, out: &mut Vec<Output>) {
-        self.waiting.ready = Some(reply);
-        self.make_progress(out);
-    }
-
-    /// Replies with the next clock, once it can begin.
-    pub(in crate::training) fn begin_clock(&mut self, reply: Reply<ClockStart>, out: &mut Vec<Output>) {
-        self.waiting.begin = Some(reply);
-        self.make_progress(out);
-    }
-
     /// Whether a command belongs to the clock that the program has begun last.
     pub(in crate::training) fn is_current(&self, turn: u64) -> bool {
         self.clock.current == Some(turn)
+    }
+
+    /// Carries out a command of the program.
+    pub(in crate::training) fn command(&mut self, command: ProgramCommand, out: &mut Vec<Output>) {
+        match command {
+            ProgramCommand::Ready(reply) => self.waiting.ready = Some(reply),
+            ProgramCommand::BeginClock(reply) => self.waiting.begin = Some(reply),
+            ProgramCommand::Operate { turn, operation } if self.is_current(turn) => {
+                if self.carry_out(operation) == ClockState::Over {
+                    self.clock.current = None;
+                }
+            }
+            ProgramCommand::Finished(reply) => return self.close(reply, out),
+            // A command of an earlier clock is dropped together with its reply, and so is a command for steps.
+            ProgramCommand::Operate { .. }
+            | ProgramCommand::Compute { .. }
+            | ProgramCommand::Begin(_)
+            | ProgramCommand::ReduceScatter { .. }
+            | ProgramCommand::UpdateOwned { .. }
+            | ProgramCommand::AllGather { .. } => return,
+        }
+        self.make_progress(out);
     }
 
     /// Asks for the next samples before they are needed.
@@ -176,14 +186,6 @@ impl TableEngine {
             let _ = reply.send(begun);
         }
         self.request_lease();
-    }
-
-    /// Carries out an operation of the clock that the program has begun last.
-    pub(in crate::training) fn operate(&mut self, operation: TableOperation, out: &mut Vec<Output>) {
-        if self.carry_out(operation) == ClockState::Over {
-            self.clock.current = None;
-        }
-        self.make_progress(out);
     }
 
     /// Reports the samples whose additions have become safe.

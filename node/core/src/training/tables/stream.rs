@@ -62,7 +62,7 @@ impl TableEngine {
     }
 
     /// Takes in a segment of another member's messages.
-    pub(super) fn receive(&mut self, from: Rank, bytes: &[u8]) -> Result<(), Reject> {
+    pub(super) fn receive_bytes(&mut self, from: Rank, bytes: &[u8]) -> Result<(), Reject> {
         let mut incoming = std::mem::take(&mut self.streams.by_rank[from.index()].incoming);
         incoming.extend_from_slice(bytes);
         let (mut read, mut refused) = (0, Ok(()));
