@@ -135,7 +135,10 @@ impl Swarm {
             let peer = self.peers.remove(&name).unwrap();
             for (row, added) in peer.added {
                 let known = self.lost.entry(row).or_default();
-                *known = (known.0 + added, known.1 + added - peer.worker.changes().unacknowledged(&self.layout, row, 0) as u64);
+                *known = (
+                    known.0 + added,
+                    known.1 + added - peer.worker.changes().unacknowledged(&self.layout, row, 0) as u64,
+                );
             }
         }
         let is_first = self.peers.is_empty();

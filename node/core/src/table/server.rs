@@ -380,7 +380,8 @@ impl TableServer {
             _ => return None,
         };
         if let Some(rows) = changed {
-            self.replication.mark_dirty(chunk, &ChunkDelta { rows, workers: BTreeSet::from([worker]), leased: None });
+            self.replication
+                .mark_dirty(chunk, &ChunkDelta { rows, workers: BTreeSet::from([worker]), leased: None });
         }
         Some(Change::Added(sequence, chunk))
     }

@@ -20,7 +20,9 @@ use std::sync::Arc;
 
 use peergrad_protocol::Rank;
 use peergrad_protocol::limits::{PER_CLOCK_STALENESS_MAX, STEPS_MAX};
-use peergrad_protocol::table::{Map, Reduce, Request, Response, Row, RowSet, Rows, TableMessage, WorkerClock};
+use peergrad_protocol::table::{
+    Map, Reduce, Request, Response, Row, RowSet, Rows, TableMessage, WorkerClock,
+};
 
 use super::server::{Outbox, ReplicaMap};
 use super::{ApplyMode, TableError, TableLayout};

@@ -48,7 +48,7 @@ impl Machine {
         }
         let common = fork_point(&own.history(), &other.history()).unwrap_or(0);
         let loaded = active.training.base().loaded();
-        let is_merged = loaded.config.merges(loaded.program.has_local_parameters()) && own.trained > common;
+        let is_merged = loaded.merges_branches() && own.trained > common;
         out.push(Output::Event(Event::BranchDetected(BranchDetected {
             leads: other.coordinator.peer,
             ours: own.trained.saturating_sub(common),

@@ -83,7 +83,10 @@ impl ChangeLog {
     }
 
     /// Takes the additions that were not pushed yet, by chunk.
-    pub(super) fn take_coalesced(&mut self, layout: &TableLayout) -> impl Iterator<Item = (usize, Change)> + use<> {
+    pub(super) fn take_coalesced(
+        &mut self,
+        layout: &TableLayout,
+    ) -> impl Iterator<Item = (usize, Change)> + use<> {
         let mut parts: BTreeMap<usize, (Vec<Row>, Vec<f32>)> = BTreeMap::new();
         for (row, added) in std::mem::take(&mut self.coalesced) {
             let (indices, values) = parts.entry(layout.chunk_of(row)).or_default();
@@ -162,7 +165,10 @@ impl Entry {
     }
 
     /// The additions of the entry, by row.
-    pub(super) fn rows<'a>(&'a self, layout: &TableLayout) -> impl Iterator<Item = (Row, &'a [f32])> + use<'a> {
+    pub(super) fn rows<'a>(
+        &'a self,
+        layout: &TableLayout,
+    ) -> impl Iterator<Item = (Row, &'a [f32])> + use<'a> {
         let rows = match &self.change {
             Change::Add(rows) => Some(rows),
             Change::Map(_) => None,

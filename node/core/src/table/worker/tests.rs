@@ -13,7 +13,8 @@ const OTHER: Rank = Rank(1);
 fn worker() -> TableWorker {
     let layout = Arc::new(TableLayout::new(vec![Table::additive("counts", 32, 2)]));
     assert_eq!(layout.chunk_count(), 2);
-    let mut worker = TableWorker::new(layout, ReadSchedule::constant(ReadPolicy::Unbounded), WorkerStart::WithRun);
+    let mut worker =
+        TableWorker::new(layout, ReadSchedule::constant(ReadPolicy::Unbounded), WorkerStart::WithRun);
     let who = |byte| WorkerId { peer: PeerId([byte; 32]), incarnation: Incarnation(1) };
     let holders = vec![vec![ME, OTHER], vec![OTHER, ME]];
     let replica_map = ReplicaMap {

@@ -101,7 +101,7 @@ pub(super) fn group_plan(
     let parameter_count = sharding.chunks.parameter_count();
     let layout = ShardLayout::even(parameter_count, group.len(), &owners, sharding.segment_elements);
     let rank = group.binary_search(&base.rank.index()).expect("everyone is in its own group");
-    let topology = base.loaded.config.topology(&layout, base.shard_map.has_ring);
+    let topology = base.loaded.config.topology(&layout, base.shard_map.ring);
     let plan = Plan {
         layout: Arc::new(layout),
         topology,

@@ -12,6 +12,7 @@ use peergrad_protocol::cursor::Span;
 use super::StepEngine;
 use super::state::{StepKind, StepState};
 use crate::io::{Output, Reject};
+use crate::program::batch::Batch;
 use crate::program::command::{ProgramCommand, Reply, StepStart};
 use crate::state::owner_rule::OwnerRule;
 use crate::state::shard_map::StepShards;
@@ -96,15 +97,18 @@ impl ProgramStep {
         };
         self.turn += 1;
         self.current = Some(CurrentStep::of_program(self.turn));
-        let begun = StepStart {
-            turn: self.turn,
-            number: state.step,
+        let batch = Batch {
             is_over,
             epoch: state.assignment.epoch,
             rate: config.rate(state.step.0),
             samples,
             rank: base.rank,
             member_count: base.view().members.len(),
+            turn: self.turn,
+        };
+        let begun = StepStart {
+            number: state.step,
+            batch,
             parameters: Arc::clone(state.commit.complete.as_ref().expect("a step is opened with parameters")),
             room: base.vectors.take(base.shard_map.sharding.chunks.parameter_count()),
         };

@@ -15,7 +15,7 @@ use super::super::base::EngineBase;
 use super::commit::{CommitState, CompletedStep};
 use crate::state::assignment::BatchAssignment;
 use crate::state::checkpoint::Checkpoint;
-use crate::state::optimizer_shard::{OptimizerShard, Version};
+use crate::state::optimizer_shard::{OptimizerShard, Precision, Version};
 use crate::state::optimizer_state::OptimizerState;
 
 /// The step in progress of one member, and its parameters and optimizer state.
@@ -61,8 +61,8 @@ impl StepState {
         } else {
             StepKind::Synchronous
         };
-        let mut optimizer =
-            OptimizerShard::new(sharding.chunks, loaded.owner_moments(), loaded.keeps_master());
+        let precision = if loaded.keeps_master() { Precision::MasterCopy } else { Precision::Exact };
+        let mut optimizer = OptimizerShard::new(sharding.chunks, loaded.owner_moments(), precision);
         let is_lossy = !loaded.config.gradients.is_exact() && kind != StepKind::LocalParameters;
         let len = sharding.chunks.parameter_count();
         let residual = is_lossy.then(|| Residual::new(len, base.vectors.clone()));

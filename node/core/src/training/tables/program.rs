@@ -12,6 +12,7 @@ use super::super::base::EngineBase;
 use super::TableEngine;
 use super::exchange::Exchange;
 use crate::io::{Committed, Event, Output};
+use crate::program::batch::Batch;
 use crate::program::command::{ClockStart, ProgramCommand, Reply, TableOperation};
 use crate::table::lease_table::LeasePolicy;
 use crate::table::worker::AcquiredLease;
@@ -159,17 +160,16 @@ impl TableEngine {
         self.clock.turn += 1;
         self.clock.current = Some(self.clock.turn);
         let clock = self.exchange.worker.clock();
-        let begun = ClockStart {
-            turn: self.clock.turn,
-            number: clock,
+        let batch = Batch {
             is_over,
             epoch: lease.epoch,
             rate: loaded.config.schedule.rate(clock),
             samples,
             rank,
             member_count,
-            layout: Arc::clone(&self.exchange.layout),
+            turn: self.clock.turn,
         };
+        let begun = ClockStart { number: clock, batch, layout: Arc::clone(&self.exchange.layout) };
         if let Some(reply) = self.waiting.begin.take() {
             // The send fails if the program has ended and no longer waits.
             let _ = reply.send(begun);
@@ -358,9 +358,8 @@ impl Waiting {
             parameters = Some(Arc::clone(&vector));
             let _ = reply.send(vector);
         };
-        let (ready, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut self.reads)
-            .into_iter()
-            .partition(|(requests, _)| worker.has_all(requests));
+        let (ready, waiting): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.reads).into_iter().partition(|(requests, _)| worker.has_all(requests));
         self.reads = waiting;
         let (is_any, mut out) = (!ready.is_empty(), Vec::new());
         // The send fails if the program has ended and no longer waits.
