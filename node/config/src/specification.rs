@@ -387,7 +387,8 @@ impl TrainingSettings {
             segment_elements: self.segment_elements,
             replicas: self.replicas,
             digest_every: NonZeroU64::new(self.digest_every),
-            checkpoint_every: Duration::from_secs(self.checkpoint_seconds),
+            checkpoint_every: (self.checkpoint_seconds > 0)
+                .then(|| Duration::from_secs(self.checkpoint_seconds)),
             checkpoints_kept: self.checkpoints_kept,
             policy: self.policy,
             is_shuffled: self.shuffle,

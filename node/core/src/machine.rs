@@ -178,7 +178,9 @@ impl Machine {
             self.prepare(specification, out);
         }
         if let NodeRole::Member(active) = &mut self.role {
-            active.training.wake();
+            if let Some(tables) = active.training.tables_mut() {
+                tables.wake();
+            }
         }
         match input {
             Input::Tick => self.tick(now, out),
@@ -324,9 +326,9 @@ impl Machine {
                     out.push(Output::Disconnect(peer));
                     return;
                 }
-                if active.training.is_needed(&peer) {
+                if active.training.base().is_needed(&peer) {
                     // A member is dialed again, whether it closed the link or was cut off.
-                    out.extend(active.training.contact_of(&peer).map(Output::Dial));
+                    out.extend(active.training.base().contact_of(&peer).map(Output::Dial));
                     self.poll_membership(now, out);
                 }
             }
@@ -438,8 +440,9 @@ impl Machine {
         let (state, others): (_, BTreeSet<PeerId>) = match &self.role {
             NodeRole::Member(active) => {
                 // This peer may be the last one that has the state.
-                let keep = active.training.loaded().config.checkpoints_kept;
-                let checkpoint = active.training.checkpoint().map(Arc::new);
+                let keep = active.training.base().loaded().config.checkpoints_kept;
+                let checkpoint =
+                    active.training.steps().and_then(|steps| steps.state().checkpoint()).map(Arc::new);
                 out.extend(checkpoint.map(|checkpoint| Output::SaveCheckpoint { checkpoint, keep }));
                 let members = active.training.view().members.iter().map(|member| member.peer);
                 (active.training.final_state().or(self.state_before.take()), members.collect())

@@ -49,7 +49,7 @@ pub(crate) fn training(topology: Topology) -> TrainingConfig {
         segment_elements: 100,
         replicas: Replicas::Number(1),
         digest_every: NonZeroU64::new(1),
-        checkpoint_every: Duration::ZERO,
+        checkpoint_every: None,
         checkpoints_kept: 1,
         policy: PartitionPolicy::Majority,
         is_shuffled: true,

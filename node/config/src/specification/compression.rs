@@ -171,6 +171,7 @@ const ONE_IN_DEFAULT: u32 = 100;
 mod tests {
     use super::*;
     use peergrad_collectives::plan::{ShardLayout, Topology};
+    use peergrad_core::program::loader::RingLinks;
 
     use crate::specification::RunFile;
     use crate::specification::resolve::resolve_training;
@@ -185,7 +186,7 @@ mod tests {
         assert_eq!((settings.gradients, settings.parameters), (Compression::Int8, Compression::Bf16));
         // With shards like these, a ring is faster and is selected otherwise.
         let uneven = ShardLayout::even(1 << 20, 8, &[0], 1 << 15);
-        let topology = |sync: &str| resolve(sync).unwrap().training().topology(&uneven, true);
+        let topology = |sync: &str| resolve(sync).unwrap().training().topology(&uneven, RingLinks::Complete);
         assert_eq!(topology("parameters = \"bf16\""), Topology::Ring);
         for sync in [
             "gradients = \"int8\"",

@@ -17,7 +17,9 @@ impl Machine {
                     && active.membership.missing_chunks() == 0 =>
             {
                 self.is_leaving = true;
-                active.training.wind_down(out);
+                if let Some(tables) = active.training.tables_mut() {
+                    tables.wind_down(out);
+                }
                 out.push(Output::Event(Event::Leaving));
             }
             _ => self.end(Err(Failure::Left), out),

@@ -16,7 +16,7 @@ impl Machine {
             return None;
         }
         self.is_program_started = true;
-        let loaded = active.training.loaded();
+        let loaded = active.training.base().loaded();
         Some(loaded.program.executor(loaded))
     }
 
@@ -30,40 +30,16 @@ impl Machine {
         };
         let training = &mut active.training;
         match command {
-            ProgramCommand::Ready(reply) => training.ready(reply, out),
-            ProgramCommand::Begin(reply) => training.begin(reply, out),
-            ProgramCommand::Compute { turn, cost, work, reply } if training.is_current(turn) => {
-                self.jobs.start(Purpose::Program(training.at(), reply), cost, work, out);
+            ProgramCommand::Compute { turn, cost, work, reply } => {
+                if training.is_current(turn) {
+                    self.jobs.start(Purpose::Program(training.at(), reply), cost, work, out);
+                }
             }
-            ProgramCommand::ReduceScatter { turn, contribution, among, reply }
-                if training.is_current(turn) =>
-            {
-                if let Err((peer, reject)) = training.reduce_scatter(contribution, among, reply, out) {
+            command => {
+                if let Err((peer, reject)) = training.command(command, out) {
                     self.reject(now, peer, reject, out);
                 }
             }
-            ProgramCommand::UpdateOwned { turn, rule, reply } if training.is_current(turn) => {
-                training.update_owned(rule, reply, out);
-            }
-            ProgramCommand::AllGather { turn, reply } if training.is_current(turn) => {
-                training.all_gather(reply, out)
-            }
-            ProgramCommand::UpdateOwned { turn, reply, .. } | ProgramCommand::AllGather { turn, reply }
-                if training.is_finished(turn) =>
-            {
-                // The send fails if the program has ended and no longer waits.
-                let _ = reply.send(());
-            }
-            ProgramCommand::BeginClock(reply) => training.begin_clock(reply, out),
-            ProgramCommand::Operate { turn, operation } if training.is_current(turn) => {
-                training.operate(operation, out)
-            }
-            ProgramCommand::Finished(reply) => training.close(reply, out),
-            ProgramCommand::Compute { .. }
-            | ProgramCommand::Operate { .. }
-            | ProgramCommand::ReduceScatter { .. }
-            | ProgramCommand::UpdateOwned { .. }
-            | ProgramCommand::AllGather { .. } => {}
         }
         self.advance(now, out);
     }

@@ -51,15 +51,16 @@ impl Machine {
         mut frame: Frame,
         out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
-        let is_now = matches!(&self.role, NodeRole::Member(active) if active.training.digest() == view);
+        let is_now =
+            matches!(&self.role, NodeRole::Member(active) if active.training.base().digest() == view);
         if is_now {
             self.drop_early(from, Some(view), out);
         }
         let NodeRole::Member(active) = &mut self.role else { return self.hold_early(from, view, frame, out) };
         if !is_now {
-            return if active.training.is_past(&view) {
+            return if active.training.base().is_past(&view) {
                 if let TrainingMessage::Closed(closed) = message {
-                    active.training.closed_before(closed);
+                    active.training.base_mut().closed_before(closed);
                 }
                 drop_frame(from, &message, out);
                 Ok(())
@@ -73,38 +74,14 @@ impl Machine {
         ) {
             active.membership.data_arrived(now);
         }
-        let training = &mut active.training;
-        match message {
-            TrainingMessage::Segment(segment) => {
-                let payload = frame.payload.take().ok_or(Reject::Segment)?;
-                training.receive_segment(from, segment, payload, out)
+        if let TrainingMessage::SaveCheckpoint(save) = message {
+            if active.training.view().rank(&from) != Some(Rank(0)) {
+                return Err(Reject::OutOfPlace);
             }
-            TrainingMessage::ChunkBatch(chunk_batch) => {
-                let payload = frame.payload.take().ok_or(Reject::Chunk)?;
-                training.chunk_batch(from, &chunk_batch, &payload, out)
-            }
-            TrainingMessage::Tables => {
-                let payload = frame.payload.take().ok_or(Reject::MalformedTableMessage)?;
-                training.on_table_frame(from, payload, out)
-            }
-            TrainingMessage::WantChunks(want) => training.receive_chunk_request(from, want, out),
-            TrainingMessage::Complete(complete) => training.receive_complete(from, complete),
-            TrainingMessage::Closed(closed) => training.receive_closed(from, closed),
-            TrainingMessage::StepProgress(offer) => training.receive_offer(from, offer, out),
-            TrainingMessage::StepContributors(chosen) => training.receive_choice(from, chosen, out),
-            // Only the coordinator of this branch sends it.
-            TrainingMessage::TakeSnapshot(save) => {
-                training.snapshot_after(save.steps);
-                Ok(())
-            }
-            TrainingMessage::SaveCheckpoint(save) => {
-                if training.view().rank(&from) != Some(Rank(0)) {
-                    return Err(Reject::OutOfPlace);
-                }
-                active.save_after(now, save.steps);
-                Ok(())
-            }
+            active.save_after(now, save.steps);
+            return Ok(());
         }
+        active.training.receive(from, message, frame.payload.take(), out)
     }
 
     /// Keeps a frame until this peer enters the frame's view: other members may enter it, and train in it, earlier.
@@ -143,7 +120,7 @@ impl Machine {
     /// Handles the frames that were kept for the view that has just been entered.
     pub(super) fn replay_early(&mut self, now: Instant, out: &mut Vec<Output>) {
         let NodeRole::Member(active) = &self.role else { return };
-        let digest = active.training.digest();
+        let digest = active.training.base().digest();
         let is_due = |held: &(ViewDigest, Vec<Frame>)| held.0 == digest;
         let due: Vec<PeerId> =
             self.early.iter().filter(|(_, held)| is_due(held)).map(|(from, _)| *from).collect();

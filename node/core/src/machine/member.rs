@@ -149,7 +149,9 @@ impl Machine {
             MergeMessage::SnapshotChunks(chunks) => {
                 let NodeRole::Member(active) = &mut self.role else { return Err(Reject::OutOfPlace) };
                 let payload = payload.ok_or(Reject::Chunk)?;
-                active.training.receive_snapshot_chunks(now, from, &chunks, &payload)?;
+                if let Some(mut merging) = active.training.merging_mut() {
+                    merging.receive_chunks(now, from, &chunks, &payload)?;
+                }
                 self.continue_fetching(now, out);
             }
             MergeMessage::Accept(accept) => self.on_merge_accept(now, from, accept, out),
@@ -175,7 +177,7 @@ impl Machine {
             let is_in = active.membership.is_member(&from);
             let install =
                 || Message::Agreement(AgreementMessage::Install(View::clone(active.training.view())));
-            let answer = if is_in { active.training.closed() } else { install() };
+            let answer = if is_in { active.training.base().closed() } else { install() };
             self.send(from, &answer, None, out);
         }
         Ok(())
@@ -211,7 +213,7 @@ impl Machine {
         Message::Join(JoinMessage::Welcome(Welcome {
             specification: preparation.specification().to_vec(),
             nonce: self.nonce.expect("a member knows its run"),
-            non_owners: active.training.non_owners(&contacts),
+            non_owners: active.training.base().non_owners(active.training.step(), &contacts),
             members: contacts,
         }))
     }

@@ -119,7 +119,7 @@ impl ActiveMember {
     fn merge_probe(&self, now: Instant) -> Option<MergeProbe> {
         Some(MergeProbe {
             run: self.training.view().run,
-            view: self.training.digest(),
+            view: self.training.base().digest(),
             steps: self.training.committed(),
             trained: self.training.trained(),
             ancestors: self.training.ancestors(),
@@ -146,13 +146,26 @@ impl ActiveMember {
         let snapshot_id = import.snapshot_id();
         if is_before && !is_whole && pinned_snapshot != Some(snapshot_id) {
             self.negotiation.state = MergeState::Idle;
-            self.training.cancel_import(snapshot_id);
+            if let Some(mut merging) = self.training.merging_mut() {
+                merging.cancel_import(snapshot_id);
+            }
         }
+    }
+
+    /// Whether this member keeps a snapshot of the present view for another branch.
+    pub(super) fn has_snapshot(&self) -> bool {
+        self.training.merging().is_some_and(|merging| merging.has_snapshot())
+    }
+
+    /// The number of steps that this branch has committed since that snapshot: they are not merged.
+    pub(super) fn steps_since_snapshot(&self) -> u64 {
+        self.training.merging().map_or(0, |merging| merging.steps_since_snapshot())
     }
 
     /// The snapshot that a view merges which may still be entered, or which the present view has not merged yet.
     fn pinned_snapshot(&self) -> Option<SnapshotId> {
-        let pending = self.training.pending_merge().map(|merge| (merge.view, merge.steps));
+        let pending = self.training.merging().and_then(|merging| merging.pending_merge());
+        let pending = pending.map(|merge| (merge.view, merge.steps));
         pending.or_else(|| self.membership.pending_merge())
     }
 }
@@ -168,7 +181,10 @@ impl Machine {
             return;
         }
         active.negotiation.probed_at = now;
-        active.training.expire_snapshots(now, active.pinned_snapshot());
+        let pinned_snapshot = active.pinned_snapshot();
+        if let Some(mut merging) = active.training.merging_mut() {
+            merging.expire(now, pinned_snapshot);
+        }
         let Some(probe) = active.merge_probe(now) else { return };
         for peer in active.membership.find_partitioned(out) {
             out.push(Output::Send {
@@ -316,8 +332,8 @@ impl Machine {
         {
             return Err(Reject::OutOfPlace);
         }
-        let own = active.training.digest();
-        if active.membership.is_minority_branch(&view) && !active.training.has_snapshot() {
+        let own = active.training.base().digest();
+        if active.membership.is_minority_branch(&view) && !active.has_snapshot() {
             active.membership.note_in_other_view(now, &from, view.digest());
         } else if !active.membership.allows_forks() || view.parents.first() == Some(&own) {
             if !active.membership.on_install(view.clone(), &mut self.journal, out) {
@@ -325,9 +341,9 @@ impl Machine {
                 self.exclude(now, &view, out);
             }
         } else if view.descends_from(own) {
-            if active.training.has_snapshot() {
+            if active.has_snapshot() {
                 // Other members of this branch may not know that view yet, and would go on alone.
-                active.training.broadcast(&AgreementMessage::Install(view.clone()).into(), out);
+                active.training.base().broadcast(&AgreementMessage::Install(view.clone()).into(), out);
             }
             self.exclude(now, &view, out);
         } else if !active.training.view().descends_from(view.digest()) {

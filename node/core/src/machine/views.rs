@@ -6,7 +6,7 @@ use std::sync::Arc;
 use peergrad_protocol::agreement::Acceptor;
 use peergrad_protocol::durable::DurableBytes;
 use peergrad_protocol::message::{AgreementMessage, Contact, JoinMessage, Message, Refusal};
-use peergrad_protocol::view::{Member, Recovery, View};
+use peergrad_protocol::view::{Member, Recovery, Resume, View};
 use peergrad_protocol::{Instant, PeerId, RunId};
 
 use super::{ActiveMember, Machine, MergeNegotiation, NodeRole, Progress};
@@ -15,6 +15,7 @@ use crate::machine::jobs::{Jobs, Purpose};
 use crate::membership::join::{Joiner, ViewEntry};
 use crate::membership::journal::Effect;
 use crate::membership::{Membership, TrainingCommand, TrainingSnapshot};
+use crate::program::command::ProgramCommand;
 use crate::program::loader::Loaded;
 use crate::state::checkpoint::CheckpointSchedule;
 use crate::state::shard_map::ShardingConfig;
@@ -35,12 +36,11 @@ impl ActiveMember {
         ask(&mut self.membership, &snapshot)
     }
 
-    /// Whether this member can change from its present view to `view`, which has been chosen.
-    fn can_enter(&self, view: &View) -> bool {
-        let Recovery::Resume(resume) = &view.recovery else { return false };
+    /// Whether this member can change from its present view to the one that has been chosen, which resumes as `resume` says.
+    fn can_enter(&self, resume: &Resume) -> bool {
         let is_between_steps = !resume.is_interruption() && !self.training.is_over();
         !is_between_steps
-            || self.training.has_stopped_before(resume.step)
+            || self.training.steps().is_some_and(|steps| steps.has_stopped_before(resume.step))
             || self.training.step() > resume.step
             || self.membership.is_troubled()
     }
@@ -63,7 +63,7 @@ impl Machine {
         let NodeRole::Member(active) = &mut self.role else { return };
         for command in commands {
             match command {
-                TrainingCommand::Freeze => active.training.freeze(),
+                TrainingCommand::Freeze => active.training.base_mut().freeze(),
                 TrainingCommand::StopBefore(step) => active.training.stop_before(step, out),
                 // Each input ends with a call of `advance` anyway.
                 TrainingCommand::Advance => {}
@@ -120,17 +120,19 @@ impl Machine {
             // No other member is there to take over the chunks.
             return self.end(Err(Failure::Left), out);
         }
-        if self.jobs.computing().is_some() {
-            active.training.close_without_program(out);
+        if self.jobs.computing().is_some()
+            && let Some(steps) = active.training.steps_mut()
+        {
+            steps.close_without_program(out);
         }
-        if active.progress == Progress::Training && active.training.is_closed() {
+        if active.progress == Progress::Training && active.training.base().is_closed() {
             active.progress = Progress::Evaluating;
             active.training.commit_last(out);
-            let closed = active.training.closed();
+            let closed = active.training.base().closed();
             let (task, parameters) =
-                (Arc::clone(&active.training.loaded().task), active.training.parameters().cloned());
+                (Arc::clone(&active.training.base().loaded().task), active.training.parameters().cloned());
             // A neighbor that receives it has finished as well, and tells its own neighbors.
-            let others = if active.training.is_barrier_root() {
+            let others = if active.training.base().is_barrier_root() {
                 active.training.view().members.iter().map(|member| member.peer).collect()
             } else {
                 active.membership.neighbors()
@@ -209,7 +211,7 @@ impl Machine {
         let mut training = Training::begin_in(view, digest, ingredients, &mut self.credits, out);
         let linked = self.credits.keys().copied().collect();
         let (me, cache) = (self.me.clone(), self.cache.clone());
-        let policy = training.loaded().config.policy;
+        let policy = training.base().loaded().config.policy;
         let mut membership =
             Membership::new(now, me, Arc::clone(view), digest, linked, (cache, definition, policy));
         self.relayed.iter().for_each(|peer| membership.set_relayed(now, *peer, true));
@@ -217,14 +219,15 @@ impl Machine {
         out.push(Output::Event(training.installed_event(None)));
         out.extend(training.restored_event().map(Output::Event));
         if view.parents.is_empty()
-            && let Some(checkpoint) = training.checkpoint().filter(|_| training.restored_event().is_some())
+            && training.restored_event().is_some()
+            && let Some(checkpoint) = training.steps().and_then(|steps| steps.state().checkpoint())
         {
             // A new run that starts from another run's checkpoint has its first checkpoint under its own id.
-            let keep = training.loaded().config.checkpoints_kept;
+            let keep = training.base().loaded().config.checkpoints_kept;
             out.push(Output::SaveCheckpoint { checkpoint: Arc::new(checkpoint), keep });
         }
         if let Some(reply) = self.parked.take() {
-            training.ready(reply, out);
+            training.command(ProgramCommand::Ready(reply), out).expect("it takes in no segment");
         }
         let progress = Progress::Training;
         let negotiation = MergeNegotiation::default();
@@ -260,14 +263,14 @@ impl Machine {
         let NodeRole::Member(active) = &mut self.role else { return };
         let Some((view, digest)) = active.membership.next() else { return };
         let (view, digest) = (Arc::clone(view), digest);
-        if !active.can_enter(&view) {
-            if active.training.is_suspended() && !active.training.is_behind_view() {
+        // Only the first view begins otherwise.
+        let Recovery::Resume(resume) = &view.recovery else { return };
+        if !active.can_enter(resume) {
+            if active.training.can_thaw() {
                 active.training.thaw(out);
             }
-            if let Recovery::Resume(resume) = &view.recovery {
-                active.training.stop_before(resume.step, out);
-            }
-            if !active.can_enter(&view) {
+            active.training.stop_before(resume.step, out);
+            if !active.can_enter(resume) {
                 return;
             }
         }
@@ -281,13 +284,13 @@ impl Machine {
         let expelled = view.expelled.iter().filter(|expulsion| !known.contains(expulsion));
         out.extend(expelled.map(|expulsion| Output::Event(Event::Expelled(*expulsion))));
         let entered_at = out.len();
-        active.training.enter(&view, digest, &mut self.credits, out);
+        active.training.enter((&view, digest), resume, &mut self.credits, out);
         let difference = active.membership.advance(now).expect("the next view is known");
         active.negotiation.enter(now);
         // The step that entering completes is committed in this view: another view after the same one might not have committed it.
-        out.insert(entered_at, Output::Event(active.training.installed_event(Some(&difference))));
+        out.insert(entered_at, Output::Event(active.training.installed_event(Some((&difference, resume)))));
         // New members do not know about the save.
-        let due = active.training.save_is_due();
+        let due = active.training.steps().and_then(|steps| steps.state().save_is_due());
         if due.is_some_and(|steps| steps > active.training.step()) {
             active.announce_save(due, out);
         }
@@ -341,7 +344,7 @@ impl Machine {
             // The peer may have been lost before its handover was complete; then some state was lost with it.
             let is_whole = view.moves.restarted.is_empty();
             if let (NodeRole::Member(active), true) = (&self.role, is_whole) {
-                let chunks = active.training.handed_over();
+                let chunks = active.training.base().handed_over();
                 out.push(Output::Event(Event::HandedOver { chunks, members: view.members.len() }));
             }
             return self.end(Err(Failure::Left), out);
@@ -349,12 +352,9 @@ impl Machine {
         // The view comes from a merge rather than from a loss, and contains this branch's snapshot.
         let event = match &self.role {
             NodeRole::Member(active)
-                if active.training.has_snapshot() && view.has_merged(active.training.digest()) =>
+                if active.has_snapshot() && view.has_merged(active.training.base().digest()) =>
             {
-                Event::BranchAbandoned {
-                    is_merged: true,
-                    steps_since: active.training.steps_since_snapshot(),
-                }
+                Event::BranchAbandoned { is_merged: true, steps_since: active.steps_since_snapshot() }
             }
             _ => Event::Excluded { view_number: view.number },
         };

@@ -47,8 +47,8 @@ impl Machine {
             return;
         }
         let common = fork_point(&own.history(), &other.history()).unwrap_or(0);
-        let loaded = active.training.loaded();
-        let is_merged = loaded.config.merges(loaded.program.has_local_parameters()) && own.trained > common;
+        let loaded = active.training.base().loaded();
+        let is_merged = loaded.merges_branches() && own.trained > common;
         out.push(Output::Event(Event::BranchDetected(BranchDetected {
             leads: other.coordinator.peer,
             ours: own.trained.saturating_sub(common),
@@ -79,8 +79,13 @@ impl Machine {
             return self.send_or_dial(&to, &MergeMessage::Probe(offer).into(), out);
         };
         // Members that have kept the snapshot keep it for longer.
-        active.training.snapshot_after(steps);
-        active.training.broadcast(&TrainingMessage::TakeSnapshot(SaveAt { steps }).in_view(own.view), out);
+        if let Some(mut merging) = active.training.merging_mut() {
+            merging.snapshot_after(steps);
+        }
+        active
+            .training
+            .base()
+            .broadcast(&TrainingMessage::TakeSnapshot(SaveAt { steps }).in_view(own.view), out);
         if active.training.committed() < steps {
             return;
         }
@@ -92,7 +97,7 @@ impl Machine {
         }
         export.offered_at = Some(now);
         let question = active.negotiation.ask(now);
-        match active.training.merge_offer(question) {
+        match active.training.merging().and_then(|merging| merging.offer(question)) {
             Some(offer) => self.send_or_dial(&to, &MergeMessage::Offer(offer).into(), out),
             // The members did not keep the snapshot in time: the next probe leads to another step.
             None => active.negotiation.state = MergeState::Idle,
@@ -108,7 +113,7 @@ impl Machine {
         out: &mut Vec<Output>,
     ) {
         let NodeRole::Member(active) = &self.role else { return };
-        let is_ours = accept.view == active.training.digest() && active.membership.allows_forks();
+        let is_ours = accept.view == active.training.base().digest() && active.membership.allows_forks();
         if !is_ours || active.progress != Progress::Training {
             return;
         }
@@ -117,7 +122,7 @@ impl Machine {
             if !is_asked || !active.negotiation.is_answer(now, accept.question) {
                 return;
             }
-            active.training.broadcast(&MergeMessage::Accept(accept.clone()).into(), out);
+            active.training.base().broadcast(&MergeMessage::Accept(accept.clone()).into(), out);
         }
         self.abandon_branch(now, accept, out);
     }
@@ -130,7 +135,7 @@ impl Machine {
         let NodeRole::Member(active) = &self.role else { return };
         let (run, members) = (active.training.view().run, active.membership.contacts());
         let known = accept.contacts.into_iter().chain(members).take(CONTACTS_MAX).collect();
-        let steps_since = if accept.is_merged { active.training.steps_since_snapshot() } else { 0 };
+        let steps_since = if accept.is_merged { active.steps_since_snapshot() } else { 0 };
         out.push(Output::Event(Event::BranchAbandoned { is_merged: accept.is_merged, steps_since }));
         self.ask_again(now, run, known, out);
     }
@@ -145,13 +150,15 @@ impl Machine {
     ) {
         let NodeRole::Member(active) = &mut self.role else { return };
         if let MergeState::Exporting(export) = &mut active.negotiation.state
-            && (want.view, Some(want.steps)) == (active.training.digest(), export.snapshot_step)
+            && (want.view, Some(want.steps)) == (active.training.base().digest(), export.snapshot_step)
         {
             // The other branch is reading the snapshot: the export does not time out meanwhile.
             export.heard_at = now;
         }
-        let frames = active.training.snapshot_frames(want).into_iter();
-        out.extend(frames.map(|frame| Output::Send { to: from, frame }));
+        if let Some(mut merging) = active.training.merging_mut() {
+            let frames = merging.frames(want).into_iter();
+            out.extend(frames.map(|frame| Output::Send { to: from, frame }));
+        }
     }
 }
 

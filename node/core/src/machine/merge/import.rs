@@ -57,7 +57,8 @@ impl Machine {
         if !active.negotiation.is_idle() {
             return;
         }
-        let offer = active.training.importing().map(|(offer, _)| offer.clone());
+        let importing = active.training.merging().and_then(|merging| merging.importing());
+        let offer = importing.map(|(offer, _)| offer.clone());
         if let Some(offer) = offer.filter(|offer| !active.training.has_merged(offer.view)) {
             active.negotiation.state = MergeState::Importing(MergeImport::new(now, offer));
         }
@@ -82,7 +83,9 @@ impl Machine {
             let snapshot_id = import.snapshot_id();
             active.negotiation.refused = Some(snapshot_id);
             active.negotiation.state = MergeState::Idle;
-            active.training.cancel_import(snapshot_id);
+            if let Some(mut merging) = active.training.merging_mut() {
+                merging.cancel_import(snapshot_id);
+            }
             out.push(Output::Event(Event::MergeAbandoned));
             return;
         }
@@ -95,7 +98,9 @@ impl Machine {
         let missing_chunks = &import.missing_chunks;
         let to: Vec<PeerId> = others.filter(|peer| is_due || !missing_chunks.contains_key(peer)).collect();
         let offer = import.offer.clone();
-        active.training.begin_import(now, offer, pinned_snapshot);
+        if let Some(mut merging) = active.training.merging_mut() {
+            merging.begin_import(now, offer, pinned_snapshot);
+        }
         to.into_iter().for_each(|peer| self.send(peer, &message, None, out));
     }
 
@@ -104,9 +109,13 @@ impl Machine {
         let NodeRole::Member(active) = &mut self.role else { return };
         let (credits, relayed) = (&self.credits, &self.relayed);
         let is_linked = |peer: &PeerId| credits.contains_key(peer) && !relayed.contains(peer);
-        active.training.fetch(now, is_linked, out);
-        let Some((offer, missing)) = active.training.importing() else { return };
-        let (recipients, missing) = (active.training.digest(), u32::try_from(missing).unwrap_or(u32::MAX));
+        let Some(mut merging) = active.training.merging_mut() else { return };
+        merging.fetch(now, is_linked, out);
+        let Some((offer, missing)) = active.training.merging().and_then(|merging| merging.importing()) else {
+            return;
+        };
+        let (recipients, missing) =
+            (active.training.base().digest(), u32::try_from(missing).unwrap_or(u32::MAX));
         let inherited = MergeReady { recipients, view: offer.view, steps: offer.steps, missing };
         if coordinator.peer == self.me.peer {
             self.on_merge_ready(self.me.peer, inherited);
@@ -141,7 +150,9 @@ impl Machine {
             self.on_merge_offer_at_coordinator(now, offer, own, out);
         } else if active.membership.is_member(&from) {
             let pinned_snapshot = active.pinned_snapshot();
-            active.training.begin_import(now, offer, pinned_snapshot);
+            if let Some(mut merging) = active.training.merging_mut() {
+                merging.begin_import(now, offer, pinned_snapshot);
+            }
             self.fetch_snapshot(now, &own.coordinator, out);
         } else {
             self.send(own.coordinator.peer, &MergeMessage::Offer(offer).into(), None, out);
@@ -186,7 +197,7 @@ impl Machine {
     pub(in crate::machine) fn on_merge_ready(&mut self, from: PeerId, inherited: MergeReady) {
         let NodeRole::Member(active) = &mut self.role else { return };
         let is_member =
-            active.membership.is_member(&from) && inherited.recipients == active.training.digest();
+            active.membership.is_member(&from) && inherited.recipients == active.training.base().digest();
         if let MergeState::Importing(import) = &mut active.negotiation.state
             && is_member
             && import.snapshot_id() == (inherited.view, inherited.steps)
@@ -198,7 +209,8 @@ impl Machine {
     /// Two branches have been merged: evaluates the parameters of each, and the merged ones.
     pub(in crate::machine) fn evaluate_merge(&mut self, out: &mut Vec<Output>) {
         let NodeRole::Member(active) = &mut self.role else { return };
-        if let Some((comparison, task)) = active.training.take_comparison() {
+        let mut merging = active.training.merging_mut();
+        if let Some((comparison, task)) = merging.as_mut().and_then(|merging| merging.take_comparison()) {
             let cost = 3 * u64::from(task.held_out_count());
             let work = Box::new(move || Box::new(comparison.evaluate(&*task)) as JobOutput);
             self.jobs.start(Purpose::EvaluateMerge, cost, work, out);
