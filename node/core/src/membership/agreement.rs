@@ -319,9 +319,10 @@ impl Membership {
         } else {
             // No member that can be reached has parameters any more. Others may come back.
             let waited = now.since(*self.view_state.regrouped_at.get_or_insert(now));
-            let is_all = attempt.plan.unanswered.is_empty();
+            let missing = attempt.plan.unanswered.len();
             // Where others may have gone on, the run restarts only with all of them.
-            let is_due = |it: &Restart| it.is_due(is_all, waited) && (is_all || !self.probe.allows_forks);
+            let is_due =
+                |it: &Restart| it.is_due(missing, waited) && (missing == 0 || !self.probe.allows_forks);
             let restart = snapshot.planner.after_stop(kept, reports).filter(is_due);
             restart.ok_or(Postponed::ParametersMissing)?.change
         };
