@@ -7,7 +7,7 @@ use peergrad_protocol::message::SavedCheckpoint;
 use peergrad_protocol::{Buffer, StepNumber};
 
 use super::StepEngine;
-use crate::membership::TrainingSnapshot;
+use crate::membership::{Assignments, GateSnapshot, MergeSnapshot, TrainingSnapshot};
 use crate::node_report::Wait;
 use crate::state::assignment::BatchAssignment;
 use crate::state::checkpoint::Checkpoint;
@@ -17,13 +17,19 @@ impl StepEngine {
     pub(in crate::training) fn snapshot<'a>(&'a self, common: TrainingSnapshot<'a>) -> TrainingSnapshot<'a> {
         let is_stopped = self.gate.stop_before.is_some_and(|stop| stop <= self.step);
         TrainingSnapshot {
-            previous_assignment: self.commit.uncommitted.as_ref().map(|record| &*record.assignment),
-            next_assignment: self.next_assignment.as_deref(),
-            is_open: self.gate.is_open,
-            is_held: is_stopped && !self.gate.is_open && self.commit.complete.is_some(),
-            is_behind_view: self.gate.is_behind_view,
+            assignments: Assignments {
+                previous: self.commit.uncommitted.as_ref().map(|record| &*record.assignment),
+                next: self.next_assignment.as_deref(),
+                ..common.assignments
+            },
+            gate: GateSnapshot {
+                is_open: self.gate.is_open,
+                is_held: is_stopped && !self.gate.is_open && self.commit.complete.is_some(),
+                is_behind_view: self.gate.is_behind_view,
+                ..common.gate
+            },
             has_committed: self.committed_steps() > self.base.view().first_step().0,
-            merge_ready: self.merge_snapshots.imported(),
+            merge: MergeSnapshot { ready: self.merge_snapshots.imported(), ..common.merge },
             ..common
         }
     }
