@@ -42,6 +42,7 @@
 //! them, so that one of two can go on, and in that a promise brings a report. The members of one configuration choose the
 //! next one as in Lamport, Malkhi, Zhou, *Reconfiguring a State Machine* (2010), section 3.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::id::Rank;
@@ -203,7 +204,7 @@ impl<V: Clone, R> Proposer<V, R> {
     /// Whether a quorum has promised, so that a value may be proposed.
     #[must_use]
     pub fn has_quorum(&self) -> bool {
-        is_majority(self.reports.len(), self.reports.contains_key(&Rank(0)), self.member_count)
+        is_quorum(self.reports.keys().copied(), self.member_count)
     }
 
     /// The value that it must propose: the one accepted under the highest ballot among the promises so far.
@@ -243,7 +244,7 @@ impl<V: Clone, R> Proposer<V, R> {
     }
 
     fn is_chosen(&self) -> bool {
-        is_majority(self.accepted_by.len(), self.accepted_by.contains(&Rank(0)), self.member_count)
+        is_quorum(self.accepted_by.iter().copied(), self.member_count)
     }
 }
 
@@ -287,15 +288,10 @@ impl<V: Clone, R> Attempt<V, R> for Proposer<V, R> {
 #[must_use]
 pub fn is_quorum(ranks: impl IntoIterator<Item = Rank>, member_count: usize) -> bool {
     let ranks: BTreeSet<Rank> = ranks.into_iter().filter(|rank| rank.index() < member_count).collect();
-    is_majority(ranks.len(), ranks.contains(&Rank(0)), member_count)
-}
-
-/// Whether `count` different members decide; `has_first` says whether rank 0 is one of them.
-fn is_majority(count: usize, has_first: bool, member_count: usize) -> bool {
-    match (2 * count).cmp(&member_count) {
-        std::cmp::Ordering::Greater => true,
-        std::cmp::Ordering::Equal => has_first,
-        std::cmp::Ordering::Less => false,
+    match (2 * ranks.len()).cmp(&member_count) {
+        Ordering::Greater => true,
+        Ordering::Equal => ranks.contains(&Rank(0)),
+        Ordering::Less => false,
     }
 }
 

@@ -14,11 +14,11 @@ use crate::config::{Config, StartMode};
 use crate::io::{Ended, Event, Failure, FinalState, Input, JobId, JobOutput, Output, Panicked, Reject};
 use crate::machine::jobs::{Jobs, Purpose};
 use crate::machine::preparation::{LoadRequest, Preparation};
-use crate::membership::Membership;
 use crate::membership::bootstrap::Founder;
 use crate::membership::join::Joiner;
 use crate::membership::journal::Journal;
 use crate::membership::recovery::RecoveringMember;
+use crate::membership::{Membership, Route};
 use crate::program::command::Reply;
 use crate::program::loader::{Loaded, Loader};
 use crate::state::checkpoint::CheckpointSchedule;
@@ -256,7 +256,7 @@ impl Machine {
                 self.report_ready(out);
             }
             NodeRole::Member(active) => {
-                active.membership.link_up(now, peer);
+                active.membership.members.link_up(now, peer);
                 active.training.link_up(&peer, out);
             }
             NodeRole::Founder(_) | NodeRole::Ended => {}
@@ -279,7 +279,8 @@ impl Machine {
                 self.report_ready(out);
             }
             NodeRole::Member(active) => {
-                active.membership.set_relayed(now, peer, is_relayed);
+                let route = if is_relayed { Route::Relayed } else { Route::Direct };
+                active.membership.members.set_route(now, peer, route);
                 self.poll_membership(now, out);
             }
             NodeRole::Founder(_) | NodeRole::Ended => {}
@@ -319,9 +320,9 @@ impl Machine {
             }
             NodeRole::Member(active) => {
                 active.training.link_down(&peer);
-                active.membership.link_down(&peer);
+                active.membership.members.link_down(&peer);
                 if active.training.view().rank(&peer).is_none() {
-                    active.membership.forget(&peer);
+                    active.membership.admission.forget(&peer);
                     // A peer that is no member dials again if it needs the link.
                     out.push(Output::Disconnect(peer));
                     return;
@@ -473,7 +474,7 @@ impl Machine {
         let is_fatal = matches!(reject, Reject::Segment | Reject::OverCredit | Reject::MalformedTableMessage);
         let is_last = *count >= REJECTS_MAX;
         if let (NodeRole::Member(active), true) = (&mut self.role, is_last) {
-            active.membership.expel(peer, ExpulsionCause::Violations, out);
+            active.membership.members.expel(peer, ExpulsionCause::Violations, out);
         }
         if is_last || is_fatal {
             let words = format!("hung up on it after {count} violations, the last: {reject}");

@@ -8,16 +8,21 @@
 //!  heartbeats, links --> a member is lost -----> Prepare at once --- promises: reports ---> Propose --- accepted ---> Learn
 //!  Join, Retire -------> a peer joins or leaves -> Prepare before a future step (training goes on until then)
 //! ```
+//! [`Membership`] only connects its parts. A decision that needs several of them is made by a struct that borrows those parts, such as
+//! `Proposing` and `Voting`.
+//!
 //! | part | subject |
 //! |---|---|
-//! | [`agreement`], [`view_change`] | when a member proposes the next view, and what that view is |
-//! | [`failure_detection`], [`links`] | which members are lost, and which ones can be reached |
+//! | [`members`], [`place`] | the members of the view, and which of them are lost or hold up the others |
+//! | [`failure_detection`], [`links`], [`observations`] | what that follows from |
+//! | [`succession`], [`agreement`], [`view_change`] | when a member proposes the next view, how it votes, and what that view is |
 //! | [`admission`], [`churn`], [`lead`] | peers that join or leave between two steps, and before which step |
 //! | [`expulsion`], [`rekey`] | peers that are removed for good, and a new secret |
 //! | [`capacity`] | how much members offer to own |
 //! | [`partition`] | other branches of a partitioned run |
+//! | [`health`], [`pause`] | what the user learns about the members |
 //! | [`join`], [`bootstrap`], [`recovery`] | peers that are not in a view yet |
-//! | [`journal`] | the records that must be on disk before another peer may rely on them |
+//! | [`journal`], [`records`] | the records that must be on disk before another peer may rely on them |
 //!
 //! # Invariants
 //! - A promise, an acceptance and a new view are on disk before any message about them is sent.
@@ -29,32 +34,36 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
-use peergrad_protocol::agreement::Acceptor;
-use peergrad_protocol::durable::DurableBytes;
-use peergrad_protocol::message::{Heartbeat, MemberReport, MergeOffer, Message};
+use peergrad_protocol::invite::Secret;
+use peergrad_protocol::message::{Accepted, AdminMessage, Heartbeat, Join, Nack, Prepare, Promise, Propose};
 use peergrad_protocol::time::Timers;
-use peergrad_protocol::view::{Member, Recovery, View};
-use peergrad_protocol::{Frame, Instant, PeerId, Rank, StepNumber, ViewDigest};
+use peergrad_protocol::view::{Member, Recovery, View, ViewChange};
+use peergrad_protocol::{Instant, PeerId, StepNumber, ViewDigest};
 
-use crate::io::{Event, Output};
-use crate::membership::journal::Effect;
-use crate::membership::view_change::ViewChangePlanner;
-use crate::membership::view_change::driver::ViewChangeDriver;
+use crate::io::{Output, Reject};
+use crate::membership::journal::{Effect, Journal};
 use crate::partition_policy::PartitionPolicy;
-use crate::state::assignment::BatchAssignment;
 use crate::state::shared_cache::{SharedCache, ViewDifference};
+use crate::state::snapshot_id::SnapshotId;
 use admission::Admission;
-use agreement::AttemptPlan;
+pub(crate) use admission::{JoinAnswer, RunPhase};
+use agreement::Proposing;
+use agreement::acceptor::Voting;
 use capacity::CapacityOffers;
-use expulsion::Departures;
-use failure_detection::FailureDetection;
+use churn::Requests;
 pub(crate) use health::MemberHealth;
-use lead::Lead;
-use links::Links;
+pub(crate) use links::Route;
+use members::Members;
 use partition::PartitionProbe;
-use rekey::Rekeying;
-use view_state::ViewState;
+use place::Place;
+use records::Records;
+use rekey::{Recipients, Rekeying};
+use succession::Succession;
+pub(crate) use training_snapshot::{
+    Assignments, GateSnapshot, MergeSnapshot, TableSnapshot, TrainingSnapshot,
+};
 
 mod admission;
 mod agreement;
@@ -68,128 +77,30 @@ pub(crate) mod join;
 pub(crate) mod journal;
 mod lead;
 mod links;
+mod members;
+mod observations;
 mod partition;
+mod pause;
+mod place;
+mod records;
 pub(crate) mod recovery;
 mod rekey;
+mod succession;
+mod training_snapshot;
 pub(crate) mod view_change;
-mod view_state;
 
-/// What one member knows about the members. Each part holds what belongs together; the methods of `Membership` connect the parts.
+/// What one member knows about the members.
 pub(crate) struct Membership {
-    place: Place,
-    cache: SharedCache,
-    /// The definition of the run, as the record on disk has it.
-    definition: Arc<[u8]>,
-    /// The state that is dropped at the end of this view.
-    view_state: ViewState,
-    /// This member's part in the choice of the next view.
-    driver: ViewChangeDriver<AttemptPlan>,
-    next: Option<NextView>,
-    timers: Timers<2>,
-    links: Links,
-    detection: FailureDetection,
-    admission: Admission,
-    departures: Departures,
-    /// The last secret that arrived since this member joined; `None` if there was none.
-    rekeying: Option<Rekeying>,
+    pub(crate) members: Members,
+    /// The choice of the next view.
+    succession: Succession,
+    pub(crate) admission: Admission,
     capacity_offers: CapacityOffers,
-    lead: Lead,
+    rekeying: Rekeying,
+    /// The search for other branches of a partitioned run.
     probe: PartitionProbe,
-}
-
-/// The view that a member is in, and its place there.
-struct Place {
-    /// This member, in the incarnation that is in the view.
-    me: Member,
-    view: Arc<View>,
-    digest: ViewDigest,
-    rank: Rank,
-    /// Whether each member owns or replicates anything, or may; by rank.
-    replica_holders: Vec<bool>,
-}
-
-impl Place {
-    fn new(me: Member, view: Arc<View>, digest: ViewDigest) -> Self {
-        let rank = view.rank(&me.peer).expect("a view is installed at its members");
-        Self { rank, replica_holders: view.replica_holders(), me, view, digest }
-    }
-}
-
-/// The next view, once it is chosen.
-struct NextView {
-    view: Arc<View>,
-    digest: ViewDigest,
-    /// Whether training may enter it: it is on disk, or this peer is not in it.
-    is_enterable: bool,
-}
-
-/// The state of a program with tables, as far as membership needs it.
-pub(crate) struct TableSnapshot {
-    /// The clock of this member's worker.
-    pub(crate) clock: StepNumber,
-    /// Whether every owner and replica holder of a chunk has it.
-    pub(crate) are_replicated: bool,
-    /// Whether the program waits for rows, which may need the progress of other members.
-    pub(crate) is_reading: bool,
-}
-
-/// The state of training, as far as membership needs it.
-pub(crate) struct TrainingSnapshot<'a> {
-    pub(crate) planner: ViewChangePlanner<'a>,
-    /// The step in progress.
-    pub(crate) step: StepNumber,
-    /// The state of the tables; `None` if the run has none.
-    pub(crate) tables: Option<TableSnapshot>,
-    /// The assignment of the step in progress.
-    pub(crate) assignment: &'a BatchAssignment,
-    /// The assignment of the step before; `None` once that step is committed.
-    pub(crate) previous_assignment: Option<&'a BatchAssignment>,
-    /// The assignment of the step after; `None` if it follows from this view.
-    pub(crate) next_assignment: Option<&'a BatchAssignment>,
-    /// Whether this member has begun the step.
-    pub(crate) is_open: bool,
-    /// Whether this member does not begin the step because the next view begins with it.
-    pub(crate) is_held: bool,
-    pub(crate) report: &'a dyn Fn() -> MemberReport,
-    pub(crate) has_parameters: bool,
-    /// The step for which this member's own program computes; `None` while it does not compute.
-    pub(crate) computing: Option<StepNumber>,
-    /// Whether training is frozen: it takes in and sends nothing.
-    pub(crate) is_still: bool,
-    /// Whether this view cannot begin with what this member has.
-    pub(crate) is_behind_view: bool,
-    /// Whether the program has ended.
-    pub(crate) is_closing: bool,
-    /// Whether a step of this view is committed.
-    pub(crate) has_committed: bool,
-    /// The view and step of another branch's snapshot, once this member has its part of it; `None` otherwise.
-    pub(crate) merge_ready: Option<(ViewDigest, StepNumber)>,
-    /// At the coordinator: the snapshot to merge, once all members have their part of it; `None` otherwise.
-    pub(crate) merge_offer: Option<&'a MergeOffer>,
-}
-
-impl TrainingSnapshot<'_> {
-    /// The progress of this member: its step, or its worker's clock where there are tables.
-    fn progress(&self) -> StepNumber {
-        self.tables.as_ref().map_or(self.step, |tables| tables.clock)
-    }
-
-    /// Whether no state is lost if `leavers` go before `step`.
-    fn can_leave(&self, leavers: &[Rank], step: StepNumber) -> bool {
-        self.tables.as_ref().is_none_or(|tables| tables.are_replicated)
-            && self.planner.can_leave(leavers, step)
-    }
-
-    /// The assignment of a step, if this member knows it.
-    fn assignment_of(&self, step: StepNumber) -> Option<&BatchAssignment> {
-        if step == self.step {
-            Some(self.assignment)
-        } else if step == self.step.next() {
-            self.next_assignment
-        } else {
-            self.previous_assignment.filter(|_| step.next() == self.step)
-        }
-    }
+    records: Records,
+    timers: Timers<2>,
 }
 
 /// What membership asks of training.
@@ -212,6 +123,24 @@ enum Timer {
     Attempt,
 }
 
+/// What a member reports to its user about the members.
+pub(crate) struct MembershipReport {
+    /// By rank: what this member knows about each member.
+    pub(crate) health: Vec<MemberHealth>,
+    /// When this view was entered.
+    pub(crate) entered_at: Instant,
+    /// The peers that ask to join, and whether each is ready.
+    pub(crate) joiners: Vec<(PeerId, bool)>,
+    /// The lost members that may be in another branch.
+    pub(crate) partitioned: Vec<PeerId>,
+    /// How many members can be reached, this one included, and how many are needed; `None` unless too few can be reached.
+    pub(crate) paused: Option<(usize, usize)>,
+    /// Whether all members with parameters are lost.
+    pub(crate) is_orphaned: bool,
+    /// The members that have not confirmed the secret that this member's user has asked for; `None` if the user has not.
+    pub(crate) without_secret: Option<Vec<PeerId>>,
+}
+
 impl Membership {
     /// Membership in a view that is installed and on disk.
     pub(crate) fn new(
@@ -223,87 +152,21 @@ impl Membership {
         (cache, definition, policy): (SharedCache, Arc<[u8]>, PartitionPolicy),
     ) -> Self {
         let place = Place::new(me, view, digest);
-        let (view, rank) = (&place.view, place.rank);
-        let mut membership = Self {
-            view_state: ViewState::new(now),
-            driver: agreement::driver(now, digest, rank, view),
-            links: Links::new(place.me.peer, linked, view),
-            detection: FailureDetection::new(now, view),
-            timers: Timers::default(),
-            cache,
-            definition,
-            next: None,
+        let mut timers = Timers::default();
+        timers.set(Timer::Heartbeat as usize, now);
+        Self {
+            succession: Succession::new(now, &place, &agreement::PACING),
             admission: Admission::default(),
-            departures: Departures::default(),
-            rekeying: None,
             capacity_offers: CapacityOffers::new(place.me.capacity),
-            lead: Lead::default(),
-            probe: PartitionProbe { allows_forks: policy.allows_forks(), turn: rank.index() },
-            place,
-        };
-        membership.begin(now);
-        membership
-    }
-
-    /// Begins to watch the neighbors of a new view.
-    fn begin(&mut self, now: Instant) {
-        let neighbors = self.neighbors();
-        self.detection.watch(now, &self.place.view, neighbors);
-        self.timers.set(Timer::Heartbeat as usize, now);
-    }
-
-    /// Enters the chosen view after training has. Returns the members that joined and left.
-    pub(crate) fn advance(&mut self, now: Instant) -> Option<Arc<ViewDifference>> {
-        let NextView { view, digest, .. } = self.next.take()?;
-        let difference = self.cache.difference((&self.place.view, self.place.digest), (&view, digest));
-        self.place = Place::new(self.place.me.clone(), view, digest);
-        // The neighbors differ from view to view.
-        let neighbors = self.neighbors();
-        self.detection.detector.retain(|peer| neighbors.contains(peer));
-        let (joined, left) = (&difference.joined, &difference.left);
-        self.links.members_changed(joined, left);
-        if matches!(&self.place.view.recovery, Recovery::Resume(resume) if resume.is_interruption()) {
-            self.ban_lost(now, left);
+            rekeying: Rekeying::default(),
+            probe: PartitionProbe::new(place.rank.index()),
+            records: Records { cache, definition },
+            timers,
+            members: Members::new(now, place, linked, policy),
         }
-        self.view_state = ViewState::new(now);
-        self.driver = agreement::driver(now, self.place.digest, self.place.rank, &self.place.view);
-        self.lead.shorten();
-        self.admission.view_changed(&self.place.view);
-        // A member may have restarted while this view was agreed on; the incarnation in the view is gone.
-        let again: Vec<Rank> =
-            self.admission.all_asking().filter_map(|peer| self.place.view.rank(peer)).collect();
-        again.into_iter().for_each(|rank| self.mark_restarted(rank));
-        self.detection.step_timing.restart(now);
-        self.departures.view_changed(&self.place.view);
-        self.begin(now);
-        Some(difference)
     }
 
-    /// Members to which no frame can be sent.
-    pub(crate) fn unlinked(&self) -> &BTreeSet<PeerId> {
-        &self.links.unlinked
-    }
-
-    /// The view that is chosen and that training can enter.
-    pub(crate) fn next(&self) -> Option<(&Arc<View>, ViewDigest)> {
-        let next = self.next.as_ref().filter(|next| next.is_enterable)?;
-        Some((&next.view, next.digest))
-    }
-
-    /// Whether this view cannot go on, so that another one is needed.
-    pub(crate) fn is_troubled(&self) -> bool {
-        self.view_state.is_next_outdated || self.view_state.trouble_since.is_some()
-    }
-
-    /// Whether a peer is in the view, in any incarnation.
-    pub(crate) fn is_member(&self, peer: &PeerId) -> bool {
-        self.place.view.rank(peer).is_some()
-    }
-
-    /// This member, in the incarnation that is in the view.
-    pub(crate) fn me(&self) -> &Member {
-        &self.place.me
-    }
+    // Time and the disk.
 
     /// When to call [`Membership::tick`] next.
     pub(crate) fn deadline(&self) -> Option<Instant> {
@@ -318,48 +181,36 @@ impl Membership {
         out: &mut Vec<Output>,
     ) -> Vec<TrainingCommand> {
         if self.timers.expired(Timer::Heartbeat as usize, now) {
-            self.detection.detector.tick(now);
-            self.send_heartbeat(now, snapshot, out);
+            self.members.detection.detector.tick(now);
+            self.members.send_heartbeat(now, snapshot, out);
             self.resend(now, out);
-            self.redial(now, out);
-            self.timers.set(
-                Timer::Heartbeat as usize,
-                now.after(failure_detection::heartbeat_interval(&self.place.view)),
-            );
+            self.members.redial(now, out);
+            let interval = failure_detection::heartbeat_interval(&self.members.place.view);
+            self.timers.set(Timer::Heartbeat as usize, now.after(interval));
         }
         self.timers.expired(Timer::Attempt as usize, now);
         self.poll(now, snapshot, out)
     }
 
-    fn send_heartbeat(&mut self, now: Instant, snapshot: &TrainingSnapshot<'_>, out: &mut Vec<Output>) {
-        let complete = if snapshot.has_parameters { snapshot.progress() } else { StepNumber(0) };
-        let heartbeat = Heartbeat {
-            view: self.place.digest,
-            view_number: self.place.view.number,
-            complete,
-            computing: snapshot.computing.filter(|_| !snapshot.is_still),
-        };
-        self.note_heartbeat(now, self.place.rank, heartbeat);
-        let frame = Frame::encode(&Message::Heartbeat(heartbeat), None);
-        for to in self.neighbors().into_iter().filter(|peer| self.links.is_linked(peer)) {
-            let frame = Frame { head: frame.head.clone(), payload: None };
-            out.push(Output::Send { to, frame });
-        }
+    /// Does what is due: notices losses, begins attempts to have the next view chosen, and drives them.
+    pub(crate) fn poll(
+        &mut self,
+        now: Instant,
+        snapshot: &TrainingSnapshot<'_>,
+        out: &mut Vec<Output>,
+    ) -> Vec<TrainingCommand> {
+        self.proposing(now, snapshot, out).poll()
     }
 
-    // Disk.
-
-    /// The record of this view, with this member's vote as it is now.
-    fn record(&self) -> DurableBytes {
-        let view = self.cache.view_bytes(&self.place.view, self.place.digest);
-        let acceptor = &self.driver.acceptor;
-        DurableBytes::new(view, self.place.me.incarnation, acceptor, Arc::clone(&self.definition))
-    }
-
-    /// The record of a view in which this member has not voted yet.
-    fn record_of_next(&self, view: &View, digest: ViewDigest) -> DurableBytes {
-        let view = self.cache.view_bytes(view, digest);
-        DurableBytes::new(view, self.place.me.incarnation, &Acceptor::default(), Arc::clone(&self.definition))
+    /// Sends again what may not have arrived.
+    fn resend(&mut self, now: Instant, out: &mut Vec<Output>) {
+        agreement::resend(&self.succession, &self.members, now, out);
+        self.admission.forget_stale(now);
+        self.capacity_offers.forget_stale(now);
+        self.members.resend_expulsions(out);
+        self.rekeying.resend(&self.members, out);
+        let Self { members, admission, capacity_offers, .. } = self;
+        Requests { members, admission, capacity_offers }.resend(now, out);
     }
 
     /// Records are on disk: this member does what waited for them.
@@ -367,62 +218,268 @@ impl Membership {
         let mut commands = Vec::new();
         for effect in effects {
             match effect {
-                Effect::Answer { to, message } => self.send(to, &message, out),
-                Effect::EnterView(_, digest) => {
-                    if let Some(next) = self.next.as_mut().filter(|next| next.digest == digest) {
-                        next.is_enterable = true;
-                        commands.push(TrainingCommand::Advance);
-                    }
+                Effect::Answer { to, message } => self.members.send(to, &message, out),
+                Effect::EnterView(_, digest) if self.succession.recorded(digest) => {
+                    commands.push(TrainingCommand::Advance);
                 }
+                Effect::EnterView(..) => {}
             }
         }
         commands
     }
 
-    // Sending.
+    // The next view.
 
-    fn send(&self, to: PeerId, message: &Message, out: &mut Vec<Output>) {
-        self.links.send(to, message, out);
+    /// The view that is chosen and that training can enter.
+    pub(crate) fn next(&self) -> Option<(&Arc<View>, ViewDigest)> {
+        self.succession.enterable()
     }
 
-    fn broadcast(&self, message: &Message, out: &mut Vec<Output>) {
-        self.links.broadcast(&self.place.view, message, out);
+    /// Enters the chosen view after training has. Returns the members that joined and left.
+    pub(crate) fn advance(&mut self, now: Instant) -> Option<Arc<ViewDifference>> {
+        let next = self.succession.next.take()?;
+        let before = &self.members.place;
+        let difference =
+            self.records.cache.difference((&before.view, before.digest), (&next.view, next.digest));
+        let place = Place::new(before.me.clone(), next.view, next.digest);
+        self.members.enter(now, place, &difference);
+        let Members { place, departures, .. } = &self.members;
+        if matches!(&place.view.recovery, Recovery::Resume(resume) if resume.is_interruption()) {
+            self.admission.ban_lost(now, &difference.left, &place.view, departures);
+        }
+        self.succession.enter(now, place);
+        self.admission.view_changed(&place.view);
+        // A member may have restarted while this view was agreed on; the incarnation in the view is gone.
+        let restarted = self.admission.all_asking().filter_map(|peer| self.members.place.view.rank(peer));
+        restarted.for_each(|rank| self.members.observed.mark_restarted(rank));
+        self.members.departures.view_changed(&self.members.place.view);
+        self.timers.set(Timer::Heartbeat as usize, now);
+        Some(difference)
     }
 
-    /// Whether too few members can be reached to go on or to hand over chunks.
-    pub(crate) fn is_paused(&self) -> bool {
-        self.view_state.paused.is_some()
+    /// Whether this view cannot go on, so that another one is needed.
+    pub(crate) fn is_troubled(&self) -> bool {
+        self.succession.is_troubled()
     }
 
-    /// Tells the user that too few members can be reached, once for each number of them.
-    fn report_paused(&mut self, missing: Vec<PeerId>, out: &mut Vec<Output>) {
-        let members = self.place.view.members.len();
-        let reached = members - missing.len();
-        let needed = self.needed(reached);
-        if self.view_state.paused != Some(reached) {
-            self.view_state.paused = Some(reached);
-            out.push(Output::Event(Event::Paused { reached, needed, members, missing }));
+    /// The snapshot of another branch that the next view merges, or may merge.
+    pub(crate) fn pending_merge(&self) -> Option<SnapshotId> {
+        self.succession.pending_merge()
+    }
+
+    /// How many chunks of tables no reachable member stores, if this member leads the next view change and waits for them; else 0.
+    pub(crate) fn missing_chunks(&self) -> usize {
+        self.succession.table_losses.missing.len()
+    }
+
+    /// The user has declared the missing chunks of tables lost: these chunks, and no others, restart from initial values.
+    pub(crate) fn declare_lost(&mut self) {
+        let losses = &mut self.succession.table_losses;
+        losses.declared.clone_from(&losses.missing);
+    }
+
+    // Messages of the agreement.
+
+    /// A member that may propose the next view.
+    fn proposing<'m>(
+        &'m mut self,
+        now: Instant,
+        snapshot: &'m TrainingSnapshot<'m>,
+        out: &'m mut Vec<Output>,
+    ) -> Proposing<'m> {
+        let Self { members, succession, admission, capacity_offers, timers, .. } = self;
+        Proposing { now, members, succession, admission, capacity_offers, timers, snapshot, out }
+    }
+
+    /// A member that votes on the next view.
+    fn voting<'m>(&'m mut self, journal: &'m mut Journal, out: &'m mut Vec<Output>) -> Voting<'m> {
+        let Self { members, succession, records, timers, .. } = self;
+        Voting { members, succession, records, timers, journal, out }
+    }
+
+    /// A member asks to agree on the next view.
+    pub(crate) fn on_prepare(
+        &mut self,
+        now: Instant,
+        from: PeerId,
+        prepare: Prepare,
+        snapshot: &TrainingSnapshot<'_>,
+        journal: &mut Journal,
+        out: &mut Vec<Output>,
+    ) -> Result<Vec<TrainingCommand>, Reject> {
+        self.voting(journal, out).on_prepare(now, from, prepare, snapshot)
+    }
+
+    /// A member has promised, and reports where it is.
+    pub(crate) fn on_promise(
+        &mut self,
+        now: Instant,
+        from: PeerId,
+        promise: Promise,
+        snapshot: &TrainingSnapshot<'_>,
+        out: &mut Vec<Output>,
+    ) -> Vec<TrainingCommand> {
+        self.proposing(now, snapshot, out).on_promise(from, promise)
+    }
+
+    /// A ballot of this member was refused.
+    pub(crate) fn on_nack(&mut self, now: Instant, nack: &Nack) {
+        self.succession.on_nack(now, nack);
+    }
+
+    /// A member proposes the next view.
+    pub(crate) fn on_propose(
+        &mut self,
+        now: Instant,
+        from: PeerId,
+        propose: Propose,
+        snapshot: &TrainingSnapshot<'_>,
+        journal: &mut Journal,
+        out: &mut Vec<Output>,
+    ) -> Result<(), Reject> {
+        self.voting(journal, out).on_propose(now, from, propose, snapshot)
+    }
+
+    /// A member has accepted. If that makes the change chosen, all members are told.
+    pub(crate) fn on_accepted(
+        &mut self,
+        now: Instant,
+        from: PeerId,
+        accepted: Accepted,
+        out: &mut Vec<Output>,
+    ) {
+        self.succession.on_accepted(now, &self.members, from, accepted, out);
+    }
+
+    /// The next view is chosen.
+    ///
+    /// # Errors
+    /// It does not follow this one.
+    pub(crate) fn on_learn(
+        &mut self,
+        change: &ViewChange,
+        snapshot: &TrainingSnapshot<'_>,
+        journal: &mut Journal,
+        out: &mut Vec<Output>,
+    ) -> Result<(), Reject> {
+        self.voting(journal, out).on_learn(change, snapshot)
+    }
+
+    /// A member of a later view sends that view. Returns false if it is not the next one.
+    pub(crate) fn on_install(&mut self, view: View, journal: &mut Journal, out: &mut Vec<Output>) -> bool {
+        self.voting(journal, out).on_install(view)
+    }
+
+    // Other messages.
+
+    /// A member has sent a heartbeat.
+    pub(crate) fn on_heartbeat(
+        &mut self,
+        now: Instant,
+        from: PeerId,
+        heartbeat: Heartbeat,
+        out: &mut Vec<Output>,
+    ) {
+        if heartbeat.view != self.members.place.digest {
+            self.note_in_other_view(now, &from, heartbeat.view);
+        }
+        self.members.on_heartbeat(now, from, heartbeat, out);
+    }
+
+    /// A peer asks to join.
+    pub(crate) fn on_join(&mut self, from: PeerId, join: &Join, phase: RunPhase) -> JoinAnswer {
+        self.admission.on_join(&mut self.members, from, join, phase)
+    }
+
+    /// A peer that was welcomed here is ready. Returns false if it was not welcomed, is a member already, or should ask other members.
+    pub(crate) fn on_ready(&mut self, now: Instant, from: PeerId) -> bool {
+        !self.members.is_paused() && self.admission.ready(now, from, &self.members.place.view)
+    }
+
+    /// A member announces a peer that is ready to join, or the capacity that it offers itself.
+    pub(crate) fn on_candidate(&mut self, now: Instant, from: PeerId, member: Member) {
+        if member.peer == from && self.members.is_current_incarnation(&member) {
+            self.capacity_offers.note(now, &member);
+        } else {
+            self.admission.announce(now, member, &self.members.place.view);
         }
     }
 
-    /// How many members are needed to go on, if `reached` are not enough: more than half of all, and more than `reached`.
-    fn needed(&self, reached: usize) -> usize {
-        (self.place.view.members.len() / 2 + 1).max(reached + 1)
+    /// A peer announces that it stops. Returns whether it is a member.
+    pub(crate) fn departed(&mut self, from: &PeerId, reason: &str, out: &mut Vec<Output>) -> bool {
+        self.admission.forget(from);
+        self.members.departed(from, reason, out)
     }
 
-    /// Tells the user, once, which members have to come back if all that have parameters are lost.
-    fn report_orphaned(&mut self, lost: &[Rank], out: &mut Vec<Output>) {
-        let ranks = (0..self.place.view.members.len()).map(Rank::from_index);
-        let holders: Vec<Rank> = ranks.filter(|rank| !self.is_newcomer(*rank)).collect();
-        if !self.view_state.is_orphaned && holders.iter().all(|rank| lost.contains(rank)) {
-            self.view_state.is_orphaned = true;
-            let peers = holders.iter().map(|rank| self.place.view.member(*rank).peer).collect();
-            out.push(Output::Event(Event::ParametersUnreachable { peers }));
+    /// A member forwards what its user asks for.
+    pub(crate) fn on_admin(&mut self, from: PeerId, message: AdminMessage, out: &mut Vec<Output>) {
+        let Self { members, succession, rekeying, .. } = self;
+        match message {
+            AdminMessage::Retire => members.on_retire(from),
+            AdminMessage::Expel(expulsion) => members.on_expel(&from, expulsion),
+            AdminMessage::Rekey(rekey) => {
+                let next = succession.next.as_ref().map(|next| &*next.view);
+                rekeying.on_rekey(Recipients { members, next }, &from, rekey, out);
+            }
+            AdminMessage::Rekeyed(at) => rekeying.on_rekeyed(from, at),
         }
     }
-}
 
-/// Whether a member is in a view, in this incarnation or a later one.
-fn is_in(view: &View, member: &Member) -> bool {
-    view.rank(&member.peer).is_some_and(|rank| view.member(rank).incarnation >= member.incarnation)
+    // What this peer and its user ask for.
+
+    /// The user of this member asks for another secret of the run, drawn at `drawn_at` (Unix time in milliseconds).
+    pub(crate) fn rekey(&mut self, secret: Secret, drawn_at: u64, out: &mut Vec<Output>) {
+        let Self { members, succession, rekeying, .. } = self;
+        let next = succession.next.as_ref().map(|next| &*next.view);
+        rekeying.begin(Recipients { members, next }, secret, drawn_at, out);
+    }
+
+    /// Sends the latest secret, if there is one, to the new members of this view.
+    pub(crate) fn send_secret(&self, added: &[PeerId], out: &mut Vec<Output>) {
+        self.rekeying.send_to(added, &self.members, out);
+    }
+
+    /// Sets the capacity that this member offers while it reaches all others.
+    pub(crate) fn offer_capacity(&mut self, capacity: u8) {
+        self.capacity_offers.set_own(capacity);
+    }
+
+    /// What this member knows about the members, for a status report.
+    pub(crate) fn report(&self, now: Instant, snapshot: &TrainingSnapshot<'_>) -> MembershipReport {
+        let Members { place, observed, .. } = &self.members;
+        let partitioned = partition::partitioned_peers(&self.members, &self.admission);
+        MembershipReport {
+            health: health::member_health(&self.members, now, snapshot),
+            entered_at: observed.entered_at,
+            joiners: self.admission.joiners(),
+            partitioned: partitioned.map(|contact| contact.peer).collect(),
+            paused: observed.pause.reached_and_needed(place.view.members.len()),
+            is_orphaned: observed.pause.is_orphaned(),
+            without_secret: self.rekeying.unconfirmed(&self.members),
+        }
+    }
+
+    // Other branches.
+
+    /// A peer speaks in another view than this one. One of the two may only not have received the other's view yet.
+    pub(crate) fn note_in_other_view(&mut self, now: Instant, peer: &PeerId, view: ViewDigest) {
+        if !self.succession.is_next(view) {
+            self.members.note_in_other_view(now, peer, view);
+        }
+    }
+
+    /// The next few members that may be in another branch: returns those that are linked, and dials the others.
+    pub(crate) fn find_partitioned(&mut self, out: &mut Vec<Output>) -> Vec<PeerId> {
+        self.probe.find(&self.members, &self.admission, out)
+    }
+
+    /// How long it may take until another branch has offered its snapshot, and all members have their part of it.
+    pub(crate) fn merge_timeout(&self) -> Duration {
+        partition::merge_timeout(self.members.step_time())
+    }
+
+    /// How many steps ahead members learn of the step with a snapshot, so that none of them is beyond it by then.
+    pub(crate) fn merge_lead_steps(&self) -> u64 {
+        partition::merge_lead_steps(self.members.step_time())
+    }
 }

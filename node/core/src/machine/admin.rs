@@ -13,7 +13,7 @@ impl Machine {
             NodeRole::Member(active)
                 if active.progress == Progress::Training
                     && active.training.view().members.len() > 1
-                    && !active.membership.is_paused()
+                    && !active.membership.members.is_paused()
                     && active.membership.missing_chunks() == 0 =>
             {
                 self.is_leaving = true;
@@ -30,10 +30,10 @@ impl Machine {
     pub(super) fn retire_if_done(&mut self, now: Instant, out: &mut Vec<Output>) {
         if let NodeRole::Member(active) = &mut self.role
             && self.is_leaving
-            && !active.membership.is_retiring()
+            && !active.membership.members.is_retiring()
             && active.training.has_wound_down()
         {
-            active.membership.on_retire(self.me.peer);
+            active.membership.members.on_retire(self.me.peer);
             self.poll_membership(now, out);
         }
     }
@@ -41,7 +41,7 @@ impl Machine {
     /// The user asks to expel a member.
     pub(super) fn expel(&mut self, now: Instant, peer: PeerId, out: &mut Vec<Output>) {
         if let NodeRole::Member(active) = &mut self.role {
-            active.membership.expel(peer, ExpulsionCause::Request, out);
+            active.membership.members.expel(peer, ExpulsionCause::Request, out);
             self.poll_membership(now, out);
         }
     }

@@ -19,7 +19,7 @@ impl Machine {
     ) -> Result<(), Reject> {
         let message = self.cache.message(&frame)?;
         match &mut self.role {
-            NodeRole::Member(active) => active.membership.heard(now, &from),
+            NodeRole::Member(active) => active.membership.members.heard(now, &from),
             NodeRole::Joiner(joiner) => joiner.heard(&from),
             NodeRole::Founder(_) | NodeRole::Ended => {}
         }
@@ -72,7 +72,7 @@ impl Machine {
             message,
             TrainingMessage::Segment(_) | TrainingMessage::ChunkBatch(_) | TrainingMessage::Tables
         ) {
-            active.membership.data_arrived(now);
+            active.membership.members.data_arrived(now);
         }
         if let TrainingMessage::SaveCheckpoint(save) = message {
             if active.training.view().rank(&from) != Some(Rank(0)) {

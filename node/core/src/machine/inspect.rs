@@ -56,9 +56,9 @@ impl ActiveMember {
     fn node_report(&self, now: Instant, jobs: &Jobs) -> MemberDetails {
         let Self { training, membership, progress, .. } = self;
         let report = || training.report();
-        let member_health = membership.member_health(now, &training.snapshot(&report, jobs.computing()));
+        let report = membership.report(now, &training.snapshot(&report, jobs.computing()));
         let members = &training.view().members;
-        let seen = members.iter().zip(member_health).zip(training.base().shares(training.step()));
+        let seen = members.iter().zip(report.health).zip(training.base().shares(training.step()));
         let seen = seen.map(|((member, health), (owned, replicated))| {
             let MemberHealth { condition, complete, silence } = health;
             let is_parting = condition == Condition::Working && member.capacity == 0 && owned > 0;
@@ -83,14 +83,14 @@ impl ActiveMember {
             epoch: training.epoch(),
             chunks: training.base().chunk_count(),
             moves_left: training.base().moves_left(training.step()),
-            view_age: now.since(membership.entered_at()),
-            joiners: membership.joiners(),
-            estranged: membership.partitioned_peers().map(|contact| contact.peer).collect(),
+            view_age: now.since(report.entered_at),
+            joiners: report.joiners,
+            estranged: report.partitioned,
             policy: training.base().loaded().config.policy,
-            paused: membership.paused(),
-            is_orphaned: membership.is_orphaned(),
+            paused: report.paused,
+            is_orphaned: report.is_orphaned,
             missing_chunks: membership.missing_chunks(),
-            without_secret: membership.without_secret(),
+            without_secret: report.without_secret,
             is_troubled: membership.is_troubled(),
             progress: standing,
         }

@@ -8,6 +8,7 @@ use peergrad_protocol::{Buffer, Frame, Instant, PeerId};
 
 use super::{Machine, NodeRole, Progress};
 use crate::io::{Output, Reject};
+use crate::membership::{JoinAnswer, RunPhase};
 
 impl Machine {
     pub(super) fn member_received(
@@ -27,20 +28,11 @@ impl Machine {
             Message::Agreement(message) => self.member_received_agreement(now, from, message, out),
             Message::Merge(message) => self.member_received_merge(now, from, message, payload, out),
             Message::Admin(message) => {
-                let membership = &mut active.membership;
-                match message {
-                    AdminMessage::Retire => membership.on_retire(from),
-                    AdminMessage::Expel(expulsion) => membership.on_expel(&from, expulsion),
-                    AdminMessage::Rekey(rekey) => {
-                        membership.on_rekey(&from, rekey, out);
-                        return Ok(());
-                    }
-                    AdminMessage::Rekeyed(at) => {
-                        membership.on_rekeyed(from, at);
-                        return Ok(());
-                    }
+                let is_secret = matches!(message, AdminMessage::Rekey(_) | AdminMessage::Rekeyed(_));
+                active.membership.on_admin(from, message, out);
+                if !is_secret {
+                    self.poll_membership(now, out);
                 }
-                self.poll_membership(now, out);
                 Ok(())
             }
             Message::Heartbeat(beat) => {
@@ -68,18 +60,14 @@ impl Machine {
             JoinMessage::Join(join) => self.on_join(from, &join, out),
             JoinMessage::Ready if membership.on_ready(now, from) => self.poll_membership(now, out),
             // The sender is a member already, and does not know it yet.
-            JoinMessage::Ready if membership.is_member(&from) => {
+            JoinMessage::Ready if membership.members.is_member(&from) => {
                 let install = AgreementMessage::Install(View::clone(active.training.view()));
                 self.send(from, &install.into(), None, out);
             }
             // An earlier incarnation of this member welcomed the sender, or this one has forgotten the sender: the sender has to ask again.
             JoinMessage::Ready => self.send(from, &JoinMessage::Refuse(Refusal::NotReady).into(), None, out),
             JoinMessage::Candidate(member) => {
-                if member.peer == from && membership.is_current_incarnation(&member) {
-                    membership.on_capacity_offer(now, &member);
-                } else {
-                    membership.on_candidate(now, member);
-                }
+                membership.on_candidate(now, from, member);
                 self.poll_membership(now, out);
             }
             JoinMessage::WantData(want) => self.send_data_piece(from, want, out)?,
@@ -113,7 +101,7 @@ impl Machine {
                 });
                 self.apply(commands, out);
             }
-            AgreementMessage::Nack(nack) => active.membership.on_nack(now, nack),
+            AgreementMessage::Nack(nack) => active.membership.on_nack(now, &nack),
             AgreementMessage::Propose(propose) => {
                 active.with_snapshot(&self.jobs, |membership, snapshot| {
                     membership.on_propose(now, from, propose, snapshot, &mut self.journal, out)
@@ -174,7 +162,7 @@ impl Machine {
         ) = (message, &self.role)
         {
             // A member learns that all have finished; a peer that was removed learns that it was.
-            let is_in = active.membership.is_member(&from);
+            let is_in = active.membership.members.is_member(&from);
             let install =
                 || Message::Agreement(AgreementMessage::Install(View::clone(active.training.view())));
             let answer = if is_in { active.training.base().closed() } else { install() };
@@ -186,17 +174,16 @@ impl Machine {
     /// A peer asks to join.
     fn on_join(&mut self, from: PeerId, join: &Join, out: &mut Vec<Output>) {
         let NodeRole::Member(active) = &mut self.role else { return };
-        let is_closing = active.training.is_closing();
+        let phase = if active.training.is_closing() { RunPhase::Closing } else { RunPhase::Training };
         let install = || Message::Agreement(AgreementMessage::Install(View::clone(active.training.view())));
-        let admission = active.membership.on_join(from, join, is_closing);
-        if admission == Ok(true) && active.training.view().rank(&from).is_some() {
-            // An earlier incarnation of the sender may have a vote in this view without knowing the view.
-            out.push(Output::Send { to: from, frame: Frame::encode(&install(), None) });
-        }
-        let answer = match admission {
-            Err(refusal) => Message::Join(JoinMessage::Refuse(refusal)),
-            Ok(false) => install(),
-            Ok(true) => self.welcome_message(),
+        let answer = match active.membership.on_join(from, join, phase) {
+            JoinAnswer::Refuse(refusal) => Message::Join(JoinMessage::Refuse(refusal)),
+            JoinAnswer::IsMember => install(),
+            JoinAnswer::Welcome => self.welcome_message(),
+            JoinAnswer::WelcomeBack => {
+                out.push(Output::Send { to: from, frame: Frame::encode(&install(), None) });
+                self.welcome_message()
+            }
         };
         self.send(from, &answer, None, out);
     }
@@ -209,7 +196,7 @@ impl Machine {
         let (NodeRole::Member(active), Some(preparation)) = (&self.role, &self.preparation) else {
             panic!("members welcome others, and they are prepared")
         };
-        let contacts = active.membership.contacts();
+        let contacts = active.membership.members.contacts();
         Message::Join(JoinMessage::Welcome(Welcome {
             specification: preparation.specification().to_vec(),
             nonce: self.nonce.expect("a member knows its run"),
@@ -221,7 +208,6 @@ impl Machine {
     /// A peer says that it stops.
     fn departed(&mut self, now: Instant, from: PeerId, reason: &str, out: &mut Vec<Output>) {
         let NodeRole::Member(active) = &mut self.role else { return };
-        active.membership.forget(&from);
         if active.membership.departed(&from, reason, out) {
             self.poll_membership(now, out);
         }

@@ -123,7 +123,7 @@ impl ActiveMember {
             steps: self.training.committed(),
             trained: self.training.trained(),
             ancestors: self.training.ancestors(),
-            coordinator: self.membership.coordinator_contact(now)?,
+            coordinator: self.membership.members.coordinator_contact(now)?,
             yields: None,
             question: 0,
             answers: 0,
@@ -174,7 +174,7 @@ impl Machine {
     /// Sends and advances whatever is due between this branch and others.
     pub(super) fn negotiate(&mut self, now: Instant, out: &mut Vec<Output>) {
         let NodeRole::Member(active) = &mut self.role else { return };
-        if !active.membership.allows_forks()
+        if !active.membership.members.allows_forks()
             || !active.can_negotiate()
             || now.since(active.negotiation.probed_at) < PROBE_INTERVAL
         {
@@ -218,7 +218,7 @@ impl Machine {
         out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
         let NodeRole::Member(active) = &mut self.role else { return Ok(()) };
-        if probe.run != active.training.view().run || !active.membership.allows_forks() {
+        if probe.run != active.training.view().run || !active.membership.members.allows_forks() {
             return Err(Reject::OutOfPlace);
         }
         if active.training.view().descends_from(probe.view) {
@@ -290,7 +290,8 @@ impl Machine {
         let does_yield = matches!(negotiation.state, MergeState::Exporting(_));
         let mut is_decided = || *negotiation.decided.entry(other.view).or_insert(other.view) == other.view;
         if is_merged || !does_yield && is_decided() {
-            let (view, question, contacts) = (other.view, other.question, active.membership.contacts());
+            let (view, question, contacts) =
+                (other.view, other.question, active.membership.members.contacts());
             let accept = MergeAccept { view, question, is_merged, contacts };
             self.send_or_dial(&other.coordinator, &MergeMessage::Accept(accept).into(), out);
         }
@@ -333,9 +334,9 @@ impl Machine {
             return Err(Reject::OutOfPlace);
         }
         let own = active.training.base().digest();
-        if active.membership.is_minority_branch(&view) && !active.has_snapshot() {
+        if active.membership.members.is_minority_branch(&view) && !active.has_snapshot() {
             active.membership.note_in_other_view(now, &from, view.digest());
-        } else if !active.membership.allows_forks() || view.parents.first() == Some(&own) {
+        } else if !active.membership.members.allows_forks() || view.parents.first() == Some(&own) {
             if !active.membership.on_install(view.clone(), &mut self.journal, out) {
                 // The others are more than one view ahead: this peer is not a member any more.
                 self.exclude(now, &view, out);

@@ -14,7 +14,7 @@ use crate::io::{Event, Failure, JobOutput, Output, PersistId, Reject};
 use crate::machine::jobs::{Jobs, Purpose};
 use crate::membership::join::{Joiner, ViewEntry};
 use crate::membership::journal::Effect;
-use crate::membership::{Membership, TrainingCommand, TrainingSnapshot};
+use crate::membership::{Membership, Route, TrainingCommand, TrainingSnapshot};
 use crate::program::command::ProgramCommand;
 use crate::program::loader::Loaded;
 use crate::state::checkpoint::CheckpointSchedule;
@@ -32,7 +32,7 @@ impl ActiveMember {
         let report = || training.report();
         let mut snapshot = training.snapshot(&report, jobs.computing());
         let offer = self.negotiation.ready_offer(&training.view().members);
-        snapshot.merge_offer = offer.filter(|offer| !training.has_merged(offer.view));
+        snapshot.merge.offer = offer.filter(|offer| !training.has_merged(offer.view));
         ask(&mut self.membership, &snapshot)
     }
 
@@ -115,7 +115,7 @@ impl Machine {
         self.enter_next(now, out);
         self.evaluate_merge(out);
         let NodeRole::Member(active) = &mut self.role else { return };
-        let is_alone = active.training.view().members.len() == 1 || active.membership.is_paused();
+        let is_alone = active.training.view().members.len() == 1 || active.membership.members.is_paused();
         if self.is_leaving && is_alone && active.progress == Progress::Training {
             // No other member is there to take over the chunks.
             return self.end(Err(Failure::Left), out);
@@ -135,9 +135,9 @@ impl Machine {
             let others = if active.training.base().is_barrier_root() {
                 active.training.view().members.iter().map(|member| member.peer).collect()
             } else {
-                active.membership.neighbors()
+                active.membership.members.neighbors()
             };
-            let waiting = active.membership.waiting();
+            let waiting = active.membership.admission.waiting().copied().collect::<Vec<_>>();
             for peer in others.into_iter().filter(|peer| self.credits.contains_key(peer)) {
                 self.send(peer, &closed, None, out);
             }
@@ -214,7 +214,7 @@ impl Machine {
         let policy = training.base().loaded().config.policy;
         let mut membership =
             Membership::new(now, me, Arc::clone(view), digest, linked, (cache, definition, policy));
-        self.relayed.iter().for_each(|peer| membership.set_relayed(now, *peer, true));
+        self.relayed.iter().for_each(|peer| membership.members.set_route(now, *peer, Route::Relayed));
         membership.offer_capacity(self.me.capacity);
         out.push(Output::Event(training.installed_event(None)));
         out.extend(training.restored_event().map(Output::Event));
@@ -274,12 +274,12 @@ impl Machine {
                 return;
             }
         }
-        let me = active.membership.me();
+        let me = active.membership.members.me();
         let is_in = view.rank(&me.peer).is_some_and(|rank| view.member(rank).incarnation == me.incarnation);
         if !is_in {
             return self.exclude(now, &view, out);
         }
-        let sponsored = active.membership.sponsored_in(&view);
+        let sponsored = active.membership.admission.sponsored_in(&view);
         let known = &active.training.view().expelled;
         let expelled = view.expelled.iter().filter(|expulsion| !known.contains(expulsion));
         out.extend(expelled.map(|expulsion| Output::Event(Event::Expelled(*expulsion))));
@@ -295,14 +295,14 @@ impl Machine {
             active.announce_save(due, out);
         }
         let joined = difference.joined.iter().filter(|peer| **peer != self.me.peer);
-        let wanted: BTreeSet<PeerId> = joined.chain(active.membership.unlinked()).copied().collect();
+        let wanted: BTreeSet<PeerId> = joined.chain(active.membership.members.unlinked()).copied().collect();
         let install = || Message::Agreement(AgreementMessage::Install(View::clone(&view)));
         for joiner in sponsored {
             self.send(joiner, &install(), None, out);
         }
         if let NodeRole::Member(active) = &self.role {
             // Joiners get the secret after the view in which they are members.
-            active.membership.tell_secret(&difference.joined, out);
+            active.membership.send_secret(&difference.joined, out);
         }
         self.tell_waiting(out);
         for gone in difference.left.iter().copied().filter(|peer| view.rank(peer).is_none()) {
@@ -320,7 +320,7 @@ impl Machine {
     /// Tells the joiners that wait for admission who the members are now: all that they knew may be gone when they are admitted.
     fn tell_waiting(&mut self, out: &mut Vec<Output>) {
         let NodeRole::Member(active) = &self.role else { return };
-        let sponsored = active.membership.sponsored();
+        let sponsored = active.membership.admission.sponsored().copied().collect::<Vec<_>>();
         if sponsored.is_empty() {
             return;
         }

@@ -10,14 +10,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use peergrad_protocol::limits::MEMBERS_MAX;
+use peergrad_protocol::message::{Join, Refusal};
 use peergrad_protocol::view::{Member, View};
 use peergrad_protocol::{Instant, PeerId};
 
-use super::is_in;
+use super::expulsion::Departures;
+use super::members::Members;
 
 /// The peers that ask to join.
 #[derive(Default)]
-pub(super) struct Admission {
+pub(crate) struct Admission {
     /// Peers that this member has welcomed and that still prepare.
     pub(super) preparing: BTreeMap<PeerId, Member>,
     /// Peers that are ready to join.
@@ -43,6 +45,27 @@ pub(super) struct Ban {
     penalty: Duration,
 }
 
+/// Whether this member still trains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RunPhase {
+    Training,
+    /// The program has ended, or would end at once.
+    Closing,
+}
+
+/// What a peer that asks to join is answered.
+#[derive(Debug, PartialEq)]
+pub(crate) enum JoinAnswer {
+    /// It is welcome.
+    Welcome,
+    /// It is welcome. An earlier incarnation of it is in the view, and may have a vote there without knowing the view.
+    WelcomeBack,
+    /// It is a member already and does not know it.
+    IsMember,
+    /// It may not join.
+    Refuse(Refusal),
+}
+
 impl Ban {
     /// The ban of a peer that is lost now, with the penalty that remains from before.
     fn new(lost_at: Instant, before: Duration) -> Self {
@@ -61,6 +84,53 @@ impl Ban {
 }
 
 impl Admission {
+    /// A peer asks to join.
+    pub(super) fn on_join(
+        &mut self,
+        members: &mut Members,
+        from: PeerId,
+        join: &Join,
+        phase: RunPhase,
+    ) -> JoinAnswer {
+        if let Some(refusal) = refusal(members, from, join, phase) {
+            return JoinAnswer::Refuse(refusal);
+        }
+        let view = &members.place.view;
+        let rank = view.rank(&from);
+        if let Some(rank) = rank {
+            let known = view.member(rank).incarnation;
+            if join.incarnation == known && !members.observed.reported_progress.contains_key(&rank) {
+                return JoinAnswer::IsMember;
+            }
+            if known.is_rejoin_of(join.incarnation) {
+                // It asked long ago, before it was admitted again.
+                return JoinAnswer::IsMember;
+            }
+            // A peer that has sent heartbeats as a member does not ask to join under that incarnation.
+            if join.incarnation <= known {
+                return JoinAnswer::Refuse(Refusal::DuplicateIdentity);
+            }
+            // The incarnation that is in the view is gone.
+            members.observed.mark_restarted(rank);
+        }
+        let welcome = if rank.is_some() { JoinAnswer::WelcomeBack } else { JoinAnswer::Welcome };
+        // Of two incarnations the later one is the peer; the other is outdated, or uses a copy of its key.
+        let waiting = self.asking(&from).map(|known| known.incarnation);
+        if let Some(known) = waiting.filter(|known| *known > join.incarnation) {
+            return if known.is_rejoin_of(join.incarnation) {
+                welcome
+            } else {
+                JoinAnswer::Refuse(Refusal::DuplicateIdentity)
+            };
+        }
+        if members.place.view.members.len() + self.candidates.len() >= MEMBERS_MAX {
+            return JoinAnswer::Refuse(Refusal::Full);
+        }
+        let Join { incarnation, addresses, capacity, .. } = join.clone();
+        self.prepare(Member { peer: from, incarnation, addresses, capacity });
+        welcome
+    }
+
     /// The peer as it asked to join, whether it still prepares or is ready; `None` if it has not asked.
     pub(super) fn asking(&self, peer: &PeerId) -> Option<&Member> {
         self.preparing.get(peer).or(self.candidates.get(peer).map(|known| &known.member))
@@ -72,7 +142,7 @@ impl Admission {
     }
 
     /// A peer is welcomed. While it prepares, it is no candidate.
-    pub(super) fn prepare(&mut self, member: Member) {
+    fn prepare(&mut self, member: Member) {
         self.candidates.remove(&member.peer);
         self.preparing.insert(member.peer, member);
     }
@@ -104,7 +174,7 @@ impl Admission {
     }
 
     /// A peer does not ask to join any more.
-    pub(super) fn forget(&mut self, peer: &PeerId) {
+    pub(crate) fn forget(&mut self, peer: &PeerId) {
         self.preparing.remove(peer);
         self.candidates.remove(peer);
         self.sponsored.remove(peer);
@@ -130,7 +200,7 @@ impl Admission {
     }
 
     /// The candidates that have asked this member.
-    pub(super) fn sponsored(&self) -> impl Iterator<Item = &PeerId> {
+    pub(crate) fn sponsored(&self) -> impl Iterator<Item = &PeerId> {
         self.sponsored.iter()
     }
 
@@ -140,25 +210,53 @@ impl Admission {
     }
 
     /// The peers that have asked this member and are not members yet.
-    pub(super) fn waiting(&self) -> impl Iterator<Item = &PeerId> {
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = &PeerId> {
         self.preparing.keys().chain(&self.sponsored)
     }
 
     /// The members of a new view that have asked this one, or ask it again: this member sends them the view.
-    pub(super) fn sponsored_in(&self, view: &View) -> Vec<PeerId> {
+    pub(crate) fn sponsored_in(&self, view: &View) -> Vec<PeerId> {
         let sponsored = self.sponsored.iter().filter(|peer| view.rank(peer).is_some());
         let asking = self.preparing.values().filter(|member| is_in(view, member)).map(|member| &member.peer);
         sponsored.chain(asking).copied().collect()
     }
 
-    /// These peers were lost, and must wait before they join again.
-    pub(super) fn ban<'a>(&mut self, now: Instant, lost: impl Iterator<Item = &'a PeerId>) {
+    /// The peers that ask to join, and whether each is ready.
+    pub(super) fn joiners(&self) -> Vec<(PeerId, bool)> {
+        let preparing = self.preparing.keys().map(|peer| (*peer, false));
+        preparing.chain(self.candidates.keys().map(|peer| (*peer, true))).collect()
+    }
+
+    /// The peers in `left` have left for `view`. Those that were lost must wait before they join again.
+    pub(super) fn ban_lost(&mut self, now: Instant, left: &[PeerId], view: &View, departures: &Departures) {
+        let is_lost = |peer: &&PeerId| view.rank(peer).is_none() && !departures.retiring.contains(peer);
         self.bans.retain(|_, ban| !ban.remaining(now).is_zero());
-        for peer in lost {
+        for peer in left.iter().filter(is_lost) {
             let before = self.bans.get(peer).map_or(Duration::ZERO, |ban| ban.remaining(now));
             self.bans.insert(*peer, Ban::new(now, before));
         }
     }
+}
+
+/// Why a peer may not ask to join now, whatever it is known as; `None` if it may.
+fn refusal(members: &Members, from: PeerId, join: &Join, phase: RunPhase) -> Option<Refusal> {
+    let view = &members.place.view;
+    if join.run.is_some_and(|run| run != view.run) {
+        return Some(Refusal::OtherRun { run: view.run });
+    }
+    if phase == RunPhase::Closing {
+        return Some(Refusal::RunComplete);
+    }
+    if let Some(expulsion) = members.departures.expulsion_of(view, &from) {
+        return Some(Refusal::Expelled(*expulsion));
+    }
+    // No peer can join here now, and perhaps other members train.
+    (members.is_paused() && !members.is_member(&from)).then_some(Refusal::NotReady)
+}
+
+/// Whether a member is in a view, in this incarnation or a later one.
+fn is_in(view: &View, member: &Member) -> bool {
+    view.rank(&member.peer).is_some_and(|rank| view.member(rank).incarnation >= member.incarnation)
 }
 
 /// How long a peer stays a candidate after it was last announced, which happens every [`JOIN_RETRY`].

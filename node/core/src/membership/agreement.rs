@@ -21,30 +21,36 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use peergrad_protocol::agreement::Acceptor;
 use peergrad_protocol::chunk_set::ChunkSet;
 use peergrad_protocol::clique;
-use peergrad_protocol::message::{Accepted, AgreementMessage, Nack, Promise};
-use peergrad_protocol::view::{View, ViewChange};
-use peergrad_protocol::{Instant, PeerId, Rank, StepNumber, ViewDigest};
+use peergrad_protocol::message::{AgreementMessage, Promise};
+use peergrad_protocol::time::Timers;
+use peergrad_protocol::view::ViewChange;
+use peergrad_protocol::{Instant, PeerId, Rank};
 
-use super::{Membership, Timer, TrainingCommand, TrainingSnapshot, failure_detection};
+use super::admission::Admission;
+use super::capacity::CapacityOffers;
+use super::churn::Requests;
+use super::members::Members;
+use super::succession::{AttemptPlan, PlannedChange, Succession};
+use super::training_snapshot::TrainingSnapshot;
+use super::{Timer, TrainingCommand};
 use crate::io::{Event, Output};
-use crate::membership::view_change::driver::{Attempt, DecisionRule, Pacing, Refused, ViewChangeDriver};
+use crate::membership::view_change::driver::{Attempt, DecisionRule, Pacing};
 use crate::membership::view_change::{Churn, Restart};
 
-mod acceptor;
+pub(super) mod acceptor;
 
-/// What a member remembers of an attempt to have the next view chosen.
-pub(super) struct AttemptPlan {
-    /// The change that is planned; `None` if a member is lost and the reports decide.
-    planned: Option<PlannedChange>,
-    /// Members whose programs held up all others when the attempt began. Training stands still since, so it does not show now.
-    hanging: Vec<Rank>,
-    /// Members that have not answered.
-    unanswered: BTreeSet<Rank>,
-    /// Members that at least one of those that have answered cannot reach.
-    missed: BTreeSet<Rank>,
+/// A member that may propose the next view: what it decides from, and where it sends.
+pub(super) struct Proposing<'m> {
+    pub(super) now: Instant,
+    pub(super) members: &'m mut Members,
+    pub(super) succession: &'m mut Succession,
+    pub(super) admission: &'m Admission,
+    pub(super) capacity_offers: &'m CapacityOffers,
+    pub(super) timers: &'m mut Timers<2>,
+    pub(super) snapshot: &'m TrainingSnapshot<'m>,
+    pub(super) out: &'m mut Vec<Output>,
 }
 
 /// Why an attempt does not propose anything yet.
@@ -55,405 +61,358 @@ enum Postponed {
     ParametersMissing,
 }
 
-/// A change that does not follow from the loss of a member.
-pub(super) enum PlannedChange {
-    /// Between two steps.
-    BetweenSteps(Box<ViewChange>),
-    /// Where there are tables: the members that join and leave. The rest follows from the reports.
-    OfTables(Churn),
+/// The members that a proposed view keeps.
+struct Kept {
+    ranks: Vec<Rank>,
+    /// Whether these are all that have answered and do not hang.
+    are_all: bool,
 }
 
-impl AttemptPlan {
-    /// The change that is proposed between two steps, if it is one.
-    fn between(&self) -> Option<&ViewChange> {
-        if let Some(PlannedChange::BetweenSteps(change)) = &self.planned { Some(change) } else { None }
-    }
+/// What keeps this view from going on.
+struct Obstacles {
+    /// The members that this one considers lost.
+    lost: Vec<Rank>,
+    /// The members whose program delays all others.
+    hanging: Vec<Rank>,
+    /// Whether a member is missing that the next view needs.
+    is_loss: bool,
+    /// Whether this member has waited too long, although none is missing.
+    is_stuck: bool,
+}
 
-    fn before(&self) -> Option<StepNumber> {
-        self.between().map(|change| change.resume.step)
+impl Obstacles {
+    /// Whether another view is needed.
+    fn are_any(&self) -> bool {
+        self.is_loss || self.is_stuck
     }
 }
 
-impl Membership {
+impl Proposing<'_> {
     /// Does what is due: notices losses, begins attempts and drives them.
-    pub(crate) fn poll(
-        &mut self,
-        now: Instant,
-        snapshot: &TrainingSnapshot<'_>,
-        out: &mut Vec<Output>,
-    ) -> Vec<TrainingCommand> {
-        self.note_step_timing(now, snapshot);
-        let lost = self.lost(now);
-        self.driver.stop_waiting_for(now, &lost, self.proposer_order(&lost));
-        let hanging = self.hanging(now, snapshot);
-        let is_loss = snapshot.is_behind_view || self.is_loss(now, &lost, &hanging);
+    pub(super) fn poll(&mut self) -> Vec<TrainingCommand> {
+        let obstacles = self.obstacles();
+        self.note_trouble(&obstacles);
+        if obstacles.is_loss && !self.snapshot.has_parameters {
+            self.report_orphaned(&obstacles.lost);
+        }
+        if self.succession.next.is_some() {
+            return if obstacles.are_any() { vec![TrainingCommand::Advance] } else { vec![] };
+        }
+        let attempt = self.succession.driver.attempt.as_ref();
+        if obstacles.is_loss && attempt.is_some_and(|attempt| attempt.plan.between().is_some()) {
+            self.succession.driver.attempt = None;
+        }
+        self.drive(&obstacles.lost);
+        self.attempt_if_due(&obstacles);
+        self.set_timer(&obstacles);
+        vec![]
+    }
+
+    // Whether another view is needed.
+
+    fn obstacles(&mut self) -> Obstacles {
+        let (now, snapshot) = (self.now, self.snapshot);
+        self.members.note_step_timing(now, snapshot);
+        let lost = self.members.lost(now);
+        let order = self.proposer_order(&lost);
+        self.succession.driver.stop_waiting_for(now, &lost, order);
+        let hanging = self.members.hanging(now, snapshot);
+        let is_loss = snapshot.gate.is_behind_view || self.is_loss(&lost, &hanging);
         // A member that has stopped for an attempt waits for its result, but not forever. Once a view is chosen, this member enters it when
         // the others have all they need of this one, and not because it has waited.
-        let is_stopped = (snapshot.is_held || snapshot.is_still) && self.next.is_none();
-        let is_stuck = (self.is_stalled(now, snapshot) || is_stopped)
-            && self.driver.attempt.is_none()
-            && now >= self.driver.not_before;
-        let is_trouble = is_loss || is_stuck;
-        self.note_trouble(now, is_trouble, out);
-        if is_loss && !snapshot.has_parameters {
-            self.report_orphaned(&lost, out);
-        }
-        if self.next.is_some() {
-            return if is_trouble { vec![TrainingCommand::Advance] } else { vec![] };
-        }
-        if is_loss && self.driver.attempt.as_ref().is_some_and(|attempt| attempt.plan.between().is_some()) {
-            self.driver.attempt = None;
-        }
-        self.drive(now, &lost, snapshot, out);
-        if self.driver.attempt.is_none() && now >= self.driver.not_before {
-            if let Some(plan) = self.change_due(now, snapshot).filter(|_| !is_loss) {
-                self.attempt(now, Some(plan), vec![], out);
-            } else if is_trouble {
-                let waited = self.view_state.trouble_since.map_or(Duration::ZERO, |since| now.since(since));
-                if waited >= PACING.stagger * self.proposer_order(&lost) {
-                    self.attempt(now, None, hanging, out);
-                }
-            }
-        }
-        let is_waiting = is_trouble || snapshot.is_held || snapshot.is_still || self.driver.attempt.is_some();
-        // A member that waits for another one's attempt has nothing to do until then.
-        let is_idle = self.driver.attempt.is_none() && now < self.driver.not_before;
-        let again =
-            is_waiting.then(|| if is_idle { self.driver.not_before } else { now.after(POLL_INTERVAL) });
-        let next = again.into_iter().chain(self.detection.detector.next_suspicion_after(now)).min();
-        if let Some(at) = next {
-            self.timers.set(Timer::Attempt as usize, at.max(now.after(POLL_INTERVAL_MIN)));
-        }
-        vec![]
+        let is_stopped = snapshot.gate.is_stopped() && self.succession.next.is_none();
+        let driver = &self.succession.driver;
+        let is_stuck = (self.members.is_stalled(now, snapshot) || is_stopped)
+            && driver.attempt.is_none()
+            && now >= driver.not_before;
+        Obstacles { lost, hanging, is_loss, is_stuck }
     }
 
     /// Whether this view cannot go on. A member that the next view leaves out may be gone for a while: it has sent all that the
     /// others need.
-    fn is_loss(&mut self, now: Instant, lost: &[Rank], hanging: &[Rank]) -> bool {
-        let mut missing = lost.iter().chain(hanging).chain(&self.view_state.broken).peekable();
+    fn is_loss(&mut self, lost: &[Rank], hanging: &[Rank]) -> bool {
+        let Succession { next, trouble, .. } = &mut *self.succession;
+        let mut missing = lost.iter().chain(hanging).chain(&self.members.observed.broken).peekable();
         if missing.peek().is_none() {
-            self.view_state.missed_since = None;
+            trouble.missed_since = None;
             return false;
         }
-        let since = *self.view_state.missed_since.get_or_insert(now);
+        let since = *trouble.missed_since.get_or_insert(self.now);
         let is_leaver = |rank: &Rank| {
-            let peer = &self.place.view.member(*rank).peer;
-            self.next.as_ref().is_some_and(|next| next.view.rank(peer).is_none())
+            let peer = self.members.place.peer(*rank);
+            next.as_ref().is_some_and(|next| next.view.rank(&peer).is_none())
         };
-        !missing.all(is_leaver) || now.since(since) > LEAVE_GRACE
+        !missing.all(is_leaver) || self.now.since(since) > LEAVE_GRACE
     }
+
+    /// Records since when this view cannot go on, and tells the user why when that begins.
+    fn note_trouble(&mut self, obstacles: &Obstacles) {
+        if !obstacles.are_any() {
+            self.succession.trouble.since = None;
+        } else if self.succession.trouble.since.is_none() {
+            self.succession.trouble.since = Some(self.now);
+            let peers = obstacles.lost.iter().map(|rank| self.members.place.peer(*rank));
+            self.out.extend(peers.map(|peer| Output::Event(Event::MemberSuspected(peer))));
+        }
+    }
+
+    /// Tells the user which members have to come back if all that have parameters are lost.
+    fn report_orphaned(&mut self, lost: &[Rank]) {
+        let members = &mut *self.members;
+        let holders: Vec<Rank> = members.place.ranks().filter(|rank| !members.is_newcomer(*rank)).collect();
+        if holders.iter().all(|rank| lost.contains(rank)) {
+            let peers = holders.iter().map(|rank| members.place.peer(*rank)).collect();
+            members.observed.pause.report_orphaned(peers, self.out);
+        }
+    }
+
+    /// Sets when this member looks again.
+    fn set_timer(&mut self, obstacles: &Obstacles) {
+        let driver = &self.succession.driver;
+        let is_waiting = obstacles.are_any() || self.snapshot.gate.is_stopped() || driver.attempt.is_some();
+        // A member that waits for another one's attempt has nothing to do until then.
+        let is_idle = driver.attempt.is_none() && self.now < driver.not_before;
+        let again =
+            is_waiting.then(|| if is_idle { driver.not_before } else { self.now.after(POLL_INTERVAL) });
+        let suspicion = self.members.detection.detector.next_suspicion_after(self.now);
+        if let Some(at) = again.into_iter().chain(suspicion).min() {
+            self.timers.set(Timer::Attempt as usize, at.max(self.now.after(POLL_INTERVAL_MIN)));
+        }
+    }
+
+    // An attempt.
 
     /// How many members should try before this one. Members without parameters come last.
     fn proposer_order(&self, lost: &[Rank]) -> u32 {
-        if self.is_newcomer(self.place.rank) {
-            let holders = self.place.view.members.len() - self.place.view.newcomers().len();
-            return (holders as u32 + self.place.rank.0).min(PACING.order_max);
+        let members = &*self.members;
+        let (view, me) = (&members.place.view, members.place.rank);
+        if members.is_newcomer(me) {
+            let holders = view.members.len() - view.newcomers().len();
+            return (holders as u32 + me.0).min(PACING.order_max);
         }
-        let newcomers = self.place.view.newcomers().iter();
-        let new = newcomers.filter(|rank| self.is_newcomer(**rank) && lost.binary_search(rank).is_err());
-        let passed = lost.iter().chain(new).filter(|rank| **rank < self.place.rank).count();
-        self.place.rank.0 - passed as u32
+        let newcomers = view.newcomers().iter();
+        let new = newcomers.filter(|rank| members.is_newcomer(**rank) && lost.binary_search(rank).is_err());
+        let passed = lost.iter().chain(new).filter(|rank| **rank < me).count();
+        me.0 - passed as u32
     }
 
-    /// Whether a member has no parameters yet, as far as this one knows. In a large view each member hears only a few others, so
-    /// this must not depend on heartbeats alone.
-    pub(super) fn is_newcomer(&self, rank: Rank) -> bool {
-        if self.view_state.has_committed {
-            return false;
+    /// Begins an attempt if a change is due, or if this view cannot go on and it is this member's turn.
+    fn attempt_if_due(&mut self, obstacles: &Obstacles) {
+        let driver = &self.succession.driver;
+        if driver.attempt.is_some() || self.now < driver.not_before {
+            return;
         }
-        let has_begun = self
-            .view_state
-            .reported_progress
-            .get(&rank)
-            .is_some_and(|seen| seen.complete > self.place.view.first_step());
-        self.place.view.newcomers().contains(&rank) && !has_begun
+        let (members, admission, capacity_offers) = (&*self.members, self.admission, self.capacity_offers);
+        let requests = Requests { members, admission, capacity_offers };
+        let change = requests.change_due(self.now, &self.succession.lead, self.snapshot);
+        if let Some(plan) = change.filter(|_| !obstacles.is_loss) {
+            self.attempt(Some(plan), vec![]);
+        } else if obstacles.are_any() {
+            let since = self.succession.trouble.since;
+            let waited = since.map_or(Duration::ZERO, |since| self.now.since(since));
+            if waited >= PACING.stagger * self.proposer_order(&obstacles.lost) {
+                self.attempt(None, obstacles.hanging.clone());
+            }
+        }
     }
 
-    fn attempt(
-        &mut self,
-        now: Instant,
-        planned: Option<PlannedChange>,
-        hanging: Vec<Rank>,
-        out: &mut Vec<Output>,
-    ) {
-        let rule = if self.probe.allows_forks { DecisionRule::Unanimity } else { DecisionRule::Quorum };
-        let unanswered = (0..self.place.view.members.len()).map(Rank::from_index).collect();
+    fn attempt(&mut self, planned: Option<PlannedChange>, hanging: Vec<Rank>) {
+        let rule = if self.members.allows_forks() { DecisionRule::Unanimity } else { DecisionRule::Quorum };
+        let unanswered = self.members.place.ranks().collect();
         let plan = AttemptPlan { planned, hanging, unanswered, missed: BTreeSet::new() };
-        let prepare = self.driver.begin(now, rule, plan.before(), plan);
+        let prepare = self.succession.driver.begin(self.now, rule, plan.before(), plan);
         // The others are asked once its own promise is on disk: a restart must not use this ballot again.
-        self.send(self.place.me.peer, &AgreementMessage::Prepare(prepare).into(), out);
+        self.members.send(self.members.me().peer, &AgreementMessage::Prepare(prepare).into(), self.out);
     }
 
     /// Proposes once all members that can have answered, and gives up an attempt that makes no progress.
-    fn drive(&mut self, now: Instant, lost: &[Rank], snapshot: &TrainingSnapshot<'_>, out: &mut Vec<Output>) {
-        let Some(attempt) = &self.driver.attempt else { return };
-        let waited = now.since(attempt.since);
+    fn drive(&mut self, lost: &[Rank]) {
+        let Some(attempt) = &self.succession.driver.attempt else { return };
+        let waited = self.now.since(attempt.since);
         if attempt.proposer().proposed().is_some() {
             if waited > PACING.attempt_max {
-                self.driver.attempt = None;
+                self.succession.driver.attempt = None;
             }
+            return;
+        }
+        if !attempt.proposer().can_propose() {
+            return self.wait_for_quorum(waited);
+        }
+        if is_collecting(attempt, waited, lost, self.members) {
             return;
         }
         let reached = attempt.proposer().reports().len();
-        if !attempt.proposer().can_propose() {
-            // The members that were a quorum are none any more.
-            self.view_state.regrouped_at =
-                self.view_state.regrouped_at.filter(|_| waited < PACING.collect_max);
-            // Until its own promise is on disk, no other member was asked.
-            let has_asked = attempt.proposer().reports().contains_key(&self.place.rank);
-            if waited > PAUSE_REPORTED_AFTER && attempt.plan.between().is_none() && has_asked {
-                let missing =
-                    attempt.plan.unanswered.iter().map(|rank| self.place.view.member(*rank).peer).collect();
-                self.report_paused(missing, out);
-            }
-            return;
-        }
-        if self.is_collecting(waited, lost) {
-            return;
-        }
-        let Some(attempt) = &self.driver.attempt else { return };
-        if attempt.plan.between().is_some() && reached < self.place.view.members.len() {
+        if attempt.plan.between().is_some() && reached < self.members.place.view.members.len() {
             // A member does not answer: that is a loss, and needs another kind of attempt.
-            self.driver.give_up(now, PACING.retry);
+            self.succession.driver.give_up(self.now, PACING.retry);
             return;
         }
-        let (kept, is_whole) = self.members_to_keep();
-        if !is_whole && !self.view_state.has_doubted {
-            self.view_state.has_doubted = true;
-            self.driver.give_up(now, RECONNECT_GRACE);
+        let kept = members_to_keep(attempt, self.members.place.view.members.len());
+        if !kept.are_all && !self.succession.trouble.has_postponed {
+            self.succession.trouble.has_postponed = true;
+            self.succession.driver.give_up(self.now, RECONNECT_GRACE);
             return;
         }
-        self.propose(now, &kept, snapshot, out);
+        self.propose(&kept.ranks);
     }
 
-    /// Whether a member that has not answered is still worth waiting for: a short time if it is not linked, or if its neighbors do
-    /// not hear it either.
-    fn is_collecting(&self, waited: Duration, lost: &[Rank]) -> bool {
-        let Some(attempt) = &self.driver.attempt else { return false };
-        let is_awaited = |rank: &&Rank| {
-            let peer = &self.place.view.member(**rank).peer;
-            let is_doubtful = attempt.plan.missed.contains(rank) && !self.detection.detector.is_watched(peer);
-            let patience = if is_doubtful || self.links.unlinked.contains(peer) {
-                RECONNECT_GRACE
-            } else {
-                PACING.collect_max
-            };
-            waited < patience && lost.binary_search(rank).is_err()
-        };
-        attempt.plan.unanswered.iter().any(|rank| is_awaited(&rank))
+    /// The members that have answered are no quorum, or not any more.
+    fn wait_for_quorum(&mut self, waited: Duration) {
+        let Some(attempt) = &self.succession.driver.attempt else { return };
+        let regrouped_at = &mut self.succession.trouble.regrouped_at;
+        *regrouped_at = regrouped_at.filter(|_| waited < PACING.collect_max);
+        let place = &self.members.place;
+        // Until its own promise is on disk, no other member was asked.
+        let has_asked = attempt.proposer().reports().contains_key(&place.rank);
+        if waited > PAUSE_REPORTED_AFTER && attempt.plan.between().is_none() && has_asked {
+            let missing = attempt.plan.unanswered.iter().map(|rank| place.peer(*rank)).collect();
+            self.members.observed.pause.report(place.view.members.len(), missing, self.out);
+        }
     }
 
-    /// Gives the attempt of `rank` its time, which is longer where heartbeats are slow: the attempt ends by itself before that.
-    fn wait_for(&mut self, now: Instant, rank: Rank) {
-        let patience = PACING.collect_max + 2 * failure_detection::heartbeat_interval(&self.place.view);
-        self.driver.wait_for(now, rank, patience);
-    }
-
-    /// The members that the next view keeps, and whether these are all that have answered and do not hang.
-    fn members_to_keep(&self) -> (Vec<Rank>, bool) {
-        let Some(attempt) = &self.driver.attempt else { return (vec![], true) };
-        let reports = attempt.proposer().reports();
-        let is_fit = |rank: &Rank| {
-            reports.get(rank).is_some_and(|report| !report.is_vote_only)
-                && !attempt.plan.hanging.contains(rank)
-        };
-        let cut: BTreeSet<(Rank, Rank)> = reports
-            .iter()
-            .filter(|(rank, _)| is_fit(rank))
-            .flat_map(|(rank, report)| report.lost.iter().map(|lost| (*rank, *lost)))
-            .filter(|(_, lost)| is_fit(lost))
-            .collect();
-        let all = clique::largest(self.place.view.members.len(), &cut);
-        let kept: Vec<Rank> = all.into_iter().filter(is_fit).collect();
-        let fit = reports.keys().filter(|rank| is_fit(rank)).count();
-        let is_whole = kept.len() == fit;
-        (kept, is_whole)
-    }
-
-    fn propose(
-        &mut self,
-        now: Instant,
-        kept: &[Rank],
-        snapshot: &TrainingSnapshot<'_>,
-        out: &mut Vec<Output>,
-    ) {
-        let change = match self.change_to_propose(now, kept, snapshot) {
+    fn propose(&mut self, kept: &[Rank]) {
+        let change = match self.change_to_propose(kept) {
             Ok(change) => change,
-            Err(Postponed::ChunksMissing(chunks)) => {
-                return self.wait_for_chunks(now, chunks, kept, snapshot, out);
-            }
-            Err(Postponed::ParametersMissing) => return self.ask_again_later(now),
+            Err(Postponed::ChunksMissing(chunks)) => return self.wait_for_chunks(chunks, kept),
+            Err(Postponed::ParametersMissing) => return self.ask_again_later(),
         };
-        let Some(attempt) = &mut self.driver.attempt else { return };
+        let Some(attempt) = &mut self.succession.driver.attempt else { return };
         let staying = kept.iter().copied().filter(|rank| !change.removed.contains(rank)).collect();
-        attempt.propose(now, staying, change);
-        self.broadcast_proposal(out);
+        attempt.propose(self.now, staying, change);
+        self.succession.broadcast_proposal(self.members, self.out);
     }
 
     /// The change that follows from the reports, unless one is planned already or has to be adopted.
-    fn change_to_propose(
-        &mut self,
-        now: Instant,
-        kept: &[Rank],
-        snapshot: &TrainingSnapshot<'_>,
-    ) -> Result<ViewChange, Postponed> {
-        let attempt = self.driver.attempt.as_ref().expect("an attempt is under way");
+    fn change_to_propose(&mut self, kept: &[Rank]) -> Result<ViewChange, Postponed> {
+        let Succession { driver, trouble, table_losses, .. } = &mut *self.succession;
+        let attempt = driver.attempt.as_ref().expect("an attempt is under way");
         if let Some(named) = attempt.plan.between().or(attempt.proposer().adopted()) {
             return Ok(named.clone());
         }
+        let (snapshot, planner) = (self.snapshot, &self.snapshot.planner);
         let reports = attempt.proposer().reports();
         let change = if snapshot.tables.is_some() {
-            let nobody = Churn::default();
-            let planned = if let Some(PlannedChange::OfTables(churn)) = &attempt.plan.planned {
-                churn
-            } else {
-                &nobody
-            };
-            let lost = &self.view_state.lost_chunks;
-            let change = snapshot.planner.table_view_change(kept, reports, planned, lost);
+            let none = Churn::default();
+            let churn = attempt.plan.of_tables().unwrap_or(&none);
+            let change = planner.table_view_change(kept, reports, churn, &table_losses.declared);
             change.map_err(Postponed::ChunksMissing)?
-        } else if let Some(change) =
-            snapshot.planner.after_loss(kept, reports, |step| snapshot.assignment_of(step))
-        {
+        } else if let Some(change) = planner.after_loss(kept, reports, |step| snapshot.assignment_of(step)) {
             change
         } else {
             // No member that can be reached has parameters any more. Others may come back.
-            let waited = now.since(*self.view_state.regrouped_at.get_or_insert(now));
-            let is_all = attempt.plan.unanswered.is_empty();
+            let waited = self.now.since(*trouble.regrouped_at.get_or_insert(self.now));
+            let missing = attempt.plan.unanswered.len();
             // Where others may have gone on, the run restarts only with all of them.
-            let is_due = |it: &Restart| it.is_due(is_all, waited) && (is_all || !self.probe.allows_forks);
-            let restart = snapshot.planner.after_stop(kept, reports).filter(is_due);
+            let may_others_train = missing > 0 && self.members.allows_forks();
+            let is_due = |it: &Restart| it.is_due(missing, waited) && !may_others_train;
+            let restart = planner.after_stop(kept, reports).filter(is_due);
             restart.ok_or(Postponed::ParametersMissing)?.change
         };
-        Ok(ViewChange { expelled: self.expulsions_with(&change), ..change })
-    }
-
-    /// The user has declared the missing chunks of tables lost: these chunks, and no others, restart from initial values.
-    pub(crate) fn declare_lost(&mut self) {
-        self.view_state.lost_chunks.clone_from(&self.view_state.missing_chunks);
+        let expelled = self.members.departures.expulsions_with(&self.members.place.view, &change);
+        Ok(ViewChange { expelled, ..change })
     }
 
     /// No reachable member has the present state of these chunks of tables. Members that do may come back.
-    fn wait_for_chunks(
-        &mut self,
-        now: Instant,
-        chunks: ChunkSet,
-        kept: &[Rank],
-        snapshot: &TrainingSnapshot<'_>,
-        out: &mut Vec<Output>,
-    ) {
-        let is_known = chunks.is_subset(&self.view_state.missing_chunks);
-        self.view_state.missing_chunks.clone_from(&chunks);
+    fn wait_for_chunks(&mut self, chunks: ChunkSet, kept: &[Rank]) {
+        let missing = &mut self.succession.table_losses.missing;
+        let is_known = chunks.is_subset(missing);
+        missing.clone_from(&chunks);
         if !is_known {
             let holders: BTreeSet<Rank> =
-                chunks.iter().flat_map(|chunk| snapshot.planner.replica_holders(chunk)).collect();
+                chunks.iter().flat_map(|chunk| self.snapshot.planner.replica_holders(chunk)).collect();
             let gone = holders.into_iter().filter(|rank| !kept.contains(rank));
-            let peers = gone.map(|rank| self.place.view.member(rank).peer).collect();
-            out.push(Output::Event(Event::ChunksMissing { chunks: chunks.len(), peers }));
+            let peers = gone.map(|rank| self.members.place.peer(rank)).collect();
+            self.out.push(Output::Event(Event::ChunksMissing { chunks: chunks.len(), peers }));
         }
-        self.ask_again_later(now);
+        self.ask_again_later();
     }
 
     /// The members that answer have too little to go on from: this member asks them again after a while.
-    fn ask_again_later(&mut self, now: Instant) {
-        if self.driver.attempt.as_ref().is_some_and(|attempt| now.since(attempt.since) > ASK_AGAIN) {
-            self.driver.give_up(now, PACING.retry);
-        }
-    }
-
-    fn broadcast_proposal(&self, out: &mut Vec<Output>) {
-        if let Some(propose) = self.driver.attempt.as_ref().and_then(Attempt::proposal) {
-            self.broadcast(&AgreementMessage::Propose(propose).into(), out);
-        }
-    }
-
-    /// Sends again what may not have arrived.
-    pub(super) fn resend_attempt(&self, now: Instant, out: &mut Vec<Output>) {
-        let Some(attempt) = &self.driver.attempt else { return };
-        if now.since(attempt.since) < RESEND_INTERVAL {
-            return;
-        }
-        if attempt.proposer().proposed().is_some() {
-            return self.broadcast_proposal(out);
-        }
-        let reports = attempt.proposer().reports();
-        if !reports.contains_key(&self.place.rank) {
-            // Its disk is slow, and no other member was asked yet.
-            return;
-        }
-        for (index, member) in self.place.view.members.iter().enumerate() {
-            if !reports.contains_key(&Rank::from_index(index)) {
-                self.send(member.peer, &AgreementMessage::Prepare(attempt.prepare()).into(), out);
-            }
+    fn ask_again_later(&mut self) {
+        let driver = &mut self.succession.driver;
+        if driver.attempt.as_ref().is_some_and(|attempt| self.now.since(attempt.since) > ASK_AGAIN) {
+            driver.give_up(self.now, PACING.retry);
         }
     }
 
     // Answers.
 
     /// A member has promised, and reports where it is.
-    pub(crate) fn on_promise(
-        &mut self,
-        now: Instant,
-        from: PeerId,
-        promise: Promise,
-        snapshot: &TrainingSnapshot<'_>,
-        out: &mut Vec<Output>,
-    ) -> Vec<TrainingCommand> {
+    pub(super) fn on_promise(&mut self, from: PeerId, promise: Promise) -> Vec<TrainingCommand> {
+        let place = &self.members.place;
         let is_own = promise.report.rejoin.as_ref().is_none_or(|again| again.member.peer == from);
-        if let Some(rank) = self.place.view.rank(&from).filter(|_| is_own)
-            && let Some(attempt) = self.driver.attempt_under(promise.view, promise.ballot)
+        if let Some(rank) = place.view.rank(&from).filter(|_| is_own)
+            && let Some(attempt) = self.succession.driver.attempt_under(promise.view, promise.ballot)
         {
             attempt.plan.unanswered.remove(&rank);
             attempt.plan.missed.extend(&promise.report.lost);
             if let Some(prepare) = attempt.on_promise(rank, promise) {
-                attempt.since = now;
-                let others = self.place.view.members.iter().map(|member| member.peer);
-                for peer in others.filter(|peer| *peer != self.place.me.peer) {
-                    self.send(peer, &AgreementMessage::Prepare(prepare).into(), out);
+                attempt.since = self.now;
+                for peer in place.others() {
+                    self.members.send(peer, &AgreementMessage::Prepare(prepare).into(), self.out);
                 }
             }
         }
-        self.poll(now, snapshot, out)
-    }
-
-    /// A ballot of this member was refused.
-    pub(crate) fn on_nack(&mut self, now: Instant, nack: Nack) {
-        if self.driver.on_nack(now, &nack) == Some(Refused::TooLate) {
-            self.lead.lengthen();
-        }
-    }
-
-    /// A member has accepted. If that makes the change chosen, all members are told.
-    pub(crate) fn on_accepted(
-        &mut self,
-        now: Instant,
-        from: PeerId,
-        accepted: Accepted,
-        out: &mut Vec<Output>,
-    ) {
-        let Some(rank) = self.place.view.rank(&from) else { return };
-        let Some(attempt) = self.driver.on_accepted(rank, accepted) else { return };
-        if attempt.plan.between().is_some() {
-            self.lead.note_agreement(now.since(attempt.began));
-        }
-        if let Some(change) = attempt.proposer().proposed().cloned() {
-            self.broadcast(&AgreementMessage::Learn(change).into(), out);
-        }
+        self.poll()
     }
 }
 
-/// The part of the member at `rank` in the choice of the view after this one.
-pub(super) fn driver(
-    now: Instant,
-    digest: ViewDigest,
-    rank: Rank,
-    view: &View,
-) -> ViewChangeDriver<AttemptPlan> {
-    ViewChangeDriver::new(now, (digest, rank, view.members.len()), Acceptor::default(), &PACING)
+/// Whether a member that has not answered is still worth waiting for: a short time if it is not linked, or if its neighbors do
+/// not hear it either.
+fn is_collecting(attempt: &Attempt<AttemptPlan>, waited: Duration, lost: &[Rank], members: &Members) -> bool {
+    let is_awaited = |rank: &Rank| {
+        let peer = &members.place.peer(*rank);
+        let is_doubtful = attempt.plan.missed.contains(rank) && !members.detection.detector.is_watched(peer);
+        let patience = if is_doubtful || members.links.unlinked.contains(peer) {
+            RECONNECT_GRACE
+        } else {
+            PACING.collect_max
+        };
+        waited < patience && lost.binary_search(rank).is_err()
+    };
+    attempt.plan.unanswered.iter().any(is_awaited)
+}
+
+/// The members that the next view keeps, of the `member_count` members of this one.
+fn members_to_keep(attempt: &Attempt<AttemptPlan>, member_count: usize) -> Kept {
+    let reports = attempt.proposer().reports();
+    let is_fit = |rank: &Rank| {
+        reports.get(rank).is_some_and(|report| !report.is_vote_only) && !attempt.plan.hanging.contains(rank)
+    };
+    let cut: BTreeSet<(Rank, Rank)> = reports
+        .iter()
+        .filter(|(rank, _)| is_fit(rank))
+        .flat_map(|(rank, report)| report.lost.iter().map(|lost| (*rank, *lost)))
+        .filter(|(_, lost)| is_fit(lost))
+        .collect();
+    let all = clique::largest(member_count, &cut);
+    let ranks: Vec<Rank> = all.into_iter().filter(is_fit).collect();
+    let are_all = ranks.len() == reports.keys().filter(|rank| is_fit(rank)).count();
+    Kept { ranks, are_all }
+}
+
+/// Sends again what may not have arrived of this member's attempt.
+pub(super) fn resend(succession: &Succession, members: &Members, now: Instant, out: &mut Vec<Output>) {
+    let Some(attempt) = &succession.driver.attempt else { return };
+    if now.since(attempt.since) < RESEND_INTERVAL {
+        return;
+    }
+    if attempt.proposer().proposed().is_some() {
+        return succession.broadcast_proposal(members, out);
+    }
+    let reports = attempt.proposer().reports();
+    if !reports.contains_key(&members.place.rank) {
+        // Its disk is slow, and no other member was asked yet.
+        return;
+    }
+    for rank in members.place.ranks().filter(|rank| !reports.contains_key(rank)) {
+        let prepare = AgreementMessage::Prepare(attempt.prepare());
+        members.send(members.place.peer(rank), &prepare.into(), out);
+    }
 }
 
 /// How long the members of a view wait for each other.
-const PACING: Pacing = Pacing {
+pub(super) const PACING: Pacing = Pacing {
     stagger: Duration::from_millis(300),
     order_max: 10,
     retry: Duration::from_millis(800),

@@ -17,7 +17,7 @@ use std::time::Duration;
 use peergrad_protocol::view::Member;
 use peergrad_protocol::{Instant, PeerId, Rank};
 
-use super::Membership;
+use super::members::Members;
 use crate::membership::view_change::Churn;
 
 /// The capacities that members offer, where they differ from the view.
@@ -45,74 +45,48 @@ impl CapacityOffers {
     pub(super) fn forget_stale(&mut self, now: Instant) {
         self.offers.retain(|_, offered| now.since(offered.announced_at) < CAPACITY_OFFER_MEMORY);
     }
-}
 
-impl Membership {
-    /// A peer is now reached through a relay, or directly again.
-    pub(crate) fn set_relayed(&mut self, now: Instant, peer: PeerId, is_relayed: bool) {
-        self.links.set_relayed(now, peer, is_relayed);
+    /// This member offers another capacity while it reaches all others.
+    pub(super) fn set_own(&mut self, capacity: u8) {
+        self.own = capacity;
     }
 
-    /// The member's rank, if it must be reached directly and is not, because one of the two owns something. A new relayed link usually
-    /// becomes direct in a moment, so it gets some time; a relayed link that replaces a direct one gets none.
-    pub(super) fn out_of_reach(&self, now: Instant, peer: &PeerId, since: Instant) -> Option<Rank> {
-        let rank = self.place.view.rank(peer)?;
-        let is_needed =
-            self.place.replica_holders[rank.index()] || self.place.replica_holders[self.place.rank.index()];
-        let is_lasting = self.view_state.broken.contains(&rank) || now.since(since) > DIRECT_LINK_GRACE;
-        (is_needed && is_lasting).then_some(rank)
-    }
-
-    /// Sets the capacity that this member offers while it reaches all others.
-    pub(crate) fn offer_capacity(&mut self, capacity: u8) {
-        self.capacity_offers.own = capacity;
+    /// Another member offers this capacity.
+    pub(super) fn note(&mut self, now: Instant, member: &Member) {
+        self.offers.insert(member.peer, CapacityOffer { capacity: member.capacity, announced_at: now });
     }
 
     /// This member with the capacity that it offers for the next view; `None` if that is its present one.
-    pub(super) fn own_capacity_offer(&self, now: Instant) -> Option<Member> {
-        let is_reaching = self.links.are_all_direct(&self.place.view) && self.lost(now).is_empty();
-        let current = self.place.view.member(self.place.rank).capacity;
-        let capacity =
-            if is_reaching { self.capacity_offers.own } else { self.capacity_offers.own.min(current) };
+    pub(super) fn own_offer(&self, now: Instant, members: &Members) -> Option<Member> {
+        let place = &members.place;
+        let is_reaching = members.links.are_all_direct(&place.view) && members.lost(now).is_empty();
+        let current = place.view.member(place.rank).capacity;
+        let capacity = if is_reaching { self.own } else { self.own.min(current) };
         // A member that leaves hands over its chunks anyway.
-        (capacity != current && !self.is_retiring()).then(|| Member { capacity, ..self.place.me.clone() })
-    }
-
-    /// Whether this incarnation of the member is in the view.
-    pub(crate) fn is_current_incarnation(&self, member: &Member) -> bool {
-        let known = self.place.view.rank(&member.peer).map(|rank| self.place.view.member(rank));
-        known.is_some_and(|known| known.incarnation == member.incarnation)
-    }
-
-    /// A member offers this capacity.
-    pub(crate) fn on_capacity_offer(&mut self, now: Instant, member: &Member) {
-        self.capacity_offers
-            .offers
-            .insert(member.peer, CapacityOffer { capacity: member.capacity, announced_at: now });
+        (capacity != current && !members.is_retiring()).then(|| Member { capacity, ..place.me.clone() })
     }
 
     /// Whether the capacity of any member is to change.
-    pub(super) fn wants_capacity_change(&self, now: Instant) -> bool {
-        !self.capacity_offers.offers.is_empty() || self.own_capacity_offer(now).is_some()
+    pub(super) fn wants_change(&self, now: Instant, members: &Members) -> bool {
+        !self.offers.is_empty() || self.own_offer(now, members).is_some()
     }
 
     /// The capacities that change with the next view, in the order of ranks.
-    pub(super) fn capacity_changes(&self, now: Instant, churn: &Churn) -> Vec<(Rank, u8)> {
+    pub(super) fn changes(&self, now: Instant, members: &Members, churn: &Churn) -> Vec<(Rank, u8)> {
+        let place = &members.place;
         let is_fresh = |offered: &&CapacityOffer| now.since(offered.announced_at) < CAPACITY_OFFER_MEMORY;
         let offered = |rank: Rank| {
-            let member = self.place.view.member(rank);
-            if rank == self.place.rank {
-                return self.own_capacity_offer(now).map(|offer| offer.capacity);
+            let member = place.view.member(rank);
+            if rank == place.rank {
+                return self.own_offer(now, members).map(|offer| offer.capacity);
             }
-            let offered = self.capacity_offers.offers.get(&member.peer).filter(is_fresh)?;
-            (offered.capacity != member.capacity && !self.departures.retiring.contains(&member.peer))
+            let offered = self.offers.get(&member.peer).filter(is_fresh)?;
+            (offered.capacity != member.capacity && !members.departures.retiring.contains(&member.peer))
                 .then_some(offered.capacity)
         };
-        let staying = || {
-            let ranks = (0..self.place.view.members.len()).map(Rank::from_index);
-            ranks.filter(|rank| !churn.leavers.contains(rank) && !churn.retirees.contains(rank))
-        };
-        let is_owner = |rank: Rank| offered(rank).unwrap_or(self.place.view.member(rank).capacity) > 0;
+        let is_staying = |rank: &Rank| !churn.leavers.contains(rank) && !churn.retirees.contains(rank);
+        let staying = || place.ranks().filter(is_staying);
+        let is_owner = |rank: Rank| offered(rank).unwrap_or(place.view.member(rank).capacity) > 0;
         if !staying().any(is_owner) && churn.joiners.iter().all(|joiner| joiner.capacity == 0) {
             return vec![];
         }
@@ -120,8 +94,6 @@ impl Membership {
     }
 }
 
-/// How long a link that begins through a relay may take to become direct.
-const DIRECT_LINK_GRACE: Duration = Duration::from_secs(4);
 /// How long an offer counts after it was last sent. It is repeated with every heartbeat.
 const CAPACITY_OFFER_MEMORY: Duration = Duration::from_secs(3);
 
@@ -134,6 +106,8 @@ mod tests {
 
     use super::*;
     use crate::fixtures::{self, peer};
+    use crate::membership::Membership;
+    use crate::membership::links::Route;
     use crate::partition_policy::PartitionPolicy;
     use crate::state::shared_cache::SharedCache;
 
@@ -161,7 +135,7 @@ mod tests {
     }
 
     fn offered(membership: &Membership, now: Instant) -> Option<u8> {
-        membership.own_capacity_offer(now).map(|offer| offer.capacity)
+        membership.capacity_offers.own_offer(now, &membership.members).map(|offer| offer.capacity)
     }
 
     #[test]
@@ -172,11 +146,11 @@ mod tests {
         assert_eq!(offered(&membership, at(0)), Some(0));
         let mut membership = self::membership([1, 0, 0]);
         membership.offer_capacity(4);
-        membership.set_relayed(at(0), peer(3), true);
+        membership.members.set_route(at(0), peer(3), Route::Relayed);
         assert_eq!(offered(&membership, at(0)), None, "peer 3 would be cut off from its owner");
-        membership.set_relayed(at(0), peer(3), false);
+        membership.members.set_route(at(0), peer(3), Route::Direct);
         assert_eq!(offered(&membership, at(0)), Some(4));
-        membership.link_down(&peer(1));
+        membership.members.link_down(&peer(1));
         assert_eq!(offered(&membership, at(0)), None);
     }
 
@@ -184,42 +158,44 @@ mod tests {
     fn two_who_own_nothing_need_not_reach_each_other_and_all_others_do() {
         for (capacities, lost) in [([1, 0, 0], &[][..]), ([1, 1, 0], &[Rank(2)]), ([1, 0, 1], &[Rank(2)])] {
             let mut membership = membership(capacities);
-            membership.set_relayed(at(0), peer(3), true);
-            (0..10).for_each(|second| membership.heard(at(1000 * second), &peer(1)));
-            (0..10).for_each(|second| membership.heard(at(1000 * second), &peer(3)));
-            assert_eq!(membership.lost(at(1000)), [], "a better way may still be found");
-            assert_eq!(membership.lost(at(9000)), lost, "{capacities:?}");
-            membership.set_relayed(at(9000), peer(3), false);
-            assert_eq!(membership.lost(at(9000)), []);
+            membership.members.set_route(at(0), peer(3), Route::Relayed);
+            (0..10).for_each(|second| membership.members.heard(at(1000 * second), &peer(1)));
+            (0..10).for_each(|second| membership.members.heard(at(1000 * second), &peer(3)));
+            assert_eq!(membership.members.lost(at(1000)), [], "a better way may still be found");
+            assert_eq!(membership.members.lost(at(9000)), lost, "{capacities:?}");
+            membership.members.set_route(at(9000), peer(3), Route::Direct);
+            assert_eq!(membership.members.lost(at(9000)), []);
         }
     }
 
     #[test]
     fn a_circuit_in_the_place_of_a_link_is_none() {
         let mut membership = membership([1, 1, 1]);
-        membership.link_down(&peer(3));
-        assert_eq!(membership.lost(at(0)), [Rank(2)]);
-        membership.set_relayed(at(0), peer(3), true);
-        membership.link_up(at(0), peer(3));
-        assert_eq!(membership.lost(at(0)), [Rank(2)]);
+        membership.members.link_down(&peer(3));
+        assert_eq!(membership.members.lost(at(0)), [Rank(2)]);
+        membership.members.set_route(at(0), peer(3), Route::Relayed);
+        membership.members.link_up(at(0), peer(3));
+        assert_eq!(membership.members.lost(at(0)), [Rank(2)]);
     }
 
     #[test]
     fn offers_come_into_the_next_view_as_long_as_they_are_repeated_and_somebody_owns_something() {
         let mut membership = membership([1, 0, 2]);
         let offer = |byte: u8, capacity| Member { capacity, ..fixtures::member(byte) };
-        let capacities = |membership: &Membership, now| membership.capacity_changes(now, &Churn::default());
+        let capacities = |membership: &Membership, now| {
+            membership.capacity_offers.changes(now, &membership.members, &Churn::default())
+        };
         assert_eq!(capacities(&membership, at(0)), []);
-        membership.on_capacity_offer(at(0), &offer(1, 5));
-        membership.on_capacity_offer(at(0), &offer(3, 2));
+        membership.capacity_offers.note(at(0), &offer(1, 5));
+        membership.capacity_offers.note(at(0), &offer(3, 2));
         assert_eq!(capacities(&membership, at(0)), [(Rank(0), 5)], "the other one is as it is");
-        membership.on_capacity_offer(at(0), &offer(1, 0));
+        membership.capacity_offers.note(at(0), &offer(1, 0));
         assert_eq!(capacities(&membership, at(0)), [(Rank(0), 0)]);
-        membership.on_capacity_offer(at(0), &offer(3, 0));
+        membership.capacity_offers.note(at(0), &offer(3, 0));
         assert_eq!(capacities(&membership, at(0)), [], "somebody must own something");
         membership.offer_capacity(1);
         assert_eq!(capacities(&membership, at(0)), [(Rank(0), 0), (Rank(1), 1), (Rank(2), 0)]);
-        membership.departures.retiring.insert(peer(1));
+        membership.members.departures.retiring.insert(peer(1));
         assert_eq!(capacities(&membership, at(0)), [(Rank(1), 1), (Rank(2), 0)], "it hands over anyway");
         membership.capacity_offers.forget_stale(at(3000));
         assert_eq!(capacities(&membership, at(3000)), [(Rank(1), 1)]);

@@ -10,12 +10,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use peergrad_protocol::message::AdminMessage;
 use peergrad_protocol::view::{Expulsion, ExpulsionCause, View, ViewChange};
 use peergrad_protocol::{PeerId, Rank};
-
-use super::Membership;
-use crate::io::Output;
 
 /// The members that are about to leave, or to be expelled.
 #[derive(Default)]
@@ -28,7 +24,7 @@ pub(super) struct Departures {
 
 impl Departures {
     /// Records an expulsion. The first one of a peer counts, so that all members soon agree on its cause.
-    fn expel(&mut self, expulsion: Expulsion) {
+    pub(super) fn expel(&mut self, expulsion: Expulsion) {
         self.expelling.entry(expulsion.peer).or_insert(expulsion);
         if expulsion.cause == ExpulsionCause::Request {
             self.retiring.insert(expulsion.peer);
@@ -40,58 +36,24 @@ impl Departures {
         self.retiring.retain(|peer| view.rank(peer).is_some());
         self.expelling.retain(|peer, _| view.expulsion(peer).is_none());
     }
-}
-
-impl Membership {
-    /// Begins to expel a member.
-    pub(crate) fn expel(&mut self, peer: PeerId, cause: ExpulsionCause, out: &mut Vec<Output>) {
-        if self.is_member(&peer) && !self.departures.expelling.contains_key(&peer) {
-            let expulsion = Expulsion { peer, by: self.place.me.peer, cause };
-            self.departures.expel(expulsion);
-            self.broadcast(&AdminMessage::Expel(expulsion).into(), out);
-        }
-    }
-
-    /// Another member begins to expel a member.
-    pub(crate) fn on_expel(&mut self, from: &PeerId, expulsion: Expulsion) {
-        if self.is_member(from) && self.is_member(&expulsion.peer) {
-            self.departures.expel(expulsion);
-        }
-    }
-
-    /// Sends the expulsions again that may not have arrived.
-    pub(super) fn resend_expulsions(&self, out: &mut Vec<Output>) {
-        for expulsion in
-            self.departures.expelling.values().filter(|expulsion| expulsion.by == self.place.me.peer)
-        {
-            self.broadcast(&AdminMessage::Expel(*expulsion).into(), out);
-        }
-    }
 
     /// Members that are expelled for invalid frames: they count as lost.
-    pub(super) fn violators(&self) -> impl Iterator<Item = Rank> {
-        let is_broken = |expulsion: &&Expulsion| expulsion.cause == ExpulsionCause::Violations;
-        let ranks = self
-            .departures
-            .expelling
-            .values()
-            .filter(is_broken)
-            .filter_map(|it| self.place.view.rank(&it.peer));
-        ranks.filter(|rank| *rank != self.place.rank)
+    pub(super) fn violators(&self, view: &View) -> impl Iterator<Item = Rank> {
+        let is_violator = |expulsion: &&Expulsion| expulsion.cause == ExpulsionCause::Violations;
+        self.expelling.values().filter(is_violator).filter_map(|it| view.rank(&it.peer))
     }
 
-    /// The peers that a change expels. Some may have left before they could be expelled.
-    pub(super) fn expulsions_with(&self, change: &ViewChange) -> Vec<Expulsion> {
-        let is_out =
-            |peer: &PeerId| self.place.view.rank(peer).is_none_or(|rank| change.removed.contains(&rank));
+    /// The peers that the change of `view` expels. Some may have left before they could be expelled.
+    pub(super) fn expulsions_with(&self, view: &View, change: &ViewChange) -> Vec<Expulsion> {
+        let is_out = |peer: &PeerId| view.rank(peer).is_none_or(|rank| change.removed.contains(&rank));
         let comes = |peer: &PeerId| change.added.iter().any(|member| member.peer == *peer);
-        let out = self.departures.expelling.values().filter(|expulsion| is_out(&expulsion.peer));
+        let out = self.expelling.values().filter(|expulsion| is_out(&expulsion.peer));
         out.filter(|expulsion| !comes(&expulsion.peer)).copied().collect()
     }
 
-    /// Why a peer must not be admitted; `None` if it may be.
-    pub(super) fn expulsion_of(&self, peer: &PeerId) -> Option<&Expulsion> {
-        self.place.view.expulsion(peer).or(self.departures.expelling.get(peer))
+    /// Why a peer must not be admitted to `view`; `None` if it may be.
+    pub(super) fn expulsion_of<'a>(&'a self, view: &'a View, peer: &PeerId) -> Option<&'a Expulsion> {
+        view.expulsion(peer).or(self.expelling.get(peer))
     }
 }
 
@@ -104,22 +66,28 @@ mod tests {
 
     use super::*;
     use crate::fixtures::{self, membership, peer, sent_messages};
+    use crate::membership::{JoinAnswer, Membership, RunPhase};
+
+    fn expulsions_with(membership: &Membership, change: &ViewChange) -> Vec<Expulsion> {
+        let members = &membership.members;
+        members.departures.expulsions_with(&members.place.view, change)
+    }
 
     #[test]
-    fn everybody_is_told_until_it_is_out() {
+    fn all_members_hear_of_it_until_the_peer_is_out() {
         let mut membership = membership();
         let expulsion = Expulsion { peer: peer(3), by: peer(2), cause: ExpulsionCause::Request };
         let mut out = Vec::new();
-        membership.expel(peer(3), ExpulsionCause::Request, &mut out);
+        membership.members.expel(peer(3), ExpulsionCause::Request, &mut out);
         let all = [1, 2, 3].map(|byte| (peer(byte), Message::Admin(AdminMessage::Expel(expulsion))));
         assert_eq!(sent_messages(&out), all);
-        assert!(membership.departures.retiring.contains(&peer(3)), "it hands over first");
-        assert_eq!(membership.lost(Instant(0)), []);
+        assert!(membership.members.departures.retiring.contains(&peer(3)), "it hands over first");
+        assert_eq!(membership.members.lost(Instant(0)), []);
         let mut again = Vec::new();
-        membership.resend_expulsions(&mut again);
+        membership.members.resend_expulsions(&mut again);
         assert_eq!(sent_messages(&again), all);
         let without = |removed| ViewChange {
-            parent: membership.place.digest,
+            parent: membership.members.place.digest,
             removed,
             added: vec![],
             capacities: vec![],
@@ -129,14 +97,14 @@ mod tests {
             expelled: vec![],
             ancestors: vec![],
         };
-        assert_eq!(membership.expulsions_with(&without(vec![Rank(2)])), [expulsion]);
-        assert_eq!(membership.expulsions_with(&without(vec![Rank(0)])), [], "it is still in");
+        assert_eq!(expulsions_with(&membership, &without(vec![Rank(2)])), [expulsion]);
+        assert_eq!(expulsions_with(&membership, &without(vec![Rank(0)])), [], "it is still in");
         let back = ViewChange { added: vec![fixtures::member(3)], ..without(vec![Rank(2)]) };
-        assert_eq!(membership.expulsions_with(&back), [], "it comes in again with the very same");
+        assert_eq!(expulsions_with(&membership, &back), [], "it comes in again with the very same");
         // A second request for the same peer, and one for a peer that is no member.
         out.clear();
-        membership.expel(peer(3), ExpulsionCause::Violations, &mut out);
-        membership.expel(peer(9), ExpulsionCause::Request, &mut out);
+        membership.members.expel(peer(3), ExpulsionCause::Violations, &mut out);
+        membership.members.expel(peer(9), ExpulsionCause::Request, &mut out);
         assert_eq!(out.len(), 0);
     }
 
@@ -144,15 +112,18 @@ mod tests {
     fn one_that_breaks_rules_is_lost_at_once_and_knows_nothing_of_it() {
         let mut membership = membership();
         let of = |peer| Expulsion { peer, by: self::peer(1), cause: ExpulsionCause::Violations };
-        membership.on_expel(&peer(9), of(peer(3)));
-        assert_eq!(membership.lost(Instant(0)), [], "a stranger's word");
-        membership.on_expel(&peer(1), of(peer(3)));
-        membership.on_expel(&peer(1), of(peer(2)));
-        assert_eq!(membership.lost(Instant(0)), [Rank(2)]);
+        membership.members.on_expel(&peer(9), of(peer(3)));
+        assert_eq!(membership.members.lost(Instant(0)), [], "a stranger's word");
+        membership.members.on_expel(&peer(1), of(peer(3)));
+        membership.members.on_expel(&peer(1), of(peer(2)));
+        assert_eq!(membership.members.lost(Instant(0)), [Rank(2)]);
         let mut out = Vec::new();
-        membership.resend_expulsions(&mut out);
+        membership.members.resend_expulsions(&mut out);
         assert_eq!(out.len(), 0, "whoever began says so");
         let join = Join { run: None, incarnation: Incarnation(9), addresses: vec![], capacity: 1 };
-        assert_eq!(membership.on_join(peer(3), &join, false), Err(Refusal::Expelled(of(peer(3)))));
+        assert_eq!(
+            membership.on_join(peer(3), &join, RunPhase::Training),
+            JoinAnswer::Refuse(Refusal::Expelled(of(peer(3))))
+        );
     }
 }

@@ -8,6 +8,15 @@ use peergrad_protocol::{Frame, Instant, PeerId};
 
 use crate::io::Output;
 
+/// How a linked peer is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Route {
+    /// Over a connection of its own.
+    Direct,
+    /// Through another peer.
+    Relayed,
+}
+
 /// The links of one member.
 pub(super) struct Links {
     me: PeerId,
@@ -52,12 +61,11 @@ impl Links {
         }
     }
 
-    /// A peer is reached through a relay since `now`, or directly again.
-    pub(super) fn set_relayed(&mut self, now: Instant, peer: PeerId, is_relayed: bool) {
-        if is_relayed {
-            self.relayed.entry(peer).or_insert(now);
-        } else {
-            self.relayed.remove(&peer);
+    /// A peer is reached by this route since `now`.
+    pub(super) fn set_route(&mut self, now: Instant, peer: PeerId, route: Route) {
+        match route {
+            Route::Relayed => _ = self.relayed.entry(peer).or_insert(now),
+            Route::Direct => _ = self.relayed.remove(&peer),
         }
     }
 

@@ -273,7 +273,7 @@ impl RecoveringMember {
         let Some(attempt) = &self.driver.attempt else { return };
         let reports = attempt.proposer().reports();
         let could_train = reports.values().filter(|report| report.rejoin.is_some()).count();
-        let is_all = could_train == self.view.members.len();
+        let missing = self.view.members.len() - could_train;
         let there: BTreeSet<Rank> = reports.keys().copied().collect();
         let change = match attempt.proposer().adopted() {
             Some(adopted) => adopted.clone(),
@@ -284,7 +284,7 @@ impl RecoveringMember {
                 return self.driver.give_up(now, RETRY_FOR_STATE);
             }
             None => match planner.after_stop(&[], reports) {
-                Some(restart) if restart.is_due(is_all, waited) => restart.change,
+                Some(restart) if restart.is_due(missing, waited) => restart.change,
                 Some(_) | None => return self.driver.give_up(now, RETRY_FOR_STATE),
             },
         };

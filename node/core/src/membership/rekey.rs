@@ -14,91 +14,122 @@ use std::collections::BTreeSet;
 use peergrad_protocol::PeerId;
 use peergrad_protocol::invite::Secret;
 use peergrad_protocol::message::{AdminMessage, Message, Rekey};
+use peergrad_protocol::view::View;
 
-use super::Membership;
+use super::members::Members;
 use crate::io::{Event, Output};
+
+/// The last secret that arrived since this member joined, if any.
+#[derive(Default)]
+pub(super) struct Rekeying {
+    latest: Option<LatestSecret>,
+}
 
 /// A secret that arrived while the run was in progress.
 #[derive(Clone, Debug)]
-pub(super) struct Rekeying {
+struct LatestSecret {
     rekey: Rekey,
     /// The members that are known to have it. At the member that began, all that have confirmed.
     confirmed: BTreeSet<PeerId>,
 }
 
-impl Membership {
+/// The peers that must know a new secret: the members of this view, and those of the next one if it is chosen.
+#[derive(Clone, Copy)]
+pub(super) struct Recipients<'m> {
+    pub(super) members: &'m Members,
+    pub(super) next: Option<&'m View>,
+}
+
+impl Recipients<'_> {
+    /// The members of this view that must know the secret.
+    fn lasting(&self) -> impl Iterator<Item = PeerId> {
+        let members = self.members.place.view.members.iter().map(|member| member.peer);
+        members.filter(|peer| !self.members.departures.expelling.contains_key(peer))
+    }
+
+    /// All of them, also those that are only in the next view.
+    fn all(&self) -> BTreeSet<PeerId> {
+        let to_come = self.next.iter().flat_map(|next| &next.members).map(|member| member.peer);
+        let stays = |peer: &PeerId| !self.members.departures.expelling.contains_key(peer);
+        self.lasting().chain(to_come.filter(stays)).collect()
+    }
+}
+
+impl Rekeying {
     /// The user of this member asks for another secret of the run, drawn at `drawn_at` (Unix time in milliseconds).
-    pub(crate) fn rekey(&mut self, secret: Secret, drawn_at: u64, out: &mut Vec<Output>) {
-        let at = self.rekeying.as_ref().map_or(drawn_at, |known| drawn_at.max(known.rekey.at + 1));
-        let rekey = Rekey { at, by: self.place.me.peer, secret };
+    pub(super) fn begin(&mut self, to: Recipients<'_>, secret: Secret, drawn_at: u64, out: &mut Vec<Output>) {
+        let at = self.latest.as_ref().map_or(drawn_at, |known| drawn_at.max(known.rekey.at + 1));
+        let rekey = Rekey { at, by: to.members.me().peer, secret };
         if rekey.is_possible() {
-            self.adopt(rekey, out);
+            self.adopt(to, rekey, out);
         }
     }
 
     /// A member sends another secret of the run.
-    pub(crate) fn on_rekey(&mut self, from: &PeerId, rekey: Rekey, out: &mut Vec<Output>) {
-        if !self.is_member(from) {
+    pub(super) fn on_rekey(
+        &mut self,
+        to: Recipients<'_>,
+        from: &PeerId,
+        rekey: Rekey,
+        out: &mut Vec<Output>,
+    ) {
+        let members = to.members;
+        if !members.is_member(from) {
             return;
         }
-        match &mut self.rekeying {
+        match &self.latest {
             Some(known) if rekey.is_before(&known.rekey) => {
                 // The sender does not know the later secret, and has begun to lock itself out.
                 let known = Message::Admin(AdminMessage::Rekey(known.rekey));
-                return self.send(*from, &known, out);
+                return members.send(*from, &known, out);
             }
             Some(known) if known.rekey == rekey => {}
-            _ => self.adopt(rekey, out),
+            _ => self.adopt(to, rekey, out),
         }
-        self.send(rekey.by, &AdminMessage::Rekeyed(rekey.at).into(), out);
+        members.send(rekey.by, &AdminMessage::Rekeyed(rekey.at).into(), out);
     }
 
     /// A member confirms the secret that this one has sent it.
-    pub(crate) fn on_rekeyed(&mut self, from: PeerId, at: u64) {
-        if let Some(known) = self.rekeying.as_mut().filter(|known| known.rekey.at == at) {
+    pub(super) fn on_rekeyed(&mut self, from: PeerId, at: u64) {
+        if let Some(known) = self.latest.as_mut().filter(|known| known.rekey.at == at) {
             known.confirmed.insert(from);
         }
     }
 
-    fn adopt(&mut self, rekey: Rekey, out: &mut Vec<Output>) {
-        self.rekeying = Some(Rekeying { rekey, confirmed: BTreeSet::from([self.place.me.peer]) });
-        for peer in self.lasting_members().filter(|peer| *peer != self.place.me.peer) {
-            self.send(peer, &AdminMessage::Rekey(rekey).into(), out);
+    fn adopt(&mut self, to: Recipients<'_>, rekey: Rekey, out: &mut Vec<Output>) {
+        let me = to.members.me().peer;
+        self.latest = Some(LatestSecret { rekey, confirmed: BTreeSet::from([me]) });
+        for peer in to.lasting().filter(|peer| *peer != me) {
+            to.members.send(peer, &AdminMessage::Rekey(rekey).into(), out);
         }
-        let to_come = self.next.iter().flat_map(|next| &next.view.members).map(|member| member.peer);
-        let members = self
-            .lasting_members()
-            .chain(to_come.filter(|peer| !self.departures.expelling.contains_key(peer)));
-        out.push(Output::Event(Event::Rekeyed { rekey, members: members.collect() }));
-    }
-
-    /// The members that must know the secret.
-    fn lasting_members(&self) -> impl Iterator<Item = PeerId> {
-        let members = self.place.view.members.iter().map(|member| member.peer);
-        members.filter(|peer| !self.departures.expelling.contains_key(peer))
+        out.push(Output::Event(Event::Rekeyed { rekey, members: to.all() }));
     }
 
     /// Sends the secret again to members that may not have received it, or that are new.
-    pub(super) fn resend_rekey(&self, out: &mut Vec<Output>) {
-        let Some(known) = self.rekeying.as_ref().filter(|known| known.rekey.by == self.place.me.peer) else {
-            return;
-        };
-        for peer in self.lasting_members().filter(|peer| !known.confirmed.contains(peer)) {
-            self.send(peer, &AdminMessage::Rekey(known.rekey).into(), out);
+    pub(super) fn resend(&self, members: &Members, out: &mut Vec<Output>) {
+        let Some(rekey) = self.own(members).map(|known| known.rekey) else { return };
+        for peer in self.unconfirmed(members).into_iter().flatten() {
+            members.send(peer, &AdminMessage::Rekey(rekey).into(), out);
         }
     }
 
     /// Sends the secret to the new members of this view: the member that began may be gone.
-    pub(crate) fn tell_secret(&self, added: &[PeerId], out: &mut Vec<Output>) {
-        if let Some(known) = &self.rekeying {
-            added.iter().for_each(|peer| self.send(*peer, &AdminMessage::Rekey(known.rekey).into(), out));
+    pub(super) fn send_to(&self, added: &[PeerId], members: &Members, out: &mut Vec<Output>) {
+        if let Some(known) = &self.latest {
+            added.iter().for_each(|peer| members.send(*peer, &AdminMessage::Rekey(known.rekey).into(), out));
         }
     }
 
     /// The members that have not confirmed the secret that this member's user has asked for; `None` if the user has not.
-    pub(crate) fn without_secret(&self) -> Option<Vec<PeerId>> {
-        let known = self.rekeying.as_ref().filter(|known| known.rekey.by == self.place.me.peer)?;
-        Some(self.lasting_members().filter(|peer| !known.confirmed.contains(peer)).collect())
+    pub(super) fn unconfirmed(&self, members: &Members) -> Option<Vec<PeerId>> {
+        let known = self.own(members)?;
+        let recipients = Recipients { members, next: None };
+        Some(recipients.lasting().filter(|peer| !known.confirmed.contains(peer)).collect())
+    }
+
+    /// The secret, if this member's user has asked for it.
+    fn own(&self, members: &Members) -> Option<&LatestSecret> {
+        self.latest.as_ref().filter(|known| known.rekey.by == members.me().peer)
     }
 }
 
@@ -108,6 +139,11 @@ mod tests {
 
     use super::*;
     use crate::fixtures::{membership, peer, sent_messages};
+    use crate::membership::Membership;
+
+    fn unconfirmed(membership: &Membership) -> Option<Vec<PeerId>> {
+        membership.rekeying.unconfirmed(&membership.members)
+    }
 
     fn rekey(at: u64, by: u8) -> Rekey {
         Rekey { at, by: peer(by), secret: Secret([at as u8; 32]) }
@@ -123,22 +159,22 @@ mod tests {
     }
 
     #[test]
-    fn whoever_begins_tells_all_until_all_have_confirmed() {
+    fn the_member_that_begins_repeats_it_until_all_have_confirmed() {
         let mut membership = membership();
         let mut out = Vec::new();
-        assert_eq!(membership.without_secret(), None);
+        assert_eq!(unconfirmed(&membership), None);
         membership.rekey(Secret([7; 32]), 7, &mut out);
         let message = Message::Admin(AdminMessage::Rekey(rekey(7, 2)));
         assert_eq!(sent_messages(&out), [(peer(1), message.clone()), (peer(3), message.clone())]);
         assert_eq!(taken(&out), [rekey(7, 2)]);
-        membership.on_rekeyed(peer(1), 6);
-        assert_eq!(membership.without_secret(), Some(vec![peer(1), peer(3)]), "that was about another one");
-        membership.on_rekeyed(peer(1), 7);
+        membership.on_admin(peer(1), AdminMessage::Rekeyed(6), &mut Vec::new());
+        assert_eq!(unconfirmed(&membership), Some(vec![peer(1), peer(3)]), "that was about another one");
+        membership.on_admin(peer(1), AdminMessage::Rekeyed(7), &mut Vec::new());
         out.clear();
-        membership.resend_rekey(&mut out);
+        membership.rekeying.resend(&membership.members, &mut out);
         assert_eq!(sent_messages(&out), [(peer(3), message)]);
-        membership.on_rekeyed(peer(3), 7);
-        assert_eq!(membership.without_secret(), Some(vec![]));
+        membership.on_admin(peer(3), AdminMessage::Rekeyed(7), &mut Vec::new());
+        assert_eq!(unconfirmed(&membership), Some(vec![]));
         // The clock of this member is behind those of others.
         out.clear();
         membership.rekey(Secret([8; 32]), 1, &mut out);
@@ -146,9 +182,9 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_being_put_out_is_told_nothing() {
+    fn a_peer_that_is_being_expelled_gets_no_secret() {
         let mut membership = membership();
-        membership.expel(peer(3), ExpulsionCause::Request, &mut Vec::new());
+        membership.members.expel(peer(3), ExpulsionCause::Request, &mut Vec::new());
         let mut out = Vec::new();
         membership.rekey(Secret([7; 32]), 7, &mut out);
         assert_eq!(sent_messages(&out), [(peer(1), Message::Admin(AdminMessage::Rekey(rekey(7, 2))))]);
@@ -157,33 +193,33 @@ mod tests {
             _ => BTreeSet::new(),
         };
         assert_eq!(out.iter().flat_map(stays).collect::<Vec<_>>(), [peer(1), peer(2)]);
-        assert_eq!(membership.without_secret(), Some(vec![peer(1)]));
+        assert_eq!(unconfirmed(&membership), Some(vec![peer(1)]));
         out.clear();
-        membership.resend_rekey(&mut out);
+        membership.rekeying.resend(&membership.members, &mut out);
         assert_eq!(sent_messages(&out), [(peer(1), Message::Admin(AdminMessage::Rekey(rekey(7, 2))))]);
     }
 
     #[test]
-    fn what_a_member_says_is_taken_once_passed_on_and_confirmed() {
+    fn a_secret_from_a_member_is_taken_once_passed_on_and_confirmed() {
         let mut membership = membership();
         let mut out = Vec::new();
-        membership.on_rekey(&peer(9), rekey(5, 9), &mut out);
+        membership.on_admin(peer(9), AdminMessage::Rekey(rekey(5, 9)), &mut out);
         assert_eq!((sent_messages(&out), taken(&out)), (vec![], vec![]), "a stranger's word");
-        membership.on_rekey(&peer(1), rekey(5, 3), &mut out);
+        membership.on_admin(peer(1), AdminMessage::Rekey(rekey(5, 3)), &mut out);
         let confirmed = (peer(3), Message::Admin(AdminMessage::Rekeyed(5)));
         let passed_on = [1, 3].map(|to| (peer(to), Message::Admin(AdminMessage::Rekey(rekey(5, 3)))));
         assert_eq!(sent_messages(&out), [&passed_on[..], std::slice::from_ref(&confirmed)].concat());
         assert_eq!(taken(&out), [rekey(5, 3)]);
         out.clear();
-        membership.on_rekey(&peer(3), rekey(5, 3), &mut out);
+        membership.on_admin(peer(3), AdminMessage::Rekey(rekey(5, 3)), &mut out);
         assert_eq!((sent_messages(&out), taken(&out)), (vec![confirmed], vec![]), "again, but nothing new");
         out.clear();
-        membership.on_rekey(&peer(3), rekey(4, 1), &mut out);
+        membership.on_admin(peer(3), AdminMessage::Rekey(rekey(4, 1)), &mut out);
         let known = (peer(3), Message::Admin(AdminMessage::Rekey(rekey(5, 3))));
         assert_eq!((sent_messages(&out), taken(&out)), (vec![known], vec![]), "an earlier one");
         out.clear();
-        assert_eq!(membership.without_secret(), None, "another one sees to it");
-        membership.tell_secret(&[peer(3)], &mut out);
+        assert_eq!(unconfirmed(&membership), None, "another one sees to it");
+        membership.send_secret(&[peer(3)], &mut out);
         assert_eq!(sent_messages(&out), [(peer(3), Message::Admin(AdminMessage::Rekey(rekey(5, 3))))]);
     }
 }

@@ -1,6 +1,6 @@
 //! The view change planner: computes the next view from the reports of the members that stay.
 //!
-//! There are three kinds of view change. *After a loss* a member is gone in the middle of a step: the reports say how far each member is
+//! There are three kinds of view change. *After a loss* ([`loss`]) a member is gone in the middle of a step: the reports say how far each member is
 //! and what it holds, and from that follows whether the step is rolled forward or repeated. *Between two steps* no member is missing:
 //! joiners enter, leavers go, and the record lists which chunks will move. *After a stop* no member has anything in memory any more, and
 //! those that have returned report their checkpoints ([`restart`]).
@@ -17,25 +17,22 @@
 //! # Invariants
 //! - The plan is a function of its inputs alone, and every member can carry it out from the record.
 
-use std::collections::BTreeMap;
-
 use peergrad_protocol::cursor::DataCursor;
-use peergrad_protocol::message::{MemberReport, MergeOffer};
-use peergrad_protocol::placement::Placement;
-use peergrad_protocol::view::{
-    Ancestor, BatchParts, Donor, Member, Merge, Move, Moves, Resume, RollForward, View, ViewChange,
-    fork_point,
-};
-use peergrad_protocol::{PeerId, Rank, StepNumber};
+use peergrad_protocol::message::MergeOffer;
+use peergrad_protocol::view::{Ancestor, Member, Merge, Move, Moves, Resume, View, ViewChange, fork_point};
+use peergrad_protocol::{Rank, StepNumber};
 
 use crate::program::loader::Loaded;
 use crate::state::assignment::BatchAssignment;
 use crate::state::shard_map::ShardMap;
 
 pub(crate) use restart::Restart;
+use roster::Roster;
 
 pub(crate) mod driver;
+mod loss;
 mod restart;
+mod roster;
 mod tables;
 
 /// Plans a view change: what is known before members report.
@@ -109,10 +106,10 @@ impl ViewChangePlanner<'_> {
         // Chunks that move in that very step have not moved yet.
         let moved = self.shard_map.moved(StepNumber(step.0.saturating_sub(1)));
         let now = self.shard_map.target.after(&self.view().moves, moved);
-        let keepers = |chunk: usize| roster.to_new_ranks(now.replica_holders(chunk).iter().copied());
+        let holders = |chunk: usize| roster.to_new_ranks(now.replica_holders(chunk).iter().copied());
         let turns = if churn.retirees.is_empty() { TURNS } else { TURNS_OF_RETIREES };
         let newcomers = roster.newcomers();
-        let moves = self.moves(&roster.members, &newcomers, keepers, turns);
+        let moves = self.moves(&roster.members, &newcomers, holders, turns);
         let resume = Resume { newcomers, ..Resume::at(step) };
         let ancestors = self.ancestor(before.after.taken(self.sample_count));
         Some(ViewChange { ancestors, ..roster.change(self.shard_map, churn, resume, before.after, moves) })
@@ -162,204 +159,16 @@ impl ViewChangePlanner<'_> {
             .all(|chunk| now.replica_holders(chunk).iter().any(|rank| !leavers.contains(rank)))
     }
 
-    /// The change to the view of the members in `kept` (sorted ranks), where `reports` say how far each of them is. `assignment_of` returns
-    /// the assignment of a step, if the proposer knows it. `None` if none of them has parameters.
-    pub(crate) fn after_loss<'d>(
-        &self,
-        kept: &[Rank],
-        reports: &BTreeMap<Rank, MemberReport>,
-        assignment_of: impl Fn(StepNumber) -> Option<&'d BatchAssignment>,
-    ) -> Option<ViewChange> {
-        let is_holder = |rank: &&Rank| reports.get(rank).is_some_and(|report| report.complete.is_some());
-        let holders: Vec<(Rank, &MemberReport)> =
-            kept.iter().filter(is_holder).map(|rank| (*rank, &reports[rank])).collect();
-        let completed = holders.iter().filter_map(|(_, report)| report.complete);
-        let base = if self.has_local_parameters {
-            self.newest(&holders, &assignment_of)?
-        } else {
-            completed.min()?
-        };
-        let gone = (0..self.view().members.len()).map(Rank::from_index).filter(|rank| !kept.contains(rank));
-        let churn = Churn { leavers: gone.collect(), ..Churn::default() };
-        let roster = Roster::new(self.view(), &churn);
-        let first = self.view().first_step();
-        // A step that merges a branch is never rolled forward: if not all members have merged it, the merge can be given up with the step.
-        let forward = if self.view().merge().is_some() && base == first {
-            None
-        } else if self.has_local_parameters {
-            self.final_forward(base, &holders, &roster)
-        } else {
-            self.forward(base, &holders, &roster)
-        };
-        let step = if forward.is_some() { base.next() } else { base };
-        let merge = self.view().merge().filter(|_| step == first);
-        let assignment = self.assignment_at(step, &assignment_of)?;
-        let is_new = |rank: &&Rank| match reports.get(rank).and_then(|report| report.complete) {
-            None => true,
-            // The member has its first parameters from the step that is undone.
-            Some(complete) => complete > step && reports[rank].is_entering,
-        };
-        let newcomers = roster.to_new_ranks(kept.iter().filter(is_new).copied());
-        let (deal, cursor) = if merge.is_some() {
-            // The merging step has no batch, and its cursor does not include the other branch's samples yet.
-            let (epoch, parts) = (self.view().cursor.epoch, vec![vec![]; roster.members.len()]);
-            (Some(BatchParts { epoch, parts }), self.view().cursor.clone())
-        } else if assignment.epoch >= self.epochs {
-            // The assignment is of an epoch after the last, and has no samples: the cursor stays at the end of the last epoch.
-            let end =
-                DataCursor { epoch: self.epochs - 1, position: self.sample_count, ..DataCursor::default() };
-            (None, end)
-        } else {
-            let (deal, cursor) = assignment.among(&roster.members, &newcomers);
-            (Some(deal), cursor)
-        };
-        let trained = match merge {
-            Some(_) => cursor.taken(self.sample_count),
-            None => assignment.after.taken(self.sample_count).saturating_sub(assignment.len()),
-        };
-        // The lost members may train the rest of the epoch as well, so each part of the swarm continues at a different position.
-        let first_kept = kept.first().map_or(0, |rank| u64::from(rank.0));
-        let parts = self.view().members.len() as u64;
-        let cursor = if self.allows_forks {
-            cursor.for_partition(first_kept, parts, self.sample_count)
-        } else {
-            cursor
-        };
-        let now = self.shard_map.target.after(&self.view().moves, self.shard_map.moved(base));
-        let keepers = |chunk: usize| self.replica_holders_after(chunk, step, &holders, &now, &roster);
-        let moves = self.moves(&roster.members, &newcomers, keepers, TURNS);
-        // The merge is still possible if the earlier holders of each chunk have both branches' state of it.
-        let has_merge_snapshot =
-            |rank: &Rank| reports.get(rank).is_some_and(|report| report.has_merge_snapshot);
-        let is_kept = |chunk: usize| now.replica_holders(chunk).iter().any(|rank| kept.contains(rank));
-        let is_whole = moves.restarted.is_empty()
-            && kept.iter().all(has_merge_snapshot)
-            && (0..now.chunk_count()).all(is_kept);
-        // If a member was still in the step before, that step must be completed first.
-        let merge = merge.filter(|_| is_whole && base == first).cloned().map(Box::new);
-        let resume = Resume { newcomers, batch: deal, forward, merge, ..Resume::at(step) };
-        let ancestors = self.ancestor(trained);
-        Some(ViewChange { ancestors, ..roster.change(self.shard_map, &churn, resume, cursor, moves) })
-    }
-
     fn assignment_after(&self, assignment: &BatchAssignment, step: StepNumber) -> BatchAssignment {
         BatchAssignment::following(assignment, self.batch_size, self.sample_count, self.view(), step)
     }
 
-    /// How the step after `base` is rolled forward; `None` if it cannot be.
-    fn forward(
-        &self,
-        base: StepNumber,
-        holders: &[(Rank, &MemberReport)],
-        roster: &Roster,
-    ) -> Option<RollForward> {
-        let mut donors: Vec<Donor> = Vec::new();
-        for chunk in 0..self.shard_map.sharding.chunks.count() {
-            let has_values = |report: &MemberReport| {
-                let next = report.next.as_ref().filter(|_| report.complete == Some(base));
-                report.complete > Some(base) || next.is_some_and(|next| next.values.contains(chunk))
-            };
-            let have: Vec<Rank> =
-                holders.iter().filter(|(_, report)| has_values(report)).map(|(rank, _)| *rank).collect();
-            if have.is_empty() || !self.has_new_state(chunk, base, holders) {
-                return None;
-            }
-            if have.len() < holders.len() {
-                // Two members that own nothing may not reach each other.
-                let owning: Vec<Rank> =
-                    have.iter().copied().filter(|rank| self.view().member(*rank).capacity > 0).collect();
-                let have = if owning.is_empty() { have } else { owning };
-                // Runs of chunks are divided among all members that have them.
-                let rank = roster.new_rank(have[chunk / DONOR_RUN % have.len()]).expect("a holder stays");
-                let first = chunk as u32;
-                match donors.last_mut() {
-                    Some(last) if last.end == first && last.rank == rank => last.end += 1,
-                    _ => donors.push(Donor { first, end: first + 1, rank }),
-                }
-            }
-        }
-        let stats = holders.iter().find_map(|(_, report)| report.stats_of(base));
-        Some(RollForward { stats: stats?, donors })
-    }
-
-    /// With local parameters: the newest step that any member has completed. If that was the last step of the run, and not all members have
-    /// completed it, the step before it: those that have completed it hold the mean of all, which the others have yet to get.
-    fn newest<'d>(
-        &self,
-        holders: &[(Rank, &MemberReport)],
-        assignment_of: &impl Fn(StepNumber) -> Option<&'d BatchAssignment>,
-    ) -> Option<StepNumber> {
-        let newest = holders.iter().filter_map(|(_, report)| report.complete).max()?;
-        let is_at_all = holders.iter().all(|(_, report)| report.complete == Some(newest));
-        let is_over = self.assignment_at(newest, assignment_of)?.epoch >= self.epochs;
-        Some(if is_over && !is_at_all { StepNumber(newest.0 - 1) } else { newest })
-    }
-
-    /// How the run's last step is completed from the members that have completed it; `None` if there are none.
-    fn final_forward(
-        &self,
-        base: StepNumber,
-        holders: &[(Rank, &MemberReport)],
-        roster: &Roster,
-    ) -> Option<RollForward> {
-        let is_beyond = |(_, report): &&(Rank, &MemberReport)| report.complete > Some(base);
-        if holders.iter().any(|holder| is_beyond(&holder)) {
-            self.forward(base, holders, roster)
-        } else {
-            None
-        }
-    }
-
-    /// The assignment of a step, computed from the newest step up to it whose assignment is known.
-    fn assignment_at<'d>(
-        &self,
-        step: StepNumber,
-        assignment_of: &impl Fn(StepNumber) -> Option<&'d BatchAssignment>,
-    ) -> Option<BatchAssignment> {
-        let near = (0..=step.0.min(LAG_MAX)).map(|lag| StepNumber(step.0 - lag));
-        let (mut known, mut assignment) =
-            near.filter_map(|step| Some((step, assignment_of(step)?.clone()))).next()?;
-        while known < step {
-            known = known.next();
-            assignment = self.assignment_after(&assignment, known);
-        }
-        Some(assignment)
-    }
-
-    /// Whether a chunk's state after the step that follows `base` is held, or its state is lost in any case.
-    fn has_new_state(&self, chunk: usize, base: StepNumber, holders: &[(Rank, &MemberReport)]) -> bool {
-        let is_held = |steps| holders.iter().any(|(_, report)| report.holds_state(chunk, steps));
-        !self.shard_map.sharding.has_state || is_held(base.next()) || !is_held(base)
-    }
-
-    /// The holders of a chunk's state after `steps`, by their new ranks: its earlier holders first, in that order.
-    fn replica_holders_after(
-        &self,
-        chunk: usize,
-        steps: StepNumber,
-        holders: &[(Rank, &MemberReport)],
-        now: &Placement,
-        roster: &Roster,
-    ) -> Vec<Rank> {
-        let before = now.replica_holders(chunk);
-        if !self.shard_map.sharding.has_state {
-            return roster.to_new_ranks(before.iter().copied());
-        }
-        let holds = |rank: &Rank| {
-            holders.iter().any(|(holder, report)| holder == rank && report.holds_state(chunk, steps))
-        };
-        let others = holders.iter().map(|(rank, _)| *rank).filter(|rank| !before.contains(rank));
-        let mut keepers = roster.to_new_ranks(before.iter().copied().chain(others).filter(holds));
-        keepers.truncate(self.shard_map.sharding.replicas.holders_max());
-        keepers
-    }
-
-    /// The moves from `keepers`, the holders of each chunk's state, to the placement among `members`; all by new ranks.
+    /// The moves from `holders`, the holders of each chunk's state, to the placement among `members`; all by new ranks.
     fn moves(
         &self,
         members: &[Member],
         newcomers: &[Rank],
-        keepers: impl Fn(usize) -> Vec<Rank>,
+        holders: impl Fn(usize) -> Vec<Rank>,
         turns: usize,
     ) -> Moves {
         let sharding = self.shard_map.sharding;
@@ -367,7 +176,7 @@ impl ViewChangePlanner<'_> {
         let has_parameters = |rank: &Rank| !newcomers.contains(rank);
         let mut moves = Moves::default();
         for chunk in 0..sharding.chunks.count() {
-            let mut from = keepers(chunk);
+            let mut from = holders(chunk);
             // Without optimizer state, holders only have the values, and a newcomer has none at first.
             from.retain(has_parameters);
             if from.is_empty() {
@@ -394,103 +203,6 @@ impl ViewChangePlanner<'_> {
     }
 }
 
-/// The members of the next view, and the mapping between old and new ranks.
-struct Roster {
-    members: Vec<Member>,
-    /// The old rank of each new one; `None` for a peer that was not in the view before.
-    old_ranks: Vec<Option<Rank>>,
-    /// The new rank of each old one; `None` for a member that is gone.
-    new_ranks: Vec<Option<Rank>>,
-}
-
-impl Roster {
-    fn new(view: &View, churn: &Churn) -> Self {
-        let old = (0..view.members.len()).map(Rank::from_index).filter(|rank| !churn.leavers.contains(rank));
-        let staying = old.map(|rank| {
-            let mut member = view.member(rank).clone();
-            if let Some((_, capacity)) = churn.capacities.iter().find(|(of, _)| *of == rank) {
-                member.capacity = *capacity;
-            }
-            if churn.retirees.contains(&rank) {
-                member.capacity = 0;
-            }
-            (member, Some(rank))
-        });
-        let mut all: Vec<(Member, Option<Rank>)> =
-            staying.chain(churn.joiners.iter().map(|member| (member.clone(), None))).collect();
-        all.sort_by_key(|(member, _)| member.peer);
-        if all.iter().all(|(member, _)| member.capacity == 0) {
-            // No member that stays has offered to own anything, and at least one must. After a stop all members join as new ones.
-            let owner = all.iter().position(|(_, old)| old.is_some()).unwrap_or_default();
-            all.iter_mut().skip(owner).take(1).for_each(|(member, _)| member.capacity = 1);
-        }
-        let mut new_ranks = vec![None; view.members.len()];
-        for (index, (_, old)) in all.iter().enumerate() {
-            if let Some(old) = old {
-                new_ranks[old.index()] = Some(Rank::from_index(index));
-            }
-        }
-        let (members, old_ranks) = all.into_iter().unzip();
-        Self { members, old_ranks, new_ranks }
-    }
-
-    /// The new rank of a peer, whether it stays or rejoins.
-    fn rank_of(&self, peer: &PeerId) -> Option<Rank> {
-        self.members.binary_search_by(|member| member.peer.cmp(peer)).ok().map(Rank::from_index)
-    }
-
-    fn new_rank(&self, old: Rank) -> Option<Rank> {
-        self.new_ranks[old.index()]
-    }
-
-    /// The new ranks of these old ones, without members that are gone.
-    fn to_new_ranks(&self, old: impl Iterator<Item = Rank>) -> Vec<Rank> {
-        old.filter_map(|rank| self.new_rank(rank)).collect()
-    }
-
-    /// The new members, as they are in the next view.
-    fn added(&self) -> Vec<Member> {
-        let new = self.members.iter().zip(&self.old_ranks).filter(|(_, old)| old.is_none());
-        new.map(|(member, _)| member.clone()).collect()
-    }
-
-    /// The ranks of the new members.
-    fn newcomers(&self) -> Vec<Rank> {
-        let is_new = |(_, old): &(usize, &Option<Rank>)| old.is_none();
-        self.old_ranks.iter().enumerate().filter(is_new).map(|(index, _)| Rank::from_index(index)).collect()
-    }
-
-    fn change(
-        &self,
-        shard_map: &ShardMap,
-        churn: &Churn,
-        resume: Resume,
-        cursor: DataCursor,
-        moves: Moves,
-    ) -> ViewChange {
-        let capacity_of = |(member, old): (&Member, &Option<Rank>)| {
-            let rank = (*old)?;
-            (shard_map.view.member(rank).capacity != member.capacity).then_some((rank, member.capacity))
-        };
-        let capacities = self.members.iter().zip(&self.old_ranks).filter_map(capacity_of).collect();
-        ViewChange {
-            parent: shard_map.digest,
-            removed: churn.leavers.clone(),
-            added: self.added(),
-            capacities,
-            resume,
-            cursor,
-            moves,
-            expelled: vec![],
-            ancestors: vec![],
-        }
-    }
-}
-
-/// The most steps that a proposer may be behind the member that is furthest, and still compute its assignment.
-const LAG_MAX: u64 = 1 << 16;
-/// The number of neighboring chunks that one donor sends.
-const DONOR_RUN: usize = 64;
 /// The number of turns over which chunks move after a change: each turn costs a small part of a step's traffic.
 const TURNS: usize = 64;
 /// As [`TURNS`], if a member waits for it in order to leave.

@@ -9,8 +9,8 @@ use peergrad_protocol::{Buffer, StepNumber};
 
 use super::Training;
 use crate::io::{Event, FinalState, ViewDelta};
-use crate::membership::TrainingSnapshot;
 use crate::membership::view_change::ViewChangePlanner;
+use crate::membership::{Assignments, GateSnapshot, MergeSnapshot, TrainingSnapshot};
 use crate::node::MemberProgress;
 use crate::state::shared_cache::ViewDifference;
 
@@ -24,25 +24,23 @@ impl Training {
         let base = self.base();
         let common = TrainingSnapshot {
             planner: ViewChangePlanner::new(&base.shard_map, &base.loaded),
+            report,
             step: self.step(),
             tables: None,
-            assignment: match self {
-                Self::Steps(steps) => steps.state().assignment(),
-                Self::Tables(tables) => tables.assignment(),
+            assignments: Assignments {
+                current: match self {
+                    Self::Steps(steps) => steps.state().assignment(),
+                    Self::Tables(tables) => tables.assignment(),
+                },
+                previous: None,
+                next: None,
             },
-            previous_assignment: None,
-            next_assignment: None,
-            report,
+            gate: GateSnapshot { is_open: true, is_frozen: base.is_frozen, ..GateSnapshot::default() },
             has_parameters: self.has_parameters(),
-            is_open: true,
-            is_held: false,
             computing,
-            is_still: base.is_frozen,
-            is_behind_view: false,
             is_closing: self.is_closing(),
             has_committed: true,
-            merge_ready: None,
-            merge_offer: None,
+            merge: MergeSnapshot::default(),
         };
         match self {
             Self::Steps(steps) => steps.snapshot(common),

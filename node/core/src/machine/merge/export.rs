@@ -113,11 +113,12 @@ impl Machine {
         out: &mut Vec<Output>,
     ) {
         let NodeRole::Member(active) = &self.role else { return };
-        let is_ours = accept.view == active.training.base().digest() && active.membership.allows_forks();
+        let is_ours =
+            accept.view == active.training.base().digest() && active.membership.members.allows_forks();
         if !is_ours || active.progress != Progress::Training {
             return;
         }
-        if !active.membership.is_member(&from) {
+        if !active.membership.members.is_member(&from) {
             let is_asked = matches!(active.negotiation.state, MergeState::Exporting(_));
             if !is_asked || !active.negotiation.is_answer(now, accept.question) {
                 return;
@@ -133,7 +134,7 @@ impl Machine {
             return self.end(Err(Failure::Left), out);
         }
         let NodeRole::Member(active) = &self.role else { return };
-        let (run, members) = (active.training.view().run, active.membership.contacts());
+        let (run, members) = (active.training.view().run, active.membership.members.contacts());
         let known = accept.contacts.into_iter().chain(members).take(CONTACTS_MAX).collect();
         let steps_since = if accept.is_merged { active.steps_since_snapshot() } else { 0 };
         out.push(Output::Event(Event::BranchAbandoned { is_merged: accept.is_merged, steps_since }));

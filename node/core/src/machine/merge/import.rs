@@ -127,7 +127,7 @@ impl Machine {
     /// Some chunks have arrived: the next ones are requested, and the coordinator gets a new report.
     pub(in crate::machine) fn continue_fetching(&mut self, now: Instant, out: &mut Vec<Output>) {
         let NodeRole::Member(active) = &self.role else { return };
-        if let Some(coordinator) = active.membership.coordinator_contact(now) {
+        if let Some(coordinator) = active.membership.members.coordinator_contact(now) {
             self.fetch_snapshot(now, &coordinator, out);
         }
     }
@@ -142,13 +142,13 @@ impl Machine {
     ) -> Result<(), Reject> {
         let NodeRole::Member(active) = &mut self.role else { return Ok(()) };
         let can_be = active.with_snapshot(&self.jobs, |_, snapshot| snapshot.planner.can_merge(&offer));
-        if !active.membership.allows_forks() || !can_be || offer.coordinator().is_none() {
+        if !active.membership.members.allows_forks() || !can_be || offer.coordinator().is_none() {
             return Err(Reject::OutOfPlace);
         }
         let Some(own) = active.merge_probe(now).filter(|_| active.can_negotiate()) else { return Ok(()) };
         if own.coordinator.peer == self.me.peer {
             self.on_merge_offer_at_coordinator(now, offer, own, out);
-        } else if active.membership.is_member(&from) {
+        } else if active.membership.members.is_member(&from) {
             let pinned_snapshot = active.pinned_snapshot();
             if let Some(mut merging) = active.training.merging_mut() {
                 merging.begin_import(now, offer, pinned_snapshot);
@@ -173,7 +173,7 @@ impl Machine {
         let is_merged = active.training.has_merged(offer.view)
             || fork_point(&own.history(), &offer.history()).is_some_and(|common| common >= offer.trained);
         if is_merged || active.negotiation.refused == Some(snapshot_id) {
-            let contacts = active.membership.contacts();
+            let contacts = active.membership.members.contacts();
             let accept = MergeAccept { view: offer.view, question, is_merged, contacts };
             return self.send_or_dial(&to, &MergeMessage::Accept(accept).into(), out);
         }
@@ -196,8 +196,8 @@ impl Machine {
     /// A member reports how many chunks of the snapshot it lacks.
     pub(in crate::machine) fn on_merge_ready(&mut self, from: PeerId, inherited: MergeReady) {
         let NodeRole::Member(active) = &mut self.role else { return };
-        let is_member =
-            active.membership.is_member(&from) && inherited.recipients == active.training.base().digest();
+        let is_member = active.membership.members.is_member(&from)
+            && inherited.recipients == active.training.base().digest();
         if let MergeState::Importing(import) = &mut active.negotiation.state
             && is_member
             && import.snapshot_id() == (inherited.view, inherited.steps)

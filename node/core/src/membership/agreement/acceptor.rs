@@ -2,66 +2,79 @@
 
 use std::sync::Arc;
 
+use peergrad_protocol::agreement::Ballot;
 use peergrad_protocol::message::{
     Accepted, AgreementMessage, MemberReport, Message, Nack, Prepare, Promise, Propose,
 };
+use peergrad_protocol::time::Timers;
 use peergrad_protocol::view::{View, ViewChange};
-use peergrad_protocol::{Instant, PeerId, ViewDigest};
+use peergrad_protocol::{Instant, PeerId, Rank, StepNumber, ViewDigest};
 
-use super::super::{Membership, NextView, Timer, TrainingCommand, TrainingSnapshot};
+use super::super::failure_detection::heartbeat_interval;
+use super::super::members::Members;
+use super::super::records::Records;
+use super::super::succession::{NextView, Succession};
+use super::super::training_snapshot::TrainingSnapshot;
+use super::super::{Timer, TrainingCommand};
+use super::PACING;
 use crate::io::{Output, Reject};
 use crate::membership::journal::{Effect, Journal};
 
-impl Membership {
+/// A member that votes on the next view and learns which one is chosen: what it answers from, and where its answers go.
+pub(in crate::membership) struct Voting<'m> {
+    pub(in crate::membership) members: &'m Members,
+    pub(in crate::membership) succession: &'m mut Succession,
+    pub(in crate::membership) records: &'m Records,
+    pub(in crate::membership) timers: &'m mut Timers<2>,
+    pub(in crate::membership) journal: &'m mut Journal,
+    pub(in crate::membership) out: &'m mut Vec<Output>,
+}
+
+impl Voting<'_> {
     // Answering.
 
     /// A member asks to agree on the next view.
-    pub(crate) fn on_prepare(
+    pub(in crate::membership) fn on_prepare(
         &mut self,
         now: Instant,
         from: PeerId,
         prepare: Prepare,
         snapshot: &TrainingSnapshot<'_>,
-        journal: &mut Journal,
-        out: &mut Vec<Output>,
     ) -> Result<Vec<TrainingCommand>, Reject> {
         let Prepare { view, ballot, before } = prepare;
-        if self.next.as_ref().is_some_and(|next| next.digest == view) {
+        if self.succession.is_next(view) {
             // The next view already needs a successor, so there is nothing left to wait for in this one.
-            self.view_state.is_next_outdated = true;
+            self.succession.trouble.is_next_outdated = true;
             return Ok(vec![TrainingCommand::Advance]);
         }
-        if self.send_known_successor(from, view, out) {
+        if self.send_known_successor(from, view) {
             return Ok(vec![]);
         }
-        if self.place.view.rank(&from) != Some(ballot.rank) {
+        if self.members.place.view.rank(&from) != Some(ballot.rank) {
             return Err(Reject::OutOfPlace);
         }
-        self.driver.note(ballot);
-        let is_too_late = before
-            .is_some_and(|before| snapshot.step > before || (snapshot.step == before && snapshot.is_open));
-        let promised = if is_too_late || (before.is_some() && snapshot.is_closing) {
+        let driver = &mut self.succession.driver;
+        driver.note(ballot);
+        let promised = if before.is_some_and(|before| is_too_late(before, snapshot)) {
             Err(None)
         } else {
-            self.driver.acceptor.promise(ballot).map_err(Some)
+            driver.acceptor.promise(ballot).map_err(Some)
         };
         if let Err(promised) = promised {
-            let nack = Nack { view, ballot, promised, step: snapshot.step };
-            self.send(from, &AgreementMessage::Nack(nack).into(), out);
+            self.refuse(from, Nack { view, ballot, promised, step: snapshot.step });
             return Ok(vec![]);
         }
-        if ballot.rank != self.place.rank {
-            self.driver.attempt = None;
+        if ballot.rank != self.members.place.rank {
+            driver.attempt = None;
             self.wait_for(now, ballot.rank);
         }
         let report = match before {
             Some(_) => MemberReport::default(),
-            None => MemberReport { lost: self.lost(now), ..(snapshot.report)() },
+            None => MemberReport { lost: self.members.lost(now), ..(snapshot.report)() },
         };
-        let accepted = self.driver.acceptor.accepted().cloned();
+        let accepted = self.succession.driver.acceptor.accepted().cloned();
         let promise = Promise { view, ballot, accepted, report };
-        let message = Message::Agreement(AgreementMessage::Promise(Box::new(promise)));
-        journal.persist_then(self.record(), Effect::Answer { to: from, message: Box::new(message) }, out);
+        self.answer(from, AgreementMessage::Promise(Box::new(promise)));
         Ok(vec![match before {
             Some(step) => TrainingCommand::StopBefore(step),
             None => TrainingCommand::Freeze,
@@ -70,65 +83,74 @@ impl Membership {
 
     /// Whether this member has no vote on the successor of `view`, because it knows that successor or is in another view. It then sends the
     /// successor, if it has it.
-    fn send_known_successor(&self, from: PeerId, view: ViewDigest, out: &mut Vec<Output>) -> bool {
-        let known = if view != self.place.digest {
-            self.place.view.parents.contains(&view).then_some(&self.place.view)
+    fn send_known_successor(&mut self, from: PeerId, view: ViewDigest) -> bool {
+        let place = &self.members.place;
+        let known = if view != place.digest {
+            place.view.parents.contains(&view).then_some(&place.view)
         } else {
-            let Some(next) = &self.next else { return false };
+            let Some(next) = &self.succession.next else { return false };
             Some(&next.view)
         };
         if let Some(known) = known {
-            self.send(from, &AgreementMessage::Install(View::clone(known)).into(), out);
+            self.members.send(from, &AgreementMessage::Install(View::clone(known)).into(), self.out);
         }
         true
     }
 
     /// A member proposes the next view.
-    pub(crate) fn on_propose(
+    pub(in crate::membership) fn on_propose(
         &mut self,
         now: Instant,
         from: PeerId,
         propose: Propose,
         snapshot: &TrainingSnapshot<'_>,
-        journal: &mut Journal,
-        out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
         let Propose { ballot, change } = propose;
         let view = change.parent;
-        if self.send_known_successor(from, view, out) {
+        if self.send_known_successor(from, view) {
             return Ok(());
         }
-        let next = self.cache.apply(&self.place.view, self.place.digest, &change);
-        if self.place.view.rank(&from) != Some(ballot.rank)
+        let place = &self.members.place;
+        let next = self.records.cache.apply(&place.view, place.digest, &change);
+        if place.view.rank(&from) != Some(ballot.rank)
             || !next.is_ok_and(|(next, _)| snapshot.planner.fits(&next))
         {
             return Err(Reject::OutOfPlace);
         }
-        self.driver.note(ballot);
+        let driver = &mut self.succession.driver;
+        driver.note(ballot);
         let merged = change.resume.merge.as_ref().map(|merge| (merge.view, merge.steps));
-        if merged.is_some() && snapshot.merge_ready != merged {
+        let refused = |promised: Ballot| Nack { view, ballot, promised: Some(promised), step: snapshot.step };
+        if merged.is_some() && snapshot.merge.ready != merged {
             // The proposer believes that this member holds its part of the snapshot.
-            let promised = Some(ballot);
-            let nack = Nack { view, ballot, promised, step: snapshot.step };
-            self.send(from, &AgreementMessage::Nack(nack).into(), out);
+            self.refuse(from, refused(ballot));
             return Ok(());
         }
-        match self.driver.acceptor.accept(ballot, change) {
+        match driver.acceptor.accept(ballot, change) {
             Ok(()) => {
                 self.wait_for(now, ballot.rank);
-                let message = Message::Agreement(AgreementMessage::Accepted(Accepted { view, ballot }));
-                journal.persist_then(
-                    self.record(),
-                    Effect::Answer { to: from, message: Box::new(message) },
-                    out,
-                );
+                self.answer(from, AgreementMessage::Accepted(Accepted { view, ballot }));
             }
-            Err(promised) => {
-                let nack = Nack { view, ballot, promised: Some(promised), step: snapshot.step };
-                self.send(from, &AgreementMessage::Nack(nack).into(), out);
-            }
+            Err(promised) => self.refuse(from, refused(promised)),
         }
         Ok(())
+    }
+
+    /// Gives the attempt of `rank` its time, which is longer where heartbeats are slow: the attempt ends by itself before that.
+    fn wait_for(&mut self, now: Instant, rank: Rank) {
+        let patience = PACING.collect_max + 2 * heartbeat_interval(&self.members.place.view);
+        self.succession.driver.wait_for(now, rank, patience);
+    }
+
+    /// Answers a proposer once this member's vote is on disk.
+    fn answer(&mut self, to: PeerId, message: AgreementMessage) {
+        let record = self.records.present(&self.members.place, &self.succession.driver.acceptor);
+        let message = Box::new(Message::Agreement(message));
+        self.journal.persist_then(record, Effect::Answer { to, message }, self.out);
+    }
+
+    fn refuse(&mut self, to: PeerId, nack: Nack) {
+        self.members.send(to, &AgreementMessage::Nack(nack).into(), self.out);
     }
 
     // Learning.
@@ -137,61 +159,61 @@ impl Membership {
     ///
     /// # Errors
     /// It does not follow this one.
-    pub(crate) fn on_learn(
+    pub(in crate::membership) fn on_learn(
         &mut self,
         change: &ViewChange,
         snapshot: &TrainingSnapshot<'_>,
-        journal: &mut Journal,
-        out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
-        if change.parent != self.place.digest {
+        let place = &self.members.place;
+        if change.parent != place.digest {
             // It follows a view that this member has left or not reached. Other messages settle that.
             return Ok(());
         }
-        let next = self.cache.apply(&self.place.view, self.place.digest, change);
+        let next = self.records.cache.apply(&place.view, place.digest, change);
         match next.ok().filter(|(view, _)| snapshot.planner.fits(view)) {
-            Some((view, _)) if self.is_minority_branch(&view) => {}
-            Some(next) => self.learn(next, journal, out),
+            Some((view, _)) if self.members.is_minority_branch(&view) => {}
+            Some((view, digest)) => self.learn(view, digest),
             None => return Err(Reject::OutOfPlace),
         }
         Ok(())
     }
 
     /// A member of a later view sends that view. Returns false if it is not the next one.
-    pub(crate) fn on_install(&mut self, view: View, journal: &mut Journal, out: &mut Vec<Output>) -> bool {
-        if view.number <= self.place.view.number {
+    pub(in crate::membership) fn on_install(&mut self, view: View) -> bool {
+        let place = &self.members.place;
+        if view.number <= place.view.number {
             return true;
         }
-        if !view.parents.contains(&self.place.digest) {
+        if !view.parents.contains(&place.digest) {
             return false;
         }
         let digest = view.digest();
-        self.learn((Arc::new(view), digest), journal, out);
+        self.learn(Arc::new(view), digest);
         true
     }
 
-    fn learn(
-        &mut self,
-        (view, digest): (Arc<View>, ViewDigest),
-        journal: &mut Journal,
-        out: &mut Vec<Output>,
-    ) {
-        if self.next.is_some() {
+    fn learn(&mut self, view: Arc<View>, digest: ViewDigest) {
+        if self.succession.next.is_some() {
             return;
         }
-        let is_in = view
-            .rank(&self.place.me.peer)
-            .is_some_and(|rank| view.member(rank).incarnation == self.place.me.incarnation);
+        let me = self.members.me();
+        let is_in = view.rank(&me.peer).is_some_and(|rank| view.member(rank).incarnation == me.incarnation);
         // A peer that is not in it sends nothing in it, so it needs no record of it.
         if is_in {
-            let record = self.record_of_next(&view, digest);
-            journal.persist_then(record, Effect::EnterView(Arc::clone(&view), digest), out);
+            let record = self.records.next(&self.members.place, &view, digest);
+            self.journal.persist_then(record, Effect::EnterView(Arc::clone(&view), digest), self.out);
         }
-        self.driver.attempt = None;
+        self.succession.driver.attempt = None;
         // Perhaps the only trouble was a member that the next view leaves out: check that again.
-        self.view_state.trouble_since = None;
-        self.view_state.missed_since = None;
-        self.timers.set(Timer::Attempt as usize, self.view_state.entered_at);
-        self.next = Some(NextView { view, digest, is_enterable: !is_in });
+        self.succession.trouble.since = None;
+        self.succession.trouble.missed_since = None;
+        self.timers.set(Timer::Attempt as usize, self.members.observed.entered_at);
+        self.succession.next = Some(NextView { view, digest, is_enterable: !is_in });
     }
+}
+
+/// Whether no change can happen before this step any more.
+fn is_too_late(before: StepNumber, snapshot: &TrainingSnapshot<'_>) -> bool {
+    let is_begun = snapshot.step > before || (snapshot.step == before && snapshot.gate.is_open);
+    is_begun || snapshot.is_closing
 }

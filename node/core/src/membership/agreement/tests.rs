@@ -2,21 +2,22 @@
 
 use std::sync::Arc;
 
-use peergrad_protocol::ViewNumber;
 use peergrad_protocol::agreement::Ballot;
 use peergrad_protocol::cursor::DataCursor;
 use peergrad_protocol::durable::{DurableRecord, RunDefinition};
 use peergrad_protocol::manifest::Chunks;
-use peergrad_protocol::message::{AgreementMessage, MemberReport, Message, Prepare, Propose};
+use peergrad_protocol::message::{Accepted, AgreementMessage, MemberReport, Message, Nack, Prepare, Propose};
 use peergrad_protocol::placement::Replicas;
 use peergrad_protocol::view::{BatchParts, Move, Moves, Resume, View};
 use peergrad_protocol::wire::encode_record;
+use peergrad_protocol::{StepNumber, ViewNumber};
 
 use super::*;
 use crate::fixtures::{self, peer};
 use crate::io::{PersistId, Reject};
 use crate::membership::journal::Journal;
 use crate::membership::view_change::ViewChangePlanner;
+use crate::membership::{Assignments, GateSnapshot, Membership, MergeSnapshot};
 use crate::partition_policy::PartitionPolicy;
 use crate::state::assignment::BatchAssignment;
 use crate::state::shard_map::{ShardMap, ShardingConfig};
@@ -100,21 +101,15 @@ impl Bench {
                 has_local_parameters: false,
                 allows_forks: false,
             },
-            step: STEP,
-            assignment: &self.assignment,
-            previous_assignment: None,
-            next_assignment: None,
-            is_open: self.is_open,
-            is_held: self.is_held,
             report: &report,
+            step: STEP,
+            assignments: Assignments { current: &self.assignment, previous: None, next: None },
+            gate: GateSnapshot { is_open: self.is_open, is_held: self.is_held, ..GateSnapshot::default() },
             has_parameters: true,
             computing: None,
-            is_still: false,
-            is_behind_view: false,
             is_closing: self.is_closing,
             has_committed: true,
-            merge_ready: None,
-            merge_offer: None,
+            merge: MergeSnapshot::default(),
         };
         ask(&mut self.membership, &snapshot, &mut self.journal, &mut self.out)
     }
@@ -180,7 +175,7 @@ impl Bench {
 #[test]
 fn a_promise_is_on_disk_before_it_is_given_and_says_where_its_sender_is() {
     let mut bench = Bench::new();
-    bench.membership.link_down(&peer(3));
+    bench.membership.members.link_down(&peer(3));
     assert_eq!(bench.prepare(1, ballot(3, 0), None), Ok(vec![TrainingCommand::Freeze]));
     let (record, sent) = bench.written();
     let (id, record) = record.expect("a promise is written down");
@@ -286,11 +281,11 @@ fn what_cannot_be_the_next_view_of_this_run_is_not_accepted() {
         ViewChange { moves: moved(10), ..change.clone() },
     ] {
         assert_eq!(bench.propose(1, ballot(1, 0), odd.clone()), Err(Reject::OutOfPlace));
-        let told =
+        let learned =
             bench.ask(|membership, snapshot, journal, out| membership.on_learn(&odd, snapshot, journal, out));
-        assert_eq!(told, Err(Reject::OutOfPlace));
+        assert_eq!(learned, Err(Reject::OutOfPlace));
     }
-    assert!(bench.out.is_empty() && bench.membership.next.is_none());
+    assert!(bench.out.is_empty() && bench.membership.succession.next.is_none());
     let fitting = ViewChange { moves: moved(9), ..change };
     assert_eq!(bench.propose(1, ballot(1, 0), fitting), Ok(()));
 }
@@ -300,9 +295,9 @@ fn the_next_view_is_on_disk_before_it_is_entered() {
     let mut bench = Bench::new();
     let change = bench.change();
     for _ in 0..2 {
-        let told = bench
+        let learned = bench
             .ask(|membership, snapshot, journal, out| membership.on_learn(&change, snapshot, journal, out));
-        assert_eq!(told, Ok(()));
+        assert_eq!(learned, Ok(()));
     }
     let next = bench.shard_map.view.apply(bench.shard_map.digest, &change).unwrap();
     let (record, _) = bench.written();
@@ -316,7 +311,7 @@ fn the_next_view_is_on_disk_before_it_is_entered() {
     assert_eq!(bench.prepare(3, ballot(9, 2), None), Ok(vec![]));
     assert_eq!(bench.sent(), [(3, Message::Agreement(AgreementMessage::Install(next.clone())))]);
     bench.membership.advance(NOW);
-    assert_eq!(bench.membership.place.view.number, ViewNumber(2));
+    assert_eq!(bench.membership.members.place.view.number, ViewNumber(2));
     assert!(bench.prepare(3, ballot(9, 2), None).is_ok());
     assert_eq!(bench.sent(), [(3, Message::Agreement(AgreementMessage::Install(next)))]);
 }
@@ -332,16 +327,16 @@ fn the_next_view_is_waited_for_as_if_nothing_had_been_wrong() {
     look(&mut bench);
     assert!(bench.membership.is_troubled());
     let change = bench.change();
-    let told =
+    let learned =
         bench.ask(|membership, snapshot, journal, out| membership.on_learn(&change, snapshot, journal, out));
-    assert_eq!(told, Ok(()));
+    assert_eq!(learned, Ok(()));
     assert!(!bench.membership.is_troubled());
     assert_eq!(
         (look(&mut bench), bench.membership.is_troubled()),
         (vec![], false),
         "peer 3 is allowed to be gone"
     );
-    bench.membership.link_down(&peer(1));
+    bench.membership.members.link_down(&peer(1));
     assert_eq!(look(&mut bench), [TrainingCommand::Advance], "peer 1 is not");
     assert!(bench.membership.is_troubled());
 }
@@ -353,9 +348,9 @@ fn the_next_view_is_not_entered_early_for_being_waited_for() {
     bench.is_open = false;
     bench.is_held = true;
     let change = bench.change();
-    let told =
+    let learned =
         bench.ask(|membership, snapshot, journal, out| membership.on_learn(&change, snapshot, journal, out));
-    assert_eq!(told, Ok(()));
+    assert_eq!(learned, Ok(()));
     let commands = bench
         .ask(|membership, snapshot, _, out| membership.poll(NOW.after(PACING.collect_max), snapshot, out));
     assert_eq!((commands, bench.membership.is_troubled()), (vec![], false));
@@ -373,16 +368,16 @@ fn a_view_that_is_not_the_next_one_shows_that_this_member_was_left_out() {
         bench.membership.on_install(view(&[1, 2, 3]), &mut bench.journal, &mut bench.out),
         "it is in that one"
     );
-    assert!(bench.membership.next.is_none());
+    assert!(bench.membership.succession.next.is_none());
     assert!(bench.membership.on_install(next, &mut bench.journal, &mut bench.out));
-    assert!(bench.membership.next.is_some());
+    assert!(bench.membership.succession.next.is_some());
 }
 
 #[test]
 fn where_all_parts_go_on_a_member_leaves_for_more_than_half_of_the_others_only() {
     let without_me = |removed: Vec<Rank>| {
         let mut bench = Bench::among(&[1, 2, 3, 4]);
-        bench.membership.probe.allows_forks = true;
+        bench.membership.members.policy = PartitionPolicy::Winner;
         let parts = vec![vec![]; 4 - removed.len()];
         let resume = Resume { batch: Some(BatchParts { epoch: 0, parts }), ..Resume::at(STEP) };
         let change = ViewChange { removed, resume, ..bench.change() };
@@ -393,7 +388,7 @@ fn where_all_parts_go_on_a_member_leaves_for_more_than_half_of_the_others_only()
             ),
             Ok(())
         );
-        (bench.membership.is_minority_branch(&next), bench.membership.next.is_some())
+        (bench.membership.members.is_minority_branch(&next), bench.membership.succession.next.is_some())
     };
     assert_eq!(without_me(vec![Rank(1)]), (false, true), "the three others");
     assert_eq!(without_me(vec![Rank(0), Rank(1)]), (true, false), "half of them");
@@ -405,7 +400,7 @@ fn where_all_parts_go_on_a_member_leaves_for_more_than_half_of_the_others_only()
 #[test]
 fn a_proposer_proposes_again_what_was_accepted() {
     let mut bench = Bench::new();
-    bench.membership.link_down(&peer(3));
+    bench.membership.members.link_down(&peer(3));
     let commands =
         bench.ask(|membership, snapshot, _, out| membership.poll(NOW.after(PACING.stagger), snapshot, out));
     assert_eq!(commands, []);
@@ -446,9 +441,9 @@ fn a_proposer_proposes_again_what_was_accepted() {
 /// Forty members, the first of which has died, and the last of which has never been linked.
 fn proposer_of_forty() -> (Bench, Instant) {
     let mut bench = Bench::among(&(1..=40).collect::<Vec<u8>>());
-    let view = Arc::clone(&bench.membership.place.view);
-    bench.membership.links.down(peer(40), &view);
-    bench.membership.link_down(&peer(1));
+    let view = Arc::clone(&bench.membership.members.place.view);
+    bench.membership.members.links.down(peer(40), &view);
+    bench.membership.members.link_down(&peer(1));
     bench.ask(|membership, snapshot, _, out| membership.poll(NOW, snapshot, out));
     let asked = |bench: &mut Bench| bench.sent().into_iter().map(|(to, _)| to).collect::<Vec<u8>>();
     assert_eq!(asked(&mut bench), [2]);
@@ -509,7 +504,7 @@ fn whom_others_have_lost_is_not_waited_for_either() {
 #[test]
 fn an_attempt_ends_before_others_lose_patience_and_they_lose_it_with_the_proposer() {
     let mut bench = Bench::among(&(1..=40).collect::<Vec<u8>>());
-    bench.membership.link_down(&peer(9));
+    bench.membership.members.link_down(&peer(9));
     assert!(bench.prepare(1, ballot(3, 0), None).is_ok());
     let attempts = |bench: &mut Bench, at| {
         bench.ask(|membership, snapshot, _, out| membership.poll(at, snapshot, out));
@@ -520,7 +515,7 @@ fn an_attempt_ends_before_others_lose_patience_and_they_lose_it_with_the_propose
     };
     let collected = NOW.after(PACING.collect_max + HEARTBEAT_INTERVAL_OF_MANY);
     assert!(!attempts(&mut bench, collected));
-    bench.membership.link_down(&peer(1));
+    bench.membership.members.link_down(&peer(1));
     assert!(attempts(&mut bench, collected), "the first is gone, and this one is the second");
 }
 

@@ -19,7 +19,8 @@ use peergrad_protocol::message::{MemberReport, RejoinCandidate, SavedCheckpoint}
 use peergrad_protocol::view::{Member, Moves, Resume, ViewChange};
 use peergrad_protocol::{Rank, StepNumber};
 
-use super::{Churn, Roster, TURNS, ViewChangePlanner};
+use super::roster::Roster;
+use super::{Churn, TURNS, ViewChangePlanner};
 
 /// A view change that resumes from checkpoints.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,9 +31,9 @@ pub(crate) struct Restart {
 }
 
 impl Restart {
-    /// Whether to restart now, or to wait for more members: `is_all` of them are back, or they were waited for this long.
-    pub(crate) fn is_due(&self, is_all: bool, waited: Duration) -> bool {
-        self.is_whole || is_all || waited >= PATIENCE_FOR_STATE
+    /// Whether to restart now, although so many members are `missing`, which were waited for this long.
+    pub(crate) fn is_due(&self, missing: usize, waited: Duration) -> bool {
+        self.is_whole || missing == 0 || waited >= PATIENCE_FOR_STATE
     }
 }
 
@@ -42,12 +43,18 @@ struct RankCheckpoint<'a> {
     saved: &'a SavedCheckpoint,
 }
 
-impl RankCheckpoint<'_> {
-    /// The state that the checkpoint is of: its step and digest. With local parameters, members have different states after the same step,
-    /// so the digest is left out.
-    fn position(&self, has_local_parameters: bool) -> (StepNumber, Option<[u8; 32]>) {
-        (self.saved.steps, (!has_local_parameters).then_some(self.saved.digest.0))
-    }
+/// The state that a checkpoint is of: its step and digest. With local parameters, members have different states after the same step, so the
+/// digest is left out.
+type Position = (StepNumber, Option<[u8; 32]>);
+
+/// The returned members and their checkpoints.
+struct Returned<'p> {
+    planner: &'p ViewChangePlanner<'p>,
+    checkpoints: Vec<RankCheckpoint<'p>>,
+    /// The change of members: all that have stopped leave, and those that have returned join.
+    churn: Churn,
+    /// The members of the next view.
+    roster: Roster,
 }
 
 impl ViewChangePlanner<'_> {
@@ -65,66 +72,11 @@ impl ViewChangePlanner<'_> {
         if back.is_empty() {
             return None;
         }
-        let mut joiners: Vec<Member> = back.iter().map(|(_, again)| again.member.clone()).collect();
-        joiners.sort_by_key(|member| member.peer);
-        let gone = (0..self.view().members.len()).map(Rank::from_index).filter(|rank| !kept.contains(rank));
-        let churn = Churn { leavers: gone.collect(), joiners, ..Churn::default() };
-        let roster = Roster::new(self.view(), &churn);
-        let checkpoints: Vec<RankCheckpoint<'_>> =
-            back.iter().flat_map(|(rank, again)| self.checkpoints(*rank, again)).collect();
-        let mut positions: Vec<_> =
-            checkpoints.iter().map(|checkpoint| checkpoint.position(self.has_local_parameters)).collect();
-        positions.sort_unstable_by(|a, b| b.cmp(a));
-        positions.dedup();
-        let holders = |position| {
-            checkpoints
-                .iter()
-                .filter(move |checkpoint| checkpoint.position(self.has_local_parameters) == position)
-        };
-        let is_whole = |position: &_| {
-            let is_saved =
-                |chunk| holders(*position).any(|checkpoint| checkpoint.saved.states.contains(chunk));
-            !self.shard_map.sharding.has_state || (0..self.shard_map.sharding.chunks.count()).all(is_saved)
-        };
-        let chosen = positions.iter().find(|position| is_whole(position)).or(positions.first()).copied();
-        let all: Vec<Rank> = (0..roster.members.len()).map(Rank::from_index).collect();
-        let Some(position) = chosen else {
-            // Every member can compute the initial parameters, and none has any state.
-            let newcomers = kept.iter().filter_map(|rank| roster.new_rank(*rank)).collect();
-            let resume = Resume { newcomers, is_restored: true, ..Resume::at(StepNumber(0)) };
-            let change =
-                roster.change(self.shard_map, &churn, resume, DataCursor::default(), Moves::default());
-            let change = ViewChange { ancestors: self.ancestor(0), ..change };
-            // An absent member may have saved something.
-            return Some(Restart { change, is_whole: false });
-        };
-        let new_rank = |old: Rank| roster.rank_of(&self.view().member(old).peer);
-        let has_saved: Vec<Rank> =
-            holders(position).filter_map(|checkpoint| new_rank(checkpoint.rank)).collect();
-        let newcomers = all.iter().copied().filter(|rank| !has_saved.contains(rank)).collect::<Vec<_>>();
-        let before = |chunk: usize, rank: &Rank| {
-            let keepers = self.shard_map.target.replica_holders(chunk);
-            keepers.iter().position(|keeper| keeper == rank).unwrap_or(keepers.len())
-        };
-        let keepers = |chunk: usize| {
-            if !self.shard_map.sharding.has_state {
-                return vec![];
-            }
-            let mut keepers: Vec<Rank> = holders(position)
-                .filter(|checkpoint| checkpoint.saved.states.contains(chunk))
-                .map(|checkpoint| checkpoint.rank)
-                .collect();
-            keepers.sort_by_key(|rank| (before(chunk, rank), *rank));
-            keepers.truncate(self.shard_map.sharding.replicas.holders_max());
-            keepers.into_iter().filter_map(new_rank).collect()
-        };
-        let moves = self.moves(&roster.members, &newcomers, keepers, TURNS);
-        let saved = holders(position).next().expect("somebody has saved what was chosen").saved;
-        let resume = Resume { newcomers, is_restored: true, ..Resume::at(saved.steps) };
-        let is_whole = moves.restarted.is_empty();
-        let ancestors = self.ancestor(saved.cursor.taken(self.sample_count));
-        let change = roster.change(self.shard_map, &churn, resume, saved.cursor.clone(), moves);
-        Some(Restart { change: ViewChange { ancestors, ..change }, is_whole })
+        let returned = Returned::new(self, kept, &back);
+        Some(match returned.position() {
+            Some(position) => returned.restart_at(position),
+            None => returned.restart_at_zero(kept),
+        })
     }
 
     /// The checkpoints of a returned peer that are of the present branch, or of those that have led to it.
@@ -137,6 +89,101 @@ impl ViewChangePlanner<'_> {
         let is_behind =
             move |saved: &&SavedCheckpoint| view.history.descends_from_state(saved.branch, saved.steps);
         again.saved.iter().filter(is_behind).map(move |saved| RankCheckpoint { rank, saved })
+    }
+}
+
+impl<'p> Returned<'p> {
+    /// The members in `back`, by their former ranks, have returned; those in `kept` have never stopped.
+    fn new(planner: &'p ViewChangePlanner<'p>, kept: &[Rank], back: &'p [(Rank, RejoinCandidate)]) -> Self {
+        let view = planner.view();
+        let mut joiners: Vec<Member> = back.iter().map(|(_, again)| again.member.clone()).collect();
+        joiners.sort_by_key(|member| member.peer);
+        let gone = (0..view.members.len()).map(Rank::from_index).filter(|rank| !kept.contains(rank));
+        let churn = Churn { leavers: gone.collect(), joiners, ..Churn::default() };
+        let roster = Roster::new(view, &churn);
+        let checkpoints = back.iter().flat_map(|(rank, again)| planner.checkpoints(*rank, again)).collect();
+        Self { planner, checkpoints, churn, roster }
+    }
+
+    fn position_of(&self, saved: &SavedCheckpoint) -> Position {
+        (saved.steps, (!self.planner.has_local_parameters).then_some(saved.digest.0))
+    }
+
+    /// The checkpoints of one position.
+    fn at(&self, position: Position) -> impl Iterator<Item = &RankCheckpoint<'p>> {
+        self.checkpoints.iter().filter(move |checkpoint| self.position_of(checkpoint.saved) == position)
+    }
+
+    /// Whether the state of all chunks is saved at this position.
+    fn is_whole(&self, position: Position) -> bool {
+        let sharding = self.planner.shard_map.sharding;
+        let is_saved = |chunk| self.at(position).any(|checkpoint| checkpoint.saved.states.contains(chunk));
+        !sharding.has_state || (0..sharding.chunks.count()).all(is_saved)
+    }
+
+    /// The position from which the run resumes; `None` if no member has a checkpoint.
+    fn position(&self) -> Option<Position> {
+        let mut positions: Vec<Position> =
+            self.checkpoints.iter().map(|checkpoint| self.position_of(checkpoint.saved)).collect();
+        positions.sort_unstable_by(|a, b| b.cmp(a));
+        positions.dedup();
+        positions.iter().find(|position| self.is_whole(**position)).or(positions.first()).copied()
+    }
+
+    /// The restart from the beginning. Every member can compute the initial parameters, and none has any state.
+    fn restart_at_zero(&self, kept: &[Rank]) -> Restart {
+        let newcomers = kept.iter().filter_map(|rank| self.roster.new_rank(*rank)).collect();
+        let resume = Resume { newcomers, is_restored: true, ..Resume::at(StepNumber(0)) };
+        let change = self.roster.change(
+            self.planner.shard_map,
+            &self.churn,
+            resume,
+            DataCursor::default(),
+            Moves::default(),
+        );
+        let change = ViewChange { ancestors: self.planner.ancestor(0), ..change };
+        // An absent member may have saved something.
+        Restart { change, is_whole: false }
+    }
+
+    /// The restart from the checkpoints of this position.
+    fn restart_at(&self, position: Position) -> Restart {
+        let Self { planner, roster, .. } = self;
+        let has_saved: Vec<Rank> =
+            self.at(position).filter_map(|checkpoint| self.new_rank(checkpoint.rank)).collect();
+        let all = (0..roster.members.len()).map(Rank::from_index);
+        let newcomers = all.filter(|rank| !has_saved.contains(rank)).collect::<Vec<_>>();
+        let state_holders = |chunk: usize| self.state_holders(position, chunk);
+        let moves = planner.moves(&roster.members, &newcomers, state_holders, TURNS);
+        let saved = self.at(position).next().expect("a member has saved what was chosen").saved;
+        let resume = Resume { newcomers, is_restored: true, ..Resume::at(saved.steps) };
+        let is_whole = moves.restarted.is_empty();
+        let ancestors = planner.ancestor(saved.cursor.taken(planner.sample_count));
+        let change = roster.change(planner.shard_map, &self.churn, resume, saved.cursor.clone(), moves);
+        Restart { change: ViewChange { ancestors, ..change }, is_whole }
+    }
+
+    /// The new rank of the peer that was at rank `old`.
+    fn new_rank(&self, old: Rank) -> Option<Rank> {
+        self.roster.rank_of(&self.planner.view().member(old).peer)
+    }
+
+    /// The members that have saved a chunk's state at this position, by their new ranks: its former holders first, in that order.
+    fn state_holders(&self, position: Position, chunk: usize) -> Vec<Rank> {
+        let shard_map = self.planner.shard_map;
+        if !shard_map.sharding.has_state {
+            return vec![];
+        }
+        let former = shard_map.target.replica_holders(chunk);
+        let place = |rank: &Rank| former.iter().position(|holder| holder == rank).unwrap_or(former.len());
+        let mut holders: Vec<Rank> = self
+            .at(position)
+            .filter(|checkpoint| checkpoint.saved.states.contains(chunk))
+            .map(|checkpoint| checkpoint.rank)
+            .collect();
+        holders.sort_by_key(|rank| (place(rank), *rank));
+        holders.truncate(shard_map.sharding.replicas.holders_max());
+        holders.into_iter().filter_map(|rank| self.new_rank(rank)).collect()
     }
 }
 

@@ -16,7 +16,8 @@ use peergrad_protocol::limits::REPLICAS_MAX;
 use peergrad_protocol::message::MemberReport;
 use peergrad_protocol::view::{BatchParts, Resume, ViewChange};
 
-use super::{Churn, Roster, ViewChangePlanner};
+use super::roster::Roster;
+use super::{Churn, ViewChangePlanner};
 
 impl ViewChangePlanner<'_> {
     /// The change to the view of the members in `kept` (sorted ranks), which report the chunks that they have, with those that join and

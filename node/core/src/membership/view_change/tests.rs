@@ -1,5 +1,6 @@
 //! Cases of the rules, one by one, and then any reports that members can give of the same run.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use peergrad_protocol::PeerId;
@@ -7,9 +8,9 @@ use peergrad_protocol::chunk_set::ChunkSet;
 use peergrad_protocol::cursor::DataCursor;
 use peergrad_protocol::limits::REPLICAS_MAX;
 use peergrad_protocol::manifest::Chunks;
-use peergrad_protocol::message::{PartialStep, SampleStats};
+use peergrad_protocol::message::{MemberReport, PartialStep, SampleStats};
 use peergrad_protocol::placement::Replicas;
-use peergrad_protocol::view::{Recovery, View};
+use peergrad_protocol::view::{Donor, Recovery, View};
 
 use super::*;
 use crate::fixtures::{member, view};
@@ -124,7 +125,7 @@ fn after_loss(shard_map: &ShardMap, reports: &BTreeMap<Rank, MemberReport>) -> V
 }
 
 /// The holders of each chunk's state at the start of the view that follows by `change`, by new ranks.
-fn keepers(shard_map: &ShardMap, change: &ViewChange) -> Vec<Vec<Rank>> {
+fn state_holders(shard_map: &ShardMap, change: &ViewChange) -> Vec<Vec<Rank>> {
     let next = shard_map.view.apply(shard_map.digest, change).expect("a valid change");
     let digest = next.digest();
     let next = ShardMap::new(Arc::new(next), digest, shard_map.sharding);
@@ -134,9 +135,9 @@ fn keepers(shard_map: &ShardMap, change: &ViewChange) -> Vec<Vec<Rank>> {
 
 /// The chunks that this member owns; with `is_any`, also those that it replicates.
 fn chunks_of(shard_map: &ShardMap, rank: u32, is_any: bool) -> Vec<usize> {
-    let keepers = |chunk: usize| shard_map.target.replica_holders(chunk);
+    let holders = |chunk: usize| shard_map.target.replica_holders(chunk);
     let is_theirs = |chunk: &usize| {
-        let place = keepers(*chunk).iter().position(|keeper| *keeper == Rank(rank));
+        let place = holders(*chunk).iter().position(|holder| *holder == Rank(rank));
         place.is_some_and(|place| is_any || place == 0)
     };
     (0..CHUNKS).filter(is_theirs).collect()
@@ -297,11 +298,11 @@ fn replicas_become_owners_at_once_and_everything_is_kept_by_those_who_hold_it() 
     let shard_map = shard_map(view(&[1, 3, 5, 7]), sharding(2, true));
     let rest = [0, 2, 3];
     let change = after_loss(&shard_map, &reports(rest.map(|rank| (rank, inside(&shard_map, rank)))));
-    for (chunk, keepers) in keepers(&shard_map, &change).iter().enumerate() {
+    for (chunk, holders) in state_holders(&shard_map, &change).iter().enumerate() {
         let before = shard_map.target.replica_holders(chunk).iter().filter(|rank| **rank != Rank(1));
         let before: Vec<Rank> =
             before.map(|rank| if *rank > Rank(1) { Rank(rank.0 - 1) } else { *rank }).collect();
-        assert_eq!(*keepers, before, "chunk {chunk}");
+        assert_eq!(*holders, before, "chunk {chunk}");
     }
     // Chunks with a single holder move first.
     let counts: Vec<usize> = change.moves.list.iter().map(|moved| moved.from.len()).collect();
@@ -317,7 +318,7 @@ fn where_all_keep_everything_no_two_losses_restart_anything() {
         let rest = (0..4).filter(|rank| *rank != one && *rank != other);
         let change = after_loss(&shard_map, &reports(rest.map(|rank| (rank, inside(&shard_map, rank)))));
         assert!(change.moves.restarted.is_empty(), "{one} and {other} are lost");
-        assert!(keepers(&shard_map, &change).iter().all(|keepers| keepers.len() == 2));
+        assert!(state_holders(&shard_map, &change).iter().all(|holders| holders.len() == 2));
         // Nothing has to travel, so the very first step is fully replicated.
         let next = shard_map.view.apply(shard_map.digest, &change).expect("a valid change");
         let digest = next.digest();
@@ -342,7 +343,7 @@ fn a_step_of_gathered_sums_goes_forward_only_from_who_has_completed_it() {
     assert_eq!(donors, Some(&[Donor { first: 0, end: CHUNKS as u32, rank: Rank(1) }][..]));
     // The other member gets the values from this one, and the state by moves.
     assert_eq!((change.moves.list.len(), change.moves.restarted.len()), (CHUNKS, 0));
-    assert!(keepers(&shard_map, &change).iter().all(|keepers| *keepers == [Rank(1)]));
+    assert!(state_holders(&shard_map, &change).iter().all(|holders| *holders == [Rank(1)]));
 }
 
 /// A member that offers to own nothing stores replicas, and owns only what no other member holds.
@@ -354,16 +355,16 @@ fn who_owns_nothing_keeps_replicas_of_everything() {
     assert!((0..CHUNKS).all(|chunk| three.target.replica_holders(chunk)[2] == Rank(0)));
     // One of the owners is lost; the other one owns everything, and has all of it.
     let change = after_loss(&three, &reports([0, 2].map(|rank| (rank, inside(&three, rank)))));
-    assert!(keepers(&three, &change).iter().all(|keepers| *keepers == [Rank(1), Rank(0)]));
+    assert!(state_holders(&three, &change).iter().all(|holders| *holders == [Rank(1), Rank(0)]));
     assert!(change.moves.list.is_empty() && change.capacities.is_empty());
     // The other owner does not have the state of the chunks in `awaited` yet: until it has, they stay at their holders.
     let awaited = [3, 4];
     let mut late = inside(&three, 2);
     late.states = (0..CHUNKS).filter(|chunk| !awaited.contains(chunk)).collect();
     let change = after_loss(&three, &reports([(0, inside(&three, 0)), (2, late)]));
-    for (chunk, keepers) in keepers(&three, &change).iter().enumerate() {
+    for (chunk, holders) in state_holders(&three, &change).iter().enumerate() {
         let expected = if awaited.contains(&chunk) { &[Rank(0)][..] } else { &[Rank(1), Rank(0)] };
-        assert_eq!(keepers, expected, "chunk {chunk}");
+        assert_eq!(holders, expected, "chunk {chunk}");
     }
     assert!(change.moves.restarted.is_empty());
 }
@@ -374,39 +375,39 @@ fn beyond_the_limit_the_best_keep_replicas_and_truncated_lists_are_records() {
     let shard_map = shard_map(view(&peers), all(true));
     let rest = 1..peers.len() as u32;
     let change = after_loss(&shard_map, &reports(rest.map(|rank| (rank, ahead(&shard_map, rank)))));
-    let counts: Vec<usize> = keepers(&shard_map, &change).iter().map(Vec::len).collect();
+    let counts: Vec<usize> = state_holders(&shard_map, &change).iter().map(Vec::len).collect();
     assert!(counts.iter().all(|count| [REPLICAS_MAX, REPLICAS_MAX - 1].contains(count)), "{counts:?}");
 }
 
 /// A chunk moved between the two reports: an old holder that still has the state is as good as a new one.
 #[test]
-fn whoever_holds_the_state_is_its_keeper() {
+fn a_member_that_has_the_state_is_its_holder() {
     let shard_map = shard_map(view(&[1, 3, 5, 7]), sharding(2, true));
     let chunk = chunks_of(&shard_map, 1, true)[0];
     let stranger =
         (0..4).find(|rank| !shard_map.target.replica_holders(chunk).contains(&Rank(*rank))).unwrap();
     let mut all = reports([0, 1, 2, 3].map(|rank| (rank, inside(&shard_map, rank))));
     all.get_mut(&Rank(stranger)).unwrap().states.insert(chunk);
-    for keeper in shard_map.target.replica_holders(chunk) {
-        all.remove(keeper);
+    for holder in shard_map.target.replica_holders(chunk) {
+        all.remove(holder);
     }
     let change = after_loss(&shard_map, &all);
     assert!(!change.moves.restarted.contains(&(chunk as u32)));
     let new_rank = all.keys().position(|rank| *rank == Rank(stranger)).unwrap();
-    assert_eq!(keepers(&shard_map, &change)[chunk], [Rank::from_index(new_rank)]);
+    assert_eq!(state_holders(&shard_map, &change)[chunk], [Rank::from_index(new_rank)]);
 }
 
 /// A newcomer takes its first step without parameters: chunks that it got there would never be updated.
 #[test]
-fn a_chunk_whose_keepers_left_does_not_fall_to_a_newcomer() {
+fn a_chunk_whose_holders_left_does_not_fall_to_a_newcomer() {
     for (replicas, has_state) in [(1, true), (2, true), (2, false)] {
         // The newcomer is the first in order.
         let shard_map = shard_map(later_view(&[1, 3, 5], STEP, &[0]), sharding(replicas, has_state));
         let silent = MemberReport { complete: None, ..MemberReport::default() };
         let change = after_loss(&shard_map, &reports([(0, silent), (2, inside(&shard_map, 2))]));
         assert_eq!((change.resume.step, &change.resume.newcomers[..]), (STEP, &[Rank(0)][..]));
-        let keepers = keepers(&shard_map, &change);
-        assert!(keepers.iter().all(|keepers| *keepers == [Rank(1)]), "{keepers:?}");
+        let holders = state_holders(&shard_map, &change);
+        assert!(holders.iter().all(|holders| *holders == [Rank(1)]), "{holders:?}");
         assert_eq!(change.moves.restarted.is_empty(), !has_state);
     }
 }
@@ -513,9 +514,9 @@ fn a_joiner_comes_in_between_two_steps_and_gets_its_chunks_by_moves() {
     assert_eq!(change.cursor, assignment(&shard_map.view, StepNumber(STEP.0 + 2)).after);
     assert_eq!((change.removed.len(), change.capacities.len()), (0, 0));
     // Until their turn, all chunks stay at the two members that have them.
-    for (chunk, keepers) in keepers(&shard_map, &change).iter().enumerate() {
+    for (chunk, holders) in state_holders(&shard_map, &change).iter().enumerate() {
         let renamed = shard_map.target.replica_holders(chunk).iter().map(|rank| Rank(2 * rank.0));
-        assert_eq!(*keepers, renamed.collect::<Vec<_>>(), "chunk {chunk}");
+        assert_eq!(*holders, renamed.collect::<Vec<_>>(), "chunk {chunk}");
     }
     assert!(!change.moves.list.is_empty() && change.moves.restarted.is_empty());
 }
@@ -554,8 +555,8 @@ fn chunks_that_have_not_moved_yet_move_from_where_they_are() {
     let next = planner(&shard_map).between_steps(step, first_step, &assignment, &churn).unwrap();
     // Before that step, two turns of four chunks were over; the third belongs to the step, which is not taken any more.
     let placement = shard_map.target.after(&shard_map.view.moves, 8);
-    for (chunk, keepers) in keepers(&shard_map, &next).iter().enumerate() {
-        assert_eq!(keepers, placement.replica_holders(chunk), "chunk {chunk}");
+    for (chunk, holders) in state_holders(&shard_map, &next).iter().enumerate() {
+        assert_eq!(holders, placement.replica_holders(chunk), "chunk {chunk}");
     }
 }
 
@@ -620,7 +621,7 @@ fn values_without_state_are_where_they_belong_after_one_step() {
     let churn = Churn { joiners: vec![member(2)], ..Churn::default() };
     let change = between_steps(&shard_map, &churn).expect("the run goes on");
     assert_eq!(change.moves.rate as usize, change.moves.list.len());
-    assert!(keepers(&shard_map, &change).iter().all(|keepers| *keepers != [Rank(1)]));
+    assert!(state_holders(&shard_map, &change).iter().all(|holders| *holders != [Rank(1)]));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The account of a run of steps: the state that other parts of the node ask for.
 
 use super::StepEngine;
-use crate::membership::TrainingSnapshot;
+use crate::membership::{Assignments, GateSnapshot, MergeSnapshot, TrainingSnapshot};
 use crate::node_report::Wait;
 
 impl StepEngine {
@@ -9,13 +9,19 @@ impl StepEngine {
     pub(in crate::training) fn snapshot<'a>(&'a self, common: TrainingSnapshot<'a>) -> TrainingSnapshot<'a> {
         let Self { state, gate, .. } = self;
         TrainingSnapshot {
-            previous_assignment: state.commit.uncommitted.as_ref().map(|record| &*record.assignment),
-            next_assignment: state.next_assignment.as_deref(),
-            is_open: gate.is_open,
-            is_held: gate.is_held(state.step) && !gate.is_open && state.commit.complete.is_some(),
-            is_behind_view: gate.is_behind_view,
+            assignments: Assignments {
+                previous: state.commit.uncommitted.as_ref().map(|record| &*record.assignment),
+                next: state.next_assignment.as_deref(),
+                ..common.assignments
+            },
+            gate: GateSnapshot {
+                is_open: gate.is_open,
+                is_held: gate.is_held(state.step) && !gate.is_open && state.commit.complete.is_some(),
+                is_behind_view: gate.is_behind_view,
+                ..common.gate
+            },
             has_committed: state.committed_steps() > state.base.view().first_step().0,
-            merge_ready: self.merge_snapshots.imported(),
+            merge: MergeSnapshot { ready: self.merge_snapshots.imported(), ..common.merge },
             ..common
         }
     }

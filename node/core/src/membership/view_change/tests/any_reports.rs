@@ -105,7 +105,7 @@ impl Case {
         }
         // No chunk is at a newcomer before its turn has come.
         for chunk in 0..CHUNKS {
-            if target.replica_holders(chunk).iter().any(|keeper| !members.contains(keeper)) {
+            if target.replica_holders(chunk).iter().any(|holder| !members.contains(holder)) {
                 list.entry(chunk as u32).or_insert_with(|| vec![members[chunk % members.len()]]);
             }
         }
@@ -196,12 +196,12 @@ fn assert_donors(change: &ViewChange, reports: &BTreeMap<Rank, MemberReport>, ba
     }
 }
 
-fn assert_keepers(shard_map: &ShardMap, change: &ViewChange, reports: &BTreeMap<Rank, MemberReport>) {
+fn assert_holders(shard_map: &ShardMap, change: &ViewChange, reports: &BTreeMap<Rank, MemberReport>) {
     let holders: Vec<&MemberReport> = reports.values().collect();
     let step = change.resume.step;
-    for (chunk, keepers) in keepers(shard_map, change).into_iter().enumerate() {
-        let is_new = keepers.iter().any(|rank| change.resume.newcomers.contains(rank));
-        assert!(!is_new, "chunk {chunk} is with a newcomer: {keepers:?}");
+    for (chunk, ranks) in state_holders(shard_map, change).into_iter().enumerate() {
+        let is_new = ranks.iter().any(|rank| change.resume.newcomers.contains(rank));
+        assert!(!is_new, "chunk {chunk} is with a newcomer: {ranks:?}");
         if !shard_map.sharding.has_state {
             continue;
         }
@@ -209,9 +209,9 @@ fn assert_keepers(shard_map: &ShardMap, change: &ViewChange, reports: &BTreeMap<
         let is_restarted = change.moves.restarted.contains(&(chunk as u32));
         assert_eq!(is_restarted, held == 0, "chunk {chunk} is held by {held}");
         if !is_restarted {
-            assert!(keepers.iter().all(|rank| holders[rank.index()].holds_state(chunk, step)));
+            assert!(ranks.iter().all(|rank| holders[rank.index()].holds_state(chunk, step)));
             assert_eq!(
-                keepers.len(),
+                ranks.len(),
                 held.min(shard_map.sharding.replicas.holders_max()),
                 "chunk {chunk}: all that can be kept is"
             );
@@ -262,7 +262,7 @@ proptest! {
         prop_assert_eq!(is_forward, can_complete(&reports, base, case.has_state));
         prop_assert_eq!(change.resume.step, if is_forward { base.next() } else { base });
         assert_donors(&change, &reports, base);
-        assert_keepers(&shard_map, &change, &reports);
+        assert_holders(&shard_map, &change, &reports);
         assert_deal(&shard_map, &change, &reports);
         // The members without parameters at the start of the view are its newcomers, and no others.
         let newcomers = case.newcomers();

@@ -36,7 +36,7 @@ fn merging_view(sharding: ShardingConfig) -> ShardMap {
 }
 
 /// A member in the merging step, with or without its part of the snapshot.
-fn heir(shard_map: &ShardMap, rank: u32, has_merge_snapshot: bool) -> MemberReport {
+fn with_snapshot(shard_map: &ShardMap, rank: u32, has_merge_snapshot: bool) -> MemberReport {
     MemberReport { has_merge_snapshot, ..inside(shard_map, rank) }
 }
 
@@ -75,7 +75,7 @@ fn what_is_to_be_merged_weighs_what_each_has_trained_alone() {
 fn it_is_still_merged_if_those_who_keep_a_chunk_have_both_states() {
     let shard_map = merging_view(sharding(2, true));
     let (change, next) =
-        lost(&shard_map, &reports([0, 1, 3].map(|rank| (rank, heir(&shard_map, rank, true)))));
+        lost(&shard_map, &reports([0, 1, 3].map(|rank| (rank, with_snapshot(&shard_map, rank, true)))));
     assert_eq!((next.merge(), change.resume.step), (shard_map.view.merge(), STEP));
     assert!(!next.descends_from(OTHER) && next.cursor == shard_map.view.cursor.for_partition(0, 4, SAMPLES));
 }
@@ -92,8 +92,10 @@ fn it_is_given_up_whole_if_they_have_not() {
     ] {
         let shard_map = merging_view(sharding(replicas, has_state));
         let recipients = [0, 1, 3].into_iter().zip(recipients);
-        let (change, next) =
-            lost(&shard_map, &reports(recipients.map(|(rank, has)| (rank, heir(&shard_map, rank, has)))));
+        let (change, next) = lost(
+            &shard_map,
+            &reports(recipients.map(|(rank, has)| (rank, with_snapshot(&shard_map, rank, has)))),
+        );
         assert_eq!((next.merge(), change.resume.step), (None, STEP), "{replicas} replicas, {has_state}");
         assert!(change.resume.is_interruption() && change.resume.batch.is_some_and(|deal| deal.is_empty()));
         assert_eq!(next.cursor.taken(SAMPLES), shard_map.view.cursor.taken(SAMPLES));
@@ -109,7 +111,8 @@ fn it_is_given_up_whole_if_they_have_not() {
 fn a_step_that_merges_is_never_rolled_forward() {
     let shard_map = merging_view(sharding(2, true));
     let done = |rank| (rank, MemberReport { has_merge_snapshot: true, ..ahead(&shard_map, rank) });
-    let (change, next) = lost(&shard_map, &reports([done(0), done(1), (3, heir(&shard_map, 3, true))]));
+    let (change, next) =
+        lost(&shard_map, &reports([done(0), done(1), (3, with_snapshot(&shard_map, 3, true))]));
     assert_eq!((change.resume.step, change.resume.forward.is_some()), (STEP, false));
     assert_eq!(next.merge(), shard_map.view.merge());
 }
@@ -134,9 +137,10 @@ fn once_all_have_completed_the_step_it_is_merged() {
 fn where_somebody_is_still_in_the_step_before_that_one_is_completed_and_nothing_is_merged() {
     let shard_map = merging_view(sharding(2, true));
     let before = StepNumber(STEP.0 - 1);
-    let entered = |rank| MemberReport { stats: Some(STATS), ..heir(&shard_map, rank, true) };
+    let entered = |rank| MemberReport { stats: Some(STATS), ..with_snapshot(&shard_map, rank, true) };
     let next = PartialStep { states: kept(&shard_map, 1, STEP), ..PartialStep::default() };
-    let behind = MemberReport { complete: Some(before), next: Some(next), ..heir(&shard_map, 1, true) };
+    let behind =
+        MemberReport { complete: Some(before), next: Some(next), ..with_snapshot(&shard_map, 1, true) };
     let reports = reports([(0, entered(0)), (1, behind), (3, entered(3))]);
     let kept: Vec<Rank> = reports.keys().copied().collect();
     let known = assignment(&shard_map.view, before);
@@ -144,5 +148,5 @@ fn where_somebody_is_still_in_the_step_before_that_one_is_completed_and_nothing_
     let change =
         forking(&shard_map).after_loss(&kept, &reports, assignment_of).expect("somebody has parameters");
     assert!(change.resume.step == STEP && change.resume.forward.is_some() && change.resume.merge.is_none());
-    assert_eq!(change.cursor.taken(SAMPLES), BATCH * STEP.0, "nothing of the other lineage is behind it");
+    assert_eq!(change.cursor.taken(SAMPLES), BATCH * STEP.0, "it counts nothing of the other branch");
 }

@@ -72,10 +72,10 @@ fn whoever_is_not_back_is_left_out_and_its_chunks_move() {
     let Restart { change, is_whole } = after_stop(&shard_map, [of(0), of(2)]);
     assert_eq!((change.removed.len(), change.added.len(), is_whole), (3, 2, true));
     // The holders of a chunk in the first step have its state on their disks.
-    for (chunk, keepers) in keepers(&shard_map, &change).into_iter().enumerate() {
-        for keeper in keepers {
-            let old = if keeper == Rank(0) { 0 } else { 2 };
-            assert!(held(&shard_map, old).contains(chunk), "chunk {chunk} at {keeper:?}");
+    for (chunk, holders) in state_holders(&shard_map, &change).into_iter().enumerate() {
+        for holder in holders {
+            let old = if holder == Rank(0) { 0 } else { 2 };
+            assert!(held(&shard_map, old).contains(chunk), "chunk {chunk} at {holder:?}");
         }
     }
 }
@@ -131,7 +131,7 @@ fn without_any_checkpoint_all_begin_at_the_beginning() {
         assert!(!is_whole, "somebody may come who has saved something");
         let (soon, late) = (Duration::from_secs(59), Duration::from_secs(60));
         assert_eq!(
-            [restart.is_due(false, soon), restart.is_due(false, late), restart.is_due(true, soon)],
+            [restart.is_due(1, soon), restart.is_due(1, late), restart.is_due(0, soon)],
             [false, true, true],
             "but not for ever"
         );

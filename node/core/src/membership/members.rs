@@ -1,0 +1,360 @@
+//! Members: the members of the view, as one of them sees them.
+//!
+//! Which of them are lost or hold up all others follows from several parts: the links, the failure detector, what was observed in this view,
+//! and who is about to leave. This object holds those parts and answers such questions.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use peergrad_protocol::message::{AdminMessage, AgreementMessage, Contact, Heartbeat, Message};
+use peergrad_protocol::view::{Expulsion, ExpulsionCause, Member, Recovery, View};
+use peergrad_protocol::{Frame, Instant, PeerId, Rank, StepNumber, ViewDigest};
+
+use super::expulsion::Departures;
+use super::failure_detection::FailureDetection;
+use super::links::{Links, Route};
+use super::observations::{Observations, ReportedProgress};
+use super::place::Place;
+use super::training_snapshot::TrainingSnapshot;
+use crate::io::{Event, Output};
+use crate::partition_policy::PartitionPolicy;
+use crate::state::shared_cache::ViewDifference;
+
+/// The members of the view, as one of them sees them.
+pub(crate) struct Members {
+    pub(super) place: Place,
+    pub(super) links: Links,
+    pub(super) detection: FailureDetection,
+    pub(super) observed: Observations,
+    pub(super) departures: Departures,
+    /// What the parts of a partitioned swarm do.
+    pub(super) policy: PartitionPolicy,
+}
+
+impl Members {
+    /// The members of a view that this one enters now, with the peers that it is linked to.
+    pub(super) fn new(now: Instant, place: Place, linked: BTreeSet<PeerId>, policy: PartitionPolicy) -> Self {
+        let mut detection = FailureDetection::new(now, &place.view);
+        detection.watch(now, &place);
+        Self {
+            links: Links::new(place.me.peer, linked, &place.view),
+            detection,
+            observed: Observations::new(now),
+            departures: Departures::default(),
+            policy,
+            place,
+        }
+    }
+
+    /// Enters another view, which differs from the present one by `difference`.
+    pub(super) fn enter(&mut self, now: Instant, place: Place, difference: &ViewDifference) {
+        self.place = place;
+        self.links.members_changed(&difference.joined, &difference.left);
+        self.observed = Observations::new(now);
+        self.detection.step_timing.restart(now);
+        self.detection.watch(now, &self.place);
+    }
+
+    // The view.
+
+    /// This member, in the incarnation that is in the view.
+    pub(crate) fn me(&self) -> &Member {
+        &self.place.me
+    }
+
+    /// Whether a peer is in the view, in any incarnation.
+    pub(crate) fn is_member(&self, peer: &PeerId) -> bool {
+        self.place.view.rank(peer).is_some()
+    }
+
+    /// Whether this incarnation of the member is in the view.
+    pub(super) fn is_current_incarnation(&self, member: &Member) -> bool {
+        let known = self.place.view.rank(&member.peer).map(|rank| self.place.view.member(rank));
+        known.is_some_and(|known| known.incarnation == member.incarnation)
+    }
+
+    /// Members that a joiner may ask, this one first.
+    pub(crate) fn contacts(&self) -> Vec<Contact> {
+        self.place.contacts()
+    }
+
+    /// The members that this one watches, which also watch it.
+    pub(crate) fn neighbors(&self) -> Vec<PeerId> {
+        self.place.neighbors()
+    }
+
+    /// The member that proposes changes between two steps: the lowest rank that is not lost, is not expelled and has parameters. `None` if
+    /// there is none.
+    pub(super) fn coordinator(&self, now: Instant) -> Option<Rank> {
+        let lost = self.lost(now);
+        let is_to_go = |rank: &Rank| self.departures.expelling.contains_key(&self.place.peer(*rank));
+        self.place.ranks().find(|rank| !lost.contains(rank) && !is_to_go(rank) && !self.is_newcomer(*rank))
+    }
+
+    /// The contact of the coordinator of this branch; `None` if there is none.
+    pub(crate) fn coordinator_contact(&self, now: Instant) -> Option<Contact> {
+        Some(self.place.view.member(self.coordinator(now)?).contact())
+    }
+
+    /// Whether all parts of a partitioned swarm go on.
+    pub(crate) fn allows_forks(&self) -> bool {
+        self.policy.allows_forks()
+    }
+
+    /// Whether `view` is that of half of the members of this view or fewer, which have gone on because they lost this member and the
+    /// others. That is no reason to leave the others, which go on as well.
+    pub(crate) fn is_minority_branch(&self, view: &View) -> bool {
+        let place = &self.place;
+        let is_in = |member: &&Member| view.rank(&member.peer).is_some();
+        let kept = place.view.members.iter().filter(is_in).count();
+        let me = view.rank(&place.me.peer).map(|rank| view.member(rank).incarnation);
+        let is_loss = match &view.recovery {
+            Recovery::Resume(resume) => {
+                resume.is_interruption() || view.parents.first() != Some(&place.digest)
+            }
+            Recovery::Initialize => false,
+        };
+        let is_out = me != Some(place.me.incarnation) && view.expulsion(&place.me.peer).is_none();
+        self.allows_forks() && is_out && is_loss && 2 * kept <= place.view.members.len()
+    }
+
+    // Links and heartbeats.
+
+    /// A frame has arrived from this peer.
+    pub(crate) fn heard(&mut self, now: Instant, peer: &PeerId) {
+        self.detection.detector.heard(now, peer);
+    }
+
+    /// A segment, a chunk batch or a table message has arrived: training may be slow, but is not stuck.
+    pub(crate) fn data_arrived(&mut self, now: Instant) {
+        self.detection.data_arrived(now);
+    }
+
+    /// A link to this peer is up.
+    pub(crate) fn link_up(&mut self, now: Instant, peer: PeerId) {
+        self.links.up(peer);
+        self.heard(now, &peer);
+    }
+
+    /// The link is down, and some frames may be lost.
+    pub(crate) fn link_down(&mut self, peer: &PeerId) {
+        self.links.down(*peer, &self.place.view);
+        self.observed.broken.extend(self.place.view.rank(peer));
+    }
+
+    /// A peer is now reached by this route.
+    pub(crate) fn set_route(&mut self, now: Instant, peer: PeerId, route: Route) {
+        self.links.set_route(now, peer, route);
+    }
+
+    /// Members to which no frame can be sent.
+    pub(crate) fn unlinked(&self) -> &BTreeSet<PeerId> {
+        &self.links.unlinked
+    }
+
+    /// Sends a message to a linked peer, or to this one itself; does nothing for any other peer.
+    pub(super) fn send(&self, to: PeerId, message: &Message, out: &mut Vec<Output>) {
+        self.links.send(to, message, out);
+    }
+
+    /// Sends a message to all members that are linked, this one included.
+    pub(super) fn broadcast(&self, message: &Message, out: &mut Vec<Output>) {
+        self.links.broadcast(&self.place.view, message, out);
+    }
+
+    /// Dials the members that are not linked again: the driver may have given up, or may wait ever longer between its tries.
+    pub(super) fn redial(&mut self, now: Instant, out: &mut Vec<Output>) {
+        if !self.detection.is_dial_due(now) {
+            return;
+        }
+        for rank in self.links.unlinked.iter().filter_map(|peer| self.place.view.rank(peer)) {
+            out.push(Output::Dial(self.place.view.member(rank).contact()));
+        }
+    }
+
+    pub(super) fn send_heartbeat(
+        &mut self,
+        now: Instant,
+        snapshot: &TrainingSnapshot<'_>,
+        out: &mut Vec<Output>,
+    ) {
+        let complete = if snapshot.has_parameters { snapshot.progress() } else { StepNumber(0) };
+        let heartbeat = Heartbeat {
+            view: self.place.digest,
+            view_number: self.place.view.number,
+            complete,
+            computing: snapshot.computing.filter(|_| !snapshot.gate.is_frozen),
+        };
+        self.observed.note_heartbeat(now, self.place.rank, heartbeat);
+        let frame = Frame::encode(&Message::Heartbeat(heartbeat), None);
+        for to in self.neighbors().into_iter().filter(|peer| self.links.is_linked(peer)) {
+            let frame = Frame { head: frame.head.clone(), payload: None };
+            out.push(Output::Send { to, frame });
+        }
+    }
+
+    /// A member has sent a heartbeat. A member in an earlier view is sent this one, unless it is about to receive it from the proposer.
+    pub(super) fn on_heartbeat(
+        &mut self,
+        now: Instant,
+        from: PeerId,
+        heartbeat: Heartbeat,
+        out: &mut Vec<Output>,
+    ) {
+        let place = &self.place;
+        if heartbeat.view_number < place.view.number {
+            if heartbeat.view_number.0 + 1 == place.view.number.0
+                && now.since(self.observed.entered_at) < DISSEMINATION_MAX
+            {
+                return;
+            }
+            let view = place.view.as_ref().clone();
+            return self.send(from, &AgreementMessage::Install(view).into(), out);
+        }
+        if let Some(rank) = place.view.rank(&from).filter(|_| heartbeat.view == place.digest) {
+            self.observed.note_heartbeat(now, rank, heartbeat);
+        }
+    }
+
+    /// A peer speaks in `view`, which is neither this view nor the next one.
+    pub(super) fn note_in_other_view(&mut self, now: Instant, peer: &PeerId, view: ViewDigest) {
+        let is_before = self.place.view.parents.first() == Some(&view);
+        if let Some(rank) = self.place.view.rank(peer).filter(|_| self.allows_forks() && !is_before) {
+            self.observed.note_in_other_view(now, rank);
+        }
+    }
+
+    // Losses and delays.
+
+    /// The members that this one considers lost, in order.
+    pub(super) fn lost(&self, now: Instant) -> Vec<Rank> {
+        let (view, observed) = (&self.place.view, &self.observed);
+        // A link that is still being dialed gets as much time as a heartbeat that has not arrived yet.
+        let is_cut = |rank: &&Rank| self.links.unlinked.contains(&view.member(**rank).peer);
+        let cut = observed.broken.iter().filter(is_cut).copied();
+        let silent = self.detection.detector.suspected(now).filter_map(|peer| view.rank(peer));
+        let far = self.links.relayed.iter().filter_map(|(peer, since)| self.out_of_reach(now, peer, *since));
+        let violators = self.departures.violators(view).filter(|rank| *rank != self.place.rank);
+        let lost: BTreeSet<Rank> = cut
+            .chain(observed.departed.iter().copied())
+            .chain(silent)
+            .chain(far)
+            .chain(observed.in_other_views(now))
+            .chain(violators)
+            .collect();
+        lost.into_iter().collect()
+    }
+
+    /// The member's rank, if it must be reached directly and is not, because one of the two owns something. A new relayed link usually
+    /// becomes direct in a moment, so it gets some time; a relayed link that replaces a direct one gets none.
+    fn out_of_reach(&self, now: Instant, peer: &PeerId, since: Instant) -> Option<Rank> {
+        let place = &self.place;
+        let rank = place.view.rank(peer)?;
+        let is_needed = place.replica_holders[rank.index()] || place.replica_holders[place.rank.index()];
+        let is_lasting = self.observed.broken.contains(&rank) || now.since(since) > DIRECT_LINK_GRACE;
+        (is_needed && is_lasting).then_some(rank)
+    }
+
+    /// Whether a member has no parameters yet, as far as this one knows.
+    pub(super) fn is_newcomer(&self, rank: Rank) -> bool {
+        self.observed.is_newcomer(&self.place.view, rank)
+    }
+
+    /// The members whose program delays all others. Never this member itself, which knows that it computes.
+    pub(super) fn hanging(&self, now: Instant, snapshot: &TrainingSnapshot<'_>) -> Vec<Rank> {
+        let timing = &self.detection.step_timing;
+        let is_busy = snapshot.computing.is_some() || snapshot.gate.is_frozen || snapshot.is_closing;
+        let tables = snapshot.tables.as_ref();
+        if is_busy
+            || !snapshot.has_parameters
+            || tables.is_some_and(|tables| !tables.is_reading || !timing.is_overdue(now))
+        {
+            // No other member delays this one.
+            return vec![];
+        }
+        let hangs = |seen: &ReportedProgress| {
+            let is_behind = seen.computing.is_some_and(|step| step <= snapshot.progress());
+            is_behind && now.since(seen.since) > timing.patience()
+        };
+        let seen = self.observed.reported_progress.iter();
+        seen.filter(|(_, seen)| hangs(seen)).map(|(rank, _)| *rank).collect()
+    }
+
+    /// Whether no member advances although none computes: some message has been lost.
+    pub(super) fn is_stalled(&self, now: Instant, snapshot: &TrainingSnapshot<'_>) -> bool {
+        let computes = self.observed.reported_progress.values().any(|seen| seen.computing.is_some());
+        let is_waiting = snapshot.computing.is_none() && !snapshot.is_closing && snapshot.has_parameters;
+        is_waiting && !computes && self.detection.is_still(now)
+    }
+
+    /// Records how long this member's steps take.
+    pub(super) fn note_step_timing(&mut self, now: Instant, snapshot: &TrainingSnapshot<'_>) {
+        self.observed.has_committed = snapshot.has_committed;
+        let timing = &mut self.detection.step_timing;
+        timing.note_computing(now, snapshot.computing);
+        if !snapshot.gate.is_frozen {
+            timing.note(now, snapshot.progress());
+        }
+    }
+
+    /// The usual time of a step at this member.
+    pub(super) fn step_time(&self) -> Duration {
+        self.detection.step_timing.usual()
+    }
+
+    // Departures.
+
+    /// A peer announces that it stops. Returns whether it is a member.
+    pub(super) fn departed(&mut self, from: &PeerId, reason: &str, out: &mut Vec<Output>) -> bool {
+        let Some(rank) = self.place.view.rank(from) else { return false };
+        self.observed.departed.insert(rank);
+        out.push(Output::Event(Event::MemberStopped { peer: *from, reason: reason.to_owned() }));
+        true
+    }
+
+    /// A member wants to leave; it may be this one.
+    pub(crate) fn on_retire(&mut self, from: PeerId) {
+        if self.is_member(&from) {
+            self.departures.retiring.insert(from);
+        }
+    }
+
+    /// Whether this member wants to leave.
+    pub(crate) fn is_retiring(&self) -> bool {
+        self.departures.retiring.contains(&self.place.me.peer)
+    }
+
+    /// Begins to expel a member.
+    pub(crate) fn expel(&mut self, peer: PeerId, cause: ExpulsionCause, out: &mut Vec<Output>) {
+        if self.is_member(&peer) && !self.departures.expelling.contains_key(&peer) {
+            let expulsion = Expulsion { peer, by: self.place.me.peer, cause };
+            self.departures.expel(expulsion);
+            self.broadcast(&AdminMessage::Expel(expulsion).into(), out);
+        }
+    }
+
+    /// Another member begins to expel a member.
+    pub(crate) fn on_expel(&mut self, from: &PeerId, expulsion: Expulsion) {
+        if self.is_member(from) && self.is_member(&expulsion.peer) {
+            self.departures.expel(expulsion);
+        }
+    }
+
+    /// Sends the expulsions again that may not have arrived.
+    pub(super) fn resend_expulsions(&self, out: &mut Vec<Output>) {
+        let is_own = |expulsion: &&Expulsion| expulsion.by == self.place.me.peer;
+        for expulsion in self.departures.expelling.values().filter(is_own) {
+            self.broadcast(&AdminMessage::Expel(*expulsion).into(), out);
+        }
+    }
+
+    /// Whether too few members can be reached to go on or to hand over chunks.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.observed.pause.is_begun()
+    }
+}
+
+/// The time within which the proposer's message about a view usually reaches all members.
+const DISSEMINATION_MAX: Duration = Duration::from_millis(200);
+/// How long a link that begins through a relay may take to become direct.
+const DIRECT_LINK_GRACE: Duration = Duration::from_secs(4);

@@ -1,0 +1,101 @@
+//! The roster of the next view: its members, and how their ranks follow from those in the present view.
+
+use peergrad_protocol::cursor::DataCursor;
+use peergrad_protocol::view::{Member, Moves, Resume, View, ViewChange};
+use peergrad_protocol::{PeerId, Rank};
+
+use super::Churn;
+use crate::state::shard_map::ShardMap;
+
+/// The members of the next view, and the mapping between old and new ranks.
+pub(super) struct Roster {
+    pub(super) members: Vec<Member>,
+    /// The old rank of each new one; `None` for a peer that was not in the view before.
+    old_ranks: Vec<Option<Rank>>,
+    /// The new rank of each old one; `None` for a member that is gone.
+    new_ranks: Vec<Option<Rank>>,
+}
+
+impl Roster {
+    pub(super) fn new(view: &View, churn: &Churn) -> Self {
+        let old = (0..view.members.len()).map(Rank::from_index).filter(|rank| !churn.leavers.contains(rank));
+        let staying = old.map(|rank| {
+            let mut member = view.member(rank).clone();
+            if let Some((_, capacity)) = churn.capacities.iter().find(|(of, _)| *of == rank) {
+                member.capacity = *capacity;
+            }
+            if churn.retirees.contains(&rank) {
+                member.capacity = 0;
+            }
+            (member, Some(rank))
+        });
+        let mut all: Vec<(Member, Option<Rank>)> =
+            staying.chain(churn.joiners.iter().map(|member| (member.clone(), None))).collect();
+        all.sort_by_key(|(member, _)| member.peer);
+        if all.iter().all(|(member, _)| member.capacity == 0) {
+            // No member that stays has offered to own anything, and at least one must. After a stop all members join as new ones.
+            let owner = all.iter().position(|(_, old)| old.is_some()).unwrap_or_default();
+            all.iter_mut().skip(owner).take(1).for_each(|(member, _)| member.capacity = 1);
+        }
+        let mut new_ranks = vec![None; view.members.len()];
+        for (index, (_, old)) in all.iter().enumerate() {
+            if let Some(old) = old {
+                new_ranks[old.index()] = Some(Rank::from_index(index));
+            }
+        }
+        let (members, old_ranks) = all.into_iter().unzip();
+        Self { members, old_ranks, new_ranks }
+    }
+
+    /// The new rank of a peer, whether it stays or rejoins.
+    pub(super) fn rank_of(&self, peer: &PeerId) -> Option<Rank> {
+        self.members.binary_search_by(|member| member.peer.cmp(peer)).ok().map(Rank::from_index)
+    }
+
+    pub(super) fn new_rank(&self, old: Rank) -> Option<Rank> {
+        self.new_ranks[old.index()]
+    }
+
+    /// The new ranks of these old ones, without members that are gone.
+    pub(super) fn to_new_ranks(&self, old: impl Iterator<Item = Rank>) -> Vec<Rank> {
+        old.filter_map(|rank| self.new_rank(rank)).collect()
+    }
+
+    /// The new members, as they are in the next view.
+    fn added(&self) -> Vec<Member> {
+        let new = self.members.iter().zip(&self.old_ranks).filter(|(_, old)| old.is_none());
+        new.map(|(member, _)| member.clone()).collect()
+    }
+
+    /// The ranks of the new members.
+    pub(super) fn newcomers(&self) -> Vec<Rank> {
+        let is_new = |(_, old): &(usize, &Option<Rank>)| old.is_none();
+        self.old_ranks.iter().enumerate().filter(is_new).map(|(index, _)| Rank::from_index(index)).collect()
+    }
+
+    pub(super) fn change(
+        &self,
+        shard_map: &ShardMap,
+        churn: &Churn,
+        resume: Resume,
+        cursor: DataCursor,
+        moves: Moves,
+    ) -> ViewChange {
+        let capacity_of = |(member, old): (&Member, &Option<Rank>)| {
+            let rank = (*old)?;
+            (shard_map.view.member(rank).capacity != member.capacity).then_some((rank, member.capacity))
+        };
+        let capacities = self.members.iter().zip(&self.old_ranks).filter_map(capacity_of).collect();
+        ViewChange {
+            parent: shard_map.digest,
+            removed: churn.leavers.clone(),
+            added: self.added(),
+            capacities,
+            resume,
+            cursor,
+            moves,
+            expelled: vec![],
+            ancestors: vec![],
+        }
+    }
+}
