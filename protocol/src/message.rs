@@ -17,8 +17,10 @@ use crate::wire::codec::{Decode, Encode};
 
 mod admin;
 mod agreement;
+mod contact;
 mod join;
 mod merge;
+mod sample_stats;
 mod training;
 mod validity;
 
@@ -27,14 +29,16 @@ pub use agreement::{
     Accepted, AgreementMessage, MemberReport, Nack, PartialStep, Prepare, Promise, Propose, RejoinCandidate,
     SavedCheckpoint,
 };
-pub use join::{Contact, DataPiece, Join, JoinMessage, Refusal, WantData, Welcome};
+pub use contact::Contact;
+pub use join::{DataPiece, Join, JoinMessage, Refusal, WantData, Welcome};
 pub use merge::{
     MergeAccept, MergeMessage, MergeOffer, MergeProbe, MergeReady, SnapshotChunks, SnapshotDonor,
     WantSnapshot,
 };
+pub use sample_stats::SampleStats;
 pub use training::{
-    ChunkBatch, ChunkContent, ChunkEntry, Closed, Complete, Phase, SampleStats, SaveAt, Segment,
-    StepContributors, StepProgress, TrainingMessage, WantChunks,
+    ChunkBatch, ChunkContent, ChunkEntry, Closed, Complete, Phase, SaveAt, Segment, StepContributors,
+    StepProgress, TrainingMessage, WantChunks,
 };
 pub use validity::Invalid;
 

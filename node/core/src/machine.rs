@@ -177,10 +177,10 @@ impl Machine {
             }
             self.prepare(specification, out);
         }
-        if let NodeRole::Member(active) = &mut self.role {
-            if let Some(tables) = active.training.tables_mut() {
-                tables.wake();
-            }
+        if let NodeRole::Member(active) = &mut self.role
+            && let Some(tables) = active.training.tables_mut()
+        {
+            tables.wake();
         }
         match input {
             Input::Tick => self.tick(now, out),

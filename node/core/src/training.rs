@@ -155,7 +155,7 @@ impl Training {
     /// The number of committed steps; with tables, of clocks that this member has completed.
     pub(crate) fn committed(&self) -> StepNumber {
         match self {
-            Self::Steps(steps) => steps.state().committed(),
+            Self::Steps(steps) => StepNumber(steps.state().committed_steps()),
             Self::Tables(tables) => tables.clock(),
         }
     }

@@ -10,7 +10,7 @@
 //! ```
 //! The conversation ends with the view that has the joiner as a member: [`Install`](super::AgreementMessage::Install).
 
-use super::{Invalid, bounded};
+use super::{Contact, Invalid, bounded};
 use crate::id::{ContentDigest, Incarnation, PeerId, RunId};
 use crate::limits::{CAPACITY_MAX, CONTACTS_MAX, SPECIFICATION_BYTES_MAX};
 use crate::view::{Expulsion, Member, are_bounded};
@@ -61,15 +61,6 @@ pub struct Welcome {
     pub members: Vec<Contact>,
     /// Those of `members` that own nothing: a joiner that owns nothing either need not reach them itself.
     pub non_owners: Vec<PeerId>,
-}
-
-/// A peer and its addresses.
-#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
-pub struct Contact {
-    /// The peer's id.
-    pub peer: PeerId,
-    /// The addresses at which it can be dialled, best first.
-    pub addresses: Vec<String>,
 }
 
 /// Why a joiner is not admitted.

@@ -13,7 +13,7 @@
 //! ```
 //! Each is sent with the digest of its view: [`Message::InView`](super::Message::InView).
 
-use super::{Invalid, Message, in_range, is_step};
+use super::{Invalid, Message, SampleStats, in_range, is_step};
 use crate::chunk_set::ChunkSet;
 use crate::id::{ContentDigest, Rank, StepNumber, ViewDigest};
 use crate::limits::{CHUNK_BATCH_CHUNKS_MAX, CHUNKS_MAX, MEMBERS_MAX, SAMPLES_MAX};
@@ -158,22 +158,6 @@ pub enum Phase {
     Mirror,
 }
 
-/// The samples and loss of a sum of contributions. They are summed like the elements, in the same order.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Encode, Decode)]
-pub struct SampleStats {
-    /// The number of samples.
-    pub samples: u64,
-    /// The sum of the samples' losses.
-    pub loss: f64,
-}
-
-impl std::ops::AddAssign for SampleStats {
-    fn add_assign(&mut self, other: Self) {
-        self.samples += other.samples;
-        self.loss += other.loss;
-    }
-}
-
 impl TrainingMessage {
     /// This message in `view`.
     #[must_use]
@@ -203,13 +187,6 @@ impl TrainingMessage {
             Self::SaveCheckpoint(save) | Self::TakeSnapshot(save) => in_range(is_step(save.steps)),
             Self::Tables => Ok(()),
         }
-    }
-}
-
-impl SampleStats {
-    /// Whether the number of samples is at most that of a batch, so that sums of them do not overflow.
-    pub(super) fn is_bounded(&self) -> bool {
-        self.samples <= u64::from(u32::MAX)
     }
 }
 

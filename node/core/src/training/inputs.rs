@@ -52,7 +52,7 @@ impl Training {
         payload: Option<Buffer>,
         out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
-        // Whichever engine this is.
+        // Both engines refuse a message without its payload, and both have the closing barrier.
         match &message {
             TrainingMessage::Segment(_) if payload.is_none() => return Err(Reject::Segment),
             TrainingMessage::ChunkBatch(_) if payload.is_none() => return Err(Reject::Chunk),

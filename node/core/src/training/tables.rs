@@ -92,7 +92,7 @@ impl TableEngine {
         let worker = TableWorker::new(Arc::clone(&layout), read_schedule, start);
         let mut engine = Self {
             assignment: base.cache.assignment(&BatchAssignment::default(), batch, view, first_step),
-            exchange: Exchange::new(layout, worker),
+            exchange: Exchange::new(base.rank, layout, worker),
             lease_policy: LeasePolicy { epochs, samples, warm_up, wave },
             waiting: Waiting::default(),
             leases: LeaseProgress::default(),

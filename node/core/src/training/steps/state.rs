@@ -144,12 +144,7 @@ impl StepState {
     // What the steps before have produced.
 
     /// The number of steps that every member is known to have completed.
-    pub(in crate::training) fn committed(&self) -> StepNumber {
-        StepNumber(self.committed_steps())
-    }
-
-    /// The same as a plain number.
-    pub(super) fn committed_steps(&self) -> u64 {
+    pub(in crate::training) fn committed_steps(&self) -> u64 {
         self.commit.committed_steps(self.step)
     }
 

@@ -22,7 +22,7 @@ pub(super) struct Exchange {
     /// This member's rank in the view.
     rank: Rank,
     pub(super) worker: TableWorker,
-    /// The chunks that this member stores. `None` only while a view is being entered.
+    /// The chunks that this member stores. `None` only between two views, while one is being entered.
     server: Option<TableServer>,
     pub(super) streams: MessageStreams,
     /// The chunks whose holders all have their present state.
@@ -30,11 +30,11 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    /// The exchange of a worker, before its first view.
-    pub(super) fn new(layout: Arc<TableLayout>, worker: TableWorker) -> Self {
+    /// The exchange of a member of this rank, before it has entered its first view.
+    pub(super) fn new(rank: Rank, layout: Arc<TableLayout>, worker: TableWorker) -> Self {
         Self {
             layout,
-            rank: Rank(0),
+            rank,
             worker,
             server: None,
             streams: MessageStreams::default(),
