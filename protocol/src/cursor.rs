@@ -95,7 +95,7 @@ impl Batch {
     #[must_use]
     pub fn part(&self, index: usize, weights: &[u32]) -> Vec<Span> {
         let total: u64 = weights.iter().map(|&w| u64::from(w)).sum();
-        assert!(total > 0, "somebody must compute");
+        assert!(total > 0, "a member computes");
         let before: u64 = weights[..index].iter().map(|&w| u64::from(w)).sum();
         let bound = |cumulative: u64| self.len() * cumulative / total;
         self.slice(bound(before)..bound(before + u64::from(weights[index])))

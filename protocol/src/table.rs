@@ -41,7 +41,7 @@ pub struct WorkerId {
     pub incarnation: Incarnation,
 }
 
-/// How far a worker has come. A worker that has ended is further than any clock, so nobody waits for it.
+/// The progress of a worker. A worker that has ended is beyond every clock, so no worker waits for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Encode, Decode)]
 pub enum WorkerClock {
     /// The number of clocks that the worker has completed.

@@ -107,7 +107,7 @@ impl<'a> Study<'a> {
     #[must_use]
     pub fn new(task: &'a dyn Task, setting: Setting) -> Self {
         let Setting { workers, batch, rule, seed, .. } = setting;
-        assert!(workers > 0 && batch > 0 && task.sample_count() > 0, "somebody has something to compute");
+        assert!(workers > 0 && batch > 0 && task.sample_count() > 0, "there are workers and samples");
         assert!(!matches!(rule, Optimizer::Ftrl { .. }), "FTRL makes no updates");
         let count = task.manifest().parameter_count();
         let mut cache = vec![0.0; count];

@@ -7,7 +7,7 @@ use peergrad_simulations::scenario::named::named;
 use peergrad_simulations::simulation::{Outcome, Simulation};
 
 #[test]
-fn every_planted_bug_is_caught_by_its_law() {
+fn every_planted_bug_is_caught_by_its_invariant() {
     for mutant in MUTANTS {
         let scenario = named(mutant.scenario, Size::Sweep).unwrap().unwrap();
         let run = |seed| Simulation::with_mutant(&scenario, seed, mutant).run();

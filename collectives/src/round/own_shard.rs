@@ -48,7 +48,7 @@ impl Round {
     pub fn quantize(&mut self, codec: Codec, segments: &Pool) {
         let summed = self.reduce.reduced();
         if !codec.is_exact() {
-            assert!(self.gather.ready() <= self.quantized, "what is final stays as it is");
+            assert!(self.gather.ready() <= self.quantized, "final segments are not rounded again");
             for segment in &self.plan.own().segments()[self.quantized..summed] {
                 segment.quantize(codec, filling(&mut self.result), segments);
             }
@@ -62,7 +62,7 @@ impl Round {
     /// # Panics
     /// If they are not [summed](Round::summed).
     pub fn gather(&mut self, final_count: usize, segments: &Pool) {
-        assert!(final_count <= self.summed(), "what is final is summed up");
+        assert!(final_count <= self.summed(), "final elements are summed");
         let own = self.plan.own();
         while let Some(segment) = own.segments().get(self.gather.ready()) {
             if own.len_of_first(self.gather.ready() + 1) > final_count {

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Attempt, Ballot};
 use crate::id::Rank;
 
-/// One attempt of one member to have a value accepted by all whom it concerns.
+/// One attempt of one member to have a value accepted by all members that it concerns.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct UnanimousProposer<V, R> {
     ballot: Ballot,

@@ -93,7 +93,7 @@ impl HistoryBuilder<'_> {
     }
 
     fn host(&self, peer: &PeerId) -> HostId {
-        let index = self.peers.iter().position(|known| known == peer).expect("everyone has a lane");
+        let index = self.peers.iter().position(|known| known == peer).expect("each peer has a lane");
         HostId(index as u32)
     }
 
