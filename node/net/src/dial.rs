@@ -9,8 +9,8 @@
 //! are one *round*: pauses are between rounds, and an address is reported to the user once per round. There is no second attempt if
 //! the first failed in a way that the other carrier would repeat, such as another secret or another peer. At first, a failure over
 //! TCP is not blamed on TCP: a machine that refuses usually does not listen yet, and a peer that was connected a moment ago has
-//! usually lost all connections. An attempt over QUIC retries for seconds, so it also finds a peer that has only just begun to listen; such a
-//! success does not show that TCP fails.
+//! usually lost all connections. An attempt over QUIC retries for seconds, so it also finds a peer that has only just begun to
+//! listen; such a success does not show that TCP fails.
 
 use libp2p::multiaddr::Protocol;
 use libp2p::swarm::dial_opts::DialOpts;

@@ -25,8 +25,8 @@ const FORMER_NAMES: [FormerName; 6] = [
     FormerName { section: "sync", key: "local_steps", value: Some("pass"), current: "epoch" },
 ];
 
-/// An error for the first former name in `text`, with its line and the current name; `None` if `text` has no former name. The run file is the
-/// whole text, or its section `inside`.
+/// An error for the first former name in `text`, with its line and the current name; `None` if `text` has no former name. The run file
+/// is the whole text, or its section `inside`.
 #[must_use]
 pub fn explain_former_name(text: &str, inside: Option<&str>) -> Option<String> {
     let root = DeTable::parse(text).ok()?.into_inner();
