@@ -1,13 +1,13 @@
-//! The statistics of a sum: how many samples are behind it, and their loss. They travel with contributions, and with records of steps.
+//! The number of samples behind a sum, and their loss. Both travel with contributions and with records of steps.
 
 use crate::wire::codec::{Decode, Encode};
 
-/// What a sum of contributions is worth: added up beside the elements, in the same order.
+/// The samples and loss of a sum of contributions. They are summed like the elements, in the same order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Encode, Decode)]
 pub struct SampleStats {
-    /// Samples behind the sum: the weight of a contribution.
+    /// The number of samples.
     pub samples: u64,
-    /// Sum of the samples' losses.
+    /// The sum of the samples' losses.
     pub loss: f64,
 }
 
@@ -19,7 +19,7 @@ impl std::ops::AddAssign for SampleStats {
 }
 
 impl SampleStats {
-    /// Whether as many samples as a batch can have stand behind it, so that adding some up does not overflow.
+    /// Whether the number of samples is at most that of a batch, so that sums of them do not overflow.
     pub(super) fn is_bounded(&self) -> bool {
         self.samples <= u64::from(u32::MAX)
     }
