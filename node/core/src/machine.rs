@@ -270,16 +270,16 @@ impl Machine {
         } else {
             self.relayed.remove(&peer);
         }
+        let route = if is_relayed { Route::Relayed } else { Route::Direct };
         match &mut self.role {
             NodeRole::Joiner(joiner) => {
-                joiner.set_relayed(peer, is_relayed);
-                if !is_relayed && joiner.sponsor().is_none() && self.credits.contains_key(&peer) {
+                joiner.set_route(peer, route);
+                if route == Route::Direct && joiner.sponsor().is_none() && self.credits.contains_key(&peer) {
                     joiner.link_up(now, peer, out);
                 }
                 self.report_ready(out);
             }
             NodeRole::Member(active) => {
-                let route = if is_relayed { Route::Relayed } else { Route::Direct };
                 active.membership.members.set_route(now, peer, route);
                 self.poll_membership(now, out);
             }
@@ -314,10 +314,7 @@ impl Machine {
         self.early.remove(&peer);
         match &mut self.role {
             NodeRole::Founder(founder) => founder.peer_left(peer, reason, out),
-            NodeRole::Joiner(joiner) => {
-                joiner.set_relayed(peer, false);
-                joiner.link_down(now, peer);
-            }
+            NodeRole::Joiner(joiner) => joiner.link_down(now, peer),
             NodeRole::Member(active) => {
                 active.training.link_down(&peer);
                 active.membership.members.link_down(&peer);

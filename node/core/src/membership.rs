@@ -340,7 +340,7 @@ impl Membership {
         self.voting(journal, out).on_propose(now, from, propose, snapshot)
     }
 
-    /// A member has accepted. If that makes the change chosen, all members are told.
+    /// A member has accepted. If that makes the change chosen, all members learn of it.
     pub(crate) fn on_accepted(
         &mut self,
         now: Instant,

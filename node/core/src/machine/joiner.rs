@@ -6,6 +6,7 @@ use peergrad_protocol::{Buffer, Instant, PeerId};
 use super::{Machine, NodeRole};
 use crate::io::{Failure, Output, Reject};
 use crate::membership::join::RunIdentity;
+use crate::membership::recovery::Readiness;
 
 impl Machine {
     /// Handles a message to a joiner.
@@ -120,8 +121,9 @@ impl Machine {
         if let Some(recovering) = joiner.recovering() {
             match message {
                 AgreementMessage::Prepare(prepare) => {
-                    let is_ready = self.preparation.as_ref().is_some_and(|it| it.ready().is_some());
-                    recovering.on_prepare(now, from, prepare, is_ready, &mut self.journal, out);
+                    let loaded = self.preparation.as_ref().and_then(|preparation| preparation.ready());
+                    let readiness = loaded.map_or(Readiness::Preparing, |_| Readiness::Prepared);
+                    recovering.on_prepare(now, from, prepare, readiness, &mut self.journal, out);
                 }
                 AgreementMessage::Propose(propose) => {
                     recovering.on_propose(now, from, propose, &mut self.journal, out);

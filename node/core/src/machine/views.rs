@@ -372,7 +372,7 @@ impl Machine {
     ) {
         self.me.incarnation = self.me.incarnation.next();
         let mut joiner = Joiner::rejoining(run, contacts, self.me.clone());
-        self.relayed.iter().for_each(|peer| joiner.set_relayed(*peer, true));
+        self.relayed.iter().for_each(|peer| joiner.set_route(*peer, Route::Relayed));
         let NodeRole::Member(active) = std::mem::replace(&mut self.role, NodeRole::Joiner(Box::new(joiner)))
         else {
             return;

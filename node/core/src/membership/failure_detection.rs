@@ -97,8 +97,8 @@ impl FailureDetection {
         }
     }
 
-    /// Whether members that are not linked are to be dialed again now.
-    pub(super) fn is_dial_due(&mut self, now: Instant) -> bool {
+    /// Whether it is time to dial members that are not linked again. If so, the next time is an interval later.
+    pub(super) fn take_redial(&mut self, now: Instant) -> bool {
         let is_due = now.since(self.dialed_at) >= REDIAL_INTERVAL;
         if is_due {
             self.dialed_at = now;

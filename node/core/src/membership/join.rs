@@ -12,65 +12,73 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use peergrad_protocol::limits::JOIN_RETRY;
-use peergrad_protocol::message::{Contact, Join, JoinMessage, Message, Refusal, Welcome};
+use peergrad_protocol::message::{Contact, Join, JoinMessage, Message, Refusal, SavedCheckpoint, Welcome};
 use peergrad_protocol::time::Timers;
-use peergrad_protocol::view::{Member, View};
+use peergrad_protocol::view::{Member, Recovery, View};
 use peergrad_protocol::{Instant, PeerId, RunId};
 
 use crate::io::{Event, Failure, Output};
-use crate::membership::links::send;
+use crate::membership::journal::{Effect, Journal};
+use crate::membership::links::{Route, send};
 use crate::membership::recovery::RecoveringMember;
+use crate::membership::view_change::ViewChangePlanner;
 use crate::node_report::NodeReport;
 use crate::state::checkpoint::Checkpoint;
+use contacts::Contacts;
+use entering::Entry;
 pub(crate) use entering::ViewEntry;
+use reachability::Reachability;
+use silence::Silence;
 
+mod contacts;
 mod entering;
 mod reachability;
+mod silence;
 
 /// A peer that asks to join a run.
 pub(crate) struct Joiner {
     /// The run of the invite; `None` for any run, until the first welcome.
     run: Option<RunId>,
     me: Member,
-    /// The linked member that has welcomed this peer; `None` if there is none.
-    sponsor: Option<PeerId>,
-    /// The members that the last answer named; empty before the first answer.
-    contacts: Vec<Contact>,
-    /// Those of `contacts` that own nothing.
-    workers: BTreeSet<PeerId>,
-    /// The linked peers that are reached through another peer.
-    relayed: BTreeSet<PeerId>,
-    /// Whether members are known, even if only from a peer that is reached through another one.
-    has_contacts: bool,
-    /// The linked peers that have sent nothing since this one was excluded. Perhaps this peer cannot reach them.
-    unproven: BTreeSet<PeerId>,
+    stage: Stage,
+    entry: Entry,
+    contacts: Contacts,
+    reachability: Reachability,
+    silence: Silence,
     /// Peers that speak to this one as to a member, so they may be in a view that contains it.
     presumed_members: BTreeSet<PeerId>,
-    /// The members that are not linked now, those that were not linked at the last check, and those last reported to the user.
-    unlinked: BTreeSet<PeerId>,
-    unlinked_before: BTreeSet<PeerId>,
-    told: BTreeSet<PeerId>,
-    /// The peers that have answered that they are in no view, and how often this peer has asked again since the first such answer.
-    idle: BTreeSet<PeerId>,
-    idle_count: u32,
-    /// How many times in a row this peer had no linked peer to ask.
-    isolated_count: u32,
-    /// Whether this peer has told the sponsor that it is ready.
-    is_ready_told: bool,
-    /// The founder of the run, if another joiner has named it.
-    founder: Option<Contact>,
-    /// The member that this peer was before its restart (`None` if it was none), whether this was reported to the user, and whether its
-    /// members were dialed.
-    recovering: Option<RecoveringMember>,
-    is_return_told: bool,
-    has_dialed: bool,
-    /// The view that this peer enters once its checkpoint has been read; `None` unless one is being read.
-    restoring: Option<View>,
-    /// The checkpoint with which this peer enters that view; `None` until it has been read.
-    checkpoint: Option<Arc<Checkpoint>>,
-    /// Whether the view that this peer enters is being written to disk.
-    is_recording: bool,
+    /// The member that this peer was before its restart; `None` if it was none.
+    before_restart: Option<RestartedMember>,
     timers: Timers<2>,
+}
+
+/// How far a joiner is with the member that it asks. The sponsor is the linked member that has welcomed this peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// No member has welcomed it.
+    Asking,
+    /// It needs task and data, or a link to another member.
+    Preparing { sponsor: PeerId },
+    /// The sponsor knows that it is ready.
+    Waiting { sponsor: PeerId },
+}
+
+impl Stage {
+    fn sponsor(self) -> Option<PeerId> {
+        match self {
+            Self::Asking => None,
+            Self::Preparing { sponsor } | Self::Waiting { sponsor } => Some(sponsor),
+        }
+    }
+}
+
+/// A member whose process was restarted.
+struct RestartedMember {
+    member: RecoveringMember,
+    /// Whether the user has been informed that the recovery has begun.
+    is_reported: bool,
+    /// Whether the other members of its view were dialed.
+    has_dialed: bool,
 }
 
 /// The specification and the random bytes, from which a run's id is derived.
@@ -84,71 +92,54 @@ const RETRY: usize = 0;
 const RECOVERY: usize = 1;
 /// The interval at which the recovery is advanced.
 const RECOVERY_INTERVAL: Duration = Duration::from_millis(250);
-/// Peers that are still in no view after this peer has asked so often are not about to enter one.
-const IDLE_REPORTED_AT: u32 = 5;
-/// Members that are cut off for a moment are back before this peer has tried so often.
-const ISOLATED_REPORTED_AT: u32 = 10;
 
 impl Joiner {
     /// A peer that was invited to `run`. With `None` it joins the run of the first member that it meets.
     pub(crate) fn new(run: Option<RunId>, me: Member, recovering: Option<RecoveringMember>) -> Self {
-        let mut timers = Timers::default();
-        if recovering.is_some() {
-            timers.set(RECOVERY, Instant::default());
+        let mut joiner = Self::with_contacts(run, Vec::new(), me);
+        // The record of a member of another run is of no use in this one.
+        let is_of_run = |member: &RecoveringMember| run.is_none_or(|run| run == member.view().run);
+        if let Some(member) = recovering.filter(is_of_run) {
+            joiner.timers.set(RECOVERY, Instant::default());
+            joiner.before_restart = Some(RestartedMember { member, is_reported: false, has_dialed: false });
         }
-        Self {
-            run,
-            me,
-            sponsor: None,
-            contacts: Vec::new(),
-            workers: BTreeSet::new(),
-            relayed: BTreeSet::new(),
-            has_contacts: false,
-            unproven: BTreeSet::new(),
-            presumed_members: BTreeSet::new(),
-            unlinked: BTreeSet::new(),
-            unlinked_before: BTreeSet::new(),
-            told: BTreeSet::new(),
-            idle: BTreeSet::new(),
-            idle_count: 0,
-            isolated_count: 0,
-            is_ready_told: false,
-            founder: None,
-            // The record of a member of another run is of no use in this one.
-            recovering: recovering.filter(|recovering| run.is_none_or(|run| run == recovering.view().run)),
-            is_return_told: false,
-            has_dialed: false,
-            restoring: None,
-            checkpoint: None,
-            is_recording: false,
-            timers,
-        }
+        joiner
     }
 
     /// A peer whose other members have gone on without it; `contacts` are some of them.
     pub(crate) fn rejoining(run: RunId, contacts: Vec<Contact>, me: Member) -> Self {
-        let mut joiner = Self::new(Some(run), me, None);
-        joiner.contacts = contacts;
-        joiner
+        Self::with_contacts(Some(run), contacts, me)
     }
 
-    /// The member that is asked for the data and told that this peer is ready; `None` if there is none.
+    fn with_contacts(run: Option<RunId>, contacts: Vec<Contact>, me: Member) -> Self {
+        Self {
+            run,
+            stage: Stage::Asking,
+            entry: Entry::Outside,
+            contacts: Contacts::new(me.peer, contacts),
+            reachability: Reachability::default(),
+            silence: Silence::default(),
+            presumed_members: BTreeSet::new(),
+            before_restart: None,
+            timers: Timers::default(),
+            me,
+        }
+    }
+
+    /// The member that is asked for the data and learns that this peer is ready; `None` if there is none.
     pub(crate) fn sponsor(&self) -> Option<PeerId> {
-        self.sponsor
+        self.stage.sponsor()
     }
 
     /// This joiner's part of the node's report.
     pub(crate) fn node_report(&self) -> NodeReport {
+        let restarted = self.before_restart.as_ref().filter(|_| self.stage == Stage::Asking);
         NodeReport::Join {
             run: self.run,
-            sponsor: self.sponsor,
-            is_ready: self.is_ready_told,
-            out_of_reach: self.unlinked.iter().copied().collect(),
-            recovery: self
-                .recovering
-                .as_ref()
-                .filter(|_| self.sponsor.is_none())
-                .map(RecoveringMember::progress),
+            sponsor: self.sponsor(),
+            is_ready: matches!(self.stage, Stage::Waiting { .. }),
+            out_of_reach: self.reachability.unlinked().iter().copied().collect(),
+            recovery: restarted.map(|restarted| restarted.member.progress()),
         }
     }
 
@@ -156,8 +147,8 @@ impl Joiner {
 
     /// A link came up: asks the peer to admit this one, unless another peer has welcomed it.
     pub(crate) fn link_up(&mut self, now: Instant, peer: PeerId, out: &mut Vec<Output>) {
-        self.unproven.remove(&peer);
-        if self.sponsor.is_none() {
+        self.reachability.prove(&peer);
+        if self.stage == Stage::Asking {
             self.ask(now, peer, out);
         }
     }
@@ -169,12 +160,10 @@ impl Joiner {
         linked: impl Iterator<Item = PeerId>,
         out: &mut Vec<Output>,
     ) {
-        for contact in &self.contacts {
-            out.push(Output::Dial(contact.clone()));
-        }
+        self.contacts.dial_others(&BTreeSet::new(), out);
         self.timers.set(RETRY, now.after(JOIN_RETRY));
         for peer in linked {
-            self.unproven.insert(peer);
+            self.reachability.doubt(peer);
             self.ask(now, peer, out);
         }
     }
@@ -186,14 +175,16 @@ impl Joiner {
 
     /// A frame has arrived from this peer.
     pub(crate) fn heard(&mut self, peer: &PeerId) {
-        self.unproven.remove(peer);
+        self.reachability.prove(peer);
     }
 
     fn ask(&mut self, now: Instant, peer: PeerId, out: &mut Vec<Output>) {
-        if let Some(recovering) = self.recovering.as_ref().filter(|it| Some(it.view().run) == self.run)
-            && !std::mem::replace(&mut self.is_return_told, true)
+        if let Some(restarted) =
+            self.before_restart.as_mut().filter(|restarted| Some(restarted.member.view().run) == self.run)
+            && !std::mem::replace(&mut restarted.is_reported, true)
         {
-            out.push(Output::Event(Event::RecoveryStarted { view_number: recovering.view().number }));
+            let view_number = restarted.member.view().number;
+            out.push(Output::Event(Event::RecoveryStarted { view_number }));
         }
         let join = Join {
             run: self.run,
@@ -208,69 +199,64 @@ impl Joiner {
 
     /// A link went down. If it was the sponsor's, other members are asked at once.
     pub(crate) fn link_down(&mut self, now: Instant, peer: PeerId) {
-        if let Some(recovering) = &mut self.recovering {
-            recovering.link_down(&peer);
+        self.reachability.set_route(peer, Route::Direct);
+        if let Some(restarted) = &mut self.before_restart {
+            restarted.member.link_down(&peer);
         }
-        if self.sponsor == Some(peer) {
-            self.leave_sponsor();
-            self.timers.set(RETRY, now);
+        if self.sponsor() == Some(peer) {
+            self.ask_others_at(now);
         }
     }
 
-    /// Drops the sponsor: other members are asked when the timer expires.
-    fn leave_sponsor(&mut self) {
-        self.sponsor = None;
-        self.is_ready_told = false;
+    /// Drops the sponsor: other members are asked at this time.
+    fn ask_others_at(&mut self, time: Instant) {
+        self.stage = Stage::Asking;
+        self.timers.set(RETRY, time);
+    }
+
+    /// A peer is now reached by this route.
+    pub(crate) fn set_route(&mut self, peer: PeerId, route: Route) {
+        self.reachability.set_route(peer, route);
+    }
+
+    /// This peer's addresses or its offered capacity have changed: its sponsor learns of it.
+    pub(crate) fn reachability_changed(&mut self, now: Instant, me: &Member, out: &mut Vec<Output>) {
+        self.me = me.clone();
+        if let Some(sponsor) = self.sponsor().filter(|_| !self.entry.is_recording()) {
+            self.stage = Stage::Preparing { sponsor };
+            self.ask(now, sponsor, out);
+        }
     }
 
     /// Asks again if no member has answered for a while, or if the members have changed meanwhile.
     pub(crate) fn tick(&mut self, now: Instant, linked: impl Iterator<Item = PeerId>, out: &mut Vec<Output>) {
-        if !self.timers.expired(RETRY, now) || self.is_entering() {
+        if !self.timers.expired(RETRY, now) || self.entry.is_begun() {
             return;
         }
         self.timers.set(RETRY, now.after(JOIN_RETRY));
         let linked: BTreeSet<PeerId> = linked.collect();
-        for contact in self.contacts.iter().filter(|c| c.peer != self.me.peer && !linked.contains(&c.peer)) {
-            out.push(Output::Dial(contact.clone()));
-        }
+        self.contacts.dial_others(&linked, out);
         for peer in std::mem::take(&mut self.presumed_members) {
-            if linked.contains(&peer) && self.sponsor != Some(peer) {
+            if linked.contains(&peer) && self.sponsor() != Some(peer) {
                 self.ask(now, peer, out);
             }
         }
-        match self.sponsor {
-            Some(sponsor) if self.is_ready_told => send(sponsor, &JoinMessage::Ready.into(), out),
-            Some(sponsor) => {
-                self.report_unlinked(out);
+        match self.stage {
+            Stage::Waiting { sponsor } => send(sponsor, &JoinMessage::Ready.into(), out),
+            Stage::Preparing { sponsor } => {
+                self.reachability.report(out);
                 self.ask(now, sponsor, out);
                 // A peer that answers can be reached.
-                self.unproven.clone().into_iter().for_each(|peer| self.ask(now, peer, out));
+                self.reachability.unproven().for_each(|peer| self.ask(now, peer, out));
             }
-            None => {
-                if self.has_contacts && !linked.is_empty() {
-                    self.note_unlinked(|peer| linked.contains(&peer));
-                    self.report_unlinked(out);
+            Stage::Asking => {
+                if self.contacts.are_current() && !linked.is_empty() {
+                    self.reachability.note(&self.contacts, &self.me, |peer| linked.contains(&peer));
+                    self.reachability.report(out);
                 }
-                self.report_idle(out);
-                self.report_isolated(linked.is_empty(), out);
+                self.silence.note_retry(linked.len(), out);
                 linked.into_iter().for_each(|peer| self.ask(now, peer, out));
             }
-        }
-    }
-
-    /// Tells the user, once, that other peers answer and none of them trains.
-    fn report_idle(&mut self, out: &mut Vec<Output>) {
-        self.idle_count += u32::from(!self.idle.is_empty());
-        if self.idle_count == IDLE_REPORTED_AT {
-            out.push(Output::Event(Event::NoActiveMember { peers: self.idle.iter().copied().collect() }));
-        }
-    }
-
-    /// Tells the user, once, that no peer is linked any more.
-    fn report_isolated(&mut self, is_isolated: bool, out: &mut Vec<Output>) {
-        self.isolated_count = if is_isolated { self.isolated_count.saturating_add(1) } else { 0 };
-        if self.isolated_count == ISOLATED_REPORTED_AT {
-            out.push(Output::Event(Event::NoPeerAnswers));
         }
     }
 
@@ -289,10 +275,10 @@ impl Joiner {
         &mut self,
         now: Instant,
         from: PeerId,
-        welcome: Welcome,
+        mut welcome: Welcome,
         out: &mut Vec<Output>,
     ) -> Result<Option<RunIdentity>, Failure> {
-        if self.sponsor.is_some_and(|sponsor| sponsor != from) {
+        if self.sponsor().is_some_and(|sponsor| sponsor != from) {
             // One sponsor is enough.
             return Ok(None);
         }
@@ -300,53 +286,46 @@ impl Joiner {
         if self.run.is_some_and(|expected| expected != run) {
             return Err(Failure::WrongSpecification { by: from });
         }
-        let is_first = self.sponsor.is_none();
+        let is_first = self.stage == Stage::Asking;
         self.run = Some(run);
         // The sponsor also sends the data, so a peer that is reached through another one only names the members.
-        let is_sponsor = !self.relayed.contains(&from);
-        self.sponsor = is_sponsor.then_some(from);
-        self.is_ready_told = false;
-        self.idle.clear();
-        self.idle_count = 0;
-        self.contacts = welcome.members;
-        self.workers = welcome.non_owners.into_iter().collect();
-        self.has_contacts = true;
+        let is_sponsor = !self.reachability.is_relayed(&from);
+        self.stage = if is_sponsor { Stage::Preparing { sponsor: from } } else { Stage::Asking };
+        self.silence.answered();
+        let specification = std::mem::take(&mut welcome.specification);
+        let nonce = welcome.nonce;
+        self.contacts.welcomed(welcome);
         self.timers.set(RETRY, now.after(JOIN_RETRY));
-        for contact in self.contacts.iter().filter(|contact| contact.peer != self.me.peer) {
-            out.push(Output::Dial(contact.clone()));
-        }
+        self.contacts.dial_others(&BTreeSet::new(), out);
         if !is_sponsor {
             return Ok(None);
         }
         if is_first {
             out.push(Output::Event(Event::Welcomed { run, by: from }));
         }
-        Ok(Some(RunIdentity { specification: welcome.specification, nonce: welcome.nonce }))
+        Ok(Some(RunIdentity { specification, nonce }))
     }
 
     /// Task and data are here: tells the sponsor, once all members that it named are linked.
     pub(crate) fn report_ready(&mut self, is_linked: impl Fn(PeerId) -> bool, out: &mut Vec<Output>) {
-        let Some(sponsor) = self.sponsor.filter(|sponsor| is_linked(*sponsor)) else { return };
-        if self.is_ready_told {
+        let Stage::Preparing { sponsor } = self.stage else { return };
+        if !is_linked(sponsor) {
             return;
         }
-        self.note_unlinked(is_linked);
-        if self.unlinked.is_empty() {
-            self.is_ready_told = true;
+        self.reachability.note(&self.contacts, &self.me, is_linked);
+        if self.reachability.unlinked().is_empty() {
+            self.stage = Stage::Waiting { sponsor };
             send(sponsor, &JoinMessage::Ready.into(), out);
         }
     }
 
     /// The peer that was asked is not a member, or not any more. It names a member or the founder.
     pub(crate) fn on_refer(&mut self, now: Instant, from: PeerId, contact: Contact, out: &mut Vec<Output>) {
-        if self.sponsor == Some(from) {
-            self.leave_sponsor();
-            self.timers.set(RETRY, now);
+        if self.sponsor() == Some(from) {
+            self.ask_others_at(now);
         }
-        let is_news = self.founder.as_ref() != Some(&contact) && contact.peer != self.me.peer;
-        if is_news && self.sponsor.is_none() {
-            out.push(Output::Dial(contact.clone()));
-            self.founder = Some(contact);
+        if self.stage == Stage::Asking && self.contacts.refer(&contact) {
+            out.push(Output::Dial(contact));
         }
     }
 
@@ -355,16 +334,16 @@ impl Joiner {
     /// # Errors
     /// The refusal is final.
     pub(crate) fn on_refuse(&mut self, by: PeerId, refusal: Refusal) -> Result<(), Failure> {
-        if self.is_entering() {
+        if self.entry.is_begun() {
             // This peer is about to enter a view that the sender does not know yet.
             return Ok(());
         }
         match refusal {
-            _ if self.sponsor.is_some_and(|sponsor| sponsor != by) => Ok(()),
+            _ if self.sponsor().is_some_and(|sponsor| sponsor != by) => Ok(()),
             Refusal::NotReady => {
                 // When the timer expires, this peer asks others, and this one again.
-                self.idle.insert(by);
-                self.leave_sponsor();
+                self.silence.add_idle(by);
+                self.stage = Stage::Asking;
                 Ok(())
             }
             Refusal::OtherRun { .. }
@@ -380,22 +359,19 @@ impl Joiner {
     /// # Errors
     /// The sponsor has named no others: the run has not begun, or has ended.
     pub(crate) fn departed(&mut self, now: Instant, from: PeerId, reason: &str) -> Result<(), Failure> {
-        if self.sponsor != Some(from) {
+        if self.sponsor() != Some(from) {
             return Ok(());
         }
-        self.contacts.retain(|contact| contact.peer != from);
-        if self.contacts.iter().all(|contact| contact.peer == self.me.peer) {
+        if !self.contacts.forget(from) {
             return Err(Failure::FounderLeft { by: from, reason: reason.to_owned() });
         }
-        self.leave_sponsor();
-        self.timers.set(RETRY, now);
+        self.ask_others_at(now);
         Ok(())
     }
 
     /// Another joiner asks this one.
     pub(crate) fn on_join(&mut self, from: PeerId, join: &Join, out: &mut Vec<Output>) {
-        let sponsor = self.contacts.iter().find(|contact| Some(contact.peer) == self.sponsor);
-        let message = match (sponsor.or(self.founder.as_ref()), self.run) {
+        let message = match (self.contacts.referral(self.sponsor()), self.run) {
             (_, Some(run)) if join.run.is_some_and(|theirs| theirs != run) => {
                 Message::Join(JoinMessage::Refuse(Refusal::OtherRun { run }))
             }
@@ -403,8 +379,97 @@ impl Joiner {
             (None, _) => Message::Join(JoinMessage::Refuse(Refusal::NotReady)),
         };
         send(from, &message, out);
-        if let Some(recovering) = &mut self.recovering {
-            recovering.inform(from, join.run, out);
+        if let Some(restarted) = &mut self.before_restart {
+            restarted.member.inform(from, join.run, out);
+        }
+    }
+
+    // Entering a view.
+
+    /// Whether this peer, in this incarnation, is in `view`.
+    pub(crate) fn is_in(&self, view: &View) -> bool {
+        let is_me =
+            |member: &Member| member.peer == self.me.peer && member.incarnation == self.me.incarnation;
+        self.run == Some(view.run) && !self.entry.is_begun() && view.members.iter().any(is_me)
+    }
+
+    /// The checkpoint that this peer must read before it can enter `view`; `None` if it needs none. The view waits until `restored`.
+    pub(crate) fn restore(&mut self, view: &View) -> Option<SavedCheckpoint> {
+        let Recovery::Resume(resume) = &view.recovery else { return None };
+        let is_new = view.rank(&self.me.peer).is_none_or(|rank| resume.newcomers.contains(&rank));
+        if !resume.is_restored || is_new || matches!(self.entry, Entry::Restored(_)) {
+            return None;
+        }
+        let saved = self.before_restart.as_ref()?.member.checkpoint_of(view)?.clone();
+        self.entry = Entry::Restoring(Box::new(view.clone()));
+        Some(saved)
+    }
+
+    /// The view that waits for a checkpoint, if there is one.
+    pub(crate) fn restoring(&self) -> Option<&View> {
+        self.entry.restoring()
+    }
+
+    /// The checkpoint has been read. Returns the view that waited for it.
+    pub(crate) fn restored(&mut self, checkpoint: Arc<Checkpoint>) -> Option<View> {
+        self.entry.restored(checkpoint)
+    }
+
+    /// The view that this peer enters is being written to disk.
+    pub(crate) fn recording(&mut self) {
+        self.entry.record();
+    }
+
+    /// Records are on disk: sends the answers that waited for them. Returns the view, if this peer may enter one, with its checkpoint.
+    pub(crate) fn persisted(&mut self, effects: Vec<Effect>, out: &mut Vec<Output>) -> Option<ViewEntry> {
+        let mut entry = None;
+        for effect in effects {
+            match effect {
+                Effect::Answer { to, message } => send(to, &message, out),
+                Effect::EnterView(view, digest) => {
+                    entry = Some(ViewEntry { view, digest, checkpoint: self.entry.take_checkpoint() });
+                }
+            }
+        }
+        entry
+    }
+
+    // Recovery.
+
+    /// Whether this peer was a member of the run before its restart.
+    pub(crate) fn is_recovering(&self) -> bool {
+        self.before_restart.is_some() && self.run.is_some()
+    }
+
+    /// The member that this peer was before its restart, if it was one.
+    pub(crate) fn recovering(&mut self) -> Option<&mut RecoveringMember> {
+        self.before_restart.as_mut().map(|restarted| &mut restarted.member)
+    }
+
+    /// Another member sends a view that does not contain this incarnation of this peer.
+    pub(crate) fn on_install(&mut self, now: Instant, from: PeerId, view: View, journal: &mut Journal) {
+        if let Some(restarted) = &mut self.before_restart {
+            restarted.member.on_install(now, from, view, journal);
+            self.timers.set(RECOVERY, now);
+        }
+    }
+
+    /// Advances the recovery, if it is needed. `planner` is `None` until this peer could train.
+    pub(crate) fn poll_recovery(
+        &mut self,
+        now: Instant,
+        planner: Option<&ViewChangePlanner<'_>>,
+        out: &mut Vec<Output>,
+    ) {
+        // A peer that a member may admit starts no attempt.
+        let planner = planner.filter(|_| self.stage == Stage::Asking && !self.entry.is_begun());
+        let Some(restarted) = self.before_restart.as_mut().filter(|_| self.run.is_some()) else { return };
+        if self.timers.expired(RECOVERY, now) {
+            if !std::mem::replace(&mut restarted.has_dialed, true) {
+                restarted.member.dial(out);
+            }
+            restarted.member.poll(now, planner, out);
+            self.timers.set(RECOVERY, now.after(RECOVERY_INTERVAL));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Members: the members of the view, as one of them sees them.
 //!
-//! Which of them are lost or hold up all others follows from several parts: the links, the failure detector, what was observed in this view,
-//! and who is about to leave. This object holds those parts and answers such questions.
+//! Which of them are lost or hold up all others follows from several parts: the links, the failure detector, what was observed in this
+//! view, and which members are about to leave. This object holds those parts and answers such questions.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -164,7 +164,7 @@ impl Members {
 
     /// Dials the members that are not linked again: the driver may have given up, or may wait ever longer between its tries.
     pub(super) fn redial(&mut self, now: Instant, out: &mut Vec<Output>) {
-        if !self.detection.is_dial_due(now) {
+        if !self.detection.take_redial(now) {
             return;
         }
         for rank in self.links.unlinked.iter().filter_map(|peer| self.place.view.rank(peer)) {

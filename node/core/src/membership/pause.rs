@@ -1,4 +1,4 @@
-//! Pauses: what the user has been told about members that are missing, in one view.
+//! Pauses: what the user has learned about members that are missing, in one view.
 
 use peergrad_protocol::PeerId;
 

@@ -63,18 +63,56 @@ pub(crate) struct RecoveringMember {
     incarnation: Incarnation,
     /// Its vote and its attempts in the choice of the view after that one.
     driver: ViewChangeDriver<()>,
-    /// Linked peers that are back in the same view.
-    companions: BTreeSet<Rank>,
-    /// Members that have been companions at any time, so that one that comes and goes is waited for once.
-    known_companions: BTreeSet<Rank>,
-    /// When the latest of them came back for the first time; `None` if none has.
-    last_companion_at: Option<Instant>,
-    /// Peers that this one has sent its view.
-    informed: BTreeSet<PeerId>,
+    companions: Companions,
     /// How many members were present at the last report to the user; `None` before the first.
-    told: Option<usize>,
+    reported_present: Option<usize>,
     /// The members that were present when the user declared lost what all others may have kept of tables; `None` before that.
     lost_except: Option<BTreeSet<Rank>>,
+}
+
+/// The other members that are back.
+#[derive(Default)]
+struct Companions {
+    /// Linked peers that are back in the same view.
+    linked: BTreeSet<Rank>,
+    /// Members that have been companions at any time, so that one that comes and goes is waited for once.
+    known: BTreeSet<Rank>,
+    /// When the latest of them came back for the first time; `None` if none has.
+    last_at: Option<Instant>,
+    /// Peers that this one has sent its view.
+    informed: BTreeSet<PeerId>,
+}
+
+impl Companions {
+    /// A member is back in the same view.
+    fn add(&mut self, now: Instant, rank: Rank) {
+        if self.linked.insert(rank) && self.known.insert(rank) {
+            self.last_at = Some(now);
+        }
+    }
+
+    /// A peer, which had this rank in the view if it was in it, is not linked any more.
+    fn remove(&mut self, peer: &PeerId, rank: Option<Rank>) {
+        self.informed.remove(peer);
+        if let Some(rank) = rank {
+            self.linked.remove(&rank);
+        }
+    }
+
+    /// This member is in another view than it knew: so far none of the others is known to be back in that one.
+    fn forget(&mut self) {
+        self.linked.clear();
+        self.known.clear();
+        self.informed.clear();
+    }
+}
+
+/// Whether a returned peer could train.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Readiness {
+    /// It has yet to get its task or data.
+    Preparing,
+    Prepared,
 }
 
 impl RecoveringMember {
@@ -94,11 +132,8 @@ impl RecoveringMember {
             view: Arc::new(view),
             incarnation,
             driver,
-            companions: BTreeSet::new(),
-            known_companions: BTreeSet::new(),
-            last_companion_at: None,
-            informed: BTreeSet::new(),
-            told: None,
+            companions: Companions::default(),
+            reported_present: None,
             lost_except: None,
         }
     }
@@ -147,7 +182,7 @@ impl RecoveringMember {
     /// Sends its view, once, to a peer that asks to join and was in the same view.
     pub(crate) fn inform(&mut self, peer: PeerId, run: Option<RunId>, out: &mut Vec<Output>) {
         let is_companion = self.view.rank(&peer).is_some() && run.is_none_or(|run| run == self.view.run);
-        if is_companion && self.informed.insert(peer) {
+        if is_companion && self.companions.informed.insert(peer) {
             send(peer, &AgreementMessage::Install(View::clone(&self.view)).into(), out);
         }
     }
@@ -170,30 +205,24 @@ impl RecoveringMember {
             let pause_ends = self.driver.not_before;
             self.driver = driver(pause_ends, &self.view, self.digest, self.me.peer, Acceptor::default());
             journal.drop_answers();
-            self.companions.clear();
-            self.known_companions.clear();
-            self.informed.clear();
+            self.companions.forget();
             self.lost_except = None;
         } else if view.digest() != self.digest {
             return;
         }
-        let companion = self.view.rank(&from).filter(|_| from != self.me.peer);
-        if companion.is_some_and(|rank| self.companions.insert(rank) && self.known_companions.insert(rank)) {
-            self.last_companion_at = Some(now);
+        if let Some(rank) = self.view.rank(&from).filter(|_| from != self.me.peer) {
+            self.companions.add(now, rank);
         }
     }
 
     /// A link is down.
     pub(crate) fn link_down(&mut self, peer: &PeerId) {
-        self.informed.remove(peer);
-        if let Some(rank) = self.view.rank(peer) {
-            self.companions.remove(&rank);
-        }
+        self.companions.remove(peer, self.view.rank(peer));
     }
 
     /// Members of the view that are back, this one included.
     fn present(&self) -> BTreeSet<Rank> {
-        self.companions.iter().copied().chain(self.view.rank(&self.me.peer)).collect()
+        self.companions.linked.iter().copied().chain(self.view.rank(&self.me.peer)).collect()
     }
 
     // Agreeing.
@@ -223,7 +252,7 @@ impl RecoveringMember {
             self.driver.attempt = None;
             return;
         }
-        let waited = now.since(*self.last_companion_at.get_or_insert(now));
+        let waited = now.since(*self.companions.last_at.get_or_insert(now));
         if self.driver.attempt.is_some() {
             return self.drive(now, &present, planner, waited, out);
         }
@@ -291,7 +320,7 @@ impl RecoveringMember {
         let Some(attempt) = &mut self.driver.attempt else { return };
         attempt.propose(now, there, change);
         if let Some(propose) = attempt.proposal() {
-            self.tell_present(&AgreementMessage::Propose(propose).into(), out);
+            self.send_to_present(&AgreementMessage::Propose(propose).into(), out);
         }
     }
 
@@ -309,7 +338,7 @@ impl RecoveringMember {
         }
         if let Some(prepare) = attempt.on_promise(rank, promise) {
             let prepare = Message::Agreement(AgreementMessage::Prepare(prepare));
-            self.companions.iter().for_each(|rank| send(self.view.member(*rank).peer, &prepare, out));
+            self.companions.linked.iter().for_each(|rank| send(self.view.member(*rank).peer, &prepare, out));
         }
     }
 
@@ -324,19 +353,19 @@ impl RecoveringMember {
         let Some(attempt) = self.driver.on_accepted(rank, accepted) else { return };
         let change = attempt.proposer().proposed().expect("what is accepted was proposed");
         if let Ok(next) = self.view.apply(self.digest, change) {
-            self.tell_present(&AgreementMessage::Install(next).into(), out);
+            self.send_to_present(&AgreementMessage::Install(next).into(), out);
         }
     }
 
     // Voting.
 
-    /// A member of the view asks to agree on the next one. `is_ready` says whether this peer could train in it.
+    /// A member of the view asks to agree on the next one. `readiness` says whether this peer could train in it.
     pub(crate) fn on_prepare(
         &mut self,
         now: Instant,
         from: PeerId,
         prepare: Prepare,
-        is_ready: bool,
+        readiness: Readiness,
         journal: &mut Journal,
         out: &mut Vec<Output>,
     ) {
@@ -349,7 +378,7 @@ impl RecoveringMember {
             return send(from, &AgreementMessage::Nack(nack).into(), out);
         }
         self.defer_to(now, ballot);
-        let again = is_ready
+        let again = (readiness == Readiness::Prepared)
             .then(|| Box::new(RejoinCandidate { member: self.me.clone(), saved: self.saved.clone() }));
         let report = MemberReport { is_vote_only: true, rejoin: again, ..MemberReport::default() };
         let accepted = self.driver.acceptor.accepted().cloned();
@@ -413,7 +442,7 @@ impl RecoveringMember {
         self.view.rank(&self.me.peer).expect("the record is that of a member")
     }
 
-    fn tell_present(&self, message: &Message, out: &mut Vec<Output>) {
+    fn send_to_present(&self, message: &Message, out: &mut Vec<Output>) {
         for rank in self.present() {
             send(self.view.member(rank).peer, message, out);
         }
@@ -421,17 +450,17 @@ impl RecoveringMember {
 
     /// Tells the user which members are back, whenever their number changes.
     fn report_present(&mut self, present: &BTreeSet<Rank>, out: &mut Vec<Output>) {
-        if self.told.replace(present.len()) != Some(present.len()) {
-            out.push(Output::Event(Event::RecoveryProgress(self.regrouping(present))));
+        if self.reported_present.replace(present.len()) != Some(present.len()) {
+            out.push(Output::Event(Event::RecoveryProgress(self.progress_with(present))));
         }
     }
 
     /// The members that are back, as far as this peer knows.
     pub(crate) fn progress(&self) -> RecoveryProgress {
-        self.regrouping(&self.present())
+        self.progress_with(&self.present())
     }
 
-    fn regrouping(&self, present: &BTreeSet<Rank>) -> RecoveryProgress {
+    fn progress_with(&self, present: &BTreeSet<Rank>) -> RecoveryProgress {
         let members = self.view.members.len();
         let ranks = (0..members).map(Rank::from_index).filter(|rank| !present.contains(rank));
         let missing = ranks.map(|rank| self.view.member(rank).peer).collect();

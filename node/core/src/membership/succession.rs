@@ -161,7 +161,7 @@ impl Succession {
         }
     }
 
-    /// A member has accepted. If that makes the change chosen, all members are told.
+    /// A member has accepted. If that makes the change chosen, all members learn of it.
     pub(super) fn on_accepted(
         &mut self,
         now: Instant,

@@ -6,7 +6,6 @@ use peergrad_protocol::{Incarnation, ViewNumber};
 
 use super::*;
 use crate::fixtures::{self, peer};
-use crate::membership::journal::Effect;
 
 const SPECIFICATION: &[u8] = b"[model]\n";
 const NONCE: [u8; 32] = [7; 32];
@@ -80,38 +79,38 @@ fn another_run_than_that_of_the_invite_is_not_joined() {
 }
 
 #[test]
-fn others_who_wait_too_are_told_of_once() {
+fn other_peers_that_wait_too_are_reported_once() {
     let (mut joiner, mut out) = (Joiner::new(Some(run()), member(9), None), Vec::new());
     joiner.link_up(NOW, peer(1), &mut out);
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for second in 1..20 {
         assert_eq!(joiner.on_refuse(peer(1), Refusal::NotReady).map_err(drop), Ok(()));
         joiner.tick(NOW.after(second * JOIN_RETRY), [1, 2].map(peer).into_iter(), &mut out);
-        let is_told = |output: &Output| matches!(output, Output::Event(Event::NoActiveMember { .. }));
-        told.extend(out.drain(..).filter(is_told).map(|_| second));
+        let is_report = |output: &Output| matches!(output, Output::Event(Event::NoActiveMember { .. }));
+        reported.extend(out.drain(..).filter(is_report).map(|_| second));
     }
-    assert_eq!(told, [IDLE_REPORTED_AT]);
+    assert_eq!(reported, [silence::IDLE_REPORTED_AT]);
 }
 
 #[test]
-fn that_nobody_answers_is_told_once_it_lasts() {
+fn that_no_peer_answers_is_reported_once_it_lasts() {
     let (mut joiner, mut out) = (Joiner::new(Some(run()), member(9), None), Vec::new());
     joiner.link_up(NOW, peer(1), &mut out);
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for second in 1..40 {
         let is_linked = second == 5;
         let linked = is_linked.then(|| peer(1)).into_iter();
         joiner.tick(NOW.after(second * JOIN_RETRY), linked, &mut out);
-        let is_told = |output: &Output| matches!(output, Output::Event(Event::NoPeerAnswers));
-        told.extend(out.drain(..).filter(is_told).map(|_| second));
+        let is_report = |output: &Output| matches!(output, Output::Event(Event::NoPeerAnswers));
+        reported.extend(out.drain(..).filter(is_report).map(|_| second));
     }
-    assert_eq!(told, [5 + ISOLATED_REPORTED_AT]);
+    assert_eq!(reported, [5 + silence::ISOLATED_REPORTED_AT]);
 }
 
 #[test]
 fn one_that_is_reached_through_another_says_who_there_is_and_no_more() {
     let (mut joiner, mut out) = (Joiner::new(Some(run()), member(9), None), Vec::new());
-    joiner.set_relayed(peer(3), true);
+    joiner.set_route(peer(3), Route::Relayed);
     joiner.link_up(NOW, peer(3), &mut out);
     assert_eq!(asked(&mut out), [3]);
     assert!(joiner.on_welcome(NOW, peer(3), welcome(&[3, 1]), &mut out).is_ok_and(|taken| taken.is_none()));
@@ -134,7 +133,7 @@ fn whoever_owns_nothing_need_not_reach_others_who_own_nothing() {
         let workers = workers.iter().copied().map(peer).collect();
         let again = Welcome { non_owners: workers, ..welcome(&[1, 2, 3]) };
         assert!(joiner.on_welcome(NOW, peer(1), again, &mut out).is_ok());
-        joiner.set_relayed(peer(3), true);
+        joiner.set_route(peer(3), Route::Relayed);
         out.clear();
         joiner.report_ready(|_| true, &mut out);
         assert_eq!(
@@ -142,9 +141,9 @@ fn whoever_owns_nothing_need_not_reach_others_who_own_nothing() {
             is_ready,
             "capacity {capacity}"
         );
-        joiner.set_relayed(peer(3), false);
+        joiner.set_route(peer(3), Route::Direct);
         joiner.report_ready(|_| true, &mut out);
-        assert_eq!(joiner.unlinked.len(), 0, "it is reached itself");
+        assert_eq!(joiner.reachability.unlinked().len(), 0, "it is reached itself");
     }
 }
 

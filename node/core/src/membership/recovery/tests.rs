@@ -98,7 +98,7 @@ fn a_vote_is_written_down_before_it_is_given() {
     let (mut recovering, digest) = voter(Acceptor::default());
     let (mut journal, mut out) = (Journal::default(), Vec::new());
     let prepare = Prepare { view: digest, ballot: ballot(2, 1), before: None };
-    recovering.on_prepare(NOW, peer(2), prepare, false, &mut journal, &mut out);
+    recovering.on_prepare(NOW, peer(2), prepare, Readiness::Preparing, &mut journal, &mut out);
     let (record, sent_at_once) = written(&mut out);
     let (id, record) = record.expect("a promise is written down");
     assert_eq!((id, sent_at_once), (PersistId(0), vec![]));
@@ -128,8 +128,8 @@ fn a_vote_is_written_down_before_it_is_given() {
 
     // A new proposer learns of the accepted change. Both answers wait for the same record, because a later record holds both.
     let prepare = Prepare { view: digest, ballot: ballot(3, 0), before: None };
-    recovering.on_prepare(NOW, peer(1), prepare, false, &mut journal, &mut out);
-    recovering.on_prepare(NOW, peer(1), prepare, false, &mut journal, &mut out);
+    recovering.on_prepare(NOW, peer(1), prepare, Readiness::Preparing, &mut journal, &mut out);
+    recovering.on_prepare(NOW, peer(1), prepare, Readiness::Preparing, &mut journal, &mut out);
     assert_eq!(sent(&mut out), []);
     release(&mut journal, PersistId(3), &mut out);
     let accepted = Some((ballot(2, 1), change(digest)));
@@ -159,7 +159,7 @@ fn a_vote_is_left_over_in_a_view_of_any_start_since_the_one_on_disk() {
         let prepare = Prepare { view: later.digest(), ballot: ballot(2, 1), before: None };
         recovering.on_install(NOW, peer(1), later, &mut Journal::default());
         let (mut journal, mut out) = (Journal::default(), Vec::new());
-        recovering.on_prepare(NOW, peer(2), prepare, false, &mut journal, &mut out);
+        recovering.on_prepare(NOW, peer(2), prepare, Readiness::Preparing, &mut journal, &mut out);
         let written = written(&mut out).0.map(|(_, record)| record.incarnation);
         assert_eq!(written, has_vote.then_some(Incarnation(start)));
     }
@@ -172,7 +172,7 @@ fn a_promise_holds_after_a_restart() {
     let (mut recovering, digest) = voter(acceptor);
     let (mut journal, mut out) = (Journal::default(), Vec::new());
     let prepare = Prepare { view: digest, ballot: ballot(4, 1), before: None };
-    recovering.on_prepare(NOW, peer(2), prepare, false, &mut journal, &mut out);
+    recovering.on_prepare(NOW, peer(2), prepare, Readiness::Preparing, &mut journal, &mut out);
     let propose = Propose { ballot: ballot(4, 1), change: change(digest) };
     recovering.on_propose(NOW, peer(2), propose, &mut journal, &mut out);
     let nack = Nack { view: digest, ballot: ballot(4, 1), promised: Some(ballot(5, 0)), step: StepNumber(0) };
@@ -197,7 +197,7 @@ fn a_vote_counts_in_its_view_only_and_for_whom_the_ballot_belongs_to() {
         (2, digest, 5),
     ] {
         let prepare = Prepare { view, ballot: ballot(1, rank), before: None };
-        recovering.on_prepare(NOW, peer(from), prepare, true, &mut journal, &mut out);
+        recovering.on_prepare(NOW, peer(from), prepare, Readiness::Prepared, &mut journal, &mut out);
         let propose = Propose { ballot: ballot(1, rank), change: change(view) };
         recovering.on_propose(NOW, peer(from), propose, &mut journal, &mut out);
     }
@@ -208,33 +208,33 @@ fn a_vote_counts_in_its_view_only_and_for_whom_the_ballot_belongs_to() {
 type Written = (Option<(PersistId, DurableRecord)>, Vec<(u8, Message)>);
 
 #[test]
-fn what_is_saved_is_told_by_whoever_could_be_a_member_again() {
-    for is_ready in [false, true] {
+fn a_peer_that_could_train_reports_what_it_has_saved() {
+    for readiness in [Readiness::Preparing, Readiness::Prepared] {
         let (mut recovering, digest) = voter(Acceptor::default());
         let (mut journal, mut out) = (Journal::default(), Vec::new());
         let prepare = Prepare { view: digest, ballot: ballot(2, 1), before: None };
-        recovering.on_prepare(NOW, peer(2), prepare, is_ready, &mut journal, &mut out);
+        recovering.on_prepare(NOW, peer(2), prepare, readiness, &mut journal, &mut out);
         release(&mut journal, PersistId(0), &mut out);
-        let told = sent(&mut out).into_iter().find_map(|(_, message)| match message {
+        let report = sent(&mut out).into_iter().find_map(|(_, message)| match message {
             Message::Agreement(AgreementMessage::Promise(promise)) => Some(promise.report),
             _ => None,
         });
-        let again = told.expect("a promise").rejoin;
+        let again = report.expect("a promise").rejoin;
         let expected = Box::new(RejoinCandidate { member: member(9), saved: vec![saved(40)] });
-        assert_eq!(again, is_ready.then_some(expected));
+        assert_eq!(again, (readiness == Readiness::Prepared).then_some(expected));
     }
 }
 
 #[test]
-fn companions_tell_each_other_of_their_view_once_a_link() {
+fn companions_send_each_other_their_view_once_a_link() {
     let (mut recovering, _) = voter(Acceptor::default());
     let mut out = Vec::new();
     let run = Some(definition().run());
     for (from, run) in [(1, run), (1, run), (8, run), (2, Some(RunId([0; 32]))), (2, None)] {
         recovering.inform(peer(from), run, &mut out);
     }
-    let told: Vec<u8> = sent(&mut out).into_iter().map(|(to, _)| to).collect();
-    assert_eq!(told, [1, 2], "not whoever was not in it, or asks for another run");
+    let informed: Vec<u8> = sent(&mut out).into_iter().map(|(to, _)| to).collect();
+    assert_eq!(informed, [1, 2], "not whoever was not in it, or asks for another run");
     recovering.link_down(&peer(1));
     recovering.inform(peer(1), run, &mut out);
     assert_eq!(sent(&mut out), [(1, Message::Agreement(AgreementMessage::Install(view(&[1, 2, 9]))))]);
@@ -277,14 +277,14 @@ fn one_that_comes_and_goes_is_waited_for_once() {
     let (mut recovering, _) = voter(Acceptor::default());
     let at = |seconds| NOW.after(Duration::from_secs(seconds));
     recovering.on_install(at(1), peer(1), view(&[1, 2, 9]), &mut Journal::default());
-    assert_eq!(recovering.last_companion_at, Some(at(1)));
+    assert_eq!(recovering.companions.last_at, Some(at(1)));
     for again in [4, 8] {
         recovering.link_down(&peer(1));
         recovering.on_install(at(again), peer(1), view(&[1, 2, 9]), &mut Journal::default());
-        assert_eq!((recovering.last_companion_at, recovering.present().len()), (Some(at(1)), 2));
+        assert_eq!((recovering.companions.last_at, recovering.present().len()), (Some(at(1)), 2));
     }
     recovering.on_install(at(9), peer(2), view(&[1, 2, 9]), &mut Journal::default());
-    assert_eq!(recovering.last_companion_at, Some(at(9)), "another one is back");
+    assert_eq!(recovering.companions.last_at, Some(at(9)), "another one is back");
 }
 
 #[test]

@@ -164,8 +164,8 @@ impl<'p> Loss<'p> {
 
     // The record of the next view.
 
-    /// The change to the view that begins with `step`, which is `base` or, if that step is rolled forward, the one after it. `assignment` is
-    /// that of `step`.
+    /// The change to the view that begins with `step`: that is `base`, or the next one if `forward` says how members reach it.
+    /// `assignment` is that of `step`.
     fn change(
         &self,
         base: StepNumber,
@@ -225,8 +225,8 @@ impl<'p> Loss<'p> {
         (Some(parts), cursor)
     }
 
-    /// The cursor of the members that stay. The lost members may train the rest of the epoch as well, so each part of the swarm continues at
-    /// a different position.
+    /// The cursor of the members that stay. The lost members may train the rest of the epoch as well, so each part of the swarm continues
+    /// at a different position.
     fn cursor_of_part(&self, cursor: DataCursor) -> DataCursor {
         if !self.planner.allows_forks {
             return cursor;
