@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use peergrad_models::task::Evaluation;
 use peergrad_protocol::durable::DurableRecord;
-use peergrad_protocol::limits::{LINK_SEGMENTS, REJECTS_MAX};
+use peergrad_protocol::limits::REJECTS_MAX;
 use peergrad_protocol::message::{Departure, Message, Refusal};
 use peergrad_protocol::view::{ExpulsionCause, Member};
 use peergrad_protocol::{Buffer, Frame, Instant, PeerId, Pool, RunId, ViewDigest};
@@ -19,12 +19,13 @@ use crate::membership::bootstrap::Founder;
 use crate::membership::join::Joiner;
 use crate::membership::journal::Journal;
 use crate::membership::recovery::RecoveringMember;
+use crate::merge::MergeNegotiation;
+use crate::peer_links::{PeerLinks, Route};
 use crate::program::command::Reply;
 use crate::program::loader::{Loaded, Loader};
 use crate::state::checkpoint::CheckpointSchedule;
 use crate::state::shared_cache::SharedCache;
 use crate::training::Training;
-use merge::MergeNegotiation;
 
 mod admin;
 mod checkpoints;
@@ -35,7 +36,6 @@ mod inspect;
 pub(crate) mod jobs;
 mod joiner;
 mod member;
-mod merge;
 pub(crate) mod preparation;
 mod views;
 
@@ -50,10 +50,7 @@ pub(crate) struct Machine {
     /// The specification with which the founder was started; `None` at joiners, and once preparation begins.
     specification: Option<Arc<[u8]>>,
     preparation: Option<Preparation>,
-    /// The linked peers, and how many more segments may be sent to each. Once this peer is in a view, the training counts those of members.
-    credits: BTreeMap<PeerId, u32>,
-    /// The peers that are reached through another peer.
-    relayed: BTreeSet<PeerId>,
+    links: PeerLinks,
     /// The capacity that this peer offers if others can reach it: how much it is willing to own.
     offered_capacity: u8,
     /// The random bytes drawn when the run was founded; `None` until they are known.
@@ -140,8 +137,7 @@ impl Machine {
             role,
             specification,
             preparation: None,
-            credits: BTreeMap::new(),
-            relayed: BTreeSet::new(),
+            links: PeerLinks::default(),
             offered_capacity: capacity,
             nonce,
             early: BTreeMap::new(),
@@ -229,7 +225,7 @@ impl Machine {
     fn tick(&mut self, now: Instant, out: &mut Vec<Output>) {
         match &mut self.role {
             NodeRole::Joiner(joiner) => {
-                joiner.tick(now, self.credits.keys().copied(), out);
+                joiner.tick(now, self.links.linked(), out);
                 self.poll_recovery(now, out);
             }
             NodeRole::Member(active) if active.progress == Progress::Training => {
@@ -237,14 +233,17 @@ impl Machine {
                     .with_snapshot(&self.jobs, |membership, snapshot| membership.tick(now, snapshot, out));
                 self.apply(commands, out);
                 self.save_if_due(now, out);
-                self.negotiate(now, out);
+                if let NodeRole::Member(active) = &mut self.role {
+                    let (negotiation, mut branch) = active.negotiation(now, self.me.peer, &self.links, out);
+                    negotiation.poll(&mut branch);
+                }
             }
             NodeRole::Founder(_) | NodeRole::Member(_) | NodeRole::Ended => {}
         }
     }
 
     fn link_up(&mut self, now: Instant, peer: PeerId, out: &mut Vec<Output>) {
-        self.credits.insert(peer, LINK_SEGMENTS);
+        self.links.up(peer);
         match &mut self.role {
             NodeRole::Joiner(joiner) => {
                 joiner.link_up(now, peer, out);
@@ -263,15 +262,11 @@ impl Machine {
 
     /// A peer is now reached through another peer, or directly again.
     fn set_relayed(&mut self, now: Instant, peer: PeerId, is_relayed: bool, out: &mut Vec<Output>) {
-        if is_relayed {
-            self.relayed.insert(peer);
-        } else {
-            self.relayed.remove(&peer);
-        }
+        self.links.set_route(peer, if is_relayed { Route::Relayed } else { Route::Direct });
         match &mut self.role {
             NodeRole::Joiner(joiner) => {
                 joiner.set_relayed(peer, is_relayed);
-                if !is_relayed && joiner.sponsor().is_none() && self.credits.contains_key(&peer) {
+                if !is_relayed && joiner.sponsor().is_none() && self.links.is_linked(&peer) {
                     joiner.link_up(now, peer, out);
                 }
                 self.report_ready(out);
@@ -306,8 +301,7 @@ impl Machine {
     }
 
     fn link_down(&mut self, now: Instant, peer: PeerId, reason: String, out: &mut Vec<Output>) {
-        self.credits.remove(&peer);
-        self.relayed.remove(&peer);
+        self.links.down(&peer);
         self.early.remove(&peer);
         match &mut self.role {
             NodeRole::Founder(founder) => founder.peer_left(peer, reason, out),
@@ -340,9 +334,7 @@ impl Machine {
         {
             return active.training.credit(&peer, segments, out);
         }
-        if let Some(credit) = self.credits.get_mut(&peer) {
-            *credit = credit.saturating_add(segments).min(LINK_SEGMENTS);
-        }
+        self.links.give_back(&peer, segments);
     }
 
     // Preparation.
@@ -390,7 +382,7 @@ impl Machine {
         let is_prepared = self.preparation.as_ref().is_some_and(|preparation| preparation.ready().is_some())
             && self.jobs.computing().is_none();
         if let (NodeRole::Joiner(joiner), true) = (&mut self.role, is_prepared) {
-            joiner.report_ready(|peer| self.credits.contains_key(&peer), out);
+            joiner.report_ready(|peer| self.links.is_linked(&peer), out);
         }
     }
 
@@ -450,7 +442,7 @@ impl Machine {
         };
         if let Err(failure) = &outcome {
             let message = Message::Leave(Departure::new(&failure.to_string()));
-            for peer in others.into_iter().filter(|peer| self.credits.contains_key(peer)) {
+            for peer in others.into_iter().filter(|peer| self.links.is_linked(peer)) {
                 self.send(peer, &message, None, out);
             }
         }

@@ -265,8 +265,7 @@ impl TaskSection {
 
     /// A key that has no meaning for this kind of task is a mistake.
     fn check_keys(&self, run: &RunFile, source: &SourceText<'_>) -> Result<(), ScenarioError> {
-        let brings_model =
-            matches!(self.kind, TaskKind::Squares | TaskKind::Integers | TaskKind::Clicks);
+        let brings_model = matches!(self.kind, TaskKind::Squares | TaskKind::Integers | TaskKind::Clicks);
         let is_other_file =
             self.kind == TaskKind::Digits && run.data.as_ref().is_some_and(|data| data.file != DIGITS);
         let is_text = self.kind == TaskKind::Text;

@@ -138,21 +138,25 @@ impl Machine {
         payload: Option<Buffer>,
         out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
+        let NodeRole::Member(active) = &mut self.role else { return Err(Reject::OutOfPlace) };
+        let (negotiation, mut branch) = active.negotiation(now, self.me.peer, &self.links, out);
         match message {
-            MergeMessage::Probe(probe) => self.on_merge_probe(now, from, probe, out)?,
-            MergeMessage::Offer(offer) => self.on_merge_offer(now, from, offer, out)?,
+            MergeMessage::Probe(probe) => negotiation.on_probe(from, probe, &mut branch)?,
+            MergeMessage::Offer(offer) => negotiation.on_offer(from, offer, &mut branch)?,
             MergeMessage::Ready(ready) => {
-                self.on_merge_ready(from, ready);
+                negotiation.on_ready(from, ready, &branch);
                 self.poll_membership(now, out);
             }
-            MergeMessage::WantSnapshot(want) => self.send_snapshot_chunks(now, from, &want, out),
+            MergeMessage::WantSnapshot(want) => negotiation.send_snapshot_chunks(from, &want, &mut branch),
             MergeMessage::SnapshotChunks(chunks) => {
-                let NodeRole::Member(active) = &mut self.role else { return Err(Reject::OutOfPlace) };
                 let payload = payload.ok_or(Reject::Chunk)?;
-                active.training.receive_snapshot_chunks(now, from, &chunks, &payload)?;
-                self.continue_fetching(now, out);
+                negotiation.on_snapshot_chunks(from, &chunks, &payload, &mut branch)?;
             }
-            MergeMessage::Accept(accept) => self.on_merge_accept(now, from, accept, out),
+            MergeMessage::Accept(accept) => {
+                if let Some(accept) = negotiation.on_accept(from, accept, &mut branch) {
+                    self.abandon_branch(now, accept, out);
+                }
+            }
         }
         Ok(())
     }

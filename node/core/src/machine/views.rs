@@ -5,16 +5,19 @@ use std::sync::Arc;
 
 use peergrad_protocol::agreement::Acceptor;
 use peergrad_protocol::durable::DurableBytes;
-use peergrad_protocol::message::{AgreementMessage, Contact, JoinMessage, Message, Refusal};
+use peergrad_protocol::limits::CONTACTS_MAX;
+use peergrad_protocol::message::{AgreementMessage, Contact, JoinMessage, MergeAccept, Message, Refusal};
 use peergrad_protocol::view::{Member, Recovery, View};
 use peergrad_protocol::{Instant, PeerId, RunId};
 
-use super::{ActiveMember, Machine, MergeNegotiation, NodeRole, Progress};
+use super::{ActiveMember, Machine, NodeRole, Progress};
 use crate::io::{Event, Failure, JobOutput, Output, PersistId, Reject};
 use crate::machine::jobs::{Jobs, Purpose};
 use crate::membership::join::{Joiner, ViewEntry};
 use crate::membership::journal::Effect;
 use crate::membership::{Membership, TrainingCommand, TrainingSnapshot};
+use crate::merge::{Branch, MergeNegotiation};
+use crate::peer_links::PeerLinks;
 use crate::program::loader::Loaded;
 use crate::state::checkpoint::CheckpointSchedule;
 use crate::state::shard_map::ShardingConfig;
@@ -33,6 +36,18 @@ impl ActiveMember {
         let offer = self.negotiation.ready_offer(&training.view().members);
         snapshot.merge_offer = offer.filter(|offer| !training.has_merged(offer.view));
         ask(&mut self.membership, &snapshot)
+    }
+
+    /// The negotiation with other branches, and what it needs of this member's branch.
+    pub(super) fn negotiation<'a>(
+        &'a mut self,
+        now: Instant,
+        me: PeerId,
+        links: &'a PeerLinks,
+        out: &'a mut Vec<Output>,
+    ) -> (&'a mut MergeNegotiation, Branch<'a>) {
+        let Self { training, membership, negotiation, .. } = self;
+        (negotiation, Branch { now, me, links, training, membership, out })
     }
 
     /// Whether this member can change from its present view to `view`, which has been chosen.
@@ -113,8 +128,12 @@ impl Machine {
             self.record(view, out);
         }
         self.enter_next(now, out);
-        self.evaluate_merge(out);
         let NodeRole::Member(active) = &mut self.role else { return };
+        if let Some((comparison, task)) = active.training.take_comparison() {
+            let cost = 3 * u64::from(task.held_out_count());
+            let work = Box::new(move || Box::new(comparison.evaluate(&*task)) as JobOutput);
+            self.jobs.start(Purpose::EvaluateMerge, cost, work, out);
+        }
         let is_alone = active.training.view().members.len() == 1 || active.membership.is_paused();
         if self.is_leaving && is_alone && active.progress == Progress::Training {
             // No other member is there to take over the chunks.
@@ -136,10 +155,10 @@ impl Machine {
                 active.membership.neighbors()
             };
             let waiting = active.membership.waiting();
-            for peer in others.into_iter().filter(|peer| self.credits.contains_key(peer)) {
+            for peer in others.into_iter().filter(|peer| self.links.is_linked(peer)) {
                 self.send(peer, &closed, None, out);
             }
-            for peer in waiting.into_iter().filter(|peer| self.credits.contains_key(peer)) {
+            for peer in waiting.into_iter().filter(|peer| self.links.is_linked(peer)) {
                 self.send(peer, &JoinMessage::Refuse(Refusal::RunComplete).into(), None, out);
             }
             let Some(parameters) = parameters else { return };
@@ -206,13 +225,13 @@ impl Machine {
         let checkpoint_schedule = CheckpointSchedule::new(now, ingredients.loaded.config.checkpoint_every);
         let definition = self.definition();
         self.install_first(view, out);
-        let mut training = Training::begin_in(view, digest, ingredients, &mut self.credits, out);
-        let linked = self.credits.keys().copied().collect();
+        let mut training = Training::begin_in(view, digest, ingredients, &mut self.links.credits, out);
+        let linked = self.links.linked().collect();
         let (me, cache) = (self.me.clone(), self.cache.clone());
         let policy = training.loaded().config.policy;
         let mut membership =
             Membership::new(now, me, Arc::clone(view), digest, linked, (cache, definition, policy));
-        self.relayed.iter().for_each(|peer| membership.set_relayed(now, *peer, true));
+        self.links.relayed().for_each(|peer| membership.set_relayed(now, peer, true));
         membership.offer_capacity(self.me.capacity);
         out.push(Output::Event(training.installed_event(None)));
         out.extend(training.restored_event().map(Output::Event));
@@ -281,7 +300,7 @@ impl Machine {
         let expelled = view.expelled.iter().filter(|expulsion| !known.contains(expulsion));
         out.extend(expelled.map(|expulsion| Output::Event(Event::Expelled(*expulsion))));
         let entered_at = out.len();
-        active.training.enter(&view, digest, &mut self.credits, out);
+        active.training.enter(&view, digest, &mut self.links.credits, out);
         let difference = active.membership.advance(now).expect("the next view is known");
         active.negotiation.enter(now);
         // The step that entering completes is committed in this view: another view after the same one might not have committed it.
@@ -304,7 +323,7 @@ impl Machine {
         self.tell_waiting(out);
         for gone in difference.left.iter().copied().filter(|peer| view.rank(peer).is_none()) {
             // A removed peer that is still linked learns of its removal, and may ask to join again.
-            if self.credits.contains_key(&gone) {
+            if self.links.is_linked(&gone) {
                 self.send(gone, &install(), None, out);
             } else {
                 out.push(Output::Disconnect(gone));
@@ -362,6 +381,53 @@ impl Machine {
         self.ask_again(now, view.run, view.members.iter().map(Member::contact).collect(), out);
     }
 
+    /// A member sends a view that this peer may enter next, or that no longer contains this peer.
+    pub(super) fn on_install(
+        &mut self,
+        now: Instant,
+        from: PeerId,
+        view: View,
+        out: &mut Vec<Output>,
+    ) -> Result<(), Reject> {
+        let NodeRole::Member(active) = &mut self.role else { return Ok(()) };
+        if view.run != active.training.view().run
+            || !active.with_snapshot(&self.jobs, |_, snapshot| snapshot.planner.fits(&view))
+        {
+            return Err(Reject::OutOfPlace);
+        }
+        let own = active.training.digest();
+        if active.membership.is_minority_branch(&view) && !active.training.has_snapshot() {
+            active.membership.note_in_other_view(now, &from, view.digest());
+        } else if !active.membership.allows_forks() || view.parents.first() == Some(&own) {
+            if !active.membership.on_install(view.clone(), &mut self.journal, out) {
+                // The others are more than one view ahead: this peer is not a member any more.
+                self.exclude(now, &view, out);
+            }
+        } else if view.descends_from(own) {
+            if active.training.has_snapshot() {
+                // Other members of this branch may not know that view yet, and would go on alone.
+                active.training.broadcast(&AgreementMessage::Install(view.clone()).into(), out);
+            }
+            self.exclude(now, &view, out);
+        } else if !active.training.view().descends_from(view.digest()) {
+            active.membership.note_in_other_view(now, &from, view.digest());
+        }
+        Ok(())
+    }
+
+    /// This branch has ended: this peer asks the other branch to admit it.
+    pub(super) fn abandon_branch(&mut self, now: Instant, accept: MergeAccept, out: &mut Vec<Output>) {
+        if self.is_leaving {
+            return self.end(Err(Failure::Left), out);
+        }
+        let NodeRole::Member(active) = &self.role else { return };
+        let (run, members) = (active.training.view().run, active.membership.contacts());
+        let known = accept.contacts.into_iter().chain(members).take(CONTACTS_MAX).collect();
+        let steps_since = if accept.is_merged { active.training.steps_since_snapshot() } else { 0 };
+        out.push(Output::Event(Event::BranchAbandoned { is_merged: accept.is_merged, steps_since }));
+        self.ask_again(now, run, known, out);
+    }
+
     /// This peer is in no view any more. It asks to join again, first the members that it knows.
     pub(super) fn ask_again(
         &mut self,
@@ -372,19 +438,19 @@ impl Machine {
     ) {
         self.me.incarnation = self.me.incarnation.next();
         let mut joiner = Joiner::rejoining(run, contacts, self.me.clone());
-        self.relayed.iter().for_each(|peer| joiner.set_relayed(*peer, true));
+        self.links.relayed().for_each(|peer| joiner.set_relayed(peer, true));
         let NodeRole::Member(active) = std::mem::replace(&mut self.role, NodeRole::Joiner(Box::new(joiner)))
         else {
             return;
         };
         self.journal.drop_effects();
         self.state_before = active.training.final_state().or(self.state_before.take());
-        self.parked = active.training.leave(&mut self.credits, out);
+        self.parked = active.training.leave(&mut self.links.credits, out);
         for peer in self.early.keys().copied().collect::<Vec<_>>() {
             self.drop_early(peer, None, out);
         }
         if let NodeRole::Joiner(joiner) = &mut self.role {
-            joiner.ask_all(now, self.credits.keys().copied(), out);
+            joiner.ask_all(now, self.links.linked(), out);
         }
     }
 }
