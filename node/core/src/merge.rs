@@ -24,6 +24,7 @@
 //! - `negotiate`: branches find each other and decide which of them yields.
 //! - `export`: this branch yields, and offers its snapshot.
 //! - `import`: another branch yields, and this one fetches its snapshot.
+//! - `questions`: which answers count.
 //! - `branch`: the parts of the node that all of these borrow.
 //!
 //! # Invariants
@@ -40,12 +41,13 @@ use crate::state::snapshot_id::SnapshotId;
 pub(crate) use branch::Branch;
 use export::MergeExport;
 use import::MergeImport;
-use negotiate::Questions;
+use questions::Questions;
 
 mod branch;
 mod export;
 mod import;
 mod negotiate;
+mod questions;
 
 /// The merge negotiation of a member between its branch and others.
 #[derive(Default)]

@@ -10,7 +10,7 @@ use peergrad_protocol::view::fork_point;
 use peergrad_protocol::{Instant, PeerId, StepNumber, ViewDigest};
 
 use super::branch::Branch;
-use super::negotiate::Questions;
+use super::questions::Questions;
 use super::{MergeNegotiation, MergeState};
 use crate::io::{BranchDetected, Event, Output};
 

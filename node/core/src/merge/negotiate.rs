@@ -1,9 +1,7 @@
 //! Probes and decisions: branches find each other, and agree which of them yields.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
-use peergrad_protocol::Instant;
 use peergrad_protocol::PeerId;
 use peergrad_protocol::message::{AgreementMessage, MergeAccept, MergeMessage, MergeProbe, Message};
 use peergrad_protocol::view::{Ancestor, View};
@@ -12,34 +10,6 @@ use super::branch::Branch;
 use super::export::MergeExport;
 use super::{MergeNegotiation, MergeState};
 use crate::io::Reject;
-
-/// The questions that were asked recently: only their answers count.
-#[derive(Default)]
-pub(super) struct Questions {
-    /// When they were asked, oldest first. The time of a question is also its number.
-    asked: VecDeque<Instant>,
-}
-
-impl Questions {
-    /// The number of a question that is asked now.
-    pub(super) fn ask(&mut self, now: Instant) -> u64 {
-        self.asked.retain(|asked| now.since(*asked) <= ANSWER_MAX);
-        if self.asked.back() != Some(&now) {
-            self.asked.push_back(now);
-        }
-        now.0
-    }
-
-    /// Whether this number belongs to a question that was asked recently.
-    pub(super) fn is_answer(&self, now: Instant, question: u64) -> bool {
-        self.asked.iter().any(|asked| asked.0 == question && now.since(*asked) <= ANSWER_MAX)
-    }
-
-    /// Whether this number belongs to a question that is still remembered.
-    pub(super) fn is_known(&self, question: u64) -> bool {
-        self.asked.iter().any(|asked| asked.0 == question)
-    }
-}
 
 impl MergeNegotiation {
     /// Sends and advances whatever is due between this branch and others.
@@ -179,7 +149,5 @@ impl MergeNegotiation {
 
 /// The interval at which a branch probes others and advances its negotiation.
 const PROBE_INTERVAL: Duration = Duration::from_millis(500);
-/// The age from which an answer no longer counts.
-const ANSWER_MAX: Duration = Duration::from_secs(3);
 /// The most views of other branches for which a decision is remembered.
 const DECIDED_MAX: usize = 16;
