@@ -70,3 +70,33 @@ impl PeerLinks {
         self.relayed.iter().copied()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::peer;
+
+    #[test]
+    fn a_route_may_be_known_before_the_link_and_ends_with_it() {
+        let mut links = PeerLinks::default();
+        links.set_route(peer(1), Route::Relayed);
+        assert!(!links.is_linked(&peer(1)));
+        links.up(peer(1));
+        assert!(links.is_linked(&peer(1)) && !links.is_direct(&peer(1)));
+        links.set_route(peer(1), Route::Direct);
+        assert!(links.is_direct(&peer(1)));
+        links.set_route(peer(1), Route::Relayed);
+        links.down(&peer(1));
+        links.up(peer(1));
+        assert!(links.is_direct(&peer(1)));
+    }
+
+    #[test]
+    fn credit_never_exceeds_a_window() {
+        let mut links = PeerLinks::default();
+        links.up(peer(1));
+        links.give_back(&peer(1), 1);
+        links.give_back(&peer(2), 1);
+        assert_eq!(links.credits, BTreeMap::from([(peer(1), LINK_SEGMENTS)]));
+    }
+}

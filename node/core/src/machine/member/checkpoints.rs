@@ -1,0 +1,37 @@
+//! Checkpoints: when all members save one.
+
+use peergrad_protocol::message::{SaveAt, TrainingMessage};
+use peergrad_protocol::{Instant, Rank, StepNumber};
+
+use super::ActiveMember;
+use crate::io::Output;
+
+impl ActiveMember {
+    /// Makes all members save a checkpoint, if one is due and this member has the lowest rank.
+    pub(super) fn save_if_due(&mut self, now: Instant, out: &mut Vec<Output>) {
+        let Some(steps) = self.checkpoint_schedule.tick(now, self.training.step()) else { return };
+        // Members of a run with tables have no state in common after a step.
+        if self.training.rank() == Rank(0) && !self.training.has_tables() {
+            // Where steps are slow, the earlier save may still be pending: a new one does not postpone it.
+            if self.training.save_is_due().is_none() {
+                self.training.save_after(steps);
+            }
+            self.announce_save(self.training.save_is_due(), out);
+        }
+    }
+
+    /// The member of lowest rank tells the others after which step to save a checkpoint.
+    pub(super) fn announce_save(&self, steps: Option<StepNumber>, out: &mut Vec<Output>) {
+        let (Some(steps), true) = (steps, self.training.rank() == Rank(0)) else { return };
+        self.training.broadcast(
+            &TrainingMessage::SaveCheckpoint(SaveAt { steps }).in_view(self.training.digest()),
+            out,
+        );
+    }
+
+    /// This member writes a checkpoint after `steps` steps.
+    pub(super) fn save_after(&mut self, now: Instant, steps: StepNumber) {
+        self.training.save_after(steps);
+        self.checkpoint_schedule.restart(now);
+    }
+}

@@ -1,0 +1,60 @@
+//! Inspection: how far a member is, and its report about itself and the other members.
+
+use peergrad_protocol::Instant;
+
+use super::{ActiveMember, Progress};
+use crate::machine::jobs::Jobs;
+use crate::membership::MemberHealth;
+use crate::node_report::{Condition, MemberDetails, MemberProgress, ObservedMember, Wait};
+
+impl ActiveMember {
+    /// How far this member is in its view.
+    pub(super) fn member_progress(&self) -> MemberProgress {
+        let mut progress = self.training.progress();
+        if self.progress == Progress::Evaluating {
+            progress.wait = Wait::Evaluation;
+        }
+        progress
+    }
+
+    /// This member, and how it sees the others.
+    pub(super) fn details(&self, now: Instant, jobs: &Jobs) -> MemberDetails {
+        let Self { training, membership, .. } = self;
+        let report = || training.report();
+        let member_health = membership.member_health(now, &training.snapshot(&report, jobs.computing()));
+        let members = &training.view().members;
+        let seen = members.iter().zip(member_health).zip(training.shares());
+        let seen = seen.map(|((member, health), (owned, replicated))| {
+            let MemberHealth { condition, complete, silence } = health;
+            let is_parting = condition == Condition::Working && member.capacity == 0 && owned > 0;
+            let condition = if is_parting { Condition::HandingOver } else { condition };
+            ObservedMember {
+                peer: member.peer,
+                capacity: member.capacity,
+                condition,
+                complete,
+                silence,
+                owned,
+                replicated,
+            }
+        });
+        let (epoch, chunks) = training.epoch_and_chunks();
+        MemberDetails {
+            members: seen.collect(),
+            run_size: training.loaded().run_size(),
+            epoch,
+            chunks,
+            moves_left: training.moves_left(),
+            view_age: now.since(membership.entered_at()),
+            joiners: membership.joiners(),
+            estranged: membership.partitioned_peers().map(|contact| contact.peer).collect(),
+            policy: training.loaded().config.policy,
+            paused: membership.paused(),
+            is_orphaned: membership.is_orphaned(),
+            missing_chunks: membership.missing_chunks(),
+            without_secret: membership.without_secret(),
+            is_troubled: membership.is_troubled(),
+            progress: self.member_progress(),
+        }
+    }
+}
