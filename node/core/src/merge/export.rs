@@ -110,7 +110,7 @@ impl MergeNegotiation {
 
     /// The other branch accepts that this one yields to it. Returns the acceptance if this peer is to abandon its branch now.
     pub(crate) fn on_accept(
-        &mut self,
+        &self,
         from: PeerId,
         accept: MergeAccept,
         branch: &mut Branch<'_>,
