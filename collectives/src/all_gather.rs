@@ -1,27 +1,34 @@
-//! The all-gather: every member ends with every owner's shard.
+//! The all-gather: every member gets the shards of all owners.
 //!
 //! # How it works
 //! ```text
-//! ring, shard of rank 0 of 4:   0 --> 1 --> 2 --> 3     each copies it into its vector and passes the same buffer on
+//! ring, shard of rank 0 of 4:   0 --> 1 --> 2 --> 3     each copies it into its vector and sends the same buffer on
 //! direct:                       0 --> 1,  0 --> 2,  0 --> 3
 //! ```
+//!
+//! # Cost
+//! For n ranks and a vector of s bytes in equal shards, each member sends (n - 1) / n x s bytes, in n - 1 hops in a ring and in one hop in
+//! the direct topology.
+//!
+//! # Reading
+//! Patarasuk & Yuan, *Bandwidth Optimal All-reduce Algorithms for Clusters of Workstations*, 2009, section 4: the ring.
 
 use crate::plan::{Plan, Topology};
 
-/// Where one member is in an all-gather.
+/// The progress of one member in an all-gather.
 #[derive(Debug)]
 pub struct AllGather {
-    /// Segments of the own shard that are final, and may be sent: the first ones.
+    /// The number of final segments of the own shard, which may be sent; they are the first ones.
     ready: usize,
-    /// Whether all of them are.
+    /// Whether all of them are final.
     is_open: bool,
-    /// By destination: segments of the own shard that were sent.
+    /// By destination: the number of segments of the own shard that were sent.
     started: Vec<usize>,
-    /// Of all destinations together: segments of the own shard that were not sent yet.
+    /// The number of segments of the own shard that were not sent, for all destinations together.
     unstarted: usize,
-    /// By owner: segments of its shard that have arrived.
+    /// By owner: the number of segments of its shard that have arrived.
     received: Vec<usize>,
-    /// Of all owners together: segments that have not arrived yet.
+    /// The number of segments that have not arrived, of all owners together.
     missing: usize,
 }
 
@@ -41,36 +48,36 @@ impl AllGather {
         }
     }
 
-    /// The next segment of the own shard is final: from now on it is sent.
+    /// Notes that the next segment of the own shard is final, so that it is sent.
     pub fn finish_segment(&mut self) {
         self.ready += 1;
     }
 
-    /// All of the own shard is final.
+    /// Notes that the whole own shard is final.
     pub fn open(&mut self) {
         self.is_open = true;
     }
 
-    /// How many segments of the own shard are final: the first ones.
+    /// The number of final segments of the own shard; they are the first ones.
     #[must_use]
     pub fn ready(&self) -> usize {
         self.ready
     }
 
-    /// Whether all of the own shard is final.
+    /// Whether the whole own shard is final.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.is_open
     }
 
-    /// The next segment of the own shard to be sent to `destination`, one of the plan's.
+    /// The next segment of the own shard to send to `destination`, one of the plan's; `None` if none is final and unsent.
     #[must_use]
     pub fn next_start(&self, destination: usize) -> Option<usize> {
         let index = self.started[destination];
         (index < self.ready).then_some(index)
     }
 
-    /// Whether anything that is final has not been sent yet.
+    /// Whether a final segment has not been sent to all its destinations.
     #[must_use]
     pub fn has_start(&self, plan: &Plan) -> bool {
         let still_to_come = (plan.own().segments().len() - self.ready) * plan.destination_count();
@@ -83,13 +90,13 @@ impl AllGather {
         self.unstarted -= 1;
     }
 
-    /// Whether the own shard has been sent wherever it begins.
+    /// Whether the whole own shard has been sent to all destinations.
     #[must_use]
     pub fn is_started(&self) -> bool {
         self.is_open && self.unstarted == 0
     }
 
-    /// Checks an arriving segment against the plan and counts it. False: the plan does not foresee it, nothing changed.
+    /// Checks an arriving segment against the plan and counts it. Returns false, and changes nothing, if it is not expected.
     #[must_use]
     pub fn admit(&mut self, plan: &Plan, from: usize, owner: usize, index: usize) -> bool {
         let is_on_plan = owner != plan.rank
@@ -106,13 +113,13 @@ impl AllGather {
         is_next
     }
 
-    /// Whether a segment of `owner` goes on to the next rank.
+    /// Whether a segment of `owner` is sent on to the next rank.
     #[must_use]
     pub fn is_relayed(&self, plan: &Plan, owner: usize) -> bool {
         plan.topology == Topology::Ring && plan.next() != owner
     }
 
-    /// Segments of `owner`'s shard that have arrived: in order, so these are the first ones.
+    /// The number of segments of `owner`'s shard that have arrived; they are the first ones, because segments arrive in order.
     #[must_use]
     pub fn received(&self, owner: usize) -> usize {
         self.received[owner]

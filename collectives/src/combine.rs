@@ -1,7 +1,7 @@
-//! Combining: what an owner makes of everyone's contributions to its shard.
+//! Combining: how an owner turns all contributions to its shard into one result.
 //!
-//! A sum takes everybody at their word: one contribution that is a thousand times too large is in it a thousand times. A
-//! robust mean looks at each element by itself, and leaves out those who are far from the others.
+//! A sum trusts every member: one contribution that is a thousand times too large dominates it. A robust mean looks at each element by
+//! itself, and leaves out contributions that are far from the others.
 //!
 //! ```text
 //! contributions to one element    -4000   0.9   1.0   1.1      sum / 4: -999
@@ -9,37 +9,37 @@
 //! median                                  0.9   1.0            0.95
 //! ```
 //! # Invariants
-//! - The result stands for as many samples as all contributions together, like a sum: whoever divides by them gets the mean.
-//! - Contributions of no samples have no voice.
-//! - Only the owner combines, so everyone gets the same bits.
+//! - The result has the scale of the sum of all contributions: dividing it by the number of all samples gives the mean.
+//! - Contributions of no samples are ignored.
+//! - Only the owner combines, so all members get the same bits.
 //!
 //! # Reading
-//! Yin et al., *Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates*, 2018, definitions 1 and 2. Where
-//! members' samples differ in kind, a robust mean is biased: it leaves out what is rare.
+//! Yin et al., *Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates*, 2018, definitions 1 and 2. If members' samples
+//! differ in kind, a robust mean is biased, because it leaves out what is rare.
 
-/// What an owner makes of contributions.
+/// How an owner combines contributions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Combine {
     /// Their sum.
     #[default]
     Sum,
-    /// By element: the mean of all but so many of the largest and of the smallest; the median where no more are there.
+    /// For each element, the mean without this many of the largest and of the smallest contributions; the median if none would remain.
     Trimmed(usize),
-    /// By element: the middle one, or the mean of the middle two.
+    /// For each element, the middle contribution, or the mean of the middle two.
     Median,
 }
 
 impl Combine {
-    /// Whether each contribution has to be seen by itself.
+    /// Whether the owner needs all contributions separately, not only their sum.
     #[must_use]
     pub fn is_robust(&self) -> bool {
         *self != Self::Sum
     }
 
-    /// Combines `contributions`, each a sum over so many samples, into `result`, which is as long as each of them.
+    /// Combines `contributions` into `result`. Each contribution is a sum over a number of samples, and has the length of `result`.
     ///
     /// # Panics
-    /// If it is a sum that is asked for, or lengths differ.
+    /// If this is [`Combine::Sum`], or lengths differ.
     pub fn combine(&self, contributions: &[(&[f32], u64)], result: &mut [f32]) {
         let heard: Vec<(&[f32], f32)> = contributions
             .iter()
@@ -48,7 +48,7 @@ impl Combine {
             .collect();
         let total: f32 = heard.iter().map(|(_, samples)| samples).sum();
         let kept = match *self {
-            Self::Sum => unreachable!("sums are added up as they come"),
+            Self::Sum => unreachable!("sums are added up as they arrive"),
             Self::Trimmed(trim) if 2 * trim < heard.len() => trim..heard.len() - trim,
             Self::Trimmed(_) | Self::Median => heard.len().saturating_sub(1) / 2..heard.len() / 2 + 1,
         };
@@ -60,7 +60,7 @@ impl Combine {
             for (place, (elements, samples)) in column.iter_mut().zip(&heard) {
                 *place = elements[element] / samples;
             }
-            // What is not a number is at one of the ends.
+            // NaN sort to the ends.
             column.sort_unstable_by(f32::total_cmp);
             let kept = &column[kept.clone()];
             *result = kept.iter().sum::<f32>() / kept.len() as f32 * total;

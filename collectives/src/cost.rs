@@ -1,44 +1,49 @@
-//! The cost of a round: along which edges it takes less time, and whether its segments fit into memory.
+//! The cost of a round: a model of the time and memory that a topology takes, and the choice that follows.
 //!
-//! The halves of a round overlap: what is final of a shard leaves while the rest is being summed. With n members, S bytes in all,
-//! and shares between `least` and `most`, a round takes
+//! The halves of a round overlap: the final part of a shard is sent while the rest is being summed. With n members, a vector of S bytes,
+//! and shards between `least` and `most` bytes, a round takes
 //!
-//! | topology | hops one after the other | bytes over the busiest line, in one direction | over the busiest link |
+//! | topology | hops, one after the other | bytes over the busiest member's line, in one direction | bytes over the busiest link |
 //! |---|---|---|---|
 //! | ring | 2 (n - 1) | 2 (S - least) | 2 (S - least) |
 //! | direct | 2 | S + (n - 2) most | 2 most |
 //!
-//! With equal shares a ring never takes less time. It does where one member owns so much that its line is what all wait for: a
-//! strong peer, or one whose chunks have not moved to newcomers yet. And it takes more, by up to n - 1 times, where not the line is
-//! what limits but the link: a window of segments a round trip. So a ring has to be better by far, by a factor (`MARGIN`), its hops
-//! included; luck in drawing owners, which makes the largest share up to a quarter larger than the mean, is never a reason.
+//! With equal shards, a ring never takes less time by this model. It does if one member owns so much that its line limits the round: a
+//! strong peer, or one whose chunks have not moved to newcomers yet. If instead each link limits (to a window of segments per round trip),
+//! a ring may take up to n - 1 times longer. So a ring is chosen only if direct would take `MARGIN` times as long, hops included. The
+//! variation of shards from rendezvous hashing, up to a quarter above the mean, never suffices for that.
 //!
-//! A member may need memory for a window of segments per link and direction: of one link each in a ring, of all of them otherwise.
+//! A member may need memory for one window of segments for each of its links, in each direction: two links in a ring, n - 1 in the direct
+//! topology.
 //!
-//! # What is not measured
-//! Members must choose alike, without a word, for every step. Shares they all know. Latency and bandwidth they would have to agree
-//! on. What counts of both in a hop is their product, the bytes that a line carries while a frame is under way, and that differs less
-//! between lines than either: 25 KB on 1 Gbit/s with 0.2 ms and on 10 Mbit/s with 20 ms, some 100 KB between processes of one
-//! machine. So one is assumed. On a fast line across an ocean it is a hundred times that; a run file may say `direct` there, if some
-//! own several times as much as others.
+//! # Not measured
+//! All members must choose the same topology for every step without exchanging messages. They all know the shares. They would have to
+//! agree on measurements of latency and bandwidth. Only the product of the two matters for a hop, that is, the bytes in flight on a line,
+//! and it varies less between networks than either: 25 KB at 1 Gbit/s and 0.2 ms, and at 10 Mbit/s and 20 ms; about 100 KB between
+//! processes of one machine. So one value is assumed. A fast line across an ocean has a hundred times as much. There, a run file can set
+//! `topology = "direct"` if some members own several times as much as others.
+//!
+//! # Reading
+//! Patarasuk & Yuan, *Bandwidth Optimal All-reduce Algorithms for Clusters of Workstations*, 2009: the ring. Thakur et al., *Optimization
+//! of Collective Communication Operations in MPICH*, 2005, section 3: the latency and bandwidth terms. Here shards are unequal.
 
 use crate::plan::{ShardLayout, Topology};
 
-/// What a choice of topology goes by.
+/// The constants of the cost model.
 #[derive(Clone, Copy, Debug)]
 pub struct CostModel {
-    /// What a hop costs: the bytes that a line carries while a frame is under way, and those of the segment, which is passed on when
-    /// it is whole.
+    /// The cost of a hop in bytes: those that a line carries during the latency, and those of a segment, which is relayed only when it
+    /// has arrived completely.
     pub hop_bytes: usize,
-    /// Bytes of segments that a link may have under way in one direction.
+    /// Most bytes of segments in flight on a link in one direction.
     pub window_bytes: usize,
-    /// Bytes of segments that a member has room for.
+    /// Most bytes of received segments that a member can store.
     pub room_bytes: usize,
 }
 
 impl CostModel {
-    /// The topology for a round over `layout`: direct, unless a ring takes less time by far, or segments of all links at once would
-    /// not fit.
+    /// The topology for a round over `layout`: direct, unless a ring takes less than half the time, or the segments of all links do not fit
+    /// into memory.
     #[must_use]
     pub fn choose(&self, layout: &ShardLayout) -> Topology {
         let links = layout.rank_count().saturating_sub(1);
@@ -53,7 +58,7 @@ impl CostModel {
     }
 }
 
-/// How many times as long the direct way may take before a ring is chosen: what is at stake if the link is what limits.
+/// A ring is chosen if direct takes more than this many times as long. A margin is needed because a ring is much slower if links limit.
 const MARGIN: usize = 2;
 
 #[cfg(test)]

@@ -1,25 +1,24 @@
-//! Credit: how many segments may still be sent on each link.
+//! Credit: the number of segments that may still be sent on each link.
 //!
-//! Like returnable trays in a canteen: a link has a fixed number of them, each segment travels on one, and the receiver
-//! returns the tray once the segment has been used up or has left again. A slow member simply keeps its trays, so its
-//! neighbours wait instead of piling up dishes.
+//! It works like returnable trays in a canteen: a link has a fixed number of them, and each segment travels on one. The receiver returns
+//! the tray once it has used the segment or sent it on. A slow member keeps its trays, so its neighbours wait and its memory stays bounded.
 //!
 //! # Why a ring does not deadlock
-//! If every tray of a ring carried a segment that has to be passed on, nobody could move. So a member starts a segment of
-//! its own only if that leaves a tray free on the link; passing on may use the last one. A relay frees the tray that it
-//! came on, so from then on there is always a free tray somewhere, and the segment behind it can move. Segments leave for
-//! good at their last hop, so the ring empties and everybody gets to start.
+//! If all credit of a ring were used by segments that must be passed on, no member could send. So a member starts a segment of its own
+//! only if that leaves some credit on the link; passing on may use the last credit. A relay returns the credit of the link on which the
+//! segment arrived. So there is always credit on some link, and the segment before that link can move. Segments leave the ring at their
+//! last hop. So the ring empties, and all members can start theirs.
 //!
-//! Rounds of a ring and rounds without relays may follow each other over the same links, as long as nothing of a round is sent
-//! before all of the one before has left: then nobody who still passes on waits for a tray behind what came later.
+//! Rounds in a ring and rounds without relays may follow each other on the same links, if no segment of a round is sent before all
+//! segments of the previous round have been sent. Then no relay waits for credit behind segments of a later round.
 //!
-//! A segment that goes one hop only is used up where it arrives, at the latest when its step begins there. So it may take the
-//! last tray as well: that one comes back whatever others do. That holds as long as no step waits for a tray to begin: whatever
-//! a member needs to complete a step has to be sent before segments of the next one.
+//! A segment that goes one hop is used where it arrives, at the latest when its step begins there. So it may take the last credit too: its
+//! return depends on no other member. This holds because no step waits for credit before it begins: all that a member needs to complete a
+//! step is sent before segments of the next step.
 //!
-//! # When the view changes
-//! Trays belong to the two ends, not to a view: some are still under way. So the next view's links begin with the credit
-//! that is left here, and the rest comes back as the other end lets go of segments that it has no more use for.
+//! # View changes
+//! Credit belongs to the two ends of a link, not to a view, because some of it is in flight. The links of the next view begin with the
+//! remaining credit. The rest returns when the other end drops segments that it no longer needs.
 //!
 //! # Reading
 //! Puente et al., *The adaptive bubble router*, 2001: the same rule in hardware.
@@ -33,8 +32,8 @@ pub struct LinkCredits {
 }
 
 impl LinkCredits {
-    /// Links to `rank_count` ranks with `window` segments each, of which those that begin here leave [`RELAY_RESERVE`] to those
-    /// that are passed on, in rounds where any are.
+    /// Links to `rank_count` ranks with credit for `window` segments each. In a ring, segments that begin here leave [`RELAY_RESERVE`] of
+    /// it to relays.
     #[must_use]
     pub fn new(rank_count: usize, window: u32) -> Self {
         Self::with_reserve(rank_count, window, RELAY_RESERVE)
@@ -46,7 +45,7 @@ impl LinkCredits {
         Self { credit: vec![window; rank_count], window, reserve }
     }
 
-    /// Takes credit for passing on a segment to `rank`, if there is any.
+    /// Takes credit for passing on a segment to `rank`. Returns false if there is none.
     #[must_use]
     pub fn take_for_relay(&mut self, rank: usize) -> bool {
         let has_credit = self.credit[rank] > 0;
@@ -54,29 +53,25 @@ impl LinkCredits {
         has_credit
     }
 
-    /// Takes credit for a segment that begins here, if relays, where there are any, still have room after it.
+    /// Takes credit for a segment that begins here and that others pass on. Returns false if that would not leave the reserve for relays.
     ///
     /// # Panics
-    /// If the window has no room beside what relays need.
+    /// If the window is not larger than the reserve.
     #[must_use]
-    pub fn take_for_start(&mut self, rank: usize, has_relays: bool) -> bool {
-        assert!(
-            !has_relays || self.window > self.reserve,
-            "a window of {} has no room for a start",
-            self.window
-        );
-        let has_room = self.credit[rank] > if has_relays { self.reserve } else { 0 };
+    pub fn take_for_start(&mut self, rank: usize) -> bool {
+        assert!(self.window > self.reserve, "a window of {} has no room for a start", self.window);
+        let has_room = self.credit[rank] > self.reserve;
         self.credit[rank] -= u32::from(has_room);
         has_room
     }
 
-    /// Takes credit for a segment that begins here and ends at `rank`, where it waits for nothing, if there is any.
+    /// Takes credit for a segment that begins here and ends at `rank`, where it waits for nothing. Returns false if there is none.
     #[must_use]
     pub fn take_for_one_hop(&mut self, rank: usize) -> bool {
         self.take_for_relay(rank)
     }
 
-    /// Gives back `segments` of credit that `rank` returned. False, and nothing changes, if it returned more than it had.
+    /// Adds the credit for `segments` that `rank` returned. Returns false, and changes nothing, if that exceeds the credit in use.
     #[must_use]
     pub fn return_credit(&mut self, rank: usize, segments: u32) -> bool {
         let is_owed = segments <= self.window - self.credit[rank];
@@ -86,41 +81,40 @@ impl LinkCredits {
         is_owed
     }
 
-    /// Segments that may still be sent to `rank`, relays and starts together.
+    /// The number of segments that may still be sent to `rank`.
     #[must_use]
     pub fn credit(&self, rank: usize) -> u32 {
         self.credit[rank]
     }
 
-    /// Takes over the `credit` that was left on a link when the view changed; 0 where nothing may be sent, for want of a
-    /// link for example.
+    /// Sets the credit of a link to what remained when the view changed; 0 if nothing may be sent, for example because there is no link.
     ///
     /// # Panics
-    /// If it is more than the window.
+    /// If it exceeds the window.
     pub fn set_credit(&mut self, rank: usize, credit: u32) {
         assert!(credit <= self.window, "credit of {credit} on a link with a window of {}", self.window);
         self.credit[rank] = credit;
     }
 
-    /// Takes out the link to `rank`: those behind it have one rank less.
+    /// Removes the link to `rank`; ranks after it become one less.
     pub fn remove(&mut self, rank: usize) {
         self.credit.remove(rank);
     }
 
-    /// Puts in a link to `rank`, with `credit` as in [`LinkCredits::set_credit`]: those from there on have one rank more.
+    /// Inserts a link to `rank` with `credit` as in [`LinkCredits::set_credit`]; ranks from there on become one more.
     pub fn insert(&mut self, rank: usize, credit: u32) {
         self.credit.insert(rank, 0);
         self.set_credit(rank, credit);
     }
 
-    /// Segments that each link can have on its way.
+    /// Most segments in flight on a link.
     #[must_use]
     pub fn window(&self) -> u32 {
         self.window
     }
 }
 
-/// Enough for a ring: whoever passes a segment on frees the place that it came on.
+/// The reserve that a ring needs: a relay returns the credit of the link on which the segment arrived.
 pub const RELAY_RESERVE: u32 = 1;
 
 #[cfg(test)]
@@ -130,18 +124,18 @@ mod tests {
     #[test]
     fn the_last_tray_is_for_relays() {
         let mut links = LinkCredits::new(3, 2);
-        assert!(links.take_for_start(1, true));
-        assert!(!links.take_for_start(1, true));
+        assert!(links.take_for_start(1));
+        assert!(!links.take_for_start(1));
         assert!(links.take_for_relay(1));
         assert!(!links.take_for_relay(1));
-        assert!(links.take_for_start(2, false) && links.take_for_start(2, false), "nobody passes on");
+        assert!(links.take_for_one_hop(2) && links.take_for_one_hop(2), "nobody passes on");
     }
 
     #[test]
     fn nobody_returns_more_than_they_got() {
         let mut links = LinkCredits::new(1, 2);
         assert!(!links.return_credit(0, 1));
-        assert!(links.take_for_start(0, true));
+        assert!(links.take_for_start(0));
         assert!(!links.return_credit(0, 2));
         assert!(links.return_credit(0, 1));
     }
@@ -149,12 +143,12 @@ mod tests {
     #[test]
     fn credit_goes_on_where_it_stopped() {
         let mut before = LinkCredits::new(2, 3);
-        assert!(before.take_for_start(1, true));
+        assert!(before.take_for_start(1));
         assert_eq!(before.credit(1), 2);
         let mut after = LinkCredits::new(3, 3);
         after.set_credit(2, before.credit(1));
-        assert!(after.take_for_start(2, true));
-        assert!(!after.take_for_start(2, true));
+        assert!(after.take_for_start(2));
+        assert!(!after.take_for_start(2));
         assert!(after.return_credit(2, 2), "what was taken before the change is owed after it");
         assert!(!after.return_credit(2, 1));
     }
@@ -166,15 +160,15 @@ mod tests {
         links.remove(0);
         links.insert(1, 0);
         assert_eq!([0, 1, 2].map(|rank| links.credit(rank)), [2, 0, 1]);
-        assert!(!links.take_for_start(2, true));
-        assert!(links.take_for_start(2, false));
+        assert!(!links.take_for_start(2));
+        assert!(links.take_for_one_hop(2));
     }
 
     #[test]
     fn nothing_goes_where_there_is_no_credit() {
         let mut links = LinkCredits::new(2, 2);
         links.set_credit(1, 0);
-        assert!(!links.take_for_start(1, false) && !links.take_for_relay(1));
+        assert!(!links.take_for_one_hop(1) && !links.take_for_relay(1));
     }
 
     #[test]

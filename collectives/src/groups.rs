@@ -1,7 +1,7 @@
-//! Groups: who averages with whom in a round, as a function of the round and a seed.
+//! Groups: the members that average with each other in a round, as a function of the round and a seed.
 //!
-//! People at a dance stand in a grid. First everybody talks to their row, then to their column: after two short talks, what
-//! one of them knew has reached all. Then they mix, and begin again.
+//! People at a dance stand in a grid. First everybody talks to their row, then to their column: after two short talks, what one of them
+//! knew has reached all. Then they mix, and begin again.
 //!
 //! ```text
 //! round 0   0 1 2     rows        round 1   0|1|2    columns       rounds 2 and 3: another order of the
@@ -9,34 +9,39 @@
 //!           3 4 5
 //! ```
 //! # Invariants
-//! - The groups of a round are a partition: everyone is in exactly one, whatever the number of members. So an average within
-//!   each of them changes no sum over all.
-//! - In a full grid, rows and then columns make the mean of all.
-//! - Nobody is in a group of one, unless there is nobody else.
+//! - The groups of a round are a partition: each member is in exactly one, for any number of members. So averaging within each group
+//!   changes no sum over all members.
+//! - In a full grid, averaging rows and then columns gives the mean of all members.
+//! - No group has one member, unless there is only one member.
+//!
+//! # Reading
+//! Ryabinin et al., *Moshpit SGD: Communication-Efficient Decentralized Training on Heterogeneous Unreliable Devices*, 2021, section 3:
+//! averaging along the axes of a grid. Wang et al., *DS-Sync: Addressing Network Bottlenecks with Divide-and-Shuffle Synchronization*,
+//! 2020 and 2022: disjoint groups that change from round to round.
 
 use peergrad_protocol::cursor::permutation;
 
-/// How members are divided, round by round.
+/// The division of members into groups, round by round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Groups {
-    /// How many are to be in a row, at least 2: more, up to twice as many, where the number of members is no multiple.
-    /// `None`: about the square root of the number of members, so that rows and columns are alike.
+    /// The number of members in a row, at least 2; up to twice as many if the number of members is no multiple of it. `None`: about the
+    /// square root of the number of members, so that rows and columns are of about the same length.
     pub size: Option<usize>,
-    /// Draws the order in which members stand in the grid.
+    /// The seed of the order of members in the grid.
     pub seed: u64,
-    /// Otherwise groups are the same in all rounds: islands that never hear of each other.
+    /// Whether groups change from round to round. If not, they are islands that never exchange anything.
     pub is_shuffled: bool,
 }
 
 impl Groups {
-    /// The group of member `rank` of `count` in `round`: sorted ranks, its own among them.
+    /// The group of member `rank` of `count` in `round`: sorted ranks, including its own.
     ///
     /// # Panics
     /// If there is no such member.
     #[must_use]
     pub fn of(&self, rank: usize, count: usize, round: u64) -> Vec<usize> {
         let mut all = self.partition(count, round);
-        let own = all.iter().position(|group| group.contains(&rank)).expect("everyone is in a group");
+        let own = all.iter().position(|group| group.contains(&rank)).expect("each member is in a group");
         all.swap_remove(own)
     }
 
@@ -55,7 +60,7 @@ impl Groups {
             let column = |column| rows.clone().filter_map(|row| row.get(column).copied()).collect();
             (0..width).map(column).collect()
         };
-        // The longest row may stick out by one.
+        // The longest row may have one member more than the others, which would be alone in its column.
         if groups.len() > 1 && groups.last().is_some_and(|last| last.len() == 1) {
             let last = groups.pop().expect("just seen");
             groups.last_mut().expect("there was another").extend(last);
@@ -64,7 +69,7 @@ impl Groups {
         groups
     }
 
-    /// How members stand in the grid in a pair of rounds.
+    /// The order of members in the grid in a pair of rounds.
     fn order(&self, count: usize, pair: u64) -> Vec<usize> {
         if !self.is_shuffled {
             return (0..count).collect();

@@ -1,31 +1,37 @@
-//! The mirror: owners send the sums of their shards to the members that keep replicas of their optimizer state.
+//! The mirror: each owner sends the sums of its shard to the members that store replicas of its optimizer state.
 //!
-//! Two bookkeepers with equal books stay equal if both are told the same receipts. A holder of replicas has the owner's old
-//! state, so with the owner's sums it computes the owner's new state itself, to the bit. Sums are a fraction of the state,
-//! and they are there before the owner has done its own update.
+//! Two bookkeepers with equal books stay equal if both enter the same receipts. A holder of a replica has the optimizer state before the
+//! step. With the owner's sums it computes the state after the step itself, bit for bit. Sums are smaller than the state, and they are
+//! available before the owner has computed its own update.
 //!
 //! # How it works
 //! ```text
-//! shard of rank 0:   [ a | b | c | d ]      chunks a, b and c are kept elsewhere, d nowhere
-//! packed:            [ a | b | c ]          then the vector takes the new parameters
+//! shard of rank 0:   [ a | b | c | d ]      chunks a, b and c have replicas, d has none
+//! packed sums:       [ a | b | c ]          the vector may then be overwritten with new parameters
 //!                      |   |   |
 //!       0 --> 1:       a   |   c            each edge has its own segments, in order
 //!       0 --> 3:           b
 //! ```
-//! 1. [`Mirror::pack`] packs sums, before their owner overwrites them.
-//! 2. [`Mirror::pump`] sends what is packed and the links' credit allows: after the pump of its step's round, before that of the next.
-//! 3. [`Mirror::admit`] checks what arrives; the caller decodes it and copies it to [`Mirror::segment_ranges`] and returns the credit.
+//! 1. [`Mirror::pack`] copies sums out of the vector, before their owner overwrites them.
+//! 2. [`Mirror::pump`] sends as many packed segments as the links' credit allows. It is called after the pump of the same step's round
+//!    and before the pump of the next step's.
+//! 3. [`Mirror::admit`] checks an arriving segment. The caller decodes it, copies it to [`Mirror::segment_ranges`], and returns the
+//!    credit.
 //!
 //! # Cost
-//! One hop. For `n` ranks, `c` replicas of each chunk (the owner's is one) and a vector of `s` bytes: (c - 1) / n x s bytes
-//! sent by a member, and as many received; the packed sums take at most a shard, in memory that is used again.
+//! One hop. For `n` ranks, `c` copies of each chunk's state (the owner's is one) and a vector of `s` bytes, a member sends and receives
+//! (c - 1) / n x s bytes. The packed sums take at most the memory of a shard, which is reused from step to step.
 //!
 //! # Invariants
-//! - A segment waits for nothing at its receiver: that member had to contribute to the sum, so it is in the same step. Hence
-//!   a ring that shares the links does not deadlock.
-//! - A segment of the next step never overtakes a mirror on a link. The receiver may need the mirror to complete its step, and
-//!   holds on to segments of the next one until then: they would take all the trays, and the mirror could never follow.
-//! - Every member makes the same plan: a segment needs no description beside owner and index.
+//! - A segment never waits at its receiver: that member contributed to the sum, so it is in the same step. Hence a ring that shares the
+//!   links does not deadlock.
+//! - On a link, a segment of the next step never overtakes a mirrored one. The receiver may need the mirrored sums to complete its step,
+//!   and it keeps segments of the next step until then. These would use up all credit of the link, and the mirrored segment could not
+//!   be sent.
+//! - Every member computes the same plan, so a segment is described by its owner and its index.
+//!
+//! # Reading
+//! Replicas follow from the inputs, as in Schneider, *Implementing Fault-Tolerant Services Using the State Machine Approach*, 1990.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -39,32 +45,32 @@ use crate::payload::encoded;
 use crate::plan::{Segment, Shard};
 use crate::round::{Action, SegmentLabel};
 
-/// What one member keeps of another's shard.
+/// The chunks of an owner's shard of which another member stores replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MirrorEdge {
     /// Rank of the owner.
     pub owner: usize,
     /// Rank of the member that keeps replicas.
     pub holder: usize,
-    /// The chunks that are kept, as ranges of the flat vector: sorted and disjoint.
+    /// These chunks, as ranges of the flat vector: sorted and disjoint.
     pub ranges: Vec<Range<usize>>,
 }
 
-/// Who keeps replicas of what: the same at every rank.
+/// All edges from owners to holders of replicas: the same at every rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MirrorPlan {
     /// By owner.
     sources: Vec<Source>,
-    /// By holder: segments that come to it, from all owners together.
+    /// By holder: the number of segments that it receives from all owners.
     incoming: Vec<usize>,
 }
 
-/// What is mirrored of one owner's shard.
+/// The part of one owner's shard that has replicas.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Source {
-    /// Who keeps what, nearest rank first.
+    /// The chunks of each holder, the nearest rank after the owner first.
     kept: Vec<MirrorTarget>,
-    /// What anybody keeps, sorted and disjoint, each with its place in the packed sums.
+    /// All ranges that have a replica, sorted and disjoint, each with its offset in the packed sums.
     packed: Vec<(Range<usize>, usize)>,
 }
 
@@ -75,10 +81,10 @@ struct MirrorTarget {
 }
 
 impl MirrorPlan {
-    /// The plan for `edges` between `rank_count` ranks; an edge without elements is as good as none.
+    /// The plan for `edges` between `rank_count` ranks, with segments of at most `segment_elements`. Edges without elements are ignored.
     ///
     /// # Panics
-    /// If an edge is there twice, leads from a rank to itself, or has ranges that are not sorted and disjoint.
+    /// If two edges have the same owner and holder, an edge leads from a rank to itself, or ranges are not sorted and disjoint.
     #[must_use]
     pub fn new(
         rank_count: usize,
@@ -114,7 +120,7 @@ impl MirrorPlan {
         self.sources.len()
     }
 
-    /// What `holder` keeps of `owner`'s shard, if anything.
+    /// The chunks of `owner`'s shard that `holder` replicates; `None` if there are none.
     fn kept(&self, owner: usize, holder: usize) -> Option<&Shard> {
         let (source, rank_count) = (self.sources.get(owner)?, self.rank_count());
         let wanted = distance(owner, holder, rank_count);
@@ -124,12 +130,12 @@ impl MirrorPlan {
     }
 }
 
-/// How many ranks `to` comes after `from`.
+/// The number of ranks from `from` to `to`, counted around the ring.
 fn distance(from: usize, to: usize, rank_count: usize) -> usize {
     (to + rank_count - from) % rank_count
 }
 
-/// What anybody keeps, each element once, and where it lies in the packed sums.
+/// The union of all holders' ranges, each with its offset in the packed sums.
 fn packed(kept: &[MirrorTarget]) -> Vec<(Range<usize>, usize)> {
     let mut ranges: Vec<Range<usize>> = kept.iter().flat_map(|kept| kept.chunks.ranges()).cloned().collect();
     ranges.sort_by_key(|range| range.start);
@@ -144,7 +150,7 @@ fn packed(kept: &[MirrorTarget]) -> Vec<(Range<usize>, usize)> {
 }
 
 impl Source {
-    /// Where sums of something that is kept begin among the packed ones.
+    /// The offset in the packed sums of a range that has a replica.
     fn place(&self, range: &Range<usize>) -> usize {
         // The last one that begins at or before the range: it contains all of it.
         let index = self.packed.partition_point(|(packed, _)| packed.start <= range.start) - 1;
@@ -152,7 +158,7 @@ impl Source {
         start + range.start - packed.start
     }
 
-    /// The edge from a segment on, if there is one.
+    /// What is left to send on an edge, from the segment `index` on; `None` if that was all.
     fn unsent(&self, edge: usize, index: usize) -> Option<Unsent> {
         let last = self.kept[edge].chunks.segments().get(index)?.ranges().last()?;
         Some(Unsent { edge, index, needed: self.place(last) + last.len() })
@@ -167,7 +173,7 @@ impl Source {
     }
 }
 
-/// Each range with the place where it begins when all of them are packed one after the other, as in a payload.
+/// Each range with its offset when all ranges are packed one after the other, as in a payload.
 pub fn parts(ranges: &[Range<usize>]) -> impl Iterator<Item = (Range<usize>, usize)> {
     ranges.iter().scan(0, |end, range| {
         let start = *end;
@@ -182,31 +188,31 @@ pub struct Mirror {
     plan: Arc<MirrorPlan>,
     rank: usize,
     codec: Codec,
-    /// The sums that are kept elsewhere, packed: as far as they are here.
+    /// The packed sums so far, in the order of the vector; only elements that have a replica.
     sums: Vec<f32>,
-    /// What each of the sums is worth; `None` while there are none.
+    /// The samples and loss behind the sums; `None` before the first sum.
     stats: Option<SampleStats>,
-    /// Edges from here on which something is left to send, nearest rank first.
+    /// Edges from this rank with unsent segments, the nearest rank first.
     unsent: Vec<Unsent>,
-    /// By owner: segments that have arrived.
+    /// By owner: the number of segments that have arrived.
     received: Vec<usize>,
-    /// Of all owners together: segments that have not arrived yet.
+    /// The number of segments, of all owners together, that have not arrived.
     missing: usize,
 }
 
 #[derive(Debug)]
 struct Unsent {
-    /// Position of the edge among those of this owner.
+    /// Index of the edge among those of this owner.
     edge: usize,
-    /// The segment that is sent next.
+    /// Index of the segment that is sent next.
     index: usize,
-    /// How many sums have to be packed for that.
+    /// The number of packed sums that this segment needs.
     needed: usize,
 }
 
 impl Mirror {
-    /// Begins a step at `rank`, whose sums travel by `codec`; one that rounds them has to leave alone what it has rounded
-    /// before, however it is cut. The sums will be packed in `room`, best what [`Mirror::recycle`] gave back.
+    /// Begins a step at `rank`, whose sums are encoded with `codec`. If the codec is lossy, it must not change values that it has decoded,
+    /// however they are cut into segments. `room` provides the memory for the packed sums: pass what [`Mirror::recycle`] returned.
     #[must_use]
     pub fn new(plan: Arc<MirrorPlan>, rank: usize, codec: Codec, mut room: Vec<f32>) -> Self {
         room.clear();
@@ -223,11 +229,11 @@ impl Mirror {
         }
     }
 
-    /// Packs what others keep of `range`, which comes after all that was packed before: `vector` holds its sums, each worth
-    /// `stats`, and may be overwritten afterwards.
+    /// Packs the elements of `range` that have replicas. `vector` is the whole flat vector and holds the sums of `range`, with the samples
+    /// and loss in `stats`; the range may be overwritten afterwards. Ranges are packed in rising order.
     ///
     /// # Panics
-    /// If others keep something between this range and the one before.
+    /// If an element with a replica lies between the end of the previous range and this one.
     pub fn pack(&mut self, range: &Range<usize>, vector: &[f32], stats: SampleStats) {
         let packed = &self.plan.sources[self.rank].packed;
         let first = packed.partition_point(|(kept, _)| kept.end <= range.start);
@@ -242,7 +248,7 @@ impl Mirror {
         }
     }
 
-    /// Sends what is packed and the links' credit allows, to each holder in order, the nearest rank first.
+    /// Sends as many packed segments as the links' credit allows, in order for each holder, the nearest rank first.
     pub fn pump(&mut self, links: &mut LinkCredits, segments: &Pool, out: &mut Vec<Action>) {
         let Some(stats) = self.stats else { return };
         let (owner, sums, source) = (self.rank, &self.sums, &self.plan.sources[self.rank]);
@@ -266,8 +272,8 @@ impl Mirror {
         });
     }
 
-    /// Checks an arriving segment of so many bytes against the plan and counts it. False: the plan does not foresee it,
-    /// nothing changed.
+    /// Checks an arriving segment of `byte_count` bytes against the plan and counts it. Returns false, and changes nothing, if it is not
+    /// the next segment from that owner.
     #[must_use]
     pub fn admit(&mut self, from: usize, owner: usize, index: usize, byte_count: usize) -> bool {
         let kept = if from == owner { self.plan.kept(owner, self.rank) } else { None };
@@ -285,41 +291,41 @@ impl Mirror {
         is_next
     }
 
-    /// Where in the flat vector the elements of a segment from `owner` belong: [`parts`] tells where they lie in its payload.
+    /// The ranges of the flat vector to which a segment from `owner` belongs. [`parts`] gives their offsets in its payload.
     ///
     /// # Panics
-    /// If there is no such segment; there is one if it was expected.
+    /// If there is no such segment; there is one if [`Mirror::admit`] has accepted it.
     #[must_use]
     pub fn segment_ranges(&self, owner: usize, index: usize) -> &[Range<usize>] {
-        let kept = self.plan.kept(owner, self.rank).expect("something is kept of the owner's shard");
+        let kept = self.plan.kept(owner, self.rank).expect("this rank replicates part of the owner's shard");
         kept.segments()[index].ranges()
     }
 
-    /// How many segments of `owner` have arrived: the first ones, as they come in order.
+    /// The number of segments from `owner` that have arrived. They arrive in order.
     #[must_use]
     pub fn held_segments(&self, owner: usize) -> usize {
         self.received[owner]
     }
 
-    /// Whether the sums of everything that is kept here have arrived.
+    /// Whether the sums of all chunks that this rank replicates have arrived.
     #[must_use]
     pub fn is_received(&self) -> bool {
         self.missing == 0
     }
 
-    /// Whether nothing is left to send.
+    /// Whether all segments have been sent.
     #[must_use]
     pub fn is_sent(&self) -> bool {
         self.unsent.is_empty()
     }
 
-    /// Whether nothing is kept here, so that nothing ever arrives.
+    /// Whether this rank stores no replicas, so that it receives no segments.
     #[must_use]
     pub fn expects_nothing(&self) -> bool {
         self.plan.incoming[self.rank] == 0
     }
 
-    /// Ends the step and gives back the memory of the packed sums, for the next one.
+    /// Ends the step and returns the memory of the packed sums, for the next step.
     #[must_use]
     pub fn recycle(self) -> Vec<f32> {
         self.sums
@@ -362,7 +368,7 @@ mod tests {
         let mut vector: Vec<f32> = (0..10_u8).map(f32::from).collect();
         let mut mirror = Mirror::new(plan(), 1, Codec::F32, Vec::new());
         let mut links = LinkCredits::new(3, 2);
-        assert!(links.take_for_start(0, true) && links.take_for_start(2, true));
+        assert!(links.take_for_start(0) && links.take_for_start(2));
         assert_eq!(sent(&mut mirror, &mut links), [], "nothing before the sums are there");
         for range in [0..3, 3..4, 6..7] {
             assert_eq!(sent(&mut mirror, &mut links), [], "whole segments only");

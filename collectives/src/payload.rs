@@ -1,13 +1,13 @@
-//! Payloads: elements in a pooled buffer, as they travel and back.
+//! Payloads: a segment's elements in a pooled buffer, in the form in which they are sent.
 //!
-//! Elements lie in memory as they travel unless a codec does something to them: then nothing is copied.
+//! With an exact codec, this form is that of the elements in memory, and nothing is copied.
 
 use peergrad_protocol::{Buffer, Pool};
 
 use crate::codec::{Codec, CodecError};
 use crate::plan::Segment;
 
-/// A segment of `vector`, as it travels.
+/// The payload of a segment of `vector`, the flat vector.
 #[must_use]
 pub fn payload_of(codec: Codec, segment: &Segment, vector: &[f32], pool: &Pool) -> Buffer {
     let mut packed = pool.take(segment.len());
@@ -15,7 +15,7 @@ pub fn payload_of(codec: Codec, segment: &Segment, vector: &[f32], pool: &Pool) 
     encoded(codec, packed, pool)
 }
 
-/// What travels of these elements.
+/// The payload of packed elements.
 #[must_use]
 pub fn encoded(codec: Codec, elements: Buffer, pool: &Pool) -> Buffer {
     if codec.is_exact() {
@@ -26,10 +26,10 @@ pub fn encoded(codec: Codec, elements: Buffer, pool: &Pool) -> Buffer {
     payload
 }
 
-/// The `len` elements that have come; `None`: the payload is the elements.
+/// The `len` elements of a payload; `None` if the payload is the elements themselves.
 ///
 /// # Errors
-/// The payload is not one of so many elements.
+/// The payload is no encoding of `len` elements.
 pub fn decoded(
     codec: Codec,
     len: usize,

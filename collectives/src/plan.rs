@@ -1,4 +1,10 @@
-//! The plan: which rank sends which segment where, as data. No buffers, no time.
+//! The plan of a round, as data: the vector cut into shards and segments, and the ranks to which each segment is sent.
+//!
+//! ```text
+//! vector    |  rank 0  |  rank 1  | 0 |  rank 2  | 1 |       shards: sorted ranges, of any sizes
+//! segments  | a | b | c| a | b    ...                        at most `segment_elements` each, within one shard
+//! ```
+//! A layout is the same at every rank; a plan is the layout as one rank sees it. There are no buffers and no time here.
 
 use std::ops::Range;
 use std::sync::Arc;

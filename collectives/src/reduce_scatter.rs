@@ -1,16 +1,23 @@
-//! The reduce-scatter: each owner ends with the sum of everyone's contribution to its shard.
+//! The reduce-scatter: every owner gets the sum of all contributions to its shard.
 //!
 //! # How it works
 //! ```text
 //! ring, shard of rank 0 of 4:   1 --g1--> 2 --g1+g2--> 3 --g1+g2+g3--> 0   adds g0
 //! direct:                       1 --g1--> 0,  2 --g2--> 0,  3 --g3--> 0    adds in the order 1, 2, 3, 0
 //! ```
-//! In the ring the buffer that arrives is added into and goes out again. In the direct topology the first contributor's
-//! buffer is the accumulator; one that arrives out of turn waits, within its link's window.
+//! In a ring, a member adds its contribution into the arriving buffer and sends the buffer on. In the direct topology, the buffer of the
+//! first contributor is the accumulator. Contributions that arrive before their turn wait, at most a window of them per link.
+//!
+//! # Cost
+//! For n ranks and a vector of s bytes in equal shards, each member sends (n - 1) / n x s bytes, in n - 1 hops in a ring and in one hop in
+//! the direct topology.
 //!
 //! # Invariants
-//! - Segments of a shard arrive in order on each link; anything else is refused.
-//! - The sum of a shard has one order under both topologies, hence one value.
+//! - On each link, segments of a shard arrive in order; others are refused.
+//! - The sum of a shard has the same order in both topologies, hence the same bits.
+//!
+//! # Reading
+//! Patarasuk & Yuan, *Bandwidth Optimal All-reduce Algorithms for Clusters of Workstations*, 2009, section 4: the ring.
 
 use std::collections::VecDeque;
 
@@ -19,33 +26,33 @@ use peergrad_protocol::message::SampleStats;
 
 use crate::plan::{Plan, Topology};
 
-/// Where one member is in a reduce-scatter.
+/// The progress of one member in a reduce-scatter.
 #[derive(Debug)]
 pub struct ReduceScatter {
-    /// By owner: segments of its shard that were started here.
+    /// By owner: the number of segments of its shard that were started here.
     started: Vec<usize>,
-    /// Of all owners together: segments that begin here and were not started yet.
+    /// The number of segments that begin here and were not started, of all owners together.
     unstarted: usize,
-    /// By edge (source in the direct topology, owner in the ring): segments received.
+    /// By edge (source in the direct topology, owner in the ring): the number of segments received.
     received: Vec<usize>,
-    /// Segments of the own shard that are summed up: the first ones.
+    /// The number of summed segments of the own shard; they are the first ones.
     reduced: usize,
     /// Direct topology, by source: contributions that wait for their turn.
     waiting: Vec<VecDeque<(Buffer, SampleStats)>>,
-    /// Direct topology: the sum so far of the next own segment, and how many contributions are in it.
+    /// Direct topology: the partial sum of the next own segment, and the number of contributions in it.
     accumulator: Option<(Buffer, SampleStats, usize)>,
 }
 
-/// What to do with a partial sum that arrived.
+/// What to do with a partial sum that has arrived.
 #[derive(Debug)]
 pub enum Arrival {
-    /// Nothing yet: it waits for others, or became part of an accumulator.
+    /// Nothing yet: it waits for others, or became the accumulator.
     Waiting,
-    /// It was added into an accumulator: its link gets its credit back.
+    /// It was added into the accumulator: return the credit of its link.
     Absorbed,
-    /// Pass the sum on to the next rank; the credit goes back when it leaves.
+    /// Send the sum on to the next rank, and return the credit when it has been sent.
     Relay(Buffer, SampleStats),
-    /// A segment of the own shard is summed up but for the own contribution.
+    /// A segment of the own shard is summed, except for the own contribution.
     Last(Buffer, SampleStats),
 }
 
@@ -75,19 +82,19 @@ impl ReduceScatter {
         }
     }
 
-    /// Whether the own shard is summed up.
+    /// Whether the own shard is summed.
     #[must_use]
     pub fn is_reduced(&self, plan: &Plan) -> bool {
         self.reduced == plan.own().segments().len()
     }
 
-    /// Segments of the own shard that are summed up: the first ones.
+    /// The number of summed segments of the own shard; they are the first ones.
     #[must_use]
     pub fn reduced(&self) -> usize {
         self.reduced
     }
 
-    /// The next segment (owner, index) that begins here and goes to `destination`, one of the plan's.
+    /// The next segment (owner, index) that begins here and goes to `destination`, one of the plan's; `None` if all were started.
     #[must_use]
     pub fn next_start(&self, plan: &Plan, destination: usize) -> Option<(usize, usize)> {
         let owner = owner_toward(plan, destination);
@@ -108,7 +115,7 @@ impl ReduceScatter {
         self.unstarted == 0
     }
 
-    /// Checks an arriving segment against the plan and counts it. False: the plan does not foresee it, nothing changed.
+    /// Checks an arriving segment against the plan and counts it. Returns false, and changes nothing, if it is not expected.
     #[must_use]
     pub fn admit(&mut self, plan: &Plan, from: usize, owner: usize, index: usize) -> bool {
         let (edge, is_on_plan) = match plan.topology {
@@ -123,7 +130,7 @@ impl ReduceScatter {
         is_next
     }
 
-    /// Takes in a segment that was expected.
+    /// Takes a segment that [`ReduceScatter::admit`] has accepted.
     pub fn arrive(
         &mut self,
         plan: &Plan,
@@ -142,8 +149,7 @@ impl ReduceScatter {
         }
     }
 
-    /// Direct topology: takes one waiting contribution whose turn it is, if there is one. With the arrival comes the rank
-    /// whose contribution it was.
+    /// Direct topology: takes a waiting contribution if it is next in the order of sums. Returns its contributor's rank, and what to do.
     pub fn next_in_order(&mut self, plan: &Plan) -> Option<(usize, Arrival)> {
         let position = self.accumulator.as_ref().map_or(0, |(_, _, count)| *count);
         let source = plan.contributor(plan.rank, position);
@@ -165,7 +171,7 @@ impl ReduceScatter {
         Some((source, Arrival::Absorbed))
     }
 
-    /// Direct topology: takes everyone's contribution to the next own segment, in the order of sums, if all are here.
+    /// Direct topology: takes all contributions to the next own segment, in the order of sums; `None` unless all have arrived.
     pub fn next_row(&mut self, plan: &Plan) -> Option<Vec<(usize, Buffer, SampleStats)>> {
         let others =
             || (0..plan.contribution_count(plan.rank)).map(|position| plan.contributor(plan.rank, position));
@@ -179,14 +185,14 @@ impl ReduceScatter {
         Some(others().map(take).collect())
     }
 
-    /// The index of the own segment whose sum is due next; counts it as done.
+    /// The index of the own segment that is summed next; counts it as summed.
     pub fn finish_segment(&mut self) -> usize {
         self.reduced += 1;
         self.reduced - 1
     }
 }
 
-/// Whose shard it is that begins here and goes to `destination`.
+/// The owner of the shard whose segments begin here and go to `destination`.
 fn owner_toward(plan: &Plan, destination: usize) -> usize {
     match plan.topology {
         // The chain of a shard begins behind its owner, so what begins here is the previous rank's.

@@ -1,41 +1,40 @@
-//! What a lossy codec left out of a member's contributions so far: it is added to the next one.
+//! The residual: the part of a member's contributions that a lossy codec left out. It is added to the next contribution (error feedback).
 //!
-//! Like a cashier who rounds every bill to whole coins and keeps a note of what was rounded off: the next bill is rounded
-//! together with the note. No single bill is exact, but the till never is off by more than one note, however many there were.
+//! A cashier rounds every bill to whole coins and notes the rounding error; the next bill is rounded together with that error. No single
+//! bill is exact, but the till is never off by more than one error.
 //!
 //! ```text
-//! total    = contribution + residual
+//! total    = contribution + residual      vectors of f32, one element for each parameter
 //! sent     = decode(encode(total))
-//! residual = total - sent                 from the next step on
+//! residual = total - sent                 for the next step
 //! ```
 //! # How it works
-//! A step can be undone, and then its contributions are sent again, perhaps in other segments. So a residual is written beside
-//! the one before, never over it. While a step is complete but not known to be complete everywhere, the next one
-//! already sends: there are up to three residuals, of the newest committed step and of two steps after it.
+//! A step can be undone, and its contributions are then sent again, perhaps cut into other segments. So the residual of a step never
+//! overwrites that of the step before. A member may already send the next step while it does not know that the last one is committed.
+//! Hence there are up to three residuals: after the newest committed step, and after each of two steps since.
 //!
-//! 1. [`Residual::begin`] opens a step; what it leaves out is counted from what the step before left out.
-//! 2. [`Residual::encode`] turns a segment's total into bytes, as credit allows, and notes what is left out.
-//! 3. [`Residual::commit`] makes the step's residual stand and forgets those before it. [`Residual::undo`] forgets the step's,
-//!    as though nothing had been sent.
+//! 1. [`Residual::begin`] opens a step. Its residual is computed from that of the step before.
+//! 2. [`Residual::encode`] turns the total of a segment into bytes and stores what is left out. It is called as credit allows.
+//! 3. [`Residual::commit`] makes a step's residual the committed one and forgets earlier ones. [`Residual::undo`] forgets the step's
+//!    residual, as if nothing had been sent.
 //!
-//! Elements of which a step sends nothing keep their residual: those of a member's own shard, until somebody else owns them.
-//! With [`Codec::F32`] the residual is sent to the last bit, and nothing is left.
+//! Elements that a step does not send keep their residual. These are the elements of the member's own shard, until they get another
+//! owner. With [`Codec::F32`] the residual is sent to the last bit, and becomes zero.
 //!
 //! # Invariants
-//! - **Sent + residual = total**, exactly: what a codec rounds off has few enough digits for an f32. The total itself is a sum
-//!   of two f32 and rounded as such. (With [`Codec::F16`], what is left of a total above 65504 is rounded too.)
-//! - Residuals are finite. A total that is not finite leaves the residual of its element as it was: owners do not use sums
-//!   in which they see such elements.
-//! - Undone steps leave no trace; a committed one is never undone.
-//! - Three vectors at most, which come from a pool: in the long run nothing is allocated.
+//! - **Sent + residual = total**, exactly: what a codec rounds off fits into an f32. The total itself is a rounded sum of two f32.
+//!   (Exception: with [`Codec::F16`], the residual of a total above 65504 is rounded too.)
+//! - Residuals are finite. If a total is not finite, the element keeps its former residual: owners discard sums with such elements.
+//! - An undone step leaves no trace, and a committed step is never undone.
+//! - There are at most three vectors. They come from a pool, so nothing is allocated in the long run.
 //!
 //! # Reading
-//! - Seide et al., *1-Bit Stochastic Gradient Descent and its Application to Data-Parallel Distributed Training of Speech
-//!   DNNs*, 2014, section 2.2: the idea, for one bit an element.
-//! - Karimireddy et al., *Error Feedback Fixes SignSGD and other Gradient Compression Schemes*, 2019, algorithm 2, and why
-//!   it converges as fast as without. There the learning rate is in the contribution; here the owner applies it to the sum,
-//!   so what is left from a step is worth the next step's rate.
-//! - Lin et al., *Deep Gradient Compression*, 2018, section 3, with the largest elements.
+//! - Seide et al., *1-Bit Stochastic Gradient Descent and its Application to Data-Parallel Distributed Training of Speech DNNs*, 2014,
+//!   section 2.2: the idea, for one bit per element.
+//! - Karimireddy et al., *Error Feedback Fixes SignSGD and other Gradient Compression Schemes*, 2019, algorithm 2, and a proof that it
+//!   converges as fast as SGD without compression. There the learning rate is part of the contribution. Here the owner applies it to the
+//!   sum, so a residual gets the learning rate of the step in which it is sent.
+//! - Lin et al., *Deep Gradient Compression*, 2018, section 3: the same with the largest elements.
 
 use std::ops::Range;
 
@@ -44,29 +43,29 @@ use peergrad_protocol::{Buffer, Pool, StepNumber};
 use crate::codec::Codec;
 use crate::plan::Segment;
 
-/// What was left out of one member's contributions, by element of the parameter vector.
+/// The residual of one member: one element for each parameter.
 pub struct Residual {
     vectors: Pool,
-    /// After the newest committed step.
+    /// The residual after the newest committed step.
     committed: Buffer,
-    /// After each step since, oldest first.
+    /// The residual after each later step, oldest first.
     pending: Vec<Pending>,
-    /// Room for what the next step sends, used again.
+    /// Memory for the next step's list of sent ranges, reused.
     room: Vec<Range<usize>>,
-    /// Where the elements lie that are encoded together, used again.
+    /// The ranges of elements that are encoded together, reused.
     parts: Vec<Range<usize>>,
 }
 
-/// What is left out after a step that is not committed.
+/// The residual after a step that is not committed.
 struct Pending {
     step: StepNumber,
     elements: Buffer,
-    /// Where elements are those of this step, in the order in which segments were sent; elsewhere they are unspecified.
+    /// The ranges in which `elements` holds this step's residual, in the order in which segments were sent; other elements are unspecified.
     sent: Vec<Range<usize>>,
 }
 
 impl Residual {
-    /// Nothing left out yet, of vectors with `len` elements. `vectors` is where they come from.
+    /// A residual of `len` zeros. Its vectors come from the pool `vectors`.
     #[must_use]
     pub fn new(len: usize, vectors: Pool) -> Self {
         Self {
@@ -78,10 +77,10 @@ impl Residual {
         }
     }
 
-    /// Begins a step: nothing more is sent of those before it.
+    /// Begins a step. Segments of earlier steps are not encoded any more.
     ///
     /// # Panics
-    /// If that step or a later one was begun and not undone, or two before it are not committed.
+    /// If that step or a later one was begun and not undone, or if two earlier steps are not committed.
     pub fn begin(&mut self, step: StepNumber) {
         assert!(self.pending.last().is_none_or(|last| last.step < step), "a step begins once");
         assert!(self.pending.len() < PENDING_MAX, "commits keep pace with steps");
@@ -92,13 +91,13 @@ impl Residual {
         self.pending.push(Pending { step, elements, sent });
     }
 
-    /// Encodes a segment of this member's `contribution` and of what was left out of it before, as part of the step
-    /// that was begun last. `packed`, as long as the segment, is left with what the receiver will see.
+    /// Encodes a segment of this member's `contribution`, plus its residual, as part of the step that was begun last. `contribution` has an
+    /// element for each parameter. `packed` has the length of the segment and receives the decoded elements, which the receiver will see.
     ///
-    /// A segment that is encoded again in the same step replaces what it was.
+    /// If a segment is encoded again in the same step, its new residual replaces the former one.
     ///
     /// # Panics
-    /// If no step is under way, or `packed` or `out` have other lengths than the segment and its
+    /// If no step has been begun, or if `packed` has another length than the segment, or `out` another than its
     /// [bytes](Codec::encoded_len).
     pub fn encode(
         &mut self,
@@ -142,7 +141,8 @@ impl Residual {
         current.sent.extend_from_slice(segment.ranges());
     }
 
-    /// Step `step` is committed, and with it those before: what it left out stands. No-op where it sent nothing.
+    /// Notes that `step` and all earlier steps are committed: its residual becomes the committed one. Does nothing if none of them is
+    /// pending.
     pub fn commit(&mut self, step: StepNumber) {
         let count = self.pending.partition_point(|pending| pending.step <= step);
         if count == self.pending.len() {
@@ -155,18 +155,18 @@ impl Residual {
         }
     }
 
-    /// Step `step` is undone, and with it those after: what was left out before it stands again.
+    /// Notes that `step` and all later steps are undone: their residuals are forgotten.
     pub fn undo(&mut self, step: StepNumber) {
         self.pending.retain(|pending| pending.step < step);
     }
 
-    /// What the committed steps left out.
+    /// The residual after the committed steps.
     #[must_use]
     pub fn committed(&self) -> &[f32] {
         &self.committed
     }
 
-    /// Fills in, for the newest step, the elements of which nothing was sent.
+    /// Copies, for the newest step, the elements that were not sent from the residual before it.
     fn fill_unsent(&mut self) {
         let Some((current, before)) = self.pending.split_last_mut() else { return };
         let before = before.last().map_or(&self.committed, |pending| &pending.elements);
@@ -182,7 +182,7 @@ impl Residual {
     }
 }
 
-/// What a member has to send, in both places.
+/// Stores contribution + residual in `totals` and in `left`.
 fn add_residual(totals: &mut [f32], left: &mut [f32], contribution: &[f32], before: &[f32]) {
     for ((total, left), (own, before)) in totals.iter_mut().zip(left).zip(contribution.iter().zip(before)) {
         *total = own + before;
@@ -190,7 +190,7 @@ fn add_residual(totals: &mut [f32], left: &mut [f32], contribution: &[f32], befo
     }
 }
 
-/// From totals to what is left of them when `sent` is gone; from what is not finite, `before` is left.
+/// Subtracts `sent` from `totals`. Elements that are not finite are replaced by those of `before`.
 fn subtract_sent(totals: &mut [f32], sent: &[f32], before: &[f32]) {
     let mut are_finite = true;
     for (total, sent) in totals.iter_mut().zip(sent) {
@@ -205,9 +205,9 @@ fn subtract_sent(totals: &mut [f32], sent: &[f32], before: &[f32]) {
     }
 }
 
-/// Elements that are gone through together, if the codec lets them be: what is looked at of them stays in the nearest cache.
+/// Elements that are encoded together, if the codec permits: few enough for the nearest cache.
 const BLOCK_ELEMENTS_MAX: usize = 1024;
-/// Steps that are begun and not committed: one that is complete here, and the next.
+/// Most steps that are begun and not committed: one that is complete here, and the next.
 const PENDING_MAX: usize = 2;
 
 #[cfg(test)]

@@ -42,16 +42,16 @@ mod own_shard;
 
 pub use interrupted::InterruptedRound;
 
-/// Which segment a payload is, and the samples and loss behind its sum.
+/// The identity of a segment, and the samples and loss behind its sum.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SegmentLabel {
-    /// The half of the round, or beside it.
+    /// The half of the round that it belongs to, or the mirror beside it.
     pub phase: Phase,
     /// The shard's owner, by its rank in the plan.
     pub owner: usize,
     /// Index of the segment in that shard.
     pub index: usize,
-    /// The samples and loss behind the payload.
+    /// The samples and loss of the contributions in the payload.
     pub stats: SampleStats,
 }
 
@@ -74,7 +74,7 @@ pub enum Action {
     },
 }
 
-/// The plan does not foresee this segment; nothing changed.
+/// The plan does not expect this segment; the round is unchanged, and the payload was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a segment that the plan does not foresee")]
 pub struct UnexpectedSegment;
@@ -86,17 +86,17 @@ pub struct Round {
     contribution: Option<Buffer>,
     contribution_stats: SampleStats,
     result: ResultVector,
-    /// Summed stats of the own shard, and of the shard that everybody reports.
+    /// The summed stats of the own shard, and of the shard whose stats all members report.
     own_stats: SampleStats,
     reported_stats: SampleStats,
     reduce: ReduceScatter,
     gather: AllGather,
-    /// Segments of the own shard that were rounded off: the first ones.
+    /// The number of segments of the own shard that were rounded by the codec; they are the first ones.
     quantized: usize,
     relays: VecDeque<(SegmentLabel, Buffer)>,
 }
 
-/// The vector in which results come together.
+/// The vector of results.
 #[derive(Debug)]
 enum ResultVector {
     /// No finished sum has arrived.
@@ -108,11 +108,11 @@ enum ResultVector {
 }
 
 impl Round {
-    /// Begins a round with this member's `contribution`, which is worth `stats`; nothing of either, if it is none of the
-    /// contributors. `room` as for [`Round::receive`].
+    /// Begins a round with this member's `contribution`, a flat vector with the samples and loss in `stats`. Both are ignored if the member
+    /// is not a contributor of the plan. `room` is as for [`Round::receive`].
     ///
     /// # Panics
-    /// If the contribution has another length than the plan's vector, or sums would be encoded anew at each hop of a ring.
+    /// If the contribution has another length than the plan's vector, or if a ring would encode sums again at each hop with a lossy codec.
     pub fn new(
         plan: Arc<Plan>,
         contribution: Buffer,
@@ -151,13 +151,13 @@ impl Round {
         }
     }
 
-    /// Takes in a segment from the member that links know by `from`.
+    /// Takes a segment from the member with rank `from` on the links.
     ///
-    /// `room` provides the buffer for the result; it is called once a round, when the first finished sum shows up. Elements
-    /// that were encoded are decoded to buffers of `segments`.
+    /// `room` provides the buffer for the result; it is called once per round, when the first finished sum arrives. Encoded elements are
+    /// decoded into buffers from `segments`.
     ///
     /// # Errors
-    /// The plan does not foresee the segment: nothing changed but that the payload is gone.
+    /// The plan does not expect the segment. The round is unchanged, and the payload was dropped.
     pub fn receive(
         &mut self,
         from: usize,
@@ -229,7 +229,7 @@ impl Round {
         }
     }
 
-    /// Direct topology: adds up whatever contributions are next in the plan's order.
+    /// Direct topology: adds the contributions that are next in the plan's order.
     fn add_in_order(&mut self, room: impl FnOnce() -> Buffer, out: &mut Vec<Action>) {
         let mut room = Some(room);
         let plan = Arc::clone(&self.plan);
@@ -251,7 +251,7 @@ impl Round {
         }
     }
 
-    /// Direct topology: combines the contributions to segments of which all are here.
+    /// Direct topology: combines the contributions to segments for which all have arrived.
     fn combine_rows(&mut self, room: impl FnOnce() -> Buffer, out: &mut Vec<Action>) {
         let mut room = Some(room);
         let plan = Arc::clone(&self.plan);
@@ -276,7 +276,7 @@ impl Round {
         }
     }
 
-    /// Adds the own contribution, if there is one, to the next finished segment of the own shard and files the sum.
+    /// Adds the own contribution, if there is one, to the next summed segment of the own shard, and stores the sum.
     fn add_own_contribution(&mut self, sum: Buffer, stats: SampleStats, room: impl FnOnce() -> Buffer) {
         let index = self.reduce.finish_segment();
         let segment = &self.plan.own().segments()[index];
@@ -289,7 +289,7 @@ impl Round {
         self.record_stats(stats);
     }
 
-    /// The sums of the own shard are worth this, and the own contribution.
+    /// Sets the stats of the own shard to those of `others` plus those of the own contribution.
     fn record_stats(&mut self, others: SampleStats) {
         let mut stats = others;
         stats += self.contribution_stats;
@@ -310,8 +310,8 @@ impl Round {
         }
     }
 
-    /// Sends what the links' credit allows: relays in the order they came, then segments that begin here. What a lossy codec
-    /// leaves out of the contribution goes to the `residual`, in which this step is under way; without one it is gone.
+    /// Sends as many segments as the links' credit allows: relays in the order in which they arrived, then segments that begin here. What a
+    /// lossy codec leaves out of the contribution is stored in the `residual`, in which this step has been begun; without one it is lost.
     pub fn pump(
         &mut self,
         links: &mut LinkCredits,
@@ -345,9 +345,11 @@ impl Round {
         mut residual: Option<&mut Residual>,
         out: &mut Vec<Action>,
     ) {
-        let (to, has_relays) = (self.plan.link(destination), self.plan.has_relays());
+        let to = self.plan.link(destination);
+        let take_credit =
+            if self.plan.has_relays() { LinkCredits::take_for_start } else { LinkCredits::take_for_one_hop };
         while let Some((owner, index)) = self.reduce.next_start(&self.plan, destination) {
-            if !links.take_for_start(to, has_relays) {
+            if !take_credit(links, to) {
                 return;
             }
             self.reduce.start(owner);
@@ -367,7 +369,7 @@ impl Round {
             out.push(Action::Send { to, label, payload });
         }
         while let Some(index) = self.gather.next_start(destination) {
-            if !links.take_for_start(to, has_relays) {
+            if !take_credit(links, to) {
                 return;
             }
             self.gather.start(destination);
@@ -385,7 +387,7 @@ impl Round {
         self.gather.is_open() && self.gather.is_gathered() && self.reduce.is_started()
     }
 
-    /// Whether the own shard was sent to all receivers, so that the vector is not read any more.
+    /// Whether the own shard was sent to all receivers, so that the vector is no longer read.
     #[must_use]
     pub fn is_sent(&self) -> bool {
         self.gather.is_started()
@@ -404,7 +406,7 @@ impl Round {
         }
     }
 
-    /// Whether a finished sum is here: every member had to contribute to it, so every member has the result of the round before.
+    /// Whether a finished sum has arrived. All members contributed to it, so all have the result of the previous round.
     #[must_use]
     pub fn first_sum_seen(&self) -> bool {
         !matches!(self.result, ResultVector::Unseen)
@@ -432,7 +434,7 @@ impl Round {
         self.reported_stats
     }
 
-    /// Whether nothing more has to be sent: the round can be dropped once it is also complete.
+    /// Whether nothing is left to send. The round can be dropped once it is also complete.
     #[must_use]
     pub fn is_drained(&self) -> bool {
         self.relays.is_empty() && self.is_sent()

@@ -4,25 +4,25 @@
 //! C library gives each thread an arena of its own, which fills with holes where one thread allocates and another frees; and once
 //! a large buffer was freed, others of that size are no longer mapped by themselves but cut from an arena too.
 
-#![allow(unsafe_code, reason = "the C library's settings are set by calling it")]
+#![allow(unsafe_code, reason = "the C library is configured by calls")]
 
 use std::ffi::c_int;
 use std::thread;
 use std::time::Duration;
 
-/// One for all threads: most of what is allocated often is small, and each thread keeps some of that for itself.
+/// All threads share one arena. Most frequent allocations are small, and each thread caches some small blocks for itself.
 const ARENAS: c_int = 1;
-/// A buffer from here on is mapped by itself, and goes back to the system when it is freed. Those of direct lanes and of large
-/// segments are; they come from pools, but for robust means, which pay for a mapping each.
+/// The smallest buffer that gets its own mapping, which returns to the system when the buffer is freed. Buffers of direct lanes and of
+/// large segments are that large. They come from pools, except for robust means, which pay for one mapping each.
 const MAPPED_FROM_BYTES: c_int = 64 << 10;
-/// More free memory than this at the end of the heap goes back at once.
+/// If the end of the heap has more free memory than this, it returns to the system at once.
 const FREE_AT_END_MAX_BYTES: c_int = 1 << 20;
-/// How often free pages within the heap are given back.
+/// How often free pages within the heap return to the system.
 const TRIM_EVERY: Duration = Duration::from_secs(10);
-/// The thread that does so calls one function.
+/// The stack of the thread that returns pages; it calls one function.
 const STACK_BYTES: usize = 64 << 10;
 
-/// Sets the heap up, before any other thread is there. A setting that a C library does not know stays as it is.
+/// Configures the heap, before any other thread starts. A C library ignores the settings that it does not know.
 pub(super) fn keep_small() {
     // SAFETY: each call takes two numbers, and changes nothing but the allocator's own settings.
     unsafe {

@@ -42,7 +42,7 @@
 //! # Reading
 //! Chen, Toueg & Aguilera, *On the quality of service of failure detectors*, 2002: the next arrival is estimated, and a
 //! margin added. Hayashibara et al., *The phi accrual failure detector*, 2004: the margin follows the spread. We differ
-//! in what the spread is: the largest jitter of late, because that of a busy machine has a long tail and no variance.
+//! in the measure of the spread: the largest recent jitter, because the jitter of a busy machine has a long tail and no variance.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -57,7 +57,7 @@ pub const STEPS_MAX: u64 = 1 << 48;
 pub const SAMPLES_MAX: u64 = 1 << 62;
 /// Attempts to agree on the successor of one view: far more than a run makes, and far from an overflow.
 pub const ATTEMPTS_MAX: u32 = 1 << 30;
-/// Members that a joiner is told of, to ask if the first one leaves.
+/// Members that a `Welcome` names, so that a joiner can ask another one if the first one leaves.
 pub const CONTACTS_MAX: usize = 32;
 /// Bytes of a reason that one peer gives another as text.
 pub const REASON_BYTES_MAX: usize = 512;

@@ -1,12 +1,14 @@
-//! The shape of a model: named tensors, laid end to end in one flat vector, cut into chunks.
+//! The manifest: the names and shapes of a model's tensors, and the cut of its flat parameter vector into chunks.
 //!
-//! Training code thinks in tensors; placement and transfer think in chunks. The manifest is the ruler between them:
+//! Training code uses tensors; placement and transfer use chunks. The tensors lie one after the other in the flat vector, row-major, in the
+//! order of the manifest. Chunks cut that vector into equal parts, without regard to tensors.
 //!
 //! ```text
-//! tensors   | layer.0.weight (128, 64)            | layer.0.bias (128) | layer.1.weight ...
-//! flat      0 ............................... 8192 .............. 8320 ...
-//! chunks    |  0  |  1  |  2  |  3  |  4  | ... equal to within one element, blind to tensor borders
+//! tensors       | layer.0.weight (128, 64)            | layer.0.bias (128) | layer.1.weight ...
+//! flat vector   0 ............................... 8192 .............. 8320 ...
+//! chunks        |  0  |  1  |  2  |  3  |  4  | ...     sizes differ by at most one element
 //! ```
+//! A manifest is part of the specification of a run, so all members compute the same chunks.
 
 use std::ops::Range;
 
@@ -24,7 +26,7 @@ pub struct Manifest {
 pub struct Tensor {
     /// Unique within its manifest, e.g. `layer.0.weight`.
     pub name: String,
-    /// Extent of each dimension; no dimension means a scalar.
+    /// Extent of each dimension; empty for a scalar.
     pub shape: Vec<u32>,
 }
 
@@ -43,7 +45,7 @@ impl Tensor {
 }
 
 impl Manifest {
-    /// A manifest of one tensor, to which [`and`](Self::and) adds others:
+    /// A manifest of one tensor. [`and`](Self::and) adds others:
     ///
     /// ```
     /// # use peergrad_protocol::manifest::Manifest;
@@ -55,7 +57,7 @@ impl Manifest {
         Self::default().and(name, shape)
     }
 
-    /// The same tensors, followed by a tensor of this name and shape; an empty shape is a scalar's.
+    /// Adds a tensor of this name and shape; the shape of a scalar is empty.
     ///
     /// # Panics
     /// If a tensor has this name already, or there are more than [`TENSORS_MAX`] tensors.
@@ -77,7 +79,7 @@ impl Manifest {
         tensors.into_iter().fold(Self::default(), |manifest, (name, shape)| manifest.and(name, shape))
     }
 
-    /// The tensors, each with its range in the flat vector.
+    /// The tensors in order, each with its range of elements in the flat vector.
     pub fn tensors(&self) -> impl Iterator<Item = (&Tensor, Range<usize>)> {
         let mut end = 0;
         self.tensors.iter().map(move |tensor| {
@@ -87,20 +89,20 @@ impl Manifest {
         })
     }
 
-    /// Elements of the flat vector.
+    /// The number of elements of the flat vector.
     #[must_use]
     pub fn parameter_count(&self) -> usize {
         self.tensors.iter().map(Tensor::len).sum()
     }
 
-    /// How the flat vector is cut.
+    /// The chunks of the flat vector.
     #[must_use]
     pub fn chunks(&self) -> Chunks {
         Chunks::of(self.parameter_count())
     }
 }
 
-/// A vector cut into chunks whose sizes differ by at most one element.
+/// A flat vector of `parameter_count` elements, cut into chunks whose sizes differ by at most one element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunks {
     parameter_count: usize,
@@ -108,16 +110,16 @@ pub struct Chunks {
 }
 
 impl Chunks {
-    /// [`CHUNKS_MAX`] chunks, or fewer where a chunk would have under [`CHUNK_ELEMENTS_MIN`] elements.
+    /// [`CHUNKS_MAX`] chunks, or fewer if a chunk would have less than [`CHUNK_ELEMENTS_MIN`] elements.
     #[must_use]
     pub fn of(parameter_count: usize) -> Self {
         Self::of_at_most(parameter_count, CHUNKS_MAX)
     }
 
-    /// As [`Chunks::of`], with another limit.
+    /// As [`Chunks::of`], with at most `chunks_max` chunks.
     ///
     /// # Panics
-    /// If there is to be no chunk, or more than [`CHUNKS_MAX`].
+    /// If the number of chunks is 0 or more than [`CHUNKS_MAX`].
     #[must_use]
     pub fn of_at_most(parameter_count: usize, chunks_max: usize) -> Self {
         assert!((1..=CHUNKS_MAX).contains(&chunks_max), "{chunks_max} chunks");
@@ -125,36 +127,39 @@ impl Chunks {
         Self { parameter_count, count }
     }
 
-    /// So many chunks.
+    /// Exactly `count` chunks, some of them perhaps empty.
     ///
     /// # Panics
-    /// If there is to be no chunk, or more than [`CHUNKS_MAX`].
+    /// If the number of chunks is 0 or more than [`CHUNKS_MAX`].
     #[must_use]
     pub fn cut_into(parameter_count: usize, count: usize) -> Self {
         assert!((1..=CHUNKS_MAX).contains(&count), "{count} chunks");
         Self { parameter_count, count }
     }
 
-    /// How many chunks there are; at least one, which may be empty.
+    /// The number of chunks: at least one, which may be empty.
     #[inline]
     #[must_use]
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Elements of the whole vector.
+    /// The number of elements of the whole vector.
     #[inline]
     #[must_use]
     pub fn parameter_count(&self) -> usize {
         self.parameter_count
     }
 
-    /// The elements of chunk `index`.
+    /// The range of elements of chunk `index` in the flat vector.
+    ///
+    /// # Panics
+    /// If there is no such chunk.
     #[inline]
     #[must_use]
     pub fn range(&self, index: usize) -> Range<usize> {
         assert!(index < self.count, "chunk {index} of {}", self.count);
-        // Widened: index x elements passes 32 bits long before a vector does. In 64 there is room for 2^51 elements.
+        // In 64 bits, because index x elements exceeds 32 bits before the number of elements does. That suffices for 2^51 elements.
         let bound = |i: usize| (i as u64 * self.parameter_count as u64 / self.count as u64) as usize;
         bound(index)..bound(index + 1)
     }
@@ -162,12 +167,12 @@ impl Chunks {
     /// The chunk that holds `element`.
     ///
     /// # Panics
-    /// If the vector is shorter.
+    /// If the vector has no such element.
     #[inline]
     #[must_use]
     pub fn at(&self, element: usize) -> usize {
         assert!(element < self.parameter_count, "element {element} of {}", self.parameter_count);
-        // Bounds are rounded down, so the last chunk that can begin at or before it does.
+        // Bounds of chunks are rounded down, so this is the last chunk that begins at or before the element.
         (((element as u64 + 1) * self.count as u64 - 1) / self.parameter_count as u64) as usize
     }
 }

@@ -1,16 +1,15 @@
-//! Everything a peer can say to another, with who says it, what answers it, and when it is out of place.
+//! All messages between peers: the sender and receiver of each, and the message that answers it.
 //!
-//! A message belongs to one of five conversations, each with a file of its own, or it is one of two that every member sends and
-//! hears in all of them:
+//! A message belongs to one of five conversations, each with a file of its own. Two more are sent by every member at any time:
 //!
-//! | conversation | between | about |
+//! | conversation | between | subject |
 //! |---|---|---|
-//! | [`Join`](Message::Join) | a joiner and members | its way into the run |
-//! | [`Agreement`](Message::Agreement) | a proposer and the members of a view | which view comes next |
-//! | [`InView`](Message::InView) | members of the same view | training; out of place in any other view |
-//! | [`Merge`](Message::Merge) | two lineages of the run that meet again | how they become one |
-//! | [`Admin`](Message::Admin) | members | what a user asks of the run |
-//! | `Heartbeat`, `Leave` | members; `Leave` also joiners and the founder | that a peer lives, and that it goes |
+//! | [`Join`](Message::Join) | a joiner and members | the joiner's admission |
+//! | [`Agreement`](Message::Agreement) | a proposer and the members of a view | the next view |
+//! | [`InView`](Message::InView) | members of the same view | training; ignored in any other view |
+//! | [`Merge`](Message::Merge) | two branches of the run that meet again | the merge of both |
+//! | [`Admin`](Message::Admin) | members | requests of users |
+//! | `Heartbeat`, `Leave` | members; `Leave` also joiners and the founder | a peer is alive, or stops |
 
 use crate::id::{StepNumber, ViewDigest, ViewNumber};
 use crate::limits::{REASON_BYTES_MAX, STEPS_MAX};
@@ -41,31 +40,31 @@ pub use validity::Invalid;
 
 use validity::{bounded, in_range, is_step};
 
-/// One message; its payload, if it has one, travels beside it.
+/// One message. Its payload, if it has one, is not part of it but of the frame.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
 #[expect(
     clippy::large_enum_variant,
     reason = "a message lives for one call, and a view in it is moved out, not copied"
 )]
 pub enum Message {
-    /// Between a joiner and the members: its way into the run.
+    /// Between a joiner and members: the joiner's admission.
     Join(JoinMessage),
-    /// Between a proposer and the members of a view: which view comes next.
+    /// Between a proposer and the members of a view: the next view.
     Agreement(AgreementMessage),
-    /// Between members of one view: training. Out of place outside the view it names.
+    /// Between members of one view: training. It has no meaning in another view.
     InView {
-        /// The view that both are in.
+        /// The view of sender and receiver.
         view: ViewDigest,
-        /// What the sender says in it.
+        /// The message.
         message: TrainingMessage,
     },
-    /// Between lineages of the run that meet again, and within each: how they become one.
+    /// Between branches of the run that meet again, and within each: the merge.
     Merge(MergeMessage),
-    /// Between members: what a user asks of the run.
+    /// Between members: requests of users.
     Admin(AdminMessage),
-    /// Member to every member, four times a second: I live, and this is where I am.
+    /// Member to every member, four times a second: the sender is alive, and its progress.
     Heartbeat(Heartbeat),
-    /// Member to every member, or before the first view joiner to founder and founder to every joiner: stopping, and why.
+    /// Member to every member, or before the first view joiner to founder and founder to every joiner: the sender stops, and why.
     Leave(Departure),
 }
 
@@ -93,29 +92,29 @@ impl From<AdminMessage> for Message {
     }
 }
 
-/// That a member lives, and where it is.
+/// A sign of life of a member, with its progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Heartbeat {
     /// Digest of the view that the sender has installed.
     pub view: ViewDigest,
     /// Number of that view.
     pub view_number: ViewNumber,
-    /// Steps that are complete at the sender; 0 as long as it has no parameters.
+    /// The number of steps that are complete at the sender; 0 while it has no parameters.
     pub complete: StepNumber,
-    /// The step that the sender's program computes: the step in progress, but where steps do not wait for it. `None` while it
-    /// computes none.
+    /// The step that the sender's program is computing; `None` while it computes none. If steps do not wait for all members, it may be
+    /// another step than the one in progress.
     pub computing: Option<StepNumber>,
 }
 
 /// Why a peer stops.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Departure {
-    /// The reason, for people to read.
+    /// The reason, as text for users.
     pub reason: String,
 }
 
 impl Departure {
-    /// A departure with as much of the reason as a frame may carry, in whole characters.
+    /// A departure with this reason, cut to the longest that a frame may have, at the end of a character.
     #[must_use]
     pub fn new(reason: &str) -> Self {
         let ends = reason.char_indices().map(|(start, letter)| start + letter.len_utf8());
@@ -128,7 +127,7 @@ impl Message {
     /// Checks the rules that the types do not express.
     ///
     /// # Errors
-    /// Says which kind of rule is broken.
+    /// The kind of rule that the message breaks.
     pub fn validate(&self) -> Result<(), Invalid> {
         match self {
             Self::Join(message) => message.validate(),

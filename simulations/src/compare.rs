@@ -63,7 +63,8 @@ pub fn measure(scenario: &Scenario, seed: u64) -> TrainingCurve {
         let time = history.training_time();
         let bytes = history.traffic.total;
         let cluster = &simulation.cluster;
-        let all: Vec<&Arc<Buffer>> = cluster.hosts().filter_map(|host| cluster.parameters(host)).collect();
+        let all: Vec<&Arc<Buffer>> =
+            cluster.hosts().ids().filter_map(|host| cluster.hosts().parameters(host)).collect();
         if let Some((evaluation, worst)) = evaluate(&*loaded.task, &all) {
             points.push(CurvePoint { samples, time, bytes, evaluation, worst });
         }

@@ -1,44 +1,51 @@
 //! The fault injector: it starts a scenario's faults in a cluster at their times, and undoes each when its duration is over.
 //!
-//! The seed decides what a fault leaves open: which peer, and when exactly.
+//! The seed decides what a fault leaves open: which peer, and when exactly. The faults that wait for an event are in `triggers.rs`, cuts in
+//! `cuts.rs`, and false frames in `forgery.rs`.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use peergrad_core::node::NodeState;
-use peergrad_protocol::message::AgreementMessage;
+use peergrad_protocol::Instant;
 use peergrad_protocol::view::View;
-use peergrad_protocol::{Frame, Instant, StepNumber, ViewNumber};
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, SeedableRng};
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Reachability, UserCommand};
 use crate::compute_model::{Bursts, ComputeModel};
 use crate::disk::Disk;
-use crate::history::CutInterval;
-use crate::host::{EntryMode, HostId, HostSetup, TaskFault};
+use crate::host::{Crash, EntryMode, HostId, HostSetup, TaskFault};
 use crate::queue::Queue;
-use crate::scenario::{Fault, FaultTime, Groups, PlannedFault, Scenario, Targets};
+use crate::scenario::{Fault, FaultTime, PlannedFault, Scenario, Targets};
+use cuts::{Cut, OpenCut};
+use forgery::{send_garbage, send_stale_views};
+use triggers::Triggers;
+
+mod cuts;
+mod forgery;
+mod triggers;
 
 /// The faults of a scenario that are still to come or to be undone.
 pub(crate) struct FaultInjector {
+    /// The source of what faults leave open.
     generator: ChaCha8Rng,
+    /// Faults and ends of faults, by time.
     pending: Queue<Action>,
-    /// Faults that wait for the start of training.
-    on_training: Vec<(Duration, Fault)>,
-    /// Faults that wait for a step.
-    on_step: Vec<(u64, Duration, Fault)>,
-    /// Faults that wait for a view that merges.
-    on_merge: Vec<(Duration, Fault)>,
+    /// Faults that wait for an event of the run.
+    triggers: Triggers,
+    /// The setup of a host without a fault.
     template: HostSetup,
     /// Hosts whose peers were crashed, restarted or told to leave, and hosts that were added after the start.
     affected: Vec<HostId>,
+    /// Hosts that were added after the start.
     newcomers: Vec<HostId>,
 }
 
+/// Something that the injector does at a time: a fault, or the end of one.
 enum Action {
     Fault(Fault),
-    Heal { edges: Vec<(HostId, HostId)>, band: usize },
+    Heal(OpenCut),
     Start { host: HostId },
     Wake { host: HostId },
     RestoreSpeed { host: HostId },
@@ -54,23 +61,21 @@ impl FaultInjector {
         let mut fault_injector = Self {
             generator,
             pending: Queue::default(),
-            on_training: Vec::new(),
-            on_step: Vec::new(),
-            on_merge: Vec::new(),
+            triggers: Triggers::default(),
             template,
             affected: Vec::new(),
             newcomers: Vec::new(),
         };
         for PlannedFault { when, within, fault } in &scenario.faults {
-            let random_delay = fault_injector.random_delay(*within);
+            let delay = fault_injector.random_delay(*within);
+            let (triggers, fault) = (&mut fault_injector.triggers, fault.clone());
             match *when {
-                FaultTime::Start(time) => fault_injector
-                    .plan(Instant::default().after(time + random_delay), Action::Fault(fault.clone())),
-                FaultTime::Training(time) => {
-                    fault_injector.on_training.push((time + random_delay, fault.clone()))
+                FaultTime::Start(time) => {
+                    fault_injector.plan(Instant::default().after(time + delay), Action::Fault(fault));
                 }
-                FaultTime::Step(step) => fault_injector.on_step.push((step, random_delay, fault.clone())),
-                FaultTime::Merge(time) => fault_injector.on_merge.push((time + random_delay, fault.clone())),
+                FaultTime::Training(time) => triggers.on_training.push((time + delay, fault)),
+                FaultTime::Step(step) => triggers.on_step.push((step, delay, fault)),
+                FaultTime::Merge(time) => triggers.on_merge.push((time + delay, fault)),
             }
         }
         fault_injector
@@ -106,23 +111,8 @@ impl FaultInjector {
 
     /// Schedules the faults that waited for the start of training, for a step, or for a view.
     pub(crate) fn schedule_triggered(&mut self, cluster: &Cluster) {
-        let now = cluster.now();
-        if cluster.history().began.is_some() {
-            for (time, fault) in std::mem::take(&mut self.on_training) {
-                self.plan(now.after(time), Action::Fault(fault));
-            }
-        }
-        let is_merging = || cluster.history().views.iter().any(|note| note.view.merge().is_some());
-        if !self.on_merge.is_empty() && is_merging() {
-            for (time, fault) in std::mem::take(&mut self.on_merge) {
-                self.plan(now.after(time), Action::Fault(fault));
-            }
-        }
-        let Some(newest) = cluster.history().commits.last() else { return };
-        let StepNumber(step) = newest.committed.step;
-        while let Some(index) = self.on_step.iter().position(|(due, ..)| *due <= step) {
-            let (_, random_delay, fault) = self.on_step.remove(index);
-            self.plan(now.after(random_delay), Action::Fault(fault));
+        for (time, fault) in self.triggers.take_due(cluster) {
+            self.plan(cluster.now().after(time), Action::Fault(fault));
         }
     }
 
@@ -131,16 +121,12 @@ impl FaultInjector {
         let Some((_, action)) = self.pending.pop() else { return };
         match action {
             Action::Fault(fault) => self.fault(cluster, fault),
-            Action::Heal { edges, band } => {
-                for (from, to) in edges {
-                    cluster.heal(from, to);
-                }
-                let now = cluster.now();
-                cluster.history_mut().cuts[band].until = now;
+            Action::Heal(cut) => {
+                cut.heal(cluster);
                 annotate(cluster, "healed");
             }
             // Two restarts overlapped, and the shorter one is over.
-            Action::Start { host } if cluster.node_state(host).is_some() => {}
+            Action::Start { host } if cluster.hosts().node_state(host).is_some() => {}
             Action::Start { host } => {
                 let bootstraps = self.bootstraps(cluster, host);
                 let run = cluster.run_id();
@@ -161,7 +147,7 @@ impl FaultInjector {
             }
             Action::RestoreReachability { host } => {
                 annotate(cluster, &format!("{host} can be dialed again"));
-                cluster.set_reachable(host, true);
+                cluster.notify_reachability(host, Reachability::Public);
             }
             Action::Churn { times, every } => self.churn(cluster, times, every),
         }
@@ -170,9 +156,13 @@ impl FaultInjector {
     fn fault(&mut self, cluster: &mut Cluster, fault: Fault) {
         annotate(cluster, &format!("{fault:?}"));
         match fault {
-            Fault::Partition { groups, duration } => self.partition(cluster, &groups, duration),
-            Fault::Cut { between, one_way, duration } => {
-                self.cut_between(cluster, between, one_way, duration)
+            Fault::Partition { groups, duration } => {
+                let cut = Cut::partition(cluster, &groups);
+                self.cut(cluster, cut, duration);
+            }
+            Fault::Cut { between, directions, duration } => {
+                let between = between.map(|index| HostId(index as u32));
+                self.cut(cluster, Cut::between(between, directions), duration);
             }
             Fault::Flap { fault, times, every } => {
                 for turn in 0..times {
@@ -222,26 +212,26 @@ impl FaultInjector {
     /// What a fault does to one of its targets; nothing, if it has none.
     fn host_fault(&mut self, cluster: &mut Cluster, host: HostId, fault: &Fault) {
         match *fault {
-            Fault::Crash { has_reset, .. } => self.crash(cluster, host, has_reset),
+            Fault::Crash { crash, .. } => self.crash(cluster, host, crash),
             Fault::Restart { duration, keeps_disk, .. } => {
-                self.crash(cluster, host, true);
+                self.crash(cluster, host, Crash::Killed);
                 let host = if keeps_disk { host } else { self.add(cluster) };
                 self.plan(cluster.now().after(duration), Action::Start { host });
             }
             Fault::Leave { .. } => {
                 self.mark_affected(host);
                 cluster.note(host, "asked to leave");
-                cluster.leave(host);
+                cluster.command(host, UserCommand::Leave);
             }
             Fault::Remove { .. } => {
                 let Some(&asked) = self.bootstraps(cluster, host).first() else { return };
                 self.mark_affected(host);
                 cluster.note(host, &format!("removed by a user at {asked}"));
-                cluster.expel(asked, host);
+                cluster.command(asked, UserCommand::Expel(host));
             }
             Fault::Unreachable { duration, .. } => {
                 cluster.note(host, "cannot be dialed");
-                cluster.set_reachable(host, false);
+                cluster.notify_reachability(host, Reachability::Hidden);
                 if let Some(duration) = duration {
                     self.plan(cluster.now().after(duration), Action::RestoreReachability { host });
                 }
@@ -257,7 +247,7 @@ impl FaultInjector {
                 self.mark_affected(host);
                 self.plan(cluster.now(), Action::Start { host: copy });
             }
-            Fault::Garbage { count, .. } => self.send_garbage(cluster, host, count),
+            Fault::Garbage { count, .. } => send_garbage(cluster, host, count, &mut self.generator),
             Fault::StaleViews { .. } => send_stale_views(cluster, host),
             Fault::Disk { mode, .. } => {
                 // A peer whose disk is full reports that and ends.
@@ -275,62 +265,24 @@ impl FaultInjector {
         }
     }
 
-    // Cuts.
-
-    fn cut_between(
-        &mut self,
-        cluster: &mut Cluster,
-        between: [usize; 2],
-        one_way: bool,
-        duration: Option<Duration>,
-    ) {
-        let [a, b] = between.map(|index| HostId(index as u32));
-        let (edges, sign) = if one_way { (vec![(a, b)], "->") } else { (vec![(a, b), (b, a)], "|") };
-        self.cut(cluster, edges, format!("cut {a} {sign} {b}"), duration);
-    }
-
-    /// Blocks frames between groups.
-    fn partition(&mut self, cluster: &mut Cluster, groups: &Groups, duration: Option<Duration>) {
-        let groups = groups_of(cluster, groups);
-        let label = groups.iter().map(|group| names(group)).collect::<Vec<_>>().join(" | ");
-        let mut edges = Vec::new();
-        for (index, group) in groups.iter().enumerate() {
-            for other in groups.iter().enumerate().filter(|(other, _)| *other != index).flat_map(|o| o.1) {
-                edges.extend(group.iter().map(|&host| (host, *other)));
-            }
-        }
-        self.cut(cluster, edges, format!("cut {label}"), duration);
-    }
-
-    fn cut(
-        &mut self,
-        cluster: &mut Cluster,
-        edges: Vec<(HostId, HostId)>,
-        label: String,
-        duration: Option<Duration>,
-    ) {
-        let count = cluster.hosts().count();
-        let is_real =
-            |(from, to): &(HostId, HostId)| from != to && from.index() < count && to.index() < count;
-        let edges: Vec<_> = edges.into_iter().filter(is_real).collect();
-        for &(from, to) in &edges {
-            cluster.cut(from, to);
-        }
-        let from = cluster.now();
-        let bands = &mut cluster.history_mut().cuts;
-        bands.push(CutInterval { from, until: Instant(u64::MAX), label });
-        let band = bands.len() - 1;
+    /// Makes a cut, and plans its end if it has one.
+    fn cut(&mut self, cluster: &mut Cluster, cut: Cut, duration: Option<Duration>) {
+        let cut = cut.open(cluster);
         if let Some(duration) = duration {
-            self.plan(from.after(duration), Action::Heal { edges, band });
+            self.plan(cluster.now().after(duration), Action::Heal(cut));
         }
     }
 
     // Processes.
 
-    fn crash(&mut self, cluster: &mut Cluster, host: HostId, has_reset: bool) {
+    fn crash(&mut self, cluster: &mut Cluster, host: HostId, crash: Crash) {
         self.mark_affected(host);
-        cluster.note(host, if has_reset { "killed" } else { "lost power" });
-        cluster.crash(host, has_reset);
+        let words = match crash {
+            Crash::Killed => "killed",
+            Crash::PowerLost => "lost power",
+        };
+        cluster.note(host, words);
+        cluster.crash(host, crash);
     }
 
     /// Cuts the power of all hosts; it comes back at one host after the other.
@@ -344,7 +296,7 @@ impl FaultInjector {
     ) {
         let all = running(cluster);
         let back = self.choose(all.clone(), count.unwrap_or(all.len()));
-        all.into_iter().for_each(|host| self.crash(cluster, host, false));
+        all.into_iter().for_each(|host| self.crash(cluster, host, Crash::PowerLost));
         for (index, &host) in back.iter().enumerate() {
             if index < damaged {
                 cluster.setup_mut(host).disk.damage_newest();
@@ -370,9 +322,9 @@ impl FaultInjector {
     fn bootstraps(&mut self, cluster: &Cluster, newcomer: HostId) -> Vec<HostId> {
         let others: Vec<HostId> = running(cluster).into_iter().filter(|&host| host != newcomer).collect();
         let is_in = |host: &HostId| {
-            matches!(cluster.node_state(*host), Some(NodeState::Bootstrap | NodeState::Member(_)))
+            matches!(cluster.hosts().node_state(*host), Some(NodeState::Bootstrap | NodeState::Member(_)))
         };
-        let is_awake = |host: &HostId| !cluster.is_asleep(*host);
+        let is_awake = |host: &HostId| !cluster.hosts().is_asleep(*host);
         let members: Vec<HostId> = others.iter().copied().filter(is_in).filter(is_awake).collect();
         self.choose(if members.is_empty() { others } else { members }, BOOTSTRAPS)
     }
@@ -383,7 +335,7 @@ impl FaultInjector {
         if times == 0 {
             return;
         }
-        let view_of = |host: HostId| match cluster.node_state(host) {
+        let view_of = |host: HostId| match cluster.hosts().node_state(host) {
             Some(NodeState::Member(standing)) => Some(standing.view),
             _ => None,
         };
@@ -395,7 +347,7 @@ impl FaultInjector {
             views.iter().filter(|view| Some(view.number) == newest.map(|newest| newest.number)).count();
         let fault = match self.generator.next_u32() % 2 {
             0 if voters > CHURNING_MIN.max(quorum) => {
-                Fault::Crash { targets: Targets::Any(1), has_reset: true }
+                Fault::Crash { targets: Targets::Any(1), crash: Crash::Killed }
             }
             _ => Fault::Join { count: 1 },
         };
@@ -430,20 +382,6 @@ impl FaultInjector {
         });
     }
 
-    fn send_garbage(&mut self, cluster: &mut Cluster, from: HostId, count: usize) {
-        for to in cluster.hosts().filter(|&to| to != from) {
-            for _ in 0..count {
-                let mut head = vec![0; (self.generator.next_u32() % 64) as usize];
-                self.generator.fill_bytes(&mut head);
-                // Half of such frames look like the start of a valid frame.
-                if let (Some(version), 0) = (head.first_mut(), self.generator.next_u32() % 2) {
-                    *version = peergrad_protocol::wire::VERSION;
-                }
-                cluster.forge(from, to, Frame { head, payload: None });
-            }
-        }
-    }
-
     /// Applies an action to each target; the targets are determined at this moment.
     fn for_each_target(
         &mut self,
@@ -451,7 +389,7 @@ impl FaultInjector {
         targets: &Targets,
         mut action: impl FnMut(&mut Self, &mut Cluster, HostId),
     ) {
-        let count = cluster.hosts().count();
+        let count = cluster.hosts().ids().count();
         let hosts = match targets {
             Targets::Peers(peers) => {
                 peers.iter().map(|&peer| HostId(peer as u32)).filter(|h| h.index() < count).collect()
@@ -486,49 +424,7 @@ pub(crate) fn host_setup(scenario: &Scenario) -> HostSetup {
 }
 
 fn running(cluster: &Cluster) -> Vec<HostId> {
-    cluster.hosts().filter(|&host| cluster.node_state(host).is_some()).collect()
-}
-
-fn groups_of(cluster: &Cluster, groups: &Groups) -> Vec<Vec<HostId>> {
-    let all: Vec<HostId> = cluster.hosts().collect();
-    match groups {
-        Groups::Peers(groups) => {
-            groups.iter().map(|group| group.iter().map(|&peer| HostId(peer as u32)).collect()).collect()
-        }
-        Groups::Split(parts) => {
-            let mut rest = all.as_slice();
-            let part_of = |size| {
-                let (part, others) = rest.split_at(size);
-                rest = others;
-                part.to_vec()
-            };
-            Groups::sizes(parts, all.len()).into_iter().map(part_of).collect()
-        }
-    }
-}
-
-/// Sends two views: the installed one once more, and one that has the number of an earlier view.
-fn send_stale_views(cluster: &mut Cluster, from: HostId) {
-    let Some(NodeState::Member(standing)) = cluster.node_state(from) else { return };
-    let view = View::clone(&standing.view);
-    let before =
-        View { number: ViewNumber(view.number.0.saturating_sub(1)), parents: vec![], ..view.clone() };
-    for to in cluster.hosts().filter(|&to| to != from) {
-        for view in [&view, &before] {
-            cluster.forge(from, to, Frame::encode(&AgreementMessage::Install(view.clone()).into(), None));
-        }
-    }
-}
-
-fn names(hosts: &[HostId]) -> String {
-    match hosts {
-        [] => "nobody".to_owned(),
-        [one] => one.to_string(),
-        [first, .., last] if hosts.windows(2).all(|pair| pair[0].0 + 1 == pair[1].0) => {
-            format!("{first}-{last}")
-        }
-        hosts => hosts.iter().map(HostId::to_string).collect::<Vec<_>>().join(" "),
-    }
+    cluster.hosts().running().collect()
 }
 
 fn annotate(cluster: &mut Cluster, words: &str) {

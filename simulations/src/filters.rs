@@ -65,3 +65,33 @@ pub enum FrameAction {
     /// These frames are sent in its place, from the same sender to the same receiver.
     Replace(Vec<Frame>),
 }
+
+/// The filters of a cluster, in the order in which they are asked.
+#[derive(Default)]
+pub(crate) struct Filters {
+    /// The first one is asked first.
+    filters: Vec<Box<dyn FrameFilter>>,
+}
+
+impl Filters {
+    /// Adds a filter after the existing ones.
+    pub(crate) fn add(&mut self, filter: Box<dyn FrameFilter>) {
+        self.filters.push(filter);
+    }
+
+    /// The first answer other than `Pass`.
+    pub(crate) fn on_frame(&mut self, envelope: &Envelope<'_>) -> FrameAction {
+        let mut verdicts = self.filters.iter_mut().map(|filter| filter.on_frame(envelope));
+        verdicts.find(|verdict| !matches!(verdict, FrameAction::Pass)).unwrap_or(FrameAction::Pass)
+    }
+
+    /// How many segments of credit arrive after all filters.
+    pub(crate) fn on_credit(&mut self, from: HostId, to: HostId, segments: u32) -> u32 {
+        self.filters.iter_mut().fold(segments, |segments, filter| filter.on_credit(from, to, segments))
+    }
+
+    /// Whether no filter conceals from one end of a link that the link is down.
+    pub(crate) fn hears_link_down(&mut self, at: HostId, of: HostId) -> bool {
+        self.filters.iter_mut().all(|filter| filter.hears_link_down(at, of))
+    }
+}

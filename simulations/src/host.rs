@@ -67,10 +67,24 @@ pub enum EntryMode {
     },
 }
 
+/// A process of a host: the `start`-th one on it, from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ProcessId {
+    /// The host.
+    pub(crate) host: HostId,
+    /// The number of processes that were started on the host up to this one.
+    pub(crate) start: u32,
+}
+
+/// A host, with its process.
 pub(crate) struct Host {
+    /// The identity of the peer on it.
     pub(crate) peer: PeerId,
+    /// Its configuration, which faults may change.
     pub(crate) setup: HostSetup,
+    /// How often a peer with this identity has been started from this disk.
     pub(crate) incarnation: u64,
+    /// The running process; `None` if there is none.
     pub(crate) process: Option<Process>,
     /// How many processes have been started on this host; inputs for an earlier one are dropped.
     pub(crate) starts: u32,
@@ -80,16 +94,46 @@ pub(crate) struct Host {
     pub(crate) asleep: Option<VecDeque<Input>>,
     /// When the process was started, or the machine last woke up.
     pub(crate) awake_since: Instant,
+    /// The fault of its task; `None` if that works.
     pub(crate) task_fault: Option<TaskFault>,
 }
 
+impl Host {
+    /// A host without a process, at this time.
+    pub(crate) fn new(peer: PeerId, setup: HostSetup, now: Instant) -> Self {
+        Self {
+            peer,
+            setup,
+            incarnation: 0,
+            process: None,
+            starts: 0,
+            has_crashed: false,
+            asleep: None,
+            awake_since: now,
+            task_fault: None,
+        }
+    }
+}
+
+/// A running process.
 pub(crate) struct Process {
+    /// The node, which is the same code as in a real peer.
     pub(crate) node: Node,
+    /// The pool of buffers for received segments.
     pub(crate) segments: Pool,
-    /// When the earliest scheduled tick is.
+    /// When the earliest scheduled tick is; `None` if none is scheduled.
     pub(crate) wake: Option<Instant>,
     /// Peers for which the node was notified of a link.
     pub(crate) linked: BTreeSet<PeerId>,
+}
+
+/// How a process ends without a goodbye.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Crash {
+    /// The process is killed: its machine resets its connections, which the other ends notice.
+    Killed,
+    /// The machine loses power: the other ends hear nothing.
+    PowerLost,
 }
 
 /// A fault in a host's task.

@@ -124,11 +124,11 @@ impl Invariants {
     /// All invariants that apply to such a run.
     #[must_use]
     pub fn all(known: &InvariantSetup) -> Self {
-        let forks = known.loaded.config.policy.allows_forks();
-        let branches = forks.then(Branches::default);
+        let policy = known.loaded.config.policy;
+        let branches = policy.allows_forks().then(Branches::default);
         let mut invariants: Vec<Box<dyn Invariant>> = vec![
-            Box::new(one_chain::OneChain::new(forks)),
-            Box::new(departed::Departed::new(known.patience, forks)),
+            Box::new(one_chain::OneChain::new(policy)),
+            Box::new(departed::Departed::new(known.patience, policy)),
             Box::<bounded::Bounded>::default(),
             Box::<written_first::WrittenFirst>::default(),
             Box::<merged_first::MergedFirst>::default(),

@@ -15,6 +15,7 @@ mod fault_injector;
 pub mod filters;
 pub mod history;
 pub mod host;
+pub mod hosts;
 pub mod invariants;
 pub mod links;
 pub mod liveness;

@@ -53,7 +53,7 @@ impl Liveness {
         let apart = cluster.now().since(self.together);
         if apart > 2 * self.patience {
             return Err(format!(
-                "not all peers are in one view for {:.1} s; {}",
+                "peers have been in different views for {:.1} s; {}",
                 apart.as_secs_f64(),
                 describe_waiting(cluster)
             ));
@@ -65,7 +65,8 @@ impl Liveness {
 /// Whether all peers whose run is not over are in one view.
 fn are_together(cluster: &Cluster) -> bool {
     let mut view: Option<ViewDigest> = None;
-    cluster.hosts().filter_map(|host| cluster.node_state(host)).all(|standing| match standing {
+    let hosts = cluster.hosts();
+    hosts.ids().filter_map(|host| hosts.node_state(host)).all(|standing| match standing {
         NodeState::Member(member) if member.wait == Wait::Evaluation => true,
         NodeState::Member(member) => *view.get_or_insert(member.digest) == member.digest,
         NodeState::Bootstrap | NodeState::Join | NodeState::Recovery => false,
@@ -78,20 +79,21 @@ fn are_together(cluster: &Cluster) -> bool {
 pub fn describe_waiting(cluster: &Cluster) -> String {
     let words = |standing: NodeState| match standing {
         NodeState::Bootstrap => Some("waits for peers".to_owned()),
-        NodeState::Join => Some("asks to be let in".to_owned()),
-        NodeState::Recovery => Some("is back, and asks to be let in".to_owned()),
+        NodeState::Join => Some("asks to join".to_owned()),
+        NodeState::Recovery => Some("has restarted, and asks to join".to_owned()),
         NodeState::Member(member) => {
             Some(format!("{} steps complete, waits for {:?}", member.complete, member.wait))
         }
         NodeState::Ended => None,
     };
+    let hosts = cluster.hosts();
     let of = |host| {
-        let sleeps = if cluster.is_asleep(host) { " (asleep)" } else { "" };
-        Some(format!("{host}{sleeps}: {}", words(cluster.node_state(host)?)?))
+        let sleeps = if hosts.is_asleep(host) { " (asleep)" } else { "" };
+        Some(format!("{host}{sleeps}: {}", words(hosts.node_state(host)?)?))
     };
-    let all: Vec<String> = cluster.hosts().filter_map(of).collect();
+    let all: Vec<String> = hosts.ids().filter_map(of).collect();
     match all.len() {
-        0 => "nobody is left".to_owned(),
+        0 => "no peer is left".to_owned(),
         count if count > WAITING_MAX => {
             format!("{}; and {} more", all[..WAITING_MAX].join("; "), count - WAITING_MAX)
         }

@@ -91,10 +91,10 @@ pub enum LogError {
         format_number: u64,
     },
     /// No log has a run.
-    #[error("the logs tell of no run: their peers were never let into one")]
+    #[error("the logs contain no run: their peers never joined one")]
     NoRun,
     /// The logs have other runs only.
-    #[error("no run whose id begins with `{wanted}` is in these logs; they tell of {}", known.join(", "))]
+    #[error("no run in these logs has an id that begins with `{wanted}`; they contain {}", known.join(", "))]
     NoSuchRun {
         /// The beginning of an id, as the user typed it.
         wanted: String,

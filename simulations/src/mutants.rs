@@ -1,18 +1,15 @@
-//! Mutants, which are planted bugs: proof that the invariants notice bugs. Each violates one invariant, from outside of the node wherever
-//! possible: with a transport that loses or changes a frame, a disk that lies about what it has written, or a peer with other code.
+//! Mutants, which are planted bugs: proof that the invariants notice bugs. Each violates one invariant, wherever possible from outside of
+//! the node: by a transport that loses or changes a frame, by a disk that lies about what it has written, or by a peer with other code.
 //!
 //! A run with a mutant is checked by the one invariant that must notice it, so that no invariant is credited with another one's catch.
 
-use peergrad_core::program::loader::TrainingConfig;
-use peergrad_models::task::Task;
-use peergrad_protocol::message::{AgreementMessage, Message, Phase, Segment, TrainingMessage};
-use peergrad_protocol::{Buffer, Frame, PeerId, Rank, ViewDigest};
 use std::sync::Arc;
-use std::time::Duration;
+
+use peergrad_core::program::loader::TrainingConfig;
 
 use crate::disk::DiskMode;
-use crate::filters::{Envelope, FrameAction, FrameFilter};
-use crate::host::{HostId, HostSetup, peer_of};
+use crate::filters::{Envelope, FrameFilter};
+use crate::host::{HostId, HostSetup};
 use crate::invariants::merged_first::MERGED_FIRST;
 use crate::liveness::LIVENESS;
 use crate::oracles::plain::PLAIN;
@@ -20,9 +17,12 @@ use crate::oracles::replay::REPLAY;
 use crate::scenario::EXPECTATION;
 use crate::task::AlteredTask;
 use crate::workload::Workload;
+use segments::{DoubleCredit, DropSegments, EarlySum, FlipBit, Hop};
 use views::{CorruptState, Corruption, DropNewView, FalseReport, HideAccepted, IsolateVoter};
 
+mod gradients;
 mod merges;
+mod segments;
 mod views;
 
 /// A planted bug.
@@ -114,28 +114,28 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "dropped-views",
-        about: "one peer is never told of the view without another one that is gone",
+        about: "one peer never hears of the view that excludes a departed member",
         invariant: "nothing waits on the departed (invariant 7)",
         scenario: "founder-dies",
         bug: Bug::DroppedViews,
     },
     Mutant {
         name: "no-adoption",
-        about: "whoever takes over from a proposer is not told what was accepted",
+        about: "the proposer that takes over does not learn which value was accepted",
         invariant: "one chain (invariant 1)",
         scenario: "founder-dies",
         bug: Bug::NoAdoption,
     },
     Mutant {
         name: "no-persistence",
-        about: "a peer that is started again has forgotten what it promised and accepted, and votes all the same",
+        about: "a restarted peer has forgotten what it promised and accepted, and votes nevertheless",
         invariant: "one chain (invariant 1)",
         scenario: "restarted-voter",
         bug: Bug::NoPersistence,
     },
     Mutant {
         name: "false-report",
-        about: "members say that they hold new state which is not there, and the step is rolled forward",
+        about: "members report new state that they do not have, and the step is rolled forward",
         invariant: EXPECTATION,
         scenario: "kill-mid-step",
         bug: Bug::FalseReport,
@@ -149,42 +149,42 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "old-state",
-        about: "the state of chunks that move arrives as it was at another step",
+        about: "the state of chunks that move arrives as it was after an earlier step",
         invariant: REPLAY,
         scenario: "leave",
         bug: Bug::CorruptedState(Corruption::Old),
     },
     Mutant {
         name: "miscounted-state",
-        about: "the state of chunks that move has lost count of an update",
+        about: "the state of chunks that move counts one update too few",
         invariant: REPLAY,
         scenario: "leave",
         bug: Bug::CorruptedState(Corruption::Miscounted),
     },
     Mutant {
         name: "flipped-mirror",
-        about: "the sums from which replicas are kept change on their way, and the owner dies",
+        about: "the sums from which replicas are updated change on the way, and the owner dies",
         invariant: REPLAY,
         scenario: "kill-mid-step",
         bug: Bug::FlippedMirror,
     },
     Mutant {
         name: "miscounted-copy",
-        about: "state that comes to one more keeper of a copy has lost count of an update",
+        about: "the state sent to a new replica counts one update too few",
         invariant: "same bits (invariant 4)",
         scenario: "all-replicas",
         bug: Bug::CorruptedState(Corruption::Miscounted),
     },
     Mutant {
         name: "flipped-sum",
-        about: "a bit of the sums that everyone gathers changes on the way to one peer",
+        about: "a bit of the gathered sums changes on the way to one peer",
         invariant: "same bits (invariant 4)",
         scenario: "all-replicas",
         bug: Bug::FlippedLastHop,
     },
     Mutant {
         name: "new-view-dropped",
-        about: "frames of a view that their receiver has not entered are lost",
+        about: "frames of a view are lost if their receiver has not entered it yet",
         invariant: LIVENESS,
         scenario: "kill-mid-step",
         bug: Bug::NewViewDropped,
@@ -198,28 +198,28 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "lost-segment",
-        about: "the transport loses one segment, and goes on",
+        about: "the transport loses one segment and keeps the link up",
         invariant: "blameless",
         scenario: "mutants",
         bug: Bug::LostSegment,
     },
     Mutant {
         name: "doubled-credit",
-        about: "credit arrives twice as large as it was given",
+        about: "twice the returned credit arrives",
         invariant: "bounded (invariant 9)",
         scenario: "mutants",
         bug: Bug::DoubledCredit,
     },
     Mutant {
         name: "lying-disk",
-        about: "a disk says that it has written, and has not",
+        about: "a disk reports a record as written and has not written it",
         invariant: "written first",
         scenario: "mutants",
         bug: Bug::LyingDisk,
     },
     Mutant {
         name: "counted-twice-of-digits",
-        about: "as counted-twice, where nothing is an integer",
+        about: "as counted-twice, with gradients that are not integers",
         invariant: PLAIN,
         scenario: "steady",
         bug: Bug::CountedTwice,
@@ -233,49 +233,49 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "overstated-loss",
-        about: "a peer says that its samples lost more than they did",
+        about: "a peer reports a higher loss of its samples than it computed",
         invariant: REPLAY,
         scenario: "mutants",
         bug: Bug::OverstatedLoss,
     },
     Mutant {
         name: "hidden-checkpoint",
-        about: "peers that are back say nothing of their newest checkpoint",
+        about: "returning peers do not report their newest checkpoint",
         invariant: "restarts",
         scenario: "power-cut",
         bug: Bug::HiddenCheckpoint,
     },
     Mutant {
         name: "corrupted-checkpoint",
-        about: "a checkpoint comes back with other optimizer state than was written",
+        about: "a checkpoint is read with other optimizer state than was written",
         invariant: REPLAY,
         scenario: "power-cut",
         bug: Bug::CorruptedCheckpoint,
     },
     Mutant {
         name: "no-digests",
-        about: "a peer keeps to itself what its parameters are",
+        about: "a peer sends no digests of its parameters",
         invariant: "same bits (invariant 4)",
         scenario: "mutants",
         bug: Bug::NoDigests,
     },
     Mutant {
         name: "corrupted-snapshot",
-        about: "what another branch leaves changes on its way, and its digest with it",
+        about: "the snapshot of another branch changes on the way, and its digest with it",
         invariant: "exactly once (invariant 3)",
         scenario: "merge-counted",
         bug: Bug::CorruptedSnapshot,
     },
     Mutant {
         name: "hidden-samples",
-        about: "another branch does not say of some samples that it has trained them",
+        about: "another branch conceals that it has trained some samples",
         invariant: "every sample once (invariant 6)",
         scenario: "merge-counted",
         bug: Bug::HiddenSamples,
     },
     Mutant {
         name: "early-end",
-        about: "a branch is told that it is merged as soon as the other one has heard of it",
+        about: "a branch is notified of its merge before the other branch has committed it",
         invariant: MERGED_FIRST,
         scenario: "merge-counted",
         bug: Bug::EarlyEnd,
@@ -297,13 +297,16 @@ impl Mutant {
         let task = Arc::clone(&workload.loaded.task);
         match self.bug {
             Bug::CountedTwice => {
-                setup.loader = workload.loader_of(AlteredTask { task, gradient: Arc::new(count_twice) })
+                setup.loader =
+                    workload.loader_of(AlteredTask { task, gradient: Arc::new(gradients::count_twice) })
             }
             Bug::OffByOneUlp => {
-                setup.loader = workload.loader_of(AlteredTask { task, gradient: Arc::new(off_by_one_ulp) })
+                setup.loader =
+                    workload.loader_of(AlteredTask { task, gradient: Arc::new(gradients::off_by_one_ulp) })
             }
             Bug::OverstatedLoss => {
-                setup.loader = workload.loader_of(AlteredTask { task, gradient: Arc::new(overstate_loss) })
+                setup.loader =
+                    workload.loader_of(AlteredTask { task, gradient: Arc::new(gradients::overstate_loss) })
             }
             Bug::NoDigests => {
                 let training = TrainingConfig { digest_every: None, ..workload.loaded.config.clone() };
@@ -326,10 +329,10 @@ impl Mutant {
         // A step among the first ten.
         let step = 1 + seed % 9;
         Some(match self.bug {
-            Bug::AlteredView => Box::new(alter_view),
-            Bug::FlippedRelay => Box::new(FlipBit { step, is_relay: true, ranks: vec![] }),
-            Bug::FlippedLastHop => Box::new(FlipBit { step, is_relay: false, ranks: vec![] }),
-            Bug::EarlySum => Box::new(EarlySum { step, ranks: vec![], sample: None, is_done: false }),
+            Bug::AlteredView => Box::new(|envelope: &Envelope<'_>| views::alter_view(envelope, MUTANT_HOST)),
+            Bug::FlippedRelay => Box::new(FlipBit::new(step, Hop::Relay)),
+            Bug::FlippedLastHop => Box::new(FlipBit::new(step, Hop::Last)),
+            Bug::EarlySum => Box::new(EarlySum::new(MUTANT_HOST, step)),
             Bug::DroppedViews => Box::new(|envelope: &Envelope<'_>| views::drop_views(envelope, FOLLOWER)),
             Bug::NoAdoption => Box::<HideAccepted>::default(),
             Bug::NoPersistence => Box::new(IsolateVoter::new(MUTANT_HOST)),
@@ -337,8 +340,8 @@ impl Mutant {
             Bug::CorruptedState(corruption) => Box::new(CorruptState::new(corruption)),
             Bug::FlippedMirror => Box::new(views::flip_mirror),
             Bug::NewViewDropped => Box::<DropNewView>::default(),
-            Bug::LostSegments => Box::new(DropSegments { left: seed % 50, link: None, most: usize::MAX }),
-            Bug::LostSegment => Box::new(DropSegments { left: seed % 50, link: None, most: 1 }),
+            Bug::LostSegments => Box::new(DropSegments::after(seed % 50, usize::MAX)),
+            Bug::LostSegment => Box::new(DropSegments::after(seed % 50, 1)),
             Bug::DoubledCredit => Box::new(DoubleCredit),
             Bug::HiddenCheckpoint => Box::new(views::hide_newest_checkpoint),
             Bug::CorruptedSnapshot => Box::new(merges::corrupt_snapshot),
@@ -359,169 +362,3 @@ impl Mutant {
 const MUTANT_HOST: HostId = HostId(1);
 /// A host of higher rank than [`MUTANT_HOST`]: others propose.
 const FOLLOWER: HostId = HostId(2);
-
-/// One member's record of the first view gives another member more capacity.
-fn alter_view(envelope: &Envelope<'_>) -> FrameAction {
-    match envelope.message() {
-        Some(Message::Agreement(AgreementMessage::Install(mut view))) if envelope.to == MUTANT_HOST => {
-            view.members[0].capacity += 1;
-            FrameAction::Replace(vec![Frame::encode(&AgreementMessage::Install(view).into(), None)])
-        }
-        _ => FrameAction::Pass,
-    }
-}
-
-/// Changes a bit of a gathered segment: where a member other than the owner forwards it, or on its last hop.
-struct FlipBit {
-    step: u64,
-    is_relay: bool,
-    ranks: Vec<PeerId>,
-}
-
-impl FrameFilter for FlipBit {
-    fn on_frame(&mut self, envelope: &Envelope<'_>) -> FrameAction {
-        let message = envelope.message();
-        learn_ranks(&mut self.ranks, message.as_ref());
-        let Some((view, segment)) = segment_of(message.as_ref(), Phase::Gather) else {
-            return FrameAction::Pass;
-        };
-        let count = self.ranks.len();
-        let (Some(from), Some(to)) = (rank_of(&self.ranks, envelope.from), rank_of(&self.ranks, envelope.to))
-        else {
-            return FrameAction::Pass;
-        };
-        let is_relay = from != segment.owner as usize;
-        let is_last = (to + 1) % count == segment.owner as usize;
-        let is_site = if self.is_relay { is_relay && !is_last } else { is_last };
-        if segment.step.0 != self.step || !is_site {
-            return FrameAction::Pass;
-        }
-        FrameAction::Replace(vec![changed(envelope.frame, (view, *segment), |bytes| bytes[0] ^= 1)])
-    }
-}
-
-/// A copy of a segment's frame with a changed payload.
-fn changed(frame: &Frame, (view, segment): (ViewDigest, Segment), change: impl Fn(&mut [u8])) -> Frame {
-    let mut bytes = frame.payload.as_ref().map_or(vec![], |payload| payload.bytes().to_vec());
-    change(&mut bytes);
-    Frame::encode(&TrainingMessage::Segment(segment).in_view(view), Some(Buffer::from_bytes(&bytes)))
-}
-
-/// Holds back the values of one owner, and forges the sum that makes the owner believe that all members have them.
-struct EarlySum {
-    step: u64,
-    ranks: Vec<PeerId>,
-    /// A segment of this step on its last hop to the owner, as a template; `None` until there is one.
-    sample: Option<Frame>,
-    is_done: bool,
-}
-
-impl FrameFilter for EarlySum {
-    fn on_frame(&mut self, envelope: &Envelope<'_>) -> FrameAction {
-        let message = envelope.message();
-        learn_ranks(&mut self.ranks, message.as_ref());
-        let Some(Message::InView { view, message: TrainingMessage::Segment(segment) }) = message else {
-            return FrameAction::Pass;
-        };
-        let Some(site) = rank_of(&self.ranks, MUTANT_HOST) else { return FrameAction::Pass };
-        let is_own = segment.owner as usize == site;
-        if segment.step.0 != self.step {
-            return FrameAction::Pass;
-        }
-        match segment.phase {
-            Phase::Reduce if envelope.to == MUTANT_HOST && is_own && segment.index == 0 => {
-                let next = Segment { step: segment.step.next(), ..segment };
-                self.sample = Some(changed(envelope.frame, (view, next), |_| {}));
-                FrameAction::Pass
-            }
-            Phase::Gather if envelope.from == MUTANT_HOST && is_own => {
-                FrameAction::Delay(Duration::from_secs(2))
-            }
-            Phase::Gather if envelope.to == MUTANT_HOST && !self.is_done => {
-                let Some(forged) = self.sample.take() else { return FrameAction::Pass };
-                self.is_done = true;
-                FrameAction::Replace(vec![changed(envelope.frame, (view, segment), |_| {}), forged])
-            }
-            Phase::Reduce | Phase::Gather | Phase::Mirror => FrameAction::Pass,
-        }
-    }
-}
-
-/// Drops a number of segments on one link, after others have passed.
-struct DropSegments {
-    left: u64,
-    link: Option<(HostId, HostId)>,
-    most: usize,
-}
-
-impl FrameFilter for DropSegments {
-    fn on_frame(&mut self, envelope: &Envelope<'_>) -> FrameAction {
-        if !matches!(envelope.message(), Some(Message::InView { message: TrainingMessage::Segment(_), .. })) {
-            return FrameAction::Pass;
-        }
-        if self.left > 0 {
-            self.left -= 1;
-            return FrameAction::Pass;
-        }
-        let link = (envelope.from, envelope.to);
-        if self.most == 0 || *self.link.get_or_insert(link) != link {
-            return FrameAction::Pass;
-        }
-        self.most -= 1;
-        FrameAction::Drop
-    }
-}
-
-/// Doubles credit.
-struct DoubleCredit;
-
-impl FrameFilter for DoubleCredit {
-    fn on_frame(&mut self, _envelope: &Envelope<'_>) -> FrameAction {
-        FrameAction::Pass
-    }
-
-    fn on_credit(&mut self, _from: HostId, _to: HostId, segments: u32) -> u32 {
-        2 * segments
-    }
-}
-
-fn learn_ranks(ranks: &mut Vec<PeerId>, message: Option<&Message>) {
-    if let Some(Message::Agreement(AgreementMessage::Install(view))) = message {
-        *ranks = view.members.iter().map(|member| member.peer).collect();
-    }
-}
-
-fn rank_of(ranks: &[PeerId], host: HostId) -> Option<usize> {
-    ranks.iter().position(|peer| *peer == peer_of(host)).map(Rank::from_index).map(Rank::index)
-}
-
-fn segment_of(message: Option<&Message>, phase: Phase) -> Option<(ViewDigest, &Segment)> {
-    match message {
-        Some(Message::InView { view, message: TrainingMessage::Segment(segment) })
-            if segment.phase == phase =>
-        {
-            Some((*view, segment))
-        }
-        _ => None,
-    }
-}
-
-/// Adds the first sample's gradient twice.
-fn count_twice(task: &dyn Task, parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64 {
-    let twice: Vec<u32> = samples.iter().chain(samples.first()).copied().collect();
-    task.gradient(parameters, &twice, gradient)
-}
-
-/// Changes the gradient by one unit in the last place.
-fn off_by_one_ulp(task: &dyn Task, parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64 {
-    let loss = task.gradient(parameters, samples, gradient);
-    for element in gradient.iter_mut() {
-        *element = f32::from_bits(element.to_bits() ^ 1);
-    }
-    loss
-}
-
-/// Reports a loss that differs from the true one.
-fn overstate_loss(task: &dyn Task, parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64 {
-    task.gradient(parameters, samples, gradient) + 1.0
-}

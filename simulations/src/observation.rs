@@ -1,51 +1,51 @@
-//! Observations: what a cluster shows its invariants, one by one, as it happens.
+//! Observations: the events of a cluster that are shown to its invariants, one by one, as they happen.
 
 use peergrad_core::io::Event;
 use peergrad_protocol::message::Message;
 
 use crate::host::HostId;
 
-/// Something that an invariant may have an opinion on.
+/// One event that an invariant may check.
 pub enum Observation<'a> {
-    /// A frame leaves, as the receiver will get it.
+    /// A frame is sent, in the form in which it will arrive.
     Sent {
         /// The sender.
         from: HostId,
         /// The receiver.
         to: HostId,
-        /// What it says.
+        /// The decoded message.
         message: &'a Message,
-        /// The elements that it carries.
+        /// The elements in its payload; `None` if it has none.
         payload: Option<&'a [f32]>,
     },
-    /// A node hears that it is linked to another host's: nothing is on its way from it any more.
+    /// A node is notified of a new link. No frame of an earlier link from that host can still arrive.
     Linked {
-        /// Where.
+        /// The host of the node.
         at: HostId,
-        /// To whom.
+        /// The host at the other end.
         to: HostId,
-        /// The connection, which both ends will have heard of.
+        /// The number of the connection, the same at both ends.
         session: u32,
     },
-    /// A receiver of segments and chunks lets their sender send more.
+    /// A receiver of segments and chunks returns credit to their sender.
     Granted {
-        /// Their receiver.
+        /// The receiver of segments.
         from: HostId,
-        /// Their sender.
+        /// The sender of segments.
         to: HostId,
-        /// How many more.
+        /// How many more segments may be sent.
         segments: u32,
     },
-    /// A node told its user something.
+    /// A node reports an event to its user.
     Emitted {
-        /// Where.
+        /// The host of the node.
         host: HostId,
-        /// What.
+        /// The event.
         event: &'a Event,
     },
-    /// A process is gone without a word.
+    /// A process has ended without notice.
     Crashed {
-        /// Where.
+        /// Its host.
         host: HostId,
     },
 }

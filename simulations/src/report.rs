@@ -117,7 +117,7 @@ fn check_results(check_results: &[CheckResult]) -> String {
         (1, 0) => "<p class=\"verdict kept\">✓ The one check held.</p>\n".to_owned(),
         (kept, 0) => format!("<p class=\"verdict kept\">✓ All {kept} checks held.</p>\n"),
         (_, broken) => {
-            format!("<p class=\"verdict broken\">✗ {broken} of {} checks broken.</p>\n", check_results.len())
+            format!("<p class=\"verdict broken\">✗ {broken} of {} checks failed.</p>\n", check_results.len())
         }
     };
     if !broken.is_empty() {
@@ -188,10 +188,7 @@ fn branch_ends(history: &History) -> String {
     }
     list.push_str("</ul>\n");
     if told.len() > BRANCH_ENDS_MAX {
-        add(
-            &mut list,
-            format_args!("<p class=\"more\">and {} times more</p>\n", told.len() - BRANCH_ENDS_MAX),
-        );
+        add(&mut list, format_args!("<p class=\"more\">and {} more</p>\n", told.len() - BRANCH_ENDS_MAX));
     }
     list
 }
@@ -203,7 +200,7 @@ const HOSTS_MAX: usize = 8;
 const TOGETHER: Duration = Duration::from_secs(1);
 const NEAR_MAX: usize = 16;
 const BRANCH_ENDS_HOW: &str =
-    "Each part of a swarm that was cut went on by itself. What became of it, and how well each did.";
+    "After a partition, each part continued by itself. How each part ended, and the quality of its model.";
 /// Longer values take two cells and use the font of code.
 const FACT_CHARS: usize = 13;
 const STYLE: &str = include_str!("report/style.css");

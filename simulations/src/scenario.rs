@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use crate::disk::DiskMode;
+use crate::host::Crash;
 use crate::links::Links;
 use crate::workload::Workload;
 
@@ -62,6 +63,15 @@ pub enum FaultTime {
     Merge(Duration),
 }
 
+/// Which frames between two peers a cut blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Directions {
+    /// Those from the first to the second.
+    Forward,
+    /// Those of both.
+    Both,
+}
+
 /// A fault, or another event in a swarm.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fault {
@@ -76,8 +86,8 @@ pub enum Fault {
     Cut {
         /// The two peers.
         between: [usize; 2],
-        /// Whether only frames from the first to the second are blocked.
-        one_way: bool,
+        /// Which frames between them are blocked.
+        directions: Directions,
         /// How long; `None` means until the end.
         duration: Option<Duration>,
     },
@@ -94,8 +104,8 @@ pub enum Fault {
     Crash {
         /// The peers.
         targets: Targets,
-        /// Whether their connections report it; not after a power cut.
-        has_reset: bool,
+        /// Whether the other ends of their connections notice.
+        crash: Crash,
     },
     /// Processes are killed and started again.
     Restart {

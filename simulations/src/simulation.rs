@@ -133,7 +133,7 @@ impl Simulation {
 
     /// Processes one event. Returns false once the run is over, is stuck, or has violated an invariant.
     pub fn tick(&mut self) -> bool {
-        if !self.cluster.violations().is_empty() || self.is_over() {
+        if !self.cluster.invariants().violations().is_empty() || self.is_over() {
             return false;
         }
         let next = self.cluster.next_at();
@@ -144,9 +144,8 @@ impl Simulation {
             return true;
         }
         let Some(next) = next else {
-            self.stuck = Some(
-                self.progress(format!("nothing is left to happen; {}", describe_waiting(&self.cluster))),
-            );
+            self.stuck =
+                Some(self.progress(format!("no event is left; {}", describe_waiting(&self.cluster))));
             return false;
         };
         if self.next_check_at <= next {
@@ -174,7 +173,7 @@ impl Simulation {
     /// Whether no peer is left that trains or founds, and this cannot change: the remaining peers only ask to join.
     fn is_over(&self) -> bool {
         let has_ended = self.cluster.history().began.is_some() && !self.cluster.has_run();
-        self.fault_injector.is_idle() && (self.cluster.running_count() == 0 || has_ended)
+        self.fault_injector.is_idle() && (self.cluster.hosts().running().next().is_none() || has_ended)
     }
 
     fn progress(&self, words: String) -> Violation {
@@ -186,10 +185,9 @@ impl Simulation {
     pub fn finish(mut self) -> Outcome {
         let now = self.cluster.now();
         self.cluster.history_mut().close(now);
-        let mut violations = self.cluster.violations().to_vec();
-        let mut checked: Vec<&'static str> = self.cluster.invariant_names();
+        let mut violations = self.cluster.invariants().violations().to_vec();
+        let mut checked: Vec<&'static str> = self.cluster.invariants().names().collect();
         checked.extend([LIVENESS, ONE_MODEL, EXPECTATION]);
-        let is_waiting = self.stuck.is_some();
         if self.scenario.expect.survivors != SurvivorOutcome::Wait {
             violations.extend(self.stuck.clone());
         }
@@ -212,7 +210,7 @@ impl Simulation {
         }
         if violations.is_empty()
             && self.is_asked(EXPECTATION)
-            && let Err(words) = self.meets_expectations(&committed, is_waiting)
+            && let Err(words) = self.meets_expectations(&committed)
         {
             violations.push(Violation { at: now, invariant: EXPECTATION, message: words });
         }
@@ -310,7 +308,7 @@ impl Simulation {
     fn endings(&self) -> BTreeMap<String, usize> {
         let failures = self.failures();
         let mut endings = BTreeMap::new();
-        for host in self.cluster.hosts() {
+        for host in self.cluster.hosts().ids() {
             let words = match (self.cluster.history().state(host), failures.get(&host)) {
                 (Some(PeerState::Ended { .. }), Some(None)) => "finished".to_owned(),
                 (Some(PeerState::Ended { .. }), Some(Some(failure))) => ending_of(failure).to_owned(),
@@ -324,7 +322,7 @@ impl Simulation {
         endings
     }
 
-    fn meets_expectations(&self, committed: &[Committed], is_waiting: bool) -> Result<(), String> {
+    fn meets_expectations(&self, committed: &[Committed]) -> Result<(), String> {
         let expect = &self.scenario.expect;
         if (committed.len() as u64) < expect.steps {
             return Err(format!(
@@ -335,10 +333,7 @@ impl Simulation {
         }
         let merged = ViewChain::of(self.cluster.history()).merges().count();
         if merged < expect.merged {
-            return Err(format!(
-                "{merged} branches were merged; at least {} are expected to be",
-                expect.merged
-            ));
+            return Err(format!("{merged} branches were merged; at least {} are expected", expect.merged));
         }
         let failures = self.failures();
         for host in (0..self.scenario.peers as u32)
@@ -347,14 +342,14 @@ impl Simulation {
         {
             self.survivor_meets(host, expect.survivors, failures.get(&host).copied())?;
         }
-        if expect.survivors == SurvivorOutcome::Wait && !is_waiting {
-            return Err("everyone is expected to wait for ever, and nobody does".to_owned());
+        if expect.survivors == SurvivorOutcome::Wait && self.stuck.is_none() {
+            return Err("all peers are expected to wait for ever, but none does".to_owned());
         }
         let has_restarted = self.has_restarted();
         if expect.restarted.is_some_and(|expected| expected != has_restarted) {
-            let words = if has_restarted { "some did" } else { "none did" };
+            let words = if has_restarted { "some chunks did" } else { "no chunk did" };
             return Err(format!(
-                "whether the state of a chunk starts from nothing is expected to be {}, and {words}",
+                "optimizer state was expected to restart from zero: {}; {words}",
                 !has_restarted
             ));
         }
@@ -373,7 +368,7 @@ impl Simulation {
             };
             if !is_met {
                 return Err(format!(
-                    "{host} came later and is expected to {} ([expect] joiners)",
+                    "{host} joined later and is expected to {} ([expect] joiners)",
                     expect.joiners.words()
                 ));
             }
@@ -405,7 +400,7 @@ impl Simulation {
         ending: Option<Option<&Failure>>,
     ) -> Result<(), String> {
         let found = match ending {
-            None => "is still there",
+            None => "is still running",
             Some(None) => "finished",
             Some(Some(_)) => "stopped",
         };
@@ -423,7 +418,7 @@ impl Simulation {
             return Ok(());
         }
         let why = ending.flatten().map_or(String::new(), |failure| format!(": {failure}"));
-        Err(format!("{host} is expected to {} ([expect] survivors), and {found}{why}", survivors.words()))
+        Err(format!("{host} is expected to {} ([expect] survivors), but it {found}{why}", survivors.words()))
     }
 }
 

@@ -44,7 +44,7 @@ impl Trace {
         if self.lines_max > 0 {
             let words = match frame.decode() {
                 Ok(message) => describe(&message),
-                Err(error) => format!("bytes that are no frame ({error})"),
+                Err(error) => format!("bytes that are not a frame ({error})"),
             };
             self.keep(at, format!("{from} -> {to}  {words}"));
         }

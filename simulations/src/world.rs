@@ -1,83 +1,79 @@
 //! The world: the hosts of a cluster as its invariants see them, between two events.
 
-use std::collections::BTreeMap;
-
-use peergrad_core::node::NodeState;
+use peergrad_core::node::{Node, NodeState};
 use peergrad_protocol::durable::DurableBytes;
 use peergrad_protocol::message::SavedCheckpoint;
 use peergrad_protocol::{Instant, PeerId};
 
-use crate::host::{Host, HostId};
+use crate::host::HostId;
+use crate::hosts::Hosts;
 use crate::network::Network;
 
 /// The hosts, as the invariants see them.
 pub struct World<'a> {
     /// The virtual time.
     pub now: Instant,
-    /// Indexed by the host's number.
-    pub(crate) hosts: &'a [Host],
-    /// The hosts of each peer.
-    pub(crate) hosts_by_peer: &'a BTreeMap<PeerId, Vec<HostId>>,
-    /// Which hosts' frames reach which others.
+    pub(crate) hosts: &'a Hosts,
+    /// The network, for the question which hosts can reach each other.
     pub(crate) network: &'a Network,
 }
 
 impl World<'_> {
-    /// Where the node on a host is; `None` if no process runs there.
+    /// The state of the node on a host; `None` if no process runs there.
     #[must_use]
     pub fn node_state(&self, host: HostId) -> Option<NodeState> {
-        self.hosts[host.index()].process.as_ref().map(|process| process.node.state())
+        self.hosts.node_state(host)
     }
 
     /// The optimizer state that the node on a host keeps: chunk, moments, and updates behind it.
     pub fn optimizer_states(&self, host: HostId) -> impl Iterator<Item = (usize, &[f32], u32)> {
-        self.hosts[host.index()].process.iter().flat_map(|process| process.node.optimizer_states())
+        self.hosts.node(host).into_iter().flat_map(Node::optimizer_states)
     }
 
-    /// Since when a process runs there on a machine that is awake.
+    /// Since when a process runs there on a machine that is awake; `None` if it does not.
     #[must_use]
     pub fn awake_since(&self, host: HostId) -> Option<Instant> {
-        let place = &self.hosts[host.index()];
+        let place = self.hosts.get(host);
         (place.process.is_some() && place.asleep.is_none()).then_some(place.awake_since)
     }
 
     /// The peer on a host.
     #[must_use]
     pub fn peer(&self, host: HostId) -> PeerId {
-        self.hosts[host.index()].peer
+        self.hosts.peer(host)
     }
 
     /// The hosts of a peer.
     #[must_use]
     pub fn hosts_of(&self, peer: PeerId) -> &[HostId] {
-        self.hosts_by_peer.get(&peer).map_or(&[], Vec::as_slice)
+        self.hosts.of(peer)
     }
 
-    /// How many hosts there are at least whose frames get here, and to whom ours get.
+    /// A lower bound of the number of hosts that can exchange frames with this one in both directions.
     #[must_use]
     pub fn linked_count(&self, host: HostId) -> usize {
-        self.network.connected_count(host)
+        self.network.interfaces.connected_count(host)
     }
 
-    /// Whether frames get from each of two hosts to the other at present.
+    /// Whether two hosts can exchange frames in both directions at present.
     #[must_use]
     pub fn are_linked(&self, a: HostId, b: HostId) -> bool {
-        self.network.is_connected(a, b)
+        self.network.interfaces.is_connected(a, b)
     }
 
-    /// What really lies on a host's disk.
+    /// The record that is really on a host's disk; `None` if there is none.
     #[must_use]
     pub fn record(&self, host: HostId) -> Option<&DurableBytes> {
-        self.hosts[host.index()].setup.disk.record()
+        self.hosts.get(host).setup.disk.record()
     }
 
-    /// The checkpoints that really lie on a host's disk, newest first.
+    /// The checkpoints that are really on a host's disk, newest first.
     pub fn saved(&self, host: HostId) -> impl Iterator<Item = &SavedCheckpoint> {
-        self.hosts[host.index()].setup.disk.checkpoints().map(|checkpoint| &checkpoint.saved)
+        self.hosts.get(host).setup.disk.checkpoints().map(|checkpoint| &checkpoint.saved)
     }
 
     /// All hosts.
     pub fn hosts(&self) -> impl Iterator<Item = HostId> + use<> {
-        (0..self.hosts.len() as u32).map(HostId)
+        self.hosts.ids()
     }
 }

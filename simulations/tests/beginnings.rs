@@ -8,9 +8,8 @@ use peergrad_core::io::{Event, Failure};
 use peergrad_core::program::loader::Loader;
 use peergrad_protocol::RunId;
 use peergrad_protocol::message::Refusal;
-use peergrad_simulations::cluster::Cluster;
-use peergrad_simulations::host::HostId;
-use peergrad_simulations::host::{EntryMode, HostSetup};
+use peergrad_simulations::cluster::{Cluster, UserCommand};
+use peergrad_simulations::host::{EntryMode, HostId, HostSetup};
 
 mod common;
 use common::{
@@ -37,7 +36,7 @@ fn two_of_three() -> (Cluster, HostId, HostId) {
     let founder = found(&mut cluster, 3, without_data());
     let joiner = join(&mut cluster, founder, without_data());
     run_until(&mut cluster, "the joiner is ready", |cluster| {
-        let peer = cluster.peer(joiner);
+        let peer = cluster.hosts().peer(joiner);
         told(cluster, founder).any(|event| {
             matches!(event, Event::PeerReady { peer: ready_peer, ready: 2, wanted: 3 } if *ready_peer == peer)
         })
@@ -130,18 +129,18 @@ fn a_peer_that_comes_to_another_run_is_told_so() {
 #[test]
 fn joiners_hear_of_a_founder_that_gives_up() {
     let (mut cluster, founder, joiner) = two_of_three();
-    cluster.leave(founder);
+    cluster.command(founder, UserCommand::Leave);
     run_out(&mut cluster);
     assert_eq!(ended(&cluster, founder).outcome, Err(Failure::Left));
     let outcome = &ended(&cluster, joiner).outcome;
-    let founder = cluster.peer(founder);
+    let founder = cluster.hosts().peer(founder);
     assert!(matches!(outcome, Err(Failure::FounderLeft { by, .. }) if *by == founder), "{outcome:?}");
 }
 
 #[test]
 fn a_founder_hears_why_a_joiner_gives_up() {
     let (mut cluster, founder, joiner) = two_of_three();
-    cluster.leave(joiner);
+    cluster.command(joiner, UserCommand::Leave);
     let withdrawn = |cluster: &Cluster| {
         told(cluster, founder).find_map(|event| match event {
             Event::PeerWithdrawn { peer, reason, ready: 1, wanted: 3 } => Some((*peer, reason.clone())),
@@ -149,6 +148,6 @@ fn a_founder_hears_why_a_joiner_gives_up() {
         })
     };
     run_until(&mut cluster, "the founder hears of it", |cluster| withdrawn(cluster).is_some());
-    assert_eq!(withdrawn(&cluster), Some((cluster.peer(joiner), Failure::Left.to_string())));
+    assert_eq!(withdrawn(&cluster), Some((cluster.hosts().peer(joiner), Failure::Left.to_string())));
     assert_eq!(ended(&cluster, joiner).outcome, Err(Failure::Left));
 }

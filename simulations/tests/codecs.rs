@@ -88,7 +88,7 @@ fn digits(peers: usize, sync: &str) -> (f64, f64) {
     let mut simulation = Simulation::new(&scenario, 5);
     while simulation.tick() {}
     let cluster = &simulation.cluster;
-    let host = cluster.hosts().next().expect("there are peers");
+    let host = cluster.hosts().ids().next().expect("there are peers");
     let evaluation = ended(cluster, host).state.as_ref().and_then(|state| state.evaluation);
     let accuracy = evaluation.and_then(|evaluation| evaluation.accuracy).expect("digits have classes");
     (cluster.history().traffic.total as f64, accuracy)

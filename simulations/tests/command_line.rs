@@ -60,7 +60,10 @@ fn the_reference_of_keys_is_a_scenario_that_runs() {
     let output = simulate(&["run", path.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stdout));
     let words = String::from_utf8(output.stdout).unwrap();
-    assert!(words.starts_with("mine, seed 1: what it shows") && words.contains("Kept: "), "{words}");
+    assert!(
+        words.starts_with("mine, seed 1: what it shows") && words.contains("Checked, without a violation: "),
+        "{words}"
+    );
 }
 
 #[test]

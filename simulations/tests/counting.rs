@@ -61,7 +61,7 @@ fn a_crash_in_the_middle_of_a_step_loses_and_repeats_nothing() {
         assert_eq!(outcome.history.views.len(), 2, "seed {seed}");
         redone += outcome.history.redone.len();
     }
-    assert!(redone > 0, "a batch was begun again");
+    assert!(redone > 0, "a batch was restarted");
 }
 
 #[test]

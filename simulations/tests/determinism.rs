@@ -16,6 +16,7 @@ use std::thread;
 
 use peergrad_collectives::plan::Topology;
 use peergrad_config::specification::RunFile;
+use peergrad_simulations::host::Crash;
 use peergrad_simulations::links::Links;
 use peergrad_simulations::scenario::file::Size;
 use peergrad_simulations::scenario::named::named;
@@ -47,7 +48,7 @@ fn direct_between_homes() -> Scenario {
 fn crash_between_continents() -> Scenario {
     Scenario::new("4 peers, ring, continents, crash", 4, integers("ring"))
         .on(Links::continents())
-        .at(FaultTime::Step(5), Fault::Crash { targets: Targets::Any(1), has_reset: false })
+        .at(FaultTime::Step(5), Fault::Crash { targets: Targets::Any(1), crash: Crash::PowerLost })
 }
 
 fn trouble() -> Scenario {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use peergrad_collectives::plan::Topology;
 use peergrad_core::node::{NodeState, Wait};
 use peergrad_simulations::cluster::Cluster;
+use peergrad_simulations::host::Crash;
 use peergrad_simulations::task::FixedLoader;
 
 mod common;
@@ -14,14 +15,14 @@ use common::{committed, ended, gathered, run_out, run_until_training, squares};
 fn a_peer_that_is_lost_at_any_time_stops_nobody() {
     let fixed = Arc::new(squares(Topology::Ring));
     for crash_at in [0, 1, 2, 500, 2000, 5000, 15_000] {
-        for has_reset in [true, false] {
-            let case = format!("crashed {crash_at} events after the start, reset: {has_reset}");
+        for crash in [Crash::Killed, Crash::PowerLost] {
+            let case = format!("crashed {crash_at} events after the start, {crash:?}");
             let (mut cluster, hosts) = gathered(4, &fixed, SEED);
             run_until_training(&mut cluster);
             (0..crash_at).for_each(|_| assert!(cluster.tick()));
             let victim = hosts[2];
-            assert!(cluster.node_state(victim).is_some(), "{case}: it has ended before");
-            cluster.crash(victim, has_reset);
+            assert!(cluster.hosts().node_state(victim).is_some(), "{case}: it has ended before");
+            cluster.crash(victim, crash);
             run_out(&mut cluster);
             for &host in hosts.iter().filter(|&&host| host != victim) {
                 let end = ended(&cluster, host);
@@ -80,8 +81,9 @@ impl Endgame {
         };
         let last_step_at = until(&|cluster| !cluster.history().commits.is_empty());
         let is_closing = |standing| matches!(standing, Some(NodeState::Member(m)) if m.wait == Wait::Closing);
-        let barrier_at = until(&|cluster| hosts.iter().any(|&host| is_closing(cluster.node_state(host))));
-        let end_at = until(&|cluster| cluster.running_count() == 0);
+        let barrier_at =
+            until(&|cluster| hosts.iter().any(|&host| is_closing(cluster.hosts().node_state(host))));
+        let end_at = until(&|cluster| cluster.hosts().running().next().is_none());
         for &host in &hosts {
             assert_eq!(ended(&cluster, host).outcome, Ok(()));
             assert_eq!(committed(&cluster, host).len(), 2);
@@ -95,7 +97,7 @@ fn assert_nobody_waits(fixed: &Arc<FixedLoader>, crash_at: usize, victim: usize)
     let (mut cluster, hosts) = gathered(4, fixed, SEED);
     (0..crash_at).for_each(|_| assert!(cluster.tick()));
     let victim = hosts[victim];
-    cluster.crash(victim, true);
+    cluster.crash(victim, Crash::Killed);
     run_out(&mut cluster);
     for &host in hosts.iter().filter(|&&host| host != victim) {
         let outcome = &ended(&cluster, host).outcome;

@@ -9,10 +9,13 @@ use peergrad_config::specification::RunFile;
 use peergrad_protocol::view::Recovery;
 use peergrad_simulations::disk::DiskMode;
 use peergrad_simulations::history::{PeerState, StateSpan};
+use peergrad_simulations::host::Crash;
 use peergrad_simulations::links::Links;
 use peergrad_simulations::scenario::file::Size;
 use peergrad_simulations::scenario::named::named;
-use peergrad_simulations::scenario::{Fault, FaultTime, Groups, Scenario, SurvivorOutcome, Targets};
+use peergrad_simulations::scenario::{
+    Directions, Fault, FaultTime, Groups, Scenario, SurvivorOutcome, Targets,
+};
 use peergrad_simulations::simulation::{Outcome, Simulation};
 use peergrad_simulations::workload::Workload;
 
@@ -53,11 +56,11 @@ fn what_is_shorter_than_anybody_s_patience_only_takes_time() {
     assert_eq!((quiet.steps, quiet.violations), (100, vec![]));
     let groups = Groups::Split(vec![3, 1]);
     let (between, duration) = ([1, 2], Some(SHORT));
-    let cut = Box::new(Fault::Cut { between, one_way: false, duration });
+    let cut = Box::new(Fault::Cut { between, directions: Directions::Both, duration });
     for fault in [
         Fault::Partition { groups, duration },
-        Fault::Cut { between, one_way: false, duration },
-        Fault::Cut { between, one_way: true, duration },
+        Fault::Cut { between, directions: Directions::Both, duration },
+        Fault::Cut { between, directions: Directions::Forward, duration },
         Fault::Pause { targets: one(), duration: SHORT },
         Fault::Flap { fault: cut, times: 3, every: SHORT * 3 },
     ] {
@@ -76,8 +79,8 @@ fn whoever_is_cut_off_for_long_is_left_out_and_comes_back() {
     let duration = Some(LONG);
     for fault in [
         Fault::Partition { groups: Groups::Peers(vec![vec![0, 1], vec![2, 3]]), duration },
-        Fault::Cut { between: [1, 2], one_way: false, duration },
-        Fault::Cut { between: [1, 2], one_way: true, duration },
+        Fault::Cut { between: [1, 2], directions: Directions::Both, duration },
+        Fault::Cut { between: [1, 2], directions: Directions::Forward, duration },
         Fault::Pause { targets: one(), duration: LONG },
     ] {
         let shown = format!("{fault:?}");
@@ -89,9 +92,9 @@ fn whoever_is_cut_off_for_long_is_left_out_and_comes_back() {
 
 #[test]
 fn who_dies_or_goes_is_left_out_and_the_others_finish() {
-    let crashed = after(Fault::Crash { targets: one(), has_reset: true }, SurvivorOutcome::Finish);
+    let crashed = after(Fault::Crash { targets: one(), crash: Crash::Killed }, SurvivorOutcome::Finish);
     assert_eq!(crashed.endings, endings([("crashed", 1), ("finished", 3)]));
-    let silent = after(Fault::Crash { targets: one(), has_reset: false }, SurvivorOutcome::Finish);
+    let silent = after(Fault::Crash { targets: one(), crash: Crash::PowerLost }, SurvivorOutcome::Finish);
     assert_eq!(silent.endings, crashed.endings);
     let left = after(Fault::Leave { targets: one() }, SurvivorOutcome::Finish);
     assert_eq!(left.endings, endings([("left", 1), ("finished", 3)]));
@@ -106,7 +109,7 @@ fn who_dies_or_goes_is_left_out_and_the_others_finish() {
 #[test]
 fn too_few_wait_for_others_and_go_on_when_they_are_back() {
     let targets = || Targets::Peers(vec![1, 2, 3]);
-    let dead = after(Fault::Crash { targets: targets(), has_reset: true }, SurvivorOutcome::Wait);
+    let dead = after(Fault::Crash { targets: targets(), crash: Crash::Killed }, SurvivorOutcome::Wait);
     assert_eq!(dead.endings, endings([("crashed", 3), ("still a member", 1)]));
     let back = after(
         Fault::Restart { targets: targets(), duration: LONG, keeps_disk: true },
@@ -141,7 +144,7 @@ fn of_two_machines_with_one_identity_one_goes_on() {
 fn garbage_and_views_of_another_time_change_nothing() {
     let garbage = after(Fault::Garbage { targets: one(), count: 20 }, SurvivorOutcome::Finish);
     let refusals = garbage.history.peers.iter().flat_map(|lane| &lane.notes);
-    assert!(refusals.filter(|(_, note)| note.starts_with("refused what p2 sent")).count() >= 3);
+    assert!(refusals.filter(|(_, note)| note.starts_with("rejected a message of p2")).count() >= 3);
     let stale = after(Fault::StaleViews { targets: one() }, SurvivorOutcome::Finish);
     for outcome in [garbage, stale] {
         assert_eq!(outcome.endings, endings([("finished", 4)]));
@@ -287,10 +290,16 @@ fn capacities_change_amid_crashes_and_joiners() {
         let within = Duration::from_secs(5);
         let scenario = scenario
             .after(Duration::from_secs(2), Fault::Unreachable { targets: any(3), duration: Some(LONG) })
-            .after(within, Fault::Crash { targets: any(1), has_reset: seed % 2 == 0 })
+            .after(
+                within,
+                Fault::Crash {
+                    targets: any(1),
+                    crash: if seed % 2 == 0 { Crash::Killed } else { Crash::PowerLost },
+                },
+            )
             .after(within + SHORT, Fault::Join { count: 1 })
             .after(2 * within, Fault::Unreachable { targets: any(2), duration: None })
-            .after(2 * within + SHORT, Fault::Crash { targets: any(1), has_reset: true });
+            .after(2 * within + SHORT, Fault::Crash { targets: any(1), crash: Crash::Killed });
         let outcome = Simulation::new(&scenario, seed).run();
         assert_eq!(outcome.violations, [], "seed {seed}: {:?}", outcome.endings);
     }

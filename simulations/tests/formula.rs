@@ -69,10 +69,10 @@ fn all_reduce(mut simulation: Simulation) -> (f64, Vec<(HostId, f64)>) {
     let mut shards = Vec::new();
     while simulation.tick() {
         let cluster = &simulation.cluster;
-        let standings = || cluster.hosts().filter_map(|host| cluster.node_state(host));
+        let standings = || cluster.hosts().ids().filter_map(|host| cluster.hosts().node_state(host));
         let is_complete = |standing| matches!(standing, NodeState::Member(member) if member.complete == 1);
         if let Some(note) = cluster.history().views.first().filter(|_| shards.is_empty()) {
-            let members = note.view.members.iter().map(|member| cluster.host_of(member.peer).unwrap());
+            let members = note.view.members.iter().map(|member| cluster.hosts().of(member.peer)[0]);
             if note.shards.len() == note.view.members.len() {
                 shards = members.map(|host| (host, note.shards[&host] as f64 * 4.0)).collect();
             }
@@ -82,7 +82,7 @@ fn all_reduce(mut simulation: Simulation) -> (f64, Vec<(HostId, f64)>) {
             return (cluster.now().since(first).as_secs_f64(), shards);
         }
     }
-    panic!("{:?}", simulation.cluster.violations());
+    panic!("{:?}", simulation.cluster.invariants().violations());
 }
 
 #[test]

@@ -11,8 +11,8 @@ use common::{PARAMETERS, gathered, join, run_out, run_until, run_until_training,
 use peergrad_collectives::plan::Topology;
 use peergrad_core::node_report::{Condition, MemberDetails, NodeReport};
 use peergrad_core::program::loader::Loader;
-use peergrad_simulations::cluster::Cluster;
-use peergrad_simulations::host::HostId;
+use peergrad_simulations::cluster::{Cluster, UserCommand};
+use peergrad_simulations::host::{Crash, HostId};
 use peergrad_simulations::task::FixedLoader;
 
 fn task() -> Arc<FixedLoader> {
@@ -28,7 +28,7 @@ fn member(cluster: &Cluster, host: HostId) -> Option<MemberDetails> {
 
 /// The condition in which one member sees another; `None` if that one is not in its view.
 fn condition(cluster: &Cluster, host: HostId, of: HostId) -> Option<Condition> {
-    let peer = cluster.peer(of);
+    let peer = cluster.hosts().peer(of);
     Some(member(cluster, host)?.members.iter().find(|seen| seen.peer == peer)?.condition)
 }
 
@@ -81,8 +81,8 @@ fn one_that_falls_asleep_is_suspected_before_the_others_go_on_without_it() {
 fn too_few_are_paused_and_say_how_many_they_need() {
     let (mut cluster, hosts) = gathered(3, &task(), 4);
     run_until_training(&mut cluster);
-    cluster.crash(hosts[1], false);
-    cluster.crash(hosts[2], false);
+    cluster.crash(hosts[1], Crash::PowerLost);
+    cluster.crash(hosts[2], Crash::PowerLost);
     run_until(&mut cluster, "it is paused", |cluster| {
         member(cluster, hosts[0]).is_some_and(|member| member.paused == Some((1, 2)))
     });
@@ -100,7 +100,7 @@ fn comers_and_leavers_are_seen_and_shares_are_always_whole() {
     let (mut cluster, mut hosts) = gathered(3, &fixed, 5);
     run_until_training(&mut cluster);
     let fresh = join(&mut cluster, hosts[0], setup(Arc::clone(&fixed) as Arc<dyn Loader>, None));
-    let peer = cluster.peer(fresh);
+    let peer = cluster.hosts().peer(fresh);
     run_until(&mut cluster, "somebody hears of it", |cluster| {
         hosts
             .iter()
@@ -112,7 +112,7 @@ fn comers_and_leavers_are_seen_and_shares_are_always_whole() {
     let thought = on_the_way(&mut cluster, hosts[0], fresh, is_in);
     assert!(thought.contains(&format!("{:?}", Some(Condition::CatchingUp))), "{thought:?}");
     hosts.push(fresh);
-    cluster.leave(hosts[1]);
+    cluster.command(hosts[1], UserCommand::Leave);
     let is_gone = |cluster: &Cluster| condition(cluster, hosts[0], hosts[1]).is_none();
     let thought = on_the_way(&mut cluster, hosts[0], hosts[1], |cluster| {
         for member in hosts.iter().filter_map(|host| member(cluster, *host)) {
@@ -135,12 +135,12 @@ fn nothing_changes_for_being_looked_at() {
     let run = |is_watched: bool| {
         let (mut cluster, hosts) = gathered(4, &task(), 6);
         run_until_training(&mut cluster);
-        cluster.crash(hosts[3], false);
+        cluster.crash(hosts[3], Crash::PowerLost);
         run_until(&mut cluster, "every process ends", |cluster| {
             if is_watched {
                 hosts.iter().for_each(|host| drop(cluster.node_report(*host)));
             }
-            cluster.running_count() == 0
+            cluster.hosts().running().next().is_none()
         });
         cluster.trace().digest()
     };

@@ -248,7 +248,7 @@ fn one_that_stands_still_and_one_that_is_killed_are_told_apart() {
     );
     let notes: Vec<&str> =
         recorded_run.history.peers[lane].notes.iter().map(|note| note.1.as_str()).collect();
-    assert!(notes[0].contains("stood still") && notes[1].contains("breaks off"), "{notes:?}");
+    assert!(notes[0].contains("was suspended") && notes[1].contains("ends abruptly"), "{notes:?}");
     let gap = recorded_run.history.peers[lane].spans[2];
     assert!(gap.until.since(gap.from).as_secs() >= 8);
 }
@@ -293,7 +293,7 @@ fn a_swarm_that_went_on_from_a_checkpoint_went_back_and_broke_no_promise() {
     let recorded_run = told("undone", false, json!({"view_number": 1, "step": 0}));
     let broken =
         recorded_run.check_results.iter().find_map(|verdict| verdict.outcome.as_ref().err()).unwrap();
-    assert!(broken.contains("tells of step 50 after a later one"), "{broken}");
+    assert!(broken.contains("lists step 50 after a later one"), "{broken}");
 }
 
 #[test]
@@ -333,7 +333,7 @@ fn logs_that_contradict_each_other_are_told() {
     let told = tale_of("views", &[one, other]);
     let broken: Vec<_> = told.check_results.iter().filter(|verdict| verdict.outcome.is_err()).collect();
     assert_eq!(broken.len(), 1);
-    assert!(broken[0].outcome.as_ref().unwrap_err().contains("view 1 is one at p"), "{:?}", broken[0]);
+    assert!(broken[0].outcome.as_ref().unwrap_err().contains("view 1 differs between p"), "{:?}", broken[0]);
 
     let [one, mut other] = two(0.0);
     other.text = other.text.replacen("\"loss\":0.09523809523809523", "\"loss\":0.5", 1);
@@ -347,8 +347,8 @@ fn logs_that_contradict_each_other_are_told() {
     let output = command.arg("report").args(&paths).arg("-o").arg(&page).output().unwrap();
     let words = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(1), "{words}");
-    assert!(words.contains("BROKEN") && words.contains("page.html"), "{words}");
-    assert!(std::fs::read_to_string(page).unwrap().contains("1 of 3 checks broken"));
+    assert!(words.contains("VIOLATED") && words.contains("page.html"), "{words}");
+    assert!(std::fs::read_to_string(page).unwrap().contains("1 of 3 checks failed"));
 }
 
 #[test]

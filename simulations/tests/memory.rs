@@ -14,7 +14,7 @@ use peergrad_collectives::plan::Topology;
 use peergrad_core::program::loader::Loader;
 use peergrad_protocol::placement::Replicas;
 use peergrad_simulations::compute_model::ComputeModel;
-use peergrad_simulations::host::HostId;
+use peergrad_simulations::host::{Crash, HostId};
 
 static LIVE_BYTES: AtomicIsize = AtomicIsize::new(0);
 
@@ -69,13 +69,13 @@ fn footprint(losses: usize) -> isize {
     for _ in 0..losses {
         let until = cluster.now().after(EVERY);
         run_until(&mut cluster, "time passes", |cluster| cluster.now() >= until);
-        cluster.crash(others.remove(0), true);
+        cluster.crash(others.remove(0), Crash::Killed);
         others.push(join(&mut cluster, eldest, host()));
     }
     // The state is as before, except for what the node may have kept.
     let until = cluster.now().after(Duration::from_secs(20));
     run_until(&mut cluster, "time passes", |cluster| cluster.now() >= until);
     let before = LIVE_BYTES.load(Ordering::Relaxed);
-    cluster.crash(eldest, true);
+    cluster.crash(eldest, Crash::Killed);
     before - LIVE_BYTES.load(Ordering::Relaxed)
 }

@@ -45,7 +45,7 @@ fn simulated(peers: usize, workload: Workload) -> Simulation {
 fn parameters(simulation: &Simulation) -> Vec<f32> {
     let cluster = &simulation.cluster;
     let state = |host| ended(cluster, host).state.as_ref().expect("it has trained");
-    let states: Vec<_> = cluster.hosts().map(state).collect();
+    let states: Vec<_> = cluster.hosts().ids().map(state).collect();
     assert!(states.windows(2).all(|pair| pair[0].digest == pair[1].digest), "one model in the end");
     states[0].parameters.to_vec()
 }
@@ -74,7 +74,7 @@ fn a_round_of_local_steps_costs_what_one_step_does() {
     for kind in ["local", "diloco"] {
         let run = |local_steps| {
             let simulation = digits(4, 32, &format!("kind = \"{kind}\"\nlocal_steps = {local_steps}"));
-            let host = simulation.cluster.hosts().next().expect("there are peers");
+            let host = simulation.cluster.hosts().ids().next().expect("there are peers");
             let rounds = committed(&simulation.cluster, host).len();
             parameters(&simulation);
             (rounds as f64, sent(&simulation) as f64)
@@ -110,7 +110,7 @@ fn all_programs_learn_the_digits() {
         ["kind = \"ds-sync\"", "kind = \"local\"\nlocal_steps = 4", "kind = \"diloco\"\nlocal_steps = 4"]
     {
         let simulation = digits(9, 20, sync);
-        let host = simulation.cluster.hosts().next().expect("there are peers");
+        let host = simulation.cluster.hosts().ids().next().expect("there are peers");
         let state = ended(&simulation.cluster, host).state.as_ref().expect("it has trained");
         let accuracy =
             state.evaluation.and_then(|evaluation| evaluation.accuracy).expect("digits have classes");
@@ -135,7 +135,7 @@ fn seconds_under_bursts(peers: usize, batch: usize, sync: &str) -> (f64, f64) {
     assert_eq!(
         course.outcome.history.views.len(),
         1,
-        "nobody had to begin anew, however early the first step was"
+        "no member had to restart, however early the first step was"
     );
     let end = course.end.expect("it ends");
     let dealt = (10 * 10 * batch) as f64;

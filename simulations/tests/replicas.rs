@@ -17,6 +17,7 @@ use peergrad_protocol::placement::Replicas;
 use peergrad_protocol::view::Recovery;
 use peergrad_simulations::cluster::Cluster;
 use peergrad_simulations::filters::{Envelope, FrameAction};
+use peergrad_simulations::host::Crash;
 use peergrad_simulations::invariants::{InvariantSetup, Invariants};
 use peergrad_simulations::oracles::replay::{REPLAY, Replay};
 use peergrad_simulations::scenario::{Fault, FaultTime, Scenario, Targets};
@@ -75,7 +76,7 @@ fn steps_of_gathered_sums_are_begun_again_or_rolled_forward() {
                 "epochs = 12\nbatch = 64\n[shards]\nreplicas = \"all\"\n[sync]\ntopology = \"{topology}\"\nsegment_kib = 1"
             );
             let workload = Workload::squares(&RunFile::parse(&text).unwrap(), 2000, 640).unwrap();
-            let crash = |targets| Fault::Crash { targets, has_reset: true };
+            let crash = |targets| Fault::Crash { targets, crash: Crash::Killed };
             let mut scenario = Scenario::new("two of five", 5, workload)
                 .at(FaultTime::Step(10), crash(Targets::Any(2)))
                 .at(FaultTime::Step(30), Fault::Join { count: 1 });
@@ -93,7 +94,7 @@ fn steps_of_gathered_sums_are_begun_again_or_rolled_forward() {
             }
             seed += 1;
         }
-        assert!(forward > 0 && again > 0, "{topology}: {forward} rolled forward, {again} begun again");
+        assert!(forward > 0 && again > 0, "{topology}: {forward} rolled forward, {again} restarted");
     }
 }
 

@@ -394,24 +394,24 @@ fn an_eventful_run_is_told_whole() {
         assert!(page.contains(view), "{view}");
     }
     for words in [
-        "At 7.60 s part B was merged into part A: 50 of its 54 steps since they went apart (3,200 samples, beside 5,000 that part A \
-         trained alone); the 4 steps that it made while this was agreed on were given up, and are trained again. On held-out \
-         samples: loss 0.2500 (accuracy 0.9000) of A before, loss 0.5000 (accuracy 0.7500) of B, loss 0.1250 (accuracy 0.9500) of \
-         both together; their parameters were 25.0 % apart.",
+        "At 7.60 s part B was merged into part A: 50 of its 54 steps since the partition (3,200 samples, beside 5,000 that part A \
+         trained alone); the 4 steps that it made during the agreement were discarded, and their samples are trained again. On \
+         held-out samples: loss 0.2500 (accuracy 0.9000) of A before, loss 0.5000 (accuracy 0.7500) of B, loss 0.1250 (accuracy \
+         0.9500) of both together; their parameters differed by 25.0 %.",
         "<time>10.6 s</time> p5, p6: said that p7 is gone",
     ] {
         assert!(page.contains(words), "{words}");
     }
-    assert_eq!(page.matches("was merged into").count(), 1, "told once, however many say it");
-    for words in ["cut 0-4 | 5-7", "lossy 1 | 4", "step 108 begun again at 4.45 s", "p3, 5.00 s: crashed"] {
+    assert_eq!(page.matches("was merged into").count(), 1, "listed once, however many peers report it");
+    for words in ["cut 0-4 | 5-7", "lossy 1 | 4", "step 108 restarted at 4.45 s", "p3, 5.00 s: crashed"] {
         assert!(page.contains(words), "{words}");
     }
-    assert!(page.contains("✗ 1 of 11 checks broken."));
+    assert!(page.contains("✗ 1 of 11 checks failed."));
     assert!(page.contains("simulate run partition --seed 7"));
 }
 
 #[test]
-fn a_part_that_gives_way_is_told_of_with_what_is_lost() {
+fn a_part_that_yields_is_listed_with_what_is_lost() {
     let mut builder = RunBuilder::of(3);
     let first = builder.view(100, 1, &[], &[0, 1, 2]);
     builder.train(120, 900, first, &[0, 1, 2], 10);
@@ -427,8 +427,11 @@ fn a_part_that_gives_way_is_told_of_with_what_is_lost() {
     let history = builder.end(3100);
     let words = history.branch_end_sentences();
     assert_eq!(words.len(), 1);
-    let told = "At 2.00 s part B yielded to part A: all that it had trained alone was given up, 12 steps (";
-    assert!(words[0].starts_with(told) && words[0].ends_with("and is trained again there."), "{words:?}");
+    let told = "At 2.00 s part B yielded to part A: the 12 steps (";
+    assert!(
+        words[0].starts_with(told) && words[0].ends_with("and their samples are trained again."),
+        "{words:?}"
+    );
     let page = page("winner", &history);
     check(&page);
     assert!(page.contains(told) && page.contains("p2: left at 3.00 s") && page.contains("</svg>left</li>"));

@@ -48,7 +48,7 @@ fn run(scenario: &Scenario, seed: u64) -> Cluster {
 /// The final parameters, which are equal at all peers.
 fn parameters(cluster: &Cluster) -> Vec<f32> {
     let state = |host| ended(cluster, host).state.as_ref().expect("it has trained");
-    let states: Vec<_> = cluster.hosts().map(state).collect();
+    let states: Vec<_> = cluster.hosts().ids().map(state).collect();
     assert!(states.windows(2).all(|pair| pair[0].digest == pair[1].digest), "one model in the end");
     states[0].parameters.to_vec()
 }

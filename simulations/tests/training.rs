@@ -44,8 +44,8 @@ fn a_swarm_of_any_size_follows_the_plain_reference() {
             let simulation = simulated(count, &workload, 11);
             let cluster = &simulation.cluster;
             assert_nobody_is_blamed(cluster);
-            assert_eq!(cluster.hosts().count(), count);
-            for host in cluster.hosts() {
+            assert_eq!(cluster.hosts().ids().count(), count);
+            for host in cluster.hosts().ids() {
                 assert_eq!(ended(cluster, host).outcome, Ok(()));
                 let committed = committed(cluster, host);
                 assert_eq!(committed.len(), STEPS);
@@ -71,7 +71,7 @@ fn a_swarm_of_any_size_follows_the_plain_reference() {
 fn members_hold_the_same_bits_after_every_step() {
     let simulation = simulated(5, &workload(Topology::Ring), 2);
     let mut digests: BTreeMap<u64, Vec<ContentDigest>> = BTreeMap::new();
-    for host in simulation.cluster.hosts() {
+    for host in simulation.cluster.hosts().ids() {
         for committed in committed(&simulation.cluster, host) {
             let digest = committed.digest.expect("asked for at every step");
             digests.entry(committed.step.0).or_default().push(digest);

@@ -1,11 +1,14 @@
-//! Bf16: the upper half of an f32, which is its sign, its whole exponent, and 7 of its 23 digits after the point.
+//! Bf16: the upper half of an f32, that is, its sign, its whole exponent, and 7 of the 23 bits of its fraction. Two bytes for an element.
 //!
 //! ```text
 //! f32   s eeeeeeee ddddddddddddddddddddddd
-//! bf16  s eeeeeeee ddddddd                     nearest, ties to even
+//! bf16  s eeeeeeee ddddddd                     rounded to nearest, ties to even
 //! ```
-//! An element of any size keeps the same number of digits. One that would be rounded to infinity becomes the largest there
-//! is; whatever is not a number becomes the same one.
+//! All magnitudes keep the same relative precision. An element that would be rounded to infinity becomes the largest finite value. All NaN
+//! become one code.
+//!
+//! # Reading
+//! Kalamkar et al., *A Study of BFLOAT16 for Deep Learning Training*, 2019, section 3.
 
 use super::{BLOCK_ELEMENTS, INFINITE, SIGN, encode_each, magnitude};
 
@@ -13,7 +16,7 @@ use super::{BLOCK_ELEMENTS, INFINITE, SIGN, encode_each, magnitude};
 pub(super) fn encode(elements: &[f32], out: &mut [u8]) {
     for (block, out) in elements.chunks(BLOCK_ELEMENTS).zip(out.chunks_mut(BLOCK_ELEMENTS * size_of::<u16>()))
     {
-        // Hardly ever is anything special among them; to look first, and then to take less care, is faster.
+        // Special elements are rare, so it is faster to look for one first and to round all without a test if there is none.
         if block.iter().fold(false, |any, element| any | is_special(*element)) {
             encode_each(block, out, |element| nearest(element).to_le_bytes());
         } else {
@@ -36,7 +39,7 @@ pub(super) fn nearest(element: f32) -> u16 {
     }
 }
 
-/// Whether rounding is not all there is to do.
+/// Whether the element needs more than rounding: it is not finite, or would be rounded to infinity.
 fn is_special(element: f32) -> bool {
     // A signed comparison, which every vector unit has.
     magnitude(element).cast_signed() > LARGEST_MAGNITUDE.cast_signed()
@@ -47,7 +50,7 @@ fn rounded(bits: u32) -> u16 {
     ((bits + 0x7fff + to_even) >> 16) as u16
 }
 
-/// The element that `code` is: exact.
+/// The element of a code. Every code has an exact f32.
 pub(super) fn decode(code: u16) -> f32 {
     f32::from_bits(u32::from(code) << 16)
 }

@@ -1,14 +1,15 @@
-//! F16: IEEE 754 half precision, with 5 bits of exponent and 10 digits after the point.
+//! F16: IEEE 754 half precision, with 5 bits of exponent and 10 bits of fraction. Two bytes for an element.
 //!
 //! ```text
 //! f32   s eeeeeeee ddddddddddddddddddddddd
-//! f16   s    eeeee dddddddddd                  nearest, ties to even
+//! f16   s    eeeee dddddddddd                  rounded to nearest, ties to even
 //! ```
-//! Eight times as precise as bf16, but only within a range: from 65504 on, everything is 65504, and below 2^-14, about
-//! 6.1e-5, digits are lost one by one until 2^-25 and less is nothing. Whatever is not a number becomes the same one.
+//! It is eight times as precise as bf16, but only within a range. Greater magnitudes become 65504. Below 2^-14, about 6.1e-5, precision
+//! falls bit by bit, and magnitudes up to 2^-25 become zero. All NaN become one code.
 //!
 //! # Reading
-//! Giesen, *Float to half done quick*, 2012, whose additions for the smallest numbers are used here without its branches.
+//! Giesen, *Float to half done quick*, 2012: its additions for the smallest numbers are used here, without its branches. Micikevicius et
+//! al., *Mixed Precision Training*, 2018, section 3.2: which gradients are too small for it.
 
 use super::{INFINITE, SIGN, encode_each, magnitude};
 
@@ -17,14 +18,14 @@ pub(super) fn encode(elements: &[f32], out: &mut [u8]) {
     encode_each(elements, out, |element| nearest(element).to_le_bytes());
 }
 
-/// The f16 nearest to `element`. Without branches, so that several elements are done at once.
+/// The f16 nearest to `element`. It has no branches, so that the compiler can process several elements at once.
 fn nearest(element: f32) -> u16 {
     let magnitude = magnitude(element);
-    // The digits that fall away, and the difference of the exponents.
+    // Rounds off the lower bits, and subtracts the difference of the exponents' biases.
     let to_even = (magnitude >> 13) & 1;
     let normal = (magnitude as i32).min(LARGEST_MAGNITUDE) as u32;
     let normal = (normal + 0xfff + to_even).wrapping_sub(REBIASED) >> 13;
-    // One half has its last digit where the smallest numbers of f16 have theirs, so this addition rounds there.
+    // The last bit of 0.5 has the value of the smallest f16, so this addition rounds there.
     let small = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0.5_f32.to_bits());
     let special = if magnitude as i32 > INFINITE as i32 { NOT_A_NUMBER } else { INFINITE_CODE };
     let finite = if (magnitude as i32) < SMALLEST_NORMAL { small } else { normal };
@@ -33,24 +34,24 @@ fn nearest(element: f32) -> u16 {
     (sign >> 16 | unsigned) as u16
 }
 
-/// The element that `code` is: exact.
+/// The element of a code. Every code has an exact f32.
 pub(super) fn decode(code: u16) -> f32 {
     let code = u32::from(code);
     let digits = (code & 0x7fff) << 13;
     let exponent = digits & INFINITE_CODE << 13;
     let normal = digits + REBIASED;
-    // Without the leading one, which such numbers do not have: read as if they had it, less what it stands for.
+    // Subnormal numbers lack the leading one: they are read as if they had it, and its value is subtracted.
     let small = f32::from_bits(digits | SMALLEST_NORMAL as u32) - f32::from_bits(SMALLEST_NORMAL as u32);
     let finite = if exponent == 0 { small.to_bits() } else { normal };
     let unsigned = if exponent == INFINITE_CODE << 13 { digits | INFINITE } else { finite };
     f32::from_bits((code & 0x8000) << 16 | unsigned)
 }
 
-/// The exponents' difference: both count from their middle, 127 and 15.
+/// The difference of the exponents' biases, 127 and 15.
 const REBIASED: u32 = (127 - 15) << 23;
 /// The largest f32 magnitude that is not rounded to infinity, just under 65520.
 const LARGEST_MAGNITUDE: i32 = 0x477f_efff;
-/// The f32 magnitude of 2^-14, below which f16 has fewer digits.
+/// The f32 magnitude of 2^-14, below which f16 has fewer significant bits.
 const SMALLEST_NORMAL: i32 = (127 - 14) << 23;
 const INFINITE_CODE: u32 = 0x7c00;
 const NOT_A_NUMBER: u32 = 0x7e00;

@@ -1,26 +1,30 @@
-//! Int8: whole numbers from -127 to 127, times a scale that 256 neighbours share.
+//! Int8: integers from -127 to 127, times a scale for each block of 256 elements. One byte for an element, and four for each scale.
 //!
-//! Like a map: it says once how many metres a millimetre is, and from then on whole millimetres will do. Every block of
-//! elements is a map of its own, drawn so that the largest of them just fits.
+//! A map says once how many metres a millimetre is; then whole millimetres suffice. Each block is a map with a scale of its own, chosen so
+//! that its largest element just fits.
 //!
 //! ```text
 //! scale, f32   codes, i8                     scale   codes
-//! ssss         cccccccccccc ... 256 of them  ssss    cccc ... as many as are left
+//! ssss         cccccccccccc ... 256 of them  ssss    cccc ... the remaining elements
 //! ```
 //! # How it works
-//! A block's scale is its largest magnitude / 127, and an element's code is the element / the scale, rounded to nearest,
-//! ties to even. So an element is off by at most half a scale, but for the rounding of that division.
+//! The scale of a block is its largest magnitude / 127. The code of an element is element / scale, rounded to nearest, ties to even. So the
+//! error of an element is at most half a scale, apart from the rounding of that division.
 //!
-//! A scale has no more than 17 binary digits. Times a code, which has 7, the product fits into the 24 digits of an f32: what
-//! is decoded is exact, its largest magnitude / 127 is the same scale, and so the same bytes come out when it is encoded
-//! again. The difference of an element and what is decoded is exact too, because the two are close.
+//! A scale has at most 17 significant bits, and a code has 7. Their product fits into the 24 bits of an f32, so decoding is exact. The
+//! largest decoded magnitude / 127 is the same scale, so decoded elements are encoded as the same bytes again. The difference between an
+//! element and its decoded value is exact too, because the two are close.
 //!
-//! Blocks of less than 127 x 2^-126, zeros included, have the smallest scale whose digits are all there. A block in which
-//! anything is not finite has a scale that is not a number, and is decoded as nothing but that.
+//! Blocks whose largest magnitude is below 127 x 2^-126, zeros included, have the smallest normal scale. A block with an element that is
+//! not finite has a NaN as its scale, and all of its elements are decoded as NaN.
+//!
+//! # Reading
+//! Dettmers, *8-Bit Approximations for Parallelism in Deep Learning*, 2016. Dettmers et al., *8-bit Optimizers via Block-wise
+//! Quantization*, 2022, section 2.1: blocks. Here codes are evenly spaced.
 
 use super::{BLOCK_ELEMENTS, CodecError, INFINITE, magnitude};
 
-/// Bytes of `len` elements.
+/// The number of bytes of `len` elements.
 pub(super) fn encoded_len(len: usize) -> usize {
     len + len.div_ceil(BLOCK_ELEMENTS) * SCALE_BYTES
 }
@@ -36,8 +40,8 @@ pub(super) fn encode(elements: &[f32], out: &mut [u8]) {
         }
         let inverse = 1.0 / scale;
         for (code, element) in codes.iter_mut().zip(block) {
-            // A function that rounds is a call, where the processor lacks it. This addition rounds to nearest, ties to
-            // even, and the lowest byte of the sum is the code.
+            // A rounding function is a slow call on some processors. This addition rounds to nearest, ties to even, and the lowest byte
+            // of the sum is the code.
             *code = (element * inverse + UNITS).to_bits() as u8;
         }
     }
@@ -73,23 +77,23 @@ fn scale_of(block: &[f32]) -> f32 {
     if largest >= INFINITE.cast_signed() {
         return NOT_A_NUMBER;
     }
-    // Digits are cut off, not rounded: 127 times the scale never is more than the largest, and so never infinite. It is
-    // less by so little that the largest still gets the code 127.
+    // Bits are cut off, not rounded: 127 times the scale never exceeds the largest magnitude, so it is never infinite. The difference is
+    // so small that the largest element still gets the code 127.
     let scale = f32::from_bits(largest.cast_unsigned()) / 127.0;
     f32::from_bits(scale.to_bits() & SCALE_DIGITS).max(SCALE_MIN)
 }
 
-/// So large that its last digit is the ones, with room for codes of either sign: 1.5 x 2^23.
+/// 1.5 x 2^23: an f32 whose last bit has the value 1, with room for codes of either sign.
 const UNITS: f32 = 12_582_912.0;
 
 const SCALE_BYTES: usize = size_of::<f32>();
 const BLOCK_BYTES: usize = SCALE_BYTES + BLOCK_ELEMENTS;
 
-/// Keeps the digits that a scale may have.
+/// A mask of the bits that a scale may have.
 const SCALE_DIGITS: u32 = !0x7f;
 const SCALE_MIN: f32 = f32::MIN_POSITIVE;
 const SCALE_MAX: f32 = f32::from_bits((f32::MAX / 127.0).to_bits() & SCALE_DIGITS);
-/// Always the same bits, unlike the standard library's.
+/// A NaN with fixed bits, unlike the standard library's.
 const NOT_A_NUMBER: f32 = f32::from_bits(0x7fc0_0000);
 
 #[cfg(test)]

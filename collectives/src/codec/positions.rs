@@ -1,64 +1,64 @@
-//! Positions: which elements of a segment are meant, in a number of bytes that is known beforehand.
+//! Positions: a compact encoding of which elements of a segment were chosen (Elias-Fano). Its length is known beforehand.
 //!
-//! Like a street where someone notes the houses to visit: for each block of houses a line, on it a tally mark for every
-//! house; and on a second sheet, for one mark after the other, the house's number within its block. The number is short
-//! because a block is; the tally sheet has one sign for each house and one for the end of each line.
+//! The elements are the houses of a street, and some of them are to be visited. A tally sheet has one line for each block of houses, with a
+//! mark for each visit. A second sheet lists, for each mark, the number of the house within its block. These numbers are short because
+//! blocks are. The tally sheet needs one bit for each visit and one for each end of a line.
 //!
 //! ```text
-//! houses 1 6 7 12 of 16, in blocks of 4      lines   |  ||  -  |      marks as bits, LSB first: 1 0 11 0 0 1
-//!                                            within  1  23     0      two bits each
+//! houses 1 6 7 12 of 16, in blocks of 4      lines         |  ||  -  |      marks as bits, LSB first: 1 0 11 0 0 1
+//!                                            within block  1  23     0      two bits each
 //! ```
 //! # How it works
-//! For `k` positions below `n`, a block is the largest power of two, 2^r, of at most n / k positions. The lower r bits of each
-//! position are packed one after the other; the rest counts lines. Mark `i` of a position in line `h` is bit `h + i`. That is
-//! `k r` bits and at most `k + n / 2^r`: for one position in 100 it is 8.6 bits each, where log2 of all ways to choose them
-//! comes to 8.1, and plain 16-bit positions to 16.
+//! For `k` positions below `n`, a block has 2^r positions, the largest power of two up to n / k. The lower r bits of each position are
+//! packed one after the other. The upper bits are the number of its line: the mark of position `i` in line `h` is bit `h + i`. This takes
+//! `k r` bits for the lower bits and at most `k + n / 2^r` for the marks. For one position in 100 these are 8.6 bits per position; the
+//! minimum, the logarithm of the number of choices, is 8.1, and plain 16-bit positions take 16.
 //!
 //! # Reading
-//! Elias, *Efficient Storage and Retrieval by Content and Address of Static Files*, 1974; Fano, *On the Number of Bits
-//! Required to Implement an Associative Memory*, 1971. Vigna, *Quasi-Succinct Indices*, 2013, section 3, as here.
+//! Elias, *Efficient Storage and Retrieval by Content and Address of Static Files*, 1974; Fano, *On the Number of Bits Required to
+//! Implement an Associative Memory*, 1971. Vigna, *Quasi-Succinct Indices*, 2013, section 3, has the layout used here.
 
 use super::CodecError;
 
-/// How so many positions in so many elements are laid out.
+/// The layout of `count` positions below `len`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Positions {
     len: usize,
     count: usize,
-    /// The bits that tell positions of one block apart.
+    /// The number of bits of a position within its block: r above.
     low_bits: u32,
 }
 
 impl Positions {
-    /// For `count` of `len` elements, at least one of them if there are any.
+    /// The layout for `count` of `len` elements; `count` is at least one unless `len` is zero.
     pub(super) fn new(len: usize, count: usize) -> Self {
         let low_bits = len.checked_div(count).unwrap_or(1).ilog2();
-        assert!(low_bits <= LOW_BITS_MAX, "a segment is not as large");
+        assert!(low_bits <= LOW_BITS_MAX, "a segment is smaller");
         Self { len, count, low_bits }
     }
 
-    /// Bytes of the lower bits.
+    /// The number of bytes of the lower bits.
     fn low_bytes(self) -> usize {
         (self.count * self.low_bits as usize).div_ceil(8)
     }
 
-    /// Bytes of both sheets.
+    /// The number of bytes of lower bits and marks together.
     pub(super) fn byte_count(self) -> usize {
         let lines_ended = self.len.saturating_sub(1) >> self.low_bits;
         self.low_bytes() + (self.count + lines_ended * usize::from(self.count > 0)).div_ceil(8)
     }
 
-    /// Writes positions, one by one in rising order, into `bytes`.
+    /// A writer of positions into `bytes`, one by one in rising order.
     pub(super) fn writer(self, bytes: &mut [u8]) -> Writer<'_> {
         bytes.fill(0);
         let (lows, marks) = bytes.split_at_mut(self.low_bytes());
         Writer { low_bits: self.low_bits, lows: lows.iter_mut(), marks, written: 0, held: 0, held_bits: 0 }
     }
 
-    /// Reads positions: calls `visit` with each one, from the first, and which one it is.
+    /// Reads positions: calls `visit(index, position)` for each, in rising order.
     ///
     /// # Errors
-    /// These are not so many rising positions within the elements; some may have been visited.
+    /// The bytes are not `count` rising positions below `len`; some may have been visited.
     pub(super) fn read(self, bytes: &[u8], mut visit: impl FnMut(usize, usize)) -> Result<(), CodecError> {
         let (lows, marks) = bytes.split_at_checked(self.low_bytes()).ok_or(CodecError::Position)?;
         let mut lows = lows.iter();
@@ -76,7 +76,7 @@ impl Positions {
                 let low = (held & mask(self.low_bits)) as usize;
                 held >>= self.low_bits;
                 held_bits -= self.low_bits;
-                // Each mark before this one took a bit of its own.
+                // Each earlier mark took one bit.
                 let position = (bit - index) << self.low_bits | low;
                 if index == self.count || position < free || position >= self.len {
                     return Err(CodecError::Position);
@@ -90,7 +90,7 @@ impl Positions {
     }
 }
 
-/// Where positions go.
+/// A writer of positions.
 pub(super) struct Writer<'a> {
     low_bits: u32,
     lows: std::slice::IterMut<'a, u8>,
@@ -115,7 +115,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Writes what is left.
+    /// Writes the last lower bits.
     pub(super) fn finish(mut self) {
         if self.held_bits > 0 {
             self.put_byte();
@@ -132,7 +132,7 @@ fn mask(bits: u32) -> u64 {
     (1 << bits) - 1
 }
 
-/// So that the bits held back, up to seven, and those of a position fit into a word.
+/// Most lower bits: with up to seven bits held back, they fit into a word of 64.
 const LOW_BITS_MAX: u32 = 48;
 
 #[cfg(test)]

@@ -1,44 +1,47 @@
-//! Top-k: the largest elements of a segment, and where they are. All others are decoded as zero.
+//! Top-k: the elements of a segment with the largest magnitudes, and their positions. All others are decoded as zero.
 //!
-//! Most of a gradient's length is in few of its elements. Like a shopper who keeps a few banknotes ready and lets coins pile
-//! up in a jar: what is not sent is not thrown away but waits in a [`Residual`](crate::residual::Residual), and is sent once
-//! it has grown.
+//! Most of a gradient's norm is in few of its elements. The others are not lost: they wait in a
+//! [`Residual`](crate::residual::Residual), as small change waits in a jar, and are sent once they have grown.
 //!
 //! ```text
 //! positions                        values, in the order of positions
-//! as in `positions.rs`             f32 or bf16 each
+//! as in `positions.rs`             f32 or bf16, `count` of them
 //! ```
 //! # How it works
-//! Elements are compared by the magnitudes that will be decoded, and among equal ones the first win. The `k`-th largest
-//! magnitude is found digit by digit, from the left: a count of the elements with each leading digit shows which digit it
-//! has, a count of those with that digit shows the next one. With 2048 values for a digit that takes two or three looks at
-//! the elements; nothing is sorted or moved. A last look picks them.
+//! Elements are compared by the magnitudes of their decoded values. Among equal ones, the first are chosen. The `k`-th largest magnitude
+//! is found digit by digit, from the most significant one (a radix select): counting the elements with each leading digit gives the leading
+//! digit of the threshold; counting those with that digit by their next digit gives the next one. Digits have up to 11 bits, so this takes
+//! two or three passes over the elements, without sorting or moving them. One more pass writes the chosen elements.
+//!
+//! # Reading
+//! Aji & Heafield, *Sparse Communication for Distributed Gradient Descent*, 2017; Lin et al., *Deep Gradient Compression*, 2018. There the
+//! threshold is estimated from a sample; here it is exact.
 
 use std::num::NonZeroU32;
 
 use super::positions::Positions;
 use super::{CodecError, bf16, magnitude};
 
-/// Keeps the largest elements.
+/// The share of elements that are sent, and their precision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TopK {
-    /// Of so many elements of a segment one is kept, rounded up.
+    /// One in this many elements of a segment is sent, rounded up.
     pub one_in: NonZeroU32,
-    /// How those are written.
+    /// The encoding of those elements.
     pub values: Values,
 }
 
-/// How the elements that are kept are written.
+/// The encoding of the elements that are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Values {
-    /// As they are.
+    /// Exact, four bytes each.
     F32,
-    /// Rounded to nearest, ties to even.
+    /// Rounded to nearest, ties to even, two bytes each.
     Bf16,
 }
 
 impl TopK {
-    /// How many of `len` elements are kept.
+    /// The number of elements that are sent of `len`.
     #[must_use]
     pub fn count(self, len: usize) -> usize {
         len.div_ceil(self.one_in.get() as usize)
@@ -75,7 +78,7 @@ impl TopK {
         Positions::new(len, self.count(len))
     }
 
-    /// `seen` says what an element will be when it is decoded, and `write` what it is as bytes.
+    /// `seen` returns the decoded value of an element, and `write` its bytes.
     fn encode_as<const N: usize>(
         self,
         elements: &[f32],
@@ -97,7 +100,7 @@ impl TopK {
             }
             ties -= usize::from(key == smallest);
             writer.push(position);
-            *values.next().expect("room for as many as are kept") = write(*element);
+            *values.next().expect("room for all chosen values") = write(*element);
         }
         writer.finish();
     }
@@ -111,7 +114,7 @@ impl Values {
         }
     }
 
-    /// A magnitude's digits, from the left: how many bits, and how many are below.
+    /// The digits of a magnitude, most significant first: the number of bits in each, and of bits below it.
     fn digits(self) -> &'static [(u32, u32)] {
         match self {
             Self::F32 => &[(11, 20), (10, 10), (10, 0)],
@@ -120,7 +123,7 @@ impl Values {
     }
 }
 
-/// The `count`-th largest key, of these digits, and how many elements with just that key are among the `count` largest.
+/// The `count`-th largest key, found by these digits, and the number of elements with exactly that key among the `count` largest.
 fn smallest_kept(
     elements: &[f32],
     count: usize,

@@ -1,19 +1,18 @@
-//! What remains of a round that is interrupted: how far it got here, and the vectors that it was given.
+//! An interrupted round: its vectors, and how many segments of each shard are final.
 //!
-//! When a member leaves in the middle of a round, the others look at what they hold. If all of them together hold every
-//! shard, they hand each other the missing pieces; if not, they add up again what they contributed.
+//! When a member leaves in the middle of a round, the others compare what they hold. If together they hold every shard, they send each
+//! other the missing parts. Otherwise they sum their contributions again.
 //!
 //! ```text
-//! a shard's segments:   final final final | still to come      held_segments = 3: always the first ones
+//! a shard's segments:   final final final | not yet received      held_segments = 3: always the first ones
 //! ```
 //!
 //! # Invariants
-//! - A contribution is never written to: it comes out as it went in, until the round is completed.
-//! - A segment that is held has the bits that its owner sent, and they stay. Whatever else is in the result is a sum that
-//!   is not final, or nothing.
+//! - A contribution is never changed before the round is completed: it is returned as it was given.
+//! - A held segment has the bits that its owner sent, and keeps them. The rest of the result is unspecified.
 //!
 //! # Not here
-//! Credit. Segments that wait inside a round are dropped with it; whoever counts credit returns all of it.
+//! Credit. Segments that wait inside a round are dropped with it; the caller returns their credit.
 
 use peergrad_protocol::Buffer;
 use peergrad_protocol::message::SampleStats;
@@ -23,20 +22,20 @@ use super::{ResultVector, Round};
 /// The vectors inside a round.
 #[derive(Debug)]
 pub struct InterruptedRound {
-    /// What this member gave to the round, and its worth; `None` if it gave nothing, or once the round was completed.
+    /// This member's contribution, with its samples and loss; `None` if it gave none, or if the round was completed.
     pub contribution: Option<(Buffer, SampleStats)>,
-    /// The vector in which results came together; `None` if there was no result yet, or if it is complete and thus shared.
+    /// The vector of results; `None` if there was no result yet, or if the vector is complete and therefore shared.
     pub result: Option<Buffer>,
 }
 
 impl Round {
-    /// How many segments of `owner`'s shard are here and final: the first ones, as they come in order.
+    /// The number of final segments of `owner`'s shard; they are the first ones, because segments arrive in order.
     #[must_use]
     pub fn held_segments(&self, owner: usize) -> usize {
         if owner != self.plan.rank { self.gather.received(owner) } else { self.gather.ready() }
     }
 
-    /// What the whole round is worth, as everybody reports it, if the sum that says so has been seen here.
+    /// The samples and loss of the whole round, as all members report them; `None` if their sum has not arrived.
     #[must_use]
     pub fn seen_stats(&self) -> Option<SampleStats> {
         let owner = self.plan.layout.first_owner()?;
@@ -45,7 +44,7 @@ impl Round {
         (seen > 0).then_some(self.reported_stats)
     }
 
-    /// Takes the round apart. Received segments that wait inside are dropped, and no credit for them is returned.
+    /// Ends the round early and returns its vectors. Received segments that wait inside are dropped, and their credit is not returned.
     #[must_use]
     pub fn interrupt(self) -> InterruptedRound {
         let stats = self.contribution_stats;

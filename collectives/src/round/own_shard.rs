@@ -1,10 +1,10 @@
-//! The turn between the halves of a round: from the sums of the own shard to what everyone gathers.
+//! The own shard in a round: from its sums to the final values that all members gather.
 //!
 //! ```text
-//! own shard:   sent | final | summed, and the owner's to change | still to come
+//! own shard:   sent | final | summed, may be changed by the owner | not summed
 //!              ------------------------------------------------>  each border moves to the right only
 //! ```
-//! Nothing waits for the whole shard: sums come in while the beginning of the shard, final already, is on its way to everyone.
+//! No part waits for the whole shard: sums arrive while the beginning of the shard, already final, is being sent.
 
 use peergrad_protocol::message::SampleStats;
 use peergrad_protocol::{Buffer, Pool};
@@ -14,20 +14,20 @@ use crate::codec::Codec;
 use crate::plan::Segment;
 
 impl Round {
-    /// How many elements of the own shard are summed up: the first ones.
+    /// The number of elements of the own shard that are summed; they are the first ones.
     #[must_use]
     pub fn summed(&self) -> usize {
         self.plan.own().len_of_first(self.reduce.reduced())
     }
 
-    /// Whether all of the own shard is summed up. Always so for a member that owns nothing.
+    /// Whether the whole own shard is summed. True for a member that owns nothing.
     #[must_use]
     pub fn is_reduced(&self) -> bool {
         self.reduce.is_reduced(&self.plan)
     }
 
-    /// The vector that holds the sums of the own shard as far as it is [summed up](Round::summed), and what each of them is
-    /// worth; `None` where that is nothing.
+    /// The flat vector, which holds the sums of the own shard as far as they are [summed](Round::summed), and the samples and loss behind
+    /// them; `None` if nothing is summed.
     #[must_use]
     pub fn own_shard(&mut self) -> Option<(&mut [f32], SampleStats)> {
         if self.reduce.reduced() == 0 {
@@ -41,11 +41,10 @@ impl Round {
         }
     }
 
-    /// Turns the sums of the own shard, as far as they are here, into what they are after `codec`: what others will see of
-    /// them, if they are told in this way.
+    /// Replaces the sums of the own shard, as far as they are here, by their values after encoding and decoding with `codec`.
     ///
     /// # Panics
-    /// If some of it is [final](Round::gather) already.
+    /// If part of the shard is [final](Round::gather) already.
     pub fn quantize(&mut self, codec: Codec, segments: &Pool) {
         let summed = self.reduce.reduced();
         if !codec.is_exact() {
@@ -57,11 +56,11 @@ impl Round {
         self.quantized = summed;
     }
 
-    /// The first so many elements of the own shard are final, but for what their codec does to them. Whole segments of them
-    /// are sent to everyone, as credit allows.
+    /// Notes that the first `final_count` elements of the own shard are final, apart from the rounding of their codec. Complete segments of
+    /// them are then sent to all members, as credit allows.
     ///
     /// # Panics
-    /// If they are not [summed up](Round::summed).
+    /// If they are not [summed](Round::summed).
     pub fn gather(&mut self, final_count: usize, segments: &Pool) {
         assert!(final_count <= self.summed(), "what is final is summed up");
         let own = self.plan.own();
@@ -78,7 +77,7 @@ impl Round {
         self.gather.open();
     }
 
-    /// Whether all of the own shard is [final](Round::gather).
+    /// Whether the whole own shard is [final](Round::gather).
     #[must_use]
     pub fn is_final(&self) -> bool {
         self.gather.is_open()
@@ -95,7 +94,7 @@ fn filling(result: &mut ResultVector) -> &mut Buffer {
 }
 
 impl Segment {
-    /// Turns this segment of `vector` into what it is after `codec`.
+    /// Replaces this segment of `vector` by its values after encoding and decoding with `codec`.
     fn quantize(&self, codec: Codec, vector: &mut [f32], segments: &Pool) {
         let mut packed = segments.take(self.len());
         let mut bytes = segments.take_bytes(codec.encoded_len(self.len()));

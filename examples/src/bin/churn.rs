@@ -1,23 +1,23 @@
-//! Churn: real peers on this machine that are killed and replaced while they train, and what that does to their run.
+//! Churn: kills and replaces real peers on this machine while they train, and measures the effect on the run.
 //!
 //! ```text
 //! cargo build --release --workspace
-//! target/release/churn                                  8 peers, one killed every 5 s and another one started, for a minute
-//! target/release/churn --every 0                        the same without faults, to compare with
-//! target/release/churn --founder-first --seconds 3600   the founder is the first to go, and it goes on for an hour
+//! target/release/churn                                  8 peers for a minute; one is killed and replaced every 5 s
+//! target/release/churn --every 0                        the same without faults, for comparison
+//! target/release/churn --founder-first --seconds 3600   for an hour; the founder is killed first
 //! ```
-//! Each peer is a process of the `peer` program that lies beside this one (or `--peer FILE`). A victim is drawn by the seed
-//! and killed by the system, without a word of its own (`kill -9`); another one joins by an invite of a member that is drawn
-//! as well, so that nobody depends on the founder. At the end all that are left leave, one after the other, and hand over.
+//! Each peer is a process of the program `peer` in the same folder (or of `--peer FILE`). The seed selects a peer, which is killed as
+//! by `kill -9`. A new peer joins with the invite of another selected member, so that the run does not depend on the founder. At the
+//! end, the remaining peers leave one after another and hand over.
 //!
-//! What it prints:
-//! - *steps*, and how many a second;
-//! - *stalls*: how long no step was committed after a kill, the longest pause that began before the next kill;
-//! - *digests*: steps that two peers report with different parameters (must be none);
-//! - *samples*: whole epochs, and how many of them trained another number of samples than there are rows (must be none);
-//! - *memory*: what is resident in a peer, at several times (Linux only).
+//! It prints:
+//! - *steps*, and steps per second;
+//! - *stalls*: for each kill, the longest time without a committed step that began before the next kill;
+//! - *digests*: steps for which two peers report different parameters (must be none);
+//! - *samples*: complete epochs, and those that did not train each row once (must be none);
+//! - *memory*: the resident memory of the peers, at several times (Linux only).
 //!
-//! It ends with code 1 where something must not be, or a peer ends that nobody has killed. Needs a Unix.
+//! The exit code is 1 if one of these is wrong, or if a peer ends that was not killed. Needs a Unix system.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Write};
@@ -31,25 +31,25 @@ use rand::rand_core::Rng;
 use rand::{SeedableRng, rngs::ChaCha8Rng};
 use serde_json::Value;
 
-/// Peers on this machine that are killed and replaced while they train the digits.
+/// Kill and replace peers on this machine while they train on the digits
 #[derive(Parser)]
 struct Arguments {
-    /// Peers at a time
+    /// How many peers train at the same time
     #[arg(long, value_name = "N", default_value_t = 8)]
     peers: usize,
-    /// Seconds between two kills; 0: nobody is killed
+    /// Seconds between two kills; 0 kills no peer
     #[arg(long, value_name = "SECONDS", default_value_t = 5.0)]
     every: f64,
-    /// How long it goes on, from the first step
+    /// Duration of the test in seconds, from the first step
     #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
     seconds: f64,
-    /// The first to be killed is the founder
+    /// Kill the founder first
     #[arg(long)]
     founder_first: bool,
-    /// Draws the victims, and the members that invite
+    /// Seed that selects the peers to kill, and the members whose invites are used
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// The program [default: `peer` beside this one]
+    /// The program to run as a peer [default: `peer` in the folder of this program]
     #[arg(long, value_name = "FILE")]
     peer: Option<PathBuf>,
 }
@@ -58,7 +58,9 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let beside = || Some(std::env::current_exe().ok()?.with_file_name("peer"));
     let Some(program) = arguments.peer.clone().or_else(beside).filter(|program| program.exists()) else {
-        eprintln!("there is no `peer` beside this program: build it, or name it with --peer FILE");
+        eprintln!(
+            "there is no program `peer` in the folder of this one: build it, or name it with --peer FILE"
+        );
         return ExitCode::FAILURE;
     };
     let folder = tempfile::tempdir().expect("the system's folder for temporary files is writable");
@@ -71,7 +73,7 @@ fn main() -> ExitCode {
     swarm.report(seconds, accuracy)
 }
 
-/// The processes, and what they have told.
+/// The processes, and what they have reported.
 struct Swarm {
     program: PathBuf,
     folder: PathBuf,
@@ -91,9 +93,18 @@ struct Peer {
     directory: String,
     /// Whether it has committed a step.
     trains: bool,
-    /// Whether nobody has to wonder about its end.
+    /// Whether it was killed or asked to leave, so that its end is expected.
     may_end: bool,
     has_ended: bool,
+}
+
+/// Which peer is killed next.
+#[derive(Clone, Copy)]
+enum NextVictim {
+    /// The founder.
+    Founder,
+    /// One that the seed selects.
+    Drawn,
 }
 
 enum Line {
@@ -118,11 +129,11 @@ impl Swarm {
         }
     }
 
-    // Coming and going.
+    // Starting, killing and stopping peers.
 
-    /// Starts as many peers, and waits until all of them train.
+    /// Starts the first `count` peers, and waits until all of them train.
     fn found(&mut self, count: usize) {
-        // It is ended from outside, long before so many epochs are over.
+        // The test ends long before these epochs do.
         let run = "epochs = 10000000\n[data]\nfile = \"digits\"\n[sync]\ndigest_every = 1\n";
         std::fs::write(self.folder.join("run.toml"), run).expect("the folder is writable");
         self.spawn(&["start", "run.toml", "--peers", &count.to_string()], "");
@@ -149,7 +160,8 @@ impl Swarm {
         let (mut next_kill, mut next_sample) = (began + pause, began + sample_pause);
         while Instant::now() < end {
             if !pause.is_zero() && Instant::now() >= next_kill {
-                self.replace(began, arguments.founder_first && self.kills.is_empty());
+                let is_founder = arguments.founder_first && self.kills.is_empty();
+                self.replace(began, if is_founder { NextVictim::Founder } else { NextVictim::Drawn });
                 next_kill += pause;
             }
             if Instant::now() >= next_sample {
@@ -161,23 +173,27 @@ impl Swarm {
         }
     }
 
-    /// Kills somebody, and starts another one.
-    fn replace(&mut self, began: Instant, is_founder: bool) {
+    /// Kills a peer, and starts another one.
+    fn replace(&mut self, began: Instant, next: NextVictim) {
         let training: Vec<usize> =
             self.alive().into_iter().filter(|index| self.peers[*index].trains).collect();
         if training.len() < 2 {
-            self.problems.push("fewer than two peers trained when one was to be killed".to_owned());
+            self.problems
+                .push("no peer could be killed, because fewer than two peers were training".to_owned());
             return;
         }
-        let victim = if is_founder { 0 } else { self.draw(&training) };
+        let victim = match next {
+            NextVictim::Founder => 0,
+            NextVictim::Drawn => self.draw(&training),
+        };
         self.peers[victim].may_end = true;
-        self.peers[victim].process.kill().expect("it is ours");
+        self.peers[victim].process.kill().expect("a child can be killed");
         self.kills.push(Instant::now());
         let others: Vec<usize> = training.into_iter().filter(|index| *index != victim).collect();
         let sponsor = self.draw(&others);
         let fresh = self.peers.len() + 1;
         eprintln!(
-            "{:6.1} s: peer {} is killed; peer {fresh} comes through peer {}; {} steps so far",
+            "{:6.1} s: peer {} is killed; peer {fresh} joins with the invite of peer {}; {} steps so far",
             began.elapsed().as_secs_f64(),
             victim + 1,
             sponsor + 1,
@@ -185,11 +201,11 @@ impl Swarm {
         );
         match self.invite(sponsor) {
             Some(invite) => self.spawn(&["join", "-"], &invite),
-            None => self.problems.push(format!("peer {} gave no invite", sponsor + 1)),
+            None => self.problems.push(format!("peer {} printed no invite", sponsor + 1)),
         }
     }
 
-    /// All leave, one after the other. Returns how well the last one does on the rows that were held out.
+    /// Stops all peers, one after another. Returns the accuracy of the last one's model on the held-out rows.
     fn stop_all(&mut self) -> Option<f64> {
         let mut last = None;
         for index in self.alive() {
@@ -202,7 +218,7 @@ impl Swarm {
                 self.listen_until(Instant::now() + POLL_INTERVAL);
             }
             if !self.peers[index].has_ended {
-                self.problems.push(format!("peer {} does not leave", index + 1));
+                self.problems.push(format!("peer {} did not leave in time", index + 1));
             }
             last = Some(index);
         }
@@ -236,12 +252,12 @@ impl Swarm {
         let errors = std::fs::File::create(self.folder.join(format!("{directory}.log"))).expect("writable");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors);
         let mut process = command.spawn().expect("the program starts");
-        // One that has ended already says why in its own words.
+        // A process that has ended already reports the reason itself.
         let _ = process.stdin.take().expect("piped").write_all(input.as_bytes());
         let (stdout, sender) = (process.stdout.take().expect("piped"), self.sender.clone());
         std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                // The last line of one that is killed may be a part of one.
+                // The last line of a killed process may be incomplete.
                 if let Ok(value) = serde_json::from_str(&line) {
                     let _ = sender.send((index, Line::Event(Instant::now(), value)));
                 }
@@ -256,13 +272,13 @@ impl Swarm {
         answer.status.success().then(|| String::from_utf8_lossy(&answer.stdout).trim().to_owned())
     }
 
-    /// Takes in what the peers report, until then.
+    /// Handles the reports of the peers until then.
     fn listen_until(&mut self, until: Instant) {
         loop {
             match self.lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok((index, line)) => self.take(index, line),
                 Err(RecvTimeoutError::Timeout) => return,
-                Err(RecvTimeoutError::Disconnected) => unreachable!("we hold a sender ourselves"),
+                Err(RecvTimeoutError::Disconnected) => unreachable!("the swarm holds a sender"),
             }
         }
     }
@@ -288,7 +304,8 @@ impl Swarm {
                 let status = peer.process.wait();
                 if !peer.may_end {
                     let words = status.map_or_else(|error| error.to_string(), |status| status.to_string());
-                    self.problems.push(format!("peer {} ended by itself: {words}", index + 1));
+                    self.problems
+                        .push(format!("peer {} ended although it was not killed: {words}", index + 1));
                 }
             }
         }
@@ -310,9 +327,9 @@ impl Swarm {
     fn report(&mut self, seconds: f64, accuracy: Option<f64>) -> ExitCode {
         let history = &self.history;
         let count = history.steps.len();
-        println!("steps       {count} in {seconds:.1} s, {:.0} a second", count as f64 / seconds);
+        println!("steps       {count} in {seconds:.1} s, {:.0} per second", count as f64 / seconds);
         println!(
-            "views       {}; steps interrupted {}, of them rolled forward {}; peers that were left out and came back {}",
+            "views       {}; {} steps interrupted, {} of them rolled forward; {} times a peer was excluded and came back",
             history.views.len(),
             history.interruptions.len(),
             history.interruptions.values().filter(|is_forward| **is_forward).count(),
@@ -324,13 +341,13 @@ impl Swarm {
             println!("stalls      {} kills: median {median:.2} s, worst {worst:.2} s", stalls.len());
         }
         println!("longest     {:.2} s between two steps", history.longest_pause());
-        println!("digests     {} steps told in two ways", history.mismatches);
+        println!("digests     {} steps with two different digests", history.mismatches);
         let (epochs, wrong) = history.epochs();
-        println!("samples     {epochs} whole epochs, {wrong} of them with too many or too few samples");
-        println!("chunks      {} begun anew, as nobody held their optimizer state", history.restarted);
+        println!("samples     {epochs} complete epochs, {wrong} of them with too many or too few samples");
+        println!("chunks      {} reset, because no peer held their optimizer state", history.restarted);
         match accuracy {
-            Some(accuracy) => println!("accuracy    {accuracy:.4} on the rows that were held out"),
-            None => self.problems.push("the last peer left no model".to_owned()),
+            Some(accuracy) => println!("accuracy    {accuracy:.4} on the held-out rows"),
+            None => self.problems.push("the last peer saved no model".to_owned()),
         }
         for (at, peers, [mean, largest, oldest]) in &self.memory {
             println!(
@@ -346,7 +363,7 @@ impl Swarm {
 impl Drop for Swarm {
     fn drop(&mut self) {
         for peer in &mut self.peers {
-            // One that has ended is no longer there to be killed.
+            // A process that has ended cannot be killed any more.
             let _ = peer.process.kill();
             let _ = peer.process.wait();
         }
@@ -357,11 +374,11 @@ impl Drop for Swarm {
 #[derive(Default)]
 struct History {
     rows: Option<u64>,
-    /// By number: when it was told first, its epoch, the samples that it took, and the first half of its digest.
+    /// By number: when it was reported first, its epoch, its samples, and the first half of its digest.
     steps: BTreeMap<u64, (Instant, u64, u64, u128)>,
     mismatches: usize,
     views: BTreeSet<u64>,
-    /// By view: whether the step was completed with what the others held.
+    /// By view: whether the interrupted step was rolled forward.
     interruptions: BTreeMap<u64, bool>,
     exclusions: usize,
     restarted: usize,
@@ -392,7 +409,7 @@ impl History {
         }
     }
 
-    /// When a new step was told, in order.
+    /// When each new step was reported, in order.
     fn moments(&self) -> Vec<Instant> {
         let mut moments: Vec<Instant> = self.steps.values().map(|step| step.0).collect();
         moments.sort_unstable();
@@ -420,7 +437,7 @@ impl History {
         pauses.fold(0.0, f64::max)
     }
 
-    /// Whole epochs, and how many of them did not train each row once.
+    /// The number of complete epochs, and how many of them did not train each row once.
     fn epochs(&self) -> (usize, usize) {
         let mut epochs: BTreeMap<u64, u64> = BTreeMap::new();
         for (_, epoch, trained, _) in self.steps.values() {
@@ -432,7 +449,7 @@ impl History {
     }
 }
 
-/// MiB of memory that a process has in use, where the system tells.
+/// The resident memory of a process, in MiB; `None` where the system does not report it.
 fn resident(process: u32) -> Option<f64> {
     let status = std::fs::read_to_string(Path::new("/proc").join(process.to_string()).join("status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
@@ -440,9 +457,9 @@ fn resident(process: u32) -> Option<f64> {
     Some(kibibytes / 1024.0)
 }
 
-/// How often something is looked at that nobody tells.
+/// The pause between two checks for a condition that no event reports.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How long a peer may take to hand over.
 const LEAVE_MAX: Duration = Duration::from_secs(30);
-/// Lines about memory.
+/// How often memory is measured.
 const MEMORY_SAMPLES: f64 = 6.0;

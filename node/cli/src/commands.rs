@@ -2,7 +2,7 @@
 //!
 //! Messages for people go to standard error and results to standard output; with `--json`, standard output has one JSON object a
 //! line. Exit codes: 0 success, 1 failure, 2 wrong usage. A binary with a custom task has every command that does not depend on
-//! built-in models: `start`, `join`, `resume`, `invite`, `status`, `remove`, `rekey`, `declare-lost` and `export`.
+//! built-in models: `start`, and those of [`RunCommand`].
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,11 +10,13 @@ use std::sync::Arc;
 
 use clap::{Parser, Subcommand};
 use peergrad_config::specification::BuiltinLoader;
+use peergrad_core::program::loader::Loader;
 use tracing_subscriber::Layer as _;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
+use crate::terminal::OutputFormat;
 use arguments::{CustomStartArguments, JoinArguments, ResumeArguments, StartArguments};
 
 mod arguments;
@@ -86,6 +88,15 @@ enum Command {
     },
     /// Start a new run as its first peer, and print the join command for the other machines
     Start(StartArguments),
+    #[command(flatten)]
+    Run(RunCommand),
+    /// Evaluate a saved model on a data file
+    Evaluate(model::EvaluateArguments),
+}
+
+/// The commands that every binary has, whatever it trains.
+#[derive(Subcommand)]
+enum RunCommand {
     /// Join a run
     Join(JoinArguments),
     /// Continue the run that a peer on this machine was in when it stopped
@@ -102,8 +113,6 @@ enum Command {
     DeclareLost(declare_lost::DeclareLostArguments),
     /// Copy the newest model saved by a peer on this machine
     Export(model::ExportArguments),
-    /// Evaluate a saved model on a data file
-    Evaluate(model::EvaluateArguments),
 }
 
 /// The command line of a binary with a custom task.
@@ -118,22 +127,8 @@ struct CustomCli {
 enum CustomCommand {
     /// Start a new run as its first peer, and print the join command for the other machines
     Start(CustomStartArguments),
-    /// Join a run
-    Join(JoinArguments),
-    /// Continue the run that a peer on this machine was in when it stopped
-    Resume(ResumeArguments),
-    /// Print a current invite from the peer that runs on this machine
-    Invite(invite::InviteArguments),
-    /// Show the state of peers on this machine, or of a remote one: members, shards, speed and problems
-    Status(status::StatusArguments),
-    /// Remove a member from the run permanently, after it has handed over its shard
-    Remove(remove::RemoveArguments),
-    /// Change the run's secret without a restart; old invites stop working
-    Rekey(rekey::RekeyArguments),
-    /// Give up table chunks whose replicas are all gone; they restart from initial values
-    DeclareLost(declare_lost::DeclareLostArguments),
-    /// Copy the newest model saved by a peer on this machine
-    Export(model::ExportArguments),
+    #[command(flatten)]
+    Run(RunCommand),
 }
 
 /// Runs the `peer` binary.
@@ -148,16 +143,9 @@ pub fn main() -> ExitCode {
         Command::BenchPeer(arguments) => bench::bench_peer(arguments),
         Command::BenchTable(arguments) => bench::tables::bench_table(&arguments),
         Command::BenchTablePeer(arguments) => bench::tables::bench_table_peer(arguments),
-        Command::Init { data, json } => files::init(&data, json),
+        Command::Init { data, json } => files::init(&data, OutputFormat::of_flag(json)),
         Command::Start(arguments) => run::start(arguments),
-        Command::Join(arguments) => run::join(arguments, Arc::new(BuiltinLoader)),
-        Command::Resume(arguments) => resume::resume(arguments, Arc::new(BuiltinLoader)),
-        Command::Invite(arguments) => invite::invite(&arguments),
-        Command::Status(arguments) => status::status(&arguments),
-        Command::Remove(arguments) => remove::remove(&arguments),
-        Command::Rekey(arguments) => rekey::rekey(&arguments),
-        Command::DeclareLost(arguments) => declare_lost::declare_lost(&arguments),
-        Command::Export(arguments) => model::export(&arguments),
+        Command::Run(command) => command.run(Arc::new(BuiltinLoader)),
         Command::Evaluate(arguments) => model::evaluate(&arguments),
     })
 }
@@ -172,14 +160,23 @@ fn run_custom(training: Training) -> ExitCode {
 fn run_custom_command(training: Training, command: CustomCommand) -> anyhow::Result<ExitCode> {
     match command {
         CustomCommand::Start(arguments) => run::start_custom(&training, arguments),
-        CustomCommand::Join(arguments) => run::join(arguments, Arc::new(training.loader())),
-        CustomCommand::Resume(arguments) => resume::resume(arguments, Arc::new(training.loader())),
-        CustomCommand::Invite(arguments) => invite::invite(&arguments),
-        CustomCommand::Status(arguments) => status::status(&arguments),
-        CustomCommand::Remove(arguments) => remove::remove(&arguments),
-        CustomCommand::Rekey(arguments) => rekey::rekey(&arguments),
-        CustomCommand::DeclareLost(arguments) => declare_lost::declare_lost(&arguments),
-        CustomCommand::Export(arguments) => model::export(&arguments),
+        CustomCommand::Run(command) => command.run(Arc::new(training.loader())),
+    }
+}
+
+impl RunCommand {
+    /// Carries the command out. `loader` builds the task of a run that this peer joins or resumes.
+    fn run(self, loader: Arc<dyn Loader>) -> anyhow::Result<ExitCode> {
+        match self {
+            Self::Join(arguments) => run::join(arguments, loader),
+            Self::Resume(arguments) => resume::resume(arguments, loader),
+            Self::Invite(arguments) => invite::invite(&arguments),
+            Self::Status(arguments) => status::status(&arguments),
+            Self::Remove(arguments) => remove::remove(&arguments),
+            Self::Rekey(arguments) => rekey::rekey(&arguments),
+            Self::DeclareLost(arguments) => declare_lost::declare_lost(&arguments),
+            Self::Export(arguments) => model::export(&arguments),
+        }
     }
 }
 

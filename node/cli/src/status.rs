@@ -22,6 +22,7 @@
 use serde::{Deserialize, Serialize};
 
 pub mod connection;
+mod lines;
 pub mod log;
 pub mod metrics;
 pub mod monitoring;
@@ -40,7 +41,7 @@ pub use service::StatusService;
 /// The number of the status format that this program writes and reads.
 pub const FORMAT: u32 = 1;
 
-/// The state of a peer. It has 17 fields because it is the JSON object that clients read, which stays flat.
+/// The state of a peer. It is wide because it is the JSON object that clients read, which stays flat.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// [`FORMAT`].
@@ -67,7 +68,7 @@ pub struct Status {
     pub members: Vec<MemberStatus>,
     /// Peers outside the view: joiners, co-founders, and members lost in a partition.
     pub others: Vec<OtherStatus>,
-    /// The state of a change of secret that a user of this peer requested; null if there was none.
+    /// The state of a change of secret that a user of this peer requested; null if no user did.
     pub rekey: Option<RekeyStatus>,
     /// Peers and addresses that this peer tries to reach without success, one entry each.
     #[serde(default)]
@@ -189,7 +190,7 @@ pub struct MemberStatus {
     pub steps: Option<u64>,
     /// How long nothing has been heard from it, in seconds; null for the reporting peer itself.
     pub silent_seconds: Option<f64>,
-    /// The link to it; null for the reporting peer itself.
+    /// The link between the reporting peer and this member; null for the reporting peer itself.
     pub link: Option<LinkStatus>,
 }
 
@@ -226,7 +227,7 @@ pub struct OtherStatus {
     pub peer: String,
     /// Its relation to the reporting peer.
     pub state: OtherState,
-    /// The link to it; null if there is none.
+    /// The link between the two peers; null while they have none.
     pub link: Option<LinkStatus>,
 }
 

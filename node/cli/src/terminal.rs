@@ -4,6 +4,27 @@ use std::io::Write;
 
 use serde_json::Value;
 
+/// The form of a command's output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OutputFormat {
+    /// Text for people.
+    Text,
+    /// JSON for programs, one object a line.
+    Json,
+}
+
+impl OutputFormat {
+    /// JSON if the user gave the flag `--json`, otherwise text.
+    pub(crate) fn of_flag(json: bool) -> Self {
+        if json { Self::Json } else { Self::Text }
+    }
+
+    /// Whether programs read the output.
+    pub(crate) fn is_json(self) -> bool {
+        self == Self::Json
+    }
+}
+
 /// Writes an object as one line to standard output and flushes, since a reader may be waiting for it.
 pub(crate) fn emit(object: &Value) {
     print_line(&object.to_string());

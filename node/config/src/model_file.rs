@@ -297,7 +297,10 @@ mod tests {
         assert_eq!((other.evaluation.samples, other.part), (3, DataPart::All));
         assert_eq!(other.evaluation.accuracy, Some(1.0));
         let error = model.evaluate("g.csv", b"0,1,2,a\n").unwrap_err().to_string();
-        assert!(error.starts_with("g.csv: 4 columns where the model was trained on 3"), "{error}");
+        assert!(
+            error.starts_with("g.csv: the file has 4 columns, but the model was trained on 3"),
+            "{error}"
+        );
         let error = model.evaluate("g.csv", b"0,1,a\n1,1,c\n").unwrap_err().to_string();
         assert!(error.starts_with("g.csv, line 2: the label `c` is not among the classes (a, b)"), "{error}");
     }

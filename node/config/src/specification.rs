@@ -94,7 +94,7 @@ pub struct TrainingSettings {
     /// Passes over the training rows.
     pub epochs: u64,
     /// The topology of the all-reduce.
-    pub topology: Route,
+    pub topology: TopologyName,
     /// Elements per segment.
     pub segment_elements: usize,
     /// How many members keep the optimizer state of each chunk, its owner included.
@@ -127,7 +127,7 @@ pub struct TrainingSettings {
 /// The setting `topology` in files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Route {
+pub enum TopologyName {
     /// Tensors travel from neighbour to neighbour.
     Ring,
     /// Tensors travel straight to their owner and back.
@@ -137,12 +137,12 @@ pub enum Route {
     Auto,
 }
 
-impl From<Route> for Option<Topology> {
-    fn from(route: Route) -> Self {
-        match route {
-            Route::Auto => None,
-            Route::Ring => Some(Topology::Ring),
-            Route::Direct => Some(Topology::Direct),
+impl From<TopologyName> for Option<Topology> {
+    fn from(topology: TopologyName) -> Self {
+        match topology {
+            TopologyName::Auto => None,
+            TopologyName::Ring => Some(Topology::Ring),
+            TopologyName::Direct => Some(Topology::Direct),
         }
     }
 }
@@ -231,7 +231,7 @@ pub enum SpecificationError {
     Foreign(String),
     /// The run was founded on another data file.
     #[error(
-        "{name}: not the file that this run was founded on ({what}); copy it from the first peer's machine"
+        "{name}: this is not the data file of the run ({what}); copy the file from the first peer's machine"
     )]
     OtherData {
         /// The file's name.
@@ -387,7 +387,8 @@ impl TrainingSettings {
             segment_elements: self.segment_elements,
             replicas: self.replicas,
             digest_every: NonZeroU64::new(self.digest_every),
-            checkpoint_every: Duration::from_secs(self.checkpoint_seconds),
+            checkpoint_every: (self.checkpoint_seconds > 0)
+                .then(|| Duration::from_secs(self.checkpoint_seconds)),
             checkpoints_kept: self.checkpoints_kept,
             policy: self.policy,
             is_shuffled: self.shuffle,

@@ -1,7 +1,6 @@
 //! Test fixtures: peers and views, named by one byte, and a training configuration.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use peergrad_collectives::codec::Codec;
 use peergrad_collectives::combine::Combine;
@@ -42,7 +41,7 @@ pub(crate) fn training() -> TrainingConfig {
         segment_elements: 100,
         replicas: Replicas::Number(2),
         digest_every: None,
-        checkpoint_every: Duration::ZERO,
+        checkpoint_every: None,
         checkpoints_kept: 1,
         policy: PartitionPolicy::Majority,
         is_shuffled: true,

@@ -32,7 +32,6 @@ use crate::peer_links::{PeerLinks, Route};
 use crate::program::command::ProgramCommand;
 use crate::program::executor::ProgramExecutor;
 use crate::program::loader::Loaded;
-use crate::training::Training;
 
 mod context;
 mod early_frames;
@@ -159,7 +158,8 @@ impl Machine {
     }
 
     pub(crate) fn optimizer_states(&self) -> impl Iterator<Item = (usize, &[f32], u32)> {
-        self.role.member().into_iter().flat_map(|active| Training::optimizer_states(&active.training))
+        let steps = self.role.member().and_then(|active| active.training.steps());
+        steps.into_iter().flat_map(|steps| steps.state().optimizer_states())
     }
 
     // Inputs.

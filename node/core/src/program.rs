@@ -17,6 +17,7 @@ use crate::program::loader::Loaded;
 use crate::program::programs::sync::SyncDataParallel;
 use crate::table::TableSpec;
 
+pub(crate) mod batch;
 mod clock;
 pub(crate) mod command;
 pub mod context;

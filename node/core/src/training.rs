@@ -10,23 +10,24 @@
 //! - The [step engine](steps) trains all members in lockstep: batches, rounds, commits.
 //! - The [table engine](tables) lets each worker go at its own pace, on rows of parameters that members keep for each other.
 //!
-//! Node and membership see this type only. Each engine lacks some of what the other has: a run with tables has no checkpoint and no merge
+//! The node asks [`Training`] for what both engines have. Each engine lacks some of what the other has: a run with tables has no checkpoint and no merge
 //! snapshot, and a run with steps has no clock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use peergrad_protocol::message::{Closed, Complete, Contact, MemberReport, Message};
-use peergrad_protocol::view::{Member, View};
-use peergrad_protocol::{PeerId, Pool, Rank, StepNumber, ViewDigest};
+use peergrad_protocol::message::MemberReport;
+use peergrad_protocol::view::{Ancestor, Member, Resume, View};
+use peergrad_protocol::{PeerId, Pool, StepNumber, ViewDigest};
 
-use crate::io::{Output, Reject};
+use crate::io::Output;
 use crate::program::command::Reply;
 use crate::program::loader::Loaded;
 use crate::state::checkpoint::Checkpoint;
 use crate::state::shared_cache::SharedCache;
 use base::EngineBase;
 use steps::StepEngine;
+use steps::merge_snapshot::{Merging, MergingMut};
 use tables::TableEngine;
 
 mod account;
@@ -35,12 +36,14 @@ mod closing;
 mod closing_barrier;
 mod flow_control;
 mod inputs;
-mod merging;
 mod omissions;
 mod steps;
 mod tables;
 
-/// Training, as one member sees it. It has a method for each thing that the node asks of training, hence many.
+/// Training, as one member sees it.
+///
+/// It has a method for each thing that both engines do in their own way. What they have in common is reached by [`base`](Self::base), and
+/// what only one of them has by [`steps`](Self::steps) or [`tables_mut`](Self::tables_mut).
 pub(crate) enum Training {
     /// All members take the same steps.
     Steps(Box<StepEngine>),
@@ -85,38 +88,45 @@ impl Training {
         Self::Steps(Box::new(StepEngine::new(base, complete, checkpoint.as_deref(), out)))
     }
 
-    fn base(&self) -> &EngineBase {
+    /// What both engines have in common: this member's rank, its view, the links, and the closing barrier.
+    pub(crate) fn base(&self) -> &EngineBase {
         match self {
-            Self::Steps(steps) => &steps.base,
+            Self::Steps(steps) => &steps.state.base,
             Self::Tables(tables) => &tables.base,
         }
     }
 
-    fn base_mut(&mut self) -> &mut EngineBase {
+    /// As [`base`](Self::base), to freeze training or to report to the closing barrier.
+    pub(crate) fn base_mut(&mut self) -> &mut EngineBase {
         match self {
-            Self::Steps(steps) => &mut steps.base,
+            Self::Steps(steps) => &mut steps.state.base,
             Self::Tables(tables) => &mut tables.base,
         }
     }
 
-    fn steps(&self) -> Option<&StepEngine> {
+    /// What only a run of steps has, such as checkpoints. `None` in a run with tables.
+    pub(crate) fn steps(&self) -> Option<&StepEngine> {
         if let Self::Steps(steps) = self { Some(steps) } else { None }
     }
 
-    fn steps_mut(&mut self) -> Option<&mut StepEngine> {
+    /// As [`steps`](Self::steps), to change it.
+    pub(crate) fn steps_mut(&mut self) -> Option<&mut StepEngine> {
         if let Self::Steps(steps) = self { Some(steps) } else { None }
     }
 
-    fn tables_mut(&mut self) -> Option<&mut TableEngine> {
+    /// The snapshots for other branches. `None` in a run with tables, which has none.
+    pub(crate) fn merging(&self) -> Option<Merging<'_>> {
+        Some(self.steps()?.merging())
+    }
+
+    /// As [`merging`](Self::merging), to keep, import and drop snapshots.
+    pub(crate) fn merging_mut(&mut self) -> Option<MergingMut<'_>> {
+        Some(self.steps_mut()?.merging_mut())
+    }
+
+    /// What only a run with tables has: a worker, which may be idle or wind down. `None` in a run of steps.
+    pub(crate) fn tables_mut(&mut self) -> Option<&mut TableEngine> {
         if let Self::Tables(tables) = self { Some(tables) } else { None }
-    }
-
-    /// Does all that can be done now.
-    fn make_progress(&mut self, out: &mut Vec<Output>) {
-        match self {
-            Self::Steps(steps) => steps.make_progress(out),
-            Self::Tables(tables) => tables.make_progress(out),
-        }
     }
 
     // Where this member is.
@@ -126,72 +136,45 @@ impl Training {
         self.base().view()
     }
 
-    /// The digest of that view.
-    pub(crate) fn digest(&self) -> ViewDigest {
-        self.base().digest()
-    }
-
-    /// This member's rank in its view.
-    pub(crate) fn rank(&self) -> Rank {
-        self.base().rank
-    }
-
-    /// The task, and the configuration of its training.
-    pub(crate) fn loaded(&self) -> &Loaded {
-        &self.base().loaded
-    }
-
     /// The step in progress; with tables, the one that views begin at.
     pub(crate) fn step(&self) -> StepNumber {
         match self {
-            Self::Steps(steps) => steps.step(),
-            Self::Tables(tables) => tables.step(),
+            Self::Steps(steps) => steps.state().step(),
+            Self::Tables(tables) => tables.first_step(),
         }
     }
 
     /// The step of this member, or its worker's clock.
     pub(crate) fn at(&self) -> StepNumber {
         match self {
-            Self::Steps(steps) => steps.step(),
+            Self::Steps(steps) => steps.state().step(),
             Self::Tables(tables) => tables.clock(),
         }
     }
 
-    /// Whether the program keeps its state in tables.
-    pub(crate) fn has_tables(&self) -> bool {
-        matches!(self, Self::Tables(_))
+    /// The number of committed steps; with tables, of clocks that this member has completed.
+    pub(crate) fn committed(&self) -> StepNumber {
+        match self {
+            Self::Steps(steps) => steps.state().committed(),
+            Self::Tables(tables) => tables.clock(),
+        }
     }
 
-    /// Whether this member has left this view.
-    pub(crate) fn is_past(&self, view: &ViewDigest) -> bool {
-        self.base().is_past(view)
+    /// The views that this branch descends from.
+    pub(crate) fn ancestors(&self) -> Vec<Ancestor> {
+        self.view().ancestors_at(self.committed())
     }
 
-    /// The address of a member; `None` of a peer that is no member.
-    pub(crate) fn contact_of(&self, peer: &PeerId) -> Option<Contact> {
-        self.base().contact_of(peer)
-    }
-
-    /// Sends a message to every other member.
-    pub(crate) fn broadcast(&self, message: &Message, out: &mut Vec<Output>) {
-        self.base().broadcast(message, out);
+    /// Whether this branch descends from that view, perhaps through a merge.
+    pub(crate) fn has_merged(&self, view: ViewDigest) -> bool {
+        self.view().descends_from(view) || self.ancestors().iter().any(|root| root.view == view)
     }
 
     // The change of the view.
 
-    /// Stops training: from now on no frame is taken in or sent, and no step is completed.
-    pub(crate) fn freeze(&mut self) {
-        self.base_mut().is_frozen = true;
-    }
-
-    /// Whether it is frozen, or cannot begin.
-    pub(crate) fn is_suspended(&self) -> bool {
-        self.base().is_frozen || self.is_behind_view()
-    }
-
-    /// Whether the view begins at a step that this member has not reached.
-    pub(crate) fn is_behind_view(&self) -> bool {
-        self.steps().is_some_and(StepEngine::is_behind_view)
+    /// Whether training is frozen in a view that it could go on in.
+    pub(crate) fn can_thaw(&self) -> bool {
+        self.base().is_frozen && !self.steps().is_some_and(StepEngine::is_behind_view)
     }
 
     /// Resumes in the same view, as if training had not stopped.
@@ -210,11 +193,6 @@ impl Training {
         }
     }
 
-    /// Whether it has stopped before `step`, and no member needs anything from it in this view any more.
-    pub(crate) fn has_stopped_before(&self, step: StepNumber) -> bool {
-        self.steps().is_some_and(|steps| steps.has_stopped_before(step))
-    }
-
     /// The step of this member, and the chunks and state that it has.
     pub(crate) fn report(&self) -> MemberReport {
         match self {
@@ -223,17 +201,18 @@ impl Training {
         }
     }
 
-    /// Enters `view`. `credits` are those of all links; the members' shares are taken out of it, and put back when the view is left.
+    /// Enters `view`, which resumes as `resume` says. `credits` are those of all links; the members' shares are taken out of it, and put
+    /// back when the view is left.
     pub(crate) fn enter(
         &mut self,
-        view: &Arc<View>,
-        digest: ViewDigest,
+        view: (&Arc<View>, ViewDigest),
+        resume: &Resume,
         credits: &mut BTreeMap<PeerId, u32>,
         out: &mut Vec<Output>,
     ) {
         match self {
-            Self::Steps(steps) => steps.enter(view, digest, credits, out),
-            Self::Tables(tables) => tables.enter(view, digest, credits, out),
+            Self::Steps(steps) => steps.enter(view, resume, credits, out),
+            Self::Tables(tables) => tables.enter(view, credits, out),
         }
     }
 
@@ -251,13 +230,6 @@ impl Training {
 
     // The end.
 
-    /// This member wants to leave: a worker of tables begins no clock any more.
-    pub(crate) fn wind_down(&mut self, out: &mut Vec<Output>) {
-        if let Some(tables) = self.tables_mut() {
-            tables.wind_down(out);
-        }
-    }
-
     /// Whether nothing that this member's worker has computed would be lost if it left.
     pub(crate) fn has_wound_down(&self) -> bool {
         match self {
@@ -266,65 +238,9 @@ impl Training {
         }
     }
 
-    /// The program is done: tells the other members, and waits until all of them have said so.
-    pub(crate) fn close(&mut self, reply: Reply<()>, out: &mut Vec<Output>) {
-        match self {
-            Self::Steps(steps) => steps.close(reply, out),
-            Self::Tables(tables) => tables.close(reply, out),
-        }
-    }
-
-    /// The run is over, and the program still computes something that no step waits for: the other members need not wait for it.
-    pub(crate) fn close_without_program(&mut self, out: &mut Vec<Output>) {
-        if let Some(steps) = self.steps_mut() {
-            steps.close_without_program(out);
-        }
-    }
-
-    /// A member has finished the run.
-    ///
-    /// # Errors
-    /// The sender is no member of the view.
-    pub(crate) fn receive_complete(&mut self, from: PeerId, complete: Complete) -> Result<(), Reject> {
-        self.base_mut().receive_complete(from, complete)
-    }
-
-    /// A member knows that every member has finished.
-    ///
-    /// # Errors
-    /// The sender is no member of the view.
-    pub(crate) fn receive_closed(&mut self, from: PeerId, closed: Closed) -> Result<(), Reject> {
-        self.base_mut().receive_closed(from, closed)
-    }
-
-    /// As [`Training::receive_closed`], from a member that did not enter this view: all members of the view before had finished.
-    pub(crate) fn closed_before(&mut self, closed: Closed) {
-        self.base_mut().closed_before(closed);
-    }
-
-    /// Whether every member has finished, so that the last step is committed and the run is over.
-    pub(crate) fn is_closed(&self) -> bool {
-        self.base().is_closed()
-    }
-
-    /// The message with which this member tells others that every member has finished.
-    pub(crate) fn closed(&self) -> Message {
-        self.base().closed()
-    }
-
-    /// Whether the others wait for this member to report that every member has finished.
-    pub(crate) fn is_barrier_root(&self) -> bool {
-        self.base().is_barrier_root()
-    }
-
-    /// Whether the run cannot end properly without this peer.
-    pub(crate) fn is_needed(&self, peer: &PeerId) -> bool {
-        self.base().is_needed(peer)
-    }
-
     /// Commits the last step, after the closing barrier.
     pub(crate) fn commit_last(&mut self, out: &mut Vec<Output>) {
-        assert!(self.is_closed(), "every member is done");
+        assert!(self.base().is_closed(), "every member is done");
         if let Some(steps) = self.steps_mut() {
             steps.commit_last(out);
         }

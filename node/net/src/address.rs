@@ -1,6 +1,6 @@
 //! Addresses: what can be read from a multiaddress, how to build one, and short lists of them.
 //!
-//! A peer announces one TCP address for each way to it. Two more follow from it, so that nobody announces them: QUIC is at the UDP
+//! A peer announces one TCP address for each way to it. Two more follow from it and are not announced: QUIC is at the UDP
 //! port of the same number, and the port for direct lanes is [`DIRECT_PORT_OFFSET`] above it.
 
 use std::net::IpAddr;

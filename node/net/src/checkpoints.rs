@@ -90,7 +90,8 @@ impl Checkpoints {
             return self.send(CheckpointCommand::Save { checkpoint, keep });
         }
         self.saving.fetch_sub(1, Ordering::Relaxed);
-        let (steps, reason) = (checkpoint.saved.steps, "the one before is still being written".to_owned());
+        let (steps, reason) =
+            (checkpoint.saved.steps, "the previous checkpoint is still being written".to_owned());
         // The receiver may be gone; the answer needs none.
         let _ = self.refused.send(Input::CheckpointSaved { steps, result: Err(reason) });
     }
@@ -106,12 +107,12 @@ impl Checkpoints {
     }
 
     fn send(&self, command: CheckpointCommand) {
-        self.commands.send(command).expect("the thread outlives the one who gives it work");
+        self.commands.send(command).expect("the thread runs as long as its owner");
     }
 
     /// The next answer. No answer is lost if this is dropped while it waits.
     pub async fn answer(&mut self) -> Input {
-        self.results.recv().await.expect("the thread outlives the one who gives it work")
+        self.results.recv().await.expect("the thread runs as long as its owner")
     }
 
     /// Waits until all requests are done, and returns the answers that were not taken.
@@ -126,10 +127,10 @@ impl Checkpoints {
     }
 }
 
-/// One that is being written, and one that a peer writes when it stops.
+/// A checkpoint that is being written, and the one that a peer writes when it stops.
 const SAVING_MAX: usize = 2;
 
-/// The folder in which checkpoints lie.
+/// The folder of the checkpoints.
 #[derive(Clone, Debug)]
 pub struct CheckpointStore {
     directory: PathBuf,
@@ -159,14 +160,14 @@ impl CheckpointStore {
         for path in self.indices(run).into_iter().rev() {
             match read_index(&path) {
                 Ok(index) if index.run().as_ref() == Ok(run) => saved.extend(index.saved()),
-                Ok(_) => damaged.push(Damaged { path, reason: "it is of another run".to_owned() }),
+                Ok(_) => damaged.push(Damaged { path, reason: "it belongs to another run".to_owned() }),
                 Err(reason) => damaged.push(Damaged { path, reason }),
             }
         }
         (saved, damaged)
     }
 
-    /// A data file that came from the swarm; `None` if it is not here any more.
+    /// A data file that came from the swarm; `None` if it was deleted since, or never fetched.
     #[must_use]
     pub fn data(&self, reference: &DataReference) -> Option<Arc<[u8]>> {
         let bytes = fs::read(self.data_path(reference)).ok()?;
@@ -185,7 +186,7 @@ impl CheckpointStore {
         let paths = folders.flatten().map(|folder| folder.path().join(name_of(saved.steps.0, "toml")));
         let indices = paths.filter_map(|path| Some((read_index(&path).ok()?, path)));
         let found = indices.into_iter().find(|(index, _)| index.saved().as_ref() == Ok(saved));
-        let (index, path) = found.ok_or_else(|| "it is not there, or damaged".to_owned())?;
+        let (index, path) = found.ok_or_else(|| "it is missing or damaged".to_owned())?;
         let bytes = fs::read(path.with_extension(TENSORS)).map_err(|error| error.to_string())?;
         let checkpoint = format::read(&index, &bytes)?;
         for later in self.indices(&checkpoint.run).into_iter().filter(|other| *other > path) {
@@ -266,11 +267,11 @@ fn read_index(path: &Path) -> Result<Index, String> {
     let mut file = File::open(path.with_extension(TENSORS)).map_err(|error| error.to_string())?;
     let length = file.metadata().map_err(|error| error.to_string())?.len();
     if length != index.bytes {
-        return Err(format!("its tensors have {length} bytes of {}", index.bytes));
+        return Err(format!("its tensor file has {length} bytes instead of {}", index.bytes));
     }
     let digest = digest_of(&mut file).map_err(|error| error.to_string())?;
     if digest.to_string() != index.file_digest {
-        return Err("its tensors are not those that were written".to_owned());
+        return Err("its tensor file was changed after it was written".to_owned());
     }
     Ok(index)
 }

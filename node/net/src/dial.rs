@@ -6,10 +6,10 @@
 //! # How it works
 //! An attempt is made over TCP, and if TCP does not get through, another one follows at once over QUIC. The order is reversed
 //! if QUIC got through to this peer before, or, where nothing is known of this peer, to the last other one. The two attempts
-//! are one *round*: pauses are between rounds, and the user hears of an address once per round. There is no second attempt if
-//! the first failed in a way that the other carrier would repeat, such as another secret or another peer. At first TCP is
-//! believed: a machine that refuses mostly does not listen yet, and a peer that was connected a moment ago mostly has lost all
-//! connections. An attempt over QUIC retries for seconds, so it also finds a peer that has only just begun to listen; such a
+//! are one *round*: pauses are between rounds, and an address is reported to the user once per round. There is no second attempt if
+//! the first failed in a way that the other carrier would repeat, such as another secret or another peer. At first, a failure over
+//! TCP is not blamed on TCP: a machine that refuses usually does not listen yet, and a peer that was connected a moment ago has
+//! usually lost all connections. An attempt over QUIC retries for seconds, so it also finds a peer that has only just begun to listen; such a
 //! success does not show that TCP fails.
 
 use libp2p::multiaddr::Protocol;
@@ -18,7 +18,7 @@ use libp2p::swarm::{ConnectionId, DialError};
 use libp2p::{Multiaddr, PeerId};
 use tokio::time::Instant;
 
-use super::address::{Carrier, is_relayed, parse_all, remember, without_peer};
+use super::address::{Carrier, is_relayed, parse_all, without_peer};
 use super::bootstrap_address::BootstrapAddress;
 use super::identity::to_libp2p;
 pub(super) use carriers::{CarrierEvidence, CarrierHistory};
@@ -27,7 +27,7 @@ pub(super) use failure::{failure_of, refused_everywhere};
 pub(super) use target::FailedAddress;
 pub use target::Unreached;
 use target::{
-    DialReason, DialTarget, FirstAttempt, MDNS_FAILURES_MAX, TargetState, WANTED_FAILURES_REPORTED,
+    DialAim, DialReason, DialTarget, FirstAttempt, MDNS_FAILURES_MAX, TargetState, WANTED_FAILURES_REPORTED,
 };
 
 mod carriers;
@@ -38,8 +38,8 @@ mod target;
 #[derive(Debug, Default)]
 pub(super) struct Dialer {
     targets: Vec<DialTarget>,
-    /// The carrier that got through to the last peer that was dialed. The reason why TCP fails is mostly near this peer, or
-    /// everywhere.
+    /// The carrier that got through to the last peer that was dialed. If TCP fails, the reason is usually
+    /// near this peer, or it concerns all peers.
     usual_carrier: Carrier,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct NewConnection<'a> {
 impl Dialer {
     /// Keeps dialing this peer until [`forget`](Self::forget). The next attempt is due now.
     pub(super) fn want(&mut self, peer: PeerId, addresses: Vec<Multiaddr>, now: Instant) {
-        self.add(Some(peer), addresses, DialReason::Wanted, now);
+        self.add(DialAim::Peer { id: peer, addresses }, DialReason::Wanted, now);
     }
 
     /// As [`want`](Self::want), for a bootstrap address of the user.
@@ -65,7 +65,8 @@ impl Dialer {
         match bootstrap {
             BootstrapAddress::Contact(contact) => {
                 if let Some(peer) = to_libp2p(contact.peer) {
-                    self.add(Some(peer), parse_all(&contact.addresses), DialReason::Named, now);
+                    let addresses = parse_all(&contact.addresses);
+                    self.add(DialAim::Peer { id: peer, addresses }, DialReason::Named, now);
                 }
             }
             BootstrapAddress::Address(mut address) => {
@@ -76,14 +77,14 @@ impl Dialer {
                     }
                     _ => None,
                 };
-                self.add(peer, vec![address], DialReason::Named, now);
+                self.add(DialAim::at(peer, address), DialReason::Named, now);
             }
         }
     }
 
     /// Tries a peer that was seen on the local network.
     pub(super) fn try_mdns_peer(&mut self, peer: PeerId, address: Multiaddr, now: Instant) {
-        self.add(Some(peer), vec![without_peer(address)], DialReason::Mdns, now);
+        self.add(DialAim::at(Some(peer), without_peer(address)), DialReason::Mdns, now);
     }
 
     /// The connection to `peer` is lost: dials the peer again, from `due` on, with what is known of its carriers.
@@ -94,8 +95,8 @@ impl Dialer {
         carriers: CarrierHistory,
         due: Instant,
     ) {
-        self.add(Some(peer), addresses, DialReason::Reconnect, due);
-        for target in self.targets.iter_mut().filter(|target| target.peer == Some(peer)) {
+        self.add(DialAim::Peer { id: peer, addresses }, DialReason::Reconnect, due);
+        for target in self.targets.iter_mut().filter(|target| target.is_for(peer)) {
             target.carriers.learn(carriers);
         }
         self.retry_from(peer, due);
@@ -103,7 +104,7 @@ impl Dialer {
 
     /// A connection without a link is gone: if the peer is wanted, it is dialed again from `due` on.
     pub(super) fn retry_from(&mut self, peer: PeerId, due: Instant) {
-        for target in self.targets.iter_mut().filter(|target| target.peer == Some(peer)) {
+        for target in self.targets.iter_mut().filter(|target| target.is_for(peer)) {
             if target.state == TargetState::Connected {
                 target.state = TargetState::Waiting { due };
             }
@@ -112,18 +113,18 @@ impl Dialer {
 
     /// Stops reconnecting to a peer. If the node or the user wants the peer, it is still dialed.
     pub(super) fn stop_reconnecting(&mut self, peer: PeerId) {
-        self.targets.retain(|target| target.peer != Some(peer) || target.reason >= DialReason::Wanted);
+        self.targets.retain(|target| !target.is_for(peer) || target.reason >= DialReason::Wanted);
     }
 
     /// Stops dialing a peer.
     pub(super) fn forget(&mut self, peer: PeerId) {
-        self.targets.retain(|target| target.peer != Some(peer));
+        self.targets.retain(|target| !target.is_for(peer));
     }
 
     /// Stops dialing all peers that the node or the user wants, except those for which `is_wanted` is true.
     pub(super) fn keep_wanted(&mut self, is_wanted: impl Fn(&PeerId) -> bool) {
         self.targets.retain(|target| {
-            target.reason < DialReason::Wanted || target.peer.as_ref().is_some_and(&is_wanted)
+            target.reason < DialReason::Wanted || target.aim.peer().as_ref().is_some_and(&is_wanted)
         });
     }
 
@@ -151,28 +152,35 @@ impl Dialer {
     ) -> CarrierHistory {
         let attempt = TargetState::Trying { attempt: arrival.connection };
         let tried = self.targets.iter().find(|target| target.state == attempt);
-        let is_luck = tried.is_some_and(|target| target.may_have_begun_to_listen(arrival.address, now));
+        let evidence = match arrival.evidence {
+            CarrierEvidence::Out
+                if tried.is_some_and(|target| target.may_have_begun_to_listen(arrival.address, now)) =>
+            {
+                CarrierEvidence::OutLate
+            }
+            evidence => evidence,
+        };
         let carrier = Carrier::of(arrival.address);
-        if tried.is_some() && arrival.evidence == CarrierEvidence::Out && !is_luck {
+        if tried.is_some() && evidence == CarrierEvidence::Out {
             self.usual_carrier = carrier;
         }
-        let is_answer = |target: &DialTarget| target.peer.is_none() && target.state == attempt;
+        let is_answer = |target: &DialTarget| target.aim.peer().is_none() && target.state == attempt;
         if let Some(index) = self.targets.iter().position(is_answer) {
             // An address without a peer has found its peer.
             let answered = self.targets.swap_remove(index);
-            self.add(Some(peer), answered.addresses, answered.reason, now);
+            let addresses = answered.aim.addresses().to_vec();
+            self.add(DialAim::Peer { id: peer, addresses }, answered.reason, now);
         }
-        self.targets.retain(|target| target.peer != Some(peer) || target.reason != DialReason::Reconnect);
-        let known =
-            self.targets.iter().find(|target| target.peer == Some(peer)).map(|target| target.carriers);
+        self.targets.retain(|target| !target.is_for(peer) || target.reason != DialReason::Reconnect);
+        let known = self.targets.iter().find(|target| target.is_for(peer)).map(|target| target.carriers);
         let mut carriers = known.unwrap_or_default();
         carriers.learn(before);
-        carriers.record_connection(arrival.evidence, carrier, is_luck);
+        carriers.record_connection(evidence, carrier);
         self.mark_connected(peer, carriers);
         carriers
     }
 
-    /// A new connection is of no use: the next attempt is made at `due`.
+    /// A new connection cannot be used: the next attempt is made at `due`.
     pub(super) fn try_later(&mut self, attempt: ConnectionId, due: Instant) {
         let state = TargetState::Trying { attempt };
         for target in self.targets.iter_mut().filter(|target| target.state == state) {
@@ -186,27 +194,27 @@ impl Dialer {
             target.reason >= DialReason::Reconnect && target.state != TargetState::Connected
         };
         let circuits = |target: &DialTarget| {
-            target.addresses.iter().filter(|address| is_relayed(address)).cloned().collect()
+            target.aim.addresses().iter().filter(|address| is_relayed(address)).cloned().collect()
         };
         self.targets
             .iter()
             .filter(is_missing)
-            .filter_map(move |target| Some((target.peer?, circuits(target))))
+            .filter_map(move |target| Some((target.aim.peer()?, circuits(target))))
     }
 
     /// A connection to `peer` is open already, and this is known of its carriers.
     pub(super) fn mark_connected(&mut self, peer: PeerId, carriers: CarrierHistory) {
-        for target in self.targets.iter_mut().filter(|target| target.peer == Some(peer)) {
+        for target in self.targets.iter_mut().filter(|target| target.is_for(peer)) {
             target.connected(carriers);
         }
     }
 
     /// The peer that this attempt dials; `None` if only its address is known.
     pub(super) fn whose(&self, attempt: ConnectionId) -> Option<PeerId> {
-        self.targets.iter().find(|target| target.state == TargetState::Trying { attempt })?.peer
+        self.targets.iter().find(|target| target.state == TargetState::Trying { attempt })?.aim.peer()
     }
 
-    /// An attempt has failed. Returns the failures of which the user should hear.
+    /// An attempt has failed. Returns the failures to report to the user.
     pub(super) fn failed(
         &mut self,
         attempt: ConnectionId,
@@ -258,24 +266,17 @@ impl Dialer {
         self.targets.iter().all(|target| target.failures > 0)
     }
 
-    fn add(&mut self, peer: Option<PeerId>, addresses: Vec<Multiaddr>, reason: DialReason, due: Instant) {
-        let is_same = |target: &&mut DialTarget| match peer {
-            Some(peer) => target.peer == Some(peer),
-            None => target.peer.is_none() && target.addresses == addresses,
+    fn add(&mut self, aim: DialAim, reason: DialReason, due: Instant) {
+        let Some(target) = self.targets.iter_mut().find(|target| target.aim.is_same(&aim)) else {
+            return self.targets.push(DialTarget::new(aim, reason, due));
         };
-        if let Some(target) = self.targets.iter_mut().find(is_same) {
-            target.reason = target.reason.max(reason);
-            if let TargetState::Waiting { due: planned } = &mut target.state
-                && reason > DialReason::Mdns
-            {
-                *planned = due.min(*planned);
-            }
-            for address in addresses {
-                remember(&mut target.addresses, address);
-            }
-            return;
+        target.reason = target.reason.max(reason);
+        if let TargetState::Waiting { due: planned } = &mut target.state
+            && reason > DialReason::Mdns
+        {
+            *planned = due.min(*planned);
         }
-        self.targets.push(DialTarget::new(peer, addresses, reason, due));
+        target.aim.learn(aim.addresses());
     }
 }
 

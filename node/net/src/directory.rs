@@ -127,7 +127,7 @@ impl Directory {
         Err(DirectoryError::AllInUse)
     }
 
-    /// The run that was stopped here and could be resumed; `None` if there is none.
+    /// The run that was stopped here and can be resumed; `None` if the last run has ended, or there was none.
     fn last_run(&self) -> Option<RunId> {
         self.last_record().filter(|_| self.durable_path().exists()).map(|record| record.invite.run)
     }

@@ -32,7 +32,7 @@ pub trait StateMachine {
     /// The latest time of the next call with a tick; `None` if no tick is needed.
     fn deadline(&self) -> Option<Instant>;
 
-    /// A report of its state for a status request; `None` if it has none.
+    /// A report of its state for a status request; `None` from a machine that reports no state.
     fn node_report(&self, _now: Instant) -> Option<NodeReport> {
         None
     }

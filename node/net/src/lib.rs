@@ -62,9 +62,10 @@ pub use listen::{DEFAULT_PORT, Listen, ListenError, Port};
 pub use network::{
     Disconnector, Lane, LinkSnapshot, Network, NetworkHandle, NetworkOptions, NetworkStatus, StartError,
 };
-pub use notice::Notice;
+pub use notice::{Notice, PeerNotice};
 pub use random::random_bytes;
 pub use reachability::{Advice, PortForwarding, Reachability, ReachabilityState, Tried};
 pub use record::{RecordError, RunRecord};
 pub use stable_storage::StableStorage;
 pub use status_client::{StatusClient, StatusClientError, StatusStreams, StatusTarget};
+pub use transport::Mdns;

@@ -62,6 +62,15 @@ pub struct Link {
     is_relayed: AtomicBool,
 }
 
+/// Whether a connection leads through a relay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Route {
+    /// It leads straight to the other end.
+    Straight,
+    /// It leads through a relay.
+    Relayed,
+}
+
 /// The kind of connection under a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LaneKind {
@@ -71,7 +80,7 @@ pub(super) enum LaneKind {
     Direct,
 }
 
-/// What links report to the driver, in the order in which it happened.
+/// The events of links, in the order in which they happened.
 #[derive(Debug)]
 pub enum LinkEvent {
     /// The link is up: frames can be sent, and will be delivered.
@@ -80,7 +89,7 @@ pub enum LinkEvent {
     Frame {
         /// The link on which it arrived.
         link: Arc<Link>,
-        /// Its bytes, of which only the lengths have been checked.
+        /// The bytes. Only their lengths have been checked.
         frame: Frame,
         /// Its place in the queue, which is released when this is dropped.
         room: OwnedSemaphorePermit,
@@ -126,20 +135,20 @@ pub enum LaneError {
     Stalled,
     /// The other end speaks another version or another protocol.
     #[error(
-        "version {0} of the link format; this peer speaks {LANE_VERSION}: use the same release on both machines"
+        "the other end uses version {0} of the link format, but this peer uses version {LANE_VERSION}: use the same release on both machines"
     )]
     Version(u8),
     /// The other end takes no frames: it is a status client.
-    #[error("it takes no frames")]
+    #[error("the other end accepts no frames")]
     Unwanted,
     /// The other end sent a greeting that no peer sends.
-    #[error("a greeting that makes no sense")]
+    #[error("the opening of the lane is invalid")]
     Handshake,
     /// The bytes are not a frame.
     #[error(transparent)]
     Wire(#[from] WireError),
     /// An acknowledgement of frames that were never sent, or one that is behind an earlier acknowledgement.
-    #[error("an acknowledgement that does not fit what was sent")]
+    #[error("the acknowledgement does not match what was sent")]
     Acknowledgement,
 }
 
@@ -152,14 +161,15 @@ impl LaneError {
 }
 
 impl Link {
-    pub(super) fn new(peer: PeerId, theirs: SessionId) -> Self {
+    /// A link that begins over `route`.
+    pub(super) fn new(peer: PeerId, theirs: SessionId, route: Route) -> Self {
         Self {
             peer,
             theirs,
             outbox: Outbox::default(),
             inbox: Inbox::default(),
             is_direct: AtomicBool::new(false),
-            is_relayed: AtomicBool::new(false),
+            is_relayed: AtomicBool::new(route == Route::Relayed),
         }
     }
 
@@ -169,8 +179,9 @@ impl Link {
         self.is_relayed.load(Ordering::Relaxed)
     }
 
-    pub(super) fn set_relayed(&self, is_relayed: bool) {
-        self.is_relayed.store(is_relayed, Ordering::Relaxed);
+    /// The link carries tensors from now on.
+    pub(super) fn end_relay(&self) {
+        self.is_relayed.store(false, Ordering::Relaxed);
     }
 
     /// The peer at the other end.
@@ -249,7 +260,7 @@ pub(super) fn error_text(error: &io::Error) -> String {
     }
 }
 
-/// It stands in the place of a frame's prefix, where no frame has version 0.
+/// The bytes of a goodbye, in place of a frame's prefix. No frame has version 0.
 const GOODBYE: [u8; PREFIX_BYTES] = [0; PREFIX_BYTES];
 /// The version of the greeting and of the acknowledgements. Frames have their own version.
 const LANE_VERSION: u8 = 3;

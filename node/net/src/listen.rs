@@ -49,13 +49,13 @@ pub enum ListenError {
         /// The port.
         port: u16,
     },
-    /// The user may not open this port; ports below 1024 mostly belong to the administrator.
+    /// The user may not open this port; ports below 1024 usually require the administrator.
     #[error("you may not open port {port}: pass --port N with N of 1024 or more")]
     PortForbidden {
         /// The port.
         port: u16,
     },
-    /// The system refuses the address: mostly, it is not one of this machine's.
+    /// The system refuses the address: usually, it is not an address of this machine.
     #[error("cannot listen on {address}: {cause}; choose an address of this machine")]
     Unusable {
         /// The address.

@@ -11,17 +11,19 @@
 mod actor;
 mod command;
 mod connections;
-mod connectivity;
 mod handle;
 mod lanes;
+mod links;
 mod ports;
+mod sinks;
 mod status;
+mod upkeep;
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
-use libp2p::Multiaddr;
+use libp2p::{Multiaddr, Swarm};
 use peergrad_protocol::invite::Secret;
 use peergrad_protocol::message::Contact;
 use peergrad_protocol::{Incarnation, PeerId, Pool};
@@ -39,11 +41,13 @@ use super::listen::{Claim, Listen, ListenError, Port, announced};
 use super::notice::Notice;
 use super::reachability::{DIAL_BACK_PROTOCOL, DialBackServer, Gateway, Ports};
 use super::status_client::StatusStreams;
-use super::substreams::Incoming;
-use super::transport::{self, TransportError};
+use super::substreams::{Incoming, Opener};
+use super::transport::{self, Behaviour, Mdns, TransportError};
 use actor::NetworkActor;
 use command::Command;
 pub use handle::{Disconnector, NetworkHandle};
+use ports::OpenPorts;
+use sinks::Sinks;
 pub use status::{Lane, LinkSnapshot, NetworkStatus};
 
 /// The options of a network.
@@ -62,8 +66,8 @@ pub struct NetworkOptions {
     pub upnp: bool,
     /// The peers to dial first.
     pub bootstrap_addresses: Vec<BootstrapAddress>,
-    /// Whether to announce this peer on the local network, and look for others there (mDNS).
-    pub mdns: bool,
+    /// Whether to announce this peer on the local network, and look for others there.
+    pub mdns: Mdns,
     /// The pool from which the payloads of received frames are allocated.
     pub pool: Pool,
 }
@@ -114,26 +118,16 @@ impl Network {
         let (events, events_out) = mpsc::unbounded_channel();
         let (commands, commands_out) = mpsc::unbounded_channel();
         let (open, open_out) = watch::channel(());
-        let NetworkOptions { identity, secret, listen, external, .. } = options;
-        let keyring = Keyring::new(secret);
-
-        let (mut swarm, no_mdns) = transport::swarm(&identity, &keyring, options.mdns)?;
-        if let Some(error) = no_mdns {
-            tell(&notices, Notice::NoMdns { reason: error.to_string() });
-        }
-        // Streams are accepted before any peer can connect: otherwise the first one would be refused.
-        let substreams = &mut swarm.behaviour_mut().substreams;
-        let opener = substreams.opener();
-        let [lane_streams, status_streams, dial_back_streams] =
-            [transport::LANE_PROTOCOL, transport::STATUS_PROTOCOL, DIAL_BACK_PROTOCOL]
-                .map(|protocol| substreams.accept(protocol));
-
-        let mut claim = listen.claim()?;
-        let opened = ports::open_ports(&mut swarm, &listen, &mut claim).await?;
-        let port = opened.listening.iter().find_map(port_of).unwrap_or_default();
-        tell_of_ports(&notices, &listen, &claim, port, &opened.quic);
+        let keyring = Keyring::new(options.secret);
+        let ListeningSwarm { swarm, opener, streams, claim, ports: opened, port } =
+            ListeningSwarm::open(&options, &keyring, &notices).await?;
+        let [lane_streams, status_streams, dial_back_streams] = streams;
+        let NetworkOptions { identity, listen, external, .. } = options;
         let (announce, addresses) = watch::channel(announced(&external, &opened.listening));
         let (direct_endpoint, listeners) = DirectEndpoint::open(&identity, &keyring, &listen, port).await?;
+        if let Err(error) = &listeners {
+            tell(&notices, Notice::NoDirectLanes { reason: error.to_string() });
+        }
         let direct_port = direct_endpoint.port();
         let ports = Ports { tcp: port, has_quic: opened.quic.is_ok(), direct: direct_port };
         let gateway = options.upnp.then(|| start_gateway(ports, open_out.clone(), commands.clone()));
@@ -141,18 +135,16 @@ impl Network {
         let lanes = lanes::Lanes {
             opener,
             direct_endpoint: Arc::new(direct_endpoint),
-            events,
+            events: events.clone(),
             counters: Arc::clone(&counters),
             pool: options.pool,
             reports: commands.clone(),
             open: open_out,
         };
-        if let Err(error) = &listeners {
-            tell(&notices, Notice::NoDirectLanes { reason: error.to_string() });
-        }
         let dial_back = DialBackServer::new(keyring.clone());
         let mut tasks = spawn_lanes(&lanes, [lane_streams, dial_back_streams], dial_back, listeners.ok());
-        let mut actor = NetworkActor::new(swarm, lanes, notices, announce, external, options.start, claim);
+        let sinks = Sinks { events, notices, addresses: announce };
+        let mut actor = NetworkActor::new(swarm, lanes, sinks, external, options.start, claim);
         opened.meanwhile.into_iter().for_each(|event| actor.on_swarm_event(event));
         options.bootstrap_addresses.into_iter().for_each(|bootstrap| actor.want_bootstrap(bootstrap));
         tasks.push(tokio::spawn(actor.run(commands_out)));
@@ -278,6 +270,44 @@ impl Drop for Network {
     }
 }
 
+/// A swarm that listens, and that no task drives yet.
+struct ListeningSwarm {
+    swarm: Swarm<Behaviour>,
+    opener: Opener,
+    /// The substreams of lanes, of status requests, and of requests to dial back.
+    streams: [Incoming; 3],
+    /// The claim on the port, to be held as long as the swarm listens.
+    claim: Claim,
+    ports: OpenPorts,
+    /// The TCP port.
+    port: u16,
+}
+
+impl ListeningSwarm {
+    /// Creates the swarm and opens its ports. Notices tell the user which of the wanted ports and services this peer does not have.
+    async fn open(
+        options: &NetworkOptions,
+        keyring: &Keyring,
+        notices: &mpsc::UnboundedSender<Notice>,
+    ) -> Result<Self, StartError> {
+        let (mut swarm, no_mdns) = transport::swarm(&options.identity, keyring, options.mdns)?;
+        if let Some(error) = no_mdns {
+            tell(notices, Notice::NoMdns { reason: error.to_string() });
+        }
+        // Streams are accepted before any peer can connect: otherwise the first one would be refused.
+        let substreams = &mut swarm.behaviour_mut().substreams;
+        let opener = substreams.opener();
+        let streams = [transport::LANE_PROTOCOL, transport::STATUS_PROTOCOL, DIAL_BACK_PROTOCOL]
+            .map(|protocol| substreams.accept(protocol));
+
+        let mut claim = options.listen.claim()?;
+        let ports = ports::open_ports(&mut swarm, &options.listen, &mut claim).await?;
+        let port = ports.listening.iter().find_map(port_of).unwrap_or_default();
+        tell_of_ports(notices, &options.listen, &claim, port, &ports.quic);
+        Ok(Self { swarm, opener, streams, claim, ports, port })
+    }
+}
+
 fn tell(notices: &mpsc::UnboundedSender<Notice>, notice: Notice) {
     // The caller of `start` may have dropped the receiver: notices need no reader.
     let _ = notices.send(notice);
@@ -322,7 +352,7 @@ fn start_gateway(
     open: watch::Receiver<()>,
     commands: mpsc::UnboundedSender<Command>,
 ) -> JoinHandle<()> {
-    // The actor ends with the network, and then nobody needs the answer.
+    // The actor ends with the network, and then the answer is not needed.
     let tell = move |answer| drop(commands.send(Command::AskedRouter(answer)));
     tokio::spawn(Gateway::new(ports).keep(open, tell))
 }

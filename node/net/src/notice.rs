@@ -35,20 +35,12 @@ pub enum Notice {
         /// Why it could not be reached.
         trouble: DialFailure,
     },
-    /// The connection to a peer runs over QUIC; before, there was none, or it ran over TCP.
-    QuicInUse {
-        /// The other end.
+    /// Something has changed between this peer and another one.
+    Peer {
+        /// The other peer.
         peer: PeerId,
-    },
-    /// The connection to a peer leads through a relay: control messages pass, tensors do not.
-    Relayed {
-        /// The other end.
-        peer: PeerId,
-    },
-    /// The connection to a peer no longer leads through a relay.
-    NoLongerRelayed {
-        /// The other end.
-        peer: PeerId,
+        /// What has changed.
+        change: PeerNotice,
     },
     /// How others reach this peer has changed.
     Reachability(Box<Reachability>),
@@ -58,30 +50,6 @@ pub enum Notice {
     NoQuic {
         /// The system's error.
         reason: String,
-    },
-    /// A connection is lost, and the link waits for a new one.
-    Reconnecting {
-        /// The other end.
-        peer: PeerId,
-        /// Why the connection was lost, in words.
-        reason: String,
-    },
-    /// A link goes on after its connection was lost.
-    Resumed {
-        /// The other end.
-        peer: PeerId,
-    },
-    /// There is no direct lane to a peer, so frames for it go over libp2p. Reported once, until there is a direct lane again.
-    DirectLaneFailed {
-        /// The other end.
-        peer: PeerId,
-        /// Why, in words.
-        reason: String,
-    },
-    /// There is a direct lane to a peer, after [`DirectLaneFailed`](Self::DirectLaneFailed).
-    DirectLaneRestored {
-        /// The other end.
-        peer: PeerId,
     },
     /// This peer offers no direct lanes.
     NoDirectLanes {
@@ -96,13 +64,6 @@ pub enum Notice {
         reason: String,
         /// How many connections were refused so far, with this one.
         count: u64,
-    },
-    /// A peer that holds the secret sent bytes that are not a frame; the stream was closed.
-    BadStream {
-        /// The sender.
-        peer: PeerId,
-        /// What was wrong.
-        reason: String,
     },
     /// The event log cannot be written. Reported once, until it can be written again.
     NoEventLog {
@@ -128,6 +89,36 @@ pub enum Notice {
     },
 }
 
+/// A notice about one other peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PeerNotice {
+    /// The connection runs over QUIC; before, there was none, or it ran over TCP.
+    QuicInUse,
+    /// The connection leads through a relay: control messages pass, tensors do not.
+    Relayed,
+    /// The connection no longer leads through a relay.
+    NoLongerRelayed,
+    /// The connection is lost, and the link waits for a new one.
+    Reconnecting {
+        /// Why the connection was lost, in words.
+        reason: String,
+    },
+    /// The link goes on after its connection was lost.
+    Resumed,
+    /// There is no direct lane, so frames go over libp2p. Reported once, until there is a direct lane again.
+    DirectLaneFailed {
+        /// Why there is none, in words.
+        reason: String,
+    },
+    /// There is a direct lane, after [`DirectLaneFailed`](Self::DirectLaneFailed).
+    DirectLaneRestored,
+    /// The peer, which holds the secret, sent bytes that are not a frame. The stream was closed.
+    BadStream {
+        /// What was wrong.
+        reason: String,
+    },
+}
+
 impl From<FailedAddress> for Notice {
     fn from(FailedAddress { peer, address, trouble }: FailedAddress) -> Self {
         Self::Unreachable { peer, address, trouble }
@@ -135,7 +126,6 @@ impl From<FailedAddress> for Notice {
 }
 
 impl fmt::Display for Notice {
-    // Long, as it has one arm for each variant, and flat.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::DefaultPortTaken { wanted, listening } => {
@@ -148,46 +138,21 @@ impl fmt::Display for Notice {
             Self::Unreachable { peer: None, address, trouble } => {
                 write!(f, "{address}: {trouble}; still trying")
             }
-            Self::QuicInUse { peer } => write!(f, "connected to peer {} over QUIC (UDP)", peer.short()),
-            Self::Relayed { peer } => write!(
-                f,
-                "peer {} is reached through another peer only: control messages pass, tensors do not",
-                peer.short()
-            ),
-            Self::NoLongerRelayed { peer } => {
-                write!(f, "peer {} is reached without a relay now", peer.short())
-            }
+            Self::Peer { peer, change } => change.write(peer, f),
             Self::Reachability(reachability) => write!(f, "{reachability}"),
             Self::PortForwarding(answer) => write!(f, "{answer}"),
             Self::NoQuic { reason } => write!(
                 f,
                 "cannot listen for QUIC ({reason}): peers whose network blocks TCP cannot reach this one"
             ),
-            Self::Reconnecting { peer, reason } => {
-                write!(f, "connection to peer {} lost ({reason}); reconnecting", peer.short())
-            }
-            Self::Resumed { peer } => write!(f, "connected to peer {} again; nothing was lost", peer.short()),
-            Self::DirectLaneFailed { peer, reason } => write!(
-                f,
-                "no direct connection to peer {} for tensors ({reason}); they go over libp2p, which is slower; still trying",
-                peer.short()
-            ),
-            Self::DirectLaneRestored { peer } => {
-                write!(f, "tensors to peer {} go over a direct connection again", peer.short())
-            }
             Self::NoDirectLanes { reason } => write!(
                 f,
                 "cannot listen for direct connections ({reason}): tensors to this peer go over libp2p, which is slower"
             ),
-            Self::HandshakeRefused { from, reason, count } => {
-                write!(
-                    f,
-                    "refused a connection from {from} to the port for tensors: {reason} ({count} so far)"
-                )
-            }
-            Self::BadStream { peer, reason } => {
-                write!(f, "peer {} sent bytes that are not a frame; they are ignored: {reason}", peer.short())
-            }
+            Self::HandshakeRefused { from, reason, count } => write!(
+                f,
+                "refused a connection from {from} to the port for tensors: {reason} ({count} refused so far)"
+            ),
             Self::NoEventLog { path, reason } => write!(
                 f,
                 "cannot write the event log {} ({reason}): training continues without it, and writing is retried",
@@ -201,6 +166,35 @@ impl fmt::Display for Notice {
                 write!(f, "`peer status` on this machine cannot ask this peer: {reason}")
             }
             Self::Metrics { address } => write!(f, "metrics at http://{address}/metrics"),
+        }
+    }
+}
+
+impl PeerNotice {
+    /// Writes the sentence about `peer` that the user reads.
+    fn write(&self, peer: &PeerId, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let peer = peer.short();
+        match self {
+            Self::QuicInUse => write!(f, "connected to peer {peer} over QUIC (UDP)"),
+            Self::Relayed => {
+                write!(
+                    f,
+                    "connected to peer {peer} through another peer only: control messages pass, tensors do not"
+                )
+            }
+            Self::NoLongerRelayed => write!(f, "connected to peer {peer} without a relay now"),
+            Self::Reconnecting { reason } => {
+                write!(f, "lost the connection to peer {peer} ({reason}); reconnecting")
+            }
+            Self::Resumed => write!(f, "connected to peer {peer} again; no message was lost"),
+            Self::DirectLaneFailed { reason } => write!(
+                f,
+                "no direct connection to peer {peer} for tensors ({reason}); they go over libp2p, which is slower; still trying"
+            ),
+            Self::DirectLaneRestored => write!(f, "tensors to peer {peer} go over a direct connection again"),
+            Self::BadStream { reason } => {
+                write!(f, "peer {peer} sent bytes that are not a frame; this peer ignores them: {reason}")
+            }
         }
     }
 }

@@ -59,7 +59,7 @@ pub(super) enum ProofError {
 
 /// The two ends of a connection, in the order of their roles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Side {
+pub(super) enum Side {
     Dialer = 0,
     Listener = 1,
 }
@@ -155,7 +155,8 @@ impl Prover {
     }
 }
 
-async fn read_array<const N: usize>(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<[u8; N]> {
+/// Reads this many bytes.
+pub(super) async fn read_array<const N: usize>(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     stream.read_exact(&mut bytes).await?;
     Ok(bytes)

@@ -2,7 +2,7 @@
 //!
 //! Training never uses it: its choices follow from a seed.
 
-#![allow(clippy::disallowed_types, reason = "what is drawn here must not be replayed by anybody")]
+#![allow(clippy::disallowed_types, reason = "these numbers must not be predictable")]
 
 use rand::TryRng;
 use rand::rngs::SysRng;

@@ -1,11 +1,11 @@
 //! Reachability: whether others can dial this peer, at which addresses, why not at others, and the one thing to do about it.
 //!
-//! Nobody can see from inside whether a door opens from outside. So this peer asks peers that it is connected with to dial it back
+//! A door cannot be tested from inside: somebody has to try it from outside. So this peer asks peers that it is connected with to dial it back
 //! (`dial_back`), and puts their findings together (`survey`). A peer that cannot be dialed can have its router forward a port
 //! (`gateway`); until then others speak to it through a relay (`circuits`).
 //!
 //! # Not here
-//! When peers are asked, and which relays are used: `network/connectivity.rs`.
+//! When peers are asked, and which relays are used: `network/upkeep.rs`.
 
 use std::net::IpAddr;
 

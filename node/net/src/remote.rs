@@ -1,9 +1,9 @@
-//! The remote: what is known of one peer at the other end, as long as there is a connection or a link.
+//! The remote: the state of one peer at the other end, as long as there is a connection or a link.
 //!
 //! It has three parts: the [link](LinkState) and its session numbers, the [paths](Paths) between the two peers, and
 //! the [notices](Notices) that the user has read about it. What needs more than one part is here.
 //!
-//! Two processes may have one identity, if a data directory was copied. The process with the larger start number, which mostly is the
+//! Two processes may have one identity, if a data directory was copied. The process with the larger start number, usually the
 //! one that was started later, counts as the peer; what the other process says changes nothing here.
 
 use std::sync::Arc;
@@ -18,10 +18,12 @@ use super::link::{Link, SessionId};
 pub(super) use link_state::{ClosingLink, LinkIntent, LinkState, Outage, Outgoing, SessionChange};
 pub(super) use notices::{Condition, Notices};
 pub(super) use paths::{Connection, Paths};
+pub(super) use remotes::Remotes;
 
 mod link_state;
 mod notices;
 mod paths;
+mod remotes;
 
 /// One peer, as long as there is a connection or a link.
 #[derive(Debug)]
@@ -37,7 +39,7 @@ pub(super) struct RemotePeer {
 }
 
 impl RemotePeer {
-    /// A peer of which nothing is known yet. `my_start` is the start number of this process.
+    /// The record of a new peer. `my_start` is the start number of this process.
     pub(super) fn new(peer: PeerId, my_start: Incarnation, now: Instant) -> Self {
         Self {
             peer,
@@ -72,8 +74,7 @@ impl RemotePeer {
 
     /// Takes in the other end's session, and returns what it means for the link.
     pub(super) fn note_session(&mut self, theirs: SessionId, now: Instant) -> SessionChange {
-        let is_relayed = !self.paths.connections.is_empty() && !self.paths.has_unrelayed_connection();
-        let change = self.link.note_session(self.peer, theirs, is_relayed, now);
+        let change = self.link.note_session(self.peer, theirs, self.paths.route(), now);
         if !matches!(change, SessionChange::Same(_)) {
             self.notices.end(Condition::Reconnecting);
         }
@@ -87,7 +88,7 @@ impl RemotePeer {
         Some(link)
     }
 
-    /// Why the link is given up now, in words; `None` if it is not.
+    /// Why the link is given up now, in words; `None` while it works or may still recover.
     pub(super) fn overdue(&self, now: Instant) -> Option<String> {
         let outage = self.link.outage.as_ref().filter(|_| self.link.current.is_some())?;
         let patience = match (self.has_usable_connection(), self.paths.carriers.likely()) {
@@ -115,7 +116,7 @@ impl RemotePeer {
 const IDENTIFIED_AFTER_MAX: Duration = Duration::from_secs(1);
 /// A link without a connection is given up after this.
 const RECONNECT_MAX: Duration = Duration::from_secs(2);
-/// As above, over QUIC: an attempt without an answer takes 5 s, which no refusal cuts short, and then TCP is tried as well.
+/// The same limit over QUIC. An attempt without an answer takes 5 s, because QUIC reports no refusal, and TCP is tried after it.
 const RECONNECT_OVER_QUIC_MAX: Duration = Duration::from_secs(7);
 /// A link with a connection on which no lane gets an answer is given up after this.
 const ANSWER_MAX: Duration = Duration::from_secs(10);

@@ -41,12 +41,12 @@ impl StableStorage {
 
     /// Replaces the record.
     pub fn persist(&self, id: PersistId, record: DurableBytes) {
-        self.records.send((id, record)).expect("the thread outlives the one who gives it work");
+        self.records.send((id, record)).expect("the thread runs as long as its owner");
     }
 
     /// The next result of a write, as an input. No result is lost if this is dropped while it waits.
     pub async fn persisted(&mut self) -> Input {
-        self.results.recv().await.expect("the thread outlives the one who gives it work")
+        self.results.recv().await.expect("the thread runs as long as its owner")
     }
 }
 

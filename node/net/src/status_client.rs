@@ -21,14 +21,14 @@ use super::dial::{CarrierEvidence, CarrierHistory, DialFailure, Dialer, FailedAd
 use super::identity::{Identity, from_libp2p};
 use super::keyring::Keyring;
 use super::substreams::{Incoming, OpenError};
-use super::transport::{self, Behaviour, STATUS_PROTOCOL, TransportError};
+use super::transport::{self, Behaviour, Mdns, STATUS_PROTOCOL, TransportError};
 
 /// The peers to ask, and the secret to connect with.
 #[derive(Debug)]
 pub struct StatusTarget {
     /// The run's secret.
     pub secret: Secret,
-    /// Peers of which any will do.
+    /// The peers to try; the first that answers is asked.
     pub bootstrap_addresses: Vec<BootstrapAddress>,
 }
 
@@ -60,7 +60,7 @@ pub enum StatusClientError {
         peer: PeerId,
     },
     /// The connection to the peer was lost.
-    #[error("peer {} was connected, but the connection was lost ({reason}): try again", peer.short())]
+    #[error("the connection to peer {} was lost ({reason}): try again", peer.short())]
     Lost {
         /// The peer.
         peer: PeerId,
@@ -90,7 +90,7 @@ impl StatusClient {
     /// No peer could be reached, or the peer does not know status requests.
     pub async fn connect(target: StatusTarget) -> Result<Self, StatusClientError> {
         let StatusTarget { secret, bootstrap_addresses } = target;
-        let (mut swarm, _) = transport::swarm(&Identity::generate(), &Keyring::new(secret), false)?;
+        let (mut swarm, _) = transport::swarm(&Identity::generate(), &Keyring::new(secret), Mdns::Off)?;
         let mut dialer = Dialer::default();
         for bootstrap in bootstrap_addresses {
             dialer.want_bootstrap(bootstrap, Instant::now());
@@ -192,6 +192,6 @@ fn lines(troubles: &BTreeMap<String, DialFailure>) -> String {
 
 /// How often due attempts are started.
 const ROUND: Duration = Duration::from_millis(50);
-/// One address may take two attempts of five seconds each.
+/// The limit for reaching a peer: one address may take two attempts of five seconds each.
 const PATIENCE: Duration = Duration::from_secs(20);
 const OPEN_MAX: Duration = Duration::from_secs(5);

@@ -33,7 +33,7 @@ use tokio::sync::{mpsc, oneshot};
 #[derive(Debug, thiserror::Error)]
 pub(super) enum OpenError {
     /// The other end does not accept this protocol.
-    #[error("the other end does not know {0}")]
+    #[error("the other end does not support the protocol {0}")]
     Unknown(StreamProtocol),
     /// There is no connection, or it broke.
     #[error(transparent)]
@@ -76,7 +76,7 @@ pub(super) struct SubstreamRequest {
     reply: oneshot::Sender<Result<Stream, OpenError>>,
 }
 
-/// The behaviour: it knows the connections, and who accepts substreams of which protocol.
+/// The behaviour: it knows the connections, and the receiver of each protocol's substreams.
 pub(super) struct Behaviour {
     opener: Opener,
     wanted: mpsc::UnboundedReceiver<(PeerId, SubstreamRequest)>,
@@ -100,7 +100,10 @@ impl Behaviour {
 
     /// Accepts substreams of this protocol, on all connections from now on.
     pub(super) fn accept(&mut self, protocol: StreamProtocol) -> Incoming {
-        assert!(self.acceptors.iter().all(|(taken, _)| *taken != protocol), "{protocol} is taken in by one");
+        assert!(
+            self.acceptors.iter().all(|(taken, _)| *taken != protocol),
+            "{protocol} is accepted in one place"
+        );
         let (taker, incoming) = mpsc::channel(WAITING_MAX);
         self.acceptors.push((protocol, taker));
         Incoming(incoming)
@@ -159,7 +162,7 @@ impl NetworkBehaviour for Behaviour {
         (protocol, stream): THandlerOutEvent<Self>,
     ) {
         if let Some((_, taker)) = self.acceptors.iter().find(|(taken, _)| *taken == protocol) {
-            // If too many wait, or nobody accepts them, the substream is closed, and the other end sees that.
+            // If too many wait, or the receiver is gone, the substream is closed, and the other end sees that.
             let _ = taker.try_send((peer, stream));
         }
     }

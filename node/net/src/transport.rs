@@ -47,6 +47,15 @@ pub(super) struct Behaviour {
     pub(super) substreams: substreams::Behaviour,
 }
 
+/// Whether a peer announces itself on the local network, and looks for others there (mDNS).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mdns {
+    /// It does.
+    On,
+    /// It does neither.
+    Off,
+}
+
 /// The swarm cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum TransportError {
@@ -62,13 +71,15 @@ pub enum TransportError {
 pub(super) fn swarm(
     identity: &Identity,
     keyring: &Keyring,
-    mdns: bool,
+    mdns: Mdns,
 ) -> Result<(Swarm<Behaviour>, Option<io::Error>), TransportError> {
     let peer = identity.keypair().public().to_peer_id();
-    let (mdns, trouble) = match mdns.then(|| mdns::tokio::Behaviour::new(mdns::Config::default(), peer)) {
-        Some(Ok(behaviour)) => (Some(behaviour), None),
-        Some(Err(error)) => (None, Some(error)),
-        None => (None, None),
+    let (mdns, trouble) = match mdns {
+        Mdns::On => match mdns::tokio::Behaviour::new(mdns::Config::default(), peer) {
+            Ok(behaviour) => (Some(behaviour), None),
+            Err(error) => (None, Some(error)),
+        },
+        Mdns::Off => (None, None),
     };
     let swarm = SwarmBuilder::with_existing_identity(identity.keypair().clone())
         .with_tokio()
@@ -128,12 +139,12 @@ const PING_TIMEOUT: Duration = Duration::from_secs(5);
 /// The limit for TCP, Noise and yamux together, or for QUIC and the proof. The kernel retries a machine that does not answer
 /// after 1, 3, and 7 s; a fresh attempt retries at once.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// The limit for a connection without lanes: to a peer that is being let go, or a second connection after both ends dialed at
-/// once.
+/// The limit for a connection without lanes: one to a peer that has left, or a second connection after both ends dialed at the
+/// same time.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(180);
 /// Incoming handshakes at once. More are refused, and honest peers try again.
 const PENDING_MAX: u32 = 256;
-/// One in use, one from dialing each other at once, and as many that the other end has given up and this peer has not.
+/// One connection in use, one from both ends dialing at the same time, and two that only the other end has closed so far.
 const CONNECTIONS_PER_PEER_MAX: u32 = 4;
 const DIAL_CONCURRENCY: NonZeroU8 = NonZeroU8::new(4).expect("four is not zero");
 
@@ -152,14 +163,14 @@ mod tests {
 
     /// A swarm that listens over QUIC, and where.
     async fn listener() -> (Swarm<Behaviour>, Multiaddr) {
-        let mut swarm = swarm(&Identity::generate(), &Keyring::new(Secret([1; 32])), false).unwrap().0;
+        let mut swarm = swarm(&Identity::generate(), &Keyring::new(Secret([1; 32])), Mdns::Off).unwrap().0;
         swarm.listen_on("/ip4/127.0.0.1/udp/0/quic-v1".parse().unwrap()).unwrap();
         let event = swarm.select_next_some().await;
         let SwarmEvent::NewListenAddr { address, .. } = event else { panic!("{event:?}") };
         (swarm, address)
     }
 
-    /// One who shakes hands as libp2p does, and then proves nothing.
+    /// A stranger that makes libp2p's handshake and then sends no proof.
     #[tokio::test]
     async fn one_that_says_nothing_over_quic_is_sent_away_unheard() {
         let (mut swarm, address) = listener().await;

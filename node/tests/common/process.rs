@@ -241,7 +241,7 @@ pub(crate) fn check_one_history(peers: &[&Ended]) -> u64 {
         let number = step["step"].as_u64().expect("a number");
         let told = ["digest", "epoch", "samples", "left_out", "loss"].map(|key| &step[key]);
         let before = steps.entry(number).or_insert(told);
-        assert_eq!(*before, told, "step {number} is told in two ways");
+        assert_eq!(*before, told, "step {number} has two different digests");
     }
     let mut epochs = BTreeMap::new();
     for (index, (number, [_, epoch, samples, left_out, _])) in steps.iter().enumerate() {

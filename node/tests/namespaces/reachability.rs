@@ -101,8 +101,8 @@ fn holes_are_made_through_routers_that_keep_ports() {
     let Some(outside) = Outside::of(1, Ports::Kept, &[1, 1]) else { return };
     let mut party =
         Party::start(&[(outside.host(0), &[]), (outside.home(0, 0), &[]), (outside.home(1, 0), &[])]);
-    party.peers[1].wait_for_notice("is reached without a relay now");
-    party.peers[2].wait_for_notice("is reached without a relay now");
+    party.peers[1].wait_for_notice("without a relay now");
+    party.peers[2].wait_for_notice("without a relay now");
     let report = party.wait_for_reach(1, "unreachable");
     assert_eq!(report["seen_at"][0], "203.0.113.1");
     assert_eq!(report["advice"]["forward"]["port"], 4747);
@@ -122,7 +122,7 @@ fn words_go_through_a_third_where_no_hole_can_be_made() {
     let mut party =
         Party::start(&[(outside.host(0), &[]), (outside.home(0, 0), asking), (outside.home(1, 0), &[])]);
     for home in [1, 2] {
-        party.peers[home].wait_for_notice("is reached through another peer only");
+        party.peers[home].wait_for_notice("through another peer only");
         let mut report = party.wait_for_reach(home, "unreachable");
         if home == 1 && report["router"].is_null() {
             report = party.peers[home].wait(|event| event["router"].is_object());
@@ -200,8 +200,8 @@ fn a_hole_is_made_over_quic_where_tcp_makes_none() {
     outside.keep_out_tcp(0, 1);
     let mut party =
         Party::start(&[(outside.host(0), &[]), (outside.home(0, 0), &[]), (outside.home(1, 0), &[])]);
-    party.peers[1].wait_for_notice("is reached without a relay now");
-    party.peers[2].wait_for_notice("is reached without a relay now");
+    party.peers[1].wait_for_notice("without a relay now");
+    party.peers[2].wait_for_notice("without a relay now");
     party.train(50);
     let ended = party.end();
     // There is one such notice, unless a machine is so slow that the connection is lost in between.

@@ -287,7 +287,7 @@ async fn one_who_gave_up_a_link_tells_the_other_by_its_next_opening() {
 
 #[tokio::test]
 async fn a_port_in_use_is_an_error_and_the_default_gives_way() {
-    use peergrad_net::{Listen, ListenError, Network, NetworkOptions, StartError};
+    use peergrad_net::{Listen, ListenError, Mdns, Network, NetworkOptions, StartError};
     within_reason(async {
         let options = |port| NetworkOptions {
             identity: Identity::generate(),
@@ -297,7 +297,7 @@ async fn a_port_in_use_is_an_error_and_the_default_gives_way() {
             external: vec![],
             upnp: false,
             bootstrap_addresses: vec![],
-            mdns: false,
+            mdns: Mdns::Off,
             pool: peergrad_protocol::Pool::new(4),
         };
         let (first, _) = Network::start(options(Port::Any)).await.unwrap();

@@ -13,7 +13,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use peergrad_net::link::LinkEvent;
-use peergrad_net::{BootstrapAddress, Identity, Listen, Network, NetworkOptions, Notice, Port};
+use peergrad_net::{BootstrapAddress, Identity, Listen, Mdns, Network, NetworkOptions, Notice, Port};
 use peergrad_protocol::invite::Secret;
 use peergrad_protocol::{Incarnation, Pool};
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -44,7 +44,7 @@ fn options(identity: Identity, secret: Secret, bootstrap_addresses: Vec<Bootstra
         external: vec![],
         upnp: false,
         bootstrap_addresses,
-        mdns: false,
+        mdns: Mdns::Off,
         pool: Pool::new(64),
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures::{AsyncReadExt, AsyncWriteExt, StreamExt};
 use libp2p::swarm::dial_opts::DialOpts;
 use libp2p::{Multiaddr, StreamProtocol, Swarm, SwarmBuilder, noise, tcp, yamux};
-use peergrad_net::{BootstrapAddress, Network, Notice};
+use peergrad_net::{BootstrapAddress, Network, Notice, PeerNotice};
 use peergrad_protocol::Frame;
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, SeedableRng};
@@ -93,7 +93,9 @@ fn tolerant(courier: &Courier, other: peergrad_protocol::PeerId) -> Courier {
 
 async fn expect_bad_streams(mut notices: UnboundedReceiver<Notice>) {
     loop {
-        if let Notice::BadStream { .. } = notices.recv().await.expect("a notice of garbage") {
+        if let Notice::Peer { change: PeerNotice::BadStream { .. }, .. } =
+            notices.recv().await.expect("a notice of garbage")
+        {
             return;
         }
     }

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use peergrad_net::link::LinkEvent;
 use peergrad_net::notice::DialFailure;
 use peergrad_net::{
-    BootstrapAddress, Identity, Listen, ListenError, Network, NetworkOptions, Notice, Port, StartError,
+    BootstrapAddress, Identity, Listen, ListenError, Network, NetworkOptions, Notice, PeerNotice, Port,
+    StartError,
 };
-use peergrad_protocol::Frame;
 use peergrad_protocol::invite::Secret;
 use peergrad_protocol::message::{Contact, JoinMessage};
+use peergrad_protocol::{Frame, PeerId};
 use tokio::net::UdpSocket;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinSet;
@@ -82,8 +83,13 @@ async fn start_over_quic() -> (Network, UnboundedReceiver<Notice>) {
     other.hang_up(network.peer());
     assert!(next(&mut network).await.starts_with("down"));
     network.hang_up(other.peer());
-    assert_eq!(next_notice(&mut notices).await, Notice::QuicInUse { peer: other.peer() });
+    assert_eq!(next_notice(&mut notices).await, over_quic(other.peer()));
     (network, notices)
+}
+
+/// The notice that the connection to `peer` runs over QUIC.
+fn over_quic(peer: PeerId) -> Notice {
+    Notice::Peer { peer, change: PeerNotice::QuicInUse }
 }
 
 async fn next_notice(notices: &mut UnboundedReceiver<Notice>) -> Notice {
@@ -115,8 +121,8 @@ async fn an_address_that_tcp_does_not_get_to_is_reached_over_quic_and_told_of() 
             matches!(&refused, Notice::Unreachable { trouble: DialFailure::Refused, .. }),
             "TCP was tried first: {refused}"
         );
-        assert_eq!(next_notice(&mut notices).await, Notice::QuicInUse { peer: first.peer() });
-        assert_eq!(next_notice(&mut first_notices).await, Notice::QuicInUse { peer: second.peer() });
+        assert_eq!(next_notice(&mut notices).await, over_quic(first.peer()));
+        assert_eq!(next_notice(&mut first_notices).await, over_quic(second.peer()));
         for contact in [first.contact(), second.contact()] {
             assert!(contact.addresses.iter().all(|address| address.contains("/tcp/")), "{contact:?}");
         }
@@ -132,13 +138,16 @@ async fn a_link_over_quic_goes_on_after_a_cut() {
         second.dial(quic_contact(&first));
         assert_linked(&mut first, &mut second).await;
         let peer = second.peer();
-        assert_eq!(next_notice(&mut first_notices).await, Notice::QuicInUse { peer });
+        assert_eq!(next_notice(&mut first_notices).await, over_quic(peer));
         for _ in 0..3 {
             first.disconnector().disconnect(peer);
             let lost = next_notice(&mut first_notices).await;
-            assert!(matches!(lost, Notice::Reconnecting { .. }), "{lost}");
+            assert!(matches!(lost, Notice::Peer { change: PeerNotice::Reconnecting { .. }, .. }), "{lost}");
             // If TCP had been used in between, there would be a notice on the return to QUIC.
-            assert_eq!(next_notice(&mut first_notices).await, Notice::Resumed { peer });
+            assert_eq!(
+                next_notice(&mut first_notices).await,
+                Notice::Peer { peer, change: PeerNotice::Resumed }
+            );
         }
     })
     .await;

@@ -8,7 +8,7 @@ use super::process::{PROGRAM, Process, TestFolder};
 fn neighbours_are_found_without_an_address() {
     let probe = Command::new("unshare").args(["-n", "ip", "link", "add", "pg0", "type", "veth"]).output();
     if !probe.is_ok_and(|probe| probe.status.success()) {
-        println!("skipped: a network of one's own needs root, `unshare` and `ip`");
+        println!("skipped: a separate network needs root, `unshare` and `ip`");
         return;
     }
     let place = TestFolder::new();

@@ -31,8 +31,8 @@ fn table_with(line: &str) -> String {
 fn a_table_that_cannot_be_used_is_refused_with_its_line() {
     let one_class: String = table().iter().map(|row| format!("{}1\n", &row[..row.len() - 2])).collect();
     let cases = [
-        (table_with("1,2"), "table.csv, line 8: 2 cells where the first row has 3"),
-        (table_with("1,2,0,4"), "table.csv, line 8: 4 cells where the first row has 3"),
+        (table_with("1,2"), "table.csv, line 8: the row has 2 cells, but the first row has 3"),
+        (table_with("1,2,0,4"), "table.csv, line 8: the row has 4 cells, but the first row has 3"),
         (table_with("1,zebra,1"), "table.csv, line 8, column 2: `zebra` is not a number"),
         (table_with("1,,1"), "table.csv, line 8, column 2"),
         (table_with("1,NaN,1"), "table.csv, line 8, column 2: `NaN` is not a finite 32-bit number"),
@@ -56,11 +56,14 @@ fn a_table_that_cannot_be_used_is_refused_with_its_line() {
 fn a_file_of_another_format_that_cannot_be_used_is_refused() {
     let images = b"\0\0\x08\x02\0\0\0\x02\0\0\0\x01\x05\x06".as_slice();
     let cases = [
-        (b"1 2:1\n0 2:1 1:1\n".as_slice(), "table.csv, line 2: the index 1 stands behind 2"),
+        (b"1 2:1\n0 2:1 1:1\n".as_slice(), "table.csv, line 2: the index 1 follows 2"),
         (b"1 2:1\n0 2:one\n", "table.csv, line 2: `2:one` is not `index:value`"),
-        (b"1 0:1\n0 2:1\n", "table.csv, line 1: the index is 0, and indices count from 1"),
+        (b"1 0:1\n0 2:1\n", "table.csv, line 1: the index is 0, but indices start at 1"),
         (images, "`cat train-images-idx3-ubyte.gz train-labels-idx1-ubyte.gz > mnist.idx.gz`"),
-        (&images[..13], "the samples are said to be 2 x 1, 2 bytes, and only 1 are there"),
+        (
+            &images[..13],
+            "the header announces samples of shape 2 x 1 (2 bytes), but the file has only 1 of them",
+        ),
     ];
     for (contents, words) in cases {
         let place = place();
@@ -80,7 +83,7 @@ fn a_run_file_that_cannot_be_used_is_refused() {
         (format!("{data}classes = 1\n"), "`data.classes` is 1"),
         (format!("pases = 3\n{data}"), "unknown field `pases`"),
         (format!("epochs = \"many\"\n{data}"), "epochs = \"many\""),
-        (format!("passes = 3\n{data}"), "line 1: `passes` is called `epochs` now"),
+        (format!("passes = 3\n{data}"), "line 1: `passes` is now called `epochs`"),
         (format!("batch = 0\n{data}"), "`batch` is 0"),
         (format!("{data}[optimizer]\nrate = -1.0\n"), "rate"),
         (format!("{data}[shards]\nreplicas = 9\n"), "`shards.replicas` is 9"),
@@ -149,7 +152,7 @@ fn misuse_is_told_from_failure() {
         (&["bench-table", "--passes", "3"], "--epochs"),
     ] {
         let answer = place.ask(arguments);
-        let words = format!("this option is called `{current}` now");
+        let words = format!("this option is now called `{current}`");
         assert!(answer.code == Some(2) && answer.stderr.contains(&words), "{}", answer.stderr);
     }
     assert_eq!(place.ask(&["--help"]).code, Some(0));
@@ -224,7 +227,7 @@ fn what_answers_but_is_no_peer_is_said_to_be_none() {
     let page = format!("HTTP/1.1 400 Bad Request\r\n\r\n{}", "no such thing here\n".repeat(20));
     for (answer, words) in [
         (page.as_str(), "answered, but not as a peer: check the address and the port; still trying"),
-        ("", "answered, and hung up at once: check the address and the port; still trying"),
+        ("", "answered and closed the connection at once: check the address and the port; still trying"),
     ] {
         let place = place();
         place.write("secret", "00".repeat(32));

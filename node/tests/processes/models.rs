@@ -64,7 +64,7 @@ fn data_with_other_columns_is_refused() {
     place.write("narrow.csv", "1,2,0\n3,4,1\n");
     let evaluation = place.ask(&["evaluate", "alone/model.safetensors", "--data", "narrow.csv"]);
     assert!(
-        evaluation.failure().contains("3 columns where the model was trained on 65"),
+        evaluation.failure().contains("the file has 3 columns, but the model was trained on 65"),
         "{}",
         evaluation.stderr
     );

@@ -53,7 +53,7 @@ fn digests(told: &[Ended]) -> BTreeMap<u64, String> {
         let (number, digest) =
             (step["step"].as_u64().expect("a number"), step["digest"].as_str().expect("text"));
         let known = digests.entry(number).or_insert_with(|| digest.to_owned());
-        assert_eq!(known, digest, "step {number} is told in two ways");
+        assert_eq!(known, digest, "step {number} has two different digests");
     }
     digests
 }

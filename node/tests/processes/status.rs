@@ -93,7 +93,7 @@ fn whoever_has_the_secret_may_ask_from_anywhere_and_stays_a_guest() {
     let waiting = status(&place, &[&invite], |status| {
         status["phase"] == "bootstrapping" && status["others"].as_array().is_some()
     });
-    assert!(waiting["directory"].is_null(), "where it keeps its data is nobody's business elsewhere");
+    assert!(waiting["directory"].is_null(), "a remote user is not shown where the peer keeps its data");
     assert_eq!(waiting["members"], serde_json::json!([]));
     let mut joiner = place.join("peer-2", &invite);
     let mut peers = [&mut founder, &mut joiner];

@@ -30,7 +30,7 @@ fn count_demo(peers: u64) -> Option<(u64, u64, u64)> {
         format!("ip link set lo up && '{PROGRAM}' demo --json --calm --peers {peers} && cat /proc/net/dev");
     let probe = Command::new("unshare").args(["-n", "ip", "link", "set", "lo", "up"]).output();
     if !probe.is_ok_and(|probe| probe.status.success()) {
-        println!("skipped: a network of one's own needs root, `unshare` and `ip`");
+        println!("skipped: a separate network needs root, `unshare` and `ip`");
         return None;
     }
     let place = TestFolder::new();

@@ -175,7 +175,7 @@ fn a_sparse_file_trains_and_another_one_is_evaluated() {
     assert_eq!(evaluate("narrow.txt").events[0]["samples"], 2);
     place.write("wide.txt", "0 1:1\n1 124:1\n");
     let wide = place.ask(&["evaluate", "peer-1/model.safetensors", "--data", "wide.txt"]);
-    let words = "wide.txt, line 2: the index 124 is beyond the 123 features of the run";
+    let words = "wide.txt, line 2: the index 124 is larger than the number of features of the run, 123";
     assert!(wide.failure().contains(words), "{}", wide.stderr);
 }
 

@@ -1,10 +1,10 @@
-//! What users ask of a run that goes on: let a member go, put one out, change the secret.
+//! Messages for requests of users to a running swarm: to let a member leave, to expel a peer, and to change the run's secret.
 //!
 //! ```text
 //! member                       coordinator               member                every other member
-//!   | -- Retire, until it is out --> |                     | -- Rekey ------------> |   each passes it on to all, once:
-//!   |                                |                     | <----------- Rekeyed - |   the first sender may be gone
-//!   | -- Expel, to every member, until the one named is out
+//!   | -- Retire, until it has left --> |                   | -- Rekey ------------> |   each member forwards it to all once,
+//!   |                                  |                   | <----------- Rekeyed - |   in case the first sender fails
+//!   | -- Expel, to every member, until the peer is expelled
 //! ```
 
 use super::{Invalid, in_range};
@@ -13,20 +13,20 @@ use crate::invite::Secret;
 use crate::view::Expulsion;
 use crate::wire::codec::{Decode, Encode};
 
-/// A message that carries out what a user, or a member's own rules, ask of the run.
+/// A message that carries out a request of a user, or of a member's own rules.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
 pub enum AdminMessage {
-    /// Member to coordinator: I want to leave the view. Repeated until the member is out.
+    /// Member to coordinator: the sender wants to leave the view. Repeated until it has left.
     Retire,
-    /// Member to every member: put this peer out of the run for good. Repeated until the peer is out.
+    /// Member to every member: expel this peer. Repeated until the peer is expelled.
     Expel(Expulsion),
-    /// Member to every member: the run has another secret from now on. Repeated until the receiver has confirmed it.
+    /// Member to every member: the run has a new secret. Repeated until the receiver has confirmed it.
     Rekey(Rekey),
-    /// The answer, to the member whose user asked for the new secret: the secret of that time is stored here.
+    /// The answer, to the member whose user asked for the new secret: the secret with this [`Rekey::at`] is stored.
     Rekeyed(u64),
 }
 
-/// The run's secret from now on. Of two secrets the later one holds.
+/// A new secret of the run. Of two secrets, the later one is valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Rekey {
     /// When the secret was drawn: Unix time in milliseconds by the clock of `by`, and later than any that `by` knew.
@@ -38,13 +38,13 @@ pub struct Rekey {
 }
 
 impl Rekey {
-    /// Whether `other` came later.
+    /// Whether `other` is later.
     #[must_use]
     pub fn is_before(&self, other: &Self) -> bool {
         (self.at, self.by) < (other.at, other.by)
     }
 
-    /// Whether there can be a later one.
+    /// Whether its time is in the possible range, so that a later secret can exist.
     #[must_use]
     pub fn is_possible(&self) -> bool {
         self.at <= AT_MAX
@@ -61,5 +61,5 @@ impl AdminMessage {
     }
 }
 
-/// Some hundred million years.
+/// The latest possible time, in milliseconds: some hundred million years.
 const AT_MAX: u64 = u64::MAX >> 2;

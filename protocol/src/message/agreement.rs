@@ -1,12 +1,12 @@
-//! How the members of a view agree on the next one: the messages of Paxos, and the view that comes of them.
+//! Messages by which the members of a view agree on the next one: those of Paxos, and the chosen view.
 //!
 //! ```text
 //! proposer                                          every other member of the view
-//!   | -- Prepare ----------------------------------> |    freezes: at once, or before the step that is named
-//!   | <------------------------- Promise / Nack -- |    where it is, what it holds, whom it has lost
+//!   | -- Prepare ----------------------------------> |    freezes: at once, or before the named step
+//!   | <--------------------------- Promise / Nack -- |    its progress, its chunks, and the members that it cannot reach
 //!   | -- Propose ----------------------------------> |
 //!   | <--------------------------------- Accepted -- |
-//!   | -- Learn ----------------------------------> |    the next view, as what changes
+//!   | -- Learn ------------------------------------> |    the next view, as its change from the present one
 //! ```
 //! [`agreement`](crate::agreement) has the rules.
 
@@ -19,137 +19,137 @@ use crate::limits::{ATTEMPTS_MAX, CAPACITY_MAX, CHECKPOINTS_MAX, MEMBERS_MAX, ST
 use crate::view::{Branch, Member, View, ViewChange, are_bounded};
 use crate::wire::codec::{Decode, Encode};
 
-/// A message about which view follows another one.
+/// A message about the successor of a view.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
 pub enum AgreementMessage {
-    /// Proposer to every member: let us agree on the next view.
+    /// Proposer to every member: the first phase of an attempt to agree on the next view.
     Prepare(Prepare),
-    /// The answer: the sender hears no lower ballot any more, and says where it is.
+    /// The answer: the sender no longer accepts lower ballots, and reports its progress.
     Promise(Box<Promise>),
-    /// The other answer to `Prepare` and `Propose`: not under that ballot, or not before that step.
+    /// The negative answer to `Prepare` and `Propose`: the ballot is too low, or the named step has begun.
     Nack(Nack),
-    /// Proposer to every member: let the next view be this.
+    /// Proposer to every member: the second phase, with the proposed change.
     Propose(Propose),
-    /// The answer.
+    /// The answer to `Propose`: the sender has accepted the change.
     Accepted(Accepted),
-    /// A member that knows which change is chosen, to every member of the view before: this is what changes.
+    /// A member that knows the chosen change, to every member of the present view: the change.
     Learn(ViewChange),
-    /// Member to a peer that has just come into the view, or to one that is in an older view: this is the view.
+    /// Member to a peer that joins with the view, or that is still in an older one: the whole view.
     Install(View),
 }
 
-/// A proposer's first question.
+/// The request of the first phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Prepare {
     /// The view whose successor is to be chosen.
     pub view: ViewDigest,
-    /// The attempt.
+    /// The ballot of the attempt.
     pub ballot: Ballot,
-    /// The first step that whoever promises does not take in that view any more; `None`: it stops at once.
+    /// The first step that a member no longer takes in that view after its promise; `None`: it stops at once.
     pub before: Option<StepNumber>,
 }
 
-/// A promise.
+/// The promise of a member, with its report.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
 pub struct Promise {
     /// The view whose successor is to be chosen.
     pub view: ViewDigest,
-    /// The attempt.
+    /// The ballot of the attempt.
     pub ballot: Ballot,
-    /// What the sender has accepted before, and under which ballot.
+    /// The change that the sender has accepted in an earlier attempt, with its ballot; `None` if there is none.
     pub accepted: Option<(Ballot, ViewChange)>,
-    /// Where the sender is.
+    /// The sender's report.
     pub report: MemberReport,
 }
 
-/// Where a member is, and what it holds.
+/// The progress of a member, and the state that it holds.
 #[derive(Clone, Debug, Default, PartialEq, Encode, Decode)]
 pub struct MemberReport {
-    /// The member's process is another one by now, which only votes for it.
+    /// Whether the member's process was restarted, so that it only votes in the name of the former one.
     pub is_vote_only: bool,
-    /// Steps that are complete; `None`: it has no parameters.
+    /// The number of complete steps; `None` if the member has no parameters.
     pub complete: Option<StepNumber>,
-    /// Chunks whose optimizer state after those steps it holds.
+    /// The chunks whose optimizer state after those steps it holds.
     pub states: ChunkSet,
-    /// Chunks whose state after one step less it still holds, as long as the newest step is not known to be committed.
+    /// The chunks whose state before the newest complete step it still holds; `None` if that step is known to be committed.
     pub states_before: Option<ChunkSet>,
-    /// It had no parameters before the newest of those steps.
+    /// Whether it had no parameters before the newest complete step.
     pub is_entering: bool,
-    /// What the sums of the newest complete step are worth, as long as it is not known to be committed.
+    /// The samples and loss of the newest complete step; `None` if that step is known to be committed.
     pub stats: Option<SampleStats>,
-    /// What it holds of the step after.
+    /// What it holds of the step in progress; `None` if it holds nothing of it.
     pub next: Option<PartialStep>,
-    /// Members that it cannot reach, by rank.
+    /// The ranks of members that it cannot reach.
     pub lost: Vec<Rank>,
-    /// It still has its part of what the present view merges.
+    /// Whether it still has its part of the snapshot that the present view merges.
     pub has_merge_snapshot: bool,
-    /// As what a process that only votes would come in again, once it has task and data.
+    /// For a process that only votes: how it can rejoin, once it has loaded task and data; otherwise `None`.
     pub rejoin: Option<Box<RejoinCandidate>>,
 }
 
-/// A peer that was a member before its process stopped, and is ready to be one again.
+/// A peer that was a member before its process stopped, and is ready to rejoin.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
 pub struct RejoinCandidate {
-    /// What it would be in the next view.
+    /// Its entry in the next view.
     pub member: Member,
-    /// What it has saved, newest first.
+    /// Its checkpoints, newest first.
     pub saved: Vec<SavedCheckpoint>,
 }
 
 /// A checkpoint that a peer has on its disk.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct SavedCheckpoint {
-    /// Committed steps behind it.
+    /// The number of committed steps in it.
     pub steps: StepNumber,
     /// The branch of the run that they belong to.
     pub branch: Branch,
-    /// The bookmark after them.
+    /// The data cursor after them.
     pub cursor: DataCursor,
-    /// Digest of the parameters: where members drift, of the peer's own.
+    /// The digest of the parameters; with local parameters, of the peer's own.
     pub digest: ContentDigest,
-    /// Chunks whose optimizer state is in it.
+    /// The chunks whose optimizer state is in it.
     pub states: ChunkSet,
 }
 
-/// What a member holds of a step that is not complete.
+/// The part that a member holds of a step that is not complete.
 #[derive(Clone, Debug, Default, PartialEq, Encode, Decode)]
 pub struct PartialStep {
-    /// Chunks whose new values it holds.
+    /// The chunks whose new values it holds.
     pub values: ChunkSet,
-    /// Chunks whose new optimizer state it holds.
+    /// The chunks whose new optimizer state it holds.
     pub states: ChunkSet,
-    /// What the step's sums are worth, if it knows.
+    /// The samples and loss of the step; `None` if the member does not know them.
     pub stats: Option<SampleStats>,
 }
 
-/// A refusal of a ballot.
+/// The rejection of a ballot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Nack {
     /// The view whose successor is to be chosen.
     pub view: ViewDigest,
-    /// The ballot that is refused.
+    /// The rejected ballot.
     pub ballot: Ballot,
-    /// The higher ballot that was promised, if that is the reason.
+    /// The higher ballot that the sender has promised; `None` if that is not the reason.
     pub promised: Option<Ballot>,
-    /// The step that the sender is in, if the one named is too early.
+    /// The step in progress at the sender, for a proposal that named an earlier step.
     pub step: StepNumber,
 }
 
-/// A proposer's second question.
+/// The request of the second phase.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
 pub struct Propose {
-    /// The attempt.
+    /// The ballot of the attempt.
     pub ballot: Ballot,
-    /// What is to be chosen; it names the view that it follows.
+    /// The proposed change; it names the view that it follows.
     pub change: ViewChange,
 }
 
-/// The answer to it.
+/// The acceptance of a proposal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Accepted {
-    /// The view whose successor is chosen.
+    /// The view whose successor is to be chosen.
     pub view: ViewDigest,
-    /// The attempt.
+    /// The ballot of the attempt.
     pub ballot: Ballot,
 }
 
@@ -184,7 +184,7 @@ impl Promise {
 }
 
 impl MemberReport {
-    /// Whether the sender holds a chunk's optimizer state after so many steps.
+    /// Whether the sender holds a chunk's optimizer state after this number of steps.
     #[must_use]
     pub fn holds_state(&self, chunk: usize, steps: StepNumber) -> bool {
         let Some(complete) = self.complete else { return false };
@@ -198,7 +198,7 @@ impl MemberReport {
         states.is_some_and(|states| states.contains(chunk))
     }
 
-    /// What the sums of the step after `steps` are worth, if the sender knows.
+    /// The samples and loss of the step after `steps`; `None` if the sender does not know them.
     #[must_use]
     pub fn stats_of(&self, steps: StepNumber) -> Option<SampleStats> {
         let complete = self.complete?;

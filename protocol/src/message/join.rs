@@ -1,14 +1,14 @@
-//! What a joiner and the member that lets it in say to each other, from the first request to the first view.
+//! Messages between a joiner and the member that admits it, from the first request to the first view.
 //!
 //! ```text
 //! joiner                        member                         coordinator (the lowest rank that has parameters)
 //!   | -- Join -------------------> |                              |
-//!   | <-- Welcome / Refuse ------- |   (before the first view a joiner that is asked itself: Redirect)
-//!   | -- WantData (only if no file of that digest is at hand) --> |
+//!   | <-- Welcome / Refuse ------- |   (Redirect, if a joiner is asked before the first view)
+//!   | -- WantData ---------------> |   (only if the joiner has no file with that digest)
 //!   | <------------ Data ...------ |                              |
 //!   | -- Ready ------------------> | -- Candidate --------------> |
 //! ```
-//! The answer to all of it is the view that has the joiner in it: [`Install`](super::AgreementMessage::Install).
+//! The conversation ends with the view that has the joiner as a member: [`Install`](super::AgreementMessage::Install).
 
 use super::{Invalid, bounded};
 use crate::id::{ContentDigest, Incarnation, PeerId, RunId};
@@ -16,31 +16,31 @@ use crate::limits::{CAPACITY_MAX, CONTACTS_MAX, SPECIFICATION_BYTES_MAX};
 use crate::view::{Expulsion, Member, are_bounded};
 use crate::wire::codec::{Decode, Encode};
 
-/// A message about one peer's way into the run.
+/// A message about the admission of a peer.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
 pub enum JoinMessage {
-    /// Joiner to any member: let me in. The answer is `Welcome`, `Redirect` or `Refuse`; the joiner repeats its request until then.
+    /// Joiner to any member: a request to join. It is repeated until the answer: `Welcome`, `Redirect` or `Refuse`.
     Join(Join),
-    /// Member to joiner: what this run is, and who else is in it.
+    /// Member to joiner: the definition of the run, and other members.
     Welcome(Welcome),
-    /// Joiner to joiner, before the first view: ask this peer instead.
+    /// Joiner to joiner, before the first view: the peer to ask instead.
     Redirect(Contact),
-    /// Member to joiner: no, and why. Final unless the reason says otherwise.
+    /// Member to joiner: the request is refused. This is final unless the reason says otherwise.
     Refuse(Refusal),
-    /// Joiner to the member that has welcomed it: send a piece of the data file. The answer is `Data`.
+    /// Joiner to the member that has welcomed it: a request for a piece of the data file. The answer is `Data`.
     WantData(WantData),
     /// Member to joiner: a piece of the data file, as payload.
     Data(DataPiece),
     /// Joiner to the member that has welcomed it: the task and its data are loaded, and all members that `Welcome` named are linked.
     Ready,
-    /// Member to coordinator: this peer is ready to come in. Repeated until the peer is in the view, or gone.
+    /// Member to coordinator: this peer is ready to become a member. Repeated until it is one, or is gone.
     Candidate(Member),
 }
 
 /// A joiner's request.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Join {
-    /// The run that the joiner was invited to; `None` when its user gave only an address and the secret.
+    /// The run that the joiner was invited to; `None` if its user gave only an address and the secret.
     pub run: Option<RunId>,
     /// The joiner's incarnation.
     pub incarnation: Incarnation,
@@ -57,7 +57,7 @@ pub struct Welcome {
     pub specification: Vec<u8>,
     /// The random bytes drawn when the run was founded.
     pub nonce: [u8; 32],
-    /// Members to dial, and to ask if the sender goes. The sender comes first.
+    /// Members to dial, and to ask if the sender stops. The sender comes first.
     pub members: Vec<Contact>,
     /// Those of `members` that own nothing: a joiner that owns nothing either need not reach them itself.
     pub non_owners: Vec<PeerId>,
@@ -72,12 +72,12 @@ pub struct Contact {
     pub addresses: Vec<String>,
 }
 
-/// Why a joiner is not let in.
+/// Why a joiner is not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 pub enum Refusal {
     /// The invite is of another run.
     OtherRun {
-        /// The run of the peer that refuses.
+        /// The run of the peer that was asked.
         run: RunId,
     },
     /// The run has as many members as a view can have.
@@ -86,9 +86,9 @@ pub enum Refusal {
     RunComplete,
     /// A member with the same identity is alive: one of the two machines uses a copy of the other's data directory.
     DuplicateIdentity,
-    /// The peer that was asked is not in the run itself yet, or still reads its data: ask again.
+    /// The peer that was asked is not a member yet, or is still reading its data: the joiner asks again.
     NotReady,
-    /// The members have put the joiner out of the run for good.
+    /// The members have expelled the joiner.
     Expelled(Expulsion),
 }
 
@@ -97,16 +97,16 @@ pub enum Refusal {
 pub struct WantData {
     /// Digest of the whole file.
     pub digest: ContentDigest,
-    /// First byte wanted; the piece has [`DATA_PIECE_BYTES_MAX`](crate::limits::DATA_PIECE_BYTES_MAX) bytes, or what is left.
+    /// The first byte of the piece, which has [`DATA_PIECE_BYTES_MAX`](crate::limits::DATA_PIECE_BYTES_MAX) bytes, or the rest of the file.
     pub offset: u64,
 }
 
-/// Which piece of the data file the payload is.
+/// The position of a payload in the data file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct DataPiece {
     /// Digest of the whole file.
     pub digest: ContentDigest,
-    /// The payload's first byte in the file.
+    /// The position of the payload's first byte in the file.
     pub offset: u64,
 }
 

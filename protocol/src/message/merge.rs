@@ -1,18 +1,18 @@
-//! What lineages say to each other that meet again, after a swarm was cut in two and both parts have gone on.
+//! Messages between two branches of a run that meet again, after both parts of a partitioned swarm have continued.
 //!
 //! ```text
-//! lineage that yields                              lineage that leads
-//!   member <---- MergeProbe, until one of the two decides ----> member        each tells its coordinator
-//!   coordinator -- TakeSnapshot --> members: keep what you have after that step
+//! branch that yields                               branch that leads
+//!   member <---- MergeProbe, until it is decided which yields --> member      each forwards it to its coordinator
+//!   coordinator -- TakeSnapshot --> members: keep the state after that step
 //!   coordinator -- MergeOffer -------------------------------> coordinator -- MergeOffer --> members
-//!            <--------------------------------- MergeProbe     it is seen to
-//!   members <-- WantSnapshot ------------------------- members             each fetches what of it it keeps
+//!            <--------------------------------- MergeProbe     confirms the offer
+//!   members <-- WantSnapshot ------------------------- members             each requests the chunks that it stores
 //!   members --- SnapshotChunks ----------------------------> members -- MergeReady --> coordinator
-//!   coordinator -- MergeOffer -------------------------------> coordinator            a view merges it, and its first step is behind
+//!   coordinator -- MergeOffer (repeated) --------------------> coordinator            a view merges it, and its first step is committed
 //!            <-------------------------------- MergeAccept
 //! ```
-//! Where only one of them stays, the coordinator of the other offers to yield (`MergeProbe`), and that of the first answers with `MergeAccept`.
-//! When the members of a lineage that yields have heard that, they come to the other one as newcomers.
+//! If the policy keeps only one branch, the coordinator of the other one offers to yield (`MergeProbe`), and the answer is `MergeAccept`.
+//! After `MergeAccept`, the members of the branch that yields join the other one as newcomers.
 
 use super::{ChunkBatch, ChunkContent, Contact, Invalid, bounded, in_range, is_step};
 use crate::chunk_set::ChunkSet;
@@ -22,22 +22,22 @@ use crate::limits::{ANCESTORS_MAX, CONTACTS_MAX, MEMBERS_MAX, SAMPLES_MAX, STEPS
 use crate::view::{Ancestor, are_bounded};
 use crate::wire::codec::{Decode, Encode};
 
-/// A message about two lineages that become one.
+/// A message about the merge of two branches.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
 pub enum MergeMessage {
-    /// Member to a peer in another lineage of the run, and from there to its coordinator: this is where we are.
+    /// Member to a peer on another branch of the run, and from there to its coordinator: the progress of the sender's branch.
     Probe(MergeProbe),
-    /// Coordinator of a lineage that yields to that of the other, and from there to its members: this state is left to you.
-    /// Repeated until the other lineage has merged it.
+    /// Coordinator of the branch that yields to that of the other, and from there to its members: a snapshot to merge. Repeated until the
+    /// other branch has merged it.
     Offer(MergeOffer),
-    /// Member of the lineage that leads to a member of the one that yields: send me these chunks. The answer is `SnapshotChunks`,
-    /// with as many of them as make a chunk batch.
+    /// Member of the branch that leads to a member of the one that yields: a request for chunks of the snapshot. The answer is
+    /// `SnapshotChunks`, with as many of them as fit into a chunk batch.
     WantSnapshot(WantSnapshot),
-    /// The answer: chunks, as payload.
+    /// The answer: chunks of the snapshot, as payload.
     SnapshotChunks(SnapshotChunks),
-    /// Member to its coordinator: what this member needs of another lineage is here.
+    /// Member to its coordinator: how much of the snapshot the member lacks.
     Ready(MergeReady),
-    /// Coordinator to that of a lineage which has offered to yield, and from there to its members: join this one.
+    /// Coordinator to that of a branch which has offered to yield, and from there to its members: join this branch.
     Accept(MergeAccept),
 }
 
@@ -56,86 +56,86 @@ impl MergeMessage {
     }
 }
 
-/// Where a lineage stands, for another one of the same run.
+/// The progress of a branch, for another branch of the same run.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct MergeProbe {
     /// The run of both.
     pub run: RunId,
     /// The sender's view.
     pub view: ViewDigest,
-    /// Committed steps behind it.
+    /// The number of committed steps of the sender's branch.
     pub steps: StepNumber,
-    /// Samples that they have trained.
+    /// The number of samples that these steps have trained.
     pub trained: u64,
-    /// The views that it comes from.
+    /// The views that this view descends from.
     pub ancestors: Vec<Ancestor>,
-    /// Who speaks for that lineage.
+    /// The coordinator of the sender's branch.
     pub coordinator: Contact,
-    /// Which of the two is to yield, by its view, once that is decided.
+    /// The view of the branch that is to yield; `None` until that is decided.
     pub yields: Option<ViewDigest>,
-    /// What an answer is to name, so that an old one does not count; 0: it is no question.
+    /// A number that the answer repeats, so that an old answer is recognized; 0 if no answer is expected.
     pub question: u64,
-    /// The question that it answers; 0: none.
+    /// The number of the question that this message answers; 0 if it answers none.
     pub answers: u64,
 }
 
-/// What a lineage leaves to the one that it yields to.
+/// The description of the snapshot that a branch offers to the one that it yields to.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct MergeOffer {
-    /// The view of the lineage that yields.
+    /// The view of the branch that yields.
     pub view: ViewDigest,
-    /// Its state is that after so many steps.
+    /// The number of steps in the snapshot.
     pub steps: StepNumber,
-    /// The bookmark after them.
+    /// The data cursor after these steps.
     pub cursor: DataCursor,
-    /// Samples that were trained up to there.
+    /// The number of samples that these steps have trained.
     pub trained: u64,
-    /// The views that it comes from.
+    /// The views that this view descends from.
     pub ancestors: Vec<Ancestor>,
-    /// Who keeps what of the state; every one of them has all parameters.
+    /// The members that store the snapshot. Each of them has all parameters.
     pub donors: Vec<SnapshotDonor>,
-    /// Which of them speaks for that lineage.
+    /// The coordinator, one of the donors.
     pub coordinator: PeerId,
-    /// What an answer is to name, as in [`MergeProbe`].
+    /// A number that the answer repeats, as in [`MergeProbe`].
     pub question: u64,
 }
 
-/// What one member of the lineage that yields can give.
+/// A member of the branch that yields, and its part of the snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct SnapshotDonor {
-    /// Who.
+    /// The member.
     pub contact: Contact,
-    /// The chunks whose optimizer state it keeps.
+    /// The chunks whose optimizer state it stores.
     pub states: ChunkSet,
 }
 
-/// How far a member is with what it needs of another lineage.
+/// The progress of a member in fetching its part of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct MergeReady {
-    /// The view that it needs it in.
+    /// The view of the members that fetch the snapshot.
     pub recipients: ViewDigest,
     /// As in [`MergeOffer`].
     pub view: ViewDigest,
     /// As in [`MergeOffer`].
     pub steps: StepNumber,
-    /// Chunks that it lacks something of.
+    /// The number of chunks that it has not received completely.
     pub missing: u32,
 }
 
-/// A request for chunks of another lineage.
+/// A request for chunks of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct WantSnapshot {
     /// As in [`MergeOffer`].
     pub view: ViewDigest,
     /// As in [`MergeOffer`].
     pub steps: StepNumber,
-    /// What of the chunks.
+    /// Whether their values or their optimizer state is requested.
     pub content: ChunkContent,
-    /// Which.
+    /// The requested chunks.
     pub chunks: ChunkSet,
 }
 
-/// Chunks of another lineage, end to end in the payload.
+/// Chunks of a snapshot, one after the other in the payload.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct SnapshotChunks {
     /// As in [`MergeOffer`].
@@ -144,22 +144,22 @@ pub struct SnapshotChunks {
     pub batch: ChunkBatch,
 }
 
-/// A lineage ends: its members are to join another one. Of the coordinator there to that of the lineage that ends, and from there
-/// to its members.
+/// The end of a branch: its members are to join another one. The coordinator of that one sends it to the coordinator of the branch that
+/// ends, and that one to its members.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct MergeAccept {
-    /// The view of the lineage that ends.
+    /// The view of the branch that ends.
     pub view: ViewDigest,
-    /// As in the [`MergeProbe`] or the [`MergeOffer`] that it answers.
+    /// The question of the [`MergeProbe`] or the [`MergeOffer`] that this message answers.
     pub question: u64,
-    /// What it has left is merged.
+    /// Whether the snapshot of that branch was merged.
     pub is_merged: bool,
-    /// Members of the other one.
+    /// Members of the branch to join.
     pub contacts: Vec<Contact>,
 }
 
 impl MergeProbe {
-    /// The views that the sender's lineage comes from, its own among them.
+    /// The views that the sender's branch descends from, and the sender's view.
     #[must_use]
     pub fn history(&self) -> Vec<Ancestor> {
         history(&self.ancestors, self.view, self.trained)
@@ -175,7 +175,7 @@ impl MergeProbe {
 }
 
 impl MergeOffer {
-    /// The views that the lineage comes from, its own among them.
+    /// The views that the branch descends from, and its present view.
     #[must_use]
     pub fn history(&self) -> Vec<Ancestor> {
         history(&self.ancestors, self.view, self.trained)
@@ -187,14 +187,14 @@ impl MergeOffer {
             && self.donors.iter().all(|donor| are_bounded(&donor.contact.addresses))
     }
 
-    /// Who speaks for the lineage that leaves it, if it says so.
+    /// The coordinator of the branch that yields; `None` if it is none of the donors.
     #[must_use]
     pub fn coordinator(&self) -> Option<&Contact> {
         let donors = self.donors.iter().map(|donor| &donor.contact);
         donors.into_iter().find(|contact| contact.peer == self.coordinator)
     }
 
-    /// Whether it is the same, asked anew or not.
+    /// Whether both describe the same snapshot, whatever question they answer.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         (self.view, self.steps, &self.donors) == (other.view, other.steps, &other.donors)

@@ -1,17 +1,17 @@
-//! What the members of one view say to each other while they train in it.
+//! Messages between the members of one view, for training.
 //!
 //! ```text
 //! member                                            member
-//!   | -- SaveCheckpoint ---------------------------> |    of the lowest rank: the step after which all write a checkpoint
-//!   | -- StepProgress -----------------------------> |    where a step does not wait for all: to its first owner
-//!   | <-------------------------- StepContributors --|    whose contributions are in it
-//!   | <====== Segment ... Segment =================> |    its neighbours, each step; and to keepers of replicas
-//!   | -- WantChunks -------------------------------> |    to complete a step that was interrupted
-//!   | <-------------------------------- ChunkBatch --|    chunks asked for, or whose turn to move has come
-//!   | <====== Tables ... Tables ===================> |    where there are tables: to and from owners and keepers of replicas
+//!   | -- SaveCheckpoint ---------------------------> |    lowest rank to all: the step after which all write a checkpoint
+//!   | -- StepProgress -----------------------------> |    to the first owner, if steps do not wait for all contributions
+//!   | <-------------------------- StepContributors --|    first owner to all: the contributions of the step
+//!   | <====== Segment ... Segment =================> |    in each step, along the plan, and to holders of replicas
+//!   | -- WantChunks -------------------------------> |    to complete an interrupted step
+//!   | <-------------------------------- ChunkBatch --|    requested chunks, or chunks that move to new owners
+//!   | <====== Tables ... Tables ===================> |    in programs with tables: between workers, owners and replicas
 //!   | <====== Complete, Closed ====================> |    after the last step
 //! ```
-//! The view stands once, beside the message: [`Message::InView`](super::Message::InView).
+//! Each is sent with the digest of its view: [`Message::InView`](super::Message::InView).
 
 use super::{Invalid, Message, in_range, is_step};
 use crate::chunk_set::ChunkSet;
@@ -19,117 +19,117 @@ use crate::id::{ContentDigest, Rank, StepNumber, ViewDigest};
 use crate::limits::{CHUNK_BATCH_CHUNKS_MAX, CHUNKS_MAX, MEMBERS_MAX, SAMPLES_MAX};
 use crate::wire::codec::{Decode, Encode};
 
-/// A message that counts only in the view it was sent in.
+/// A message that is valid only in the view in which it was sent.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
 pub enum TrainingMessage {
-    /// Member to member: a segment of a collective, as payload.
+    /// Member to member: a segment of a round, as payload.
     Segment(Segment),
-    /// Member to member: I lack these chunks. The answer is one or more of `ChunkBatch`.
+    /// Member to member: a request for chunks. The answer is one or more messages of `ChunkBatch`.
     WantChunks(WantChunks),
     /// Member to member: chunks, as payload.
     ChunkBatch(ChunkBatch),
-    /// Member to every member, or of many to the first: the last step is complete here; the sender needs nothing more from
-    /// others but this. It stays, with what others still need of it, until each of them has said the same.
+    /// Member to every member, or in a large view to the first: the last step is complete at the sender. It needs nothing more from
+    /// others but this message, and remains until every member has sent it, because others may still need its chunks.
     Complete(Complete),
-    /// Member to every member: every member has said `Complete`, so the last step is committed.
+    /// Member to every member: all members have sent `Complete`, so the last step is committed.
     Closed(Closed),
-    /// Member to the first owner, where a step does not wait for all contributions: the step before is complete here; and
-    /// once more when the contribution is there. The answer is `StepContributors`, to every member.
+    /// Member to the first owner, if steps do not wait for all contributions: the previous step is complete at the sender. It is sent once
+    /// more when the sender's contribution is ready. The answer is `StepContributors`, to every member.
     StepProgress(StepProgress),
-    /// First owner to every member: the step is made of the contributions of all but these.
+    /// First owner to every member: the members whose contributions are not in the step.
     StepContributors(StepContributors),
-    /// Lowest rank to every member: a checkpoint is due. A member that is beyond that step already leaves it out.
+    /// Lowest rank to every member: the step after which to write a checkpoint. A member that is beyond that step writes none.
     SaveCheckpoint(SaveAt),
-    /// Coordinator to every member: keep the state after that step for another lineage. See [`merge`](super::MergeMessage).
+    /// Coordinator to every member: the step whose state to keep for another branch. See [`MergeMessage`](super::MergeMessage).
     TakeSnapshot(SaveAt),
-    /// Member to member: the next piece of the sender's stream about tables, as payload. With each view the stream begins
-    /// again. See [`table`](crate::table).
+    /// Member to member: the next piece of the sender's stream of table messages, as payload. The stream restarts with each view. See
+    /// [`table`](crate::table).
     Tables,
 }
 
-/// Which segment of which collective the payload is.
+/// The identity of the segment in the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Encode, Decode)]
 pub struct Segment {
-    /// The step it belongs to.
+    /// The step that it belongs to.
     pub step: StepNumber,
-    /// The part of the step.
+    /// The part of the round.
     pub phase: Phase,
-    /// Rank of the shard's owner.
+    /// The rank of the shard's owner.
     pub owner: u32,
-    /// Which segment of that shard.
+    /// The index of the segment in that shard.
     pub index: u32,
-    /// What the payload sums up so far (reducing), or has summed up (gathering).
+    /// The samples and loss of the contributions in the payload: a part of them while reducing, all while gathering.
     pub stats: SampleStats,
 }
 
 /// A request for the values of chunks.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct WantChunks {
-    /// Values after so many steps.
+    /// The number of steps after which the values are requested.
     pub steps: StepNumber,
-    /// Which.
+    /// The requested chunks.
     pub chunks: ChunkSet,
 }
 
-/// Where a member is in a step that does not wait for all contributions.
+/// The progress of a member in a step that does not wait for all contributions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct StepProgress {
-    /// The step in progress; the one before is complete.
+    /// The step in progress; the previous one is complete.
     pub step: StepNumber,
-    /// Whether its contribution is there.
+    /// Whether the sender's contribution is ready.
     pub has_contribution: bool,
-    /// Samples that the steps before have left out, as far as the sender knows.
+    /// The number of samples that earlier steps have left out, as far as the sender knows.
     pub left_out: u64,
 }
 
-/// Whose contributions a step is made of.
+/// The contributions of a step.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct StepContributors {
-    /// The step; the one before is complete at every member.
+    /// The step; the previous one is complete at every member.
     pub step: StepNumber,
-    /// Those whose contributions are not in it, by rank, sorted.
+    /// The ranks whose contributions are not in it, sorted.
     pub late: Vec<Rank>,
-    /// Samples that the steps before have left out: what a newcomer has not seen itself.
+    /// The number of samples that earlier steps have left out, which a newcomer cannot know.
     pub left_out: u64,
 }
 
-/// A member is done with the run.
+/// The end of the run at one member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Complete {
-    /// Steps that are complete at the sender.
+    /// The number of steps that are complete at the sender.
     pub steps: StepNumber,
-    /// Samples that were left out so far since their gradient was not finite: a member that came late cannot count them.
+    /// The number of samples that were left out because their gradient was not finite, which a newcomer cannot know.
     pub left_out: u64,
 }
 
-/// That everyone has completed the last step.
+/// The end of the run: all members have completed the last step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Closed {
-    /// Samples that the whole run has left out.
+    /// The number of samples that the whole run has left out.
     pub left_out: u64,
 }
 
-/// When to save.
+/// The step whose state is to be saved or kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct SaveAt {
-    /// As soon as so many steps are committed, in whatever view that is.
+    /// The number of committed steps after which to do it, in any view.
     pub steps: StepNumber,
 }
 
-/// Chunks, end to end in the payload.
+/// Chunks, one after the other in the payload.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct ChunkBatch {
-    /// They are the chunks after so many steps.
+    /// The number of steps after which these are the chunks.
     pub steps: StepNumber,
-    /// What of them.
+    /// Whether the payload has their values or their optimizer state.
     pub content: ChunkContent,
-    /// Which, in the order of the payload.
+    /// The chunks, in the order of the payload.
     pub entries: Vec<ChunkEntry>,
-    /// Digest of the payload.
+    /// The digest of the payload.
     pub digest: ContentDigest,
 }
 
-/// What of chunks is in a chunk batch.
+/// The content of a chunk batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Encode, Decode)]
 pub enum ChunkContent {
     /// Their values.
@@ -143,27 +143,27 @@ pub enum ChunkContent {
 pub struct ChunkEntry {
     /// Its index.
     pub chunk: u32,
-    /// Updates behind its optimizer state; 0 if that is not in it.
+    /// The number of updates in its optimizer state; 0 if the batch has values.
     pub updates: u32,
 }
 
-/// The two halves of an all-reduce, and what goes on beside them.
+/// The parts of a round: its two halves, and the mirror beside them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 pub enum Phase {
-    /// On the way to the owner: a partial sum of contributions.
+    /// To the owner: a partial sum of contributions.
     Reduce,
-    /// From the owner to everyone: the owner's result.
+    /// From the owner to all members: the final values.
     Gather,
-    /// From the owner to a keeper of replicas: the owner's sums.
+    /// From the owner to a holder of replicas: the sums.
     Mirror,
 }
 
-/// What a sum of contributions is worth: added up beside the elements, in the same order.
+/// The samples and loss of a sum of contributions. They are summed like the elements, in the same order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Encode, Decode)]
 pub struct SampleStats {
-    /// Samples behind the sum: the weight of a contribution.
+    /// The number of samples.
     pub samples: u64,
-    /// Sum of the samples' losses.
+    /// The sum of the samples' losses.
     pub loss: f64,
 }
 
@@ -175,7 +175,7 @@ impl std::ops::AddAssign for SampleStats {
 }
 
 impl TrainingMessage {
-    /// The message as one of `view`.
+    /// This message in `view`.
     #[must_use]
     pub const fn in_view(self, view: ViewDigest) -> Message {
         Message::InView { view, message: self }
@@ -207,7 +207,7 @@ impl TrainingMessage {
 }
 
 impl SampleStats {
-    /// Whether as many samples as a batch can have stand behind it, so that adding some up does not overflow.
+    /// Whether the number of samples is at most that of a batch, so that sums of them do not overflow.
     pub(super) fn is_bounded(&self) -> bool {
         self.samples <= u64::from(u32::MAX)
     }

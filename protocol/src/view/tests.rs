@@ -164,7 +164,11 @@ fn impossible_moves_are_refused() {
         assert_eq!(record.validate(), Err(InvalidView::Lists), "{odd:?}");
     }
     let restarted = View { moves: moves(&[(1, &[0])], 1, &[1]), ..view(&[1, 2]) };
-    assert_eq!(restarted.validate(), Ok(()), "a chunk may start anew elsewhere than where it belongs");
+    assert_eq!(
+        restarted.validate(),
+        Ok(()),
+        "a chunk may restart at another member than its owner by placement"
+    );
     let peers: Vec<u8> = (0..=REPLICAS_MAX as u8).collect();
     for (holders, expected) in [(REPLICAS_MAX, Ok(())), (REPLICAS_MAX + 1, Err(InvalidView::Lists))] {
         let from: Vec<u32> = (0..holders as u32).collect();
@@ -186,7 +190,7 @@ fn an_assigned_sample_was_taken_once() {
     assert_eq!(validate(1, &[&[span(6, 9), span(0, 4)], &[span(10, 20)]]), Ok(()));
     assert_eq!(validate(1, &[&[], &[]]), Ok(()));
     for parts in [
-        // Nobody's, and somebody's who is not in.
+        // A member without a part, and a part without a member.
         &[&[][..]][..],
         &[&[], &[], &[]],
         // Twice, beyond what was taken, and given back as well.
@@ -358,7 +362,7 @@ fn a_view_names_its_ancestors_and_two_views_find_their_fork_point() {
     };
     let (dropped, merged) = (after(9), after(10));
     assert!(!dropped.descends_from(merge.view) && merged.descends_from(merge.view));
-    // Of the older ones the same are left out, whoever does it.
+    // Of the older ones, both branches leave out the same.
     let names = |view: &View, byte| view.descends_from(ViewDigest([byte; 32]));
     let kept = |view: &View| (0..64).filter(|byte| names(view, *byte)).collect::<Vec<u8>>();
     assert!(kept(&dropped).starts_with(&kept(&merged)[..29]) && names(&merged, 70) && names(&merged, 2));

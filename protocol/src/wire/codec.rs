@@ -12,7 +12,7 @@ use crate::limits::{CONTROL_HEADER_BYTES_MAX, DURABLE_BYTES_MAX};
 
 pub use bincode::{Decode, Encode};
 
-/// Why bytes are not a record.
+/// Why bytes are no record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CodecError {
     /// There are more bytes than such a record may have.
@@ -35,24 +35,24 @@ pub fn encode_record(record: &impl Encode) -> Vec<u8> {
     bincode::encode_to_vec(record, bincode::config::standard()).expect("writing to memory succeeds")
 }
 
-/// As [`encode_record`], behind the bytes that are already there.
+/// As [`encode_record`], appended to existing bytes.
 pub(super) fn append_record(record: &impl Encode, bytes: &mut Vec<u8>) {
     bincode::encode_into_std_write(record, bytes, bincode::config::standard())
         .expect("writing to memory succeeds");
 }
 
-/// Reads back what [`encode_record`] wrote; at most [`CONTROL_HEADER_BYTES_MAX`] bytes.
+/// Decodes the bytes of [`encode_record`]; at most [`CONTROL_HEADER_BYTES_MAX`] bytes.
 ///
 /// # Errors
-/// The bytes are no such record, or not only that.
+/// The bytes are no such record, or have more bytes after it.
 pub fn decode_record<T: Decode<()>>(bytes: &[u8]) -> Result<T, CodecError> {
     decode_within::<T, { 4 * CONTROL_HEADER_BYTES_MAX }>(bytes, CONTROL_HEADER_BYTES_MAX)
 }
 
-/// As [`decode_record`], of the larger record that a member keeps on its disk: at most [`DURABLE_BYTES_MAX`] bytes.
+/// As [`decode_record`], for the larger record that a member has on its disk: at most [`DURABLE_BYTES_MAX`] bytes.
 ///
 /// # Errors
-/// The bytes are no such record, or not only that.
+/// The bytes are no such record, or have more bytes after it.
 pub fn decode_durable<T: Decode<()>>(bytes: &[u8]) -> Result<T, CodecError> {
     decode_within::<T, { 4 * DURABLE_BYTES_MAX }>(bytes, DURABLE_BYTES_MAX)
 }

@@ -8,13 +8,13 @@
 //! +---------+------+--------------+---------------+--------------------+------------------------+
 //! ```
 //! The prefix alone tells a reader how much to read and whether that is allowed, before it allocates anything. The header
-//! is the [`Message`] as the [codec](super::codec) writes it. Messages of tables have no frame each: they follow each other in a
-//! stream, each behind its length.
+//! is the [`Message`] as the [codec](super::codec) writes it. Table messages have no frames of their own: they follow each other in a
+//! stream, each after its length.
 //!
 //! # Invariants
 //! - Decoding never panics, whatever the bytes, and never holds more than twelve times the header bytes that the
 //!   frame's kind allows.
-//! - There is one encoding of a message: trailing bytes are an error, and so is a number longer than it need be.
+//! - There is one encoding of a message: trailing bytes are an error, and so are numbers with more bytes than necessary.
 
 use super::codec::{CodecError, append_record, decode_within, is_encoding_of};
 use crate::buffer::Buffer;
@@ -30,36 +30,36 @@ use crate::table::TableMessage;
 pub struct Frame {
     /// Prefix and header.
     pub head: Vec<u8>,
-    /// The elements or file bytes that the header speaks of.
+    /// The elements or file bytes that the header describes.
     pub payload: Option<Buffer>,
 }
 
-/// The version of this format; peers of another version do not understand each other.
+/// The version of this format. Peers with different versions cannot communicate.
 pub const VERSION: u8 = 1;
 
-/// Bytes of a frame's prefix.
+/// The number of bytes of a frame's prefix.
 pub const PREFIX_BYTES: usize = 10;
 
-/// What a prefix announces.
+/// The content of a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefix {
     kind: Kind,
-    /// Bytes of the header that follows.
+    /// The number of bytes of the header that follows.
     pub header_bytes: usize,
-    /// Bytes of the payload after that.
+    /// The number of bytes of the payload after it.
     pub payload_bytes: usize,
 }
 
-/// Why bytes are not a frame. The connection they came from is of no further use.
+/// Why bytes are no frame. Their connection must be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
-    /// Another version, or not this protocol at all.
+    /// The version differs, or this is another protocol.
     #[error("version {0} of the wire format; this peer speaks {VERSION}")]
     Version(u8),
-    /// No such kind of frame.
+    /// There is no such kind of frame.
     #[error("no frame is of kind {0}")]
     Kind(u8),
-    /// The announced size is over the limit of its kind.
+    /// The announced size exceeds the limit of the frame's kind.
     #[error("the frame is larger than its kind allows")]
     TooLarge,
     /// The frame is shorter or longer than it announces.
@@ -83,7 +83,7 @@ impl From<CodecError> for WireError {
     }
 }
 
-/// What a frame may hold; decides its limits.
+/// The kind of a frame, which determines its limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Control = 0,
@@ -127,7 +127,7 @@ impl Prefix {
     /// Reads a prefix and checks the sizes that it announces against the limits.
     ///
     /// # Errors
-    /// Says what is wrong; nothing has been allocated.
+    /// The prefix is invalid. Nothing has been allocated.
     pub fn decode(bytes: [u8; PREFIX_BYTES]) -> Result<Self, WireError> {
         let [version, kind, lengths @ ..] = bytes;
         if version != VERSION {
@@ -163,7 +163,7 @@ impl Frame {
     /// The frame of `message` with its payload.
     ///
     /// # Panics
-    /// If the message is over the limits: what we send ourselves is bounded where it is made.
+    /// If the message exceeds the limits: outgoing messages are bounded where they are made.
     #[must_use]
     pub fn encode(message: &Message, payload: Option<Buffer>) -> Self {
         let kind = Kind::of(message);
@@ -189,7 +189,7 @@ impl Frame {
     /// The message in this frame, checked against every rule that needs no context.
     ///
     /// # Errors
-    /// Says what is wrong with the bytes.
+    /// The bytes are invalid, or the message breaks a rule.
     pub fn decode(&self) -> Result<Message, WireError> {
         let (prefix, header) = self.head.split_first_chunk::<PREFIX_BYTES>().ok_or(WireError::Length)?;
         let prefix = Prefix::decode(*prefix)?;
@@ -216,17 +216,17 @@ impl Frame {
         Ok(message)
     }
 
-    /// All bytes of the frame, as a stream carries them.
+    /// All bytes of the frame, as they are sent on a stream.
     #[must_use]
     pub fn byte_count(&self) -> usize {
         self.head.len() + self.payload.as_ref().map_or(0, Buffer::byte_count)
     }
 }
 
-/// Appends a message of the table's to a stream: its length, four bytes in little-endian order, and its bytes.
+/// Appends a table message to a stream: its length, four bytes in little-endian order, and its bytes.
 ///
 /// # Panics
-/// If it is over [`TABLE_MESSAGE_BYTES_MAX`]: what we send ourselves is bounded where it is made.
+/// If it exceeds [`TABLE_MESSAGE_BYTES_MAX`]: outgoing messages are bounded where they are made.
 pub fn encode_table_message(message: &TableMessage, stream: &mut Vec<u8>) {
     let start = stream.len();
     stream.extend_from_slice(&[0; 4]);
@@ -236,10 +236,10 @@ pub fn encode_table_message(message: &TableMessage, stream: &mut Vec<u8>) {
     stream[start..start + 4].copy_from_slice(&(length as u32).to_le_bytes());
 }
 
-/// Reads back the bytes of a message, without their length.
+/// Decodes a table message from its bytes, without the length.
 ///
 /// # Errors
-/// The bytes are no message, or not only that, or it breaks a rule.
+/// The bytes are no message, have more bytes after it, or the message breaks a rule.
 pub fn decode_table_message(bytes: &[u8]) -> Result<TableMessage, WireError> {
     let message =
         decode_within::<TableMessage, { 4 * TABLE_MESSAGE_BYTES_MAX }>(bytes, TABLE_MESSAGE_BYTES_MAX)?;

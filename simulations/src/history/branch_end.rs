@@ -127,9 +127,9 @@ impl History {
         let at = seconds(branch_end.at);
         let Some(MergeSummary { steps, ours, theirs, comparison }) = &branch_end.merged else {
             return match made {
-                0 => format!("At {at} part {part}, which had trained nothing alone, came back to {other}."),
+                0 => format!("At {at} part {part}, which had trained nothing alone, rejoined {other}."),
                 _ => format!(
-                    "At {at} part {part} yielded to {other}: all that it had trained alone was given up, {} ({} samples), and is trained again there.",
+                    "At {at} part {part} yielded to {other}: the {} ({} samples) that it had trained alone were discarded, and their samples are trained again.",
                     plural(made, "step"),
                     grouped(samples)
                 ),
@@ -137,7 +137,7 @@ impl History {
         };
         let kept = steps.0.saturating_sub(fork).min(made);
         let mut words = format!(
-            "At {at} part {part} was merged into {other}: {} of its {} since they went apart ({} samples, beside {} that {other} trained alone)",
+            "At {at} part {part} was merged into {other}: {} of its {} since the partition ({} samples, beside {} that {other} trained alone)",
             grouped(kept),
             plural(made, "step"),
             grouped(*theirs),
@@ -145,17 +145,17 @@ impl History {
         );
         words.push_str(&match made - kept {
             0 => ".".to_owned(),
-            1 => "; the one step that it made while this was agreed on was given up, and is trained again."
+            1 => "; the one step that it made during the agreement was discarded, and its samples are trained again."
                 .to_owned(),
             lost => format!(
-                "; the {} steps that it made while this was agreed on were given up, and are trained again.",
+                "; the {} steps that it made during the agreement were discarded, and their samples are trained again.",
                 grouped(lost)
             ),
         });
         if let Some(MergeEvaluation { ours, theirs, merged, distance, norm }) = comparison {
             let stayed = stays.map_or("there".to_owned(), |stays| format!("of {}", branch_letter(stays)));
             words.push_str(&format!(
-                " On held-out samples: {} {stayed} before, {} of {part}, {} of both together; their parameters were {:.1} % apart.",
+                " On held-out samples: {} {stayed} before, {} of {part}, {} of both together; their parameters differed by {:.1} %.",
                 quality(ours),
                 quality(theirs),
                 quality(merged),

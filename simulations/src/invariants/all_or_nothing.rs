@@ -68,7 +68,7 @@ impl AllOrNothing {
             return Ok(());
         }
         Err(format!(
-            "view {} at {host} begins with step {first}, and {committed} steps were committed before it",
+            "view {} at {host} begins with step {first}, but {committed} steps were committed before it",
             view.number.0
         ))
     }
@@ -90,7 +90,7 @@ impl AllOrNothing {
         let mut later = self.begins.range(ViewNumber(view_number.0 + 1)..);
         if let Some((view, first)) = later.find(|(_, first)| **first <= step) {
             return Err(format!(
-                "{host} commits step {step} in view {}, and view {} has begun with step {first}",
+                "{host} commits step {step} in view {}, but view {} has begun with step {first}",
                 view_number.0, view.0
             ));
         }
@@ -140,7 +140,7 @@ impl Invariant for AllOrNothing {
                     return Ok(());
                 }
                 Err(format!(
-                    "{host} leaves the state after {left} steps, and {committed} are committed there"
+                    "{host} ends with the state after {left} steps, but {committed} steps are committed there"
                 ))
             }
             Observation::Crashed { host } => {

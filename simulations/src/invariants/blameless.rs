@@ -19,7 +19,7 @@ impl Invariant for Blameless {
         match observation {
             Observation::Emitted { event: Event::Violation { reject: Reject::Wire(_), .. }, .. } => Ok(()),
             Observation::Emitted { host, event: Event::Violation { peer, reject } } => {
-                Err(format!("{host} refused what {peer} sent: {reject}"))
+                Err(format!("{host} rejected a message of {peer}: {reject}"))
             }
             _ => Ok(()),
         }

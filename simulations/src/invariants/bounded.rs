@@ -42,13 +42,39 @@ struct InFlight {
 }
 
 impl Bounded {
-    fn sent(&mut self, from: HostId, to: HostId) -> Result<(), String> {
+    fn sent(&mut self, from: HostId, to: HostId, message: &Message) -> Result<(), String> {
+        match message {
+            Message::InView { message, .. } => match message {
+                TrainingMessage::Segment(_) | TrainingMessage::Tables => self.in_flight(from, to),
+                TrainingMessage::ChunkBatch(chunk_batch) => match chunk_batch.content {
+                    ChunkContent::State => self.in_flight(from, to),
+                    ChunkContent::Values => self.answered(from, to),
+                },
+                TrainingMessage::WantChunks(_) => {
+                    self.asked.entry((to, from)).or_default().chunk_batches += 1;
+                    Ok(())
+                }
+                _ => Ok(()),
+            },
+            Message::Merge(MergeMessage::SnapshotChunks(chunks)) => self.given(from, to, &chunks.batch),
+            Message::Merge(MergeMessage::WantSnapshot(want)) => {
+                self.asked.entry((to, from)).or_default().chunks += want.chunks.len() as u64;
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A segment or chunk takes credit.
+    fn in_flight(&mut self, from: HostId, to: HostId) -> Result<(), String> {
         let InFlight { count, .. } = self.links.entry(from).or_default().entry(to).or_default();
         *count += 1;
         if *count <= LINK_SEGMENTS {
             return Ok(());
         }
-        Err(format!("{count} segments and chunks are in flight from {from} to {to}; {LINK_SEGMENTS} may be"))
+        Err(format!(
+            "{count} segments and chunks are in flight from {from} to {to}; the limit is {LINK_SEGMENTS}"
+        ))
     }
 
     /// Each request for chunks that complete a step is answered by one chunk batch at most.
@@ -69,7 +95,7 @@ impl Bounded {
         let Some(link) = link.filter(|link| link.session == theirs) else { return Ok(()) };
         let Some(left) = link.count.checked_sub(segments) else {
             return Err(format!(
-                "{from} gives {to} credit for {segments} segments or chunks, and {} were in flight",
+                "{from} returns credit for {segments} segments or chunks to {to}; {} were in flight",
                 link.count
             ));
         };
@@ -81,7 +107,7 @@ impl Bounded {
 /// Subtracts `count` requested chunks or batches that `from` sends.
 fn take(asked: &mut u64, count: u64, from: HostId, to: HostId) -> Result<(), String> {
     let Some(left) = asked.checked_sub(count) else {
-        return Err(format!("{from} sends {to} chunks that it has not asked for"));
+        return Err(format!("{from} sends {to} chunks that were not requested"));
     };
     *asked = left;
     Ok(())
@@ -93,64 +119,31 @@ impl Invariant for Bounded {
     }
 
     fn observe(&mut self, observation: &Observation<'_>, world: &World<'_>) -> Result<(), String> {
-        match observation {
-            Observation::Sent {
-                from,
-                to,
-                message:
-                    Message::InView { message: TrainingMessage::Segment(_) | TrainingMessage::Tables, .. },
-                ..
-            } => self.sent(*from, *to),
-            Observation::Sent {
-                from,
-                to,
-                message: Message::InView { message: TrainingMessage::ChunkBatch(chunk_batch), .. },
-                ..
-            } => match chunk_batch.content {
-                ChunkContent::State => self.sent(*from, *to),
-                ChunkContent::Values => self.answered(*from, *to),
-            },
-            Observation::Sent {
-                from,
-                to,
-                message: Message::Merge(MergeMessage::SnapshotChunks(chunks)),
-                ..
-            } => self.given(*from, *to, &chunks.batch),
-            Observation::Sent {
-                from,
-                to,
-                message: Message::InView { message: TrainingMessage::WantChunks(_), .. },
-                ..
-            } => {
-                self.asked.entry((*to, *from)).or_default().chunk_batches += 1;
-                Ok(())
-            }
-            Observation::Sent {
-                from, to, message: Message::Merge(MergeMessage::WantSnapshot(want)), ..
-            } => {
-                self.asked.entry((*to, *from)).or_default().chunks += want.chunks.len() as u64;
-                Ok(())
-            }
-            Observation::Granted { from, to, segments } => self.granted(*from, *to, *segments),
+        match *observation {
+            Observation::Sent { from, to, message, .. } => self.sent(from, to, message),
+            Observation::Granted { from, to, segments } => self.granted(from, to, segments),
             Observation::Linked { at, to, session } => {
-                let links = self.links.entry(*at).or_default();
-                links.insert(*to, InFlight { session: *session, count: 0 });
+                let links = self.links.entry(at).or_default();
+                links.insert(to, InFlight { session, count: 0 });
                 Ok(())
             }
-            Observation::Emitted { host, event: Event::Committed(_) } => {
-                let Some(NodeState::Member(standing)) = world.node_state(*host) else { return Ok(()) };
-                let links = standing.view.members.len() as u32 - 1;
-                if standing.held_segments <= links * LINK_SEGMENTS {
-                    return Ok(());
-                }
-                Err(format!("{host} holds {} segments of {links} others", standing.held_segments))
-            }
+            Observation::Emitted { host, event: Event::Committed(_) } => holds_few_segments(host, world),
             Observation::Emitted { host, event: Event::Ended(_) } | Observation::Crashed { host } => {
-                self.links.remove(host);
-                self.links.values_mut().for_each(|links| _ = links.remove(host));
+                self.links.remove(&host);
+                self.links.values_mut().for_each(|links| _ = links.remove(&host));
                 Ok(())
             }
-            Observation::Emitted { .. } | Observation::Sent { .. } => Ok(()),
+            Observation::Emitted { .. } => Ok(()),
         }
     }
+}
+
+/// Checks how many received segments the member on a host holds.
+fn holds_few_segments(host: HostId, world: &World<'_>) -> Result<(), String> {
+    let Some(NodeState::Member(standing)) = world.node_state(host) else { return Ok(()) };
+    let links = standing.view.members.len() as u32 - 1;
+    if standing.held_segments <= links * LINK_SEGMENTS {
+        return Ok(());
+    }
+    Err(format!("{host} stores {} segments from {links} links", standing.held_segments))
 }

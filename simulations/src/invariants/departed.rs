@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use peergrad_core::io::Event;
 use peergrad_core::node::{MemberProgress, NodeState, Wait};
+use peergrad_core::partition_policy::PartitionPolicy;
 use peergrad_protocol::agreement::is_quorum;
 use peergrad_protocol::durable::DurableRecord;
 use peergrad_protocol::view::View;
@@ -20,8 +21,9 @@ use crate::world::World;
 /// The departed members, and when they departed.
 pub struct Departed {
     patience: Duration,
-    /// Whether the remaining members go on without a quorum.
-    forks: bool,
+    /// It decides whether the remaining members go on without a quorum.
+    policy: PartitionPolicy,
+    /// When each member departed.
     gone: BTreeMap<(PeerId, Incarnation), Instant>,
     /// By host: the member that its process is.
     members: BTreeMap<HostId, (PeerId, Incarnation)>,
@@ -33,11 +35,10 @@ pub struct Departed {
 type Gone = ((PeerId, Incarnation), Instant);
 
 impl Departed {
-    /// The invariant; a departure is to be noticed, and a view without the departed member agreed on, within `patience`. `forks`: whether
-    /// all parts of a partitioned swarm go on.
+    /// The invariant: a departure is to be noticed, and a view without the departed member agreed on, within `patience`.
     #[must_use]
-    pub fn new(patience: Duration, forks: bool) -> Self {
-        Self { patience, forks, gone: BTreeMap::new(), members: BTreeMap::new(), excused: BTreeMap::new() }
+    pub fn new(patience: Duration, policy: PartitionPolicy) -> Self {
+        Self { patience, policy, gone: BTreeMap::new(), members: BTreeMap::new(), excused: BTreeMap::new() }
     }
 
     fn depart(&mut self, host: HostId, now: Instant) {
@@ -100,7 +101,7 @@ impl Invariant for Departed {
             let votes = *votes.entry(standing.digest).or_insert_with(|| vote_count(&standing, world));
             // Most votes that this host cannot reach.
             let unlinked = running.saturating_sub(1 + world.linked_count(host));
-            let is_reached = self.forks
+            let is_reached = self.policy.allows_forks()
                 || 2 * votes.saturating_sub(unlinked) > standing.view.members.len()
                 || reaches_quorum(host, &standing, world);
             if standing.wait == Wait::Evaluation || !is_reached {
@@ -113,7 +114,7 @@ impl Invariant for Departed {
                 self.gone.remove(&member);
                 let peer = world.hosts_of(member.0).first().copied().unwrap_or(host);
                 return Err(format!(
-                    "{host} is still in a view with {peer}, which is gone since {:.3} s (it waits for {:?})",
+                    "{host} is still in a view with {peer}, which departed at {:.3} s (it waits for {:?})",
                     since.0 as f64 / 1e9,
                     standing.wait
                 ));

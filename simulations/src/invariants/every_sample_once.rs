@@ -53,7 +53,7 @@ impl EverySampleOnce {
         let Committed { step, epoch, samples, left_out, .. } = *committed;
         while self.epochs.steps() <= step.0 {
             let Some(counted) = self.epochs.count(&self.view_chain) else {
-                return Err(format!("{host} commits step {}, and nobody has installed a view", step.0));
+                return Err(format!("{host} commits step {} before any view is installed", step.0));
             };
             self.steps.push((counted.epoch, counted.sample_count(), left_out));
             if let Some(objection) = counted.objection {
@@ -76,7 +76,7 @@ impl EverySampleOnce {
         let steps = self.epochs.steps();
         if state.steps != steps || !self.epochs.are_over(epoch_count) {
             return Err(format!(
-                "{host} has finished after {} steps; {steps} are committed, and {} samples of the last epoch were never dealt",
+                "{host} has finished after {} steps; {steps} are committed, and {} samples of the last epoch were never assigned",
                 state.steps,
                 self.epochs.left()
             ));

@@ -27,7 +27,7 @@ impl Expelled {
             if view.rank(peer).is_some() || view.expulsion(peer).is_none() {
                 let (peer, since, view_number) = (peer.short(), since.0, view.number.0);
                 return Err(format!(
-                    "view {since} put peer {peer} out for good, and view {view_number} has forgotten it"
+                    "view {since} expelled peer {peer}, but view {view_number} does not name it as expelled"
                 ));
             }
         }

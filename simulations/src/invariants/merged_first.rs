@@ -37,7 +37,7 @@ impl Invariant for MergedFirst {
                 let home = self.homes.get(host);
                 if !home.is_some_and(|home| self.merged.contains(home)) {
                     return Err(format!(
-                        "{host} gives its view_chain up as merged, and nobody has merged it"
+                        "{host} leaves its branch as merged, but no member has committed the merge"
                     ));
                 }
             }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use peergrad_core::io::Event;
 use peergrad_core::node::NodeState;
+use peergrad_core::partition_policy::PartitionPolicy;
 use peergrad_protocol::agreement::{Ballot, is_quorum};
 use peergrad_protocol::message::{AgreementMessage, Message};
 use peergrad_protocol::view::{View, ViewChange};
@@ -20,16 +21,16 @@ use crate::world::World;
 /// The installed views, and the votes on the next one.
 #[derive(Default)]
 pub struct OneChain {
-    /// Whether several views may follow one, each agreed on by its own members.
-    forks: bool,
-    /// The record of each number.
+    /// It decides whether several views may follow one, each agreed on by its own members.
+    policy: PartitionPolicy,
+    /// The record of each view number, in a run that cannot fork.
     chain: BTreeMap<ViewNumber, (ViewDigest, Arc<View>)>,
-    /// All installed views, where several may follow one.
+    /// All installed views, in a run that can fork.
     tree: BTreeMap<ViewDigest, Arc<View>>,
-    /// Views that were named in a message, where several may follow one. Peers that return after a stop may agree on several in a row, and
-    /// install only the last.
-    spoken_of: BTreeMap<ViewDigest, Arc<View>>,
-    /// By parent view: what was proposed and accepted.
+    /// Views that were sent, in a run that can fork. Peers that return after a stop may agree on several in a row, and install only the
+    /// last.
+    sent: BTreeMap<ViewDigest, Arc<View>>,
+    /// By parent view and ballot: the proposal and its acceptances.
     ballots: BTreeMap<ViewDigest, BTreeMap<Ballot, Vote>>,
 }
 
@@ -41,10 +42,10 @@ struct Vote {
 }
 
 impl OneChain {
-    /// The invariant; `forks` says whether several views may follow one.
+    /// The invariant of a run with this policy.
     #[must_use]
-    pub fn new(forks: bool) -> Self {
-        Self { forks, ..Self::default() }
+    pub fn new(policy: PartitionPolicy) -> Self {
+        Self { policy, ..Self::default() }
     }
 
     fn proposed(&mut self, from: HostId, ballot: Ballot, change: &ViewChange) -> Result<(), String> {
@@ -67,7 +68,7 @@ impl OneChain {
         if view.rank(peer).is_none() {
             return Err(format!("{host} installs view {view_number} without being in it"));
         }
-        if self.forks {
+        if self.policy.allows_forks() {
             return self.grown(host, digest, view);
         }
         if let Some((known, other)) = self.chain.get(&view.number) {
@@ -75,7 +76,7 @@ impl OneChain {
                 return Ok(());
             }
             return Err(format!(
-                "{host} installs view {view_number}, but another record of it is held elsewhere: {} and {} members",
+                "{host} installs view {view_number}, but another host has installed a different record: {} and {} members",
                 view.members.len(),
                 other.members.len()
             ));
@@ -103,7 +104,7 @@ impl OneChain {
             return Ok(());
         }
         let view_number = view.number.0;
-        if let Some(before) = self.spoken_of.remove(&view.parents[0]) {
+        if let Some(before) = self.sent.remove(&view.parents[0]) {
             self.grown(host, view.parents[0], &before)?;
         }
         let Some(before) =
@@ -112,7 +113,7 @@ impl OneChain {
             return Err(format!("view {view_number} at {host} follows none that was installed"));
         };
         if view.merge().is_some_and(|merge| !self.tree.contains_key(&merge.view)) {
-            return Err(format!("view {view_number} at {host} merges a view that nobody has installed"));
+            return Err(format!("view {view_number} at {host} merges a view that no host has installed"));
         }
         let stays = |peer: &PeerId| {
             let incarnation = |view: &View| view.rank(peer).map(|rank| view.member(rank).incarnation);
@@ -133,7 +134,7 @@ impl OneChain {
         if self.ballots.get(&view.parents[0]).is_some_and(|votes| votes.values().any(is_chosen)) {
             return Ok(());
         }
-        Err(format!("{host} installs view {view_number}, which not all have accepted who stay"))
+        Err(format!("{host} installs view {view_number}, which some remaining member has not accepted"))
     }
 
     /// Whether a quorum of `before` has accepted, under one ballot, the change that leads to this view.
@@ -185,9 +186,9 @@ impl Invariant for OneChain {
                 Ok(())
             }
             Observation::Sent { message: Message::Agreement(AgreementMessage::Install(view)), .. }
-                if self.forks =>
+                if self.policy.allows_forks() =>
             {
-                self.spoken_of.insert(view.digest(), Arc::new(view.clone()));
+                self.sent.insert(view.digest(), Arc::new(view.clone()));
                 Ok(())
             }
             Observation::Emitted { host, event: Event::ViewInstalled { view, digest, .. } } => {
@@ -196,10 +197,11 @@ impl Invariant for OneChain {
             Observation::Emitted { host, event: Event::Committed(_) } => {
                 let Some(NodeState::Member(standing)) = world.node_state(*host) else { return Ok(()) };
                 let (view, digest) = (&standing.view, standing.digest);
-                match self.chain.get(&view.number).filter(|_| !self.forks) {
-                    Some((known, _)) if *known != digest => {
-                        Err(format!("{host} commits in another view {} than others", view.number.0))
-                    }
+                match self.chain.get(&view.number).filter(|_| !self.policy.allows_forks()) {
+                    Some((known, _)) if *known != digest => Err(format!(
+                        "{host} commits in a view {} that differs from the others' one",
+                        view.number.0
+                    )),
                     _ => Ok(()),
                 }
             }

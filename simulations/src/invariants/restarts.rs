@@ -54,7 +54,7 @@ impl Restarts {
             return Ok(());
         }
         Err(format!(
-            "view {} goes on from step {step}, and its members have saved everything of step {due}",
+            "view {} restarts from step {step}, but its members have saved step {due} completely",
             view.number.0
         ))
     }
@@ -109,7 +109,7 @@ impl Invariant for Restarts {
                 if again.saved.iter().all(is_there) && again.saved.len() == really.len() {
                     Ok(())
                 } else {
-                    Err(format!("{from} says that it has saved what is not on its disk"))
+                    Err(format!("{from} reports a checkpoint that is not on its disk"))
                 }
             }
             Observation::Emitted { event: Event::ViewInstalled { view, .. }, .. } => self.installed(view),

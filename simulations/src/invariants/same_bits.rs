@@ -105,7 +105,7 @@ impl SameBits {
         self.compare(key, sent).map_err(|first| {
             let what = if chunk_batch.content == ChunkContent::Values { "values" } else { "state" };
             let (steps, chunk, _) = key;
-            format!("{from} sends other {what} of chunk {chunk} after {steps} steps than {first} had")
+            format!("{from} sends other {what} of chunk {chunk} after {steps} steps than {first}")
         })
     }
 
@@ -122,7 +122,7 @@ impl SameBits {
             let chunk = chunk as u32;
             let kept = Seen { view_number, at: host, bits: fold(moments) ^ u64::from(updates) };
             self.compare((steps, chunk, ChunkContent::State), kept).map_err(|first| {
-                format!("{host} keeps other state of chunk {chunk} after {steps} steps than {first} had")
+                format!("{host} stores a state of chunk {chunk} after {steps} steps that differs from that of {first}")
             })?;
         }
         Ok(())

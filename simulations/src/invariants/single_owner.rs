@@ -79,7 +79,10 @@ impl SingleOwner {
         }
         let expected = view.rank(peer).map(|rank| installed.shares[rank.index()]);
         if expected != Some(share) {
-            return Err(format!("{host} says that it is to own {share} elements in view {}", view.number.0));
+            return Err(format!(
+                "{host} reports a wrong share of {share} elements in view {}",
+                view.number.0
+            ));
         }
         let (owned, all) = (installed.owned, self.chunks.parameter_count());
         let is_whole = installed.members.len() == view.members.len();
@@ -110,7 +113,7 @@ impl SingleOwner {
         let known = *shard.segments.entry(segment.index).or_insert(sent);
         if known != sent {
             return Err(format!(
-                "{from} passes on other values of segment {} of rank {owner}'s shard in step {step} than were sent before",
+                "{from} sends values of segment {} of rank {owner}'s shard in step {step} that differ from those sent before",
                 segment.index
             ));
         }
@@ -119,7 +122,7 @@ impl SingleOwner {
             return Ok(());
         }
         Err(format!(
-            "{from} passes on {sum} elements of rank {owner}'s shard in step {step}, which has {}",
+            "{from} sends {sum} elements of rank {owner}'s shard in step {step}, which has {}",
             shard.elements
         ))
     }
@@ -145,7 +148,7 @@ impl SingleOwner {
             return Ok(());
         }
         Err(format!(
-            "{from} sends sums of rank {}'s shard in step {}, which is not its own",
+            "{from} sends sums of rank {}'s shard in step {}, which it does not own",
             segment.owner, segment.step.0
         ))
     }

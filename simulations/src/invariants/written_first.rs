@@ -37,7 +37,7 @@ impl WrittenFirst {
         let is_written =
             self.acceptor(host, said, world).is_some() || world.record(host).is_some_and(is_before);
         if !is_written {
-            return Err(format!("{host} speaks in a view that is not on its disk"));
+            return Err(format!("{host} sends a message in a view that is not on its disk"));
         }
         let written = self.written.entry(host).or_default();
         written.push_back(said);
@@ -80,7 +80,7 @@ impl WrittenFirst {
         let is_written = self.acceptor(host, promise.view, world).is_some_and(|acceptor| {
             acceptor.promised() >= Some(promise.ballot) && acceptor.accepted() == promise.accepted.as_ref()
         });
-        if is_written { Ok(()) } else { Err(format!("{host} promises what is not on its disk")) }
+        if is_written { Ok(()) } else { Err(format!("{host} sends a promise that is not on its disk")) }
     }
 
     /// Whether an acceptance is on the disk of its sender.
@@ -88,7 +88,7 @@ impl WrittenFirst {
         let is_written = self.acceptor(host, accepted.view, world).is_some_and(|acceptor| {
             acceptor.accepted().is_some_and(|(ballot, _)| *ballot >= accepted.ballot)
         });
-        if is_written { Ok(()) } else { Err(format!("{host} accepts what is not on its disk")) }
+        if is_written { Ok(()) } else { Err(format!("{host} sends an acceptance that is not on its disk")) }
     }
 }
 

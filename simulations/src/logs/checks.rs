@@ -20,14 +20,14 @@ pub fn check_results(process_logs: &[ProcessLog], peers: &[PeerId]) -> Vec<Check
         outcome,
     };
     let mut check_results = vec![
-        verdict("all tell of one chain of views", "invariant 1", one_chain(process_logs, &name)),
-        verdict("steps are told of once, in order", "invariant 5", in_order(process_logs, &name)),
+        verdict("all logs have one chain of views", "invariant 1", one_chain(process_logs, &name)),
+        verdict("each log lists steps once, in order", "invariant 5", in_order(process_logs, &name)),
     ];
     if let Some(outcome) = same_losses(process_logs, &name) {
-        check_results.push(verdict("a step has one loss, at all who tell of it", "invariant 4", outcome));
+        check_results.push(verdict("a step has the same loss in all logs", "invariant 4", outcome));
     }
     if let Some(outcome) = same_digests(process_logs, &name) {
-        check_results.push(verdict("a step leaves the same parameters everywhere", "invariant 4", outcome));
+        check_results.push(verdict("a step has the same parameters in all logs", "invariant 4", outcome));
     }
     check_results
 }
@@ -41,7 +41,7 @@ fn one_chain(process_logs: &[ProcessLog], name: &impl Fn(&PeerId) -> String) -> 
         let (known, by) = *chain.entry((view.number, view.branch)).or_insert((view.digest, process_log.peer));
         if known != view.digest {
             return Err(format!(
-                "view {} is one at {} and another one at {}",
+                "view {} differs between {} and {}",
                 view.number,
                 name(&by),
                 name(&process_log.peer)
@@ -90,7 +90,7 @@ fn in_order(process_logs: &[ProcessLog], name: &impl Fn(&PeerId) -> String) -> O
             };
             if last.is_some_and(goes_back) {
                 return Err(format!(
-                    "{} tells of step {} after a later one",
+                    "{} lists step {} after a later one",
                     name(&process_log.peer),
                     step.step
                 ));
@@ -117,7 +117,7 @@ fn same_losses(process_logs: &[ProcessLog], name: &impl Fn(&PeerId) -> String) -
     match other.first() {
         None if same > 0 => Some(Ok(())),
         Some((step, a, b)) if same > other.len() => Some(Err(format!(
-            "of {} steps that several tell of, {} have two; the first is step {step}, at {} and {}",
+            "of {} steps in several logs, {} have two losses; the first is step {step}, at {} and {}",
             same + other.len(),
             other.len(),
             name(a),
@@ -137,7 +137,7 @@ fn same_digests(process_logs: &[ProcessLog], name: &impl Fn(&PeerId) -> String) 
         compared += usize::from(by != process_log.peer);
         if told != digest {
             return Some(Err(format!(
-                "after step {}, {} and {} hold different ones",
+                "after step {}, {} and {} have different parameters",
                 step.step,
                 name(&by),
                 name(&process_log.peer)

@@ -141,7 +141,7 @@ impl HistoryBuilder<'_> {
                 let was = self.history.state(host);
                 self.history.set_state(host, self.at(last_at + pause), PeerState::Paused);
                 let words = format!(
-                    "wrote nothing for {:.0} s: its process or its machine stood still",
+                    "wrote nothing for {:.0} s: its process or its machine was suspended",
                     line.at - last_at
                 );
                 self.note(host, last_at + pause, words);
@@ -160,7 +160,11 @@ impl HistoryBuilder<'_> {
         let goes_on = next_began.is_none() && self.ended_at - last_at <= SILENCE.max(SILENCE_PAUSES * pause);
         if !is_ended && !goes_on {
             self.history.set_state(host, self.at(last_at), PeerState::Down);
-            self.note(host, last_at, "its log breaks off: it was killed, or its machine stopped".to_owned());
+            self.note(
+                host,
+                last_at,
+                "its log ends abruptly: it was killed, or its machine stopped".to_owned(),
+            );
         }
     }
 

@@ -10,9 +10,20 @@ use peergrad_protocol::message::{
 use peergrad_protocol::view::ViewChange;
 use peergrad_protocol::{Buffer, Frame, PeerId, ViewDigest};
 
-use super::{changed, learn_ranks};
+use super::segments::{changed, learn_ranks};
 use crate::filters::{Envelope, FrameAction, FrameFilter};
 use crate::host::{HostId, peer_of};
+
+/// One member's record of the first view gives another member more capacity.
+pub(super) fn alter_view(envelope: &Envelope<'_>, site: HostId) -> FrameAction {
+    match envelope.message() {
+        Some(Message::Agreement(AgreementMessage::Install(mut view))) if envelope.to == site => {
+            view.members[0].capacity += 1;
+            FrameAction::Replace(vec![Frame::encode(&AgreementMessage::Install(view).into(), None)])
+        }
+        _ => FrameAction::Pass,
+    }
+}
 
 /// A proposer falls silent before any member hears that its value is chosen, and the next proposer does not learn of the value.
 ///

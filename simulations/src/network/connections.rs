@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use peergrad_protocol::Instant;
-use rand::Rng;
 
 use super::{Delivery, LinkEvent, Network, NetworkEvent, Transmission};
 use crate::host::HostId;
@@ -11,7 +10,7 @@ use crate::host::HostId;
 impl Network {
     /// `from` wants a link to `to` from now on.
     pub(crate) fn dial(&mut self, now: Instant, from: HostId, to: HostId) {
-        let end = self.end_mut(from, to);
+        let end = self.interfaces.end_mut(from, to);
         end.is_wanted = true;
         end.failures = 0;
         self.schedule_dial(now, from, to, Duration::ZERO);
@@ -19,28 +18,28 @@ impl Network {
 
     /// `from` no longer wants a link that it does not have.
     pub(crate) fn stop_dialing(&mut self, from: HostId, to: HostId) {
-        self.end_mut(from, to).is_wanted = false;
+        self.interfaces.end_mut(from, to).is_wanted = false;
     }
 
     pub(super) fn schedule_dial(&mut self, now: Instant, from: HostId, to: HostId, pause: Duration) {
-        let end = self.end_mut(from, to);
+        let end = self.interfaces.end_mut(from, to);
         if end.is_wanted && !end.is_dialing && end.session.is_none() {
             end.is_dialing = true;
-            let round_trip = 2 * self.links.distance(from, to) + self.jitter();
+            let round_trip = 2 * self.links().distance(from, to) + self.delays.jitter();
             self.scheduled.push((now.after(pause + round_trip), NetworkEvent::Dial { from, to }));
         }
     }
 
     pub(super) fn try_dial(&mut self, now: Instant, from: HostId, to: HostId) {
-        let end = self.end_mut(from, to);
+        let end = self.interfaces.end_mut(from, to);
         end.is_dialing = false;
-        if !end.is_wanted || end.session.is_some() || !self.interfaces[from.index()].is_running {
+        if !end.is_wanted || end.session.is_some() || !self.interfaces.get(from).is_running {
             return;
         }
-        if self.is_audible(from, to) && self.is_audible(to, from) {
+        if self.interfaces.is_audible(from, to) && self.interfaces.is_audible(to, from) {
             self.connect(now, from, to);
         } else {
-            let end = self.end_mut(from, to);
+            let end = self.interfaces.end_mut(from, to);
             end.failures += 1;
             let pause = DIAL_PAUSE * 2_u32.pow(end.failures.min(4));
             self.schedule_dial(now, from, to, pause);
@@ -51,8 +50,8 @@ impl Network {
         self.session_count += 1;
         for (at, of) in [(a, b), (b, a)] {
             self.displace(now, at, of);
-            self.set_session(at, of, Some(self.session_count));
-            self.end_mut(at, of).failures = 0;
+            self.interfaces.set_session(at, of, Some(self.session_count));
+            self.interfaces.end_mut(at, of).failures = 0;
         }
         for (to, from) in [(a, b), (b, a)] {
             self.deliveries.push(Delivery { to, from, event: LinkEvent::Up });
@@ -61,21 +60,15 @@ impl Network {
 
     /// A new connection replaces an older one with the same peer, from this host or from another one.
     pub(super) fn displace(&mut self, now: Instant, at: HostId, of: HostId) {
-        if self.end(at, of).session.is_some() {
-            self.set_session(at, of, None);
+        if self.interfaces.is_up(at, of) {
+            self.interfaces.set_session(at, of, None);
             self.deliveries.push(Delivery {
                 to: at,
                 from: of,
                 event: LinkEvent::Down("it was started again"),
             });
         }
-        if !self.has_twins {
-            return;
-        }
-        let peer = self.interfaces[of.index()].peer;
-        let is_twin = |&host: &HostId| host != of && self.interfaces[host.index()].peer == peer;
-        let twins: Vec<HostId> = self.hosts().filter(is_twin).filter(|&twin| self.is_up(at, twin)).collect();
-        for twin in twins {
+        for twin in self.interfaces.linked_twins(at, of) {
             self.close(now, at, twin, "it was started again, or another machine uses a copy of its identity");
         }
     }
@@ -89,44 +82,36 @@ impl Network {
 
     /// One end has no connection any more.
     pub(super) fn forget(&mut self, now: Instant, at: HostId, of: HostId) {
-        self.set_session(at, of, None);
+        self.interfaces.set_session(at, of, None);
         self.schedule_dial(now, at, of, DIAL_PAUSE);
     }
 
     /// The process at `from` closes the link; what it sent before still arrives.
     pub(crate) fn hang_up(&mut self, now: Instant, from: HostId, to: HostId) {
         self.send(now, from, to, Transmission::Goodbye, Duration::ZERO);
-        self.set_session(from, to, None);
-        self.end_mut(from, to).is_wanted = false;
+        self.interfaces.set_session(from, to, None);
+        self.interfaces.end_mut(from, to).is_wanted = false;
     }
 
     // Cuts.
 
     /// Blocks frames from `from` to `to`.
     pub(crate) fn cut(&mut self, now: Instant, from: HostId, to: HostId) {
-        let edge = &mut self.interfaces[from.index()].edges[to.index()];
-        edge.cuts += 1;
-        self.cut_count += 1;
-        if edge.cuts == 1 {
-            edge.cut_since = now;
+        if self.interfaces.cut(now, from, to) {
             self.schedule_silence_check(now, to, from);
         }
     }
 
     /// Removes one cut. If it was the last one, the frames that waited arrive.
     pub(crate) fn heal(&mut self, now: Instant, from: HostId, to: HostId) {
-        let distance = self.links.distance(from, to);
-        let edge = &mut self.interfaces[from.index()].edges[to.index()];
-        self.cut_count -= edge.cuts.min(1);
-        edge.cuts = edge.cuts.saturating_sub(1);
-        if edge.cuts > 0 {
+        if !self.interfaces.heal(from, to) {
             return;
         }
+        let distance = self.links().distance(from, to);
+        let edge = self.interfaces.edge_mut(from, to);
         // A sender that retransmits into a cut does so with pauses that grow with its length.
-        let pause_max = now.since(edge.cut_since).min(Duration::from_secs(1)).as_nanos() as u64;
+        let pause = self.delays.up_to(now.since(edge.cut_since).min(Duration::from_secs(1)));
         let stalled = std::mem::take(&mut edge.stalled);
-        let pause = Duration::from_nanos(self.generator.next_u64() % (pause_max + 1));
-        let edge = &mut self.interfaces[from.index()].edges[to.index()];
         let at = edge.reopens.max(now.after(distance + pause));
         edge.reopens = at;
         // Frames in transit, and those sent from now on, arrive after them.
@@ -138,11 +123,9 @@ impl Network {
 
     /// Schedules a check of whether `of` has been silent towards `at` since now.
     pub(super) fn schedule_silence_check(&mut self, now: Instant, at: HostId, of: HostId) {
-        let Some(session) = self.end(at, of).session else { return };
-        let patience = self.links.silence_patience;
-        let luck = Duration::from_nanos(self.generator.next_u64() % (patience.as_nanos() as u64 / 4 + 1));
-        self.scheduled
-            .push((now.after(patience + luck), NetworkEvent::Silence { at, of, session, since: now }));
+        let Some(session) = self.interfaces.session(at, of) else { return };
+        let check = NetworkEvent::Silence { at, of, session, since: now };
+        self.scheduled.push((now.after(self.delays.silence_patience()), check));
     }
 }
 

@@ -134,9 +134,9 @@ fn a_short_cut_delays_and_a_long_one_is_noticed_by_each_end_itself() {
 
 #[test]
 fn power_that_goes_is_silent_and_a_killed_process_is_not() {
-    for (has_reset, by) in [(true, 3), (false, 11)] {
+    for (crash, by) in [(Crash::Killed, 3), (Crash::PowerLost, 11)] {
         let mut world = TestNetwork::new(Links::lan());
-        world.network.crash(world.now, A, has_reset);
+        world.network.crash(world.now, A, crash);
         world.run(Duration::from_millis(1500));
         assert_eq!(world.heard(A, B), Vec::<&str>::new(), "half-open: nothing is known yet");
         world.run(Duration::from_secs(by));
@@ -192,7 +192,7 @@ fn a_line_that_becomes_faster_keeps_the_order_of_what_waits_for_it() {
 fn a_process_that_died_on_a_sleeping_machine_is_heard_of_again_once_it_is_started() {
     let mut world = TestNetwork::new(Links::lan());
     world.network.sleep(world.now, A);
-    world.network.crash(world.now, A, true);
+    world.network.crash(world.now, A, Crash::Killed);
     world.run(Duration::from_secs(20));
     world.network.start(A);
     world.network.dial(world.now, A, B);
@@ -204,7 +204,7 @@ fn a_process_that_died_on_a_sleeping_machine_is_heard_of_again_once_it_is_starte
 #[test]
 fn a_process_that_was_started_again_knows_no_connections_of_the_one_before() {
     let mut world = TestNetwork::new(Links::lan());
-    world.network.crash(world.now, A, false);
+    world.network.crash(world.now, A, Crash::PowerLost);
     world.network.start(A);
     world.run(Duration::from_secs(20));
     assert_eq!(world.heard(A, B), Vec::<&str>::new());

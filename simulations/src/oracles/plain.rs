@@ -35,9 +35,10 @@ pub fn compare<'a>(
     for ours in committed {
         let step = plain.epochs.steps();
         if ours.step.0 != step {
-            return Err(format!("step {} is committed, and not step {step}", ours.step.0));
+            return Err(format!("step {} is committed, but step {step} is not", ours.step.0));
         }
-        let theirs = plain.step().ok_or_else(|| format!("step {step} is committed, and there is no view"))?;
+        let theirs =
+            plain.step().ok_or_else(|| format!("step {step} is committed, but no view is installed"))?;
         losses.push(theirs);
         let Some(theirs) = theirs else {
             // All members with a part of this step have departed.
@@ -48,7 +49,7 @@ pub fn compare<'a>(
             let explained = ROUNDING_FACTOR * rounding.largest_of(&losses);
             if apart > explained || apart.is_nan() {
                 return Err(format!(
-                    "the loss of step {step} is {}, and {theirs} in the plain loop: {apart:.0e} apart; {apart_max:.0e} are allowed, and rounding explains {explained:.0e}",
+                    "the loss of step {step} is {}, and {theirs} in the plain loop: the relative difference is {apart:.0e}; {apart_max:.0e} is allowed, and rounding explains {explained:.0e}",
                     ours.loss
                 ));
             }

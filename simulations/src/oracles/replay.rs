@@ -409,19 +409,19 @@ impl Invariant for Replay {
         // After a gap no step can be compared.
         if committed.step.0 > self.steps {
             return Err(format!(
-                "{host} commits step {}, and nobody has told of step {}",
+                "{host} commits step {}, but no host has committed step {}",
                 committed.step.0, self.steps
             ));
         }
         if !self.step() {
-            return Err(format!("{host} commits step {} and has installed no view", committed.step.0));
+            return Err(format!("{host} commits step {} without having installed a view", committed.step.0));
         }
         let SampleStats { samples, loss } = self.stats;
         let mean = loss / samples as f64;
         let is_told = |told: f64| (told - mean).abs() <= LOSS_APART_MAX * mean.abs().max(1.0);
         if committed.samples != samples || (mean.is_finite() && !is_told(committed.loss)) {
             return Err(format!(
-                "{host} says that step {} trained {} samples with loss {}; the commit log gives {samples} and {mean}",
+                "{host} reports that step {} trained {} samples with loss {}; the commit log gives {samples} and {mean}",
                 committed.step.0, committed.samples, committed.loss
             ));
         }
@@ -430,7 +430,7 @@ impl Invariant for Replay {
             return Ok(());
         }
         Err(format!(
-            "after step {} the parameters of {host} are not what the commit log gives",
+            "after step {} the parameters of {host} differ from those of the replay",
             committed.step.0
         ))
     }

@@ -177,7 +177,7 @@ impl SampleCounter {
             let said: Vec<Part> = recorded_parts(view, deal);
             if deal.epoch != epoch || !are_same(&said, &parts) {
                 objections.push(format!(
-                    "view {} deals {} samples of epoch {} in step {}, and not to each member what it had been dealt before: {}",
+                    "view {} assigns {} samples of epoch {} in step {}, but members do not keep their earlier parts: {}",
                     view.number.0, deal.len(), deal.epoch, self.steps, difference(view, &said, &parts)
                 ));
             }
@@ -389,7 +389,7 @@ fn difference(view: &View, said: &[Part], due: &[Part]) -> String {
     let (said, due) = (said[rank].positions.len(), due[rank].positions.len());
     let is_new = view.newcomers().contains(&Rank::from_index(rank));
     let why = if is_new { ", since it has no parameters" } else { "" };
-    format!("to rank {rank} {said} samples, and {due} are due{why}")
+    format!("rank {rank} is assigned {said} samples, but {due} are due{why}")
 }
 
 #[cfg(test)]
@@ -518,13 +518,14 @@ mod tests {
         };
         // In turn: new parts for all, lost samples of the departed member, its samples assigned twice, and a part for a member that cannot
         // train it.
-        let anew: &[&[Span]] = &[&[span(6, 9)], &[span(9, 12)]];
-        chain(&[], anew, cursor(12, &[])).assert_objection(1, "to rank 0 3 samples, and 2 are due");
+        let reassigned: &[&[Span]] = &[&[span(6, 9)], &[span(9, 12)]];
+        chain(&[], reassigned, cursor(12, &[]))
+            .assert_objection(1, "rank 0 is assigned 3 samples, but 2 are due");
         chain(&[], kept, cursor(12, &[])).assert_objection(1, "leaves 8 samples of epoch 0 after step 1; 10");
         chain(&[], kept, cursor(10, &[span(4, 6)])).assert_objection(1, "the cursor of view 2");
         let returned = cursor(12, &[span(8, 10)]);
         chain(&[1], kept, returned)
-            .assert_objection(1, "to rank 1 2 samples, and 0 are due, since it has no");
+            .assert_objection(1, "rank 1 is assigned 2 samples, but 0 are due, since it has no");
         let mut planned = Chain::new(&[1, 2, 3]);
         planned.follow(&[1, 2], resume(1, &[], None), cursor(12, &[]));
         planned.assert_objection(1, "before step 1");

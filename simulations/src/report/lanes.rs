@@ -197,7 +197,7 @@ fn state_words(timeline: &Timeline<'_>, state: PeerState) -> String {
         PeerState::Down => "down".to_owned(),
         PeerState::Ended(ExitStatus::Finished) => "finished".to_owned(),
         PeerState::Ended(ExitStatus::Left) => "left".to_owned(),
-        PeerState::Ended(ExitStatus::Failed) => "could not go on".to_owned(),
+        PeerState::Ended(ExitStatus::Failed) => "failed".to_owned(),
     }
 }
 

@@ -20,7 +20,7 @@ pub(super) fn lanes(timeline: &Timeline<'_>, rows: Rows, note: &str) -> String {
             )
         });
         let name = match branches.len() {
-            1 => "member, by turns light and dark from view to view".to_owned(),
+            1 => "member (light and dark shades alternate between views)".to_owned(),
             _ => format!("member in part {}", branch_letter(*branch_index)),
         };
         entries.push(entry(&swatches.concat(), &name));
@@ -38,17 +38,17 @@ pub(super) fn lanes(timeline: &Timeline<'_>, rows: Rows, note: &str) -> String {
         (
             has(|s| *s == PeerState::Paused),
             PAUSED.to_owned(),
-            "paused: waits for others, sleeps, or stands still",
+            "paused: waits for others, sleeps or is suspended",
         ),
-        (has(|s| *s == PeerState::Down) && rows.are_tall(), KILLED.to_owned(), "killed, or without power"),
+        (has(|s| *s == PeerState::Down) && rows.are_tall(), KILLED.to_owned(), "killed, or lost power"),
         (has(|s| *s == PeerState::Down), GAP.to_owned(), "down"),
         (has(|s| *s == PeerState::Ended(ExitStatus::Finished)), FINISHED.to_owned(), "finished"),
         (has(|s| *s == PeerState::Ended(ExitStatus::Left)), LEFT.to_owned(), "left"),
-        (has(|s| *s == PeerState::Ended(ExitStatus::Failed)), BROKEN_OFF.to_owned(), "could not go on"),
-        (lanes_have_notes, NOTE.replace("CLASS", note), "something happened (point at it)"),
-        (!history.cuts.is_empty(), BAND.to_owned(), "network not whole"),
+        (has(|s| *s == PeerState::Ended(ExitStatus::Failed)), BROKEN_OFF.to_owned(), "failed"),
+        (lanes_have_notes, NOTE.replace("CLASS", note), "event (hover for details)"),
+        (!history.cuts.is_empty(), BAND.to_owned(), "network fault"),
         (history.began.is_some(), BEGAN.to_owned(), "training begins"),
-        (!history.redone.is_empty(), REDONE.to_owned(), "step begun again"),
+        (!history.redone.is_empty(), REDONE.to_owned(), "step restarted"),
     ];
     let others = others.into_iter().filter(|(occurs, ..)| *occurs);
     entries.extend(others.map(|(_, picture, name)| entry(&picture, name)));

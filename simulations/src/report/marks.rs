@@ -17,8 +17,8 @@ pub(super) fn ends(timeline: &Timeline<'_>, drawing: &mut Drawing, rows: Rows) {
             let (class, words) = match span.state {
                 PeerState::Ended(ExitStatus::Finished) => ("finished", "finished"),
                 PeerState::Ended(ExitStatus::Left) => ("left", "left"),
-                PeerState::Ended(ExitStatus::Failed) => ("broken-off", "could not go on"),
-                PeerState::Down if rows.are_tall() => ("killed", "killed, or without power"),
+                PeerState::Ended(ExitStatus::Failed) => ("broken-off", "failed"),
+                PeerState::Down if rows.are_tall() => ("killed", "killed, or lost power"),
                 PeerState::Down | PeerState::Joining | PeerState::Member(_) | PeerState::Paused => continue,
             };
             let (x, y) = (timeline.x(span.from), rows.middle(index));

@@ -27,7 +27,7 @@ pub(super) fn panel(timeline: &Timeline<'_>) -> String {
     let told = history.views.iter().map(|view| view.shards.values().sum::<usize>()).max().unwrap_or(0);
     let whole = history.parameters.filter(|_| told > 0).unwrap_or(told);
     if whole == 0 {
-        return "<p class=\"empty\">No view was ever installed: nobody owned anything.</p>\n".to_owned();
+        return "<p class=\"empty\">No view was installed, so no peer owned anything.</p>\n".to_owned();
     }
     let hosts =
         history.views.iter().flat_map(|view| view.shards.keys()).max().map_or(0, |host| host.index() + 1);

@@ -105,7 +105,7 @@ impl Steps {
         for (index, steps) in cells {
             let x = LEFT + f64::from(index) * REDONE;
             let (at, step) = steps[0];
-            let mut words = format!("step {step} begun again at {}", axis::duration(at));
+            let mut words = format!("step {step} restarted at {}", axis::duration(at));
             if steps.len() > 1 {
                 words.push_str(&format!("\nand {} more", steps.len() - 1));
             }

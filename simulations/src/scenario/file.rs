@@ -396,7 +396,7 @@ mod tests {
         let idle = words("[[faults]]\nkind = \"leave\"\nat_step = 3\nany = 1\nfor = \"3s\"");
         assert_eq!(idle, "line 11, `for`: says nothing to this fault; allowed: peers, any");
         let former = words("[run.sync]\nkind = \"quorum\"");
-        assert_eq!(former, "line 8: `kind` = \"quorum\" is called \"backup-workers\" now");
+        assert_eq!(former, "line 8: `kind` = \"quorum\" is now called \"backup-workers\"");
         let nobody = "about = \"x\"\npeers = 0\n[task]\nkind = \"integers\"";
         assert!(parse("x", nobody, Path::new("."), Size::Full).is_err());
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, SeedableRng};
 
-use super::{Fault, FaultTime, PlannedFault, Scenario, Targets};
+use super::{Directions, Fault, FaultTime, PlannedFault, Scenario, Targets};
 use crate::links::Links;
 
 impl Scenario {
@@ -49,7 +49,8 @@ impl Scenario {
                 let a = draw(peers);
                 let b = (a + 1 + draw(peers - 1)) % peers;
                 let between = [a as usize, b as usize];
-                Fault::Cut { between, one_way: draw(2) == 0, duration: Some(duration) }
+                let directions = if draw(2) == 0 { Directions::Forward } else { Directions::Both };
+                Fault::Cut { between, directions, duration: Some(duration) }
             }
             1 => Fault::Pause { targets, duration },
             2 => Fault::Bursts { targets, per_mille: 100, percent: 1000 },

@@ -49,7 +49,7 @@ pub(crate) fn training(topology: Topology) -> TrainingConfig {
         segment_elements: 100,
         replicas: Replicas::Number(1),
         digest_every: NonZeroU64::new(1),
-        checkpoint_every: Duration::ZERO,
+        checkpoint_every: None,
         checkpoints_kept: 1,
         policy: PartitionPolicy::Majority,
         is_shuffled: true,
@@ -135,8 +135,8 @@ pub(crate) fn run_until_training(cluster: &mut Cluster) {
 /// Processes events until every process has ended; no invariant may be violated.
 #[track_caller]
 pub(crate) fn run_out(cluster: &mut Cluster) {
-    run_until(cluster, "every process ends", |cluster| cluster.running_count() == 0);
-    assert_eq!(cluster.violations(), []);
+    run_until(cluster, "every process ends", |cluster| cluster.hosts().running().next().is_none());
+    assert_eq!(cluster.invariants().violations(), []);
 }
 
 /// The events that the peer on a host reported to its user, in order.

@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 
 use peergrad_collectives::codec::Codec;
 use peergrad_collectives::combine::Combine;
@@ -58,7 +57,7 @@ impl Alone {
             backups: None,
             segment_elements: 100,
             digest_every: None,
-            checkpoint_every: Duration::ZERO,
+            checkpoint_every: None,
             checkpoints_kept: 1,
             policy: peergrad_core::partition_policy::PartitionPolicy::Majority,
             is_shuffled: true,

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use peergrad_core::io::Event;
-use peergrad_simulations::cluster::Cluster;
-use peergrad_simulations::host::{EntryMode, HostId};
+use peergrad_simulations::cluster::{Cluster, UserCommand};
+use peergrad_simulations::host::{Crash, EntryMode, HostId};
 use peergrad_simulations::scenario::file::{Size, parse};
 use peergrad_simulations::simulation::Simulation;
 
@@ -26,7 +26,9 @@ fn five(seed: u64) -> Simulation {
 
 /// At the end all running peers have the same parameters.
 fn run_to_the_end(mut simulation: Simulation, expected: usize) {
-    run_until(&mut simulation.cluster, "all come to the end", |cluster| cluster.running_count() == 0);
+    run_until(&mut simulation.cluster, "all come to the end", |cluster| {
+        cluster.hosts().running().next().is_none()
+    });
     let is_state = |(_, _, event): &(_, _, Event)| match event {
         Event::Ended(ended) => ended.state.as_ref().map(|state| state.digest),
         _ => None,
@@ -47,8 +49,8 @@ fn what_nobody_has_any_more_is_waited_for_until_a_user_says_that_it_is_lost() {
 fn declare_lost(seed: u64, dead: [usize; 2]) {
     let mut simulation = five(seed);
     let cluster = &mut simulation.cluster;
-    let hosts: Vec<HostId> = cluster.hosts().collect();
-    dead.iter().for_each(|index| cluster.crash(hosts[*index], true));
+    let hosts: Vec<HostId> = cluster.hosts().ids().collect();
+    dead.iter().for_each(|index| cluster.crash(hosts[*index], Crash::Killed));
     let waits = |cluster: &Cluster| {
         let told = |(_, host, event): &(_, HostId, Event)| match event {
             Event::ChunksMissing { chunks, .. } => Some((*host, *chunks)),
@@ -65,7 +67,7 @@ fn declare_lost(seed: u64, dead: [usize; 2]) {
         cluster.events().iter().filter(|event| installed(event)).count()
     };
     let before = views(cluster);
-    cluster.declare_lost(host);
+    cluster.command(host, UserCommand::DeclareLost);
     run_until(cluster, "they go on", |cluster| views(cluster) == before + 3);
     let lost = |(_, _, event): &(_, _, Event)| matches!(event, Event::ChunksLost { chunks, .. } if *chunks == missing);
     assert_eq!(cluster.events().iter().filter(|event| lost(event)).count(), 3);
@@ -77,8 +79,8 @@ fn after_a_stop_of_all_tables_begin_anew_only_where_nobody_can_have_kept_any() {
     for is_one_away in [false, true] {
         let mut simulation = five(1);
         let cluster = &mut simulation.cluster;
-        let hosts: Vec<HostId> = cluster.hosts().collect();
-        hosts.iter().for_each(|host| cluster.crash(*host, true));
+        let hosts: Vec<HostId> = cluster.hosts().ids().collect();
+        hosts.iter().for_each(|host| cluster.crash(*host, Crash::Killed));
         let back = &hosts[usize::from(is_one_away)..];
         let run = cluster.run_id();
         for host in back {
@@ -93,9 +95,9 @@ fn after_a_stop_of_all_tables_begin_anew_only_where_nobody_can_have_kept_any() {
             let later = cluster.now().after(Duration::from_secs(110));
             run_until(cluster, "time goes by", |cluster| cluster.now() >= later);
             assert_eq!(restored(cluster), 0, "the other may be running somewhere");
-            cluster.declare_lost(back[0]);
+            cluster.command(back[0], UserCommand::DeclareLost);
         }
-        run_until(cluster, "they begin anew", |cluster| restored(cluster) == back.len());
+        run_until(cluster, "the lost chunks restart", |cluster| restored(cluster) == back.len());
         run_to_the_end(simulation, back.len());
     }
 }

@@ -2,6 +2,7 @@
 
 use peergrad_config::specification::RunFile;
 use peergrad_core::io::Event;
+use peergrad_simulations::cluster::UserCommand;
 use peergrad_simulations::host::HostId;
 use peergrad_simulations::scenario::Scenario;
 use peergrad_simulations::simulation::Simulation;
@@ -29,7 +30,7 @@ fn integers(peers: usize, epochs: u64, batch: usize, rate: f64, sync: &str) -> V
     assert_nobody_is_blamed(&simulation.cluster);
     let cluster = &simulation.cluster;
     let state = |host| ended(cluster, host).state.as_ref().expect("it has trained");
-    let states: Vec<_> = cluster.hosts().map(state).collect();
+    let states: Vec<_> = cluster.hosts().ids().map(state).collect();
     assert!(states.windows(2).all(|pair| pair[0].digest == pair[1].digest), "one model in the end");
     states[0].parameters.to_vec()
 }
@@ -52,7 +53,7 @@ fn nobody_computes_again_what_one_that_leaves_has() {
             run_until(&mut simulation.cluster, "more clocks", |cluster| {
                 cluster.history().commits.len() > clocks
             });
-            simulation.cluster.leave(HostId(*leaver));
+            simulation.cluster.command(HostId(*leaver), UserCommand::Leave);
         }
         while simulation.tick() {}
         let states = simulation.cluster.events().iter().filter_map(|(_, _, event)| match event {

@@ -113,7 +113,7 @@ pub(super) struct PeerArguments {
 pub(super) fn former(
     current: &'static str,
 ) -> impl Fn(&str) -> Result<Infallible, String> + Clone + Send + Sync {
-    move |_| Err(format!("this option is called `{current}` now"))
+    move |_| Err(format!("this option is now called `{current}`"))
 }
 
 /// [`DEFAULT_METRICS_PORT`](crate::status::DEFAULT_METRICS_PORT) as text, for clap.

@@ -9,6 +9,7 @@
 //! own [`swarm`](super::swarm), whose peers run `bench-peer` of this program. The result of a round is the median over its steps,
 //! without the first few; the result of a case is the median over its rounds.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
@@ -23,7 +24,7 @@ use super::progress::Screen;
 use super::scratch_directory::ScratchDirectory;
 use super::swarm::{LineChannel, Swarm, SwarmConfig, SwarmOutput};
 use super::{CustomCommand, run_custom_command, train};
-use crate::terminal::{emit, print_line};
+use crate::terminal::{OutputFormat, emit, print_line};
 use crate::text::text_table::text_table;
 
 /// Displays a value by its name in run files and on the command line.
@@ -115,7 +116,7 @@ struct Case {
 struct Measurement {
     /// Duration of a step.
     step_seconds: f64,
-    /// The same, without the time of the gradient.
+    /// Duration of a step without its gradient.
     reduce_seconds: f64,
     /// CPU time of one peer for one step; `None` where the system does not report it.
     cpu_seconds: Option<f64>,
@@ -123,7 +124,7 @@ struct Measurement {
     bytes_sent: f64,
 }
 
-/// What the peers have used by a certain step.
+/// The usage of the peers up to a certain step.
 struct Usage {
     /// CPU time of all peers; `None` where the system does not report it.
     cpu_seconds: Option<f64>,
@@ -133,7 +134,7 @@ struct Usage {
 
 pub(super) fn bench(arguments: &BenchArguments) -> anyhow::Result<ExitCode> {
     let cases = cases(arguments)?;
-    run_rounds(&cases, arguments.rounds, arguments.json)
+    run_rounds(&cases, arguments.rounds, OutputFormat::of_flag(arguments.json))
 }
 
 /// One case of a benchmark, measured with its own swarm.
@@ -163,14 +164,14 @@ trait Bench {
 }
 
 /// Measures all cases in each round, one after another, and prints the results.
-fn run_rounds<C: Bench>(cases: &[C], rounds: u32, is_json: bool) -> anyhow::Result<ExitCode> {
-    let output = SwarmOutput { screen: Screen::new(), is_json };
+fn run_rounds<C: Bench>(cases: &[C], rounds: u32, format: OutputFormat) -> anyhow::Result<ExitCode> {
+    let output = SwarmOutput { screen: Screen::new(), format };
     let channel = LineChannel::open();
     let mut measured: Vec<Vec<C::Measurement>> = cases.iter().map(|_| Vec::new()).collect();
     for round in 1..=rounds {
         for (case, measured) in cases.iter().zip(&mut measured) {
             let one = case.measure(&output, &channel)?;
-            if output.is_json {
+            if format.is_json() {
                 let mut object = case.object(&one);
                 object["event"] = "round".into();
                 object["round"] = round.into();
@@ -181,7 +182,7 @@ fn run_rounds<C: Bench>(cases: &[C], rounds: u32, is_json: bool) -> anyhow::Resu
             measured.push(one);
         }
     }
-    if output.is_json {
+    if format.is_json() {
         for (case, measured) in cases.iter().zip(&measured) {
             let mut object = case.object(&C::median(measured));
             object["event"] = "bench".into();
@@ -191,6 +192,59 @@ fn run_rounds<C: Bench>(cases: &[C], rounds: u32, is_json: bool) -> anyhow::Resu
         print_line(C::results(cases, &measured).trim_end());
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// One round of a case before its swarm starts.
+struct Round {
+    /// The swarm's name in errors.
+    name: String,
+    /// The arguments of this program before `start` and `join`.
+    program: Vec<String>,
+    run_file: PathBuf,
+    peers: u32,
+    /// The folder of the run file and of the peers' data. It is removed at the end.
+    scratch: ScratchDirectory,
+}
+
+impl Round {
+    /// Writes the run file.
+    fn prepare(label: &str, program: Vec<String>, run_file_text: &str, peers: u32) -> anyhow::Result<Self> {
+        let scratch = ScratchDirectory::create("bench")?;
+        let run_file = scratch.path().join("run.toml");
+        std::fs::write(&run_file, run_file_text).context("cannot write the run.toml")?;
+        Ok(Self { name: format!("the benchmark with {label}"), program, run_file, peers, scratch })
+    }
+
+    fn start<'a>(&'a self, output: &SwarmOutput, channel: &'a LineChannel) -> anyhow::Result<Swarm<'a>> {
+        let config = SwarmConfig {
+            name: self.name.clone(),
+            program: &self.program,
+            run_file: &self.run_file,
+            seed: None,
+            data: None,
+            peers: self.peers,
+            folder: self.scratch.path(),
+        };
+        // A short run needs no progress bars.
+        let quiet = SwarmOutput { format: OutputFormat::Json, ..output.clone() };
+        Swarm::start(config, quiet, channel)
+    }
+}
+
+/// The median over all rounds of one number.
+fn median_of<M>(measured: &[M], number: fn(&M) -> f64) -> f64 {
+    median(measured.iter().map(number)).expect("there is at least one round")
+}
+
+/// The smallest and the largest number, as text.
+fn range_text(numbers: impl Iterator<Item = f64> + Clone, digits: usize) -> String {
+    let (smallest, largest) = (numbers.clone().fold(f64::INFINITY, f64::min), numbers.fold(0.0, f64::max));
+    format!("{smallest:.digits$} .. {largest:.digits$}")
+}
+
+/// A number as text, or a dash where the system does not report it.
+fn optional_text(number: Option<f64>, digits: usize) -> String {
+    number.map_or_else(|| "-".to_owned(), |number| format!("{number:.digits$}"))
 }
 
 /// Every supported combination of the settings.
@@ -224,24 +278,11 @@ impl Bench for Case {
     }
 
     fn measure(&self, output: &SwarmOutput, channel: &LineChannel) -> anyhow::Result<Measurement> {
-        let scratch = ScratchDirectory::create("bench")?;
-        let run_file = scratch.path().join("run.toml");
-        std::fs::write(&run_file, self.run_file()).context("cannot write the run.toml")?;
         let all = self.steps + WARM_UP;
         let program =
             ["bench-peer", &self.mebibytes.to_string(), &(all * self.peers).to_string()].map(str::to_owned);
-        let config = SwarmConfig {
-            name: format!("the benchmark with {}", self.label()),
-            program: &program,
-            run_file: &run_file,
-            seed: None,
-            data: None,
-            peers: self.peers,
-            folder: scratch.path(),
-        };
-        // A few steps need no progress bars.
-        let quiet = SwarmOutput { is_json: true, ..output.clone() };
-        let mut swarm = Swarm::start(config, quiet, channel)?;
+        let round = Round::prepare(&self.label(), program.to_vec(), &self.run_file(), self.peers)?;
+        let mut swarm = round.start(output, channel)?;
         let mut ends = Vec::new();
         let (mut before, mut after) = (None, None);
         while swarm.advance()? {
@@ -283,14 +324,11 @@ impl Bench for Case {
     }
 
     fn median(measured: &[Measurement]) -> Measurement {
-        let of = |number: fn(&Measurement) -> f64| {
-            median(measured.iter().map(number)).expect("there is at least one round")
-        };
         Measurement {
-            step_seconds: of(|one| one.step_seconds),
-            reduce_seconds: of(|one| one.reduce_seconds),
+            step_seconds: median_of(measured, |one| one.step_seconds),
+            reduce_seconds: median_of(measured, |one| one.reduce_seconds),
             cpu_seconds: median(measured.iter().filter_map(|one| one.cpu_seconds)),
-            bytes_sent: of(|one| one.bytes_sent),
+            bytes_sent: median_of(measured, |one| one.bytes_sent),
         }
     }
 
@@ -307,20 +345,16 @@ impl Bench for Case {
             "ms per step",
         ];
         let rows = cases.iter().zip(measured).map(|(case, measured)| {
-            let steps = || measured.iter().map(|one| one.reduce_seconds * 1e3);
             let middle = Self::median(measured);
-            let (fastest, slowest) = (steps().fold(f64::INFINITY, f64::min), steps().fold(0.0, f64::max));
-            let cpu =
-                case.cpu_per_gib(&middle).map_or_else(|| "-".to_owned(), |seconds| format!("{seconds:.2}"));
             vec![
                 case.peers.to_string(),
                 case.mebibytes.to_string(),
                 case.topology.to_string(),
                 case.codec.to_string(),
                 format!("{:.1}", middle.reduce_seconds * 1e3),
-                format!("{fastest:.1} .. {slowest:.1}"),
+                range_text(measured.iter().map(|one| one.reduce_seconds * 1e3), 1),
                 format!("{:.2}", case.bytes_per_second(&middle) / 1e9),
-                cpu,
+                optional_text(case.cpu_per_gib(&middle), 2),
                 format!("{:.1}", middle.step_seconds * 1e3),
             ]
         });

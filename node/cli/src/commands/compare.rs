@@ -22,7 +22,7 @@ use serde_json::json;
 use super::progress::Screen;
 use super::scratch_directory::ScratchDirectory;
 use super::swarm::{LineChannel, Swarm, SwarmConfig, SwarmOutput};
-use crate::terminal::{emit, print_line};
+use crate::terminal::{OutputFormat, emit, print_line};
 use crate::text::text_table::plural;
 use entries::ComparedRun;
 use learning_curve::{LearningCurve, ProgressPoint};
@@ -56,7 +56,7 @@ pub(super) fn compare(arguments: &CompareArguments) -> anyhow::Result<ExitCode> 
     if let Some(path) = &arguments.report {
         check_writable(path)?;
     }
-    let output = SwarmOutput { screen: Screen::new(), is_json: arguments.json };
+    let output = SwarmOutput { screen: Screen::new(), format: OutputFormat::of_flag(arguments.json) };
     let channel = LineChannel::open();
     let mut results: Vec<Vec<TrainingResult>> = entries.iter().map(|_| Vec::new()).collect();
     let seeds = match &arguments.seeds {
@@ -66,11 +66,11 @@ pub(super) fn compare(arguments: &CompareArguments) -> anyhow::Result<ExitCode> 
     let peers = plural(arguments.peers as usize, "peer");
     for seed in seeds.clone() {
         for (entry, results) in entries.iter().zip(&mut results) {
-            if !output.is_json {
+            if !output.format.is_json() {
                 output.screen.say(&format!("{}, seed {seed}: {peers}", entry.name));
             }
             let result = train(entry, seed, arguments.peers, &output, &channel)?;
-            if output.is_json {
+            if output.format.is_json() {
                 emit(&result.object(&entry.name));
             } else {
                 output.screen.say(&format!("{}, seed {seed}: {}", entry.name, result.words()));
@@ -102,7 +102,7 @@ fn train(
         folder: scratch.path(),
     };
     let mut swarm = Swarm::start(config, output.clone(), channel)?;
-    if output.is_json {
+    if output.format.is_json() {
         emit(&json!({"event": "training", "file": entry.name, "seed": seed, "peers": peers}));
     }
     let mut curve = LearningCurve::new(entry.samples());

@@ -12,6 +12,7 @@ use peergrad_config::specification::init::demo_run_file;
 use super::progress::Screen;
 use super::scratch_directory::ScratchDirectory;
 use super::swarm::{LineChannel, Swarm, SwarmConfig, SwarmOutput};
+use crate::terminal::OutputFormat;
 use faults::DemoFaults;
 use results::Results;
 
@@ -37,13 +38,18 @@ pub(super) fn demo(arguments: &DemoArguments) -> anyhow::Result<ExitCode> {
     let run_file = scratch.path().join("run.toml");
     std::fs::write(&run_file, demo_run_file()).context("cannot write the demo's run.toml")?;
     let screen = Screen::new();
-    if !arguments.json {
+    let format = OutputFormat::of_flag(arguments.json);
+    if !format.is_json() {
         let noun = if arguments.peers == 1 { "peer" } else { "peers" };
         screen
             .say(&format!("training on handwritten digits with {} {noun} on this machine", arguments.peers));
     }
-    let output = SwarmOutput { screen, is_json: arguments.json };
-    let mut faults = DemoFaults::planned(arguments.peers as usize, arguments.calm, &output);
+    let output = SwarmOutput { screen, format };
+    let mut faults = if arguments.calm {
+        DemoFaults::none()
+    } else {
+        DemoFaults::planned(arguments.peers as usize, &output)
+    };
     let config = SwarmConfig {
         name: "the demo".to_owned(),
         program: &[],

@@ -24,7 +24,7 @@ pub(super) struct Epochs {
 /// The sums over epochs that are no longer kept one by one.
 #[derive(Default)]
 struct Before {
-    /// Epochs of which this peer has seen every step.
+    /// The epochs in which this peer saw every step.
     whole: u64,
     /// Other epochs.
     in_part: u64,

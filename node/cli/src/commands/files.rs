@@ -11,20 +11,19 @@ use peergrad_models::data::embedded::embedded;
 use peergrad_protocol::id::ContentDigest;
 use serde_json::json;
 
-use crate::terminal::{complain, emit, print_line};
+use crate::terminal::{OutputFormat, complain, emit, print_line};
 
 /// `peer init`: prints a run file for a data file.
-pub(super) fn init(data: &Path, is_json: bool) -> anyhow::Result<ExitCode> {
+pub(super) fn init(data: &Path, format: OutputFormat) -> anyhow::Result<ExitCode> {
     let name = data.to_str().context("the data file's path is not valid Unicode: rename it")?;
     let bytes = match embedded(name) {
         Some(bytes) if !data.exists() => bytes.to_vec(),
         _ => read(data)?,
     };
     let text = write_run_file(name, &bytes)?;
-    if is_json {
-        emit(&json!({"event": "run_file", "text": text}));
-    } else {
-        print_line(text.trim_end());
+    match format {
+        OutputFormat::Json => emit(&json!({"event": "run_file", "text": text})),
+        OutputFormat::Text => print_line(text.trim_end()),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -13,7 +13,7 @@ use super::curve::Curve;
 use super::epochs::Epochs;
 use super::plot;
 use super::progress::{Progress, Screen, fitted};
-use crate::terminal::{emit, print_line, program_name};
+use crate::terminal::{OutputFormat, emit, print_line, program_name};
 use crate::text::event_json::event_json;
 use crate::text::event_text::event_text;
 use crate::text::text_table::{bytes, count, plural};
@@ -21,7 +21,7 @@ use crate::text::text_table::{bytes, count, plural};
 /// Prints what happens to one peer.
 pub(super) struct Report {
     me: PeerId,
-    style: Style,
+    format: OutputFormat,
     meter: UsageMeter,
     screen: Screen,
     scope: Option<RunSize>,
@@ -33,7 +33,7 @@ pub(super) struct Report {
     told: Told,
 }
 
-/// What the user has been told already, so that nothing is repeated.
+/// The reports that the user has had already, so that none is repeated.
 #[derive(Default)]
 struct Told {
     /// That samples with a gradient that is not finite were left out.
@@ -52,15 +52,6 @@ struct Told {
     reachability: Option<(ReachabilityState, Advice, bool)>,
 }
 
-/// Who reads the output.
-#[derive(Clone, Copy, PartialEq)]
-pub(super) enum Style {
-    /// People.
-    Text,
-    /// Programs.
-    Json,
-}
-
 /// What this peer has used since it started: time, and bytes.
 pub(super) struct UsageMeter {
     /// The time since the start.
@@ -76,11 +67,11 @@ struct Summary<'a> {
 }
 
 impl Report {
-    pub(super) fn new(me: PeerId, style: Style, meter: UsageMeter) -> Self {
+    pub(super) fn new(me: PeerId, format: OutputFormat, meter: UsageMeter) -> Self {
         let screen = Screen::new();
         Self {
             me,
-            style,
+            format,
             meter,
             screen,
             scope: None,
@@ -99,9 +90,9 @@ impl Report {
 
     /// Prints something that only people need to know.
     pub(super) fn say(&self, text: &str) {
-        match self.style {
-            Style::Text => self.screen.say(text),
-            Style::Json => emit(&json!({"event": "note", "text": text})),
+        match self.format {
+            OutputFormat::Text => self.screen.say(text),
+            OutputFormat::Json => emit(&json!({"event": "note", "text": text})),
         }
     }
 
@@ -109,22 +100,22 @@ impl Report {
         if let Notice::Reachability(reachability) = notice {
             return self.reachability(reachability);
         }
-        match self.style {
-            Style::Text => self.screen.say(&notice.to_string()),
-            Style::Json => emit(&json!({"event": "notice", "text": notice.to_string()})),
+        match self.format {
+            OutputFormat::Text => self.screen.say(&notice.to_string()),
+            OutputFormat::Json => emit(&json!({"event": "notice", "text": notice.to_string()})),
         }
     }
 
     /// How others reach this peer. As text, only a change is printed.
     fn reachability(&mut self, reachability: &Reachability) {
-        match self.style {
-            Style::Text => {
+        match self.format {
+            OutputFormat::Text => {
                 let gist = (reachability.state, reachability.advice.clone(), reachability.relays.is_empty());
                 if self.told.reachability.replace(gist.clone()) != Some(gist) {
                     self.screen.say(&reachability.to_string());
                 }
             }
-            Style::Json => {
+            OutputFormat::Json => {
                 let mut object =
                     serde_json::to_value(reachability).expect("text and numbers have a JSON form");
                 object["event"] = json!("reachability");
@@ -136,23 +127,23 @@ impl Report {
 
     /// Prints the invite to a new run.
     pub(super) fn invite(&self, invite: &str, run: &RunId) {
-        match self.style {
-            Style::Text => self.screen.say(&format!(
+        match self.format {
+            OutputFormat::Text => self.screen.say(&format!(
                 "run {}; on every other machine, type\n\n    {} join {invite}\n\n(this command contains the run's secret: treat it like a password)",
                 run.short(),
                 program_name()
             )),
-            Style::Json => emit(&json!({"event": "invite", "invite": invite, "run": run.to_string()})),
+            OutputFormat::Json => emit(&json!({"event": "invite", "invite": invite, "run": run.to_string()})),
         }
     }
 
     pub(super) fn listening(&self, addresses: &[String], direct_port: Option<NonZeroU16>) {
         let me = self.me;
-        match self.style {
-            Style::Text => {
+        match self.format {
+            OutputFormat::Text => {
                 self.screen.say(&format!("peer {} listens on {}", me.short(), addresses.join(", ")));
             }
-            Style::Json => emit(&json!({
+            OutputFormat::Json => emit(&json!({
                 "event": "listening", "peer": me.to_string(), "addresses": addresses,
                 "direct_port": direct_port.map(NonZeroU16::get),
             })),
@@ -161,9 +152,9 @@ impl Report {
 
     pub(super) fn event(&mut self, event: &Event) {
         self.note(event);
-        match self.style {
-            Style::Text => self.say_event(event),
-            Style::Json => {
+        match self.format {
+            OutputFormat::Text => self.say_event(event),
+            OutputFormat::Json => {
                 if let Some(object) = event_json(event) {
                     emit(&self.meter.stamped(event, object));
                 }
@@ -179,7 +170,7 @@ impl Report {
                 self.told.asked.clear();
                 self.told.gone.clear();
                 self.told.paused = false;
-                if self.style == Style::Text && self.progress.is_none() {
+                if self.format == OutputFormat::Text && self.progress.is_none() {
                     self.progress = self
                         .scope
                         .map(|scope| Progress::new(&self.screen, self.me.short(), scope, self.meter.clock));
@@ -256,9 +247,9 @@ impl Report {
     pub(super) fn summary(&self, state: &FinalState) {
         let (wall_seconds, traffic) = (self.meter.wall_seconds(), self.meter.counters.read());
         let summary = &Summary { state, wall_seconds, traffic };
-        match self.style {
-            Style::Json => emit(&self.summary_object(summary)),
-            Style::Text => {
+        match self.format {
+            OutputFormat::Json => emit(&self.summary_object(summary)),
+            OutputFormat::Text => {
                 let plot = plot::curve(self.losses.means(), 60, 8);
                 if !plot.is_empty() {
                     self.screen.say(&format!("\ntraining loss\n{plot}"));
@@ -277,9 +268,11 @@ impl Report {
 
     /// Reports that this peer has left on request, after handing over everything; the others continue.
     pub(super) fn left(&self, state: Option<&FinalState>) {
-        match self.style {
-            Style::Text => self.screen.say("left the run; the other members continue without this peer"),
-            Style::Json => emit(&json!({
+        match self.format {
+            OutputFormat::Text => {
+                self.screen.say("left the run; the other members continue without this peer")
+            }
+            OutputFormat::Json => emit(&json!({
                 "event": "left",
                 "steps": state.map(|state| state.steps),
                 "own_samples": state.map(|state| state.own_samples),
@@ -290,28 +283,28 @@ impl Report {
 
     /// Reports that this peer stops on request without a handover, for `reason`.
     pub(super) fn stopped(&self, reason: &str) {
-        match self.style {
-            Style::Text if self.told.paused => {
+        match self.format {
+            OutputFormat::Text if self.told.paused => {
                 self.screen.say(&format!(
                     "{reason}; nothing could be handed over, so the other members may wait for this peer"
                 ));
             }
-            Style::Text if self.peers == 1 => {
+            OutputFormat::Text if self.peers == 1 => {
                 self.screen.say(&format!(
                     "{reason}; this was the only member: `{} resume` continues the run",
                     program_name()
                 ));
             }
-            Style::Text => self.screen.say(reason),
-            Style::Json => self.failed(reason),
+            OutputFormat::Text => self.screen.say(reason),
+            OutputFormat::Json => self.failed(reason),
         }
     }
 
     /// Reports that the run ended too early, for `reason`.
     pub(super) fn failed(&self, reason: &str) {
-        match self.style {
-            Style::Text => self.screen.say(&format!("error: {reason}")),
-            Style::Json => emit(&json!({"event": "failed", "reason": reason})),
+        match self.format {
+            OutputFormat::Text => self.screen.say(&format!("error: {reason}")),
+            OutputFormat::Json => emit(&json!({"event": "failed", "reason": reason})),
         }
     }
 

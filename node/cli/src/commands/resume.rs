@@ -1,7 +1,7 @@
 //! `peer resume`: continues the run that a peer on this machine was in when it stopped.
 //!
 //! If other members still train, the peer rejoins them. If all have stopped, the restarted members wait for each other and continue
-//! from their checkpoints together. With `--alone` the peer waits for nobody: its newest checkpoint becomes a new run.
+//! from their checkpoints together. With `--alone` the peer does not wait for other members: its newest checkpoint becomes a new run.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -14,8 +14,8 @@ use peergrad_core::state::shared_cache::SharedCache;
 use peergrad_net::driver::DataFinder;
 use peergrad_net::{
     BootstrapAddress, CheckpointStore, Checkpoints, ChosenDirectory, Compute, DEFAULT_PORT, Damaged,
-    Directory, Environment, Listen, MonotonicClock, Network, NetworkOptions, Notice, Port, StableStorage,
-    create_private, drive, random_bytes,
+    Directory, Environment, Listen, Mdns, MonotonicClock, Network, NetworkOptions, Notice, Port,
+    StableStorage, create_private, drive, random_bytes,
 };
 use peergrad_protocol::durable::DurableRecord;
 use peergrad_protocol::invite::{Invite, Secret};
@@ -30,12 +30,12 @@ use super::arguments::{
 };
 use super::files;
 use super::progress::Screen;
-use super::report::{Report, Style, UsageMeter};
+use super::report::{Report, UsageMeter};
 use super::running_peer::RunningPeer;
 use super::signals::stop_requested;
 use crate::status::log::LogOrigin;
 use crate::status::{EventStreams, MetricsPort, Monitoring};
-use crate::terminal::program_name;
+use crate::terminal::{OutputFormat, program_name};
 
 /// How one peer is to run.
 pub(super) struct PeerPlan {
@@ -251,7 +251,7 @@ async fn run_peer(mut plan: PeerPlan) -> anyhow::Result<ExitCode> {
     let contact = network.contact();
     let clock = MonotonicClock::start();
     let meter = UsageMeter { clock, counters: network.counters() };
-    let report = Report::new(contact.peer, if peer.json { Style::Json } else { Style::Text }, meter);
+    let report = Report::new(contact.peer, OutputFormat::of_flag(peer.json), meter);
     report_directory(&chosen, &report);
     report.listening(&contact.addresses, network.direct_port());
     previous.say(&start_mode, &chosen.directory, &report);
@@ -336,7 +336,7 @@ async fn open_peer(plan: &mut PeerPlan) -> anyhow::Result<OpenedPeer> {
         external: multiaddresses(&peer.external)?,
         upnp: peer.upnp,
         bootstrap_addresses,
-        mdns: !peer.no_mdns,
+        mdns: if peer.no_mdns { Mdns::Off } else { Mdns::On },
         pool: segments.clone(),
     })
     .await?;
@@ -378,7 +378,7 @@ fn report_directory(ChosenDirectory { directory, passed_over, stopped }: &Chosen
 
 /// What an earlier start of this peer left in its data directory.
 struct PreviousRun {
-    /// The bytes of its durable record; `None` if there is none.
+    /// The bytes of its durable record; `None` if it has never been a member of a run.
     restored: Option<Arc<[u8]>>,
     /// The same, decoded; `None` if it is missing or damaged.
     record: Option<DurableRecord>,

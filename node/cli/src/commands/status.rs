@@ -14,7 +14,7 @@ use super::local_peer::block_on;
 use super::run::{JoinTarget, join_target_of};
 use super::signals::stop_requested;
 use crate::status::{Status, StatusConnection, StatusError, connect_directory, connect_run};
-use crate::terminal::{complain, emit, print_line};
+use crate::terminal::{OutputFormat, complain, emit, print_line};
 use render::{Block, RenderedStatus, render};
 use terminal::{Canvas, joined};
 
@@ -69,11 +69,12 @@ pub(super) fn status(arguments: &StatusArguments) -> anyhow::Result<ExitCode> {
 
 async fn ask(arguments: &StatusArguments) -> anyhow::Result<ExitCode> {
     let mut peers = peers(arguments)?;
+    let format = OutputFormat::of_flag(arguments.json);
     if !arguments.watch {
-        return print_once(&mut peers, arguments.json).await;
+        return print_once(&mut peers, format).await;
     }
     tokio::select! {
-        code = watch(&mut peers, arguments.json) => code,
+        code = watch(&mut peers, format) => code,
         () = stop_requested() => Ok(ExitCode::SUCCESS),
     }
 }
@@ -99,11 +100,11 @@ fn peers(arguments: &StatusArguments) -> anyhow::Result<Vec<QueriedPeer>> {
 }
 
 /// Shows each peer once. An error of one peer does not keep the others from being shown.
-async fn print_once(peers: &mut [QueriedPeer], is_json: bool) -> anyhow::Result<ExitCode> {
+async fn print_once(peers: &mut [QueriedPeer], format: OutputFormat) -> anyhow::Result<ExitCode> {
     let (mut blocks, mut errors) = (Vec::new(), Vec::new());
     for peer in peers {
         match peer.ask().await {
-            Ok(status) if is_json => emit(&object(&status, peer.directory())),
+            Ok(status) if format.is_json() => emit(&object(&status, peer.directory())),
             Ok(status) => {
                 let block = Block { status: &status, directory: peer.directory(), trouble: None };
                 blocks.push(render(&block, terminal::width()));
@@ -124,18 +125,18 @@ async fn print_once(peers: &mut [QueriedPeer], is_json: bool) -> anyhow::Result<
 }
 
 /// Shows all peers again and again, until all have ended.
-async fn watch(peers: &mut [QueriedPeer], is_json: bool) -> anyhow::Result<ExitCode> {
+async fn watch(peers: &mut [QueriedPeer], format: OutputFormat) -> anyhow::Result<ExitCode> {
     let mut canvas = Canvas::default();
     let mut rounds = interval(ROUND);
     rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         rounds.tick().await;
         let mut blocks = Vec::new();
-        for peer in peers.iter_mut().filter(|peer| !peer.is_over || !is_json) {
-            let block = peer.poll(is_json).await?;
+        for peer in peers.iter_mut().filter(|peer| !peer.is_over || !format.is_json()) {
+            let block = peer.poll(format).await?;
             blocks.extend(block);
         }
-        if !is_json {
+        if !format.is_json() {
             canvas.show(blocks);
         }
         if peers.iter().all(|peer| peer.is_over) {
@@ -182,7 +183,7 @@ impl QueriedPeer {
     ///
     /// # Errors
     /// The peer has never answered.
-    async fn poll(&mut self, is_json: bool) -> Result<Option<RenderedStatus>, StatusError> {
+    async fn poll(&mut self, format: OutputFormat) -> Result<Option<RenderedStatus>, StatusError> {
         let asked = if self.is_over { Err(None) } else { self.ask().await.map_err(Some) };
         let trouble = match asked {
             Ok(status) => {
@@ -200,7 +201,7 @@ impl QueriedPeer {
             }
         };
         let Some(status) = &self.last else { return Ok(None) };
-        if is_json {
+        if format.is_json() {
             let told = object(status, self.directory());
             emit(&trouble.map_or(told, |error| json!({"peer": status.peer, "error": error})));
             return Ok(None);

@@ -24,7 +24,7 @@ use serde_json::Value;
 
 use super::curve::Curve;
 use super::progress::{Progress, Screen};
-use crate::terminal::emit;
+use crate::terminal::{OutputFormat, emit};
 use crate::text::change_text;
 use crate::text::event_json::change_of;
 
@@ -50,7 +50,7 @@ pub(super) struct SwarmConfig<'a> {
 #[derive(Clone)]
 pub(super) struct SwarmOutput {
     pub(super) screen: Screen,
-    pub(super) is_json: bool,
+    pub(super) format: OutputFormat,
 }
 
 /// Receives the output lines of a command's processes, for one swarm after another, and the user's request to stop.
@@ -85,7 +85,7 @@ pub(super) struct ChildPeer {
     pub(super) first_step: Option<u64>,
     /// The samples of the steps that it saw committed.
     pub(super) trained: TrainedSamples,
-    /// What it had used by its newest step.
+    /// Its usage up to its newest step.
     pub(super) usage: PeerUsage,
     /// The views that followed its first one.
     pub(super) changes: Vec<ViewDelta>,
@@ -98,7 +98,7 @@ pub(super) struct ChildPeer {
     output: ProcessOutput,
 }
 
-/// What a peer had used by its newest step.
+/// The usage of a peer up to its newest step.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PeerUsage {
     /// Bytes sent.
@@ -238,7 +238,7 @@ impl<'a> Swarm<'a> {
             Line::Report(_) | Line::Text(_) => {}
         }
         // Without a terminal there are no bars, and the lines of one peer are enough.
-        let is_shown = !self.output.is_json && (index == 0 || self.output.screen.is_terminal());
+        let is_shown = !self.output.format.is_json() && (index == 0 || self.output.screen.is_terminal());
         self.peers[index].take(line, is_shown.then_some(&self.output.screen));
         Ok(true)
     }
@@ -262,7 +262,7 @@ impl<'a> Swarm<'a> {
     /// Shows a view change, as reported by the founder.
     fn tell_change(&self, object: &Value) {
         let Some((view_number, members, change)) = change_of(object) else { return };
-        if self.output.is_json {
+        if self.output.format.is_json() {
             emit(object);
         } else {
             self.output.screen.say(&change_text::change_text(view_number, members, &change));

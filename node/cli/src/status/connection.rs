@@ -5,14 +5,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use futures::AsyncBufReadExt as _;
-use futures::AsyncReadExt as _;
-use futures::AsyncWriteExt as _;
 use peergrad_net::{StatusClient, StatusClientError, StatusTarget, is_in_use};
 use peergrad_protocol::RunId;
 use serde_json::Value;
 use tokio::time::timeout;
 
+use super::lines::LineStream;
 use super::server::{AdminCommand, ErrorResponse, SOCKET, StatusRequest};
 use super::{FORMAT, Status};
 
@@ -231,28 +229,19 @@ impl StatusConnection {
 
 impl Conversation {
     async fn exchange(&mut self, request: &[u8]) -> io::Result<Vec<u8>> {
-        let mut line = Vec::new();
         match self {
             #[cfg(unix)]
-            Self::Local(stream) => {
-                use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
-                stream.get_mut().write_all(request).await?;
-                AsyncBufReadExt::read_until(
-                    &mut AsyncReadExt::take(stream, ANSWER_BYTES_MAX),
-                    b'\n',
-                    &mut line,
-                )
-                .await?;
-            }
-            Self::StatusClient(client) => {
-                let stream = client.stream();
-                stream.get_mut().write_all(request).await?;
-                stream.get_mut().flush().await?;
-                stream.take(ANSWER_BYTES_MAX).read_until(b'\n', &mut line).await?;
-            }
+            Self::Local(stream) => exchange(stream, request).await,
+            Self::StatusClient(client) => exchange(client.stream(), request).await,
         }
-        if line.last() == Some(&b'\n') { Ok(line) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
     }
+}
+
+/// Sends a request and reads the answer.
+async fn exchange(stream: &mut impl LineStream, request: &[u8]) -> io::Result<Vec<u8>> {
+    stream.write(request).await?;
+    let line = stream.read_line(ANSWER_BYTES_MAX).await?;
+    if line.last() == Some(&b'\n') { Ok(line) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
 /// How long to wait for an answer; a peer needs at most four seconds to collect it.

@@ -268,6 +268,7 @@ mod tests {
     use peergrad_protocol::StepNumber;
 
     use super::*;
+    use peergrad_net::PeerNotice;
     use peergrad_net::notice::DialFailure;
 
     fn at(milliseconds: u64) -> Instant {
@@ -318,7 +319,7 @@ mod tests {
     #[test]
     fn failed_dials_do_not_displace_other_events() {
         let (mut recent, peer) = (ObservedState::default(), PeerId([1; 32]));
-        recent.note_notice(at(0), &Notice::Resumed { peer });
+        recent.note_notice(at(0), &Notice::Peer { peer, change: PeerNotice::Resumed });
         for number in 0..100 {
             let address = "/ip4/10.0.0.7/tcp/9".parse().unwrap();
             let trouble = DialFailure::Refused;

@@ -17,12 +17,14 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::io::BufReader;
 use peergrad_net::StatusStreams;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use super::lines::LineStream;
 use super::{FORMAT, StatusService};
 
 /// A request.
@@ -85,7 +87,7 @@ impl StatusServer {
         let slots = Arc::new(Semaphore::new(CLIENTS_MAX));
         let mut tasks = Vec::new();
         if let Some(status_streams) = status_streams {
-            tasks.push(tokio::spawn(network::serve(status_streams, service.clone(), Arc::clone(&slots))));
+            tasks.push(tokio::spawn(serve_network(status_streams, service.clone(), Arc::clone(&slots))));
         }
         #[cfg(unix)]
         {
@@ -149,13 +151,43 @@ async fn answer(line: &[u8], from: Source, service: &StatusService) -> Vec<u8> {
     bytes
 }
 
-/// Checks a line that was read; `None` if the client has closed the stream.
-fn request(line: Vec<u8>) -> io::Result<Option<Vec<u8>>> {
-    match line.last() {
-        None => Ok(None),
-        Some(b'\n') => Ok(Some(line)),
-        // Incomplete, or longer than any request.
-        Some(_) => Err(io::ErrorKind::InvalidData.into()),
+/// Answers the requests of one client until it closes the stream.
+///
+/// # Errors
+/// The stream broke, the client was idle or too slow, or it sent a line that is incomplete or longer than any request.
+async fn serve_client(mut stream: impl LineStream, from: Source, service: &StatusService) -> io::Result<()> {
+    loop {
+        let line = timeout(IDLE_MAX, stream.read_line(REQUEST_BYTES_MAX)).await.map_err(timed_out)??;
+        match line.last() {
+            None => return Ok(()),
+            Some(b'\n') => {}
+            Some(_) => return Err(io::ErrorKind::InvalidData.into()),
+        }
+        let answer = answer(&line, from, service).await;
+        timeout(WRITING_MAX, stream.write(&answer)).await.map_err(timed_out)??;
+    }
+}
+
+/// Serves a client in its own task while it holds one of the slots. Without a free slot, the client is disconnected.
+fn admit(
+    stream: impl LineStream + Send + 'static,
+    from: Source,
+    service: &StatusService,
+    slots: &Arc<Semaphore>,
+) {
+    let Ok(slot) = Arc::clone(slots).try_acquire_owned() else { return };
+    let service = service.clone();
+    tokio::spawn(async move {
+        // A client may disconnect at any time.
+        let _ = serve_client(stream, from, &service).await;
+        drop(slot);
+    });
+}
+
+/// Serves clients that connect over the network.
+async fn serve_network(mut status_streams: StatusStreams, service: StatusService, slots: Arc<Semaphore>) {
+    while let Some(stream) = status_streams.next().await {
+        admit(BufReader::new(stream), Source::Remote, &service, &slots);
     }
 }
 
@@ -171,10 +203,10 @@ mod local {
     use std::os::unix::fs::PermissionsExt;
     use std::path::Path;
 
-    use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-    use tokio::net::{UnixListener, UnixStream};
+    use tokio::io::BufReader;
+    use tokio::net::UnixListener;
 
-    use super::*;
+    use super::{AGAIN, Arc, Semaphore, Source, StatusService, admit, io};
 
     /// Opens the socket. Replaces one left by a crash, since this process holds the directory's lock.
     pub(super) fn listen(path: &Path) -> Result<UnixListener, String> {
@@ -199,66 +231,7 @@ mod local {
                 tokio::time::sleep(AGAIN).await;
                 continue;
             };
-            let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else { continue };
-            let service = service.clone();
-            tokio::spawn(async move {
-                // A client may disconnect at any time.
-                let _ = serve_client(stream, &service).await;
-                drop(slot);
-            });
-        }
-    }
-
-    async fn serve_client(stream: UnixStream, service: &StatusService) -> io::Result<()> {
-        let mut stream = BufReader::new(stream);
-        loop {
-            let mut line = Vec::new();
-            let mut reading = (&mut stream).take(REQUEST_BYTES_MAX);
-            timeout(IDLE_MAX, reading.read_until(b'\n', &mut line)).await.map_err(timed_out)??;
-            let Some(line) = request(line)? else { return Ok(()) };
-            let answer = answer(&line, Source::Local, service).await;
-            timeout(WRITING_MAX, stream.get_mut().write_all(&answer)).await.map_err(timed_out)??;
-        }
-    }
-}
-
-mod network {
-    //! Requests over the network.
-
-    use futures::io::BufReader;
-    use futures::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
-    use libp2p::Stream;
-
-    use super::*;
-
-    pub(super) async fn serve(
-        mut status_streams: StatusStreams,
-        service: StatusService,
-        slots: Arc<Semaphore>,
-    ) {
-        while let Some(stream) = status_streams.next().await {
-            let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else { continue };
-            let service = service.clone();
-            tokio::spawn(async move {
-                let _ = serve_client(stream, &service).await;
-                drop(slot);
-            });
-        }
-    }
-
-    async fn serve_client(stream: Stream, service: &StatusService) -> io::Result<()> {
-        let mut stream = BufReader::new(stream);
-        loop {
-            let mut line = Vec::new();
-            let mut reading = (&mut stream).take(REQUEST_BYTES_MAX);
-            timeout(IDLE_MAX, reading.read_until(b'\n', &mut line)).await.map_err(timed_out)??;
-            let Some(line) = request(line)? else { return Ok(()) };
-            let answer = answer(&line, Source::Remote, service).await;
-            let writing = async {
-                stream.get_mut().write_all(&answer).await?;
-                stream.get_mut().flush().await
-            };
-            timeout(WRITING_MAX, writing).await.map_err(timed_out)??;
+            admit(BufReader::new(stream), Source::Local, &service, &slots);
         }
     }
 }

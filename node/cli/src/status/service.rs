@@ -209,9 +209,13 @@ impl StatusParts<'_> {
             }
             Ok(NodeReport::Join { run, sponsor, is_ready, out_of_reach, recovery }) => {
                 status.run = run.map(|run| run.to_string()).or(status.run);
-                (status.phase, summary) = match recovery {
-                    Some(recovery) => (Phase::Recovering, Summary::recovering(recovery)),
-                    None => (Phase::Joining, Summary::joining(sponsor.as_ref(), *is_ready, out_of_reach)),
+                (status.phase, summary) = match (recovery, sponsor) {
+                    (Some(recovery), _) => (Phase::Recovering, Summary::recovering(recovery)),
+                    (None, None) => (Phase::Joining, Summary::looking_for_sponsor()),
+                    (None, Some(sponsor)) if *is_ready => {
+                        (Phase::Joining, Summary::awaiting_admission(sponsor, out_of_reach))
+                    }
+                    (None, Some(sponsor)) => (Phase::Joining, Summary::preparing(sponsor)),
                 };
                 status.others = self.others(self.links.keys().map(|peer| (*peer, OtherState::Linked)));
             }

@@ -1,4 +1,4 @@
-//! One line for people about a view change: who joined, who left, what became of the step, and what moves.
+//! The text of a view change, in one line: who joined, who left, what happened to the interrupted step, and which chunks move.
 
 use peergrad_core::io::ViewDelta;
 use peergrad_protocol::PeerId;

@@ -52,21 +52,25 @@ impl Summary {
         Self::trouble(format!("it was a member when it stopped: {}", recovery_text(progress)))
     }
 
-    /// A joiner. `sponsor` is the member that admits it, once there is one; `out_of_reach` are members that it has to reach first.
-    pub(crate) fn joining(sponsor: Option<&PeerId>, is_ready: bool, out_of_reach: &[PeerId]) -> Self {
-        match (sponsor, is_ready) {
-            (None, _) => Self::trouble("looking for a member that admits it"),
-            (Some(sponsor), true) if out_of_reach.is_empty() => {
-                Self::well(format!("ready; peer {} is arranging its admission", sponsor.short()))
-            }
-            (Some(_), true) => Self::trouble(format!(
-                "ready, but it must also reach these members before it is admitted: {}",
-                short_names(out_of_reach)
-            )),
-            (Some(sponsor), false) => {
-                Self::well(format!("welcomed by peer {}; fetching and preparing the data", sponsor.short()))
-            }
+    /// A joiner that no member has answered yet.
+    pub(crate) fn looking_for_sponsor() -> Self {
+        Self::trouble("looking for a member that admits it")
+    }
+
+    /// A joiner that loads the data, after `sponsor` has welcomed it.
+    pub(crate) fn preparing(sponsor: &PeerId) -> Self {
+        Self::well(format!("welcomed by peer {}; fetching and preparing the data", sponsor.short()))
+    }
+
+    /// A joiner that has the data and waits for the view that admits it. It has to reach the members in `out_of_reach` first.
+    pub(crate) fn awaiting_admission(sponsor: &PeerId, out_of_reach: &[PeerId]) -> Self {
+        if out_of_reach.is_empty() {
+            return Self::well(format!("ready; peer {} is arranging its admission", sponsor.short()));
         }
+        Self::trouble(format!(
+            "ready, but it must also reach these members before it is admitted: {}",
+            short_names(out_of_reach)
+        ))
     }
 
     /// The member `me`, whose details are `member`.
@@ -137,7 +141,7 @@ fn trouble_text(member: &MemberDetails, me: &PeerId) -> String {
     format!("{}: the other members are about to continue without", problems.join(", "))
 }
 
-/// What a member without problems does; `lost` tells of members that another part of the swarm may have.
+/// The activity of a member without problems. `lost` is the text about members that another part of the swarm may have.
 fn training_text(member: &MemberDetails, me: &PeerId, lost: Option<String>) -> String {
     let total = member.members.len();
     let mut text = match (lost, total) {

@@ -23,7 +23,7 @@ use peergrad_protocol::limits::{LEASES_MAX, PER_CLOCK_STALENESS_MAX, STEPS_MAX};
 use serde::{Deserialize, Serialize};
 
 use super::run_file::{AggregationName, ApplyName, LocalSteps, SyncKind, SyncSection};
-use super::{Route, SpecificationError, within};
+use super::{SpecificationError, TopologyName, within};
 
 /// How the peers of a run train together.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -136,18 +136,20 @@ impl Algorithm {
     ///
     /// # Errors
     /// One is not.
-    pub(super) fn check(&self, route: Route) -> Result<(), SpecificationError> {
+    pub(super) fn check(&self, topology: TopologyName) -> Result<(), SpecificationError> {
         let steps =
             |steps: u64| within("sync.local_steps", steps, 1..=1_000_000, "1 to 1000000, or \"epoch\"");
         match *self {
             Self::Sync | Self::DsSync { .. } => Ok(()),
-            Self::BackupWorkers { .. } if route == Route::Ring => Err(SpecificationError::Setting {
-                key: "sync.topology",
-                found: "\"ring\"".to_owned(),
-                allowed:
-                    "\"auto\" or \"direct\" with kind = \"backup-workers\": a ring waits for every member"
-                        .to_owned(),
-            }),
+            Self::BackupWorkers { .. } if topology == TopologyName::Ring => {
+                Err(SpecificationError::Setting {
+                    key: "sync.topology",
+                    found: "\"ring\"".to_owned(),
+                    allowed:
+                        "\"auto\" or \"direct\" with kind = \"backup-workers\": a ring waits for every member"
+                            .to_owned(),
+                })
+            }
             Self::BackupWorkers { backups } => {
                 within("sync.backups", backups, 1..=500, "1 to 500 contributions")
             }
@@ -401,12 +403,16 @@ impl Aggregation {
     ///
     /// # Errors
     /// They do not.
-    pub(super) fn check(&self, route: Route, algorithm: &Algorithm) -> Result<(), SpecificationError> {
-        let allowed = match (self, route, algorithm) {
+    pub(super) fn check(
+        &self,
+        topology: TopologyName,
+        algorithm: &Algorithm,
+    ) -> Result<(), SpecificationError> {
+        let allowed = match (self, topology, algorithm) {
             (Self::Mean, ..) => return Ok(()),
             _ if algorithm.has_tables() => "\"mean\" with this kind: owners see one gradient at a time",
             (_, _, Algorithm::DsSync { .. }) => "\"mean\" with kind = \"ds-sync\"",
-            (_, Route::Ring, _) => {
+            (_, TopologyName::Ring, _) => {
                 "\"mean\" with topology = \"ring\": members of a ring see only partial sums"
             }
             (Self::TrimmedMean { trim }, ..) => return within("sync.trim", *trim, 1..=500, "1 to 500"),

@@ -210,7 +210,7 @@ mod tests {
         let error = |data| BuiltinLoader.load(&specification(), data).err().unwrap();
         assert!(error(None).contains("needs its data file"));
         let other = error(Some(b"0,0,a\n1,0,b\n".as_slice().into()));
-        assert!(other.starts_with("f.csv: not the file that this run was founded on"), "{other}");
+        assert!(other.starts_with("f.csv: this is not the data file of the run"), "{other}");
         assert!(BuiltinLoader.data(b"nonsense").unwrap_err().contains("same version"));
     }
 }

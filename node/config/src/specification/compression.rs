@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::algorithm::{Aggregation, Algorithm};
 use super::run_file::{CompressionName, SyncSection};
-use super::{Route, SpecificationError, TrainingSettings, within};
+use super::{SpecificationError, TopologyName, TrainingSettings, within};
 
 /// The encoding of elements on the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -118,7 +118,7 @@ pub(super) fn check(settings: &TrainingSettings) -> Result<(), SpecificationErro
             }
         }
     }
-    if gradients.is_lossy() && *topology == Route::Ring {
+    if gradients.is_lossy() && *topology == TopologyName::Ring {
         let allowed =
             "\"auto\" or \"direct\" with lossy gradients: a ring would round the partial sums at each peer";
         return error("sync.topology", "\"ring\"", allowed);
@@ -171,6 +171,7 @@ const ONE_IN_DEFAULT: u32 = 100;
 mod tests {
     use super::*;
     use peergrad_collectives::plan::{ShardLayout, Topology};
+    use peergrad_core::program::loader::RingLinks;
 
     use crate::specification::RunFile;
     use crate::specification::resolve::resolve_training;
@@ -185,7 +186,7 @@ mod tests {
         assert_eq!((settings.gradients, settings.parameters), (Compression::Int8, Compression::Bf16));
         // With shards like these, a ring is faster and is selected otherwise.
         let uneven = ShardLayout::even(1 << 20, 8, &[0], 1 << 15);
-        let topology = |sync: &str| resolve(sync).unwrap().training().topology(&uneven, true);
+        let topology = |sync: &str| resolve(sync).unwrap().training().topology(&uneven, RingLinks::Complete);
         assert_eq!(topology("parameters = \"bf16\""), Topology::Ring);
         for sync in [
             "gradients = \"int8\"",

@@ -25,7 +25,7 @@ const FORMER_NAMES: [FormerName; 6] = [
     FormerName { section: "sync", key: "local_steps", value: Some("pass"), current: "epoch" },
 ];
 
-/// An error for the first former name in `text`, with its line and the current name; `None` if there is none. The run file is the
+/// An error for the first former name in `text`, with its line and the current name; `None` if `text` has no former name. The run file is the
 /// whole text, or its section `inside`.
 #[must_use]
 pub fn explain_former_name(text: &str, inside: Option<&str>) -> Option<String> {
@@ -45,9 +45,9 @@ impl FormerName {
         };
         let line = text[..key.span().start].matches('\n').count() + 1;
         Some(match self.value {
-            None => format!("line {line}: `{found}` is called `{}` now", self.current),
+            None => format!("line {line}: `{found}` is now called `{}`", self.current),
             Some(_) => {
-                format!("line {line}: `{}` = \"{found}\" is called \"{}\" now", self.key, self.current)
+                format!("line {line}: `{}` = \"{found}\" is now called \"{}\"", self.key, self.current)
             }
         })
     }
@@ -68,14 +68,14 @@ mod tests {
     #[test]
     fn each_former_name_is_rejected_with_the_current_one() {
         for (text, expected) in [
-            ("batch = 8\npasses = 3", "line 2: `passes` is called `epochs` now"),
-            ("[optimizer]\ndecay_passes = 3", "line 2: `decay_passes` is called `decay_epochs` now"),
-            ("[shards]\ncopies = 2", "line 2: `copies` is called `replicas` now"),
-            ("[sync]\nkind = \"ring\"", "line 2: `kind` = \"ring\" is called \"sync\" now"),
-            ("[sync]\nkind = \"quorum\"", "line 2: `kind` = \"quorum\" is called \"backup-workers\" now"),
+            ("batch = 8\npasses = 3", "line 2: `passes` is now called `epochs`"),
+            ("[optimizer]\ndecay_passes = 3", "line 2: `decay_passes` is now called `decay_epochs`"),
+            ("[shards]\ncopies = 2", "line 2: `copies` is now called `replicas`"),
+            ("[sync]\nkind = \"ring\"", "line 2: `kind` = \"ring\" is now called \"sync\""),
+            ("[sync]\nkind = \"quorum\"", "line 2: `kind` = \"quorum\" is now called \"backup-workers\""),
             (
                 "[sync]\nkind = \"local\"\nlocal_steps = \"pass\"",
-                "line 3: `local_steps` = \"pass\" is called \"epoch\" now",
+                "line 3: `local_steps` = \"pass\" is now called \"epoch\"",
             ),
         ] {
             assert_eq!(RunFile::parse(text).unwrap_err().to_string(), expected);
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn a_run_file_inside_another_file_is_searched() {
         let text = "passes = 1\n[run]\npasses = 3\n[run.shards]\ncopies = 2";
-        let expected = "line 3: `passes` is called `epochs` now";
+        let expected = "line 3: `passes` is now called `epochs`";
         assert_eq!(explain_former_name(text, Some("run")).as_deref(), Some(expected));
         assert_eq!(explain_former_name(text, Some("links")), None);
     }

@@ -140,7 +140,7 @@ impl Preset {
             ),
             line(
                 &format!("seed = {SEED_DEFAULT}"),
-                "of the initial parameters, the row order and the held-out rows",
+                "seed of the initial parameters, the row order and the held-out rows",
             ),
         ]
         .concat()
@@ -189,7 +189,7 @@ fn data_section(data: &DataSettings, shape: &str, words: &ColumnNames) -> String
     let mut text = format!("\n[data]                     # {rows} rows, {shape}\n");
     let origin = match embedded(name) {
         Some(_) => "built in".to_owned(),
-        None => format!("relative to this file's folder; {}, gzipped or not", layout.format()),
+        None => format!("path relative to this file's folder; {}, gzipped or not", layout.format()),
     };
     text += &line(&format!("file = {}", toml(name)), &origin);
     text += &match layout {
@@ -203,7 +203,7 @@ fn data_section(data: &DataSettings, shape: &str, words: &ColumnNames) -> String
     text += &target_settings(target);
     text += &line("held_out = 0.2", "share of the rows that is not trained but used for evaluation");
     text += &if layout.format() == Format::Libsvm {
-        line("standardize = false", "true: scale features to mean 0 and deviation 1; zeros then change")
+        line("standardize = false", "true scales features to mean 0 and deviation 1, which changes the zeros")
     } else {
         line("standardize = true", "scale features to mean 0 and deviation 1")
     };

@@ -120,7 +120,8 @@ pub(super) fn resolve_data(
     };
     let layout = FileLayout::infer(name, &bytes, &layout_hints)?;
     let is_sparse = form == ModelForm::Logistic;
-    only_if(!is_sparse, "data.standardize", section.standardize == Some(true), ONLY_WITHOUT_ZEROS)?;
+    let dense_only = Condition { holds: !is_sparse, allowed: ONLY_WITHOUT_ZEROS };
+    dense_only.check("data.standardize", section.standardize.filter(|is_wanted| *is_wanted))?;
     // Sparse formats omit zeros because they carry no information, and their values are usually scaled.
     let is_standardized = section.standardize.unwrap_or(layout.format() != Format::Libsvm) && !is_sparse;
     let (labels, table) = if is_sparse {
@@ -180,8 +181,9 @@ fn resolve_model(
         _ => {}
     }
     let is_mlp = section.kind == ModelKind::Mlp;
-    only_if(is_mlp, "model.hidden", section.hidden.is_some(), "only if `kind` is \"mlp\"")?;
-    only_if(is_mlp, "model.activation", section.activation.is_some(), "only if `kind` is \"mlp\"")?;
+    let mlp_only = Condition { holds: is_mlp, allowed: "only if `kind` is \"mlp\"" };
+    mlp_only.check("model.hidden", section.hidden.as_ref())?;
+    mlp_only.check("model.activation", section.activation)?;
     let hidden_default = if is_mlp { vec![128] } else { Vec::new() };
     Ok(ModelSettings {
         form,
@@ -191,25 +193,8 @@ fn resolve_model(
 }
 
 fn resolve_rule(section: &OptimizerSection) -> Result<Optimizer, SpecificationError> {
-    let is_momentum = section.rule == OptimizerKind::Momentum;
-    let allowed = "only if `rule` is \"momentum\"";
-    only_if(is_momentum, "optimizer.momentum", section.momentum.is_some(), allowed)?;
-    only_if(is_momentum, "optimizer.nesterov", section.nesterov.is_some(), allowed)?;
+    check_rule_keys(section)?;
     let is_adam = matches!(section.rule, OptimizerKind::Adam | OptimizerKind::AdamW);
-    let allowed = "only if `rule` is \"adam\" or \"adamw\"";
-    only_if(is_adam, "optimizer.beta1", section.beta1.is_some(), allowed)?;
-    only_if(is_adam, "optimizer.beta2", section.beta2.is_some(), allowed)?;
-    let has_epsilon = is_adam || section.rule == OptimizerKind::Adagrad;
-    let allowed = "only if `rule` is \"adam\", \"adamw\" or \"adagrad\"";
-    only_if(has_epsilon, "optimizer.epsilon", section.epsilon.is_some(), allowed)?;
-    let is_sparse = matches!(section.rule, OptimizerKind::Prox | OptimizerKind::Ftrl);
-    let allowed = "only if `rule` is \"prox\" or \"ftrl\"";
-    only_if(is_sparse, "optimizer.l1", section.l1.is_some(), allowed)?;
-    only_if(is_sparse, "optimizer.l2", section.l2.is_some(), allowed)?;
-    let is_ftrl = section.rule == OptimizerKind::Ftrl;
-    only_if(is_ftrl, "optimizer.beta", section.beta.is_some(), "only if `rule` is \"ftrl\"")?;
-    let allowed = "not with `rule` \"prox\" or \"ftrl\"; give `l2`";
-    only_if(!is_sparse, "optimizer.weight_decay", section.weight_decay.is_some(), allowed)?;
     let (l1, l2) = (section.l1.unwrap_or(0.0), section.l2.unwrap_or(0.0));
     let decay_default = if section.rule == OptimizerKind::AdamW { 0.01 } else { 0.0 };
     let weight_decay = section.weight_decay.unwrap_or(decay_default);
@@ -230,14 +215,48 @@ fn resolve_rule(section: &OptimizerSection) -> Result<Optimizer, SpecificationEr
     })
 }
 
+/// Rejects keys that another rule has.
+fn check_rule_keys(section: &OptimizerSection) -> Result<(), SpecificationError> {
+    let is_any_of = |rules: &[OptimizerKind]| rules.contains(&section.rule);
+    let momentum =
+        Condition { holds: is_any_of(&[OptimizerKind::Momentum]), allowed: "only if `rule` is \"momentum\"" };
+    momentum.check("optimizer.momentum", section.momentum)?;
+    momentum.check("optimizer.nesterov", section.nesterov)?;
+    let adam = Condition {
+        holds: is_any_of(&[OptimizerKind::Adam, OptimizerKind::AdamW]),
+        allowed: "only if `rule` is \"adam\" or \"adamw\"",
+    };
+    adam.check("optimizer.beta1", section.beta1)?;
+    adam.check("optimizer.beta2", section.beta2)?;
+    let with_epsilon = Condition {
+        holds: is_any_of(&[OptimizerKind::Adam, OptimizerKind::AdamW, OptimizerKind::Adagrad]),
+        allowed: "only if `rule` is \"adam\", \"adamw\" or \"adagrad\"",
+    };
+    with_epsilon.check("optimizer.epsilon", section.epsilon)?;
+    let is_proximal = is_any_of(&[OptimizerKind::Prox, OptimizerKind::Ftrl]);
+    let proximal = Condition { holds: is_proximal, allowed: "only if `rule` is \"prox\" or \"ftrl\"" };
+    proximal.check("optimizer.l1", section.l1)?;
+    proximal.check("optimizer.l2", section.l2)?;
+    let ftrl = Condition { holds: is_any_of(&[OptimizerKind::Ftrl]), allowed: "only if `rule` is \"ftrl\"" };
+    ftrl.check("optimizer.beta", section.beta)?;
+    let smooth =
+        Condition { holds: !is_proximal, allowed: "not with `rule` \"prox\" or \"ftrl\"; give `l2`" };
+    smooth.check("optimizer.weight_decay", section.weight_decay)
+}
+
 fn resolve_schedule(run: &RunFile, steps_per_epoch: u64) -> Result<Schedule, SpecificationError> {
     let section = &run.optimizer;
-    let is_step = section.schedule == ScheduleName::Step;
-    let allowed = "only if `schedule` is \"step\"";
-    only_if(is_step, "optimizer.decay_factor", section.decay_factor.is_some(), allowed)?;
-    only_if(is_step, "optimizer.decay_epochs", section.decay_epochs.is_some(), allowed)?;
-    let is_cosine = section.schedule == ScheduleName::Cosine;
-    only_if(is_cosine, "optimizer.floor", section.floor.is_some(), "only if `schedule` is \"cosine\"")?;
+    let step = Condition {
+        holds: section.schedule == ScheduleName::Step,
+        allowed: "only if `schedule` is \"step\"",
+    };
+    step.check("optimizer.decay_factor", section.decay_factor)?;
+    step.check("optimizer.decay_epochs", section.decay_epochs)?;
+    let cosine = Condition {
+        holds: section.schedule == ScheduleName::Cosine,
+        allowed: "only if `schedule` is \"cosine\"",
+    };
+    cosine.check("optimizer.floor", section.floor)?;
     let rate_default = match section.rule {
         OptimizerKind::Sgd | OptimizerKind::Prox | OptimizerKind::Ftrl => 0.1,
         OptimizerKind::Adagrad => 0.01,
@@ -261,14 +280,25 @@ fn resolve_schedule(run: &RunFile, steps_per_epoch: u64) -> Result<Schedule, Spe
     Ok(Schedule { base: scaled(rate, run.batch, reference_batch), warmup_steps: section.warmup_steps, decay })
 }
 
-/// An error if a key `is_given` although it does not apply.
-fn only_if(
-    applies: bool,
-    key: &'static str,
-    is_given: bool,
-    allowed: &str,
-) -> Result<(), SpecificationError> {
-    if is_given && !applies { Err(contradiction(key, "given", allowed)) } else { Ok(()) }
+/// A condition under which a run file may give certain keys.
+struct Condition {
+    /// Whether this run file meets it.
+    holds: bool,
+    /// The condition in words, for the error.
+    allowed: &'static str,
+}
+
+impl Condition {
+    /// Checks that `key` has a value only if the condition holds.
+    ///
+    /// # Errors
+    /// It has a value, and the condition does not hold.
+    fn check<T>(&self, key: &'static str, value: Option<T>) -> Result<(), SpecificationError> {
+        match value {
+            Some(_) if !self.holds => Err(contradiction(key, "given", self.allowed)),
+            _ => Ok(()),
+        }
+    }
 }
 
 fn contradiction(key: &'static str, found: &str, allowed: &str) -> SpecificationError {
@@ -280,7 +310,7 @@ mod tests {
     use super::*;
     use peergrad_protocol::placement::Replicas;
 
-    use crate::specification::Route;
+    use crate::specification::TopologyName;
     use crate::specification::builtin::DataPart;
     use peergrad_models::data::embedded::{DIGITS, embedded};
 
@@ -379,7 +409,7 @@ mod tests {
             training.optimizer,
             Optimizer::Momentum { momentum: 0.9, nesterov: false, weight_decay: 0.0 }
         );
-        assert_eq!((training.topology, training.segment_elements), (Route::Direct, 1024));
+        assert_eq!((training.topology, training.segment_elements), (TopologyName::Direct, 1024));
         assert!(specification.model.hidden.is_empty());
     }
 
@@ -416,7 +446,7 @@ mod tests {
         }
         assert_error(
             "features = 3",
-            "f.csv: a CSV file has nothing for `features` in [data] to say; leave it out of the run file",
+            "f.csv: `features` in [data] does not apply to a CSV file; remove it from the run file",
         );
         assert_error("classes = 1", "`data.classes` is 1; allowed: 2 to 65536, or a list of labels");
         assert_error("held_out = nan", "`data.held_out` is NaN; allowed: a share of 0 to 0.9");

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use peergrad_models::task::Evaluation;
 use peergrad_protocol::invite::Secret;
 use peergrad_protocol::message::{AgreementMessage, JoinMessage, Message, TrainingMessage, Welcome};
-use peergrad_protocol::view::{ExpulsionCause, Recovery, View};
+use peergrad_protocol::view::{ExpulsionCause, Resume, View};
 use peergrad_protocol::{Buffer, Frame, Instant, PeerId, ViewDigest};
 
 use crate::io::{JobOutput, Output, Reject};
@@ -83,7 +83,7 @@ impl ActiveMember {
     fn apply(&mut self, commands: Vec<TrainingCommand>, out: &mut Vec<Output>) {
         for command in commands {
             match command {
-                TrainingCommand::Freeze => self.training.freeze(),
+                TrainingCommand::Freeze => self.training.base_mut().freeze(),
                 TrainingCommand::StopBefore(step) => self.training.stop_before(step, out),
                 // Each input ends with a call of `advance` anyway.
                 TrainingCommand::Advance => {}
@@ -100,7 +100,9 @@ impl ActiveMember {
 
     /// Two branches have been merged: evaluates the parameters of each, and the merged ones.
     fn evaluate_merge(&mut self, cx: &mut NodeContext<'_>) {
-        if let Some((comparison, task)) = self.training.take_comparison() {
+        if let Some((comparison, task)) =
+            self.training.merging_mut().and_then(|mut merging| merging.take_comparison())
+        {
             let cost = 3 * u64::from(task.held_out_count());
             let work = Box::new(move || Box::new(comparison.evaluate(&*task)) as JobOutput);
             cx.node.jobs.start(Purpose::EvaluateMerge, cost, work, cx.out);
@@ -119,17 +121,26 @@ impl ActiveMember {
         Message::Join(JoinMessage::Welcome(Welcome {
             specification: specification.to_vec(),
             nonce,
-            non_owners: self.training.non_owners(&contacts),
+            non_owners: self.training.base().non_owners(self.training.step(), &contacts),
             members: contacts,
         }))
     }
 
-    /// Whether this member can change from its present view to `view`, which has been chosen.
-    fn can_enter(&self, view: &View) -> bool {
-        let Recovery::Resume(resume) = &view.recovery else { return false };
+    /// Whether this member keeps a snapshot of the present view for another branch.
+    fn has_snapshot(&self) -> bool {
+        self.training.merging().is_some_and(|merging| merging.has_snapshot())
+    }
+
+    /// The number of steps that this branch has committed since that snapshot: they are not merged.
+    fn steps_since_snapshot(&self) -> u64 {
+        self.training.merging().map_or(0, |merging| merging.steps_since_snapshot())
+    }
+
+    /// Whether this member can change from its present view to the one that has been chosen, which resumes as `resume` says.
+    fn can_enter(&self, resume: &Resume) -> bool {
         let is_between_steps = !resume.is_interruption() && !self.training.is_over();
         !is_between_steps
-            || self.training.has_stopped_before(resume.step)
+            || self.training.steps().is_some_and(|steps| steps.has_stopped_before(resume.step))
             || self.training.step() > resume.step
             || self.membership.is_troubled()
     }
@@ -152,7 +163,9 @@ impl Role for ActiveMember {
     }
 
     fn wake(&mut self) {
-        self.training.wake();
+        if let Some(tables) = self.training.tables_mut() {
+            tables.wake();
+        }
     }
 
     fn on_tick(&mut self, cx: &mut NodeContext<'_>) {
@@ -203,9 +216,9 @@ impl Role for ActiveMember {
             cx.out.push(Output::Disconnect(peer));
             return;
         }
-        if self.training.is_needed(&peer) {
+        if self.training.base().is_needed(&peer) {
             // A member is dialed again, whether it closed the link or was cut off.
-            cx.out.extend(self.training.contact_of(&peer).map(Output::Dial));
+            cx.out.extend(self.training.base().contact_of(&peer).map(Output::Dial));
             self.poll(cx);
         }
     }
@@ -254,16 +267,16 @@ impl Role for ActiveMember {
         frame: Frame,
     ) -> Result<(), Reject> {
         self.membership.heard(cx.now, &from);
-        if self.training.digest() == view {
+        if self.training.base().digest() == view {
             cx.node.early_frames.keep_only(from, view, cx.out);
             return frames::receive(self, cx, from, message, frame.payload);
         }
-        if !self.training.is_past(&view) {
+        if !self.training.base().is_past(&view) {
             return cx.node.early_frames.hold(from, view, frame, cx.out);
         }
         return_credit(from, &message, cx.out);
         if let TrainingMessage::Closed(closed) = message {
-            self.training.closed_before(closed);
+            self.training.base_mut().closed_before(closed);
         }
         Ok(())
     }
@@ -302,8 +315,8 @@ impl Role for ActiveMember {
 
     fn farewell(&mut self, cx: &mut NodeContext<'_>) -> Farewell {
         // This peer may be the last one that has the state.
-        let keep = self.training.loaded().config.checkpoints_kept;
-        let checkpoint = self.training.checkpoint().map(Arc::new);
+        let keep = self.training.base().loaded().config.checkpoints_kept;
+        let checkpoint = self.training.steps().and_then(|steps| steps.state().checkpoint()).map(Arc::new);
         cx.out.extend(checkpoint.map(|checkpoint| Output::SaveCheckpoint { checkpoint, keep }));
         let peers = self.training.view().members.iter().map(|member| member.peer).collect();
         Farewell { state: self.training.final_state().or(cx.node.state_before.take()), peers }

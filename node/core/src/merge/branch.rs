@@ -1,6 +1,6 @@
 //! A branch as one of its members sees it: the parts of the node that a merge negotiation reads and changes.
 
-use peergrad_protocol::message::{Contact, MergeProbe, Message};
+use peergrad_protocol::message::{Contact, MergeOffer, MergeProbe, Message};
 use peergrad_protocol::{Frame, Instant, PeerId};
 
 use crate::io::Output;
@@ -30,7 +30,7 @@ impl Branch<'_> {
     pub(super) fn merge_probe(&self) -> Option<MergeProbe> {
         Some(MergeProbe {
             run: self.training.view().run,
-            view: self.training.digest(),
+            view: self.training.base().digest(),
             steps: self.training.committed(),
             trained: self.training.trained(),
             ancestors: self.training.ancestors(),
@@ -48,8 +48,30 @@ impl Branch<'_> {
 
     /// The snapshot that a view merges which may still be entered, or which the present view has not merged yet.
     pub(super) fn pinned_snapshot(&self) -> Option<SnapshotId> {
-        let pending = self.training.pending_merge().map(|merge| (merge.view, merge.steps));
+        let pending = self.training.merging().and_then(|merging| merging.pending_merge());
+        let pending = pending.map(|merge| (merge.view, merge.steps));
         pending.or_else(|| self.membership.pending_merge())
+    }
+
+    /// The offer of another branch that is being imported, and the number of chunks of which something is missing; `None` if there is no
+    /// import.
+    pub(super) fn importing(&self) -> Option<(&MergeOffer, usize)> {
+        self.training.merging()?.importing()
+    }
+
+    /// Another branch offers its snapshot: imports it, unless another import is pinned.
+    pub(super) fn begin_import(&mut self, offer: MergeOffer) {
+        let (now, pinned) = (self.now, self.pinned_snapshot());
+        if let Some(mut merging) = self.training.merging_mut() {
+            merging.begin_import(now, offer, pinned);
+        }
+    }
+
+    /// Gives up an import whose snapshot is not available.
+    pub(super) fn cancel_import(&mut self, snapshot_id: SnapshotId) {
+        if let Some(mut merging) = self.training.merging_mut() {
+            merging.cancel_import(snapshot_id);
+        }
     }
 
     /// Sends a message to a linked peer.

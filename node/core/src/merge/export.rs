@@ -47,9 +47,11 @@ impl MergeExport {
             return ControlFlow::Continue(());
         };
         // Members that have kept the snapshot keep it for longer.
-        branch.training.snapshot_after(steps);
+        if let Some(mut merging) = branch.training.merging_mut() {
+            merging.snapshot_after(steps);
+        }
         let take = TrainingMessage::TakeSnapshot(SaveAt { steps }).in_view(own.view);
-        branch.training.broadcast(&take, branch.out);
+        branch.training.base().broadcast(&take, branch.out);
         if branch.training.committed() < steps {
             return ControlFlow::Continue(());
         }
@@ -62,7 +64,9 @@ impl MergeExport {
         self.offered_at = Some(now);
         let question = questions.ask(now);
         // If the members did not keep the snapshot in time, the next probe leads to another step.
-        let Some(offer) = branch.training.merge_offer(question) else { return ControlFlow::Break(()) };
+        let Some(offer) = branch.training.merging().and_then(|merging| merging.offer(question)) else {
+            return ControlFlow::Break(());
+        };
         branch.send_or_dial(&self.to, &MergeMessage::Offer(offer).into());
         ControlFlow::Continue(())
     }
@@ -83,8 +87,8 @@ impl MergeNegotiation {
             return;
         }
         let common = fork_point(&own.history(), &other.history()).unwrap_or(0);
-        let loaded = branch.training.loaded();
-        let is_merged = loaded.config.merges(loaded.program.has_local_parameters()) && own.trained > common;
+        let loaded = branch.training.base().loaded();
+        let is_merged = loaded.merges_branches() && own.trained > common;
         branch.out.push(Output::Event(Event::BranchDetected(BranchDetected {
             leads: other.coordinator.peer,
             ours: own.trained.saturating_sub(common),
@@ -115,7 +119,7 @@ impl MergeNegotiation {
         accept: MergeAccept,
         branch: &mut Branch<'_>,
     ) -> Option<MergeAccept> {
-        if accept.view != branch.training.digest() || !branch.membership.allows_forks() {
+        if accept.view != branch.training.base().digest() || !branch.membership.allows_forks() {
             return None;
         }
         if !branch.membership.is_member(&from) {
@@ -123,7 +127,7 @@ impl MergeNegotiation {
             if !is_asked || !self.questions.is_answer(branch.now, accept.question) {
                 return None;
             }
-            branch.training.broadcast(&MergeMessage::Accept(accept.clone()).into(), branch.out);
+            branch.training.base().broadcast(&MergeMessage::Accept(accept.clone()).into(), branch.out);
         }
         Some(accept)
     }
@@ -136,13 +140,15 @@ impl MergeNegotiation {
         branch: &mut Branch<'_>,
     ) {
         if let MergeState::Exporting(export) = &mut self.state
-            && (want.view, Some(want.steps)) == (branch.training.digest(), export.snapshot_step)
+            && (want.view, Some(want.steps)) == (branch.training.base().digest(), export.snapshot_step)
         {
             // The other branch is reading the snapshot: the export does not time out meanwhile.
             export.heard_at = branch.now;
         }
-        let frames = branch.training.snapshot_frames(want).into_iter();
-        branch.out.extend(frames.map(|frame| Output::Send { to: from, frame }));
+        if let Some(mut merging) = branch.training.merging_mut() {
+            let frames = merging.frames(want).into_iter();
+            branch.out.extend(frames.map(|frame| Output::Send { to: from, frame }));
+        }
     }
 }
 

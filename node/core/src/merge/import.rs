@@ -68,7 +68,7 @@ impl MergeImport {
         let others = members.filter(|peer| *peer != branch.me);
         let missing_chunks = &self.missing_chunks;
         let to: Vec<PeerId> = others.filter(|peer| is_due || !missing_chunks.contains_key(peer)).collect();
-        branch.training.begin_import(branch.now, self.offer.clone(), branch.pinned_snapshot());
+        branch.begin_import(self.offer.clone());
         to.into_iter().for_each(|peer| branch.send(peer, &message));
     }
 }
@@ -79,7 +79,7 @@ impl MergeNegotiation {
         if !self.is_idle() {
             return;
         }
-        let offer = branch.training.importing().map(|(offer, _)| offer.clone());
+        let offer = branch.importing().map(|(offer, _)| offer.clone());
         if let Some(offer) = offer.filter(|offer| !branch.training.has_merged(offer.view)) {
             self.state = MergeState::Importing(MergeImport::new(branch.now, offer));
         }
@@ -97,7 +97,7 @@ impl MergeNegotiation {
             // This branch goes on unchanged.
             self.refused = Some(snapshot_id);
             self.state = MergeState::Idle;
-            branch.training.cancel_import(snapshot_id);
+            branch.cancel_import(snapshot_id);
             branch.out.push(Output::Event(Event::MergeAbandoned));
             return;
         }
@@ -107,9 +107,11 @@ impl MergeNegotiation {
     /// Fetches this member's part of the snapshot, and reports to the coordinator how many chunks are still missing.
     pub(super) fn fetch_snapshot(&mut self, coordinator: &Contact, branch: &mut Branch<'_>) {
         let links = branch.links;
-        branch.training.fetch(branch.now, |peer| links.is_direct(peer), branch.out);
-        let Some((offer, missing)) = branch.training.importing() else { return };
-        let (recipients, missing) = (branch.training.digest(), u32::try_from(missing).unwrap_or(u32::MAX));
+        let Some(mut merging) = branch.training.merging_mut() else { return };
+        merging.fetch(branch.now, |peer| links.is_direct(peer), branch.out);
+        let Some((offer, missing)) = branch.importing() else { return };
+        let (recipients, missing) =
+            (branch.training.base().digest(), u32::try_from(missing).unwrap_or(u32::MAX));
         let ready = MergeReady { recipients, view: offer.view, steps: offer.steps, missing };
         if coordinator.peer == branch.me {
             self.on_ready(branch.me, ready, branch);
@@ -129,7 +131,9 @@ impl MergeNegotiation {
         payload: &Buffer,
         branch: &mut Branch<'_>,
     ) -> Result<(), Reject> {
-        branch.training.receive_snapshot_chunks(branch.now, from, chunks, payload)?;
+        if let Some(mut merging) = branch.training.merging_mut() {
+            merging.receive_chunks(branch.now, from, chunks, payload)?;
+        }
         if let Some(coordinator) = branch.membership.coordinator_contact(branch.now) {
             self.fetch_snapshot(&coordinator, branch);
         }
@@ -155,7 +159,7 @@ impl MergeNegotiation {
         if own.coordinator.peer == branch.me {
             self.on_offer_at_coordinator(offer, own, branch);
         } else if branch.membership.is_member(&from) {
-            branch.training.begin_import(branch.now, offer, branch.pinned_snapshot());
+            branch.begin_import(offer);
             self.fetch_snapshot(&own.coordinator, branch);
         } else {
             branch.send(own.coordinator.peer, &MergeMessage::Offer(offer).into());
@@ -189,7 +193,8 @@ impl MergeNegotiation {
 
     /// A member reports how many chunks of the snapshot it lacks.
     pub(crate) fn on_ready(&mut self, from: PeerId, ready: MergeReady, branch: &Branch<'_>) {
-        let is_member = branch.membership.is_member(&from) && ready.recipients == branch.training.digest();
+        let is_member =
+            branch.membership.is_member(&from) && ready.recipients == branch.training.base().digest();
         if let MergeState::Importing(import) = &mut self.state
             && is_member
             && import.snapshot_id() == (ready.view, ready.steps)

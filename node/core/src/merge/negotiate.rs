@@ -21,7 +21,10 @@ impl MergeNegotiation {
             return;
         }
         self.probed_at = branch.now;
-        branch.training.expire_snapshots(branch.now, branch.pinned_snapshot());
+        let pinned = branch.pinned_snapshot();
+        if let Some(mut merging) = branch.training.merging_mut() {
+            merging.expire(branch.now, pinned);
+        }
         let Some(probe) = branch.merge_probe() else { return };
         for peer in branch.membership.find_partitioned(branch.out) {
             branch.send(peer, &MergeMessage::Probe(probe.clone()).into());
@@ -142,7 +145,7 @@ impl MergeNegotiation {
         let snapshot_id = import.snapshot_id();
         if is_before && !is_whole && branch.pinned_snapshot() != Some(snapshot_id) {
             self.state = MergeState::Idle;
-            branch.training.cancel_import(snapshot_id);
+            branch.cancel_import(snapshot_id);
         }
     }
 }

@@ -1,39 +1,38 @@
 //! The clock: one batch of a worker that keeps its state in tables, and the operations on them.
 
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 
+use peergrad_protocol::Buffer;
 use peergrad_protocol::message::SampleStats;
 use peergrad_protocol::table::{Map, Reduce, Row, RowSet, Rows};
-use peergrad_protocol::{Buffer, Rank};
 
+use crate::program::batch::Batch;
 use crate::program::command::{ProgramCommand, Reply, TableOperation};
 use crate::program::mailbox::{Mailbox, Pending};
 use crate::table::{TableError, TableLayout};
 
 /// One clock of a worker: the samples of one batch, for a program that keeps its state in [tables](crate::table). A new view does not
 /// interrupt a clock.
+///
+/// If the batch has no samples, the program should end the clock, for which other workers may wait. The node has pushed all additions by
+/// then, and begins such a clock only when the read policy allows reads in it. If the batch [is over](Batch::is_over), the program should
+/// [finish](Clock::finish).
 pub struct Clock {
     /// The number of clocks that this worker has completed.
     pub number: u64,
-    /// Whether the run has no more samples: the program should [finish](Clock::finish).
-    pub is_over: bool,
-    /// The epoch its samples belong to.
-    pub epoch: u64,
-    /// The learning rate of the schedule.
-    pub rate: f64,
-    /// Indices of the samples to compute. Empty if there are none for this worker at present: the program should end the clock, for which
-    /// other workers may wait. The node has pushed all additions by then, and begins such a clock only when the read policy allows reads
-    /// in it.
-    pub samples: Arc<[u32]>,
-    /// This member's rank in the view in which the clock began.
-    pub rank: Rank,
-    /// The number of members of that view.
-    pub member_count: usize,
     /// The names, sizes and rules of the tables.
     pub layout: Arc<TableLayout>,
-    pub(super) turn: u64,
+    pub(super) batch: Batch,
     pub(super) mailbox: Mailbox,
+}
+
+impl Deref for Clock {
+    type Target = Batch;
+
+    fn deref(&self) -> &Batch {
+        &self.batch
+    }
 }
 
 impl Clock {

@@ -7,9 +7,10 @@ use futures_channel::oneshot;
 use peergrad_collectives::groups::Groups;
 use peergrad_protocol::message::SampleStats;
 use peergrad_protocol::table::{Map, Reduce, Row, RowSet, Rows};
-use peergrad_protocol::{Buffer, Rank, StepNumber};
+use peergrad_protocol::{Buffer, StepNumber};
 
 use crate::io::JobOutput;
+use crate::program::batch::Batch;
 use crate::program::contribution::Contribution;
 use crate::state::owner_rule::OwnerRule;
 use crate::table::TableLayout;
@@ -66,26 +67,16 @@ pub(crate) type Work = Box<dyn FnOnce() -> JobOutput + Send>;
 /// The answer to [`ProgramCommand::Begin`]: a step.
 pub(crate) struct StepStart {
     pub(crate) number: StepNumber,
-    pub(crate) epoch: u64,
-    pub(crate) rate: f64,
-    pub(crate) samples: Arc<[u32]>,
-    pub(crate) turn: u64,
-    pub(crate) is_over: bool,
-    pub(crate) rank: Rank,
-    pub(crate) member_count: usize,
+    pub(crate) batch: Batch,
+    /// The parameters that the step starts from.
     pub(crate) parameters: Arc<Buffer>,
+    /// A buffer of the same length for a gradient.
     pub(crate) room: Buffer,
 }
 
 /// The answer to [`ProgramCommand::BeginClock`]: a clock.
 pub(crate) struct ClockStart {
-    pub(crate) turn: u64,
     pub(crate) number: u64,
-    pub(crate) is_over: bool,
-    pub(crate) epoch: u64,
-    pub(crate) rate: f64,
-    pub(crate) samples: Arc<[u32]>,
-    pub(crate) rank: Rank,
-    pub(crate) member_count: usize,
+    pub(crate) batch: Batch,
     pub(crate) layout: Arc<TableLayout>,
 }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use futures_channel::mpsc;
 use peergrad_protocol::Buffer;
 
+pub use crate::program::batch::Batch;
 pub use crate::program::clock::Clock;
 use crate::program::command::{ClockStart, ProgramCommand, StepStart};
 pub use crate::program::contribution::{Contribution, ShardUpdate};
@@ -47,11 +48,8 @@ impl Context {
     /// [`Interrupted`] if the run ends first.
     pub async fn begin_step(&self) -> Result<(Step, Arc<Buffer>, Buffer), Interrupted> {
         let begun = self.mailbox.ask(ProgramCommand::Begin).await?;
-        let StepStart { turn, number, is_over, epoch, rate, samples, .. } = begun;
-        let StepStart { rank, member_count, parameters, room, .. } = begun;
-        let mailbox = self.mailbox.clone();
-        let step = Step { number, is_over, epoch, rate, samples, rank, member_count, turn, mailbox };
-        Ok((step, parameters, room))
+        let StepStart { number, batch, parameters, room } = begun;
+        Ok((Step { number, batch, mailbox: self.mailbox.clone() }, parameters, room))
     }
 
     /// Begins the next clock of this worker, in a program that has [tables](crate::program::ProgramFactory::with_tables).
@@ -59,9 +57,7 @@ impl Context {
     /// # Errors
     /// [`Interrupted`] if the run ends first.
     pub async fn begin_clock(&self) -> Result<Clock, Interrupted> {
-        let ClockStart { turn, number, is_over, epoch, rate, samples, rank, member_count, layout } =
-            self.mailbox.ask(ProgramCommand::BeginClock).await?;
-        let mailbox = self.mailbox.clone();
-        Ok(Clock { number, is_over, epoch, rate, samples, rank, member_count, layout, turn, mailbox })
+        let ClockStart { number, batch, layout } = self.mailbox.ask(ProgramCommand::BeginClock).await?;
+        Ok(Clock { number, layout, batch, mailbox: self.mailbox.clone() })
     }
 }

@@ -77,6 +77,15 @@ impl Loaded {
             && !self.program.has_custom_rule()
     }
 
+    /// Whether the states of two branches can be averaged. They cannot if members have local parameters or steps do not wait for all
+    /// members; then only one of the branches is kept.
+    #[must_use]
+    pub fn merges_branches(&self) -> bool {
+        let Self { config, program, .. } = self;
+        let has_common_state = !program.has_local_parameters() && config.backups.is_none();
+        config.policy == PartitionPolicy::Merge && has_common_state
+    }
+
     /// The number of steps of the whole run.
     #[must_use]
     pub fn step_count(&self) -> u64 {
@@ -103,7 +112,7 @@ impl Loaded {
     }
 }
 
-/// How a run trains: the part of a specification that the node itself reads.
+/// How a run trains: the part of a specification that the node itself reads. It has a field for each of these settings, hence many.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrainingConfig {
     /// The seed of the initial parameters and of the order of samples.
@@ -136,14 +145,23 @@ pub struct TrainingConfig {
     pub replicas: Replicas,
     /// The number of steps between two reported digests of the parameters; `None`: only the final digest is reported.
     pub digest_every: Option<NonZeroU64>,
-    /// The interval between checkpoints. Zero: only a member that stops writes one.
-    pub checkpoint_every: Duration,
+    /// The interval between checkpoints. `None`: only a member that stops writes one.
+    pub checkpoint_every: Option<Duration>,
     /// How many checkpoints a peer keeps.
     pub checkpoints_kept: usize,
     /// What the parts do when the swarm is partitioned.
     pub policy: PartitionPolicy,
     /// Whether each epoch has its own random order; otherwise samples are visited in the order of their indices.
     pub is_shuffled: bool,
+}
+
+/// Whether each member reaches the next one directly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RingLinks {
+    /// Each does, so a ring is possible.
+    Complete,
+    /// Some do not.
+    Incomplete,
 }
 
 impl TrainingConfig {
@@ -157,17 +175,9 @@ impl TrainingConfig {
         }
     }
 
-    /// Whether the states of two branches can be averaged. They cannot if members have local parameters or steps do not wait for all
-    /// members; then only one of the branches is kept.
+    /// The topology of a round over `layout`: the same at all members, because all compute it from the same values.
     #[must_use]
-    pub fn merges(&self, has_local_parameters: bool) -> bool {
-        self.policy == PartitionPolicy::Merge && !has_local_parameters && self.backups.is_none()
-    }
-
-    /// The topology of a round over `layout`: the same at all members, because all compute it from the same values. `has_ring`: whether
-    /// each member reaches the next one directly.
-    #[must_use]
-    pub fn topology(&self, layout: &ShardLayout, has_ring: bool) -> Topology {
+    pub fn topology(&self, layout: &ShardLayout, ring: RingLinks) -> Topology {
         // In a ring no member sees single contributions, and a lossy codec would be applied at each hop.
         let is_direct = !self.gradients.is_exact() || self.combine.is_robust() || self.backups.is_some();
         let segment_bytes = self.segment_elements * size_of::<f32>();
@@ -177,7 +187,7 @@ impl TrainingConfig {
             room_bytes: ROUND_BYTES_MAX,
         };
         match self.fixed_topology {
-            _ if is_direct || !has_ring => Topology::Direct,
+            _ if is_direct || ring == RingLinks::Incomplete => Topology::Direct,
             Some(topology) => topology,
             None => terms.choose(layout),
         }

@@ -1,14 +1,16 @@
 //! The step: one optimizer step at this member, and the exchanges of which it consists.
 
 use std::future::Future;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use peergrad_collectives::groups::Groups;
 use peergrad_models::optimizer::Optimizer;
 use peergrad_models::task::Task;
 use peergrad_protocol::message::SampleStats;
-use peergrad_protocol::{Buffer, Rank, StepNumber};
+use peergrad_protocol::{Buffer, StepNumber};
 
+use crate::program::batch::Batch;
 use crate::program::command::ProgramCommand;
 use crate::program::contribution::{Contribution, ShardUpdate};
 use crate::program::mailbox::{Interrupted, Mailbox, Pending};
@@ -18,20 +20,16 @@ use crate::state::owner_rule::OwnerRule;
 pub struct Step {
     /// The number of the step in the run, from 0.
     pub number: StepNumber,
-    /// Whether all epochs are over: the program should end its loop.
-    pub is_over: bool,
-    /// The epoch its samples belong to.
-    pub epoch: u64,
-    /// The learning rate of the schedule.
-    pub rate: f64,
-    /// Indices of the samples that this member computes; may be empty.
-    pub samples: Arc<[u32]>,
-    /// This member's rank in the view.
-    pub rank: Rank,
-    /// The number of members of the view.
-    pub member_count: usize,
-    pub(super) turn: u64,
+    pub(super) batch: Batch,
     pub(super) mailbox: Mailbox,
+}
+
+impl Deref for Step {
+    type Target = Batch;
+
+    fn deref(&self) -> &Batch {
+        &self.batch
+    }
 }
 
 impl Step {

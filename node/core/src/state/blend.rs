@@ -19,10 +19,21 @@ pub(crate) struct RemoteState {
 }
 
 impl RemoteState {
-    /// Whether the values of a chunk are here and, with `wants_state`, its optimizer state.
-    pub(crate) fn has(&self, chunk: usize, wants_state: bool) -> bool {
-        self.values.contains_key(&chunk) && (!wants_state || self.states.contains_key(&chunk))
+    /// Whether this much of a chunk is here.
+    pub(crate) fn has(&self, chunk: usize, wanted: WantedContent) -> bool {
+        let has_values = self.values.contains_key(&chunk);
+        match wanted {
+            WantedContent::Values => has_values,
+            WantedContent::ValuesAndState => has_values && self.states.contains_key(&chunk),
+        }
     }
+}
+
+/// How much of a chunk of the other branch a member needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WantedContent {
+    Values,
+    ValuesAndState,
 }
 
 /// The rule that blends in the state of another branch.

@@ -55,7 +55,13 @@ impl Checkpoint {
 
 /// When checkpoints are due at one member.
 pub(crate) struct CheckpointSchedule {
-    /// The interval between checkpoints; zero: never.
+    /// The next checkpoint. `None` if none is ever due.
+    next: Option<NextCheckpoint>,
+}
+
+/// A checkpoint that is to come.
+struct NextCheckpoint {
+    /// The interval between checkpoints.
     every: Duration,
     due: Instant,
     /// The member's step at a time [`LEAD`] before `due`; `None` until then.
@@ -63,24 +69,26 @@ pub(crate) struct CheckpointSchedule {
 }
 
 impl CheckpointSchedule {
-    pub(crate) fn new(now: Instant, every: Duration) -> Self {
-        Self { every, due: now.after(every), sampled: None }
+    /// A schedule with this interval between checkpoints; `None`: they are never due.
+    pub(crate) fn new(now: Instant, every: Option<Duration>) -> Self {
+        Self { next: every.map(|every| NextCheckpoint::after(now, every)) }
     }
 
     /// When `tick` must be called next; `None` if checkpoints are never due.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        let sample_at = Instant(self.due.0.saturating_sub(self.lead().as_nanos() as u64));
-        let next = if self.sampled.is_none() { sample_at } else { self.due };
-        (!self.every.is_zero()).then_some(next)
+        let next = self.next.as_ref()?;
+        let sample_at = Instant(next.due.0.saturating_sub(LEAD.min(next.every / 2).as_nanos() as u64));
+        Some(if next.sampled.is_none() { sample_at } else { next.due })
     }
 
     /// The step after which all members must save, if a checkpoint is due: ahead of any member's step when the message arrives.
     pub(crate) fn tick(&mut self, now: Instant, step: StepNumber) -> Option<StepNumber> {
-        if self.deadline().is_none_or(|deadline| deadline > now) {
+        if self.deadline()? > now {
             return None;
         }
-        let Some(sampled) = self.sampled else {
-            self.sampled = Some(step);
+        let next = self.next.as_mut()?;
+        let Some(sampled) = next.sampled else {
+            next.sampled = Some(step);
             return None;
         };
         self.restart(now);
@@ -91,11 +99,15 @@ impl CheckpointSchedule {
 
     /// A checkpoint was saved, or is about to be: the interval starts again.
     pub(crate) fn restart(&mut self, now: Instant) {
-        *self = Self::new(now, self.every);
+        if let Some(next) = &mut self.next {
+            *next = NextCheckpoint::after(now, next.every);
+        }
     }
+}
 
-    fn lead(&self) -> Duration {
-        LEAD.min(self.every / 2)
+impl NextCheckpoint {
+    fn after(now: Instant, every: Duration) -> Self {
+        Self { every, due: now.after(every), sampled: None }
     }
 }
 
@@ -111,7 +123,7 @@ mod tests {
     #[test]
     fn a_step_is_named_as_far_ahead_as_training_gets_in_the_meantime() {
         let at = |seconds| Instant::default().after(Duration::from_secs(seconds));
-        let mut checkpoint_schedule = CheckpointSchedule::new(at(0), Duration::from_secs(30));
+        let mut checkpoint_schedule = CheckpointSchedule::new(at(0), Some(Duration::from_secs(30)));
         assert_eq!(checkpoint_schedule.deadline(), Some(at(29)));
         assert_eq!(checkpoint_schedule.tick(at(28), StepNumber(900)), None);
         assert_eq!(checkpoint_schedule.tick(at(29), StepNumber(1000)), None);
@@ -125,7 +137,7 @@ mod tests {
 
     #[test]
     fn never_is_never() {
-        let mut checkpoint_schedule = CheckpointSchedule::new(Instant::default(), Duration::ZERO);
+        let mut checkpoint_schedule = CheckpointSchedule::new(Instant::default(), None);
         assert_eq!(checkpoint_schedule.deadline(), None);
         assert_eq!(checkpoint_schedule.tick(Instant(u64::MAX), StepNumber(5)), None);
     }

@@ -121,9 +121,19 @@ impl Room {
     }
 }
 
+/// Whether owners keep exact parameters beside those that all members compute with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Precision {
+    /// All members compute with the exact parameters.
+    Exact,
+    /// Parameters are rounded as they travel: owners and replicas keep a master copy, after the moments.
+    MasterCopy,
+}
+
 impl OptimizerShard {
     /// A shard without chunks, of a vector that is cut into `chunks`, under a rule that keeps `moment_count` moments for each element.
-    pub(crate) fn new(chunks: Chunks, moment_count: usize, has_master: bool) -> Self {
+    pub(crate) fn new(chunks: Chunks, moment_count: usize, precision: Precision) -> Self {
+        let has_master = precision == Precision::MasterCopy;
         let number_count = moment_count + usize::from(has_master);
         let kept = (0..chunks.count()).map(|_| None).collect();
         Self { chunks, number_count, has_master, kept, scratch: Vec::new() }
@@ -361,14 +371,14 @@ mod tests {
 
     /// Two chunks of 16 elements; those in `kept` have new state.
     fn owned(kept: &[usize]) -> OptimizerShard {
-        let mut owned = OptimizerShard::new(Chunks::of(32), 1, false);
+        let mut owned = OptimizerShard::new(Chunks::of(32), 1, Precision::Exact);
         kept.iter().for_each(|&chunk| owned.insert(Version::Committed, chunk, None));
         owned
     }
 
     #[test]
     fn small_updates_add_up_in_the_master_copy() {
-        let mut owned = OptimizerShard::new(Chunks::of(32), 0, true);
+        let mut owned = OptimizerShard::new(Chunks::of(32), 0, Precision::MasterCopy);
         owned.insert(Version::Committed, 1, None);
         let mut rule = OwnerRule::Optimizer { rule: Optimizer::Sgd { weight_decay: 0.0 }, rate: 0.25 };
         let stats = SampleStats { samples: 1, loss: 0.0 };

@@ -19,7 +19,7 @@ use peergrad_protocol::placement::{Placement, Replicas};
 use peergrad_protocol::view::{Member, View};
 use peergrad_protocol::{Rank, RunId, StepNumber, ViewDigest};
 
-use crate::program::loader::Loaded;
+use crate::program::loader::{Loaded, RingLinks};
 
 /// How a parameter vector is cut and stored: the same at every member of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub(crate) struct ShardMap {
     pub(crate) shares: Vec<usize>,
     /// Whether a round can use a ring of all members. In a ring no two neighbors may both own nothing, since such members need not reach
     /// each other.
-    pub(crate) has_ring: bool,
+    pub(crate) ring: RingLinks,
 }
 
 /// The members that store each chunk in one step.
@@ -103,7 +103,8 @@ impl ShardMap {
         for chunk in 0..sharding.chunks.count() {
             shares[target.owner(chunk).index()] += sharding.chunks.range(chunk).len();
         }
-        Self { view, digest, sharding, target, shares, has_ring }
+        let ring = if has_ring { RingLinks::Complete } else { RingLinks::Incomplete };
+        Self { view, digest, sharding, target, shares, ring }
     }
 
     /// How many of the view's moves have been made when `step` is trained.
@@ -322,7 +323,8 @@ mod tests {
                 segment_elements: 10,
                 has_tables: false,
             };
-            assert_eq!(ShardMap::new(Arc::new(view), digest, sharding).has_ring, has_ring, "{capacities:?}");
+            let ring = ShardMap::new(Arc::new(view), digest, sharding).ring;
+            assert_eq!(ring == RingLinks::Complete, has_ring, "{capacities:?}");
         }
     }
 

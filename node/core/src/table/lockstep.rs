@@ -12,7 +12,7 @@ use rand::{RngExt, SeedableRng};
 use super::lease_table::LeasePolicy;
 use super::server::{Outbox, ReplicaMap, TableServer, ViewHandover};
 use super::store::TableStore;
-use super::worker::{ReadPolicy, ReadSchedule, TableWorker};
+use super::worker::{ReadPolicy, ReadSchedule, TableWorker, WorkerStart};
 use super::{ApplyMode, Init, Table, TableLayout, TableRule};
 
 const ROWS: u64 = 200;
@@ -135,7 +135,10 @@ impl Swarm {
             let peer = self.peers.remove(&name).unwrap();
             for (row, added) in peer.added {
                 let known = self.lost.entry(row).or_default();
-                *known = (known.0 + added, known.1 + added - peer.worker.unacknowledged(row, 0) as u64);
+                *known = (
+                    known.0 + added,
+                    known.1 + added - peer.worker.changes().unacknowledged(&self.layout, row, 0) as u64,
+                );
             }
         }
         let is_first = self.peers.is_empty();
@@ -149,11 +152,9 @@ impl Swarm {
                     let mut store = TableStore::new(Arc::clone(&self.layout));
                     let mine = (0..CHUNKS).filter(|chunk| replica_map.holders[*chunk].contains(&me));
                     mine.filter(|_| is_first).for_each(|chunk| store.create_chunk(chunk, &Rows::default()));
-                    let worker = TableWorker::new(
-                        Arc::clone(&self.layout),
-                        ReadSchedule::constant(self.read_policy),
-                        !is_first,
-                    );
+                    let start = if is_first { WorkerStart::WithRun } else { WorkerStart::Late };
+                    let schedule = ReadSchedule::constant(self.read_policy);
+                    let worker = TableWorker::new(Arc::clone(&self.layout), schedule, start);
                     (ViewHandover::new(store), worker, None, BTreeMap::new())
                 }
             };
@@ -293,7 +294,7 @@ impl Swarm {
             }
             assert_eq!(states.len(), 1, "owner and replicas are alike");
         }
-        assert!(self.peers.values().all(|peer| peer.worker.is_flushed()));
+        assert!(self.peers.values().all(|peer| peer.worker.changes().is_flushed()));
     }
 }
 

@@ -25,9 +25,9 @@ use peergrad_protocol::table::{Request, Response, SampleLease, TableMessage, Wor
 use super::TableError;
 use super::lease_table::{self, LeasePolicy};
 use super::store::{ChunkDelta, TableStore};
-use clocks::KnownClock;
+use clocks::WorkerClocks;
 use leases::LeaseRequest;
-use replication::{Change, Dirty, Replica};
+use replication::{Change, Dirty, Replication};
 
 mod clocks;
 mod leases;
@@ -86,9 +86,7 @@ pub struct TableServer {
     replica_map: Arc<ReplicaMap>,
     store: TableStore,
     lease_policy: LeasePolicy,
-    clocks: BTreeMap<Rank, KnownClock>,
-    /// The clock of all workers while none of them has one.
-    initial_clock: u64,
+    clocks: WorkerClocks,
     /// Reads that wait for a clock, in the order in which they arrived.
     waiting: Vec<(Rank, Request)>,
     /// For each worker, reads whose clock has come, but that wait until the worker has processed earlier responses.
@@ -99,9 +97,7 @@ pub struct TableServer {
     awaiting_chunk: BTreeMap<usize, Vec<(Rank, Request)>>,
     /// For each chunk that is here, additions of clocks that are too far ahead, as far as this owner knows.
     early: BTreeMap<usize, Vec<(Rank, Request)>>,
-    /// The chunks owned here that some of their replicas lack, with those replicas.
-    unreplicated: BTreeMap<usize, BTreeSet<Rank>>,
-    replicas: BTreeMap<Rank, Replica>,
+    replication: Replication,
     workers: BTreeMap<Rank, WorkerRecord>,
 }
 
@@ -144,13 +140,6 @@ impl ViewHandover {
     }
 }
 
-/// Whether in this replica map `owner` owned the chunk and `replica` stored a replica of it.
-fn was_replicating(replica_map: &ReplicaMap, owner: WorkerId, replica: WorkerId, chunk: usize) -> bool {
-    let rank = |who| replica_map.members.iter().position(|member| *member == who).map(Rank::from_index);
-    let Some(holders) = replica_map.holders.get(chunk) else { return false };
-    rank(owner) == Some(holders[0]) && rank(replica).is_some_and(|replica| holders[1..].contains(&replica))
-}
-
 impl TableServer {
     /// Begins a view. Messages are appended to `out`.
     pub fn enter(
@@ -160,78 +149,55 @@ impl TableServer {
         handover: ViewHandover,
         out: &mut Outbox,
     ) -> Self {
+        let ViewHandover { store, replica_map: before, mut dirty } = handover;
         let mut server = Self {
             me,
             lease_policy,
-            clocks: BTreeMap::new(),
-            initial_clock: 0,
+            clocks: WorkerClocks::default(),
             waiting: Vec::new(),
             ready: BTreeMap::new(),
             lease_requests: BTreeMap::new(),
             awaiting_chunk: BTreeMap::new(),
             early: BTreeMap::new(),
-            unreplicated: BTreeMap::new(),
-            replicas: BTreeMap::new(),
+            replication: Replication::new(Arc::clone(&replica_map)),
             workers: BTreeMap::new(),
-            store: handover.store,
+            store,
             replica_map,
         };
+        server.hand_over_chunks(out);
         let replica_map = Arc::clone(&server.replica_map);
-        let is_there = |worker: &WorkerId| replica_map.members.contains(worker);
         let owned = |chunk: &usize| replica_map.owner(*chunk) == me;
-        let chunks = 0..replica_map.holders.len();
-        // A view's record is input: it may name a donor that does not have the chunk.
-        let gives = |chunk: &usize| replica_map.donor(*chunk) == Some(me) && server.store.holds(*chunk);
-        for chunk in chunks.clone().filter(gives) {
-            let state = server.store.snapshot(chunk, None);
-            out.push((replica_map.owner(chunk), TableMessage::Handover(state)));
-        }
-        for chunk in chunks.clone().filter(|chunk| replica_map.up_to_date[*chunk].contains(&me)) {
-            server.store.set_view_number(chunk, replica_map.view_number);
-        }
-        server.store.forget_workers(is_there);
-        let mut dirty = handover.dirty;
-        for chunk in chunks.filter(owned) {
+        for chunk in (0..replica_map.holders.len()).filter(owned) {
             if replica_map.donor(chunk).is_some() {
                 // The state of the chunk that was stored here may be old.
                 server.store.drop_chunk(chunk);
                 server.awaiting_chunk.insert(chunk, Vec::new());
             }
-            if !server.store.holds(chunk) {
-                continue;
+            if server.store.holds(chunk) {
+                server.replication.begin_chunk(me, chunk, &before, &mut dirty);
+                server.replication.check_chunk(chunk, out);
             }
-            for replica in replica_map.other_holders(chunk) {
-                let (mine, theirs) = (replica_map.worker_id(me), replica_map.worker_id(*replica));
-                let is_current = replica_map.up_to_date[chunk].contains(replica);
-                let known = if is_current && was_replicating(&handover.replica_map, mine, theirs, chunk) {
-                    dirty.get_mut(&theirs).and_then(|dirty| dirty.remove(&chunk))
-                } else {
-                    Some(Dirty::Whole)
-                };
-                let replica = server.replicas.entry(*replica).or_default();
-                known.into_iter().for_each(|dirty| replica.add(chunk, dirty));
-            }
-            server.check_replication(chunk, out);
         }
         server.reclaim_leases();
-        server.send_updates(out);
+        server.replication.send_updates(&server.store, out);
         server
     }
 
-    /// Records which replicas lack an owned chunk. If there are none, all members learn at once that it is replicated.
-    fn check_replication(&mut self, chunk: usize, out: &mut Outbox) {
-        let lacks = |(_, replica): &(&Rank, &Replica)| replica.lacks(chunk);
-        let lacking: BTreeSet<Rank> = self.replicas.iter().filter(lacks).map(|(rank, _)| *rank).collect();
-        if lacking.is_empty() {
-            self.announce_replicated(&[chunk], out);
-        } else {
-            self.unreplicated.insert(chunk, lacking);
+    /// Sends the chunks of which this member is the donor, and marks those whose present state is here.
+    fn hand_over_chunks(&mut self, out: &mut Outbox) {
+        let Self { me, replica_map, store, .. } = self;
+        let chunks = 0..replica_map.holders.len();
+        // A view's record is input: it may name a donor that does not have the chunk.
+        for chunk in chunks.clone().filter(|chunk| replica_map.donor(*chunk) == Some(*me)) {
+            if store.holds(chunk) {
+                let state = store.snapshot(chunk, None);
+                out.push((replica_map.owner(chunk), TableMessage::Handover(state)));
+            }
         }
-    }
-
-    fn announce_replicated(&self, chunks: &[usize], out: &mut Outbox) {
-        let chunks: ChunkSet = chunks.iter().copied().collect();
-        out.extend(self.replica_map.ranks().map(|rank| (rank, TableMessage::Replicated(chunks.clone()))));
+        for chunk in chunks.filter(|chunk| replica_map.up_to_date[*chunk].contains(me)) {
+            store.set_view_number(chunk, replica_map.view_number);
+        }
+        store.forget_workers(|worker: &WorkerId| replica_map.members.contains(worker));
     }
 
     /// The owner of these chunks says that all their holders have them, so other members may drop them. Returns those that the sender owns.
@@ -250,11 +216,8 @@ impl TableServer {
     /// Ends the view.
     #[must_use]
     pub fn leave(self) -> ViewHandover {
-        let dirty = self
-            .replicas
-            .into_iter()
-            .map(|(rank, replica)| (self.replica_map.worker_id(rank), replica.into_dirty()));
-        ViewHandover { dirty: dirty.collect(), store: self.store, replica_map: self.replica_map }
+        let dirty = self.replication.into_dirty();
+        ViewHandover { dirty, store: self.store, replica_map: self.replica_map }
     }
 
     /// The chunks that are stored here.
@@ -274,7 +237,7 @@ impl TableServer {
             return Err(TableError::TooManyBytes(WAITING_REQUEST_BYTES_MAX));
         }
         self.process(from, chunk, request, out)?;
-        self.send_updates(out);
+        self.replication.send_updates(&self.store, out);
         Ok(())
     }
 
@@ -417,14 +380,15 @@ impl TableServer {
             _ => return None,
         };
         if let Some(rows) = changed {
-            self.mark_dirty(chunk, &ChunkDelta { rows, workers: BTreeSet::from([worker]), leased: None });
+            self.replication
+                .mark_dirty(chunk, &ChunkDelta { rows, workers: BTreeSet::from([worker]), leased: None });
         }
         Some(Change::Added(sequence, chunk))
     }
 
     /// The worker gets an acknowledgement of this change once it is safe.
     fn await_replication(&mut self, worker: Rank, change: Change, out: &mut Outbox) {
-        let missing_at = self.replicas_missing(worker, change);
+        let missing_at = self.replication.missing_at(worker, change);
         self.workers.entry(worker).or_default().record_change(change, missing_at);
         self.acknowledge(worker, out);
     }

@@ -14,125 +14,130 @@
 //! # Late workers
 //! A worker that joins a run in progress has no clock until it has read something; then its clock is that of the slowest worker.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
 use peergrad_protocol::Rank;
-use peergrad_protocol::limits::{STEPS_MAX, UNACKNOWLEDGED_BYTES_MAX};
-use peergrad_protocol::table::{Map, Request, Response, Row, RowSet, Rows, TableMessage, WorkerClock};
+use peergrad_protocol::limits::{PER_CLOCK_STALENESS_MAX, STEPS_MAX};
+use peergrad_protocol::table::{
+    Map, Reduce, Request, Response, Row, RowSet, Rows, TableMessage, WorkerClock,
+};
 
 use super::server::{Outbox, ReplicaMap};
-use super::{TableError, TableLayout};
-pub use leases::AcquiredLease;
-use leases::HeldLeases;
+use super::{ApplyMode, TableError, TableLayout};
+use cache::{CachedRow, RowCache};
+use changes::Change;
+pub use changes::ChangeLog;
+pub use leases::{AcquiredLease, HeldLeases};
 pub use read_policy::{ReadPolicy, ReadSchedule};
-use reads::{CachedRow, PendingRead, Query, ReadResult, RequestQueue};
+pub use reads::Reads;
+use reads::{PendingRead, Query};
 
+mod cache;
+mod changes;
 mod leases;
 mod read_policy;
 mod reads;
 
-/// One worker.
+/// One worker: it connects its changes, its reads and its leases with its clock.
 pub struct TableWorker {
-    layout: Arc<TableLayout>,
+    owners: Owners,
     read_schedule: ReadSchedule,
-    replica_map: Arc<ReplicaMap>,
     /// The number of clocks that it has completed; `None` for a new worker.
     clock: Option<u64>,
     /// The number of clocks that all workers have completed, as far as it knows.
     completed_by_all: u64,
-    sequence: u64,
-    /// The additions that were not pushed yet, by row.
-    coalesced: BTreeMap<Row, Vec<f32>>,
-    /// The changes that were sent and not acknowledged, in order.
-    log: VecDeque<Entry>,
-    /// The bytes of `log`.
-    log_bytes: usize,
-    cache: BTreeMap<Row, CachedRow>,
-    requests: BTreeMap<u64, PendingRead>,
-    request_count: u64,
-    /// For each owner, the reads on their way and those that follow.
-    queues: BTreeMap<Rank, RequestQueue>,
-    /// The results that are not cached, by request, with the requests.
-    answers: BTreeMap<u64, (PendingRead, ReadResult)>,
-    /// For each chunk whose columns this worker has changed, the number of its last change.
-    mapped: BTreeMap<usize, u64>,
+    changes: ChangeLog,
+    cache: RowCache,
+    reads: Reads,
     leases: HeldLeases,
     /// The last request of a worker that leaves; `None` before it.
     final_request: Option<u64>,
 }
 
-/// One change of one chunk.
-struct Entry {
-    sequence: u64,
-    clock: u64,
-    chunk: usize,
-    change: Change,
+/// When a worker starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WorkerStart {
+    /// With the run, at clock 0.
+    WithRun,
+    /// In a run in progress, without a clock.
+    Late,
 }
 
-enum Change {
-    Add(Rows),
-    Map(Map),
+/// The tables, and the owner of each of their chunks in the present view.
+struct Owners {
+    layout: Arc<TableLayout>,
+    replica_map: Arc<ReplicaMap>,
+}
+
+impl Owners {
+    fn of(&self, chunk: usize) -> Rank {
+        self.replica_map.owner(chunk)
+    }
+
+    /// Sends a request to the owner of a chunk.
+    fn send(&self, chunk: usize, request: Request, out: &mut Outbox) {
+        out.push((self.of(chunk), TableMessage::Request(request)));
+    }
 }
 
 impl TableWorker {
-    /// A worker that starts with the run, at clock 0; with `is_new`, one that joins a run in progress.
+    /// A worker that has not entered a view yet.
     #[must_use]
-    pub fn new(layout: Arc<TableLayout>, read_schedule: ReadSchedule, is_new: bool) -> Self {
+    pub fn new(layout: Arc<TableLayout>, read_schedule: ReadSchedule, start: WorkerStart) -> Self {
         Self {
-            layout,
+            owners: Owners { layout, replica_map: Arc::default() },
             read_schedule,
-            replica_map: Arc::default(),
-            clock: (!is_new).then_some(0),
+            clock: match start {
+                WorkerStart::WithRun => Some(0),
+                WorkerStart::Late => None,
+            },
             completed_by_all: 0,
-            sequence: 0,
-            coalesced: BTreeMap::new(),
-            log: VecDeque::new(),
-            log_bytes: 0,
-            cache: BTreeMap::new(),
-            requests: BTreeMap::new(),
-            request_count: 0,
-            queues: BTreeMap::new(),
-            answers: BTreeMap::new(),
-            mapped: BTreeMap::new(),
-            final_request: None,
+            changes: ChangeLog::default(),
+            cache: RowCache::default(),
+            reads: Reads::default(),
             leases: HeldLeases::default(),
+            final_request: None,
         }
     }
 
     /// A view begins: repeats the changes that may be lost, then sends the clock, then repeats its requests.
     pub fn enter(&mut self, replica_map: Arc<ReplicaMap>, out: &mut Outbox) {
-        self.replica_map = replica_map;
-        for entry in &self.log {
-            self.send_request(entry.chunk, entry.to_request(), out);
+        self.owners.replica_map = replica_map;
+        for entry in self.changes.sent() {
+            self.owners.send(entry.chunk, entry.to_request(), out);
         }
         self.send_clock(out);
-        if self.leases.completed > 0 {
-            self.send_request(0, Request::Complete { last_lease: self.leases.completed }, out);
-        }
-        self.return_leases(out);
-        self.resend_requests(out);
-        self.send_lease_request(out);
+        self.leases.resend_completed(&self.owners, out);
+        self.reads.resend(&self.owners, out);
+        self.leases.send_request(&self.owners, out);
     }
 
     /// A chunk restarts, or its owner alone knows its rows: drops all that is cached of it.
     pub fn invalidate(&mut self, chunk: usize) {
-        self.mapped.remove(&chunk);
-        let rows: Vec<Row> = self.cache.range(self.layout.range(chunk)).map(|(row, _)| *row).collect();
-        rows.iter().for_each(|row| _ = self.cache.remove(row));
+        self.reads.forget_map(chunk);
+        self.cache.invalidate(self.owners.layout.range(chunk));
     }
 
-    fn send_request(&self, chunk: usize, request: Request, out: &mut Outbox) {
-        out.push((self.replica_map.owner(chunk), TableMessage::Request(request)));
+    /// The changes that are not acknowledged yet.
+    #[must_use]
+    pub fn changes(&self) -> &ChangeLog {
+        &self.changes
     }
 
-    fn send_clock(&self, out: &mut Outbox) {
-        let request = || {
-            if self.is_new() { Request::NewWorker } else { Request::Tick { clock: self.progress() } }
-        };
-        out.extend(self.replica_map.ranks().map(|rank| (rank, TableMessage::Request(request()))));
+    /// The leases of this worker.
+    #[must_use]
+    pub fn leases(&self) -> &HeldLeases {
+        &self.leases
     }
+
+    /// The reads of this worker, to take the results of those that are answered.
+    pub fn reads_mut(&mut self) -> &mut Reads {
+        &mut self.reads
+    }
+
+    // The clock.
 
     /// The number of clocks that it has completed.
     #[must_use]
@@ -141,7 +146,7 @@ impl TableWorker {
     }
 
     /// How far the worker has come.
-    pub(super) fn progress(&self) -> WorkerClock {
+    fn progress(&self) -> WorkerClock {
         if self.has_finished() { WorkerClock::Ended } else { WorkerClock::At(self.clock()) }
     }
 
@@ -151,10 +156,10 @@ impl TableWorker {
         self.clock.is_none()
     }
 
-    /// The leases up to this number are complete: their additions would survive the loss of this worker.
+    /// Whether the worker has ended.
     #[must_use]
-    pub fn completed_leases(&self) -> u64 {
-        self.leases.completed
+    pub fn has_finished(&self) -> bool {
+        self.leases.are_returned()
     }
 
     /// Whether no worker ever waits for another one's clock.
@@ -163,126 +168,34 @@ impl TableWorker {
         self.read_schedule.never_waits()
     }
 
-    /// Whether the response that has arrived says that there are no samples at present.
+    /// Whether this worker may be further ahead of the slowest, as far as it knows, than owners can keep additions that are applied by
+    /// clock.
     #[must_use]
-    pub fn has_empty_lease(&self) -> bool {
-        self.leases.next.as_ref().is_some_and(|(_, lease, is_over)| lease.is_empty() && !is_over)
+    pub fn is_far_ahead(&self) -> bool {
+        self.owners.layout.tables().any(|table| table.apply_mode == ApplyMode::PerClock)
+            && self.clock() > self.completed_by_all.saturating_add(PER_CLOCK_STALENESS_MAX)
     }
 
     fn read_policy(&self) -> ReadPolicy {
         self.read_schedule.at(self.clock())
     }
 
-    /// Whether all additions are acknowledged.
-    #[must_use]
-    pub fn is_flushed(&self) -> bool {
-        self.log.is_empty() && self.coalesced.is_empty()
-    }
-
-    /// The number of the last change that was sent.
-    #[must_use]
-    pub fn last_sequence(&self) -> u64 {
-        self.sequence
-    }
-
-    /// All changes up to this number are acknowledged.
-    #[must_use]
-    pub fn acknowledged_up_to(&self) -> u64 {
-        self.log.front().map_or(self.sequence, |entry| entry.sequence - 1)
-    }
-
-    /// Whether so much is unacknowledged that the worker must not add more at present.
-    #[must_use]
-    pub fn has_much_unacknowledged(&self) -> bool {
-        self.log_bytes > UNACKNOWLEDGED_BYTES_MAX
-    }
-
-    /// The unacknowledged additions to one number of a row.
-    #[cfg(test)]
-    pub(super) fn unacknowledged(&self, row: Row, number: usize) -> f32 {
-        let in_entry = |entry: &Entry| {
-            entry.rows(&self.layout).find(|(name, _)| *name == row).map_or(0.0, |(_, added)| added[number])
+    fn send_clock(&self, out: &mut Outbox) {
+        let request = || {
+            if self.is_new() { Request::NewWorker } else { Request::Tick { clock: self.progress() } }
         };
-        let sent: f32 = self.log.iter().map(in_entry).sum();
-        sent + self.coalesced.get(&row).map_or(0.0, |added| added[number])
-    }
-
-    // Adding.
-
-    /// Adds to a row.
-    pub fn add(&mut self, row: Row, added: &[f32]) {
-        let sum = self.coalesced.entry(row).or_insert_with(|| vec![0.0; added.len()]);
-        // One overflow must not ruin the shared values.
-        if sum.iter().zip(added).all(|(sum, added)| (sum + added).is_finite()) {
-            sum.iter_mut().zip(added).for_each(|(sum, added)| *sum += added);
-        }
-    }
-
-    /// Sends the additions that were not pushed yet.
-    pub fn push(&mut self, out: &mut Outbox) {
-        let clock = self.clock();
-        let mut parts: BTreeMap<usize, (Vec<Row>, Vec<f32>)> = BTreeMap::new();
-        for (row, added) in std::mem::take(&mut self.coalesced) {
-            let (indices, values) = parts.entry(self.layout.chunk_of(row)).or_default();
-            indices.push(row);
-            values.extend_from_slice(&added);
-        }
-        for (chunk, (indices, values)) in parts {
-            self.sequence += 1;
-            let change = Change::Add(Rows { indices: indices.into_iter().collect(), values });
-            self.send(Entry { sequence: self.sequence, clock, chunk, change }, out);
-        }
-        self.close_leases();
-        self.report_completed(out);
-    }
-
-    fn send(&mut self, entry: Entry, out: &mut Outbox) {
-        self.send_request(entry.chunk, entry.to_request(), out);
-        self.log_bytes += entry.bytes();
-        self.log.push_back(entry);
-    }
-
-    /// Has owners apply `map` to columns of these chunks, after all additions so far.
-    pub fn map(&mut self, chunks: Range<usize>, map: Map, out: &mut Outbox) {
-        self.push(out);
-        let clock = self.clock();
-        for chunk in chunks.clone() {
-            self.sequence += 1;
-            self.send(Entry { sequence: self.sequence, clock, chunk, change: Change::Map(map) }, out);
-            // Only the owner knows the new rows.
-            self.invalidate(chunk);
-            self.mapped.insert(chunk, self.sequence);
-        }
-        self.repeat_answered(&chunks, out);
-        self.close_leases();
+        let ranks = self.owners.replica_map.ranks();
+        out.extend(ranks.map(|rank| (rank, TableMessage::Request(request()))));
     }
 
     /// Ends the clock.
     pub fn tick(&mut self, out: &mut Outbox) {
         self.clock = Some((self.clock() + 1).min(STEPS_MAX));
-        self.leases.current = None;
-        if self.coalesced.is_empty() {
-            self.close_leases();
-            self.report_completed(out);
+        self.leases.end_clock();
+        if self.changes.is_pushed() {
+            self.close_leases(out);
         }
         self.send_clock(out);
-    }
-
-    /// The worker has ended: no other worker waits for it any more, and others compute the samples that it has not computed. Its later
-    /// reads are answered when all workers have ended.
-    pub fn finish(&mut self, out: &mut Outbox) {
-        self.drop_leases();
-        self.push(out);
-        self.return_leases(out);
-        self.clock.get_or_insert(0);
-        self.read_schedule = ReadSchedule::constant(ReadPolicy::Staleness(0));
-        self.send_clock(out);
-    }
-
-    /// Whether the worker has ended.
-    #[must_use]
-    pub fn has_finished(&self) -> bool {
-        self.leases.first_returned.is_some()
     }
 
     /// A clock begins. A worker that is behind all others takes the clock of the slowest of them.
@@ -294,6 +207,17 @@ impl TableWorker {
         }
     }
 
+    /// The worker has ended: no other worker waits for it any more, and others compute the samples that it has not computed. Its later
+    /// reads are answered when all workers have ended.
+    pub fn finish(&mut self, out: &mut Outbox) {
+        self.leases.drop_unfinished();
+        self.push(out);
+        self.leases.send_returned(&self.owners, out);
+        self.clock.get_or_insert(0);
+        self.read_schedule = ReadSchedule::constant(ReadPolicy::Staleness(0));
+        self.send_clock(out);
+    }
+
     /// An owner has sent how far the slowest worker has come. Returns the clock that counts: if all others have ended, the clock that this
     /// worker had when it sent the request.
     fn observe_clock(&mut self, clock: WorkerClock, asked_at: WorkerClock) -> WorkerClock {
@@ -303,6 +227,154 @@ impl TableWorker {
         }
         clock
     }
+
+    // Changing.
+
+    /// Adds to a row.
+    pub fn add(&mut self, row: Row, added: &[f32]) {
+        self.changes.add(row, added);
+    }
+
+    /// Sends the additions that were not pushed yet.
+    pub fn push(&mut self, out: &mut Outbox) {
+        for (chunk, change) in self.changes.take_coalesced(&self.owners.layout) {
+            self.send_change(chunk, change, out);
+        }
+        self.close_leases(out);
+    }
+
+    /// Has owners apply `map` to columns of these chunks, after all additions so far.
+    pub fn map(&mut self, chunks: Range<usize>, map: Map, out: &mut Outbox) {
+        self.push(out);
+        for chunk in chunks.clone() {
+            self.send_change(chunk, Change::Map(map), out);
+            // Only the owner knows the new rows.
+            self.invalidate(chunk);
+            self.reads.note_map(chunk, self.changes.last_sequence());
+        }
+        self.reads.repeat_answered(&self.owners, &chunks, out);
+        self.leases.close(self.changes.last_sequence());
+    }
+
+    fn send_change(&mut self, chunk: usize, change: Change, out: &mut Outbox) {
+        let request = self.changes.record(self.clock(), chunk, change);
+        self.owners.send(chunk, request, out);
+    }
+
+    // Leases.
+
+    /// Asks for a lease of `samples` samples, unless one was asked for already.
+    pub fn request_lease(&mut self, samples: u32, out: &mut Outbox) {
+        // If no other worker will wait for this one, it need not run clocks without samples.
+        let may_wait = self.never_waits();
+        self.leases.request(&self.owners, samples, may_wait, out);
+    }
+
+    /// Takes the lease that was asked for; `None` until it has arrived.
+    pub fn take_lease(&mut self) -> Option<AcquiredLease> {
+        self.leases.take()
+    }
+
+    /// All additions have been sent: the leases that led to them are complete once they are safe.
+    fn close_leases(&mut self, out: &mut Outbox) {
+        self.leases.close(self.changes.last_sequence());
+        self.leases.report_completed(&self.owners, self.changes.acknowledged_up_to(), out);
+    }
+
+    /// The worker is about to leave, between two clocks. Returns whether it may: its additions are safe, and the owner of the lease table
+    /// knows.
+    pub fn wind_down(&mut self, out: &mut Outbox) -> bool {
+        self.push(out);
+        if !self.changes.is_flushed() || !self.leases.are_complete() {
+            return false;
+        }
+        // The owner that answers this request has received all earlier ones.
+        let query = Query::Rows(RowSet::default());
+        let last = self.final_request.unwrap_or_else(|| self.request_at(0, query, WorkerClock::At(0), out));
+        self.final_request = Some(last);
+        self.reads.is_answered(last)
+    }
+
+    // Reading.
+
+    /// Requests those of these rows that may not be read from the cache in this clock. They can be read once [`has_all`](Self::has_all)
+    /// holds.
+    pub fn fetch(&mut self, rows: &RowSet, out: &mut Outbox) -> BTreeSet<u64> {
+        let (read_policy, progress) = (self.read_policy(), self.progress());
+        let is_stale = |row: &Row| !self.cache.is_fresh(*row, read_policy, progress);
+        let missing: RowSet = rows.iter().filter(is_stale).collect();
+        let parts = self.owners.layout.by_chunk(&missing);
+        parts.into_iter().map(|(chunk, rows)| self.request(chunk, Query::Rows(rows), out)).collect()
+    }
+
+    /// Requests these rows without the cache, with all additions of this worker so far: for [`Reads::take_rows`].
+    pub fn pull(&mut self, rows: &RowSet, out: &mut Outbox) -> BTreeSet<u64> {
+        // Owners get the additions before the request.
+        self.push(out);
+        let parts = self.owners.layout.by_chunk(rows);
+        parts.into_iter().map(|(chunk, rows)| self.request(chunk, Query::Pull(rows), out)).collect()
+    }
+
+    /// Requests a number computed from columns of these chunks, with all additions of this worker so far: for [`Reads::take_value`].
+    pub fn reduce(&mut self, chunks: Range<usize>, reduce: Reduce, out: &mut Outbox) -> BTreeSet<u64> {
+        self.push(out);
+        chunks.map(|chunk| self.request(chunk, Query::Reduce(reduce), out)).collect()
+    }
+
+    /// Sends a request without rows, whose answer says that the clock has come.
+    pub fn wait_for_clock(&mut self, out: &mut Outbox) -> u64 {
+        self.request(0, Query::Rows(RowSet::default()), out)
+    }
+
+    /// Sends a request without rows, which is answered when all workers have come as far as this one.
+    pub fn wait_for_all(&mut self, out: &mut Outbox) -> u64 {
+        self.request_at(0, Query::Rows(RowSet::default()), self.progress(), out)
+    }
+
+    /// Sends a request without rows to each owner, whose answer says how far that owner knows the slowest worker to be.
+    pub fn query_clocks(&mut self, out: &mut Outbox) -> BTreeSet<u64> {
+        let chunks = (0..self.owners.layout.chunk_count()).rev();
+        let first: BTreeMap<Rank, usize> = chunks.map(|chunk| (self.owners.of(chunk), chunk)).collect();
+        first.into_values().map(|chunk| self.request(chunk, Query::Rows(RowSet::default()), out)).collect()
+    }
+
+    fn request(&mut self, chunk: usize, query: Query, out: &mut Outbox) -> u64 {
+        let min_clock = self.read_policy().required_clock(self.progress());
+        self.request_at(chunk, query, min_clock, out)
+    }
+
+    fn request_at(&mut self, chunk: usize, query: Query, min_clock: WorkerClock, out: &mut Outbox) -> u64 {
+        let asked_at = self.progress();
+        self.reads.begin(&self.owners, PendingRead { chunk, query, min_clock, asked_at }, out)
+    }
+
+    /// Whether all of these requests are answered.
+    #[must_use]
+    pub fn has_all(&self, requests: &BTreeSet<u64>) -> bool {
+        self.reads.has_all(requests)
+    }
+
+    /// Reads rows from the cache, with this worker's additions; `None` if some are not in the cache.
+    #[must_use]
+    pub fn read(&self, rows: &RowSet) -> Option<Vec<f32>> {
+        let layout = &self.owners.layout;
+        let (mut values, found) = self.cache.read(rows, layout)?;
+        self.changes.for_each_addition(layout, |row, sequence, added| {
+            let Ok(at) = found.binary_search_by_key(&row, |found| found.row) else { return };
+            if found[at].sequence < sequence {
+                let values = &mut values[found[at].place..][..added.len()];
+                values.iter_mut().zip(added).for_each(|(value, added)| *value += added);
+            }
+        });
+        Some(values)
+    }
+
+    /// Removes rows that are too old to be read again. Not to be called while the program waits for rows: some of them may be here already.
+    pub fn evict_stale(&mut self) {
+        self.cache.evict_stale(self.read_policy(), self.progress());
+    }
+
+    // Responses.
 
     /// An owner has sent a response.
     ///
@@ -316,77 +388,59 @@ impl TableWorker {
     ) -> Result<(), TableError> {
         match response {
             Response::Acknowledged { up_to } => {
-                let mut log = std::mem::take(&mut self.log);
-                log.retain(|entry| {
-                    let is_safe = entry.sequence <= up_to && self.replica_map.owner(entry.chunk) == from;
-                    if is_safe {
-                        self.log_bytes -= entry.bytes();
+                let Self { owners, cache, changes, .. } = self;
+                let is_its = |chunk: usize| owners.of(chunk) == from;
+                changes.acknowledge(up_to, is_its, |entry| {
+                    if owners.layout.table_of(entry.chunk).is_additive() {
+                        cache.fold(entry, &owners.layout);
                     }
-                    if is_safe && self.is_additive(entry.chunk) {
-                        entry.fold_into(&mut self.cache, &self.layout);
-                    }
-                    !is_safe
                 });
-                self.log = log;
-                self.report_completed(out);
+                self.leases.report_completed(&self.owners, self.changes.acknowledged_up_to(), out);
             }
             Response::Rows { request, clock, applied, zero, values } => {
-                self.on_rows(from, request, (clock, applied), &zero, values, out)?;
+                self.on_rows((from, request, applied), clock, &zero, values, out)?;
             }
             Response::Reduced { request, clock, applied, value } => {
-                self.on_reduced(from, request, (clock, applied), value, out)?;
+                let accepted = self.reads.accept_value(&self.owners, (from, request, applied), value, out)?;
+                if let Some(read) = accepted {
+                    self.observe_clock(clock, read.asked_at);
+                    self.reads.keep_value(request, read, value);
+                }
             }
-            Response::Leased { .. } if self.replica_map.owner(0) != from => {
+            Response::Leased { .. } if self.owners.of(0) != from => {
                 return Err(TableError::NotOwned(0));
             }
             Response::Leased { lease_number, lease, is_over } => {
-                if self.leases.requested.take_if(|(wanted, ..)| *wanted == lease_number).is_some() {
-                    self.leases.next = Some((lease_number, lease, is_over));
-                }
+                self.leases.receive(AcquiredLease { number: lease_number, lease, is_over });
             }
         }
         Ok(())
     }
-}
 
-impl Entry {
-    fn to_request(&self) -> Request {
-        let Self { sequence, clock, ref change, .. } = *self;
-        let chunk = self.chunk as u32;
-        match change {
-            Change::Add(rows) => Request::Add { sequence, clock, chunk, rows: rows.clone() },
-            Change::Map(map) => Request::Map { sequence, chunk, map: *map },
-        }
-    }
-
-    /// The approximate number of bytes that the entry takes in memory.
-    fn bytes(&self) -> usize {
-        let rows = match &self.change {
-            Change::Add(rows) => rows.bytes(),
-            Change::Map(_) => 0,
-        };
-        size_of::<Self>() + rows
-    }
-
-    /// The additions of the entry, by row.
-    fn rows<'a>(&'a self, layout: &TableLayout) -> impl Iterator<Item = (Row, &'a [f32])> {
-        let rows = match &self.change {
-            Change::Add(rows) => Some(rows),
-            Change::Map(_) => None,
-        };
-        let width = layout.width(self.chunk);
-        rows.into_iter().flat_map(move |rows| rows.indices.iter().zip(rows.values.chunks_exact(width)))
-    }
-
-    /// The entry is acknowledged and leaves the log: cached rows from before it include it from now on.
-    fn fold_into(&self, cache: &mut BTreeMap<Row, CachedRow>, layout: &TableLayout) {
-        for (row, added) in self.rows(layout) {
-            if let Some(cached) = cache.get_mut(&row).filter(|cached| cached.sequence < self.sequence) {
-                cached.values.resize(added.len(), 0.0);
-                cached.values.iter_mut().zip(added).for_each(|(value, added)| *value += added);
-                cached.sequence = self.sequence;
+    /// Rows have arrived. They are as of when all workers had completed `clock` clocks.
+    fn on_rows(
+        &mut self,
+        (from, number, applied): (Rank, u64, u64),
+        clock: WorkerClock,
+        zero: &RowSet,
+        values: Vec<f32>,
+        out: &mut Outbox,
+    ) -> Result<(), TableError> {
+        let accepted = self.reads.accept_rows(&self.owners, (from, number, applied), zero, values, out)?;
+        let Some(arrived) = accepted else { return Ok(()) };
+        let clock = self.observe_clock(clock, arrived.read.asked_at);
+        if let Query::Rows(_) = arrived.read.query {
+            let (asked_at, width) = (arrived.read.asked_at, self.owners.layout.width(arrived.read.chunk));
+            let cached = |values| CachedRow { clock, asked_at, sequence: applied, values };
+            let Rows { indices, values } = arrived.rows;
+            for (row, values) in indices.iter().zip(values.chunks_exact(width)) {
+                self.cache.insert(row, cached(values.to_vec()));
             }
+            zero.iter().for_each(|row| self.cache.insert(row, cached(Vec::new())));
+        } else {
+            self.reads.keep_rows(number, arrived);
         }
+        Ok(())
     }
 }
 

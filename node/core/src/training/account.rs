@@ -3,17 +3,15 @@
 use std::sync::Arc;
 
 use peergrad_protocol::id::ContentDigest;
-use peergrad_protocol::message::{Contact, MemberReport};
-use peergrad_protocol::view::{Recovery, View};
-use peergrad_protocol::{Buffer, PeerId, StepNumber};
+use peergrad_protocol::message::MemberReport;
+use peergrad_protocol::view::{Recovery, Resume, View};
+use peergrad_protocol::{Buffer, StepNumber};
 
 use super::Training;
 use crate::io::{Event, FinalState, ViewDelta};
 use crate::membership::TrainingSnapshot;
 use crate::membership::view_change::ViewChangePlanner;
 use crate::node::MemberProgress;
-use crate::state::assignment::BatchAssignment;
-use crate::state::checkpoint::Checkpoint;
 use crate::state::shared_cache::ViewDifference;
 
 impl Training {
@@ -28,7 +26,10 @@ impl Training {
             planner: ViewChangePlanner::new(&base.shard_map, &base.loaded),
             step: self.step(),
             tables: None,
-            assignment: self.assignment(),
+            assignment: match self {
+                Self::Steps(steps) => steps.state().assignment(),
+                Self::Tables(tables) => tables.assignment(),
+            },
             previous_assignment: None,
             next_assignment: None,
             report,
@@ -49,33 +50,21 @@ impl Training {
         }
     }
 
-    /// The assignment of the step in progress.
-    fn assignment(&self) -> &Arc<BatchAssignment> {
-        match self {
-            Self::Steps(steps) => steps.assignment(),
-            Self::Tables(tables) => tables.assignment(),
-        }
-    }
-
-    /// The assignment of the first step that is not committed.
-    fn uncommitted_assignment(&self) -> &Arc<BatchAssignment> {
-        match self {
-            Self::Steps(steps) => steps.uncommitted_assignment(),
-            Self::Tables(tables) => tables.assignment(),
-        }
-    }
-
     /// Samples that the committed steps have taken.
     pub(crate) fn trained(&self) -> u64 {
-        let assignment = self.uncommitted_assignment();
-        assignment.after.taken(u64::from(self.loaded().task.sample_count())).saturating_sub(assignment.len())
+        let assignment = match self {
+            Self::Steps(steps) => steps.state().uncommitted_assignment(),
+            Self::Tables(tables) => tables.assignment(),
+        };
+        let sample_count = u64::from(self.base().loaded.task.sample_count());
+        assignment.after.taken(sample_count).saturating_sub(assignment.len())
     }
 
     /// The parameters after the newest complete step; with tables, those that the program has last read. `None` for a newcomer that has
     /// none yet.
     fn newest_parameters(&self) -> Option<&Arc<Buffer>> {
         match self {
-            Self::Steps(steps) => steps.newest_parameters(),
+            Self::Steps(steps) => steps.state().newest_parameters(),
             Self::Tables(tables) => Some(tables.parameters()),
         }
     }
@@ -83,7 +72,7 @@ impl Training {
     /// The newest committed parameters.
     pub(crate) fn parameters(&self) -> Option<&Arc<Buffer>> {
         match self {
-            Self::Steps(steps) => steps.parameters(),
+            Self::Steps(steps) => steps.state().parameters(),
             Self::Tables(tables) => Some(tables.parameters()),
         }
     }
@@ -96,7 +85,7 @@ impl Training {
     /// Whether the step in progress comes after the last epoch.
     pub(crate) fn is_over(&self) -> bool {
         match self {
-            Self::Steps(steps) => steps.is_over(),
+            Self::Steps(steps) => steps.state().is_over(),
             Self::Tables(tables) => tables.is_over(),
         }
     }
@@ -106,16 +95,11 @@ impl Training {
         self.base().barrier.is_waiting() || self.is_over()
     }
 
-    /// How many chunks moved from this member to others after it had offered to own none.
-    pub(crate) fn handed_over(&self) -> usize {
-        self.base().handed_over
-    }
-
     /// How far this member is in its view.
     pub(crate) fn progress(&self) -> MemberProgress {
         MemberProgress {
             view: Arc::clone(self.view()),
-            digest: self.digest(),
+            digest: self.base().digest(),
             complete: self.at().0,
             has_parameters: self.has_parameters(),
             committed: self.committed().0,
@@ -127,36 +111,12 @@ impl Training {
         }
     }
 
-    /// The optimizer state of each chunk after the newest committed step, with its count of updates. Empty with tables.
-    pub(crate) fn optimizer_states(&self) -> impl Iterator<Item = (usize, &[f32], u32)> {
-        self.steps().into_iter().flat_map(|steps| steps.optimizer_states())
-    }
-
-    // Checkpoints.
-
-    /// A checkpoint is to be written once `steps` steps are committed. With tables there are none.
-    pub(crate) fn save_after(&mut self, steps: StepNumber) {
-        if let Some(engine) = self.steps_mut() {
-            engine.save_after(steps);
-        }
-    }
-
-    /// The step after which a checkpoint is to be written; `None` if none is pending.
-    pub(crate) fn save_is_due(&self) -> Option<StepNumber> {
-        self.steps()?.save_is_due()
-    }
-
-    /// The newest committed state; `None` if this member has committed nothing since it began.
-    pub(crate) fn checkpoint(&self) -> Option<Checkpoint> {
-        self.steps()?.checkpoint()
-    }
-
     /// The final state at this member: the newest committed one; `None` if there is none.
     pub(crate) fn final_state(&self) -> Option<FinalState> {
         let (base, parameters) = (self.base(), self.parameters()?);
         let left_out = base.omissions.total();
         let (samples, optimizer_bytes) = match self {
-            Self::Steps(steps) => (steps.samples(), steps.optimizer_bytes()),
+            Self::Steps(steps) => (steps.state().samples(), steps.state().optimizer_bytes()),
             Self::Tables(tables) => (tables.samples(), tables.moment_bytes()),
         };
         Some(FinalState {
@@ -175,51 +135,15 @@ impl Training {
         })
     }
 
-    // The view.
-
-    /// Those of `contacts` that own nothing at present, and will own nothing.
-    pub(crate) fn non_owners(&self, contacts: &[Contact]) -> Vec<PeerId> {
-        let view = self.view();
-        if view.members.iter().all(|member| member.capacity > 0) {
-            return vec![];
-        }
-        let shards = self.base().shards(self.step());
-        let is_worker = |peer: &PeerId| {
-            view.rank(peer).is_some_and(|rank| {
-                let keeps =
-                    [&shards.owned, &shards.replicated].iter().any(|kept| !kept[rank.index()].is_empty());
-                view.member(rank).capacity == 0 && !keeps
-            })
-        };
-        contacts.iter().map(|contact| contact.peer).filter(is_worker).collect()
-    }
-
-    /// For each rank: the number of elements that it owns at present, and of those that it replicates.
-    pub(crate) fn shares(&self) -> Vec<(usize, usize)> {
-        let shards = self.base().shards(self.step());
-        let chunks = self.base().shard_map.sharding.chunks;
-        let len_of = |list: &Vec<usize>| list.iter().map(|&chunk| chunks.range(chunk).len()).sum();
-        shards
-            .owned
-            .iter()
-            .zip(&shards.replicated)
-            .map(|(owned, replicated)| (len_of(owned), len_of(replicated)))
-            .collect()
-    }
-
-    /// The number of the view's moves that are not made yet.
-    pub(crate) fn moves_left(&self) -> usize {
-        self.view().moves.list.len() - self.base().shard_map.moved(self.step())
-    }
-
-    /// The epoch in progress, and the number of chunks of the parameter vector.
-    pub(crate) fn epoch_and_chunks(&self) -> (u64, usize) {
-        let epoch = match self {
-            Self::Steps(steps) => steps.assignment().epoch,
+    /// The epoch in progress.
+    pub(crate) fn epoch(&self) -> u64 {
+        match self {
+            Self::Steps(steps) => steps.state().assignment().epoch,
             Self::Tables(tables) => tables.epoch(),
-        };
-        (epoch, self.base().shard_map.sharding.chunks.count())
+        }
     }
+
+    // The view.
 
     /// The event that reports a view which resumes from checkpoints; `None` for another view.
     pub(crate) fn restored_event(&self) -> Option<Event> {
@@ -233,13 +157,14 @@ impl Training {
         })
     }
 
-    /// The event that reports the view. `difference` is that from the view before; `None` in a member's first view.
-    pub(crate) fn installed_event(&self, difference: Option<&ViewDifference>) -> Event {
+    /// The event that reports the view. `change` is the difference from the view before, and how this one resumes; `None` in a member's
+    /// first view.
+    pub(crate) fn installed_event(&self, change: Option<(&ViewDifference, &Resume)>) -> Event {
         let (base, view) = (self.base(), Arc::clone(self.view()));
-        let change = difference.map(|difference| change(difference, &view));
+        let change = change.map(|(difference, resume)| view_delta(difference, resume, &view));
         let share = base.shard_map.shares[base.rank.index()];
         Event::ViewInstalled {
-            digest: self.digest(),
+            digest: base.digest(),
             shard: base.shard_len(self.step()),
             share,
             view,
@@ -249,8 +174,7 @@ impl Training {
 }
 
 /// How the view differs from the one before.
-fn change(difference: &ViewDifference, view: &View) -> ViewDelta {
-    let Recovery::Resume(resume) = &view.recovery else { unreachable!("only the first view founds a run") };
+fn view_delta(difference: &ViewDifference, resume: &Resume, view: &View) -> ViewDelta {
     ViewDelta {
         joined: difference.joined.clone(),
         left: difference.left.clone(),

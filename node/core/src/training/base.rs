@@ -24,7 +24,7 @@ use crate::state::shard_map::{ShardMap, ShardingConfig, StepShards};
 use crate::state::shared_cache::SharedCache;
 
 /// What a member needs to train in a view, in steps or with tables.
-pub(super) struct EngineBase {
+pub(crate) struct EngineBase {
     pub(super) me: Member,
     /// This member's rank in the view.
     pub(super) rank: Rank,
@@ -43,7 +43,7 @@ pub(super) struct EngineBase {
     /// Whether the next view is being agreed on.
     pub(super) is_frozen: bool,
     /// How many chunks other members took over from this one after it had offered to own none.
-    pub(super) handed_over: usize,
+    handed_over: usize,
     pub(super) barrier: ClosingBarrier,
     pub(super) omissions: Omissions,
     /// Samples of committed work that this member has computed.
@@ -89,16 +89,33 @@ impl EngineBase {
         Arc::new(initial)
     }
 
-    pub(super) fn view(&self) -> &Arc<View> {
+    /// The view that this member is in.
+    pub(crate) fn view(&self) -> &Arc<View> {
         &self.shard_map.view
     }
 
-    pub(super) fn digest(&self) -> ViewDigest {
+    /// The digest of that view.
+    pub(crate) fn digest(&self) -> ViewDigest {
         self.shard_map.digest
     }
 
+    /// This member's rank in its view.
+    pub(crate) fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    /// The task, and the configuration of its training.
+    pub(crate) fn loaded(&self) -> &Loaded {
+        &self.loaded
+    }
+
+    /// Stops training: from now on no frame is taken in or sent, and no step is completed.
+    pub(crate) fn freeze(&mut self) {
+        self.is_frozen = true;
+    }
+
     /// Whether this member has left this view.
-    pub(super) fn is_past(&self, view: &ViewDigest) -> bool {
+    pub(crate) fn is_past(&self, view: &ViewDigest) -> bool {
         self.past.contains(view)
     }
 
@@ -108,9 +125,18 @@ impl EngineBase {
     }
 
     /// The address of a member; `None` of a peer that is no member.
-    pub(super) fn contact_of(&self, peer: &PeerId) -> Option<Contact> {
+    pub(crate) fn contact_of(&self, peer: &PeerId) -> Option<Contact> {
         Some(self.view().member(self.view().rank(peer)?).contact())
     }
+
+    /// Sends a message to every other member.
+    pub(crate) fn broadcast(&self, message: &Message, out: &mut Vec<Output>) {
+        for member in self.view().members.iter().filter(|member| member.peer != self.me.peer) {
+            out.push(Output::Send { to: member.peer, frame: Frame::encode(message, None) });
+        }
+    }
+
+    // The placement of chunks in a step.
 
     /// Which members own and store each chunk in this step.
     pub(super) fn shards(&self, step: StepNumber) -> Arc<StepShards> {
@@ -122,12 +148,48 @@ impl EngineBase {
         self.shards(step).layout.shard(self.rank.index()).len()
     }
 
-    /// Sends a message to every other member.
-    pub(super) fn broadcast(&self, message: &Message, out: &mut Vec<Output>) {
-        for member in self.view().members.iter().filter(|member| member.peer != self.me.peer) {
-            out.push(Output::Send { to: member.peer, frame: Frame::encode(message, None) });
-        }
+    /// The number of chunks of the parameter vector.
+    pub(crate) fn chunk_count(&self) -> usize {
+        self.shard_map.sharding.chunks.count()
     }
+
+    /// For each rank: the number of elements that it owns in this step, and of those that it replicates.
+    pub(crate) fn shares(&self, step: StepNumber) -> Vec<(usize, usize)> {
+        let shards = self.shards(step);
+        let chunks = self.shard_map.sharding.chunks;
+        let len_of = |list: &Vec<usize>| list.iter().map(|&chunk| chunks.range(chunk).len()).sum();
+        let kept = shards.owned.iter().zip(&shards.replicated);
+        kept.map(|(owned, replicated)| (len_of(owned), len_of(replicated))).collect()
+    }
+
+    /// Those of `contacts` that own nothing in this step, and will own nothing.
+    pub(crate) fn non_owners(&self, step: StepNumber, contacts: &[Contact]) -> Vec<PeerId> {
+        let view = self.view();
+        if view.members.iter().all(|member| member.capacity > 0) {
+            return vec![];
+        }
+        let shards = self.shards(step);
+        let is_worker = |peer: &PeerId| {
+            view.rank(peer).is_some_and(|rank| {
+                let keeps =
+                    [&shards.owned, &shards.replicated].iter().any(|kept| !kept[rank.index()].is_empty());
+                view.member(rank).capacity == 0 && !keeps
+            })
+        };
+        contacts.iter().map(|contact| contact.peer).filter(is_worker).collect()
+    }
+
+    /// The number of the view's moves that are not made yet in this step.
+    pub(crate) fn moves_left(&self, step: StepNumber) -> usize {
+        self.view().moves.list.len() - self.shard_map.moved(step)
+    }
+
+    /// How many chunks moved from this member to others after it had offered to own none.
+    pub(crate) fn handed_over(&self) -> usize {
+        self.handed_over
+    }
+
+    // Changes of the view.
 
     /// Enters `view`. `credits` are those of all links, by peer, in segments: the members' shares are taken out of it, and put back when
     /// the view is left.

@@ -33,7 +33,7 @@ impl EngineBase {
     ///
     /// # Errors
     /// The sender is no member of the view.
-    pub(super) fn receive_complete(&mut self, from: PeerId, complete: Complete) -> Result<(), Reject> {
+    pub(crate) fn receive_complete(&mut self, from: PeerId, complete: Complete) -> Result<(), Reject> {
         self.view().rank(&from).ok_or(Reject::NotAMember)?;
         if self.loaded.program.has_local_parameters() {
             self.omissions.report_member(from, complete.left_out);
@@ -49,7 +49,7 @@ impl EngineBase {
     ///
     /// # Errors
     /// The sender is no member of the view.
-    pub(super) fn receive_closed(&mut self, from: PeerId, closed: Closed) -> Result<(), Reject> {
+    pub(crate) fn receive_closed(&mut self, from: PeerId, closed: Closed) -> Result<(), Reject> {
         self.view().rank(&from).ok_or(Reject::NotAMember)?;
         self.barrier.confirm();
         self.omissions.report_total(closed.left_out);
@@ -57,7 +57,7 @@ impl EngineBase {
     }
 
     /// As [`EngineBase::receive_closed`], from a member that did not enter this view: all members of the view before had finished.
-    pub(super) fn closed_before(&mut self, closed: Closed) {
+    pub(crate) fn closed_before(&mut self, closed: Closed) {
         if self.barrier.is_waiting() {
             self.barrier.confirm();
             self.omissions.report_total(closed.left_out);
@@ -65,25 +65,25 @@ impl EngineBase {
     }
 
     /// Whether every member has finished, so that the last step is committed and the run is over.
-    pub(super) fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.barrier.is_closed(self.view().members.len())
     }
 
     /// Whether the run cannot end properly without this peer: it is a member, and it or this member has not finished.
     ///
     /// A member that has finished may still hold segments of the last step that wait for credit.
-    pub(super) fn is_needed(&self, peer: &PeerId) -> bool {
+    pub(crate) fn is_needed(&self, peer: &PeerId) -> bool {
         self.view().rank(peer).is_some() && !self.barrier.is_closed_with(peer)
     }
 
     /// The message with which this member tells others that every member has finished.
-    pub(super) fn closed(&self) -> Message {
+    pub(crate) fn closed(&self) -> Message {
         TrainingMessage::Closed(Closed { left_out: self.omissions.total().min(SAMPLES_MAX) })
             .in_view(self.digest())
     }
 
     /// Whether the others wait for this member to report that every member has finished.
-    pub(super) fn is_barrier_root(&self) -> bool {
+    pub(crate) fn is_barrier_root(&self) -> bool {
         self.rank == Rank(0) && self.view().is_large()
     }
 

@@ -3,26 +3,15 @@
 //! A frame that the engine of this run does not handle is [out of place](Reject::OutOfPlace). A command that it does not handle is dropped
 //! with its reply: the program was written for the other engine.
 
-use peergrad_collectives::groups::Groups;
-use peergrad_protocol::message::{ChunkBatch, Segment, StepContributors, StepProgress, WantChunks};
+use peergrad_protocol::message::TrainingMessage;
 use peergrad_protocol::{Buffer, PeerId};
 
 use super::Training;
 use crate::io::{Output, Reject};
-use crate::program::command::{ClockStart, Reply, StepStart, TableOperation};
-use crate::program::contribution::Contribution;
-use crate::state::owner_rule::OwnerRule;
+use crate::program::command::ProgramCommand;
 
 impl Training {
     // Commands of the program.
-
-    /// Replies when there is a view to train in.
-    pub(crate) fn ready(&mut self, reply: Reply<()>, out: &mut Vec<Output>) {
-        match self {
-            Self::Steps(steps) => steps.ready(reply, out),
-            Self::Tables(tables) => tables.ready(reply, out),
-        }
-    }
 
     /// Whether a command belongs to the step or clock that the program has begun last, and that was not interrupted since.
     pub(crate) fn is_current(&self, turn: u64) -> bool {
@@ -32,142 +21,50 @@ impl Training {
         }
     }
 
-    /// Whether a command belongs to a step that was completed without the program.
-    pub(crate) fn is_finished(&self, turn: u64) -> bool {
-        self.steps().is_some_and(|steps| steps.is_finished(turn))
-    }
-
-    /// Replies with the next step, once it is open. With tables there is none.
-    pub(crate) fn begin(&mut self, reply: Reply<StepStart>, out: &mut Vec<Output>) {
-        if let Some(steps) = self.steps_mut() {
-            steps.begin(reply, out);
-        }
-    }
-
-    /// Starts the round of the current step.
+    /// Carries out a command of the program. (A job is none of training's: see [`is_current`](Self::is_current).)
     ///
     /// # Errors
     /// A member that is ahead sent a segment that the plan does not contain.
-    pub(crate) fn reduce_scatter(
+    pub(crate) fn command(
         &mut self,
-        contribution: Contribution,
-        among: Option<Groups>,
-        reply: Reply<()>,
+        command: ProgramCommand,
         out: &mut Vec<Output>,
     ) -> Result<(), (PeerId, Reject)> {
-        self.steps_mut().map_or(Ok(()), |steps| steps.reduce_scatter(contribution, among, reply, out))
-    }
-
-    /// Takes the optimizer step for this member's shard, as its sums arrive.
-    pub(crate) fn update_owned(&mut self, rule: OwnerRule, reply: Reply<()>, out: &mut Vec<Output>) {
-        if let Some(steps) = self.steps_mut() {
-            steps.update_owned(rule, reply, out);
-        }
-    }
-
-    /// Sends this member's shard to all members, as its values become final.
-    pub(crate) fn all_gather(&mut self, reply: Reply<()>, out: &mut Vec<Output>) {
-        if let Some(steps) = self.steps_mut() {
-            steps.all_gather(reply, out);
-        }
-    }
-
-    /// Replies with the next clock, once it can begin. Without tables there is none.
-    pub(crate) fn begin_clock(&mut self, reply: Reply<ClockStart>, out: &mut Vec<Output>) {
-        if let Some(tables) = self.tables_mut() {
-            tables.begin_clock(reply, out);
-        }
-    }
-
-    /// Carries out an operation of the clock that the program has begun last.
-    pub(crate) fn operate(&mut self, operation: TableOperation, out: &mut Vec<Output>) {
-        if let Some(tables) = self.tables_mut() {
-            tables.operate(operation, out);
+        match self {
+            Self::Steps(steps) => steps.command(command, out),
+            Self::Tables(tables) => {
+                tables.command(command, out);
+                Ok(())
+            }
         }
     }
 
     // Frames of other members.
 
-    /// Takes in a segment of a round.
+    /// Takes in a message of another member, with its payload if it has one.
     ///
     /// # Errors
-    /// The sender is not a member, or no correct member sends this segment.
-    pub(crate) fn receive_segment(
+    /// The sender is not a member, or no correct member sends this here and now.
+    pub(crate) fn receive(
         &mut self,
         from: PeerId,
-        segment: Segment,
-        payload: Buffer,
+        message: TrainingMessage,
+        payload: Option<Buffer>,
         out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
-        self.steps_mut()
-            .map_or(Err(Reject::OutOfPlace), |steps| steps.receive_segment(from, segment, payload, out))
-    }
-
-    /// Takes in chunks that move, or that were requested.
-    ///
-    /// # Errors
-    /// The chunks are damaged, or not expected.
-    pub(crate) fn chunk_batch(
-        &mut self,
-        from: PeerId,
-        message: &ChunkBatch,
-        payload: &Buffer,
-        out: &mut Vec<Output>,
-    ) -> Result<(), Reject> {
-        self.steps_mut()
-            .map_or(Err(Reject::OutOfPlace), |steps| steps.chunk_batch(from, message, payload, out))
-    }
-
-    /// A member requests chunks that this one has.
-    ///
-    /// # Errors
-    /// The sender is not a member, or requests more than there is.
-    pub(crate) fn receive_chunk_request(
-        &mut self,
-        from: PeerId,
-        want: WantChunks,
-        out: &mut Vec<Output>,
-    ) -> Result<(), Reject> {
-        self.steps_mut().map_or(Err(Reject::OutOfPlace), |steps| steps.receive_chunk_request(from, want, out))
-    }
-
-    /// A member tells the first owner about its progress.
-    ///
-    /// # Errors
-    /// The sender is not a member, or steps of this run wait for all members.
-    pub(crate) fn receive_offer(
-        &mut self,
-        from: PeerId,
-        offer: StepProgress,
-        out: &mut Vec<Output>,
-    ) -> Result<(), Reject> {
-        self.steps_mut().map_or(Err(Reject::OutOfPlace), |steps| steps.receive_offer(from, offer, out))
-    }
-
-    /// The first owner says which members are late.
-    ///
-    /// # Errors
-    /// The sender is not the first owner, or the choice does not fit the step in progress.
-    pub(crate) fn receive_choice(
-        &mut self,
-        from: PeerId,
-        chosen: StepContributors,
-        out: &mut Vec<Output>,
-    ) -> Result<(), Reject> {
-        self.steps_mut().map_or(Err(Reject::OutOfPlace), |steps| steps.receive_choice(from, chosen, out))
-    }
-
-    /// Takes in a segment of table messages.
-    ///
-    /// # Errors
-    /// The sender is not a member, or no correct member sends this segment.
-    pub(crate) fn on_table_frame(
-        &mut self,
-        from: PeerId,
-        payload: Buffer,
-        out: &mut Vec<Output>,
-    ) -> Result<(), Reject> {
-        self.tables_mut().map_or(Err(Reject::OutOfPlace), |tables| tables.on_table_frame(from, payload, out))
+        // Whichever engine this is.
+        match &message {
+            TrainingMessage::Segment(_) if payload.is_none() => return Err(Reject::Segment),
+            TrainingMessage::ChunkBatch(_) if payload.is_none() => return Err(Reject::Chunk),
+            TrainingMessage::Tables if payload.is_none() => return Err(Reject::MalformedTableMessage),
+            TrainingMessage::Complete(complete) => return self.base_mut().receive_complete(from, *complete),
+            TrainingMessage::Closed(closed) => return self.base_mut().receive_closed(from, *closed),
+            _ => {}
+        }
+        match self {
+            Self::Steps(steps) => steps.receive(from, message, payload, out),
+            Self::Tables(tables) => tables.receive(from, &message, payload, out),
+        }
     }
 
     // Links.
@@ -176,7 +73,10 @@ impl Training {
     pub(crate) fn credit(&mut self, from: &PeerId, segments: u32, out: &mut Vec<Output>) {
         let base = self.base_mut();
         if base.flow_control.give_back(from, segments, &base.shard_map.view) {
-            self.make_progress(out);
+            match self {
+                Self::Steps(steps) => steps.make_progress(out),
+                Self::Tables(tables) => tables.make_progress(out),
+            }
         }
     }
 
@@ -195,13 +95,6 @@ impl Training {
         match self {
             Self::Steps(steps) => steps.link_down(rank),
             Self::Tables(tables) => tables.base.flow_control.link_down(rank),
-        }
-    }
-
-    /// An input has arrived: an idle worker of tables may begin a clock again.
-    pub(crate) fn wake(&mut self) {
-        if let Some(tables) = self.tables_mut() {
-            tables.wake();
         }
     }
 }

@@ -21,28 +21,20 @@
 //! - Segments of the next step, from members that are ahead, are held within their link's window.
 //! - Old and new (parameters, state, cursor, batch) are both kept until the commit: a step can be undone.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
-use peergrad_collectives::mirror::Mirror;
-use peergrad_collectives::plan::Plan;
-use peergrad_collectives::residual::Residual;
-use peergrad_collectives::round::{Action, Round};
-use peergrad_protocol::cursor::Span;
-use peergrad_protocol::message::Segment;
-use peergrad_protocol::{Buffer, Rank, StepNumber};
+use peergrad_protocol::message::TrainingMessage;
+use peergrad_protocol::{Buffer, PeerId, StepNumber};
 
 use super::base::EngineBase;
-use crate::io::Output;
-use crate::state::assignment::BatchAssignment;
+use crate::io::{Output, Reject};
 use crate::state::checkpoint::Checkpoint;
-use crate::state::optimizer_shard::{OptimizerShard, Version};
-use crate::state::shard_map::StepShards;
 use backup_workers::BackupWorkers;
-use commit::CommitState;
-use group_averaging::{GroupAveraging, GroupSteps};
-use merge_snapshot::MergeSnapshots;
+use group_averaging::GroupSteps;
+use merge_snapshot::{MergeSnapshots, Merging, MergingMut};
 use program::ProgramStep;
+use rounds::Rounds;
+use state::StepState;
 use transfer::Transfer;
 
 mod account;
@@ -55,43 +47,24 @@ mod group_averaging;
 pub(super) mod merge_snapshot;
 mod program;
 mod progress;
+mod rounds;
+mod state;
 mod transfer;
 mod view_change;
 
-/// The step engine of one member.
+/// The step engine of one member: it connects its parts, each of which is in a file of its own.
 ///
-/// Most of its methods concern two or three of its parts, and are in the file of the part that they change.
+/// A part reads the [state](StepState), and changes it and itself. The methods here are what takes several parts: an input from outside,
+/// the completion of a step, a change of the view.
 pub(crate) struct StepEngine {
-    pub(super) base: EngineBase,
-    kind: StepKind,
-    commit: CommitState,
-    optimizer: OptimizerShard,
-    /// The residual: what the codec has left out of this member's contributions. `None` if they travel by an exact codec.
-    residual: Option<Residual>,
-    /// The step in progress, which is also the number of complete steps.
-    step: StepNumber,
-    /// The assignment of the step in progress.
-    assignment: Arc<BatchAssignment>,
-    /// The assignment of the step after, if an earlier view has made it and the present one has not begun; `None` otherwise.
-    next_assignment: Option<Arc<BatchAssignment>>,
+    pub(super) state: StepState,
     gate: StepGate,
     program: ProgramStep,
     rounds: Rounds,
     backup_workers: BackupWorkers,
     group: GroupSteps,
     transfer: Transfer,
-    pub(super) merge_snapshots: MergeSnapshots,
-}
-
-/// How members take a step together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum StepKind {
-    /// A step waits for the contributions of all members.
-    Synchronous,
-    /// A step waits for most contributions: see [`backup_workers`].
-    BackupWorkers,
-    /// Each member has local parameters, and averages them within a group: see [`group_averaging`].
-    LocalParameters,
+    merge_snapshots: MergeSnapshots,
 }
 
 /// Whether the step in progress may be taken.
@@ -105,30 +78,11 @@ struct StepGate {
     is_behind_view: bool,
 }
 
-/// The rounds in progress.
-#[derive(Default)]
-struct Rounds {
-    /// The round of the step in progress, and the one before it if others still wait for its segments; the older one first.
-    live: VecDeque<ActiveRound>,
-    /// Segments whose round has not begun here, with the member that sent them.
-    early: VecDeque<(Rank, Segment, Buffer)>,
-    /// The actions of a round until they are carried out; empty in between.
-    actions: Vec<Action>,
-    /// Memory for the sums of a mirror, for reuse.
-    mirror_room: Vec<f32>,
-}
-
-/// A round in progress.
-struct ActiveRound {
-    step: StepNumber,
-    shards: Arc<StepShards>,
-    plan: Arc<Plan>,
-    round: Round,
-    mirror: Mirror,
-    /// Whether owners send their sums to the replicas.
-    is_mirrored: bool,
-    /// The additional state of a group's round; `None` unless members have local parameters.
-    group_averaging: Option<GroupAveraging>,
+impl StepGate {
+    /// Whether this step is not to be taken in this view.
+    fn is_held(&self, step: StepNumber) -> bool {
+        self.stop_before.is_some_and(|stop| stop <= step)
+    }
 }
 
 impl StepEngine {
@@ -140,37 +94,8 @@ impl StepEngine {
         checkpoint: Option<&Checkpoint>,
         out: &mut Vec<Output>,
     ) -> Self {
-        let (loaded, sharding) = (&base.loaded, base.shard_map.sharding);
-        let kind = if loaded.program.has_local_parameters() {
-            StepKind::LocalParameters
-        } else if loaded.config.backups.is_some() {
-            StepKind::BackupWorkers
-        } else {
-            StepKind::Synchronous
-        };
-        let mut optimizer =
-            OptimizerShard::new(sharding.chunks, loaded.owner_moments(), loaded.keeps_master());
-        let is_lossy = !loaded.config.gradients.is_exact() && kind != StepKind::LocalParameters;
-        let len = sharding.chunks.parameter_count();
-        let residual = is_lossy.then(|| Residual::new(len, base.vectors.clone()));
-        let shards = base.cache.shards(&base.shard_map, 0);
-        // A newcomer stores nothing yet: its chunks move to it.
-        let is_kept = |chunk: &usize| complete.is_some() && shards.has_replica(*chunk, base.rank);
-        for chunk in (0..sharding.chunks.count()).filter(is_kept) {
-            let state = checkpoint.and_then(|checkpoint| checkpoint.state(chunk).cloned());
-            optimizer.insert(Version::Committed, chunk, state);
-        }
-        let step = base.view().first_step();
-        let entered_before = base.is_newcomer().then_some(step);
         let mut engine = Self {
-            base,
-            kind,
-            commit: CommitState::new(complete, entered_before),
-            optimizer,
-            residual,
-            step,
-            assignment: Arc::default(),
-            next_assignment: None,
+            state: StepState::new(base, complete, checkpoint),
             gate: StepGate::default(),
             program: ProgramStep::default(),
             rounds: Rounds::default(),
@@ -179,23 +104,72 @@ impl StepEngine {
             transfer: Transfer::default(),
             merge_snapshots: MergeSnapshots::default(),
         };
-        engine.assign_batch();
         engine.make_progress(out);
         engine
     }
 
+    /// The step in progress, and what the steps before have produced.
+    pub(crate) fn state(&self) -> &StepState {
+        &self.state
+    }
+
+    /// As [`state`](Self::state), to request a checkpoint.
+    pub(crate) fn state_mut(&mut self) -> &mut StepState {
+        &mut self.state
+    }
+
+    /// The snapshots for other branches.
+    pub(super) fn merging(&self) -> Merging<'_> {
+        Merging { state: &self.state, snapshots: &self.merge_snapshots }
+    }
+
+    /// As [`merging`](Self::merging), to keep, import and drop snapshots.
+    pub(super) fn merging_mut(&mut self) -> MergingMut<'_> {
+        MergingMut { state: &self.state, snapshots: &mut self.merge_snapshots }
+    }
+
     /// Whether no frame is taken in or sent, or the view cannot begin.
     fn is_suspended(&self) -> bool {
-        self.base.is_frozen || self.gate.is_behind_view
+        self.state.base.is_frozen || self.gate.is_behind_view
     }
 
-    /// Whether each member has local parameters.
-    fn has_local_parameters(&self) -> bool {
-        self.kind == StepKind::LocalParameters
-    }
-
-    /// The part of the step's batch that this member computes.
-    fn part(&self) -> &[Span] {
-        self.assignment.part(&self.base.me.peer, self.base.me.incarnation)
+    /// Takes in a message of another member, with its payload if it has one.
+    ///
+    /// # Errors
+    /// The sender is not a member, or no correct member sends this here and now.
+    pub(super) fn receive(
+        &mut self,
+        from: PeerId,
+        message: TrainingMessage,
+        payload: Option<Buffer>,
+        out: &mut Vec<Output>,
+    ) -> Result<(), Reject> {
+        match message {
+            TrainingMessage::Segment(segment) => {
+                // A segment may have to wait, so it makes progress by itself.
+                return self.receive_segment(from, segment, payload.ok_or(Reject::Segment)?, out);
+            }
+            TrainingMessage::ChunkBatch(chunk_batch) => {
+                let payload = payload.ok_or(Reject::Chunk)?;
+                self.receive_chunk_batch(from, &chunk_batch, &payload, out)?;
+            }
+            TrainingMessage::WantChunks(want) => self.transfer.receive_request(&self.state, from, &want)?,
+            TrainingMessage::StepProgress(offer) => {
+                self.backup_workers.receive_offer(&mut self.state, from, offer)?;
+            }
+            TrainingMessage::StepContributors(chosen) => {
+                self.backup_workers.receive_choice(&mut self.state, from, chosen)?;
+            }
+            TrainingMessage::TakeSnapshot(save) => {
+                self.merging_mut().snapshot_after(save.steps);
+                return Ok(());
+            }
+            TrainingMessage::Tables
+            | TrainingMessage::Complete(_)
+            | TrainingMessage::Closed(_)
+            | TrainingMessage::SaveCheckpoint(_) => return Err(Reject::OutOfPlace),
+        }
+        self.make_progress(out);
+        Ok(())
     }
 }

@@ -15,9 +15,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use peergrad_protocol::chunk_set::ChunkSet;
-use peergrad_protocol::message::MemberReport;
-use peergrad_protocol::table::{Request, Rows, TableMessage, WorkerId};
+use peergrad_protocol::message::{MemberReport, TrainingMessage};
+use peergrad_protocol::table::{Rows, WorkerId};
 use peergrad_protocol::view::{Member, Recovery, View};
 use peergrad_protocol::{Buffer, PeerId, Rank, StepNumber, ViewDigest};
 
@@ -29,22 +28,20 @@ use crate::program::command::Reply;
 use crate::state::assignment::BatchAssignment;
 use crate::state::shard_map::ShardMap;
 use crate::table::lease_table::LeasePolicy;
-use crate::table::server::{ReplicaMap, TableServer, ViewHandover};
+use crate::table::server::{ReplicaMap, ViewHandover};
 use crate::table::store::TableStore;
-use crate::table::worker::TableWorker;
-use crate::table::{BatchScope, Init, TableError, TableLayout, TableSpec};
+use crate::table::worker::{TableWorker, WorkerStart};
+use crate::table::{BatchScope, Init, TableLayout, TableSpec};
+use exchange::Exchange;
 use program::{ClockProgress, LeaseProgress, Waiting};
-use stream::MessageStreams;
 
+mod exchange;
 mod program;
 mod stream;
 
-/// The table engine of one member.
-///
-/// Its many methods are of two kinds: those of any engine (here), and the operations of the program (`program`).
+/// The table engine of one member: it connects the [program](program) with the [exchange](Exchange) of messages, from view to view.
 pub(crate) struct TableEngine {
     pub(super) base: EngineBase,
-    layout: Arc<TableLayout>,
     batch_scope: BatchScope,
     lease_policy: LeasePolicy,
     /// The step that every view of the run begins at: tables take no steps.
@@ -53,12 +50,7 @@ pub(crate) struct TableEngine {
     assignment: Arc<BatchAssignment>,
     /// The parameters that the program has last read, or the initial ones.
     parameters: Arc<Buffer>,
-    worker: TableWorker,
-    /// The chunks that this member stores. `None` only while a view is being entered.
-    server: Option<TableServer>,
-    streams: MessageStreams,
-    /// The chunks whose holders all have their present state.
-    replicated: ChunkSet,
+    exchange: Exchange,
     waiting: Waiting,
     leases: LeaseProgress,
     clock: ClockProgress,
@@ -96,13 +88,12 @@ impl TableEngine {
         let first_step = base.view().first_step();
         let batch = (config.step_samples(), samples);
         let view = (&**base.view(), base.digest());
+        let start = if base.is_newcomer() { WorkerStart::Late } else { WorkerStart::WithRun };
+        let worker = TableWorker::new(Arc::clone(&layout), read_schedule, start);
         let mut engine = Self {
             assignment: base.cache.assignment(&BatchAssignment::default(), batch, view, first_step),
-            worker: TableWorker::new(Arc::clone(&layout), read_schedule, base.is_newcomer()),
-            server: None,
+            exchange: Exchange::new(layout, worker),
             lease_policy: LeasePolicy { epochs, samples, warm_up, wave },
-            streams: MessageStreams::default(),
-            replicated: ChunkSet::default(),
             waiting: Waiting::default(),
             leases: LeaseProgress::default(),
             clock: ClockProgress::default(),
@@ -110,7 +101,6 @@ impl TableEngine {
             batch_scope,
             first_step,
             parameters,
-            layout,
             base,
         };
         // After a restart without checkpoints no member has any chunk: all of them start with their initial values.
@@ -118,26 +108,15 @@ impl TableEngine {
             Recovery::Initialize => true,
             Recovery::Resume(resume) => resume.is_restored,
         };
-        let replica_map = replica_map(&engine.base.shard_map);
-        let handover = if is_founded {
-            engine.initial_state(&replica_map)
+        let (replica_map, layout) = (replica_map(&engine.base.shard_map), &engine.exchange.layout);
+        let store = if is_founded {
+            initial_store(layout, &replica_map, engine.base.rank, &engine.parameters)
         } else {
-            ViewHandover::new(TableStore::new(Arc::clone(&engine.layout)))
+            TableStore::new(Arc::clone(layout))
         };
-        engine.enter_server(replica_map, handover);
+        engine.enter_exchange(replica_map, ViewHandover::new(store));
         engine.make_progress(out);
         engine
-    }
-
-    /// The chunks that this member stores at the start of a run, with their initial values.
-    fn initial_state(&self, replica_map: &ReplicaMap) -> ViewHandover {
-        let mut store = TableStore::new(Arc::clone(&self.layout));
-        for chunk in 0..self.layout.chunk_count() {
-            if replica_map.holders[chunk].contains(&self.base.rank) {
-                store.create_chunk(chunk, &initial_rows(&self.layout, chunk, &self.parameters));
-            }
-        }
-        ViewHandover::new(store)
     }
 
     /// Lost chunks restart from their initial values, at their next holders.
@@ -148,92 +127,37 @@ impl TableEngine {
         let loaded = &self.base.loaded;
         let mut parameters = vec![0.0; loaded.manifest.parameter_count()];
         loaded.task.initial(loaded.config.seed, &mut parameters);
+        let Exchange { layout, worker, .. } = &mut self.exchange;
         let chunks = chunks.iter().map(|chunk| *chunk as usize);
-        for chunk in chunks.filter(|chunk| *chunk < self.layout.chunk_count()) {
-            self.worker.invalidate(chunk);
+        for chunk in chunks.filter(|chunk| *chunk < layout.chunk_count()) {
+            worker.invalidate(chunk);
             handover.store_mut().drop_chunk(chunk);
             if replica_map.up_to_date[chunk].contains(&self.base.rank) {
-                handover.store_mut().create_chunk(chunk, &initial_rows(&self.layout, chunk, &parameters));
+                handover.store_mut().create_chunk(chunk, &initial_rows(layout, chunk, &parameters));
             }
         }
     }
 
-    /// Serves the chunks that this member holds in the view, from those that it has stored.
-    fn enter_server(&mut self, replica_map: ReplicaMap, handover: ViewHandover) {
-        let (replica_map, mut out) = (Arc::new(replica_map), Vec::new());
-        self.streams = MessageStreams::new(replica_map.members.len());
-        self.replicated = ChunkSet::default();
-        self.server = Some(TableServer::enter(
-            self.base.rank,
-            Arc::clone(&replica_map),
-            self.lease_policy,
-            handover,
-            &mut out,
-        ));
-        self.worker.enter(replica_map, &mut out);
+    fn enter_exchange(&mut self, replica_map: ReplicaMap, handover: ViewHandover) {
+        self.exchange.enter(self.base.rank, replica_map, self.lease_policy, handover);
         self.waiting.reset();
-        self.send(out);
     }
+}
 
-    fn server(&self) -> &TableServer {
-        self.server.as_ref().expect("a member keeps chunks in every view")
-    }
-
-    /// Takes in a message from another member, or from this one.
-    fn on_message(&mut self, from: Rank, message: TableMessage) -> Result<(), TableError> {
-        let mut out = Vec::new();
-        let server = self.server.as_mut().expect("a member keeps chunks in every view");
-        let result = match message {
-            TableMessage::Request(request @ (Request::Get { .. } | Request::Reduce { .. }))
-                if self.streams.is_backlogged(from) || server.has_ready(from) =>
-            {
-                server.defer(from, request)
-            }
-            TableMessage::Request(request) => server.on_request(from, request, &mut out),
-            TableMessage::Response(response) => self.worker.on_response(from, response, &mut out),
-            TableMessage::Handover(chunk) => server.on_handover(from, &chunk, &mut out),
-            TableMessage::ReplicaUpdate(update) => server.on_replica_update(from, &update, &mut out),
-            TableMessage::ReplicaAck(number) => {
-                server.on_replica_ack(from, number, &mut out);
-                Ok(())
-            }
-            TableMessage::Replicated(chunks) => {
-                self.replicated.extend(server.on_replicated(from, &chunks));
-                Ok(())
-            }
-        };
-        self.send(out);
-        self.answer_ready();
-        result
-    }
-
-    /// Answers the requests that can be answered now, except for members that have yet to read earlier responses.
-    fn answer_ready(&mut self) {
-        for rank in self.server().ready() {
-            let mut out = Vec::new();
-            while !self.streams.is_backlogged(rank)
-                && self.server.as_mut().is_some_and(|server| server.answer_ready(rank, &mut out))
-            {
-                self.send(std::mem::take(&mut out));
-            }
+/// The chunks that the member of this rank stores at the start of a run, with their initial values.
+fn initial_store(
+    layout: &Arc<TableLayout>,
+    replica_map: &ReplicaMap,
+    rank: Rank,
+    parameters: &[f32],
+) -> TableStore {
+    let mut store = TableStore::new(Arc::clone(layout));
+    for chunk in 0..layout.chunk_count() {
+        if replica_map.holders[chunk].contains(&rank) {
+            store.create_chunk(chunk, &initial_rows(layout, chunk, parameters));
         }
     }
-
-    /// Takes in this member's messages to itself.
-    fn deliver_to_self(&mut self) {
-        while let Some(message) = self.streams.to_self.pop_front() {
-            self.on_message(self.base.rank, message).expect("a member sends no malformed message to itself");
-        }
-    }
-
-    /// The chunks whose present state is here: first those that this member holds, then those that other members hold, which may have a
-    /// later state.
-    fn held_chunks(&self) -> (ChunkSet, ChunkSet) {
-        let (store, shard_map) = (self.server().store(), &self.base.shard_map);
-        let is_now = |chunk: &usize| store.view_number(*chunk) == Some(shard_map.view.number.0);
-        let is_kept = |chunk: &usize| shard_map.target.replica_holders(*chunk).contains(&self.base.rank);
-        (0..self.layout.chunk_count()).filter(is_now).partition(is_kept)
-    }
+    store
 }
 
 /// The initial rows of a chunk, in a run with these initial parameters.
@@ -285,20 +209,19 @@ impl TableEngine {
     /// Enters `view`. `credits` as for [`EngineBase::enter`].
     pub(super) fn enter(
         &mut self,
-        view: &Arc<View>,
-        digest: ViewDigest,
+        (view, digest): (&Arc<View>, ViewDigest),
         credits: &mut BTreeMap<PeerId, u32>,
         out: &mut Vec<Output>,
     ) {
         self.base.enter(view, digest, credits, out);
-        let mut handover = self.server.take().expect("a member keeps chunks in every view").leave();
+        let mut handover = self.exchange.leave();
         let (replica_map, restarted) = (replica_map(&self.base.shard_map), &view.moves.restarted);
         self.restart_chunks(restarted, &replica_map, &mut handover);
         if !restarted.is_empty() {
             let retrains_all = restarted.contains(&0);
             out.push(Output::Event(Event::ChunksLost { chunks: restarted.len(), retrains_all }));
         }
-        self.enter_server(replica_map, handover);
+        self.enter_exchange(replica_map, handover);
         self.base.is_frozen = false;
         self.make_progress(out);
         if self.base.barrier.is_waiting() {
@@ -326,11 +249,29 @@ impl TableEngine {
 
     // Links.
 
-    /// Takes in a segment of another member's messages.
+    /// Takes in a message of another member, with its payload if it has one.
     ///
     /// # Errors
-    /// The sender is not a member, or no correct member sends this segment.
-    pub(super) fn on_table_frame(
+    /// The sender is not a member, or no correct member sends this here and now.
+    pub(super) fn receive(
+        &mut self,
+        from: PeerId,
+        message: &TrainingMessage,
+        payload: Option<Buffer>,
+        out: &mut Vec<Output>,
+    ) -> Result<(), Reject> {
+        match message {
+            TrainingMessage::Tables => {
+                self.receive_segment(from, payload.ok_or(Reject::MalformedTableMessage)?, out)
+            }
+            // No run with tables has snapshots, so there is nothing to keep.
+            TrainingMessage::TakeSnapshot(_) => Ok(()),
+            _ => Err(Reject::OutOfPlace),
+        }
+    }
+
+    /// Takes in a segment of another member's messages.
+    fn receive_segment(
         &mut self,
         from: PeerId,
         payload: Buffer,
@@ -338,14 +279,14 @@ impl TableEngine {
     ) -> Result<(), Reject> {
         let rank = self.base.flow_control.rank_of(&from, self.base.view()).ok_or(Reject::NotAMember)?;
         self.base.flow_control.hold(rank)?;
-        self.streams.early.push_back((rank, payload));
+        self.exchange.streams.early.push_back((rank, payload));
         if self.base.is_frozen { Ok(()) } else { self.process_table_frames(out) }
     }
 
     fn process_table_frames(&mut self, out: &mut Vec<Output>) -> Result<(), Reject> {
         let mut result = Ok(());
-        while let Some((from, payload)) = self.streams.early.pop_front() {
-            result = result.and(self.receive(from, payload.bytes()));
+        while let Some((from, payload)) = self.exchange.streams.early.pop_front() {
+            result = result.and(self.exchange.receive(from, payload.bytes()));
             if self.base.flow_control.use_up(from.index()) {
                 out.push(Output::Credit { to: self.base.view().member(from).peer, segments: 1 });
             }
@@ -361,7 +302,7 @@ impl TableEngine {
     }
 
     /// An input has arrived: an idle worker may begin a clock again.
-    pub(super) fn wake(&mut self) {
+    pub(crate) fn wake(&mut self) {
         self.clock.is_idle = false;
     }
 
@@ -374,13 +315,14 @@ impl TableEngine {
         self.request_lease();
         self.begin_clock_if_possible();
         self.report_completed_leases(out);
-        self.deliver_to_self();
-        if let Some(parameters) = self.answer() {
+        let Self { base, exchange, waiting, .. } = self;
+        exchange.deliver_to_self();
+        if let Some(parameters) = waiting.answer(base, exchange) {
             self.parameters = parameters;
         }
-        self.flush(out);
-        self.answer_ready();
-        self.flush(out);
+        exchange.streams.flush(base, out);
+        exchange.answer_ready();
+        exchange.streams.flush(base, out);
         if let Some(reply) = self.waiting.ready.take() {
             let _ = reply.send(());
         }
@@ -402,7 +344,7 @@ impl TableEngine {
     }
 
     /// This member is about to leave: its worker begins no more clocks.
-    pub(super) fn wind_down(&mut self, out: &mut Vec<Output>) {
+    pub(crate) fn wind_down(&mut self, out: &mut Vec<Output>) {
         if self.departure == Departure::Staying {
             self.departure = Departure::WindingDown;
         }
@@ -416,19 +358,21 @@ impl TableEngine {
 
     /// The last messages of a worker that leaves and is between two clocks.
     fn shut_down_worker(&mut self) {
-        let is_between = self.clock.current.is_none();
-        if self.departure.is_leaving() && (is_between || self.worker.has_finished()) {
+        let (is_between, worker) = (self.clock.current.is_none(), &mut self.exchange.worker);
+        if self.departure.is_leaving() && (is_between || worker.has_finished()) {
             let mut out = Vec::new();
-            let has_wound_down = self.worker.wind_down(&mut out);
-            self.departure = if has_wound_down { Departure::WoundDown } else { Departure::WindingDown };
-            self.send(out);
+            self.departure = match worker.wind_down(&mut out) {
+                true => Departure::WoundDown,
+                false => Departure::WindingDown,
+            };
+            self.exchange.send(out);
         }
     }
 
     // The account.
 
     /// The step that the view's record names: it never changes.
-    pub(super) fn step(&self) -> StepNumber {
+    pub(super) fn first_step(&self) -> StepNumber {
         self.first_step
     }
 
@@ -454,7 +398,7 @@ impl TableEngine {
 
     /// The chunks of this member, for the choice of the next view.
     pub(super) fn report(&self) -> MemberReport {
-        let (states, older) = self.held_chunks();
+        let (states, older) = self.exchange.held_chunks(&self.base.shard_map);
         MemberReport {
             complete: Some(self.first_step),
             states,
@@ -465,14 +409,14 @@ impl TableEngine {
 
     /// Bytes of the moments that owners' rules keep beside the values of rows, at this member.
     pub(super) fn moment_bytes(&self) -> u64 {
-        self.server().store().moment_bytes()
+        self.exchange.server().store().moment_bytes()
     }
 
     /// The state of the tables for membership.
     pub(super) fn snapshot(&self) -> TableSnapshot {
         TableSnapshot {
             clock: self.clock(),
-            are_replicated: self.replicated.len() == self.layout.chunk_count(),
+            are_replicated: self.exchange.are_replicated(),
             is_reading: self.waiting.is_reading(),
         }
     }

@@ -89,7 +89,7 @@ impl Columns {
         }
     }
 
-    /// What makes this layout unusable, in words; `None` if nothing does. It checks layouts that other peers sent.
+    /// Why this layout cannot be used, in words; `None` if it can. It checks layouts that other peers sent.
     #[must_use]
     pub fn problem(&self) -> Option<String> {
         if self.width > COLUMNS_MAX || self.label >= self.width {

@@ -241,7 +241,7 @@ mod tests {
         assert_error(b" \n\n", "f.csv: the file is empty; give a CSV file with one sample per line");
         assert_error(
             b"1,2,0\n\n3,0\n",
-            "f.csv, line 3: 2 cells where the first row has 3; complete the row or delete it",
+            "f.csv, line 3: the row has 2 cells, but the first row has 3; complete the row or delete it",
         );
         assert_error(
             b"x,y\n1,0\r\nred,1\n",

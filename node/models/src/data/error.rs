@@ -15,14 +15,14 @@ pub enum DenseTableError {
     },
     /// The file has a header and no rows.
     #[error(
-        "{file}: no rows below the header; add one sample per line, or set `header = false` if line 1 is a sample"
+        "{file}: there are no rows below the header; add one sample per line, or set `header = false` if line 1 is a sample"
     )]
     NoRows {
         /// The file.
         file: String,
     },
     /// The file starts with the mark of gzip, and cannot be unpacked.
-    #[error("{file}: damaged gzip file ({reason}); copy it again")]
+    #[error("{file}: the gzip file is damaged ({reason}); copy it again")]
     Gzip {
         /// The file.
         file: String,
@@ -30,7 +30,7 @@ pub enum DenseTableError {
         reason: String,
     },
     /// The file unpacks to more bytes than the limit.
-    #[error("{file}: unpacks to more than {} MiB; train on a part of it", limit >> 20)]
+    #[error("{file}: the unpacked file is larger than {} MiB; train on a part of it", limit >> 20)]
     TooLarge {
         /// The file.
         file: String,
@@ -38,7 +38,7 @@ pub enum DenseTableError {
         limit: u64,
     },
     /// The file has more columns or rows than the limit.
-    #[error("{file}: {found} {what}, at most {limit} are supported; leave some out")]
+    #[error("{file}: the file has {found} {what}, but at most {limit} are supported; leave some out")]
     TooMany {
         /// The file.
         file: String,
@@ -51,8 +51,8 @@ pub enum DenseTableError {
     },
     /// The table would have more numbers than [`TABLE_VALUES_MAX`].
     #[error(
-        "{file}: {rows} rows of {columns} features make a table of {} numbers, and the limit is {TABLE_VALUES_MAX}; \
-         choose some features with `columns` in [data], or train on a part of the rows",
+        "{file}: {rows} rows of {columns} features make a table of {} numbers, but the limit is {TABLE_VALUES_MAX}; \
+         select fewer features with `columns` in [data], or train on a part of the rows",
         *rows as u128 * *columns as u128
     )]
     TooManyValues {
@@ -65,7 +65,7 @@ pub enum DenseTableError {
     },
     /// A row has a different number of cells than the first row.
     #[error(
-        "{file}, line {line}: {found} cells where the first row has {expected}; complete the row or delete it"
+        "{file}, line {line}: the row has {found} cells, but the first row has {expected}; complete the row or delete it"
     )]
     RowWidth {
         /// The file.

@@ -57,7 +57,7 @@ pub enum FormatError {
     #[error(transparent)]
     Idx(#[from] IdxError),
     /// A setting has no meaning for files of this format.
-    #[error("{file}: {} has nothing for `{key}` in [data] to say; leave it out of the run file", .format.file())]
+    #[error("{file}: `{key}` in [data] does not apply to {}; remove it from the run file", .format.file())]
     Meaningless {
         /// The file.
         file: String,
@@ -67,7 +67,7 @@ pub enum FormatError {
         key: &'static str,
     },
     /// A file to evaluate on is of another format than the run's.
-    #[error("{file}: {} where the model was trained on {}; give one like that", .found.file(), .expected.file())]
+    #[error("{file}: this is {}, but the model was trained on {}; give a file of that format", .found.file(), .expected.file())]
     OtherFormat {
         /// The file.
         file: String,
@@ -78,7 +78,7 @@ pub enum FormatError {
     },
     /// A file to evaluate on has another number of columns.
     #[error(
-        "{file}: {found} columns where the model was trained on {expected}; give a file with the same columns, the label included"
+        "{file}: the file has {found} columns, but the model was trained on {expected}; give a file with the same columns, including the label"
     )]
     OtherColumns {
         /// The file.
@@ -217,7 +217,7 @@ impl FileLayout {
         }
     }
 
-    /// What makes this layout unusable, in words; a layout that another peer sent is checked by this.
+    /// Why this layout cannot be used, in words; `None` if it can. It checks layouts that other peers sent.
     #[must_use]
     pub fn problem(&self) -> Option<String> {
         match self {
@@ -312,11 +312,11 @@ mod tests {
         let header = || ColumnHints { header: Some(false), ..ColumnHints::default() };
         let width = || ColumnHints { width: Some(9), ..ColumnHints::default() };
         for (bytes, hints, words) in [
-            (SPARSE, label(), "f: a LIBSVM file has nothing for `label`"),
-            (SPARSE, header(), "f: a LIBSVM file has nothing for `header`"),
-            (ARRAYS, label(), "f: an IDX file has nothing for `label`"),
-            (ARRAYS, width(), "f: an IDX file has nothing for `features`"),
-            (b"1,2,0\n", width(), "f: a CSV file has nothing for `features`"),
+            (SPARSE, label(), "f: `label` in [data] does not apply to a LIBSVM file"),
+            (SPARSE, header(), "f: `header` in [data] does not apply to a LIBSVM file"),
+            (ARRAYS, label(), "f: `label` in [data] does not apply to an IDX file"),
+            (ARRAYS, width(), "f: `features` in [data] does not apply to an IDX file"),
+            (b"1,2,0\n", width(), "f: `features` in [data] does not apply to a CSV file"),
             (
                 SPARSE,
                 chosen(&[4]),
@@ -336,13 +336,22 @@ mod tests {
         let read = |bytes: &[u8]| layout.of_other("g", bytes)?.read("g", bytes);
         assert_eq!(read(b"0 1:1\n").unwrap().features, [1.0, 0.0, 0.0]);
         let error = read(b"0 1:1\n1 4:1\n").unwrap_err().to_string();
-        assert!(error.starts_with("g, line 2: the index 4 is beyond the 3 features of the run"), "{error}");
+        assert!(
+            error.starts_with("g, line 2: the index 4 is larger than the number of features of the run, 3;"),
+            "{error}"
+        );
         let error = read(b"1,2,0\n").unwrap_err().to_string();
-        assert_eq!(error, "g: a CSV file where the model was trained on a LIBSVM file; give one like that");
+        assert_eq!(
+            error,
+            "g: this is a CSV file, but the model was trained on a LIBSVM file; give a file of that format"
+        );
         let wide = [&b"\0\0\x08\x02\0\0\0\x01\0\0\0\x02\x05\x06"[..], b"\0\0\x08\x01\0\0\0\x01\0"].concat();
         let layout = hinted(ARRAYS, ColumnHints::default()).unwrap();
         let error = layout.of_other("g", &wide).unwrap().read("g", &wide).unwrap_err().to_string();
-        assert_eq!(error, "g: samples of 2 values (1 x 2) where the run has 1; give a file of such samples");
+        assert_eq!(
+            error,
+            "g: each sample has 2 values (1 x 2), but the samples of the run have 1; give a file with samples of that size"
+        );
     }
 
     #[test]

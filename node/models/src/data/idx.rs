@@ -25,7 +25,7 @@ const COMMAND: &str = "cat train-images-idx3-ubyte.gz train-labels-idx1-ubyte.gz
 pub enum IdxError {
     /// The file has samples and no labels.
     #[error(
-        "{file}: an IDX file with one array only; put the labels behind the samples, as one file: `{COMMAND}`"
+        "{file}: the IDX file has only one array, but samples and labels are needed; append the labels to the samples: `{COMMAND}`"
     )]
     NoLabels {
         /// The file.
@@ -33,7 +33,7 @@ pub enum IdxError {
     },
     /// The bytes where an array should begin are not the header of an array.
     #[error(
-        "{file}: no IDX array begins at byte {start}, where the {array} should; put together two IDX files, both gzipped or neither: `{COMMAND}`"
+        "{file}: the {array} should begin at byte {start}, but no IDX array begins there; join two IDX files, both gzipped or both plain: `{COMMAND}`"
     )]
     NoArray {
         /// The file.
@@ -45,7 +45,7 @@ pub enum IdxError {
     },
     /// The type of the values is not one of IDX.
     #[error(
-        "{file}: the {array} have values of the type {found:#04x}, which IDX does not have (0x08, 0x09, 0x0b to 0x0e); is it an IDX file?"
+        "{file}: the {array} have the value type {found:#04x}, but IDX has only the types 0x08, 0x09 and 0x0b to 0x0e; check that this is an IDX file"
     )]
     Kind {
         /// The file.
@@ -57,7 +57,7 @@ pub enum IdxError {
     },
     /// The file has fewer bytes than the header says.
     #[error(
-        "{file}: the {array} are said to be {shape}, {expected} bytes, and only {found} are there; copy the file again"
+        "{file}: the header announces {array} of shape {shape} ({expected} bytes), but the file has only {found} of them; copy the file again"
     )]
     Truncated {
         /// The file.
@@ -73,7 +73,7 @@ pub enum IdxError {
     },
     /// An array has a dimension of 0.
     #[error(
-        "{file}: the {array} are said to be {shape}, so there are none; give a file with samples and labels"
+        "{file}: the header announces {array} of shape {shape}, so there are none; give a file with samples and labels"
     )]
     Empty {
         /// The file.
@@ -85,7 +85,7 @@ pub enum IdxError {
     },
     /// The second array does not have one label for each sample of the first.
     #[error(
-        "{file}: the samples are {samples}, and behind them stands an array of {labels}, not one label for each; put the labels of the same samples there: `{COMMAND}`"
+        "{file}: the samples have the shape {samples}, but the array after them has the shape {labels}, not one label for each sample; append the labels of the same samples: `{COMMAND}`"
     )]
     NotTheirLabels {
         /// The file.
@@ -97,7 +97,7 @@ pub enum IdxError {
     },
     /// The file has bytes after the two arrays.
     #[error(
-        "{file}: {count} bytes behind samples and labels; put together two IDX files and no more: `{COMMAND}`"
+        "{file}: {count} more bytes follow the samples and the labels; join exactly two IDX files: `{COMMAND}`"
     )]
     Trailing {
         /// The file.
@@ -107,7 +107,7 @@ pub enum IdxError {
     },
     /// The samples have a different number of values than the run's.
     #[error(
-        "{file}: samples of {found} values ({shape}) where the run has {expected}; give a file of such samples"
+        "{file}: each sample has {found} values ({shape}), but the samples of the run have {expected}; give a file with samples of that size"
     )]
     Width {
         /// The file.

@@ -111,7 +111,7 @@ pub enum LabelError {
     },
     /// All rows have the same label.
     #[error(
-        "{file}: every row has the label `{found}`; a model needs at least two classes: is this the right file, and of a CSV file, is `label` in [data] the right column?"
+        "{file}: every row has the label `{found}`, but a model needs at least two classes; check that this is the right file and, for a CSV file, that `label` in [data] names the right column"
     )]
     SingleClass {
         /// The file.
@@ -121,7 +121,7 @@ pub enum LabelError {
     },
     /// The labels are words, with more distinct ones than [`CLASSES_MAX`].
     #[error(
-        "{file}: {found} different labels in {rows} rows; is `label` in [data] the right column? If it is, list the classes in `classes`"
+        "{file}: {rows} rows have {found} different labels; check that `label` in [data] names the right column, and if it does, list the classes in `classes`"
     )]
     TooManyClasses {
         /// The file.

@@ -28,33 +28,35 @@ use super::sparse::{Sparse, SparseTable};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LibsvmError {
     /// The file has no samples.
-    #[error("{file}: there is no sample in it; a line is `label index:value index:value ...`")]
+    #[error(
+        "{file}: the file has no samples; write each sample as a line `label index:value index:value ...`"
+    )]
     Empty {
         /// The file.
         file: String,
     },
     /// A line does not begin with a number.
     #[error(
-        "{file}, line {line}: the label `{found}` is not a finite number; a line begins with its label: correct it (numbers may stand for classes)"
+        "{file}, line {line}: the label `{found}` is not a finite number; begin each line with a number as its label (numbers can stand for classes)"
     )]
     Label {
         /// The file.
         file: String,
         /// The line, from 1.
         line: u64,
-        /// What stands there.
+        /// The text in the file.
         found: String,
     },
-    /// A line names its group of a ranking.
+    /// A line names a ranking group.
     #[error(
-        "{file}, line {line}: `{found}` is the group of a ranking, which is not read; delete it from all lines"
+        "{file}, line {line}: `{found}` is a ranking group, which is not supported; delete it from all lines"
     )]
     Group {
         /// The file.
         file: String,
         /// The line, from 1.
         line: u64,
-        /// What stands there.
+        /// The text in the file.
         found: String,
     },
     /// A word is not a feature.
@@ -64,7 +66,7 @@ pub enum LibsvmError {
         file: String,
         /// The line, from 1.
         line: u64,
-        /// What stands there.
+        /// The text in the file.
         found: String,
     },
     /// A value is infinite, not a number, or too large.
@@ -74,13 +76,11 @@ pub enum LibsvmError {
         file: String,
         /// The line, from 1.
         line: u64,
-        /// What stands there.
+        /// The text in the file.
         found: String,
     },
     /// Indices that count from 0.
-    #[error(
-        "{file}, line {line}: the index is 0, and indices count from 1; add 1 to all indices of the file"
-    )]
+    #[error("{file}, line {line}: the index is 0, but indices start at 1; add 1 to all indices of the file")]
     IndexZero {
         /// The file.
         file: String,
@@ -89,7 +89,7 @@ pub enum LibsvmError {
     },
     /// The indices of a line do not ascend, or one occurs twice.
     #[error(
-        "{file}, line {line}: the index {found} stands behind {before}; sort the features of a row by index, each once"
+        "{file}, line {line}: the index {found} follows {before}; sort the features of each row by index, and list each feature once"
     )]
     Order {
         /// The file.
@@ -103,7 +103,7 @@ pub enum LibsvmError {
     },
     /// An index is larger than [`FEATURES_MAX`].
     #[error(
-        "{file}, line {line}: the index {found} is beyond {FEATURES_MAX}, the largest that is read; number the features anew"
+        "{file}, line {line}: the index {found} is larger than the maximum of {FEATURES_MAX}; renumber the features"
     )]
     IndexTooLarge {
         /// The file.
@@ -115,7 +115,7 @@ pub enum LibsvmError {
     },
     /// A feature that the run does not know.
     #[error(
-        "{file}, line {line}: the index {found} is beyond the {width} features of the run; take the feature out, or train with `features = {found}` in [data]"
+        "{file}, line {line}: the index {found} is larger than the number of features of the run, {width}; remove the feature, or train with `features = {found}` in [data]"
     )]
     Unknown {
         /// The file.
@@ -128,7 +128,7 @@ pub enum LibsvmError {
         width: usize,
     },
     /// The file has more rows or values than the limit.
-    #[error("{file}: more than {limit} {what}; train on a part of it")]
+    #[error("{file}: the file has more than {limit} {what}; train on a part of it")]
     TooMany {
         /// The file.
         file: String,
@@ -340,17 +340,20 @@ mod tests {
 
     #[test]
     fn errors_name_file_line_and_remedy() {
-        assert_error(b"# \n", "f: there is no sample in it; a line is `label index:value index:value ...`");
+        assert_error(
+            b"# \n",
+            "f: the file has no samples; write each sample as a line `label index:value index:value ...`",
+        );
         for (label, found) in [("cat", "cat"), ("1:2", "1:2"), ("1,3", "1,3"), ("inf", "inf")] {
             let message = format!(
-                "f, line 2: the label `{found}` is not a finite number; a line begins with its label: correct it \
-                 (numbers may stand for classes)"
+                "f, line 2: the label `{found}` is not a finite number; begin each line with a number as its label \
+                 (numbers can stand for classes)"
             );
             assert_error(format!("1 1:1\n{label} 1:1\n").as_bytes(), &message);
         }
         assert_error(
             b"1 1:1\n2 qid:7 1:1",
-            "f, line 2: `qid:7` is the group of a ranking, which is not read; delete it from all lines",
+            "f, line 2: `qid:7` is a ranking group, which is not supported; delete it from all lines",
         );
         for word in ["7", "1:", ":1", "x:1", "-1:1", "1:2:3", "1:a"] {
             let message = format!("f, line 2: `{word}` is not `index:value`; correct it, or delete the row");
@@ -363,18 +366,18 @@ mod tests {
         }
         assert_error(
             b"1 0:1 1:1",
-            "f, line 1: the index is 0, and indices count from 1; add 1 to all indices of the file",
+            "f, line 1: the index is 0, but indices start at 1; add 1 to all indices of the file",
         );
         for (second, before) in [(3, 3), (2, 3)] {
             let message = format!(
-                "f, line 1: the index {second} stands behind {before}; sort the features of a row by index, each once"
+                "f, line 1: the index {second} follows {before}; sort the features of each row by index, and list each feature once"
             );
             assert_error(format!("1 3:1 {second}:1").as_bytes(), &message);
         }
         for index in ["16777217", "99999999999999999999"] {
             let found = index.parse().unwrap_or(u64::MAX);
             let message = format!(
-                "f, line 1: the index {found} is beyond 16777216, the largest that is read; number the features anew"
+                "f, line 1: the index {found} is larger than the maximum of 16777216; renumber the features"
             );
             assert_error(format!("1 {index}:1").as_bytes(), &message);
         }
@@ -385,7 +388,7 @@ mod tests {
         assert_eq!(read("f", DRAWN, 123).unwrap().features.width(), 123);
         assert_eq!(
             read("f", DRAWN, 16).unwrap_err().to_string(),
-            "f, line 1: the index 17 is beyond the 16 features of the run; take the feature out, or train with \
+            "f, line 1: the index 17 is larger than the number of features of the run, 16; remove the feature, or train with \
              `features = 17` in [data]"
         );
     }

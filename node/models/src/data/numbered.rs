@@ -67,7 +67,7 @@ impl Numbered {
         all.chain(self.features.iter().copied())
     }
 
-    /// What makes this layout unusable, in words; `None` if nothing does.
+    /// Why this layout cannot be used, in words; `None` if it can.
     pub(super) fn problem(&self) -> Option<String> {
         if !(1..=FEATURES_MAX).contains(&self.width) {
             return Some(format!("{} features, where 1 to {FEATURES_MAX} are possible", self.width));

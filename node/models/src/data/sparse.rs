@@ -218,8 +218,8 @@ mod tests {
         let error = labelled(rows).dense("f.libsvm").unwrap_err().to_string();
         assert_eq!(
             error,
-            "f.libsvm: 17 rows of 16777216 features make a table of 285212672 numbers, and the limit is 268435456; \
-             choose some features with `columns` in [data], or train on a part of the rows"
+            "f.libsvm: 17 rows of 16777216 features make a table of 285212672 numbers, but the limit is 268435456; \
+             select fewer features with `columns` in [data], or train on a part of the rows"
         );
     }
 

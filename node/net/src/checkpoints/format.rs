@@ -1,13 +1,13 @@
 //! A checkpoint's two files: tensors as safetensors, and a small index that says what they are.
 //!
-//! The safetensors file is a model file ([`ModelFile`](peergrad_config::model_file::ModelFile)) with a few tensors more, so
-//! whatever reads a model reads a checkpoint: `peergrad.updates` (U32, one a chunk of which state is in it) and, for each
+//! The safetensors file is a model file ([`ModelFile`](peergrad_config::model_file::ModelFile)) with a few more tensors, so
+//! any program that reads a model reads a checkpoint: `peergrad.updates` (U32, one for each chunk with state in it) and, for each
 //! such chunk, `peergrad.state.0017` (F32, as [`OptimizerState::moments`](peergrad_core::state::checkpoint::OptimizerState) has it).
 //!
 //! # Invariants
 //! - The index is written last and names the length and digest of the other file: without an index, or with another digest, a
 //!   file is not a checkpoint.
-//! - Reading ends in a checkpoint or in an error text, whatever the bytes are, and allocates no more than the file is long.
+//! - Any bytes read as a checkpoint or as an error text. Reading allocates no more than the length of the file.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -91,7 +91,10 @@ impl Index {
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let index: Self = toml::from_str(text).map_err(|error| error.message().to_owned())?;
         if index.version != VERSION {
-            return Err(format!("it is of version {}, and this one reads {VERSION}", index.version));
+            return Err(format!(
+                "it has format version {}, but this program reads version {VERSION}",
+                index.version
+            ));
         }
         index.run()?;
         index.saved().map(|_| index.clone())
@@ -102,7 +105,7 @@ impl Index {
         Ok(RunId(*hash.as_bytes()))
     }
 
-    /// What the swarm is told of the checkpoint.
+    /// The description of the checkpoint that other members get.
     pub(super) fn saved(&self) -> Result<SavedCheckpoint, String> {
         let digest =
             blake3::Hash::from_hex(&self.digest).map_err(|_| "its digest is not valid".to_owned())?;
@@ -115,7 +118,7 @@ impl Index {
         };
         let is_range = |[first, end]: &[u32; 2]| first < end && *end as usize <= CHUNKS_MAX;
         if !cursor.is_valid() || !self.states.iter().all(is_range) {
-            return Err("its bookmark or its chunks are impossible".to_owned());
+            return Err("its position in the data or its list of chunks is invalid".to_owned());
         }
         let [view_number, step] = self.branch;
         Ok(SavedCheckpoint {
@@ -160,7 +163,7 @@ pub(super) fn write(checkpoint: &Checkpoint, path: &Path) -> Result<(), SafeTens
 /// Reads a checkpoint back. Its tensors' file must have the length and digest that the index names.
 ///
 /// # Errors
-/// In words, what is wrong with the file.
+/// The problem with the file, in words.
 pub(super) fn read(index: &Index, bytes: &[u8]) -> Result<Checkpoint, String> {
     let is_it =
         bytes.len() as u64 == index.bytes && ContentDigest::of(bytes).to_string() == index.file_digest;
@@ -178,7 +181,7 @@ pub(super) fn read(index: &Index, bytes: &[u8]) -> Result<Checkpoint, String> {
         Ok(OptimizerState { moments: words(tensor.data()).map(f32::from_le_bytes).collect(), updates })
     };
     if updates.len() != saved.states.len() {
-        return Err("it does not have the chunks that its index names".to_owned());
+        return Err("the chunks that its index lists are missing".to_owned());
     }
     let states = saved.states.iter().zip(updates).map(state).collect::<Result<_, String>>()?;
     Ok(Checkpoint {

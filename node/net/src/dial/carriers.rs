@@ -5,13 +5,13 @@ use crate::address::Carrier;
 /// The carriers that have worked with one peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CarrierHistory {
-    /// What the last connection ran over, from either side; `None` before the first.
+    /// The carrier of the last connection, from either side; `None` before the first.
     pub(crate) last: Option<Carrier>,
-    /// What gets through from this peer, and is tried first; `None` if unknown.
+    /// The carrier that gets through from this peer, and is tried first; `None` while unknown.
     pub(crate) out: Option<Carrier>,
 }
 
-/// What a new connection shows about the carriers.
+/// The conclusion from a new connection about the carriers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CarrierEvidence {
     /// Nothing: it leads through a relay, or it runs over QUIC beside one over TCP.
@@ -20,6 +20,9 @@ pub(crate) enum CarrierEvidence {
     In,
     /// Its carrier gets through from this peer, which has dialed.
     Out,
+    /// This peer has dialed, and the attempt may have got through only because it took long: the other end has perhaps just begun to
+    /// listen.
+    OutLate,
 }
 
 impl CarrierHistory {
@@ -29,16 +32,16 @@ impl CarrierHistory {
         self.out = newer.out.or(self.out);
     }
 
-    /// Takes in a new connection. `is_luck`: it may have got through only because the attempt took long.
-    pub(crate) fn record_connection(&mut self, evidence: CarrierEvidence, carrier: Carrier, is_luck: bool) {
+    /// Takes in a new connection.
+    pub(crate) fn record_connection(&mut self, evidence: CarrierEvidence, carrier: Carrier) {
         match evidence {
             CarrierEvidence::None => return,
             // Perhaps TCP no longer gets through in either direction.
             CarrierEvidence::In if carrier == Carrier::Quic && self.out == Some(Carrier::Tcp) => {
                 self.out = None
             }
-            CarrierEvidence::Out if !is_luck => self.out = Some(carrier),
-            CarrierEvidence::In | CarrierEvidence::Out => {}
+            CarrierEvidence::Out => self.out = Some(carrier),
+            CarrierEvidence::In | CarrierEvidence::OutLate => {}
         }
         self.last = Some(carrier);
     }

@@ -14,22 +14,22 @@ use crate::proof::ProofError;
 /// Why an address could not be reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DialFailure {
-    /// The machine is there, and nobody listens at the port.
+    /// The machine answers, and no program listens at the port.
     Refused,
     /// The system's words: timed out, no route, ...
     System(String),
-    /// Noise failed: only one with another secret answers like this.
+    /// The handshake failed as it does with a peer that holds another secret.
     WrongSecret,
-    /// The connection was closed before anybody had shown who they are.
+    /// The connection was closed before either end had identified itself.
     HungUp,
-    /// Something answers there that does not speak the protocol.
+    /// A program answers there that does not speak the protocol.
     NotAPeer,
-    /// The secret is right, but someone else has the address now.
+    /// The secret is right, but another peer has the address now.
     OtherPeer {
-        /// Who answers there.
+        /// The peer that answers there.
         found: libp2p::PeerId,
     },
-    /// The address is our own.
+    /// The address is that of this peer itself.
     Ourselves,
     /// The address is of a kind that this peer does not speak, or its name cannot be resolved.
     Unusable(String),
@@ -43,17 +43,21 @@ impl fmt::Display for DialFailure {
             Self::WrongSecret => {
                 f.write_str("answered, but the secret (or the run) differs: check the invite")
             }
-            Self::HungUp => f.write_str("answered, and hung up at once: check the address and the port"),
+            Self::HungUp => {
+                f.write_str("answered and closed the connection at once: check the address and the port")
+            }
             Self::NotAPeer => f.write_str("answered, but not as a peer: check the address and the port"),
             Self::OtherPeer { found } => {
                 write!(f, "answered, but as another peer ({found}): ask for a fresh invite")
             }
-            Self::Ourselves => f.write_str("this is our own address: give that of another peer"),
+            Self::Ourselves => {
+                f.write_str("this is the address of this peer itself: give the address of another peer")
+            }
         }
     }
 }
 
-/// Whether what came over TCP would come of an attempt over QUIC as well.
+/// Whether an attempt over the other carrier would fail in the same way.
 pub(super) fn is_final(trouble: &DialFailure) -> bool {
     match trouble {
         DialFailure::WrongSecret
@@ -65,7 +69,7 @@ pub(super) fn is_final(trouble: &DialFailure) -> bool {
     }
 }
 
-/// The addresses that an attempt has tried, if the machine at each of them says that nobody listens there.
+/// The addresses that an attempt has tried, if the machine at each of them refuses the connection.
 pub(in super::super) fn refused_everywhere(error: &DialError) -> Vec<Multiaddr> {
     let DialError::Transport(errors) = error else { return Vec::new() };
     let is_refused = |(_, error): &(_, TransportError<io::Error>)| failure_of(error) == DialFailure::Refused;
@@ -76,7 +80,7 @@ pub(in super::super) fn refused_everywhere(error: &DialError) -> Vec<Multiaddr> 
     }
 }
 
-/// Finds out of libp2p's nested errors what the user can do something about.
+/// Finds the reason in libp2p's nested errors that a user can act on.
 pub(in super::super) fn failure_of(error: &TransportError<io::Error>) -> DialFailure {
     let error = match error {
         TransportError::MultiaddrNotSupported(_) => {

@@ -10,14 +10,12 @@ use tokio::time::Instant;
 
 use super::CarrierHistory;
 use super::failure::{DialFailure, failure_of, is_final};
-use crate::address::{Carrier, over_quic, over_tcp, without_peer};
+use crate::address::{Carrier, over_quic, over_tcp, remember, without_peer};
 use crate::identity::from_libp2p;
 
 #[derive(Debug)]
 pub(super) struct DialTarget {
-    /// The peer; `None` for an address without a peer id, until a peer has answered there.
-    pub(super) peer: Option<PeerId>,
-    pub(super) addresses: Vec<Multiaddr>,
+    pub(super) aim: DialAim,
     pub(super) reason: DialReason,
     pub(super) state: TargetState,
     /// What is known of the carriers to this target.
@@ -29,11 +27,20 @@ pub(super) struct DialTarget {
     /// Rounds that have failed in a row.
     pub(super) failures: u32,
     reported: BTreeMap<Multiaddr, ReportedFailure>,
-    /// When the last round failed; `None` if none has.
+    /// When the last round failed; `None` before the first failure.
     failed_at: Option<Instant>,
 }
 
-/// A failure of which the user should hear.
+/// What is dialed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum DialAim {
+    /// This peer, at any of these addresses or where other peers say that it is.
+    Peer { id: PeerId, addresses: Vec<Multiaddr> },
+    /// Any peer at this address. Once a peer has answered, that peer is the aim.
+    Address(Multiaddr),
+}
+
+/// A failure to report to the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FailedAddress {
     /// The peer that is looked for there; `None` where only the address is known.
@@ -44,7 +51,7 @@ pub(crate) struct FailedAddress {
     pub(crate) trouble: DialFailure,
 }
 
-/// A peer that is dialed again and again, and of which the user was told that it cannot be reached.
+/// A peer that is dialed repeatedly, and was reported to the user as unreachable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unreached {
     /// The peer; `None` where only an address is known.
@@ -96,16 +103,51 @@ struct ReportedFailure {
     pause: Duration,
 }
 
+impl DialAim {
+    /// The peer, or any peer at this address if `peer` is `None`.
+    pub(super) fn at(peer: Option<PeerId>, address: Multiaddr) -> Self {
+        match peer {
+            Some(id) => Self::Peer { id, addresses: vec![address] },
+            None => Self::Address(address),
+        }
+    }
+
+    /// The peer; `None` for an address at which any peer will do.
+    pub(super) fn peer(&self) -> Option<PeerId> {
+        match self {
+            Self::Peer { id, .. } => Some(*id),
+            Self::Address(_) => None,
+        }
+    }
+
+    /// The addresses at which to dial.
+    pub(super) fn addresses(&self) -> &[Multiaddr] {
+        match self {
+            Self::Peer { addresses, .. } => addresses,
+            Self::Address(address) => std::slice::from_ref(address),
+        }
+    }
+
+    /// Whether the other aim is the same peer, or the same address.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Peer { id, .. }, Self::Peer { id: other, .. }) => id == other,
+            _ => self == other,
+        }
+    }
+
+    /// Remembers further addresses of the peer.
+    pub(super) fn learn(&mut self, others: &[Multiaddr]) {
+        if let Self::Peer { addresses, .. } = self {
+            others.iter().for_each(|address| remember(addresses, address.clone()));
+        }
+    }
+}
+
 impl DialTarget {
-    pub(super) fn new(
-        peer: Option<PeerId>,
-        addresses: Vec<Multiaddr>,
-        reason: DialReason,
-        due: Instant,
-    ) -> Self {
+    pub(super) fn new(aim: DialAim, reason: DialReason, due: Instant) -> Self {
         Self {
-            peer,
-            addresses,
+            aim,
             reason,
             state: TargetState::Waiting { due },
             carriers: CarrierHistory::default(),
@@ -117,6 +159,11 @@ impl DialTarget {
         }
     }
 
+    /// Whether this peer is the aim.
+    pub(super) fn is_for(&self, peer: PeerId) -> bool {
+        self.aim.peer() == Some(peer)
+    }
+
     /// What to show of this target, if the user knows that it cannot be reached: of several addresses, the one whose failure
     /// says most.
     pub(super) fn unreached(&self, now: Instant) -> Option<Unreached> {
@@ -124,7 +171,7 @@ impl DialTarget {
             self.reported.iter().max_by_key(|(_, complaint)| is_final(&complaint.trouble))?;
         let failed_at = self.failed_at.filter(|_| self.state != TargetState::Connected)?;
         Some(Unreached {
-            peer: self.peer.as_ref().and_then(from_libp2p),
+            peer: self.aim.peer().as_ref().and_then(from_libp2p),
             address: address.clone(),
             trouble: complaint.trouble.clone(),
             tries: self.failures,
@@ -169,13 +216,13 @@ impl DialTarget {
                 self.addresses_over(self.trying)
             }
         };
-        match (self.peer, addresses.as_slice()) {
-            (None, [address, ..]) => {
-                DialOpts::unknown_peer_id().address(address.clone()).allocate_new_port().build()
+        match &self.aim {
+            DialAim::Address(given) => {
+                let address = addresses.into_iter().next().unwrap_or_else(|| given.clone());
+                DialOpts::unknown_peer_id().address(address).allocate_new_port().build()
             }
-            (None, []) => unreachable!("a target without a peer is made from an address"),
-            (Some(peer), _) => {
-                let options = DialOpts::peer_id(peer).addresses(addresses).allocate_new_port();
+            DialAim::Peer { id, .. } => {
+                let options = DialOpts::peer_id(*id).addresses(addresses).allocate_new_port();
                 // The peer may have moved, and others may know its new address.
                 if self.failures > 0 {
                     options.extend_addresses_through_behaviour().build()
@@ -189,7 +236,7 @@ impl DialTarget {
     /// The addresses to try over this carrier. QUIC addresses follow from TCP addresses, unless they were given.
     fn addresses_over(&self, carrier: Carrier) -> Vec<Multiaddr> {
         let mut found = Vec::new();
-        for address in &self.addresses {
+        for address in self.aim.addresses() {
             let address = match (carrier, Carrier::of(address)) {
                 (Carrier::Quic, Carrier::Tcp) => over_quic(address),
                 (wanted, given) => (wanted == given).then(|| address.clone()),
@@ -225,7 +272,7 @@ impl DialTarget {
     /// The address as it was given to this peer, for an address that was dialed.
     fn as_given(&self, address: &Multiaddr) -> Multiaddr {
         let given = over_tcp(address.clone());
-        if self.addresses.contains(&given) { given } else { address.clone() }
+        if self.aim.addresses().contains(&given) { given } else { address.clone() }
     }
 
     /// An attempt has failed. Returns the failures of the round, or `None` if its second attempt is due now.
@@ -265,13 +312,13 @@ impl DialTarget {
         let one = |address: &Multiaddr, trouble| vec![(as_given(address), trouble)];
         let everywhere = |words: &str| {
             let trouble = |at: &Multiaddr| (at.clone(), DialFailure::System(words.to_owned()));
-            self.addresses.iter().map(trouble).collect()
+            self.aim.addresses().iter().map(trouble).collect()
         };
         match error {
             DialError::Transport(errors) => {
                 let all = errors.iter().map(|(at, error)| (as_given(at), failure_of(error)));
                 // The user need not hear of addresses that other peers have named.
-                all.filter(|(at, _)| self.peer.is_none() || self.addresses.contains(at)).collect()
+                all.filter(|(at, _)| self.aim.peer().is_none() || self.aim.addresses().contains(at)).collect()
             }
             DialError::WrongPeerId { obtained, address } => {
                 one(address, DialFailure::OtherPeer { found: *obtained })
@@ -292,7 +339,7 @@ impl DialTarget {
         troubles.into_iter().filter_map(|(at, why)| self.report_failure(at, why, now)).collect()
     }
 
-    /// Reports a failure once for each address, again if it is of another kind, and then ever more rarely.
+    /// Reports a failure once for each address, again if the reason changes, and otherwise at growing intervals.
     fn report_failure(
         &mut self,
         address: Multiaddr,
@@ -306,7 +353,7 @@ impl DialTarget {
         };
         let complaint = ReportedFailure { trouble: trouble.clone(), told_at: now, pause };
         self.reported.insert(address.clone(), complaint);
-        let peer = self.peer.as_ref().and_then(from_libp2p);
+        let peer = self.aim.peer().as_ref().and_then(from_libp2p);
         Some(FailedAddress { peer, address, trouble })
     }
 }
@@ -339,10 +386,10 @@ pub(super) const RETRY_PAUSE_MAX: Duration = Duration::from_secs(5);
 const COMPLAINT_PAUSE: Duration = Duration::from_secs(10);
 const COMPLAINT_PAUSE_MAX: Duration = Duration::from_secs(300);
 pub(super) const MDNS_FAILURES_MAX: u32 = 5;
-/// Rounds in a row in which a refusal is no reason to try QUIC. Such an attempt would take seconds, in which no attempt would
-/// find that the peer listens by now. A firewall refuses every time.
+/// Rounds in a row in which a refusal is no reason to try QUIC. An attempt over QUIC takes seconds, in which this peer would not
+/// notice that the other one has begun to listen. A firewall refuses every time.
 const REFUSALS_BELIEVED: u32 = 3;
-/// The same for silence, if TCP has answered before.
+/// Rounds in a row in which silence is no reason to try QUIC, if TCP has answered before.
 const SILENCES_BELIEVED: u32 = 1;
 /// A QUIC attempt without an answer retries after a little more than this: the library assumes a round trip of a third of a
 /// second until it has measured one, and waits for three of them.

@@ -1,4 +1,4 @@
-//! Whom to try when, over what, and what is told of it, with attempts that fail as a test wants them to.
+//! Which peer is dialed when and over which carrier, and what the user hears, with attempts that fail as a test decides.
 
 use std::io;
 use std::time::Duration;
@@ -206,7 +206,7 @@ fn one_that_was_reached_over_tcp_is_tried_over_quic_if_it_stays_away() {
     let (peer, start) = (PeerId::random(), Instant::now());
     let mut dialer = Dialer::default();
     dialer.want(peer, addresses(), start);
-    // Whoever dialed.
+    // It does not matter which of the two dialed.
     let (connection, address) = (ConnectionId::new_unchecked(0), &addresses()[0]);
     let came = NewConnection { evidence: CarrierEvidence::In, ..dialed(connection, address) };
     assert_eq!(
@@ -228,7 +228,7 @@ fn an_answer_that_is_final_is_not_asked_for_twice_and_is_what_the_user_hears() {
         Carrier::Tcp => silence(carrier),
         Carrier::Quic => failure(QUIC, stranger()),
     });
-    // What came of TCP does not wait for what comes of QUIC.
+    // The failure over TCP is reported before the attempt over QUIC has ended.
     assert_eq!(over_quic.told[0], format!("{TCP}: timed out; still trying"));
     assert_eq!(over_quic.told[1..], over_tcp.told);
     assert!(over_tcp.told[0].contains("the secret (or the run) differs"), "{:?}", over_tcp.told);
@@ -330,18 +330,18 @@ fn what_is_known_of_a_peer_is_kept_where_a_connection_says_nothing() {
 #[test]
 fn one_that_comes_over_quic_raises_doubts_whether_tcp_still_gets_through() {
     let mut carriers = through(Carrier::Tcp);
-    carriers.record_connection(CarrierEvidence::In, Carrier::Quic, false);
+    carriers.record_connection(CarrierEvidence::In, Carrier::Quic);
     assert_eq!(
         (carriers, carriers.likely()),
         (CarrierHistory { last: Some(Carrier::Quic), out: None }, Carrier::Quic)
     );
-    carriers.record_connection(CarrierEvidence::In, Carrier::Tcp, false);
+    carriers.record_connection(CarrierEvidence::In, Carrier::Tcp);
     assert_eq!(carriers.likely(), Carrier::Tcp);
-    carriers.record_connection(CarrierEvidence::Out, Carrier::Quic, false);
-    carriers.record_connection(CarrierEvidence::In, Carrier::Tcp, false);
+    carriers.record_connection(CarrierEvidence::Out, Carrier::Quic);
+    carriers.record_connection(CarrierEvidence::In, Carrier::Tcp);
     assert_eq!(carriers, CarrierHistory { last: Some(Carrier::Tcp), out: Some(Carrier::Quic) });
-    carriers.record_connection(CarrierEvidence::Out, Carrier::Tcp, false);
-    carriers.record_connection(CarrierEvidence::Out, Carrier::Quic, true);
+    carriers.record_connection(CarrierEvidence::Out, Carrier::Tcp);
+    carriers.record_connection(CarrierEvidence::OutLate, Carrier::Quic);
     assert_eq!(
         carriers,
         CarrierHistory { last: Some(Carrier::Quic), out: Some(Carrier::Tcp) },

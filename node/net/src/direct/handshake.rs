@@ -36,6 +36,7 @@ use tokio::time::timeout;
 use super::records::{BURSTS_KEPT_MAX, HEADER_BYTES, Records, SEALED_BYTES_MAX, UnknownCipher};
 use crate::identity::Identity;
 use crate::keyring::Keyring;
+use crate::proof::Side;
 
 /// What a peer shows in handshakes, and how it checks the other end.
 #[derive(Debug)]
@@ -182,13 +183,6 @@ impl Credentials {
     }
 }
 
-/// The two ends of a connection, in the order of their roles.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Side {
-    Dialer = 0,
-    Listener = 1,
-}
-
 /// Runs the TLS library until both ends have finished their handshake, and reads nothing beyond that: the rest is ours.
 async fn agree(socket: &mut TcpStream, connection: &mut Connection) -> Result<(), HandshakeError> {
     let mut bytes = Vec::new();
@@ -250,9 +244,13 @@ fn peer_of(certificates: &[CertificateDer<'_>]) -> Result<libp2p::PeerId, rustls
     let [certificate] = certificates else {
         return Err(rustls::Error::General("a peer has exactly one certificate".to_owned()));
     };
-    let parsed = certificate::parse(certificate)
-        .map_err(|_| rustls::Error::InvalidCertificate(CertificateError::BadEncoding))?;
-    Ok(parsed.peer_id())
+    Ok(parse(certificate)?.peer_id())
+}
+
+/// A certificate in the form of libp2p.
+fn parse<'a>(certificate: &'a CertificateDer<'_>) -> Result<certificate::P2pCertificate<'a>, rustls::Error> {
+    certificate::parse(certificate)
+        .map_err(|_| rustls::Error::InvalidCertificate(CertificateError::BadEncoding))
 }
 
 /// Checks certificates in the form of libp2p.
@@ -278,9 +276,7 @@ fn check_signature(
     certificate: &CertificateDer<'_>,
     signed: &DigitallySignedStruct,
 ) -> Result<HandshakeSignatureValid, rustls::Error> {
-    let parsed = certificate::parse(certificate)
-        .map_err(|_| rustls::Error::InvalidCertificate(CertificateError::BadEncoding))?;
-    parsed
+    parse(certificate)?
         .verify_signature(signed.scheme, message, signed.signature())
         .map_err(|_| rustls::Error::InvalidCertificate(CertificateError::BadSignature))?;
     Ok(HandshakeSignatureValid::assertion())
@@ -292,7 +288,7 @@ fn schemes() -> Vec<SignatureScheme> {
 }
 
 fn only_tls13() -> rustls::Error {
-    rustls::Error::General("only TLS 1.3 is spoken".to_owned())
+    rustls::Error::General("only TLS 1.3 is supported".to_owned())
 }
 
 impl ServerCertVerifier for Verifier {

@@ -131,7 +131,7 @@ impl Key {
     /// The nonce of the next record.
     fn nonce(&mut self) -> io::Result<Nonce> {
         if self.record >= RECORDS_MAX {
-            return Err(io::Error::other("its keys have been used for long enough"));
+            return Err(io::Error::other("its keys have sealed as many bytes as they may"));
         }
         let mut nonce = self.iv;
         for (byte, number) in nonce[4..].iter_mut().zip(self.record.to_be_bytes()) {
@@ -366,7 +366,7 @@ fn data_bytes(plain: &[u8]) -> io::Result<usize> {
 }
 
 fn nonsense() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "what came in is no record of this connection")
+    io::Error::new(io::ErrorKind::InvalidData, "the received bytes are not a record of this connection")
 }
 
 pub(super) const HEADER_BYTES: usize = 5;
@@ -379,7 +379,7 @@ const KIND_ALERT: u8 = 21;
 const KIND_DATA: u8 = 23;
 /// How many bytes one call writes or reads.
 const BURST_BYTES: usize = 128 << 10;
-// What takes in bytes ends with a record that begins below the burst's end, after one that is sealed for it.
+// A burst ends with a record that begins within its limit and follows a sealed record.
 const _: () = assert!(2 * (1 + TAG_BYTES) + HEADER_BYTES + PLAIN_BYTES_MAX <= RECORD_BYTES_MAX);
 /// Buffers that are kept while no lane needs them: each end of a lane may have been busy a moment ago.
 pub(super) const BURSTS_KEPT_MAX: usize = 16;

@@ -9,10 +9,11 @@
 
 use std::num::{NonZeroU16, NonZeroU64};
 
-use futures::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use futures::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use peergrad_protocol::Incarnation;
 
 use super::{LANE_VERSION, LaneError};
+use crate::proof::read_array;
 use crate::random::random_bytes;
 
 /// One end's number for a life of a link.
@@ -52,7 +53,7 @@ impl SessionId {
 pub(crate) struct OpenRequest {
     /// The opener's session.
     pub(crate) session: SessionId,
-    /// The session of the receiver that the opener knows; `None` if it knows none.
+    /// The session of the receiver that the opener knows; `None` before it knows any.
     pub(crate) known: Option<SessionId>,
 }
 
@@ -157,12 +158,6 @@ async fn check_version(stream: &mut (impl AsyncRead + Unpin)) -> Result<(), Lane
         [LANE_VERSION] => Ok(()),
         [other] => Err(LaneError::Version(other)),
     }
-}
-
-async fn read_array<const N: usize>(stream: &mut (impl AsyncRead + Unpin)) -> Result<[u8; N], LaneError> {
-    let mut bytes = [0; N];
-    stream.read_exact(&mut bytes).await?;
-    Ok(bytes)
 }
 
 const SESSION_BYTES: usize = 16;

@@ -193,6 +193,7 @@ mod tests {
 
     use peergrad_protocol::{Incarnation, PeerId};
 
+    use super::super::Route;
     use super::*;
 
     /// Says goodbye, and closes as soon as that is acknowledged. Notes what was known here at each write.
@@ -238,7 +239,7 @@ mod tests {
         let (is_goodbye_known, writes) = (Cell::new(false), RefCell::default());
         let leaver = Leaver { unread: &GOODBYE, is_goodbye_known: &is_goodbye_known, writes: &writes };
         let session = SessionId::draw(Incarnation(1));
-        let link = Arc::new(Link::new(PeerId([1; 32]), session));
+        let link = Arc::new(Link::new(PeerId([1; 32]), session, Route::Straight));
         let (events, _heard) = mpsc::unbounded_channel();
         let (pool, counters) = (Pool::new(1), Counters::default());
         let shared = Shared { pool: &pool, events: &events, counters: &counters, port: None };

@@ -70,23 +70,21 @@ impl Default for Outbox {
 
 impl Outbox {
     pub(super) fn push(&self, frame: Frame) {
-        self.queue(frame, false);
+        self.queue(&mut self.lock(), frame);
     }
 
     /// Queues the last frame. Frames that are pushed after it are dropped.
     pub(super) fn finish(&self, last: Frame) {
-        self.queue(last, true);
+        let mut state = self.lock();
+        self.queue(&mut state, last);
+        state.finished = true;
     }
 
-    fn queue(&self, frame: Frame, is_last: bool) {
-        let mut state = self.lock();
-        if state.closed || state.finished {
-            return;
+    fn queue(&self, state: &mut OutboxState, frame: Frame) {
+        if !state.closed && !state.finished {
+            state.retained.push_back(Arc::new(frame));
+            self.changed.notify_one();
         }
-        state.retained.push_back(Arc::new(frame));
-        state.finished = is_last;
-        drop(state);
-        self.changed.notify_one();
     }
 
     /// Releases all frames: no acknowledgement will come.

@@ -111,7 +111,7 @@ mod tests {
 
     use peergrad_protocol::{Frame, Incarnation, PeerId};
 
-    use super::super::SessionId;
+    use super::super::{Route, SessionId};
     use super::*;
 
     /// Takes everything and never says a word: a half-open connection, or a stalled multiplexer.
@@ -139,7 +139,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_lane_without_acknowledgements_is_given_up_but_an_idle_one_is_not() {
-        let link = Arc::new(Link::new(PeerId([1; 32]), SessionId::draw(Incarnation(1))));
+        let link = Arc::new(Link::new(PeerId([1; 32]), SessionId::draw(Incarnation(1)), Route::Straight));
         let (events, _heard) = mpsc::unbounded_channel();
         let counters = Counters::default();
         let (lane, _) = link.outbox.start_lane(Acknowledgement::default()).unwrap().unwrap();

@@ -33,7 +33,7 @@ pub(super) enum Command {
     Status(oneshot::Sender<NetworkStatus>),
     /// A lane with this peer reports to the actor, or asks it.
     Report(libp2p::PeerId, Report),
-    /// The findings of a peer that was asked to dial this one back; `None` if it could not be asked.
+    /// The findings of a peer that was asked to dial this one back; `None` if it did not answer.
     Checked(libp2p::PeerId, Option<Vec<(Multiaddr, DialBackOutcome)>>),
     /// The answer of the router that was asked to forward a port.
     AskedRouter(PortForwarding),

@@ -1,6 +1,7 @@
 //! Connections: the swarm's events, and what they mean for a link.
 //!
-//! The driver does not hear of a lost connection: the link waits, and the other end is dialed again.
+//! The driver does not hear of a lost connection: the link waits, and the other end is dialed again. The peer with the smaller id
+//! dials at once and the other one half a second later, so that they do not dial at the same time.
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use super::actor::NetworkActor;
 use crate::address::Carrier;
 use crate::dial::{CarrierEvidence, NewConnection, refused_everywhere};
 use crate::link::{LinkEvent, error_text};
-use crate::notice::Notice;
+use crate::notice::PeerNotice;
 use crate::remote::{Condition, LinkIntent};
 use crate::transport::BehaviourEvent;
 
@@ -29,8 +30,10 @@ impl NetworkActor {
             SwarmEvent::OutgoingConnectionError { connection_id, error, .. } => {
                 self.on_dial_failed(connection_id, &error);
             }
-            SwarmEvent::NewListenAddr { .. } | SwarmEvent::ExpiredListenAddr { .. } => self.on_listening(),
-            SwarmEvent::ListenerClosed { listener_id, .. } => self.on_listener_closed(listener_id),
+            SwarmEvent::NewListenAddr { .. } | SwarmEvent::ExpiredListenAddr { .. } => {
+                self.upkeep().on_listening()
+            }
+            SwarmEvent::ListenerClosed { listener_id, .. } => self.upkeep().on_listener_closed(listener_id),
             SwarmEvent::Behaviour(event) => self.on_behaviour_event(event),
             _ => {}
         }
@@ -61,7 +64,8 @@ impl NetworkActor {
                 self.swarm.close_connection(connection);
             }
             BehaviourEvent::Identify(identify::Event::Received { peer_id, connection_id, info }) => {
-                self.on_identified(peer_id, connection_id, &info);
+                self.upkeep().on_identified(peer_id, connection_id, &info);
+                self.links().open_lane(peer_id);
             }
             BehaviourEvent::Mdns(mdns::Event::Discovered(found)) => {
                 let is_other = |(peer, address): &(libp2p::PeerId, _)| {
@@ -78,7 +82,7 @@ impl NetworkActor {
     fn on_connected(&mut self, id: libp2p::PeerId, connection: ConnectionId, endpoint: &ConnectedPoint) {
         let now = Instant::now();
         let is_relayed = endpoint.is_relayed();
-        let Some(remote) = self.remote(id) else {
+        let Some(remote) = self.remotes.record(id) else {
             self.swarm.close_connection(connection);
             return;
         };
@@ -86,7 +90,7 @@ impl NetworkActor {
             // A link that carries tensors waits for a connection without a relay, as long as for any lost connection.
             self.swarm.close_connection(connection);
             self.dialer.try_later(connection, now + CIRCUIT_LATER);
-            return self.forget_if_idle(id);
+            return self.remotes.forget_if_idle(id);
         }
         let outlived = remote.paths.superseded_by(endpoint, now);
         self.learn_carriers(id, connection, endpoint, &outlived, now);
@@ -103,15 +107,15 @@ impl NetworkActor {
             self.swarm.close_connection(connection);
         }
         if is_news {
-            self.notify(Notice::Relayed { peer });
+            self.sinks.notify_of(peer, PeerNotice::Relayed);
         }
         self.note_carrier(id);
         if is_relayed {
-            self.report_reachability();
+            self.upkeep().report();
         } else {
             self.widen(id);
         }
-        self.open_lane(id);
+        self.links().open_lane(id);
     }
 
     /// Takes in which carrier a new connection, which replaces those in `outlived`, shows to work.
@@ -141,10 +145,10 @@ impl NetworkActor {
     pub(super) fn on_dial_failed(&mut self, attempt: ConnectionId, error: &DialError) {
         let id = self.dialer.whose(attempt);
         let failures = self.dialer.failed(attempt, error, Instant::now());
-        failures.into_iter().for_each(|failure| self.notify(failure.into()));
+        failures.into_iter().for_each(|failure| self.sinks.notify(failure.into()));
         let Some((id, remote)) = id.and_then(|id| Some((id, self.remotes.get(&id)?))) else { return };
         if remote.link.current.is_some() && remote.is_gone(&refused_everywhere(error)) {
-            self.drop_link(id, "connection refused".to_owned());
+            self.links().give_up(id, "connection refused".to_owned());
         }
     }
 
@@ -170,7 +174,7 @@ impl NetworkActor {
             }
             self.note_carrier(id);
             self.widen(id);
-            return self.open_lane(id);
+            return self.links().open_lane(id);
         }
         if closed.is_none() {
             // The connection was refused when it opened.
@@ -188,11 +192,11 @@ impl NetworkActor {
             remote.link.note_outage(reason.clone(), now);
             remote.notices.begin(Condition::Reconnecting);
             self.dialer.reconnect(id, addresses, carriers, due);
-            self.notify(Notice::Reconnecting { peer, reason });
+            self.sinks.notify_of(peer, PeerNotice::Reconnecting { reason });
         } else {
             self.dialer.retry_from(id, due);
         }
-        self.forget_if_idle(id);
+        self.remotes.forget_if_idle(id);
     }
 }
 
@@ -205,7 +209,7 @@ impl NetworkActor {
         let peer = remote.peer;
         match carrier {
             Carrier::Quic if remote.notices.begin(Condition::OverQuic) => {
-                self.notify(Notice::QuicInUse { peer });
+                self.sinks.notify_of(peer, PeerNotice::QuicInUse);
             }
             Carrier::Quic => {}
             Carrier::Tcp => _ = remote.notices.end(Condition::OverQuic),
@@ -222,13 +226,13 @@ impl NetworkActor {
         }
         let peer = remote.peer;
         if let Some(link) = remote.link.current.as_ref().filter(|link| link.is_relayed()).cloned() {
-            link.set_relayed(false);
-            self.emit(LinkEvent::NoLongerRelayed(link));
+            link.end_relay();
+            self.sinks.emit(LinkEvent::NoLongerRelayed(link));
         }
-        // The user was told of the circuit, so the user hears of its end, even if no link had begun over it.
-        self.notify(Notice::NoLongerRelayed { peer });
+        // The user knows of the circuit, so its end is reported, even if no link had begun over it.
+        self.sinks.notify_of(peer, PeerNotice::NoLongerRelayed);
         self.connectivity.met.insert(id);
-        self.report_reachability();
+        self.upkeep().report();
     }
 }
 
@@ -242,5 +246,5 @@ fn cause_text(cause: Option<ConnectionError>) -> String {
 
 /// How much later the peer with the larger id dials again.
 const REDIAL_LATER: Duration = Duration::from_millis(500);
-/// The pause after a circuit that is of no use.
+/// The pause after a circuit that the link cannot use.
 const CIRCUIT_LATER: Duration = Duration::from_millis(500);

@@ -1,7 +1,7 @@
 //! The lanes: one task for each, between the actor, which decides, and the [`link`](crate::link), which transfers.
 //!
 //! ```text
-//!            answered                    it stands
+//!            answered                     opened  
 //!   opening ----------> over a substream ----------> over a direct lane
 //!      ^                 (tries a direct lane)            |
 //!      '------------------------- it broke ---------------'
@@ -27,7 +27,7 @@ use crate::reachability::dial_back::{self, DIAL_BACK_PROTOCOL, DialBackServer};
 use crate::substreams::{Incoming, OpenError, Opener};
 use crate::transport::LANE_PROTOCOL;
 
-/// What every lane needs.
+/// The state that all lanes share.
 #[derive(Clone)]
 pub(super) struct Lanes {
     pub(super) opener: Opener,

@@ -127,13 +127,13 @@ mod tests {
     use crate::Identity;
     use crate::keyring::Keyring;
     use crate::listen::Port;
-    use crate::transport;
+    use crate::transport::{self, Mdns};
 
     #[tokio::test]
     async fn quic_listens_unless_the_udp_port_is_taken_and_the_error_says_so() {
         let listen = Listen { address: Some(Ipv4Addr::LOCALHOST.into()), port: Port::Any };
         let mut swarm =
-            transport::swarm(&Identity::generate(), &Keyring::new(Secret([1; 32])), false).unwrap().0;
+            transport::swarm(&Identity::generate(), &Keyring::new(Secret([1; 32])), Mdns::Off).unwrap().0;
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let port = address.port();
         let mut claim = listen.claim().unwrap();

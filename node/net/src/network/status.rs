@@ -14,15 +14,15 @@ use crate::remote::{Outgoing, RemotePeer};
 pub struct LinkSnapshot {
     /// The other end.
     pub peer: PeerId,
-    /// What frames to the peer run over; `None` while there is no lane.
+    /// The kind of lane for frames to the peer; `None` while the link has no lane.
     pub lane: Option<Lane>,
-    /// The duration of the last ping; `None` if there is no connection or was no ping yet.
+    /// The duration of the last ping; `None` before the first ping on a connection.
     pub round_trip: Option<Duration>,
-    /// Why the lane was lost, in words; `None` if there is one, or was none before.
+    /// Why the lane was lost, in words; `None` while the link has a lane, and before its first one.
     pub trouble: Option<String>,
 }
 
-/// What frames run over.
+/// The kinds of lanes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
     /// A direct lane: its own connection, TLS over TCP.

@@ -66,8 +66,13 @@ pub(crate) struct Circuits {
 struct NotNeeded;
 
 impl Circuits {
-    fn admit(&self, peer: &PeerId, is_relayed: bool) -> Result<dummy::ConnectionHandler, ConnectionDenied> {
-        if is_relayed && self.direct.contains_key(peer) {
+    /// Decides on a connection to `peer` that is made at `address`, which leads through a relay if the connection does.
+    fn admit(
+        &self,
+        peer: &PeerId,
+        address: &Multiaddr,
+    ) -> Result<dummy::ConnectionHandler, ConnectionDenied> {
+        if is_relayed(address) && self.direct.contains_key(peer) {
             return Err(ConnectionDenied::new(NotNeeded));
         }
         Ok(dummy::ConnectionHandler)
@@ -85,7 +90,7 @@ impl NetworkBehaviour for Circuits {
         here: &Multiaddr,
         _: &Multiaddr,
     ) -> Result<THandler<Self>, ConnectionDenied> {
-        self.admit(&peer, is_relayed(here))
+        self.admit(&peer, here)
     }
 
     fn handle_established_outbound_connection(
@@ -96,7 +101,7 @@ impl NetworkBehaviour for Circuits {
         _: Endpoint,
         _: PortUse,
     ) -> Result<THandler<Self>, ConnectionDenied> {
-        self.admit(&peer, is_relayed(there))
+        self.admit(&peer, there)
     }
 
     fn on_swarm_event(&mut self, event: FromSwarm<'_>) {
@@ -114,7 +119,7 @@ impl NetworkBehaviour for Circuits {
                 }
                 self.direct.retain(|_, count| *count > 0);
             }
-            // Where others see this peer over TCP, a router mostly maps the UDP port of the same number, too.
+            // A router that maps this peer's TCP port usually maps the UDP port of the same number, too.
             FromSwarm::NewExternalAddrCandidate(NewExternalAddrCandidate { addr }) => {
                 self.guesses.extend(over_quic(addr));
                 self.guesses.truncate(GUESSES_MAX);
@@ -155,13 +160,16 @@ const _: () = assert!(CIRCUIT_BYTES_MAX > 2 * peergrad_protocol::limits::CONTROL
 mod tests {
     use super::*;
     use crate::Identity;
+    use crate::address::through;
 
     #[test]
     fn a_circuit_is_let_in_only_where_there_is_no_better_way() {
         let peer = Identity::generate().keypair().public().to_peer_id();
         let mut circuits = Circuits::default();
-        assert!(circuits.admit(&peer, true).is_ok());
+        let straight: Multiaddr = "/ip4/10.0.0.7/tcp/9".parse().unwrap();
+        let circuit = through(PeerId::random(), straight.clone());
+        assert!(circuits.admit(&peer, &circuit).is_ok());
         circuits.direct.insert(peer, 1);
-        assert!(circuits.admit(&peer, true).is_err() && circuits.admit(&peer, false).is_ok());
+        assert!(circuits.admit(&peer, &circuit).is_err() && circuits.admit(&peer, &straight).is_ok());
     }
 }

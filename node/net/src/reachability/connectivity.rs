@@ -1,4 +1,4 @@
-//! Connectivity: how this peer is reached, which relays it uses, and what it has told about that.
+//! Connectivity: how this peer is reached, which relays it uses, and what it has reported about that.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::{Reachability, Survey};
 use crate::address::through;
 use crate::listen::beyond_this_machine;
 
-/// What is known of how this peer is reached, and what is being done about it.
+/// How this peer is reached, and the measures that improve it.
 pub(crate) struct Connectivity {
     /// What other peers have found.
     pub(crate) survey: Survey,
@@ -27,7 +27,7 @@ pub(crate) struct Connectivity {
     pub(crate) confirmed: Vec<Multiaddr>,
     /// The last report that the user was given; `None` before the first.
     pub(crate) told: Option<Reachability>,
-    /// What the driver was told last: the announced addresses, and whether this peer is reachable.
+    /// The last report to the driver: the announced addresses, and whether this peer is reachable.
     pub(crate) last_reported: (Vec<String>, bool),
     /// Peers that were first reached through a relay, and are reached without one now.
     pub(crate) met: BTreeSet<PeerId>,

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! asker                                          helper
-//!   these addresses, please -------------------->  dials each, from a port and under a name that nobody knows
+//!   these addresses, please -------------------->  dials each, from a new port and with a new key
 //!   <----------------- of each: reached, or why not
 //! ```
 //! # How it works
@@ -17,7 +17,7 @@
 //! - An address counts as reached only if the asker's own key answers there.
 //!
 //! # Not here
-//! When peers are asked, and what follows: `network/connectivity.rs`. libp2p's AutoNAT (v2) asks the same question. We differ
+//! When peers are asked, and what follows: `network/upkeep.rs`. libp2p's AutoNAT (v2) asks the same question. We differ
 //! in three ways: AutoNAT never retries an address that failed, so it would miss a port that is forwarded later; it gives no
 //! reason; and it leaves a connection of the helper behind, on which lanes would then be opened.
 
@@ -294,13 +294,13 @@ mod tests {
 
     use super::*;
     use crate::Identity;
-    use crate::transport::{self, Behaviour};
+    use crate::transport::{self, Behaviour, Mdns};
 
     const SECRET: Secret = Secret([1; 32]);
 
     /// A swarm that listens over TCP and QUIC, and where.
     async fn listener() -> (Swarm<Behaviour>, [Multiaddr; 2]) {
-        let mut swarm = transport::swarm(&Identity::generate(), &Keyring::new(SECRET), false).unwrap().0;
+        let mut swarm = transport::swarm(&Identity::generate(), &Keyring::new(SECRET), Mdns::Off).unwrap().0;
         let mut addresses = Vec::new();
         for address in ["/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/udp/0/quic-v1"] {
             swarm.listen_on(address.parse().unwrap()).unwrap();

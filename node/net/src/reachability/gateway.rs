@@ -77,7 +77,7 @@ pub(crate) struct Ports {
     pub(crate) tcp: u16,
     /// Whether QUIC listens on the UDP port of the same number.
     pub(crate) has_quic: bool,
-    /// The TCP port for direct lanes; `None` if there is none.
+    /// The TCP port for direct lanes; `None` if this peer offers none.
     pub(crate) direct: Option<NonZeroU16>,
 }
 
@@ -167,7 +167,7 @@ impl Gateway {
         let router = search().await?;
         let external = router.get_external_ip().await.map_err(|error| format!("its address: {error}"))?;
         if is_behind_another(external) {
-            return Err(format!("its own address is {external}, so it stands behind another router"));
+            return Err(format!("its own address is {external}, so it is behind another router"));
         }
         let own = own_address(router.addr).await.map_err(|error| error_text(&error))?;
         if self.router.as_ref() != Some(&router) {

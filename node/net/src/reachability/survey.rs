@@ -161,7 +161,7 @@ impl Survey {
         }
     }
 
-    /// A peer has reported its findings; `None` if it could not be asked, and then another one is.
+    /// A peer has reported its findings. With `None` it did not answer, and another peer is asked.
     pub(crate) fn found(
         &mut self,
         by: PeerId,
@@ -337,7 +337,7 @@ mod tests {
         let candidates: Vec<String> = survey.candidates().iter().map(Multiaddr::to_string).collect();
         let over_quic = |text: &str| text.replace("tcp/4747", "udp/4747/quic-v1");
         assert_eq!(candidates, [ROUTER.to_owned(), over_quic(ROUTER), HOME.to_owned(), over_quic(HOME)]);
-        // Whoever is seen where it listens is assumed to be reached, and so is one that says where it is.
+        // As long as others see a peer where it listens, or where its user said, nothing suggests that it is unreachable.
         let mut survey = Survey::new(vec![], vec![address(HOME)]);
         survey.seen_at(helper, &address("/ip4/192.168.1.10/tcp/40001"));
         assert_eq!(survey.standing(), ReachabilityState::Unknown);

@@ -1,7 +1,7 @@
 //! The link state: the link to a peer, and the session numbers by which both ends recognize it.
 //!
 //! ```text
-//!            its session is new, or another          nothing heard for too long, or hung up
+//!            its session is new, or another          silent for too long, or closed here    
 //!   no link --------------------------------> link -------------------------------------> no link, own session redrawn
 //!            (another: the old link is down)
 //! ```
@@ -13,7 +13,7 @@ use peergrad_protocol::{Incarnation, PeerId};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use crate::link::{Link, OpenRequest, SessionId};
+use crate::link::{Link, OpenRequest, Route, SessionId};
 
 /// The link to one peer, and what this peer does to open or close one.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub(crate) struct LinkState {
     pub(crate) outgoing: Outgoing,
     /// Since when, and why, the link has no outgoing lane; `None` while it has one, or there is no link.
     pub(crate) outage: Option<Outage>,
-    /// When the other end last answered that it does not know the session that an opening named; `None` if it never did.
+    /// When the other end last answered that it does not know the session that an opening named; `None` before the first such answer.
     pub(crate) unknown_session_at: Option<Instant>,
     /// How many streams of this peer broke the protocol.
     pub(crate) violations: u32,
@@ -124,7 +124,7 @@ impl LinkState {
         opening.known.is_none_or(|known| known == self.mine)
     }
 
-    /// Whether a session is of a process that a later one with the same identity has replaced.
+    /// Whether a session belongs to a process that a later one with the same identity has replaced.
     pub(crate) fn is_duplicate(&self, theirs: SessionId) -> bool {
         theirs.start < self.last_start
     }
@@ -136,20 +136,19 @@ impl LinkState {
         current == known || current == Some(answered)
     }
 
-    /// Takes in the other end's session. A link that begins is relayed if every connection to this peer leads through a relay.
+    /// Takes in the other end's session. A link that begins leads over `route`.
     pub(super) fn note_session(
         &mut self,
         peer: PeerId,
         theirs: SessionId,
-        is_relayed: bool,
+        route: Route,
         now: Instant,
     ) -> SessionChange {
         if let Some(link) = self.current.as_ref().filter(|link| link.theirs() == theirs) {
             return SessionChange::Same(Arc::clone(link));
         }
         self.last_start = self.last_start.max(theirs.start);
-        let new = Arc::new(Link::new(peer, theirs));
-        new.set_relayed(is_relayed);
+        let new = Arc::new(Link::new(peer, theirs, route));
         self.outage = Some(Outage { since: now, reason: "no answer".to_owned(), was_up: false });
         match self.current.replace(Arc::clone(&new)) {
             None => SessionChange::New(new),

@@ -1,8 +1,8 @@
-//! Notices: which conditions of a peer the user knows, so that each is told once when it begins and once when it ends.
+//! Notices: which conditions of a peer the user knows, so that the start and the end of each are reported once.
 
 use std::collections::BTreeSet;
 
-/// A condition that lasts, and that the user should hear of.
+/// A condition that lasts, and about which the user is notified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Condition {
     /// The connection runs over QUIC.
@@ -15,7 +15,7 @@ pub(crate) enum Condition {
     Reconnecting,
 }
 
-/// The conditions that the user was told of and that have not ended since.
+/// The conditions that were reported to the user and have not ended since.
 #[derive(Debug, Default)]
 pub(crate) struct Notices {
     told: BTreeSet<Condition>,

@@ -13,13 +13,14 @@ use tokio::time::Instant;
 use crate::address::{Carrier, host_of, ip_of, is_relayed, over_tcp, remember, without_peer};
 use crate::dial::CarrierHistory;
 use crate::direct::DirectPath;
+use crate::link::Route;
 
 /// The ways between this peer and another one.
 #[derive(Debug)]
 pub(crate) struct Paths {
     /// The open connections of libp2p.
     pub(crate) connections: BTreeMap<ConnectionId, Connection>,
-    /// Whether libp2p's identify protocol has run on a connection. Before that, nobody knows what this peer can offer the other one.
+    /// Whether libp2p's identify protocol has run on a connection. Before that, the other end does not know the protocols of this peer.
     pub(crate) is_identified: bool,
     /// When to look for a connection without a relay, while there is none.
     relay_upgrade: RelayUpgrade,
@@ -31,7 +32,7 @@ pub(crate) struct Paths {
     pub(crate) round_trip: Option<Duration>,
     /// The IP addresses that the peer was connected from or to, the newest first.
     pub(super) ips: Vec<IpAddr>,
-    /// Why this peer is about to close the connections; `None` if it is not.
+    /// Why this peer closes the connections; `None` unless it has begun to close them.
     pub(crate) close_reason: Option<String>,
     /// The way for direct lanes.
     pub(crate) direct: Arc<DirectPath>,
@@ -101,7 +102,13 @@ impl Paths {
         self.connections.values().any(|connection| !connection.is_relayed)
     }
 
-    /// What the connections run over, without those in `without` and without circuits: TCP if any runs over TCP, and `None` if no
+    /// How a link to the peer would lead: through a relay if every connection does.
+    pub(crate) fn route(&self) -> Route {
+        let is_relayed = !self.connections.is_empty() && !self.has_unrelayed_connection();
+        if is_relayed { Route::Relayed } else { Route::Straight }
+    }
+
+    /// The carrier of the connections, without those in `without` and without circuits: TCP if any runs over TCP, and `None` if no
     /// connection is left.
     pub(crate) fn carrier_without(&self, without: &[ConnectionId]) -> Option<Carrier> {
         let is_own = |(id, known): &(&ConnectionId, &Connection)| !known.is_relayed && !without.contains(id);
@@ -128,7 +135,7 @@ impl Paths {
         circuits.map(|(id, _)| *id).collect()
     }
 
-    /// The addresses at which to look for a connection without a relay now; `None` if there is one, if it is not time yet, or if no
+    /// The addresses at which to try a connection without a relay now; `None` if one exists, if the next attempt is not due, or if no
     /// address is known.
     pub(crate) fn take_relay_upgrade(&mut self, now: Instant) -> Option<Vec<Multiaddr>> {
         if self.connections.is_empty() || self.has_unrelayed_connection() || now < self.relay_upgrade.due {

@@ -118,9 +118,9 @@ fn an_answer_that_was_overtaken_tells_nothing() {
     assert!(remote.link.is_response_current(None, first));
     remote.note_session(first, now);
     assert!(remote.link.is_response_current(None, first), "both have said the same");
-    assert!(remote.link.is_response_current(Some(first), second), "it began anew");
+    assert!(remote.link.is_response_current(Some(first), second), "it has begun another session");
     remote.note_session(second, now);
-    assert!(!remote.link.is_response_current(Some(first), first), "said before it began anew");
+    assert!(!remote.link.is_response_current(Some(first), first), "sent before it began another session");
 }
 
 #[test]

@@ -25,7 +25,7 @@ pub(crate) fn compare(arguments: &CompareArguments) -> anyhow::Result<ExitCode> 
         let (one, two) = (&first.workload.loaded, &other.workload.loaded);
         if one.manifest != two.manifest || one.task.sample_count() != two.task.sample_count() {
             bail!(
-                "{} and {} train different models or data: compare ways of training the same",
+                "{} and {} train different models or data; scenarios can only be compared if both are the same",
                 first.name,
                 other.name
             );
@@ -40,7 +40,7 @@ pub(crate) fn compare(arguments: &CompareArguments) -> anyhow::Result<ExitCode> 
             arguments.seeds.clone().map(|seed| measure(scenario, seed)).collect();
         for course in &followed {
             if let Some(violation) = course.outcome.violations.first() {
-                say!("BROKEN  {}: {}: {}", scenario.name, violation.invariant, violation.message);
+                say!("VIOLATED  {}: {}: {}", scenario.name, violation.invariant, violation.message);
             }
         }
         courses.push(followed);
@@ -82,25 +82,31 @@ fn page<'a>(
         command: &format!("simulate compare {} --seeds {start}..{end}", arguments.scenarios.join(" ")),
         rows,
         worth: if is_accuracy { QualityMetric::Accuracy } else { QualityMetric::Loss },
-        how: "On samples that nobody trains, of the mean of all members’ parameters; one line a seed.",
-        time: "virtual time in training",
+        how: "Evaluated on held-out samples, with the mean of all members’ parameters; one line per seed.",
+        time: "virtual training time",
         trainings: &trainings,
     })
 }
 
 /// A header, and a row for each scenario: medians over the seeds, and the paired comparison with the first scenario.
 fn rows(names: &[String], courses: &[Vec<TrainingCurve>]) -> Vec<Vec<String>> {
-    let head =
-        ["", "in the end", "to the first, by seed", "worst member before", "time in training", "bytes sent"];
+    let head = [
+        "",
+        "final quality",
+        "difference to the first, by seed",
+        "worst member before averaging",
+        "training time",
+        "bytes sent",
+    ];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     for (index, name) in names.iter().enumerate() {
         let own = ends(&courses[index]);
         if own.is_empty() {
-            rows.push(vec![name.clone(), "did not end with any seed".to_owned()]);
+            rows.push(vec![name.clone(), "did not finish with any seed".to_owned()]);
             continue;
         }
         let unended = courses[index].len() - own.len();
-        let name = if unended == 0 { name.clone() } else { format!("{name} ({unended} did not end)") };
+        let name = if unended == 0 { name.clone() } else { format!("{name} ({unended} did not finish)") };
         let before = courses[index].iter().filter(|course| course.end.is_some());
         let before = before.filter_map(|course| course.points.last());
         let worst = median(before.map(|mark| mark.worst.accuracy.unwrap_or(mark.worst.loss)));

@@ -1,4 +1,4 @@
-//! `simulate delays`: what staleness costs each of several models and optimizers.
+//! `simulate delays`: measures the cost of staleness for several models and optimizers.
 
 use std::process::ExitCode;
 
@@ -43,14 +43,14 @@ struct Case<'a> {
 pub(crate) fn delays(arguments: &DelaysArguments) -> anyhow::Result<ExitCode> {
     let DelaysArguments { rules, rates, hidden, target, .. } = arguments;
     if !rates.is_empty() && rates.len() != rules.len() {
-        bail!("--rates has {} for {} of --rules: give one for each", rates.len(), rules.len());
+        bail!("--rates has {} for {} of --rules: give one rate for each rule", rates.len(), rules.len());
     }
     if *target > 1.0 {
-        bail!("--target {target} is a share, at most 1");
+        bail!("--target {target} is a share: give a number up to 1");
     }
     if rates.is_empty() && arguments.batches_max < arguments.baseline_batches {
         bail!(
-            "--batches-max {} ends a study before its --baseline-batches, {}",
+            "--batches-max {} ends the study before its --baseline-batches, {}",
             arguments.batches_max,
             arguments.baseline_batches
         );
@@ -103,7 +103,7 @@ fn workload(arguments: &DelaysArguments, hidden: &Widths, rule: &str) -> anyhow:
     let mut parameters = vec![0.0; loaded.manifest.parameter_count()];
     loaded.task.initial(0, &mut parameters);
     if arguments.target_loss.is_none() && loaded.task.evaluate(&parameters).accuracy.is_none() {
-        bail!("these data have no classes, so that no accuracy can be reached: give a --target-loss");
+        bail!("these data have no classes, so there is no accuracy: give a --target-loss");
     }
     Ok(workload)
 }
@@ -129,8 +129,8 @@ fn rate(
     let baseline_batches = arguments.baseline_batches;
     trials.rate(baseline_batches).with_context(|| {
         format!(
-            "with no learning rate does {rule} on hidden layers of {} reach the target in {baseline_batches} batches, even where nothing is \
-             stale: give a larger --baseline-batches or an easier target",
+            "there is no learning rate with which {rule} on hidden layers of {} reaches the target in {baseline_batches} batches, even \
+             without staleness: give a larger --baseline-batches or an easier target",
             layers(hidden)
         )
     })

@@ -1,4 +1,4 @@
-//! The results for programs: one JSON object a line, the last one of event `summary`.
+//! The results for programs: one JSON object per line; the last one has the event `summary`.
 
 use peergrad_simulations::scenario::Scenario;
 use peergrad_simulations::simulation::Outcome;

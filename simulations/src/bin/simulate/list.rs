@@ -1,4 +1,4 @@
-//! `simulate list`, `simulate show` and `simulate keys`: the scenarios, and the reference for writing more.
+//! `simulate list`, `simulate show` and `simulate keys`: the named scenarios, and the reference of scenario files.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -22,7 +22,7 @@ pub(crate) fn list() -> anyhow::Result<ExitCode> {
 /// Prints a scenario's file.
 pub(crate) fn show(name: &str) -> anyhow::Result<ExitCode> {
     let Some((_, text)) = NAMED.iter().find(|(known, _)| *known == name) else {
-        bail!("there is no scenario `{name}`; `simulate list` names them");
+        bail!("there is no scenario `{name}`; `simulate list` lists them");
     };
     write!(std::io::stdout(), "{text}")?;
     Ok(ExitCode::SUCCESS)

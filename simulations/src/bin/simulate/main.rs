@@ -1,5 +1,5 @@
-//! `simulate`: a swarm in virtual time. It runs the same nodes that run over libp2p, under faults that a seed decides. It also draws the
-//! report of a real run, in the same form.
+//! `simulate`: a swarm in virtual time. It runs the same nodes that run over libp2p, under faults that a seed decides. It also draws
+//! reports of real runs.
 
 #![forbid(unsafe_code)]
 
@@ -37,49 +37,48 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// The scenarios that come with the program.
+    /// Lists the scenarios that come with the program.
     List,
-    /// Prints a named scenario's file, to be copied and changed.
+    /// Prints the file of a named scenario, to copy and change.
     Show {
         /// Its name.
         name: String,
     },
-    /// Prints every key that a scenario file can have, explained; it is such a file itself.
+    /// Prints a scenario file that explains every key.
     Keys,
     /// Runs a scenario once and prints what happened. Exit code 1 if an invariant was violated.
     Run(RunArguments),
-    /// Runs a scenario again and prints what happened before and at the first violation, or before the end.
+    /// Repeats a run and prints the last events before its first violation, or before its end.
     Replay(ReplayArguments),
     /// Runs a scenario in its small size with many seeds, on all cores. Exit code 1 if any of them violated an invariant.
     Sweep(SweepArguments),
-    /// Runs scenarios that train the same model in different ways, and compares how good the model is after how many samples, how much time
-    /// and how many bytes.
+    /// Runs scenarios that train the same model in different ways, and compares the quality of the model against samples, time and bytes.
     Compare(CompareArguments),
-    /// Measures what stale parameters cost an algorithm, without a network: the number of batches until a model is good enough, where each
-    /// update reaches each worker a number of iterations late. Each learning rate is one with which all are equally fast without staleness.
+    /// Measures the cost of stale parameters, without a network: the number of batches until a model reaches a target, if each update
+    /// reaches each worker some iterations late. The learning rates are chosen so that all cases are equally fast without staleness.
     Delays(DelaysArguments),
-    /// Draws the report of a real run from the event logs in its peers' data directories: one HTML file, as for a simulated run. The clocks
-    /// of the logs are aligned by the steps and views that several logs have.
+    /// Draws the report of a real run from its peers' event logs: one HTML file, as for a simulated run. The clocks of the logs are aligned
+    /// by the steps and views that several logs share.
     Report(ReportArguments),
-    /// Runs mutants, which are planted bugs, and checks that the invariants notice them. Exit code 1 if one is missed.
+    /// Runs scenarios with planted bugs (mutants) and checks that the invariants catch them. Exit code 1 if one is missed.
     Mutants(MutantsArguments),
 }
 
 #[derive(Args)]
 struct ScenarioArguments {
-    /// A scenario's name, see `list`, or the path of a file.
+    /// Name of a scenario (see `list`), or path of a scenario file.
     #[arg(value_name = "NAME|FILE")]
     scenario: String,
-    /// Determines all random choices.
+    /// The seed of all random choices.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Number of peers, in place of the scenario's own.
+    /// Number of peers, instead of the scenario's.
     #[arg(long)]
     peers: Option<usize>,
     /// Use the small size that sweeps use.
     #[arg(long)]
     small: bool,
-    /// Plant this bug, and check only the invariant that must notice it; see `mutants`.
+    /// Plant this bug (see `mutants`), and check only the invariant that must catch it.
     #[arg(long, value_name = "NAME")]
     mutant: Option<String>,
 }
@@ -88,10 +87,10 @@ struct ScenarioArguments {
 struct RunArguments {
     #[command(flatten)]
     chosen: ScenarioArguments,
-    /// Print one JSON object a line instead of text; the last one is the summary.
+    /// Print one JSON object per line instead of text; the last one is the summary.
     #[arg(long)]
     json: bool,
-    /// Write a report with charts: one HTML file.
+    /// Write a report with charts as one HTML file.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
 }
@@ -100,20 +99,20 @@ struct RunArguments {
 struct ReplayArguments {
     #[command(flatten)]
     chosen: ScenarioArguments,
-    /// How many events before it are printed.
+    /// Number of events to print.
     #[arg(long, default_value_t = 60)]
     lines: usize,
 }
 
 #[derive(Args)]
 struct SweepArguments {
-    /// Scenarios' names or files; without any, all that come with the program.
+    /// Names or files of scenarios; default: all that come with the program.
     #[arg(value_name = "NAME|FILE")]
     scenarios: Vec<String>,
     /// Seeds: from A up to, not including, B.
     #[arg(long, value_name = "A..B", default_value = "0..100", value_parser = seeds)]
     seeds: Range<u64>,
-    /// Print one JSON object a scenario instead of text.
+    /// Print one JSON object per scenario instead of text.
     #[arg(long)]
     json: bool,
 }
@@ -126,7 +125,7 @@ struct CompareArguments {
     /// Seeds: from A up to, not including, B. They also determine the initial parameters and the order of the samples.
     #[arg(long, value_name = "A..B", default_value = "1..4", value_parser = seeds)]
     seeds: Range<u64>,
-    /// Write the curves: one HTML file.
+    /// Write the curves as one HTML file.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
 }
@@ -136,55 +135,56 @@ struct DelaysArguments {
     /// Workers, each with its own cache of the parameters and its own optimizer.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=256))]
     workers: u32,
-    /// The most iterations by which an update is late; 0 is always measured, and first.
+    /// Greatest delays of an update, in iterations; 0 is always measured, and first.
     #[arg(long, value_name = "S,S", value_delimiter = ',', default_values_t = [4, 16],
         value_parser = clap::value_parser!(u64).range(0..=1024))]
     staleness: Vec<u64>,
-    /// Models: for each the widths of its hidden layers, separated by commas.
+    /// Models, each given by the widths of its hidden layers, separated by commas.
     #[arg(long, value_name = "WIDTHS", num_args = 1.., default_values = ["64", "64,64,64,64"], value_parser = delays::widths)]
     hidden: Vec<delays::Widths>,
-    /// Optimizers, with the defaults of run.toml for all settings but the rate.
+    /// Optimizers, with the default settings of run.toml except for the learning rate.
     #[arg(long, value_name = "RULE,RULE", value_delimiter = ',', default_values = ["sgd", "momentum", "adam"],
         value_parser = ["sgd", "momentum", "adagrad", "adam", "adamw", "prox"])]
     rules: Vec<String>,
-    /// A learning rate for each of the optimizers, in place of a search with `--baseline-batches`.
+    /// A learning rate for each optimizer, instead of a search with `--baseline-batches`.
     #[arg(long, value_name = "RATE,RATE", value_delimiter = ',', conflicts_with = "baseline_batches", value_parser = delays::positive)]
     rates: Vec<f64>,
-    /// The learning rate is the smallest of twelve a decade that reaches the target in this number of batches without staleness.
+    /// Number of batches in which the target must be reached without staleness. The smallest learning rate that does so is used, of twelve
+    /// rates per decade.
     #[arg(long, value_name = "BATCHES", default_value_t = 400, value_parser = clap::value_parser!(u64).range(1..))]
     baseline_batches: u64,
-    /// The held-out accuracy that the mean of all caches must reach.
+    /// The target: held-out accuracy of the mean of all workers' caches.
     #[arg(long, value_name = "SHARE", default_value_t = 0.93, value_parser = delays::positive)]
     target: f64,
-    /// The held-out loss that it must reach, in place of an accuracy.
+    /// The target as a held-out loss, instead of an accuracy.
     #[arg(long, value_name = "LOSS", conflicts_with = "target", value_parser = delays::positive)]
     target_loss: Option<f64>,
-    /// Number of batches, over all workers, after which a study that has not reached the target ends.
+    /// Number of batches, over all workers, after which a study ends without having reached the target.
     #[arg(long, value_name = "BATCHES", default_value_t = 16_000)]
     batches_max: u64,
-    /// Samples of a batch.
+    /// Samples per batch.
     #[arg(long, value_name = "SAMPLES", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     batch: u32,
     /// Seeds: from A up to, not including, B. They determine initial parameters, the order of the samples and the delays.
     #[arg(long, value_name = "A..B", default_value = "1..6", value_parser = seeds)]
     seeds: Range<u64>,
-    /// A data file, as for `peer init`, in place of the digits that come with the program.
+    /// A data file, as for `peer init`, instead of the built-in digits.
     #[arg(long, value_name = "FILE")]
     data: Option<PathBuf>,
-    /// Print one JSON object for each line of the table and staleness, instead of the table.
+    /// Print one JSON object for each row of the table and each staleness, instead of the table.
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Args)]
 struct ReportArguments {
-    /// Event logs: data directories of peers, or their files events.jsonl; those of all peers give the best report.
+    /// Event logs: data directories of peers, or their files events.jsonl. Give the logs of all peers if you have them.
     #[arg(value_name = "LOG", required = true)]
     logs: Vec<PathBuf>,
     /// The file to write.
     #[arg(long, short, value_name = "FILE", default_value = "report.html")]
     output: PathBuf,
-    /// The run, by the beginning of its id, if the logs have several; without it, the last run.
+    /// The beginning of a run's id, if the logs contain several runs; default: the last run.
     #[arg(long, value_name = "RUN")]
     run: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! `simulate mutants`: do the invariants work? Each planted bug must be noticed, by the invariant that is there for it.
+//! `simulate mutants`: a test of the invariants. Each planted bug must be caught by the invariant that it violates.
 
 use std::ops::Range;
 use std::process::ExitCode;
@@ -12,7 +12,7 @@ use crate::{MutantsArguments, source};
 
 use crate::say::say;
 
-/// Tries every mutant with one seed after another, until it is noticed.
+/// Runs every mutant with one seed after another, until it is caught.
 pub(crate) fn mutants(arguments: &MutantsArguments) -> anyhow::Result<ExitCode> {
     let mut missed = 0;
     for mutant in MUTANTS {
@@ -24,7 +24,7 @@ pub(crate) fn mutants(arguments: &MutantsArguments) -> anyhow::Result<ExitCode> 
             }
             None => {
                 missed += 1;
-                say!("  MISSED by {} with seeds {:?}", mutant.invariant, arguments.seeds);
+                say!("  MISSED by {} with all seeds of {:?}", mutant.invariant, arguments.seeds);
             }
         }
     }
@@ -32,7 +32,7 @@ pub(crate) fn mutants(arguments: &MutantsArguments) -> anyhow::Result<ExitCode> 
     Ok(if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The first seed with which the mutant's invariant notices it.
+/// The first seed with which the mutant's invariant catches it.
 fn catch(mutant: &Mutant, seeds: &Range<u64>) -> anyhow::Result<Option<(u64, Violation)>> {
     let scenario = source::scenario(mutant.scenario, Size::Sweep)?;
     for seed in seeds.clone() {

@@ -1,4 +1,4 @@
-//! `simulate replay`: the same run again, with its last events before the first violation.
+//! `simulate replay`: repeats a run and prints its last events before the first violation.
 
 use std::process::ExitCode;
 
@@ -17,9 +17,9 @@ pub(crate) fn replay(arguments: &ReplayArguments) -> anyhow::Result<ExitCode> {
     }
     let outcome = simulation.finish();
     let Some(first) = outcome.violations.first() else {
-        say!("No invariant was broken; this is how it ended.");
+        say!("No invariant was violated. These were the last events.");
         return Ok(ExitCode::SUCCESS);
     };
-    say!("{:>12}  BROKEN  {}: {}", text::at(first.at.0), first.invariant, first.message);
+    say!("{:>12}  VIOLATED  {}: {}", text::at(first.at.0), first.invariant, first.message);
     Ok(ExitCode::FAILURE)
 }

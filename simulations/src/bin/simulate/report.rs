@@ -1,4 +1,4 @@
-//! `simulate report`: the page of a real run, drawn from its peers' event logs.
+//! `simulate report`: the report of a real run, drawn from its peers' event logs.
 
 use std::process::ExitCode;
 
@@ -40,7 +40,7 @@ pub(crate) fn report(arguments: &ReportArguments) -> anyhow::Result<ExitCode> {
         recorded_run.check_results.iter().filter(|verdict| verdict.outcome.is_err()).collect();
     for verdict in &broken {
         let words = verdict.outcome.as_ref().err().map_or("", String::as_str);
-        say!("BROKEN  {} ({}): {words}", verdict.name, verdict.source);
+        say!("VIOLATED  {} ({}): {words}", verdict.name, verdict.source);
     }
     say!("report: {path}");
     Ok(if broken.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -62,7 +62,7 @@ fn summary(recorded_run: &RecordedRun) -> Vec<String> {
     let history = &recorded_run.history;
     let silent = recorded_run.names.len() - logs(recorded_run);
     let mut words = vec![format!(
-        "{} committed {} in {}, {} of it in training; {} on the wire; {}.",
+        "{} committed {} in {}, {} of it in training; {} sent; {}.",
         plural(recorded_run.names.len(), "peer"),
         plural(recorded_run.steps as usize, "step"),
         time(history.end.0 as f64 / 1e9),
@@ -74,28 +74,28 @@ fn summary(recorded_run: &RecordedRun) -> Vec<String> {
         let lanes = recorded_run.names.iter().enumerate().filter(|(_, name)| name.is_none());
         let lanes: Vec<String> = lanes.map(|(index, _)| format!("p{index}")).take(LANES_NAMED_MAX).collect();
         words.push(format!(
-            "There is no log of {}: of {} there is what the others say, and what {} of the parameters stays white.",
+            "There is no log of {}: the report shows only what other logs say about {}, and leaves {} share of the parameters white.",
             if silent > lanes.len() { plural(silent, "peer") } else { lanes.join(", ") },
             if silent == 1 { "it" } else { "them" },
-            if silent == 1 { "it owned" } else { "they owned" },
+            if silent == 1 { "its" } else { "their" },
         ));
     }
     words.extend(clock_words(&recorded_run.clock_offsets));
-    words.push(format!("In the end: {}.", endings(recorded_run)));
+    words.push(format!("At the end: {}.", endings(recorded_run)));
     words.push(
-        "Of the steps a few a second are in the logs, and all around a change; the others are counted with the next one."
+        "The logs list a few steps per second, and all steps around a change; the other steps are counted with the next listed one."
             .to_owned(),
     );
     if recorded_run.damaged_lines + recorded_run.lost_lines as usize > 0 {
         words.push(format!(
-            "{} cut off or damaged and passed over; {} could not be written down.",
+            "{} cut off or damaged and skipped; {} could not be written.",
             were(recorded_run.damaged_lines),
             were(recorded_run.lost_lines as usize)
         ));
     }
     if recorded_run.other_runs > 0 {
         words.push(format!(
-            "The logs tell of {} more: --run chooses.",
+            "The logs contain {} more: --run selects one.",
             plural(recorded_run.other_runs, "run")
         ));
     }
@@ -119,16 +119,18 @@ fn clock_words(clock_offsets: &[ClockOffset]) -> Option<String> {
     let mut words = match set.len() {
         0 => String::new(),
         _ => format!(
-            "Clocks were set by the steps and views that several tell of, at least {points} for each, by the median: they were up to {} apart, and then half of all were within {}.",
+            "Clocks were aligned by the steps and views that several logs share, at least {points} per clock, using the median: they were up to {} apart, and half of the shared points are within {} afterwards.",
             time(apart),
             time(spread)
         ),
     };
     if alone > 0 {
-        let what = if alone == 1 { "log shares" } else { "logs share" };
-        words = format!("{words} {alone} {what} nothing with the others and was believed as it is.")
-            .trim()
-            .to_owned();
+        let what = if alone == 1 {
+            "log shares no step with the others: its clock"
+        } else {
+            "logs share no steps with the others: their clocks"
+        };
+        words = format!("{words} {alone} {what} could not be aligned.").trim().to_owned();
     }
     Some(words)
 }
@@ -138,9 +140,9 @@ fn endings(recorded_run: &RecordedRun) -> String {
     let mut counts = [
         (0, "finished"),
         (0, "left"),
-        (0, "could not go on"),
+        (0, "failed"),
         (0, "killed"),
-        (0, "still running, or at the end of its log"),
+        (0, "still running at the end of the log"),
     ];
     for lane in &recorded_run.history.peers {
         let index = match lane.spans.last().map(|span| span.state) {
@@ -156,7 +158,7 @@ fn endings(recorded_run: &RecordedRun) -> String {
     told.map(|(count, words)| format!("{count} {words}")).collect::<Vec<_>>().join(", ")
 }
 
-/// Numbers with their names, and which peer each lane of the picture is.
+/// Named numbers, and the peer of each lane of the chart.
 fn facts(recorded_run: &RecordedRun) -> Vec<(String, String)> {
     let history = &recorded_run.history;
     let fact = |name: &str, value: String| (name.to_owned(), value);

@@ -1,4 +1,4 @@
-//! `simulate run`: one run, with its full results.
+//! `simulate run`: runs a scenario once and prints its results.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -30,7 +30,7 @@ pub(crate) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
         verdict(&outcome)?;
         say!("trace hash {}", outcome.trace_hash);
         if !outcome.violations.is_empty() {
-            say!("to see what led there: {}", arguments.chosen.command("replay"));
+            say!("last events before the violation: {}", arguments.chosen.command("replay"));
         }
     }
     if let Some(path) = &arguments.report {
@@ -53,22 +53,22 @@ pub(crate) fn check_writable(report: &Path) -> anyhow::Result<()> {
 
 fn verdict(outcome: &Outcome) -> anyhow::Result<()> {
     for violation in &outcome.violations {
-        say!("BROKEN  {}, at {}: {}", violation.invariant, text::at(violation.at.0), violation.message);
+        say!("VIOLATED  {}, at {}: {}", violation.invariant, text::at(violation.at.0), violation.message);
     }
     if outcome.violations.is_empty() {
-        say!("Kept: {}.", outcome.checked.join(", "));
+        say!("Checked, without a violation: {}.", outcome.checked.join(", "));
     }
     Ok(())
 }
 
 fn report(scenario: &Scenario, arguments: &RunArguments, outcome: &Outcome) -> String {
     let of = |name: &&'static str| {
-        let broken = outcome.violations.iter().find(|violation| violation.invariant == *name);
+        let violated = outcome.violations.iter().find(|violation| violation.invariant == *name);
         // The name is, for example, "one chain (invariant 1)": a name and its source.
         let (name, source) = name
             .split_once(" (")
             .map_or((*name, ""), |(name, invariant)| (name, invariant.trim_end_matches(')')));
-        let outcome = match broken {
+        let outcome = match violated {
             Some(violation) => Err(format!("{}, at {}", violation.message, text::at(violation.at.0))),
             None => Ok(()),
         };

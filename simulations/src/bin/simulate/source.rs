@@ -20,7 +20,7 @@ pub(crate) fn scenario(name: &str, size: Size) -> anyhow::Result<Scenario> {
     if !path.exists() {
         let names: Vec<&str> = NAMED.iter().map(|(name, _)| *name).collect();
         bail!(
-            "there is no scenario and no file `{name}`; the scenarios are {}; for one of your own, start from `simulate keys`",
+            "there is no scenario and no file `{name}`; the scenarios are {}; to write your own, start from `simulate keys`",
             names.join(", ")
         );
     }
@@ -49,7 +49,7 @@ impl ScenarioArguments {
     pub(crate) fn simulation(&self, scenario: &Scenario) -> anyhow::Result<Simulation> {
         let Some(name) = &self.mutant else { return Ok(Simulation::new(scenario, self.seed)) };
         let Some(mutant) = Mutant::named(name) else {
-            bail!("there is no planted bug `{name}`; `simulate mutants` names them");
+            bail!("there is no planted bug `{name}`; `simulate mutants` lists them");
         };
         Ok(Simulation::with_mutant(scenario, self.seed, mutant))
     }

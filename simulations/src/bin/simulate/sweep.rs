@@ -1,4 +1,4 @@
-//! `simulate sweep`: many seeds, on all cores.
+//! `simulate sweep`: runs scenarios with many seeds, on all cores.
 
 use std::ops::Range;
 use std::process::ExitCode;
@@ -66,7 +66,7 @@ fn sweep_one(scenario: &Scenario, seeds: &Range<u64>) -> SweepResult {
             }
             let seed = seeds.start + index;
             let outcome = Simulation::new(scenario, seed).run();
-            let mut result = result.lock().expect("nobody panics while counting");
+            let mut result = result.lock().expect("no thread panics while counting");
             result.steps += outcome.steps;
             result.time += outcome.time;
             result.broken.extend(outcome.violations.into_iter().next().map(|violation| (seed, violation)));
@@ -79,7 +79,7 @@ fn sweep_one(scenario: &Scenario, seeds: &Range<u64>) -> SweepResult {
         }
     });
     bar.finish_and_clear();
-    let mut result = result.into_inner().expect("nobody panicked while counting");
+    let mut result = result.into_inner().expect("no thread panicked while counting");
     result.broken.sort_by_key(|(seed, _)| *seed);
     result
 }
@@ -93,7 +93,7 @@ fn progress(name: &str, count: u64) -> ProgressBar {
 fn print(name: &str, seeds: &Range<u64>, result: &SweepResult) -> anyhow::Result<()> {
     let count = seeds.end - seeds.start;
     say!(
-        "{name:16} {:>5} of {count} seeds kept every invariant  ({} steps, {:.1} h of virtual time)",
+        "{name:16} {:>5} of {count} seeds without a violation  ({} steps, {:.1} h of virtual time)",
         count - result.broken.len() as u64,
         result.steps,
         result.time.as_secs_f64() / 3600.0

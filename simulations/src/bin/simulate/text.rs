@@ -11,7 +11,7 @@ pub(crate) fn summary(scenario: &Scenario, outcome: &Outcome) -> Vec<String> {
     let all = scenario.workload.loaded.step_count();
     let seconds = outcome.time.as_secs_f64();
     let mut words = vec![format!(
-        "{} committed {} of {all} steps in {} of virtual time, {} of it in training; {} on the wire.",
+        "{} committed {} of {all} steps in {} of virtual time, {} of it in training; {} sent.",
         plural(outcome.peers, "peer"),
         outcome.steps,
         time(seconds),
@@ -20,21 +20,21 @@ pub(crate) fn summary(scenario: &Scenario, outcome: &Outcome) -> Vec<String> {
     )];
     for band in outcome.history.cuts.iter().take(BANDS_TOLD_MAX) {
         words.push(format!(
-            "Network not whole: {}, from {} to {}.",
+            "Network fault: {}, from {} to {}.",
             band.label,
             at(band.from.0),
             at(band.until.0.min(outcome.history.end.0))
         ));
     }
     if outcome.history.cuts.len() > BANDS_TOLD_MAX {
-        words.push(format!("And {} times more.", outcome.history.cuts.len() - BANDS_TOLD_MAX));
+        words.push(format!("And {} more network faults.", outcome.history.cuts.len() - BANDS_TOLD_MAX));
     }
     let ended: Vec<String> =
         outcome.endings.iter().map(|(words, count)| format!("{count} {words}")).collect();
-    words.push(format!("In the end: {}.", ended.join(", ")));
+    words.push(format!("At the end: {}.", ended.join(", ")));
     if outcome.history.views.len() > 1 {
         words.push(format!(
-            "{}; {} begun again; {} of an epoch lost, {} repeated.",
+            "{}; {} restarted; {} of an epoch lost, {} repeated.",
             plural(outcome.history.views.len(), "view"),
             plural(outcome.history.redone.len(), "step"),
             plural(outcome.samples_lost as usize, "sample"),
@@ -47,11 +47,15 @@ pub(crate) fn summary(scenario: &Scenario, outcome: &Outcome) -> Vec<String> {
         words.push(format!("On held-out samples: loss {:.4}{accuracy}.", evaluation.loss));
     }
     if let Some(apart) = outcome.plain_loss_error {
-        let apart = if apart == 0.0 { "exactly".to_owned() } else { format!("to {apart:.0e}") };
+        let apart =
+            if apart == 0.0 { "equal".to_owned() } else { format!("equal within {apart:.0e} (relative)") };
         let is_replayed = outcome.checked.contains(&REPLAY);
-        let replayed =
-            if is_replayed { "; the parameters those of the replayed commit log, bit for bit" } else { "" };
-        words.push(format!("The losses are those of one plain loop {apart}{replayed}."));
+        let replayed = if is_replayed {
+            "; the parameters equal those of the replayed commit log, bit for bit"
+        } else {
+            ""
+        };
+        words.push(format!("The losses are {apart} to those of one plain loop{replayed}."));
     }
     words
 }
@@ -62,7 +66,7 @@ pub(crate) fn branch_ends(history: &History) -> Vec<String> {
     let more = words.len().saturating_sub(BANDS_TOLD_MAX);
     words.truncate(BANDS_TOLD_MAX);
     if more > 0 {
-        words.push(format!("And {more} times more."));
+        words.push(format!("And {more} more ends of branches."));
     }
     words
 }

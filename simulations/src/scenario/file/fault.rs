@@ -9,14 +9,16 @@ use super::source_text::SourceText;
 use super::time::Time;
 use super::{ScenarioError, TIMES_MAX};
 use crate::disk::DiskMode;
-use crate::scenario::{Fault, FaultTime, Groups, PEERS_MAX, PlannedFault, Targets};
+use crate::host::Crash;
+use crate::scenario::{Directions, Fault, FaultTime, Groups, PEERS_MAX, PlannedFault, Targets};
 
 /// A number of times or of peers.
 type Count = Whole<1, TIMES_MAX>;
 /// A peer's index; whether there is such a peer is checked later.
 type PeerIndex = Whole<0, { PEERS_MAX as u64 - 1 }>;
 
-/// One `[[faults]]` section: flat, so that a mistake is reported with its own line.
+/// One `[[faults]]` section. It has a field for each key of any kind of fault, hence many: in a flat table, a mistake is reported with its
+/// own line, and a key that does not belong to the kind is named.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct FaultSection {
@@ -149,11 +151,17 @@ impl FaultSection {
         Ok(match kind {
             Kind::Partition => Fault::Partition { groups: self.groups(context)?, duration },
             Kind::Cut => {
-                let between = self.between(context)?;
-                Fault::Cut { between, one_way: self.one_way.unwrap_or(false), duration }
+                let directions = match self.one_way {
+                    Some(true) => Directions::Forward,
+                    Some(false) | None => Directions::Both,
+                };
+                Fault::Cut { between: self.between(context)?, directions, duration }
             }
             Kind::Flap => self.flap(context)?,
-            Kind::Crash => Fault::Crash { targets: targets()?, has_reset: self.reset.unwrap_or(true) },
+            Kind::Crash => {
+                let crash = if self.reset == Some(false) { Crash::PowerLost } else { Crash::Killed };
+                Fault::Crash { targets: targets()?, crash }
+            }
             Kind::Restart => {
                 let (targets, duration) = (targets()?, self.span(context)?);
                 Fault::Restart { targets, duration, keeps_disk: self.keeps_disk(context)? }
@@ -198,7 +206,7 @@ impl FaultSection {
     fn flap(&self, context: &FaultContext<'_>) -> Result<Fault, ScenarioError> {
         let duration = Some(self.span(context)?);
         let fault = match self.between {
-            Some(_) => Fault::Cut { between: self.between(context)?, one_way: false, duration },
+            Some(_) => Fault::Cut { between: self.between(context)?, directions: Directions::Both, duration },
             None => Fault::Partition { groups: self.groups(context)?, duration },
         };
         self.repeated(fault, context)

@@ -12,7 +12,7 @@
 use std::convert::Infallible;
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::Args;
 use peergrad_net::MonotonicClock;
 use peergrad_page::pairing::median;
@@ -20,11 +20,11 @@ use peergrad_protocol::Instant;
 use serde_json::{Value, json};
 
 use super::super::arguments::former;
-use super::super::scratch_directory::ScratchDirectory;
-use super::super::swarm::{LineChannel, Swarm, SwarmConfig, SwarmOutput};
+use super::super::swarm::{LineChannel, Swarm, SwarmOutput};
 use super::super::{CustomCommand, Training, run_custom_command, train};
 use super::rows::{EPOCHS_BEFORE, FEW, OperationsTask, TableWorkload, Work};
-use super::{Bench, run_rounds};
+use super::{Bench, Round, median_of, optional_text, range_text, run_rounds};
+use crate::terminal::OutputFormat;
 use crate::text::text_table::text_table;
 
 #[derive(Args)]
@@ -99,7 +99,7 @@ struct Measurement {
     resident_bytes: Option<f64>,
 }
 
-/// What all peers have used by a certain time.
+/// The usage of all peers up to a certain time.
 struct Usage {
     /// The time.
     at: Instant,
@@ -125,7 +125,7 @@ impl Usage {
 
 pub(crate) fn bench_table(arguments: &BenchTableArguments) -> anyhow::Result<ExitCode> {
     let cases = cases(arguments);
-    run_rounds(&cases, arguments.rounds, arguments.json)
+    run_rounds(&cases, arguments.rounds, OutputFormat::of_flag(arguments.json))
 }
 
 /// Every combination of the settings.
@@ -152,23 +152,10 @@ impl Bench for Case {
     }
 
     fn measure(&self, output: &SwarmOutput, channel: &LineChannel) -> anyhow::Result<Measurement> {
-        let scratch = ScratchDirectory::create("bench")?;
-        let run_file = scratch.path().join("run.toml");
-        std::fs::write(&run_file, self.run_file()).context("cannot write the run.toml")?;
         let mut program = vec!["bench-table-peer".to_owned()];
         program.extend(self.shape.arguments());
-        let config = SwarmConfig {
-            name: format!("the benchmark with {}", self.label()),
-            program: &program,
-            run_file: &run_file,
-            seed: None,
-            data: None,
-            peers: self.peers,
-            folder: scratch.path(),
-        };
-        // A few clocks need no progress bars.
-        let quiet = SwarmOutput { is_json: true, ..output.clone() };
-        let mut swarm = Swarm::start(config, quiet, channel)?;
+        let round = Round::prepare(&self.label(), program, &self.run_file(), self.peers)?;
+        let mut swarm = round.start(output, channel)?;
         let epoch = u64::from(self.shape.operations());
         let counted = (epoch * u64::from(self.shape.epochs)) as f64 * COUNTED;
         let (before, filled) = (epoch, u64::from(EPOCHS_BEFORE) * epoch);
@@ -205,13 +192,10 @@ impl Bench for Case {
     }
 
     fn median(measured: &[Measurement]) -> Measurement {
-        let of = |number: fn(&Measurement) -> f64| {
-            median(measured.iter().map(number)).expect("there is at least one round")
-        };
         Measurement {
-            rows_per_second: of(|one| one.rows_per_second),
+            rows_per_second: median_of(measured, |one| one.rows_per_second),
             cpu_seconds: median(measured.iter().filter_map(|one| one.cpu_seconds)),
-            bytes_sent: of(|one| one.bytes_sent),
+            bytes_sent: median_of(measured, |one| one.bytes_sent),
             resident_bytes: median(measured.iter().filter_map(|one| one.resident_bytes)),
         }
     }
@@ -230,24 +214,19 @@ impl Bench for Case {
             "bytes kept per row",
         ];
         let rows = cases.iter().zip(measured).map(|(case, measured)| {
-            let rates = || measured.iter().map(|one| one.rows_per_second);
             let middle = Self::median(measured);
-            let (slowest, fastest) = (rates().fold(f64::INFINITY, f64::min), rates().fold(0.0, f64::max));
             let (gets, adds) = case.gets_and_adds(&middle);
-            let known = |number: Option<f64>, digits: usize| {
-                number.map_or_else(|| "-".to_owned(), |number| format!("{number:.digits$}"))
-            };
             vec![
                 case.peers.to_string(),
                 case.shape.width.to_string(),
                 case.shape.work.to_string(),
                 format!("{gets:.0}"),
                 format!("{adds:.0}"),
-                format!("{slowest:.0} .. {fastest:.0}"),
+                range_text(measured.iter().map(|one| one.rows_per_second), 0),
                 format!("{:.1}", case.value_bytes_per_second(&middle) / 1e6),
-                known(middle.cpu_seconds.map(|seconds| seconds * 1e6), 2),
+                optional_text(middle.cpu_seconds.map(|seconds| seconds * 1e6), 2),
                 format!("{:.0}", middle.bytes_sent),
-                known(middle.resident_bytes, 0),
+                optional_text(middle.resident_bytes, 0),
             ]
         });
         text_table(&header, &rows.collect::<Vec<_>>())

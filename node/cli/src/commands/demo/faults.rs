@@ -47,17 +47,26 @@ enum DemoPhase {
 
 impl DemoFaults {
     /// Plans no kill for fewer than three peers, since the remaining ones would not be a majority.
-    pub(super) fn planned(peers: usize, is_calm: bool, output: &SwarmOutput) -> Self {
-        if !is_calm && peers < KILLED_OF_MIN && !output.is_json {
+    pub(super) fn planned(peers: usize, output: &SwarmOutput) -> Self {
+        if peers < KILLED_OF_MIN && !output.format.is_json() {
             output.screen.say(
                 "no peer is killed: with fewer than three peers, the remaining ones might be too few to continue",
             );
         }
         let phase = match peers {
-            _ if is_calm || peers == 1 => DemoPhase::Over,
+            1 => DemoPhase::Over,
             0..KILLED_OF_MIN => DemoPhase::Join,
             _ => DemoPhase::Kill,
         };
+        Self::from_phase(phase)
+    }
+
+    /// Plans no faults.
+    pub(super) fn none() -> Self {
+        Self::from_phase(DemoPhase::Over)
+    }
+
+    fn from_phase(phase: DemoPhase) -> Self {
         Self { clock: MonotonicClock::start(), phase, killed: None, late: None }
     }
 
@@ -85,7 +94,7 @@ impl DemoFaults {
                 };
                 let stall = now.since(killed.seen.1);
                 killed.stall = Some(stall);
-                if !swarm.output.is_json {
+                if !swarm.output.format.is_json() {
                     let text = format!("training paused for {:.2} s", stall.as_secs_f64());
                     swarm.output.screen.say(&text);
                 }
@@ -109,7 +118,7 @@ impl DemoFaults {
         let peer = &mut swarm.peers[index];
         peer.kill();
         self.killed = Some(KilledPeer { index, step, seen: (step, self.clock.now()), stall: None });
-        if swarm.output.is_json {
+        if swarm.output.format.is_json() {
             emit(&json!({"event": "killed", "peer": peer.id, "step": step}));
         } else {
             swarm.output.screen.say(&format!("step {step}: peer {} is killed (SIGKILL)", peer.name));
@@ -119,7 +128,7 @@ impl DemoFaults {
     fn join(&mut self, swarm: &mut Swarm<'_>) -> anyhow::Result<()> {
         self.phase = DemoPhase::Over;
         self.late = Some(swarm.peers.len());
-        if !swarm.output.is_json {
+        if !swarm.output.format.is_json() {
             swarm.output.screen.say("a new peer joins");
         }
         // It may be too late to join.

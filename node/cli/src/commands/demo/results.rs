@@ -22,7 +22,7 @@ impl Results<'_> {
     pub(super) fn print(&self) -> anyhow::Result<ExitCode> {
         self.swarm.check_digests()?;
         let summaries = self.swarm.summaries();
-        if self.swarm.output.is_json {
+        if self.swarm.output.format.is_json() {
             self.print_json(&summaries);
         } else {
             self.print_text(&summaries);

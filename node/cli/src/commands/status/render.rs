@@ -185,7 +185,8 @@ fn rows(status: &Status, bar_cells: usize) -> Vec<Vec<String>> {
         };
         let mut row = vec![name(&other.peer), state];
         row.extend(std::iter::repeat_n(String::new(), if bar_cells > 0 { 4 } else { 3 }));
-        row.extend(link_cells(other.link.as_ref(), other.state != OtherState::Missing));
+        let no_link = if other.state == OtherState::Missing { String::new() } else { yellow("no link") };
+        row.extend(link_cells(other.link.as_ref(), no_link));
         rows.push(row);
     }
     rows
@@ -205,20 +206,20 @@ fn member_row(member: &MemberStatus, (bar_cells, largest): (usize, f64)) -> Vec<
             .map(|seconds| if seconds < 1.0 { "now".to_owned() } else { duration(seconds) })
             .unwrap_or_default(),
     );
-    row.extend(link_cells(member.link.as_ref(), !member.is_this && !is_gone));
+    let no_link = if member.is_this || is_gone { String::new() } else { yellow("no link") };
+    row.extend(link_cells(member.link.as_ref(), no_link));
     row
 }
 
-/// The cells for lane, ping and traffic. `is_wanted` says whether there should be a link.
-fn link_cells(link: Option<&LinkStatus>, is_wanted: bool) -> Vec<String> {
-    let none = || if is_wanted { yellow("no link") } else { String::new() };
-    let Some(link) = link else { return vec![none(), String::new(), String::new(), String::new()] };
+/// The cells for lane, ping and traffic. `no_link` stands in place of the lane while the link is down.
+fn link_cells(link: Option<&LinkStatus>, no_link: String) -> Vec<String> {
+    let Some(link) = link else { return vec![no_link, String::new(), String::new(), String::new()] };
     let lane = match link.lane.as_deref() {
         Some("direct") => "direct".to_owned(),
         Some("tcp") => "libp2p".to_owned(),
         Some("quic") => "QUIC".to_owned(),
         Some(other) => other.to_owned(),
-        None => none(),
+        None => no_link,
     };
     let ping = link.round_trip_seconds.map(|seconds| format!("{} ms", few_digits(1000.0 * seconds)));
     let rate = |bytes_per_second: f64| bytes(bytes_per_second.round() as u64);

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::specification::Route;
+use crate::specification::TopologyName;
 
 /// `[sync]`: the algorithm by which the peers train together. It has 23 fields because the section is flat; most belong to one kind,
 /// and any other kind rejects them.
@@ -12,7 +12,7 @@ pub struct SyncSection {
     /// `sync`, `backup-workers`, `ds-sync`, `local`, `diloco`, `ssp`, `async` or `downpour`. Default `sync`.
     pub kind: SyncKind,
     /// `auto`, `ring` or `direct`: the topology of the all-reduce. Default `auto`: direct, unless a ring is much faster.
-    pub topology: Route,
+    pub topology: TopologyName,
     /// `f32`, `bf16`, `f16`, `int8` or `top-k`: the encoding of gradients. All except `f32` use the direct topology, and add the encoding
     /// error to the next gradient. Default `f32`.
     pub gradients: CompressionName,
@@ -64,7 +64,7 @@ impl Default for SyncSection {
     fn default() -> Self {
         Self {
             kind: SyncKind::Sync,
-            topology: Route::default(),
+            topology: TopologyName::default(),
             gradients: CompressionName::F32,
             parameters: CompressionName::F32,
             one_in: None,

@@ -20,7 +20,9 @@ pub(super) fn leave(active: &mut ActiveMember, cx: &mut NodeContext<'_>) -> Resu
         return Err(Failure::Left.into());
     }
     active.is_leaving = true;
-    active.training.wind_down(cx.out);
+    if let Some(tables) = active.training.tables_mut() {
+        tables.wind_down(cx.out);
+    }
     cx.out.push(Output::Event(Event::Leaving));
     Ok(())
 }
@@ -32,10 +34,12 @@ pub(super) fn advance(active: &mut ActiveMember, cx: &mut NodeContext<'_>) -> Re
         // No other member is there to take over the chunks.
         return Err(Failure::Left.into());
     }
-    if cx.node.jobs.computing().is_some() {
-        active.training.close_without_program(cx.out);
+    if cx.node.jobs.computing().is_some()
+        && let Some(steps) = active.training.steps_mut()
+    {
+        steps.close_without_program(cx.out);
     }
-    if active.progress == Progress::Training && active.training.is_closed() {
+    if active.progress == Progress::Training && active.training.base().is_closed() {
         active.progress = Progress::Evaluating;
         active.training.commit_last(cx.out);
         tell_finished(active, cx);
@@ -47,19 +51,19 @@ pub(super) fn advance(active: &mut ActiveMember, cx: &mut NodeContext<'_>) -> Re
 /// Tells members that all have finished, and joiners that they come too late.
 fn tell_finished(active: &ActiveMember, cx: &mut NodeContext<'_>) {
     // A neighbor that receives it has finished as well, and tells its own neighbors.
-    let others = if active.training.is_barrier_root() {
+    let others = if active.training.base().is_barrier_root() {
         active.training.view().members.iter().map(|member| member.peer).collect()
     } else {
         active.membership.neighbors()
     };
-    cx.send_to_linked(others, &active.training.closed());
+    cx.send_to_linked(others, &active.training.base().closed());
     cx.send_to_linked(active.membership.waiting(), &JoinMessage::Refuse(Refusal::RunComplete).into());
 }
 
 /// Begins to evaluate the final parameters.
 fn evaluate(active: &ActiveMember, cx: &mut NodeContext<'_>) {
     let Some(parameters) = active.training.parameters().cloned() else { return };
-    let task = Arc::clone(&active.training.loaded().task);
+    let task = Arc::clone(&active.training.base().loaded().task);
     let cost = u64::from(task.held_out_count());
     let work = Box::new(move || Box::new(task.evaluate(&parameters)) as JobOutput);
     cx.node.jobs.start(Purpose::Evaluate, cost, work, cx.out);

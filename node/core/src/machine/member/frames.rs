@@ -1,7 +1,7 @@
 //! The messages of training that a member receives in its view, now or before it has entered that view.
 
 use peergrad_protocol::message::{Message, TrainingMessage};
-use peergrad_protocol::{Buffer, Frame, Instant, PeerId, Rank};
+use peergrad_protocol::{Buffer, Frame, PeerId, Rank};
 
 use super::ActiveMember;
 use crate::io::Reject;
@@ -17,52 +17,25 @@ pub(super) fn receive(
     payload: Option<Buffer>,
 ) -> Result<(), Reject> {
     match message {
-        TrainingMessage::Segment(segment) => {
-            let payload = data(active, cx.now, payload, Reject::Segment)?;
-            active.training.receive_segment(from, segment, payload, cx.out)
-        }
-        TrainingMessage::ChunkBatch(chunk_batch) => {
-            let payload = data(active, cx.now, payload, Reject::Chunk)?;
-            active.training.chunk_batch(from, &chunk_batch, &payload, cx.out)
-        }
-        TrainingMessage::Tables => {
-            let payload = data(active, cx.now, payload, Reject::MalformedTableMessage)?;
-            active.training.on_table_frame(from, payload, cx.out)
-        }
-        TrainingMessage::WantChunks(want) => active.training.receive_chunk_request(from, want, cx.out),
-        TrainingMessage::Complete(complete) => active.training.receive_complete(from, complete),
-        TrainingMessage::Closed(closed) => active.training.receive_closed(from, closed),
-        TrainingMessage::StepProgress(offer) => active.training.receive_offer(from, offer, cx.out),
-        TrainingMessage::StepContributors(chosen) => active.training.receive_choice(from, chosen, cx.out),
-        // Only the coordinator of this branch sends it.
-        TrainingMessage::TakeSnapshot(save) => {
-            active.training.snapshot_after(save.steps);
-            Ok(())
-        }
         TrainingMessage::SaveCheckpoint(save) => {
             if active.training.view().rank(&from) != Some(Rank(0)) {
                 return Err(Reject::OutOfPlace);
             }
             active.save_after(cx.now, save.steps);
-            Ok(())
+            return Ok(());
         }
+        // The arrival of data shows that training advances.
+        TrainingMessage::Segment(_) | TrainingMessage::ChunkBatch(_) | TrainingMessage::Tables => {
+            active.membership.data_arrived(cx.now);
+        }
+        _ => {}
     }
-}
-
-/// The payload of a message with data, whose arrival shows that training advances. Without a payload the message is `malformed`.
-fn data(
-    active: &mut ActiveMember,
-    now: Instant,
-    payload: Option<Buffer>,
-    malformed: Reject,
-) -> Result<Buffer, Reject> {
-    active.membership.data_arrived(now);
-    payload.ok_or(malformed)
+    active.training.receive(from, message, payload, cx.out)
 }
 
 /// Handles the frames that were kept for the view that has just been entered.
 pub(super) fn replay_early(active: &mut ActiveMember, cx: &mut NodeContext<'_>) {
-    for (from, frames) in cx.node.early_frames.take(active.training.digest()) {
+    for (from, frames) in cx.node.early_frames.take(active.training.base().digest()) {
         for frame in frames {
             if let Err(reject) = replay(active, cx, from, frame) {
                 active.reject(cx, from, reject);

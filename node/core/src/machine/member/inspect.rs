@@ -23,7 +23,7 @@ impl ActiveMember {
         let report = || training.report();
         let member_health = membership.member_health(now, &training.snapshot(&report, jobs.computing()));
         let members = &training.view().members;
-        let seen = members.iter().zip(member_health).zip(training.shares());
+        let seen = members.iter().zip(member_health).zip(training.base().shares(training.step()));
         let seen = seen.map(|((member, health), (owned, replicated))| {
             let MemberHealth { condition, complete, silence } = health;
             let is_parting = condition == Condition::Working && member.capacity == 0 && owned > 0;
@@ -38,17 +38,16 @@ impl ActiveMember {
                 replicated,
             }
         });
-        let (epoch, chunks) = training.epoch_and_chunks();
         MemberDetails {
             members: seen.collect(),
-            run_size: training.loaded().run_size(),
-            epoch,
-            chunks,
-            moves_left: training.moves_left(),
+            run_size: training.base().loaded().run_size(),
+            epoch: training.epoch(),
+            chunks: training.base().chunk_count(),
+            moves_left: training.base().moves_left(training.step()),
             view_age: now.since(membership.entered_at()),
             joiners: membership.joiners(),
             estranged: membership.partitioned_peers().map(|contact| contact.peer).collect(),
-            policy: training.loaded().config.policy,
+            policy: training.base().loaded().config.policy,
             paused: membership.paused(),
             is_orphaned: membership.is_orphaned(),
             missing_chunks: membership.missing_chunks(),

@@ -174,7 +174,7 @@ pub(super) fn answer_after_end(
         // A member learns that all have finished; a peer that was removed learns that it was.
         Message::Heartbeat(_) | Message::Agreement(AgreementMessage::Prepare(_)) => {
             let is_in = active.membership.is_member(&from);
-            let answer = if is_in { active.training.closed() } else { active.install_message() };
+            let answer = if is_in { active.training.base().closed() } else { active.install_message() };
             cx.send(from, &answer);
         }
         _ => {}

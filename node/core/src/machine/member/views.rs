@@ -15,6 +15,7 @@ use crate::machine::role::{Interrupt, Transition};
 use crate::membership::Membership;
 use crate::membership::join::ViewEntry;
 use crate::merge::MergeNegotiation;
+use crate::program::command::ProgramCommand;
 use crate::state::checkpoint::CheckpointSchedule;
 use crate::training::{Training, TrainingInputs};
 
@@ -33,7 +34,7 @@ impl ActiveMember {
         };
         let checkpoint_schedule = CheckpointSchedule::new(now, inputs.loaded.config.checkpoint_every);
         let mut training = Training::begin_in(&view, digest, inputs, &mut node.links.credits, cx.out);
-        let rest = (node.cache.clone(), node.run.definition(), training.loaded().config.policy);
+        let rest = (node.cache.clone(), node.run.definition(), training.base().loaded().config.policy);
         let linked = node.links.linked().collect();
         let mut membership = Membership::new(now, node.me.clone(), Arc::clone(&view), digest, linked, rest);
         node.links.relayed().for_each(|peer| membership.set_relayed(now, peer, true));
@@ -41,14 +42,15 @@ impl ActiveMember {
         cx.out.push(Output::Event(training.installed_event(None)));
         cx.out.extend(training.restored_event().map(Output::Event));
         if view.parents.is_empty()
-            && let Some(checkpoint) = training.checkpoint().filter(|_| training.restored_event().is_some())
+            && training.restored_event().is_some()
+            && let Some(checkpoint) = training.steps().and_then(|steps| steps.state().checkpoint())
         {
             // A new run that starts from another run's checkpoint has its first checkpoint under its own id.
-            let keep = training.loaded().config.checkpoints_kept;
+            let keep = training.base().loaded().config.checkpoints_kept;
             cx.out.push(Output::SaveCheckpoint { checkpoint: Arc::new(checkpoint), keep });
         }
         if let Some(reply) = node.program.unpark() {
-            training.ready(reply, cx.out);
+            training.command(ProgramCommand::Ready(reply), cx.out).expect("it takes in no segment");
         }
         let mut active = Self {
             training,
@@ -80,14 +82,14 @@ impl ActiveMember {
 pub(super) fn enter_next(active: &mut ActiveMember, cx: &mut NodeContext<'_>) -> Result<(), Transition> {
     let Some((view, digest)) = active.membership.next() else { return Ok(()) };
     let (view, digest) = (Arc::clone(view), digest);
-    if !active.can_enter(&view) {
-        if active.training.is_suspended() && !active.training.is_behind_view() {
+    // Only the first view begins otherwise.
+    let Recovery::Resume(resume) = &view.recovery else { return Ok(()) };
+    if !active.can_enter(resume) {
+        if active.training.can_thaw() {
             active.training.thaw(cx.out);
         }
-        if let Recovery::Resume(resume) = &view.recovery {
-            active.training.stop_before(resume.step, cx.out);
-        }
-        if !active.can_enter(&view) {
+        active.training.stop_before(resume.step, cx.out);
+        if !active.can_enter(resume) {
             return Ok(());
         }
     }
@@ -101,13 +103,13 @@ pub(super) fn enter_next(active: &mut ActiveMember, cx: &mut NodeContext<'_>) ->
     let expelled = view.expelled.iter().filter(|expulsion| !known.contains(expulsion));
     cx.out.extend(expelled.map(|expulsion| Output::Event(Event::Expelled(*expulsion))));
     let entered_at = cx.out.len();
-    active.training.enter(&view, digest, &mut cx.node.links.credits, cx.out);
+    active.training.enter((&view, digest), resume, &mut cx.node.links.credits, cx.out);
     let difference = active.membership.advance(cx.now).expect("the next view is known");
     active.negotiation.enter(cx.now);
     // The step that entering completes is committed in this view: another view after the same one might not have committed it.
-    cx.out.insert(entered_at, Output::Event(active.training.installed_event(Some(&difference))));
+    cx.out.insert(entered_at, Output::Event(active.training.installed_event(Some((&difference, resume)))));
     // New members do not know about the save.
-    let due = active.training.save_is_due();
+    let due = active.training.steps().and_then(|steps| steps.state().save_is_due());
     if due.is_some_and(|steps| steps > active.training.step()) {
         active.announce_save(due, cx.out);
     }
@@ -171,8 +173,8 @@ pub(super) fn on_install(
     {
         return Err(Reject::OutOfPlace.into());
     }
-    let own = active.training.digest();
-    if active.membership.is_minority_branch(&view) && !active.training.has_snapshot() {
+    let own = active.training.base().digest();
+    if active.membership.is_minority_branch(&view) && !active.has_snapshot() {
         active.membership.note_in_other_view(cx.now, &from, view.digest());
     } else if !active.membership.allows_forks() || view.parents.first() == Some(&own) {
         if !active.membership.on_install(view.clone(), &mut cx.node.journal, cx.out) {
@@ -180,9 +182,9 @@ pub(super) fn on_install(
             return Err(exclude(active, cx, &view).into());
         }
     } else if view.descends_from(own) {
-        if active.training.has_snapshot() {
+        if active.has_snapshot() {
             // Other members of this branch may not know that view yet, and would go on alone.
-            active.training.broadcast(&AgreementMessage::Install(view.clone()).into(), cx.out);
+            active.training.base().broadcast(&AgreementMessage::Install(view.clone()).into(), cx.out);
         }
         return Err(exclude(active, cx, &view).into());
     } else if !active.training.view().descends_from(view.digest()) {
@@ -202,15 +204,15 @@ fn exclude(active: &ActiveMember, cx: &mut NodeContext<'_>, view: &View) -> Tran
         // The peer may have been lost before its handover was complete; then some state was lost with it.
         let is_whole = view.moves.restarted.is_empty();
         if is_whole {
-            let chunks = active.training.handed_over();
+            let chunks = active.training.base().handed_over();
             cx.out.push(Output::Event(Event::HandedOver { chunks, members: view.members.len() }));
         }
         return Transition::Fail(Failure::Left);
     }
     // If the view contains this branch's snapshot, it comes from a merge rather than from a loss.
-    let is_merged = active.training.has_snapshot() && view.has_merged(active.training.digest());
+    let is_merged = active.has_snapshot() && view.has_merged(active.training.base().digest());
     let event = if is_merged {
-        Event::BranchAbandoned { is_merged, steps_since: active.training.steps_since_snapshot() }
+        Event::BranchAbandoned { is_merged, steps_since: active.steps_since_snapshot() }
     } else {
         Event::Excluded { view_number: view.number }
     };
@@ -229,7 +231,7 @@ pub(super) fn abandon_branch(
     }
     let (run, members) = (active.training.view().run, active.membership.contacts());
     let contacts = accept.contacts.into_iter().chain(members).take(CONTACTS_MAX).collect();
-    let steps_since = if accept.is_merged { active.training.steps_since_snapshot() } else { 0 };
+    let steps_since = if accept.is_merged { active.steps_since_snapshot() } else { 0 };
     cx.out.push(Output::Event(Event::BranchAbandoned { is_merged: accept.is_merged, steps_since }));
     Transition::Rejoin { run, contacts }
 }

@@ -1,15 +1,25 @@
 //! Clocks, at an owner: how far each worker is, and what waits for the slowest.
 
+use std::collections::BTreeMap;
+
 use peergrad_protocol::Rank;
 use peergrad_protocol::limits::PER_CLOCK_STALENESS_MAX;
 use peergrad_protocol::table::{Request, WorkerClock};
 
 use super::super::ApplyMode;
-use super::{ChunkDelta, Outbox, TableError, TableServer};
+use super::{ChunkDelta, Outbox, ReplicaMap, TableError, TableServer};
+
+/// The clocks of all workers in one view.
+#[derive(Default)]
+pub(super) struct WorkerClocks {
+    known: BTreeMap<Rank, KnownClock>,
+    /// The clock of all workers while none of them has one.
+    initial: u64,
+}
 
 /// What an owner knows of a worker's clock.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum KnownClock {
+enum KnownClock {
     /// The worker is new, and has no clock yet.
     New,
     /// The clock that the worker has told.
@@ -27,23 +37,24 @@ impl KnownClock {
             Self::Raised(clock) => Some(WorkerClock::At(clock)),
         }
     }
-
-    /// Whether others may wait for the worker.
-    pub(super) fn is_running(self) -> bool {
-        matches!(self.reached(), Some(WorkerClock::At(_)))
-    }
 }
 
-impl TableServer {
+/// Whether the clock that a worker has told is its first one in this view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FirstClock {
+    Yes,
+    No,
+}
+
+impl WorkerClocks {
     /// How far the slowest worker has come, as far as this owner knows; `None` while a worker has not told its clock.
-    #[must_use]
-    pub fn clock(&self) -> Option<WorkerClock> {
-        if self.are_all_new() {
-            return Some(WorkerClock::At(self.initial_clock));
+    pub(super) fn least(&self, replica_map: &ReplicaMap) -> Option<WorkerClock> {
+        if self.are_all_new(replica_map) {
+            return Some(WorkerClock::At(self.initial));
         }
-        let known = self.replica_map.ranks().filter_map(|rank| match self.clocks.get(&rank) {
+        let known = replica_map.ranks().filter_map(|rank| match self.known.get(&rank) {
             Some(known) => known.reached().map(Some),
-            None if self.replica_map.newcomers.contains(&rank) => None,
+            None if replica_map.newcomers.contains(&rank) => None,
             None => Some(None),
         });
         let mut known = known.peekable();
@@ -52,19 +63,59 @@ impl TableServer {
     }
 
     /// Whether no worker has a clock, because all that had one are gone.
-    fn are_all_new(&self) -> bool {
+    fn are_all_new(&self, replica_map: &ReplicaMap) -> bool {
         let has_none = |clock: &KnownClock| matches!(clock, KnownClock::New);
-        self.clocks.len() == self.replica_map.members.len() && self.clocks.values().all(has_none)
+        self.known.len() == replica_map.members.len() && self.known.values().all(has_none)
+    }
+
+    /// Whether others than this worker may still be waited for.
+    pub(super) fn has_others_running(&self, worker: Rank) -> bool {
+        let is_running = |clock: &KnownClock| matches!(clock.reached(), Some(WorkerClock::At(_)));
+        self.known.iter().any(|(rank, clock)| *rank != worker && is_running(clock))
+    }
+
+    /// A worker sends its clock. `least` is that of the slowest worker.
+    fn tell(
+        &mut self,
+        worker: Rank,
+        clock: WorkerClock,
+        least: Option<WorkerClock>,
+    ) -> Result<FirstClock, TableError> {
+        let now = match self.known.get(&worker) {
+            Some(KnownClock::Told(known)) if clock < *known => {
+                return Err(TableError::ClockBackwards { told: clock, known: *known });
+            }
+            Some(KnownClock::Raised(known)) if clock < WorkerClock::At(*known) => KnownClock::Raised(*known),
+            Some(KnownClock::Told(_) | KnownClock::Raised(_)) => KnownClock::Told(clock),
+            // A worker that has not ended is not raised to the end, even if all others have ended.
+            Some(KnownClock::New) | None => match least {
+                Some(WorkerClock::At(least)) if clock < WorkerClock::At(least) => KnownClock::Raised(least),
+                _ => KnownClock::Told(clock),
+            },
+        };
+        match self.known.insert(worker, now) {
+            Some(KnownClock::Told(_) | KnownClock::Raised(_)) => Ok(FirstClock::No),
+            Some(KnownClock::New) | None => Ok(FirstClock::Yes),
+        }
+    }
+}
+
+impl TableServer {
+    /// How far the slowest worker has come, as far as this owner knows; `None` while a worker has not told its clock.
+    #[must_use]
+    pub fn clock(&self) -> Option<WorkerClock> {
+        self.clocks.least(&self.replica_map)
     }
 
     /// A worker says that it has no clock.
     pub(super) fn on_new_worker(&mut self, from: Rank, out: &mut Outbox) {
-        self.clocks.entry(from).or_insert(KnownClock::New);
-        if self.are_all_new() {
+        let clocks = &mut self.clocks;
+        clocks.known.entry(from).or_insert(KnownClock::New);
+        if clocks.are_all_new(&self.replica_map) {
             // The additions of the workers that are gone are complete.
             let chunks = 0..self.replica_map.holders.len();
             let last = chunks.filter_map(|chunk| self.store.last_pending(chunk)).max();
-            self.initial_clock = self.initial_clock.max(last.map_or(0, |last| last + 1));
+            clocks.initial = clocks.initial.max(last.map_or(0, |last| last + 1));
         }
         self.on_clock_change(None, out);
     }
@@ -100,21 +151,9 @@ impl TableServer {
         out: &mut Outbox,
     ) -> Result<(), TableError> {
         let before = self.clock();
-        let now = match self.clocks.get(&from) {
-            Some(KnownClock::Told(known)) if clock < *known => {
-                return Err(TableError::ClockBackwards { told: clock, known: *known });
-            }
-            Some(KnownClock::Raised(known)) if clock < WorkerClock::At(*known) => KnownClock::Raised(*known),
-            Some(KnownClock::Told(_) | KnownClock::Raised(_)) => KnownClock::Told(clock),
-            // A worker that has not ended is not raised to the end, even if all others have ended.
-            Some(KnownClock::New) | None => match before {
-                Some(WorkerClock::At(least)) if clock < WorkerClock::At(least) => KnownClock::Raised(least),
-                _ => KnownClock::Told(clock),
-            },
-        };
-        let before_that = self.clocks.insert(from, now);
+        let first = self.clocks.tell(from, clock, before)?;
         self.on_clock_change(before, out);
-        if !matches!(before_that, Some(KnownClock::Told(_) | KnownClock::Raised(_))) {
+        if first == FirstClock::Yes {
             // Another worker may wait for samples because no worker waited for it; now this one may.
             self.retry_lease_requests(out);
         }
@@ -148,7 +187,7 @@ impl TableServer {
         if let Some(clock) = has_some.then(|| self.clock()).flatten() {
             let rows = self.store.apply_completed(chunk, clock);
             if !rows.is_empty() {
-                self.mark_dirty(chunk, &ChunkDelta { rows, ..ChunkDelta::default() });
+                self.replication.mark_dirty(chunk, &ChunkDelta { rows, ..ChunkDelta::default() });
             }
         }
     }

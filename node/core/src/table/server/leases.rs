@@ -31,7 +31,7 @@ impl TableServer {
     ) {
         let worker = self.replica_map.worker_id(from);
         if change(self.store.lease_table_mut(), worker, number) {
-            self.mark_dirty(0, &ChunkDelta::leases([worker]));
+            self.replication.mark_dirty(0, &ChunkDelta::leases([worker]));
             self.retry_lease_requests(out);
         }
     }
@@ -43,7 +43,7 @@ impl TableServer {
             && self.owns(0)
             && self.is_here(0)
         {
-            self.mark_dirty(0, &ChunkDelta::leases([]));
+            self.replication.mark_dirty(0, &ChunkDelta::leases([]));
         }
     }
 
@@ -61,12 +61,12 @@ impl TableServer {
             self.lease_policy.grant(self.store.lease_table_mut(), worker, lease_number, samples)
         {
             if is_new {
-                self.mark_dirty(0, &ChunkDelta::leases([worker]));
+                self.replication.mark_dirty(0, &ChunkDelta::leases([worker]));
                 // Other workers may have waited until so many samples were leased.
                 self.retry_lease_requests(out);
             }
             let change = Change::Leased(lease_number);
-            let missing_at = self.replicas_missing(from, change);
+            let missing_at = self.replication.missing_at(from, change);
             let record = self.workers.entry(from).or_default();
             record.leases.insert(lease_number, lease);
             if missing_at > 0 {
@@ -76,7 +76,7 @@ impl TableServer {
         }
         let is_over = self.lease_policy.is_over(self.store.lease_table_mut());
         // Other workers that have not ended may wait for this worker's clock.
-        let has_others = self.clocks.iter().any(|(rank, clock)| *rank != from && clock.is_running());
+        let has_others = self.clocks.has_others_running(from);
         if is_over || holds_some || (has_others && !may_wait) {
             out.push((
                 from,

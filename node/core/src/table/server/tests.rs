@@ -242,7 +242,7 @@ fn by_clock_a_rule_sees_what_all_have_added_in_one() {
     let mut out = Vec::new();
     let mut settle = |owner: &mut TableServer, replica: &mut TableServer| {
         let mut number = 1;
-        while let Some(in_flight) = owner.replicas.get(&OTHER).and_then(Replica::in_flight) {
+        while let Some(in_flight) = owner.replication.in_flight(OTHER) {
             number = in_flight;
             out.clear();
             owner.on_replica_ack(OTHER, number, &mut out);

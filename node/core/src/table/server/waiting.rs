@@ -9,11 +9,12 @@ use peergrad_protocol::table::{Request, WorkerClock};
 use super::{Change, Outbox, TableError, TableServer, WorkerRecord};
 
 impl TableServer {
-    /// Reserves room for a request that has to wait here. A change is not acknowledged meanwhile.
+    /// Reserves room for a request that has to wait here; a request of this member's own worker always has room. A change is not
+    /// acknowledged meanwhile.
     pub(super) fn reserve(&mut self, from: Rank, request: &Request) -> Result<(), TableError> {
-        let is_own = from == self.me;
+        let bytes_max = if from == self.me { usize::MAX } else { WAITING_REQUEST_BYTES_MAX };
         let worker = self.workers.entry(from).or_default();
-        worker.reserve(request, is_own)?;
+        worker.reserve(request, bytes_max)?;
         if let Some((sequence, chunk)) = request.change() {
             worker.record_change(Change::Added(sequence, chunk as usize), 1);
         }
@@ -84,14 +85,14 @@ impl TableServer {
 }
 
 impl WorkerRecord {
-    /// Reserves room for a request of this worker. Requests of this member's own worker always have room.
-    pub(super) fn reserve(&mut self, request: &Request, is_own: bool) -> Result<(), TableError> {
+    /// Reserves room for a request of this worker, whose waiting requests may take this many bytes.
+    fn reserve(&mut self, request: &Request, bytes_max: usize) -> Result<(), TableError> {
         let bytes = self.waiting_bytes + request.bytes();
-        if bytes > WAITING_REQUEST_BYTES_MAX && !is_own {
+        if bytes > bytes_max {
             if let Some((sequence, _)) = request.change() {
                 self.refused.get_or_insert(sequence);
             }
-            return Err(TableError::TooManyBytes(WAITING_REQUEST_BYTES_MAX));
+            return Err(TableError::TooManyBytes(bytes_max));
         }
         if request.change().is_none() {
             if self.waiting_requests == WAITING_REQUESTS_MAX {
@@ -104,7 +105,7 @@ impl WorkerRecord {
     }
 
     /// Returns the room of a request.
-    pub(super) fn release(&mut self, request: &Request) {
+    fn release(&mut self, request: &Request) {
         self.waiting_bytes -= request.bytes();
         self.waiting_requests -= usize::from(request.change().is_none());
     }

@@ -3,28 +3,38 @@
 use std::collections::VecDeque;
 
 use peergrad_protocol::limits::LEASES_MAX;
-use peergrad_protocol::table::{Request, SampleLease, WorkerClock};
+use peergrad_protocol::table::{Request, SampleLease};
 
-use super::{Query, RowSet, TableWorker};
+use super::Owners;
 use crate::table::server::Outbox;
 
 /// The leases of this worker.
 #[derive(Default)]
-pub(super) struct HeldLeases {
+pub struct HeldLeases {
     /// The number of the last lease that it has asked for.
-    pub(super) count: u64,
-    /// The lease that it waits for: its number, the number of samples, and whether no other worker waits for this one meanwhile.
-    pub(super) requested: Option<(u64, u32, bool)>,
-    /// The response that has arrived and is not taken yet: the lease's number, the lease, and whether all samples are done.
-    pub(super) next: Option<(u64, SampleLease, bool)>,
+    count: u64,
+    /// The lease that it waits for. `None` if it has asked for none, or the response has arrived.
+    requested: Option<RequestedLease>,
+    /// The response that has arrived and is not taken yet.
+    next: Option<AcquiredLease>,
     /// Each lease that was taken and is not complete, with the number of the last addition that it led to, once all of them are sent.
-    pub(super) taken: VecDeque<(u64, Option<u64>)>,
+    taken: VecDeque<(u64, Option<u64>)>,
     /// The lease of the clock in progress, whose additions are not complete yet.
-    pub(super) current: Option<u64>,
+    current: Option<u64>,
     /// The leases up to this number are complete.
-    pub(super) completed: u64,
+    completed: u64,
     /// Set when the worker has ended: it computes no leases from this number on.
-    pub(super) first_returned: Option<u64>,
+    first_returned: Option<u64>,
+}
+
+/// A lease that a worker has asked for.
+#[derive(Clone, Copy)]
+struct RequestedLease {
+    number: u64,
+    /// The number of samples.
+    samples: u32,
+    /// Whether no other worker waits for this one meanwhile.
+    may_wait: bool,
 }
 
 /// A lease to compute, or the information that there is none.
@@ -38,91 +48,118 @@ pub struct AcquiredLease {
     pub is_over: bool,
 }
 
-impl TableWorker {
-    /// Asks for a lease of `samples` samples, unless one was asked for already.
-    pub fn request_lease(&mut self, samples: u32, out: &mut Outbox) {
-        if self.leases.requested.is_some() || self.leases.next.is_some() {
-            return;
-        }
-        self.leases.count += 1;
-        // If no other worker will wait for this one, it need not run clocks without samples.
-        self.leases.requested = Some((self.leases.count, samples, self.never_waits()));
-        self.send_lease_request(out);
+impl HeldLeases {
+    /// The leases up to this number are complete: their additions would survive the loss of this worker.
+    #[must_use]
+    pub fn completed(&self) -> u64 {
+        self.completed
     }
 
-    pub(super) fn send_lease_request(&self, out: &mut Outbox) {
-        if let Some((lease_number, samples, may_wait)) = self.leases.requested {
-            self.send_request(0, Request::Lease { lease_number, samples, may_wait }, out);
-        }
-    }
-
-    /// Takes the lease that was asked for; `None` until it has arrived.
-    pub fn take_lease(&mut self) -> Option<AcquiredLease> {
-        let (number, lease, is_over) = self.leases.next.take()?;
-        if !lease.is_empty() {
-            self.leases.taken.push_back((number, None));
-            self.leases.current = Some(number);
-        }
-        Some(AcquiredLease { number, lease, is_over })
-    }
-
-    /// All additions of the leases taken so far have been sent, except for the clock in progress: the leases are complete once those
-    /// additions are safe.
-    pub(super) fn close_leases(&mut self) {
-        let (last, current) = (self.sequence, self.leases.current);
-        let over = self.leases.taken.iter_mut().filter(|(number, _)| Some(*number) != current);
-        over.for_each(|(_, until)| _ = until.get_or_insert(last));
+    /// Whether the response that has arrived says that there are no samples at present.
+    #[must_use]
+    pub fn next_is_empty(&self) -> bool {
+        self.next.as_ref().is_some_and(|next| next.lease.is_empty() && !next.is_over)
     }
 
     /// Whether it has as many incomplete leases as a worker may have.
     #[must_use]
-    pub fn has_many_leases(&self) -> bool {
-        self.leases.taken.len() + 1 >= LEASES_MAX
+    pub fn are_many(&self) -> bool {
+        self.taken.len() + 1 >= LEASES_MAX
+    }
+
+    /// Whether all leases that were taken are complete.
+    pub(super) fn are_complete(&self) -> bool {
+        self.taken.is_empty()
+    }
+
+    /// Whether the worker has ended and computes no more leases.
+    pub(super) fn are_returned(&self) -> bool {
+        self.first_returned.is_some()
+    }
+
+    /// Asks for a lease of `samples` samples, unless one was asked for already. If the worker `may_wait`, it gets no empty lease.
+    pub(super) fn request(&mut self, owners: &Owners, samples: u32, may_wait: bool, out: &mut Outbox) {
+        if self.requested.is_some() || self.next.is_some() {
+            return;
+        }
+        self.count += 1;
+        self.requested = Some(RequestedLease { number: self.count, samples, may_wait });
+        self.send_request(owners, out);
+    }
+
+    /// Sends the request for a lease, for the first time or in a new view.
+    pub(super) fn send_request(&self, owners: &Owners, out: &mut Outbox) {
+        if let Some(RequestedLease { number, samples, may_wait }) = self.requested {
+            owners.send(0, Request::Lease { lease_number: number, samples, may_wait }, out);
+        }
+    }
+
+    /// The owner has answered.
+    pub(super) fn receive(&mut self, acquired: AcquiredLease) {
+        if self.requested.take_if(|wanted| wanted.number == acquired.number).is_some() {
+            self.next = Some(acquired);
+        }
+    }
+
+    /// Takes the lease that was asked for; `None` until it has arrived.
+    pub(super) fn take(&mut self) -> Option<AcquiredLease> {
+        let acquired = self.next.take()?;
+        if !acquired.lease.is_empty() {
+            self.taken.push_back((acquired.number, None));
+            self.current = Some(acquired.number);
+        }
+        Some(acquired)
+    }
+
+    /// The clock in progress ends.
+    pub(super) fn end_clock(&mut self) {
+        self.current = None;
+    }
+
+    /// All additions of the leases taken so far have been sent, up to the number `last`, except for the clock in progress: the leases are
+    /// complete once those additions are safe.
+    pub(super) fn close(&mut self, last: u64) {
+        let current = self.current;
+        let over = self.taken.iter_mut().filter(|(number, _)| Some(*number) != current);
+        over.for_each(|(_, until)| _ = until.get_or_insert(last));
+    }
+
+    /// Additions up to this number are safe: reports the leases that are complete with them.
+    pub(super) fn report_completed(&mut self, owners: &Owners, acknowledged_up_to: u64, out: &mut Outbox) {
+        let before = self.completed;
+        while let Some((lease_number, Some(until))) = self.taken.front().copied()
+            && until <= acknowledged_up_to
+        {
+            self.completed = lease_number;
+            self.taken.pop_front();
+        }
+        if self.completed > before {
+            owners.send(0, Request::Complete { last_lease: self.completed }, out);
+        }
     }
 
     /// The worker has ended and computes no more samples.
-    pub(super) fn drop_leases(&mut self) {
-        let leases = &mut self.leases;
+    pub(super) fn drop_unfinished(&mut self) {
         // The lease of the clock in progress is not complete.
-        leases.taken.retain(|(number, _)| Some(*number) != leases.current);
-        let wanted = leases.requested.take().map(|(number, ..)| number);
-        let next = leases.next.take().map(|(number, ..)| number);
-        let first = leases.current.take().or(wanted).or(next).unwrap_or(leases.count + 1);
-        leases.first_returned.get_or_insert(first);
+        self.taken.retain(|(number, _)| Some(*number) != self.current);
+        let wanted = self.requested.take().map(|wanted| wanted.number);
+        let next = self.next.take().map(|next| next.number);
+        let first = self.current.take().or(wanted).or(next).unwrap_or(self.count + 1);
+        self.first_returned.get_or_insert(first);
     }
 
     /// Tells the owner which leases other workers are to compute.
-    pub(super) fn return_leases(&self, out: &mut Outbox) {
-        if let Some(first_lease) = self.leases.first_returned {
-            self.send_request(0, Request::Return { first_lease }, out);
+    pub(super) fn send_returned(&self, owners: &Owners, out: &mut Outbox) {
+        if let Some(first_lease) = self.first_returned {
+            owners.send(0, Request::Return { first_lease }, out);
         }
     }
 
-    /// The worker is about to leave, between two clocks. Returns whether it may: its additions are safe, and the owner of the lease table
-    /// knows.
-    pub fn wind_down(&mut self, out: &mut Outbox) -> bool {
-        self.push(out);
-        if !self.is_flushed() || !self.leases.taken.is_empty() {
-            return false;
+    /// A view begins: repeats what the present owner may not know, before the reads.
+    pub(super) fn resend_completed(&self, owners: &Owners, out: &mut Outbox) {
+        if self.completed > 0 {
+            owners.send(0, Request::Complete { last_lease: self.completed }, out);
         }
-        // The owner that answers this request has received all earlier ones.
-        let query = Query::Rows(RowSet::default());
-        let last = self.final_request.unwrap_or_else(|| self.request_of(0, query, WorkerClock::At(0), out));
-        self.final_request = Some(last);
-        !self.requests.contains_key(&last)
-    }
-
-    pub(super) fn report_completed(&mut self, out: &mut Outbox) {
-        let acknowledged_up_to = self.acknowledged_up_to();
-        let before = self.leases.completed;
-        while let Some((lease_number, Some(until))) = self.leases.taken.front().copied()
-            && until <= acknowledged_up_to
-        {
-            self.leases.completed = lease_number;
-            self.leases.taken.pop_front();
-        }
-        if self.leases.completed > before {
-            self.send_request(0, Request::Complete { last_lease: self.leases.completed }, out);
-        }
+        self.send_returned(owners, out);
     }
 }

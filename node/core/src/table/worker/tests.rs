@@ -1,6 +1,6 @@
 //! Tests of the requests that a worker repeats, message by message.
 
-use peergrad_protocol::table::{Reduce, WorkerId};
+use peergrad_protocol::table::WorkerId;
 use peergrad_protocol::{Incarnation, PeerId};
 
 use super::*;
@@ -13,7 +13,8 @@ const OTHER: Rank = Rank(1);
 fn worker() -> TableWorker {
     let layout = Arc::new(TableLayout::new(vec![Table::additive("counts", 32, 2)]));
     assert_eq!(layout.chunk_count(), 2);
-    let mut worker = TableWorker::new(layout, ReadSchedule::constant(ReadPolicy::Unbounded), false);
+    let mut worker =
+        TableWorker::new(layout, ReadSchedule::constant(ReadPolicy::Unbounded), WorkerStart::WithRun);
     let who = |byte| WorkerId { peer: PeerId([byte; 32]), incarnation: Incarnation(1) };
     let holders = vec![vec![ME, OTHER], vec![OTHER, ME]];
     let replica_map = ReplicaMap {
@@ -67,7 +68,7 @@ fn what_columns_come_to_is_of_all_owners_before_a_change_or_of_all_after_it() {
         assert_eq!(tell(&mut worker, *query, applied, 2.0), []);
     }
     assert!(worker.has_all(&requests));
-    assert_eq!(worker.take_value(&requests), 4.0);
+    assert_eq!(worker.reads_mut().take_value(&requests), 4.0);
 }
 
 /// A worker that joins when all others have ended is not near its own end: cached rows become stale for it as for any worker.
@@ -103,7 +104,7 @@ fn who_ends_says_so_to_the_dealer() {
     worker.finish(&mut out);
     assert!(out.contains(&(ME, TableMessage::Request(Request::Return { first_lease: 1 }))), "{out:?}");
     out.clear();
-    worker.enter(Arc::clone(&worker.replica_map), &mut out);
+    worker.enter(Arc::clone(&worker.owners.replica_map), &mut out);
     assert!(
         out.contains(&(ME, TableMessage::Request(Request::Return { first_lease: 1 }))),
         "in each view: {out:?}"

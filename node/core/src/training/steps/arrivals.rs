@@ -9,101 +9,144 @@ use peergrad_protocol::message::{Phase, Segment};
 use peergrad_protocol::{Buffer, PeerId, Rank};
 
 use super::StepEngine;
+use super::commit::commit_if_confirmed;
+use super::merge_snapshot::MergeSnapshots;
+use super::rounds::Rounds;
+use super::state::{StepKind, StepState};
 use crate::io::{Output, Reject};
 
-impl StepEngine {
-    /// Takes in a segment of this view, or holds it until this member has begun its step.
-    pub(in crate::training) fn receive_segment(
-        &mut self,
-        from: PeerId,
-        segment: Segment,
-        payload: Buffer,
-        out: &mut Vec<Output>,
-    ) -> Result<(), Reject> {
-        let from = self.base.flow_control.rank_of(&from, self.base.view()).ok_or(Reject::NotAMember)?;
-        self.base.flow_control.hold(from)?;
-        // A step that is being filled has no round at this member.
-        let first = if self.transfer.is_filling() { self.step.next() } else { self.step };
-        let first = self.rounds.live.back().map_or(first, |live| live.step.next());
-        // With local parameters, members may be ahead by more than one step.
-        let is_ahead = first == segment.step || (first < segment.step && self.has_local_parameters());
-        if is_ahead || self.is_suspended() {
-            self.rounds.early.push_back((from, segment, payload));
-            return Ok(());
-        }
-        self.deliver_segment(from, segment, payload, out)?;
-        self.make_progress(out);
-        Ok(())
-    }
+/// A segment on its way into its round, with all that its arrival may change: the first finished sum of a step commits the one before.
+struct Delivery<'a> {
+    state: &'a mut StepState,
+    rounds: &'a mut Rounds,
+    merge_snapshots: &'a mut MergeSnapshots,
+}
 
-    fn deliver_segment(
+impl Delivery<'_> {
+    fn deliver(
         &mut self,
         from: Rank,
         segment: Segment,
         payload: Buffer,
         out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
-        let (owner, index) = (segment.owner as usize, segment.index as usize);
-        let label = SegmentLabel { phase: segment.phase, owner, index, stats: segment.stats };
-        let len = self.base.shard_map.sharding.chunks.parameter_count();
-        let live =
-            self.rounds.live.iter_mut().find(|live| live.step == segment.step).ok_or(Reject::Segment)?;
-        if segment.phase == Phase::Mirror {
-            if !live.mirror.admit(from.index(), owner, index, payload.byte_count()) {
-                return Err(Reject::Segment);
-            }
-            let ranges = live.mirror.segment_ranges(owner, index).to_vec();
-            // A finished sum, like one of a round.
-            self.commit.first_sum_seen();
-            self.commit_if_confirmed(out);
-            // This member replicates these chunks, so it gets their sums.
-            let (codec, len) =
-                (self.base.loaded.config.sum_codec(), ranges.iter().map(ExactSizeIterator::len).sum());
-            let sums = decoded(codec, len, &payload, &self.base.segments).map_err(|_| Reject::Segment)?;
-            self.optimizer.receive_sums(&ranges, sums.as_ref().unwrap_or(&payload));
-            self.rounds.actions.push(Action::Grant { to: from.index() });
-        } else {
-            let (commit, vectors) = (&mut self.commit, &self.base.vectors);
-            let room = || commit.take_result_buffer(vectors, len);
-            let (segments, actions) = (&self.base.segments, &mut self.rounds.actions);
-            let received = live.round.receive(from.index(), label, payload, room, segments, actions);
-            received.map_err(|_| Reject::Segment)?;
-            if live.step == self.step && live.round.first_sum_seen() {
-                self.commit.first_sum_seen();
-            }
+        match segment.phase {
+            Phase::Mirror => self.deliver_to_mirror(from, segment, &payload, out)?,
+            Phase::Reduce | Phase::Gather => self.deliver_to_round(from, segment, payload)?,
         }
-        self.rounds.carry_out(segment.step, &mut self.base, out);
+        self.rounds.carry_out(segment.step, &mut self.state.base, out);
         Ok(())
     }
 
     /// Takes in the held segments whose step this member has begun.
-    pub(super) fn take_early(&mut self, out: &mut Vec<Output>) -> Result<(), (PeerId, Reject)> {
-        if self.is_suspended() {
-            return Ok(());
-        }
+    fn deliver_early(&mut self, out: &mut Vec<Output>) -> Result<(), (PeerId, Reject)> {
         for (from, segment, payload) in std::mem::take(&mut self.rounds.early) {
             if !self.rounds.live.iter().any(|live| live.step == segment.step) {
                 self.rounds.early.push_back((from, segment, payload));
                 continue;
             }
-            let taken = self.deliver_segment(from, segment, payload, out);
-            taken.map_err(|reject| (self.base.view().member(from).peer, reject))?;
+            let taken = self.deliver(from, segment, payload, out);
+            taken.map_err(|reject| (self.state.base.view().member(from).peer, reject))?;
         }
         Ok(())
     }
 
+    /// This member replicates chunks whose sums their owner sends.
+    fn deliver_to_mirror(
+        &mut self,
+        from: Rank,
+        segment: Segment,
+        payload: &Buffer,
+        out: &mut Vec<Output>,
+    ) -> Result<(), Reject> {
+        let (owner, index) = (segment.owner as usize, segment.index as usize);
+        let live =
+            self.rounds.live.iter_mut().find(|live| live.step == segment.step).ok_or(Reject::Segment)?;
+        if !live.mirror.admit(from.index(), owner, index, payload.byte_count()) {
+            return Err(Reject::Segment);
+        }
+        let ranges = live.mirror.segment_ranges(owner, index).to_vec();
+        // A finished sum, like one of a round.
+        self.state.commit.first_sum_seen();
+        commit_if_confirmed(self.state, self.merge_snapshots, out);
+        let StepState { base, optimizer, .. } = &mut *self.state;
+        let (codec, len) = (base.loaded.config.sum_codec(), ranges.iter().map(ExactSizeIterator::len).sum());
+        let sums = decoded(codec, len, payload, &base.segments).map_err(|_| Reject::Segment)?;
+        optimizer.receive_sums(&ranges, sums.as_ref().unwrap_or(payload));
+        self.rounds.actions.push(Action::Grant { to: from.index() });
+        Ok(())
+    }
+
+    fn deliver_to_round(&mut self, from: Rank, segment: Segment, payload: Buffer) -> Result<(), Reject> {
+        let (owner, index) = (segment.owner as usize, segment.index as usize);
+        let label = SegmentLabel { phase: segment.phase, owner, index, stats: segment.stats };
+        let Rounds { live, actions, .. } = &mut *self.rounds;
+        let StepState { base, commit, step, .. } = &mut *self.state;
+        let live = live.iter_mut().find(|live| live.step == segment.step).ok_or(Reject::Segment)?;
+        let (vectors, len) = (&base.vectors, base.shard_map.sharding.chunks.parameter_count());
+        let room = || commit.take_result_buffer(vectors, len);
+        let received = live.round.receive(from.index(), label, payload, room, &base.segments, actions);
+        received.map_err(|_| Reject::Segment)?;
+        if live.step == *step && live.round.first_sum_seen() {
+            commit.first_sum_seen();
+        }
+        Ok(())
+    }
+}
+
+impl StepEngine {
+    /// Takes in a segment of this view, or holds it until this member has begun its step.
+    pub(super) fn receive_segment(
+        &mut self,
+        from: PeerId,
+        segment: Segment,
+        payload: Buffer,
+        out: &mut Vec<Output>,
+    ) -> Result<(), Reject> {
+        let base = &mut self.state.base;
+        let from = base.flow_control.rank_of(&from, &base.shard_map.view).ok_or(Reject::NotAMember)?;
+        base.flow_control.hold(from)?;
+        // A step that is being filled has no round at this member.
+        let step = self.state.step;
+        let first = if self.transfer.is_filling() { step.next() } else { step };
+        let first = self.rounds.live.back().map_or(first, |live| live.step.next());
+        // With local parameters, members may be ahead by more than one step.
+        let may_be_far_ahead = self.state.kind == StepKind::LocalParameters;
+        let is_ahead = first == segment.step || (first < segment.step && may_be_far_ahead);
+        if is_ahead || self.is_suspended() {
+            self.rounds.early.push_back((from, segment, payload));
+            return Ok(());
+        }
+        self.delivery().deliver(from, segment, payload, out)?;
+        self.make_progress(out);
+        Ok(())
+    }
+
+    fn delivery(&mut self) -> Delivery<'_> {
+        let Self { state, rounds, merge_snapshots, .. } = self;
+        Delivery { state, rounds, merge_snapshots }
+    }
+
+    /// Takes in the held segments whose step this member has begun, unless no segment is taken in.
+    pub(super) fn take_early(&mut self, out: &mut Vec<Output>) -> Result<(), (PeerId, Reject)> {
+        if self.is_suspended() {
+            return Ok(());
+        }
+        self.delivery().deliver_early(out)
+    }
+
     /// There is a new link to a member, with nothing on its way yet.
     pub(in crate::training) fn link_up(&mut self, peer: &PeerId, rank: Rank, out: &mut Vec<Output>) {
-        self.base.flow_control.link_up(rank);
-        self.rounds.early.retain(|(from, ..)| *from != rank);
-        self.transfer.ask(&self.base, self.step, rank, out);
-        self.resend(peer, out);
+        self.state.base.flow_control.link_up(rank);
+        self.rounds.drop_early(rank);
+        self.transfer.ask(&self.state, rank, out);
+        self.backup_workers.resend(&self.state, peer, out);
         self.make_progress(out);
     }
 
     /// A link to a member is down.
     pub(in crate::training) fn link_down(&mut self, rank: Rank) {
-        self.base.flow_control.link_down(rank);
-        self.rounds.early.retain(|(from, ..)| *from != rank);
+        self.state.base.flow_control.link_down(rank);
+        self.rounds.drop_early(rank);
     }
 }

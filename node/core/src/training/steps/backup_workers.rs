@@ -27,8 +27,9 @@ use std::num::NonZeroUsize;
 use peergrad_protocol::message::{SampleStats, StepContributors, StepProgress, TrainingMessage};
 use peergrad_protocol::{Frame, PeerId, Rank, StepNumber};
 
+use super::StepEngine;
 use super::program::CurrentStep;
-use super::{StepEngine, StepKind};
+use super::state::{StepKind, StepState};
 use crate::io::{Output, Reject};
 use crate::program::contribution::Contribution;
 use crate::state::owner_rule::OwnerRule;
@@ -68,7 +69,7 @@ struct Choice {
 
 impl BackupWorkers {
     /// Keeps a contribution until it is known whether the step uses it.
-    pub(super) fn offer(&mut self, contribution: Contribution) {
+    pub(super) fn keep(&mut self, contribution: Contribution) {
         self.offered = Some(contribution);
     }
 
@@ -94,52 +95,33 @@ impl BackupWorkers {
         self.offers.clear();
         self.choice = None;
     }
-}
 
-impl StepEngine {
-    /// Whether steps wait for fewer than all contributions.
-    pub(super) fn has_backups(&self) -> bool {
-        self.kind == StepKind::BackupWorkers
+    /// How many samples of the step in progress this member has computed, if the step uses its contribution.
+    pub(super) fn own_samples(&self, state: &StepState) -> u64 {
+        if self.late_in == Some(state.step) { 0 } else { state.part_len() }
     }
 
-    /// Whether the step in progress uses this member's contribution.
-    pub(super) fn was_in_time(&self) -> bool {
-        self.backup_workers.late_in != Some(self.step)
+    /// The step in progress is repeated. Returns whether its round had begun without this member's contribution.
+    pub(super) fn forget_lateness(&mut self, step: StepNumber) -> bool {
+        self.late_in.take() == Some(step)
     }
 
-    /// Sends progress, chooses contributors, and begins the round of the step in progress, as far as possible now.
-    pub(super) fn begin_backup_round(&mut self, out: &mut Vec<Output>) {
-        let has_begun = self.rounds.live.back().is_some_and(|live| live.step == self.step);
-        if !self.has_backups() || !self.gate.is_open || self.is_over() || has_begun {
+    /// Tells the first owner about this member's progress, unless it knows.
+    fn offer(&mut self, state: &StepState, out: &mut Vec<Output>) {
+        let readiness = Readiness { step: state.step, has_contribution: self.offered.is_some() };
+        let was_told = self.reported.replace(readiness) == Some(readiness);
+        if !std::mem::take(&mut self.must_repeat) && was_told {
             return;
         }
-        self.offer(out);
-        self.choose(out);
-        self.begin_chosen(out);
-    }
-
-    /// The member that chooses the contributors of the step in progress.
-    fn chooser(&self) -> Rank {
-        let shards = self.base.shards(self.step);
-        Rank::from_index(shards.layout.first_owner().unwrap_or(0))
-    }
-
-    fn offer(&mut self, out: &mut Vec<Output>) {
-        let readiness =
-            Readiness { step: self.step, has_contribution: self.backup_workers.offered.is_some() };
-        let was_told = self.backup_workers.reported.replace(readiness) == Some(readiness);
-        if !std::mem::take(&mut self.backup_workers.must_repeat) && was_told {
-            return;
-        }
-        let chooser = self.chooser();
-        if chooser == self.base.rank {
-            self.backup_workers.offers.insert(chooser, readiness);
+        let chooser = chooser(state);
+        if chooser == state.base.rank {
+            self.offers.insert(chooser, readiness);
         } else {
             let Readiness { step, has_contribution } = readiness;
-            let (view, left_out) = (self.base.digest(), self.left_out_before());
+            let (view, left_out) = (state.base.digest(), state.left_out_before());
             let offer = TrainingMessage::StepProgress(StepProgress { step, has_contribution, left_out })
                 .in_view(view);
-            let to = self.base.view().member(chooser).peer;
+            let to = state.base.view().member(chooser).peer;
             out.push(Output::Send { to, frame: Frame::encode(&offer, None) });
         }
     }
@@ -148,74 +130,60 @@ impl StepEngine {
     ///
     /// # Errors
     /// The sender is not a member of the view, or steps of this run wait for all members.
-    pub(in crate::training) fn receive_offer(
+    pub(super) fn receive_offer(
         &mut self,
+        state: &mut StepState,
         from: PeerId,
         offer: StepProgress,
-        out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
-        let rank = self.base.view().rank(&from).ok_or(Reject::NotAMember)?;
-        if !self.has_backups() {
+        let rank = state.base.view().rank(&from).ok_or(Reject::NotAMember)?;
+        if state.kind != StepKind::BackupWorkers {
             return Err(Reject::OutOfPlace);
         }
         let StepProgress { step, has_contribution, left_out, .. } = offer;
-        self.backup_workers.offers.insert(rank, Readiness { step, has_contribution });
-        self.base.omissions.report_total_before(left_out);
-        self.make_progress(out);
+        self.offers.insert(rank, Readiness { step, has_contribution });
+        state.base.omissions.report_total_before(left_out);
         Ok(())
     }
 
-    /// The contributors of the step in progress if none was late: the members that have samples to compute. If the step is repeated and
-    /// only lost members had samples: all members that have parameters.
-    fn wanted_of(&self) -> Vec<Rank> {
-        let view = self.base.view();
-        let is_dealt = |rank: &Rank| {
-            let member = view.member(*rank);
-            self.assignment.part_len(&member.peer, member.incarnation) > 0
-        };
-        let newcomers = if self.step == view.first_step() { view.newcomers() } else { &[] };
-        let ranks = || (0..view.members.len()).map(Rank::from_index);
-        let dealt: Vec<Rank> = ranks().filter(is_dealt).collect();
-        if dealt.is_empty() { ranks().filter(|rank| !newcomers.contains(rank)).collect() } else { dealt }
-    }
-
     /// Tells all members which of them are late, once enough of the others have contributed.
-    fn choose(&mut self, out: &mut Vec<Output>) {
-        if self.choice().is_some() || self.chooser() != self.base.rank {
+    fn choose(&mut self, state: &mut StepState, out: &mut Vec<Output>) {
+        if self.choice(state.step).is_some() || chooser(state) != state.base.rank {
             return;
         }
-        let (offers, members) = (&self.backup_workers.offers, &self.base.view().members);
+        let (offers, members) = (&self.offers, &state.base.view().members);
         let ranks = || (0..members.len()).map(Rank::from_index);
-        if !ranks().all(|rank| offers.get(&rank).is_some_and(|readiness| readiness.step >= self.step)) {
+        if !ranks().all(|rank| offers.get(&rank).is_some_and(|readiness| readiness.step >= state.step)) {
             return;
         }
-        let ready = Readiness { step: self.step, has_contribution: true };
+        let ready = Readiness { step: state.step, has_contribution: true };
         let is_ready = |rank: &Rank| offers.get(rank) == Some(&ready);
-        let wanted = self.wanted_of();
-        let backups = self.base.loaded.config.backups.map_or(0, NonZeroUsize::get);
+        let wanted = wanted_contributors(state);
+        let backups = state.base.loaded.config.backups.map_or(0, NonZeroUsize::get);
         let enough = wanted.len().saturating_sub(backups).max(1);
         if wanted.into_iter().filter(is_ready).count() < enough {
             return;
         }
         let late: Vec<Rank> = ranks().filter(|rank| !is_ready(rank)).collect();
-        let left_out = self.base.omissions.reported_before().max(self.left_out_before());
-        self.learn_left_out(left_out);
-        let chosen = StepContributors { step: self.step, late: late.clone(), left_out };
-        self.base.broadcast(&TrainingMessage::StepContributors(chosen).in_view(self.base.digest()), out);
-        self.backup_workers.choice = Some(Choice { step: self.step, late });
+        let left_out = state.base.omissions.reported_before().max(state.left_out_before());
+        state.learn_left_out(left_out);
+        let chosen = StepContributors { step: state.step, late: late.clone(), left_out };
+        let base = &state.base;
+        base.broadcast(&TrainingMessage::StepContributors(chosen).in_view(base.digest()), out);
+        self.choice = Some(Choice { step: state.step, late });
     }
 
     /// There is a new link to a member: what was sent to it before may be lost, and is sent again.
-    pub(super) fn resend(&mut self, peer: &PeerId, out: &mut Vec<Output>) {
-        if !self.has_backups() {
+    pub(super) fn resend(&mut self, state: &StepState, peer: &PeerId, out: &mut Vec<Output>) {
+        if state.kind != StepKind::BackupWorkers {
             return;
         }
-        self.backup_workers.must_repeat = true;
-        let is_chooser = self.chooser() == self.base.rank;
-        if let Some(Choice { step, late }) = self.backup_workers.choice.clone().filter(|_| is_chooser) {
-            let left_out = self.left_out_before();
+        self.must_repeat = true;
+        let is_chooser = chooser(state) == state.base.rank;
+        if let Some(Choice { step, late }) = self.choice.clone().filter(|_| is_chooser) {
+            let left_out = state.left_out_before();
             let chosen = TrainingMessage::StepContributors(StepContributors { step, late, left_out })
-                .in_view(self.base.digest());
+                .in_view(state.base.digest());
             out.push(Output::Send { to: *peer, frame: Frame::encode(&chosen, None) });
         }
     }
@@ -224,82 +192,96 @@ impl StepEngine {
     ///
     /// # Errors
     /// The sender is not the first owner, or the step is not the one in progress, or it uses contributions that were not offered.
-    pub(in crate::training) fn receive_choice(
+    pub(super) fn receive_choice(
         &mut self,
+        state: &mut StepState,
         from: PeerId,
         chosen: StepContributors,
-        out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
         let StepContributors { step, late, left_out, .. } = chosen;
-        let rank = self.base.view().rank(&from).ok_or(Reject::NotAMember)?;
+        let rank = state.base.view().rank(&from).ok_or(Reject::NotAMember)?;
         let choice = Choice { step, late };
-        if step < self.step || self.backup_workers.choice.as_ref() == Some(&choice) {
+        if step < state.step || self.choice.as_ref() == Some(&choice) {
             // The choice was sent again over a new link.
             return Ok(());
         }
         let late = &choice.late;
-        let is_late = late.contains(&self.base.rank);
-        let has_told =
-            |has_contribution| self.backup_workers.reported == Some(Readiness { step, has_contribution });
-        let is_possible = self.has_backups()
-            && step == self.step
-            && rank == self.chooser()
-            && late.len() < self.base.view().members.len()
-            && late.iter().all(|rank| rank.index() < self.base.view().members.len())
+        let is_late = late.contains(&state.base.rank);
+        let has_told = |has_contribution| self.reported == Some(Readiness { step, has_contribution });
+        let member_count = state.base.view().members.len();
+        let is_possible = state.kind == StepKind::BackupWorkers
+            && step == state.step
+            && rank == chooser(state)
+            && late.len() < member_count
+            && late.iter().all(|rank| rank.index() < member_count)
             && (has_told(true) || (is_late && has_told(false)));
-        if !is_possible || self.backup_workers.choice.is_some() {
+        if !is_possible || self.choice.is_some() {
             return Err(Reject::OutOfPlace);
         }
-        self.learn_left_out(left_out);
-        self.backup_workers.choice = Some(choice);
-        self.make_progress(out);
+        state.learn_left_out(left_out);
+        self.choice = Some(choice);
         Ok(())
     }
 
-    /// The samples that the steps before the one in progress have left out, as far as this member knows.
-    pub(super) fn left_out_before(&self) -> u64 {
-        self.base.omissions.counted() + self.commit.uncommitted.as_ref().map_or(0, |record| record.left_out)
+    /// This member's program is too late for the step in progress. Returns the step that the member takes without its program.
+    fn go_without_program(&mut self, state: &StepState) -> CurrentStep {
+        self.late_in = Some(state.step);
+        let config = &state.base.loaded.config;
+        let (rule, rate) = (config.rule, config.rate(state.step.0));
+        CurrentStep::silent(state.commit.complete.is_some().then_some(OwnerRule::Optimizer { rule, rate }))
     }
 
-    /// Adds the omissions of steps that a newcomer has not seen.
-    fn learn_left_out(&mut self, before: u64) {
-        self.base.omissions.add_unseen(before.saturating_sub(self.left_out_before()));
+    /// The late members of this step; `None` until they are known.
+    fn choice(&self, step: StepNumber) -> Option<&Choice> {
+        self.choice.as_ref().filter(|choice| choice.step == step)
     }
+}
 
-    /// The late members of the step in progress; `None` until they are known.
-    fn choice(&self) -> Option<&Choice> {
-        self.backup_workers.choice.as_ref().filter(|choice| choice.step == self.step)
-    }
+/// The member that chooses the contributors of the step in progress: the first owner.
+fn chooser(state: &StepState) -> Rank {
+    let shards = state.base.shards(state.step);
+    Rank::from_index(shards.layout.first_owner().unwrap_or(0))
+}
 
-    /// Begins the round of the step in progress, once it is known which members are late.
-    fn begin_chosen(&mut self, out: &mut Vec<Output>) {
-        let Some(Choice { late, .. }) = self.choice() else { return };
-        let count = self.base.view().members.len();
+/// The contributors of the step in progress if none was late: the members that have samples to compute. If the step is repeated and
+/// only lost members had samples: all members that have parameters.
+fn wanted_contributors(state: &StepState) -> Vec<Rank> {
+    let view = state.base.view();
+    let is_dealt = |rank: &Rank| {
+        let member = view.member(*rank);
+        state.assignment.part_len(&member.peer, member.incarnation) > 0
+    };
+    let newcomers = state.newcomers();
+    let ranks = || (0..view.members.len()).map(Rank::from_index);
+    let dealt: Vec<Rank> = ranks().filter(is_dealt).collect();
+    if dealt.is_empty() { ranks().filter(|rank| !newcomers.contains(rank)).collect() } else { dealt }
+}
+
+impl StepEngine {
+    /// Sends progress, chooses contributors, and begins the round of the step in progress, as far as possible now.
+    pub(super) fn begin_backup_round(&mut self, out: &mut Vec<Output>) {
+        let state = &mut self.state;
+        let is_due = self.gate.is_open && !state.is_over() && !self.rounds.has_begun(state.step);
+        if state.kind != StepKind::BackupWorkers || !is_due {
+            return;
+        }
+        self.backup_workers.offer(state, out);
+        self.backup_workers.choose(state, out);
+        let Some(Choice { late, .. }) = self.backup_workers.choice(state.step) else { return };
+        let count = state.base.view().members.len();
         let contributors = (0..count).filter(|rank| late.binary_search(&Rank::from_index(*rank)).is_err());
         let contributors = contributors.collect();
-        let contribution = if late.contains(&self.base.rank) {
-            self.go_without_program();
-            Contribution { vector: self.base.segments.take(0), stats: SampleStats::default() }
+        let contribution = if late.contains(&state.base.rank) {
+            let vector = state.base.segments.take(0);
+            self.interrupt();
+            self.program.current = Some(self.backup_workers.go_without_program(&self.state));
+            Contribution { vector, stats: SampleStats::default() }
         } else {
             self.backup_workers.offered.take().expect("a member that is in time has offered a contribution")
         };
-        self.start_round_of(contribution, Some(contributors));
+        self.start_round(contribution, Some(contributors));
         if let Err((peer, _)) = self.take_early(out) {
             out.push(Output::Disconnect(peer));
         }
-    }
-
-    /// This member's program is too late for the step in progress.
-    fn go_without_program(&mut self) {
-        self.backup_workers.late_in = Some(self.step);
-        self.interrupt();
-        let (rule, rate) = (self.base.loaded.config.rule, self.base.loaded.config.rate(self.step.0));
-        let rule = self.commit.complete.is_some().then_some(OwnerRule::Optimizer { rule, rate });
-        self.program.current = Some(CurrentStep::silent(rule));
-    }
-
-    /// The step in progress is repeated. Returns whether its round had begun without this member's contribution.
-    pub(super) fn forget_lateness(&mut self) -> bool {
-        self.backup_workers.late_in.take() == Some(self.step)
     }
 }

@@ -3,7 +3,7 @@
 //! # How it works
 //! ```text
 //! step t complete here ---> the first finished sum of step t + 1 is seen ---> step t is committed
-//!  old and new are kept      (`first_sum_seen`)                                 (`StepEngine::commit`) only the new is kept
+//!  old and new are kept      (`first_sum_seen`)                                 (`commit_if_confirmed`) only the new is kept
 //! ```
 //! A finished sum of step t + 1 holds a contribution of every member, and a member contributes only after it has completed step
 //! t. So every member has completed step t, and no view can begin before it. Three other events show the same: a step is rolled
@@ -20,7 +20,8 @@ use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::message::SampleStats;
 use peergrad_protocol::{Buffer, Pool, StepNumber};
 
-use super::StepEngine;
+use super::merge_snapshot::MergeSnapshots;
+use super::state::{StepKind, StepState};
 use crate::io::{Committed, Event, Output};
 use crate::state::assignment::BatchAssignment;
 use crate::state::optimizer_shard::Version;
@@ -127,29 +128,23 @@ impl CommitState {
     }
 }
 
-impl StepEngine {
-    /// The newest committed parameters.
-    pub(in crate::training) fn parameters(&self) -> Option<&Arc<Buffer>> {
-        self.commit.parameters(self.step)
+/// Commits the newest complete step, if every member is known to have completed it: drops what was kept for undoing it, and does what
+/// waited for the commit.
+pub(super) fn commit_if_confirmed(state: &mut StepState, merges: &mut MergeSnapshots, out: &mut Vec<Output>) {
+    if let Some(record) = state.commit.take_confirmed() {
+        state.commit(record, out);
+        merges.end_merge(out);
+        state.save_if_due(out);
+        merges.snapshot_if_due(state);
     }
+}
 
-    /// Whether the newest complete step is this member's first, and not committed: there is nothing before it.
-    pub(super) fn is_entering(&self) -> bool {
-        self.commit.is_entering(self.step)
-    }
-
-    /// Commits the newest complete step, if every member is known to have completed it.
-    pub(super) fn commit_if_confirmed(&mut self, out: &mut Vec<Output>) {
-        if let Some(record) = self.commit.take_confirmed() {
-            self.commit(record, out);
-        }
-    }
-
-    /// The step is committed: drops what was kept for undoing it, and does what waited for the commit.
+impl StepState {
+    /// The step is committed: drops what was kept for undoing it.
     fn commit(&mut self, record: CompletedStep, out: &mut Vec<Output>) {
         self.optimizer.commit();
         // With local parameters, each member has accounted for its own part in `group_averaging`.
-        if !self.has_local_parameters() {
+        if self.kind != StepKind::LocalParameters {
             self.base.omissions.add(record.left_out);
             self.base.own_trained += record.own_samples;
         }
@@ -168,26 +163,23 @@ impl StepEngine {
             loss: record.stats.loss / record.stats.samples as f64,
             samples: record.samples,
             left_out: record.left_out,
-            may_be_late: self.has_backups(),
+            may_be_late: self.kind == StepKind::BackupWorkers,
             is_own: false,
             rate: self.base.loaded.config.rate(steps - 1),
             digest: is_due.then(|| ContentDigest::of(complete.bytes())),
         })));
         self.commit.assignment = Some(record.assignment);
-        self.end_merge(out);
-        self.save_if_due(out);
-        self.snapshot_if_due();
     }
 
     /// A checkpoint is to be written once `steps` steps are committed. A member that is beyond that step writes none.
-    pub(in crate::training) fn save_after(&mut self, steps: StepNumber) {
+    pub(crate) fn save_after(&mut self, steps: StepNumber) {
         if steps.0 > self.committed_steps() {
             self.commit.save_after = Some(steps);
         }
     }
 
     /// The step after which a checkpoint is to be written; `None` if none is pending.
-    pub(in crate::training) fn save_is_due(&self) -> Option<StepNumber> {
+    pub(crate) fn save_is_due(&self) -> Option<StepNumber> {
         self.commit.save_after
     }
 
@@ -199,10 +191,5 @@ impl StepEngine {
             let keep = self.base.loaded.config.checkpoints_kept;
             out.push(Output::SaveCheckpoint { checkpoint: Arc::new(checkpoint), keep });
         }
-    }
-
-    /// The number of steps that every member is known to have completed.
-    pub(super) fn committed_steps(&self) -> u64 {
-        self.commit.committed_steps(self.step)
     }
 }

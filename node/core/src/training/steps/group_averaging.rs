@@ -16,13 +16,16 @@ use std::sync::Arc;
 
 use peergrad_collectives::codec::Codecs;
 use peergrad_collectives::combine::Combine;
+use peergrad_collectives::groups::Groups;
 use peergrad_collectives::plan::{Plan, Segment, ShardLayout, are_finite};
 use peergrad_protocol::message::SampleStats;
 use peergrad_protocol::{Buffer, StepNumber};
 
-use super::commit::CompletedStep;
+use super::StepEngine;
+use super::commit::{CompletedStep, commit_if_confirmed};
 use super::program::CurrentStep;
-use super::{ActiveRound, StepEngine};
+use super::rounds::ActiveRound;
+use super::state::StepState;
 use crate::io::Output;
 use crate::state::owner_rule::OwnerRule;
 
@@ -45,136 +48,122 @@ pub(super) struct GroupSteps {
     finished_turn: Option<u64>,
 }
 
-impl StepEngine {
-    /// This member's group in the step in progress, and its contribution there.
-    pub(super) fn group_plan(&self, own: SampleStats) -> (Plan, GroupAveraging) {
-        let view = self.base.view();
-        let newcomers = if self.step == view.first_step() { view.newcomers() } else { &[] };
-        let count = view.members.len();
-        let among = self.program.current.as_ref().and_then(|current| current.among);
-        let is_last = self.assignment_of(self.step.next()).epoch >= self.base.loaded.config.epochs;
-        // Two members that own nothing need not reach each other, and there may be no third one in their group.
-        let holders = view.replica_holders();
-        let has_groups = holders.iter().filter(|is_holder| !**is_holder).count() < 2;
-        let group: Arc<[usize]> = match among.filter(|_| newcomers.is_empty() && !is_last && has_groups) {
-            Some(groups) => groups.of(self.base.rank.index(), count, self.step.0).into(),
-            None => (0..count).collect(),
-        };
-        let has_parameters = |rank: usize| newcomers.iter().all(|newcomer| newcomer.index() != rank);
-        let mut owners: Vec<usize> = (0..group.len()).filter(|place| has_parameters(group[*place])).collect();
-        let contributor_count = owners.len();
-        if owners.iter().any(|place| holders[group[*place]]) {
-            owners.retain(|place| holders[group[*place]]);
-        }
-        let sharding = self.base.shard_map.sharding;
-        let layout = ShardLayout::even(
-            sharding.chunks.parameter_count(),
-            group.len(),
-            &owners,
-            sharding.segment_elements,
-        );
-        let rank = group.binary_search(&self.base.rank.index()).expect("everyone is in its own group");
-        let topology = self.base.loaded.config.topology(&layout, self.base.shard_map.has_ring);
-        let combine = Combine::Sum;
-        let plan = Plan {
-            layout: Arc::new(layout),
-            topology,
-            combine,
-            codecs: Codecs::default(),
-            rank,
-            group: Some(group),
-            contributors: None,
-        };
-        (plan, GroupAveraging { contributor_count, own_samples: own.samples, combined: 0 })
+impl GroupSteps {
+    /// Whether a command belongs to a step that was completed without the program.
+    pub(super) fn is_finished(&self, turn: u64) -> bool {
+        self.finished_turn == Some(turn)
     }
 
-    /// The group's round is complete, and with it the step.
-    pub(super) fn complete_group(&mut self) -> bool {
-        let len = self.base.shard_map.sharding.chunks.parameter_count();
-        let live = self.rounds.live.back_mut().expect("a complete round is there");
-        let (stats, vector) = (live.round.stats(), live.round.complete(|| self.base.vectors.take(len)));
-        let record = self.group_record(stats);
-        self.complete_step(vector, record);
-        true
-    }
-
-    fn group_record(&mut self, stats: SampleStats) -> CompletedStep {
-        let live = self.rounds.live.back().expect("a complete round is there");
+    /// The record of the step in progress, whose round is complete with these statistics.
+    pub(super) fn record(
+        &mut self,
+        state: &mut StepState,
+        live: &ActiveRound,
+        stats: SampleStats,
+    ) -> CompletedStep {
         let own_samples =
             live.group_averaging.as_ref().map_or(0, |group_averaging| group_averaging.own_samples);
         let group = live.plan.group.as_ref().expect("a member with local parameters is in a group");
-        let view = &self.base.shard_map.view;
-        let is_of_all = group.len() == view.members.len();
-        self.group.consolidated = is_of_all.then_some(stats);
-        let left_out = self.account(own_samples);
-        let samples = self.assignment.len().saturating_sub(left_out);
-        CompletedStep {
-            assignment: Arc::clone(&self.assignment),
-            stats,
-            samples,
-            left_out,
-            own_samples,
-            is_of_all,
-        }
+        let is_of_all = group.len() == state.base.view().members.len();
+        self.consolidated = is_of_all.then_some(stats);
+        let left_out = state.account(own_samples);
+        let assignment = Arc::clone(&state.assignment);
+        let samples = assignment.len().saturating_sub(left_out);
+        CompletedStep { assignment, stats, samples, left_out, own_samples, is_of_all }
     }
+}
 
+/// This member's group in the step in progress, and its contribution there. `among` is how the program groups members; `None`: all are one
+/// group.
+pub(super) fn group_plan(
+    state: &StepState,
+    among: Option<Groups>,
+    own: SampleStats,
+) -> (Plan, GroupAveraging) {
+    let base = &state.base;
+    let (view, newcomers) = (base.view(), state.newcomers());
+    let count = view.members.len();
+    let is_last = state.assignment_of(state.step.next()).epoch >= base.loaded.config.epochs;
+    // Two members that own nothing need not reach each other, and there may be no third one in their group.
+    let holders = view.replica_holders();
+    let has_groups = holders.iter().filter(|is_holder| !**is_holder).count() < 2;
+    let group: Arc<[usize]> = match among.filter(|_| newcomers.is_empty() && !is_last && has_groups) {
+        Some(groups) => groups.of(base.rank.index(), count, state.step.0).into(),
+        None => (0..count).collect(),
+    };
+    let has_parameters = |rank: usize| newcomers.iter().all(|newcomer| newcomer.index() != rank);
+    let mut owners: Vec<usize> = (0..group.len()).filter(|place| has_parameters(group[*place])).collect();
+    let contributor_count = owners.len();
+    if owners.iter().any(|place| holders[group[*place]]) {
+        owners.retain(|place| holders[group[*place]]);
+    }
+    let sharding = base.shard_map.sharding;
+    let parameter_count = sharding.chunks.parameter_count();
+    let layout = ShardLayout::even(parameter_count, group.len(), &owners, sharding.segment_elements);
+    let rank = group.binary_search(&base.rank.index()).expect("everyone is in its own group");
+    let topology = base.loaded.config.topology(&layout, base.shard_map.ring);
+    let plan = Plan {
+        layout: Arc::new(layout),
+        topology,
+        combine: Combine::Sum,
+        codecs: Codecs::default(),
+        rank,
+        group: Some(group),
+        contributors: None,
+    };
+    (plan, GroupAveraging { contributor_count, own_samples: own.samples, combined: 0 })
+}
+
+impl StepState {
     /// Counts the samples that this member has `trained` in the step in progress. Returns how many of its part it has not.
     fn account(&mut self, trained: u64) -> u64 {
         self.base.own_trained += trained;
-        let part = self.assignment.part_len(&self.base.me.peer, self.base.me.incarnation);
-        let left_out = part.saturating_sub(trained);
+        let left_out = self.part_len().saturating_sub(trained);
         self.base.omissions.add(left_out);
         left_out
     }
 
     /// Completes the last step with the mean that others hold, to which this member has contributed.
     pub(super) fn account_for_all(&mut self) {
-        let part = self.assignment.part_len(&self.base.me.peer, self.base.me.incarnation);
-        self.account(part);
+        self.account(self.part_len());
     }
 
+    /// Goes on to the next step, without this member's part of the step in progress.
+    fn skip(&mut self) {
+        self.account(0);
+        self.step = self.step.next();
+        self.assign_batch();
+    }
+}
+
+impl StepEngine {
     /// Resumes at `step`, because another member has reached it already: keeps this member's contribution to the step in progress, and
     /// skips the steps between.
     pub(super) fn skip_ahead(&mut self, step: StepNumber, out: &mut Vec<Output>) {
-        let live = std::mem::take(&mut self.rounds.live).into_iter().find(|live| live.step == self.step);
-        let own = live
+        let own = self
+            .rounds
+            .end_all(self.state.step)
             .and_then(|live| Some((live.group_averaging?.own_samples, live.round.interrupt().contribution?)));
         match own {
             Some((samples, (vector, stats))) => {
-                let left_out = self.account(samples);
-                // To its program it looks as if the step had been completed normally.
-                self.group.finished_turn = self.program.current.as_ref().and_then(|current| current.turn);
-                let replies = [&mut self.program.replies.reduced, &mut self.program.replies.updated];
-                for reply in replies.into_iter().filter_map(Option::take) {
-                    let _ = reply.send(());
-                }
-                let assignment = Arc::clone(&self.assignment);
+                let left_out = self.state.account(samples);
+                self.group.finished_turn = self.program.finish_silently();
+                let assignment = Arc::clone(&self.state.assignment);
                 let samples = assignment.len().saturating_sub(left_out);
                 let own_samples = stats.samples;
                 let record =
                     CompletedStep { assignment, stats, samples, left_out, own_samples, is_of_all: false };
                 self.complete_step(Arc::new(vector), record);
-                self.commit_if_confirmed(out);
+                commit_if_confirmed(&mut self.state, &mut self.merge_snapshots, out);
             }
             None => {
                 self.interrupt();
-                self.skip();
+                self.state.skip();
             }
         }
-        while self.step < step {
-            self.skip();
+        while self.state.step < step {
+            self.state.skip();
         }
-    }
-
-    /// Whether a command belongs to a step that was completed without the program.
-    pub(in crate::training) fn is_finished(&self, turn: u64) -> bool {
-        self.group.finished_turn == Some(turn)
-    }
-
-    fn skip(&mut self) {
-        self.account(0);
-        self.step = self.step.next();
-        self.assign_batch();
     }
 }
 

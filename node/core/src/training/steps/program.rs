@@ -10,9 +10,10 @@ use peergrad_protocol::PeerId;
 use peergrad_protocol::cursor::Span;
 
 use super::StepEngine;
+use super::state::{StepKind, StepState};
 use crate::io::{Output, Reject};
-use crate::program::command::{Reply, StepStart};
-use crate::program::contribution::Contribution;
+use crate::program::batch::Batch;
+use crate::program::command::{ProgramCommand, Reply, StepStart};
 use crate::state::owner_rule::OwnerRule;
 use crate::state::shard_map::StepShards;
 
@@ -64,112 +65,165 @@ pub(super) struct UpdatedPrefix {
     pub(super) elements: usize,
 }
 
-impl StepEngine {
-    /// Replies when there is a view to train in.
-    pub(in crate::training) fn ready(&mut self, reply: Reply<()>, out: &mut Vec<Output>) {
-        self.program.replies.ready = Some(reply);
-        self.make_progress(out);
+impl ProgramStep {
+    /// Whether a command belongs to the step that the program has begun last, and that was not interrupted since.
+    fn is_current(&self, turn: u64) -> bool {
+        self.current.as_ref().is_some_and(|current| current.turn == Some(turn))
     }
 
-    /// Replies with the next step, once it is open.
-    pub(in crate::training) fn begin(&mut self, reply: Reply<StepStart>, out: &mut Vec<Output>) {
-        self.program.replies.begin = Some(reply);
-        self.make_progress(out);
+    /// The step is open: replies to a program that waits for a view, or for this step.
+    pub(super) fn answer(&mut self, state: &StepState) {
+        if let Some(reply) = self.replies.ready.take() {
+            // Here and below, the send fails if the program has ended and no longer waits.
+            let _ = reply.send(());
+        }
+        if self.current.is_none()
+            && !state.base.barrier.is_waiting()
+            && let Some(reply) = self.replies.begin.take()
+        {
+            self.start_step(state, reply);
+        }
     }
 
-    pub(super) fn start_step(&mut self, reply: Reply<StepStart>) {
-        let config = &self.base.loaded.config;
-        let is_over = self.is_over();
+    fn start_step(&mut self, state: &StepState, reply: Reply<StepStart>) {
+        let (base, config) = (&state.base, &state.base.loaded.config);
+        let is_over = state.is_over();
         let samples: Arc<[u32]> = if is_over {
             Arc::new([])
         } else {
-            let sample_count = self.base.loaded.task.sample_count();
-            let order = self.base.cache.order(config, self.assignment.epoch, sample_count);
+            let order = base.cache.order(config, state.assignment.epoch, base.loaded.task.sample_count());
             let of = |span: &Span| order[span.start as usize..span.end as usize].iter().copied();
-            self.part().iter().flat_map(of).collect()
+            state.part().iter().flat_map(of).collect()
         };
-        self.program.turn += 1;
-        self.program.current = Some(CurrentStep::of_program(self.program.turn));
-        let begun = StepStart {
-            turn: self.program.turn,
-            number: self.step,
+        self.turn += 1;
+        self.current = Some(CurrentStep::of_program(self.turn));
+        let batch = Batch {
             is_over,
-            epoch: self.assignment.epoch,
-            rate: config.rate(self.step.0),
+            epoch: state.assignment.epoch,
+            rate: config.rate(state.step.0),
             samples,
-            rank: self.base.rank,
-            member_count: self.base.view().members.len(),
-            parameters: Arc::clone(self.commit.complete.as_ref().expect("a step is opened with parameters")),
-            room: self.base.vectors.take(self.base.shard_map.sharding.chunks.parameter_count()),
+            rank: base.rank,
+            member_count: base.view().members.len(),
+            turn: self.turn,
         };
-        // The send fails if the program has ended; the buffer then returns to its pool by itself.
+        let begun = StepStart {
+            number: state.step,
+            batch,
+            parameters: Arc::clone(state.commit.complete.as_ref().expect("a step is opened with parameters")),
+            room: base.vectors.take(base.shard_map.sharding.chunks.parameter_count()),
+        };
+        // The buffer of a reply that fails returns to its pool by itself.
         let _ = reply.send(begun);
     }
 
-    /// Whether a command belongs to the step that the program has begun last, and that was not interrupted since.
-    pub(in crate::training) fn is_current(&self, turn: u64) -> bool {
-        self.program.current.as_ref().is_some_and(|current| current.turn == Some(turn))
-    }
-
-    /// Starts the round of the current step.
-    ///
-    /// # Errors
-    /// A member that is ahead sent a segment that the plan does not contain.
-    pub(in crate::training) fn reduce_scatter(
-        &mut self,
-        contribution: Contribution,
-        among: Option<Groups>,
-        reply: Reply<()>,
-        out: &mut Vec<Output>,
-    ) -> Result<(), (PeerId, Reject)> {
-        assert!(
-            among.is_none() || self.has_local_parameters(),
-            "groups are for programs with local parameters"
-        );
-        let Some(current) = &mut self.program.current else { return Ok(()) };
-        current.has_contributed = true;
-        current.among = among;
-        self.program.replies.reduced = Some(reply);
-        self.contribute(contribution);
-        self.take_early(out)?;
-        self.make_progress(out);
-        Ok(())
+    /// The program contributes to the step in progress.
+    fn reduce_scatter(&mut self, among: Option<Groups>, reply: Reply<()>) {
+        if let Some(current) = &mut self.current {
+            current.has_contributed = true;
+            current.among = among;
+            self.replies.reduced = Some(reply);
+        }
     }
 
     /// Takes the optimizer step for this member's shard, as its sums arrive.
-    pub(in crate::training) fn update_owned(
-        &mut self,
-        rule: OwnerRule,
-        reply: Reply<()>,
-        out: &mut Vec<Output>,
-    ) {
-        if let OwnerRule::Custom(_) = rule {
-            let words = "a program whose owners update by a rule of its own says so: Program::CUSTOM_RULE";
-            assert!(self.base.loaded.program.has_custom_rule(), "{words}");
-        }
-        if let Some(current) = &mut self.program.current {
+    fn update_owned(&mut self, rule: OwnerRule, reply: Reply<()>) {
+        if let Some(current) = &mut self.current {
             current.rule = Some(rule);
-            self.program.replies.updated = Some(reply);
+            self.replies.updated = Some(reply);
         }
-        self.make_progress(out);
     }
 
     /// Sends this member's shard to all members, as its values become final.
-    pub(in crate::training) fn all_gather(&mut self, reply: Reply<()>, out: &mut Vec<Output>) {
-        if let Some(current) = &mut self.program.current {
+    fn all_gather(&mut self, reply: Reply<()>) {
+        if let Some(current) = &mut self.current {
             current.wants_gather = true;
-            self.program.replies.gathered = Some(reply);
+            self.replies.gathered = Some(reply);
         }
-        self.make_progress(out);
+    }
+
+    /// The step is completed without the program, to which it looks as if its operations had succeeded. Returns the program's turn.
+    pub(super) fn finish_silently(&mut self) -> Option<u64> {
+        let replies = [&mut self.replies.reduced, &mut self.replies.updated];
+        for reply in replies.into_iter().filter_map(Option::take) {
+            let _ = reply.send(());
+        }
+        self.current.as_ref().and_then(|current| current.turn)
+    }
+
+    /// The step is complete.
+    pub(super) fn end_step(&mut self) {
+        self.current = None;
+        if let Some(reply) = self.replies.gathered.take() {
+            let _ = reply.send(());
+        }
     }
 
     /// All commands of the program so far are void; a program that waits for the next step gets this one.
     pub(super) fn interrupt(&mut self) {
-        self.program.current = None;
-        self.backup_workers.withdraw_offer();
-        self.base.barrier.withdraw();
-        let PendingReplies { begin, ready, .. } = std::mem::take(&mut self.program.replies);
-        self.program.replies = PendingReplies { begin, ready, ..PendingReplies::default() };
+        self.current = None;
+        let PendingReplies { begin, ready, .. } = std::mem::take(&mut self.replies);
+        self.replies = PendingReplies { begin, ready, ..PendingReplies::default() };
+    }
+}
+
+impl StepEngine {
+    /// Whether a command belongs to the step that the program has begun last, and that was not interrupted since.
+    pub(in crate::training) fn is_current(&self, turn: u64) -> bool {
+        self.program.is_current(turn)
+    }
+
+    /// Carries out a command of the program.
+    ///
+    /// # Errors
+    /// A member that is ahead sent a segment that the plan does not contain.
+    pub(in crate::training) fn command(
+        &mut self,
+        command: ProgramCommand,
+        out: &mut Vec<Output>,
+    ) -> Result<(), (PeerId, Reject)> {
+        match command {
+            ProgramCommand::Ready(reply) => self.program.replies.ready = Some(reply),
+            ProgramCommand::Begin(reply) => self.program.replies.begin = Some(reply),
+            ProgramCommand::ReduceScatter { turn, contribution, among, reply } if self.is_current(turn) => {
+                assert!(
+                    among.is_none() || self.state.kind == StepKind::LocalParameters,
+                    "groups are for programs with local parameters"
+                );
+                self.program.reduce_scatter(among, reply);
+                self.contribute(contribution);
+                self.take_early(out)?;
+            }
+            ProgramCommand::UpdateOwned { turn, rule, reply } if self.is_current(turn) => {
+                if let OwnerRule::Custom(_) = rule {
+                    let words =
+                        "a program whose owners update by a rule of its own says so: Program::CUSTOM_RULE";
+                    assert!(self.state.base.loaded.program.has_custom_rule(), "{words}");
+                }
+                self.program.update_owned(rule, reply);
+            }
+            ProgramCommand::AllGather { turn, reply } if self.is_current(turn) => {
+                self.program.all_gather(reply);
+            }
+            ProgramCommand::UpdateOwned { turn, reply, .. } | ProgramCommand::AllGather { turn, reply }
+                if self.group.is_finished(turn) =>
+            {
+                let _ = reply.send(());
+                return Ok(());
+            }
+            ProgramCommand::Finished(reply) => {
+                self.close(reply, out);
+                return Ok(());
+            }
+            // A command of an interrupted step is dropped together with its reply, and so is a command for tables.
+            ProgramCommand::ReduceScatter { .. }
+            | ProgramCommand::UpdateOwned { .. }
+            | ProgramCommand::AllGather { .. }
+            | ProgramCommand::Compute { .. }
+            | ProgramCommand::BeginClock(_)
+            | ProgramCommand::Operate { .. } => return Ok(()),
+        }
+        self.make_progress(out);
+        Ok(())
     }
 }
 

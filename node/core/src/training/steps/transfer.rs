@@ -20,16 +20,17 @@ use std::sync::Arc;
 use peergrad_protocol::chunk_set::ChunkSet;
 use peergrad_protocol::limits::CHUNKS_MAX;
 use peergrad_protocol::message::{
-    ChunkBatch, ChunkContent, ChunkEntry, SampleStats, TrainingMessage, WantChunks,
+    ChunkBatch, ChunkContent, ChunkEntry, PartialStep, SampleStats, TrainingMessage, WantChunks,
 };
-use peergrad_protocol::view::{Donor, Move};
+use peergrad_protocol::view::{Donor, Move, RollForward};
 use peergrad_protocol::{Buffer, Frame, PeerId, Rank, StepNumber};
 
 use super::super::base::EngineBase;
 use super::StepEngine;
 use super::chunk_batch::{ChunkBatchBuilder, unpack};
+use super::state::StepState;
 use crate::io::{Output, Reject};
-use crate::state::optimizer_shard::{OptimizerShard, Version};
+use crate::state::optimizer_shard::OptimizerShard;
 use crate::state::optimizer_state::OptimizerState;
 
 /// Chunks on their way, to and from this member.
@@ -83,28 +84,18 @@ impl Transfer {
         if is_its { self.outbox.pop_front() } else { None }
     }
 
-    /// The chunks that are still missing while the step is being filled.
-    pub(super) fn missing(&self) -> Option<&BTreeSet<usize>> {
-        self.filling.as_ref().map(|filling| &filling.missing)
-    }
-
-    /// The statistics of the step that is being filled.
-    pub(super) fn stats(&self) -> Option<SampleStats> {
-        self.filling.as_ref().map(|filling| filling.stats)
-    }
-
     // Moving.
 
     /// Queues the chunks that leave this member in the step in progress.
-    pub(super) fn move_chunks(&mut self, base: &EngineBase, step: StepNumber) {
-        let shard_map = &base.shard_map;
+    pub(super) fn move_chunks(&mut self, state: &StepState) {
+        let (shard_map, step) = (&state.base.shard_map, state.step);
         if !shard_map.sharding.has_state || step <= shard_map.view.first_step() {
             return;
         }
         let (done, due) = (shard_map.moved(StepNumber(step.0 - 1)), shard_map.moved(step));
         for moved in &shard_map.view.moves.list[done..due] {
             let chunk = moved.chunk as usize;
-            if moved.from[0] != base.rank || chunk >= shard_map.sharding.chunks.count() {
+            if moved.from[0] != state.base.rank || chunk >= shard_map.sharding.chunks.count() {
                 continue;
             }
             let new =
@@ -117,29 +108,45 @@ impl Transfer {
         }
     }
 
-    /// Takes in the states that arrived before this member was at `step`, in this version.
-    pub(super) fn take_arrivals(
-        &mut self,
-        step: StepNumber,
-        version: Version,
-        optimizer: &mut OptimizerShard,
-    ) {
+    /// Takes in the states that arrived before this member was at its step.
+    pub(super) fn take_arrivals(&mut self, state: &mut StepState) {
+        let version = state.commit.newest_version();
         while let Some(entry) = self.arrivals.first_entry() {
             let (steps, chunk) = *entry.key();
-            if steps > step {
+            if steps > state.step {
                 return;
             }
-            let state = entry.remove();
-            if steps == step && optimizer.state(version, chunk).is_none() {
-                optimizer.insert(version, chunk, Some(state));
+            let arrived = entry.remove();
+            if steps == state.step && state.optimizer.state(version, chunk).is_none() {
+                state.optimizer.insert(version, chunk, Some(arrived));
             }
         }
     }
 
     // Filling.
 
+    /// Begins to complete the step in progress from other members; `vector` has all chunks except those in `missing`.
+    pub(super) fn fill(
+        &mut self,
+        state: &StepState,
+        (vector, missing): (Buffer, BTreeSet<usize>),
+        forward: &RollForward,
+        out: &mut Vec<Output>,
+    ) {
+        let donors = forward.donors.clone();
+        let ranks: BTreeSet<Rank> = donors.iter().map(|donor| donor.rank).collect();
+        self.filling = Some(Filling { vector, missing, stats: forward.stats, donors });
+        ranks.into_iter().for_each(|rank| self.ask(state, rank, out));
+    }
+
+    /// The values of the step that is being filled, with its statistics, if nothing is missing any more.
+    pub(super) fn take_filled(&mut self) -> Option<(Buffer, SampleStats)> {
+        let Filling { vector, stats, .. } = self.filling.take_if(|filling| filling.missing.is_empty())?;
+        Some((vector, stats))
+    }
+
     /// Requests missing chunks of the step in progress from a donor that has them.
-    pub(super) fn ask(&self, base: &EngineBase, step: StepNumber, donor: Rank, out: &mut Vec<Output>) {
+    pub(super) fn ask(&self, state: &StepState, donor: Rank, out: &mut Vec<Output>) {
         let Some(filling) = &self.filling else { return };
         let has = |chunk: &&usize| {
             let is_its = |at: &Donor| at.rank == donor && (at.first..at.end).contains(&(**chunk as u32));
@@ -147,117 +154,84 @@ impl Transfer {
         };
         let chunks: ChunkSet = filling.missing.iter().filter(has).copied().collect();
         if !chunks.is_empty() {
-            let want = WantChunks { steps: step.next(), chunks };
+            let base = &state.base;
+            let want = WantChunks { steps: state.step.next(), chunks };
             let frame = Frame::encode(&TrainingMessage::WantChunks(want).in_view(base.digest()), None);
             out.push(Output::Send { to: base.view().member(donor).peer, frame });
         }
     }
 
-    /// Takes in the values of a chunk of the step that is being filled.
-    fn receive_values(&mut self, base: &EngineBase, chunk: usize, values: &[f32]) {
-        // A chunk that was requested twice may arrive twice.
-        if let Some(filling) = &mut self.filling
-            && filling.missing.remove(&chunk)
-        {
-            filling.vector[base.shard_map.sharding.chunks.range(chunk)].copy_from_slice(values);
-        }
-    }
-}
-
-impl StepEngine {
-    // Filling.
-
-    /// Completes the step in progress from other members; `vector` has all chunks except those in `missing`.
-    pub(super) fn fill(
-        &mut self,
-        vector: Buffer,
-        missing: BTreeSet<usize>,
-        stats: SampleStats,
-        donors: &[Donor],
-        out: &mut Vec<Output>,
-    ) {
-        // The step has finished sums, so every member has completed the one before.
-        self.commit.confirm();
-        self.commit_if_confirmed(out);
-        self.transfer.filling = Some(Filling { vector, missing, stats, donors: donors.to_vec() });
-        let ranks: BTreeSet<Rank> = donors.iter().map(|donor| donor.rank).collect();
-        ranks.into_iter().for_each(|rank| self.transfer.ask(&self.base, self.step, rank, out));
-        self.end_filling();
-    }
-
-    pub(super) fn end_filling(&mut self) {
-        if self.transfer.filling.as_ref().is_some_and(|filling| filling.missing.is_empty())
-            && let Some(Filling { vector, stats, .. }) = self.transfer.filling.take()
-        {
-            let record = self.record(stats);
-            self.complete_step(Arc::new(vector), record);
-        }
+    /// The chunks and state of the step that is being filled; `states` are those that are here. `None` if no step is.
+    pub(super) fn holdings(&self, state: &StepState, states: &ChunkSet) -> Option<PartialStep> {
+        let filling = self.filling.as_ref()?;
+        let count = state.base.shard_map.sharding.chunks.count();
+        let values = (0..count).filter(|chunk| !filling.missing.contains(chunk)).collect();
+        Some(PartialStep { values, states: states.clone(), stats: Some(filling.stats) })
     }
 
     /// A member requests chunks that this one has.
     ///
     /// # Errors
     /// The sender is not a member, or requests more than there is.
-    pub(in crate::training) fn receive_chunk_request(
+    pub(super) fn receive_request(
         &mut self,
+        state: &StepState,
         from: PeerId,
-        want: WantChunks,
-        out: &mut Vec<Output>,
+        want: &WantChunks,
     ) -> Result<(), Reject> {
-        let to = self.base.view().rank(&from).ok_or(Reject::NotAMember)?;
-        let asked = self.transfer.outbox.iter().filter(|outgoing| outgoing.chunk_batch.to == to).count();
-        let is_chunk = |chunk: usize| chunk < self.base.shard_map.sharding.chunks.count();
+        let to = state.base.view().rank(&from).ok_or(Reject::NotAMember)?;
+        let asked = self.outbox.iter().filter(|outgoing| outgoing.chunk_batch.to == to).count();
+        let is_chunk = |chunk: usize| chunk < state.base.shard_map.sharding.chunks.count();
         if asked + want.chunks.len() > CHUNKS_MAX || !want.chunks.iter().all(is_chunk) {
             return Err(Reject::OutOfPlace);
         }
         let chunk_batch = BatchKey { to, steps: want.steps, content: ChunkContent::Values };
-        self.transfer.outbox.extend(want.chunks.iter().map(|chunk| Outgoing { chunk, chunk_batch }));
-        self.make_progress(out);
+        self.outbox.extend(want.chunks.iter().map(|chunk| Outgoing { chunk, chunk_batch }));
         Ok(())
     }
 
     // Both.
 
     /// Sends moving chunks as far as credit goes, and one chunk batch of those that were requested.
-    pub(super) fn send_chunks(&mut self, out: &mut Vec<Output>) {
+    pub(super) fn send_chunks(&mut self, state: &mut StepState, out: &mut Vec<Output>) {
         let mut replies = VecDeque::new();
-        while let Some(first) = self.transfer.outbox.front().copied() {
+        while let Some(first) = self.outbox.front().copied() {
             let to = first.chunk_batch.to;
             if first.chunk_batch.content == ChunkContent::Values {
-                if let Some(frame) = self.next_chunk_batch() {
-                    out.push(Output::Send { to: self.base.view().member(to).peer, frame });
+                if let Some(frame) = self.next_chunk_batch(state) {
+                    out.push(Output::Send { to: state.base.view().member(to).peer, frame });
                 }
-                self.transfer.outbox.retain(|outgoing| outgoing.chunk_batch != first.chunk_batch);
+                self.outbox.retain(|outgoing| outgoing.chunk_batch != first.chunk_batch);
                 continue;
             }
             // Without credit for one chunk batch there is none for the next.
             if replies.iter().any(|outgoing: &Outgoing| outgoing.chunk_batch.to == to)
-                || self.base.flow_control.links.credit(to.index()) == 0
+                || state.base.flow_control.links.credit(to.index()) == 0
             {
-                replies.extend(self.transfer.outbox.pop_front());
+                replies.extend(self.outbox.pop_front());
                 continue;
             }
             // A chunk that is not here any more is left out: the receiver is beyond that step, or in another view.
-            if let Some(frame) = self.next_chunk_batch() {
-                let has_credit = self.base.flow_control.links.take_for_one_hop(to.index());
+            if let Some(frame) = self.next_chunk_batch(state) {
+                let has_credit = state.base.flow_control.links.take_for_one_hop(to.index());
                 assert!(has_credit, "looked at before");
-                out.push(Output::Send { to: self.base.view().member(to).peer, frame });
+                out.push(Output::Send { to: state.base.view().member(to).peer, frame });
             }
         }
-        self.transfer.outbox = replies;
+        self.outbox = replies;
     }
 
     /// The next chunks of the outbox for one chunk batch.
-    fn next_chunk_batch(&mut self) -> Option<Frame> {
-        let chunk_batch = self.transfer.outbox.front()?.chunk_batch;
+    fn next_chunk_batch(&mut self, state: &StepState) -> Option<Frame> {
+        let chunk_batch = self.outbox.front()?.chunk_batch;
         let mut batch = ChunkBatchBuilder::default();
-        while let Some(outgoing) = self.transfer.next_of(chunk_batch) {
+        while let Some(outgoing) = self.next_of(chunk_batch) {
             let Outgoing { chunk, chunk_batch: BatchKey { steps, content, .. } } = outgoing;
             let (part, updates) = match content {
-                ChunkContent::Values => (self.values(chunk, steps), 0),
+                ChunkContent::Values => (self.values(state, chunk, steps), 0),
                 ChunkContent::State => {
-                    let state = self.state_after(chunk, steps);
-                    (state.map(|state| &state.moments[..]), state.map_or(0, |state| state.updates))
+                    let kept = state.state_after(chunk, steps);
+                    (kept.map(|kept| &kept.moments[..]), kept.map_or(0, |kept| kept.updates))
                 }
             };
             let Some(part) = part else { continue };
@@ -267,36 +241,90 @@ impl StepEngine {
             }
         }
         let BatchKey { steps, content, .. } = chunk_batch;
-        let (chunk_batch, payload) = batch.seal(steps, content, &self.base.segments)?;
-        Some(Frame::encode(
-            &TrainingMessage::ChunkBatch(chunk_batch).in_view(self.base.digest()),
-            Some(payload),
-        ))
+        let (chunk_batch, payload) = batch.seal(steps, content, &state.base.segments)?;
+        let message = TrainingMessage::ChunkBatch(chunk_batch).in_view(state.base.digest());
+        Some(Frame::encode(&message, Some(payload)))
     }
 
     /// The values of a chunk after `steps` steps; `None` if they are not here.
-    fn values(&self, chunk: usize, steps: StepNumber) -> Option<&[f32]> {
-        let range = self.base.shard_map.sharding.chunks.range(chunk);
-        if steps == self.step {
-            return Some(&self.commit.complete.as_ref()?[range]);
+    fn values<'a>(&'a self, state: &'a StepState, chunk: usize, steps: StepNumber) -> Option<&'a [f32]> {
+        let range = state.base.shard_map.sharding.chunks.range(chunk);
+        let commit = &state.commit;
+        if steps == state.step {
+            return Some(&commit.complete.as_ref()?[range]);
         }
-        if steps == self.step.next() {
-            let filling = self.transfer.filling.as_ref()?;
+        if steps == state.step.next() {
+            let filling = self.filling.as_ref()?;
             return (!filling.missing.contains(&chunk)).then(|| &filling.vector[range]);
         }
-        let is_before = self.commit.uncommitted.is_some() && steps.next() == self.step;
-        if is_before { Some(&self.commit.previous.as_ref()?[range]) } else { None }
+        let is_before = commit.uncommitted.is_some() && steps.next() == state.step;
+        if is_before { Some(&commit.previous.as_ref()?[range]) } else { None }
     }
 
-    /// The optimizer state of a chunk after `steps` steps; `None` if it is not here.
-    fn state_after(&self, chunk: usize, steps: StepNumber) -> Option<&OptimizerState> {
-        let is_before = self.commit.uncommitted.is_some() && steps.next() == self.step;
-        if steps == self.step {
-            self.optimizer.state(self.commit.newest_version(), chunk)
-        } else if is_before {
-            self.optimizer.state(Version::Committed, chunk)
-        } else {
-            None
+    /// Takes in the chunks of a batch from the member of this rank.
+    ///
+    /// # Errors
+    /// The chunks are damaged, or not expected.
+    pub(super) fn receive(
+        &mut self,
+        state: &mut StepState,
+        from: Rank,
+        message: &ChunkBatch,
+        payload: &Buffer,
+    ) -> Result<(), Reject> {
+        let len_of = |chunk| chunk_len(&state.base, &state.optimizer, chunk, message.content);
+        for (piece, part) in unpack(message, payload, len_of)? {
+            match message.content {
+                ChunkContent::Values if message.steps == state.step.next() => {
+                    self.receive_values(state, piece.chunk as usize, part);
+                }
+                ChunkContent::Values => {}
+                ChunkContent::State => self.receive_state(state, from, message.steps, piece, part)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes in the values of a chunk of the step that is being filled.
+    fn receive_values(&mut self, state: &StepState, chunk: usize, values: &[f32]) {
+        // A chunk that was requested twice may arrive twice.
+        if let Some(filling) = &mut self.filling
+            && filling.missing.remove(&chunk)
+        {
+            filling.vector[state.base.shard_map.sharding.chunks.range(chunk)].copy_from_slice(values);
+        }
+    }
+
+    /// Takes in the state of a chunk that moves to this member.
+    fn receive_state(
+        &mut self,
+        state: &mut StepState,
+        from: Rank,
+        steps: StepNumber,
+        ChunkEntry { chunk, updates }: ChunkEntry,
+        moments: &[f32],
+    ) -> Result<(), Reject> {
+        let base = &state.base;
+        let is_mine = base.shard_map.target.replica_holders(chunk as usize).contains(&base.rank);
+        let is_donor =
+            |moved: &Move| moved.chunk == chunk && moved.from[0] == from && !moved.from.contains(&base.rank);
+        let is_due = steps == state.step || steps == state.step.next();
+        if !is_mine || !is_due || !base.view().moves.list.iter().any(is_donor) {
+            return Err(Reject::Chunk);
+        }
+        let arrived = OptimizerState { moments: moments.to_vec(), updates };
+        self.arrivals.insert((steps, chunk as usize), arrived);
+        self.take_arrivals(state);
+        Ok(())
+    }
+}
+
+impl StepEngine {
+    /// Completes the step that is being filled, if nothing is missing any more.
+    pub(super) fn end_filling(&mut self) {
+        if let Some((vector, stats)) = self.transfer.take_filled() {
+            let record = self.state.record(stats, self.backup_workers.own_samples(&self.state));
+            self.complete_step(Arc::new(vector), record);
         }
     }
 
@@ -304,57 +332,25 @@ impl StepEngine {
     ///
     /// # Errors
     /// The chunks are damaged, or not expected.
-    pub(in crate::training) fn chunk_batch(
+    pub(super) fn receive_chunk_batch(
         &mut self,
         from: PeerId,
         message: &ChunkBatch,
         payload: &Buffer,
         out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
-        let rank = self.base.view().rank(&from).ok_or(Reject::NotAMember)?;
+        let rank = self.state.base.view().rank(&from).ok_or(Reject::NotAMember)?;
         if message.content == ChunkContent::State {
             out.push(Output::Credit { to: from, segments: 1 });
         }
-        for (piece, part) in
-            unpack(message, payload, |chunk| chunk_len(&self.base, &self.optimizer, chunk, message.content))?
-        {
-            match message.content {
-                ChunkContent::Values if message.steps == self.step.next() => {
-                    self.transfer.receive_values(&self.base, piece.chunk as usize, part);
-                }
-                ChunkContent::Values => {}
-                ChunkContent::State => self.state_in(rank, message.steps, piece, part)?,
-            }
-        }
+        self.transfer.receive(&mut self.state, rank, message, payload)?;
         // This member's report stays true: a step that becomes whole now is completed later.
         if !self.is_suspended() {
             if message.content == ChunkContent::Values {
-                self.transfer.ask(&self.base, self.step, rank, out);
+                self.transfer.ask(&self.state, rank, out);
             }
             self.end_filling();
         }
-        self.make_progress(out);
-        Ok(())
-    }
-
-    fn state_in(
-        &mut self,
-        from: Rank,
-        steps: StepNumber,
-        ChunkEntry { chunk, updates }: ChunkEntry,
-        moments: &[f32],
-    ) -> Result<(), Reject> {
-        let is_mine = self.base.shard_map.target.replica_holders(chunk as usize).contains(&self.base.rank);
-        let is_donor = |moved: &Move| {
-            moved.chunk == chunk && moved.from[0] == from && !moved.from.contains(&self.base.rank)
-        };
-        let is_due = steps == self.step || steps == self.step.next();
-        if !is_mine || !is_due || !self.base.view().moves.list.iter().any(is_donor) {
-            return Err(Reject::Chunk);
-        }
-        let state = OptimizerState { moments: moments.to_vec(), updates };
-        self.transfer.arrivals.insert((steps, chunk as usize), state);
-        self.transfer.take_arrivals(self.step, self.commit.newest_version(), &mut self.optimizer);
         Ok(())
     }
 }

@@ -24,15 +24,39 @@ use std::sync::Arc;
 
 use peergrad_protocol::chunk_set::ChunkSet;
 use peergrad_protocol::message::{MemberReport, PartialStep};
-use peergrad_protocol::view::{Moves, Recovery, RollForward, View};
+use peergrad_protocol::view::{Resume, RollForward, View};
 use peergrad_protocol::{PeerId, StepNumber, ViewDigest};
 
-use super::StepEngine;
+use super::commit::commit_if_confirmed;
 use super::program::UpdatedPrefix;
+use super::rounds::Rounds;
+use super::state::{StepKind, StepState};
+use super::transfer::Transfer;
+use super::{StepEngine, StepGate};
 use crate::io::Output;
 use crate::program::command::Reply;
 use crate::program::contribution::Contribution;
 use crate::state::optimizer_shard::Version;
+
+impl StepState {
+    /// Undoes the newest complete step, which is not committed.
+    fn undo(&mut self) {
+        let record = self.commit.undo(self.step);
+        self.step = StepNumber(self.step.0 - 1);
+        self.optimizer.undo();
+        self.forget_residuals(self.step);
+        self.assignment = record.assignment;
+    }
+
+    /// Goes to the first step of the view, as a member without parameters.
+    fn restart_as_newcomer(&mut self) {
+        // This member has contributed nothing so far.
+        self.forget_residuals(StepNumber(0));
+        self.step = self.base.view().first_step();
+        self.commit.entered_before = Some(self.step);
+        self.assign_batch();
+    }
+}
 
 impl StepEngine {
     // Before the change.
@@ -44,7 +68,7 @@ impl StepEngine {
 
     /// Resumes in the same view, as if training had not stopped.
     pub(in crate::training) fn thaw(&mut self, out: &mut Vec<Output>) {
-        self.base.is_frozen = false;
+        self.state.base.is_frozen = false;
         self.end_filling();
         if let Err((peer, _)) = self.take_early(out) {
             out.push(Output::Disconnect(peer));
@@ -59,121 +83,102 @@ impl StepEngine {
     }
 
     /// Whether it has stopped before `step`, and no member needs anything from it in this view any more.
-    pub(in crate::training) fn has_stopped_before(&self, step: StepNumber) -> bool {
-        self.step == step && !self.gate.is_open && self.rounds.live.is_empty()
+    pub(crate) fn has_stopped_before(&self, step: StepNumber) -> bool {
+        self.state.step == step && !self.gate.is_open && self.rounds.live.is_empty()
     }
 
     /// The step of this member, and the chunks and state that it has.
     pub(in crate::training) fn report(&self) -> MemberReport {
-        if self.commit.complete.is_none() {
+        let state = &self.state;
+        let commit = &state.commit;
+        if commit.complete.is_none() {
             return MemberReport::default();
         }
-        let is_uncommitted = self.commit.uncommitted.is_some();
+        let is_uncommitted = commit.uncommitted.is_some();
         MemberReport {
             is_vote_only: false,
-            complete: Some(self.step),
-            states: self.optimizer.held(self.commit.newest_version()),
-            states_before: is_uncommitted.then(|| self.optimizer.held(Version::Committed)),
-            is_entering: self.is_entering(),
-            stats: self.commit.uncommitted.as_ref().map(|record| record.stats).or(self.group.consolidated),
-            next: self.holdings(),
+            complete: Some(state.step),
+            states: state.optimizer.held(commit.newest_version()),
+            states_before: is_uncommitted.then(|| state.optimizer.held(Version::Committed)),
+            is_entering: commit.is_entering(state.step),
+            stats: commit.uncommitted.as_ref().map(|record| record.stats).or(self.group.consolidated),
+            next: holdings(state, &self.transfer, &self.rounds),
             lost: vec![],
-            has_merge_snapshot: self.has_merge_snapshot(),
+            has_merge_snapshot: self.merge_snapshots.has_pending(state),
             rejoin: None,
         }
     }
 
-    /// The chunks and state of the step in progress that are here.
-    fn holdings(&self) -> Option<PartialStep> {
-        let states = if self.commit.uncommitted.is_some() {
-            ChunkSet::default()
-        } else {
-            self.optimizer.held(Version::Pending)
-        };
-        if let Some(missing) = self.transfer.missing() {
-            let count = self.base.shard_map.sharding.chunks.count();
-            let values = (0..count).filter(|chunk| !missing.contains(chunk)).collect();
-            return Some(PartialStep { values, states, stats: self.transfer.stats() });
-        }
-        // The state of a group's step is of no use to other members.
-        let live = self
-            .rounds
-            .live
-            .back()
-            .filter(|live| live.step == self.step && live.group_averaging.is_none())?;
-        let mut values = ChunkSet::default();
-        if live.shards.is_fully_replicated {
-            // Members gather sums: there are no new values until the step is complete.
-            return Some(PartialStep { values, states, stats: live.round.seen_stats() });
-        }
-        for (owner, shard) in live.shards.owned.iter().enumerate() {
-            let segments = &live.plan.layout.shard(owner).segments()[..live.round.held_segments(owner)];
-            let mut elements: usize = segments.iter().map(|segment| segment.len()).sum();
-            // The chunks that have new values are the first ones of the shard.
-            for &chunk in shard {
-                let len = self.base.shard_map.sharding.chunks.range(chunk).len();
-                if len > elements {
-                    break;
-                }
-                elements -= len;
-                values.insert(chunk);
-            }
-        }
-        Some(PartialStep { values, states, stats: live.round.seen_stats() })
-    }
-
     // The change.
 
-    /// Enters `view`. `credits` are those of all links; the members' shares are taken out of it, and put back when the view is left.
+    /// Enters `view`, which resumes as `resume` says. `credits` are those of all links; the members' shares are taken out of it, and put
+    /// back when the view is left.
     pub(in crate::training) fn enter(
         &mut self,
-        view: &Arc<View>,
-        digest: ViewDigest,
+        (view, digest): (&Arc<View>, ViewDigest),
+        resume: &Resume,
         credits: &mut BTreeMap<PeerId, u32>,
         out: &mut Vec<Output>,
     ) {
-        let Recovery::Resume(resume) = &view.recovery else {
-            unreachable!("only the first view founds a run")
-        };
+        let state = &mut self.state;
         let next_assignment =
-            self.next_assignment.take().unwrap_or_else(|| self.assignment_of(self.step.next()));
-        self.base.enter(view, digest, credits, out);
+            state.next_assignment.take().unwrap_or_else(|| state.assignment_of(state.step.next()));
+        state.base.enter(view, digest, credits, out);
         self.rounds.early.clear();
         self.backup_workers.leave_view();
-        self.gate.stop_before = None;
         self.merge_snapshots.leave_view();
-        self.gate.is_open = false;
-        self.gate.is_behind_view = false;
+        self.gate = StepGate::default();
         // A committed step is never undone, whatever the record says.
-        if self.commit.uncommitted.is_some() && self.step == resume.step.next() {
-            self.undo();
+        if state.commit.uncommitted.is_some() && state.step == resume.step.next() {
+            state.undo();
+            self.merge_snapshots.undo();
+            self.rounds.live.clear();
+            self.transfer.clear();
+            self.interrupt();
         }
-        self.update_missing_chunks();
-        let lacks_bequest = resume.merge.is_some() && !self.has_merge_snapshot();
-        let is_forward = resume.forward.is_some() && self.step.next() == resume.step;
-        if self.commit.complete.is_none() {
-            self.restart_as_newcomer();
-        } else if self.step == resume.step && !lacks_bequest {
-            self.redo();
-        } else if let (Some(forward), true) = (&resume.forward, is_forward) {
-            if self.has_local_parameters() {
-                self.account_for_all();
-            }
-            self.roll_forward(forward, out);
-        } else if self.step < resume.step && self.has_local_parameters() && resume.is_interruption() {
-            self.skip_ahead(resume.step, out);
-        } else {
+        self.merge_snapshots.update_missing_chunks(&self.state);
+        if !self.resume(resume, out) {
             self.gate.is_behind_view = true;
             // The batch of the step that this view begins with is in the view's record.
-            self.next_assignment = (self.step.next() < resume.step).then_some(next_assignment);
+            let state = &mut self.state;
+            state.next_assignment = (state.step.next() < resume.step).then_some(next_assignment);
             return;
         }
-        self.restart_states(&view.moves);
-        self.base.is_frozen = false;
+        // After a roll forward, state is pending as after any complete step.
+        let is_filling = self.transfer.is_filling();
+        let version = if is_filling { Version::Pending } else { self.state.commit.newest_version() };
+        self.state.restart_states(&view.moves, version);
+        self.state.base.is_frozen = false;
         self.make_progress(out);
-        if self.base.barrier.is_waiting() {
-            self.send_complete(out);
+        if self.state.base.barrier.is_waiting() {
+            self.state.send_complete(out);
         }
+    }
+
+    /// Goes to the step that the view begins at. Returns whether this member can.
+    fn resume(&mut self, resume: &Resume, out: &mut Vec<Output>) -> bool {
+        let state = &mut self.state;
+        let lacks_snapshot = resume.merge.is_some() && !self.merge_snapshots.has_pending(state);
+        let is_next = state.step.next() == resume.step;
+        let has_local_parameters = state.kind == StepKind::LocalParameters;
+        if state.commit.complete.is_none() {
+            state.restart_as_newcomer();
+            self.rounds.live.clear();
+            self.transfer.clear();
+            self.program.current = None;
+        } else if state.step == resume.step && !lacks_snapshot {
+            self.redo();
+        } else if let Some(forward) = resume.forward.as_ref().filter(|_| is_next) {
+            if has_local_parameters {
+                state.account_for_all();
+            }
+            self.roll_forward(forward, out);
+        } else if state.step < resume.step && has_local_parameters && resume.is_interruption() {
+            self.skip_ahead(resume.step, out);
+        } else {
+            return false;
+        }
+        true
     }
 
     /// Returns the credit of all held segments: training is over at this member. A program that waits for a view goes on waiting.
@@ -182,49 +187,25 @@ impl StepEngine {
         credits: &mut BTreeMap<PeerId, u32>,
         out: &mut Vec<Output>,
     ) -> Option<Reply<()>> {
-        self.base.leave(credits, out);
+        self.state.base.leave(credits, out);
         self.program.replies.ready.take()
-    }
-
-    fn undo(&mut self) {
-        let record = self.commit.undo(self.step);
-        self.merge_snapshots.undo();
-        self.step = StepNumber(self.step.0 - 1);
-        self.rounds.live.clear();
-        self.transfer.clear();
-        self.optimizer.undo();
-        self.forget_left_out(self.step);
-        self.assignment = record.assignment;
-        self.interrupt();
-    }
-
-    fn restart_as_newcomer(&mut self) {
-        // This member has contributed nothing so far.
-        self.forget_left_out(StepNumber(0));
-        self.rounds.live.clear();
-        self.transfer.clear();
-        self.program.current = None;
-        self.step = self.base.view().first_step();
-        self.commit.entered_before = Some(self.step);
-        self.assign_batch();
     }
 
     /// The round of the step in progress starts again, with this member's contribution.
     fn redo(&mut self) {
-        let mut contribution = None;
-        for live in std::mem::take(&mut self.rounds.live).into_iter().filter(|live| live.step == self.step) {
-            contribution = live.round.interrupt().contribution;
-        }
+        let state = &mut self.state;
+        let contribution =
+            self.rounds.end_all(state.step).and_then(|live| live.round.interrupt().contribution);
         self.transfer.clear();
-        self.forget_left_out(self.step);
-        let was_late = self.forget_lateness();
-        self.optimizer.discard_sums();
-        if self.commit.uncommitted.is_none() {
-            self.optimizer.undo();
+        state.forget_residuals(state.step);
+        let was_late = self.backup_workers.forget_lateness(state.step);
+        state.optimizer.discard_sums();
+        if state.commit.uncommitted.is_none() {
+            state.optimizer.undo();
         }
-        let part = self.part().to_vec();
-        self.assign_batch();
-        if part != self.part() {
+        let part = state.part().to_vec();
+        state.assign_batch();
+        if part != state.part() {
             // The program computes other samples than those needed now.
             self.interrupt();
         }
@@ -246,46 +227,39 @@ impl StepEngine {
         }
     }
 
-    /// Drops the residuals of contributions to `step` and later ones: no sum contains these contributions.
-    fn forget_left_out(&mut self, step: StepNumber) {
-        if let Some(residual) = &mut self.residual {
-            residual.undo(step);
-        }
-    }
-
     /// Completes the step in progress with what members hold together.
     fn roll_forward(&mut self, forward: &RollForward, out: &mut Vec<Output>) {
-        let held = self.holdings().map(|holdings| holdings.values).unwrap_or_default();
-        let mut vector = None;
-        for live in std::mem::take(&mut self.rounds.live).into_iter().filter(|live| live.step == self.step) {
-            vector = live.round.interrupt().result;
-        }
-        if let Some((filled, _)) = self.transfer.clear() {
-            vector = Some(filled);
-        }
-        self.optimizer.discard_sums();
-        let chunks = self.base.shard_map.sharding.chunks;
+        let state = &mut self.state;
+        let held = holdings(state, &self.transfer, &self.rounds);
+        let held = held.map(|holdings| holdings.values).unwrap_or_default();
+        let result = self.rounds.end_all(state.step).and_then(|live| live.round.interrupt().result);
+        let filled = self.transfer.clear().map(|(filled, _)| filled);
+        state.optimizer.discard_sums();
+        let chunks = state.base.shard_map.sharding.chunks;
         let missing = (0..chunks.count()).filter(|chunk| !held.contains(*chunk)).collect();
         // Chunks that are not here are overwritten, including the sums of a fully replicated step.
-        let vector = vector.unwrap_or_else(|| self.base.vectors.take(chunks.parameter_count()));
-        self.fill(vector, missing, forward.stats, &forward.donors, out);
+        let vector = filled.or(result).unwrap_or_else(|| state.base.vectors.take(chunks.parameter_count()));
+        // The step has finished sums, so every member has completed the one before.
+        state.commit.confirm();
+        commit_if_confirmed(state, &mut self.merge_snapshots, out);
+        self.transfer.fill(state, (vector, missing), forward, out);
+        self.end_filling();
     }
 
-    /// State that no member has restarts without updates, at its present holders.
-    fn restart_states(&mut self, moves: &Moves) {
-        if self.commit.complete.is_none() || moves.restarted.is_empty() {
-            return;
-        }
-        // After a roll forward, state is pending as after any complete step.
-        let version =
-            if self.transfer.is_filling() { Version::Pending } else { self.commit.newest_version() };
-        let shards = self.base.cache.shards(&self.base.shard_map, 0);
-        for chunk in moves.restarted.iter().map(|chunk| *chunk as usize) {
-            let is_kept = chunk < self.base.shard_map.sharding.chunks.count()
-                && shards.has_replica(chunk, self.base.rank);
-            if is_kept && self.commit.complete.is_some() {
-                self.optimizer.insert(version, chunk, None);
-            }
-        }
+    /// All commands of the program so far are void; a program that waits for the next step gets this one.
+    pub(super) fn interrupt(&mut self) {
+        self.program.interrupt();
+        self.backup_workers.withdraw_offer();
+        self.state.base.barrier.withdraw();
     }
+}
+
+/// The chunks and state of the step in progress that are here.
+fn holdings(state: &StepState, transfer: &Transfer, rounds: &Rounds) -> Option<PartialStep> {
+    let states = if state.commit.uncommitted.is_some() {
+        ChunkSet::default()
+    } else {
+        state.optimizer.held(Version::Pending)
+    };
+    transfer.holdings(state, &states).or_else(|| rounds.holdings(state, states))
 }

@@ -8,9 +8,12 @@ use peergrad_protocol::message::SampleStats;
 use peergrad_protocol::table::{RowSet, Rows, SampleLease};
 use peergrad_protocol::{Buffer, StepNumber};
 
+use super::super::base::EngineBase;
 use super::TableEngine;
+use super::exchange::Exchange;
 use crate::io::{Committed, Event, Output};
-use crate::program::command::{ClockStart, Reply, TableOperation};
+use crate::program::batch::Batch;
+use crate::program::command::{ClockStart, ProgramCommand, Reply, TableOperation};
 use crate::table::lease_table::LeasePolicy;
 use crate::table::worker::AcquiredLease;
 use crate::table::{BatchScope, TableLayout};
@@ -28,23 +31,6 @@ pub(super) struct Waiting {
     reads: Vec<(BTreeSet<u64>, Read)>,
     /// Pushes that are not acknowledged, each with the number of the last addition before it.
     pushed: VecDeque<(u64, Reply<()>)>,
-}
-
-impl Waiting {
-    /// Chunks have other owners in a new view.
-    pub(super) fn reset(&mut self) {
-        self.entering = None;
-    }
-
-    /// Whether the program waits for rows, for samples, or for its additions to be safe.
-    pub(super) fn is_for_tables(&self) -> bool {
-        self.begin.is_some() || self.is_reading() || !self.pushed.is_empty()
-    }
-
-    /// Whether the program waits for rows.
-    pub(super) fn is_reading(&self) -> bool {
-        !self.reads.is_empty()
-    }
 }
 
 /// A read, and the reply that gets its result.
@@ -102,26 +88,37 @@ struct ComputedLease {
 }
 
 impl TableEngine {
-    /// Replies when there is a view to train in.
-    pub(in crate::training) fn ready(&mut self, reply: Reply<()>, out: &mut Vec<Output>) {
-        self.waiting.ready = Some(reply);
-        self.make_progress(out);
-    }
-
-    /// Replies with the next clock, once it can begin.
-    pub(in crate::training) fn begin_clock(&mut self, reply: Reply<ClockStart>, out: &mut Vec<Output>) {
-        self.waiting.begin = Some(reply);
-        self.make_progress(out);
-    }
-
     /// Whether a command belongs to the clock that the program has begun last.
     pub(in crate::training) fn is_current(&self, turn: u64) -> bool {
         self.clock.current == Some(turn)
     }
 
+    /// Carries out a command of the program.
+    pub(in crate::training) fn command(&mut self, command: ProgramCommand, out: &mut Vec<Output>) {
+        match command {
+            ProgramCommand::Ready(reply) => self.waiting.ready = Some(reply),
+            ProgramCommand::BeginClock(reply) => self.waiting.begin = Some(reply),
+            ProgramCommand::Operate { turn, operation } if self.is_current(turn) => {
+                if self.carry_out(operation) == ClockState::Over {
+                    self.clock.current = None;
+                }
+            }
+            ProgramCommand::Finished(reply) => return self.close(reply, out),
+            // A command of an earlier clock is dropped together with its reply, and so is a command for steps.
+            ProgramCommand::Operate { .. }
+            | ProgramCommand::Compute { .. }
+            | ProgramCommand::Begin(_)
+            | ProgramCommand::ReduceScatter { .. }
+            | ProgramCommand::UpdateOwned { .. }
+            | ProgramCommand::AllGather { .. } => return,
+        }
+        self.make_progress(out);
+    }
+
     /// Asks for the next samples before they are needed.
     pub(super) fn request_lease(&mut self) {
-        if self.leases.is_over || self.departure.is_leaving() || self.worker.has_finished() {
+        let worker = &mut self.exchange.worker;
+        if self.leases.is_over || self.departure.is_leaving() || worker.has_finished() {
             return;
         }
         let batch = self.base.loaded.config.batch_size;
@@ -131,15 +128,15 @@ impl TableEngine {
         };
         let mut out = Vec::new();
         // Others may wait for these additions; and a worker with too many unfinished leases gets no more.
-        if self.leases.has_none || self.worker.has_many_leases() {
-            self.worker.push(&mut out);
+        if self.leases.has_none || worker.leases().are_many() {
+            worker.push(&mut out);
         }
         // While it holds back additions, it would only get empty leases.
-        if !self.leases.has_none || self.worker.is_flushed() {
-            self.worker.request_lease(u32::try_from(samples).unwrap_or(u32::MAX), &mut out);
+        if !self.leases.has_none || worker.changes().is_flushed() {
+            worker.request_lease(u32::try_from(samples).unwrap_or(u32::MAX), &mut out);
         }
-        self.send(out);
-        self.deliver_to_self();
+        self.exchange.send(out);
+        self.exchange.deliver_to_self();
     }
 
     pub(super) fn begin_clock_if_possible(&mut self) {
@@ -147,30 +144,32 @@ impl TableEngine {
         if self.waiting.begin.is_none() || self.departure.is_leaving() {
             return;
         }
-        if (self.clock.is_idle && member_count > 1) || !self.has_clock() || !self.may_begin() {
+        let Self { waiting, exchange, .. } = self;
+        let is_idle = self.clock.is_idle && member_count > 1;
+        if is_idle || !waiting.has_clock(exchange) || !waiting.may_begin(exchange) {
             return;
         }
-        let Some(AcquiredLease { number, lease, is_over }) = self.worker.take_lease() else { return };
+        let Some(AcquiredLease { number, lease, is_over }) = exchange.worker.take_lease() else { return };
         let loaded = &self.base.loaded;
         let order = self.base.cache.order(&loaded.config, lease.epoch, loaded.task.sample_count());
         let of = |span: &Span| order.get(span.start as usize..span.end as usize).unwrap_or(&[]);
         let samples: Arc<[u32]> = lease.spans.iter().flat_map(of).copied().collect();
-        self.leases.take(number, &lease, is_over, self.lease_policy);
+        self.leases.is_over |= is_over;
+        self.leases.take(number, &lease, self.lease_policy);
         self.clock.is_idle = lease.is_empty() && !is_over;
         self.clock.turn += 1;
         self.clock.current = Some(self.clock.turn);
-        let clock = self.worker.clock();
-        let begun = ClockStart {
-            turn: self.clock.turn,
-            number: clock,
+        let clock = self.exchange.worker.clock();
+        let batch = Batch {
             is_over,
             epoch: lease.epoch,
             rate: loaded.config.schedule.rate(clock),
             samples,
             rank,
             member_count,
-            layout: Arc::clone(&self.layout),
+            turn: self.clock.turn,
         };
+        let begun = ClockStart { number: clock, batch, layout: Arc::clone(&self.exchange.layout) };
         if let Some(reply) = self.waiting.begin.take() {
             // The send fails if the program has ended and no longer waits.
             let _ = reply.send(begun);
@@ -178,18 +177,10 @@ impl TableEngine {
         self.request_lease();
     }
 
-    /// Carries out an operation of the clock that the program has begun last.
-    pub(in crate::training) fn operate(&mut self, operation: TableOperation, out: &mut Vec<Output>) {
-        if self.carry_out(operation) == ClockState::Over {
-            self.clock.current = None;
-        }
-        self.make_progress(out);
-    }
-
     /// Reports the samples whose additions have become safe.
     pub(super) fn report_completed_leases(&mut self, out: &mut Vec<Output>) {
         while let Some(first) = self.leases.computed.first_entry()
-            && *first.key() <= self.worker.completed_leases()
+            && *first.key() <= self.exchange.worker.leases().completed()
         {
             let ComputedLease { clock, epoch, stats } = first.remove();
             self.base.own_trained += stats.samples;
@@ -219,51 +210,9 @@ impl TableEngine {
         self.leases.epoch
     }
 
-    /// Whether this worker has a clock. A new worker starts at the clock of the slowest other one, once it has learnt that.
-    fn has_clock(&mut self) -> bool {
-        let mut out = Vec::new();
-        if self.worker.is_new() && self.waiting.entering.is_none() {
-            self.waiting.entering = Some(self.worker.query_clocks(&mut out));
-            self.send(std::mem::take(&mut out));
-            self.deliver_to_self();
-        }
-        let has_entered = self.waiting.entering.as_ref().is_none_or(|requests| self.worker.has_all(requests));
-        if has_entered {
-            self.waiting.entering = None;
-            self.worker.catch_up(&mut out);
-        }
-        self.send(out);
-        has_entered
-    }
-
-    /// Whether the next clock may begin: not while too many additions are unacknowledged. A worker without samples waits for all others. A
-    /// worker that has not read for long waits as it would for a read.
-    fn may_begin(&mut self) -> bool {
-        if self.worker.has_much_unacknowledged() {
-            return false;
-        }
-        let idles = self.worker.has_empty_lease() && !self.worker.never_waits();
-        if !idles && !self.worker.is_far_ahead() {
-            return true;
-        }
-        if self.waiting.idling.is_none() {
-            let mut out = Vec::new();
-            let request =
-                if idles { self.worker.wait_for_all(&mut out) } else { self.worker.wait_for_clock(&mut out) };
-            self.waiting.idling = Some(BTreeSet::from([request]));
-            self.send(out);
-            self.deliver_to_self();
-        }
-        let may_begin = self.waiting.idling.as_ref().is_some_and(|requests| self.worker.has_all(requests));
-        if may_begin {
-            self.waiting.idling = None;
-        }
-        may_begin
-    }
-
     /// Carries out an operation. Returns whether the clock goes on.
     fn carry_out(&mut self, operation: TableOperation) -> ClockState {
-        let (worker, mut out) = (&mut self.worker, Vec::new());
+        let (Exchange { worker, layout, .. }, mut out) = (&mut self.exchange, Vec::new());
         let mut state = ClockState::GoesOn;
         match operation {
             TableOperation::Add(_) | TableOperation::Map { .. } if worker.has_finished() => {}
@@ -277,7 +226,7 @@ impl TableEngine {
                 self.waiting.reads.push((requests, Read::Pulled(reply)));
             }
             TableOperation::Parameters(reply) if worker.has_finished() => {
-                let requests = worker.pull(&self.layout.parameter_rows(), &mut out);
+                let requests = worker.pull(&layout.parameter_rows(), &mut out);
                 self.waiting.reads.push((requests, Read::LastParameters(reply)));
             }
             TableOperation::Map { chunks, map } => worker.map(chunks, map, &mut out),
@@ -286,20 +235,20 @@ impl TableEngine {
                 self.waiting.reads.push((requests, Read::Number(reply)));
             }
             TableOperation::Parameters(reply) => {
-                let requests = worker.fetch(&self.layout.parameter_rows(), &mut out);
+                let requests = worker.fetch(&layout.parameter_rows(), &mut out);
                 self.waiting.reads.push((requests, Read::Parameters(reply)));
             }
             TableOperation::Add(rows) => {
                 let mut values = &rows.values[..];
                 for row in rows.indices.iter() {
-                    let (added, rest) = values.split_at(self.layout.width(self.layout.chunk_of(row)));
+                    let (added, rest) = values.split_at(layout.width(layout.chunk_of(row)));
                     worker.add(row, added);
                     values = rest;
                 }
             }
             TableOperation::Push(reply) => {
                 worker.push(&mut out);
-                self.waiting.pushed.push_back((worker.last_sequence(), reply));
+                self.waiting.pushed.push_back((worker.changes().last_sequence(), reply));
             }
             TableOperation::End(stats) => {
                 self.leases.end(worker.clock(), stats);
@@ -311,67 +260,8 @@ impl TableEngine {
             }
             TableOperation::Finish => worker.finish(&mut out),
         }
-        self.send(out);
+        self.exchange.send(out);
         state
-    }
-
-    /// Replies to what can be answered now. Returns the parameters, if the program has read them.
-    pub(super) fn answer(&mut self) -> Option<Arc<Buffer>> {
-        let mut parameters = None;
-        // Rows that have changed since they arrived are requested again, perhaps from this member itself.
-        while let (newest, true) = self.answer_once() {
-            parameters = newest.or(parameters);
-            self.deliver_to_self();
-        }
-        parameters
-    }
-
-    /// As [`answer`](Self::answer), and whether more may be answered now.
-    fn answer_once(&mut self) -> (Option<Arc<Buffer>>, bool) {
-        let (base, worker, layout) = (&self.base, &mut self.worker, &self.layout);
-        let mut parameters = None;
-        let mut give = |values: &dyn Fn(&mut [f32]), reply: Reply<Arc<Buffer>>| {
-            let mut vector = base.vectors.take(base.loaded.manifest.parameter_count());
-            values(&mut vector);
-            let vector = Arc::new(vector);
-            parameters = Some(Arc::clone(&vector));
-            let _ = reply.send(vector);
-        };
-        let (ready, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut self.waiting.reads)
-            .into_iter()
-            .partition(|(requests, _)| worker.has_all(requests));
-        self.waiting.reads = waiting;
-        let (is_any, mut out) = (!ready.is_empty(), Vec::new());
-        // The send fails if the program has ended and no longer waits.
-        for (requests, read) in ready {
-            match read {
-                Read::Rows(rows, reply) => match worker.read(&rows) {
-                    Some(values) => _ = reply.send(values),
-                    None => {
-                        let requests = worker.fetch(&rows, &mut out);
-                        self.waiting.reads.push((requests, Read::Rows(rows, reply)));
-                    }
-                },
-                Read::Pulled(reply) => _ = reply.send(worker.take_rows(&requests)),
-                Read::Number(reply) => _ = reply.send(worker.take_value(&requests)),
-                Read::Parameters(reply) => match worker.read(&layout.parameter_rows()) {
-                    Some(values) => give(&|vector| vector.copy_from_slice(&values[..vector.len()]), reply),
-                    None => {
-                        let requests = worker.fetch(&layout.parameter_rows(), &mut out);
-                        self.waiting.reads.push((requests, Read::Parameters(reply)));
-                    }
-                },
-                Read::LastParameters(reply) => {
-                    let rows = worker.take_rows(&requests);
-                    give(&|vector| flatten(&rows, layout, vector), reply);
-                }
-            }
-        }
-        let acknowledged_up_to = worker.acknowledged_up_to();
-        let are_safe = self.waiting.pushed.partition_point(|(sent, _)| *sent <= acknowledged_up_to);
-        self.waiting.pushed.drain(..are_safe).for_each(|(_, reply)| _ = reply.send(()));
-        self.send(out);
-        (parameters, is_any)
     }
 }
 
@@ -388,9 +278,126 @@ fn flatten(rows: &Rows, layout: &TableLayout, vector: &mut [f32]) {
     }
 }
 
+impl Waiting {
+    /// Chunks have other owners in a new view.
+    pub(super) fn reset(&mut self) {
+        self.entering = None;
+    }
+
+    /// Whether the program waits for rows, for samples, or for its additions to be safe.
+    pub(super) fn is_for_tables(&self) -> bool {
+        self.begin.is_some() || self.is_reading() || !self.pushed.is_empty()
+    }
+
+    /// Whether the program waits for rows.
+    pub(super) fn is_reading(&self) -> bool {
+        !self.reads.is_empty()
+    }
+
+    /// Whether this worker has a clock. A new worker starts at the clock of the slowest other one, once it has learnt that.
+    fn has_clock(&mut self, exchange: &mut Exchange) -> bool {
+        let mut out = Vec::new();
+        if exchange.worker.is_new() && self.entering.is_none() {
+            self.entering = Some(exchange.worker.query_clocks(&mut out));
+            exchange.send(std::mem::take(&mut out));
+            exchange.deliver_to_self();
+        }
+        let has_entered = self.entering.as_ref().is_none_or(|requests| exchange.worker.has_all(requests));
+        if has_entered {
+            self.entering = None;
+            exchange.worker.catch_up(&mut out);
+        }
+        exchange.send(out);
+        has_entered
+    }
+
+    /// Whether the next clock may begin: not while too many additions are unacknowledged. A worker without samples waits for all others. A
+    /// worker that has not read for long waits as it would for a read.
+    fn may_begin(&mut self, exchange: &mut Exchange) -> bool {
+        let worker = &mut exchange.worker;
+        if worker.changes().has_much_unacknowledged() {
+            return false;
+        }
+        let idles = worker.leases().next_is_empty() && !worker.never_waits();
+        if !idles && !worker.is_far_ahead() {
+            return true;
+        }
+        if self.idling.is_none() {
+            let mut out = Vec::new();
+            let request = if idles { worker.wait_for_all(&mut out) } else { worker.wait_for_clock(&mut out) };
+            self.idling = Some(BTreeSet::from([request]));
+            exchange.send(out);
+            exchange.deliver_to_self();
+        }
+        let may_begin = self.idling.as_ref().is_some_and(|requests| exchange.worker.has_all(requests));
+        if may_begin {
+            self.idling = None;
+        }
+        may_begin
+    }
+
+    /// Replies to what can be answered now. Returns the parameters, if the program has read them.
+    pub(super) fn answer(&mut self, base: &EngineBase, exchange: &mut Exchange) -> Option<Arc<Buffer>> {
+        let mut parameters = None;
+        // Rows that have changed since they arrived are requested again, perhaps from this member itself.
+        while let (newest, true) = self.answer_once(base, exchange) {
+            parameters = newest.or(parameters);
+            exchange.deliver_to_self();
+        }
+        parameters
+    }
+
+    /// As [`answer`](Self::answer), and whether more may be answered now.
+    fn answer_once(&mut self, base: &EngineBase, exchange: &mut Exchange) -> (Option<Arc<Buffer>>, bool) {
+        let Exchange { worker, layout, .. } = &mut *exchange;
+        let mut parameters = None;
+        let mut give = |values: &dyn Fn(&mut [f32]), reply: Reply<Arc<Buffer>>| {
+            let mut vector = base.vectors.take(base.loaded.manifest.parameter_count());
+            values(&mut vector);
+            let vector = Arc::new(vector);
+            parameters = Some(Arc::clone(&vector));
+            let _ = reply.send(vector);
+        };
+        let (ready, waiting): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.reads).into_iter().partition(|(requests, _)| worker.has_all(requests));
+        self.reads = waiting;
+        let (is_any, mut out) = (!ready.is_empty(), Vec::new());
+        // The send fails if the program has ended and no longer waits.
+        for (requests, read) in ready {
+            match read {
+                Read::Rows(rows, reply) => match worker.read(&rows) {
+                    Some(values) => _ = reply.send(values),
+                    None => {
+                        let requests = worker.fetch(&rows, &mut out);
+                        self.reads.push((requests, Read::Rows(rows, reply)));
+                    }
+                },
+                Read::Pulled(reply) => _ = reply.send(worker.reads_mut().take_rows(&requests)),
+                Read::Number(reply) => _ = reply.send(worker.reads_mut().take_value(&requests)),
+                Read::Parameters(reply) => match worker.read(&layout.parameter_rows()) {
+                    Some(values) => give(&|vector| vector.copy_from_slice(&values[..vector.len()]), reply),
+                    None => {
+                        let requests = worker.fetch(&layout.parameter_rows(), &mut out);
+                        self.reads.push((requests, Read::Parameters(reply)));
+                    }
+                },
+                Read::LastParameters(reply) => {
+                    let rows = worker.reads_mut().take_rows(&requests);
+                    give(&|vector| flatten(&rows, layout, vector), reply);
+                }
+            }
+        }
+        let acknowledged_up_to = worker.changes().acknowledged_up_to();
+        let are_safe = self.pushed.partition_point(|(sent, _)| *sent <= acknowledged_up_to);
+        self.pushed.drain(..are_safe).for_each(|(_, reply)| _ = reply.send(()));
+        exchange.send(out);
+        (parameters, is_any)
+    }
+}
+
 impl LeaseProgress {
-    fn take(&mut self, number: u64, lease: &SampleLease, is_over: bool, lease_policy: LeasePolicy) {
-        self.is_over |= is_over;
+    /// The lease of the next clock was taken.
+    fn take(&mut self, number: u64, lease: &SampleLease, lease_policy: LeasePolicy) {
         self.has_none = lease.is_empty();
         self.epoch = self.epoch.max(lease.epoch);
         self.current = (!lease.is_empty()).then_some((number, lease.epoch));

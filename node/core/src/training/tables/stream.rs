@@ -9,7 +9,6 @@ use peergrad_protocol::wire::{decode_table_message, encode_table_message};
 use peergrad_protocol::{Buffer, Frame, Rank};
 
 use super::super::base::EngineBase;
-use super::TableEngine;
 use crate::io::{Output, Reject};
 use crate::table::server::Outbox;
 
@@ -33,6 +32,13 @@ struct MessageStream {
     incoming: Vec<u8>,
 }
 
+/// The bytes that have arrived from a member, while they are read.
+pub(super) struct Incoming {
+    bytes: Vec<u8>,
+    /// The number of bytes that are read.
+    read: usize,
+}
+
 impl MessageStreams {
     /// Empty streams to and from all members of a view.
     pub(super) fn new(member_count: usize) -> Self {
@@ -44,50 +50,36 @@ impl MessageStreams {
         let MessageStream { out, sent, .. } = &self.by_rank[rank.index()];
         out.len() - sent > BACKLOG_BYTES
     }
-}
 
-/// The number of bytes waiting for credit from which on requests wait.
-const BACKLOG_BYTES: usize = 4 << 20;
-
-impl TableEngine {
-    /// Appends messages to their streams.
-    pub(super) fn send(&mut self, out: Outbox) {
+    /// Appends messages of this member, which has this rank, to their streams.
+    pub(super) fn append(&mut self, me: Rank, out: Outbox) {
         for (to, message) in out {
-            if to == self.base.rank {
-                self.streams.to_self.push_back(message);
+            if to == me {
+                self.to_self.push_back(message);
             } else {
-                encode_table_message(&message, &mut self.streams.by_rank[to.index()].out);
+                encode_table_message(&message, &mut self.by_rank[to.index()].out);
             }
         }
     }
 
-    /// Takes in a segment of another member's messages.
-    pub(super) fn receive(&mut self, from: Rank, bytes: &[u8]) -> Result<(), Reject> {
-        let mut incoming = std::mem::take(&mut self.streams.by_rank[from.index()].incoming);
-        incoming.extend_from_slice(bytes);
-        let (mut read, mut refused) = (0, Ok(()));
-        while let Some((length, rest)) = incoming[read..].split_first_chunk::<4>() {
-            let length = u32::from_le_bytes(*length) as usize;
-            if length > TABLE_MESSAGE_BYTES_MAX {
-                // Without the message's length, nothing after it can be decoded.
-                return Err(Reject::MalformedTableMessage);
-            }
-            let Some(bytes) = rest.get(..length) else { break };
-            read += 4 + length;
-            let message = decode_table_message(bytes).map_err(|_| Reject::MalformedTableMessage)?;
-            refused = refused.and(self.on_message(from, message).map_err(Reject::Table));
-            self.deliver_to_self();
-        }
-        incoming.drain(..read);
-        self.streams.by_rank[from.index()].incoming = incoming;
-        refused
+    /// Appends a segment to what has arrived from a member, and takes all of that out to be read.
+    pub(super) fn extend_incoming(&mut self, from: Rank, segment: &[u8]) -> Incoming {
+        let mut bytes = std::mem::take(&mut self.by_rank[from.index()].incoming);
+        bytes.extend_from_slice(segment);
+        Incoming { bytes, read: 0 }
+    }
+
+    /// Keeps what is not a whole message yet until more of it arrives.
+    pub(super) fn keep_incoming(&mut self, from: Rank, Incoming { mut bytes, read }: Incoming) {
+        bytes.drain(..read);
+        self.by_rank[from.index()].incoming = bytes;
     }
 
     /// Sends what credit allows.
-    pub(super) fn flush(&mut self, out: &mut Vec<Output>) {
-        let EngineBase { flow_control, shard_map, segments, .. } = &mut self.base;
+    pub(super) fn flush(&mut self, base: &mut EngineBase, out: &mut Vec<Output>) {
+        let EngineBase { flow_control, shard_map, segments, .. } = base;
         let (view, len) = (shard_map.digest, shard_map.sharding.segment_elements * size_of::<f32>());
-        for (rank, stream) in self.streams.by_rank.iter_mut().enumerate() {
+        for (rank, stream) in self.by_rank.iter_mut().enumerate() {
             while stream.sent < stream.out.len() && flow_control.links.take_for_one_hop(rank) {
                 let end = stream.out.len().min(stream.sent + len);
                 let bytes = &stream.out[stream.sent..end];
@@ -107,3 +99,25 @@ impl TableEngine {
         }
     }
 }
+
+impl Incoming {
+    /// The next message; `None` if no whole one is left.
+    ///
+    /// # Errors
+    /// The bytes are not what a correct member sends.
+    pub(super) fn next_message(&mut self) -> Result<Option<TableMessage>, Reject> {
+        let Some((length, rest)) = self.bytes[self.read..].split_first_chunk::<4>() else { return Ok(None) };
+        let length = u32::from_le_bytes(*length) as usize;
+        if length > TABLE_MESSAGE_BYTES_MAX {
+            // Without the message's length, nothing after it can be decoded.
+            return Err(Reject::MalformedTableMessage);
+        }
+        let Some(bytes) = rest.get(..length) else { return Ok(None) };
+        let message = decode_table_message(bytes).map_err(|_| Reject::MalformedTableMessage)?;
+        self.read += 4 + length;
+        Ok(Some(message))
+    }
+}
+
+/// The number of bytes waiting for credit from which on requests wait.
+const BACKLOG_BYTES: usize = 4 << 20;

@@ -75,7 +75,7 @@ fn assert_error(bytes: &[u8], message: &str) {
 fn labels_that_are_missing_are_asked_for_with_the_command() {
     assert_error(
         &array(8, &[2, 2], &[1, 2, 3, 4]),
-        "f.idx: an IDX file with one array only; put the labels behind the samples, as one file: \
+        "f.idx: the IDX file has only one array, but samples and labels are needed; append the labels to the samples: \
          `cat train-images-idx3-ubyte.gz train-labels-idx1-ubyte.gz > mnist.idx.gz`",
     );
 }
@@ -87,34 +87,34 @@ fn errors_name_the_array_and_the_remedy() {
     assert_error(
         &[&samples[..], b"1,2\n"].concat(),
         &format!(
-            "f.idx: no IDX array begins at byte 16, where the labels should; put together two IDX files, both \
-             gzipped or neither: {command}"
+            "f.idx: the labels should begin at byte 16, but no IDX array begins there; join two IDX files, both \
+             gzipped or both plain: {command}"
         ),
     );
     assert_error(
         &array(8, &[], &[1]),
         &format!(
-            "f.idx: no IDX array begins at byte 0, where the samples should; put together two IDX files, both \
-             gzipped or neither: {command}"
+            "f.idx: the samples should begin at byte 0, but no IDX array begins there; join two IDX files, both \
+             gzipped or both plain: {command}"
         ),
     );
     assert_error(
         &array(0x0a, &[1], &[1]),
-        "f.idx: the samples have values of the type 0x0a, which IDX does not have (0x08, 0x09, 0x0b to 0x0e); is it \
-         an IDX file?",
+        "f.idx: the samples have the value type 0x0a, but IDX has only the types 0x08, 0x09 and 0x0b to 0x0e; check that \
+         this is an IDX file",
     );
     assert_error(
         &[&samples[..], &labels[..9]].concat(),
-        "f.idx: the labels are said to be 2, 2 bytes, and only 1 are there; copy the file again",
+        "f.idx: the header announces labels of shape 2 (2 bytes), but the file has only 1 of them; copy the file again",
     );
     assert_error(
         &array(0x0e, &[u32::MAX; 200], &[1; 64]),
-        "f.idx: the samples are said to be 4294967295 x 4294967295 x 4294967295 x 4294967295 x 4294967295 x \
-         4294967295 x ..., more than 2^64 bytes, and only 64 are there; copy the file again",
+        "f.idx: the header announces samples of shape 4294967295 x 4294967295 x 4294967295 x 4294967295 x 4294967295 x \
+         4294967295 x ... (more than 2^64 bytes), but the file has only 64 of them; copy the file again",
     );
     assert_error(
         &array(8, &[u32::MAX, 0], &[]),
-        "f.idx: the samples are said to be 4294967295 x 0, so there are none; give a file with samples and labels",
+        "f.idx: the header announces samples of shape 4294967295 x 0, so there are none; give a file with samples and labels",
     );
     for (shape, count) in [(&[3][..], 3), (&[2, 1], 2), (&[1], 1)] {
         let labels = array(8, shape, &vec![0; count]);
@@ -122,15 +122,15 @@ fn errors_name_the_array_and_the_remedy() {
         assert_error(
             &[&samples[..], &labels].concat(),
             &format!(
-                "f.idx: the samples are 2 x 2, and behind them stands an array of {words}, not one label for each; \
-                 put the labels of the same samples there: {command}"
+                "f.idx: the samples have the shape 2 x 2, but the array after them has the shape {words}, not one label for \
+                 each sample; append the labels of the same samples: {command}"
             ),
         );
     }
     assert_error(
         &[&samples[..], &labels, &labels].concat(),
         &format!(
-            "f.idx: 10 bytes behind samples and labels; put together two IDX files and no more: {command}"
+            "f.idx: 10 more bytes follow the samples and the labels; join exactly two IDX files: {command}"
         ),
     );
 }

@@ -15,7 +15,7 @@ use crate::state::checkpoint::Checkpoint;
 use crate::state::snapshot_id::SnapshotId;
 
 /// The state that a member keeps for another branch.
-pub(in crate::training) struct KeptSnapshot {
+pub(super) struct KeptSnapshot {
     /// The view in which the snapshot was taken.
     pub(super) view: ViewDigest,
     pub(super) checkpoint: Arc<Checkpoint>,
@@ -29,7 +29,7 @@ impl KeptSnapshot {
     }
 
     /// The offer of this snapshot to another branch, from this member as its coordinator. The snapshot was taken in the present view.
-    pub(in crate::training) fn offer(&self, base: &EngineBase, question: u64) -> MergeOffer {
+    pub(super) fn offer(&self, base: &EngineBase, question: u64) -> MergeOffer {
         let SavedCheckpoint { steps, cursor, .. } = self.checkpoint.saved.clone();
         let (view, shard_map) = (base.view(), &base.shard_map);
         // The holders of each chunk in the last of these steps.

@@ -19,7 +19,7 @@ use peergrad_protocol::{Buffer, Frame, Instant, PeerId, Rank};
 
 use super::super::chunk_batch::unpack;
 use crate::io::{Output, Reject};
-use crate::state::blend::RemoteState;
+use crate::state::blend::{RemoteState, WantedContent};
 use crate::state::optimizer_state::OptimizerState;
 use crate::state::snapshot_id::SnapshotId;
 
@@ -28,8 +28,8 @@ pub(super) struct SnapshotImport {
     pub(super) offer: MergeOffer,
     /// The chunks that have arrived. A step that blends them in shares them as long as that step lasts.
     pub(super) remote: Arc<RemoteState>,
-    /// Chunks of which something is missing that is needed in the present view, and whether their state is needed.
-    pub(super) missing: BTreeMap<usize, bool>,
+    /// Chunks of which something is missing that is needed in the present view, and what is needed of each.
+    pub(super) missing: BTreeMap<usize, WantedContent>,
     /// The pending request to each donor.
     asked: BTreeMap<PeerId, ChunkRequest>,
     /// How often a donor did not answer: each time other donors are asked.
@@ -69,9 +69,9 @@ impl SnapshotImport {
         }
     }
 
-    /// Sets which chunks are needed, each with whether its state is needed.
-    pub(super) fn set_wanted(&mut self, wanted: impl Iterator<Item = (usize, bool)>) {
-        self.missing = wanted.filter(|(chunk, wants_state)| !self.remote.has(*chunk, *wants_state)).collect();
+    /// Sets which chunks are needed, and what is needed of each.
+    pub(super) fn set_wanted(&mut self, wanted: impl Iterator<Item = (usize, WantedContent)>) {
+        self.missing = wanted.filter(|(chunk, content)| !self.remote.has(*chunk, *content)).collect();
     }
 
     /// Requests missing chunks: one window from each linked donor without a pending request. Donors that are not linked are dialed.
@@ -132,14 +132,14 @@ impl SnapshotImport {
         let Some(remote) = Arc::get_mut(&mut self.remote) else { return Ok(()) };
         for (ChunkEntry { chunk, updates }, part) in parts {
             let (chunk, part) = (chunk as usize, part.to_vec());
-            let Some(wants_state) = self.missing.get(&chunk).copied() else { continue };
+            let Some(wanted) = self.missing.get(&chunk).copied() else { continue };
             match chunk_batch.content {
                 ChunkContent::Values => _ = remote.values.insert(chunk, part),
                 ChunkContent::State => {
                     _ = remote.states.insert(chunk, OptimizerState { moments: part, updates })
                 }
             }
-            if remote.has(chunk, wants_state) {
+            if remote.has(chunk, wanted) {
                 self.missing.remove(&chunk);
             }
             if let Some(asked) = self.asked.get_mut(&from) {
@@ -251,7 +251,7 @@ mod tests {
             question: 0,
         };
         SnapshotImport {
-            missing: missing.map(|chunk| (chunk, true)).collect(),
+            missing: missing.map(|chunk| (chunk, WantedContent::ValuesAndState)).collect(),
             ..SnapshotImport::new(offer, Instant(0))
         }
     }

@@ -1,4 +1,4 @@
-//! Connectivity: asking others to dial this peer back, using relays while they cannot, and searching for missing peers.
+//! The upkeep of reachability: asking others to dial this peer back, using relays while they cannot, and searching for missing peers.
 //!
 //! # How it works
 //! - Directly connected peers are asked to dial this one back: a few of them, one after the other, and again later.
@@ -14,30 +14,49 @@ use std::time::Duration;
 use libp2p::core::transport::ListenerId;
 use libp2p::swarm::ConnectionId;
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
-use libp2p::{Multiaddr, PeerId, identify, relay};
+use libp2p::{Multiaddr, PeerId, Swarm, identify, relay};
 use peergrad_protocol::limits::{ADDRESS_BYTES_MAX, ADDRESSES_MAX};
 use tokio::time::Instant;
 
-use super::actor::NetworkActor;
+use super::lanes::Lanes;
+use super::sinks::Sinks;
 use crate::address::{ip_of, is_relayed, parse_all, relay_of, through, without_peer};
+use crate::dial::Dialer;
 use crate::identity::from_libp2p;
-use crate::link::LinkEvent;
+use crate::link::{LinkEvent, Route};
 use crate::listen::{announced, beyond_this_machine};
 use crate::notice::Notice;
 use crate::reachability::{
     Connectivity, DIAL_BACK_PROTOCOL, DialBackOutcome, PortForwarding, RELAYS_RESERVED_MAX, ReachabilityState,
 };
-use crate::remote::RemotePeer;
+use crate::remote::{RemotePeer, Remotes};
+use crate::transport::Behaviour;
 
-impl NetworkActor {
-    // What others report.
+/// Keeps this peer reachable, and finds missing peers. It borrows what that needs from the actor.
+pub(super) struct ReachabilityUpkeep<'a> {
+    /// Listens at relays, serves as a relay, and dials.
+    pub(super) swarm: &'a mut Swarm<Behaviour>,
+    /// The connected peers, some of them through a relay only.
+    pub(super) remotes: &'a mut Remotes,
+    /// Knows the wanted peers that are not connected.
+    pub(super) dialer: &'a Dialer,
+    /// What is known of how others reach this peer.
+    pub(super) connectivity: &'a mut Connectivity,
+    /// Starts the tasks that ask others to dial back.
+    pub(super) lanes: &'a Lanes,
+    /// Receives what is reported to the driver and to the user.
+    pub(super) sinks: &'a Sinks,
+}
+
+impl ReachabilityUpkeep<'_> {
+    // Reports of others.
 
     /// The system has added or removed an address of this machine, or a relay has.
     pub(super) fn on_listening(&mut self) {
         let listening: Vec<_> = self.swarm.listeners().cloned().collect();
         let beyond = beyond_this_machine(&listening);
         self.connectivity.survey.listen_on(beyond, Instant::now());
-        self.report_reachability();
+        self.report();
     }
 
     /// A listener has closed. If it was a reservation, another one is made later.
@@ -68,7 +87,7 @@ impl NetworkActor {
             self.swarm.behaviour_mut().discovery.add_address(&id, address);
         }
         // Over a circuit the other end sees the relay's address.
-        let Some(dialed) = known else { return self.open_lane(id) };
+        let Some(dialed) = known else { return };
         self.connectivity.survey.seen_at(id, &info.observed_addr);
         if info.protocols.contains(&DIAL_BACK_PROTOCOL) {
             self.connectivity.helpers.insert(id);
@@ -77,29 +96,28 @@ impl NetworkActor {
             Some(address) => _ = self.connectivity.relays.insert(id, address),
             None => _ = self.connectivity.relays.remove(&id),
         }
-        self.report_reachability();
-        self.open_lane(id);
+        self.report();
     }
 
-    /// The findings of a peer that was asked to dial this one; `None` if it could not be asked.
+    /// The findings of a peer that was asked to dial this one; `None` if it did not answer.
     pub(super) fn on_checked(&mut self, id: PeerId, findings: Option<Vec<(Multiaddr, DialBackOutcome)>>) {
         self.connectivity.survey.found(id, findings, Instant::now());
         self.confirm();
-        self.report_reachability();
+        self.report();
     }
 
     /// The answer of the router that was asked to forward a port.
     pub(super) fn on_router(&mut self, answer: PortForwarding) {
         if self.connectivity.survey.asked_router(answer.clone(), Instant::now()) {
-            self.notify(Notice::PortForwarding(answer));
-            self.report_reachability();
+            self.sinks.notify(Notice::PortForwarding(answer));
+            self.report();
         }
     }
 
-    // What this peer does about it.
+    // Regular work.
 
-    /// Does what is due.
-    pub(super) fn maintain_connectivity(&mut self, now: Instant) {
+    /// Does the regular work that is due.
+    pub(super) fn maintain(&mut self, now: Instant) {
         self.ask_dial_back(now);
         self.reserve_relays(now);
         self.upgrade_relayed(now);
@@ -107,7 +125,7 @@ impl NetworkActor {
     }
 
     fn ask_dial_back(&mut self, now: Instant) {
-        let Connectivity { survey, helpers, .. } = &mut self.connectivity;
+        let Connectivity { survey, helpers, .. } = &mut *self.connectivity;
         let Some(helper) = survey.next_helper(helpers.iter().copied(), now) else { return };
         let candidates = self.connectivity.survey.candidates();
         self.lanes.spawn(self.lanes.clone().check(helper, candidates));
@@ -139,7 +157,7 @@ impl NetworkActor {
     fn reserve_relays(&mut self, now: Instant) {
         let is_unreachable = self.connectivity.survey.standing() == ReachabilityState::Unreachable;
         if !is_unreachable {
-            if self.remotes.values().any(|remote| !remote.paths.circuits().is_empty()) {
+            if self.remotes.iter().any(|(_, remote)| !remote.paths.circuits().is_empty()) {
                 return;
             }
             for (_, reservation) in std::mem::take(&mut self.connectivity.reservations) {
@@ -189,10 +207,10 @@ impl NetworkActor {
         }
     }
 
-    // What is reported.
+    // Reports of this peer.
 
     /// Reports changes to the driver and to the user.
-    pub(super) fn report_reachability(&mut self) {
+    pub(super) fn report(&mut self) {
         let survey = &self.connectivity.survey;
         let standing = survey.standing();
         let listening: Vec<_> = self.swarm.listeners().cloned().collect();
@@ -210,29 +228,23 @@ impl NetworkActor {
             carriers.iter().map(Multiaddr::to_string).filter(|way| way.len() <= ADDRESS_BYTES_MAX).collect();
         addresses.truncate(ADDRESSES_MAX - carriers.len().min(RELAYS_RESERVED_MAX));
         addresses.extend(carriers.into_iter().take(RELAYS_RESERVED_MAX));
-        self.announce.send_if_modified(|known| {
-            let is_new = *known != addresses;
-            known.clone_from(&addresses);
-            is_new
-        });
+        self.sinks.announce(&addresses);
         let last_reported = (addresses.clone(), standing != ReachabilityState::Unreachable);
         // A peer that only its own machine can reach reports nothing.
         if self.connectivity.last_reported != last_reported && !self.connectivity.survey.listening.is_empty()
         {
             let (addresses, is_reachable) = last_reported.clone();
-            self.emit(LinkEvent::ReachabilityChanged { addresses, is_reachable });
+            self.sinks.emit(LinkEvent::ReachabilityChanged { addresses, is_reachable });
             self.connectivity.last_reported = last_reported;
         }
         let relays = self.connectivity.reservations.keys().filter_map(from_libp2p).collect();
-        let is_relayed = |remote: &&RemotePeer| {
-            !remote.paths.connections.is_empty() && !remote.paths.has_unrelayed_connection()
-        };
-        let relayed = self.remotes.values().filter(is_relayed).count();
+        let is_relayed = |(_, remote): &(&PeerId, &RemotePeer)| remote.paths.route() == Route::Relayed;
+        let relayed = self.remotes.iter().filter(is_relayed).count();
         let report =
             self.connectivity.survey.report(addresses, relays, (self.connectivity.met.len(), relayed));
         if report.state != ReachabilityState::Unknown && self.connectivity.told.as_ref() != Some(&report) {
             self.connectivity.told = Some(report.clone());
-            self.notify(Notice::Reachability(Box::new(report)));
+            self.sinks.notify(Notice::Reachability(Box::new(report)));
         }
     }
 }

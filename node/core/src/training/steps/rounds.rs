@@ -1,0 +1,354 @@
+//! The rounds in progress: what they send, what they take in, and when they are complete.
+//!
+//! A member sums, updates and sends its shard from the first chunk on: the first chunks do not wait for the last ones.
+//!
+//! In a fully replicated step (see [`shard_map`](crate::state::shard_map)) members gather sums, and every member updates all chunks when
+//! all sums have arrived. Until then no member has a new value of any chunk.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use peergrad_collectives::codec::Codecs;
+use peergrad_collectives::mirror::Mirror;
+use peergrad_collectives::plan::Plan;
+use peergrad_collectives::round::{Action, Round};
+use peergrad_protocol::chunk_set::ChunkSet;
+use peergrad_protocol::message::{PartialStep, Segment, TrainingMessage};
+use peergrad_protocol::{Buffer, Frame, Rank, StepNumber};
+
+use super::super::base::EngineBase;
+use super::backup_workers::BackupWorkers;
+use super::commit::CompletedStep;
+use super::group_averaging::{GroupAveraging, GroupSteps};
+use super::program::{CurrentStep, ProgramStep, UpdatedPrefix};
+use super::state::StepState;
+use super::transfer::Transfer;
+use crate::io::Output;
+use crate::program::contribution::Contribution;
+use crate::state::optimizer_shard::Version;
+use crate::state::owner_rule::OwnerRule;
+use crate::state::shard_map::StepShards;
+
+/// The rounds in progress.
+#[derive(Default)]
+pub(super) struct Rounds {
+    /// The round of the step in progress, and the one before it if others still wait for its segments; the older one first.
+    pub(super) live: VecDeque<ActiveRound>,
+    /// Segments whose round has not begun here, with the member that sent them.
+    pub(super) early: VecDeque<(Rank, Segment, Buffer)>,
+    /// The actions of a round until they are carried out; empty in between.
+    pub(super) actions: Vec<Action>,
+    /// Memory for the sums of a mirror, for reuse.
+    mirror_room: Vec<f32>,
+}
+
+/// A round in progress.
+pub(super) struct ActiveRound {
+    pub(super) step: StepNumber,
+    shards: Arc<StepShards>,
+    pub(super) plan: Arc<Plan>,
+    pub(super) round: Round,
+    pub(super) mirror: Mirror,
+    /// Whether owners send their sums to the replicas.
+    is_mirrored: bool,
+    /// The additional state of a group's round; `None` unless members have local parameters.
+    pub(super) group_averaging: Option<GroupAveraging>,
+}
+
+/// The plan of the round of the step in progress, with the contributions of these ranks; `None`: of all.
+pub(super) fn plan(state: &StepState, shards: &StepShards, contributors: Option<Arc<[usize]>>) -> Plan {
+    let config = &state.base.loaded.config;
+    let layout = Arc::clone(&shards.layout);
+    let topology = config.topology(&layout, state.base.shard_map.ring);
+    // How the elements travel.
+    let gather =
+        if shards.is_fully_replicated { shards.sum_codec(config.sum_codec()) } else { config.parameters };
+    let codecs = Codecs { reduce: config.gradients, gather };
+    let (combine, rank) = (config.combine, state.base.rank.index());
+    Plan { layout, topology, combine, codecs, rank, group: None, contributors }
+}
+
+impl Rounds {
+    /// Begins the round of the step in progress, with this member's contribution.
+    pub(super) fn start(
+        &mut self,
+        state: &mut StepState,
+        shards: Arc<StepShards>,
+        (plan, group_averaging): (Plan, Option<GroupAveraging>),
+        Contribution { vector, stats }: Contribution,
+    ) {
+        let plan = Arc::new(plan);
+        let (commit, vectors, len) = (&mut state.commit, &state.base.vectors, plan.layout.len());
+        let room = || commit.take_result_buffer(vectors, len);
+        let round = Round::new(Arc::clone(&plan), vector, stats, room);
+        if round.first_sum_seen() {
+            state.commit.first_sum_seen();
+        }
+        let room = std::mem::take(&mut self.mirror_room);
+        let sums = shards.sum_codec(state.base.loaded.config.sum_codec());
+        let mirror = Mirror::new(Arc::clone(&shards.mirrors), state.base.rank.index(), sums, room);
+        let is_merging = state.merging().is_some();
+        if let Some(residual) = state.residual.as_mut().filter(|_| !is_merging) {
+            residual.begin(state.step);
+        }
+        let is_mirrored = group_averaging.is_none();
+        self.live.push_back(ActiveRound {
+            step: state.step,
+            shards,
+            plan,
+            round,
+            mirror,
+            is_mirrored,
+            group_averaging,
+        });
+        assert!(self.live.len() <= 2, "a round ends before the next but one begins");
+    }
+
+    /// Whether the round of this step has begun.
+    pub(super) fn has_begun(&self, step: StepNumber) -> bool {
+        self.live.back().is_some_and(|live| live.step == step)
+    }
+
+    /// Ends all rounds. Returns that of `step`, if it had begun.
+    pub(super) fn end_all(&mut self, step: StepNumber) -> Option<ActiveRound> {
+        std::mem::take(&mut self.live).into_iter().rfind(|live| live.step == step)
+    }
+
+    /// The link to this member is another one, or none: what it had sent is sent again, or of no use.
+    pub(super) fn drop_early(&mut self, rank: Rank) {
+        self.early.retain(|(from, ..)| *from != rank);
+    }
+
+    /// Makes the sums that have arrived final, as an owner does, so that they are sent to all members.
+    pub(super) fn update(&mut self, state: &mut StepState, program: &mut ProgramStep) {
+        let (Some(current), Some(live)) = (&mut program.current, self.live.back_mut()) else { return };
+        if !current.has_contributed || live.step != state.step || live.round.is_final() {
+            return;
+        }
+        if live.round.is_reduced()
+            && let Some(reply) = program.replies.reduced.take()
+        {
+            let _ = reply.send(());
+        }
+        let final_count = if live.group_averaging.is_some() {
+            live.combine(current, state.commit.complete.as_deref());
+            current.updated.elements
+        } else if current.gathers_sums(&live.shards) {
+            // The sums stay unchanged: every member updates all chunks later.
+            live.round.summed()
+        } else {
+            live.update_summed(current, state);
+            current.updated.elements
+        };
+        if final_count == live.plan.own().len()
+            && let Some(reply) = program.replies.updated.take()
+        {
+            let _ = reply.send(());
+        }
+        if current.wants_gather {
+            live.round.gather(final_count, &state.base.segments);
+        }
+    }
+
+    /// Sends what credit allows: segments of both rounds, and chunks.
+    pub(super) fn pump(&mut self, state: &mut StepState, transfer: &mut Transfer, out: &mut Vec<Output>) {
+        let before = self.live.partition_point(|live| live.step < state.step);
+        (0..before).for_each(|index| self.pump_round(state, index, out));
+        // Before the segments of this step: at a member that lacks a chunk, segments of the next step take up all credit.
+        transfer.send_chunks(state, out);
+        if before < self.live.len() {
+            // Segments of the round before may wait behind what would be sent now, on a link that is in both rounds.
+            let is_in_the_way =
+                |ahead: &ActiveRound| self.live[before].may_overtake(ahead) && !ahead.round.is_drained();
+            if !self.live.front().filter(|_| before > 0).is_some_and(is_in_the_way) {
+                self.pump_round(state, before, out);
+            }
+        }
+        let is_drained =
+            |live: &ActiveRound| live.round.is_drained() && (live.mirror.is_sent() || !live.is_mirrored);
+        if self.live.front().is_some_and(|live| live.step < state.step && is_drained(live))
+            && let Some(live) = self.live.pop_front()
+        {
+            self.mirror_room = live.mirror.recycle();
+        }
+    }
+
+    fn pump_round(&mut self, state: &mut StepState, index: usize, out: &mut Vec<Output>) {
+        // The sums of a step that merges are not used: the residual is kept for the next step.
+        let is_merging = state.merging().is_some();
+        let live = &mut self.live[index];
+        let step = live.step;
+        let StepState { base: EngineBase { flow_control, segments, .. }, residual, .. } = state;
+        let residual = residual.as_mut().filter(|_| step == state.step && !is_merging);
+        live.round.pump(&mut flow_control.links, segments, residual, &mut self.actions);
+        live.mirror.pump(&mut flow_control.links, segments, &mut self.actions);
+        self.carry_out(step, &mut state.base, out);
+    }
+
+    /// Sends the segments, and returns the credit, that a round of `step` has produced.
+    pub(super) fn carry_out(&mut self, step: StepNumber, base: &mut EngineBase, out: &mut Vec<Output>) {
+        let (view, digest) = (&base.shard_map.view, base.shard_map.digest);
+        for action in self.actions.drain(..) {
+            match action {
+                Action::Send { to, label, payload } => {
+                    let segment = Segment {
+                        step,
+                        phase: label.phase,
+                        owner: label.owner as u32,
+                        index: label.index as u32,
+                        stats: label.stats,
+                    };
+                    let frame =
+                        Frame::encode(&TrainingMessage::Segment(segment).in_view(digest), Some(payload));
+                    out.push(Output::Send { to: view.members[to].peer, frame });
+                }
+                Action::Grant { to } => {
+                    if base.flow_control.use_up(to) {
+                        out.push(Output::Credit { to: view.members[to].peer, segments: 1 });
+                    }
+                }
+            }
+        }
+    }
+
+    /// The parameters and the record of the step in progress, if all of it has arrived.
+    pub(super) fn take_result(
+        &mut self,
+        state: &mut StepState,
+        program: &mut ProgramStep,
+        group: &mut GroupSteps,
+        backup_workers: &BackupWorkers,
+    ) -> Option<(Arc<Buffer>, CompletedStep)> {
+        let is_alone = self.live.len() <= 1;
+        let (current, live) = (program.current.as_mut()?, self.live.back_mut()?);
+        // The segments of the round before that others wait for have been sent by now, unless a member is ahead of what it can have.
+        let is_here =
+            live.step == state.step && state.commit.uncommitted.is_none() && live.round.is_complete();
+        if !is_here || !is_alone {
+            return None;
+        }
+        let len = state.base.shard_map.sharding.chunks.parameter_count();
+        if live.group_averaging.is_some() {
+            let (stats, vector) = (live.round.stats(), live.round.complete(|| state.base.vectors.take(len)));
+            return Some((vector, group.record(state, live, stats)));
+        }
+        if !live.apply_sums(state, current) {
+            return None;
+        }
+        let stats = live.round.stats();
+        let vector = live.round.complete(|| state.base.vectors.take(len));
+        Some((vector, state.record(stats, backup_workers.own_samples(state))))
+    }
+
+    /// The chunks and state of the step in progress that are here, where the step is not being filled; `states` are those that are here.
+    pub(super) fn holdings(&self, state: &StepState, states: ChunkSet) -> Option<PartialStep> {
+        // The state of a group's step is of no use to other members.
+        let live =
+            self.live.back().filter(|live| live.step == state.step && live.group_averaging.is_none())?;
+        let stats = live.round.seen_stats();
+        // In a fully replicated step members gather sums: there are no new values until the step is complete.
+        let values =
+            if live.shards.is_fully_replicated { ChunkSet::default() } else { live.new_values(state) };
+        Some(PartialStep { values, states, stats })
+    }
+}
+
+impl ActiveRound {
+    /// Whether the segments of this round could delay the rest of the one `before`, because the rounds use other edges.
+    fn may_overtake(&self, before: &Self) -> bool {
+        self.group_averaging.is_some() || self.plan.topology != before.plan.topology
+    }
+
+    /// The optimizer step for the owned chunks whose sums have arrived since the last call.
+    fn update_summed(&mut self, current: &mut CurrentStep, state: &mut StepState) {
+        let (Some(rule), before, summed) = (&mut current.rule, current.updated, self.round.summed()) else {
+            return;
+        };
+        let owned = &self.shards.owned[state.base.rank.index()][before.chunks..];
+        let chunks = state.base.shard_map.sharding.chunks;
+        let mut updated = before;
+        for &chunk in owned {
+            let elements = updated.elements + chunks.range(chunk).len();
+            if elements > summed {
+                break;
+            }
+            if !state.base.shard_map.sharding.has_state {
+                state.optimizer.ensure(chunk);
+            }
+            if state.optimizer.state(Version::Committed, chunk).is_none() {
+                // The chunk has just moved here, and its state is still on its way.
+                break;
+            }
+            updated = UpdatedPrefix { chunks: updated.chunks + 1, elements };
+        }
+        if updated.chunks == before.chunks {
+            return;
+        }
+        let owned = &owned[..updated.chunks - before.chunks];
+        if rule.keeps_state() {
+            // Replicas update with the rounded sums, so the owner does too.
+            let sums = self.shards.sum_codec(state.base.loaded.config.sum_codec());
+            self.round.quantize(sums, &state.base.segments);
+        }
+        let (vector, stats) = self.round.own_shard().expect("some of it is summed up");
+        match rule {
+            OwnerRule::Optimizer { .. } | OwnerRule::Blend(_) => {
+                owned.iter().for_each(|&chunk| self.mirror.pack(&chunks.range(chunk), vector, stats));
+            }
+            // The rule keeps no state, so replicas need no sums.
+            OwnerRule::Custom(_) | OwnerRule::Mean => self.is_mirrored = false,
+        }
+        let parameters = state.commit.complete.as_ref().expect("an owner has parameters");
+        state.optimizer.update(rule, stats, owned.iter().copied(), parameters, vector);
+        current.updated = updated;
+    }
+
+    /// Updates the chunks that this member does not own, from the sums of the complete round. Returns whether all that the step needs is
+    /// here.
+    fn apply_sums(&mut self, state: &mut StepState, current: &mut CurrentStep) -> bool {
+        let rank = state.base.rank.index();
+        let (owned, replicated) = (&self.shards.owned[rank], &self.shards.replicated[rank]);
+        let keeps_state = current.rule.as_ref().is_some_and(OwnerRule::keeps_state);
+        let gathers_sums = current.gathers_sums(&self.shards);
+        let is_here = |chunk: &usize| state.optimizer.state(Version::Committed, *chunk).is_some();
+        if !owned.iter().chain(replicated).all(is_here) {
+            return false;
+        }
+        if keeps_state && state.base.shard_map.sharding.has_state && !self.mirror.is_received() {
+            return false;
+        }
+        if gathers_sums && !self.round.is_sent() {
+            // Other members still wait for the sums that are about to be overwritten.
+            return false;
+        }
+        let stats = self.round.stats();
+        if let (Some(rule), Some(parameters)) = (&mut current.rule, &state.commit.complete) {
+            if gathers_sums {
+                let all = 0..state.base.shard_map.sharding.chunks.count();
+                state.optimizer.update(rule, stats, all, parameters, self.round.gathered());
+            } else {
+                state.optimizer.update_replicas(rule, stats, replicated, parameters);
+            }
+        }
+        true
+    }
+
+    /// The chunks whose new values are here.
+    fn new_values(&self, state: &StepState) -> ChunkSet {
+        let mut values = ChunkSet::default();
+        for (owner, shard) in self.shards.owned.iter().enumerate() {
+            let segments = &self.plan.layout.shard(owner).segments()[..self.round.held_segments(owner)];
+            let mut elements: usize = segments.iter().map(|segment| segment.len()).sum();
+            // The chunks that have new values are the first ones of the shard.
+            for &chunk in shard {
+                let len = state.base.shard_map.sharding.chunks.range(chunk).len();
+                if len > elements {
+                    break;
+                }
+                elements -= len;
+                values.insert(chunk);
+            }
+        }
+        values
+    }
+}

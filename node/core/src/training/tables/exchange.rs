@@ -1,0 +1,149 @@
+//! The exchange: messages between this member's worker, the chunks that are stored here, and the other members.
+//!
+//! A message from this member to itself takes the same way as any other, but needs no link.
+
+use std::sync::Arc;
+
+use peergrad_protocol::Rank;
+use peergrad_protocol::chunk_set::ChunkSet;
+use peergrad_protocol::table::{Request, TableMessage};
+
+use super::stream::MessageStreams;
+use crate::io::Reject;
+use crate::state::shard_map::ShardMap;
+use crate::table::lease_table::LeasePolicy;
+use crate::table::server::{Outbox, ReplicaMap, TableServer, ViewHandover};
+use crate::table::worker::TableWorker;
+use crate::table::{TableError, TableLayout};
+
+/// This member's worker and stored chunks, and the streams that connect them with the other members.
+pub(super) struct Exchange {
+    pub(super) layout: Arc<TableLayout>,
+    /// This member's rank in the view.
+    rank: Rank,
+    pub(super) worker: TableWorker,
+    /// The chunks that this member stores. `None` only while a view is being entered.
+    server: Option<TableServer>,
+    pub(super) streams: MessageStreams,
+    /// The chunks whose holders all have their present state.
+    replicated: ChunkSet,
+}
+
+impl Exchange {
+    /// The exchange of a worker, before its first view.
+    pub(super) fn new(layout: Arc<TableLayout>, worker: TableWorker) -> Self {
+        Self {
+            layout,
+            rank: Rank(0),
+            worker,
+            server: None,
+            streams: MessageStreams::default(),
+            replicated: ChunkSet::default(),
+        }
+    }
+
+    /// Leaves the view, with the chunks that this member has stored in it.
+    pub(super) fn leave(&mut self) -> ViewHandover {
+        self.server.take().expect("a member keeps chunks in every view").leave()
+    }
+
+    /// Serves the chunks that this member, which has this rank, holds in the view, from those that it has stored.
+    pub(super) fn enter(
+        &mut self,
+        rank: Rank,
+        replica_map: ReplicaMap,
+        lease_policy: LeasePolicy,
+        handover: ViewHandover,
+    ) {
+        let (replica_map, mut out) = (Arc::new(replica_map), Vec::new());
+        self.rank = rank;
+        self.streams = MessageStreams::new(replica_map.members.len());
+        self.replicated = ChunkSet::default();
+        let server = TableServer::enter(rank, Arc::clone(&replica_map), lease_policy, handover, &mut out);
+        self.server = Some(server);
+        self.worker.enter(replica_map, &mut out);
+        self.send(out);
+    }
+
+    pub(super) fn server(&self) -> &TableServer {
+        self.server.as_ref().expect("a member keeps chunks in every view")
+    }
+
+    /// Appends messages to their streams.
+    pub(super) fn send(&mut self, out: Outbox) {
+        self.streams.append(self.rank, out);
+    }
+
+    /// Takes in a segment of another member's messages.
+    pub(super) fn receive(&mut self, from: Rank, bytes: &[u8]) -> Result<(), Reject> {
+        let mut incoming = self.streams.extend_incoming(from, bytes);
+        let mut refused = Ok(());
+        while let Some(message) = incoming.next_message()? {
+            refused = refused.and(self.on_message(from, message).map_err(Reject::Table));
+            self.deliver_to_self();
+        }
+        self.streams.keep_incoming(from, incoming);
+        refused
+    }
+
+    /// Takes in a message from another member, or from this one.
+    fn on_message(&mut self, from: Rank, message: TableMessage) -> Result<(), TableError> {
+        let mut out = Vec::new();
+        let server = self.server.as_mut().expect("a member keeps chunks in every view");
+        let result = match message {
+            TableMessage::Request(request @ (Request::Get { .. } | Request::Reduce { .. }))
+                if self.streams.is_backlogged(from) || server.has_ready(from) =>
+            {
+                server.defer(from, request)
+            }
+            TableMessage::Request(request) => server.on_request(from, request, &mut out),
+            TableMessage::Response(response) => self.worker.on_response(from, response, &mut out),
+            TableMessage::Handover(chunk) => server.on_handover(from, &chunk, &mut out),
+            TableMessage::ReplicaUpdate(update) => server.on_replica_update(from, &update, &mut out),
+            TableMessage::ReplicaAck(number) => {
+                server.on_replica_ack(from, number, &mut out);
+                Ok(())
+            }
+            TableMessage::Replicated(chunks) => {
+                self.replicated.extend(server.on_replicated(from, &chunks));
+                Ok(())
+            }
+        };
+        self.send(out);
+        self.answer_ready();
+        result
+    }
+
+    /// Answers the requests that can be answered now, except for members that have yet to read earlier responses.
+    pub(super) fn answer_ready(&mut self) {
+        for rank in self.server().ready() {
+            let mut out = Vec::new();
+            while !self.streams.is_backlogged(rank)
+                && self.server.as_mut().is_some_and(|server| server.answer_ready(rank, &mut out))
+            {
+                self.send(std::mem::take(&mut out));
+            }
+        }
+    }
+
+    /// Takes in this member's messages to itself.
+    pub(super) fn deliver_to_self(&mut self) {
+        while let Some(message) = self.streams.to_self.pop_front() {
+            self.on_message(self.rank, message).expect("a member sends no malformed message to itself");
+        }
+    }
+
+    /// The chunks whose present state is here: first those that this member holds, then those that other members hold, which may have a
+    /// later state.
+    pub(super) fn held_chunks(&self, shard_map: &ShardMap) -> (ChunkSet, ChunkSet) {
+        let store = self.server().store();
+        let is_now = |chunk: &usize| store.view_number(*chunk) == Some(shard_map.view.number.0);
+        let is_kept = |chunk: &usize| shard_map.target.replica_holders(*chunk).contains(&self.rank);
+        (0..self.layout.chunk_count()).filter(is_now).partition(is_kept)
+    }
+
+    /// Whether all holders of all chunks have the chunks' present state.
+    pub(super) fn are_replicated(&self) -> bool {
+        self.replicated.len() == self.layout.chunk_count()
+    }
+}
