@@ -6,7 +6,8 @@
 //! # Map
 //! [`node`] is the interface and [`io`] what crosses it. Inside, a `machine` routes the inputs. A peer starts a run, joins it or recovers
 //! in it, and agrees with the others on the members (`membership`). It takes steps (`training`) over the chunks that it stores ([`state`]),
-//! or serves tables ([`table`]). A [`program`] is the algorithm as straight-line code.
+//! or serves tables ([`table`]). Branches of a partitioned swarm meet and become one (`merge`). A [`program`] is the algorithm as
+//! straight-line code.
 
 #![forbid(unsafe_code)]
 
@@ -15,6 +16,8 @@ mod config;
 mod fixtures;
 mod machine;
 mod membership;
+mod merge;
+mod peer_links;
 mod training;
 
 pub mod io;

@@ -1,482 +1,373 @@
-//! The machine: routes inputs and commands to the part that owns the state they concern. No algorithm lives here.
+//! The machine: routes inputs and commands to the role of the node, and changes the role. No algorithm lives here.
+//!
+//! ```text
+//!   Input --> Machine { role, node } --> the role's method for that input, with the shared parts of the node
+//!                 ^                                        |
+//!                 '---------- Transition, if the role ends -'
+//! ```
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use peergrad_models::task::Evaluation;
 use peergrad_protocol::durable::DurableRecord;
-use peergrad_protocol::limits::{LINK_SEGMENTS, REJECTS_MAX};
-use peergrad_protocol::message::{Departure, Message, Refusal};
+use peergrad_protocol::message::{Contact, Departure, Message, Refusal};
 use peergrad_protocol::view::{ExpulsionCause, Member};
-use peergrad_protocol::{Buffer, Frame, Instant, PeerId, Pool, RunId, ViewDigest};
+use peergrad_protocol::{Buffer, Frame, Instant, PeerId, RunId};
 
 use crate::config::{Config, StartMode};
-use crate::io::{Ended, Event, Failure, FinalState, Input, JobId, JobOutput, Output, Panicked, Reject};
+use crate::io::{Ended, Event, Failure, Input, JobId, JobOutput, Output, Panicked, Reject};
+use crate::machine::context::{NodeContext, NodeParts};
+use crate::machine::early_frames::EarlyFrames;
 use crate::machine::jobs::{Jobs, Purpose};
-use crate::machine::preparation::{LoadRequest, Preparation};
+use crate::machine::member::{ActiveMember, commands};
+use crate::machine::program_state::ProgramState;
+use crate::machine::role::{Farewell, Interrupt, Role, Transition};
+use crate::machine::run_setup::RunSetup;
+use crate::machine::violations::Violations;
 use crate::membership::bootstrap::Founder;
 use crate::membership::join::Joiner;
 use crate::membership::journal::Journal;
 use crate::membership::recovery::RecoveringMember;
-use crate::membership::{Membership, Route};
-use crate::program::command::Reply;
-use crate::program::loader::{Loaded, Loader};
-use crate::state::checkpoint::CheckpointSchedule;
-use crate::state::shared_cache::SharedCache;
-use crate::training::Training;
-use merge::MergeNegotiation;
+use crate::node_report::{NodeReport, NodeState};
+use crate::peer_links::{PeerLinks, Route};
+use crate::program::command::ProgramCommand;
+use crate::program::executor::ProgramExecutor;
+use crate::program::loader::Loaded;
 
-mod admin;
-mod checkpoints;
-mod commands;
+mod context;
+mod early_frames;
 mod founder;
-mod frames;
-mod inspect;
-pub(crate) mod jobs;
+mod jobs;
 mod joiner;
 mod member;
-mod merge;
-pub(crate) mod preparation;
-mod views;
+mod preparation;
+mod program_state;
+mod role;
+mod run_setup;
+mod violations;
 
 /// All state of a node except its program.
 pub(crate) struct Machine {
-    /// This peer, in its present incarnation.
-    me: Member,
-    loader: Arc<dyn Loader>,
-    segments: Pool,
-    cache: SharedCache,
+    /// What this peer is in its run.
     role: NodeRole,
-    /// The specification with which the founder was started; `None` at joiners, and once preparation begins.
-    specification: Option<Arc<[u8]>>,
-    preparation: Option<Preparation>,
-    /// The linked peers, and how many more segments may be sent to each. Once this peer is in a view, the training counts those of members.
-    credits: BTreeMap<PeerId, u32>,
-    /// The peers that are reached through another peer.
-    relayed: BTreeSet<PeerId>,
-    /// The capacity that this peer offers if others can reach it: how much it is willing to own.
-    offered_capacity: u8,
-    /// The random bytes drawn when the run was founded; `None` until they are known.
-    nonce: Option<[u8; 32]>,
-    /// Frames that members sent in a view that this peer has not entered yet, with that view's digest. At most a window for each link.
-    early: BTreeMap<PeerId, (ViewDigest, Vec<Frame>)>,
-    jobs: Jobs,
-    journal: Journal,
-    rejects: BTreeMap<PeerId, u32>,
-    /// Whether the program was started. While there is no view, it waits for one.
-    is_program_started: bool,
-    parked: Option<Reply<()>>,
-    /// The last state that this peer had as a member before it was excluded.
-    state_before: Option<FinalState>,
-    /// Whether the user has asked this peer to leave.
-    is_leaving: bool,
+    /// What all roles share.
+    node: NodeParts,
 }
 
+/// The role of the node.
 enum NodeRole {
+    /// It founds a run.
     Founder(Box<Founder>),
+    /// It asks to join.
     Joiner(Box<Joiner>),
+    /// It is in a view.
     Member(Box<ActiveMember>),
+    /// The run has ended here.
     Ended,
 }
 
-/// What a member holds while it is in a view.
-struct ActiveMember {
-    training: Training,
-    membership: Membership,
-    progress: Progress,
-    checkpoint_schedule: CheckpointSchedule,
-    negotiation: MergeNegotiation,
-}
+impl NodeRole {
+    /// The role that handles inputs; `None` once the run has ended here.
+    fn active(&self) -> Option<&dyn Role> {
+        match self {
+            Self::Founder(founder) => Some(&**founder),
+            Self::Joiner(joiner) => Some(&**joiner),
+            Self::Member(active) => Some(&**active),
+            Self::Ended => None,
+        }
+    }
 
-/// How far a member has got with the run.
-#[derive(Clone, Copy, PartialEq)]
-enum Progress {
-    Training,
-    /// The last step is committed, and the final parameters are being evaluated.
-    Evaluating,
+    /// As [`NodeRole::active`], to be changed by an input.
+    fn active_mut(&mut self) -> Option<&mut dyn Role> {
+        match self {
+            Self::Founder(founder) => Some(&mut **founder),
+            Self::Joiner(joiner) => Some(&mut **joiner),
+            Self::Member(active) => Some(&mut **active),
+            Self::Ended => None,
+        }
+    }
+
+    /// The member; `None` in any other role.
+    fn member(&self) -> Option<&ActiveMember> {
+        if let Self::Member(active) = self { Some(active) } else { None }
+    }
 }
 
 impl Machine {
     pub(crate) fn new(config: Config) -> Self {
-        let Config {
-            peer,
-            incarnation,
-            addresses,
-            capacity,
-            loader,
-            segments,
-            cache,
-            restored,
-            saved,
-            start_mode,
-        } = config;
-        let me = Member { peer, incarnation, addresses, capacity };
-        let (role, specification, nonce) = match start_mode {
+        let me = Member {
+            peer: config.peer,
+            incarnation: config.incarnation,
+            addresses: config.addresses,
+            capacity: config.capacity,
+        };
+        let (role, defined) = match config.start_mode {
             StartMode::Bootstrap { specification, nonce, peers, from } => {
                 let run = RunId::derive(&specification, &nonce);
                 let founder = Founder::new(run, nonce, me.clone(), peers, from);
-                (NodeRole::Founder(Box::new(founder)), Some(specification), Some(nonce))
+                (NodeRole::Founder(Box::new(founder)), Some((specification, nonce)))
             }
             StartMode::Join { run } => {
-                let restored = restored.and_then(|record| DurableRecord::from_bytes(&record));
+                let restored = config.restored.and_then(|record| DurableRecord::from_bytes(&record));
                 let is_whole = |durable: &DurableRecord| {
-                    durable.definition.run() == durable.view.run && durable.view.rank(&peer).is_some()
+                    durable.definition.run() == durable.view.run && durable.view.rank(&me.peer).is_some()
                 };
                 let recovering =
-                    restored.filter(is_whole).map(|it| RecoveringMember::new(it, me.clone(), saved));
+                    restored.filter(is_whole).map(|it| RecoveringMember::new(it, me.clone(), config.saved));
                 let mut joiner = Joiner::new(run, me.clone(), recovering);
                 // It takes the definition of the run from its own record, because perhaps no member is there to send it.
                 let definition =
                     joiner.recovering().filter(|_| run.is_some()).map(|it| it.definition().clone());
-                let (specification, nonce) = definition.map(|it| (it.specification.into(), it.nonce)).unzip();
-                (NodeRole::Joiner(Box::new(joiner)), specification, nonce)
+                let defined = definition.map(|it| (it.specification.into(), it.nonce));
+                (NodeRole::Joiner(Box::new(joiner)), defined)
             }
         };
-        Self {
+        let node = NodeParts {
             me,
-            loader,
-            segments,
-            cache,
-            role,
-            specification,
-            preparation: None,
-            credits: BTreeMap::new(),
-            relayed: BTreeSet::new(),
-            offered_capacity: capacity,
-            nonce,
-            early: BTreeMap::new(),
+            offered_capacity: config.capacity,
+            segments: config.segments,
+            cache: config.cache,
+            links: PeerLinks::default(),
+            early_frames: EarlyFrames::default(),
+            violations: Violations::default(),
+            run: RunSetup::new(config.loader, defined),
             jobs: Jobs::default(),
             journal: Journal::default(),
-            rejects: BTreeMap::new(),
-            is_program_started: false,
-            parked: None,
+            program: ProgramState::default(),
             state_before: None,
-            is_leaving: false,
-        }
+        };
+        Self { role, node }
     }
 
+    // Inspection.
+
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        match &self.role {
-            NodeRole::Joiner(joiner) => joiner.deadline(),
-            NodeRole::Member(active) if active.progress == Progress::Training => {
-                active.membership.deadline().into_iter().chain(active.checkpoint_schedule.deadline()).min()
-            }
-            NodeRole::Founder(_) | NodeRole::Member(_) | NodeRole::Ended => None,
-        }
+        self.role.active().and_then(Role::next_tick)
+    }
+
+    pub(crate) fn state(&self) -> NodeState {
+        self.role.active().map_or(NodeState::Ended, Role::state)
+    }
+
+    pub(crate) fn node_report(&self, now: Instant) -> NodeReport {
+        self.role.active().map_or(NodeReport::Ended, |role| role.report(now, &self.node.jobs))
+    }
+
+    /// The newest committed parameters; `None` unless this peer is a member that has them.
+    pub(crate) fn parameters(&self) -> Option<&Arc<Buffer>> {
+        self.role.member()?.training.parameters()
+    }
+
+    pub(crate) fn optimizer_states(&self) -> impl Iterator<Item = (usize, &[f32], u32)> {
+        let steps = self.role.member().and_then(|active| active.training.steps());
+        steps.into_iter().flat_map(|steps| steps.state().optimizer_states())
     }
 
     // Inputs.
 
     pub(crate) fn input(&mut self, now: Instant, input: Input, out: &mut Vec<Output>) {
-        if matches!(self.role, NodeRole::Ended) {
-            return;
+        let handled = match self.borrow(now, out) {
+            Some((role, mut cx)) => handle(role, &mut cx, input),
+            None => return,
+        };
+        self.carry_out(now, handled, out);
+        if let Some((role, mut cx)) = self.borrow(now, out) {
+            role.retire_if_done(&mut cx);
         }
-        if let Some(specification) = self.specification.take() {
-            if let NodeRole::Founder(founder) = &self.role {
-                out.extend(founder.wanted_checkpoint().cloned().map(Output::LoadCheckpoint));
-            }
-            self.prepare(specification, out);
-        }
-        if let NodeRole::Member(active) = &mut self.role
-            && let Some(tables) = active.training.tables_mut()
-        {
-            tables.wake();
-        }
-        match input {
-            Input::Tick => self.tick(now, out),
-            Input::Frame { from, frame } => {
-                if let Err(reject) = self.receive(now, from, frame, out) {
-                    self.reject(now, from, reject, out);
-                }
-            }
-            Input::LinkUp(peer) => self.link_up(now, peer, out),
-            Input::LinkDown { peer, reason } => self.link_down(now, peer, reason, out),
-            Input::Relayed { peer, is_relayed } => self.set_relayed(now, peer, is_relayed, out),
-            Input::ReachabilityChanged { addresses, is_reachable } => {
-                self.reachability_changed(now, addresses, is_reachable, out)
-            }
-            Input::DuplicateIdentity { by } => {
-                self.end(Err(Failure::Refused { by, refusal: Refusal::DuplicateIdentity }), out);
-            }
-            Input::Credit { peer, segments } => self.credit(peer, segments, out),
-            Input::Computed { job, result } => self.computed(job, result, out),
-            Input::DataFound(data) => {
-                let donor = self.donor();
-                let may_wait = matches!(self.role, NodeRole::Joiner(_));
-                if let Some(preparation) = &mut self.preparation {
-                    match preparation.data_found(data, donor, may_wait, out) {
-                        Ok(load_request) => self.load(load_request, out),
-                        Err(failure) => self.end(Err(failure), out),
-                    }
-                }
-            }
-            Input::Persisted { id, result } => self.persisted(now, id, result, out),
-            Input::CheckpointSaved { steps, result } => {
-                out.push(Output::Event(Event::Saved { steps, result }))
-            }
-            Input::CheckpointLoaded(result) => self.restored(result, out),
-            Input::Expel(peer) => self.expel(now, peer, out),
-            Input::DeclareLost => self.declare_lost(now, out),
-            Input::Rekey { secret, at } => {
-                if let NodeRole::Member(active) = &mut self.role {
-                    active.membership.rekey(secret, at, out);
-                }
-            }
-            Input::Leave => self.leave(out),
-        }
-        self.retire_if_done(now, out);
         self.advance(now, out);
     }
 
-    fn tick(&mut self, now: Instant, out: &mut Vec<Output>) {
-        match &mut self.role {
-            NodeRole::Joiner(joiner) => {
-                joiner.tick(now, self.credits.keys().copied(), out);
-                self.poll_recovery(now, out);
-            }
-            NodeRole::Member(active) if active.progress == Progress::Training => {
-                let commands = active
-                    .with_snapshot(&self.jobs, |membership, snapshot| membership.tick(now, snapshot, out));
-                self.apply(commands, out);
-                self.save_if_due(now, out);
-                self.negotiate(now, out);
-            }
-            NodeRole::Founder(_) | NodeRole::Member(_) | NodeRole::Ended => {}
-        }
-    }
-
-    fn link_up(&mut self, now: Instant, peer: PeerId, out: &mut Vec<Output>) {
-        self.credits.insert(peer, LINK_SEGMENTS);
-        match &mut self.role {
-            NodeRole::Joiner(joiner) => {
-                joiner.link_up(now, peer, out);
-                if let (Some(preparation), true) = (&mut self.preparation, joiner.sponsor() == Some(peer)) {
-                    preparation.restart_fetching(peer, out);
-                }
-                self.report_ready(out);
-            }
-            NodeRole::Member(active) => {
-                active.membership.members.link_up(now, peer);
-                active.training.link_up(&peer, out);
-            }
-            NodeRole::Founder(_) | NodeRole::Ended => {}
-        }
-    }
-
-    /// A peer is now reached through another peer, or directly again.
-    fn set_relayed(&mut self, now: Instant, peer: PeerId, is_relayed: bool, out: &mut Vec<Output>) {
-        if is_relayed {
-            self.relayed.insert(peer);
-        } else {
-            self.relayed.remove(&peer);
-        }
-        let route = if is_relayed { Route::Relayed } else { Route::Direct };
-        match &mut self.role {
-            NodeRole::Joiner(joiner) => {
-                joiner.set_route(peer, route);
-                if route == Route::Direct && joiner.sponsor().is_none() && self.credits.contains_key(&peer) {
-                    joiner.link_up(now, peer, out);
-                }
-                self.report_ready(out);
-            }
-            NodeRole::Member(active) => {
-                active.membership.members.set_route(now, peer, route);
-                self.poll_membership(now, out);
-            }
-            NodeRole::Founder(_) | NodeRole::Ended => {}
-        }
-    }
-
-    /// This peer has learnt more about where others can dial it. A peer that others cannot dial owns nothing.
-    fn reachability_changed(
-        &mut self,
+    /// The role, and the context in which it handles an input; `None` if the run has ended here.
+    fn borrow<'a>(
+        &'a mut self,
         now: Instant,
-        addresses: Vec<String>,
-        is_reachable: bool,
-        out: &mut Vec<Output>,
-    ) {
-        self.me.addresses = addresses;
-        self.me.capacity = if is_reachable { self.offered_capacity } else { 0 };
-        match &mut self.role {
-            NodeRole::Founder(founder) => founder.reachability_changed(&self.me),
-            NodeRole::Joiner(joiner) => joiner.reachability_changed(now, &self.me, out),
-            NodeRole::Member(active) => {
-                active.membership.offer_capacity(self.me.capacity);
-                self.poll_membership(now, out);
-            }
-            NodeRole::Ended => {}
-        }
+        out: &'a mut Vec<Output>,
+    ) -> Option<(&'a mut dyn Role, NodeContext<'a>)> {
+        let Self { role, node } = self;
+        Some((role.active_mut()?, NodeContext { now, node, out }))
     }
 
-    fn link_down(&mut self, now: Instant, peer: PeerId, reason: String, out: &mut Vec<Output>) {
-        self.credits.remove(&peer);
-        self.relayed.remove(&peer);
-        self.early.remove(&peer);
-        match &mut self.role {
-            NodeRole::Founder(founder) => founder.peer_left(peer, reason, out),
-            NodeRole::Joiner(joiner) => joiner.link_down(now, peer),
-            NodeRole::Member(active) => {
-                active.training.link_down(&peer);
-                active.membership.members.link_down(&peer);
-                if active.training.view().rank(&peer).is_none() {
-                    active.membership.admission.forget(&peer);
-                    // A peer that is no member dials again if it needs the link.
-                    out.push(Output::Disconnect(peer));
-                    return;
-                }
-                if active.training.base().is_needed(&peer) {
-                    // A member is dialed again, whether it closed the link or was cut off.
-                    out.extend(active.training.base().contact_of(&peer).map(Output::Dial));
-                    self.poll_membership(now, out);
-                }
-            }
-            NodeRole::Ended => {}
-        }
-    }
-
-    fn credit(&mut self, peer: PeerId, segments: u32, out: &mut Vec<Output>) {
-        if let NodeRole::Member(active) = &mut self.role
-            && active.training.view().rank(&peer).is_some()
-        {
-            return active.training.credit(&peer, segments, out);
-        }
-        if let Some(credit) = self.credits.get_mut(&peer) {
-            *credit = credit.saturating_add(segments).min(LINK_SEGMENTS);
-        }
-    }
-
-    // Preparation.
-
-    /// The peer that is asked for the data file; `None` if there is none.
-    fn donor(&self) -> Option<PeerId> {
-        match &self.role {
-            NodeRole::Joiner(joiner) => joiner.sponsor(),
-            _ => None,
-        }
-    }
-
-    fn prepare(&mut self, specification: Arc<[u8]>, out: &mut Vec<Output>) {
-        match Preparation::start(specification, &*self.loader, out) {
-            Ok((preparation, load_request)) => {
-                self.preparation = Some(preparation);
-                self.load(load_request, out);
-            }
-            Err(failure) => self.end(Err(failure), out),
-        }
-    }
-
-    fn load(&mut self, load_request: Option<LoadRequest>, out: &mut Vec<Output>) {
-        let Some(LoadRequest { specification, data }) = load_request else { return };
-        let loader = Arc::clone(&self.loader);
-        let work = Box::new(move || Box::new(loader.load(&specification, data)) as JobOutput);
-        // The load has no cost in samples: how long it takes depends on the disk.
-        self.jobs.start(Purpose::Load, 0, work, out);
-    }
-
-    fn loaded(&mut self, loaded: Loaded, out: &mut Vec<Output>) {
-        let run_size = loaded.run_size();
-        let Some(preparation) = &mut self.preparation else { return };
-        preparation.loaded(loaded);
-        out.push(Output::Event(Event::Prepared(run_size)));
-        if let NodeRole::Founder(founder) = &mut self.role {
-            founder.ready_here(out);
-        }
-        self.report_ready(out);
-    }
-
-    /// A joiner that is prepared reports that it is ready. A joiner that was excluded because its program hung waits until the program's
-    /// job has ended.
-    fn report_ready(&mut self, out: &mut Vec<Output>) {
-        let is_prepared = self.preparation.as_ref().is_some_and(|preparation| preparation.ready().is_some())
-            && self.jobs.computing().is_none();
-        if let (NodeRole::Joiner(joiner), true) = (&mut self.role, is_prepared) {
-            joiner.report_ready(|peer| self.credits.contains_key(&peer), out);
-        }
-    }
-
-    // Jobs.
-
-    fn computed(&mut self, job: JobId, result: Result<JobOutput, Panicked>, out: &mut Vec<Output>) {
-        // The job belongs to an interrupted step; its buffers return to their pool by themselves.
-        let Some(purpose) = self.jobs.finish(job) else { return };
-        let answer = match result {
-            Ok(answer) => answer,
-            Err(Panicked(message)) => return self.end(Err(Failure::TaskPanicked(message)), out),
+    /// Does whatever has become possible: enter the first view or the next one, or end the run.
+    fn advance(&mut self, now: Instant, out: &mut Vec<Output>) {
+        let advanced = match self.borrow(now, out) {
+            Some((role, mut cx)) => role.advance(&mut cx),
+            None => return,
         };
-        match purpose {
-            Purpose::Program(_, reply) => {
-                reply(answer);
-                self.report_ready(out);
+        self.carry_out(now, advanced, out);
+    }
+
+    // The program.
+
+    /// The program, when it is time to start it; `None` otherwise.
+    pub(crate) fn program(&mut self) -> Option<ProgramExecutor> {
+        if !matches!(self.node.program, ProgramState::NotStarted) {
+            return None;
+        }
+        let program = self.role.member().and_then(commands::program)?;
+        self.node.program = ProgramState::Running;
+        Some(program)
+    }
+
+    /// Carries out one command of the program. While there is no view, the program waits for one.
+    pub(crate) fn command(&mut self, now: Instant, command: ProgramCommand, out: &mut Vec<Output>) {
+        let Self { role, node } = self;
+        match (role, command) {
+            (NodeRole::Member(active), command) => {
+                commands::carry_out(active, &mut NodeContext { now, node, out }, command);
+                self.advance(now, out);
             }
-            Purpose::Load => match *answer.downcast().expect("a loader's answer") {
-                Ok(loaded) => self.loaded(loaded, out),
-                Err(words) => self.end(Err(Failure::Unusable(words)), out),
-            },
-            Purpose::EvaluateMerge => {
-                let weighed = *answer.downcast().expect("what was weighed");
-                out.push(Output::Event(Event::MergeEvaluation(weighed)));
-            }
-            Purpose::Evaluate => {
-                let evaluation: Evaluation = *answer.downcast().expect("an evaluation");
-                self.finish(Some(evaluation), out);
-            }
+            (_, ProgramCommand::Ready(reply)) => node.program.park(reply),
+            // It belongs to a view that this peer has left.
+            _ => {}
         }
     }
 
-    // The end.
+    // The change of the role.
 
-    fn finish(&mut self, evaluation: Option<Evaluation>, out: &mut Vec<Output>) {
-        let NodeRole::Member(active) = &self.role else { return };
-        let Some(mut state) = active.training.final_state() else { return };
-        state.evaluation = evaluation;
-        out.push(Output::Event(Event::Ended(Ended { outcome: Ok(()), state: Some(state) })));
-        self.role = NodeRole::Ended;
+    /// Changes the role, if it has ended.
+    fn carry_out(&mut self, now: Instant, handled: Result<(), Transition>, out: &mut Vec<Output>) {
+        match handled {
+            Ok(()) => {}
+            Err(Transition::Enter(entry)) => {
+                let mut cx = NodeContext { now, node: &mut self.node, out };
+                self.role = NodeRole::Member(Box::new(ActiveMember::begin_in(entry, &mut cx)));
+            }
+            Err(Transition::Rejoin { run, contacts }) => self.rejoin(now, run, contacts, out),
+            Err(Transition::Complete(state)) => {
+                let ended = Ended { outcome: Ok(()), state: Some(*state) };
+                out.push(Output::Event(Event::Ended(ended)));
+                self.role = NodeRole::Ended;
+            }
+            Err(Transition::Fail(failure)) => self.fail(now, failure, out),
+        }
+    }
+
+    /// This peer is in no view any more. It asks to join again, first the members that it knows.
+    fn rejoin(&mut self, now: Instant, run: RunId, contacts: Vec<Contact>, out: &mut Vec<Output>) {
+        if let NodeRole::Member(active) = std::mem::replace(&mut self.role, NodeRole::Ended) {
+            active.leave_view(&mut NodeContext { now, node: &mut self.node, out });
+        }
+        let node = &mut self.node;
+        node.me.incarnation = node.me.incarnation.next();
+        let mut joiner = Joiner::rejoining(run, contacts, node.me.clone());
+        node.links.relayed().for_each(|peer| joiner.set_route(peer, Route::Relayed));
+        joiner.ask_all(now, node.links.linked(), out);
+        self.role = NodeRole::Joiner(Box::new(joiner));
     }
 
     /// Ends the run at this peer before the run is complete, and tells the others why.
-    fn end(&mut self, outcome: Result<(), Failure>, out: &mut Vec<Output>) {
-        let (state, others): (_, BTreeSet<PeerId>) = match &self.role {
-            NodeRole::Member(active) => {
-                // This peer may be the last one that has the state.
-                let keep = active.training.base().loaded().config.checkpoints_kept;
-                let checkpoint =
-                    active.training.steps().and_then(|steps| steps.state().checkpoint()).map(Arc::new);
-                out.extend(checkpoint.map(|checkpoint| Output::SaveCheckpoint { checkpoint, keep }));
-                let members = active.training.view().members.iter().map(|member| member.peer);
-                (active.training.final_state().or(self.state_before.take()), members.collect())
-            }
-            NodeRole::Founder(founder) => (None, founder.candidates().collect()),
-            NodeRole::Joiner(joiner) => (self.state_before.take(), joiner.sponsor().into_iter().collect()),
-            NodeRole::Ended => return,
-        };
-        if let Err(failure) = &outcome {
-            let message = Message::Leave(Departure::new(&failure.to_string()));
-            for peer in others.into_iter().filter(|peer| self.credits.contains_key(peer)) {
-                self.send(peer, &message, None, out);
-            }
-        }
-        out.push(Output::Event(Event::Ended(Ended { outcome, state })));
+    fn fail(&mut self, now: Instant, failure: Failure, out: &mut Vec<Output>) {
+        let Some((role, mut cx)) = self.borrow(now, out) else { return };
+        let Farewell { state, peers } = role.farewell(&mut cx);
+        cx.send_to_linked(peers, &Message::Leave(Departure::new(&failure.to_string())));
+        out.push(Output::Event(Event::Ended(Ended { outcome: Err(failure), state })));
         self.role = NodeRole::Ended;
     }
+}
 
-    fn send(&self, to: PeerId, message: &Message, payload: Option<Buffer>, out: &mut Vec<Output>) {
-        out.push(Output::Send { to, frame: Frame::encode(message, payload) });
+/// Has the role handle one input.
+fn handle(role: &mut dyn Role, cx: &mut NodeContext<'_>, input: Input) -> Result<(), Transition> {
+    if cx.node.run.is_due() {
+        role.on_start(cx);
+        cx.node.run.begin(&mut cx.node.jobs, cx.out)?;
     }
+    role.wake();
+    match input {
+        Input::Tick => role.on_tick(cx),
+        Input::Frame { from, frame } => match receive(role, cx, from, frame) {
+            Ok(()) => {}
+            Err(Interrupt::Reject(reject)) => role.reject(cx, from, reject),
+            Err(Interrupt::Transition(transition)) => return Err(transition),
+        },
+        Input::LinkUp(peer) => {
+            cx.node.links.up(peer);
+            role.on_link_up(cx, peer);
+        }
+        Input::LinkDown { peer, reason } => role.lose_link(cx, peer, reason),
+        Input::Relayed { peer, is_relayed } => {
+            let route = if is_relayed { Route::Relayed } else { Route::Direct };
+            cx.node.links.set_route(peer, route);
+            role.on_route_changed(cx, peer, route);
+        }
+        Input::ReachabilityChanged { addresses, is_reachable } => {
+            // A peer that others cannot dial owns nothing.
+            cx.node.me.capacity = if is_reachable { cx.node.offered_capacity } else { 0 };
+            cx.node.me.addresses = addresses;
+            role.on_reachability_changed(cx);
+        }
+        Input::DuplicateIdentity { by } => {
+            return Err(Failure::Refused { by, refusal: Refusal::DuplicateIdentity }.into());
+        }
+        Input::Credit { peer, segments } => role.on_credit(cx, peer, segments),
+        Input::Computed { job, result } => computed(role, cx, job, result)?,
+        Input::DataFound(data) => {
+            cx.node.run.data_found(data, role.donor(), &mut cx.node.jobs, cx.out)?;
+        }
+        Input::Persisted { id, result } => {
+            result.map_err(Failure::DiskFailed)?;
+            let effects = cx.node.journal.persisted(id);
+            role.on_persisted(cx, effects)?;
+        }
+        Input::CheckpointSaved { steps, result } => {
+            cx.out.push(Output::Event(Event::Saved { steps, result }));
+        }
+        Input::CheckpointLoaded(result) => role.on_checkpoint_loaded(cx, result)?,
+        Input::Expel(peer) => {
+            role.expel(cx, peer, ExpulsionCause::Request);
+            role.poll(cx);
+        }
+        Input::DeclareLost => {
+            role.declare_lost();
+            role.poll(cx);
+        }
+        Input::Rekey { secret, at } => role.rekey(cx, secret, at),
+        Input::Leave => role.leave(cx)?,
+    }
+    Ok(())
+}
 
-    fn reject(&mut self, now: Instant, peer: PeerId, reject: Reject, out: &mut Vec<Output>) {
-        out.push(Output::Event(Event::Violation { peer, reject }));
-        let count = self.rejects.entry(peer).or_default();
-        *count += 1;
-        // A round cannot end without the segment that should have come, so the link is closed at once.
-        let is_fatal = matches!(reject, Reject::Segment | Reject::OverCredit | Reject::MalformedTableMessage);
-        let is_last = *count >= REJECTS_MAX;
-        if let (NodeRole::Member(active), true) = (&mut self.role, is_last) {
-            active.membership.members.expel(peer, ExpulsionCause::Violations, out);
-        }
-        if is_last || is_fatal {
-            let words = format!("hung up on it after {count} violations, the last: {reject}");
-            out.push(Output::Disconnect(peer));
-            self.link_down(now, peer, words, out);
+/// Decodes a frame, and has the role handle its message. A frame that no correct peer sends here and now is rejected.
+fn receive(
+    role: &mut dyn Role,
+    cx: &mut NodeContext<'_>,
+    from: PeerId,
+    frame: Frame,
+) -> Result<(), Interrupt> {
+    match cx.node.cache.message(&frame).map_err(Reject::from)? {
+        Message::InView { view, message } => Ok(role.on_view_message(cx, from, view, message, frame)?),
+        message => {
+            if let Message::Heartbeat(beat) = &message {
+                cx.node.early_frames.keep_only(from, beat.view, cx.out);
+            }
+            role.on_message(cx, from, message, frame.payload)
         }
     }
+}
+
+/// A job has finished: its result goes to the part that waits for it.
+fn computed(
+    role: &mut dyn Role,
+    cx: &mut NodeContext<'_>,
+    job: JobId,
+    result: Result<JobOutput, Panicked>,
+) -> Result<(), Transition> {
+    // The job belongs to an interrupted step; its buffers return to their pool by themselves.
+    let Some(purpose) = cx.node.jobs.finish(job) else { return Ok(()) };
+    let answer = result.map_err(|Panicked(message)| Failure::TaskPanicked(message))?;
+    match purpose {
+        Purpose::Program(_, reply) => {
+            reply(answer);
+            role.on_program_idle(cx);
+        }
+        Purpose::Load => {
+            let loaded = answer.downcast::<Result<Loaded, String>>().expect("a loader's answer");
+            cx.node.run.loaded(loaded.map_err(Failure::Unusable)?, cx.out);
+            role.on_prepared(cx);
+        }
+        Purpose::EvaluateMerge => {
+            let evaluation = *answer.downcast().expect("an evaluation of a merge");
+            cx.out.push(Output::Event(Event::MergeEvaluation(evaluation)));
+        }
+        Purpose::Evaluate => role.on_evaluated(*answer.downcast().expect("an evaluation"))?,
+    }
+    Ok(())
 }

@@ -54,7 +54,6 @@ use agreement::acceptor::Voting;
 use capacity::CapacityOffers;
 use churn::Requests;
 pub(crate) use health::MemberHealth;
-pub(crate) use links::Route;
 use members::Members;
 use partition::PartitionProbe;
 use place::Place;

@@ -21,7 +21,9 @@ pub(crate) enum Purpose {
 /// The jobs that are running.
 #[derive(Default)]
 pub(crate) struct Jobs {
+    /// What each running job is for.
     purposes: BTreeMap<JobId, Purpose>,
+    /// How many jobs were started, which is the id of the next one.
     count: u64,
 }
 

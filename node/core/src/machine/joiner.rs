@@ -1,161 +1,262 @@
-//! The messages that a joiner receives: answers to its requests, and, after a stop of all members, votes on the next view.
+//! The joiner's role: it asks to be admitted, prepares the task, and enters a view.
+//!
+//! A joiner that was a member before its restart also votes on the next view, if all members have stopped.
 
-use peergrad_protocol::message::{AgreementMessage, JoinMessage, Message, Refusal, WantData, Welcome};
-use peergrad_protocol::{Buffer, Instant, PeerId};
+use std::sync::Arc;
 
-use super::{Machine, NodeRole};
+use peergrad_protocol::message::{AgreementMessage, JoinMessage, Message, Refusal, TrainingMessage, Welcome};
+use peergrad_protocol::view::View;
+use peergrad_protocol::{Buffer, Frame, Instant, PeerId, ViewDigest};
+
 use crate::io::{Failure, Output, Reject};
-use crate::membership::join::RunIdentity;
+use crate::machine::context::NodeContext;
+use crate::machine::jobs::Jobs;
+use crate::machine::preparation::Donor;
+use crate::machine::role::{Farewell, Interrupt, Role, Transition};
+use crate::membership::join::{Joiner, RunIdentity};
+use crate::membership::journal::Effect;
 use crate::membership::recovery::Readiness;
+use crate::membership::view_change::ViewChangePlanner;
+use crate::node_report::{NodeReport, NodeState};
+use crate::peer_links::Route;
+use crate::program::loader::Loaded;
+use crate::state::checkpoint::Checkpoint;
+use crate::state::shard_map::ShardingConfig;
 
-impl Machine {
-    /// Handles a message to a joiner.
-    pub(super) fn joiner_received(
+impl Role for Joiner {
+    fn state(&self) -> NodeState {
+        if self.is_recovering() { NodeState::Recovery } else { NodeState::Join }
+    }
+
+    fn report(&self, _now: Instant, _jobs: &Jobs) -> NodeReport {
+        self.node_report()
+    }
+
+    fn next_tick(&self) -> Option<Instant> {
+        self.deadline()
+    }
+
+    fn donor(&self) -> Donor {
+        self.sponsor().map_or(Donor::Awaited, Donor::Sponsor)
+    }
+
+    fn on_tick(&mut self, cx: &mut NodeContext<'_>) {
+        self.tick(cx.now, cx.node.links.linked(), cx.out);
+        poll_recovery(self, cx);
+    }
+
+    fn on_link_up(&mut self, cx: &mut NodeContext<'_>, peer: PeerId) {
+        self.link_up(cx.now, peer, cx.out);
+        if self.sponsor() == Some(peer) {
+            cx.node.run.restart_fetching(peer, cx.out);
+        }
+        report_ready(self, cx);
+    }
+
+    fn on_link_down(&mut self, cx: &mut NodeContext<'_>, peer: PeerId, _reason: String) {
+        self.link_down(cx.now, peer);
+    }
+
+    fn on_route_changed(&mut self, cx: &mut NodeContext<'_>, peer: PeerId, route: Route) {
+        self.set_route(peer, route);
+        if route == Route::Direct && self.sponsor().is_none() && cx.node.links.is_linked(&peer) {
+            self.link_up(cx.now, peer, cx.out);
+        }
+        report_ready(self, cx);
+    }
+
+    fn on_reachability_changed(&mut self, cx: &mut NodeContext<'_>) {
+        self.reachability_changed(cx.now, &cx.node.me, cx.out);
+    }
+
+    fn on_message(
         &mut self,
-        now: Instant,
+        cx: &mut NodeContext<'_>,
         from: PeerId,
         message: Message,
         payload: Option<Buffer>,
-        out: &mut Vec<Output>,
-    ) -> Result<(), Reject> {
-        let NodeRole::Joiner(joiner) = &mut self.role else { return Err(Reject::OutOfPlace) };
-        let outcome = match message {
-            Message::Join(message) => self.joiner_received_join(now, from, message, payload, out)?,
-            Message::Agreement(message) => {
-                self.joiner_received_agreement(now, from, message, out)?;
-                Ok(())
-            }
-            Message::Heartbeat(_) => {
-                joiner.on_heartbeat(from);
-                Ok(())
-            }
-            Message::Leave(departure) => joiner.departed(now, from, &departure.reason),
-            // It belongs to a view that this peer is not in, or to a branch that it has left.
-            Message::Admin(_) | Message::Merge(_) | Message::InView { .. } => Ok(()),
-        };
-        if let Err(failure) = outcome {
-            self.end(Err(failure), out);
-        }
-        Ok(())
-    }
-
-    /// Handles the messages of joining. The inner error ends the run at this peer.
-    fn joiner_received_join(
-        &mut self,
-        now: Instant,
-        from: PeerId,
-        message: JoinMessage,
-        payload: Option<Buffer>,
-        out: &mut Vec<Output>,
-    ) -> Result<Result<(), Failure>, Reject> {
-        let NodeRole::Joiner(joiner) = &mut self.role else { return Err(Reject::OutOfPlace) };
+    ) -> Result<(), Interrupt> {
+        self.heard(&from);
         match message {
-            JoinMessage::Join(join) => joiner.on_join(from, &join, out),
-            JoinMessage::Welcome(welcome) => return Ok(self.joiner_welcomed(now, from, welcome, out)),
-            JoinMessage::Redirect(contact) => joiner.on_refer(now, from, contact, out),
-            JoinMessage::Refuse(refusal) => return Ok(joiner.on_refuse(from, refusal)),
-            // The sponsor that this peer asked for the data has refused it since.
-            JoinMessage::Data(_) if joiner.sponsor().is_none() => {}
-            JoinMessage::Data(piece) => {
-                let is_donor = joiner.sponsor() == Some(from);
-                let preparation = self.preparation.as_mut().ok_or(Reject::Data)?;
-                // If the sender is not the sponsor, this peer asks another member by now.
-                if is_donor {
-                    let load_request = preparation.piece(from, piece, &payload.ok_or(Reject::Data)?, out)?;
-                    self.load(load_request, out);
-                }
-            }
-            // This peer was a member when it welcomed the sender.
-            JoinMessage::Ready | JoinMessage::WantData(_) => {
-                self.send(from, &JoinMessage::Refuse(Refusal::NotReady).into(), None, out);
-            }
-            // It is for the coordinator of a view that this peer is not in.
-            JoinMessage::Candidate(_) => {}
-        }
-        Ok(Ok(()))
-    }
-
-    /// A member has told this peer the run's specification and members.
-    fn joiner_welcomed(
-        &mut self,
-        now: Instant,
-        from: PeerId,
-        welcome: Welcome,
-        out: &mut Vec<Output>,
-    ) -> Result<(), Failure> {
-        let NodeRole::Joiner(joiner) = &mut self.role else { return Ok(()) };
-        let had_sponsor = joiner.sponsor().is_some();
-        match (joiner.on_welcome(now, from, welcome, out)?, &mut self.preparation) {
-            (Some(RunIdentity { specification, nonce }), None) => {
-                self.nonce = Some(nonce);
-                self.prepare(specification.into(), out);
-            }
-            (_, preparation) => {
-                if let (Some(preparation), false) = (preparation, had_sponsor) {
-                    preparation.restart_fetching(from, out);
-                }
-                self.report_ready(out);
-            }
+            Message::Join(message) => receive_join(self, cx, from, message, payload)?,
+            Message::Agreement(message) => receive_agreement(self, cx, from, message)?,
+            Message::Heartbeat(_) => self.on_heartbeat(from),
+            Message::Leave(departure) => self.departed(cx.now, from, &departure.reason)?,
+            // It belongs to a view that this peer is not in, or to a branch that it has left.
+            Message::Admin(_) | Message::Merge(_) | Message::InView { .. } => {}
         }
         Ok(())
     }
 
-    /// Handles a view that this peer may be in. While all members return from a stop, handles the votes on the next one.
-    fn joiner_received_agreement(
+    fn on_view_message(
         &mut self,
-        now: Instant,
+        cx: &mut NodeContext<'_>,
         from: PeerId,
-        message: AgreementMessage,
-        out: &mut Vec<Output>,
+        view: ViewDigest,
+        _message: TrainingMessage,
+        frame: Frame,
     ) -> Result<(), Reject> {
-        let NodeRole::Joiner(joiner) = &mut self.role else { return Err(Reject::OutOfPlace) };
-        let message = match message {
-            AgreementMessage::Install(view) if joiner.is_in(&view) => return self.install(view, out),
-            AgreementMessage::Install(view) => {
-                joiner.on_install(now, from, view, &mut self.journal);
-                return Ok(());
-            }
-            other => other,
-        };
-        let is_promise = matches!(message, AgreementMessage::Promise(_));
-        if let Some(recovering) = joiner.recovering() {
-            match message {
-                AgreementMessage::Prepare(prepare) => {
-                    let loaded = self.preparation.as_ref().and_then(|preparation| preparation.ready());
-                    let readiness = loaded.map_or(Readiness::Preparing, |_| Readiness::Prepared);
-                    recovering.on_prepare(now, from, prepare, readiness, &mut self.journal, out);
-                }
-                AgreementMessage::Propose(propose) => {
-                    recovering.on_propose(now, from, propose, &mut self.journal, out);
-                }
-                AgreementMessage::Promise(promise) => recovering.on_promise(now, from, *promise, out),
-                AgreementMessage::Accepted(accepted) => recovering.on_accepted(from, accepted, out),
-                AgreementMessage::Nack(nack) => recovering.on_nack(now, &nack),
-                // It is about a view that this peer is not in.
-                AgreementMessage::Learn(_) | AgreementMessage::Install(_) => {}
-            }
+        self.heard(&from);
+        cx.node.early_frames.hold(from, view, frame, cx.out)
+    }
+
+    fn on_prepared(&mut self, cx: &mut NodeContext<'_>) {
+        report_ready(self, cx);
+    }
+
+    fn on_program_idle(&mut self, cx: &mut NodeContext<'_>) {
+        report_ready(self, cx);
+    }
+
+    fn on_persisted(&mut self, cx: &mut NodeContext<'_>, effects: Vec<Effect>) -> Result<(), Transition> {
+        match self.persisted(effects, cx.out) {
+            Some(entry) => Err(Transition::Enter(entry)),
+            None => Ok(()),
         }
-        if is_promise {
-            self.poll_recovery(now, out);
+    }
+
+    fn on_checkpoint_loaded(
+        &mut self,
+        cx: &mut NodeContext<'_>,
+        result: Result<Arc<Checkpoint>, String>,
+    ) -> Result<(), Transition> {
+        let Some(steps) = self.restoring().map(View::first_step) else { return Ok(()) };
+        let checkpoint = cx.node.run.fitting_checkpoint(steps, result)?;
+        if let Some(view) = self.restored(checkpoint) {
+            // The view was checked before the checkpoint was read.
+            let _ = install(self, cx, view);
         }
         Ok(())
     }
 
-    /// Sends a joiner a piece of the data file.
-    pub(super) fn send_data_piece(
-        &mut self,
-        from: PeerId,
-        want: WantData,
-        out: &mut Vec<Output>,
-    ) -> Result<(), Reject> {
-        // The file is too large to be sent, or the request is wrong. A joiner knows the size from the specification, and must have such a
-        // file itself.
-        let Some((piece, bytes)) = self.preparation.as_ref().and_then(|p| p.data_piece(want)) else {
-            return Err(Reject::Data);
-        };
-        let mut payload = self.segments.take_bytes(bytes.len());
-        payload.bytes_mut().copy_from_slice(bytes);
-        self.send(from, &JoinMessage::Data(piece).into(), Some(payload), out);
-        Ok(())
+    fn declare_lost(&mut self) {
+        if let Some(recovering) = self.recovering() {
+            recovering.declare_lost();
+        }
     }
+
+    fn farewell(&mut self, cx: &mut NodeContext<'_>) -> Farewell {
+        Farewell { state: cx.node.state_before.take(), peers: self.sponsor().into_iter().collect() }
+    }
+}
+
+/// A joiner that is prepared reports that it is ready. A joiner that was excluded because its program hung waits until the program's job
+/// has ended.
+fn report_ready(joiner: &mut Joiner, cx: &mut NodeContext<'_>) {
+    if cx.node.run.ready().is_some() && cx.node.jobs.computing().is_none() {
+        joiner.report_ready(|peer| cx.node.links.is_linked(&peer), cx.out);
+    }
+}
+
+/// Handles the messages of joining.
+fn receive_join(
+    joiner: &mut Joiner,
+    cx: &mut NodeContext<'_>,
+    from: PeerId,
+    message: JoinMessage,
+    payload: Option<Buffer>,
+) -> Result<(), Interrupt> {
+    match message {
+        JoinMessage::Join(join) => joiner.on_join(from, &join, cx.out),
+        JoinMessage::Welcome(welcome) => receive_welcome(joiner, cx, from, welcome)?,
+        JoinMessage::Redirect(contact) => joiner.on_refer(cx.now, from, contact, cx.out),
+        JoinMessage::Refuse(refusal) => joiner.on_refuse(from, refusal)?,
+        JoinMessage::Data(piece) if joiner.sponsor() == Some(from) => {
+            cx.node.run.piece(from, piece, payload, &mut cx.node.jobs, cx.out)?;
+        }
+        // The sponsor that this peer asked for the data has refused it since, or this peer asks another member by now.
+        JoinMessage::Data(_) => {}
+        // This peer was a member when it welcomed the sender.
+        JoinMessage::Ready | JoinMessage::WantData(_) => {
+            cx.send(from, &JoinMessage::Refuse(Refusal::NotReady).into());
+        }
+        // It is for the coordinator of a view that this peer is not in.
+        JoinMessage::Candidate(_) => {}
+    }
+    Ok(())
+}
+
+/// A member has told this peer the run's specification and members.
+fn receive_welcome(
+    joiner: &mut Joiner,
+    cx: &mut NodeContext<'_>,
+    from: PeerId,
+    welcome: Welcome,
+) -> Result<(), Failure> {
+    let had_sponsor = joiner.sponsor().is_some();
+    let identity = joiner.on_welcome(cx.now, from, welcome, cx.out)?;
+    if let Some(RunIdentity { specification, nonce }) = identity.filter(|_| !cx.node.run.is_preparing()) {
+        return cx.node.run.prepare(specification.into(), nonce, &mut cx.node.jobs, cx.out);
+    }
+    if !had_sponsor {
+        cx.node.run.restart_fetching(from, cx.out);
+    }
+    report_ready(joiner, cx);
+    Ok(())
+}
+
+/// Handles a view that this peer may be in. While all members return from a stop, handles the votes on the next one.
+fn receive_agreement(
+    joiner: &mut Joiner,
+    cx: &mut NodeContext<'_>,
+    from: PeerId,
+    message: AgreementMessage,
+) -> Result<(), Reject> {
+    let message = match message {
+        AgreementMessage::Install(view) if joiner.is_in(&view) => return install(joiner, cx, view),
+        AgreementMessage::Install(view) => {
+            joiner.on_install(cx.now, from, view, &mut cx.node.journal);
+            return Ok(());
+        }
+        other => other,
+    };
+    let is_promise = matches!(message, AgreementMessage::Promise(_));
+    if let Some(recovering) = joiner.recovering() {
+        let (now, journal) = (cx.now, &mut cx.node.journal);
+        match message {
+            AgreementMessage::Prepare(prepare) => {
+                let readiness = cx.node.run.ready().map_or(Readiness::Preparing, |_| Readiness::Prepared);
+                recovering.on_prepare(now, from, prepare, readiness, journal, cx.out);
+            }
+            AgreementMessage::Propose(propose) => recovering.on_propose(now, from, propose, journal, cx.out),
+            AgreementMessage::Promise(promise) => recovering.on_promise(now, from, *promise, cx.out),
+            AgreementMessage::Accepted(accepted) => recovering.on_accepted(from, accepted, cx.out),
+            AgreementMessage::Nack(nack) => recovering.on_nack(now, &nack),
+            // It is about a view that this peer is not in.
+            AgreementMessage::Learn(_) | AgreementMessage::Install(_) => {}
+        }
+    }
+    if is_promise {
+        poll_recovery(joiner, cx);
+    }
+    Ok(())
+}
+
+/// A member sends the view in which this peer is a member. The view is written to disk before it is entered.
+fn install(joiner: &mut Joiner, cx: &mut NodeContext<'_>, view: View) -> Result<(), Reject> {
+    let fits = |loaded: &Loaded| {
+        view.fits(u64::from(loaded.task.sample_count()), ShardingConfig::of(loaded).chunks.count())
+    };
+    if !cx.node.run.ready().is_some_and(fits) {
+        return Err(Reject::OutOfPlace);
+    }
+    if let Some(saved) = joiner.restore(&view) {
+        cx.out.push(Output::LoadCheckpoint(saved));
+        return Ok(());
+    }
+    joiner.recording();
+    cx.node.record(view, cx.out);
+    Ok(())
+}
+
+/// Advances the recovery from a stop of all members, if this peer is in one.
+fn poll_recovery(joiner: &mut Joiner, cx: &mut NodeContext<'_>) {
+    let loaded = cx.node.run.ready();
+    let view = joiner.recovering().map(|recovering| recovering.shared_view());
+    let shard_map = loaded
+        .zip(view)
+        .map(|(loaded, (view, digest))| cx.node.cache.shard_map(&view, digest, ShardingConfig::of(loaded)));
+    let planner =
+        loaded.zip(shard_map.as_deref()).map(|(loaded, shard_map)| ViewChangePlanner::new(shard_map, loaded));
+    joiner.poll_recovery(cx.now, planner.as_ref(), cx.out);
 }

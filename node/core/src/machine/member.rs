@@ -1,215 +1,324 @@
-//! The messages that a member receives outside of training: joiners, votes on the next view, other branches, and requests of users.
+//! The member's role: it trains in a view, and agrees with the other members on the next one.
+//!
+//! # Files
+//! - `messages`: joiners, votes on the next view, other branches, and requests of users.
+//! - `frames`: messages of training.
+//! - `views`: the first view of this member, the next one, and its exclusion.
+//! - `commands`: the commands of the program.
+//! - `checkpoints`: when all members save one.
+//! - `ending`: the end of the run, and the user's wish to leave.
+//! - `inspect`: the report for status requests.
 
-use peergrad_protocol::message::{
-    AdminMessage, AgreementMessage, Departure, Join, JoinMessage, MergeMessage, Message, Refusal, Welcome,
-};
-use peergrad_protocol::view::View;
-use peergrad_protocol::{Buffer, Frame, Instant, PeerId};
+use std::sync::Arc;
 
-use super::{Machine, NodeRole, Progress};
-use crate::io::{Output, Reject};
-use crate::membership::{JoinAnswer, RunPhase};
+use peergrad_models::task::Evaluation;
+use peergrad_protocol::invite::Secret;
+use peergrad_protocol::message::{AgreementMessage, JoinMessage, Message, TrainingMessage, Welcome};
+use peergrad_protocol::view::{ExpulsionCause, Resume, View};
+use peergrad_protocol::{Buffer, Frame, Instant, PeerId, ViewDigest};
 
-impl Machine {
-    pub(super) fn member_received(
+use crate::io::{JobOutput, Output, Reject};
+use crate::machine::context::NodeContext;
+use crate::machine::early_frames::return_credit;
+use crate::machine::jobs::{Jobs, Purpose};
+use crate::machine::role::{Farewell, Interrupt, Role, Transition};
+use crate::machine::run_setup::RunSetup;
+use crate::membership::journal::Effect;
+use crate::membership::{Membership, TrainingCommand, TrainingSnapshot};
+use crate::merge::{Branch, MergeNegotiation};
+use crate::node_report::{NodeReport, NodeState};
+use crate::peer_links::Route;
+use crate::state::checkpoint::CheckpointSchedule;
+use crate::training::Training;
+
+mod checkpoints;
+pub(super) mod commands;
+mod ending;
+mod frames;
+mod inspect;
+mod messages;
+mod views;
+
+/// What a member holds while it is in a view.
+pub(super) struct ActiveMember {
+    /// This member's part in training.
+    pub(super) training: Training,
+    /// What it knows of the other members.
+    membership: Membership,
+    /// How far it has got with the run.
+    progress: Progress,
+    /// When all members save a checkpoint.
+    checkpoint_schedule: CheckpointSchedule,
+    /// The negotiation with other branches of a partitioned swarm.
+    negotiation: MergeNegotiation,
+    /// Whether the user has asked this peer to leave. It hands over its chunks first.
+    is_leaving: bool,
+}
+
+/// How far a member has got with the run.
+#[derive(Clone, Copy, PartialEq)]
+enum Progress {
+    /// It trains, or waits for others to do so.
+    Training,
+    /// The last step is committed, and the final parameters are being evaluated.
+    Evaluating,
+}
+
+impl ActiveMember {
+    /// Calls `ask` with the membership and a snapshot of training, on which the answer depends.
+    fn with_snapshot<T>(
         &mut self,
-        now: Instant,
-        from: PeerId,
-        message: Message,
-        payload: Option<Buffer>,
-        out: &mut Vec<Output>,
-    ) -> Result<(), Reject> {
-        let NodeRole::Member(active) = &mut self.role else { return Err(Reject::OutOfPlace) };
-        if active.progress == Progress::Evaluating {
-            return self.finished_received(from, &message, out);
-        }
-        match message {
-            Message::Join(message) => self.member_received_join(now, from, message, out),
-            Message::Agreement(message) => self.member_received_agreement(now, from, message, out),
-            Message::Merge(message) => self.member_received_merge(now, from, message, payload, out),
-            Message::Admin(message) => {
-                let is_secret = matches!(message, AdminMessage::Rekey(_) | AdminMessage::Rekeyed(_));
-                active.membership.on_admin(from, message, out);
-                if !is_secret {
-                    self.poll_membership(now, out);
-                }
-                Ok(())
+        jobs: &Jobs,
+        ask: impl FnOnce(&mut Membership, &TrainingSnapshot<'_>) -> T,
+    ) -> T {
+        let training = &self.training;
+        let report = || training.report();
+        let mut snapshot = training.snapshot(&report, jobs.computing());
+        let offer = self.negotiation.ready_offer(&training.view().members);
+        snapshot.merge.offer = offer.filter(|offer| !training.has_merged(offer.view));
+        ask(&mut self.membership, &snapshot)
+    }
+
+    /// Carries out what the membership commands the training to do.
+    fn apply(&mut self, commands: Vec<TrainingCommand>, out: &mut Vec<Output>) {
+        for command in commands {
+            match command {
+                TrainingCommand::Freeze => self.training.base_mut().freeze(),
+                TrainingCommand::StopBefore(step) => self.training.stop_before(step, out),
+                // Each input ends with a call of `advance` anyway.
+                TrainingCommand::Advance => {}
             }
-            Message::Heartbeat(beat) => {
-                active.membership.on_heartbeat(now, from, beat, out);
-                Ok(())
-            }
-            Message::Leave(Departure { reason }) => {
-                self.departed(now, from, &reason, out);
-                Ok(())
-            }
-            Message::InView { .. } => Err(Reject::OutOfPlace),
         }
     }
 
-    fn member_received_join(
-        &mut self,
-        now: Instant,
-        from: PeerId,
-        message: JoinMessage,
-        out: &mut Vec<Output>,
-    ) -> Result<(), Reject> {
-        let NodeRole::Member(active) = &mut self.role else { return Err(Reject::OutOfPlace) };
-        let membership = &mut active.membership;
-        match message {
-            JoinMessage::Join(join) => self.on_join(from, &join, out),
-            JoinMessage::Ready if membership.on_ready(now, from) => self.poll_membership(now, out),
-            // The sender is a member already, and does not know it yet.
-            JoinMessage::Ready if membership.members.is_member(&from) => {
-                let install = AgreementMessage::Install(View::clone(active.training.view()));
-                self.send(from, &install.into(), None, out);
-            }
-            // An earlier incarnation of this member welcomed the sender, or this one has forgotten the sender: the sender has to ask again.
-            JoinMessage::Ready => self.send(from, &JoinMessage::Refuse(Refusal::NotReady).into(), None, out),
-            JoinMessage::Candidate(member) => {
-                membership.on_candidate(now, from, member);
-                self.poll_membership(now, out);
-            }
-            JoinMessage::WantData(want) => self.send_data_piece(from, want, out)?,
-            // It answers a request that this member sent before it was a member.
-            JoinMessage::Welcome(_)
-            | JoinMessage::Refuse(_)
-            | JoinMessage::Redirect(_)
-            | JoinMessage::Data(_) => {}
-        }
-        Ok(())
+    /// The negotiation with other branches, and what it needs of this member's branch.
+    fn negotiation<'a>(&'a mut self, cx: &'a mut NodeContext<'_>) -> (&'a mut MergeNegotiation, Branch<'a>) {
+        let Self { training, membership, negotiation, .. } = self;
+        let (now, me, links) = (cx.now, cx.node.me.peer, &cx.node.links);
+        (negotiation, Branch { now, me, links, training, membership, out: cx.out })
     }
 
-    fn member_received_agreement(
-        &mut self,
-        now: Instant,
-        from: PeerId,
-        message: AgreementMessage,
-        out: &mut Vec<Output>,
-    ) -> Result<(), Reject> {
-        let NodeRole::Member(active) = &mut self.role else { return Err(Reject::OutOfPlace) };
-        match message {
-            AgreementMessage::Prepare(prepare) => {
-                let commands = active.with_snapshot(&self.jobs, |membership, snapshot| {
-                    membership.on_prepare(now, from, prepare, snapshot, &mut self.journal, out)
-                })?;
-                self.apply(commands, out);
-            }
-            AgreementMessage::Promise(promise) => {
-                let commands = active.with_snapshot(&self.jobs, |membership, snapshot| {
-                    membership.on_promise(now, from, *promise, snapshot, out)
-                });
-                self.apply(commands, out);
-            }
-            AgreementMessage::Nack(nack) => active.membership.on_nack(now, &nack),
-            AgreementMessage::Propose(propose) => {
-                active.with_snapshot(&self.jobs, |membership, snapshot| {
-                    membership.on_propose(now, from, propose, snapshot, &mut self.journal, out)
-                })?;
-            }
-            AgreementMessage::Accepted(accepted) => active.membership.on_accepted(now, from, accepted, out),
-            AgreementMessage::Learn(change) => {
-                active.with_snapshot(&self.jobs, |membership, snapshot| {
-                    membership.on_learn(&change, snapshot, &mut self.journal, out)
-                })?;
-            }
-            AgreementMessage::Install(view) => self.on_install(now, from, view, out)?,
-        }
-        Ok(())
-    }
-
-    fn member_received_merge(
-        &mut self,
-        now: Instant,
-        from: PeerId,
-        message: MergeMessage,
-        payload: Option<Buffer>,
-        out: &mut Vec<Output>,
-    ) -> Result<(), Reject> {
-        match message {
-            MergeMessage::Probe(probe) => self.on_merge_probe(now, from, probe, out)?,
-            MergeMessage::Offer(offer) => self.on_merge_offer(now, from, offer, out)?,
-            MergeMessage::Ready(ready) => {
-                self.on_merge_ready(from, ready);
-                self.poll_membership(now, out);
-            }
-            MergeMessage::WantSnapshot(want) => self.send_snapshot_chunks(now, from, &want, out),
-            MergeMessage::SnapshotChunks(chunks) => {
-                let NodeRole::Member(active) = &mut self.role else { return Err(Reject::OutOfPlace) };
-                let payload = payload.ok_or(Reject::Chunk)?;
-                if let Some(mut merging) = active.training.merging_mut() {
-                    merging.receive_chunks(now, from, &chunks, &payload)?;
-                }
-                self.continue_fetching(now, out);
-            }
-            MergeMessage::Accept(accept) => self.on_merge_accept(now, from, accept, out),
-        }
-        Ok(())
-    }
-
-    /// The run is complete at this member: it tells peers that still send requests.
-    fn finished_received(
-        &mut self,
-        from: PeerId,
-        message: &Message,
-        out: &mut Vec<Output>,
-    ) -> Result<(), Reject> {
-        if let (Message::Join(JoinMessage::Join(_)), NodeRole::Member(_)) = (message, &self.role) {
-            self.send(from, &JoinMessage::Refuse(Refusal::RunComplete).into(), None, out);
-        } else if let (
-            Message::Heartbeat(_) | Message::Agreement(AgreementMessage::Prepare(_)),
-            NodeRole::Member(active),
-        ) = (message, &self.role)
+    /// Two branches have been merged: evaluates the parameters of each, and the merged ones.
+    fn evaluate_merge(&mut self, cx: &mut NodeContext<'_>) {
+        if let Some((comparison, task)) =
+            self.training.merging_mut().and_then(|mut merging| merging.take_comparison())
         {
-            // A member learns that all have finished; a peer that was removed learns that it was.
-            let is_in = active.membership.members.is_member(&from);
-            let install =
-                || Message::Agreement(AgreementMessage::Install(View::clone(active.training.view())));
-            let answer = if is_in { active.training.base().closed() } else { install() };
-            self.send(from, &answer, None, out);
+            let cost = 3 * u64::from(task.held_out_count());
+            let work = Box::new(move || Box::new(comparison.evaluate(&*task)) as JobOutput);
+            cx.node.jobs.start(Purpose::EvaluateMerge, cost, work, cx.out);
         }
-        Ok(())
     }
 
-    /// A peer asks to join.
-    fn on_join(&mut self, from: PeerId, join: &Join, out: &mut Vec<Output>) {
-        let NodeRole::Member(active) = &mut self.role else { return };
-        let phase = if active.training.is_closing() { RunPhase::Closing } else { RunPhase::Training };
-        let install = || Message::Agreement(AgreementMessage::Install(View::clone(active.training.view())));
-        let answer = match active.membership.on_join(from, join, phase) {
-            JoinAnswer::Refuse(refusal) => Message::Join(JoinMessage::Refuse(refusal)),
-            JoinAnswer::IsMember => install(),
-            JoinAnswer::Welcome => self.welcome_message(),
-            JoinAnswer::WelcomeBack => {
-                out.push(Output::Send { to: from, frame: Frame::encode(&install(), None) });
-                self.welcome_message()
-            }
-        };
-        self.send(from, &answer, None, out);
+    /// The message with the present view, for peers that should be in it, or should learn that they are not.
+    fn install_message(&self) -> Message {
+        Message::Agreement(AgreementMessage::Install(View::clone(self.training.view())))
     }
 
     /// The welcome to a joiner: the run's specification, and its present members.
-    ///
-    /// # Panics
-    /// This peer is not a member.
-    pub(super) fn welcome_message(&self) -> Message {
-        let (NodeRole::Member(active), Some(preparation)) = (&self.role, &self.preparation) else {
-            panic!("members welcome others, and they are prepared")
-        };
-        let contacts = active.membership.members.contacts();
+    fn welcome_message(&self, run: &RunSetup) -> Message {
+        let (specification, nonce) = run.identity();
+        let contacts = self.membership.members.contacts();
         Message::Join(JoinMessage::Welcome(Welcome {
-            specification: preparation.specification().to_vec(),
-            nonce: self.nonce.expect("a member knows its run"),
-            non_owners: active.training.base().non_owners(active.training.step(), &contacts),
+            specification: specification.to_vec(),
+            nonce,
+            non_owners: self.training.base().non_owners(self.training.step(), &contacts),
             members: contacts,
         }))
     }
 
-    /// A peer says that it stops.
-    fn departed(&mut self, now: Instant, from: PeerId, reason: &str, out: &mut Vec<Output>) {
-        let NodeRole::Member(active) = &mut self.role else { return };
-        if active.membership.departed(&from, reason, out) {
-            self.poll_membership(now, out);
+    /// Whether this member keeps a snapshot of the present view for another branch.
+    fn has_snapshot(&self) -> bool {
+        self.training.merging().is_some_and(|merging| merging.has_snapshot())
+    }
+
+    /// The number of steps that this branch has committed since that snapshot: they are not merged.
+    fn steps_since_snapshot(&self) -> u64 {
+        self.training.merging().map_or(0, |merging| merging.steps_since_snapshot())
+    }
+
+    /// Whether this member can change from its present view to the one that has been chosen, which resumes as `resume` says.
+    fn can_enter(&self, resume: &Resume) -> bool {
+        let is_between_steps = !resume.is_interruption() && !self.training.is_over();
+        !is_between_steps
+            || self.training.steps().is_some_and(|steps| steps.has_stopped_before(resume.step))
+            || self.training.step() > resume.step
+            || self.membership.is_troubled()
+    }
+}
+
+impl Role for ActiveMember {
+    fn state(&self) -> NodeState {
+        NodeState::Member(self.member_progress())
+    }
+
+    fn report(&self, now: Instant, jobs: &Jobs) -> NodeReport {
+        NodeReport::Member(Box::new(self.details(now, jobs)))
+    }
+
+    fn next_tick(&self) -> Option<Instant> {
+        if self.progress != Progress::Training {
+            return None;
         }
+        self.membership.deadline().into_iter().chain(self.checkpoint_schedule.deadline()).min()
+    }
+
+    fn wake(&mut self) {
+        if let Some(tables) = self.training.tables_mut() {
+            tables.wake();
+        }
+    }
+
+    fn on_tick(&mut self, cx: &mut NodeContext<'_>) {
+        if self.progress != Progress::Training {
+            return;
+        }
+        let commands = self
+            .with_snapshot(&cx.node.jobs, |membership, snapshot| membership.tick(cx.now, snapshot, cx.out));
+        self.apply(commands, cx.out);
+        self.save_if_due(cx.now, cx.out);
+        let (negotiation, mut branch) = self.negotiation(cx);
+        negotiation.poll(&mut branch);
+    }
+
+    fn poll(&mut self, cx: &mut NodeContext<'_>) {
+        if self.progress == Progress::Training {
+            let commands = self.with_snapshot(&cx.node.jobs, |membership, snapshot| {
+                membership.poll(cx.now, snapshot, cx.out)
+            });
+            self.apply(commands, cx.out);
+        }
+    }
+
+    fn retire_if_done(&mut self, cx: &mut NodeContext<'_>) {
+        if self.is_leaving && !self.membership.members.is_retiring() && self.training.has_wound_down() {
+            self.membership.members.on_retire(cx.node.me.peer);
+            self.poll(cx);
+        }
+    }
+
+    fn advance(&mut self, cx: &mut NodeContext<'_>) -> Result<(), Transition> {
+        views::enter_next(self, cx)?;
+        self.evaluate_merge(cx);
+        ending::advance(self, cx)
+    }
+
+    fn on_link_up(&mut self, cx: &mut NodeContext<'_>, peer: PeerId) {
+        self.membership.members.link_up(cx.now, peer);
+        self.training.link_up(&peer, cx.out);
+    }
+
+    fn on_link_down(&mut self, cx: &mut NodeContext<'_>, peer: PeerId, _reason: String) {
+        self.training.link_down(&peer);
+        self.membership.members.link_down(&peer);
+        if self.training.view().rank(&peer).is_none() {
+            self.membership.admission.forget(&peer);
+            // A peer that is no member dials again if it needs the link.
+            cx.out.push(Output::Disconnect(peer));
+            return;
+        }
+        if self.training.base().is_needed(&peer) {
+            // A member is dialed again, whether it closed the link or was cut off.
+            cx.out.extend(self.training.base().contact_of(&peer).map(Output::Dial));
+            self.poll(cx);
+        }
+    }
+
+    fn on_route_changed(&mut self, cx: &mut NodeContext<'_>, peer: PeerId, route: Route) {
+        self.membership.members.set_route(cx.now, peer, route);
+        self.poll(cx);
+    }
+
+    fn on_reachability_changed(&mut self, cx: &mut NodeContext<'_>) {
+        self.membership.offer_capacity(cx.node.me.capacity);
+        self.poll(cx);
+    }
+
+    fn on_credit(&mut self, cx: &mut NodeContext<'_>, peer: PeerId, segments: u32) {
+        if self.training.view().rank(&peer).is_some() {
+            self.training.credit(&peer, segments, cx.out);
+        } else {
+            cx.node.links.give_back(&peer, segments);
+        }
+    }
+
+    fn on_message(
+        &mut self,
+        cx: &mut NodeContext<'_>,
+        from: PeerId,
+        message: Message,
+        payload: Option<Buffer>,
+    ) -> Result<(), Interrupt> {
+        self.membership.members.heard(cx.now, &from);
+        match self.progress {
+            Progress::Training => messages::receive(self, cx, from, message, payload),
+            Progress::Evaluating => {
+                messages::answer_after_end(self, cx, from, &message);
+                Ok(())
+            }
+        }
+    }
+
+    fn on_view_message(
+        &mut self,
+        cx: &mut NodeContext<'_>,
+        from: PeerId,
+        view: ViewDigest,
+        message: TrainingMessage,
+        frame: Frame,
+    ) -> Result<(), Reject> {
+        self.membership.members.heard(cx.now, &from);
+        if self.training.base().digest() == view {
+            cx.node.early_frames.keep_only(from, view, cx.out);
+            return frames::receive(self, cx, from, message, frame.payload);
+        }
+        if !self.training.base().is_past(&view) {
+            return cx.node.early_frames.hold(from, view, frame, cx.out);
+        }
+        return_credit(from, &message, cx.out);
+        if let TrainingMessage::Closed(closed) = message {
+            self.training.base_mut().closed_before(closed);
+        }
+        Ok(())
+    }
+
+    fn on_evaluated(&mut self, evaluation: Evaluation) -> Result<(), Transition> {
+        match self.training.final_state() {
+            Some(mut state) => {
+                state.evaluation = Some(evaluation);
+                Err(Transition::Complete(Box::new(state)))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn on_persisted(&mut self, cx: &mut NodeContext<'_>, effects: Vec<Effect>) -> Result<(), Transition> {
+        let commands = self.membership.persisted(effects, cx.out);
+        self.apply(commands, cx.out);
+        Ok(())
+    }
+
+    fn expel(&mut self, cx: &mut NodeContext<'_>, peer: PeerId, cause: ExpulsionCause) {
+        self.membership.members.expel(peer, cause, cx.out);
+    }
+
+    fn declare_lost(&mut self) {
+        self.membership.declare_lost();
+    }
+
+    fn rekey(&mut self, cx: &mut NodeContext<'_>, secret: Secret, drawn_at: u64) {
+        self.membership.rekey(secret, drawn_at, cx.out);
+    }
+
+    fn leave(&mut self, cx: &mut NodeContext<'_>) -> Result<(), Transition> {
+        ending::leave(self, cx)
+    }
+
+    fn farewell(&mut self, cx: &mut NodeContext<'_>) -> Farewell {
+        // This peer may be the last one that has the state.
+        let keep = self.training.base().loaded().config.checkpoints_kept;
+        let checkpoint = self.training.steps().and_then(|steps| steps.state().checkpoint()).map(Arc::new);
+        cx.out.extend(checkpoint.map(|checkpoint| Output::SaveCheckpoint { checkpoint, keep }));
+        let peers = self.training.view().members.iter().map(|member| member.peer).collect();
+        Farewell { state: self.training.final_state().or(cx.node.state_before.take()), peers }
     }
 }

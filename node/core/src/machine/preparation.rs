@@ -17,8 +17,11 @@ use crate::program::loader::{Loaded, Loader};
 
 /// How far the task of a run is prepared at this peer.
 pub(crate) struct Preparation {
+    /// The encoded specification.
     specification: Arc<[u8]>,
+    /// The data file of the run; `None` if it has none.
     reference: Option<DataReference>,
+    /// What the preparation waits for.
     stage: Stage,
 }
 
@@ -33,9 +36,22 @@ enum Stage {
     Ready(Option<Arc<[u8]>>, Box<Loaded>),
 }
 
+/// The peer that may send the data file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Donor {
+    /// There is none, and none will appear.
+    Nobody,
+    /// No member has welcomed this peer yet.
+    Awaited,
+    /// The member that has welcomed this peer.
+    Sponsor(PeerId),
+}
+
 /// What is needed to load a task: its specification, and its data file if it has one.
 pub(crate) struct LoadRequest {
+    /// The encoded specification.
     pub(crate) specification: Arc<[u8]>,
+    /// The bytes of the data file; `None` if the run has none.
     pub(crate) data: Option<Arc<[u8]>>,
 }
 
@@ -61,16 +77,14 @@ impl Preparation {
         Ok((Self { specification, reference, stage: Stage::Loading(None) }, Some(load_request)))
     }
 
-    /// The driver has looked for the file on this machine. If it was not found, this peer asks `donor` for it. With `may_wait` a donor may
-    /// appear later.
+    /// The driver has looked for the file on this machine. If it was not found, this peer asks `donor` for it.
     ///
     /// # Errors
     /// The file is not available anywhere.
     pub(crate) fn data_found(
         &mut self,
         data: Option<Arc<[u8]>>,
-        donor: Option<PeerId>,
-        may_wait: bool,
+        donor: Donor,
         out: &mut Vec<Output>,
     ) -> Result<Option<LoadRequest>, Failure> {
         let (Stage::Locating, Some(reference)) = (&self.stage, &self.reference) else { return Ok(None) };
@@ -79,11 +93,11 @@ impl Preparation {
             return Ok(Some(self.load(data)));
         }
         let missing = Failure::DataMissing { name: reference.name.clone(), byte_count: reference.byte_count };
-        if reference.byte_count > SHIPPED_DATA_BYTES_MAX || (donor.is_none() && !may_wait) {
+        if reference.byte_count > SHIPPED_DATA_BYTES_MAX || donor == Donor::Nobody {
             return Err(missing);
         }
         self.stage = Stage::Fetching { received: Vec::new(), requested: 0 };
-        if let Some(donor) = donor {
+        if let Donor::Sponsor(donor) = donor {
             self.request(donor, out);
         }
         Ok(None)

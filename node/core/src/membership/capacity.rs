@@ -107,8 +107,8 @@ mod tests {
     use super::*;
     use crate::fixtures::{self, peer};
     use crate::membership::Membership;
-    use crate::membership::links::Route;
     use crate::partition_policy::PartitionPolicy;
+    use crate::peer_links::Route;
     use crate::state::shared_cache::SharedCache;
 
     fn at(milliseconds: u64) -> Instant {

@@ -19,10 +19,11 @@ use peergrad_protocol::{Instant, PeerId, RunId};
 
 use crate::io::{Event, Failure, Output};
 use crate::membership::journal::{Effect, Journal};
-use crate::membership::links::{Route, send};
+use crate::membership::links::send;
 use crate::membership::recovery::RecoveringMember;
 use crate::membership::view_change::ViewChangePlanner;
 use crate::node_report::NodeReport;
+use crate::peer_links::Route;
 use crate::state::checkpoint::Checkpoint;
 use contacts::Contacts;
 use entering::Entry;

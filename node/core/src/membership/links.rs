@@ -7,15 +7,7 @@ use peergrad_protocol::view::View;
 use peergrad_protocol::{Frame, Instant, PeerId};
 
 use crate::io::Output;
-
-/// How a linked peer is reached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Route {
-    /// Over a connection of its own.
-    Direct,
-    /// Through another peer.
-    Relayed,
-}
+use crate::peer_links::Route;
 
 /// The links of one member.
 pub(super) struct Links {

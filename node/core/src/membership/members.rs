@@ -12,12 +12,13 @@ use peergrad_protocol::{Frame, Instant, PeerId, Rank, StepNumber, ViewDigest};
 
 use super::expulsion::Departures;
 use super::failure_detection::FailureDetection;
-use super::links::{Links, Route};
+use super::links::Links;
 use super::observations::{Observations, ReportedProgress};
 use super::place::Place;
 use super::training_snapshot::TrainingSnapshot;
 use crate::io::{Event, Output};
 use crate::partition_policy::PartitionPolicy;
+use crate::peer_links::Route;
 use crate::state::shared_cache::ViewDifference;
 
 /// The members of the view, as one of them sees them.

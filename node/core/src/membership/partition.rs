@@ -1,6 +1,6 @@
 //! Partition probe: where both parts of a partitioned swarm go on, members look for those that they have lost.
 //!
-//! The messages that they exchange once they have found each other: `machine/merge.rs`.
+//! The messages that they exchange once they have found each other: `crate::merge`.
 
 use std::time::Duration;
 

@@ -10,7 +10,7 @@ use peergrad_protocol::view::Member;
 
 use super::contacts::Contacts;
 use crate::io::{Event, Output};
-use crate::membership::links::Route;
+use crate::peer_links::Route;
 
 /// How a joiner reaches the members.
 #[derive(Default)]

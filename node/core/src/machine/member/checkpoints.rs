@@ -1,0 +1,43 @@
+//! Checkpoints: when all members save one.
+
+use peergrad_protocol::message::{SaveAt, TrainingMessage};
+use peergrad_protocol::{Instant, Rank, StepNumber};
+
+use super::ActiveMember;
+use crate::io::Output;
+
+impl ActiveMember {
+    /// Makes all members save a checkpoint, if one is due and this member has the lowest rank.
+    pub(super) fn save_if_due(&mut self, now: Instant, out: &mut Vec<Output>) {
+        let Some(steps) = self.checkpoint_schedule.tick(now, self.training.step()) else { return };
+        // Members of a run with tables have no state in common after a step.
+        if self.training.base().rank() == Rank(0)
+            && let Some(engine) = self.training.steps_mut()
+        {
+            let state = engine.state_mut();
+            // Where steps are slow, the earlier save may still be pending: a new one does not postpone it.
+            if state.save_is_due().is_none() {
+                state.save_after(steps);
+            }
+            let due = state.save_is_due();
+            self.announce_save(due, out);
+        }
+    }
+
+    /// The member of lowest rank tells the others after which step to save a checkpoint.
+    pub(super) fn announce_save(&self, steps: Option<StepNumber>, out: &mut Vec<Output>) {
+        let (Some(steps), true) = (steps, self.training.base().rank() == Rank(0)) else { return };
+        self.training.base().broadcast(
+            &TrainingMessage::SaveCheckpoint(SaveAt { steps }).in_view(self.training.base().digest()),
+            out,
+        );
+    }
+
+    /// This member writes a checkpoint after `steps` steps.
+    pub(super) fn save_after(&mut self, now: Instant, steps: StepNumber) {
+        if let Some(engine) = self.training.steps_mut() {
+            engine.state_mut().save_after(steps);
+        }
+        self.checkpoint_schedule.restart(now);
+    }
+}

@@ -1,0 +1,73 @@
+//! The end of a member's part in the run: the run is complete, or the user asks this peer to leave.
+
+use std::sync::Arc;
+
+use peergrad_protocol::message::{JoinMessage, Refusal};
+
+use super::{ActiveMember, Progress};
+use crate::io::{Event, Failure, JobOutput, Output};
+use crate::machine::context::NodeContext;
+use crate::machine::jobs::Purpose;
+use crate::machine::role::Transition;
+
+/// The user asks this peer to leave. A member first hands over the chunks that it owns, if another member is there to take them.
+pub(super) fn leave(active: &mut ActiveMember, cx: &mut NodeContext<'_>) -> Result<(), Transition> {
+    let can_hand_over = active.progress == Progress::Training
+        && active.training.view().members.len() > 1
+        && !active.membership.members.is_paused()
+        && active.membership.missing_chunks() == 0;
+    if !can_hand_over {
+        return Err(Failure::Left.into());
+    }
+    active.is_leaving = true;
+    if let Some(tables) = active.training.tables_mut() {
+        tables.wind_down(cx.out);
+    }
+    cx.out.push(Output::Event(Event::Leaving));
+    Ok(())
+}
+
+/// Ends what can end now: a leaving member that is alone stops, and a run that all members have finished is evaluated.
+pub(super) fn advance(active: &mut ActiveMember, cx: &mut NodeContext<'_>) -> Result<(), Transition> {
+    let is_alone = active.training.view().members.len() == 1 || active.membership.members.is_paused();
+    if active.is_leaving && is_alone && active.progress == Progress::Training {
+        // No other member is there to take over the chunks.
+        return Err(Failure::Left.into());
+    }
+    if cx.node.jobs.computing().is_some()
+        && let Some(steps) = active.training.steps_mut()
+    {
+        steps.close_without_program(cx.out);
+    }
+    if active.progress == Progress::Training && active.training.base().is_closed() {
+        active.progress = Progress::Evaluating;
+        active.training.commit_last(cx.out);
+        tell_finished(active, cx);
+        evaluate(active, cx);
+    }
+    Ok(())
+}
+
+/// Tells members that all have finished, and joiners that they come too late.
+fn tell_finished(active: &ActiveMember, cx: &mut NodeContext<'_>) {
+    // A neighbor that receives it has finished as well, and tells its own neighbors.
+    let others = if active.training.base().is_barrier_root() {
+        active.training.view().members.iter().map(|member| member.peer).collect()
+    } else {
+        active.membership.members.neighbors()
+    };
+    cx.send_to_linked(others, &active.training.base().closed());
+    cx.send_to_linked(
+        active.membership.admission.waiting().copied(),
+        &JoinMessage::Refuse(Refusal::RunComplete).into(),
+    );
+}
+
+/// Begins to evaluate the final parameters.
+fn evaluate(active: &ActiveMember, cx: &mut NodeContext<'_>) {
+    let Some(parameters) = active.training.parameters().cloned() else { return };
+    let task = Arc::clone(&active.training.base().loaded().task);
+    let cost = u64::from(task.held_out_count());
+    let work = Box::new(move || Box::new(task.evaluate(&parameters)) as JobOutput);
+    cx.node.jobs.start(Purpose::Evaluate, cost, work, cx.out);
+}
