@@ -240,6 +240,11 @@ fn install(joiner: &mut Joiner, cx: &mut NodeContext<'_>, view: View) -> Result<
     if !cx.node.run.ready().is_some_and(fits) {
         return Err(Reject::OutOfPlace);
     }
+    // A member that merges has fetched its part of the other branch before it enters the view. A joiner has none.
+    let is_newcomer = view.rank(&cx.node.me.peer).is_some_and(|rank| view.newcomers().contains(&rank));
+    if view.merge().is_some() && !is_newcomer {
+        return Err(Reject::OutOfPlace);
+    }
     if let Some(saved) = joiner.restore(&view) {
         cx.out.push(Output::LoadCheckpoint(saved));
         return Ok(());
