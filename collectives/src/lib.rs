@@ -20,7 +20,7 @@
 //! |---|---|---|
 //! | ring | 2 (n - 1) | 2 (n - 1) / n x s |
 //! | direct | 2 | 2 (n - 1) / n x s |
-//! | mirror, with c replicas | 1 | (c - 1) / n x s |
+//! | mirror, with c replicas, the owner's included | 1 | (c - 1) / n x s |
 //!
 //! With as many replicas as ranks there is no mirror: the sums themselves are gathered. With unequal shards the two topologies take
 //! different times, which [`cost`] estimates.

@@ -19,7 +19,7 @@
 //!    credit.
 //!
 //! # Cost
-//! One hop. For `n` ranks, `c` copies of each chunk's state (the owner's is one) and a vector of `s` bytes, a member sends and receives
+//! One hop. For `n` ranks, `c` holders of each chunk's state (the owner is one) and a vector of `s` bytes, a member sends and receives
 //! (c - 1) / n x s bytes. The packed sums take at most the memory of a shard, which is reused from step to step.
 //!
 //! # Invariants
@@ -99,7 +99,7 @@ impl MirrorPlan {
             if chunks.is_empty() {
                 continue;
             }
-            assert_ne!(owner, holder, "an owner needs no copy of its own");
+            assert_ne!(owner, holder, "an owner does not mirror to itself");
             incoming[holder] += chunks.segments().len();
             sources[owner].kept.push(MirrorTarget { holder, chunks });
         }

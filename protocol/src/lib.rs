@@ -15,7 +15,7 @@
 //! | member, rank | a peer that is in the current view; its index there, meaningless without the view |
 //! | founder, joiner | the peer that creates a run; a peer that asks to become a member |
 //! | coordinator | the member of lowest rank with parameters: it admits joiners, and negotiates merges |
-//! | secret, rekey | the random bytes that peers prove to know on each connection; to replace them while the run goes on |
+//! | secret, rekey | the random bytes that peers prove to know on each connection; to replace them during the run |
 //! | expelled | removed from the run for good; later views refuse the peer's key |
 //!
 //! **What is trained**
@@ -25,7 +25,7 @@
 //! | run | one training job; its [`RunId`] is the hash of the specification and of 32 random bytes |
 //! | task, program | what a user provides: a model with its loss, gradient and data; a training algorithm, the same on every peer |
 //! | chunk | a contiguous block of the flat parameter vector: the unit of placement, versioning, hashing and transfer |
-//! | owner, replica | the member whose optimizer state of a chunk is authoritative; another member that stores the same state |
+//! | owner, replica | the member whose optimizer state of a chunk is authoritative; another member that stores the same state (the setting `replicas` counts the owner too) |
 //! | shard | the chunks that one member owns |
 //! | epoch | one pass over the data |
 //! | data cursor | what has been trained: the epoch, the position in its permutation, and the ranges that were returned or deferred |
@@ -35,13 +35,13 @@
 //!
 //! | word | meaning |
 //! |---|---|
-//! | step | one optimizer step of the run |
+//! | step | one update of the shared parameters; under `local` and `diloco`, one round of local steps |
 //! | round | one collective operation: a reduce-scatter, the owners' update, and an all-gather |
 //! | segment | a piece of a shard that fits into one frame |
-//! | contribution | the gradient that a member adds to a round, with the number of its samples |
+//! | contribution | the vector that a member adds to a round (usually its summed gradient), with the number of its samples |
 //! | codec, residual | how elements are encoded as bytes, exactly or lossily; what a lossy codec has left out of a member's contributions so far |
 //! | master copy | the exact parameters at owners and replicas, where members compute with rounded ones |
-//! | backup worker, late | a member whose contribution a step need not wait for; a contribution that came after its step had ended |
+//! | backup worker, late | a member whose contribution a step need not wait for; a member whose contribution a step does not include |
 //! | complete, committed | a member has *completed* a step when it holds all new parameters and its own new optimizer state; a step is *committed* when all members have completed it |
 //!
 //! **A view change**
@@ -56,13 +56,14 @@
 //! | roll forward | to complete an interrupted step from what the remaining members hold together |
 //! | suspected | silent for longer than the [failure detector](failure_detector) allows |
 //! | rejoin candidate | a former member that is back after all members had stopped |
+//! | companion | another restarted member of the same view, while none of its members is active |
 //!
 //! **Branches and merging**
 //!
 //! | word | meaning |
 //! |---|---|
 //! | branch | a stretch of the run's history without a step back; it starts with the run, with a restart from checkpoints, or with a fork |
-//! | fork | two branches with a common ancestor, after a partition of the network in which both parts went on |
+//! | fork | two branches with a common ancestor, after a partition of the network in which both parts continued |
 //! | ancestor | a view that a later view descends from |
 //! | partitioned peer | a lost member that may train on another branch |
 //! | merge | to average the state of another branch into the own one; the other members then join |
@@ -85,7 +86,8 @@
 //! | word | meaning |
 //! |---|---|
 //! | frame | the bytes of one message: a prefix, a header, and a payload |
-//! | link, lane | a connection between two peers; the transport under it |
+//! | link | an ordered, reliable channel between two peers, which survives lost connections |
+//! | lane, direct lane | one direction of a link: a substream of libp2p; a separate TLS connection |
 //! | invite | one line of text with all that a joiner needs |
 //! | record | a value in its canonical bytes, for hashing and for files |
 //!

@@ -66,7 +66,7 @@ pub enum Message {
     Merge(MergeMessage),
     /// Between members: requests of users.
     Admin(AdminMessage),
-    /// Member to every member, four times a second: the sender is alive, and its progress.
+    /// Member to the members that watch it, four times a second (once a second in a large view): the sender is alive, and its progress.
     Heartbeat(Heartbeat),
     /// Member to every member, or before the first view joiner to founder and founder to every joiner: the sender stops, and why.
     Leave(Departure),

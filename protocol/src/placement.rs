@@ -64,7 +64,7 @@ impl Placement {
     #[must_use]
     pub fn compute(run: &RunId, members: &[Member], chunk_count: usize, replicas: Replicas) -> Self {
         let holders_max = replicas.holders_max();
-        assert!(holders_max > 0, "the owner counts as a copy");
+        assert!(holders_max > 0, "the owner counts as a holder");
         let total_capacity: usize = members.iter().map(|member| usize::from(member.capacity)).sum();
         assert!(total_capacity > 0, "a view has at least one owner");
         let mut room: Vec<usize> = members

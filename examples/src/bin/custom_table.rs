@@ -1,7 +1,7 @@
 //! Your own table, without any learning: many machines fill in the rows of a table while machines join and leave.
 //!
 //! Row `i` gets the length of the longest Collatz sequence (n is followed by n / 2 if n is even and by 3 n + 1 if n is odd, down to 1)
-//! among the 200 numbers from 200 i on. A sample of this task is a row: each worker is dealt rows, computes them, and adds the results
+//! among the 200 numbers from 200 i on. A sample of this task is a row: each worker leases rows, computes them, and adds the results
 //! to the table. An addition counts once, and survives its worker once the table has acknowledged it. Every epoch computes every row
 //! again and adds the result; a second column counts the additions. If a worker is lost between the acknowledgement of its rows and the
 //! end of its clock, another worker computes the same rows again: a row may then count more additions than there are epochs, and is

@@ -184,7 +184,7 @@ fn finish(outcome: anyhow::Result<ExitCode>) -> ExitCode {
     outcome.unwrap_or_else(|error| {
         let reason = format!("{error:#}");
         crate::terminal::complain(&format!("error: {reason}"));
-        // A program that reads the JSON output does not see standard error. Every command has this switch.
+        // A program that reads the JSON output does not see standard error. Commands without this option have rejected it before.
         if std::env::args_os().any(|argument| argument == "--json") {
             crate::terminal::emit(&serde_json::json!({"event": "failed", "reason": reason}));
         }

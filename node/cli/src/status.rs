@@ -146,7 +146,7 @@ pub struct RekeyStatus {
 /// A view.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ViewStatus {
-    /// Its number in its lineage.
+    /// Its number: one more than that of its first parent.
     pub number: u64,
     /// Its digest, which identifies it.
     pub digest: String,

@@ -57,7 +57,7 @@ pub struct Traffic {
     pub received_frames: u64,
     /// Streams that were closed because the bytes on them were not a frame.
     pub bad_streams: u64,
-    /// How often a link went on after its connection had broken.
+    /// How often a link resumed after its connection had broken.
     pub resumed_links: u64,
     /// Of the bytes that were written to links, those that went over direct lanes.
     pub direct_bytes: u64,

@@ -103,7 +103,7 @@ pub enum PeerNotice {
         /// Why the connection was lost, in words.
         reason: String,
     },
-    /// The link goes on after its connection was lost.
+    /// The link has resumed after its connection was lost.
     Resumed,
     /// There is no direct lane, so frames go over libp2p. Reported once, until there is a direct lane again.
     DirectLaneFailed {

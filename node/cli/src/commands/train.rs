@@ -113,8 +113,8 @@ impl Training {
         self
     }
 
-    /// Reads the command line of this process and does what it says: `start`, `join`, `resume`, `invite`, `status` and
-    /// `export` as `peer` has them. A setting that is out of bounds is an error of `start`, which names its key in run.toml.
+    /// Runs the command that the command line names: `start`, `join`, `resume`, `invite`, `status`, `remove`, `rekey`, `declare-lost`
+    /// or `export`, as in `peer`. A setting that is out of bounds is an error of `start`, which names its key in run.toml.
     ///
     /// Returns 0 when the command is done, 1 when it failed. The process exits with 2 if the arguments cannot be read.
     #[must_use]

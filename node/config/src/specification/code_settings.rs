@@ -1,7 +1,7 @@
 //! Settings of a run that are given in code: those of a binary that brings its own task.
 //!
-//! They are the same settings as those of a run.toml, and a run.toml takes their place key by key. So whatever is possible in
-//! one of the two is possible in the other, and both are checked in one place.
+//! They are the settings of a run.toml. A run.toml replaces them, one top-level key or one whole section at a time. Both are checked
+//! by the same code.
 
 use peergrad_models::optimizer::Optimizer;
 
@@ -18,9 +18,8 @@ impl Default for RunFile {
 impl RunFile {
     /// Reads the text of a run.toml whose author may leave out what `defaults` holds.
     ///
-    /// A key at the head of the file, or a section, that the text has is the text's alone; every other one is that of
-    /// `defaults`. So a text with `[optimizer]` sets all keys of `[optimizer]`, those that it does not mention to the usual
-    /// defaults.
+    /// A top-level key or a section that is in the text replaces the one in `defaults`; all others are taken from `defaults`. So a
+    /// text with `[optimizer]` replaces that whole section, and keys that it leaves out have their usual defaults.
     ///
     /// # Errors
     /// As [`parse`](Self::parse).

@@ -81,7 +81,7 @@ pub(crate) struct Outage {
 /// What a session number of the other end means for the link.
 #[derive(Debug)]
 pub(crate) enum SessionChange {
-    /// The link goes on.
+    /// The link continues.
     Same(Arc<Link>),
     /// A link begins.
     New(Arc<Link>),

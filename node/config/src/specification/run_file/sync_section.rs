@@ -18,7 +18,7 @@ pub struct SyncSection {
     pub gradients: CompressionName,
     /// `f32`, `bf16`, `f16` or `int8`: the encoding of new parameters. Default `f32`.
     pub parameters: CompressionName,
-    /// `top-k` only: the gradient sends one of this many elements, the largest. Default 100.
+    /// `top-k` only: one of this many elements of a gradient is sent, the largest ones. Default 100.
     pub one_in: Option<u32>,
     /// Segment size on the wire, in KiB, 1 to 1024. Default 128.
     pub segment_kib: usize,
