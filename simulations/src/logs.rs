@@ -63,7 +63,7 @@ pub struct RecordedRun {
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// The system cannot read a file.
-    #[error("cannot read {}: {cause}", path.display())]
+    #[error("cannot read {}: {cause}; give a data directory or an events.jsonl that you may read", path.display())]
     Unreadable {
         /// The file or directory.
         path: PathBuf,
@@ -77,7 +77,7 @@ pub enum LogError {
         path: PathBuf,
     },
     /// The file is no event log.
-    #[error("{} is no event log of a peer: none of its lines says whose it is", path.display())]
+    #[error("{} is not the event log of a peer; give a peer's data directory, or its events.jsonl", path.display())]
     Foreign {
         /// The file.
         path: PathBuf,
@@ -91,7 +91,7 @@ pub enum LogError {
         format_number: u64,
     },
     /// No log has a run.
-    #[error("the logs contain no run: their peers never joined one")]
+    #[error("the logs contain no run, because their peers never joined one; give the logs of other peers")]
     NoRun,
     /// The logs have other runs only.
     #[error("no run in these logs has an id that begins with `{wanted}`; they contain {}", known.join(", "))]

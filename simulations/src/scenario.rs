@@ -447,7 +447,9 @@ pub enum PeersError {
         peers: usize,
     },
     /// A fault names a peer that would not exist.
-    #[error("a fault names peer {peer}, so {peers} peers are too few")]
+    #[error(
+        "a fault names peer {peer}, but there are only {peers} peers (numbered from 0): give more peers, or change the fault"
+    )]
     Named {
         /// The peer's index.
         peer: usize,

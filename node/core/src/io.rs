@@ -339,7 +339,7 @@ fn refusal_text(refusal: Refusal, by: PeerId) -> String {
         }
         Refusal::RunComplete => format!("peer {by} says the run is over: there is nothing left to train"),
         Refusal::DuplicateIdentity => format!(
-            "peer {by} knows another machine with this peer's identity, which goes on: one of the two data directories is a copy of the other; give this machine one of its own with --dir"
+            "peer {by} knows another running machine with this peer's identity: one of the two data directories is a copy of the other; give this machine its own with --dir"
         ),
         Refusal::Full => format!("peer {by} says the run has all the members that it can have"),
         Refusal::NotReady => format!("peer {by} is itself still joining"),

@@ -78,7 +78,7 @@ impl RunRecord {
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// No process uses the directory, or its peer has no run yet.
-    #[error("no peer is running in {}; start one with `peer start` or `peer join`, or name its directory with --dir", directory.display())]
+    #[error("no peer runs in {}: start one with `peer start` or `peer join`, or name a running peer's data directory with --dir", directory.display())]
     NotRunning {
         /// The directory.
         directory: PathBuf,

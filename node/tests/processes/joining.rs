@@ -73,7 +73,7 @@ fn by_a_fresh_invite_of_the_founder_on_standard_input() {
     joiner.type_in(&format!("\n  {}\n", invite["invite"].as_str().unwrap()));
     finish(vec![founder, joiner]);
     let late = place.ask(&["invite", "--dir", "founder"]);
-    assert!(late.failure().contains("no peer is running in founder"), "{}", late.stderr);
+    assert!(late.failure().contains("no peer runs in founder"), "{}", late.stderr);
 }
 
 #[test]

@@ -106,7 +106,11 @@ fn draw(place: &TestFolder) {
         assert!(answer.stdout.contains("There is no log of p2"), "{}", answer.stdout);
     }
     let foreign = report(&["run.toml"]);
-    assert!(foreign.code == Some(2) && foreign.stderr.contains("no event log"), "{}", foreign.stderr);
+    assert!(
+        foreign.code == Some(2) && foreign.stderr.contains("not the event log of a peer"),
+        "{}",
+        foreign.stderr
+    );
 }
 
 /// A full disk, as far as a test can imitate it: the log's file cannot be created.

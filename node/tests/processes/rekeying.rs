@@ -58,7 +58,7 @@ fn old_invites_are_of_no_use_any_more_and_nobody_is_lost() {
 fn a_secret_is_changed_at_members_as_often_as_one_likes() {
     let (place, peers) = training(2, ENDLESS);
     let nowhere = place.ask(&["rekey", "--dir", "elsewhere"]);
-    assert!(nowhere.failure().contains("no peer is running in elsewhere"), "{}", nowhere.failure());
+    assert!(nowhere.failure().contains("no peer runs in elsewhere"), "{}", nowhere.failure());
     let invites = ["peer-1", "peer-2", "peer-1"].map(|directory| rekey(&place, directory, 2));
     let mut turned_away = place.join("peer-3", &invites[0]);
     turned_away.wait_for_notice("the secret (or the run) differs");

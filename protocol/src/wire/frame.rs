@@ -54,7 +54,9 @@ pub struct Prefix {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// The version differs, or this is another protocol.
-    #[error("version {0} of the wire format; this peer speaks {VERSION}")]
+    #[error(
+        "version {0} of the wire format, but this peer uses version {VERSION}: use the same release on both machines"
+    )]
     Version(u8),
     /// There is no such kind of frame.
     #[error("no frame is of kind {0}")]

@@ -88,7 +88,7 @@ impl EverySampleOnce {
             return Ok(());
         }
         Err(format!(
-            "{host} leaves a state of {} samples and {} left out; {samples} were dealt, {left_out} of them left out",
+            "{host} ends with {} samples trained and {} left out; {samples} were assigned, {left_out} of them left out",
             state.samples, state.left_out
         ))
     }

@@ -37,7 +37,7 @@ impl Expelled {
 
 impl Invariant for Expelled {
     fn name(&self) -> &'static str {
-        "who was put out stays out"
+        "expelled"
     }
 
     fn fork(&self) -> Option<Box<dyn Invariant>> {

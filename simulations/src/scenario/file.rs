@@ -394,7 +394,7 @@ mod tests {
         let never = words("[[faults]]\nkind = \"crash\"\npeers = [1]");
         assert!(never.starts_with("line 7, `at`"), "{never}");
         let idle = words("[[faults]]\nkind = \"leave\"\nat_step = 3\nany = 1\nfor = \"3s\"");
-        assert_eq!(idle, "line 11, `for`: says nothing to this fault; allowed: peers, any");
+        assert_eq!(idle, "line 11, `for`: does not apply to this kind of fault; allowed: peers, any");
         let former = words("[run.sync]\nkind = \"quorum\"");
         assert_eq!(former, "line 8: `kind` = \"quorum\" is now called \"backup-workers\"");
         let nobody = "about = \"x\"\npeers = 0\n[task]\nkind = \"integers\"";
@@ -419,7 +419,7 @@ mod tests {
         for (fault, expected) in [
             ("kind = \"crash\"\npeers = []", "line 10, `peers`"),
             ("kind = \"crash\"\npeers = [1, 1]", "line 10, `peers`: peer 1 is named twice"),
-            ("kind = \"crash\"\nany = 6", "line 10, `any`: there are 5 peers"),
+            ("kind = \"crash\"\nany = 6", "line 10, `any`: at most 5, the number of peers"),
             ("kind = \"cut\"\nbetween = [2, 2]", "line 10, `between`: peer 2"),
             ("kind = \"cut\"\nbetween = [0, 1, 2]", "line 10, `between`: name two"),
             ("kind = \"partition\"\ngroups = [[0, 1]]", "line 10, `groups`"),
@@ -446,7 +446,10 @@ mod tests {
         let text =
             format!("{HEAD}[[faults]]\nat_step = 3\nkind = \"crash\"\npeers = [3]\n[sweep]\npeers = 2");
         let error = parse("x", &text, Path::new("."), Size::Sweep).err().unwrap().to_string();
-        assert_eq!(error, "line 12, `sweep.peers`: a fault names peer 3, so 2 peers are too few");
+        assert_eq!(
+            error,
+            "line 12, `sweep.peers`: a fault names peer 3, but there are only 2 peers (numbered from 0): give more peers, or change the fault"
+        );
     }
 
     /// The names that an error message offers in place of an unknown one.

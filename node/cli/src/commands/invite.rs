@@ -27,7 +27,7 @@ pub(super) fn invite(arguments: &InviteArguments) -> anyhow::Result<ExitCode> {
             let mut running = RunRecord::read_defaults();
             match running.len() {
                 0 => bail!(
-                    "no peer is running on this machine; start one with `peer start` or `peer join`, or name its data directory with --dir"
+                    "no peer runs in this user's default directories: start one with `peer start` or `peer join`, or name a running peer's data directory with --dir"
                 ),
                 1 => running.remove(0).1,
                 _ => {

@@ -85,7 +85,7 @@ fn stopped(given: Option<&Path>) -> anyhow::Result<(Directory, DurableRecord)> {
     if let Some(path) = given {
         let directory = Directory::open(path)?;
         let record = record_in(&directory)?;
-        let record = record.with_context(|| format!("{} holds no unfinished run", path.display()))?;
+        let record = record.with_context(|| format!("{} holds no unfinished run: name another data directory with --dir, or join a run with `peer join INVITE`", path.display()))?;
         return Ok((directory, record));
     }
     let mut in_use: Vec<PathBuf> = Vec::new();

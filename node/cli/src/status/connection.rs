@@ -41,7 +41,7 @@ pub enum StatusError {
         directory: PathBuf,
     },
     /// A peer ran in the directory, and ended without cleaning up.
-    #[error("no peer runs in {} any more: the last one was killed, or its machine stopped; `peer join INVITE --dir {}` rejoins the run", directory.display(), directory.display())]
+    #[error("no peer runs in {} any more: the last one was killed, or its machine stopped; `peer resume --dir {}` continues the run", directory.display(), directory.display())]
     LeftOver {
         /// The data directory.
         directory: PathBuf,
@@ -104,7 +104,9 @@ pub enum StatusError {
         found: String,
     },
     /// The connection broke.
-    #[error("{name} has ended ({cause})")]
+    #[error(
+        "{name} closed the connection ({cause}): if its process has ended, `peer resume` on its machine restarts it"
+    )]
     Ended {
         /// The name of the peer.
         name: String,

@@ -270,11 +270,11 @@ impl MetricsSnapshot<'_> {
     }
 
     fn membership(&self, page: &mut MetricsPage) {
-        let EventCounts { views, interruptions, pauses, missed, violations, .. } = self.counts;
+        let EventCounts { views, interruptions, pauses, suspected, violations, .. } = self.counts;
         page.counter("views", "Views installed by this peer", views);
         page.counter("interruptions", "Views that interrupted a step", interruptions);
         page.counter("pauses", "Pauses because too few members were reachable", pauses);
-        page.counter("missed_members", "Times that a member became suspected", missed);
+        page.counter("suspected_members", "Times that a member became suspected", suspected);
         page.counter("violations", "Invalid messages from other peers, which were ignored", violations);
         let Some(view) = &self.status.view else { return };
         page.gauge("view_number", "Number of the current view", view.number as f64);

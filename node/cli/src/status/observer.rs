@@ -69,10 +69,10 @@ pub(super) struct EventCounts {
     pub(super) views: u64,
     /// Views that interrupted a step.
     pub(super) interruptions: u64,
-    /// Pauses for want of reachable members.
+    /// Pauses because too few members were reachable.
     pub(super) pauses: u64,
     /// Members that became suspected.
-    pub(super) missed: u64,
+    pub(super) suspected: u64,
     /// Invalid messages.
     pub(super) violations: u64,
 }
@@ -195,7 +195,7 @@ impl ObservedState {
                     u64::from(change.as_ref().is_some_and(|change| change.is_interruption));
             }
             Event::Paused { .. } => self.counts.pauses += 1,
-            Event::MemberSuspected(_) => self.counts.missed += 1,
+            Event::MemberSuspected(_) => self.counts.suspected += 1,
             Event::Violation { .. } => self.counts.violations += 1,
             Event::Committed(committed) => self.committed(now, committed),
             _ => {}

@@ -49,12 +49,12 @@ impl Summary {
 
     /// A former member that waits for the others to be back.
     pub(crate) fn recovering(progress: &RecoveryProgress) -> Self {
-        Self::trouble(format!("it was a member when it stopped: {}", recovery_text(progress)))
+        Self::trouble(format!("this peer was a member when it stopped: {}", recovery_text(progress)))
     }
 
     /// A joiner that no member has answered yet.
     pub(crate) fn looking_for_sponsor() -> Self {
-        Self::trouble("looking for a member that admits it")
+        Self::trouble("looking for a member that admits this peer")
     }
 
     /// A joiner that loads the data, after `sponsor` has welcomed it.
@@ -65,10 +65,13 @@ impl Summary {
     /// A joiner that has the data and waits for the view that admits it. It has to reach the members in `out_of_reach` first.
     pub(crate) fn awaiting_admission(sponsor: &PeerId, out_of_reach: &[PeerId]) -> Self {
         if out_of_reach.is_empty() {
-            return Self::well(format!("ready; peer {} is arranging its admission", sponsor.short()));
+            return Self::well(format!(
+                "ready; peer {} is arranging the admission of this peer",
+                sponsor.short()
+            ));
         }
         Self::trouble(format!(
-            "ready, but it must also reach these members before it is admitted: {}",
+            "ready, but this peer must also reach these members before it is admitted: {}",
             short_names(out_of_reach)
         ))
     }

@@ -328,8 +328,8 @@ seconds = 30               # seconds between two checkpoints, from which peers c
 keep = 3                   # how many checkpoints each peer keeps
 
 [partition]
-policy = \"majority\"        # in a network partition, \"majority\": a majority continues and the others wait; or all parts continue,
-                           # and when they meet again, \"merge\" averages the models, \"winner\" keeps the one further ahead
+policy = \"majority\"        # in a network partition: \"majority\": the part with most of the members continues, the others wait;
+                           # \"merge\", \"winner\": all parts continue; later their models are averaged, or the one with more steps is kept
 
 [network]                  # settings of this peer only; other peers may use other values
 port = 4747                # port to listen on (TCP and UDP); direct tensor connections use TCP on the port 1000 above it

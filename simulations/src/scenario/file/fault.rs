@@ -231,7 +231,7 @@ impl FaultSection {
     fn repeated(&self, fault: Fault, context: &FaultContext<'_>) -> Result<Fault, ScenarioError> {
         let (every, fault) = (self.every(context)?, Box::new(fault));
         match self.duration() >= Some(every) {
-            true => Err(context.mistake("for", "shorter than `every`, so that there is a time between")),
+            true => Err(context.mistake("for", "must be shorter than `every`")),
             false => Ok(Fault::Flap { fault, times: self.times(), every }),
         }
     }
@@ -254,7 +254,7 @@ impl FaultSection {
     fn every(&self, context: &FaultContext<'_>) -> Result<Duration, ScenarioError> {
         let every = context.need("every", self.every, "say how often, e.g. \"2s\"")?.0;
         match every.is_zero() {
-            true => Err(context.mistake("every", "longer than nothing, e.g. \"2s\"")),
+            true => Err(context.mistake("every", "must be longer than 0, e.g. \"2s\"")),
             false => Ok(every),
         }
     }
@@ -273,7 +273,7 @@ impl FaultSection {
         match (&self.peers, self.any) {
             (Some(peers), None) if !peers.is_empty() => Ok(Targets::Peers(context.peers("peers", peers)?)),
             (None, Some(count)) if count.count() > context.peers => {
-                Err(context.mistake("any", &format!("there are {} peers", context.peers)))
+                Err(context.mistake("any", &format!("at most {}, the number of peers", context.peers)))
             }
             (None, Some(count)) => Ok(Targets::Any(count.count())),
             _ => {
@@ -373,10 +373,10 @@ impl FaultSection {
             ("disk", self.disk.is_some()),
         ];
         match given.iter().find(|(key, is_given)| *is_given && !allowed.contains(key)) {
-            Some((key, _)) => {
-                Err(context
-                    .mistake(key, &format!("says nothing to this fault; allowed: {}", allowed.join(", "))))
-            }
+            Some((key, _)) => Err(context.mistake(
+                key,
+                &format!("does not apply to this kind of fault; allowed: {}", allowed.join(", ")),
+            )),
             None => Ok(()),
         }
     }

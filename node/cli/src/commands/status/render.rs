@@ -106,7 +106,7 @@ pub(super) fn render(block: &Block<'_>, width: usize) -> RenderedStatus {
 /// The summary, and the line that identifies the peer.
 fn heading(status: &Status, directory: Option<&Path>, trouble: Option<&str>, width: usize) -> Vec<String> {
     let (sign, words) = match (trouble, status.is_well) {
-        (Some(trouble), _) => (red("✗"), format!("{trouble}; the data below is from before")),
+        (Some(trouble), _) => (red("✗"), format!("{trouble}; the data below is from the last answer")),
         (None, true) => (green("●"), status.summary.clone()),
         (None, false) => (yellow("▲"), status.summary.clone()),
     };
