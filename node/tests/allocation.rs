@@ -131,12 +131,7 @@ fn assert_allocations(sync: &str, written: &str, replicas: u64, vector_count: us
     let vectors_before = VECTOR_COUNT.load(Ordering::Relaxed);
     let large_before = LARGE_COUNT.load(Ordering::Relaxed);
     let task: Arc<dyn Task> = Arc::new(Ones);
-    let run_file =
-        RunFile::parse(&format!("{RUN_FILE}{sync}\n[shards]\nreplicas = {written}")).expect("a run file");
-    let specification = CustomSpecification::resolve(&run_file, "ones", &*task, &ProgramFactory::sync());
-    let specification = specification.and_then(|specification| specification.to_bytes());
-    let specification: Arc<[u8]> = specification.expect("a specification").into();
-
+    let specification = specification_of(sync, written, &*task);
     let peer = |index: usize| PeerId([index as u8 + 1; 32]);
     let node = |index: usize| {
         let specification = Arc::clone(&specification);
@@ -204,4 +199,13 @@ fn assert_allocations(sync: &str, written: &str, replicas: u64, vector_count: us
     assert!(warm - large_before >= vectors, "the counter counts");
     // The committed state and space for the next, at the owner and at the holders of replicas.
     assert_eq!(optimizer_bytes, replicas * 2 * state_count * PARAMETERS as u64 * 4);
+}
+
+/// The specification of a run with these settings of `[sync]` and `replicas`.
+fn specification_of(sync: &str, written: &str, task: &dyn Task) -> Arc<[u8]> {
+    let run_file =
+        RunFile::parse(&format!("{RUN_FILE}{sync}\n[shards]\nreplicas = {written}")).expect("a run file");
+    let specification = CustomSpecification::resolve(&run_file, "ones", task, &ProgramFactory::sync());
+    let specification = specification.and_then(|specification| specification.to_bytes());
+    specification.expect("a specification").into()
 }

@@ -79,6 +79,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::too_many_lines, reason = "a list of limits")]
     fn numbers_have_limits() {
         let ballots = u64::from(ATTEMPTS_MAX);
         let samples = u64::from(u32::MAX);

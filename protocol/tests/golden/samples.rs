@@ -80,6 +80,7 @@ fn joining() -> Vec<Sample> {
 }
 
 /// Messages by which members agree on the next view.
+#[expect(clippy::too_many_lines, reason = "a list of samples")]
 fn agreement() -> Vec<Sample> {
     let view = first_view().digest();
     let promise = |accepted, report| {
@@ -253,6 +254,7 @@ fn table_chunk() -> TableChunk {
 }
 
 /// Table messages, each as it is in a stream.
+#[expect(clippy::too_many_lines, reason = "a list of samples")]
 fn tables() -> Vec<Sample> {
     let view = ViewDigest(bytes(0xa0));
     let (rows, lease, chunk) = (table_rows, sample_lease, table_chunk());

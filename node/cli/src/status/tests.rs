@@ -3,6 +3,7 @@
 use super::*;
 
 /// A status with every kind of entry.
+#[expect(clippy::too_many_lines, reason = "one value with all its fields")]
 pub(crate) fn sample() -> Status {
     let link = LinkStatus {
         lane: Some("direct".to_owned()),
