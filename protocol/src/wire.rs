@@ -10,7 +10,7 @@
 pub mod codec;
 pub mod frame;
 
-pub use codec::{CodecError, Decode, Encode, decode_durable, decode_record, encode_record};
+pub use codec::{Decode, DecodeError, Encode, decode_durable, decode_record, encode_record};
 pub use frame::{
     Frame, PREFIX_BYTES, Prefix, VERSION, WireError, decode_table_message, encode_table_message,
 };

@@ -42,7 +42,7 @@ mod inspect;
 mod record;
 mod schedule;
 
-pub use control::{Reachability, UserCommand};
+pub use control::{Dialability, UserCommand};
 
 /// Nodes, their hosts and links, and what happens next.
 pub struct Cluster {

@@ -12,7 +12,7 @@ use peergrad_protocol::view::View;
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, SeedableRng};
 
-use crate::cluster::{Cluster, Reachability, UserCommand};
+use crate::cluster::{Cluster, Dialability, UserCommand};
 use crate::compute_model::{Bursts, ComputeModel};
 use crate::disk::Disk;
 use crate::host::{Crash, EntryMode, HostId, HostSetup, TaskFault};
@@ -147,7 +147,7 @@ impl FaultInjector {
             }
             Action::RestoreReachability { host } => {
                 annotate(cluster, &format!("{host} can be dialed again"));
-                cluster.notify_reachability(host, Reachability::Public);
+                cluster.notify_reachability(host, Dialability::Public);
             }
             Action::Churn { times, every } => self.churn(cluster, times, every),
         }
@@ -231,7 +231,7 @@ impl FaultInjector {
             }
             Fault::Unreachable { duration, .. } => {
                 cluster.note(host, "cannot be dialed");
-                cluster.notify_reachability(host, Reachability::Hidden);
+                cluster.notify_reachability(host, Dialability::Hidden);
                 if let Some(duration) = duration {
                     self.plan(cluster.now().after(duration), Action::RestoreReachability { host });
                 }

@@ -297,7 +297,7 @@ pub enum JoinOutcome {
 impl SurvivorOutcome {
     /// The outcome as text: what peers do.
     #[must_use]
-    pub fn words(self) -> &'static str {
+    pub fn text(self) -> &'static str {
         match self {
             Self::Finish => "finish",
             Self::Wait => "wait for ever",
@@ -308,7 +308,7 @@ impl SurvivorOutcome {
 impl JoinOutcome {
     /// The outcome as text: what happens to joiners.
     #[must_use]
-    pub fn words(self) -> &'static str {
+    pub fn text(self) -> &'static str {
         match self {
             Self::Join => "become a member",
             Self::Refused => "be refused",

@@ -369,7 +369,7 @@ impl Simulation {
             if !is_met {
                 return Err(format!(
                     "{host} joined later and is expected to {} ([expect] joiners)",
-                    expect.joiners.words()
+                    expect.joiners.text()
                 ));
             }
         }
@@ -418,7 +418,7 @@ impl Simulation {
             return Ok(());
         }
         let why = ending.flatten().map_or(String::new(), |failure| format!(": {failure}"));
-        Err(format!("{host} is expected to {} ([expect] survivors), but it {found}{why}", survivors.words()))
+        Err(format!("{host} is expected to {} ([expect] survivors), but it {found}{why}", survivors.text()))
     }
 }
 

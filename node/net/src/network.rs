@@ -42,7 +42,7 @@ use super::notice::Notice;
 use super::reachability::{DIAL_BACK_PROTOCOL, DialBackServer, Gateway, Ports};
 use super::status_client::StatusStreams;
 use super::substreams::{Incoming, Opener};
-use super::transport::{self, Behaviour, Mdns, TransportError};
+use super::transport::{self, Mdns, SwarmBehaviour, TransportError};
 use actor::NetworkActor;
 use command::Command;
 pub use handle::{Disconnector, NetworkHandle};
@@ -272,7 +272,7 @@ impl Drop for Network {
 
 /// A swarm that listens, and that no task drives yet.
 struct ListeningSwarm {
-    swarm: Swarm<Behaviour>,
+    swarm: Swarm<SwarmBehaviour>,
     opener: Opener,
     /// The substreams of lanes, of status requests, and of requests to dial back.
     streams: [Incoming; 3],

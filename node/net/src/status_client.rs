@@ -21,7 +21,7 @@ use super::dial::{CarrierEvidence, CarrierHistory, DialFailure, Dialer, FailedAd
 use super::identity::{Identity, from_libp2p};
 use super::keyring::Keyring;
 use super::substreams::{Incoming, OpenError};
-use super::transport::{self, Behaviour, Mdns, STATUS_PROTOCOL, TransportError};
+use super::transport::{self, Mdns, STATUS_PROTOCOL, SwarmBehaviour, TransportError};
 
 /// The peers to ask, and the secret to connect with.
 #[derive(Debug)]
@@ -139,7 +139,7 @@ impl Drop for StatusClient {
 
 /// Dials all peers until one answers or all have failed.
 async fn dial(
-    swarm: &mut Swarm<Behaviour>,
+    swarm: &mut Swarm<SwarmBehaviour>,
     dialer: &mut Dialer,
 ) -> Result<(libp2p::PeerId, PeerId), StatusClientError> {
     let mut troubles = BTreeMap::new();

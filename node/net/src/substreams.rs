@@ -1,8 +1,8 @@
 //! Substreams: opening one to a connected peer, and accepting those of the other end.
 //!
 //! ```text
-//!   Opener::open --- wanted ---> Behaviour --- to the newest connection ---> Handler ---> stream, or why not
-//!   Incoming <------------------ Behaviour <------------------------------- Handler <--- stream of the other end
+//!   Opener::open --- wanted ---> SubstreamBehaviour --- to the newest connection ---> Handler ---> stream, or why not
+//!   Incoming <------------------ SubstreamBehaviour <------------------------------- Handler <--- stream of the other end
 //! ```
 //! Nothing here outlives its connection: requests on it are answered or dropped with it. A request without a connection fails
 //! at once, since dialing is [not decided here](super::dial).
@@ -77,7 +77,7 @@ pub(super) struct SubstreamRequest {
 }
 
 /// The behaviour: it knows the connections, and the receiver of each protocol's substreams.
-pub(super) struct Behaviour {
+pub(super) struct SubstreamBehaviour {
     opener: Opener,
     wanted: mpsc::UnboundedReceiver<(PeerId, SubstreamRequest)>,
     acceptors: Vec<(StreamProtocol, mpsc::Sender<(PeerId, Stream)>)>,
@@ -85,7 +85,7 @@ pub(super) struct Behaviour {
     connections: BTreeMap<PeerId, Vec<ConnectionId>>,
 }
 
-impl Default for Behaviour {
+impl Default for SubstreamBehaviour {
     fn default() -> Self {
         let (sender, wanted) = mpsc::unbounded_channel();
         let opener = Opener { wanted: sender };
@@ -93,7 +93,7 @@ impl Default for Behaviour {
     }
 }
 
-impl Behaviour {
+impl SubstreamBehaviour {
     pub(super) fn opener(&self) -> Opener {
         self.opener.clone()
     }
@@ -115,7 +115,7 @@ impl Behaviour {
     }
 }
 
-impl NetworkBehaviour for Behaviour {
+impl NetworkBehaviour for SubstreamBehaviour {
     type ConnectionHandler = Handler;
     type ToSwarm = Infallible;
 
@@ -284,19 +284,19 @@ mod tests {
     const KNOWN: StreamProtocol = StreamProtocol::new("/known/1");
     const UNKNOWN: StreamProtocol = StreamProtocol::new("/unknown/1");
 
-    fn swarm() -> Swarm<Behaviour> {
+    fn swarm() -> Swarm<SubstreamBehaviour> {
         SwarmBuilder::with_new_identity()
             .with_tokio()
             .with_tcp(tcp::Config::new(), noise::Config::new, yamux::Config::default)
             .unwrap()
-            .with_behaviour(|_| Behaviour::default())
+            .with_behaviour(|_| SubstreamBehaviour::default())
             .unwrap()
             .with_swarm_config(|config| config.with_idle_connection_timeout(Duration::from_secs(60)))
             .build()
     }
 
     /// One that takes in [`KNOWN`], and one that is connected to it.
-    async fn pair() -> (Swarm<Behaviour>, Incoming, Swarm<Behaviour>) {
+    async fn pair() -> (Swarm<SubstreamBehaviour>, Incoming, Swarm<SubstreamBehaviour>) {
         let (mut taker, mut opener) = (swarm(), swarm());
         let incoming = taker.behaviour_mut().accept(KNOWN);
         taker.listen_on("/ip4/127.0.0.1/tcp/0".parse().unwrap()).unwrap();
@@ -306,7 +306,7 @@ mod tests {
     }
 
     /// Makes one more connection between two, the second of which dials.
-    async fn connect(taker: &mut Swarm<Behaviour>, opener: &mut Swarm<Behaviour>) {
+    async fn connect(taker: &mut Swarm<SubstreamBehaviour>, opener: &mut Swarm<SubstreamBehaviour>) {
         let address = taker.listeners().next().unwrap().clone();
         opener.dial(DialOpts::unknown_peer_id().address(address).build()).unwrap();
         let wanted = 1 + connections(opener, taker);
@@ -317,14 +317,14 @@ mod tests {
     }
 
     /// How many connections one knows to another.
-    fn connections(of: &Swarm<Behaviour>, to: &Swarm<Behaviour>) -> usize {
+    fn connections(of: &Swarm<SubstreamBehaviour>, to: &Swarm<SubstreamBehaviour>) -> usize {
         of.behaviour().connections.get(to.local_peer_id()).map_or(0, Vec::len)
     }
 
     /// Keeps both moving until `work` is done.
     async fn moving<T>(
-        one: &mut Swarm<Behaviour>,
-        other: &mut Swarm<Behaviour>,
+        one: &mut Swarm<SubstreamBehaviour>,
+        other: &mut Swarm<SubstreamBehaviour>,
         work: impl Future<Output = T>,
     ) -> T {
         let mut work = pin!(work);
@@ -338,7 +338,7 @@ mod tests {
     }
 
     /// Keeps a swarm moving from now on.
-    fn drive(mut swarm: Swarm<Behaviour>) {
+    fn drive(mut swarm: Swarm<SubstreamBehaviour>) {
         tokio::spawn(async move {
             loop {
                 swarm.next().await;

@@ -29,7 +29,7 @@ pub(super) const STATUS_PROTOCOL: StreamProtocol = StreamProtocol::new("/peergra
 
 /// The behaviours that run on every connection.
 #[derive(NetworkBehaviour)]
-pub(super) struct Behaviour {
+pub(super) struct SwarmBehaviour {
     /// It is asked first, so that the limits never count a connection that it refuses.
     pub(super) handshake_limits: HandshakeLimits,
     pub(super) limits: connection_limits::Behaviour,
@@ -44,7 +44,7 @@ pub(super) struct Behaviour {
     /// The relay client: others relay for this peer.
     pub(super) relayed: relay::client::Behaviour,
     pub(super) punch: dcutr::Behaviour,
-    pub(super) substreams: substreams::Behaviour,
+    pub(super) substreams: substreams::SubstreamBehaviour,
 }
 
 /// Whether a peer announces itself on the local network, and looks for others there (mDNS).
@@ -72,7 +72,7 @@ pub(super) fn swarm(
     identity: &Identity,
     keyring: &Keyring,
     mdns: Mdns,
-) -> Result<(Swarm<Behaviour>, Option<io::Error>), TransportError> {
+) -> Result<(Swarm<SwarmBehaviour>, Option<io::Error>), TransportError> {
     let peer = identity.keypair().public().to_peer_id();
     let (mdns, trouble) = match mdns {
         Mdns::On => match mdns::tokio::Behaviour::new(mdns::Config::default(), peer) {
@@ -93,7 +93,7 @@ pub(super) fn swarm(
         .with_dns()
         .map_err(TransportError::Resolver)?
         .with_relay_client(|keypair: &_| keyring.noise(keypair), yamux::Config::default)?
-        .with_behaviour(|keypair, relayed| Behaviour {
+        .with_behaviour(|keypair, relayed| SwarmBehaviour {
             handshake_limits: HandshakeLimits::default(),
             limits: connection_limits::Behaviour::new(limits()),
             circuits: Circuits::default(),
@@ -113,7 +113,7 @@ pub(super) fn swarm(
             relay: circuits::relay_server(peer),
             relayed,
             punch: dcutr::Behaviour::new(peer),
-            substreams: substreams::Behaviour::default(),
+            substreams: substreams::SubstreamBehaviour::default(),
         })
         .expect("making the behaviour cannot fail")
         .with_swarm_config(|config| {
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     /// A swarm that listens over QUIC, and where.
-    async fn listener() -> (Swarm<Behaviour>, Multiaddr) {
+    async fn listener() -> (Swarm<SwarmBehaviour>, Multiaddr) {
         let mut swarm = swarm(&Identity::generate(), &Keyring::new(Secret([1; 32])), Mdns::Off).unwrap().0;
         swarm.listen_on("/ip4/127.0.0.1/udp/0/quic-v1".parse().unwrap()).unwrap();
         let event = swarm.select_next_some().await;

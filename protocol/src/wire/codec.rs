@@ -14,7 +14,7 @@ pub use bincode::{Decode, Encode};
 
 /// Why bytes are no record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CodecError {
+pub enum DecodeError {
     /// There are more bytes than such a record may have.
     #[error("the record is larger than allowed")]
     TooLarge,
@@ -45,7 +45,7 @@ pub(super) fn append_record(record: &impl Encode, bytes: &mut Vec<u8>) {
 ///
 /// # Errors
 /// The bytes are no such record, or have more bytes after it.
-pub fn decode_record<T: Decode<()>>(bytes: &[u8]) -> Result<T, CodecError> {
+pub fn decode_record<T: Decode<()>>(bytes: &[u8]) -> Result<T, DecodeError> {
     decode_within::<T, { 4 * CONTROL_HEADER_BYTES_MAX }>(bytes, CONTROL_HEADER_BYTES_MAX)
 }
 
@@ -53,7 +53,7 @@ pub fn decode_record<T: Decode<()>>(bytes: &[u8]) -> Result<T, CodecError> {
 ///
 /// # Errors
 /// The bytes are no such record, or have more bytes after it.
-pub fn decode_durable<T: Decode<()>>(bytes: &[u8]) -> Result<T, CodecError> {
+pub fn decode_durable<T: Decode<()>>(bytes: &[u8]) -> Result<T, DecodeError> {
     decode_within::<T, { 4 * DURABLE_BYTES_MAX }>(bytes, DURABLE_BYTES_MAX)
 }
 
@@ -64,13 +64,13 @@ pub fn decode_durable<T: Decode<()>>(bytes: &[u8]) -> Result<T, CodecError> {
 pub(super) fn decode_within<T: Decode<()>, const BUDGET: usize>(
     bytes: &[u8],
     bytes_max: usize,
-) -> Result<T, CodecError> {
+) -> Result<T, DecodeError> {
     if bytes.len() > bytes_max {
-        return Err(CodecError::TooLarge);
+        return Err(DecodeError::TooLarge);
     }
     let config = bincode::config::standard().with_limit::<BUDGET>();
-    let (record, read) = bincode::decode_from_slice(bytes, config).map_err(|_| CodecError::Malformed)?;
-    if read == bytes.len() { Ok(record) } else { Err(CodecError::Length) }
+    let (record, read) = bincode::decode_from_slice(bytes, config).map_err(|_| DecodeError::Malformed)?;
+    if read == bytes.len() { Ok(record) } else { Err(DecodeError::Length) }
 }
 
 /// Whether `bytes` are what the encoder would write; bincode also reads small numbers behind the marker of larger ones.

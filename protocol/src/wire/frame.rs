@@ -16,7 +16,7 @@
 //!   frame's kind allows.
 //! - There is one encoding of a message: trailing bytes are an error, and so are numbers with more bytes than necessary.
 
-use super::codec::{CodecError, append_record, decode_within, is_encoding_of};
+use super::codec::{DecodeError, append_record, decode_within, is_encoding_of};
 use crate::buffer::Buffer;
 use crate::limits::{
     CHUNK_BATCH_HEADER_BYTES_MAX, CHUNK_BYTES_MAX, CONTROL_HEADER_BYTES_MAX, DATA_PIECE_BYTES_MAX,
@@ -75,12 +75,12 @@ pub enum WireError {
     Invalid(#[from] Invalid),
 }
 
-impl From<CodecError> for WireError {
-    fn from(error: CodecError) -> Self {
+impl From<DecodeError> for WireError {
+    fn from(error: DecodeError) -> Self {
         match error {
-            CodecError::TooLarge => Self::TooLarge,
-            CodecError::Malformed => Self::Header,
-            CodecError::Length => Self::Length,
+            DecodeError::TooLarge => Self::TooLarge,
+            DecodeError::Malformed => Self::Header,
+            DecodeError::Length => Self::Length,
         }
     }
 }

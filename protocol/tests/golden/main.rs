@@ -23,7 +23,7 @@ use peergrad_protocol::message::{
     AdminMessage, AgreementMessage, JoinMessage, MergeMessage, Message, Phase, Refusal, TrainingMessage,
 };
 use peergrad_protocol::view::Recovery;
-use peergrad_protocol::wire::{self, CodecError, Decode, PREFIX_BYTES, Prefix};
+use peergrad_protocol::wire::{self, Decode, DecodeError, PREFIX_BYTES, Prefix};
 use peergrad_protocol::{Buffer, Frame, PeerId, RunId};
 
 use fields::{change_fields, frame_sheet, view_fields};
@@ -168,7 +168,7 @@ fn variants<T: Decode<()>>() -> BTreeSet<u8> {
     let is_known = |&tag: &u8| {
         let mut record = [0; 512];
         record[0] = tag;
-        matches!(wire::decode_record::<T>(&record), Err(CodecError::Length))
+        matches!(wire::decode_record::<T>(&record), Err(DecodeError::Length))
     };
     (0..=250).filter(is_known).collect()
 }

@@ -25,7 +25,7 @@ use peergrad_protocol::limits::{
 };
 use peergrad_protocol::message::{Complete, Departure, Message, TrainingMessage};
 use peergrad_protocol::view::{View, ViewChange};
-use peergrad_protocol::wire::{self, CodecError, PREFIX_BYTES, Prefix, VERSION, WireError};
+use peergrad_protocol::wire::{self, DecodeError, PREFIX_BYTES, Prefix, VERSION, WireError};
 use peergrad_protocol::{Buffer, Frame, Incarnation, RunId, StepNumber, ViewDigest};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
@@ -248,7 +248,7 @@ proptest! {
         let record = wire::encode_record(&view);
         prop_assert_eq!(wire::decode_record::<View>(&record), Ok(view));
         let longer = [&record[..], &[0]].concat();
-        prop_assert_eq!(wire::decode_record::<View>(&longer), Err(CodecError::Length));
+        prop_assert_eq!(wire::decode_record::<View>(&longer), Err(DecodeError::Length));
     }
 
     #[test]
@@ -439,7 +439,7 @@ fn unknown_variants_are_refused() {
 fn a_record_over_the_limit_is_refused_unseen() {
     let record = vec![0; CONTROL_HEADER_BYTES_MAX + 1];
     let (outcome, live_bytes) = measured(|| wire::decode_record::<View>(&record));
-    assert_eq!((outcome, live_bytes), (Err(CodecError::TooLarge), 0));
+    assert_eq!((outcome, live_bytes), (Err(DecodeError::TooLarge), 0));
 }
 
 #[test]

@@ -29,7 +29,7 @@ pub enum UserCommand {
 
 /// Whether other peers can dial a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reachability {
+pub enum Dialability {
     /// They can.
     Public,
     /// They cannot: the peer has to dial them.
@@ -138,8 +138,8 @@ impl Cluster {
     }
 
     /// Notifies a peer whether others can dial it.
-    pub fn notify_reachability(&mut self, host: HostId, reachability: Reachability) {
-        let is_reachable = reachability == Reachability::Public;
+    pub fn notify_reachability(&mut self, host: HostId, dialability: Dialability) {
+        let is_reachable = dialability == Dialability::Public;
         self.input_soon(host, Input::ReachabilityChanged { addresses: vec![address(host)], is_reachable });
     }
 

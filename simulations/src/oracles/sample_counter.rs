@@ -173,15 +173,15 @@ impl SampleCounter {
             (self.epoch, self.free) = self.turned(epoch, free);
         }
         let (mut epoch, mut parts) = self.due(view, view_chain);
-        if let Some(deal) = recorded_assignment(view).filter(|_| is_first) {
-            let said: Vec<Part> = recorded_parts(view, deal);
-            if deal.epoch != epoch || !are_same(&said, &parts) {
+        if let Some(batch) = recorded_assignment(view).filter(|_| is_first) {
+            let said: Vec<Part> = recorded_parts(view, batch);
+            if batch.epoch != epoch || !are_same(&said, &parts) {
                 objections.push(format!(
                     "view {} assigns {} samples of epoch {} in step {}, but members do not keep their earlier parts: {}",
-                    view.number.0, deal.len(), deal.epoch, self.steps, difference(view, &said, &parts)
+                    view.number.0, batch.len(), batch.epoch, self.steps, difference(view, &said, &parts)
                 ));
             }
-            (epoch, parts) = (deal.epoch, said);
+            (epoch, parts) = (batch.epoch, said);
         }
         self.take(epoch, &parts);
         if is_first && recorded_assignment(view).is_some() {
@@ -361,8 +361,8 @@ fn recorded_assignment(view: &View) -> Option<&BatchParts> {
 }
 
 /// The parts of a batch that a record assigns, by rank.
-fn recorded_parts(view: &View, deal: &BatchParts) -> Vec<Part> {
-    let parts = view.members.iter().zip(&deal.parts);
+fn recorded_parts(view: &View, batch: &BatchParts) -> Vec<Part> {
+    let parts = view.members.iter().zip(&batch.parts);
     parts.map(|(member, spans)| Part::of(member, positions(spans))).collect()
 }
 
@@ -465,13 +465,13 @@ mod tests {
     }
 
     fn resume(step: u64, newcomers: &[u32], parts: Option<&[&[Span]]>) -> Resume {
-        let deal = |parts: &[&[Span]]| BatchParts {
+        let batch_of = |parts: &[&[Span]]| BatchParts {
             epoch: 0,
             parts: parts.iter().map(|part| part.to_vec()).collect(),
         };
         Resume {
             newcomers: newcomers.iter().map(|&rank| Rank(rank)).collect(),
-            batch: parts.map(deal),
+            batch: parts.map(batch_of),
             ..Resume::at(StepNumber(step))
         }
     }

@@ -130,11 +130,11 @@ fn share(
     let (colour, is_light) = groups.colour(group);
     let told = periods
         .iter()
-        .take(VIEWS_TOLD_MAX)
+        .take(VIEWS_LISTED_MAX)
         .map(|period| format!("view {}: {}", timeline.view_name(period.view), percent(part(period), 1.0)));
     let mut words = format!("{}\n{}", groups.name(group), told.collect::<Vec<_>>().join("\n"));
-    if periods.len() > VIEWS_TOLD_MAX {
-        words.push_str(&format!("\nand {} views more", periods.len() - VIEWS_TOLD_MAX));
+    if periods.len() > VIEWS_LISTED_MAX {
+        words.push_str(&format!("\nand {} views more", periods.len() - VIEWS_LISTED_MAX));
     }
     let class = if groups.count() <= SEPARATED_MAX { "share" } else { "share-many" };
     drawing.put(format_args!(
@@ -189,13 +189,13 @@ impl Change {
     /// The row of the table.
     fn row(&self, timeline: &Timeline<'_>, index: usize, from: &str, whole: f64) -> String {
         let note = &timeline.history.views[index];
-        let gains = self.gains.iter().take(GAINS_TOLD_MAX).map(|(host, gain)| {
+        let gains = self.gains.iter().take(GAINS_LISTED_MAX).map(|(host, gain)| {
             let sign = if *gain < 0.0 { "−" } else { "+" };
             format!("{host} {sign}{}", percent(gain.abs(), whole))
         });
         let mut gains = gains.collect::<Vec<_>>().join(", ");
-        if self.gains.len() > GAINS_TOLD_MAX {
-            gains.push_str(&format!(" and {} more", self.gains.len() - GAINS_TOLD_MAX));
+        if self.gains.len() > GAINS_LISTED_MAX {
+            gains.push_str(&format!(" and {} more", self.gains.len() - GAINS_LISTED_MAX));
         }
         format!(
             "<tr><td>{from} → {}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td>{}</td><td>{}</td>\
@@ -213,7 +213,7 @@ impl Change {
 
 /// The names of a few hosts.
 fn hosts(hosts: &[HostId]) -> String {
-    let told = if hosts.len() <= HOSTS_MAX { HOSTS_MAX } else { HOSTS_TOLD_MAX };
+    let told = if hosts.len() <= HOSTS_MAX { HOSTS_MAX } else { HOSTS_LISTED_MAX };
     let told: Vec<String> = hosts.iter().take(told).map(HostId::to_string).collect();
     match hosts.len() {
         0 => "–".to_owned(),
@@ -260,8 +260,8 @@ const BRANCHES_MAX: usize = 4;
 const EDGES_MAX: f64 = 10_000.0;
 /// With more shares than these, lines between them would hide their colours.
 const SEPARATED_MAX: usize = 24;
-const VIEWS_TOLD_MAX: usize = 6;
-const GAINS_TOLD_MAX: usize = 3;
+const VIEWS_LISTED_MAX: usize = 6;
+const GAINS_LISTED_MAX: usize = 3;
 const HOSTS_MAX: usize = 6;
-const HOSTS_TOLD_MAX: usize = 3;
+const HOSTS_LISTED_MAX: usize = 3;
 const ROWS_MAX: usize = 24;

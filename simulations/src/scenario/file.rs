@@ -53,14 +53,14 @@ pub enum ScenarioError {
     #[error("{0}")]
     Toml(String),
     /// A key has an invalid value.
-    #[error("line {line}, `{key}`: {words}")]
+    #[error("line {line}, `{key}`: {text}")]
     Mistake {
         /// The line in the file.
         line: usize,
         /// The key.
         key: String,
         /// What is wrong and what to write instead.
-        words: String,
+        text: String,
     },
 }
 

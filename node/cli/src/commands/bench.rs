@@ -195,7 +195,7 @@ fn run_rounds<C: Bench>(cases: &[C], rounds: u32, format: OutputFormat) -> anyho
 }
 
 /// One round of a case before its swarm starts.
-struct Round {
+struct BenchmarkRound {
     /// The swarm's name in errors.
     name: String,
     /// The arguments of this program before `start` and `join`.
@@ -206,7 +206,7 @@ struct Round {
     scratch: ScratchDirectory,
 }
 
-impl Round {
+impl BenchmarkRound {
     /// Writes the run file.
     fn prepare(label: &str, program: Vec<String>, run_file_text: &str, peers: u32) -> anyhow::Result<Self> {
         let scratch = ScratchDirectory::create("bench")?;
@@ -281,7 +281,7 @@ impl Bench for Case {
         let all = self.steps + WARM_UP;
         let program =
             ["bench-peer", &self.mebibytes.to_string(), &(all * self.peers).to_string()].map(str::to_owned);
-        let round = Round::prepare(&self.label(), program.to_vec(), &self.run_file(), self.peers)?;
+        let round = BenchmarkRound::prepare(&self.label(), program.to_vec(), &self.run_file(), self.peers)?;
         let mut swarm = round.start(output, channel)?;
         let mut ends = Vec::new();
         let (mut before, mut after) = (None, None);

@@ -73,7 +73,7 @@ pub(super) fn compare(arguments: &CompareArguments) -> anyhow::Result<ExitCode> 
             if output.format.is_json() {
                 emit(&result.object(&entry.name));
             } else {
-                output.screen.say(&format!("{}, seed {seed}: {}", entry.name, result.words()));
+                output.screen.say(&format!("{}, seed {seed}: {}", entry.name, result.text()));
             }
             results.push(result);
         }

@@ -86,33 +86,33 @@ impl Epochs {
     }
 
     /// All epochs as text; an epoch has `samples` samples.
-    pub(super) fn words(&self, samples: u64) -> String {
+    pub(super) fn text(&self, samples: u64) -> String {
         let whole: Vec<&Epoch> = self.list.iter().filter(|epoch| epoch.is_whole).collect();
         let wrong = |epoch: &&&Epoch| epoch.balance(samples) != Some((0, 0));
-        let mut words: Vec<String> = Vec::new();
+        let mut parts: Vec<String> = Vec::new();
         let before = &self.before;
         if before.lost + before.repeated > 0 {
             let (lost, repeated) = (count(before.lost), count(before.repeated));
-            words.push(format!("epochs before: {lost} samples lost, {repeated} repeated"));
+            parts.push(format!("epochs before: {lost} samples lost, {repeated} repeated"));
         }
         for epoch in whole.iter().filter(wrong) {
             let (lost, repeated) = epoch.balance(samples).unwrap_or_default();
             let number = epoch.number + 1;
-            words.push(format!("epoch {number}: {} samples lost, {} repeated", count(lost), count(repeated)));
+            parts.push(format!("epoch {number}: {} samples lost, {} repeated", count(lost), count(repeated)));
         }
         let left_out = before.left_out + self.list.iter().map(|epoch| epoch.left_out).sum::<u64>();
-        if words.is_empty() && !whole.is_empty() {
+        if parts.is_empty() && !whole.is_empty() {
             let which = if left_out == 0 { "each sample trained" } else { "each sample assigned" };
-            words.push(format!("{which} once per epoch"));
+            parts.push(format!("{which} once per epoch"));
         }
         if left_out > 0 {
-            words.push(format!("{} left out", plural(left_out as usize, "sample")));
+            parts.push(format!("{} left out", plural(left_out as usize, "sample")));
         }
         let in_part = self.list.len() - whole.len() + before.in_part as usize;
         if in_part > 0 {
-            words.push(format!("{} only partly seen", plural(in_part, "epoch")));
+            parts.push(format!("{} only partly seen", plural(in_part, "epoch")));
         }
-        words.join("; ")
+        parts.join("; ")
     }
 }
 
@@ -173,7 +173,7 @@ mod tests {
         let steps: Vec<(u64, u64, u64)> = (0..3000).map(|step| (step, step, 10)).collect();
         let mut long = epochs(&steps);
         assert_eq!((long.list.len(), long.objects(10).len()), (EPOCHS_MAX, EPOCHS_MAX));
-        assert_eq!(long.words(10), "each sample trained once per epoch");
+        assert_eq!(long.text(10), "each sample trained once per epoch");
         assert_eq!(long.before().unwrap()["whole"], 2000);
         assert_eq!(epochs(&[(0, 0, 10)]).before(), None);
         // One of the first trained too much, and after it a step was not seen: its epoch may have begun before or gone on after.
@@ -181,16 +181,16 @@ mod tests {
         steps[3].2 = 12;
         steps.remove(5);
         long = epochs(&steps);
-        assert_eq!(long.words(10), "epochs before: 0 samples lost, 2 repeated; 2 epochs only partly seen");
+        assert_eq!(long.text(10), "epochs before: 0 samples lost, 2 repeated; 2 epochs only partly seen");
     }
 
     #[test]
     fn what_is_lost_and_repeated_is_counted() {
         let right = epochs(&[(0, 0, 6), (1, 0, 4), (2, 1, 10)]);
-        assert_eq!(right.words(10), "each sample trained once per epoch");
+        assert_eq!(right.text(10), "each sample trained once per epoch");
         let wrong = epochs(&[(0, 0, 6), (1, 1, 12)]);
         assert_eq!(
-            wrong.words(10),
+            wrong.text(10),
             "epoch 1: 4 samples lost, 0 repeated; epoch 2: 0 samples lost, 2 repeated"
         );
         assert_eq!(
@@ -203,15 +203,15 @@ mod tests {
     fn what_was_left_out_is_said() {
         let mut epochs = epochs(&[(0, 0, 6)]);
         epochs.list[0].left_out = 4;
-        assert_eq!(epochs.words(10), "each sample assigned once per epoch; 4 samples left out");
+        assert_eq!(epochs.text(10), "each sample assigned once per epoch; 4 samples left out");
     }
 
     #[test]
     fn an_epoch_that_was_not_seen_from_its_first_step_proves_nothing() {
         let late = epochs(&[(7, 3, 2), (8, 4, 10)]);
-        assert_eq!(late.words(10), "each sample trained once per epoch; 1 epoch only partly seen");
+        assert_eq!(late.text(10), "each sample trained once per epoch; 1 epoch only partly seen");
         assert_eq!(late.objects(10)[0]["lost"], Value::Null);
         let absent = epochs(&[(0, 0, 10), (1, 1, 5), (5, 1, 2), (6, 2, 10)]);
-        assert_eq!(absent.words(10), "each sample trained once per epoch; 1 epoch only partly seen");
+        assert_eq!(absent.text(10), "each sample trained once per epoch; 1 epoch only partly seen");
     }
 }

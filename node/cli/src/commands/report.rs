@@ -30,12 +30,12 @@ pub(super) struct Report {
     peers: usize,
     losses: Curve,
     epochs: Epochs,
-    told: Told,
+    reported: Reported,
 }
 
 /// The reports that the user has had already, so that none is repeated.
 #[derive(Default)]
-struct Told {
+struct Reported {
     /// That samples with a gradient that is not finite were left out.
     left_out: bool,
     /// Peers that this one has asked for admission since the last view.
@@ -79,7 +79,7 @@ impl Report {
             peers: 0,
             losses: Curve::default(),
             epochs: Epochs::default(),
-            told: Told::default(),
+            reported: Reported::default(),
         }
     }
 
@@ -111,7 +111,7 @@ impl Report {
         match self.format {
             OutputFormat::Text => {
                 let gist = (reachability.state, reachability.advice.clone(), reachability.relays.is_empty());
-                if self.told.reachability.replace(gist.clone()) != Some(gist) {
+                if self.reported.reachability.replace(gist.clone()) != Some(gist) {
                     self.screen.say(&reachability.to_string());
                 }
             }
@@ -167,9 +167,9 @@ impl Report {
             Event::Prepared(scope) => self.scope = Some(*scope),
             Event::ViewInstalled { view, .. } => {
                 self.peers = view.members.len();
-                self.told.asked.clear();
-                self.told.gone.clear();
-                self.told.paused = false;
+                self.reported.asked.clear();
+                self.reported.gone.clear();
+                self.reported.paused = false;
                 if self.format == OutputFormat::Text && self.progress.is_none() {
                     self.progress = self
                         .scope
@@ -189,26 +189,26 @@ impl Report {
     fn say_event(&mut self, event: &Event) {
         match event {
             // Reported once.
-            Event::JoinRequested(peer) if !self.told.asked.insert(*peer) => return,
-            Event::MemberSuspected(peer) if !self.told.gone.insert(*peer) => return,
-            Event::MemberStopped { peer, .. } => _ = self.told.gone.insert(*peer),
+            Event::JoinRequested(peer) if !self.reported.asked.insert(*peer) => return,
+            Event::MemberSuspected(peer) if !self.reported.gone.insert(*peer) => return,
+            Event::MemberStopped { peer, .. } => _ = self.reported.gone.insert(*peer),
             Event::Paused { .. } => {
-                self.told.paused = true;
+                self.reported.paused = true;
                 if let Some(progress) = &self.progress {
                     progress.pause();
                 }
             }
             // Usually the others still train and admit this peer at once.
-            Event::RecoveryProgress(RecoveryProgress { present: 1, .. }) if !self.told.recovering => {
-                self.told.recovering = true;
+            Event::RecoveryProgress(RecoveryProgress { present: 1, .. }) if !self.reported.recovering => {
+                self.reported.recovering = true;
                 return;
             }
-            Event::RecoveryProgress(_) => self.told.recovering = true,
-            Event::NoActiveMember { .. } | Event::NoPeerAnswers if self.told.recovering => return,
-            Event::Restored { .. } => self.told.recovering = false,
+            Event::RecoveryProgress(_) => self.reported.recovering = true,
+            Event::NoActiveMember { .. } | Event::NoPeerAnswers if self.reported.recovering => return,
+            Event::Restored { .. } => self.reported.recovering = false,
             Event::Saved { steps, result } => {
                 // Only the first failure and the first success after it are reported.
-                let had_failed = std::mem::replace(&mut self.told.save_failed, result.is_err());
+                let had_failed = std::mem::replace(&mut self.reported.save_failed, result.is_err());
                 match (had_failed, result.is_err()) {
                     (true, false) => {
                         let text = format!("checkpoints can be written again, since step {}", steps.0);
@@ -227,11 +227,11 @@ impl Report {
     }
 
     fn say_committed(&mut self, committed: &Committed) {
-        if std::mem::take(&mut self.told.paused) {
+        if std::mem::take(&mut self.reported.paused) {
             self.screen.say("training continues");
         }
-        if committed.left_out > 0 && !committed.may_be_late && !self.told.left_out {
-            self.told.left_out = true;
+        if committed.left_out > 0 && !committed.may_be_late && !self.reported.left_out {
+            self.reported.left_out = true;
             self.screen.say(&format!(
                 "step {}: {} left out because their gradients are not finite; if this persists, stop and lower `rate`",
                 committed.step.0,
@@ -254,7 +254,7 @@ impl Report {
                 if !plot.is_empty() {
                     self.screen.say(&format!("\ntraining loss\n{plot}"));
                 }
-                print_line(&fitted(&summary_text(summary, &self.epochs.words(self.samples()))));
+                print_line(&fitted(&summary_text(summary, &self.epochs.text(self.samples()))));
             }
         }
     }
@@ -284,7 +284,7 @@ impl Report {
     /// Reports that this peer stops on request without a handover, for `reason`.
     pub(super) fn stopped(&self, reason: &str) {
         match self.format {
-            OutputFormat::Text if self.told.paused => {
+            OutputFormat::Text if self.reported.paused => {
                 self.screen.say(&format!(
                     "{reason}; nothing could be handed over, so the other members may wait for this peer"
                 ));

@@ -234,7 +234,7 @@ impl<'a> Swarm<'a> {
         match &line {
             Line::Stop => bail!("stopped on request"),
             Line::End => self.note_end(index)?,
-            Line::Report(object) if index == 0 => self.tell_change(object),
+            Line::Report(object) if index == 0 => self.show_change(object),
             Line::Report(_) | Line::Text(_) => {}
         }
         // Without a terminal there are no bars, and the lines of one peer are enough.
@@ -260,7 +260,7 @@ impl<'a> Swarm<'a> {
     }
 
     /// Shows a view change, as reported by the founder.
-    fn tell_change(&self, object: &Value) {
+    fn show_change(&self, object: &Value) {
         let Some((view_number, members, change)) = change_of(object) else { return };
         if self.output.format.is_json() {
             emit(object);

@@ -72,22 +72,22 @@ pub enum StatusError {
     #[error(transparent)]
     Unreached(#[from] StatusClientError),
     /// The peer runs an incompatible release.
-    #[error("{name} runs release {version} and this program is release {}; they are incompatible here ({words}): use the same release on both machines", env!("CARGO_PKG_VERSION"))]
+    #[error("{name} runs release {version} and this program is release {}; they are incompatible here ({text}): use the same release on both machines", env!("CARGO_PKG_VERSION"))]
     OtherRelease {
         /// The name of the peer.
         name: String,
         /// Its release.
         version: String,
         /// The peer's error message.
-        words: String,
+        text: String,
     },
     /// The peer declined a command.
-    #[error("{name} declined: {words}")]
+    #[error("{name} declined: {text}")]
     NotDone {
         /// The name of the peer.
         name: String,
         /// The reason.
-        words: String,
+        text: String,
     },
     /// The answer is not a status.
     #[error("this program (release {}) does not understand the answer of {name}: use the same release on both machines", env!("CARGO_PKG_VERSION"))]
@@ -191,8 +191,8 @@ impl StatusConnection {
     pub async fn order(&mut self, order: AdminCommand) -> Result<Status, StatusError> {
         let answer = self.ask(&StatusRequest { format: FORMAT, order: Some(order) }).await;
         answer.map_err(|error| match error {
-            StatusError::OtherRelease { name, version, words } if version == env!("CARGO_PKG_VERSION") => {
-                StatusError::NotDone { name, words }
+            StatusError::OtherRelease { name, version, text } if version == env!("CARGO_PKG_VERSION") => {
+                StatusError::NotDone { name, text }
             }
             error => error,
         })
@@ -210,13 +210,13 @@ impl StatusConnection {
         };
         let value: Value =
             serde_json::from_slice(&line).map_err(|_| StatusError::NoStatus { name: name() })?;
-        if let Ok(ErrorResponse { error: words, version }) = serde_json::from_value(value.clone()) {
-            return Err(StatusError::OtherRelease { name: name(), version, words });
+        if let Ok(ErrorResponse { error: text, version }) = serde_json::from_value(value.clone()) {
+            return Err(StatusError::OtherRelease { name: name(), version, text });
         }
         if value["format"] != FORMAT {
             let version = value["version"].as_str().unwrap_or("unknown").to_owned();
-            let words = format!("status format {}", value["format"]);
-            return Err(StatusError::OtherRelease { name: name(), version, words });
+            let text = format!("status format {}", value["format"]);
+            return Err(StatusError::OtherRelease { name: name(), version, text });
         }
         let status: Status =
             serde_json::from_value(value).map_err(|_| StatusError::NoStatus { name: name() })?;

@@ -22,7 +22,7 @@ use super::{
     RekeyStatus, Status, TrafficStatus, TrainingStatus, UnreachedStatus, ViewStatus,
 };
 use crate::text::event_json::cause_text;
-use crate::text::summary_text::Summary;
+use crate::text::summary_text::StatusSummary;
 
 mod commands;
 
@@ -198,35 +198,35 @@ impl StatusParts<'_> {
             traffic,
             events: events.collect(),
         };
-        let mut summary = Summary::ended();
+        let mut summary = StatusSummary::ended();
         match &self.node_report {
             Ok(NodeReport::Bootstrap { run, wanted, peers }) => {
                 status.run = Some(run.to_string());
                 status.phase = Phase::Bootstrapping;
                 let ready = peers.iter().filter(|(_, is_ready)| *is_ready).count();
-                summary = Summary::bootstrapping(ready, *wanted);
+                summary = StatusSummary::bootstrapping(ready, *wanted);
                 status.others = self.others(peers.iter().map(joiner));
             }
             Ok(NodeReport::Join { run, sponsor, is_ready, out_of_reach, recovery }) => {
                 status.run = run.map(|run| run.to_string()).or(status.run);
                 (status.phase, summary) = match (recovery, sponsor) {
-                    (Some(recovery), _) => (Phase::Recovering, Summary::recovering(recovery)),
-                    (None, None) => (Phase::Joining, Summary::looking_for_sponsor()),
+                    (Some(recovery), _) => (Phase::Recovering, StatusSummary::recovering(recovery)),
+                    (None, None) => (Phase::Joining, StatusSummary::looking_for_sponsor()),
                     (None, Some(sponsor)) if *is_ready => {
-                        (Phase::Joining, Summary::awaiting_admission(sponsor, out_of_reach))
+                        (Phase::Joining, StatusSummary::awaiting_admission(sponsor, out_of_reach))
                     }
-                    (None, Some(sponsor)) => (Phase::Joining, Summary::preparing(sponsor)),
+                    (None, Some(sponsor)) => (Phase::Joining, StatusSummary::preparing(sponsor)),
                 };
                 status.others = self.others(self.links.keys().map(|peer| (*peer, OtherState::Linked)));
             }
             Ok(NodeReport::Member(member)) => {
                 self.member(member, &mut status);
-                summary = Summary::member(member, &self.me);
+                summary = StatusSummary::member(member, &self.me);
             }
             Ok(NodeReport::Ended) => {}
-            Err(Busy) => (status.phase, summary) = (Phase::Busy, Summary::busy()),
+            Err(Busy) => (status.phase, summary) = (Phase::Busy, StatusSummary::busy()),
         }
-        let Summary { is_well, text } = summary;
+        let StatusSummary { is_well, text } = summary;
         Status { is_well, summary: text, ..status }
     }
 

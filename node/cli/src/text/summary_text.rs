@@ -11,14 +11,14 @@ use super::text_table::{count, plural};
 
 /// A peer's state in a sentence.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Summary {
+pub(crate) struct StatusSummary {
     /// False where a user may have to act.
     pub(crate) is_well: bool,
     /// One sentence, or a few parts separated by semicolons.
     pub(crate) text: String,
 }
 
-impl Summary {
+impl StatusSummary {
     fn well(text: impl Into<String>) -> Self {
         Self { is_well: true, text: text.into() }
     }
@@ -247,23 +247,23 @@ pub(crate) mod tests {
 
     #[test]
     fn one_part_of_a_swarm_names_the_members_it_has_lost() {
-        let summary = |member: &MemberDetails| Summary::member(member, &PeerId([1; 32]));
+        let summary = |member: &MemberDetails| StatusSummary::member(member, &PeerId([1; 32]));
         let [two, three] = [2, 3].map(|name| PeerId([name; 32]).short());
         assert_eq!(
             summary(&member(&[1], &[2, 3], PartitionPolicy::Merge)),
-            Summary::trouble(format!(
+            StatusSummary::trouble(format!(
                 "training without 2 peers lost in a partition: {two}, {three}; when the parts meet again, both models are merged"
             ))
         );
         assert_eq!(
             summary(&member(&[1, 2], &[3], PartitionPolicy::Winner)),
-            Summary::trouble(format!(
+            StatusSummary::trouble(format!(
                 "training with 2 peers, without 1 peer lost in a partition: {three}; when the parts meet again, the model that is further ahead is kept"
             ))
         );
         assert_eq!(
             summary(&member(&[1, 2], &[], PartitionPolicy::Merge)),
-            Summary::well("training with 2 peers")
+            StatusSummary::well("training with 2 peers")
         );
         // Under this policy, lost members have left the run.
         assert!(summary(&member(&[1, 2], &[3], PartitionPolicy::Majority)).is_well);

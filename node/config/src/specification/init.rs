@@ -46,9 +46,9 @@ fn write(data_name: &str, bytes: &[u8], batch: Option<u64>) -> Result<String, Sp
     let inferred = FileLayout::infer(data_name, &unpacked, &ColumnHints::default())?;
     if let FileLayout::Csv(layout) = &inferred {
         words.names = layout.names(&unpacked);
-        words.worded = layout.text_features(&unpacked);
-        if words.worded.len() < layout.features.len() && !words.worded.is_empty() {
-            let numbers = layout.features.iter().filter(|column| !words.worded.contains(column));
+        words.text_columns = layout.text_features(&unpacked);
+        if words.text_columns.len() < layout.features.len() && !words.text_columns.is_empty() {
+            let numbers = layout.features.iter().filter(|column| !words.text_columns.contains(column));
             section.columns = Some(numbers.map(|&index| column(index, &words.names)).collect());
         }
     }
@@ -77,7 +77,7 @@ struct ColumnNames {
     /// The names of its columns.
     names: Vec<String>,
     /// Indices of the feature columns that contain text, from 0.
-    worded: Vec<usize>,
+    text_columns: Vec<usize>,
 }
 
 /// The run file of the demo: the built-in digits, one hidden layer, Adam, 40 epochs and small batches. The thousands of steps leave
@@ -238,13 +238,15 @@ fn target_settings(target: &Target) -> String {
 }
 
 /// The feature columns of a CSV file.
-fn chosen_columns(layout: &Columns, ColumnNames { names, worded }: &ColumnNames) -> String {
+fn chosen_columns(layout: &Columns, ColumnNames { names, text_columns }: &ColumnNames) -> String {
     let listed = |columns: &[usize]| -> Vec<String> {
         columns.iter().map(|&index| toml(&column(index, names))).collect()
     };
-    let left_out = match worded.as_slice() {
+    let left_out = match text_columns.as_slice() {
         [] => String::new(),
-        worded => format!("# Left out, because they contain text: {}\n", listed(worded).join(", ")),
+        text_columns => {
+            format!("# Left out, because they contain text: {}\n", listed(text_columns).join(", "))
+        }
     };
     let is_all = layout.features.len() + 1 == layout.width;
     if is_all && layout.features.len() > COLUMNS_LISTED_MAX {

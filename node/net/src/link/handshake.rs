@@ -1,10 +1,10 @@
 //! The bytes on a lane besides frames: the opening, the answer to it, and acknowledgements. Fixed sizes, little-endian.
 //!
 //! ```text
-//! opening   version u8, session, known session of the other end (zeros: none)
-//! answer    version u8, verdict u8, port for direct lanes u16 (0: none), session, record
-//! session   start of the process u64, draw u64
-//! record    frames received u64, segments consumed u64     (both since the pair of sessions began)
+//! opening           version u8, session, known session of the other end (zeros: none)
+//! answer            version u8, verdict u8, port for direct lanes u16 (0: none), session, acknowledgement
+//! session           start of the process u64, draw u64
+//! acknowledgement   frames received u64, segments consumed u64     (both since the pair of sessions began)
 //! ```
 
 use std::num::{NonZeroU16, NonZeroU64};
@@ -66,7 +66,7 @@ pub(crate) struct OpenResponse {
     /// The receiver's session.
     pub(crate) session: SessionId,
     /// How far the receiver has come.
-    pub(crate) record: Acknowledgement,
+    pub(crate) acknowledgement: Acknowledgement,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,7 +114,7 @@ impl OpenResponse {
         };
         bytes[2..4].copy_from_slice(&self.port.map_or(0, NonZeroU16::get).to_le_bytes());
         bytes[4..][..SESSION_BYTES].copy_from_slice(&SessionId::to_bytes(Some(self.session)));
-        bytes[4 + SESSION_BYTES..].copy_from_slice(&self.record.to_bytes());
+        bytes[4 + SESSION_BYTES..].copy_from_slice(&self.acknowledgement.to_bytes());
         stream.write_all(&bytes).await?;
         Ok(stream.flush().await?)
     }
@@ -129,7 +129,7 @@ impl OpenResponse {
         };
         let port = NonZeroU16::new(u16::from_le_bytes(read_array(stream).await?));
         let session = SessionId::read(stream).await?.ok_or(LaneError::Handshake)?;
-        Ok(Self { verdict, port, session, record: Acknowledgement::read(stream).await? })
+        Ok(Self { verdict, port, session, acknowledgement: Acknowledgement::read(stream).await? })
     }
 }
 
@@ -180,11 +180,12 @@ mod tests {
             opening.write(&mut bytes).await.unwrap();
             assert_eq!(OpenRequest::read(&mut Cursor::new(bytes.into_inner())).await.unwrap(), opening);
         }
-        let record = Acknowledgement { received: 1 << 40, consumed: 7 };
+        let acknowledgement = Acknowledgement { received: 1 << 40, consumed: 7 };
         for (verdict, port) in
             [(Verdict::Welcome, 0), (Verdict::UnknownSession, 7401), (Verdict::DuplicateIdentity, 0)]
         {
-            let answer = OpenResponse { verdict, port: NonZeroU16::new(port), session: session(), record };
+            let answer =
+                OpenResponse { verdict, port: NonZeroU16::new(port), session: session(), acknowledgement };
             let mut bytes = Cursor::new(Vec::new());
             answer.write(&mut bytes).await.unwrap();
             assert_eq!(OpenResponse::read(&mut Cursor::new(bytes.into_inner())).await.unwrap(), answer);

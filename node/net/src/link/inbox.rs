@@ -18,7 +18,7 @@ pub(crate) struct Inbox {
 
 #[derive(Debug, Default)]
 struct InboxState {
-    record: Acknowledgement,
+    acknowledgement: Acknowledgement,
     /// Grows with each lane. A reader of an earlier lane sees another number and stops.
     lane: u64,
     said_goodbye: bool,
@@ -30,9 +30,9 @@ struct InboxState {
 /// What the writer of a lane's acknowledgements has to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum InboxStatus {
-    /// Write this record if it has changed.
+    /// Write this acknowledgement if it has changed.
     At(Acknowledgement),
-    /// Write this record and end: the other end has said goodbye.
+    /// Write this acknowledgement and end: the other end has said goodbye.
     Final(Acknowledgement),
     /// Another lane has taken over, or the link is closed.
     Superseded,
@@ -52,7 +52,7 @@ impl Inbox {
         state.lane += 1;
         // Wakes the writer of the earlier lane, which then ends.
         self.changed.notify_one();
-        (state.lane, state.record)
+        (state.lane, state.acknowledgement)
     }
 
     /// Counts a frame and hands it over. Does neither, and returns false, if the lane is no longer the current one.
@@ -61,7 +61,7 @@ impl Inbox {
         if state.closed || state.lane != lane {
             return false;
         }
-        state.record.received += 1;
+        state.acknowledgement.received += 1;
         // Under the lock: otherwise the next lane could count this frame as missing and receive it twice.
         hand_over();
         drop(state);
@@ -90,7 +90,7 @@ impl Inbox {
     }
 
     pub(super) fn consume(&self, segments: u32) {
-        self.lock().record.consumed += u64::from(segments);
+        self.lock().acknowledgement.consumed += u64::from(segments);
         self.changed.notify_one();
     }
 
@@ -103,7 +103,11 @@ impl Inbox {
             self.changed.notify_one();
             return InboxStatus::Superseded;
         }
-        if state.said_goodbye { InboxStatus::Final(state.record) } else { InboxStatus::At(state.record) }
+        if state.said_goodbye {
+            InboxStatus::Final(state.acknowledgement)
+        } else {
+            InboxStatus::At(state.acknowledgement)
+        }
     }
 
     pub(super) async fn changed(&self) {
@@ -130,8 +134,8 @@ mod tests {
         let inbox = Inbox::default();
         let (old, _) = inbox.start_lane();
         assert!(inbox.deliver(old, || ()));
-        let (new, record) = inbox.start_lane();
-        assert_eq!(record.received, 1);
+        let (new, acknowledgement) = inbox.start_lane();
+        assert_eq!(acknowledgement.received, 1);
         assert!(!inbox.deliver(old, || panic!("an old lane delivered")));
         assert!(inbox.deliver(new, || ()));
         assert_eq!(inbox.status(old), InboxStatus::Superseded);

@@ -30,7 +30,7 @@ pub(crate) async fn refuse(
     verdict: Verdict,
     session: SessionId,
 ) -> Result<(), LaneError> {
-    let answer = OpenResponse { verdict, port: None, session, record: Acknowledgement::default() };
+    let answer = OpenResponse { verdict, port: None, session, acknowledgement: Acknowledgement::default() };
     timeout(STALL_TIMEOUT, answer.write(stream)).await.unwrap_or(Err(LaneError::Stalled))
 }
 
@@ -47,7 +47,7 @@ pub(crate) async fn receive(
     said_goodbye: impl FnOnce(),
 ) -> Result<(), LaneError> {
     let (mut reader, mut writer) = stream.split();
-    OpenResponse { verdict: Verdict::Welcome, port: shared.port, session, record: start }
+    OpenResponse { verdict: Verdict::Welcome, port: shared.port, session, acknowledgement: start }
         .write(&mut writer)
         .await?;
     let counters = &shared.counters.with(link.peer());
@@ -60,7 +60,7 @@ pub(crate) async fn receive(
         // The writer ends by itself when the goodbye is acknowledged.
         std::future::pending().await
     };
-    let writing = write_records(&mut writer, link, lane, start, counters);
+    let writing = write_acknowledgements(&mut writer, link, lane, start, counters);
     let ended = tokio::select! {
         error = reading => return Err(error),
         ended = writing => ended?,
@@ -153,25 +153,27 @@ async fn read_frame(
 
 /// Writes how far this end has come whenever that has changed, and now and then while a large frame arrives slowly, so that the
 /// other end does not take a slow line for a dead one.
-async fn write_records(
+async fn write_acknowledgements(
     writer: &mut (impl AsyncWrite + Unpin),
     link: &Link,
     lane: u64,
     start: Acknowledgement,
     counters: &LaneCounters<'_>,
 ) -> Result<End, LaneError> {
-    let mut told = start;
+    let mut written = start;
     loop {
         match link.inbox.status(lane) {
-            InboxStatus::At(record) | InboxStatus::Final(record) if record != told => {
-                record.write(writer).await?;
+            InboxStatus::At(acknowledgement) | InboxStatus::Final(acknowledgement)
+                if acknowledgement != written =>
+            {
+                acknowledgement.write(writer).await?;
                 counters.add_sent_bytes(ACKNOWLEDGEMENT_BYTES);
-                told = record;
+                written = acknowledgement;
             }
-            InboxStatus::At(record) => {
+            InboxStatus::At(acknowledgement) => {
                 let news = timeout(STILL_COMING, link.inbox.changed()).await;
                 if news.is_err() && link.inbox.take_moved() {
-                    record.write(writer).await?;
+                    acknowledgement.write(writer).await?;
                     counters.add_sent_bytes(ACKNOWLEDGEMENT_BYTES);
                 }
             }

@@ -103,13 +103,16 @@ impl Outbox {
     ///
     /// # Errors
     /// The other end's position is impossible: one of the two ends has lost its memory, and the link cannot continue.
-    pub(crate) fn start_lane(&self, record: Acknowledgement) -> Result<Option<(u64, u32)>, LaneError> {
+    pub(crate) fn start_lane(
+        &self,
+        acknowledgement: Acknowledgement,
+    ) -> Result<Option<(u64, u32)>, LaneError> {
         let mut state = self.lock();
         if state.closed {
             return Ok(None);
         }
-        let credit = state.release(record)?;
-        state.next = record.received;
+        let credit = state.release(acknowledgement)?;
+        state.next = acknowledgement.received;
         state.in_flight_bytes = 0;
         state.lane += 1;
         state.moved_at = Instant::now();
@@ -153,16 +156,16 @@ impl Outbox {
     /// Forgets the frames that the other end has, and returns the new credit.
     ///
     /// # Errors
-    /// The record does not fit the frames that were sent.
-    pub(super) fn acknowledge(&self, lane: u64, record: Acknowledgement) -> Result<u32, LaneError> {
+    /// The acknowledgement does not fit the frames that were sent.
+    pub(super) fn acknowledge(&self, lane: u64, acknowledgement: Acknowledgement) -> Result<u32, LaneError> {
         let mut state = self.lock();
         if state.closed || state.lane != lane {
             return Ok(0);
         }
-        if record.received > state.next {
+        if acknowledgement.received > state.next {
             return Err(LaneError::Acknowledgement);
         }
-        let credit = state.release(record)?;
+        let credit = state.release(acknowledgement)?;
         state.moved_at = Instant::now();
         let is_drained = state.is_drained();
         drop(state);
@@ -209,20 +212,21 @@ impl OutboxState {
         self.closed || (self.finished && self.retained.is_empty())
     }
 
-    fn release(&mut self, record: Acknowledgement) -> Result<u32, LaneError> {
-        let news = record.received.checked_sub(self.acknowledged).ok_or(LaneError::Acknowledgement)?;
-        let credit = record.consumed.checked_sub(self.consumed).ok_or(LaneError::Acknowledgement)?;
+    fn release(&mut self, acknowledgement: Acknowledgement) -> Result<u32, LaneError> {
+        let news =
+            acknowledgement.received.checked_sub(self.acknowledged).ok_or(LaneError::Acknowledgement)?;
+        let credit = acknowledgement.consumed.checked_sub(self.consumed).ok_or(LaneError::Acknowledgement)?;
         // Each segment is a frame, so no more segments than frames can have been consumed; and only frames that were written
         // can have arrived.
-        if record.consumed > record.received || news > self.retained.len() as u64 {
+        if acknowledgement.consumed > acknowledgement.received || news > self.retained.len() as u64 {
             return Err(LaneError::Acknowledgement);
         }
         let credit = u32::try_from(credit).map_err(|_| LaneError::Acknowledgement)?;
         for frame in self.retained.drain(..usize::try_from(news).expect("not more than are retained")) {
             self.in_flight_bytes = self.in_flight_bytes.saturating_sub(frame.byte_count());
         }
-        self.acknowledged = record.received;
-        self.consumed = record.consumed;
+        self.acknowledged = acknowledgement.received;
+        self.consumed = acknowledgement.consumed;
         Ok(credit)
     }
 }

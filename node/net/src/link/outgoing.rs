@@ -44,7 +44,7 @@ pub(crate) async fn transmit(
     // The first of these that ends ends the lane. The next lane writes a half-written frame again.
     tokio::select! {
         ended = write_frames(writer, way, link, lane, counters) => ended,
-        ended = read_records(reader, link, lane, events, counters) => ended,
+        ended = read_acknowledgements(reader, link, lane, events, counters) => ended,
         ended = watch(link, lane, patience) => ended,
     }
 }
@@ -74,7 +74,7 @@ async fn write_frames(
     }
 }
 
-async fn read_records(
+async fn read_acknowledgements(
     mut reader: impl AsyncRead + Unpin,
     link: &Arc<Link>,
     lane: u64,
@@ -82,9 +82,9 @@ async fn read_records(
     counters: &LaneCounters<'_>,
 ) -> Result<(), LaneError> {
     loop {
-        let record = Acknowledgement::read(&mut reader).await?;
+        let acknowledgement = Acknowledgement::read(&mut reader).await?;
         counters.add_received_bytes(ACKNOWLEDGEMENT_BYTES);
-        let segments = link.outbox.acknowledge(lane, record)?;
+        let segments = link.outbox.acknowledge(lane, acknowledgement)?;
         if segments > 0 {
             // A driver that is gone needs no credit.
             let _ = events.send(LinkEvent::Credit { link: Arc::clone(link), segments });

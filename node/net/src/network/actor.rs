@@ -28,12 +28,12 @@ use crate::listen::Claim;
 use crate::notice::Notice;
 use crate::reachability::Connectivity;
 use crate::remote::{LinkIntent, Remotes};
-use crate::transport::Behaviour;
+use crate::transport::SwarmBehaviour;
 
 /// The state of a running network.
 pub(super) struct NetworkActor {
     /// The connections of libp2p.
-    pub(super) swarm: Swarm<Behaviour>,
+    pub(super) swarm: Swarm<SwarmBehaviour>,
     /// What is known of each peer.
     pub(super) remotes: Remotes,
     /// The peers to dial.
@@ -52,7 +52,7 @@ pub(super) struct NetworkActor {
 
 impl NetworkActor {
     pub(super) fn new(
-        swarm: Swarm<Behaviour>,
+        swarm: Swarm<SwarmBehaviour>,
         lanes: Lanes,
         sinks: Sinks,
         external: Vec<Multiaddr>,

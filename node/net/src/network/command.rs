@@ -32,7 +32,7 @@ pub(super) enum Command {
     /// Report the links.
     Status(oneshot::Sender<NetworkStatus>),
     /// A lane with this peer reports to the actor, or asks it.
-    Report(libp2p::PeerId, Report),
+    Report(libp2p::PeerId, LaneReport),
     /// The findings of a peer that was asked to dial this one back; `None` if it did not answer.
     Checked(libp2p::PeerId, Option<Vec<(Multiaddr, DialBackOutcome)>>),
     /// The answer of the router that was asked to forward a port.
@@ -48,7 +48,7 @@ pub(super) enum Command {
 
 /// What a lane tells the actor, or asks it. A question whose sender is dropped has no answer, and its lane ends.
 #[derive(Debug)]
-pub(super) enum Report {
+pub(super) enum LaneReport {
     /// The other end opens a lane to this peer. The actor replies whether it may.
     OpenRequested { way: LaneKind, opening: OpenRequest, reply: oneshot::Sender<Admission> },
     /// The other end has answered this peer's opening. The actor replies with the link and the number of the lane on it.

@@ -16,10 +16,10 @@ use crate::dial::{CarrierEvidence, NewConnection, refused_everywhere};
 use crate::link::{LinkEvent, error_text};
 use crate::notice::PeerNotice;
 use crate::remote::{Condition, LinkIntent};
-use crate::transport::BehaviourEvent;
+use crate::transport::SwarmBehaviourEvent;
 
 impl NetworkActor {
-    pub(super) fn on_swarm_event(&mut self, event: SwarmEvent<BehaviourEvent>) {
+    pub(super) fn on_swarm_event(&mut self, event: SwarmEvent<SwarmBehaviourEvent>) {
         match event {
             SwarmEvent::ConnectionEstablished { peer_id, connection_id, endpoint, .. } => {
                 self.on_connected(peer_id, connection_id, &endpoint);
@@ -39,15 +39,15 @@ impl NetworkActor {
         }
     }
 
-    fn on_behaviour_event(&mut self, event: BehaviourEvent) {
+    fn on_behaviour_event(&mut self, event: SwarmBehaviourEvent) {
         match event {
-            BehaviourEvent::Ping(ping::Event { peer, result: Ok(round_trip), .. }) => {
+            SwarmBehaviourEvent::Ping(ping::Event { peer, result: Ok(round_trip), .. }) => {
                 if let Some(remote) = self.remotes.get_mut(&peer) {
                     remote.paths.round_trip = Some(round_trip);
                 }
             }
             // libp2p only reports the failure; this peer decides to close the connection.
-            BehaviourEvent::Ping(ping::Event { peer, connection, result: Err(error) })
+            SwarmBehaviourEvent::Ping(ping::Event { peer, connection, result: Err(error) })
                 if !matches!(error, ping::Failure::Unsupported) =>
             {
                 let remote = self.remotes.get(&peer);
@@ -63,11 +63,11 @@ impl NetworkActor {
                 }
                 self.swarm.close_connection(connection);
             }
-            BehaviourEvent::Identify(identify::Event::Received { peer_id, connection_id, info }) => {
+            SwarmBehaviourEvent::Identify(identify::Event::Received { peer_id, connection_id, info }) => {
                 self.upkeep().on_identified(peer_id, connection_id, &info);
                 self.links().open_lane(peer_id);
             }
-            BehaviourEvent::Mdns(mdns::Event::Discovered(found)) => {
+            SwarmBehaviourEvent::Mdns(mdns::Event::Discovered(found)) => {
                 let is_other = |(peer, address): &(libp2p::PeerId, _)| {
                     peer != self.swarm.local_peer_id() && Carrier::of(address) == Carrier::Tcp
                 };
@@ -231,7 +231,7 @@ impl NetworkActor {
         }
         // The user knows of the circuit, so its end is reported, even if no link had begun over it.
         self.sinks.notify_of(peer, PeerNotice::NoLongerRelayed);
-        self.connectivity.met.insert(id);
+        self.connectivity.upgraded.insert(id);
         self.upkeep().report();
     }
 }

@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::command::{Admission, Command, Report};
+use super::command::{Admission, Command, LaneReport};
 use crate::counters::Counters;
 use crate::direct::{DirectEndpoint, DirectPath, HandshakeError, Listeners, Records};
 use crate::link::{self, LaneError, LaneKind, Link, LinkEvent, OpenRequest, OpenResponse, Shared};
@@ -92,7 +92,7 @@ impl Lanes {
     /// Opens a lane to `peer`, and sends frames as long as it lasts.
     pub(super) async fn send(self, peer: PeerId, number: u64, opening: OpenRequest, path: Arc<DirectPath>) {
         let result = self.try_send(peer, number, opening, &path).await;
-        self.report(peer, Report::OutgoingEnded { number, result });
+        self.report(peer, LaneReport::OutgoingEnded { number, result });
     }
 
     /// Asks a peer to dial this one back.
@@ -110,7 +110,7 @@ impl Lanes {
     pub(super) async fn drain(self, peer: PeerId, link: Arc<Link>) {
         // An end that does not read any more is not waited for.
         let _ = timeout(CLOSING_MAX, link.drained()).await;
-        self.report(peer, Report::Drained { link });
+        self.report(peer, LaneReport::Drained { link });
     }
 
     async fn try_send(
@@ -143,26 +143,32 @@ impl Lanes {
                     if path.failed(Instant::now()) {
                         self.report(
                             peer,
-                            Report::Direct(Err("the direct connection broke at once".to_owned())),
+                            LaneReport::Direct(Err("the direct connection broke at once".to_owned())),
                         );
                     }
                     continue;
                 }
                 _ => {
                     path.failed(Instant::now());
-                    self.report(peer, Report::Direct(Err("no answer on the direct connection".to_owned())));
+                    self.report(
+                        peer,
+                        LaneReport::Direct(Err("no answer on the direct connection".to_owned())),
+                    );
                     continue;
                 }
             };
             let Some((link, lane)) = self.await_reply(peer, number, answer).await else { return Ok(()) };
-            self.report(peer, Report::Direct(Ok(())));
+            self.report(peer, LaneReport::Direct(Ok(())));
             opening.known = Some(link.theirs());
             let (since, way) = (Instant::now(), (LaneKind::Direct, path.patience()));
             match link::transmit(records, way, &link, lane, &self.events, &self.counters).await {
                 Err(LaneError::Stalled) => {
                     // A short stall is not worth reporting.
                     if path.stalled(since, Instant::now()) {
-                        self.report(peer, Report::Direct(Err("the direct connection stalled".to_owned())));
+                        self.report(
+                            peer,
+                            LaneReport::Direct(Err("the direct connection stalled".to_owned())),
+                        );
                     }
                 }
                 // If the connection is gone as well, opening a substream fails, too.
@@ -187,7 +193,7 @@ impl Lanes {
             sleep_until(path.due()).await;
             match self.direct_endpoint.dial(peer, &path.hosts(), port).await {
                 Ok(records) => return records,
-                Err(error) => self.report(peer, Report::Direct(Err(error.to_string()))),
+                Err(error) => self.report(peer, LaneReport::Direct(Err(error.to_string()))),
             }
             path.failed(Instant::now());
         }
@@ -195,14 +201,14 @@ impl Lanes {
 
     async fn await_reply(&self, peer: PeerId, number: u64, answer: OpenResponse) -> Option<(Arc<Link>, u64)> {
         let (reply, replied) = oneshot::channel();
-        self.report(peer, Report::OpenAnswered { number, answer, reply });
+        self.report(peer, LaneReport::OpenAnswered { number, answer, reply });
         replied.await.ok()
     }
 
     /// Receives frames on an incoming lane as long as it lasts.
     async fn receive(&self, peer: PeerId, stream: impl AsyncRead + AsyncWrite + Unpin, way: LaneKind) {
         if let Err(error) = self.try_receive(peer, stream, way).await {
-            self.report(peer, Report::IncomingFailed { error });
+            self.report(peer, LaneReport::IncomingFailed { error });
         }
     }
 
@@ -214,12 +220,12 @@ impl Lanes {
     ) -> Result<(), LaneError> {
         let opening = link::read_opening(&mut stream).await?;
         let (reply, replied) = oneshot::channel();
-        self.report(peer, Report::OpenRequested { way, opening, reply });
+        self.report(peer, LaneReport::OpenRequested { way, opening, reply });
         match replied.await {
             Ok(Admission::Welcome { link, lane, session }) => {
                 let (pool, events, counters) = (&self.pool, &self.events, &self.counters);
                 let shared = Shared { pool, events, counters, port: self.direct_endpoint.port() };
-                let said_goodbye = || self.report(peer, Report::Goodbye { link: Arc::clone(&link) });
+                let said_goodbye = || self.report(peer, LaneReport::Goodbye { link: Arc::clone(&link) });
                 link::receive(stream, &link, lane, session, &shared, said_goodbye).await
             }
             Ok(Admission::Refused { verdict, session }) => link::refuse(&mut stream, verdict, session).await,
@@ -227,7 +233,7 @@ impl Lanes {
         }
     }
 
-    fn report(&self, peer: PeerId, report: Report) {
+    fn report(&self, peer: PeerId, report: LaneReport) {
         // If the actor is gone, all connections are closed.
         let _ = self.reports.send(Command::Report(peer, report));
     }

@@ -15,19 +15,19 @@ use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::command::{Admission, Report};
+use super::command::{Admission, LaneReport};
 use super::lanes::Lanes;
 use super::sinks::Sinks;
 use crate::dial::Dialer;
 use crate::link::{LaneError, LaneKind, Link, LinkEvent, OpenRequest, OpenResponse, SessionId, Verdict};
 use crate::notice::PeerNotice;
 use crate::remote::{ClosingLink, Condition, LinkIntent, Outage, Outgoing, Remotes, SessionChange};
-use crate::transport::Behaviour;
+use crate::transport::SwarmBehaviour;
 
 /// Begins and ends links. It borrows what that needs from the actor.
 pub(super) struct Links<'a> {
     /// Closes connections.
-    pub(super) swarm: &'a mut Swarm<Behaviour>,
+    pub(super) swarm: &'a mut Swarm<SwarmBehaviour>,
     /// The peers, each with its link.
     pub(super) remotes: &'a mut Remotes,
     /// Stops dialing a peer whose link ends.
@@ -41,19 +41,21 @@ pub(super) struct Links<'a> {
 }
 
 impl Links<'_> {
-    pub(super) fn on_report(&mut self, id: libp2p::PeerId, report: Report) {
+    pub(super) fn on_report(&mut self, id: libp2p::PeerId, report: LaneReport) {
         match report {
-            Report::OpenRequested { way, opening, reply } => self.on_open_requested(id, way, opening, reply),
-            Report::OpenAnswered { number, answer, reply } => {
+            LaneReport::OpenRequested { way, opening, reply } => {
+                self.on_open_requested(id, way, opening, reply)
+            }
+            LaneReport::OpenAnswered { number, answer, reply } => {
                 self.on_open_answered(id, number, answer, reply)
             }
-            Report::Direct(result) => self.on_direct(id, result),
-            Report::OutgoingEnded { number, result } => self.on_outgoing_ended(id, number, result),
-            Report::IncomingFailed { error } if error.is_violation() => self.on_violation(id, &error),
+            LaneReport::Direct(result) => self.on_direct(id, result),
+            LaneReport::OutgoingEnded { number, result } => self.on_outgoing_ended(id, number, result),
+            LaneReport::IncomingFailed { error } if error.is_violation() => self.on_violation(id, &error),
             // The sender opens the next lane.
-            Report::IncomingFailed { .. } => {}
-            Report::Goodbye { link } => self.on_goodbye(id, &link),
-            Report::Drained { link } => self.on_drained(id, &link),
+            LaneReport::IncomingFailed { .. } => {}
+            LaneReport::Goodbye { link } => self.on_goodbye(id, &link),
+            LaneReport::Drained { link } => self.on_drained(id, &link),
         }
     }
 
@@ -130,7 +132,7 @@ impl Links<'_> {
         if answer.verdict == Verdict::UnknownSession {
             return self.on_unknown_session(id, number);
         }
-        match link.outbox.start_lane(answer.record) {
+        match link.outbox.start_lane(answer.acknowledgement) {
             Ok(Some((lane, segments))) => {
                 self.end_outage(id, &link);
                 if segments > 0 {

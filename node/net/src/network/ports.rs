@@ -12,21 +12,21 @@ use tokio::time::{Instant, sleep, timeout_at};
 use crate::address::{over_quic, port_of, to_multiaddr};
 use crate::link::{error_text, system_error};
 use crate::listen::{self, Claim, Listen, ListenError};
-use crate::transport::{Behaviour, BehaviourEvent};
+use crate::transport::{SwarmBehaviour, SwarmBehaviourEvent};
 
 /// The ports on which a swarm listens.
 pub(super) struct OpenPorts {
     /// The addresses at which it listens over TCP, and over QUIC where it does.
     pub(super) listening: Vec<Multiaddr>,
     /// Other events of the swarm while the ports were opened: peers may have connected already.
-    pub(super) meanwhile: Vec<SwarmEvent<BehaviourEvent>>,
+    pub(super) meanwhile: Vec<SwarmEvent<SwarmBehaviourEvent>>,
     /// Whether it listens over QUIC, and if not, why.
     pub(super) quic: Result<(), String>,
 }
 
 /// Opens the ports, and waits until the system has named their addresses.
 pub(super) async fn open_ports(
-    swarm: &mut Swarm<Behaviour>,
+    swarm: &mut Swarm<SwarmBehaviour>,
     listen: &Listen,
     claim: &mut Claim,
 ) -> Result<OpenPorts, ListenError> {
@@ -62,7 +62,7 @@ pub(super) async fn open_ports(
 
 /// Opens the UDP port of the same number for QUIC. An error says in words why it cannot be used.
 async fn open_quic(
-    swarm: &mut Swarm<Behaviour>,
+    swarm: &mut Swarm<SwarmBehaviour>,
     listen: &Listen,
     claim: &mut Claim,
     port: u16,
@@ -86,7 +86,7 @@ async fn open_quic(
 }
 
 fn listen_over_quic(
-    swarm: &mut Swarm<Behaviour>,
+    swarm: &mut Swarm<SwarmBehaviour>,
     listen: &Listen,
     port: u16,
 ) -> Result<(), ListenTrouble<io::Error>> {
@@ -102,7 +102,7 @@ fn listen_over_quic(
 }
 
 impl OpenPorts {
-    fn note(&mut self, event: SwarmEvent<BehaviourEvent>) {
+    fn note(&mut self, event: SwarmEvent<SwarmBehaviourEvent>) {
         match event {
             SwarmEvent::NewListenAddr { address, .. } => self.listening.push(address),
             other => self.meanwhile.push(other),

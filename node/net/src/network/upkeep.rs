@@ -30,12 +30,12 @@ use crate::reachability::{
     Connectivity, DIAL_BACK_PROTOCOL, DialBackOutcome, PortForwarding, RELAYS_RESERVED_MAX, ReachabilityState,
 };
 use crate::remote::{RemotePeer, Remotes};
-use crate::transport::Behaviour;
+use crate::transport::SwarmBehaviour;
 
 /// Keeps this peer reachable, and finds missing peers. It borrows what that needs from the actor.
 pub(super) struct ReachabilityUpkeep<'a> {
     /// Listens at relays, serves as a relay, and dials.
-    pub(super) swarm: &'a mut Swarm<Behaviour>,
+    pub(super) swarm: &'a mut Swarm<SwarmBehaviour>,
     /// The connected peers, some of them through a relay only.
     pub(super) remotes: &'a mut Remotes,
     /// Knows the wanted peers that are not connected.
@@ -214,7 +214,7 @@ impl ReachabilityUpkeep<'_> {
         let survey = &self.connectivity.survey;
         let standing = survey.standing();
         let listening: Vec<_> = self.swarm.listeners().cloned().collect();
-        let mut best = survey.told();
+        let mut best = survey.given_addresses();
         if standing == ReachabilityState::Reachable {
             best.extend(survey.reached());
         }
@@ -241,9 +241,10 @@ impl ReachabilityUpkeep<'_> {
         let is_relayed = |(_, remote): &(&PeerId, &RemotePeer)| remote.paths.route() == Route::Relayed;
         let relayed = self.remotes.iter().filter(is_relayed).count();
         let report =
-            self.connectivity.survey.report(addresses, relays, (self.connectivity.met.len(), relayed));
-        if report.state != ReachabilityState::Unknown && self.connectivity.told.as_ref() != Some(&report) {
-            self.connectivity.told = Some(report.clone());
+            self.connectivity.survey.report(addresses, relays, (self.connectivity.upgraded.len(), relayed));
+        if report.state != ReachabilityState::Unknown && self.connectivity.reported.as_ref() != Some(&report)
+        {
+            self.connectivity.reported = Some(report.clone());
             self.sinks.notify(Notice::Reachability(Box::new(report)));
         }
     }

@@ -26,11 +26,11 @@ pub(crate) struct Connectivity {
     /// The addresses that libp2p was told are reachable.
     pub(crate) confirmed: Vec<Multiaddr>,
     /// The last report that the user was given; `None` before the first.
-    pub(crate) told: Option<Reachability>,
+    pub(crate) reported: Option<Reachability>,
     /// The last report to the driver: the announced addresses, and whether this peer is reachable.
     pub(crate) last_reported: (Vec<String>, bool),
     /// Peers that were first reached through a relay, and are reached without one now.
-    pub(crate) met: BTreeSet<PeerId>,
+    pub(crate) upgraded: BTreeSet<PeerId>,
     /// Missing peers are not searched for before this time.
     pub(crate) search_due: Instant,
 }
@@ -47,9 +47,9 @@ impl Connectivity {
             reservations: BTreeMap::new(),
             reservations_due: now,
             confirmed: Vec::new(),
-            told: None,
+            reported: None,
             last_reported: (announced, true),
-            met: BTreeSet::new(),
+            upgraded: BTreeSet::new(),
             search_due: now,
         }
     }
@@ -59,7 +59,7 @@ impl Connectivity {
         self.helpers.remove(&peer);
         self.relays.remove(&peer);
         self.survey.forget(&peer);
-        self.met.remove(&peer);
+        self.upgraded.remove(&peer);
     }
 
     /// The relay to ask for a reservation now, and the address for it. The next one is due after a pause.

@@ -294,12 +294,12 @@ mod tests {
 
     use super::*;
     use crate::Identity;
-    use crate::transport::{self, Behaviour, Mdns};
+    use crate::transport::{self, Mdns, SwarmBehaviour};
 
     const SECRET: Secret = Secret([1; 32]);
 
     /// A swarm that listens over TCP and QUIC, and where.
-    async fn listener() -> (Swarm<Behaviour>, [Multiaddr; 2]) {
+    async fn listener() -> (Swarm<SwarmBehaviour>, [Multiaddr; 2]) {
         let mut swarm = transport::swarm(&Identity::generate(), &Keyring::new(SECRET), Mdns::Off).unwrap().0;
         let mut addresses = Vec::new();
         for address in ["/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/udp/0/quic-v1"] {

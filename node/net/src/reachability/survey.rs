@@ -78,7 +78,7 @@ impl Survey {
     }
 
     /// The addresses that the user or the router gave, best first.
-    pub(crate) fn told(&self) -> Vec<Multiaddr> {
+    pub(crate) fn given_addresses(&self) -> Vec<Multiaddr> {
         self.given.iter().cloned().chain(self.told_by_router()).collect()
     }
 
@@ -108,7 +108,8 @@ impl Survey {
         let port = self.port();
         let behind = self.routers().into_iter().filter_map(|ip| Some(to_multiaddr(ip, port?)));
         let mut candidates = Vec::new();
-        for address in self.told().into_iter().chain(behind).chain(self.listening.iter().cloned()) {
+        for address in self.given_addresses().into_iter().chain(behind).chain(self.listening.iter().cloned())
+        {
             for address in [Some(address.clone()), over_quic(&address)].into_iter().flatten() {
                 if !candidates.contains(&address) {
                     candidates.push(address);
@@ -198,7 +199,9 @@ impl Survey {
     pub(crate) fn standing(&self) -> ReachabilityState {
         match self.standing {
             Some(standing) => standing,
-            _ if self.told().is_empty() && !self.routers().is_empty() => ReachabilityState::Unreachable,
+            _ if self.given_addresses().is_empty() && !self.routers().is_empty() => {
+                ReachabilityState::Unreachable
+            }
             _ => ReachabilityState::Unknown,
         }
     }
@@ -257,7 +260,7 @@ impl Survey {
             ReachabilityState::Reachable => Advice::Fine,
             ReachabilityState::Unreachable => match self.given.iter().find(is_wrong) {
                 Some(given) => Advice::FixExternal { address: given.to_string() },
-                _ if seen_at.is_empty() || !self.told().is_empty() => Advice::Open { port },
+                _ if seen_at.is_empty() || !self.given_addresses().is_empty() => Advice::Open { port },
                 _ => Advice::Forward { port },
             },
         };

@@ -180,7 +180,7 @@ fn facts(recorded_run: &RecordedRun) -> Vec<(String, String)> {
         let added: Vec<String> = recorded_run
             .clock_offsets
             .iter()
-            .filter(|offset| offset.peer == lane.peer && offset.added.abs() >= CLOCK_TOLD)
+            .filter(|offset| offset.peer == lane.peer && offset.added.abs() >= CLOCK_SHOWN_MIN)
             .map(|offset| format!("clock {:+.3} s", offset.added))
             .collect();
         let name = name.as_deref().unwrap_or("no log");
@@ -193,4 +193,4 @@ fn facts(recorded_run: &RecordedRun) -> Vec<(String, String)> {
 /// Most lanes that are named one by one.
 const LANES_NAMED_MAX: usize = 24;
 /// Clock differences below this, in seconds, are not mentioned.
-const CLOCK_TOLD: f64 = 0.0005;
+const CLOCK_SHOWN_MIN: f64 = 0.0005;

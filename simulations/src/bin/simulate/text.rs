@@ -18,7 +18,7 @@ pub(crate) fn summary(scenario: &Scenario, outcome: &Outcome) -> Vec<String> {
         time(outcome.history.training_time().as_secs_f64()),
         bytes(outcome.history.traffic.total),
     )];
-    for band in outcome.history.cuts.iter().take(BANDS_TOLD_MAX) {
+    for band in outcome.history.cuts.iter().take(BANDS_LISTED_MAX) {
         words.push(format!(
             "Network fault: {}, from {} to {}.",
             band.label,
@@ -26,8 +26,8 @@ pub(crate) fn summary(scenario: &Scenario, outcome: &Outcome) -> Vec<String> {
             at(band.until.0.min(outcome.history.end.0))
         ));
     }
-    if outcome.history.cuts.len() > BANDS_TOLD_MAX {
-        words.push(format!("And {} more network faults.", outcome.history.cuts.len() - BANDS_TOLD_MAX));
+    if outcome.history.cuts.len() > BANDS_LISTED_MAX {
+        words.push(format!("And {} more network faults.", outcome.history.cuts.len() - BANDS_LISTED_MAX));
     }
     let ended: Vec<String> =
         outcome.endings.iter().map(|(words, count)| format!("{count} {words}")).collect();
@@ -63,8 +63,8 @@ pub(crate) fn summary(scenario: &Scenario, outcome: &Outcome) -> Vec<String> {
 /// How each branch ended that met another one again.
 pub(crate) fn branch_ends(history: &History) -> Vec<String> {
     let mut words = history.branch_end_sentences();
-    let more = words.len().saturating_sub(BANDS_TOLD_MAX);
-    words.truncate(BANDS_TOLD_MAX);
+    let more = words.len().saturating_sub(BANDS_LISTED_MAX);
+    words.truncate(BANDS_LISTED_MAX);
     if more > 0 {
         words.push(format!("And {more} more ends of branches."));
     }
@@ -143,7 +143,7 @@ pub(crate) fn plural(count: usize, word: &str) -> String {
 }
 
 /// Most partitions, and most ends of branches, that are listed one by one.
-const BANDS_TOLD_MAX: usize = 4;
+const BANDS_LISTED_MAX: usize = 4;
 
 #[cfg(test)]
 mod tests {

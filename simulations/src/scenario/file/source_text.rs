@@ -16,12 +16,12 @@ impl<'a> SourceText<'a> {
 
     /// A mistake at a key: `sweep.peers`, or `faults.0.at` in the first fault. If the key is missing, the line is that of its section. In a
     /// fault, the message names the key without its path.
-    pub(super) fn mistake(&self, path: &str, words: impl Into<String>) -> ScenarioError {
+    pub(super) fn mistake(&self, path: &str, text: impl Into<String>) -> ScenarioError {
         let key = match path.split('.').collect::<Vec<_>>()[..] {
             ["faults", _, key] => key,
             _ => path,
         };
-        ScenarioError::Mistake { line: self.line(path), key: key.to_owned(), words: words.into() }
+        ScenarioError::Mistake { line: self.line(path), key: key.to_owned(), text: text.into() }
     }
 
     fn line(&self, path: &str) -> usize {

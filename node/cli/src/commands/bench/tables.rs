@@ -23,7 +23,7 @@ use super::super::arguments::former;
 use super::super::swarm::{LineChannel, Swarm, SwarmOutput};
 use super::super::{CustomCommand, Training, run_custom_command, train};
 use super::rows::{EPOCHS_BEFORE, FEW, OperationsTask, TableWorkload, Work};
-use super::{Bench, Round, median_of, optional_text, range_text, run_rounds};
+use super::{Bench, BenchmarkRound, median_of, optional_text, range_text, run_rounds};
 use crate::terminal::OutputFormat;
 use crate::text::text_table::text_table;
 
@@ -154,7 +154,7 @@ impl Bench for Case {
     fn measure(&self, output: &SwarmOutput, channel: &LineChannel) -> anyhow::Result<Measurement> {
         let mut program = vec!["bench-table-peer".to_owned()];
         program.extend(self.shape.arguments());
-        let round = Round::prepare(&self.label(), program, &self.run_file(), self.peers)?;
+        let round = BenchmarkRound::prepare(&self.label(), program, &self.run_file(), self.peers)?;
         let mut swarm = round.start(output, channel)?;
         let epoch = u64::from(self.shape.operations());
         let counted = (epoch * u64::from(self.shape.epochs)) as f64 * COUNTED;

@@ -66,7 +66,7 @@ impl TrainingResult {
     }
 
     /// The result as a line of text.
-    pub(super) fn words(&self) -> String {
+    pub(super) fn text(&self) -> String {
         format!(
             "{} on held-out samples after {}; {} sent, {} samples in {} steps",
             evaluation(self.accuracy, self.loss),
