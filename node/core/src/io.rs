@@ -159,7 +159,7 @@ pub enum Output {
         /// The file's bytes.
         data: Arc<[u8]>,
     },
-    /// Write this checkpoint to disk, beside the earlier ones. Training goes on meanwhile, and also if it fails.
+    /// Write this checkpoint to disk, beside the earlier ones. Training continues meanwhile, and also if it fails.
     SaveCheckpoint {
         /// The checkpoint.
         checkpoint: Arc<Checkpoint>,

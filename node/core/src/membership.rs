@@ -6,7 +6,7 @@
 //! # How it works
 //! ```text
 //!  heartbeats, links --> a member is lost -----> Prepare at once --- promises: reports ---> Propose --- accepted ---> Learn
-//!  Join, Retire -------> a peer joins or leaves -> Prepare before a future step (training goes on until then)
+//!  Join, Retire -------> a peer joins or leaves -> Prepare before a future step (training continues until then)
 //! ```
 //! [`Membership`] only connects its parts. A decision that needs several of them is made by a struct that borrows those parts, such as
 //! `Proposing` and `Voting`.
@@ -14,7 +14,7 @@
 //! | part | subject |
 //! |---|---|
 //! | [`members`], [`place`] | the members of the view, and which of them are lost or hold up the others |
-//! | [`failure_detection`], [`links`], [`observations`] | what that follows from |
+//! | [`failure_detection`], [`links`], [`observations`] | silence and step times; links; what this member has seen of others in this view |
 //! | [`succession`], [`agreement`], [`view_change`] | when a member proposes the next view, how it votes, and what that view is |
 //! | [`admission`], [`churn`], [`lead`] | peers that join or leave between two steps, and before which step |
 //! | [`expulsion`], [`rekey`] | peers that are removed for good, and a new secret |
@@ -27,10 +27,10 @@
 //! # Invariants
 //! - A promise, an acceptance and a new view are on disk before any message about them is sent.
 //! - A member leaves a view only for a successor that is chosen: by a quorum of its members, or where all parts of a partitioned
-//!   run go on, by all members that stay.
+//!   run continue, by all members that stay.
 //!
 //! # Not here
-//! What a view change means for training: `training/view_change.rs`.
+//! What a view change means for training: `training/steps/view_change.rs` for steps, `training/tables.rs` for tables.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -60,9 +60,7 @@ use place::Place;
 use records::Records;
 use rekey::{Recipients, Rekeying};
 use succession::Succession;
-pub(crate) use training_snapshot::{
-    Assignments, GateSnapshot, MergeSnapshot, TableSnapshot, TrainingSnapshot,
-};
+pub(crate) use training_status::{Assignments, GateStatus, MergeStatus, TableStatus, TrainingStatus};
 
 mod admission;
 mod agreement;
@@ -85,20 +83,26 @@ mod records;
 pub(crate) mod recovery;
 mod rekey;
 mod succession;
-mod training_snapshot;
+mod training_status;
 pub(crate) mod view_change;
 
 /// What one member knows about the members.
 pub(crate) struct Membership {
+    /// The members of this view, and which of them are linked, lost, leaving, or hold up the others.
     pub(crate) members: Members,
     /// The choice of the next view.
     succession: Succession,
+    /// The peers that ask to join, and the penalties of those that were lost.
     pub(crate) admission: Admission,
+    /// How much each member offers to own, where that differs from the view.
     capacity_offers: CapacityOffers,
+    /// The last new secret that arrived, and which members have it.
     rekeying: Rekeying,
     /// The search for other branches of a partitioned run.
     probe: PartitionProbe,
+    /// Makes the records of the view and of this member's vote, as they must be on disk.
     records: Records,
+    /// When heartbeats are next sent, and when an attempt to have the next view chosen is next looked at.
     timers: Timers<2>,
 }
 
@@ -176,29 +180,29 @@ impl Membership {
     pub(crate) fn tick(
         &mut self,
         now: Instant,
-        snapshot: &TrainingSnapshot<'_>,
+        status: &TrainingStatus<'_>,
         out: &mut Vec<Output>,
     ) -> Vec<TrainingCommand> {
         if self.timers.expired(Timer::Heartbeat as usize, now) {
             self.members.detection.detector.tick(now);
-            self.members.send_heartbeat(now, snapshot, out);
+            self.members.send_heartbeat(now, status, out);
             self.resend(now, out);
             self.members.redial(now, out);
             let interval = failure_detection::heartbeat_interval(&self.members.place.view);
             self.timers.set(Timer::Heartbeat as usize, now.after(interval));
         }
         self.timers.expired(Timer::Attempt as usize, now);
-        self.poll(now, snapshot, out)
+        self.poll(now, status, out)
     }
 
     /// Does what is due: notices losses, begins attempts to have the next view chosen, and drives them.
     pub(crate) fn poll(
         &mut self,
         now: Instant,
-        snapshot: &TrainingSnapshot<'_>,
+        status: &TrainingStatus<'_>,
         out: &mut Vec<Output>,
     ) -> Vec<TrainingCommand> {
-        self.proposing(now, snapshot, out).poll()
+        self.proposing(now, status, out).poll()
     }
 
     /// Sends again what may not have arrived.
@@ -256,7 +260,7 @@ impl Membership {
         Some(difference)
     }
 
-    /// Whether this view cannot go on, so that another one is needed.
+    /// Whether this view cannot continue, so that another one is needed.
     pub(crate) fn is_troubled(&self) -> bool {
         self.succession.is_troubled()
     }
@@ -283,11 +287,11 @@ impl Membership {
     fn proposing<'m>(
         &'m mut self,
         now: Instant,
-        snapshot: &'m TrainingSnapshot<'m>,
+        status: &'m TrainingStatus<'m>,
         out: &'m mut Vec<Output>,
     ) -> Proposing<'m> {
         let Self { members, succession, admission, capacity_offers, timers, .. } = self;
-        Proposing { now, members, succession, admission, capacity_offers, timers, snapshot, out }
+        Proposing { now, members, succession, admission, capacity_offers, timers, status, out }
     }
 
     /// A member that votes on the next view.
@@ -302,11 +306,11 @@ impl Membership {
         now: Instant,
         from: PeerId,
         prepare: Prepare,
-        snapshot: &TrainingSnapshot<'_>,
+        status: &TrainingStatus<'_>,
         journal: &mut Journal,
         out: &mut Vec<Output>,
     ) -> Result<Vec<TrainingCommand>, Reject> {
-        self.voting(journal, out).on_prepare(now, from, prepare, snapshot)
+        self.voting(journal, out).on_prepare(now, from, prepare, status)
     }
 
     /// A member has promised, and reports where it is.
@@ -315,10 +319,10 @@ impl Membership {
         now: Instant,
         from: PeerId,
         promise: Promise,
-        snapshot: &TrainingSnapshot<'_>,
+        status: &TrainingStatus<'_>,
         out: &mut Vec<Output>,
     ) -> Vec<TrainingCommand> {
-        self.proposing(now, snapshot, out).on_promise(from, promise)
+        self.proposing(now, status, out).on_promise(from, promise)
     }
 
     /// A ballot of this member was refused.
@@ -332,11 +336,11 @@ impl Membership {
         now: Instant,
         from: PeerId,
         propose: Propose,
-        snapshot: &TrainingSnapshot<'_>,
+        status: &TrainingStatus<'_>,
         journal: &mut Journal,
         out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
-        self.voting(journal, out).on_propose(now, from, propose, snapshot)
+        self.voting(journal, out).on_propose(now, from, propose, status)
     }
 
     /// A member has accepted. If that makes the change chosen, all members learn of it.
@@ -357,11 +361,11 @@ impl Membership {
     pub(crate) fn on_learn(
         &mut self,
         change: &ViewChange,
-        snapshot: &TrainingSnapshot<'_>,
+        status: &TrainingStatus<'_>,
         journal: &mut Journal,
         out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
-        self.voting(journal, out).on_learn(change, snapshot)
+        self.voting(journal, out).on_learn(change, status)
     }
 
     /// A member of a later view sends that view. Returns false if it is not the next one.
@@ -444,11 +448,11 @@ impl Membership {
     }
 
     /// What this member knows about the members, for a status report.
-    pub(crate) fn report(&self, now: Instant, snapshot: &TrainingSnapshot<'_>) -> MembershipReport {
+    pub(crate) fn report(&self, now: Instant, status: &TrainingStatus<'_>) -> MembershipReport {
         let Members { place, observed, .. } = &self.members;
         let partitioned = partition::partitioned_peers(&self.members, &self.admission);
         MembershipReport {
-            health: health::member_health(&self.members, now, snapshot),
+            health: health::member_health(&self.members, now, status),
             entered_at: observed.entered_at,
             joiners: self.admission.joiners(),
             partitioned: partitioned.map(|contact| contact.peer).collect(),

@@ -1,10 +1,10 @@
 //! The node: everything that a peer decides, as one state machine whose inputs are time, bytes and results.
 //!
 //! ```text
-//!   Input --> Node { machine, host } --> Output
+//!   Input --> Node { machine, executor } --> Output
 //!                     |        |
 //!                     |        '- the program's coroutine, polled until it waits
-//!                     '- joining or founding -> training (rounds, parameters, commits)
+//!                     '- a founder or joiner, then a member (training, membership, merge)
 //! ```
 //! It never waits, reads no clock and draws no random numbers, so the same node runs over libp2p and in virtual time, bit for bit.
 
@@ -21,7 +21,9 @@ use crate::program::executor::ProgramExecutor;
 
 /// The part of a peer that makes all decisions.
 pub struct Node {
+    /// The peer's role in its run, and the routing of each input to that role.
     machine: Machine,
+    /// What runs the program: its coroutine is polled until it waits. `None` before the first view.
     executor: Option<ProgramExecutor>,
 }
 

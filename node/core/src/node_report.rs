@@ -122,7 +122,7 @@ pub struct MemberDetails {
     pub members: Vec<ObservedMember>,
     /// The peers that ask to join, and whether each is ready, as far as this member was told.
     pub joiners: Vec<(PeerId, bool)>,
-    /// The lost members that may train on another branch. Empty unless both parts of a partitioned swarm go on.
+    /// The lost members that may train on another branch. Empty unless both parts of a partitioned swarm continue.
     pub estranged: Vec<PeerId>,
     /// What the parts of a partitioned swarm do.
     pub policy: PartitionPolicy,

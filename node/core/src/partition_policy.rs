@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PartitionPolicy {
-    /// The part with more than half of the members goes on and the others wait: there is always one branch.
+    /// The part with more than half of the members continues and the others wait: there is always one branch.
     #[default]
     Majority,
-    /// Every part goes on as its own branch. When two branches meet again, their parameters are averaged.
+    /// Every part continues as its own branch. When two branches meet again, their parameters are averaged.
     Merge,
-    /// Every part goes on as its own branch. When two branches meet again, the one with more steps is kept.
+    /// Every part continues as its own branch. When two branches meet again, the one with more steps is kept.
     Winner,
 }
 

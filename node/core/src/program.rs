@@ -68,11 +68,17 @@ type TableSpecFactory = Arc<dyn Fn(&Loaded) -> TableSpec + Send + Sync>;
 /// Makes a program for a loaded task.
 #[derive(Clone)]
 pub struct ProgramFactory {
+    /// The program's name: [`Program::NAME`].
     name: &'static str,
+    /// Whether each member has its own parameters: [`Program::LOCAL_PARAMETERS`].
     has_local_parameters: bool,
+    /// Whether owners update by a rule of the program: [`Program::CUSTOM_RULE`].
     has_custom_rule: bool,
+    /// How many numbers for each element the owners' rule keeps: [`Program::owner_moments`].
     owner_moments: fn(&Loaded) -> usize,
+    /// Makes the tables of the program; `None` if it has none.
     table_spec: Option<TableSpecFactory>,
+    /// Makes the program, and what runs it.
     executor: Arc<dyn Fn(&Loaded) -> ProgramExecutor + Send + Sync>,
 }
 

@@ -154,14 +154,19 @@ pub enum ApplyMode {
 /// The layout of the tables of a run: the same at all members.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TableLayout {
+    /// The tables, in the order of their rows and chunks.
     tables: Vec<TableEntry>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 struct TableEntry {
+    /// The name, size and rule of the table.
     table: Table,
+    /// The index of its first row among the rows of all tables.
     first_row: Row,
+    /// The index of its first chunk among the chunks of all tables.
     first_chunk: usize,
+    /// How its rows are cut into chunks.
     chunks: Chunks,
 }
 

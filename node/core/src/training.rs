@@ -10,8 +10,8 @@
 //! - The [step engine](steps) trains all members in lockstep: batches, rounds, commits.
 //! - The [table engine](tables) lets each worker go at its own pace, on rows of parameters that members keep for each other.
 //!
-//! The node asks [`Training`] for what both engines have. Each engine lacks some of what the other has: a run with tables has no checkpoint and no merge
-//! snapshot, and a run with steps has no clock.
+//! The node asks [`Training`] for what both engines have. Each engine lacks some of what the other has: a run with tables has no checkpoint
+//! and no merge snapshot, and a run with steps has no clock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::state::checkpoint::Checkpoint;
 use crate::state::shared_cache::SharedCache;
 use base::EngineBase;
 use steps::StepEngine;
-use steps::merge_snapshot::{Merging, MergingMut};
+use steps::merge_snapshot::{BranchSnapshots, BranchSnapshotsMut};
 use tables::TableEngine;
 
 mod account;
@@ -53,11 +53,15 @@ pub(crate) enum Training {
 
 /// The inputs from which training starts in a member's first view.
 pub(crate) struct TrainingInputs {
+    /// This member, in the incarnation that is in the view.
     pub(crate) me: Member,
     /// The run's specification, in the bytes that are kept in checkpoints.
     pub(crate) specification: Arc<[u8]>,
+    /// The task, its configuration, and the program.
     pub(crate) loaded: Loaded,
+    /// The pool of buffers for segments.
     pub(crate) segments: Pool,
+    /// The cache of this process.
     pub(crate) cache: SharedCache,
     /// The checkpoint with which this member begins, if the view resumes from checkpoints.
     pub(crate) checkpoint: Option<Arc<Checkpoint>>,
@@ -115,13 +119,13 @@ impl Training {
     }
 
     /// The snapshots for other branches. `None` in a run with tables, which has none.
-    pub(crate) fn merging(&self) -> Option<Merging<'_>> {
-        Some(self.steps()?.merging())
+    pub(crate) fn branch_snapshots(&self) -> Option<BranchSnapshots<'_>> {
+        Some(self.steps()?.branch_snapshots())
     }
 
     /// As [`merging`](Self::merging), to keep, import and drop snapshots.
-    pub(crate) fn merging_mut(&mut self) -> Option<MergingMut<'_>> {
-        Some(self.steps_mut()?.merging_mut())
+    pub(crate) fn branch_snapshots_mut(&mut self) -> Option<BranchSnapshotsMut<'_>> {
+        Some(self.steps_mut()?.branch_snapshots_mut())
     }
 
     /// What only a run with tables has: a worker, which may be idle or wind down. `None` in a run of steps.
@@ -172,7 +176,7 @@ impl Training {
 
     // The change of the view.
 
-    /// Whether training is frozen in a view that it could go on in.
+    /// Whether training is frozen in a view that it could continue in.
     pub(crate) fn can_thaw(&self) -> bool {
         self.base().is_frozen && !self.steps().is_some_and(StepEngine::is_behind_view)
     }

@@ -23,6 +23,7 @@ use std::collections::BTreeSet;
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
+use futures::future::BoxFuture;
 use libp2p::{Multiaddr, Swarm};
 use peergrad_protocol::invite::Secret;
 use peergrad_protocol::message::Contact;
@@ -106,14 +107,21 @@ pub struct Network {
     _open: watch::Sender<()>,
 }
 
+/// A network, and the receiver of its notices for the user.
+type StartedNetwork = (Network, mpsc::UnboundedReceiver<Notice>);
+
 impl Network {
     /// Listens, and starts to dial the bootstrap addresses. The second result receives notices for the user.
     ///
     /// # Errors
     /// A port cannot be opened, or libp2p cannot be set up.
-    pub async fn start(
-        options: NetworkOptions,
-    ) -> Result<(Self, mpsc::UnboundedReceiver<Notice>), StartError> {
+    // The future is boxed here, or each crate that awaits it would compile libp2p's swarm once more.
+    #[must_use = "a future does nothing until it is awaited"]
+    pub fn start(options: NetworkOptions) -> BoxFuture<'static, Result<StartedNetwork, StartError>> {
+        Box::pin(Self::open(options))
+    }
+
+    async fn open(options: NetworkOptions) -> Result<StartedNetwork, StartError> {
         let (notices, notices_out) = mpsc::unbounded_channel();
         let (events, events_out) = mpsc::unbounded_channel();
         let (commands, commands_out) = mpsc::unbounded_channel();

@@ -8,6 +8,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use futures::StreamExt;
+use futures::future::BoxFuture;
 use futures::io::BufReader;
 use libp2p::swarm::SwarmEvent;
 use libp2p::{Stream, Swarm};
@@ -88,7 +89,13 @@ impl StatusClient {
     ///
     /// # Errors
     /// No peer could be reached, or the peer does not know status requests.
-    pub async fn connect(target: StatusTarget) -> Result<Self, StatusClientError> {
+    // The future is boxed here, or each crate that awaits it would compile libp2p's swarm once more.
+    #[must_use = "a future does nothing until it is awaited"]
+    pub fn connect(target: StatusTarget) -> BoxFuture<'static, Result<Self, StatusClientError>> {
+        Box::pin(Self::reach(target))
+    }
+
+    async fn reach(target: StatusTarget) -> Result<Self, StatusClientError> {
         let StatusTarget { secret, bootstrap_addresses } = target;
         let (mut swarm, _) = transport::swarm(&Identity::generate(), &Keyring::new(secret), Mdns::Off)?;
         let mut dialer = Dialer::default();

@@ -87,10 +87,10 @@ fn draw(place: &TestFolder) {
     let answer = report(&["peer-1", "peer-2", "peer-3"]);
     assert_eq!(answer.code, Some(0), "{} {}", answer.stdout, answer.stderr);
     assert!(answer.stdout.contains("3 peers committed"), "{}", answer.stdout);
-    assert!(answer.stdout.contains("Clocks were set by"), "{}", answer.stdout);
+    assert!(answer.stdout.contains("Clocks were aligned by"), "{}", answer.stdout);
     let page = std::fs::read_to_string(place.path("page.html")).expect("it was written");
     for part in
-        ["All 4 checks held", "its log breaks off", "view 1", "Who owned what", "against time", "</html>"]
+        ["All 4 checks held", "its log ends abruptly", "view 1", "Who owned what", "against time", "</html>"]
     {
         assert!(page.contains(part), "`{part}`");
     }

@@ -18,7 +18,7 @@ pub struct RecoveryProgress {
     pub view_number: ViewNumber,
     /// The members of it that have returned, this one included.
     pub present: usize,
-    /// How many members are needed to go on.
+    /// How many members are needed to continue.
     pub needed: usize,
     /// The members that have not returned.
     pub missing: Vec<PeerId>,
@@ -97,7 +97,7 @@ pub enum Event {
         /// The reason that the member gave.
         reason: String,
     },
-    /// Too few members can be reached to go on: this peer waits for others.
+    /// Too few members can be reached to continue: this peer waits for others.
     Paused {
         /// The number of members that can be reached, this one included.
         reached: usize,
@@ -134,7 +134,7 @@ pub enum Event {
         /// Whether the first chunk is among them. It records which worker computes which samples, so all samples are leased again.
         retrains_all: bool,
     },
-    /// The others have gone on without this peer, which they could not reach: it asks to join again.
+    /// The others have continued without this peer, which they could not reach: it asks to join again.
     Excluded {
         /// The number of the view that does not contain this peer.
         view_number: ViewNumber,
@@ -147,7 +147,7 @@ pub enum Event {
     MergeEvaluation(MergeEvaluation),
     /// Another branch was not merged into this one, because a member could not get its part of the snapshot.
     MergeAbandoned,
-    /// The other branch of the run goes on, and this peer's branch has ended: this peer asks to join the other one.
+    /// The other branch of the run continues, and this peer's branch has ended: this peer asks to join the other one.
     BranchAbandoned {
         /// Whether this peer's branch was merged into the other; otherwise its progress is lost.
         is_merged: bool,
@@ -186,7 +186,7 @@ pub enum Event {
         /// Chunks whose optimizer state no returned member has saved: it restarts from zero.
         restarted: Vec<u32>,
     },
-    /// A checkpoint was written, or could not be written; training goes on.
+    /// A checkpoint was written, or could not be written; training continues.
     Saved {
         /// The number of steps behind it.
         steps: StepNumber,

@@ -24,7 +24,7 @@ use crate::machine::jobs::{Jobs, Purpose};
 use crate::machine::role::{Farewell, Interrupt, Role, Transition};
 use crate::machine::run_setup::RunSetup;
 use crate::membership::journal::Effect;
-use crate::membership::{Membership, TrainingCommand, TrainingSnapshot};
+use crate::membership::{Membership, TrainingCommand, TrainingStatus};
 use crate::merge::{Branch, MergeNegotiation};
 use crate::node_report::{NodeReport, NodeState};
 use crate::peer_links::Route;
@@ -65,18 +65,18 @@ enum Progress {
 }
 
 impl ActiveMember {
-    /// Calls `ask` with the membership and a snapshot of training, on which the answer depends.
-    fn with_snapshot<T>(
+    /// Calls `ask` with the membership and the status of training, on which the answer depends.
+    fn with_status<T>(
         &mut self,
         jobs: &Jobs,
-        ask: impl FnOnce(&mut Membership, &TrainingSnapshot<'_>) -> T,
+        ask: impl FnOnce(&mut Membership, &TrainingStatus<'_>) -> T,
     ) -> T {
         let training = &self.training;
         let report = || training.report();
-        let mut snapshot = training.snapshot(&report, jobs.computing());
+        let mut status = training.status(&report, jobs.computing());
         let offer = self.negotiation.ready_offer(&training.view().members);
-        snapshot.merge.offer = offer.filter(|offer| !training.has_merged(offer.view));
-        ask(&mut self.membership, &snapshot)
+        status.merge.offer = offer.filter(|offer| !training.has_merged(offer.view));
+        ask(&mut self.membership, &status)
     }
 
     /// Carries out what the membership commands the training to do.
@@ -101,7 +101,7 @@ impl ActiveMember {
     /// Two branches have been merged: evaluates the parameters of each, and the merged ones.
     fn evaluate_merge(&mut self, cx: &mut NodeContext<'_>) {
         if let Some((comparison, task)) =
-            self.training.merging_mut().and_then(|mut merging| merging.take_comparison())
+            self.training.branch_snapshots_mut().and_then(|mut snapshots| snapshots.take_comparison())
         {
             let cost = 3 * u64::from(task.held_out_count());
             let work = Box::new(move || Box::new(comparison.evaluate(&*task)) as JobOutput);
@@ -128,12 +128,12 @@ impl ActiveMember {
 
     /// Whether this member keeps a snapshot of the present view for another branch.
     fn has_snapshot(&self) -> bool {
-        self.training.merging().is_some_and(|merging| merging.has_snapshot())
+        self.training.branch_snapshots().is_some_and(|snapshots| snapshots.has_snapshot())
     }
 
     /// The number of steps that this branch has committed since that snapshot: they are not merged.
     fn steps_since_snapshot(&self) -> u64 {
-        self.training.merging().map_or(0, |merging| merging.steps_since_snapshot())
+        self.training.branch_snapshots().map_or(0, |merging| merging.steps_since_snapshot())
     }
 
     /// Whether this member can change from its present view to the one that has been chosen, which resumes as `resume` says.
@@ -172,8 +172,8 @@ impl Role for ActiveMember {
         if self.progress != Progress::Training {
             return;
         }
-        let commands = self
-            .with_snapshot(&cx.node.jobs, |membership, snapshot| membership.tick(cx.now, snapshot, cx.out));
+        let commands =
+            self.with_status(&cx.node.jobs, |membership, status| membership.tick(cx.now, status, cx.out));
         self.apply(commands, cx.out);
         self.save_if_due(cx.now, cx.out);
         let (negotiation, mut branch) = self.negotiation(cx);
@@ -182,9 +182,8 @@ impl Role for ActiveMember {
 
     fn poll(&mut self, cx: &mut NodeContext<'_>) {
         if self.progress == Progress::Training {
-            let commands = self.with_snapshot(&cx.node.jobs, |membership, snapshot| {
-                membership.poll(cx.now, snapshot, cx.out)
-            });
+            let commands =
+                self.with_status(&cx.node.jobs, |membership, status| membership.poll(cx.now, status, cx.out));
             self.apply(commands, cx.out);
         }
     }

@@ -1,7 +1,7 @@
 //! The role of a node in its run: what it does with each input, and which role follows.
 //!
 //! ```text
-//! founder -- the first view is on disk --> member -- the others go on without it --> joiner
+//! founder -- the first view is on disk --> member -- the others continue without it --> joiner
 //! joiner --- its view is on disk --------> member -- the run is complete --> ended
 //! each role -- a failure, or the user's wish --> ended
 //! ```
@@ -32,7 +32,7 @@ use crate::state::checkpoint::Checkpoint;
 pub(super) enum Transition {
     /// A view with this peer is on disk: this peer becomes a member.
     Enter(ViewEntry),
-    /// The other members have gone on without this one: it asks these peers to admit it again.
+    /// The other members have continued without this one: it asks these peers to admit it again.
     Rejoin {
         /// The run.
         run: RunId,
@@ -85,7 +85,8 @@ pub(super) struct Farewell {
     pub(super) peers: BTreeSet<PeerId>,
 }
 
-/// The role of a node. It has a method for each input, hence many. An input that a role does not mention does not concern it.
+/// The role of a node. It has a method for each input, hence many. The default of a method is to do nothing: that input does not concern
+/// the role.
 pub(super) trait Role {
     // Reports.
 
@@ -119,7 +120,7 @@ pub(super) trait Role {
     /// Advances the membership now, and not only at its next deadline.
     fn poll(&mut self, _cx: &mut NodeContext<'_>) {}
 
-    /// Asks the others to go on without this peer, if the user wishes so and nothing of it would be lost.
+    /// Asks the others to continue without this peer, if the user wishes so and nothing of it would be lost.
     fn retire_if_done(&mut self, _cx: &mut NodeContext<'_>) {}
 
     /// Does whatever has become possible.
@@ -127,7 +128,7 @@ pub(super) trait Role {
         Ok(())
     }
 
-    // Links. The context knows of a change already.
+    // Links. When one of these is called, `cx.node.links` has the change already.
 
     /// There is a new link to a peer.
     fn on_link_up(&mut self, _cx: &mut NodeContext<'_>, _peer: PeerId) {}

@@ -21,7 +21,7 @@ pub(super) enum Consequence {
     Counted,
     /// The link is closed at once: a round cannot end without the segment that should have come.
     LinkClosed,
-    /// It was one too many: the sender is expelled, if this peer is a member, and the link is closed.
+    /// The peer has sent [`REJECTS_MAX`] wrong messages: it is expelled, if this peer is a member, and the link is closed.
     Expelled,
 }
 

@@ -32,6 +32,7 @@ pub(crate) struct Admission {
 
 /// A peer that is ready to join.
 pub(super) struct Candidate {
+    /// The peer, as the next view would list it.
     pub(super) member: Member,
     /// When the peer, or the member that it has asked, last announced it.
     announced_at: Instant,
@@ -40,6 +41,7 @@ pub(super) struct Candidate {
 /// A peer that was lost, and must wait before it is admitted again.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ban {
+    /// When the peer was last lost.
     lost_at: Instant,
     /// The penalty at that time: [`BAN_DECAY`] for each loss, less the time that had passed; at least zero.
     penalty: Duration,

@@ -1,12 +1,12 @@
 //! Agreement: when the members of a running view propose its successor, and which change they propose.
 //!
 //! # How it works
-//! 1. A member that finds that the view cannot go on asks all members to stop and to report their progress. The lowest live
+//! 1. A member that finds that the view cannot continue asks all members to stop and to report their progress. The lowest live
 //!    rank does so at once, each higher one a little later. A member that has promised another proposer waits for that one first.
 //! 2. With the reports of all members that it can reach, and of a quorum at least, it proposes a change: the one that a
 //!    member has accepted before, if there is one, else the one that `view_change.rs` makes of the reports.
 //! 3. A change that a quorum has accepted is chosen, and the proposer tells all members. (Where all parts of a partitioned run
-//!    go on, all members that stay have to accept it.)
+//!    continue, all members that stay have to accept it.)
 //!
 //! A proposer stops collecting reports well before the others lose patience with it; otherwise two would refuse each other forever. A
 //! linked member has the longest time to answer. A member that is not linked, or that its neighbors do not hear, has a short one. The
@@ -33,7 +33,7 @@ use super::capacity::CapacityOffers;
 use super::churn::Requests;
 use super::members::Members;
 use super::succession::{AttemptPlan, PlannedChange, Succession};
-use super::training_snapshot::TrainingSnapshot;
+use super::training_status::TrainingStatus;
 use super::{Timer, TrainingCommand};
 use crate::io::{Event, Output};
 use crate::membership::view_change::driver::{Attempt, DecisionRule, Pacing};
@@ -43,13 +43,21 @@ pub(super) mod acceptor;
 
 /// A member that may propose the next view: what it decides from, and where it sends.
 pub(super) struct Proposing<'m> {
+    /// The time at which this member decides.
     pub(super) now: Instant,
+    /// Which members are lost or hold up the others.
     pub(super) members: &'m mut Members,
+    /// How the next view is chosen: this member's vote, its attempt, and the result.
     pub(super) succession: &'m mut Succession,
+    /// The peers that ask to join.
     pub(super) admission: &'m Admission,
+    /// The changes of capacity that members ask for.
     pub(super) capacity_offers: &'m CapacityOffers,
+    /// When this member next looks at its attempt.
     pub(super) timers: &'m mut Timers<2>,
-    pub(super) snapshot: &'m TrainingSnapshot<'m>,
+    /// The state of training, from which reports and plans are made.
+    pub(super) status: &'m TrainingStatus<'m>,
+    /// The outputs: messages to members, and reports to the user.
     pub(super) out: &'m mut Vec<Output>,
 }
 
@@ -68,7 +76,7 @@ struct Kept {
     are_all: bool,
 }
 
-/// What keeps this view from going on.
+/// What keeps this view from continuing.
 struct Obstacles {
     /// The members that this one considers lost.
     lost: Vec<Rank>,
@@ -92,7 +100,7 @@ impl Proposing<'_> {
     pub(super) fn poll(&mut self) -> Vec<TrainingCommand> {
         let obstacles = self.obstacles();
         self.note_trouble(&obstacles);
-        if obstacles.is_loss && !self.snapshot.has_parameters {
+        if obstacles.is_loss && !self.status.has_parameters {
             self.report_orphaned(&obstacles.lost);
         }
         if self.succession.next.is_some() {
@@ -111,24 +119,24 @@ impl Proposing<'_> {
     // Whether another view is needed.
 
     fn obstacles(&mut self) -> Obstacles {
-        let (now, snapshot) = (self.now, self.snapshot);
-        self.members.note_step_timing(now, snapshot);
+        let (now, status) = (self.now, self.status);
+        self.members.note_step_timing(now, status);
         let lost = self.members.lost(now);
         let order = self.proposer_order(&lost);
         self.succession.driver.stop_waiting_for(now, &lost, order);
-        let hanging = self.members.hanging(now, snapshot);
-        let is_loss = snapshot.gate.is_behind_view || self.is_loss(&lost, &hanging);
+        let hanging = self.members.hanging(now, status);
+        let is_loss = status.gate.is_behind_view || self.is_loss(&lost, &hanging);
         // A member that has stopped for an attempt waits for its result, but not forever. Once a view is chosen, this member enters it when
         // the others have all they need of this one, and not because it has waited.
-        let is_stopped = snapshot.gate.is_stopped() && self.succession.next.is_none();
+        let is_stopped = status.gate.is_stopped() && self.succession.next.is_none();
         let driver = &self.succession.driver;
-        let is_stuck = (self.members.is_stalled(now, snapshot) || is_stopped)
+        let is_stuck = (self.members.is_stalled(now, status) || is_stopped)
             && driver.attempt.is_none()
             && now >= driver.not_before;
         Obstacles { lost, hanging, is_loss, is_stuck }
     }
 
-    /// Whether this view cannot go on. A member that the next view leaves out may be gone for a while: it has sent all that the
+    /// Whether this view cannot continue. A member that the next view leaves out may be gone for a while: it has sent all that the
     /// others need.
     fn is_loss(&mut self, lost: &[Rank], hanging: &[Rank]) -> bool {
         let Succession { next, trouble, .. } = &mut *self.succession;
@@ -145,7 +153,7 @@ impl Proposing<'_> {
         !missing.all(is_leaver) || self.now.since(since) > LEAVE_GRACE
     }
 
-    /// Records since when this view cannot go on, and tells the user why when that begins.
+    /// Records since when this view cannot continue, and tells the user why when that begins.
     fn note_trouble(&mut self, obstacles: &Obstacles) {
         if !obstacles.are_any() {
             self.succession.trouble.since = None;
@@ -169,7 +177,7 @@ impl Proposing<'_> {
     /// Sets when this member looks again.
     fn set_timer(&mut self, obstacles: &Obstacles) {
         let driver = &self.succession.driver;
-        let is_waiting = obstacles.are_any() || self.snapshot.gate.is_stopped() || driver.attempt.is_some();
+        let is_waiting = obstacles.are_any() || self.status.gate.is_stopped() || driver.attempt.is_some();
         // A member that waits for another one's attempt has nothing to do until then.
         let is_idle = driver.attempt.is_none() && self.now < driver.not_before;
         let again =
@@ -196,7 +204,7 @@ impl Proposing<'_> {
         me.0 - passed as u32
     }
 
-    /// Begins an attempt if a change is due, or if this view cannot go on and it is this member's turn.
+    /// Begins an attempt if a change is due, or if this view cannot continue and it is this member's turn.
     fn attempt_if_due(&mut self, obstacles: &Obstacles) {
         let driver = &self.succession.driver;
         if driver.attempt.is_some() || self.now < driver.not_before {
@@ -204,7 +212,7 @@ impl Proposing<'_> {
         }
         let (members, admission, capacity_offers) = (&*self.members, self.admission, self.capacity_offers);
         let requests = Requests { members, admission, capacity_offers };
-        let change = requests.change_due(self.now, &self.succession.lead, self.snapshot);
+        let change = requests.change_due(self.now, &self.succession.lead, self.status);
         if let Some(plan) = change.filter(|_| !obstacles.is_loss) {
             self.attempt(Some(plan), vec![]);
         } else if obstacles.are_any() {
@@ -289,20 +297,20 @@ impl Proposing<'_> {
         if let Some(named) = attempt.plan.between().or(attempt.proposer().adopted()) {
             return Ok(named.clone());
         }
-        let (snapshot, planner) = (self.snapshot, &self.snapshot.planner);
+        let (status, planner) = (self.status, &self.status.planner);
         let reports = attempt.proposer().reports();
-        let change = if snapshot.tables.is_some() {
+        let change = if status.tables.is_some() {
             let none = Churn::default();
             let churn = attempt.plan.of_tables().unwrap_or(&none);
             let change = planner.table_view_change(kept, reports, churn, &table_losses.declared);
             change.map_err(Postponed::ChunksMissing)?
-        } else if let Some(change) = planner.after_loss(kept, reports, |step| snapshot.assignment_of(step)) {
+        } else if let Some(change) = planner.after_loss(kept, reports, |step| status.assignment_of(step)) {
             change
         } else {
             // No member that can be reached has parameters any more. Others may come back.
             let waited = self.now.since(*trouble.regrouped_at.get_or_insert(self.now));
             let missing = attempt.plan.unanswered.len();
-            // Where others may have gone on, the run restarts only with all of them.
+            // Where others may have continued, the run restarts only with all of them.
             let may_others_train = missing > 0 && self.members.allows_forks();
             let is_due = |it: &Restart| it.is_due(missing, waited) && !may_others_train;
             let restart = planner.after_stop(kept, reports).filter(is_due);
@@ -319,7 +327,7 @@ impl Proposing<'_> {
         missing.clone_from(&chunks);
         if !is_known {
             let holders: BTreeSet<Rank> =
-                chunks.iter().flat_map(|chunk| self.snapshot.planner.replica_holders(chunk)).collect();
+                chunks.iter().flat_map(|chunk| self.status.planner.replica_holders(chunk)).collect();
             let gone = holders.into_iter().filter(|rank| !kept.contains(rank));
             let peers = gone.map(|rank| self.members.place.peer(rank)).collect();
             self.out.push(Output::Event(Event::ChunksMissing { chunks: chunks.len(), peers }));
@@ -327,7 +335,7 @@ impl Proposing<'_> {
         self.ask_again_later();
     }
 
-    /// The members that answer have too little to go on from: this member asks them again after a while.
+    /// The members that answer have too little to continue from: this member asks them again after a while.
     fn ask_again_later(&mut self) {
         let driver = &mut self.succession.driver;
         if driver.attempt.as_ref().is_some_and(|attempt| self.now.since(attempt.since) > ASK_AGAIN) {

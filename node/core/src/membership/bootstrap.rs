@@ -16,8 +16,11 @@ use crate::state::checkpoint::Checkpoint;
 /// The founder before the first view.
 pub(crate) struct Founder {
     run: RunId,
+    /// The random bytes from which the run's id is derived, with the specification.
     nonce: [u8; 32],
+    /// This peer, as the first view would list it.
     me: Member,
+    /// How many peers the first view waits for, this one included.
     wanted: usize,
     /// Peers that asked to join and still prepare.
     candidates: BTreeMap<PeerId, Member>,

@@ -3,7 +3,7 @@
 //! A member that others cannot dial computes, and owns nothing: its chunks would be out of reach whenever a connection breaks
 //! that only this member can open again. That may change at any time, for example when its user forwards a port. The member then
 //! tells the coordinator its new offer, as a peer that joins would. It has that capacity from a view between two steps on;
-//! training goes on, and its chunks move as in any view change.
+//! training continues, and its chunks move as in any view change.
 //!
 //! Two members that own nothing exchange only short messages, which a third one relays. All other pairs must reach each other.
 //!
@@ -31,7 +31,9 @@ pub(super) struct CapacityOffers {
 /// The capacity that another member offers, and when it last said so.
 #[derive(Clone, Copy, Debug)]
 struct CapacityOffer {
+    /// The capacity: 0 to own nothing.
     capacity: u8,
+    /// When the member last announced it.
     announced_at: Instant,
 }
 
@@ -192,7 +194,7 @@ mod tests {
         membership.capacity_offers.note(at(0), &offer(1, 0));
         assert_eq!(capacities(&membership, at(0)), [(Rank(0), 0)]);
         membership.capacity_offers.note(at(0), &offer(3, 0));
-        assert_eq!(capacities(&membership, at(0)), [], "somebody must own something");
+        assert_eq!(capacities(&membership, at(0)), [], "a member must own something");
         membership.offer_capacity(1);
         assert_eq!(capacities(&membership, at(0)), [(Rank(0), 0), (Rank(1), 1), (Rank(2), 0)]);
         membership.members.departures.retiring.insert(peer(1));

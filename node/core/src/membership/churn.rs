@@ -1,4 +1,4 @@
-//! Churn: peers join and leave between two steps, while training goes on.
+//! Churn: peers join and leave between two steps, while training continues.
 //!
 //! # How it works
 //! 1. Any member welcomes a peer that asks to join. Once the peer has task and data, that member announces it to the coordinator (the
@@ -20,15 +20,18 @@ use super::capacity::CapacityOffers;
 use super::lead::Lead;
 use super::members::Members;
 use super::succession::PlannedChange;
-use super::training_snapshot::TrainingSnapshot;
+use super::training_status::TrainingStatus;
 use crate::io::Output;
 use crate::membership::view_change::Churn;
 
 /// The requests that change the members between two steps.
 #[derive(Clone, Copy)]
 pub(super) struct Requests<'m> {
+    /// The present members, with those that want to leave.
     pub(super) members: &'m Members,
+    /// The peers that ask to join.
     pub(super) admission: &'m Admission,
+    /// The changes of capacity that members ask for.
     pub(super) capacity_offers: &'m CapacityOffers,
 }
 
@@ -56,10 +59,10 @@ impl Requests<'_> {
         &self,
         now: Instant,
         lead: &Lead,
-        snapshot: &TrainingSnapshot<'_>,
+        status: &TrainingStatus<'_>,
     ) -> Option<PlannedChange> {
-        let is_quiet = snapshot.has_committed && !snapshot.is_closing && !snapshot.gate.is_frozen;
-        let merge_offer = snapshot.merge.offer.filter(|_| is_quiet);
+        let is_quiet = status.has_committed && !status.is_closing && !status.gate.is_frozen;
+        let merge_offer = status.merge.offer.filter(|_| is_quiet);
         let is_wanted = self.is_change_wanted(now);
         if !is_quiet
             || !(is_wanted || merge_offer.is_some())
@@ -67,25 +70,25 @@ impl Requests<'_> {
         {
             return None;
         }
-        let step = StepNumber(snapshot.step.0 + lead.steps(self.members.step_time()));
-        let assignment = snapshot.assignments.current;
+        let step = StepNumber(status.step.0 + lead.steps(self.members.step_time()));
+        let assignment = status.assignments.current;
         if let Some(change) =
-            merge_offer.and_then(|offer| snapshot.planner.merging(step, snapshot.step, assignment, offer))
+            merge_offer.and_then(|offer| status.planner.merging(step, status.step, assignment, offer))
         {
             return Some(PlannedChange::BetweenSteps(Box::new(change)));
         }
         if !is_wanted {
             return None;
         }
-        let churn = self.churn(now, step, snapshot);
+        let churn = self.churn(now, step, status);
         if churn == Churn::default() && !self.is_expulsion_late() {
             return None;
         }
-        if snapshot.tables.is_some() {
+        if status.tables.is_some() {
             // No step is named: the change depends on what members hold when they stop.
             return Some(PlannedChange::OfTables(churn));
         }
-        let change = snapshot.planner.between_steps(step, snapshot.step, assignment, &churn)?;
+        let change = status.planner.between_steps(step, status.step, assignment, &churn)?;
         let expelled = self.members.departures.expulsions_with(&self.members.place.view, &change);
         Some(PlannedChange::BetweenSteps(Box::new(ViewChange { expelled, ..change })))
     }
@@ -104,7 +107,7 @@ impl Requests<'_> {
     }
 
     /// The members that join, leave or change before `step`.
-    fn churn(&self, now: Instant, step: StepNumber, snapshot: &TrainingSnapshot<'_>) -> Churn {
+    fn churn(&self, now: Instant, step: StepNumber, status: &TrainingStatus<'_>) -> Churn {
         let (view, departures) = (&self.members.place.view, &self.members.departures);
         let room = MEMBERS_MAX - view.members.len();
         let candidates = self
@@ -121,7 +124,7 @@ impl Requests<'_> {
         }
         for rank in retiring {
             let with = [&churn.leavers[..], &[rank]].concat();
-            if snapshot.can_leave(&with, step) {
+            if status.can_leave(&with, step) {
                 churn.leavers = with;
             } else if view.member(rank).capacity > 0 {
                 churn.retirees.push(rank);

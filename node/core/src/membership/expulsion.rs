@@ -119,7 +119,7 @@ mod tests {
         assert_eq!(membership.members.lost(Instant(0)), [Rank(2)]);
         let mut out = Vec::new();
         membership.members.resend_expulsions(&mut out);
-        assert_eq!(out.len(), 0, "whoever began says so");
+        assert_eq!(out.len(), 0, "the member that began repeats it");
         let join = Join { run: None, incarnation: Incarnation(9), addresses: vec![], capacity: 1 };
         assert_eq!(
             membership.on_join(peer(3), &join, RunPhase::Training),

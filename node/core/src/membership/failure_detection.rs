@@ -1,10 +1,6 @@
-//! Failure detection: which members are lost, and which ones hold up all others.
+//! Failure detection: how long members have been silent, and how long steps take.
 //!
-//! # How it works
-//! - *Reach.* A member hears the heartbeats of its neighbors: of all members in a small view, else of a few at growing
-//!   distances. A member whose link broke is lost, and so is one that is silent for longer than its recent delays explain.
-//! - *Progress.* A heartbeat carries the number of complete steps and whether the program computes. A member hangs if it
-//!   computes at the same step for a large multiple of the usual time while the others wait.
+//! `members.rs` concludes from this, and from links and heartbeats, which members are lost and which hold up the others.
 
 use std::time::Duration;
 
@@ -17,7 +13,9 @@ use super::place::Place;
 /// How long steps take at this member.
 #[derive(Debug, Default)]
 pub(super) struct StepTiming {
+    /// The step in progress.
     step: StepNumber,
+    /// Since when it is in progress; `None` before the first one.
     since: Option<Instant>,
     /// Since when this member's own program computes.
     computing_since: Option<Instant>,
@@ -69,7 +67,9 @@ impl StepTiming {
 
 /// How this member notices that others are lost, or hold up training.
 pub(super) struct FailureDetection {
+    /// How long each watched member has been silent, and whether its recent delays explain that.
     pub(super) detector: FailureDetector,
+    /// How long steps take at this member.
     pub(super) step_timing: StepTiming,
     /// When members that are not linked were last dialed.
     dialed_at: Instant,

@@ -3,14 +3,17 @@
 use peergrad_protocol::{Instant, Rank, StepNumber};
 
 use super::members::Members;
-use super::training_snapshot::TrainingSnapshot;
+use super::training_status::TrainingStatus;
 use crate::node_report::Condition;
 
 /// What a member knows about another one, or about itself.
 pub(crate) struct MemberHealth {
+    /// What the member is doing, or what is wrong with it.
     pub(crate) condition: Condition,
     /// How many steps that member has completed, by its last report; `None` before the first.
     pub(crate) complete: Option<StepNumber>,
+    /// How long ago the member's last frame arrived. `None` before the first one, for this member itself, and for members that it does
+    /// not watch.
     pub(crate) silence: Option<std::time::Duration>,
 }
 
@@ -18,10 +21,10 @@ pub(crate) struct MemberHealth {
 pub(super) fn member_health(
     members: &Members,
     now: Instant,
-    snapshot: &TrainingSnapshot<'_>,
+    status: &TrainingStatus<'_>,
 ) -> Vec<MemberHealth> {
     let place = &members.place;
-    let (hanging, neighbors) = (members.hanging(now, snapshot), members.neighbors());
+    let (hanging, neighbors) = (members.hanging(now, status), members.neighbors());
     let of = |rank: Rank| {
         let peer = &place.view.member(rank).peer;
         let is_me = rank == place.rank;
@@ -30,7 +33,7 @@ pub(super) fn member_health(
             (Some(trouble), _) => trouble,
             (None, _) if !is_me && is_watched && !members.links.is_linked(peer) => Condition::Connecting,
             (None, _) if members.departures.retiring.contains(peer) => Condition::HandingOver,
-            (None, _) if is_me && !snapshot.has_parameters => Condition::CatchingUp,
+            (None, _) if is_me && !status.has_parameters => Condition::CatchingUp,
             (None, _) if !is_me && members.is_newcomer(rank) => Condition::CatchingUp,
             (None, true) => Condition::Working,
             (None, false) => Condition::Unwatched,

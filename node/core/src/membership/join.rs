@@ -40,16 +40,23 @@ mod silence;
 pub(crate) struct Joiner {
     /// The run of the invite; `None` for any run, until the first welcome.
     run: Option<RunId>,
+    /// This peer, as the next view would list it.
     me: Member,
+    /// How far it is with the member that it asks.
     stage: Stage,
+    /// How far it is on its way into a view.
     entry: Entry,
+    /// The peers that it may ask.
     contacts: Contacts,
+    /// How it reaches the members.
     reachability: Reachability,
+    /// How it was answered while no member has welcomed it.
     silence: Silence,
     /// Peers that speak to this one as to a member, so they may be in a view that contains it.
     presumed_members: BTreeSet<PeerId>,
     /// The member that this peer was before its restart; `None` if it was none.
     before_restart: Option<RestartedMember>,
+    /// When it asks again, and when it advances the recovery.
     timers: Timers<2>,
 }
 
@@ -75,6 +82,7 @@ impl Stage {
 
 /// A member whose process was restarted.
 struct RestartedMember {
+    /// What is left of it: its vote, its last view, and its checkpoints.
     member: RecoveringMember,
     /// Whether the user has been informed that the recovery has begun.
     is_reported: bool,
@@ -84,7 +92,9 @@ struct RestartedMember {
 
 /// The specification and the random bytes, from which a run's id is derived.
 pub(crate) struct RunIdentity {
+    /// The encoded specification.
     pub(crate) specification: Vec<u8>,
+    /// The random bytes, which make runs of the same specification different.
     pub(crate) nonce: [u8; 32],
 }
 
@@ -107,7 +117,7 @@ impl Joiner {
         joiner
     }
 
-    /// A peer whose other members have gone on without it; `contacts` are some of them.
+    /// A peer whose other members have continued without it; `contacts` are some of them.
     pub(crate) fn rejoining(run: RunId, contacts: Vec<Contact>, me: Member) -> Self {
         Self::with_contacts(Some(run), contacts, me)
     }

@@ -2,6 +2,12 @@
 //!
 //! Which of them are lost or hold up all others follows from several parts: the links, the failure detector, what was observed in this
 //! view, and which members are about to leave. This object holds those parts and answers such questions.
+//!
+//! # How it works
+//! - *Reach.* A member hears the heartbeats of its neighbors: of all members in a small view, else of a few at growing
+//!   distances. A member whose link broke is lost, and so is one that is silent for longer than its recent delays explain.
+//! - *Progress.* A heartbeat carries the number of complete steps and whether the program computes. A member hangs if it
+//!   computes at the same step for a large multiple of the usual time while the others wait.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,7 +21,7 @@ use super::failure_detection::FailureDetection;
 use super::links::Links;
 use super::observations::{Observations, ReportedProgress};
 use super::place::Place;
-use super::training_snapshot::TrainingSnapshot;
+use super::training_status::TrainingStatus;
 use crate::io::{Event, Output};
 use crate::partition_policy::PartitionPolicy;
 use crate::peer_links::Route;
@@ -23,10 +29,15 @@ use crate::state::shared_cache::ViewDifference;
 
 /// The members of the view, as one of them sees them.
 pub(crate) struct Members {
+    /// The view, and this member's rank in it.
     pub(super) place: Place,
+    /// The peers that this member can send frames to.
     pub(super) links: Links,
+    /// How long the others have been silent, and how long steps take.
     pub(super) detection: FailureDetection,
+    /// What this member has seen of the others in this view.
     pub(super) observed: Observations,
+    /// The members that are about to leave, or to be expelled.
     pub(super) departures: Departures,
     /// What the parts of a partitioned swarm do.
     pub(super) policy: PartitionPolicy,
@@ -97,13 +108,13 @@ impl Members {
         Some(self.place.view.member(self.coordinator(now)?).contact())
     }
 
-    /// Whether all parts of a partitioned swarm go on.
+    /// Whether all parts of a partitioned swarm continue.
     pub(crate) fn allows_forks(&self) -> bool {
         self.policy.allows_forks()
     }
 
-    /// Whether `view` is that of half of the members of this view or fewer, which have gone on because they lost this member and the
-    /// others. That is no reason to leave the others, which go on as well.
+    /// Whether `view` is that of half of the members of this view or fewer, which have continued because they lost this member and the
+    /// others. That is no reason to leave the others, which continue as well.
     pub(crate) fn is_minority_branch(&self, view: &View) -> bool {
         let place = &self.place;
         let is_in = |member: &&Member| view.rank(&member.peer).is_some();
@@ -176,15 +187,15 @@ impl Members {
     pub(super) fn send_heartbeat(
         &mut self,
         now: Instant,
-        snapshot: &TrainingSnapshot<'_>,
+        status: &TrainingStatus<'_>,
         out: &mut Vec<Output>,
     ) {
-        let complete = if snapshot.has_parameters { snapshot.progress() } else { StepNumber(0) };
+        let complete = if status.has_parameters { status.progress() } else { StepNumber(0) };
         let heartbeat = Heartbeat {
             view: self.place.digest,
             view_number: self.place.view.number,
             complete,
-            computing: snapshot.computing.filter(|_| !snapshot.gate.is_frozen),
+            computing: status.computing.filter(|_| !status.gate.is_frozen),
         };
         self.observed.note_heartbeat(now, self.place.rank, heartbeat);
         let frame = Frame::encode(&Message::Heartbeat(heartbeat), None);
@@ -262,19 +273,19 @@ impl Members {
     }
 
     /// The members whose program delays all others. Never this member itself, which knows that it computes.
-    pub(super) fn hanging(&self, now: Instant, snapshot: &TrainingSnapshot<'_>) -> Vec<Rank> {
+    pub(super) fn hanging(&self, now: Instant, status: &TrainingStatus<'_>) -> Vec<Rank> {
         let timing = &self.detection.step_timing;
-        let is_busy = snapshot.computing.is_some() || snapshot.gate.is_frozen || snapshot.is_closing;
-        let tables = snapshot.tables.as_ref();
+        let is_busy = status.computing.is_some() || status.gate.is_frozen || status.is_closing;
+        let tables = status.tables.as_ref();
         if is_busy
-            || !snapshot.has_parameters
+            || !status.has_parameters
             || tables.is_some_and(|tables| !tables.is_reading || !timing.is_overdue(now))
         {
             // No other member delays this one.
             return vec![];
         }
         let hangs = |seen: &ReportedProgress| {
-            let is_behind = seen.computing.is_some_and(|step| step <= snapshot.progress());
+            let is_behind = seen.computing.is_some_and(|step| step <= status.progress());
             is_behind && now.since(seen.since) > timing.patience()
         };
         let seen = self.observed.reported_progress.iter();
@@ -282,19 +293,19 @@ impl Members {
     }
 
     /// Whether no member advances although none computes: some message has been lost.
-    pub(super) fn is_stalled(&self, now: Instant, snapshot: &TrainingSnapshot<'_>) -> bool {
+    pub(super) fn is_stalled(&self, now: Instant, status: &TrainingStatus<'_>) -> bool {
         let computes = self.observed.reported_progress.values().any(|seen| seen.computing.is_some());
-        let is_waiting = snapshot.computing.is_none() && !snapshot.is_closing && snapshot.has_parameters;
+        let is_waiting = status.computing.is_none() && !status.is_closing && status.has_parameters;
         is_waiting && !computes && self.detection.is_still(now)
     }
 
     /// Records how long this member's steps take.
-    pub(super) fn note_step_timing(&mut self, now: Instant, snapshot: &TrainingSnapshot<'_>) {
-        self.observed.has_committed = snapshot.has_committed;
+    pub(super) fn note_step_timing(&mut self, now: Instant, status: &TrainingStatus<'_>) {
+        self.observed.has_committed = status.has_committed;
         let timing = &mut self.detection.step_timing;
-        timing.note_computing(now, snapshot.computing);
-        if !snapshot.gate.is_frozen {
-            timing.note(now, snapshot.progress());
+        timing.note_computing(now, status.computing);
+        if !status.gate.is_frozen {
+            timing.note(now, status.progress());
         }
     }
 
@@ -349,7 +360,7 @@ impl Members {
         }
     }
 
-    /// Whether too few members can be reached to go on or to hand over chunks.
+    /// Whether too few members can be reached to continue or to hand over chunks.
     pub(crate) fn is_paused(&self) -> bool {
         self.observed.pause.is_begun()
     }

@@ -15,7 +15,7 @@ pub(super) struct Observations {
     pub(super) entered_at: Instant,
     /// Members whose link broke in this view, or whose process restarted: frames from them may be lost.
     pub(super) broken: BTreeSet<Rank>,
-    /// Members whose heartbeats name another view, and since when. Used only where all parts of a partitioned run go on.
+    /// Members whose heartbeats name another view, and since when. Used only where all parts of a partitioned run continue.
     in_other_views: BTreeMap<Rank, Instant>,
     /// Members that have announced that they stop.
     pub(super) departed: BTreeSet<Rank>,
@@ -23,12 +23,14 @@ pub(super) struct Observations {
     pub(super) reported_progress: BTreeMap<Rank, ReportedProgress>,
     /// Whether a step of this view is committed, so that all its members have parameters.
     pub(super) has_committed: bool,
+    /// Whether this member waits for others because too few can be reached, as last reported to the user.
     pub(super) pause: Pause,
 }
 
 /// The progress in a member's last heartbeat.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReportedProgress {
+    /// How many steps the member has completed.
     pub(super) complete: StepNumber,
     /// The step for which the member's program computes; `None` while it does not compute.
     pub(super) computing: Option<StepNumber>,
@@ -52,7 +54,7 @@ impl Observations {
 
     /// Records the progress of a member, or of this one.
     pub(super) fn note_heartbeat(&mut self, now: Instant, rank: Rank, heartbeat: Heartbeat) {
-        // With a program that steps do not wait for, steps go on while it computes.
+        // With a program that steps do not wait for, steps continue while it computes.
         let is_same = |seen: &&ReportedProgress| {
             seen.computing == heartbeat.computing
                 && (heartbeat.computing.is_some() || seen.complete == heartbeat.complete)

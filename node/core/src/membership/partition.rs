@@ -1,4 +1,4 @@
-//! Partition probe: where both parts of a partitioned swarm go on, members look for those that they have lost.
+//! Partition probe: where both parts of a partitioned swarm continue, members look for those that they have lost.
 //!
 //! The messages that they exchange once they have found each other: `crate::merge`.
 

@@ -14,7 +14,7 @@ pub(super) struct Pause {
 }
 
 impl Pause {
-    /// Whether too few members can be reached to go on or to hand over chunks.
+    /// Whether too few members can be reached to continue or to hand over chunks.
     pub(super) fn is_begun(&self) -> bool {
         self.reached.is_some()
     }
@@ -47,7 +47,7 @@ impl Pause {
     }
 }
 
-/// How many of `members` are needed to go on, if `reached` are not enough: more than half of all, and more than `reached`.
+/// How many of `members` are needed to continue, if `reached` are not enough: more than half of all, and more than `reached`.
 fn needed(members: usize, reached: usize) -> usize {
     (members / 2 + 1).max(reached + 1)
 }

@@ -12,7 +12,9 @@ pub(super) struct Place {
     /// This member, in the incarnation that is in the view.
     pub(super) me: Member,
     pub(super) view: Arc<View>,
+    /// The digest of `view`.
     pub(super) digest: ViewDigest,
+    /// This member's rank in `view`.
     pub(super) rank: Rank,
     /// Whether each member owns or replicates anything, or may; by rank.
     pub(super) replica_holders: Vec<bool>,

@@ -12,6 +12,7 @@ use crate::state::shared_cache::SharedCache;
 
 /// What the records of all views share.
 pub(super) struct Records {
+    /// The cache of encoded views.
     pub(super) cache: SharedCache,
     /// The definition of the run, as the record on disk has it.
     pub(super) definition: Arc<[u8]>,

@@ -1,7 +1,7 @@
 //! Recovery: a member whose process was restarted, and how a run resumes after all its members have stopped.
 //!
 //! A restarted member still has a vote in its view, as long as its record of promises and acceptances is intact. If other
-//! members have gone on, or can, it lends them its vote and joins as any other peer does. If all have stopped (a power cut, a
+//! members have continued, or can, it lends them its vote and joins as any other peer does. If all have stopped (a power cut, a
 //! swarm that is switched off for the night), the members that are back agree on the next view by the same rules as a
 //! running view, and on the checkpoint from which it starts.
 //!
@@ -53,16 +53,21 @@ pub(crate) struct RecoveringMember {
     me: Member,
     /// The checkpoints on its disk.
     saved: Vec<SavedCheckpoint>,
+    /// The specification and the random bytes of its run.
     definition: RunDefinition,
+    /// The encoded `definition`, as the records on disk contain it.
     definition_bytes: Arc<[u8]>,
     /// The view that it was in.
     view: Arc<View>,
+    /// The digest of `view`.
     digest: ViewDigest,
+    /// The encoded `view`.
     view_bytes: Arc<[u8]>,
     /// The incarnation under which it is in that view.
     incarnation: Incarnation,
     /// Its vote and its attempts in the choice of the view after that one.
     driver: ViewChangeDriver<()>,
+    /// The other members of that view that are back.
     companions: Companions,
     /// How many members were present at the last report to the user; `None` before the first.
     reported_present: Option<usize>,
@@ -484,7 +489,7 @@ fn driver(
 
 /// How long after the latest return the returned members wait for the missing ones.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The pause before the returned members are asked again, where they could not go on without losing state.
+/// The pause before the returned members are asked again, where they could not continue without losing state.
 const RETRY_FOR_STATE: Duration = Duration::from_secs(5);
 /// How long the returned members wait for each other.
 const PACING: Pacing = Pacing {

@@ -22,12 +22,14 @@ use crate::io::{Event, Output};
 /// The last secret that arrived since this member joined, if any.
 #[derive(Default)]
 pub(super) struct Rekeying {
+    /// That secret; `None` if there was none.
     latest: Option<LatestSecret>,
 }
 
 /// A secret that arrived while the run was in progress.
 #[derive(Clone, Debug)]
 struct LatestSecret {
+    /// The message that distributes the secret.
     rekey: Rekey,
     /// The members that are known to have it. At the member that began, all that have confirmed.
     confirmed: BTreeSet<PeerId>,
@@ -36,7 +38,9 @@ struct LatestSecret {
 /// The peers that must know a new secret: the members of this view, and those of the next one if it is chosen.
 #[derive(Clone, Copy)]
 pub(super) struct Recipients<'m> {
+    /// The members of this view.
     pub(super) members: &'m Members,
+    /// The next view; `None` until it is chosen.
     pub(super) next: Option<&'m View>,
 }
 

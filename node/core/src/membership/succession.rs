@@ -23,24 +23,29 @@ pub(super) struct Succession {
     pub(super) driver: ViewChangeDriver<AttemptPlan>,
     /// The view that is chosen; `None` until then.
     pub(super) next: Option<NextView>,
+    /// Whether this view can continue, and since when it cannot.
     pub(super) trouble: Trouble,
+    /// The chunks of tables that are missing, and those of them that the user has declared lost. Empty without tables.
     pub(super) table_losses: TableLosses,
+    /// How many steps ahead a change between two steps is named.
     pub(super) lead: Lead,
+    /// How long this member waits for others, and between its own attempts.
     pacing: &'static Pacing,
 }
 
 /// The next view, once it is chosen.
 pub(super) struct NextView {
     pub(super) view: Arc<View>,
+    /// The digest of `view`.
     pub(super) digest: ViewDigest,
     /// Whether training may enter it: it is on disk, or this peer is not in it.
     pub(super) is_enterable: bool,
 }
 
-/// Whether a view can go on.
+/// Whether a view can continue.
 #[derive(Default)]
 pub(super) struct Trouble {
-    /// Since when this view cannot go on; `None` while it can.
+    /// Since when this view cannot continue; `None` while it can.
     pub(super) since: Option<Instant>,
     /// Since when any member is lost, even one that the next view leaves out; `None` if none is.
     pub(super) missed_since: Option<Instant>,
@@ -131,7 +136,7 @@ impl Succession {
         self.next.as_ref().is_some_and(|next| next.digest == view)
     }
 
-    /// Whether this view cannot go on, so that another one is needed.
+    /// Whether this view cannot continue, so that another one is needed.
     pub(super) fn is_troubled(&self) -> bool {
         self.trouble.is_next_outdated || self.trouble.since.is_some()
     }

@@ -5,14 +5,7 @@
 //! missing: joiners enter, leavers go, and the record lists which chunks will move. *After a stop* no member has anything in memory any
 //! more, and those that have returned report their checkpoints ([`restart`]).
 //!
-//! # How it works
-//! 1. The base is the newest step that every remaining member has completed. (With local parameters: the newest that any of them has
-//!    completed; the others skip what they lack.)
-//! 2. The step after it is rolled forward if the members together hold every new chunk and also the new state of every chunk whose old
-//!    state any of them holds. Otherwise training resumes at the base.
-//! 3. The members with a chunk's state at that point hold the chunk. If the placement puts it elsewhere, it is listed as a move; chunks
-//!    with the fewest holders move first. The state of a chunk without holders restarts, at members that have its values.
-//! 4. The samples that were assigned to members that left are returned to the epoch.
+//! Each kind is planned in a file of its own: [`loss`], `between_steps` here, [`restart`], [`tables`].
 //!
 //! # Invariants
 //! - The plan is a function of its inputs alone, and every member can carry it out from the record.
@@ -37,14 +30,18 @@ mod tables;
 
 /// Plans a view change: what is known before members report.
 pub(crate) struct ViewChangePlanner<'a> {
+    /// The present view, and the placement of chunks in it.
     pub(crate) shard_map: &'a ShardMap,
+    /// The number of training samples, which is the length of an epoch.
     pub(crate) sample_count: u64,
+    /// The number of samples of one step, of all members together.
     pub(crate) batch_size: u64,
+    /// The number of epochs after which the run ends.
     pub(crate) epochs: u64,
     /// Whether members have local parameters. Then no step is undone, and a member that is behind skips the steps that others have
     /// completed.
     pub(crate) has_local_parameters: bool,
-    /// Whether lost members may go on as another branch.
+    /// Whether lost members may continue as another branch.
     pub(crate) allows_forks: bool,
 }
 
@@ -94,7 +91,7 @@ impl ViewChangePlanner<'_> {
         assignment: &BatchAssignment,
         churn: &Churn,
     ) -> Option<ViewChange> {
-        assert!(from < step, "nobody has taken the step");
+        assert!(from < step, "no member has taken the step");
         let roster = Roster::new(self.view(), churn);
         let mut before = assignment.clone();
         for number in from.0 + 1..step.0 {

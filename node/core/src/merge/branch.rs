@@ -48,7 +48,7 @@ impl Branch<'_> {
 
     /// The snapshot that a view merges which may still be entered, or which the present view has not merged yet.
     pub(super) fn pinned_snapshot(&self) -> Option<SnapshotId> {
-        let pending = self.training.merging().and_then(|merging| merging.pending_merge());
+        let pending = self.training.branch_snapshots().and_then(|snapshots| snapshots.pending_merge());
         let pending = pending.map(|merge| (merge.view, merge.steps));
         pending.or_else(|| self.membership.pending_merge())
     }
@@ -56,21 +56,21 @@ impl Branch<'_> {
     /// The offer of another branch that is being imported, and the number of chunks of which something is missing; `None` if there is no
     /// import.
     pub(super) fn importing(&self) -> Option<(&MergeOffer, usize)> {
-        self.training.merging()?.importing()
+        self.training.branch_snapshots()?.importing()
     }
 
     /// Another branch offers its snapshot: imports it, unless another import is pinned.
     pub(super) fn begin_import(&mut self, offer: MergeOffer) {
         let (now, pinned) = (self.now, self.pinned_snapshot());
-        if let Some(mut merging) = self.training.merging_mut() {
-            merging.begin_import(now, offer, pinned);
+        if let Some(mut snapshots) = self.training.branch_snapshots_mut() {
+            snapshots.begin_import(now, offer, pinned);
         }
     }
 
     /// Gives up an import whose snapshot is not available.
     pub(super) fn cancel_import(&mut self, snapshot_id: SnapshotId) {
-        if let Some(mut merging) = self.training.merging_mut() {
-            merging.cancel_import(snapshot_id);
+        if let Some(mut snapshots) = self.training.branch_snapshots_mut() {
+            snapshots.cancel_import(snapshot_id);
         }
     }
 

@@ -47,8 +47,8 @@ impl MergeExport {
             return ControlFlow::Continue(());
         };
         // Members that have kept the snapshot keep it for longer.
-        if let Some(mut merging) = branch.training.merging_mut() {
-            merging.snapshot_after(steps);
+        if let Some(mut snapshots) = branch.training.branch_snapshots_mut() {
+            snapshots.snapshot_after(steps);
         }
         let take = TrainingMessage::TakeSnapshot(SaveAt { steps }).in_view(own.view);
         branch.training.base().broadcast(&take, branch.out);
@@ -64,7 +64,8 @@ impl MergeExport {
         self.offered_at = Some(now);
         let question = questions.ask(now);
         // If the members did not keep the snapshot in time, the next probe leads to another step.
-        let Some(offer) = branch.training.merging().and_then(|merging| merging.offer(question)) else {
+        let Some(offer) = branch.training.branch_snapshots().and_then(|snapshots| snapshots.offer(question))
+        else {
             return ControlFlow::Break(());
         };
         branch.send_or_dial(&self.to, &MergeMessage::Offer(offer).into());
@@ -145,8 +146,8 @@ impl MergeNegotiation {
             // The other branch is reading the snapshot: the export does not time out meanwhile.
             export.heard_at = branch.now;
         }
-        if let Some(mut merging) = branch.training.merging_mut() {
-            let frames = merging.frames(want).into_iter();
+        if let Some(mut snapshots) = branch.training.branch_snapshots_mut() {
+            let frames = snapshots.frames(want).into_iter();
             branch.out.extend(frames.map(|frame| Output::Send { to: from, frame }));
         }
     }

@@ -94,7 +94,7 @@ impl MergeNegotiation {
         }
         let snapshot_id = import.snapshot_id();
         if import.is_hopeless(branch) && branch.pinned_snapshot() != Some(snapshot_id) {
-            // This branch goes on unchanged.
+            // This branch continues unchanged.
             self.refused = Some(snapshot_id);
             self.state = MergeState::Idle;
             branch.cancel_import(snapshot_id);
@@ -107,8 +107,8 @@ impl MergeNegotiation {
     /// Fetches this member's part of the snapshot, and reports to the coordinator how many chunks are still missing.
     pub(super) fn fetch_snapshot(&mut self, coordinator: &Contact, branch: &mut Branch<'_>) {
         let links = branch.links;
-        let Some(mut merging) = branch.training.merging_mut() else { return };
-        merging.fetch(branch.now, |peer| links.is_direct(peer), branch.out);
+        let Some(mut snapshots) = branch.training.branch_snapshots_mut() else { return };
+        snapshots.fetch(branch.now, |peer| links.is_direct(peer), branch.out);
         let Some((offer, missing)) = branch.importing() else { return };
         let (recipients, missing) =
             (branch.training.base().digest(), u32::try_from(missing).unwrap_or(u32::MAX));
@@ -131,8 +131,8 @@ impl MergeNegotiation {
         payload: &Buffer,
         branch: &mut Branch<'_>,
     ) -> Result<(), Reject> {
-        if let Some(mut merging) = branch.training.merging_mut() {
-            merging.receive_chunks(branch.now, from, chunks, payload)?;
+        if let Some(mut snapshots) = branch.training.branch_snapshots_mut() {
+            snapshots.receive_chunks(branch.now, from, chunks, payload)?;
         }
         if let Some(coordinator) = branch.membership.members.coordinator_contact(branch.now) {
             self.fetch_snapshot(&coordinator, branch);
@@ -150,8 +150,7 @@ impl MergeNegotiation {
         offer: MergeOffer,
         branch: &mut Branch<'_>,
     ) -> Result<(), Reject> {
-        let report = || branch.training.report();
-        let can_be = branch.training.snapshot(&report, None).planner.can_merge(&offer);
+        let can_be = branch.training.planner().can_merge(&offer);
         if !branch.membership.members.allows_forks() || !can_be || offer.coordinator().is_none() {
             return Err(Reject::OutOfPlace);
         }

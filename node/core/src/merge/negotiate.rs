@@ -22,8 +22,8 @@ impl MergeNegotiation {
         }
         self.probed_at = branch.now;
         let pinned = branch.pinned_snapshot();
-        if let Some(mut merging) = branch.training.merging_mut() {
-            merging.expire(branch.now, pinned);
+        if let Some(mut snapshots) = branch.training.branch_snapshots_mut() {
+            snapshots.expire(branch.now, pinned);
         }
         let Some(probe) = branch.merge_probe() else { return };
         for peer in branch.membership.find_partitioned(branch.out) {

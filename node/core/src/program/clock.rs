@@ -23,7 +23,9 @@ pub struct Clock {
     pub number: u64,
     /// The names, sizes and rules of the tables.
     pub layout: Arc<TableLayout>,
+    /// The samples of the clock.
     pub(super) batch: Batch,
+    /// Where its operations go.
     pub(super) mailbox: Mailbox,
 }
 

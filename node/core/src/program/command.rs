@@ -66,7 +66,9 @@ pub(crate) type Work = Box<dyn FnOnce() -> JobOutput + Send>;
 
 /// The answer to [`ProgramCommand::Begin`]: a step.
 pub(crate) struct StepStart {
+    /// The number of the step in the run, from 0.
     pub(crate) number: StepNumber,
+    /// The samples that this member is to compute.
     pub(crate) batch: Batch,
     /// The parameters that the step starts from.
     pub(crate) parameters: Arc<Buffer>,
@@ -76,7 +78,10 @@ pub(crate) struct StepStart {
 
 /// The answer to [`ProgramCommand::BeginClock`]: a clock.
 pub(crate) struct ClockStart {
+    /// The number of clocks that the worker has completed.
     pub(crate) number: u64,
+    /// The samples that the worker is to compute; empty if it has none in this clock.
     pub(crate) batch: Batch,
+    /// The names, sizes and rules of the tables.
     pub(crate) layout: Arc<TableLayout>,
 }

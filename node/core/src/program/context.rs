@@ -25,6 +25,7 @@ pub use crate::state::owner_rule::CustomRule;
 /// A program's handle to its peer.
 #[derive(Clone)]
 pub struct Context {
+    /// Where the program's operations go.
     mailbox: Mailbox,
 }
 

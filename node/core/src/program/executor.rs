@@ -19,11 +19,15 @@ type Coroutine = Pin<Box<dyn Future<Output = Result<(), Interrupted>> + Send>>;
 
 /// A program's coroutine and its mailbox.
 pub(crate) struct ProgramExecutor {
+    /// The coroutine; `None` once it has ended.
     program: Option<Coroutine>,
+    /// The node's end of the mailbox.
     commands: mpsc::UnboundedReceiver<ProgramCommand>,
     /// Whether the program has run since the mailbox was last seen empty.
     has_commands: bool,
+    /// Whether the program was woken since it was last polled.
     wake_flag: Arc<WakeFlag>,
+    /// Sets `wake_flag`.
     waker: Waker,
 }
 

@@ -55,7 +55,7 @@ impl Mailbox {
     }
 }
 
-/// An operation that has started. It goes on even if this future is dropped.
+/// An operation that has started. It continues even if this future is dropped.
 #[must_use = "an operation has to be awaited before the program uses its result"]
 pub struct Pending<T>(oneshot::Receiver<T>);
 

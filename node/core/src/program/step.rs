@@ -20,7 +20,9 @@ use crate::state::owner_rule::OwnerRule;
 pub struct Step {
     /// The number of the step in the run, from 0.
     pub number: StepNumber,
+    /// This member's samples of the step.
     pub(super) batch: Batch,
+    /// Where its operations go.
     pub(super) mailbox: Mailbox,
 }
 
@@ -33,7 +35,7 @@ impl Deref for Step {
 }
 
 impl Step {
-    /// Runs `work` on a compute thread, while the node goes on. `cost` is the number of samples that the work computes, from which the
+    /// Runs `work` on a compute thread, while the node continues. `cost` is the number of samples that the work computes, from which the
     /// simulator models its duration.
     pub fn compute<T: Send + 'static>(
         &self,
@@ -45,8 +47,8 @@ impl Step {
 
     /// Computes the gradient of this step's samples on a compute thread: the contribution of plain data-parallel training.
     ///
-    /// - `parameters`, `room`: as [`Context::begin_step`](crate::program::context::Context::begin_step) returned them; the gradient is written
-    ///   to `room`.
+    /// - `parameters`, `room`: as [`Context::begin_step`](crate::program::context::Context::begin_step) returned them; the gradient is
+    ///   written to `room`.
     ///
     /// A gradient that is not finite becomes a contribution of weight 0: see [`Contribution::finite`].
     pub fn gradient(

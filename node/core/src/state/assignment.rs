@@ -11,6 +11,7 @@ use peergrad_protocol::{Incarnation, PeerId, Rank, StepNumber};
 /// The parts of one step's batch, and the data cursor after it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BatchAssignment {
+    /// The epoch of the batch, from 0.
     pub(crate) epoch: u64,
     /// The samples that each member computes, sorted by peer.
     pub(crate) parts: Vec<AssignedPart>,
@@ -22,7 +23,9 @@ pub(crate) struct BatchAssignment {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AssignedPart {
     pub(crate) peer: PeerId,
+    /// The incarnation of the member: another one computes nothing of this part.
     pub(crate) incarnation: Incarnation,
+    /// The samples, as positions in the epoch's permutation.
     pub(crate) spans: Vec<Span>,
 }
 

@@ -13,6 +13,7 @@ use crate::state::optimizer_state::OptimizerState;
 /// What a member has received of another branch's state, by chunk.
 #[derive(Debug, Default)]
 pub(crate) struct RemoteState {
+    /// The values of each chunk that has arrived.
     pub(crate) values: BTreeMap<usize, Vec<f32>>,
     /// Optimizer states; empty if the rule keeps none.
     pub(crate) states: BTreeMap<usize, OptimizerState>,
@@ -38,6 +39,7 @@ pub(crate) enum WantedContent {
 
 /// The rule that blends in the state of another branch.
 pub(crate) struct Blend {
+    /// The state of the other branch, as far as this member needs it.
     pub(crate) remote: Arc<RemoteState>,
     /// The weight of the other branch, from 0 to 1.
     pub(crate) share: f32,

@@ -11,8 +11,8 @@
 //!   names the step from which all resume.
 //!
 //! # Not here
-//! Files: `net/checkpoints.rs`. What each peer has alone (the residual of a lossy codec, and local optimizer state) is not saved: it starts
-//! empty, as after any restart of a peer.
+//! Files: `node/net/src/checkpoints.rs`. What each peer has alone (the residual of a lossy codec, and local optimizer state) is not saved:
+//! it starts empty, as after any restart of a peer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,6 +63,7 @@ pub(crate) struct CheckpointSchedule {
 struct NextCheckpoint {
     /// The interval between checkpoints.
     every: Duration,
+    /// When it is to be taken.
     due: Instant,
     /// The member's step at a time [`LEAD`] before `due`; `None` until then.
     sampled: Option<StepNumber>,

@@ -34,9 +34,11 @@ use crate::state::owner_rule::OwnerRule;
 /// The state of the chunks that this member stores.
 #[derive(Debug)]
 pub(crate) struct OptimizerShard {
+    /// How the parameter vector is cut into chunks.
     chunks: Chunks,
     /// Numbers for each element, including the master copy.
     number_count: usize,
+    /// Whether the state has a master copy of the parameters.
     has_master: bool,
     /// The state of each chunk; `None` for a chunk that this member does not store. A step looks at every chunk several times, so this is
     /// no map.
@@ -61,6 +63,7 @@ struct ChunkState {
     committed: Option<OptimizerState>,
     /// After the step that is not committed yet; `None` if there is no such update.
     pending: Option<OptimizerState>,
+    /// The memory for the next state, where a replica's sums wait.
     room: Room,
 }
 
@@ -298,8 +301,11 @@ impl OptimizerShard {
 
 /// An update that applies one rule to chunk after chunk.
 struct Updating<'a> {
+    /// The rule by which sums become new values.
     rule: &'a mut OwnerRule,
+    /// The number of samples in the step, and their summed loss.
     stats: SampleStats,
+    /// Whether the state has a master copy of the parameters.
     has_master: bool,
     /// The rule's preparation for this count of updates. Most chunks have the same count, so one preparation serves them all.
     prepared: Option<(u32, Update)>,

@@ -24,11 +24,13 @@ use crate::program::loader::{Loaded, RingLinks};
 /// How a parameter vector is cut and stored: the same at every member of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ShardingConfig {
+    /// How the vector is cut into chunks.
     pub(crate) chunks: Chunks,
     /// How many members store the state of a chunk.
     pub(crate) replicas: Replicas,
     /// Whether the rule keeps any state; if not, there is nothing to replicate.
     pub(crate) has_state: bool,
+    /// The most elements of a segment.
     pub(crate) segment_elements: usize,
     /// Whether the chunks are those of tables, which all move at once.
     pub(crate) has_tables: bool,
@@ -37,7 +39,9 @@ pub(crate) struct ShardingConfig {
 /// A view, and the placement that follows from it.
 pub(crate) struct ShardMap {
     pub(crate) view: Arc<View>,
+    /// The digest of `view`.
     pub(crate) digest: ViewDigest,
+    /// How the parameter vector is cut and stored.
     pub(crate) sharding: ShardingConfig,
     /// The placement of the chunks once all have moved.
     pub(crate) target: Placement,
@@ -50,6 +54,7 @@ pub(crate) struct ShardMap {
 
 /// The members that store each chunk in one step.
 pub(crate) struct StepShards {
+    /// The owner and the replicas of each chunk.
     pub(crate) placement: Placement,
     /// The chunks that each member owns, by rank, in order.
     pub(crate) owned: Vec<Vec<usize>>,

@@ -24,13 +24,21 @@ use crate::state::shard_map::{ShardMap, ShardingConfig, StepShards};
 /// A handle to the cache of one process: its clones share one cache.
 #[derive(Clone, Default)]
 pub struct SharedCache {
+    /// Decoded messages, by their bytes.
     messages: Recent<Vec<u8>, Result<Message, WireError>>,
+    /// The views that changes lead to, with their digests.
     views: Recent<ViewChange, Result<(Arc<View>, ViewDigest), InvalidView>>,
+    /// Encoded views, by digest.
     records: Recent<ViewDigest, Arc<[u8]>>,
+    /// Which members joined and left, by the digests of two views.
     differences: Recent<(ViewDigest, ViewDigest), ViewDifference>,
+    /// Batch assignments, by view, step, data cursor before it, and two sizes: of the batch, and of the data set.
     assignments: Recent<(ViewDigest, StepNumber, DataCursor, u64, u64), BatchAssignment>,
+    /// Shard maps, by view and sharding.
     shard_maps: Recent<(ViewDigest, ShardingConfig), ShardMap>,
+    /// The shards of one step, by view, sharding, and how many chunks have moved.
     shards: Recent<(ViewDigest, ShardingConfig, usize), StepShards>,
+    /// Permutations of the samples, by seed, epoch, and number of samples.
     orders: Recent<(u64, u64, u32), Vec<u32>>,
 }
 

@@ -82,10 +82,15 @@ pub type Outbox = Vec<(Rank, TableMessage)>;
 
 /// One member's tables, as owner and replica, in one view.
 pub struct TableServer {
+    /// This member's rank in the view.
     me: Rank,
+    /// The members, and the holders of each chunk.
     replica_map: Arc<ReplicaMap>,
+    /// The chunks that are stored here.
     store: TableStore,
+    /// How many samples are leased in the run, and how many workers may have leases.
     lease_policy: LeasePolicy,
+    /// How far each worker is.
     clocks: WorkerClocks,
     /// Reads that wait for a clock, in the order in which they arrived.
     waiting: Vec<(Rank, Request)>,
@@ -97,13 +102,17 @@ pub struct TableServer {
     awaiting_chunk: BTreeMap<usize, Vec<(Rank, Request)>>,
     /// For each chunk that is here, additions of clocks that are too far ahead, as far as this owner knows.
     early: BTreeMap<usize, Vec<(Rank, Request)>>,
+    /// What the replicas of the chunks owned here have, and what they lack.
     replication: Replication,
+    /// What this owner knows about the changes and the waiting requests of each worker.
     workers: BTreeMap<Rank, WorkerRecord>,
 }
 
 /// The state that is passed on to the next view.
 pub struct ViewHandover {
+    /// The chunks that are stored here.
     store: TableStore,
+    /// The members of the view before, and the holders of each chunk there.
     replica_map: Arc<ReplicaMap>,
     /// For each replica, the changes that it may lack.
     dirty: BTreeMap<WorkerId, BTreeMap<usize, Dirty>>,
@@ -114,6 +123,7 @@ pub struct ViewHandover {
 struct WorkerRecord {
     /// The changes that are not safe yet, and the number of replicas that lack each.
     pending: BTreeMap<Change, usize>,
+    /// The number of the worker's newest change here.
     newest: u64,
     /// The last number that was acknowledged to the worker.
     acknowledged: u64,

@@ -19,6 +19,7 @@ mod row_index;
 
 /// The chunks that are stored here.
 pub struct TableStore {
+    /// The sizes and rules of the tables, and how they are cut into chunks.
     layout: Arc<TableLayout>,
     /// The chunks by index; `None` for a chunk that is not stored here.
     chunks: Vec<Option<Box<StoredChunk>>>,
@@ -31,6 +32,7 @@ pub struct TableStore {
 /// The rows of one chunk, in the order in which they were first added to.
 #[derive(Clone, Debug)]
 struct StoredChunk {
+    /// The place of each row that exists.
     row_index: RowIndex,
     /// The numbers of each row, by place: values, then moments.
     row_blocks: RowBlocks,

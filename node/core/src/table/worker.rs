@@ -1,5 +1,5 @@
-//! The table worker: the part of a member that reads and adds. It stores unacknowledged additions and cached rows, and knows when it may go
-//! on.
+//! The table worker: the part of a member that reads and adds. It stores unacknowledged additions and cached rows, and knows when it may
+//! continue.
 //!
 //! # How it works
 //! ```text
@@ -42,15 +42,21 @@ mod reads;
 
 /// One worker: it connects its changes, its reads and its leases with its clock.
 pub struct TableWorker {
+    /// The tables, and the owner of each of their chunks.
     owners: Owners,
+    /// How old the rows that it reads may be, in each clock.
     read_schedule: ReadSchedule,
     /// The number of clocks that it has completed; `None` for a new worker.
     clock: Option<u64>,
     /// The number of clocks that all workers have completed, as far as it knows.
     completed_by_all: u64,
+    /// Its additions that are not acknowledged yet.
     changes: ChangeLog,
+    /// The rows that it has read and may read again.
     cache: RowCache,
+    /// Its requests to owners that are not answered, or whose results are not taken.
     reads: Reads,
+    /// The samples that it is to compute.
     leases: HeldLeases,
     /// The last request of a worker that leaves; `None` before it.
     final_request: Option<u64>,
@@ -67,7 +73,9 @@ pub enum WorkerStart {
 
 /// The tables, and the owner of each of their chunks in the present view.
 struct Owners {
+    /// The sizes and rules of the tables, and how they are cut into chunks.
     layout: Arc<TableLayout>,
+    /// The holders of each chunk in the present view, the owner first.
     replica_map: Arc<ReplicaMap>,
 }
 

@@ -10,20 +10,26 @@ use peergrad_protocol::{Buffer, StepNumber};
 use super::Training;
 use crate::io::{Event, FinalState, ViewDelta};
 use crate::membership::view_change::ViewChangePlanner;
-use crate::membership::{Assignments, GateSnapshot, MergeSnapshot, TrainingSnapshot};
-use crate::node::MemberProgress;
+use crate::membership::{Assignments, GateStatus, MergeStatus, TrainingStatus};
+use crate::node_report::MemberProgress;
 use crate::state::shared_cache::ViewDifference;
 
 impl Training {
+    /// The planner of the view after this one.
+    pub(crate) fn planner(&self) -> ViewChangePlanner<'_> {
+        let base = self.base();
+        ViewChangePlanner::new(&base.shard_map, &base.loaded)
+    }
+
     /// The state of training for membership. `report` makes this member's report, if one is asked for.
-    pub(crate) fn snapshot<'a>(
+    pub(crate) fn status<'a>(
         &'a self,
         report: &'a dyn Fn() -> MemberReport,
         computing: Option<StepNumber>,
-    ) -> TrainingSnapshot<'a> {
+    ) -> TrainingStatus<'a> {
         let base = self.base();
-        let common = TrainingSnapshot {
-            planner: ViewChangePlanner::new(&base.shard_map, &base.loaded),
+        let common = TrainingStatus {
+            planner: self.planner(),
             report,
             step: self.step(),
             tables: None,
@@ -35,16 +41,16 @@ impl Training {
                 previous: None,
                 next: None,
             },
-            gate: GateSnapshot { is_open: true, is_frozen: base.is_frozen, ..GateSnapshot::default() },
+            gate: GateStatus { is_open: true, is_frozen: base.is_frozen, ..GateStatus::default() },
             has_parameters: self.has_parameters(),
             computing,
             is_closing: self.is_closing(),
             has_committed: true,
-            merge: MergeSnapshot::default(),
+            merge: MergeStatus::default(),
         };
         match self {
-            Self::Steps(steps) => steps.snapshot(common),
-            Self::Tables(tables) => TrainingSnapshot { tables: Some(tables.snapshot()), ..common },
+            Self::Steps(steps) => steps.status(common),
+            Self::Tables(tables) => TrainingStatus { tables: Some(tables.status()), ..common },
         }
     }
 

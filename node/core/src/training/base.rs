@@ -25,6 +25,7 @@ use crate::state::shared_cache::SharedCache;
 
 /// What a member needs to train in a view, in steps or with tables.
 pub(crate) struct EngineBase {
+    /// This member, in the incarnation that is in the view.
     pub(super) me: Member,
     /// This member's rank in the view.
     pub(super) rank: Rank,
@@ -32,11 +33,15 @@ pub(crate) struct EngineBase {
     pub(super) shard_map: Arc<ShardMap>,
     /// The encoded specification of the run, which checkpoints contain.
     pub(super) specification: Arc<[u8]>,
+    /// The task, its configuration, and the program.
     pub(super) loaded: Loaded,
+    /// The cache of this process.
     pub(super) cache: SharedCache,
     /// The pool of vectors with as many elements as there are parameters.
     pub(super) vectors: Pool,
+    /// The pool of buffers for segments.
     pub(super) segments: Pool,
+    /// The credit of each link, and the segments that are held.
     pub(super) flow_control: FlowControl,
     /// The digests of earlier views, the newest last.
     past: VecDeque<ViewDigest>,
@@ -44,7 +49,9 @@ pub(crate) struct EngineBase {
     pub(super) is_frozen: bool,
     /// How many chunks other members took over from this one after it had offered to own none.
     handed_over: usize,
+    /// Which members have finished the run.
     pub(super) barrier: ClosingBarrier,
+    /// The samples that were left out of steps, as far as this member knows.
     pub(super) omissions: Omissions,
     /// Samples of committed work that this member has computed.
     pub(super) own_trained: u64,
@@ -169,14 +176,14 @@ impl EngineBase {
             return vec![];
         }
         let shards = self.shards(step);
-        let is_worker = |peer: &PeerId| {
+        let is_non_owner = |peer: &PeerId| {
             view.rank(peer).is_some_and(|rank| {
-                let keeps =
+                let stores_any =
                     [&shards.owned, &shards.replicated].iter().any(|kept| !kept[rank.index()].is_empty());
-                view.member(rank).capacity == 0 && !keeps
+                view.member(rank).capacity == 0 && !stores_any
             })
         };
-        contacts.iter().map(|contact| contact.peer).filter(is_worker).collect()
+        contacts.iter().map(|contact| contact.peer).filter(is_non_owner).collect()
     }
 
     /// The number of the view's moves that are not made yet in this step.

@@ -18,10 +18,13 @@ use crate::state::shared_cache::ViewDifference;
 
 /// The links to the members of one view, by rank.
 pub(super) struct FlowControl {
+    /// How many segments may still be sent to each member.
     pub(super) links: LinkCredits,
+    /// This member's rank in the view.
     rank: Rank,
     /// Segments received whose credit was not returned.
     held: Vec<u32>,
+    /// The sum of `held`.
     held_total: u32,
     /// The members whose link broke in this view, with the credit of the new link, which is used from the next view on.
     broken: BTreeMap<Rank, u32>,

@@ -31,7 +31,7 @@ use crate::io::{Output, Reject};
 use crate::state::checkpoint::Checkpoint;
 use backup_workers::BackupWorkers;
 use group_averaging::GroupSteps;
-use merge_snapshot::{MergeSnapshots, Merging, MergingMut};
+use merge_snapshot::{BranchSnapshots, BranchSnapshotsMut, MergeSnapshots};
 use program::ProgramStep;
 use rounds::Rounds;
 use state::StepState;
@@ -43,6 +43,7 @@ mod backup_workers;
 mod chunk_batch;
 mod closing;
 mod commit;
+mod commit_state;
 mod group_averaging;
 pub(super) mod merge_snapshot;
 mod program;
@@ -54,16 +55,24 @@ mod view_change;
 
 /// The step engine of one member: it connects its parts, each of which is in a file of its own.
 ///
-/// A part reads the [state](StepState), and changes it and itself. The methods here are what takes several parts: an input from outside,
-/// the completion of a step, a change of the view.
+/// A part reads the [state](StepState), and changes it and itself. A method of the engine is for what takes several parts: an input from
+/// outside ([`arrivals`], [`program`]), the completion of a step ([`progress`]), a change of the view ([`view_change`]).
 pub(crate) struct StepEngine {
+    /// The step in progress, with the parameters and the optimizer state.
     pub(super) state: StepState,
+    /// Whether the step in progress may be taken.
     gate: StepGate,
+    /// The program's side of that step: what it has requested, and what it waits for.
     program: ProgramStep,
+    /// The rounds in progress: what they send, and what they take in.
     rounds: Rounds,
+    /// Which members are late. Unused unless steps have backup workers.
     backup_workers: BackupWorkers,
+    /// The state beside the rounds of members with local parameters. Unused by other programs.
     group: GroupSteps,
+    /// The chunks that move in this step, and those that an interrupted step lacks.
     transfer: Transfer,
+    /// The snapshots that are kept for other branches, and imported from them.
     merge_snapshots: MergeSnapshots,
 }
 
@@ -119,13 +128,13 @@ impl StepEngine {
     }
 
     /// The snapshots for other branches.
-    pub(super) fn merging(&self) -> Merging<'_> {
-        Merging { state: &self.state, snapshots: &self.merge_snapshots }
+    pub(super) fn branch_snapshots(&self) -> BranchSnapshots<'_> {
+        BranchSnapshots { state: &self.state, snapshots: &self.merge_snapshots }
     }
 
     /// As [`merging`](Self::merging), to keep, import and drop snapshots.
-    pub(super) fn merging_mut(&mut self) -> MergingMut<'_> {
-        MergingMut { state: &self.state, snapshots: &mut self.merge_snapshots }
+    pub(super) fn branch_snapshots_mut(&mut self) -> BranchSnapshotsMut<'_> {
+        BranchSnapshotsMut { state: &self.state, snapshots: &mut self.merge_snapshots }
     }
 
     /// Whether no frame is taken in or sent, or the view cannot begin.
@@ -161,7 +170,7 @@ impl StepEngine {
                 self.backup_workers.receive_choice(&mut self.state, from, chosen)?;
             }
             TrainingMessage::TakeSnapshot(save) => {
-                self.merging_mut().snapshot_after(save.steps);
+                self.branch_snapshots_mut().snapshot_after(save.steps);
                 return Ok(());
             }
             TrainingMessage::Tables

@@ -22,7 +22,7 @@ use peergrad_protocol::{Buffer, PeerId, Rank, StepNumber, ViewDigest};
 
 use super::base::EngineBase;
 use crate::io::{Event, Output, Reject};
-use crate::membership::TableSnapshot;
+use crate::membership::TableStatus;
 use crate::node_report::Wait;
 use crate::program::command::Reply;
 use crate::state::assignment::BatchAssignment;
@@ -41,8 +41,11 @@ mod stream;
 
 /// The table engine of one member: it connects the [program](program) with the [exchange](Exchange) of messages, from view to view.
 pub(crate) struct TableEngine {
+    /// This member, its view, its links, and the run.
     pub(super) base: EngineBase,
+    /// Whether the batch size counts the samples of one worker in a clock, or those of all workers.
     batch_scope: BatchScope,
+    /// How many samples are leased in the run, and how many workers may have leases.
     lease_policy: LeasePolicy,
     /// The step that every view of the run begins at: tables take no steps.
     first_step: StepNumber,
@@ -50,10 +53,15 @@ pub(crate) struct TableEngine {
     assignment: Arc<BatchAssignment>,
     /// The parameters that the program has last read, or the initial ones.
     parameters: Arc<Buffer>,
+    /// This member's worker and stored chunks, and the streams to the other members.
     exchange: Exchange,
+    /// The replies that the program waits for.
     waiting: Waiting,
+    /// The samples that were leased to this member's worker.
     leases: LeaseProgress,
+    /// The clock that the program has begun last.
     clock: ClockProgress,
+    /// Whether this member is about to leave the run.
     departure: Departure,
 }
 
@@ -237,7 +245,7 @@ impl TableEngine {
         self.make_progress(out);
     }
 
-    /// Returns the credit of all held segments: training is over at this member. A program that waits for a view goes on waiting.
+    /// Returns the credit of all held segments: training is over at this member. A program that waits for a view continues to wait.
     pub(super) fn leave(
         mut self,
         credits: &mut BTreeMap<PeerId, u32>,
@@ -413,8 +421,8 @@ impl TableEngine {
     }
 
     /// The state of the tables for membership.
-    pub(super) fn snapshot(&self) -> TableSnapshot {
-        TableSnapshot {
+    pub(super) fn status(&self) -> TableStatus {
+        TableStatus {
             clock: self.clock(),
             are_replicated: self.exchange.are_replicated(),
             is_reading: self.waiting.is_reading(),

@@ -21,7 +21,7 @@ impl ActiveMember {
     pub(super) fn details(&self, now: Instant, jobs: &Jobs) -> MemberDetails {
         let Self { training, membership, .. } = self;
         let report = || training.report();
-        let report = membership.report(now, &training.snapshot(&report, jobs.computing()));
+        let report = membership.report(now, &training.status(&report, jobs.computing()));
         let members = &training.view().members;
         let seen = members.iter().zip(report.health).zip(training.base().shares(training.step()));
         let seen = seen.map(|((member, health), (owned, replicated))| {

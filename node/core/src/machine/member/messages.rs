@@ -11,7 +11,7 @@ use crate::machine::context::NodeContext;
 use crate::machine::role::{Interrupt, Role};
 use crate::membership::{JoinAnswer, RunPhase};
 
-/// Handles a message while the run goes on.
+/// Handles a message while the run continues.
 pub(super) fn receive(
     active: &mut ActiveMember,
     cx: &mut NodeContext<'_>,
@@ -43,7 +43,7 @@ fn receive_join(
 ) -> Result<(), Reject> {
     let membership = &mut active.membership;
     match message {
-        JoinMessage::Join(join) => admit(active, cx, from, &join),
+        JoinMessage::Join(join) => answer_join(active, cx, from, &join),
         JoinMessage::Ready if membership.on_ready(cx.now, from) => active.poll(cx),
         // The sender is a member already, and does not know it yet.
         JoinMessage::Ready if membership.members.is_member(&from) => cx.send(from, &active.install_message()),
@@ -63,8 +63,8 @@ fn receive_join(
     Ok(())
 }
 
-/// A peer asks to join.
-fn admit(active: &mut ActiveMember, cx: &mut NodeContext<'_>, from: PeerId, join: &Join) {
+/// A peer asks to join: answers whether it may, and what it needs to prepare.
+fn answer_join(active: &mut ActiveMember, cx: &mut NodeContext<'_>, from: PeerId, join: &Join) {
     let phase = if active.training.is_closing() { RunPhase::Closing } else { RunPhase::Training };
     let answer = match active.membership.on_join(from, join, phase) {
         JoinAnswer::Refuse(refusal) => Message::Join(JoinMessage::Refuse(refusal)),
@@ -87,27 +87,27 @@ fn receive_agreement(
     let (now, jobs, journal) = (cx.now, &cx.node.jobs, &mut cx.node.journal);
     match message {
         AgreementMessage::Prepare(prepare) => {
-            let commands = active.with_snapshot(jobs, |membership, snapshot| {
-                membership.on_prepare(now, from, prepare, snapshot, journal, cx.out)
+            let commands = active.with_status(jobs, |membership, status| {
+                membership.on_prepare(now, from, prepare, status, journal, cx.out)
             })?;
             active.apply(commands, cx.out);
         }
         AgreementMessage::Promise(promise) => {
-            let commands = active.with_snapshot(jobs, |membership, snapshot| {
-                membership.on_promise(now, from, *promise, snapshot, cx.out)
+            let commands = active.with_status(jobs, |membership, status| {
+                membership.on_promise(now, from, *promise, status, cx.out)
             });
             active.apply(commands, cx.out);
         }
         AgreementMessage::Nack(nack) => active.membership.on_nack(now, &nack),
         AgreementMessage::Propose(propose) => {
-            active.with_snapshot(jobs, |membership, snapshot| {
-                membership.on_propose(now, from, propose, snapshot, journal, cx.out)
+            active.with_status(jobs, |membership, status| {
+                membership.on_propose(now, from, propose, status, journal, cx.out)
             })?;
         }
         AgreementMessage::Accepted(accepted) => active.membership.on_accepted(now, from, accepted, cx.out),
         AgreementMessage::Learn(change) => {
-            active.with_snapshot(jobs, |membership, snapshot| {
-                membership.on_learn(&change, snapshot, journal, cx.out)
+            active.with_status(jobs, |membership, status| {
+                membership.on_learn(&change, status, journal, cx.out)
             })?;
         }
         AgreementMessage::Install(view) => views::on_install(active, cx, from, view)?,

@@ -173,9 +173,7 @@ pub(super) fn on_install(
     from: PeerId,
     view: View,
 ) -> Result<(), Interrupt> {
-    if view.run != active.training.view().run
-        || !active.with_snapshot(&cx.node.jobs, |_, snapshot| snapshot.planner.fits(&view))
-    {
+    if view.run != active.training.view().run || !active.training.planner().fits(&view) {
         return Err(Reject::OutOfPlace.into());
     }
     let own = active.training.base().digest();
@@ -188,7 +186,7 @@ pub(super) fn on_install(
         }
     } else if view.descends_from(own) {
         if active.has_snapshot() {
-            // Other members of this branch may not know that view yet, and would go on alone.
+            // Other members of this branch may not know that view yet, and would continue alone.
             active.training.base().broadcast(&AgreementMessage::Install(view.clone()).into(), cx.out);
         }
         return Err(exclude(active, cx, &view).into());
@@ -198,7 +196,7 @@ pub(super) fn on_install(
     Ok(())
 }
 
-/// The other members have gone on without this peer.
+/// The other members have continued without this peer.
 fn exclude(active: &ActiveMember, cx: &mut NodeContext<'_>, view: &View) -> Transition {
     if let Some(expulsion) = view.expulsion(&cx.node.me.peer).copied() {
         let by = expulsion.by;

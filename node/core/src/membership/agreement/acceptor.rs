@@ -14,7 +14,7 @@ use super::super::failure_detection::heartbeat_interval;
 use super::super::members::Members;
 use super::super::records::Records;
 use super::super::succession::{NextView, Succession};
-use super::super::training_snapshot::TrainingSnapshot;
+use super::super::training_status::TrainingStatus;
 use super::super::{Timer, TrainingCommand};
 use super::PACING;
 use crate::io::{Output, Reject};
@@ -22,11 +22,17 @@ use crate::membership::journal::{Effect, Journal};
 
 /// A member that votes on the next view and learns which one is chosen: what it answers from, and where its answers go.
 pub(in crate::membership) struct Voting<'m> {
+    /// The members, to which the answers go.
     pub(in crate::membership) members: &'m Members,
+    /// How the next view is chosen: this member's vote, its attempt, and the result.
     pub(in crate::membership) succession: &'m mut Succession,
+    /// Makes the record of this member's vote.
     pub(in crate::membership) records: &'m Records,
+    /// When this member next looks at its own attempt.
     pub(in crate::membership) timers: &'m mut Timers<2>,
+    /// The records that must be on disk before an answer that relies on them is sent.
     pub(in crate::membership) journal: &'m mut Journal,
+    /// The outputs: records to write, answers that need none, and reports to the user.
     pub(in crate::membership) out: &'m mut Vec<Output>,
 }
 
@@ -39,7 +45,7 @@ impl Voting<'_> {
         now: Instant,
         from: PeerId,
         prepare: Prepare,
-        snapshot: &TrainingSnapshot<'_>,
+        status: &TrainingStatus<'_>,
     ) -> Result<Vec<TrainingCommand>, Reject> {
         let Prepare { view, ballot, before } = prepare;
         if self.succession.is_next(view) {
@@ -55,13 +61,13 @@ impl Voting<'_> {
         }
         let driver = &mut self.succession.driver;
         driver.note(ballot);
-        let promised = if before.is_some_and(|before| is_too_late(before, snapshot)) {
+        let promised = if before.is_some_and(|before| is_too_late(before, status)) {
             Err(None)
         } else {
             driver.acceptor.promise(ballot).map_err(Some)
         };
         if let Err(promised) = promised {
-            self.refuse(from, Nack { view, ballot, promised, step: snapshot.step });
+            self.refuse(from, Nack { view, ballot, promised, step: status.step });
             return Ok(vec![]);
         }
         if ballot.rank != self.members.place.rank {
@@ -70,7 +76,7 @@ impl Voting<'_> {
         }
         let report = match before {
             Some(_) => MemberReport::default(),
-            None => MemberReport { lost: self.members.lost(now), ..(snapshot.report)() },
+            None => MemberReport { lost: self.members.lost(now), ..(status.report)() },
         };
         let accepted = self.succession.driver.acceptor.accepted().cloned();
         let promise = Promise { view, ballot, accepted, report };
@@ -103,7 +109,7 @@ impl Voting<'_> {
         now: Instant,
         from: PeerId,
         propose: Propose,
-        snapshot: &TrainingSnapshot<'_>,
+        status: &TrainingStatus<'_>,
     ) -> Result<(), Reject> {
         let Propose { ballot, change } = propose;
         let view = change.parent;
@@ -113,15 +119,15 @@ impl Voting<'_> {
         let place = &self.members.place;
         let next = self.records.cache.apply(&place.view, place.digest, &change);
         if place.view.rank(&from) != Some(ballot.rank)
-            || !next.is_ok_and(|(next, _)| snapshot.planner.fits(&next))
+            || !next.is_ok_and(|(next, _)| status.planner.fits(&next))
         {
             return Err(Reject::OutOfPlace);
         }
         let driver = &mut self.succession.driver;
         driver.note(ballot);
         let merged = change.resume.merge.as_ref().map(|merge| (merge.view, merge.steps));
-        let refused = |promised: Ballot| Nack { view, ballot, promised: Some(promised), step: snapshot.step };
-        if merged.is_some() && snapshot.merge.ready != merged {
+        let refused = |promised: Ballot| Nack { view, ballot, promised: Some(promised), step: status.step };
+        if merged.is_some() && status.merge.ready != merged {
             // The proposer believes that this member holds its part of the snapshot.
             self.refuse(from, refused(ballot));
             return Ok(());
@@ -162,7 +168,7 @@ impl Voting<'_> {
     pub(in crate::membership) fn on_learn(
         &mut self,
         change: &ViewChange,
-        snapshot: &TrainingSnapshot<'_>,
+        status: &TrainingStatus<'_>,
     ) -> Result<(), Reject> {
         let place = &self.members.place;
         if change.parent != place.digest {
@@ -170,7 +176,7 @@ impl Voting<'_> {
             return Ok(());
         }
         let next = self.records.cache.apply(&place.view, place.digest, change);
-        match next.ok().filter(|(view, _)| snapshot.planner.fits(view)) {
+        match next.ok().filter(|(view, _)| status.planner.fits(view)) {
             Some((view, _)) if self.members.is_minority_branch(&view) => {}
             Some((view, digest)) => self.learn(view, digest),
             None => return Err(Reject::OutOfPlace),
@@ -213,7 +219,7 @@ impl Voting<'_> {
 }
 
 /// Whether no change can happen before this step any more.
-fn is_too_late(before: StepNumber, snapshot: &TrainingSnapshot<'_>) -> bool {
-    let is_begun = snapshot.step > before || (snapshot.step == before && snapshot.gate.is_open);
-    is_begun || snapshot.is_closing
+fn is_too_late(before: StepNumber, status: &TrainingStatus<'_>) -> bool {
+    let is_begun = status.step > before || (status.step == before && status.gate.is_open);
+    is_begun || status.is_closing
 }

@@ -17,7 +17,7 @@ use crate::fixtures::{self, peer};
 use crate::io::{PersistId, Reject};
 use crate::membership::journal::Journal;
 use crate::membership::view_change::ViewChangePlanner;
-use crate::membership::{Assignments, GateSnapshot, Membership, MergeSnapshot};
+use crate::membership::{Assignments, GateStatus, Membership, MergeStatus};
 use crate::partition_policy::PartitionPolicy;
 use crate::state::assignment::BatchAssignment;
 use crate::state::shard_map::{ShardMap, ShardingConfig};
@@ -88,10 +88,10 @@ impl Bench {
 
     fn ask<T>(
         &mut self,
-        ask: impl FnOnce(&mut Membership, &TrainingSnapshot<'_>, &mut Journal, &mut Vec<Output>) -> T,
+        ask: impl FnOnce(&mut Membership, &TrainingStatus<'_>, &mut Journal, &mut Vec<Output>) -> T,
     ) -> T {
         let report = || MemberReport { complete: Some(STEP), ..MemberReport::default() };
-        let snapshot = TrainingSnapshot {
+        let status = TrainingStatus {
             tables: None,
             planner: ViewChangePlanner {
                 shard_map: &self.shard_map,
@@ -104,14 +104,14 @@ impl Bench {
             report: &report,
             step: STEP,
             assignments: Assignments { current: &self.assignment, previous: None, next: None },
-            gate: GateSnapshot { is_open: self.is_open, is_held: self.is_held, ..GateSnapshot::default() },
+            gate: GateStatus { is_open: self.is_open, is_held: self.is_held, ..GateStatus::default() },
             has_parameters: true,
             computing: None,
             is_closing: self.is_closing,
             has_committed: true,
-            merge: MergeSnapshot::default(),
+            merge: MergeStatus::default(),
         };
-        ask(&mut self.membership, &snapshot, &mut self.journal, &mut self.out)
+        ask(&mut self.membership, &status, &mut self.journal, &mut self.out)
     }
 
     fn prepare(
@@ -121,15 +121,15 @@ impl Bench {
         before: Option<u64>,
     ) -> Result<Vec<TrainingCommand>, Reject> {
         let prepare = Prepare { view: self.shard_map.digest, ballot, before: before.map(StepNumber) };
-        self.ask(|membership, snapshot, journal, out| {
-            membership.on_prepare(NOW, peer(from), prepare, snapshot, journal, out)
+        self.ask(|membership, status, journal, out| {
+            membership.on_prepare(NOW, peer(from), prepare, status, journal, out)
         })
     }
 
     fn propose(&mut self, from: u8, ballot: Ballot, change: ViewChange) -> Result<(), Reject> {
         let propose = Propose { ballot, change };
-        self.ask(|membership, snapshot, journal, out| {
-            membership.on_propose(NOW, peer(from), propose, snapshot, journal, out)
+        self.ask(|membership, status, journal, out| {
+            membership.on_propose(NOW, peer(from), propose, status, journal, out)
         })
     }
 
@@ -282,7 +282,7 @@ fn what_cannot_be_the_next_view_of_this_run_is_not_accepted() {
     ] {
         assert_eq!(bench.propose(1, ballot(1, 0), odd.clone()), Err(Reject::OutOfPlace));
         let learned =
-            bench.ask(|membership, snapshot, journal, out| membership.on_learn(&odd, snapshot, journal, out));
+            bench.ask(|membership, status, journal, out| membership.on_learn(&odd, status, journal, out));
         assert_eq!(learned, Err(Reject::OutOfPlace));
     }
     assert!(bench.out.is_empty() && bench.membership.succession.next.is_none());
@@ -295,8 +295,8 @@ fn the_next_view_is_on_disk_before_it_is_entered() {
     let mut bench = Bench::new();
     let change = bench.change();
     for _ in 0..2 {
-        let learned = bench
-            .ask(|membership, snapshot, journal, out| membership.on_learn(&change, snapshot, journal, out));
+        let learned =
+            bench.ask(|membership, status, journal, out| membership.on_learn(&change, status, journal, out));
         assert_eq!(learned, Ok(()));
     }
     let next = bench.shard_map.view.apply(bench.shard_map.digest, &change).unwrap();
@@ -322,13 +322,12 @@ fn the_next_view_is_on_disk_before_it_is_entered() {
 fn the_next_view_is_waited_for_as_if_nothing_had_been_wrong() {
     let mut bench = Bench::new();
     bench.membership.departed(&peer(3), "stopped on request", &mut bench.out);
-    let look =
-        |bench: &mut Bench| bench.ask(|membership, snapshot, _, out| membership.poll(NOW, snapshot, out));
+    let look = |bench: &mut Bench| bench.ask(|membership, status, _, out| membership.poll(NOW, status, out));
     look(&mut bench);
     assert!(bench.membership.is_troubled());
     let change = bench.change();
     let learned =
-        bench.ask(|membership, snapshot, journal, out| membership.on_learn(&change, snapshot, journal, out));
+        bench.ask(|membership, status, journal, out| membership.on_learn(&change, status, journal, out));
     assert_eq!(learned, Ok(()));
     assert!(!bench.membership.is_troubled());
     assert_eq!(
@@ -349,10 +348,10 @@ fn the_next_view_is_not_entered_early_for_being_waited_for() {
     bench.is_held = true;
     let change = bench.change();
     let learned =
-        bench.ask(|membership, snapshot, journal, out| membership.on_learn(&change, snapshot, journal, out));
+        bench.ask(|membership, status, journal, out| membership.on_learn(&change, status, journal, out));
     assert_eq!(learned, Ok(()));
-    let commands = bench
-        .ask(|membership, snapshot, _, out| membership.poll(NOW.after(PACING.collect_max), snapshot, out));
+    let commands =
+        bench.ask(|membership, status, _, out| membership.poll(NOW.after(PACING.collect_max), status, out));
     assert_eq!((commands, bench.membership.is_troubled()), (vec![], false));
 }
 
@@ -383,9 +382,7 @@ fn where_all_parts_go_on_a_member_leaves_for_more_than_half_of_the_others_only()
         let change = ViewChange { removed, resume, ..bench.change() };
         let next = bench.shard_map.view.apply(bench.shard_map.digest, &change).unwrap();
         assert_eq!(
-            bench.ask(
-                |membership, snapshot, journal, out| membership.on_learn(&change, snapshot, journal, out)
-            ),
+            bench.ask(|membership, status, journal, out| membership.on_learn(&change, status, journal, out)),
             Ok(())
         );
         (bench.membership.members.is_minority_branch(&next), bench.membership.succession.next.is_some())
@@ -402,10 +399,10 @@ fn a_proposer_proposes_again_what_was_accepted() {
     let mut bench = Bench::new();
     bench.membership.members.link_down(&peer(3));
     let commands =
-        bench.ask(|membership, snapshot, _, out| membership.poll(NOW.after(PACING.stagger), snapshot, out));
+        bench.ask(|membership, status, _, out| membership.poll(NOW.after(PACING.stagger), status, out));
     assert_eq!(commands, []);
     let later = NOW.after(PACING.stagger * 2);
-    bench.ask(|membership, snapshot, _, out| membership.poll(later, snapshot, out));
+    bench.ask(|membership, status, _, out| membership.poll(later, status, out));
     let view = bench.shard_map.digest;
     let prepare =
         Message::Agreement(AgreementMessage::Prepare(Prepare { view, ballot: ballot(1, 1), before: None }));
@@ -414,9 +411,8 @@ fn a_proposer_proposes_again_what_was_accepted() {
     for (from, accepted) in [(2, None), (1, Some((ballot(1, 0), theirs.clone())))] {
         let report = MemberReport { complete: Some(STEP), ..MemberReport::default() };
         let promise = Promise { view, ballot: ballot(1, 1), accepted, report };
-        bench.ask(|membership, snapshot, _, out| {
-            membership.on_promise(later, peer(from), promise, snapshot, out)
-        });
+        bench
+            .ask(|membership, status, _, out| membership.on_promise(later, peer(from), promise, status, out));
     }
     let mut sent = bench.sent().into_iter();
     assert_eq!(sent.next(), Some((1, prepare)), "the others once its own promise is on disk");
@@ -444,7 +440,7 @@ fn proposer_of_forty() -> (Bench, Instant) {
     let view = Arc::clone(&bench.membership.members.place.view);
     bench.membership.members.links.down(peer(40), &view);
     bench.membership.members.link_down(&peer(1));
-    bench.ask(|membership, snapshot, _, out| membership.poll(NOW, snapshot, out));
+    bench.ask(|membership, status, _, out| membership.poll(NOW, status, out));
     let asked = |bench: &mut Bench| bench.sent().into_iter().map(|(to, _)| to).collect::<Vec<u8>>();
     assert_eq!(asked(&mut bench), [2]);
     bench.answer(NOW, 2..=2, &[0]);
@@ -460,15 +456,15 @@ impl Bench {
             let report = MemberReport { complete: Some(STEP), lost: lost.clone(), ..MemberReport::default() };
             let promise =
                 Promise { view: self.shard_map.digest, ballot: ballot(1, 1), accepted: None, report };
-            self.ask(|membership, snapshot, _, out| {
-                membership.on_promise(now, peer(byte), promise, snapshot, out)
+            self.ask(|membership, status, _, out| {
+                membership.on_promise(now, peer(byte), promise, status, out)
             });
         }
     }
 
     /// The members that it proposes to leave out; `None` if it has proposed nothing by then.
     fn proposed(&mut self, at: Instant) -> Option<Vec<Rank>> {
-        self.ask(|membership, snapshot, _, out| membership.poll(at, snapshot, out));
+        self.ask(|membership, status, _, out| membership.poll(at, status, out));
         self.sent().into_iter().find_map(|(_, message)| match message {
             Message::Agreement(AgreementMessage::Propose(propose)) => Some(propose.change.removed),
             _ => None,
@@ -507,7 +503,7 @@ fn an_attempt_ends_before_others_lose_patience_and_they_lose_it_with_the_propose
     bench.membership.members.link_down(&peer(9));
     assert!(bench.prepare(1, ballot(3, 0), None).is_ok());
     let attempts = |bench: &mut Bench, at| {
-        bench.ask(|membership, snapshot, _, out| membership.poll(at, snapshot, out));
+        bench.ask(|membership, status, _, out| membership.poll(at, status, out));
         bench
             .sent()
             .iter()

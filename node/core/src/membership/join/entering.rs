@@ -10,6 +10,7 @@ use crate::state::checkpoint::Checkpoint;
 /// A view that this peer enters as a member; it is on disk.
 pub(crate) struct ViewEntry {
     pub(crate) view: Arc<View>,
+    /// The digest of `view`.
     pub(crate) digest: ViewDigest,
     /// The checkpoint of the view's first step, if this peer resumes from one.
     pub(crate) checkpoint: Option<Arc<Checkpoint>>,

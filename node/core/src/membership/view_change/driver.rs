@@ -1,7 +1,7 @@
 //! The view-change driver: one member's vote on the successor of its view, and its own attempt to have one chosen.
 //!
 //! Like the rules of order of a meeting, which are the same whatever the motion. When to make a motion, what it says and who is
-//! asked is for the policy of the caller. There are two: the members of a view that goes on ([`agreement`]) and members that
+//! asked is for the policy of the caller. There are two: the members of a view that continues ([`agreement`]) and members that
 //! are back after all had stopped ([`recovery`]).
 //!
 //! # How it works
@@ -17,7 +17,7 @@
 //! # Not here
 //! Messages, disks and links: the caller sends, and has the [vote](ViewChangeDriver::acceptor) written before an answer leaves.
 //!
-//! [`agreement`]: crate::membership::Membership::poll
+//! [`agreement`]: crate::membership::agreement
 //! [`recovery`]: crate::membership::recovery
 
 use std::collections::BTreeSet;
@@ -61,9 +61,13 @@ pub(crate) enum DecisionRule {
 
 /// One member's part in the choice of one view's successor. `P` is what the policy remembers of an attempt.
 pub(crate) struct ViewChangeDriver<P> {
+    /// The digest of the view whose successor is chosen.
     view: ViewDigest,
+    /// This member's rank in that view.
     rank: Rank,
+    /// The number of members of that view, from which the quorum follows.
     member_count: usize,
+    /// How long members wait for each other.
     pacing: &'static Pacing,
     /// This member's vote, which is written to disk before it is sent.
     pub(crate) acceptor: Acceptor<ViewChange>,
@@ -79,7 +83,9 @@ pub(crate) struct ViewChangeDriver<P> {
 
 /// An attempt of this member to have the next view chosen.
 pub(crate) struct Attempt<P> {
+    /// Counts the promises and acceptances of this attempt.
     proposer: Box<dyn agreement::Attempt<ViewChange, MemberReport> + Send>,
+    /// The message that asks for promises, with the attempt's ballot.
     prepare: Prepare,
     /// What the policy remembers of it.
     pub(crate) plan: P,

@@ -1,6 +1,13 @@
 //! The change after a loss: where training resumes among the members that stay, from what they report.
 //!
-//! The steps of this plan are those that open [`view_change`](super).
+//! # How it works
+//! 1. The base is the newest step that every remaining member has completed. (With local parameters: the newest that any of them has
+//!    completed; the others skip what they lack.)
+//! 2. The step after it is rolled forward if the members together hold every new chunk and also the new state of every chunk whose old
+//!    state any of them holds. Otherwise training resumes at the base.
+//! 3. The members with a chunk's state at that point hold the chunk. If the placement puts it elsewhere, it is listed as a move; chunks
+//!    with the fewest holders move first. The state of a chunk without holders restarts, at members that have its values.
+//! 4. The samples that were assigned to members that left are returned to the epoch.
 
 use std::collections::BTreeMap;
 
@@ -50,6 +57,7 @@ impl ViewChangePlanner<'_> {
 
 /// The members that stay after a loss, and what they have reported.
 struct Loss<'p> {
+    /// The view before, and the run's configuration.
     planner: &'p ViewChangePlanner<'p>,
     /// The ranks of the members that stay, sorted.
     kept: &'p [Rank],

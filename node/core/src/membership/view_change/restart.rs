@@ -25,6 +25,7 @@ use super::{Churn, TURNS, ViewChangePlanner};
 /// A view change that resumes from checkpoints.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Restart {
+    /// The change to the view that resumes.
     pub(crate) change: ViewChange,
     /// Whether no state is lost that any member may have saved.
     pub(crate) is_whole: bool,
@@ -39,7 +40,9 @@ impl Restart {
 
 /// A checkpoint of a returned peer, with the peer's former rank.
 struct RankCheckpoint<'a> {
+    /// The peer's rank in the view that had stopped.
     rank: Rank,
+    /// The description of the checkpoint, as the peer has reported it.
     saved: &'a SavedCheckpoint,
 }
 
@@ -49,7 +52,9 @@ type Position = (StepNumber, Option<[u8; 32]>);
 
 /// The returned members and their checkpoints.
 struct Returned<'p> {
+    /// The view before, and the run's configuration.
     planner: &'p ViewChangePlanner<'p>,
+    /// The returned members' checkpoints of the present branch, or of those that have led to it.
     checkpoints: Vec<RankCheckpoint<'p>>,
     /// The change of members: all that have stopped leave, and those that have returned join.
     churn: Churn,

@@ -9,6 +9,7 @@ use crate::state::shard_map::ShardMap;
 
 /// The members of the next view, and the mapping between old and new ranks.
 pub(super) struct Roster {
+    /// The members of the next view, by new rank.
     pub(super) members: Vec<Member>,
     /// The old rank of each new one; `None` for a peer that was not in the view before.
     old_ranks: Vec<Option<Rank>>,

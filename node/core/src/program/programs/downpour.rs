@@ -46,8 +46,11 @@ impl Default for DownpourSettings {
 
 /// The Downpour program.
 pub struct Downpour {
+    /// The model and its data.
     task: Arc<dyn Task>,
+    /// Whether owners add what they receive; otherwise they apply an optimizer to it.
     is_sum: bool,
+    /// How often the worker reads and sends, and its local learning rate.
     settings: DownpourSettings,
     /// The local parameters, and the number of clocks since they were read; `None`: to be read in the next clock.
     local: Option<(Arc<Buffer>, u64)>,

@@ -15,10 +15,15 @@ use crate::program::loader::Loaded;
 /// The model, data and optimizer of one member. Its optimizer state is that after the last round that was not interrupted. A round may be
 /// completed here, undone because other members could not complete it, and repeated: then the state contains it twice.
 pub struct LocalTrainer {
+    /// The model and its data.
     task: Arc<dyn Task>,
+    /// The optimizer of the local steps.
     rule: Optimizer,
+    /// The learning rate of each local step, counted over the whole run.
     schedule: Schedule,
+    /// The number of local steps in a round.
     local_steps: u64,
+    /// The optimizer state after the last complete round.
     state: Arc<OptimizerState>,
     /// Vectors of the previous round, for reuse.
     spare: SpareBuffers,
@@ -27,15 +32,20 @@ pub struct LocalTrainer {
 /// The optimizer's moments, and the number of updates that they come from.
 #[derive(Default)]
 struct OptimizerState {
+    /// The moments of all parameters; empty if the optimizer has none.
     moments: Vec<f32>,
+    /// How many updates they come from.
     updates: u32,
 }
 
 /// Memory for the next optimizer state, for one in between, and for a gradient.
 #[derive(Default)]
 struct SpareBuffers {
+    /// For the optimizer state after the round.
     next: Vec<f32>,
+    /// For the moments after one local step, which then change places with those before it.
     between: Vec<f32>,
+    /// For the gradient of one local step.
     gradient: Vec<f32>,
 }
 
@@ -45,7 +55,9 @@ pub struct RoundResult {
     pub parameters: Buffer,
     /// The number of the round's samples, and their summed loss.
     pub stats: SampleStats,
+    /// The optimizer state after the round.
     state: OptimizerState,
+    /// The vectors that the round has used, for the next one.
     spare: SpareBuffers,
 }
 
@@ -105,7 +117,9 @@ impl LocalTrainer {
 
 /// What a worker keeps from a round until the round is complete.
 pub struct PendingState {
+    /// The optimizer state after the round.
     state: OptimizerState,
+    /// The vectors that the round has used, for the next one.
     spare: SpareBuffers,
 }
 
@@ -119,10 +133,15 @@ impl RoundResult {
 
 /// The local steps of one job.
 struct LocalRun<'a> {
+    /// The model and its data.
     task: &'a dyn Task,
+    /// The optimizer of the local steps.
     rule: Optimizer,
+    /// The member's parameters, after the local steps so far.
     at: Buffer,
+    /// The number of samples so far, and their summed loss.
     stats: SampleStats,
+    /// Vectors that are written in each local step.
     spare: SpareBuffers,
 }
 

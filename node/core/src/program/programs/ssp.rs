@@ -26,9 +26,11 @@ use crate::table::TableRule;
 
 /// The stale synchronous parallel program.
 pub struct Ssp {
+    /// The model and its data.
     task: Arc<dyn Task>,
     /// What a gradient, summed over a worker's samples, is divided by.
     batch: f32,
+    /// Whether owners add what they receive; otherwise they apply an optimizer to it.
     is_sum: bool,
 }
 

@@ -12,6 +12,7 @@ use super::{ChunkDelta, Outbox, ReplicaMap, TableError, TableServer};
 /// The clocks of all workers in one view.
 #[derive(Default)]
 pub(super) struct WorkerClocks {
+    /// The clock of each worker, as far as this owner knows.
     known: BTreeMap<Rank, KnownClock>,
     /// The clock of all workers while none of them has one.
     initial: u64,

@@ -15,6 +15,7 @@ use super::{ChunkDelta, Outbox, TableServer};
 pub(super) struct LeaseRequest {
     /// The worker's number for the lease.
     pub(super) lease_number: u64,
+    /// How many samples the worker asks for.
     pub(super) samples: u64,
     /// Whether no other worker waits for this one meanwhile.
     pub(super) may_wait: bool,
@@ -53,8 +54,8 @@ impl TableServer {
         let worker = self.replica_map.worker_id(from);
         let known = self.store.lease_table_mut().outstanding.iter().find(|held| held.worker == worker);
         let is_new = known.is_none_or(|known| LastLease::Number(lease_number) > known.last);
-        // If the worker's leases are not complete because it has not sent its additions, no other worker can help, so it must go on. If it
-        // has too many leases, and no worker waits for it, it may wait for some to become safe.
+        // If the worker's leases are not complete because it has not sent its additions, no other worker can help, so it must continue. If
+        // it has too many leases, and no worker waits for it, it may wait for some to become safe.
         let holds_some =
             known.is_some_and(|known| !known.leases.is_empty() && known.leases.len() < LEASES_MAX);
         if let Some(lease) =

@@ -25,17 +25,20 @@ pub(super) enum Dirty {
 struct Replica {
     /// The number of the frame on its way, or of the last one.
     number: u64,
+    /// For each chunk, what changed since it was last sent and is yet to be sent.
     dirty: BTreeMap<usize, Dirty>,
     /// The chunk that is considered first for the next frame.
     turn: usize,
     /// The changes that the next frames make safe.
     next: Vec<(Rank, Change)>,
+    /// The frame that is on its way; `None` if the replica has acknowledged all.
     in_flight: Option<InFlight>,
 }
 
 /// A frame that a replica has not acknowledged yet.
 #[derive(Default)]
 struct InFlight {
+    /// For each chunk, what the frame contains: it is dirty again if the view changes before the replica acknowledges it.
     dirty: BTreeMap<usize, Dirty>,
     /// The changes that are safe at the replica once it acknowledges the frame.
     changes: Vec<(Rank, Change)>,
@@ -89,7 +92,9 @@ impl Replica {
 
 /// What the replicas of the chunks that are owned here have, and what they lack.
 pub(super) struct Replication {
+    /// The members, and the holders of each chunk.
     replica_map: Arc<ReplicaMap>,
+    /// For each member that holds replicas of chunks owned here: what it is sent.
     replicas: BTreeMap<Rank, Replica>,
     /// The chunks owned here that some of their replicas lack, with those replicas.
     unreplicated: BTreeMap<usize, BTreeSet<Rank>>,
@@ -307,7 +312,8 @@ impl TableServer {
                 self.ready.entry(worker).or_default().push_back(request);
             } else {
                 self.release(worker, &request);
-                self.answer(worker, request, out).expect("whoever deals refuses nothing");
+                self.answer(worker, request, out)
+                    .expect("the owner of the lease table refuses no request that it has accepted");
             }
         }
     }

@@ -423,7 +423,7 @@ fn whoever_holds_samples_back_is_not_kept_waiting_for_itself() {
     }
 }
 
-/// A worker may wait for samples while no other worker has a clock. Once another has one, that one may wait for it, so it must go on.
+/// A worker may wait for samples while no other worker has a clock. Once another has one, that one may wait for it, so it must continue.
 #[test]
 fn whoever_waits_for_samples_goes_on_once_others_may_wait_for_it() {
     let mut owner = owner(TableRule::Sum, ApplyMode::Immediate);

@@ -6,7 +6,9 @@
 /// Memory for rows with the same count of numbers.
 #[derive(Clone, Debug)]
 pub(super) struct RowBlocks {
+    /// The count of numbers of each row.
     stride: usize,
+    /// The count of rows of each block.
     block_rows: usize,
     /// The blocks, of `block_rows` rows each.
     blocks: Vec<Box<[f32]>>,

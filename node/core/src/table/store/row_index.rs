@@ -11,7 +11,9 @@ use peergrad_protocol::table::Row;
 /// The places of one chunk's rows.
 #[derive(Clone, Debug)]
 pub(super) struct RowIndex {
+    /// The rows that the chunk may have.
     rows: Range<Row>,
+    /// The place of each row that exists.
     slots: Slots,
 }
 

@@ -12,6 +12,7 @@ use crate::table::TableLayout;
 /// The rows that a worker has read and may read again.
 #[derive(Default)]
 pub(super) struct RowCache {
+    /// The values of each row, and how old they may be.
     rows: BTreeMap<Row, CachedRow>,
 }
 

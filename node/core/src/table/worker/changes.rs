@@ -22,9 +22,13 @@ pub struct ChangeLog {
 
 /// One change of one chunk.
 pub(super) struct Entry {
+    /// The number of the change, from 1 on, by which owners apply it only once.
     pub(super) sequence: u64,
+    /// The worker's clock in which it was made.
     clock: u64,
+    /// The chunk that it changes.
     pub(super) chunk: usize,
+    /// The addition or mapping itself.
     change: Change,
 }
 

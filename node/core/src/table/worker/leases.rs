@@ -30,6 +30,7 @@ pub struct HeldLeases {
 /// A lease that a worker has asked for.
 #[derive(Clone, Copy)]
 struct RequestedLease {
+    /// The worker's number for the lease.
     number: u64,
     /// The number of samples.
     samples: u32,

@@ -28,9 +28,13 @@ pub struct Reads {
 
 /// A read that is not answered yet.
 pub(super) struct PendingRead {
+    /// The chunk that is read.
     pub(super) chunk: usize,
+    /// What is read of the chunk.
     pub(super) query: Query,
+    /// The progress that all workers must have made before the owner answers.
     pub(super) min_clock: WorkerClock,
+    /// The worker's own progress when it asked.
     pub(super) asked_at: WorkerClock,
 }
 
@@ -45,6 +49,7 @@ pub(super) enum Query {
 /// The reads from one owner.
 #[derive(Default)]
 struct RequestQueue {
+    /// How many reads are on their way.
     in_flight: usize,
     /// The numbers of the reads that are yet to be sent.
     later: VecDeque<u64>,

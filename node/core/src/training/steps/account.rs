@@ -1,27 +1,27 @@
 //! The account of a run of steps: the state that other parts of the node ask for.
 
 use super::StepEngine;
-use crate::membership::{Assignments, GateSnapshot, MergeSnapshot, TrainingSnapshot};
+use crate::membership::{Assignments, GateStatus, MergeStatus, TrainingStatus};
 use crate::node_report::Wait;
 
 impl StepEngine {
-    /// Adds the state of the step engine to the snapshot for membership.
-    pub(in crate::training) fn snapshot<'a>(&'a self, common: TrainingSnapshot<'a>) -> TrainingSnapshot<'a> {
+    /// Adds the state of the step engine to its status for membership.
+    pub(in crate::training) fn status<'a>(&'a self, common: TrainingStatus<'a>) -> TrainingStatus<'a> {
         let Self { state, gate, .. } = self;
-        TrainingSnapshot {
+        TrainingStatus {
             assignments: Assignments {
                 previous: state.commit.uncommitted.as_ref().map(|record| &*record.assignment),
                 next: state.next_assignment.as_deref(),
                 ..common.assignments
             },
-            gate: GateSnapshot {
+            gate: GateStatus {
                 is_open: gate.is_open,
                 is_held: gate.is_held(state.step) && !gate.is_open && state.commit.complete.is_some(),
                 is_behind_view: gate.is_behind_view,
                 ..common.gate
             },
             has_committed: state.committed_steps() > state.base.view().first_step().0,
-            merge: MergeSnapshot { ready: self.merge_snapshots.imported(), ..common.merge },
+            merge: MergeStatus { ready: self.merge_snapshots.imported(), ..common.merge },
             ..common
         }
     }

@@ -1,4 +1,4 @@
-//! Arrivals: segments and credit from other members, and links that come up or break.
+//! Arrivals: segments from other members, and links that come up or break.
 //!
 //! A segment of the step in progress goes into its round. A segment of the next step, from a member that is ahead, is held within its
 //! link's window until this member begins that step.
@@ -17,8 +17,11 @@ use crate::io::{Output, Reject};
 
 /// A segment on its way into its round, with all that its arrival may change: the first finished sum of a step commits the one before.
 struct Delivery<'a> {
+    /// The step in progress, which says where the segment belongs.
     state: &'a mut StepState,
+    /// The rounds, one of which takes the segment in.
     rounds: &'a mut Rounds,
+    /// The snapshots: a commit may take one, or end a merge.
     merge_snapshots: &'a mut MergeSnapshots,
 }
 

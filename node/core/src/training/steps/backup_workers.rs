@@ -40,11 +40,11 @@ pub(super) struct BackupWorkers {
     /// This member's contribution, until it is known whether the step uses it.
     offered: Option<Contribution>,
     /// The progress that this member has last sent to the first owner; `None` before the first.
-    reported: Option<Readiness>,
+    reported: Option<ReportedStep>,
     /// Whether that message may have been lost with a link.
     must_repeat: bool,
     /// At the first owner: the last reported progress of each rank.
-    offers: BTreeMap<Rank, Readiness>,
+    offers: BTreeMap<Rank, ReportedStep>,
     /// The late members of the newest step for which they are known.
     choice: Option<Choice>,
     /// The last step that did not use this member's contribution.
@@ -53,7 +53,7 @@ pub(super) struct BackupWorkers {
 
 /// A member's progress.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Readiness {
+struct ReportedStep {
     /// The step in progress.
     step: StepNumber,
     /// Whether the member has a contribution to that step.
@@ -64,6 +64,7 @@ struct Readiness {
 #[derive(Clone, PartialEq, Eq)]
 struct Choice {
     step: StepNumber,
+    /// The late members, by rank. Empty if the step uses all contributions.
     late: Vec<Rank>,
 }
 
@@ -108,7 +109,7 @@ impl BackupWorkers {
 
     /// Tells the first owner about this member's progress, unless it knows.
     fn offer(&mut self, state: &StepState, out: &mut Vec<Output>) {
-        let readiness = Readiness { step: state.step, has_contribution: self.offered.is_some() };
+        let readiness = ReportedStep { step: state.step, has_contribution: self.offered.is_some() };
         let was_told = self.reported.replace(readiness) == Some(readiness);
         if !std::mem::take(&mut self.must_repeat) && was_told {
             return;
@@ -117,7 +118,7 @@ impl BackupWorkers {
         if chooser == state.base.rank {
             self.offers.insert(chooser, readiness);
         } else {
-            let Readiness { step, has_contribution } = readiness;
+            let ReportedStep { step, has_contribution } = readiness;
             let (view, left_out) = (state.base.digest(), state.left_out_before());
             let offer = TrainingMessage::StepProgress(StepProgress { step, has_contribution, left_out })
                 .in_view(view);
@@ -141,7 +142,7 @@ impl BackupWorkers {
             return Err(Reject::OutOfPlace);
         }
         let StepProgress { step, has_contribution, left_out, .. } = offer;
-        self.offers.insert(rank, Readiness { step, has_contribution });
+        self.offers.insert(rank, ReportedStep { step, has_contribution });
         state.base.omissions.report_total_before(left_out);
         Ok(())
     }
@@ -156,7 +157,7 @@ impl BackupWorkers {
         if !ranks().all(|rank| offers.get(&rank).is_some_and(|readiness| readiness.step >= state.step)) {
             return;
         }
-        let ready = Readiness { step: state.step, has_contribution: true };
+        let ready = ReportedStep { step: state.step, has_contribution: true };
         let is_ready = |rank: &Rank| offers.get(rank) == Some(&ready);
         let wanted = wanted_contributors(state);
         let backups = state.base.loaded.config.backups.map_or(0, NonZeroUsize::get);
@@ -207,7 +208,7 @@ impl BackupWorkers {
         }
         let late = &choice.late;
         let is_late = late.contains(&state.base.rank);
-        let has_told = |has_contribution| self.reported == Some(Readiness { step, has_contribution });
+        let has_told = |has_contribution| self.reported == Some(ReportedStep { step, has_contribution });
         let member_count = state.base.view().members.len();
         let is_possible = state.kind == StepKind::BackupWorkers
             && step == state.step
@@ -247,14 +248,14 @@ fn chooser(state: &StepState) -> Rank {
 /// only lost members had samples: all members that have parameters.
 fn wanted_contributors(state: &StepState) -> Vec<Rank> {
     let view = state.base.view();
-    let is_dealt = |rank: &Rank| {
+    let has_samples = |rank: &Rank| {
         let member = view.member(*rank);
         state.assignment.part_len(&member.peer, member.incarnation) > 0
     };
     let newcomers = state.newcomers();
     let ranks = || (0..view.members.len()).map(Rank::from_index);
-    let dealt: Vec<Rank> = ranks().filter(is_dealt).collect();
-    if dealt.is_empty() { ranks().filter(|rank| !newcomers.contains(rank)).collect() } else { dealt }
+    let assigned: Vec<Rank> = ranks().filter(has_samples).collect();
+    if assigned.is_empty() { ranks().filter(|rank| !newcomers.contains(rank)).collect() } else { assigned }
 }
 
 impl StepEngine {

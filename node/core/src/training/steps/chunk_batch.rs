@@ -10,7 +10,9 @@ use crate::io::Reject;
 /// A chunk batch that is being packed.
 #[derive(Default)]
 pub(super) struct ChunkBatchBuilder {
+    /// The elements of all its chunks, one chunk after the other.
     elements: Vec<f32>,
+    /// For each chunk, in the same order: its index, and its count of updates.
     entries: Vec<ChunkEntry>,
 }
 

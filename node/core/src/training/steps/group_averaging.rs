@@ -18,13 +18,14 @@ use peergrad_collectives::codec::Codecs;
 use peergrad_collectives::combine::Combine;
 use peergrad_collectives::groups::Groups;
 use peergrad_collectives::plan::{Plan, Segment, ShardLayout, are_finite};
+use peergrad_collectives::round::Round;
 use peergrad_protocol::message::SampleStats;
 use peergrad_protocol::{Buffer, StepNumber};
 
 use super::StepEngine;
-use super::commit::{CompletedStep, commit_if_confirmed};
+use super::commit::commit_if_confirmed;
+use super::commit_state::CompletedStep;
 use super::program::CurrentStep;
-use super::rounds::ActiveRound;
 use super::state::StepState;
 use crate::io::Output;
 use crate::state::owner_rule::OwnerRule;
@@ -58,12 +59,12 @@ impl GroupSteps {
     pub(super) fn record(
         &mut self,
         state: &mut StepState,
-        live: &ActiveRound,
+        group_averaging: &GroupAveraging,
+        plan: &Plan,
         stats: SampleStats,
     ) -> CompletedStep {
-        let own_samples =
-            live.group_averaging.as_ref().map_or(0, |group_averaging| group_averaging.own_samples);
-        let group = live.plan.group.as_ref().expect("a member with local parameters is in a group");
+        let own_samples = group_averaging.own_samples;
+        let group = plan.group.as_ref().expect("a member with local parameters is in a group");
         let is_of_all = group.len() == state.base.view().members.len();
         self.consolidated = is_of_all.then_some(stats);
         let left_out = state.account(own_samples);
@@ -167,26 +168,30 @@ impl StepEngine {
     }
 }
 
-impl ActiveRound {
+impl GroupAveraging {
     /// Turns sums of this member's shard that have arrived since the last call into the group's values, if the rule is known.
-    pub(super) fn combine(&mut self, current: &mut CurrentStep, parameters: Option<&Buffer>) {
-        let group_averaging = self.group_averaging.as_mut().expect("members have local parameters");
-        let (own, summed) = (self.plan.own(), self.round.summed());
-        let (Some(rule), Some((vector, stats))) = (&mut current.rule, self.round.own_shard()) else { return };
+    pub(super) fn combine(
+        &mut self,
+        plan: &Plan,
+        round: &mut Round,
+        current: &mut CurrentStep,
+        parameters: Option<&Buffer>,
+    ) {
+        let (own, summed) = (plan.own(), round.summed());
+        let (Some(rule), Some((vector, stats))) = (&mut current.rule, round.own_shard()) else { return };
         let parameters = parameters.expect("an owner has parameters");
-        for segment in &own.segments()[group_averaging.combined..] {
+        for segment in &own.segments()[self.combined..] {
             if current.updated.elements == summed {
                 break;
             }
-            group_averaging.combine(rule, stats, segment, parameters, vector);
-            group_averaging.combined += 1;
+            self.combine_segment(rule, stats, segment, parameters, vector);
+            self.combined += 1;
             current.updated.elements += segment.len();
         }
     }
-}
 
-impl GroupAveraging {
-    fn combine(
+    /// Turns the sums of a segment into the group's values.
+    fn combine_segment(
         &self,
         rule: &mut OwnerRule,
         stats: SampleStats,

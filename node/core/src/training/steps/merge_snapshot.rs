@@ -1,4 +1,4 @@
-//! Merge snapshots: the state that one branch of a partitioned run keeps for another branch, which goes on for both.
+//! Merge snapshots: the state that one branch of a partitioned run keeps for another branch, which continues for both.
 //!
 //! Like two halves of an orchestra that have rehearsed in different towns. Before they play together again, one half sends its scores with
 //! all its pencil marks. The other half goes through them part by part, and weighs each mark by how long either half has rehearsed.
@@ -13,7 +13,7 @@
 //!
 //! # Invariants
 //! - An import is kept as long as a view that merges it may be entered, or the view's first step may be repeated: what was accepted because
-//!   of the import stays possible ([`MergingMut::begin_import`]).
+//!   of the import stays possible ([`BranchSnapshotsMut::begin_import`]).
 //! - A member without its part of the snapshot that its view merges does not begin there.
 
 use std::sync::Arc;
@@ -44,7 +44,9 @@ mod import;
 pub(in crate::training) struct MergeSnapshots {
     /// A snapshot is taken once this many steps are committed. `None` if no coordinator has asked for one.
     due: Option<StepNumber>,
+    /// The snapshot that this member keeps for another branch; `None` if it keeps none.
     kept: Option<KeptSnapshot>,
+    /// The snapshot that this member fetches from another branch; `None` if it fetches none.
     import: Option<SnapshotImport>,
     /// The merge in the newest complete step. `None` if there was none, or once that step is committed.
     merged: Option<(Merge, Option<MergeComparison>)>,
@@ -123,7 +125,7 @@ impl MergeSnapshots {
 
     /// The rule of owners in the step in progress; `None` unless the step merges another branch.
     pub(super) fn blend(&self, state: &StepState) -> Option<Blend> {
-        let share = state.merging()?.share();
+        let share = state.merge_in_progress()?.share();
         let it = self.import.as_ref().expect("a member without its part of a merge does not begin");
         let updates_max = u32::try_from(state.step.0 + 1).unwrap_or(u32::MAX);
         Some(Blend { remote: Arc::clone(&it.remote), share, updates_max })
@@ -163,12 +165,14 @@ fn evaluates_merge(base: &EngineBase) -> bool {
 }
 
 /// The snapshots of a member, and the state that they are taken from, for the node's negotiation with other branches.
-pub(crate) struct Merging<'a> {
+pub(crate) struct BranchSnapshots<'a> {
+    /// The parameters and optimizer state of this branch.
     pub(super) state: &'a StepState,
+    /// The snapshots that are kept and imported.
     pub(super) snapshots: &'a MergeSnapshots,
 }
 
-impl<'a> Merging<'a> {
+impl<'a> BranchSnapshots<'a> {
     /// Whether a snapshot of the present view is kept here.
     pub(crate) fn has_snapshot(&self) -> bool {
         self.snapshots.kept_in(self.state.base.digest()).is_some()
@@ -198,13 +202,15 @@ impl<'a> Merging<'a> {
     }
 }
 
-/// As [`Merging`], to keep, import and drop snapshots.
-pub(crate) struct MergingMut<'a> {
+/// As [`BranchSnapshots`], to keep, import and drop snapshots.
+pub(crate) struct BranchSnapshotsMut<'a> {
+    /// The parameters and optimizer state of this branch.
     pub(super) state: &'a StepState,
+    /// The snapshots that are kept and imported.
     pub(super) snapshots: &'a mut MergeSnapshots,
 }
 
-impl MergingMut<'_> {
+impl BranchSnapshotsMut<'_> {
     // The branch that yields.
 
     /// Keeps a snapshot of the state after `steps` steps for another branch. If it is kept already, it is kept for longer.
@@ -292,5 +298,5 @@ impl MergingMut<'_> {
     }
 }
 
-/// How long a snapshot is kept, or an import goes on, without a message about it.
+/// How long a snapshot is kept, or an import continues, without a message about it.
 const SNAPSHOT_LIFETIME: Duration = Duration::from_secs(60);

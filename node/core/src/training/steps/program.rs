@@ -24,6 +24,7 @@ pub(super) struct ProgramStep {
     turn: u64,
     /// The program's part in the step in progress. `None` until it has begun that step.
     pub(super) current: Option<CurrentStep>,
+    /// The replies that the program waits for.
     pub(super) replies: PendingReplies,
 }
 
@@ -53,6 +54,7 @@ pub(super) struct CurrentStep {
     pub(super) among: Option<Groups>,
     /// The rule by which owners use their sums; `None` until the program has named it.
     pub(super) rule: Option<OwnerRule>,
+    /// How much of this member's shard has its final values.
     pub(super) updated: UpdatedPrefix,
     /// Whether final values may be sent to all members.
     pub(super) wants_gather: bool,
@@ -61,7 +63,9 @@ pub(super) struct CurrentStep {
 /// How much of this member's shard has its final values, from the first chunk on.
 #[derive(Clone, Copy, Default)]
 pub(super) struct UpdatedPrefix {
+    /// The number of those chunks.
     pub(super) chunks: usize,
+    /// The number of their elements.
     pub(super) elements: usize,
 }
 

@@ -5,7 +5,8 @@
 //!   |             |                      |                            |
 //!   chunks move   round                  sums to replicas             segments to all members
 //! ```
-//! Each input ends with a call of [`StepEngine::make_progress`], which asks each part in turn what it can do now.
+//! Every input that can let a step advance ends with a call of [`StepEngine::make_progress`], which asks each part in turn what it can do
+//! now.
 
 use std::sync::Arc;
 
@@ -13,7 +14,8 @@ use peergrad_protocol::Buffer;
 use peergrad_protocol::message::SampleStats;
 
 use super::StepEngine;
-use super::commit::{CompletedStep, commit_if_confirmed};
+use super::commit::commit_if_confirmed;
+use super::commit_state::CompletedStep;
 use super::group_averaging::group_plan;
 use super::program::CurrentStep;
 use super::rounds::plan;
@@ -90,7 +92,7 @@ impl StepEngine {
     /// The step in progress is complete, with these parameters.
     pub(super) fn complete_step(&mut self, parameters: Arc<Buffer>, record: CompletedStep) {
         let state = &mut self.state;
-        let merge = state.merging().cloned();
+        let merge = state.merge_in_progress().cloned();
         state.commit.complete(parameters, record);
         merge.into_iter().for_each(|merge| self.merge_snapshots.note_merge(state, merge));
         if state.kind == StepKind::LocalParameters {

@@ -18,7 +18,7 @@ use peergrad_protocol::{Buffer, Frame, Rank, StepNumber};
 
 use super::super::base::EngineBase;
 use super::backup_workers::BackupWorkers;
-use super::commit::CompletedStep;
+use super::commit_state::CompletedStep;
 use super::group_averaging::{GroupAveraging, GroupSteps};
 use super::program::{CurrentStep, ProgramStep, UpdatedPrefix};
 use super::state::StepState;
@@ -44,10 +44,15 @@ pub(super) struct Rounds {
 
 /// A round in progress.
 pub(super) struct ActiveRound {
+    /// The step that the round belongs to.
     pub(super) step: StepNumber,
+    /// Which members own and replicate each chunk in that step.
     shards: Arc<StepShards>,
+    /// Which member sends which segment to which, and in which order sums are made.
     pub(super) plan: Arc<Plan>,
+    /// The reduce-scatter and the all-gather of this member.
     pub(super) round: Round,
+    /// This member's part in sending sums from owners to replicas.
     pub(super) mirror: Mirror,
     /// Whether owners send their sums to the replicas.
     is_mirrored: bool,
@@ -87,7 +92,7 @@ impl Rounds {
         let room = std::mem::take(&mut self.mirror_room);
         let sums = shards.sum_codec(state.base.loaded.config.sum_codec());
         let mirror = Mirror::new(Arc::clone(&shards.mirrors), state.base.rank.index(), sums, room);
-        let is_merging = state.merging().is_some();
+        let is_merging = state.merge_in_progress().is_some();
         if let Some(residual) = state.residual.as_mut().filter(|_| !is_merging) {
             residual.begin(state.step);
         }
@@ -130,8 +135,9 @@ impl Rounds {
         {
             let _ = reply.send(());
         }
-        let final_count = if live.group_averaging.is_some() {
-            live.combine(current, state.commit.complete.as_deref());
+        let final_count = if let Some(group_averaging) = &mut live.group_averaging {
+            let parameters = state.commit.complete.as_deref();
+            group_averaging.combine(&live.plan, &mut live.round, current, parameters);
             current.updated.elements
         } else if current.gathers_sums(&live.shards) {
             // The sums stay unchanged: every member updates all chunks later.
@@ -175,7 +181,7 @@ impl Rounds {
 
     fn pump_round(&mut self, state: &mut StepState, index: usize, out: &mut Vec<Output>) {
         // The sums of a step that merges are not used: the residual is kept for the next step.
-        let is_merging = state.merging().is_some();
+        let is_merging = state.merge_in_progress().is_some();
         let live = &mut self.live[index];
         let step = live.step;
         let StepState { base: EngineBase { flow_control, segments, .. }, residual, .. } = state;
@@ -228,9 +234,9 @@ impl Rounds {
             return None;
         }
         let len = state.base.shard_map.sharding.chunks.parameter_count();
-        if live.group_averaging.is_some() {
+        if let Some(group_averaging) = &live.group_averaging {
             let (stats, vector) = (live.round.stats(), live.round.complete(|| state.base.vectors.take(len)));
-            return Some((vector, group.record(state, live, stats)));
+            return Some((vector, group.record(state, group_averaging, &live.plan, stats)));
         }
         if !live.apply_sums(state, current) {
             return None;

@@ -12,7 +12,7 @@ use peergrad_protocol::view::{Merge, Moves};
 use peergrad_protocol::{Buffer, Rank, StepNumber};
 
 use super::super::base::EngineBase;
-use super::commit::{CommitState, CompletedStep};
+use super::commit_state::{CommitState, CompletedStep};
 use crate::state::assignment::BatchAssignment;
 use crate::state::checkpoint::Checkpoint;
 use crate::state::optimizer_shard::{OptimizerShard, Precision, Version};
@@ -20,7 +20,9 @@ use crate::state::optimizer_state::OptimizerState;
 
 /// The step in progress of one member, and its parameters and optimizer state.
 pub(crate) struct StepState {
+    /// This member, its view, its links, and the run.
     pub(in crate::training) base: EngineBase,
+    /// How members take a step together: all of them, all but the late ones, or in groups.
     pub(super) kind: StepKind,
     /// The step in progress, which is also the number of complete steps.
     pub(super) step: StepNumber,
@@ -28,7 +30,9 @@ pub(crate) struct StepState {
     pub(super) assignment: Arc<BatchAssignment>,
     /// The assignment of the step after, if an earlier view has made it and the present one has not begun; `None` otherwise.
     pub(super) next_assignment: Option<Arc<BatchAssignment>>,
+    /// The parameters after the newest complete step, and what undoes that step until it is committed.
     pub(super) commit: CommitState,
+    /// The optimizer state of the chunks that this member owns or replicates, committed and pending.
     pub(super) optimizer: OptimizerShard,
     /// The residual: what the codec has left out of this member's contributions. `None` if they travel by an exact codec.
     pub(super) residual: Option<Residual>,
@@ -131,7 +135,7 @@ impl StepState {
     }
 
     /// The merge in the step in progress; `None` if the step merges nothing.
-    pub(super) fn merging(&self) -> Option<&Merge> {
+    pub(super) fn merge_in_progress(&self) -> Option<&Merge> {
         let is_first = self.step == self.base.view().first_step() && self.commit.complete.is_some();
         self.base.view().merge().filter(|_| is_first)
     }

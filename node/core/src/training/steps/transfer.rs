@@ -47,23 +47,32 @@ pub(super) struct Transfer {
 /// A chunk that is to be sent.
 #[derive(Clone, Copy)]
 struct Outgoing {
+    /// The index of the chunk.
     chunk: usize,
+    /// The properties of the chunk batch that it belongs to.
     chunk_batch: BatchKey,
 }
 
 /// The common properties of the chunks in one chunk batch.
 #[derive(Clone, Copy, PartialEq)]
 struct BatchKey {
+    /// The receiver.
     to: Rank,
+    /// How many steps the sent values or states include.
     steps: StepNumber,
+    /// Whether the values of the chunks are sent, or their optimizer state.
     content: ChunkContent,
 }
 
 /// The step that is being filled from other members.
 struct Filling {
+    /// The new parameters, complete except for the missing chunks.
     vector: Buffer,
+    /// The chunks that have not arrived.
     missing: BTreeSet<usize>,
+    /// The number of samples in the step, and their summed loss, from the view's record.
     stats: SampleStats,
+    /// The members that are asked for chunks, and for which.
     donors: Vec<Donor>,
 }
 

@@ -15,7 +15,7 @@
 //! ```
 //! With local parameters (see [group averaging](super::group_averaging)) nothing is undone, and a member that has completed fewer than s
 //! steps skips to s.
-//! A program that waits for an operation of a step notices nothing if the step goes on; only an undone step interrupts it.
+//! A program that waits for an operation of a step notices nothing if the step continues; only an undone step interrupts it.
 //!
 //! In a fully replicated step, an incomplete step has no new value of any chunk, so this member cannot send one to others.
 
@@ -181,7 +181,7 @@ impl StepEngine {
         true
     }
 
-    /// Returns the credit of all held segments: training is over at this member. A program that waits for a view goes on waiting.
+    /// Returns the credit of all held segments: training is over at this member. A program that waits for a view continues to wait.
     pub(in crate::training) fn leave(
         mut self,
         credits: &mut BTreeMap<PeerId, u32>,
@@ -246,7 +246,8 @@ impl StepEngine {
         self.end_filling();
     }
 
-    /// All commands of the program so far are void; a program that waits for the next step gets this one.
+    /// Interrupts the program: its commands so far are void, its contribution to a step with backup workers is dropped, and so is its wait
+    /// at the closing barrier.
     pub(super) fn interrupt(&mut self) {
         self.program.interrupt();
         self.backup_workers.withdraw_offer();

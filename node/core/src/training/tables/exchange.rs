@@ -18,12 +18,15 @@ use crate::table::{TableError, TableLayout};
 
 /// This member's worker and stored chunks, and the streams that connect them with the other members.
 pub(super) struct Exchange {
+    /// The names, sizes and rules of the tables, and how they are cut into chunks.
     pub(super) layout: Arc<TableLayout>,
     /// This member's rank in the view.
     rank: Rank,
+    /// The part of this member that reads and adds.
     pub(super) worker: TableWorker,
     /// The chunks that this member stores. `None` only between two views, while one is being entered.
     server: Option<TableServer>,
+    /// For each member: the messages to it that are not sent yet, and what has arrived of the next message from it.
     pub(super) streams: MessageStreams,
     /// The chunks whose holders all have their present state.
     replicated: ChunkSet,

@@ -21,7 +21,9 @@ use crate::table::{BatchScope, TableLayout};
 /// What the program waits for.
 #[derive(Default)]
 pub(super) struct Waiting {
+    /// The reply to a program that waits for a view to train in; `None` if it does not wait for one.
     pub(super) ready: Option<Reply<()>>,
+    /// The reply to a program that waits for its next clock to begin; `None` if it does not wait for one.
     begin: Option<Reply<ClockStart>>,
     /// Requests of a new worker, by which it learns the clock of the others. `None` at other times.
     entering: Option<BTreeSet<u64>>,
@@ -73,7 +75,7 @@ pub(super) struct LeaseProgress {
     is_over: bool,
 }
 
-/// Whether the clock in progress goes on after an operation.
+/// Whether the clock in progress continues after an operation.
 #[derive(PartialEq, Eq)]
 enum ClockState {
     GoesOn,
@@ -82,8 +84,11 @@ enum ClockState {
 
 /// The result of a clock.
 struct ComputedLease {
+    /// The number of the clock.
     clock: u64,
+    /// The epoch of its samples.
     epoch: u64,
+    /// The number of its samples, and their summed loss.
     stats: SampleStats,
 }
 
@@ -210,7 +215,7 @@ impl TableEngine {
         self.leases.epoch
     }
 
-    /// Carries out an operation. Returns whether the clock goes on.
+    /// Carries out an operation. Returns whether the clock continues.
     fn carry_out(&mut self, operation: TableOperation) -> ClockState {
         let (Exchange { worker, layout, .. }, mut out) = (&mut self.exchange, Vec::new());
         let mut state = ClockState::GoesOn;
@@ -402,8 +407,9 @@ impl LeaseProgress {
         self.epoch = self.epoch.max(lease.epoch);
         self.current = (!lease.is_empty()).then_some((number, lease.epoch));
         let end = lease.spans.iter().map(|span| span.end).max().unwrap_or(0);
-        let dealt = lease.epoch as f64 * lease_policy.samples as f64 + end as f64;
-        self.progress = self.progress.max(dealt / (lease_policy.epochs as f64 * lease_policy.samples as f64));
+        let leased = lease.epoch as f64 * lease_policy.samples as f64 + end as f64;
+        self.progress =
+            self.progress.max(leased / (lease_policy.epochs as f64 * lease_policy.samples as f64));
     }
 
     fn end(&mut self, clock: u64, stats: SampleStats) {

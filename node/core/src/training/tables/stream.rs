@@ -19,6 +19,7 @@ pub(super) struct MessageStreams {
     pub(super) to_self: VecDeque<TableMessage>,
     /// Segments that have arrived and are not taken in yet, because the next view is being agreed on.
     pub(super) early: VecDeque<(Rank, Buffer)>,
+    /// The streams to and from each member, by rank. This member's own ones stay empty.
     by_rank: Vec<MessageStream>,
 }
 
@@ -27,6 +28,7 @@ pub(super) struct MessageStreams {
 struct MessageStream {
     /// Encoded messages, of which the bytes from `sent` on are still to be sent.
     out: Vec<u8>,
+    /// How many bytes of `out` were sent.
     sent: usize,
     /// The first part of a message that has not arrived completely.
     incoming: Vec<u8>,
@@ -34,6 +36,7 @@ struct MessageStream {
 
 /// The bytes that have arrived from a member, while they are read.
 pub(super) struct Incoming {
+    /// The bytes: first what was left of an incomplete message, then a new segment.
     bytes: Vec<u8>,
     /// The number of bytes that are read.
     read: usize,

@@ -14,6 +14,7 @@ pub(crate) struct MergeComparison {
     pub(super) ours: Arc<Buffer>,
     /// The parameters of the other branch: the values of all chunks.
     pub(super) remote: Arc<RemoteState>,
+    /// The parameters after the merge: the mean of both.
     pub(super) merged: Arc<Buffer>,
 }
 

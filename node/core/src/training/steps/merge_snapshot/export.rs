@@ -18,6 +18,7 @@ use crate::state::snapshot_id::SnapshotId;
 pub(super) struct KeptSnapshot {
     /// The view in which the snapshot was taken.
     pub(super) view: ViewDigest,
+    /// The state itself: all parameters, and the optimizer state that this member stores.
     pub(super) checkpoint: Arc<Checkpoint>,
     /// Since when no peer has requested it. `None` from a request until the next check of the time.
     pub(super) idle_since: Option<Instant>,

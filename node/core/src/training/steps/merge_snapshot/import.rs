@@ -25,6 +25,7 @@ use crate::state::snapshot_id::SnapshotId;
 
 /// The part of another branch's state that a member has so far.
 pub(super) struct SnapshotImport {
+    /// The description of the snapshot, with the members that store it.
     pub(super) offer: MergeOffer,
     /// The chunks that have arrived. A step that blends them in shares them as long as that step lasts.
     pub(super) remote: Arc<RemoteState>,
@@ -42,7 +43,9 @@ pub(super) struct SnapshotImport {
 
 /// A request to one donor.
 struct ChunkRequest {
+    /// The requested chunks that have not arrived.
     chunks: BTreeSet<usize>,
+    /// When the request was sent.
     since: Instant,
     /// When the request is given up, unless something arrives.
     until: Instant,
@@ -50,8 +53,11 @@ struct ChunkRequest {
 
 /// The content of a request to one donor.
 struct WantedChunks {
+    /// Whether the values of the chunks are requested, or their optimizer state.
     content: ChunkContent,
+    /// The indices of the chunks.
     chunks: BTreeSet<usize>,
+    /// The size of the answer, which the donor's window bounds.
     bytes: usize,
 }
 

@@ -1,4 +1,4 @@
-//! The training snapshot: the state of training, as far as membership needs it.
+//! The status of training: its state of training, as far as membership needs it.
 
 use peergrad_protocol::message::{MemberReport, MergeOffer};
 use peergrad_protocol::{Rank, StepNumber};
@@ -8,16 +8,20 @@ use crate::state::assignment::BatchAssignment;
 use crate::state::snapshot_id::SnapshotId;
 
 /// The state of training, as far as membership needs it.
-pub(crate) struct TrainingSnapshot<'a> {
+pub(crate) struct TrainingStatus<'a> {
+    /// Plans the next view from members' reports.
     pub(crate) planner: ViewChangePlanner<'a>,
     /// Makes this member's report for the choice of the next view.
     pub(crate) report: &'a dyn Fn() -> MemberReport,
     /// The step in progress.
     pub(crate) step: StepNumber,
     /// The state of the tables; `None` if the run has none.
-    pub(crate) tables: Option<TableSnapshot>,
+    pub(crate) tables: Option<TableStatus>,
+    /// The batch assignments of the newest steps.
     pub(crate) assignments: Assignments<'a>,
-    pub(crate) gate: GateSnapshot,
+    /// Whether training continues, and what it waits for.
+    pub(crate) gate: GateStatus,
+    /// Whether this member has parameters: a newcomer has none before its first step is complete.
     pub(crate) has_parameters: bool,
     /// The step for which this member's own program computes; `None` while it does not compute.
     pub(crate) computing: Option<StepNumber>,
@@ -25,11 +29,12 @@ pub(crate) struct TrainingSnapshot<'a> {
     pub(crate) is_closing: bool,
     /// Whether a step of this view is committed.
     pub(crate) has_committed: bool,
-    pub(crate) merge: MergeSnapshot<'a>,
+    /// Whether another branch can be merged.
+    pub(crate) merge: MergeStatus<'a>,
 }
 
 /// The state of a program with tables, as far as membership needs it.
-pub(crate) struct TableSnapshot {
+pub(crate) struct TableStatus {
     /// The clock of this member's worker.
     pub(crate) clock: StepNumber,
     /// Whether every owner and replica holder of a chunk has it.
@@ -48,9 +53,9 @@ pub(crate) struct Assignments<'a> {
     pub(crate) next: Option<&'a BatchAssignment>,
 }
 
-/// Whether training goes on, and what it waits for.
+/// Whether training continues, and what it waits for.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct GateSnapshot {
+pub(crate) struct GateStatus {
     /// Whether this member has begun the step.
     pub(crate) is_open: bool,
     /// Whether this member does not begin the step because the next view begins with it.
@@ -63,21 +68,21 @@ pub(crate) struct GateSnapshot {
 
 /// Whether another branch can be merged.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct MergeSnapshot<'a> {
+pub(crate) struct MergeStatus<'a> {
     /// The snapshot of another branch, once this member has its part of it; `None` otherwise.
     pub(crate) ready: Option<SnapshotId>,
     /// At the coordinator: the snapshot to merge, once all members have their part of it; `None` otherwise.
     pub(crate) offer: Option<&'a MergeOffer>,
 }
 
-impl GateSnapshot {
+impl GateStatus {
     /// Whether this member has stopped, so that the next view can begin.
     pub(super) fn is_stopped(&self) -> bool {
         self.is_held || self.is_frozen
     }
 }
 
-impl TrainingSnapshot<'_> {
+impl TrainingStatus<'_> {
     /// The progress of this member: its step, or its worker's clock where there are tables.
     pub(super) fn progress(&self) -> StepNumber {
         self.tables.as_ref().map_or(self.step, |tables| tables.clock)
