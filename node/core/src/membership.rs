@@ -17,7 +17,7 @@
 //! | [`failure_detection`], [`links`], [`observations`] | silence and step times; links; what this member has seen of others in this view |
 //! | [`succession`], [`agreement`], [`view_change`] | when a member proposes the next view, how it votes, and what that view is |
 //! | [`admission`], [`churn`], [`lead`] | peers that join or leave between two steps, and before which step |
-//! | [`expulsion`], [`rekey`] | peers that are removed for good, and a new secret |
+//! | [`departures`], [`rekey`] | members that leave or are expelled, and a new secret |
 //! | [`capacity`] | how much members offer to own |
 //! | [`partition`] | other branches of a partitioned run |
 //! | [`health`], [`pause`] | what the user learns about the members |
@@ -50,7 +50,7 @@ use crate::state::snapshot_id::SnapshotId;
 use admission::Admission;
 pub(crate) use admission::{JoinAnswer, RunPhase};
 use agreement::Proposing;
-use agreement::acceptor::Voting;
+use agreement::voting::Voting;
 use capacity::CapacityOffers;
 use churn::Requests;
 pub(crate) use health::MemberHealth;
@@ -67,7 +67,7 @@ mod agreement;
 pub(crate) mod bootstrap;
 mod capacity;
 mod churn;
-mod expulsion;
+mod departures;
 mod failure_detection;
 mod health;
 pub(crate) mod join;

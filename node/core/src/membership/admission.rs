@@ -14,7 +14,7 @@ use peergrad_protocol::message::{Join, Refusal};
 use peergrad_protocol::view::{Member, View};
 use peergrad_protocol::{Instant, PeerId};
 
-use super::expulsion::Departures;
+use super::departures::Departures;
 use super::members::Members;
 
 /// The peers that ask to join.

@@ -39,7 +39,7 @@ use crate::io::{Event, Output};
 use crate::membership::view_change::driver::{Attempt, DecisionRule, Pacing};
 use crate::membership::view_change::{Churn, Restart};
 
-pub(super) mod acceptor;
+pub(super) mod voting;
 
 /// A member that may propose the next view: what it decides from, and where it sends.
 pub(super) struct Proposing<'m> {

@@ -16,7 +16,7 @@ use peergrad_protocol::message::{AdminMessage, AgreementMessage, Contact, Heartb
 use peergrad_protocol::view::{Expulsion, ExpulsionCause, Member, Recovery, View};
 use peergrad_protocol::{Frame, Instant, PeerId, Rank, StepNumber, ViewDigest};
 
-use super::expulsion::Departures;
+use super::departures::Departures;
 use super::failure_detection::FailureDetection;
 use super::links::Links;
 use super::observations::{Observations, ReportedProgress};

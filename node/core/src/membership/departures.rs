@@ -1,9 +1,9 @@
-//! Expulsion: removing a peer from the run for good.
+//! Departures: members that leave by themselves, and members that are expelled, which means removed from the run for good.
 //!
-//! A user asks for it at any member, or a member counts too many invalid frames from another one. The member that begins tells all others,
-//! and repeats that until the peer is gone. A peer that a user expels first hands over its chunks, like one that leaves by itself. A peer
-//! that sends invalid frames counts as lost at once. The view without the peer names it, so that no member admits it again, however late
-//! that member joins.
+//! A user asks for an expulsion at any member, or a member counts too many invalid frames from another one. The member that begins tells
+//! all others, and repeats that until the peer is gone. A peer that a user expels first hands over its chunks, like one that leaves by
+//! itself. A peer that sends invalid frames counts as lost at once. The view without the peer names it, so that no member admits it
+//! again, however late that member joins.
 //!
 //! # Not here
 //! A peer that holds the run's secret can join under another key until the secret is replaced (`rekey.rs`).

@@ -1,4 +1,4 @@
-//! The acceptor: how a member answers proposers, and how it learns which view is chosen.
+//! Voting, the acceptor's part of Paxos: how a member answers proposers, and how it learns which view is chosen.
 
 use std::sync::Arc;
 
