@@ -1,7 +1,8 @@
 //! Links open, close and open again; unknown peers and wrong addresses are told apart.
 
 use std::collections::BTreeSet;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use peergrad_net::link::LinkEvent;
 use peergrad_net::notice::DialFailure;
@@ -67,11 +68,21 @@ async fn of_two_with_one_identity_the_one_started_later_is_linked_and_the_other_
     .await;
 }
 
+/// A port that is free and stays free: the system chooses the ports of other tests from a higher range, and each call returns another one.
+fn free_port() -> u16 {
+    static CALLS: AtomicU16 = AtomicU16::new(0);
+    let first = 20_000 + (std::process::id() % 1_000) as u16 * 10;
+    (first..)
+        .filter(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok())
+        .nth(CALLS.fetch_add(1, Ordering::Relaxed).into())
+        .expect("a port is free")
+}
+
 /// A neighbour may dial the instant that a port is open, before the network behind it has finished starting.
 #[tokio::test]
 async fn those_who_are_early_are_linked_both_ways() {
     within_reason(async {
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = free_port();
         let address: BootstrapAddress = format!("127.0.0.1:{port}").parse().unwrap();
         let mut early = Vec::new();
         for _ in 0..8 {
@@ -144,7 +155,7 @@ async fn a_wrong_secret_is_told_and_the_right_one_still_works() {
 #[tokio::test]
 async fn addresses_that_do_not_work_are_named_with_the_reason() {
     within_reason(async {
-        let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let closed = SocketAddr::from(([127, 0, 0, 1], free_port()));
         let nobody: BootstrapAddress = closed.to_string().parse().unwrap();
         let (mut first, mut notices) = start_joining(Identity::generate(), SECRET, vec![nobody]).await;
         let (trouble, words) = next_trouble(&mut notices).await;

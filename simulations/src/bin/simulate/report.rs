@@ -88,7 +88,7 @@ fn summary(recorded_run: &RecordedRun) -> Vec<String> {
     );
     if recorded_run.damaged_lines + recorded_run.lost_lines as usize > 0 {
         words.push(format!(
-            "{} cut off or damaged and skipped; {} could not be written.",
+            "{} cut off or damaged, and skipped; {} never written.",
             were(recorded_run.damaged_lines),
             were(recorded_run.lost_lines as usize)
         ));
