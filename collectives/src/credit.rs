@@ -45,7 +45,7 @@ impl LinkCredits {
         Self { credit: vec![window; rank_count], window, reserve }
     }
 
-    /// Takes credit for passing on a segment to `rank`. Returns false if there is none.
+    /// Takes credit for passing on a segment to `rank`. Returns false if all credit for that is in use.
     #[must_use]
     pub fn take_for_relay(&mut self, rank: usize) -> bool {
         let has_credit = self.credit[rank] > 0;
@@ -65,7 +65,8 @@ impl LinkCredits {
         has_room
     }
 
-    /// Takes credit for a segment that begins here and ends at `rank`, where it waits for nothing. Returns false if there is none.
+    /// Takes credit for a segment that begins here and ends at `rank`, where it waits for nothing. Returns false if all credit for that is
+    /// in use.
     #[must_use]
     pub fn take_for_one_hop(&mut self, rank: usize) -> bool {
         self.take_for_relay(rank)

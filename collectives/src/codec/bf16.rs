@@ -16,7 +16,7 @@ use super::{BLOCK_ELEMENTS, INFINITE, SIGN, encode_each, magnitude};
 pub(super) fn encode(elements: &[f32], out: &mut [u8]) {
     for (block, out) in elements.chunks(BLOCK_ELEMENTS).zip(out.chunks_mut(BLOCK_ELEMENTS * size_of::<u16>()))
     {
-        // Special elements are rare, so it is faster to look for one first and to round all without a test if there is none.
+        // Special elements are rare, so it is faster to look for one first, and to round a segment without any of them untested.
         if block.iter().fold(false, |any, element| any | is_special(*element)) {
             encode_each(block, out, |element| nearest(element).to_le_bytes());
         } else {

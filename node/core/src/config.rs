@@ -24,7 +24,7 @@ pub struct Config {
     pub segments: peergrad_protocol::Pool,
     /// The cache of what all nodes of one process compute alike. A node that is alone in its process has its own.
     pub cache: SharedCache,
-    /// The record that an earlier start of this peer persisted last; `None` if there is none.
+    /// The record that an earlier start of this peer persisted last; `None` at its first start.
     pub restored: Option<Arc<[u8]>>,
     /// The checkpoints of that record's run that earlier starts have saved and that can be read, newest first.
     pub saved: Vec<SavedCheckpoint>,

@@ -88,7 +88,7 @@ pub enum NodeReport {
     Join {
         /// The id of the run; `None` until it is known.
         run: Option<RunId>,
-        /// The member that has welcomed this peer; `None` if there is none.
+        /// The member that has welcomed this peer; `None` while no member has.
         sponsor: Option<PeerId>,
         /// Whether it has task and data, and has told the sponsor so.
         is_ready: bool,

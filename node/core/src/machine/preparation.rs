@@ -39,7 +39,7 @@ enum Stage {
 /// The peer that may send the data file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Donor {
-    /// There is none, and none will appear.
+    /// No peer will send the file: a founder needs its own.
     Nobody,
     /// No member has welcomed this peer yet.
     Awaited,

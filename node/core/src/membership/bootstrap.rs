@@ -61,7 +61,7 @@ impl Founder {
         }
     }
 
-    /// The checkpoint from which the run starts; `None` if there is none, or until it has been read.
+    /// The checkpoint from which the run starts; `None` if it starts from the beginning, or until the checkpoint has been read.
     pub(crate) fn checkpoint(&self) -> Option<Arc<Checkpoint>> {
         self.from.as_ref()?.1.clone()
     }

@@ -137,7 +137,7 @@ impl Joiner {
         }
     }
 
-    /// The member that is asked for the data and learns that this peer is ready; `None` if there is none.
+    /// The member that is asked for the data and learns that this peer is ready; `None` while this peer still asks for one.
     pub(crate) fn sponsor(&self) -> Option<PeerId> {
         self.stage.sponsor()
     }

@@ -103,7 +103,7 @@ impl Members {
         self.place.ranks().find(|rank| !lost.contains(rank) && !is_to_go(rank) && !self.is_newcomer(*rank))
     }
 
-    /// The contact of the coordinator of this branch; `None` if there is none.
+    /// The contact of the coordinator of this branch; `None` while every member that could be it is lost.
     pub(crate) fn coordinator_contact(&self, now: Instant) -> Option<Contact> {
         Some(self.place.view.member(self.coordinator(now)?).contact())
     }

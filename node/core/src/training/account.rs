@@ -115,7 +115,7 @@ impl Training {
         }
     }
 
-    /// The final state at this member: the newest committed one; `None` if there is none.
+    /// The final state at this member: the newest committed one; `None` while this member has no parameters.
     pub(crate) fn final_state(&self) -> Option<FinalState> {
         let (base, parameters) = (self.base(), self.parameters()?);
         let left_out = base.omissions.total();

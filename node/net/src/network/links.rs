@@ -148,7 +148,7 @@ impl Links<'_> {
         }
     }
 
-    /// There is a direct lane to a peer, or a reason why there is none.
+    /// A direct lane to a peer was opened, or could not be, for a reason.
     fn on_direct(&mut self, id: libp2p::PeerId, result: Result<(), String>) {
         let Some(remote) = self.remotes.get_mut(&id) else { return };
         let peer = remote.peer;

@@ -61,7 +61,7 @@ pub(crate) enum LinkIntent {
 /// The task that opens and keeps the outgoing lane.
 #[derive(Debug)]
 pub(crate) enum Outgoing {
-    /// There is none, and none is started before this time.
+    /// This peer has no lane to the other, and opens none before this time.
     Idle { not_before: Instant },
     /// The task with this number runs; reports of earlier tasks are ignored. Its opening named the session `known`.
     Running { number: u64, task: AbortHandle, known: Option<SessionId> },

@@ -234,7 +234,7 @@ fn companions_send_each_other_their_view_once_a_link() {
         recovering.inform(peer(from), run, &mut out);
     }
     let informed: Vec<u8> = sent(&mut out).into_iter().map(|(to, _)| to).collect();
-    assert_eq!(informed, [1, 2], "not whoever was not in it, or asks for another run");
+    assert_eq!(informed, [1, 2], "not a peer that was no member, or that asks for another run");
     recovering.link_down(&peer(1));
     recovering.inform(peer(1), run, &mut out);
     assert_eq!(sent(&mut out), [(1, Message::Agreement(AgreementMessage::Install(view(&[1, 2, 9]))))]);

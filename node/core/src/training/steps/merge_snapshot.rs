@@ -65,7 +65,7 @@ impl MergeSnapshots {
         self.merged = None;
     }
 
-    /// The snapshot that was taken in this view; `None` if there is none.
+    /// The snapshot that was taken in this view; `None` if none was taken.
     fn kept_in(&self, view: ViewDigest) -> Option<&KeptSnapshot> {
         self.kept.as_ref().filter(|snapshot| snapshot.view == view)
     }
@@ -291,7 +291,7 @@ impl BranchSnapshotsMut<'_> {
         }
     }
 
-    /// The merge that this member is to evaluate; `None` if there is none, or another member evaluates it.
+    /// The merge that this member is to evaluate; `None` if this step merges nothing, or another member evaluates the merge.
     pub(crate) fn take_comparison(&mut self) -> Option<(MergeComparison, Arc<dyn Task>)> {
         let comparison = self.snapshots.comparison.take()?;
         Some((comparison, Arc::clone(&self.state.base.loaded.task)))
