@@ -146,7 +146,10 @@ fn trouble_is_told_as_it_comes_and_goes() {
     }
     assert!(!text.contains("to go"), "nobody knows how long it takes:\n{text}");
     let gone = failure(&place, &["--dir", "peer-2"]);
-    assert!(gone.contains("any more") && gone.contains("`peer resume --dir peer-2` continues the run"), "{gone}");
+    assert!(
+        gone.contains("any more") && gone.contains("`peer resume --dir peer-2` continues the run"),
+        "{gone}"
+    );
     // A socket that a killed process left does not disturb.
     let mut again = place.join("peer-2", &place.invite("peer-1"));
     again.wait_for("step");

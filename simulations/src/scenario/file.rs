@@ -427,7 +427,10 @@ mod tests {
             ("kind = \"partition\"\nsplit = [1]", "line 10, `split`"),
             ("kind = \"partition\"\nsplit = [1, 9]", "line 10, `split`: every part"),
             ("kind = \"partition\"\nsplit = [9223372036854775807, 1]", "from 1 to 1000"),
-            ("kind = \"flap\"\nbetween = [0, 1]\nevery = \"1s\"\nfor = \"2s\"", "line 12, `for`: must be shorter"),
+            (
+                "kind = \"flap\"\nbetween = [0, 1]\nevery = \"1s\"\nfor = \"2s\"",
+                "line 12, `for`: must be shorter",
+            ),
             ("kind = \"churn\"\nevery = \"0s\"", "line 10, `every`"),
             ("kind = \"slow\"\nany = 1\nslower = nan", "from 1 to 1000000"),
             ("kind = \"bursts\"\nany = 1\nslower = 2\nchance = 1.5", "from 0 to 1"),
