@@ -2,7 +2,7 @@
 //!
 //! Messages for people go to standard error and results to standard output; with `--json`, standard output has one JSON object a
 //! line. Exit codes: 0 success, 1 failure, 2 wrong usage. A binary with a custom task has every command that does not depend on
-//! built-in models: `start`, and those of [`RunCommand`].
+//! built-in models: `start`, and those that it shares with `peer`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -5,8 +5,9 @@
 //! would survive its loss. If the worker is lost before, its leases are returned and granted next. So every sample of every epoch is done,
 //! and the run is over when no worker holds a lease.
 //!
-//! If a worker is lost when its additions are safe, but before it could report so, its lease is granted once more. This is the only way in
-//! which a sample counts twice, and it affects at most the worker's last leases.
+//! If a worker is lost when its additions are safe, but before its report of that is safe too, its lease is granted once more. This is the
+//! only way in which a sample counts twice, and it affects at most the worker's last leases. A worker that leaves in good order waits until
+//! its report is safe.
 //!
 //! # Invariants
 //! - A worker that asks again under the same number gets the same lease, even from another owner.

@@ -58,8 +58,8 @@ pub struct TableWorker {
     reads: Reads,
     /// The samples that it is to compute.
     leases: HeldLeases,
-    /// The last request of a worker that leaves; `None` before it.
-    final_request: Option<u64>,
+    /// Whether a worker that leaves has sent its last addition.
+    has_sent_last: bool,
 }
 
 /// When a worker starts.
@@ -106,18 +106,19 @@ impl TableWorker {
             cache: RowCache::default(),
             reads: Reads::default(),
             leases: HeldLeases::default(),
-            final_request: None,
+            has_sent_last: false,
         }
     }
 
-    /// A view begins: repeats the changes that may be lost, then sends the clock, then repeats its requests.
+    /// A view begins: repeats what the owner of the lease table may not know, then the changes that may be lost; sends the clock, and repeats
+    /// its requests.
     pub fn enter(&mut self, replica_map: Arc<ReplicaMap>, out: &mut Outbox) {
         self.owners.replica_map = replica_map;
+        self.leases.resend_completed(&self.owners, out);
         for entry in self.changes.sent() {
             self.owners.send(entry.chunk, entry.to_request(), out);
         }
         self.send_clock(out);
-        self.leases.resend_completed(&self.owners, out);
         self.reads.resend(&self.owners, out);
         self.leases.send_request(&self.owners, out);
     }
@@ -289,18 +290,19 @@ impl TableWorker {
         self.leases.report_completed(&self.owners, self.changes.acknowledged_up_to(), out);
     }
 
-    /// The worker is about to leave, between two clocks. Returns whether it may: its additions are safe, and the owner of the lease table
-    /// knows.
+    /// The worker is about to leave, between two clocks. Returns whether it may: its additions are safe, and so is the knowledge of the owner
+    /// of the lease table about its leases.
     pub fn wind_down(&mut self, out: &mut Outbox) -> bool {
         self.push(out);
         if !self.changes.is_flushed() || !self.leases.are_complete() {
             return false;
         }
-        // The owner that answers this request has received all earlier ones.
-        let query = Query::Rows(RowSet::default());
-        let last = self.final_request.unwrap_or_else(|| self.request_at(0, query, WorkerClock::At(0), out));
-        self.final_request = Some(last);
-        self.reads.is_answered(last)
+        if !self.has_sent_last {
+            // An addition of no rows is safe once all is safe that the owner of the lease table has received before it.
+            self.send_change(0, Change::Add(Rows::default()), out);
+            self.has_sent_last = true;
+        }
+        self.changes.is_flushed()
     }
 
     // Reading.

@@ -156,7 +156,7 @@ impl HeldLeases {
         }
     }
 
-    /// A view begins: repeats what the present owner may not know, before the reads.
+    /// A view begins: repeats what the present owner may not know, before the changes.
     pub(super) fn resend_completed(&self, owners: &Owners, out: &mut Outbox) {
         if self.completed > 0 {
             owners.send(0, Request::Complete { last_lease: self.completed }, out);
