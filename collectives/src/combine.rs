@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn outliers_are_left_out_and_weights_undone() {
+    fn outliers_among_the_means_of_members_are_left_out() {
         // Means of 1, 2, 3 and one that lies: 1 + 2 + 3 + 2 samples.
         let four = [(1.0, 1), (4.0, 2), (9.0, 3), (-8000.0, 2)];
         assert_combined(Combine::Trimmed(1), &four, 1.5 * 8.0);
@@ -93,14 +93,14 @@ mod tests {
     }
 
     #[test]
-    fn too_few_to_trim_are_a_median() {
+    fn too_few_contributions_to_trim_give_their_median() {
         assert_combined(Combine::Trimmed(2), &[(1.0, 1), (5.0, 1), (90.0, 1)], 15.0);
         assert_combined(Combine::Trimmed(1), &[(1.0, 1), (5.0, 1)], 6.0);
         assert_combined(Combine::Trimmed(3), &[(7.0, 2)], 7.0);
     }
 
     #[test]
-    fn no_samples_no_voice_and_what_is_no_number_is_far_out() {
+    fn a_contribution_without_samples_is_ignored_and_nan_is_an_outlier() {
         assert_combined(Combine::Median, &[(1.0, 1), (0.0, 0), (3.0, 1), (5.0, 1)], 9.0);
         assert_combined(
             Combine::Trimmed(1),

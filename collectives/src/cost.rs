@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn the_luck_of_the_draw_is_no_reason_for_a_ring() {
+    fn uneven_shares_of_a_random_placement_do_not_choose_a_ring() {
         for count in 2..=32_u8 {
             for seed in 0..4 {
                 let member = |byte| Member {
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_is_chosen_where_it_is_better_by_far() {
+    fn a_ring_is_chosen_only_where_it_is_much_faster() {
         // A founder whom a crowd has joined owns everything: 20,000 bytes and two hops, or 8,000 and ten hops around.
         assert_eq!(chosen(COSTS, &[1000, 0, 0, 0, 0, 0]), Topology::Ring);
         assert_eq!(chosen(COSTS, &[20, 0, 0, 0, 0, 0]), Topology::Direct, "a small model is all hops");
@@ -127,12 +127,12 @@ mod tests {
     }
 
     #[test]
-    fn two_members_have_one_link_whatever_they_own() {
+    fn two_members_send_directly_whatever_they_own() {
         assert_eq!(chosen(COSTS, &[1000, 0]), Topology::Direct);
     }
 
     #[test]
-    fn where_segments_of_all_links_do_not_fit_there_is_a_ring() {
+    fn a_ring_is_chosen_if_the_segments_of_all_links_exceed_the_room() {
         // Three links, both ways, with a window of 1000 bytes or a share of 400.
         for (room_bytes, share, topology) in [
             (6000, 1000, Topology::Direct),

@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_tray_is_for_relays() {
+    fn a_segment_that_starts_in_a_ring_leaves_the_last_credit_to_relays() {
         let mut links = LinkCredits::new(3, 2);
         assert!(links.take_for_start(1));
         assert!(!links.take_for_start(1));
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_returns_more_than_they_got() {
+    fn a_peer_cannot_return_more_credit_than_it_received() {
         let mut links = LinkCredits::new(1, 2);
         assert!(!links.return_credit(0, 1));
         assert!(links.take_for_start(0));
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn credit_goes_on_where_it_stopped() {
+    fn used_credit_stays_used_after_a_view_change() {
         let mut before = LinkCredits::new(2, 3);
         assert!(before.take_for_start(1));
         assert_eq!(before.credit(1), 2);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_come_and_go() {
+    fn credit_follows_ranks_that_are_inserted_and_removed() {
         let mut links = LinkCredits::new(3, 2);
         links.set_credit(2, 1);
         links.remove(0);
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_goes_where_there_is_no_credit() {
+    fn no_segment_is_sent_without_credit() {
         let mut links = LinkCredits::new(2, 2);
         links.set_credit(1, 0);
         assert!(!links.take_for_one_hop(1) && !links.take_for_relay(1));
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "credit of 3 on a link with a window of 2")]
-    fn credit_above_the_window_is_noticed() {
+    fn credit_above_the_window_panics() {
         LinkCredits::new(1, 2).set_credit(0, 3);
     }
 }

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn every_round_is_a_partition_into_groups_of_about_that_size() {
+    fn every_round_partitions_members_into_groups_of_about_the_given_size() {
         for count in 1..70 {
             for size in 2..9 {
                 let groups = Groups { size: Some(size), ..SHUFFLED };
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_and_then_a_column_of_a_full_grid_make_the_mean_of_all() {
+    fn averaging_rows_and_then_columns_of_a_full_grid_gives_the_mean() {
         let values: Vec<f64> = (0..16).map(|rank| f64::from(rank * rank)).collect();
         let mean = values.iter().sum::<f64>() / 16.0;
         for pair in 0..20 {
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn other_numbers_come_close_in_a_few_rounds_and_keep_their_total() {
+    fn without_a_full_grid_values_approach_the_mean_and_keep_their_total() {
         for count in [7, 13, 15, 17, 23] {
             let values: Vec<f64> = (0..count).map(|rank| f64::from(rank * rank)).collect();
             let total: f64 = values.iter().sum();
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn islands_stay_among_themselves() {
+    fn groups_that_are_not_shuffled_never_change() {
         let islands = Groups { is_shuffled: false, ..SHUFFLED };
         assert_eq!(islands.partition(8, 0), [vec![0, 1, 2, 3], vec![4, 5, 6, 7]]);
         assert_eq!(islands.partition(8, 7), islands.partition(8, 0));

@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn keepers_get_what_they_keep_as_credit_allows() {
+    fn replica_holders_receive_sums_of_their_chunks_as_credit_allows() {
         let mut vector: Vec<f32> = (0..10_u8).map(f32::from).collect();
         let mut mirror = Mirror::new(plan(), 1, Codec::F32, Vec::new());
         let mut links = LinkCredits::new(3, 2);
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_next_segment_of_an_edge_is_taken() {
+    fn only_the_next_segment_of_an_edge_is_accepted() {
         let mut holder = Mirror::new(plan(), 2, Codec::F32, Vec::new());
         assert!(!holder.expects_nothing() && !holder.is_received());
         for (from, owner, index, bytes) in
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn the_room_of_one_step_serves_the_next() {
+    fn a_step_reuses_the_memory_of_the_previous_step() {
         let vector = [1.0; 10];
         let load = |room| {
             let mut mirror = Mirror::new(plan(), 1, Codec::F32, room);
@@ -424,14 +424,14 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "sums are packed in order")]
-    fn a_copy_of_what_is_not_owned_is_noticed() {
+    fn packing_sums_with_a_gap_panics() {
         let mut mirror = Mirror::new(plan(), 1, Codec::F32, Vec::new());
         [0..3, 6..10].iter().for_each(|range| mirror.pack(range, &[0.0; 10], STATS));
     }
 
     #[test]
     #[should_panic(expected = "one edge from an owner to a holder")]
-    fn an_edge_that_is_there_twice_is_noticed() {
+    fn a_duplicate_edge_panics() {
         let edge = |start| MirrorEdge { owner: 0, holder: 1, ranges: vec![start..start + 2] };
         let _ = MirrorPlan::new(2, [edge(0), edge(2)], 2);
     }

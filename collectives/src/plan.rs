@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_that_begin_here_go_to_whoever_needs_them() {
+    fn segments_are_sent_to_the_members_that_need_them() {
         let layout = Arc::new(ShardLayout::new(3, vec![vec![], vec![0..2], vec![], vec![2..3], vec![]], 10));
         let plan = |layout: &Arc<ShardLayout>, topology, rank| {
             let layout = Arc::clone(layout);
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_not_finite_is_found_wherever_it_is() {
+    fn an_element_that_is_not_finite_is_found_at_any_position() {
         let finite = [0.0, -0.0, 1.0, f32::MAX, f32::MIN, f32::MIN_POSITIVE, -f32::MIN_POSITIVE / 8.0];
         let nan = f32::from_bits(0xff80_0001);
         for len in [0, 1, 7, 100] {
@@ -480,7 +480,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "shards cover the vector")]
-    fn a_hole_is_noticed() {
+    fn shards_with_a_gap_panic() {
         let _ = ShardLayout::new(3, vec![vec![0..1], vec![2..3]], 1);
     }
 }

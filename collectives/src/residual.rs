@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_comes_with_the_next() {
+    fn the_residual_of_a_step_is_sent_with_the_next_step() {
         let (mut residual, layout) = new();
         let contribution = [1.0 + 1.0 / 512.0; LEN];
         let mut received = [0.0; LEN];
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_is_sent_nothing_changes() {
+    fn residuals_of_elements_that_are_not_sent_stay_unchanged() {
         let (mut residual, layout) = new();
         residual.begin(StepNumber(1));
         send(&mut residual, &layout, Codec::Bf16, &[0.3; LEN], &mut [0.0; LEN]);
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_does_not_stay() {
+    fn values_that_are_not_finite_never_enter_the_residual() {
         let (mut residual, layout) = new();
         for (step, element) in [(0, 0.3), (1, f32::INFINITY), (2, f32::NAN), (3, f32::MAX)] {
             let top = crate::codec::TopK {
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn the_vectors_of_one_step_serve_the_next() {
+    fn a_step_reuses_the_vectors_of_earlier_steps() {
         let layout = ShardLayout::even(LEN, 1, &[0], LEN);
         let vectors = Pool::new(3);
         let mut residual = Residual::new(LEN, vectors.clone());
@@ -396,7 +396,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "commits keep pace")]
-    fn steps_that_are_never_committed_are_noticed() {
+    fn too_many_uncommitted_steps_panic() {
         let mut residual = new().0;
         (0..3).for_each(|step| residual.begin(StepNumber(step)));
     }

@@ -121,7 +121,7 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn what_was_decoded_is_the_same_bytes_again(codec in any_codec(), elements in segment(anything())) {
+    fn decoded_elements_encode_to_the_same_bytes(codec in any_codec(), elements in segment(anything())) {
         let first = encoded(codec, &elements);
         let seen = decoded(codec, &first, elements.len());
         let second = encoded(codec, &seen);
@@ -130,7 +130,7 @@ proptest! {
     }
 
     #[test]
-    fn who_encodes_in_place_sees_what_others_see(codec in any_codec(), elements in segment(anything())) {
+    fn encoding_in_place_leaves_the_decoded_elements(codec in any_codec(), elements in segment(anything())) {
         let mut in_place = elements.clone();
         let mut bytes = vec![0xaa; codec.encoded_len(elements.len())];
         codec.encode_in_place(&mut in_place, &mut bytes);
@@ -139,7 +139,7 @@ proptest! {
     }
 
     #[test]
-    fn errors_are_bounded(elements in segment(finite())) {
+    fn encoding_errors_are_bounded(elements in segment(finite())) {
         for codec in [Codec::F32, Codec::Bf16, Codec::F16, Codec::Int8] {
             let seen = decoded(codec, &encoded(codec, &elements), elements.len());
             for (index, (element, seen)) in elements.iter().zip(seen).enumerate() {
@@ -150,7 +150,7 @@ proptest! {
     }
 
     #[test]
-    fn the_largest_are_kept(one_in in 1_u32..300, elements in segment(anything())) {
+    fn top_k_keeps_the_largest_elements(one_in in 1_u32..300, elements in segment(anything())) {
         let top = TopK { one_in: NonZeroU32::new(one_in).unwrap(), values: Values::F32 };
         let codec = Codec::TopK(top);
         let seen = decoded(codec, &encoded(codec, &elements), elements.len());
@@ -163,7 +163,7 @@ proptest! {
     }
 
     #[test]
-    fn decoders_take_any_bytes_and_no_memory(
+    fn decoding_any_bytes_allocates_nothing(
         codec in any_codec(),
         elements in segment(finite()),
         noise in prop::collection::vec(any::<u8>(), 0..2400),
@@ -192,7 +192,7 @@ proptest! {
     /// Multiples of a power of two, so few that all sums are exact: then all that was sent over all steps, plus the residual, is to the
     /// last bit all that was contributed.
     #[test]
-    fn sent_and_left_are_the_total(
+    fn sent_values_and_the_residual_add_up_to_the_contributions(
         codec in any_codec(),
         steps in prop::collection::vec((prop::collection::vec(-1000_i16..1000, 40), any::<bool>()), 1..12),
     ) {
@@ -238,7 +238,7 @@ proptest! {
 
     /// For each step, with elements of any size: the residual loses no bit.
     #[test]
-    fn no_bit_of_a_total_is_lost(codec in any_codec(), elements in segment(finite())) {
+    fn the_residual_of_each_element_is_exact(codec in any_codec(), elements in segment(finite())) {
         let seen = decoded(codec, &encoded(codec, &elements), elements.len());
         for (element, seen) in elements.iter().zip(seen) {
             if codec != Codec::F16 || element.abs() <= 65504.0 {

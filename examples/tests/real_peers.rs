@@ -7,19 +7,19 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use serde_json::Value;
 
 #[test]
-fn a_task_of_ones_own() {
+fn a_custom_task_trains() {
     assert!(test_loss(env!("CARGO_BIN_EXE_custom_task")) < 0.006);
 }
 
 #[test]
-fn a_program_of_ones_own() {
+fn a_custom_program_trains() {
     assert!(test_loss(env!("CARGO_BIN_EXE_custom_program")) < 0.001);
 }
 
 /// Eight peers; three are killed, one after the other, and two join later. No row is lost, and no worker fills in a row twice, whatever was
 /// in progress and whichever peer owned the row.
 #[test]
-fn a_table_of_ones_own_whoever_is_killed() {
+fn a_custom_table_loses_no_row_whichever_peer_is_killed() {
     const ROWS: f64 = 2000.0;
     const EPOCHS: f64 = 40.0;
     const BATCH: f64 = 64.0;
@@ -47,7 +47,7 @@ fn a_table_of_ones_own_whoever_is_killed() {
 }
 
 #[test]
-fn a_partition_test_of_ones_own_task() {
+fn a_custom_task_survives_the_partition_test() {
     let output = Command::new(env!("CARGO_BIN_EXE_partition_test")).output().expect("the example starts");
     let words = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{words}{}", String::from_utf8_lossy(&output.stderr));
@@ -56,7 +56,7 @@ fn a_partition_test_of_ones_own_task() {
 }
 
 #[test]
-fn two_binaries_are_not_mixed() {
+fn peers_of_different_binaries_do_not_train_together() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut founder = Peer::start(env!("CARGO_BIN_EXE_custom_program"), folder.path(), 2);
     let invite = founder.event("invite");

@@ -650,7 +650,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn nobody_panics(
+    fn odd_messages_never_make_a_node_panic(
         has_state in any::<bool>(),
         policy in prop::sample::select(vec!["majority", "merge"]),
         oddities in prop::collection::vec(oddity(), 1..6),
@@ -661,7 +661,7 @@ proptest! {
 
 /// The same swarm without odd messages.
 #[test]
-fn left_alone_they_train_to_the_end() {
+fn without_odd_messages_the_swarm_trains_to_the_end() {
     for rule in ["adam", "sgd"] {
         let mut swarm = Swarm::new(rule, "majority");
         let mut inputs = 0;
@@ -675,7 +675,7 @@ fn left_alone_they_train_to_the_end() {
 
 /// A joiner is sent a view that merges another branch, as if it had taken part in the merge.
 #[test]
-fn a_joiner_without_its_part_of_a_merge_does_not_enter() {
+fn a_joiner_does_not_enter_a_view_that_merges_another_branch() {
     let draws = vec![
         (16, 3_352_741_434_259_729_291),
         (16, 5_830_043_113_752_101_937),

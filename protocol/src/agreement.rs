@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_set_and_the_rest_exactly_one_is_a_quorum() {
+    fn of_a_set_and_its_complement_exactly_one_is_a_quorum() {
         for member_count in 1..=6 {
             for ranks in subsets(member_count) {
                 let rest = (0..member_count).map(Rank).filter(|rank| !ranks.contains(rank));
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn half_decides_with_rank_zero_only() {
+    fn half_of_the_members_decide_only_with_rank_zero() {
         assert!(is_quorum([Rank(0)], 2));
         assert!(!is_quorum([Rank(1)], 2));
         assert!(is_quorum([Rank(3), Rank(0)], 4));
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_counts_once_and_only_if_there_is_one() {
+    fn a_rank_counts_once_and_only_if_it_exists() {
         assert!(!is_quorum([Rank(1), Rank(1), Rank(1)], 3));
         assert!(!is_quorum([Rank(1), Rank(3), Rank(u32::MAX)], 3));
         assert!(!is_quorum([], 0));
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proposer_names_its_own_value_only_if_nothing_was_accepted() {
+    fn a_proposer_proposes_its_own_value_only_if_none_was_accepted() {
         let mut proposer: Proposer<String, &str> = Proposer::new(ballot(1, 2), 3);
         assert!(proposer.promised(Rank(2), None, "two"));
         assert!(!proposer.has_quorum());
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proposer_adopts_what_was_accepted_under_the_highest_ballot() {
+    fn a_proposer_adopts_the_value_accepted_under_the_highest_ballot() {
         let mut promises = [
             (Rank(0), Some((ballot(1, 2), 'a'))),
             (Rank(1), Some((ballot(3, 1), 'b'))),
@@ -475,14 +475,14 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "a value is proposed after a quorum has promised")]
-    fn nothing_is_proposed_without_a_quorum() {
+    fn proposing_without_a_quorum_panics() {
         let mut proposer = proposer(1, 1);
         assert!(proposer.promised(Rank(1), None, ()));
         proposer.propose(|_| 'x');
     }
 
     #[test]
-    fn who_takes_over_finishes_what_may_be_chosen() {
+    fn a_later_proposer_finishes_a_value_that_may_be_chosen() {
         let mut acceptors = vec![Acceptor::default(); 3];
         // Rank 0 has its value accepted by itself and rank 2, and falls silent: the value is chosen, nobody knows.
         for rank in [0, 2] {

@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dropped_buffer_is_taken_again() {
+    fn a_dropped_buffer_is_reused() {
         let pool = Pool::new(2);
         for _ in 0..10 {
             let mut buffer = pool.take(1000);
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_needed_for_a_while_is_freed() {
+    fn buffers_unused_for_a_while_are_freed() {
         let pool = Pool::new(8);
         let idle = || pool.free_list.lock().idle.len();
         drop((0..6).map(|_| pool.take(10)).collect::<Vec<_>>());
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_are_zeros_though_a_used_buffer_is_idle() {
+    fn a_zeroed_buffer_is_zero_even_if_a_used_one_is_idle() {
         let pool = Pool::new(2);
         pool.take(4).fill(1.0);
         assert_eq!(*pool.take_zeroed(4), [0.0; 4]);

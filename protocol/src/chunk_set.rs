@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_holds_what_was_put_in() {
+    fn a_set_holds_the_inserted_chunks() {
         let set: ChunkSet = [3, 0, 4095, 8].into_iter().collect();
         assert_eq!(set.iter().collect::<Vec<_>>(), [0, 3, 8, 4095]);
         assert!(set.contains(8) && !set.contains(9) && !set.contains(100_000));

@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fewest_are_left_out() {
+    fn as_few_members_as_possible_are_left_out() {
         assert_eq!(kept(0, &[]), []);
         assert_eq!(kept(3, &[]), [0, 1, 2]);
         // One that is cut from all others, whichever way each says it.
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_that_cannot_be_are_ignored() {
+    fn impossible_pairs_are_ignored() {
         assert_eq!(kept(3, &[(1, 1), (0, 3), (7, 8), (u32::MAX, 2)]), [0, 1, 2]);
     }
 
@@ -365,7 +365,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn small_views_are_as_by_trying_all(
+        fn small_views_agree_with_an_exhaustive_search(
             member_count in 0_usize..=10,
             cut in prop::collection::btree_set((0_u32..11, 0_u32..11), 0..30),
         ) {
@@ -374,7 +374,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_kept_is_complete(
+        fn kept_members_all_reach_each_other(
             member_count in 1_u64..80,
             pair_share in 0_u64..100,
             seed in any::<u64>(),

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn returned_samples_are_dealt_first() {
+    fn returned_samples_are_assigned_first() {
         let cursor = DataCursor {
             epoch: 3,
             position: 10,
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endless_batch_takes_what_is_left() {
+    fn an_unlimited_batch_takes_the_rest_of_the_epoch() {
         let cursor = DataCursor {
             epoch: 0,
             position: 10,
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_returned_is_joined_and_counted() {
+    fn returned_spans_are_joined_and_counted() {
         let cursor = DataCursor {
             epoch: 1,
             position: 10,
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn cursors_that_cannot_be_are_refused() {
+    fn impossible_cursors_are_invalid() {
         let cursor = |position, spans: &[(u64, u64)]| {
             let returned = spans.iter().map(|&(start, end)| Span { start, end }).collect();
             DataCursor { position, returned, ..DataCursor::default() }
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn sides_that_are_apart_begin_at_different_places_and_train_everything() {
+    fn parts_of_a_partition_start_at_different_places_and_train_all_samples() {
         let cursor =
             DataCursor { position: 10, returned: vec![Span { start: 2, end: 4 }], ..DataCursor::default() };
         assert_eq!(cursor.for_partition(0, 5, 30), cursor);
@@ -391,7 +391,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_either_has_trained_is_behind_both(
+        fn the_union_of_two_cursors_covers_the_samples_of_both(
             sample_count in 1_u64..200,
             batches in prop::collection::vec(1_u64..20, 1..12),
             forked_at in 0_usize..12,
@@ -417,7 +417,7 @@ mod tests {
         }
 
         #[test]
-        fn the_end_is_as_many_steps_away_as_it_takes(
+        fn the_predicted_number_of_remaining_steps_is_exact(
             sample_count in 1_u64..100,
             batch_size in 1_u64..40,
             taken_before in 0_usize..10,
@@ -445,7 +445,7 @@ mod tests {
         }
 
         #[test]
-        fn an_epoch_deals_each_sample_once(
+        fn an_epoch_assigns_each_sample_once(
             sample_count in 1_u64..500,
             batch_size in 1_u64..100,
             weights in prop::collection::vec(0_u32..5, 1..6),

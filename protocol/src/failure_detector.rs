@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_is_never_late_is_suspected_after_beat_and_grace() {
+    fn a_punctual_peer_is_suspected_after_a_heartbeat_and_a_grace() {
         let mut detector = heard_until(10_000);
         assert_eq!(detector.timeout(&PEER), Duration::from_millis(1_450));
         assert_eq!(detector.next_suspicion(), Some(at(11_450)));
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_suspected_at_first() {
+    fn a_new_peer_is_not_suspected_before_the_first_timeout() {
         for said_something in [false, true] {
             let mut detector = FailureDetector::new(INTERVAL);
             detector.add(at(1_000), PEER);
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_watched_is_not_suspected() {
+    fn a_peer_that_is_not_watched_is_never_suspected() {
         let mut detector = FailureDetector::new(INTERVAL);
         detector.heard(at(0), &PEER);
         (0..60_000).step_by(250).for_each(|millis| detector.tick(at(millis)));
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn an_own_absence_is_not_held_against_the_others() {
+    fn a_pause_of_the_watcher_is_not_held_against_other_peers() {
         let awake = |frames_first: bool| {
             let mut detector = heard_until(10_000);
             detector.tick(at(10_500));
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lateness_is_remembered_and_forgotten_by_halves() {
+    fn a_lateness_is_remembered_and_then_halved_repeatedly() {
         let mut detector = heard_until(20_000);
         // Late by 400 ms, and then three heartbeats at once, which do not make it any more punctual.
         detector.tick(at(20_400));
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_teaches_no_more_than_the_patience() {
+    fn an_outage_raises_the_timeout_by_a_limited_amount() {
         let mut detector = heard_until(10_000);
         (10_250..=60_000).step_by(250).for_each(|millis| detector.tick(at(millis)));
         assert!(detector.is_suspected(at(60_000), &PEER));
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn who_beats_slowly_for_a_while_yet_is_only_late() {
+    fn a_peer_that_keeps_a_slow_heartbeat_for_a_while_is_merely_late() {
         let mut detector = FailureDetector::new(4 * INTERVAL);
         detector.add(at(0), PEER);
         for millis in (0..=20_000).step_by(1_000) {
@@ -678,14 +678,14 @@ mod tests {
     }
 
     #[test]
-    fn a_slower_beat() {
+    fn a_slower_heartbeat() {
         assert_eq!(false_suspicion_count(SLOW), 0);
         let (least, most) = detection(SLOW);
         assert!(least >= 4_000 && most <= 5_000, "{least} to {most} ms");
     }
 
     #[test]
-    fn a_watcher_that_pauses_suspects_nobody() {
+    fn a_watcher_that_pauses_suspects_no_peer() {
         for (conditions, patience_most) in [(QUIET, 3_500), (FAR, 5_000), (OVERLOADED, 10_000)] {
             let mut swarm = Swarm::new(conditions, 2);
             for minutes in (2..30).step_by(2) {

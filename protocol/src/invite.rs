@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_or_altered_line_is_said_to_be_so() {
+    fn a_cut_or_altered_invite_is_rejected_as_damaged() {
         let text = invite().to_string();
         for cut in 3..text.len() {
             assert_eq!(text[..cut].parse::<Invite>(), Err(NotAnInvite::Damaged), "cut at {cut}");

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_draw_is_pinned() {
+    fn the_placement_is_pinned() {
         let placement = Placement::compute(&RunId([3; 32]), &members(&[1, 1, 2, 0]), 12, Replicas::Number(2));
         let owners: Vec<u32> = (0..12).map(|chunk| placement.owner(chunk).0).collect();
         assert_eq!(owners, [2, 0, 2, 2, 2, 2, 2, 0, 2, 2, 1, 0]);
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn looking_only_for_the_best_draws_the_same() {
+    fn the_fast_placement_agrees_with_the_plain_one() {
         for (capacities, chunk_count) in
             [(vec![1; 40], 41), (vec![1; 100], 1000), (vec![3, 0, 1, 16, 1, 2], 500)]
         {
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn all_keep_everything_up_to_the_limit() {
+    fn with_replicas_everywhere_all_members_hold_all_chunks_up_to_the_limit() {
         let (run, owner) = (RunId([5; 32]), Replicas::Number(1));
         for (heavy, light) in [(1, 0), (3, 2), (1, 4), (30, 2), (30, 3), (32, 1), (40, 5)] {
             let mut capacities = vec![0; heavy + light];

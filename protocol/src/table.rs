@@ -511,7 +511,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn names_are_what_they_were_made_of(rows in proptest::collection::btree_set(0_u64..300, 0..80)) {
+        fn row_sets_hold_the_rows_that_they_were_made_of(rows in proptest::collection::btree_set(0_u64..300, 0..80)) {
             let indices: RowSet = rows.iter().copied().collect();
             prop_assert_eq!(indices.iter().collect::<Vec<_>>(), rows.into_iter().collect::<Vec<_>>());
             let message = TableMessage::Request(Request::Get { request: 1, min_clock: WorkerClock::At(2), chunk: 3, rows: indices });
@@ -519,7 +519,7 @@ mod tests {
         }
 
         #[test]
-        fn names_without_others_are_the_rest(
+        fn subtracting_a_row_set_leaves_the_rest(
             rows in proptest::collection::btree_set(0_u64..40, 0..40),
             others in proptest::collection::btree_set(0_u64..40, 0..10),
         ) {
@@ -529,7 +529,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_a_word_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn any_bytes_are_a_table_message_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = decode_table_message(&bytes);
         }
     }

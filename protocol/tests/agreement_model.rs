@@ -197,7 +197,7 @@ fn four_members_agree_although_half_of_them_may_decide() {
 }
 
 #[test]
-fn without_adoption_two_halves_go_on() {
+fn without_adoption_two_halves_continue() {
     let world = World { attempts_max: &[1, 1], bug: Some(Bug::NoAdoption), ..world(3) };
     check_finds(world, &[ONE_VALUE, ONE_VIEW, ONE_ACTIVE]);
 }

@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn without_staleness_it_is_synchronous_training() {
+    fn without_staleness_training_is_synchronous() {
         let task = Squares::new(50, 120);
         for rule in [SGD, MOMENTUM, ADAM] {
             let plain = plain(&task, setting(rule, 0));

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn disks_can_be_trusted_to_different_degrees() {
+    fn disk_modes_keep_different_records_after_a_crash() {
         assert_eq!(after_a_crash(DiskMode::Honest), Some(2));
         assert_eq!(after_a_crash(DiskMode::LosesLast), Some(1));
         assert_eq!(after_a_crash(DiskMode::Lying), None);

@@ -51,7 +51,7 @@ fn attempts_max(seed: u64) -> usize {
 }
 
 #[test]
-fn members_do_not_get_in_each_other_s_way() {
+fn forty_members_need_few_attempts_to_agree() {
     let attempts: Vec<usize> = (0..20).map(attempts_max).collect();
     assert!(attempts.iter().all(|count| *count <= ATTEMPTS_MAX), "{attempts:?}");
 }

@@ -75,7 +75,7 @@ fn a_founder_whose_disk_is_slow_still_ships_its_data() {
 }
 
 #[test]
-fn a_joiner_that_prepares_while_the_run_begins_comes_in_later() {
+fn a_joiner_that_still_prepares_when_the_run_begins_joins_later() {
     let (has_data, lacks_data) = with_and_without(vec![1; 3_000_000].into());
     let mut cluster = lan(0);
     let founder = found(&mut cluster, 2, has_data.clone());
@@ -91,7 +91,7 @@ fn a_joiner_that_prepares_while_the_run_begins_comes_in_later() {
 }
 
 #[test]
-fn a_peer_that_comes_while_others_train_joins_through_any_of_them() {
+fn a_peer_that_comes_during_training_joins_through_any_member() {
     let mut cluster = lan(0);
     let founder = found(&mut cluster, 2, without_data());
     let member = join(&mut cluster, founder, without_data());
@@ -109,7 +109,7 @@ fn a_peer_that_comes_while_others_train_joins_through_any_of_them() {
 }
 
 #[test]
-fn a_peer_that_comes_to_another_run_is_told_so() {
+fn a_joiner_of_another_run_is_refused_with_the_reason() {
     let mut cluster = lan(0);
     let founder = found(&mut cluster, 2, without_data());
     let stranger = cluster.add(without_data());

@@ -37,7 +37,7 @@ fn survive(peers: usize, run: &str, seed: u64) {
 }
 
 #[test]
-fn every_step_is_what_its_log_says() {
+fn every_step_matches_the_replay_of_its_commit_log() {
     for (seed, gradients) in (0..).zip(CODECS) {
         for parameters in ["f32", "bf16", "f16", "int8"] {
             survive(5, &format!("[run.sync]\n{}", lossy(gradients, parameters)), seed);
@@ -47,7 +47,7 @@ fn every_step_is_what_its_log_says() {
 
 /// If all members store all replicas, sums are gathered; if there is one copy, or the rule has no state, sums are not sent.
 #[test]
-fn every_step_is_what_its_log_says_whoever_keeps_replicas() {
+fn every_step_matches_the_replay_of_its_log_with_any_number_of_replicas() {
     let sgd = "[run.optimizer]\nrule = \"sgd\"\nrate = 0.05\n";
     for (peers, replicas) in [(2, "2"), (4, "\"all\""), (5, "1"), (5, "3")] {
         for optimizer in ["", sgd] {
@@ -63,7 +63,7 @@ fn every_step_is_what_its_log_says_whoever_keeps_replicas() {
 
 /// Newcomers whose first view ends before they have completed a step have no residual.
 #[test]
-fn who_comes_twice_before_a_step_has_nothing_left_over() {
+fn a_newcomer_whose_first_view_ends_early_has_no_residual() {
     let text = format!(
         "about = \"codecs\"\npeers = 5\n[links]\npreset = \"continents\"\n\
          [task]\nkind = \"digits\"\nsample_time = \"1ms\"\n[run]\nepochs = 1\nbatch = 128\n\
@@ -95,7 +95,7 @@ fn digits(peers: usize, sync: &str) -> (f64, f64) {
 }
 
 #[test]
-fn fewer_bytes_learn_the_same() {
+fn lossy_codecs_learn_the_same_with_fewer_bytes() {
     for (peers, bf16_share, int8_share) in [(4, 0.6, 0.4), (2, 0.65, 0.5)] {
         let (bytes, accuracy) = digits(peers, "");
         for (codec, share) in [("bf16", bf16_share), ("f16", bf16_share), ("int8", int8_share)] {

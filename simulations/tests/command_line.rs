@@ -28,7 +28,7 @@ fn file(name: &str, bytes: &[u8]) -> PathBuf {
 }
 
 #[test]
-fn what_cannot_be_run_is_refused_before_anything_runs() {
+fn invalid_commands_are_refused_before_a_simulation_runs() {
     assert_refused(
         &["run", "nonsense"],
         &["no scenario and no file `nonsense`", "kill-mid-step", "simulate keys"],
@@ -87,7 +87,7 @@ fn every_line_of_json_is_an_object_and_the_last_one_sums_up() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_panic() {
+fn a_closed_output_pipe_causes_no_panic() {
     for arguments in [&["keys"][..], &["run", "mutants", "--json"], &["replay", "mutants"]] {
         // Closed before the program starts, so that it cannot have written anything.
         let (reader, writer) = std::io::pipe().unwrap();
@@ -102,7 +102,7 @@ fn a_reader_that_goes_away_is_no_panic() {
 }
 
 #[test]
-fn the_last_seeds_that_there_are_can_be_swept() {
+fn the_largest_seeds_can_be_swept() {
     let seeds = format!("{}..{}", u64::MAX - 2, u64::MAX);
     let output = simulate(&["sweep", "mutants", "--json", "--seeds", &seeds]);
     let line: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -110,7 +110,7 @@ fn the_last_seeds_that_there_are_can_be_swept() {
 }
 
 #[test]
-fn two_ways_to_train_the_same_are_compared() {
+fn two_training_modes_are_compared() {
     let place = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("comparisons");
     let path = |name: &str| place.join(name).to_str().unwrap().to_owned();
     let report = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("compared.html");
@@ -127,7 +127,7 @@ fn two_ways_to_train_the_same_are_compared() {
 }
 
 #[test]
-fn what_staleness_costs_is_told() {
+fn the_cost_of_staleness_is_reported() {
     let small =
         ["delays", "--workers", "2", "--hidden", "8", "--rules", "sgd", "--target", "0.6", "--seeds", "1..3"];
     let json = simulate(&[&small[..], &["--staleness", "3", "--rates", "0.1", "--json"]].concat());
@@ -160,7 +160,7 @@ fn what_staleness_costs_is_told() {
 }
 
 #[test]
-fn what_is_there_to_be_compared_can_be_read() {
+fn all_files_for_comparison_can_be_read() {
     let place = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("comparisons");
     let mut count = 0;
     for entry in std::fs::read_dir(&place).unwrap() {

@@ -52,7 +52,7 @@ fn assert_counted(outcome: &Outcome, seed: u64) {
 }
 
 #[test]
-fn a_crash_in_the_middle_of_a_step_loses_and_repeats_nothing() {
+fn a_crash_during_a_step_loses_and_repeats_no_samples() {
     let crash = "[[faults]]\nat_step = 9\nwithin = \"25ms\"\nkind = \"crash\"\nany = 1";
     let mut redone = 0;
     for seed in 0..10 {
@@ -65,7 +65,7 @@ fn a_crash_in_the_middle_of_a_step_loses_and_repeats_nothing() {
 }
 
 #[test]
-fn joiners_and_leavers_lose_and_repeat_nothing() {
+fn joiners_and_leavers_lose_and_repeat_no_samples() {
     let faults = "[[faults]]\nat = \"100ms\"\nwithin = \"100ms\"\nkind = \"join\"\ncount = 2\n\
                   [[faults]]\nat = \"400ms\"\nwithin = \"100ms\"\nkind = \"leave\"\nany = 1";
     for seed in 0..10 {

@@ -76,7 +76,7 @@ fn trace_hash(scenario: &Scenario, seed: u64) -> String {
 }
 
 #[test]
-fn one_seed_gives_one_run_and_another_another() {
+fn a_seed_repeats_a_run_and_another_seed_changes_it() {
     let fixed = Arc::new(squares(Topology::Ring));
     let trace = |seed| swarm(4, &fixed, seed).0.trace().digest();
     assert_eq!(trace(1), trace(1));
@@ -119,7 +119,7 @@ fn threads_do_not_matter() {
 }
 
 #[test]
-fn committed_hashes_come_out_on_any_machine() {
+fn committed_hashes_are_the_same_on_any_machine() {
     let mut found = String::new();
     for (scenario, seed) in committed_runs() {
         let hash = trace_hash(&scenario, seed);

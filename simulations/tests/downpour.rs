@@ -30,7 +30,7 @@ fn trained(peers: usize, optimizer: &str, every: u64) -> Option<(f64, f64)> {
 /// A rate that is right for one worker is too high for sixteen: their gradients are of parameters that the others have changed meanwhile.
 /// It works if rates fall with the sum of what all have added.
 #[test]
-fn adagrad_stands_many_workers_where_a_fixed_rate_does_not() {
+fn adagrad_tolerates_many_workers_where_a_fixed_rate_does_not() {
     let [adagrad, fixed] = ["rule = \"adagrad\"\nrate = 0.02", "rule = \"sgd\"\nrate = 0.3"];
     let Some((alone, _)) = trained(1, adagrad, 1) else { return };
     let accuracy = |peers, optimizer| trained(peers, optimizer, 1).expect("it was here").0;

@@ -12,7 +12,7 @@ mod common;
 use common::{committed, ended, gathered, run_out, run_until_training, squares};
 
 #[test]
-fn a_peer_that_is_lost_at_any_time_stops_nobody() {
+fn losing_a_peer_at_any_time_stops_no_other_peer() {
     let fixed = Arc::new(squares(Topology::Ring));
     for crash_at in [0, 1, 2, 500, 2000, 5000, 15_000] {
         for crash in [Crash::Killed, Crash::PowerLost] {
@@ -38,7 +38,7 @@ fn a_peer_that_is_lost_at_any_time_stops_nobody() {
 }
 
 #[test]
-fn a_peer_lost_at_the_closing_barrier_leaves_nobody_waiting() {
+fn a_peer_lost_at_the_closing_barrier_leaves_no_other_peer_waiting() {
     for topology in [Topology::Ring, Topology::Direct] {
         let mut fixed = squares(topology);
         // Two steps: the last one matters, and what comes before is repeated for every crash.

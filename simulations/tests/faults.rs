@@ -51,7 +51,7 @@ const SHORT: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(7);
 
 #[test]
-fn what_is_shorter_than_anybody_s_patience_only_takes_time() {
+fn faults_shorter_than_the_timeouts_only_take_time() {
     let quiet = Simulation::new(&swarm(), 5).run();
     assert_eq!((quiet.steps, quiet.violations), (100, vec![]));
     let groups = Groups::Split(vec![3, 1]);
@@ -75,7 +75,7 @@ fn what_is_shorter_than_anybody_s_patience_only_takes_time() {
 }
 
 #[test]
-fn whoever_is_cut_off_for_long_is_left_out_and_comes_back() {
+fn a_peer_cut_off_for_long_is_excluded_and_rejoins() {
     let duration = Some(LONG);
     for fault in [
         Fault::Partition { groups: Groups::Peers(vec![vec![0, 1], vec![2, 3]]), duration },
@@ -91,7 +91,7 @@ fn whoever_is_cut_off_for_long_is_left_out_and_comes_back() {
 }
 
 #[test]
-fn who_dies_or_goes_is_left_out_and_the_others_finish() {
+fn the_others_finish_without_a_peer_that_crashed_or_left() {
     let crashed = after(Fault::Crash { targets: one(), crash: Crash::Killed }, SurvivorOutcome::Finish);
     assert_eq!(crashed.endings, endings([("crashed", 1), ("finished", 3)]));
     let silent = after(Fault::Crash { targets: one(), crash: Crash::PowerLost }, SurvivorOutcome::Finish);
@@ -107,7 +107,7 @@ fn who_dies_or_goes_is_left_out_and_the_others_finish() {
 }
 
 #[test]
-fn too_few_wait_for_others_and_go_on_when_they_are_back() {
+fn a_minority_waits_for_others_and_continues_when_they_are_back() {
     let targets = || Targets::Peers(vec![1, 2, 3]);
     let dead = after(Fault::Crash { targets: targets(), crash: Crash::Killed }, SurvivorOutcome::Wait);
     assert_eq!(dead.endings, endings([("crashed", 3), ("still a member", 1)]));
@@ -119,13 +119,13 @@ fn too_few_wait_for_others_and_go_on_when_they_are_back() {
 }
 
 #[test]
-fn a_task_that_hangs_is_left_behind() {
+fn a_peer_whose_task_hangs_is_left_behind() {
     let outcome = after(Fault::Hang { targets: one() }, SurvivorOutcome::Finish);
     assert_eq!(outcome.endings.get("finished"), Some(&3), "{:?}", outcome.endings);
 }
 
 #[test]
-fn a_restart_that_nobody_noticed_is_told_apart_from_the_peer_before() {
+fn an_unnoticed_restart_is_told_apart_from_the_earlier_process() {
     for (keeps_disk, expected) in
         [(true, endings([("finished", 4)])), (false, endings([("crashed", 1), ("finished", 4)]))]
     {
@@ -135,13 +135,13 @@ fn a_restart_that_nobody_noticed_is_told_apart_from_the_peer_before() {
 }
 
 #[test]
-fn of_two_machines_with_one_identity_one_goes_on() {
+fn of_two_machines_with_one_identity_one_continues() {
     let outcome = after(Fault::Clone { targets: one() }, SurvivorOutcome::Finish);
     assert!(outcome.endings.get("finished") >= Some(&3), "{:?}", outcome.endings);
 }
 
 #[test]
-fn garbage_and_views_of_another_time_change_nothing() {
+fn garbage_and_outdated_views_change_nothing() {
     let garbage = after(Fault::Garbage { targets: one(), count: 20 }, SurvivorOutcome::Finish);
     let refusals = garbage.history.peers.iter().flat_map(|lane| &lane.notes);
     assert!(refusals.filter(|(_, note)| note.starts_with("rejected a message of p2")).count() >= 3);
@@ -153,7 +153,7 @@ fn garbage_and_views_of_another_time_change_nothing() {
 }
 
 #[test]
-fn slow_peers_and_lines_slow_everyone() {
+fn slow_peers_and_lines_slow_the_whole_run() {
     let quiet = Simulation::new(&swarm(), 5).run().time;
     let duration = 3 * SHORT;
     for (fault, at_least) in [
@@ -169,7 +169,7 @@ fn slow_peers_and_lines_slow_everyone() {
 }
 
 #[test]
-fn a_full_disk_is_said_and_the_others_go_on() {
+fn a_peer_with_a_full_disk_stops_and_the_others_continue() {
     let fault = Fault::Disk { targets: Targets::Peers(vec![3]), mode: DiskMode::Full };
     let outcome = Simulation::new(&swarm().at(FaultTime::Start(Duration::ZERO), fault), 5).run();
     assert_eq!(outcome.violations, []);
@@ -177,7 +177,7 @@ fn a_full_disk_is_said_and_the_others_go_on() {
 }
 
 #[test]
-fn faults_that_overlap_do_not_stumble_over_each_other() {
+fn overlapping_faults_do_not_disturb_each_other() {
     let targets = || Targets::Peers(vec![2, 2]);
     let mut twice = swarm();
     for duration in [3 * SHORT, SHORT] {
@@ -195,7 +195,7 @@ fn faults_that_overlap_do_not_stumble_over_each_other() {
 }
 
 #[test]
-fn groups_are_named_in_whatever_order_they_are_given() {
+fn the_label_of_a_partition_keeps_the_given_order() {
     let duration = Some(SHORT);
     for (groups, label) in [
         (Groups::Peers(vec![vec![3, 0], vec![1, 2]]), "cut p3 p0 | p1-p2"),
@@ -208,7 +208,7 @@ fn groups_are_named_in_whatever_order_they_are_given() {
 }
 
 #[test]
-fn late_joiners_take_part_and_churn_stops_nobody() {
+fn late_joiners_finish_and_churn_does_not_stop_the_run() {
     let joined = after(Fault::Join { count: 3 }, SurvivorOutcome::Finish);
     assert_eq!(joined.endings, endings([("finished", 7)]));
     let churned = after(Fault::Churn { times: 6, every: Duration::from_secs(2) }, SurvivorOutcome::Finish);
@@ -216,7 +216,7 @@ fn late_joiners_take_part_and_churn_stops_nobody() {
 }
 
 #[test]
-fn regions_and_lines_have_their_distances() {
+fn longer_distances_take_more_time_and_change_no_result() {
     let home = Simulation::new(&swarm().on(Links::home()), 5).run();
     let continents = Simulation::new(&swarm().on(Links::continents()), 5).run();
     let lan = Simulation::new(&swarm(), 5).run();
@@ -226,7 +226,7 @@ fn regions_and_lines_have_their_distances() {
 
 /// A paused member admits no peer, and redirects joiners to the members that train.
 #[test]
-fn a_peer_that_comes_back_does_not_wait_with_a_member_that_is_cut_off() {
+fn a_rejoining_peer_does_not_wait_for_a_sponsor_that_is_cut_off() {
     let scenario = named("waiting-sponsor", Size::Full).unwrap().unwrap();
     for seed in [2, 11, 12, 13] {
         let outcome = Simulation::new(&scenario, seed).run();
@@ -250,7 +250,7 @@ fn capacities(outcome: &Outcome) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn whoever_cannot_be_dialed_owns_nothing_until_it_can_and_nobody_is_interrupted() {
+fn a_peer_that_cannot_be_dialed_owns_nothing_and_interrupts_no_step() {
     for count in [1, 2, 3] {
         let targets = Targets::Peers((0..count).collect());
         let outcome = after(Fault::Unreachable { targets, duration: Some(LONG) }, SurvivorOutcome::Finish);
@@ -270,7 +270,7 @@ fn whoever_cannot_be_dialed_owns_nothing_until_it_can_and_nobody_is_interrupted(
 }
 
 #[test]
-fn where_nobody_can_be_dialed_somebody_owns_everything_all_the_same() {
+fn a_member_still_owns_the_chunks_if_no_member_can_be_dialed() {
     let targets = Targets::Peers((0..4).collect());
     let outcome = after(Fault::Unreachable { targets, duration: None }, SurvivorOutcome::Finish);
     assert_eq!(outcome.endings, endings([("finished", 4)]));

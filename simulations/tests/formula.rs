@@ -191,7 +191,7 @@ impl FrameFilter for Count {
 }
 
 #[test]
-fn a_ring_whose_credit_is_used_up_everywhere_goes_on() {
+fn a_ring_whose_credit_is_used_up_on_all_links_still_progresses() {
     // Hundreds of small segments for each shard, on lines with a long latency.
     let text = "epochs = 3\nbatch = 64\n[optimizer]\nrule = \"sgd\"\nrate = 1.0\n[sync]\ntopology = \"ring\"\n\
                 segment_kib = 1";

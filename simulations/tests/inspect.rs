@@ -52,7 +52,7 @@ fn names(conditions: &[Option<Condition>]) -> BTreeSet<String> {
 }
 
 #[test]
-fn one_that_falls_asleep_is_suspected_before_the_others_go_on_without_it() {
+fn a_sleeping_member_is_suspected_before_others_continue_without_it() {
     let (mut cluster, hosts) = gathered(4, &task(), 3);
     run_until_training(&mut cluster);
     run_until(&mut cluster, "all work", |cluster| {
@@ -78,7 +78,7 @@ fn one_that_falls_asleep_is_suspected_before_the_others_go_on_without_it() {
 }
 
 #[test]
-fn too_few_are_paused_and_say_how_many_they_need() {
+fn a_minority_is_paused_and_reports_how_many_members_it_needs() {
     let (mut cluster, hosts) = gathered(3, &task(), 4);
     run_until_training(&mut cluster);
     cluster.crash(hosts[1], Crash::PowerLost);
@@ -95,7 +95,7 @@ fn too_few_are_paused_and_say_how_many_they_need() {
 }
 
 #[test]
-fn comers_and_leavers_are_seen_and_shares_are_always_whole() {
+fn joiners_and_leavers_are_reported_and_every_parameter_has_an_owner() {
     let fixed = task();
     let (mut cluster, mut hosts) = gathered(3, &fixed, 5);
     run_until_training(&mut cluster);
@@ -131,7 +131,7 @@ fn comers_and_leavers_are_seen_and_shares_are_always_whole() {
 
 /// The same run, once inspected after every event.
 #[test]
-fn nothing_changes_for_being_looked_at() {
+fn inspection_does_not_change_a_run() {
     let run = |is_watched: bool| {
         let (mut cluster, hosts) = gathered(4, &task(), 6);
         run_until_training(&mut cluster);

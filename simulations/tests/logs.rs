@@ -142,7 +142,7 @@ fn states(recorded_run: &RecordedRun, lane: usize) -> Vec<PeerState> {
 }
 
 #[test]
-fn clocks_that_are_hours_apart_are_set_by_the_steps_that_both_tell_of() {
+fn clocks_hours_apart_are_aligned_by_the_steps_in_both_logs() {
     for ahead in [0.0, 7200.0, -86_400.0] {
         let recorded_run = tale_of("clocks", &two(ahead));
         let setting = |peer: u8| {
@@ -171,7 +171,7 @@ fn clocks_that_are_hours_apart_are_set_by_the_steps_that_both_tell_of() {
 }
 
 #[test]
-fn steps_and_bytes_that_were_not_written_down_are_counted() {
+fn unlogged_steps_and_bytes_are_counted() {
     let recorded_run = tale_of("counts", &two(0.0));
     assert_eq!(recorded_run.steps, 1191);
     let commits = &recorded_run.history.commits;
@@ -186,7 +186,7 @@ fn steps_and_bytes_that_were_not_written_down_are_counted() {
 }
 
 #[test]
-fn what_is_cut_or_damaged_is_passed_over() {
+fn cut_or_damaged_lines_are_skipped() {
     let [one, other] = two(0.0);
     let text = other.text.as_bytes();
     let cut = &text[..text.len() / 2];
@@ -206,7 +206,7 @@ fn what_is_cut_or_damaged_is_passed_over() {
 }
 
 #[test]
-fn a_peer_without_a_log_is_told_of_by_the_others() {
+fn a_peer_without_a_log_is_known_from_the_logs_of_others() {
     let [mut one, _] = two(0.0);
     one.text.truncate(one.text.rfind("{\"at\"").unwrap_or(0));
     one.text.truncate(one.text.rfind("{\"at\"").unwrap());
@@ -221,7 +221,7 @@ fn a_peer_without_a_log_is_told_of_by_the_others() {
 }
 
 #[test]
-fn one_that_stands_still_and_one_that_is_killed_are_told_apart() {
+fn a_suspended_process_and_a_killed_one_are_told_apart() {
     let [one, _] = two(0.0);
     let mut other = TestLog::new(2, 0.0);
     other.view(1.0, 1, &[1, 2], 0, 40);
@@ -254,7 +254,7 @@ fn one_that_stands_still_and_one_that_is_killed_are_told_apart() {
 }
 
 #[test]
-fn a_swarm_that_went_on_from_a_checkpoint_went_back_and_broke_no_promise() {
+fn a_swarm_that_continues_from_a_checkpoint_violates_no_invariant() {
     let told = |test, stops, branch: Value| {
         let test_logs = [(1, 2), (2, 1)].map(|(peer, other)| {
             let mut test_log = TestLog::new(peer, 0.0);
@@ -327,7 +327,7 @@ fn files_of_a_directory_are_one_log() {
 }
 
 #[test]
-fn logs_that_contradict_each_other_are_told() {
+fn logs_that_contradict_each_other_are_reported() {
     let [one, mut other] = two(0.0);
     other.text = other.text.replace(&hex(1), &hex(77));
     let told = tale_of("views", &[one, other]);
@@ -369,7 +369,7 @@ fn a_long_run_makes_a_page_of_bounded_size() {
 }
 
 #[test]
-fn what_is_no_log_is_told_with_what_to_do() {
+fn files_that_are_no_logs_are_reported_with_advice() {
     let [one, _] = two(0.0);
     let newer = one.text.replace("\"format\":1", "\"format\":2");
     let files = [

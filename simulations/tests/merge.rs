@@ -11,7 +11,7 @@ use peergrad_simulations::simulation::Simulation;
 /// After a power cut all go back to checkpoints, and then a partition separates them: neither part may believe that it already has what the
 /// other one has trained, though both have heard of views with more steps.
 #[test]
-fn what_was_trained_after_a_power_cut_is_merged() {
+fn samples_trained_after_a_power_cut_are_merged() {
     let text = r#"
 about = "power cut, restore from an older checkpoint, then a short cut"
 peers = 5
@@ -57,7 +57,7 @@ merged = 1
 
 /// The report of a merge has the numbers of the run, under both policies.
 #[test]
-fn a_healed_split_is_told_with_what_was_kept_and_what_was_not() {
+fn the_report_of_a_healed_partition_says_which_steps_were_kept() {
     let merge = named("merge", Size::Sweep).unwrap().unwrap();
     let history = Simulation::new(&merge, 7).run().history;
     let words = history.branch_end_sentences();

@@ -58,13 +58,13 @@ fn check_rate(scenario: &Scenario) {
 }
 
 #[test]
-fn a_joiner_s_share_moves_beside_training() {
+fn the_share_of_a_joiner_moves_during_training() {
     let scenario = training().at(FaultTime::Training(Duration::from_secs(2)), Fault::Join { count: 1 });
     check_rate(&scenario);
 }
 
 #[test]
-fn what_a_leaver_kept_moves_beside_training() {
+fn the_share_of_a_leaver_moves_during_training() {
     let targets = Targets::Peers(vec![2]);
     let scenario = training().at(FaultTime::Training(Duration::from_secs(2)), Fault::Leave { targets });
     check_rate(&scenario);

@@ -70,7 +70,7 @@ fn averaging_in_groups_preserves_the_total() {
 }
 
 #[test]
-fn a_round_of_local_steps_costs_what_one_step_does() {
+fn a_round_of_local_steps_sends_as_many_bytes_as_one_step() {
     for kind in ["local", "diloco"] {
         let run = |local_steps| {
             let simulation = digits(4, 32, &format!("kind = \"{kind}\"\nlocal_steps = {local_steps}"));
@@ -154,7 +154,7 @@ fn backup_workers_absorb_bursts() {
 
 /// The first owner sleeps, links are replaced, and agreed views are abandoned: its late messages about earlier offers are no offence.
 #[test]
-fn a_choice_may_come_long_after_the_offers() {
+fn a_late_choice_of_contributions_is_no_violation() {
     let text = "about = \"late\"\npeers = 3\n[links]\npreset = \"continents\"\n\
          [task]\nkind = \"digits\"\nsample_time = \"20ms\"\n[run]\nepochs = 1\nbatch = 16\n\
          [run.sync]\nkind = \"backup-workers\"\nsegment_kib = 4\n\
@@ -237,7 +237,7 @@ fn accuracy_of(sync: &str, altered: impl Fn(&Arc<dyn Task>, usize) -> Option<Alt
 }
 
 #[test]
-fn robust_means_bear_what_ruins_a_mean() {
+fn robust_means_tolerate_wrong_gradients_that_ruin_a_plain_mean() {
     let clean = accuracy_with(0, "");
     assert!(clean > 0.93, "{clean}");
     assert!(accuracy_with(3, "") < 0.5, "a mean believes everybody");

@@ -67,7 +67,7 @@ fn parameters_do_not_depend_on_replicas() {
 /// Two members crash at once: sometimes a member has completed the step, sometimes none has. The replay of the commit log, bit for bit, is
 /// among the checks.
 #[test]
-fn steps_of_gathered_sums_are_begun_again_or_rolled_forward() {
+fn steps_of_gathered_sums_restart_or_are_rolled_forward() {
     for topology in ["ring", "direct"] {
         let (mut forward, mut again, mut seed) = (0, 0, 0);
         // In a ring one of six is rolled forward; with the direct topology, all members complete a step at nearly the same time.
@@ -130,7 +130,7 @@ fn segment_bytes(peers: usize, replicas: &str, topology: &str) -> (Bytes, u64) {
 }
 
 #[test]
-fn where_everybody_keeps_everything_nothing_travels_for_it() {
+fn replicas_at_all_members_take_no_extra_traffic() {
     for (topology, peers) in [("ring", 2), ("ring", 4), ("direct", 4)] {
         let (one, steps) = segment_bytes(peers, "1", topology);
         // Each member sends its vector except one share, twice a step.
@@ -170,7 +170,7 @@ fn weighted(capacities: &[u8], topology: Topology) -> (Cluster, Vec<FinalState>)
 }
 
 #[test]
-fn whoever_owns_nothing_keeps_everything_too() {
+fn a_member_that_owns_nothing_still_stores_all_replicas() {
     for topology in [Topology::Ring, Topology::Direct] {
         let (cluster, states) = weighted(&[1, 0, 2, 0], topology);
         for state in &states {

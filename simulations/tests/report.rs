@@ -383,7 +383,7 @@ fn check(page: &str) {
 }
 
 #[test]
-fn an_eventful_run_is_told_whole() {
+fn a_page_shows_all_events_of_an_eventful_run() {
     let history = eventful();
     let page = page("broken", &history);
     check(&page);
@@ -411,7 +411,7 @@ fn an_eventful_run_is_told_whole() {
 }
 
 #[test]
-fn a_part_that_yields_is_listed_with_what_is_lost() {
+fn a_part_that_yields_is_listed_with_its_discarded_steps() {
     let mut builder = RunBuilder::of(3);
     let first = builder.view(100, 1, &[], &[0, 1, 2]);
     builder.train(120, 900, first, &[0, 1, 2], 10);
@@ -438,7 +438,7 @@ fn a_part_that_yields_is_listed_with_what_is_lost() {
 }
 
 #[test]
-fn traffic_is_told_to_the_end_however_long_a_run_is() {
+fn traffic_is_recorded_to_the_end_of_a_run_of_any_length() {
     let mut history = alone();
     for hour in 0..170 {
         history.traffic.add(Instant(hour * 3_600_000_000_000), HostId(0), HostId(0), 1000);
@@ -450,7 +450,7 @@ fn traffic_is_told_to_the_end_however_long_a_run_is() {
 }
 
 #[test]
-fn words_of_the_run_are_no_markup() {
+fn texts_of_the_run_are_escaped_in_the_page() {
     let history = eventful();
     let page = page("<broken & \"open>", &history);
     check(&page);
@@ -460,7 +460,7 @@ fn words_of_the_run_are_no_markup() {
 }
 
 #[test]
-fn a_run_in_which_little_happened_is_a_page_too() {
+fn a_run_in_which_little_happened_can_be_drawn() {
     check(&page("nothing", &History::default()));
     check(&page("alone", &alone()));
 

@@ -5,7 +5,7 @@ use peergrad_simulations::scenario::named::{NAMED, named};
 use peergrad_simulations::simulation::Simulation;
 
 #[test]
-fn named_scenarios_keep_every_law() {
+fn named_scenarios_violate_no_invariant() {
     for (name, _) in NAMED {
         let scenario = named(name, Size::Sweep).unwrap().unwrap();
         for seed in 0..20 {
@@ -32,7 +32,7 @@ const FOUND: [(&str, u64); 6] = [
 ];
 
 #[test]
-fn seeds_that_have_found_something_find_nothing_any_more() {
+fn seeds_that_once_found_a_bug_find_no_violation() {
     for (name, seed) in FOUND {
         let scenario = named(name, Size::Sweep).unwrap().unwrap();
         let outcome = Simulation::new(&scenario, seed).run();

@@ -114,7 +114,7 @@ impl Plain {
 }
 
 #[test]
-fn l1_comes_to_what_a_plain_solver_finds() {
+fn l1_training_reaches_the_optimum_of_a_plain_solver() {
     let Some(folder) = shared_data() else { return };
     let plain = Plain::read(&folder);
     let least = plain.least();
@@ -170,7 +170,7 @@ fn to_the_target(folder: &Path, staleness: u64) -> (f64, f64) {
 
 /// With more staleness workers wait less and need more clocks; a value in between is the best.
 #[test]
-fn some_staleness_is_worth_more_than_it_costs() {
+fn a_moderate_staleness_is_faster_than_none_and_than_much() {
     let Some(folder) = shared_data() else { return };
     let found = [0, 1, 2, 4, 8, 16].map(|staleness| (staleness, to_the_target(&folder, staleness)));
     for (staleness, (clocks, seconds)) in found {
@@ -185,7 +185,7 @@ fn some_staleness_is_worth_more_than_it_costs() {
 
 /// A dense gradient would be 40 MB from each worker in each of 124 clocks.
 #[test]
-fn of_ten_million_features_a_peer_touches_its_own() {
+fn of_ten_million_features_a_worker_transfers_only_those_it_touches() {
     let text = "about = \"clicks\"\npeers = 4\n[links]\npreset = \"lan\"\n\
         [task]\nkind = \"clicks\"\nparameters = 10000000\nsamples = 4000\nsample_time = \"100us\"\n\
         [run]\nepochs = 2\nbatch = 64\n[run.optimizer]\nrule = \"ftrl\"\nl1 = 0.0001\n[run.sync]\nkind = \"ssp\"\n";

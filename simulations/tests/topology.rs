@@ -47,7 +47,7 @@ fn joined(topology: &str) -> (Outcome, Relayed) {
 }
 
 #[test]
-fn tensors_go_around_until_shares_are_even_and_then_directly() {
+fn tensors_go_around_a_ring_until_shares_are_even_and_then_directly() {
     let (chosen, relayed) = joined("auto");
     let ways = of_last_view(&relayed);
     let rings = ways.iter().take_while(|is_ring| **is_ring).count();

@@ -112,7 +112,7 @@ fn overflow(task: &dyn Task, parameters: &[f32], samples: &[u32], gradient: &mut
 }
 
 #[test]
-fn an_overflow_is_left_out_and_told_and_ruins_nobody() {
+fn a_contribution_that_overflows_is_left_out_and_reported() {
     let task =
         AlteredTask { task: Arc::new(Squares::new(PARAMETERS, SAMPLES)), gradient: Arc::new(overflow) };
     let (cluster, hosts) = swarm(3, &Arc::new(FixedLoader::new(task, training(Topology::Ring))), 4);

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bits_are_as_the_format_says() {
+    fn encoded_bits_follow_the_format() {
         for (element, code) in [
             (0.0, 0x0000),
             (-0.0, 0x8000),
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn every_code_is_itself_again() {
+    fn every_code_survives_decoding_and_encoding() {
         for code in 0..=u16::MAX {
             let element = decode(code);
             assert_eq!(nearest(element), if element.is_nan() { 0x7fc0 } else { code });
@@ -105,7 +105,7 @@ mod tests {
 
     /// Between any two neighbours: below the middle down, above it up, in the middle to the even one.
     #[test]
-    fn the_nearest_is_chosen_everywhere() {
+    fn an_element_is_rounded_to_the_nearest_code() {
         for code in 0..0x7f7f_u16 {
             let bits = u32::from(code) << 16;
             let even = code + (code & 1);
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn many_are_as_one_by_one() {
+    fn a_slice_is_encoded_like_its_single_elements() {
         let mut elements: Vec<f32> = (0..1000).map(|index| index as f32 / 7.0 - 60.0).collect();
         (elements[300], elements[301], elements[999]) = (f32::MAX, f32::NAN, f32::NEG_INFINITY);
         let mut bytes = vec![0; 2000];

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bits_are_as_the_format_says() {
+    fn encoded_bits_follow_the_format() {
         let power = |exponent: i32| f32::from_bits(((127 + exponent) as u32) << 23);
         for (element, code) in [
             (0.0, 0x0000),
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn every_code_is_what_the_formula_says_and_itself_again() {
+    fn every_code_decodes_by_the_formula_and_encodes_back() {
         for code in 0..=u16::MAX {
             let element = decode(code);
             if code & INFINITE_CODE as u16 != INFINITE_CODE as u16 {
@@ -120,7 +120,7 @@ mod tests {
 
     /// Between any two neighbours: below the middle down, above it up, in the middle to the even one.
     #[test]
-    fn the_nearest_is_chosen_everywhere() {
+    fn an_element_is_rounded_to_the_nearest_code() {
         for code in 0..0x7bff_u16 {
             let middle = ((by_formula(code) + by_formula(code + 1)) / 2.0) as f32;
             let even = code + (code & 1);

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_have_scales_of_their_own() {
+    fn each_block_has_its_own_scale() {
         let mut elements = vec![127.0; BLOCK_ELEMENTS];
         elements.extend([254.0, 2.0]);
         let mut expected = vec![0, 0, 0x80, 0x3f];

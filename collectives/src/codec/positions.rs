@@ -157,14 +157,14 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_as_in_the_picture() {
+    fn bytes_match_the_example_in_the_header() {
         let bytes = written(Positions::new(16, 4), &[1, 6, 7, 12]);
         assert_eq!(bytes, [0b00_11_10_01, 0b100_1101]);
         assert_eq!(read(Positions::new(16, 4), &bytes), Ok(vec![1, 6, 7, 12]));
     }
 
     #[test]
-    fn extremes_are_read_back() {
+    fn extreme_positions_are_read_back() {
         for len in [1, 2, 3, 7, 8, 9, 100, 255, 256, 257, 5000] {
             for count in [1, 2, 3, len / 100, len / 7, len / 2, len - 1, len] {
                 if count == 0 || count > len {

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn among_equals_the_first_win() {
+    fn among_equal_elements_the_first_ones_are_sent() {
         // Positions 1 and 2 of 5 in blocks of two: lower bits 1 and 0, marks 0 and 2.
         assert_encoded(
             one_in(3, Values::Bf16),
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_is_sent_first() {
+    fn elements_that_are_not_finite_are_sent_first() {
         let elements = [1.0, f32::MAX, f32::NEG_INFINITY, 2.0];
         assert_encoded(one_in(4, Values::Bf16), &elements, &[0b10, 0b1, 0x80, 0xff]);
         let elements = [1.0, f32::INFINITY, f32::NAN, 2.0];
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn one_in_a_hundred_takes_about_one_byte_in_a_hundred() {
+    fn one_element_in_a_hundred_takes_about_one_byte_in_a_hundred() {
         // 131,072 bytes as f32.
         assert_eq!(one_in(100, Values::F32).encoded_len(32_768), 1663);
         assert_eq!(one_in(100, Values::Bf16).encoded_len(32_768), 1007);

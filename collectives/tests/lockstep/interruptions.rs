@@ -16,7 +16,7 @@ use crate::case::{Adversary, Case, PLAIN, TOPOLOGIES, are_same_bits, seed, updat
 use crate::swarm::{Packet, Swarm};
 
 #[test]
-fn whatever_is_interrupted_goes_on() {
+fn rounds_interrupted_at_any_point_continue_in_the_next_view() {
     let mut ends = Ends::default();
     for rank_count in 2..6 {
         for topology in TOPOLOGIES {

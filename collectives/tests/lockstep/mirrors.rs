@@ -5,7 +5,7 @@ use peergrad_collectives::plan::Topology;
 use crate::case::{Adversary, Case, PLAIN, Rule, TOPOLOGIES, seed};
 
 #[test]
-fn every_keeper_gets_the_sums_in_order() {
+fn every_replica_holder_receives_the_sums_in_order() {
     for rank_count in 1..9 {
         for len in [0, 1, 7, 1000] {
             for replicas in 1..4 {

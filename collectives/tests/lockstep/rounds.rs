@@ -48,7 +48,7 @@ fn rounds_that_follow_each_other_do_not_mix() {
 
 /// The topology may change from one round to the next, as shares change.
 #[test]
-fn rounds_may_go_another_way_than_the_ones_before() {
+fn the_topology_may_change_from_round_to_round() {
     for rank_count in [3, 5, 8] {
         for topology in TOPOLOGIES {
             for credit in [1, 2, 4] {
@@ -66,7 +66,7 @@ fn rounds_may_go_another_way_than_the_ones_before() {
 
 /// A member without a contribution owns, sums up and gathers like all others.
 #[test]
-fn the_sum_of_those_who_contribute_is_everybody_s() {
+fn every_member_gets_the_sum_of_the_contributing_members() {
     for rank_count in [2, 3, 5, 8, 13] {
         for absent in 1..rank_count {
             for (len, credit) in
@@ -84,7 +84,7 @@ fn the_sum_of_those_who_contribute_is_everybody_s() {
 
 /// All members change their values only after their own shard has been sent: no member waits for ever, and none receives changed values.
 #[test]
-fn sums_that_everyone_gathers_are_changed_by_everyone() {
+fn members_update_gathered_sums_only_after_sending_their_shard() {
     for rank_count in [1, 2, 3, 5, 8] {
         for (topology, len) in TOPOLOGIES.into_iter().flat_map(|topology| LENGTHS.map(|len| (topology, len)))
         {
@@ -101,7 +101,7 @@ fn sums_that_everyone_gathers_are_changed_by_everyone() {
 
 /// Contributions are encoded once, results by their owner; all members, including the owner, have the decoded values.
 #[test]
-fn what_is_encoded_is_the_same_everywhere() {
+fn all_members_decode_the_same_values() {
     let top = Codec::TopK(TopK { one_in: 5.try_into().unwrap(), values: Values::Bf16 });
     let codecs = [Codec::F32, Codec::Bf16, Codec::F16, Codec::Int8, top];
     for (rank_count, len) in [1, 2, 3, 5].into_iter().flat_map(|count| [1, 7, 1000].map(|len| (count, len))) {
@@ -123,7 +123,7 @@ fn what_is_encoded_is_the_same_everywhere() {
 
 /// Other lengths, and bytes that no encoder writes, change nothing: the correct segment is still accepted.
 #[test]
-fn bytes_that_are_no_elements_are_unforeseen() {
+fn malformed_segments_are_rejected_and_change_nothing() {
     let layout = Arc::new(ShardLayout::even(8, 2, &[0, 1], 4));
     let codecs = Codecs { reduce: Codec::Int8, gather: Codec::Bf16 };
     let (topology, combine, group, contributors) = (Topology::Direct, Combine::Sum, None, None);
@@ -170,7 +170,7 @@ fn nothing_vector_sized_is_allocated_after_the_first_round() {
 /// Planted bug: members begin to send a round while they still have to forward segments of one with another topology.
 #[test]
 #[should_panic(expected = "is stuck")]
-fn a_round_that_overtakes_one_that_went_another_way_gets_stuck() {
+fn a_round_that_overtakes_one_of_another_topology_gets_stuck() {
     for number in 0..200 {
         let case =
             Case { rank_count: 5, alternates: true, round_count: 6, adversary: Adversary::Eager, ..PLAIN };
@@ -181,6 +181,6 @@ fn a_round_that_overtakes_one_that_went_another_way_gets_stuck() {
 /// Planted bug: members start segments until all places of a link are taken. The ring fills with segments that no member can forward.
 #[test]
 #[should_panic(expected = "is stuck")]
-fn a_ring_without_a_place_for_relays_gets_stuck() {
+fn a_ring_without_reserved_credit_for_relays_gets_stuck() {
     Case { rank_count: 3, len: 65537, adversary: Adversary::Eager, rule: Rule::Greedy, ..PLAIN }.check(1);
 }

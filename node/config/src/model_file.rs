@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn evaluation_uses_held_out_rows_of_its_own_file_and_all_rows_of_another() {
+    fn evaluation_uses_held_out_rows_of_the_training_file_and_all_of_another() {
         let model = trained();
         let own = model.evaluate("f.csv", DATA).unwrap();
         assert_eq!((own.evaluation.samples, own.part), (2, DataPart::HeldOut));

@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_vector_is_cut_changes_no_bit() {
+    fn cutting_a_vector_into_ranges_changes_no_bit() {
         let parameters: Vec<f32> = (0..37).map(|i| (i as f32 * 0.37).sin()).collect();
         let gradient: Vec<f32> = (0..37).map(|i| (i as f32 * 1.1).cos() * 100.0).collect();
         let old: Vec<f32> = (0..74).map(|i| (i as f32 * 0.21).sin().abs()).collect();

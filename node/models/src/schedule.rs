@@ -93,14 +93,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn warm_up_climbs_in_a_line() {
+    fn warm_up_is_linear() {
         let schedule = Schedule { base: 0.4, warmup_steps: 4, decay: Decay::Constant };
         let rates: Vec<f64> = (0..6).map(|step| schedule.rate(step)).collect();
         assert_eq!(rates, [0.1, 0.2, 0.4 * 0.75, 0.4, 0.4, 0.4]);
     }
 
     #[test]
-    fn steps_multiply() {
+    fn step_decay_multiplies_the_rate_at_fixed_intervals() {
         let decay = Decay::Step { factor: 0.5, every: 10 };
         let schedule = Schedule { base: 1.0, warmup_steps: 0, decay };
         assert_eq!([0, 9, 10, 19, 20].map(|step| schedule.rate(step)), [1.0, 1.0, 0.5, 0.5, 0.25]);

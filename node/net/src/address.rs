@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_over_tcp_says_where_a_peer_is_over_quic() {
+    fn the_quic_address_of_a_peer_follows_from_its_tcp_address() {
         for host in ["ip4/10.0.0.7", "ip6/2001:db8::1", "dns/example.org", "dns4/example.org"] {
             let (tcp, quic) =
                 (address(&format!("/{host}/tcp/9")), address(&format!("/{host}/udp/9/quic-v1")));
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn the_relay_in_an_address_is_told_from_the_peer_behind_it() {
+    fn the_relay_of_an_address_is_not_the_peer_behind_it() {
         let [relay, peer] = [1, 2].map(|_| Identity::generate().keypair().public().to_peer_id());
         let at: Multiaddr = "/ip4/203.0.113.7/tcp/4747".parse().unwrap();
         let way = through(relay, at.clone());
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_direct_lane_may_lead_to_an_address_or_a_name_but_to_no_relay() {
+    fn a_direct_lane_leads_to_an_ip_address_or_name_but_never_to_a_relay() {
         let host = |address: &str| host_of(&address.parse().unwrap());
         assert_eq!(host("/ip4/10.0.0.7/tcp/9").as_deref(), Some("10.0.0.7"));
         assert_eq!(host("/ip6/2001:db8::1/tcp/9").as_deref(), Some("2001:db8::1"));

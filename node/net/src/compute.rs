@@ -68,7 +68,7 @@ mod tests {
     use peergrad_core::io::{JobId, Panicked};
 
     #[tokio::test]
-    async fn jobs_are_answered_in_order_and_a_panic_is_an_answer() {
+    async fn jobs_are_answered_in_order_and_a_panic_is_reported() {
         let counters = Arc::<Counters>::default();
         let mut compute = Compute::start(Arc::clone(&counters)).unwrap();
         let nap = Duration::from_millis(2);

@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_counted_for_all_and_for_each() {
+    fn bytes_are_counted_in_total_and_per_peer() {
         let counters = Counters::default();
         let [first, second] = [1, 2].map(|byte| PeerId([byte; 32]));
         counters.with(first).add_sent_frame(LaneKind::Direct, 10);
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_without_end_are_counted_together() {
+    fn peers_beyond_the_limit_are_counted_only_in_total() {
         let counters = Counters::default();
         for number in 0..PEERS_MAX as u64 + 3 {
             let mut id = [0; 32];

@@ -254,7 +254,7 @@ mod tests {
     use crate::record::RecordError;
 
     #[test]
-    fn a_named_directory_belongs_to_one_at_a_time() {
+    fn a_named_directory_belongs_to_one_peer_at_a_time() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a/b");
         let first = Directory::open(&path).unwrap();
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_peer_takes_the_next_default_and_says_so() {
+    fn a_second_peer_takes_the_next_default_directory_and_reports_it() {
         let folder = tempfile::tempdir().unwrap();
         let open = || Directory::open_first(candidates_in(folder.path().join("peergrad")), None).unwrap();
         let (first, second, third) = (open(), open(), open());
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_with_a_run_that_was_stopped_is_left_to_that_run() {
+    fn the_directory_of_a_stopped_run_is_reserved_for_that_run() {
         let folder = tempfile::tempdir().unwrap();
         let open = |run| Directory::open_first(candidates_in(folder.path().join("peergrad")), run).unwrap();
         let first = open(None).directory;
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_has_no_durable_record() {
+    fn a_copied_directory_has_no_durable_record() {
         let folder = tempfile::tempdir().unwrap();
         let [original, copy] =
             ["original", "copy"].map(|name| Directory::open(&folder.path().join(name)).unwrap());
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_seen_only_while_its_peer_runs() {
+    fn a_run_record_is_readable_only_while_its_peer_runs() {
         let folder = tempfile::tempdir().unwrap();
         let contact = Contact { peer: PeerId([1; 32]), addresses: vec!["/ip4/10.0.0.7/tcp/4747".to_owned()] };
         let invite = Invite { run: RunId([2; 32]), secret: Secret([3; 32]), contacts: vec![contact] };

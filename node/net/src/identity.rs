@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_identity_is_made_once_and_found_again() {
+    fn an_identity_is_created_once_and_loaded_afterwards() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("identity");
         let made = Identity::load_or_create(&path).unwrap();
@@ -114,7 +114,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn only_its_owner_can_read_it() {
+    fn only_its_owner_can_read_the_identity_file() {
         use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("identity");
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn both_forms_of_an_id_read_the_same() {
+    fn both_forms_of_a_peer_id_have_the_same_text() {
         let identity = Identity::generate();
         let theirs = to_libp2p(identity.peer()).unwrap();
         assert_eq!(theirs, identity.keypair().public().to_peer_id());

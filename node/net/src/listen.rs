@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_of_another_machine_is_told_from_a_port_in_use() {
+    fn an_address_of_another_machine_is_not_reported_as_a_port_in_use() {
         let listen = Listen { address: Some("192.0.2.1".parse().unwrap()), port: Port::Exactly(4747) };
         let error = listen.claim().unwrap_err();
         assert!(matches!(error, ListenError::Unusable { .. }), "{error}");
@@ -225,14 +225,14 @@ mod tests {
     }
 
     #[test]
-    fn what_the_system_said_is_found_under_what_wraps_it() {
+    fn the_error_of_the_system_is_found_inside_its_wrappers() {
         let wrapped = io::Error::other(io::Error::other(io::Error::from(io::ErrorKind::AddrInUse)));
         let refusal = refused("127.0.0.1:9".parse().unwrap(), wrapped);
         assert!(matches!(refusal, ListenError::PortInUse { port: 9 }), "{refusal}");
     }
 
     #[test]
-    fn others_are_told_what_they_can_use() {
+    fn only_addresses_that_others_can_use_are_announced() {
         let parse =
             |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<Multiaddr>>();
         let loopback = ["/ip4/127.0.0.1/tcp/1", "/ip6/::1/tcp/1"];

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_secret_lets_in_and_another_one_does_not() {
+    async fn only_peers_with_the_same_secret_accept_each_other() {
         for (secrets, is_right) in [([1, 1], true), ([1, 2], false), ([2, 1], false)] {
             let [dialer, listener] = secrets.map(prover);
             let (first, second) = prove_both(&dialer, &listener, [dialer.own, listener.own]).await;
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_in_the_middle_cannot_pass_on_what_two_peers_prove() {
+    async fn a_peer_in_the_middle_cannot_forward_the_proofs_of_two_others() {
         let [dialer, listener] = [1, 1].map(prover);
         let middle = prover(2).own;
         for taken_for in [[middle, middle], [dialer.own, middle], [middle, listener.own]] {
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_proof_that_is_sent_back_proves_nothing() {
+    async fn a_reflected_proof_is_refused() {
         let (dialer, other) = (prover(1), prover(2).own);
         let (near, mut far) = duplex(1024);
         let mirror = async {
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_about_a_connection_is_in_its_proofs() {
+    fn a_proof_depends_on_its_side_both_peers_and_both_nonces() {
         let prover = prover(1);
         let [dialer, listener] = [2, 3].map(|secret| self::prover(secret).own);
         let proof = |side, dialer, listener, nonces| prover.proof(side, &Ends { dialer, listener }, &nonces);
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn garbage_is_told_from_another_secret_and_from_a_connection_that_broke() {
+    async fn garbage_another_secret_and_a_broken_connection_are_told_apart() {
         assert!(matches!(answered_with(&[9; 65]).await, ProofError::NotAPeer));
         assert!(matches!(answered_with(&[ACCEPTED; 65]).await, ProofError::OtherSecret));
         assert!(matches!(answered_with(&[REFUSED; 65]).await, ProofError::OtherSecret));
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_was_dialed_shows_a_stranger_a_nonce_and_a_no() {
+    async fn a_listener_shows_a_stranger_only_a_nonce_and_a_refusal() {
         let (mut near, far) = duplex(1024);
         let stranger = async {
             near.write_all(&[7; 500]).await.unwrap();

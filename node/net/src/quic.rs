@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn few_may_knock_at_once_and_fewer_of_one_machine() {
+    fn pending_handshakes_are_limited_in_total_and_per_ip_address() {
         let mut strangers = HandshakeLimits::default();
         let mut ids = (0..).map(ConnectionId::new_unchecked);
         let mut knock = |strangers: &mut HandshakeLimits, last_byte: usize, carrier: &str| {

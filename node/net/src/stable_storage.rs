@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn records_are_written_in_order_and_a_full_disk_is_an_answer() {
+    async fn records_are_written_in_order_and_a_failed_write_is_reported() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("durable");
         let mut store = StableStorage::start(path.clone()).unwrap();

@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_opened_arrives_and_what_cannot_be_says_why() {
+    async fn an_opened_substream_arrives_and_a_failure_gives_its_reason() {
         let (taker, mut incoming, opener) = pair().await;
         let (there, here) = (*taker.local_peer_id(), *opener.local_peer_id());
         let (out, back) = (opener.behaviour().opener(), taker.behaviour().opener());
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_is_told_when_the_swarm_ends() {
+    async fn a_pending_open_fails_when_the_swarm_ends() {
         let (taker, _incoming, opener) = pair().await;
         let out = opener.behaviour().opener();
         let mut waiting = pin!(out.open(*taker.local_peer_id(), KNOWN));
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_two_connections_the_newer_is_used_and_once_it_is_closed_the_other() {
+    async fn of_two_connections_the_newer_is_used_until_it_is_closed() {
         let (mut taker, mut incoming, mut opener) = pair().await;
         connect(&mut taker, &mut opener).await;
         let (there, out) = (*taker.local_peer_id(), opener.behaviour().opener());
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn connections_leave_nothing_behind() {
+    async fn closed_connections_leave_nothing_behind() {
         let (mut taker, _incoming, mut opener) = pair().await;
         let there = *taker.local_peer_id();
         for _ in 0..20 {

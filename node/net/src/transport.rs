@@ -172,7 +172,7 @@ mod tests {
 
     /// A stranger that makes libp2p's handshake and then sends no proof.
     #[tokio::test]
-    async fn one_that_says_nothing_over_quic_is_sent_away_unheard() {
+    async fn a_stranger_that_sends_no_proof_over_quic_is_disconnected() {
         let (mut swarm, address) = listener().await;
         let stranger = async {
             let mut transport =

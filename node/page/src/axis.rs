@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_round_and_few() {
+    fn time_ticks_are_round_and_few() {
         assert_eq!(labels(12_400_000_000).last().map(String::as_str), Some("12 s"));
         assert_eq!(labels(250_000_000)[1], "50 ms");
         assert_eq!(labels(40 * 60 * SECOND)[1], "5 min");

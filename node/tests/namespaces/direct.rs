@@ -16,7 +16,7 @@ fn direct_ways(swarm: &Swarm, command: &str) {
 }
 
 #[test]
-fn a_direct_way_that_is_cut_costs_no_step() {
+fn a_cut_direct_connection_interrupts_no_step() {
     let Some(mut swarm) = Swarm::training(3, ENDLESS) else { return };
     swarm.peers.iter_mut().for_each(|peer| peer.wait_for_step(500));
     direct_ways(&swarm, "add");

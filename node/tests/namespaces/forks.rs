@@ -84,7 +84,7 @@ fn accuracy(evaluation: &Value) -> f64 {
 }
 
 #[test]
-fn what_both_parts_have_learnt_is_merged() {
+fn the_models_of_both_parts_are_merged() {
     let _machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(mut swarm) = training("merge") else { return };
     cut(&mut swarm);
@@ -102,7 +102,7 @@ fn what_both_parts_have_learnt_is_merged() {
 }
 
 #[test]
-fn the_part_that_is_further_is_kept() {
+fn the_part_that_is_further_ahead_is_kept() {
     let _machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(mut swarm) = training("winner") else { return };
     let parts = cut(&mut swarm);

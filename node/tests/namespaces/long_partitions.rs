@@ -64,28 +64,28 @@ fn partition(count: usize, going_on: usize) {
 }
 
 #[test]
-fn three_of_five_go_on_and_two_wait() {
+fn three_of_five_members_continue_and_two_wait() {
     partition(5, 3);
 }
 
 #[test]
-fn of_two_halves_the_one_with_the_lowest_rank_goes_on() {
+fn of_two_halves_the_one_with_the_lowest_rank_continues() {
     partition(4, 2);
 }
 
 #[test]
-fn of_two_peers_the_lower_rank_goes_on() {
+fn of_two_peers_the_lower_rank_continues() {
     partition(2, 1);
 }
 
 #[test]
-fn a_machine_whose_cable_is_pulled_is_left_out_and_comes_back() {
+fn a_machine_whose_cable_is_pulled_is_excluded_and_rejoins() {
     partition(4, 3);
 }
 
 /// Both reach all others; only one of them can remain.
 #[test]
-fn of_two_that_cannot_reach_each_other_one_is_left_out() {
+fn of_two_members_that_cannot_reach_each_other_one_is_excluded() {
     let Some(mut swarm) = Swarm::training(4, ENDLESS) else { return };
     let [first, second, third, fourth] = swarm.by_rank()[..] else { unreachable!("four peers") };
     partition_until(&mut swarm, &both_ways(second, fourth), |swarm| {
@@ -98,7 +98,7 @@ fn of_two_that_cannot_reach_each_other_one_is_left_out() {
 }
 
 #[test]
-fn a_way_that_is_cut_in_one_direction_is_cut() {
+fn a_link_that_is_cut_in_one_direction_excludes_a_member() {
     let Some(mut swarm) = Swarm::training(4, ENDLESS) else { return };
     let [first, second, third, fourth] = swarm.by_rank()[..] else { unreachable!("four peers") };
     partition_until(&mut swarm, &[OneWayPath { from: fourth, to: second }], |swarm| {
@@ -108,7 +108,7 @@ fn a_way_that_is_cut_in_one_direction_is_cut() {
 }
 
 #[test]
-fn a_machine_that_stands_still_is_left_out_and_comes_back() {
+fn a_suspended_peer_is_excluded_and_rejoins() {
     let Some(mut swarm) = Swarm::training(4, ENDLESS) else { return };
     let [first, second, third, fourth] = swarm.by_rank()[..] else { unreachable!("four peers") };
     wait_until_known(&mut swarm);

@@ -98,7 +98,7 @@ fn a_cut_loses_one_direction_silently_until_it_is_healed() {
 }
 
 #[test]
-fn a_partition_leaves_each_side_whole() {
+fn a_partition_leaves_links_within_each_side_intact() {
     let Some(world) = TestNetwork::of(4) else { return };
     let partition = between(&[0, 1], &[2, 3]);
     assert_eq!(partition.len(), 8);

@@ -58,7 +58,7 @@ fn check_no_tcp(world: &TestNetwork) {
 }
 
 #[test]
-fn a_run_goes_over_quic_to_its_end_where_tcp_is_lost() {
+fn a_run_finishes_over_quic_where_tcp_packets_are_lost() {
     let Some(mut swarm) = training_without_tcp(3, 10, Fate::Lost) else { return };
     let peers = swarm.end();
     check_finished(&peers, 10 * EPOCH_STEPS);
@@ -77,7 +77,7 @@ fn a_run_goes_over_quic_to_its_end_where_tcp_is_lost() {
 }
 
 #[test]
-fn a_run_goes_over_quic_to_its_end_where_tcp_is_prohibited() {
+fn a_run_finishes_over_quic_where_tcp_is_prohibited() {
     let Some(mut swarm) = training_without_tcp(2, 10, Fate::Prohibited) else { return };
     let peers = swarm.end();
     check_finished(&peers, 10 * EPOCH_STEPS);
@@ -85,7 +85,7 @@ fn a_run_goes_over_quic_to_its_end_where_tcp_is_prohibited() {
 }
 
 #[test]
-fn a_run_that_loses_tcp_goes_on_over_quic() {
+fn a_run_that_loses_tcp_continues_over_quic() {
     let Some(mut swarm) = Swarm::training(3, ENDLESS) else { return };
     wait_until_known(&mut swarm);
     let start = Instant::now();
@@ -104,7 +104,7 @@ fn a_run_that_loses_tcp_goes_on_over_quic() {
 }
 
 #[test]
-fn one_that_is_killed_is_left_out_and_comes_back_over_quic() {
+fn a_killed_peer_is_removed_and_rejoins_over_quic() {
     let Some(mut swarm) = training_without_tcp(3, ENDLESS, Fate::Lost) else { return };
     wait_until_known(&mut swarm);
     let start = Instant::now();

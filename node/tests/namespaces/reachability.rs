@@ -97,7 +97,7 @@ fn shards(peer: &Ended, members: usize) -> Vec<u64> {
 }
 
 #[test]
-fn holes_are_made_through_routers_that_keep_ports() {
+fn hole_punching_works_through_routers_that_keep_ports() {
     let Some(outside) = Outside::of(1, Ports::Kept, &[1, 1]) else { return };
     let mut party =
         Party::start(&[(outside.host(0), &[]), (outside.home(0, 0), &[]), (outside.home(1, 0), &[])]);
@@ -116,7 +116,7 @@ fn holes_are_made_through_routers_that_keep_ports() {
 }
 
 #[test]
-fn words_go_through_a_third_where_no_hole_can_be_made() {
+fn control_messages_are_relayed_where_hole_punching_fails() {
     let Some(outside) = Outside::of(1, Ports::Drawn, &[1, 1]) else { return };
     let asking: &[&str] = &["--upnp"];
     let mut party =
@@ -140,7 +140,7 @@ fn words_go_through_a_third_where_no_hole_can_be_made() {
 }
 
 #[test]
-fn two_behind_one_router_reach_each_other_at_home() {
+fn two_peers_behind_one_router_reach_each_other_locally() {
     let Some(outside) = Outside::of(1, Ports::Drawn, &[2]) else { return };
     let mut party =
         Party::start(&[(outside.host(0), &[]), (outside.home(0, 0), &[]), (outside.home(0, 1), &[])]);
@@ -153,7 +153,7 @@ fn two_behind_one_router_reach_each_other_at_home() {
 }
 
 #[test]
-fn a_port_that_is_forwarded_later_makes_an_owner_and_interrupts_nobody() {
+fn a_port_forwarded_later_makes_an_owner_without_an_interruption() {
     let Some(outside) = Outside::of(1, Ports::Drawn, &[1, 1]) else { return };
     let mut party =
         Party::start(&[(outside.host(0), &[]), (outside.home(0, 0), &[]), (outside.home(1, 0), &[])]);
@@ -171,7 +171,7 @@ fn a_port_that_is_forwarded_later_makes_an_owner_and_interrupts_nobody() {
 }
 
 #[test]
-fn one_that_says_where_it_is_reached_owns_from_the_start() {
+fn a_peer_with_an_external_address_owns_chunks_from_the_start() {
     let Some(outside) = Outside::of(1, Ports::Drawn, &[1]) else { return };
     outside.forward(0, 0, 4747);
     let external = ["--external", "203.0.113.1:4747"];
@@ -184,7 +184,7 @@ fn one_that_says_where_it_is_reached_owns_from_the_start() {
 }
 
 #[test]
-fn an_address_that_is_given_and_wrong_is_said_to_be_so() {
+fn a_wrong_external_address_is_reported() {
     let Some(outside) = Outside::of(1, Ports::Drawn, &[1]) else { return };
     let external = ["--external", "203.0.113.1:4747"];
     let mut party = Party::start(&[(outside.host(0), &[]), (outside.home(0, 0), &external)]);
@@ -195,7 +195,7 @@ fn an_address_that_is_given_and_wrong_is_said_to_be_so() {
 }
 
 #[test]
-fn a_hole_is_made_over_quic_where_tcp_makes_none() {
+fn hole_punching_works_over_quic_where_it_fails_over_tcp() {
     let Some(outside) = Outside::of(1, Ports::Kept, &[1, 1]) else { return };
     outside.keep_out_tcp(0, 1);
     let mut party =
@@ -209,7 +209,7 @@ fn a_hole_is_made_over_quic_where_tcp_makes_none() {
 }
 
 #[test]
-fn a_router_that_is_asked_forwards_ports_until_the_end() {
+fn a_router_asked_over_upnp_forwards_ports_until_the_peers_end() {
     let Some(mut outside) = Outside::of(1, Ports::Drawn, &[2]) else { return };
     if !outside.answer_upnp(0) {
         return;

@@ -15,7 +15,7 @@ fn four_hosts_train_one_model() {
 }
 
 #[test]
-fn a_moment_without_a_link_is_ridden_out() {
+fn a_short_link_outage_interrupts_no_step() {
     let Some(mut swarm) = Swarm::training(4, EPOCHS) else { return };
     let [one, next, ..] = swarm.by_rank()[..] else { unreachable!("four peers") };
     let repeated = |swarm: &Swarm| swarm.world.host(one).count("Tcp", "RetransSegs");

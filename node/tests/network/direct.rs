@@ -16,7 +16,7 @@ fn direct_address(network: &Network) -> SocketAddr {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn garbage_on_the_direct_port_disturbs_nobody_and_is_counted() {
+async fn garbage_on_the_direct_port_is_counted_and_disturbs_no_peer() {
     within_reason(async {
         let mut all = couriers(2, 400).await;
         let address = direct_address(&all[0].0);
@@ -43,7 +43,7 @@ async fn garbage_on_the_direct_port_disturbs_nobody_and_is_counted() {
 }
 
 #[tokio::test]
-async fn a_stranger_is_sent_away_and_told_of() {
+async fn a_stranger_is_refused_and_reported() {
     within_reason(async {
         let (network, mut notices) = start(Identity::generate(), SECRET).await;
         let mut stranger = TcpStream::connect(direct_address(&network)).await.unwrap();
@@ -63,7 +63,7 @@ async fn a_stranger_is_sent_away_and_told_of() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn those_who_say_nothing_take_no_place_from_others() {
+async fn silent_connections_do_not_block_others() {
     within_reason(async {
         let mut all = couriers(2, 200).await;
         let address = direct_address(&all[0].0);

@@ -91,7 +91,7 @@ async fn three_peers_exchange_with_each_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cut_connection_loses_and_repeats_nothing() {
+async fn a_cut_connection_loses_and_repeats_no_frame() {
     within_reason(async {
         let mut all = couriers(2, 400).await;
         let (network, courier) = &mut all[0];

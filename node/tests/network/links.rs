@@ -24,7 +24,7 @@ async fn next_trouble(notices: &mut UnboundedReceiver<Notice>) -> (DialFailure, 
 }
 
 #[tokio::test]
-async fn one_address_is_enough_to_be_linked_both_ways() {
+async fn one_address_is_enough_for_a_link_in_both_directions() {
     within_reason(async {
         let (mut first, _) = start(Identity::generate(), SECRET).await;
         let (mut second, _) = start_joining(Identity::generate(), SECRET, vec![address_of(&first)]).await;
@@ -41,7 +41,7 @@ async fn one_address_is_enough_to_be_linked_both_ways() {
 
 /// The data directory of a peer was copied to another machine, and both run.
 #[tokio::test]
-async fn of_two_with_one_identity_the_one_started_later_is_linked_and_the_other_told() {
+async fn of_two_processes_with_one_identity_the_later_one_is_linked() {
     within_reason(async {
         let (mut first, _) = start(Identity::generate(), SECRET).await;
         let bootstrap_addresses = vec![address_of(&first)];
@@ -80,7 +80,7 @@ fn free_port() -> u16 {
 
 /// A neighbour may dial the instant that a port is open, before the network behind it has finished starting.
 #[tokio::test]
-async fn those_who_are_early_are_linked_both_ways() {
+async fn peers_that_dial_early_are_linked_in_both_directions() {
     within_reason(async {
         let port = free_port();
         let address: BootstrapAddress = format!("127.0.0.1:{port}").parse().unwrap();
@@ -109,7 +109,7 @@ async fn those_who_are_early_are_linked_both_ways() {
 }
 
 #[tokio::test]
-async fn where_the_secret_changes_members_stay_connected_and_all_others_have_to_show_it() {
+async fn a_new_secret_keeps_members_connected_and_disconnects_all_others() {
     within_reason(async {
         let (mut first, _) = start(Identity::generate(), SECRET).await;
         let (mut member, _) = start_joining(Identity::generate(), SECRET, vec![address_of(&first)]).await;
@@ -137,7 +137,7 @@ async fn where_the_secret_changes_members_stay_connected_and_all_others_have_to_
 }
 
 #[tokio::test]
-async fn a_wrong_secret_is_told_and_the_right_one_still_works() {
+async fn a_wrong_secret_is_reported_and_the_right_one_still_works() {
     within_reason(async {
         let (mut first, _) = start(Identity::generate(), SECRET).await;
         let (_stranger, mut notices) =
@@ -213,7 +213,7 @@ async fn a_restarted_peer_is_down_and_up_again() {
 }
 
 #[tokio::test]
-async fn a_peer_that_vanishes_is_down_with_a_reason_and_dialed_until_it_is_back() {
+async fn a_peer_that_vanishes_is_reported_down_with_a_reason() {
     within_reason(async {
         let (mut first, _) = start(Identity::generate(), SECRET).await;
         let (second, _) = start(Identity::generate(), SECRET).await;
@@ -228,7 +228,7 @@ async fn a_peer_that_vanishes_is_down_with_a_reason_and_dialed_until_it_is_back(
 }
 
 #[tokio::test]
-async fn who_hangs_up_is_known_to_have_left_and_what_it_said_last_arrives() {
+async fn a_peer_that_hangs_up_is_known_to_have_left_after_its_last_frame() {
     within_reason(async {
         let (mut first, _) = start(Identity::generate(), SECRET).await;
         let (mut second, _) = start_joining(Identity::generate(), SECRET, vec![address_of(&first)]).await;
@@ -254,7 +254,7 @@ async fn who_hangs_up_is_known_to_have_left_and_what_it_said_last_arrives() {
 
 /// At the end of a run all has been sent, and no peer may report the end as a failure.
 #[tokio::test]
-async fn a_goodbye_arrives_also_when_there_is_nothing_else_to_send() {
+async fn a_goodbye_arrives_even_if_no_other_frame_is_pending() {
     within_reason(async {
         let (mut first, mut notices) = start(Identity::generate(), SECRET).await;
         let (mut second, _) = start_joining(Identity::generate(), SECRET, vec![address_of(&first)]).await;
@@ -273,7 +273,7 @@ async fn a_goodbye_arrives_also_when_there_is_nothing_else_to_send() {
 }
 
 #[tokio::test]
-async fn one_who_gave_up_a_link_tells_the_other_by_its_next_opening() {
+async fn a_peer_that_gave_up_a_link_announces_it_with_its_next_opening() {
     within_reason(async {
         let (mut first, _) = start(Identity::generate(), SECRET).await;
         let (mut second, _) = start_joining(Identity::generate(), SECRET, vec![address_of(&first)]).await;
@@ -297,7 +297,7 @@ async fn one_who_gave_up_a_link_tells_the_other_by_its_next_opening() {
 }
 
 #[tokio::test]
-async fn a_port_in_use_is_an_error_and_the_default_gives_way() {
+async fn an_explicit_port_in_use_is_an_error_and_the_default_falls_back() {
     use peergrad_net::{Listen, ListenError, Mdns, Network, NetworkOptions, StartError};
     within_reason(async {
         let options = |port| NetworkOptions {

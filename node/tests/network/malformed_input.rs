@@ -20,7 +20,7 @@ use super::{SECRET, within_reason};
 const LANE: StreamProtocol = StreamProtocol::new("/peergrad/1");
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn garbage_on_the_port_disturbs_nobody() {
+async fn garbage_on_the_port_disturbs_no_peer() {
     within_reason(async {
         let mut all = couriers(2, 200).await;
         let address = socket_of(&all[0].0);
@@ -45,7 +45,7 @@ async fn garbage_on_the_port_disturbs_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn garbage_from_one_who_holds_the_secret_disturbs_only_its_own_link() {
+async fn garbage_from_a_peer_with_the_secret_disturbs_only_its_own_link() {
     within_reason(async {
         let mut random = ChaCha8Rng::seed_from_u64(2);
         let (mut network, notices) = super::start(peergrad_net::Identity::generate(), SECRET).await;
@@ -67,7 +67,7 @@ async fn garbage_from_one_who_holds_the_secret_disturbs_only_its_own_link() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn honest_peers_go_on_beside_a_villain() {
+async fn honest_peers_continue_beside_a_malicious_one() {
     within_reason(async {
         let mut all = couriers(2, 200).await;
         let target = all[0].0.contact();

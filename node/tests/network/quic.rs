@@ -109,7 +109,7 @@ async fn assert_linked(one: &mut Network, other: &mut Network) {
 }
 
 #[tokio::test]
-async fn an_address_that_tcp_does_not_get_to_is_reached_over_quic_and_told_of() {
+async fn an_address_unreachable_over_tcp_is_reached_over_quic_and_reported() {
     within_reason(async {
         let (mut first, mut first_notices) = start(Identity::generate(), SECRET).await;
         let (way, _open) = way_for_udp_alone(&first).await;
@@ -131,7 +131,7 @@ async fn an_address_that_tcp_does_not_get_to_is_reached_over_quic_and_told_of() 
 }
 
 #[tokio::test]
-async fn a_link_over_quic_goes_on_after_a_cut() {
+async fn a_link_over_quic_continues_after_a_cut() {
     within_reason(async {
         let (mut first, mut first_notices) = start_over_quic().await;
         let (mut second, _) = start(Identity::generate(), SECRET).await;
@@ -155,7 +155,7 @@ async fn a_link_over_quic_goes_on_after_a_cut() {
 
 /// Each sends numbered segments to the other, and one cuts connections: none may be lost, repeated or out of order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn much_data_over_quic_that_is_cut_again_and_again_is_intact() {
+async fn much_data_over_quic_stays_intact_despite_repeated_cuts() {
     within_reason(async {
         let (first, _) = start_over_quic().await;
         let (second, _) = start(Identity::generate(), SECRET).await;
@@ -171,7 +171,7 @@ async fn much_data_over_quic_that_is_cut_again_and_again_is_intact() {
 }
 
 #[tokio::test]
-async fn two_that_dial_each_other_over_quic_at_once_have_one_link() {
+async fn two_peers_that_dial_each_other_over_quic_at_once_have_one_link() {
     within_reason(async {
         let (mut first, _) = start(Identity::generate(), SECRET).await;
         let (mut second, _) = start(Identity::generate(), SECRET).await;
@@ -183,7 +183,7 @@ async fn two_that_dial_each_other_over_quic_at_once_have_one_link() {
 }
 
 #[tokio::test]
-async fn another_secret_is_told_over_quic_in_the_words_of_tcp() {
+async fn a_wrong_secret_over_quic_is_reported_like_over_tcp() {
     within_reason(async {
         let (mut first, _) = start(Identity::generate(), SECRET).await;
         let (way, _open) = way_for_udp_alone(&first).await;
@@ -211,7 +211,7 @@ async fn another_secret_is_told_over_quic_in_the_words_of_tcp() {
 }
 
 #[tokio::test]
-async fn others_that_answer_over_quic_are_named() {
+async fn another_peer_that_answers_over_quic_is_reported() {
     within_reason(async {
         let (first, _) = start(Identity::generate(), SECRET).await;
         let gone = Contact { peer: Identity::generate().peer(), ..quic_contact(&first) };
@@ -227,7 +227,7 @@ async fn others_that_answer_over_quic_are_named() {
 }
 
 #[tokio::test]
-async fn who_hangs_up_over_quic_is_known_to_have_left_and_what_it_said_last_arrives() {
+async fn a_peer_that_hangs_up_over_quic_is_known_to_have_left_after_its_last_frame() {
     within_reason(async {
         let (mut first, _) = start(Identity::generate(), SECRET).await;
         let (mut second, _) = start(Identity::generate(), SECRET).await;
@@ -272,7 +272,7 @@ async fn restart(port: u16, identity: &Identity, bootstrap_addresses: Vec<Bootst
 }
 
 #[tokio::test]
-async fn one_that_is_restarted_at_its_port_is_linked_again_whoever_dials() {
+async fn a_peer_restarted_at_its_port_is_linked_again_whichever_side_dials() {
     within_reason(async {
         for survivor_dials in [true, false] {
             let (mut survivor, _) = start(Identity::generate(), SECRET).await;

@@ -31,7 +31,7 @@ fn check_nothing_is_left(place: &TestFolder) {
 }
 
 #[test]
-fn two_ways_to_train_are_compared_pair_by_pair() {
+fn two_run_files_are_compared_pair_by_pair() {
     let place = place();
     let arguments = ["sync.toml", "local.toml", "--peers", "2", "--seeds", "3..5"];
     let compared = compare(&place, &[&arguments[..], &["--json"]].concat()).end();
@@ -74,7 +74,7 @@ fn people_get_a_table_and_a_page() {
 }
 
 #[test]
-fn a_joiner_of_a_file_elsewhere_is_not_sent_the_data() {
+fn peers_of_a_comparison_do_not_send_each_other_the_data() {
     let place = TestFolder::new();
     let rows: String = (0..4000).map(|row| format!("{},{},{}\n", row % 7, row * 3 % 11, row % 2)).collect();
     place.write("data/table.csv", rows);
@@ -88,7 +88,7 @@ fn a_joiner_of_a_file_elsewhere_is_not_sent_the_data() {
 }
 
 #[test]
-fn what_cannot_be_compared_is_refused_before_anything_is_trained() {
+fn run_files_that_cannot_be_compared_are_refused_before_training() {
     let place = place();
     place.write("small.toml", run_file("[model]\nhidden = [8]\n"));
     place.write("table.csv", "1,2,0\n3,4,1\n5,6,0\n7,8,1\n9,1,0\n");
@@ -124,7 +124,7 @@ fn what_cannot_be_compared_is_refused_before_anything_is_trained() {
 }
 
 #[test]
-fn a_peer_that_fails_is_named_with_its_own_words() {
+fn a_failing_peer_is_reported_with_its_own_message() {
     let place = TestFolder::new();
     place.write("table.csv", "1,2,0\n3,4,1\n5,6,0\n7,8,1\n9,1,0\n");
     place.write("a.toml", "epochs = 1000\n[data]\nfile = \"table.csv\"\n");
@@ -142,7 +142,7 @@ fn a_peer_that_fails_is_named_with_its_own_words() {
 
 #[cfg(unix)]
 #[test]
-fn whoever_has_seen_enough_leaves_nothing_behind() {
+fn an_interrupted_comparison_leaves_nothing_behind() {
     let place = place();
     place.write("sync.toml", run_file("").replace("epochs = 2", "epochs = 100000"));
     let mut compared = compare(&place, &["sync.toml", "local.toml", "--peers", "2", "--json"]);

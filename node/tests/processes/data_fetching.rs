@@ -77,13 +77,13 @@ fn a_joiner_with_the_file_uses_it() {
 }
 
 #[test]
-fn a_joiner_is_told_where_the_file_is() {
+fn a_joiner_uses_the_file_given_with_the_data_option() {
     let (_, _, joiner) = join_with(&[("copies/mine.csv", &table())], &["--data", "copies/mine.csv"]);
     assert_eq!(fetched_bytes(&joiner), None);
 }
 
 #[test]
-fn another_file_of_the_same_name_is_not_taken_for_it() {
+fn a_different_file_of_the_same_name_is_not_used() {
     let text = table();
     // Of the same size, so that only the digest differs.
     let altered = text.replacen("0.", "1.", 1);
@@ -94,7 +94,7 @@ fn another_file_of_the_same_name_is_not_taken_for_it() {
 }
 
 #[test]
-fn a_file_that_was_given_but_is_another_is_told() {
+fn a_given_file_that_is_not_the_data_is_reported() {
     let (_, _, joiner) = join_with(&[("mine.csv", "1,2,0\n")], &["--data", "mine.csv"]);
     assert_eq!(fetched_bytes(&joiner), Some(table().len() as u64));
     let words = "mine.csv is not the data file of this run; asking the swarm for `table.csv`";

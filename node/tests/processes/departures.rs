@@ -52,7 +52,7 @@ fn the_others_finish_when_a_member_is_killed() {
 }
 
 #[test]
-fn another_takes_the_place_of_one_that_was_killed() {
+fn a_new_peer_takes_the_place_of_a_killed_one() {
     let (place, mut peers) = training(3, ENDLESS);
     let (victim, gone) = peers.remove(1);
     let killed = victim.kill();
@@ -94,7 +94,7 @@ fn a_run_outlives_its_founder() {
 }
 
 #[test]
-fn one_that_is_asked_to_leave_hands_over() {
+fn a_member_that_is_asked_to_leave_hands_over_its_shard() {
     let (place, mut peers) = training(3, ENDLESS);
     let (leaver, gone) = peers.pop().expect("three");
     let left = leaver.leave();
@@ -116,7 +116,7 @@ fn one_that_is_asked_to_leave_hands_over() {
 }
 
 #[test]
-fn peers_that_wait_can_be_interrupted() {
+fn peers_that_wait_for_the_start_can_be_interrupted() {
     let place = TestFolder::new();
     place.write("run.toml", "[data]\nfile = \"digits\"\n");
     let mut founder = place.start("founder", 3, &[]);

@@ -35,7 +35,7 @@ fn through_a_joiner_that_waits() {
 }
 
 #[test]
-fn by_an_invite_of_one_that_is_dead() {
+fn by_an_invite_of_a_killed_peer() {
     let (place, peers) = training(3, ENDLESS);
     let invite = place.invite("peer-1");
     let (mut peers, names): (Vec<Process>, Vec<String>) = peers.into_iter().unzip();
@@ -50,7 +50,7 @@ fn by_an_invite_of_one_that_is_dead() {
 }
 
 #[test]
-fn whom_nobody_has_waited_for() {
+fn while_a_single_peer_already_trains() {
     let place = TestFolder::new();
     place.write("run.toml", format!("epochs = {ENDLESS}\n[data]\nfile = \"digits\"\n"));
     let mut alone = place.start("alone", 1, &[]);

@@ -9,7 +9,7 @@ use super::process::{ENDLESS, Process, end_all, is_view_of};
 const MANY: usize = 10;
 
 #[test]
-fn ten_at_once_interrupt_nobody() {
+fn ten_at_once_interrupt_no_step() {
     let (place, peers) = training(2, ENDLESS);
     let invites = ["peer-1", "peer-2"].map(|directory| place.invite(directory));
     let mut late: Vec<Process> =

@@ -22,7 +22,7 @@ fn all<'a>(lines: &'a [Value], name: &str) -> Vec<&'a Value> {
 }
 
 #[test]
-fn a_run_with_trouble_is_in_the_logs_and_can_be_drawn() {
+fn a_run_with_faults_is_logged_and_can_be_drawn() {
     let (place, mut peers) = training(3, 1_000);
     let (victim, gone) = peers.pop().expect("three");
     victim.kill();
@@ -115,7 +115,7 @@ fn draw(place: &TestFolder) {
 
 /// A full disk, as far as a test can imitate it: the log's file cannot be created.
 #[test]
-fn training_goes_on_without_a_log() {
+fn training_continues_without_a_log() {
     let place = TestFolder::new();
     place.write("run.toml", "epochs = 4\n[data]\nfile = \"digits\"\n");
     std::fs::create_dir_all(place.path("peer-1/events.jsonl")).expect("writable");

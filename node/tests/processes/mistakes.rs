@@ -118,7 +118,7 @@ fn files_that_are_not_there_are_named() {
 }
 
 #[test]
-fn nobody_is_a_run() {
+fn a_run_of_zero_peers_is_refused() {
     let start = place().start("founder", 0, &[]).end();
     assert!(
         start.failure().contains("--peers counts this peer too: give 1 to train alone"),
@@ -128,7 +128,7 @@ fn nobody_is_a_run() {
 }
 
 #[test]
-fn misuse_is_told_from_failure() {
+fn wrong_usage_has_another_exit_code_than_a_failure() {
     let place = TestFolder::new();
     let cases: [&[&str]; 9] = [
         &[],
@@ -160,7 +160,7 @@ fn misuse_is_told_from_failure() {
 }
 
 #[test]
-fn an_invite_that_was_cut_or_altered_is_told_so() {
+fn a_cut_or_altered_invite_is_reported() {
     let place = place();
     let mut founder = place.start("founder", 2, &[]);
     let invite = invite_of(&mut founder);
@@ -204,7 +204,7 @@ fn an_address_is_no_invite_and_an_invite_no_address() {
 }
 
 #[test]
-fn a_wrong_secret_is_said_to_be_wrong() {
+fn a_wrong_secret_is_reported() {
     let place = place();
     let mut founder = place.start("founder", 2, &[]);
     let address = format!("127.0.0.1:{}", listening(&mut founder).1);
@@ -222,7 +222,7 @@ fn a_wrong_secret_is_said_to_be_wrong() {
 }
 
 #[test]
-fn what_answers_but_is_no_peer_is_said_to_be_none() {
+fn a_server_that_is_no_peer_is_reported() {
     // A page from a server on the wrong port; and no bytes at all, from a server that closes the connection.
     let page = format!("HTTP/1.1 400 Bad Request\r\n\r\n{}", "no such thing here\n".repeat(20));
     for (answer, words) in [
@@ -261,7 +261,7 @@ fn the_invite_of_another_run_is_refused() {
 }
 
 #[test]
-fn the_wrong_peer_at_an_address_is_told() {
+fn the_wrong_peer_at_an_address_is_reported() {
     let place = place();
     place.write("secret", "00".repeat(32));
     let mut founders = ["a", "b"].map(|name| place.start(name, 2, &["--secret-file", "secret"]));
@@ -298,7 +298,7 @@ fn two_peers_do_not_share_a_directory() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_accident() {
+fn a_closed_output_pipe_causes_no_message() {
     let place = TestFolder::new();
     for arguments in [&["init", "--data", "digits"][..], &["--help"]] {
         let mut command = std::process::Command::new(super::process::PROGRAM);

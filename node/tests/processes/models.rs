@@ -50,7 +50,7 @@ fn refuse(place: &TestFolder, bytes: &[u8], words: &str) {
 }
 
 #[test]
-fn what_is_not_there_is_named() {
+fn a_missing_model_is_named() {
     let place = TestFolder::new();
     let export = place.ask(&["export", "m.safetensors", "--dir", "nowhere"]);
     assert!(export.failure().contains("no peer has saved a model in nowhere yet"), "{}", export.stderr);

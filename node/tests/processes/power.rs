@@ -71,7 +71,7 @@ fn check_restored(restored: &[Value], told: &[Ended]) -> u64 {
 }
 
 #[test]
-fn all_go_on_from_the_newest_checkpoint() {
+fn all_members_continue_from_the_newest_checkpoint() {
     let (place, mut peers) = swarm(4);
     let mut before = 0;
     for steps in [0, 37, 150] {
@@ -93,7 +93,7 @@ fn all_go_on_from_the_newest_checkpoint() {
 
 /// The newest checkpoint of some is damaged: all use the one before.
 #[test]
-fn damaged_checkpoints_are_passed_over() {
+fn damaged_checkpoints_are_skipped() {
     let (place, mut peers) = swarm(3);
     for _ in 0..2 {
         train_on(&mut peers[1], 0);
@@ -138,7 +138,7 @@ fn damaged_checkpoints_are_passed_over() {
 
 /// Two of three return: they wait for the third for a while, and go on without it; it joins later.
 #[test]
-fn enough_of_them_go_on_without_the_others() {
+fn enough_restarted_members_continue_without_the_others() {
     let (place, mut peers) = swarm(3);
     peers.iter_mut().for_each(|peer| train_on(peer, 5));
     let told = kill_all(peers);
@@ -162,7 +162,7 @@ fn enough_of_them_go_on_without_the_others() {
 
 /// One peer does not wait: it founds a new run from its checkpoint, and others can join that.
 #[test]
-fn one_goes_on_alone() {
+fn one_peer_starts_a_new_run_alone_from_its_checkpoint() {
     let (place, mut peers) = swarm(3);
     peers.iter_mut().for_each(|peer| train_on(peer, 5));
     let told = kill_all(peers);
@@ -178,7 +178,7 @@ fn one_goes_on_alone() {
 
 /// A swarm that its users stopped, one peer after the other, continues where the last peer stopped.
 #[test]
-fn what_the_last_one_has_is_saved_when_it_stops() {
+fn the_last_peer_saves_a_checkpoint_when_it_stops() {
     let (place, mut peers) = swarm(2);
     peers[1].wait_for_step(20);
     let second = peers.remove(1).leave();
@@ -198,7 +198,7 @@ fn what_the_last_one_has_is_saved_when_it_stops() {
 }
 
 #[test]
-fn there_must_be_something_to_go_on_with() {
+fn resume_needs_an_unfinished_run() {
     let place = TestFolder::new();
     let answer = place.ask(&["resume", "--dir", "nothing"]);
     assert_eq!(answer.code, Some(1));

@@ -29,7 +29,7 @@ fn groups_that_change() {
 
 /// Four peers on two cores are late all the time.
 #[test]
-fn whoever_is_late_is_not_waited_for() {
+fn backup_workers() {
     train("kind = \"backup-workers\"\nbackups = 2", 400);
 }
 
@@ -39,12 +39,12 @@ fn local_steps() {
 }
 
 #[test]
-fn local_steps_and_outer_ones() {
+fn local_and_outer_steps() {
     train("kind = \"diloco\"\nlocal_steps = 4", 300);
 }
 
 #[test]
-fn a_fraction_of_the_bytes() {
+fn compressed_gradients_and_parameters() {
     train("gradients = \"int8\"\nparameters = \"bf16\"", 300);
 }
 
@@ -54,6 +54,6 @@ fn parameters_in_a_table() {
 }
 
 #[test]
-fn nobody_waits_for_anybody() {
+fn asynchronous_workers() {
     train("kind = \"async\"", 300);
 }

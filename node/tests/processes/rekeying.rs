@@ -17,7 +17,7 @@ fn rekey(place: &TestFolder, directory: &str, members: usize) -> String {
 }
 
 #[test]
-fn old_invites_are_of_no_use_any_more_and_nobody_is_lost() {
+fn after_a_rekey_old_invites_are_refused_and_no_member_is_lost() {
     let (place, mut peers) = training(3, ENDLESS);
     let old = place.invite("peer-2");
     let new = rekey(&place, "peer-2", 3);
@@ -55,7 +55,7 @@ fn old_invites_are_of_no_use_any_more_and_nobody_is_lost() {
 }
 
 #[test]
-fn a_secret_is_changed_at_members_as_often_as_one_likes() {
+fn the_secret_can_be_changed_repeatedly_and_at_any_member() {
     let (place, peers) = training(2, ENDLESS);
     let nowhere = place.ask(&["rekey", "--dir", "elsewhere"]);
     assert!(nowhere.failure().contains("no peer runs in elsewhere"), "{}", nowhere.failure());

@@ -17,7 +17,7 @@ fn last_view(peer: &Ended) -> &Value {
 }
 
 #[test]
-fn one_that_is_removed_hands_over_and_cannot_come_back() {
+fn a_removed_member_hands_over_its_shard_and_cannot_rejoin() {
     let (place, mut peers) = training(3, ENDLESS);
     let (removed, name) = peers.pop().expect("three");
     let invite = place.ask(&["invite", "--dir", "peer-1"]).stdout.trim().to_owned();
@@ -53,7 +53,7 @@ fn one_that_is_removed_hands_over_and_cannot_come_back() {
 }
 
 #[test]
-fn nobody_is_removed_by_mistake() {
+fn no_member_is_removed_by_mistake() {
     let (place, peers) = training(2, ENDLESS);
     let refused =
         |whom: &str, directory: &str| place.ask(&["remove", whom, "--dir", directory]).failure().to_owned();

@@ -11,7 +11,7 @@ fn take(peers: &mut Vec<(Process, String)>, index: usize) -> (Process, String) {
 }
 
 #[test]
-fn one_that_is_restarted_comes_back_as_itself() {
+fn a_restarted_peer_rejoins_with_its_identity() {
     let (place, mut peers) = training(3, ENDLESS);
     let (victim, name) = take(&mut peers, 1);
     let killed = victim.kill();
@@ -29,7 +29,7 @@ fn one_that_is_restarted_comes_back_as_itself() {
 }
 
 #[test]
-fn one_that_is_restarted_finds_those_who_go_on_without_its_host() {
+fn a_restarted_peer_finds_members_that_went_on_without_its_sponsor() {
     let (place, mut peers) = training(4, ENDLESS);
     let invite = place.invite("peer-1");
     let mut killed = Vec::new();
@@ -49,7 +49,7 @@ fn one_that_is_restarted_finds_those_who_go_on_without_its_host() {
 }
 
 #[test]
-fn one_that_was_frozen_comes_back_by_itself() {
+fn a_suspended_peer_rejoins_by_itself() {
     let (place, mut peers) = training(3, ENDLESS);
     let (mut frozen, name) = take(&mut peers, 2);
     frozen.signal("STOP");
@@ -70,7 +70,7 @@ fn one_that_was_frozen_comes_back_by_itself() {
 
 /// A machine stands still, and its copy is started meanwhile: the others accept the later start.
 #[test]
-fn of_two_machines_with_one_identity_one_goes_on_and_the_other_is_told() {
+fn of_two_machines_with_one_identity_only_the_later_one_continues() {
     let (place, mut peers) = training(3, ENDLESS);
     let (original, name) = take(&mut peers, 1);
     original.signal("STOP");

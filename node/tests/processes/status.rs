@@ -34,7 +34,7 @@ fn failure(place: &TestFolder, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn each_member_tells_of_all_of_them() {
+fn each_member_reports_the_state_of_all_members() {
     let (place, peers) = training(3, ENDLESS);
     let is_moving = |status: &Value| {
         let members = status["members"].as_array().expect("a list");
@@ -84,7 +84,7 @@ fn each_member_tells_of_all_of_them() {
 }
 
 #[test]
-fn whoever_has_the_secret_may_ask_from_anywhere_and_stays_a_guest() {
+fn a_remote_user_with_the_secret_may_ask_and_remains_a_guest() {
     let place = TestFolder::new();
     place.write("run.toml", "epochs = 100000\n[data]\nfile = \"digits\"\n");
     let mut founder = place.start("peer-1", 2, &["--secret-file", "secret"]);
@@ -117,7 +117,7 @@ fn whoever_has_the_secret_may_ask_from_anywhere_and_stays_a_guest() {
 }
 
 #[test]
-fn trouble_is_told_as_it_comes_and_goes() {
+fn trouble_is_reported_as_it_comes_and_goes() {
     let (place, mut peers) = training(3, ENDLESS);
     let names: Vec<String> = peers.iter().map(|(_, name)| name.clone()).collect();
     let at_first = ["--dir", "peer-1"];
@@ -157,7 +157,7 @@ fn trouble_is_told_as_it_comes_and_goes() {
 }
 
 #[test]
-fn those_who_want_to_come_in_are_told_of() {
+fn joiners_are_reported_before_they_are_members() {
     let place = TestFolder::new();
     place.write("run.toml", "epochs = 4\n[data]\nfile = \"digits\"\n");
     let mut founder = place.start("peer-1", 3, &[]);
@@ -177,7 +177,7 @@ fn those_who_want_to_come_in_are_told_of() {
 
 /// Both others are killed, and the last one goes on alone: it reports that this is not right, and which peers it has lost.
 #[test]
-fn a_part_of_a_swarm_says_whom_it_has_lost() {
+fn one_part_of_a_swarm_reports_the_members_that_it_has_lost() {
     let merging = "digest_every = 1\n[partition]\npolicy = \"merge\"";
     let (place, mut peers) = training_by(3, ENDLESS, merging);
     let lost: Vec<String> = peers.drain(1..).map(|(peer, name)| (peer.kill(), name).1).collect();
@@ -204,7 +204,7 @@ fn a_part_of_a_swarm_says_whom_it_has_lost() {
 }
 
 #[test]
-fn watching_ends_with_the_run_and_follows_it_until_then() {
+fn watching_follows_the_run_and_ends_with_it() {
     let place = TestFolder::new();
     place.write("run.toml", "epochs = 20\n[data]\nfile = \"digits\"\n");
     let mut peer = place.start("peer-1", 1, &[]);
@@ -218,7 +218,7 @@ fn watching_ends_with_the_run_and_follows_it_until_then() {
 }
 
 #[test]
-fn mistakes_are_told_with_what_to_do() {
+fn mistakes_are_reported_with_advice() {
     let place = TestFolder::new();
     let nobody = failure(&place, &["--dir", "nowhere"]);
     assert!(nobody.contains("no peer runs in nowhere") && nobody.contains("--dir"), "{nobody}");
@@ -245,7 +245,7 @@ fn mistakes_are_told_with_what_to_do() {
 
 /// A peer of an earlier release holds the lock and has no socket; one of a later release has another format.
 #[test]
-fn peers_of_other_releases_are_told_apart() {
+fn peers_of_other_releases_are_recognized() {
     use std::io::{BufRead, BufReader, Write};
     let place = TestFolder::new();
     let folder = place.path("other");
@@ -283,7 +283,7 @@ fn peers_of_other_releases_are_told_apart() {
 
 /// Malformed bytes on the socket, and very many requests, do no harm.
 #[test]
-fn whoever_says_nonsense_is_sent_away() {
+fn malformed_status_requests_are_refused() {
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
     let place = TestFolder::new();
@@ -314,7 +314,7 @@ fn whoever_says_nonsense_is_sent_away() {
 
 /// The peers in the default directories, if no directory is given.
 #[test]
-fn without_a_name_all_peers_of_this_user_are_asked() {
+fn without_a_directory_all_peers_of_this_user_are_asked() {
     let place = TestFolder::new();
     place.write("run.toml", "[data]\nfile = \"digits\"\n");
     let home = place.path("home");

@@ -8,7 +8,7 @@ use super::process::{PROGRAM, Process, TestFolder};
 const PARAMETERS: u64 = 9610;
 
 #[test]
-fn the_kernel_counts_little_more_than_must_be_moved() {
+fn the_kernel_counts_few_more_bytes_than_must_be_sent() {
     for peers in [2_u64, 4] {
         let Some((steps, counted, own)) = count_demo(peers) else { return };
         // All peers together: each sends its vector except one share, twice a step; and the sums of its own shard once more, to the holder

@@ -51,7 +51,7 @@ fn the_demo_ends_with_one_model_and_a_summary() {
 }
 
 #[test]
-fn the_demo_tells_people_on_standard_error_and_ends_with_results() {
+fn the_demo_reports_on_standard_error_and_ends_with_results() {
     for (arguments, words) in [
         (&["demo", "--peers", "1"][..], &["with 1 peer on this machine"][..]),
         (

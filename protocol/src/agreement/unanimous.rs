@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn the_value_is_chosen_once_all_whom_it_concerns_have_accepted_it() {
+    fn a_value_is_chosen_once_all_addressed_members_have_accepted_it() {
         let mut proposer = promised(&[0, 2]);
         assert_eq!(proposer.propose_to([Rank(0), Rank(2)].into(), 'a'), &'a');
         assert!(!proposer.accepted(Rank(0)));
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn it_takes_the_own_promise_to_propose_and_all_whom_it_concerns_to_choose() {
+    fn a_proposer_may_propose_after_its_own_promise_and_needs_all_acceptances() {
         let mut proposer: UnanimousProposer<char, ()> =
             UnanimousProposer::new(Ballot { attempt: 2, rank: Rank(1) }, 5);
         let before = Some((Ballot { attempt: 1, rank: Rank(0) }, 'a'));
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_alone_may_go_on_alone() {
+    fn a_single_member_may_continue_alone() {
         let mut proposer = promised(&[]);
         assert!(!proposer.can_propose());
         assert!(proposer.promised(Rank(0), None, ()));
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_accepted_before_is_not_adopted_and_a_proposed_value_stays() {
+    fn a_value_accepted_before_is_not_adopted() {
         let mut proposer = promised(&[0]);
         assert!(proposer.promised(Rank(1), Some((Ballot { attempt: 0, rank: Rank(1) }, 'b')), ()));
         assert_eq!(proposer.adopted(), None);
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "all whom it concerns have promised")]
-    fn nothing_is_proposed_to_a_member_that_has_not_promised() {
+    fn proposing_to_a_member_that_has_not_promised_panics() {
         promised(&[0]).propose_to([Rank(0), Rank(1)].into(), 'a');
     }
 }

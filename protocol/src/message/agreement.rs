@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_says_what_is_held_of_three_steps() {
+    fn a_report_lists_the_state_held_of_three_steps() {
         let set = |chunk| [chunk].into_iter().collect::<ChunkSet>();
         let stats = |samples| Some(SampleStats { samples, loss: 0.0 });
         let next = Some(PartialStep { values: ChunkSet::default(), states: set(3), stats: stats(30) });

@@ -178,7 +178,7 @@ fn impossible_moves_are_refused() {
 }
 
 #[test]
-fn an_assigned_sample_was_taken_once() {
+fn assigned_samples_must_have_been_taken_exactly_once() {
     let span = |start, end| Span { start, end };
     let returned = vec![span(4, 6), span(9, 10)];
     let cursor = DataCursor { epoch: 1, position: 20, returned, deferred: vec![] };

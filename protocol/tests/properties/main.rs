@@ -173,7 +173,7 @@ proptest! {
     })]
 
     #[test]
-    fn a_message_makes_the_trip(message in message(), payload in prop::collection::vec(any::<u8>(), 0..100)) {
+    fn a_message_survives_encoding_and_decoding(message in message(), payload in prop::collection::vec(any::<u8>(), 0..100)) {
         let frame = Frame::encode(&message, may_carry(&message).then(|| Buffer::from_bytes(&payload)));
         let prefix = Prefix::decode(*frame.head.first_chunk().expect("a prefix")).expect("our own prefix");
         prop_assert_eq!(PREFIX_BYTES + prefix.header_bytes + prefix.payload_bytes, frame.byte_count());
@@ -181,7 +181,7 @@ proptest! {
     }
 
     #[test]
-    fn a_bent_frame_is_a_message_or_an_error(
+    fn a_mutated_frame_is_a_message_or_an_error(
         message in message(),
         mutations in prop::collection::vec(mutation(), 1..4),
     ) {
@@ -195,14 +195,14 @@ proptest! {
     }
 
     #[test]
-    fn a_bent_prefix_is_an_error_or_fits(message in message(), mutation in mutation()) {
+    fn a_mutated_prefix_is_an_error_or_fits_its_frame(message in message(), mutation in mutation()) {
         let mut frame = Frame::encode(&message, None);
         mutation.apply(&mut frame.head);
         let _ = knock(&frame);
     }
 
     #[test]
-    fn noise_is_refused(bytes in prop::collection::vec(any::<u8>(), 0..300), kind in 0_u8..4) {
+    fn random_bytes_are_decoded_in_bounded_memory(bytes in prop::collection::vec(any::<u8>(), 0..300), kind in 0_u8..4) {
         let _ = knock(&frame_of(kind, &bytes, None));
         let _ = knock(&Frame { head: bytes.clone(), payload: None });
         let (_, live_bytes) = measured(|| wire::decode_record::<View>(&bytes));
@@ -244,7 +244,7 @@ proptest! {
     }
 
     #[test]
-    fn a_record_makes_the_trip(view in view()) {
+    fn a_record_survives_encoding_and_decoding(view in view()) {
         let record = wire::encode_record(&view);
         prop_assert_eq!(wire::decode_record::<View>(&record), Ok(view));
         let longer = [&record[..], &[0]].concat();
@@ -252,7 +252,7 @@ proptest! {
     }
 
     #[test]
-    fn a_durable_record_makes_the_trip_or_is_none(
+    fn a_durable_record_survives_encoding_and_mutations_are_detected(
         durable in (view(), number(), prop::option::of((ballot(), change())), ballot()),
         definition in (prop::collection::vec(any::<u8>(), 0..300), any::<[u8; 32]>()),
         mutations in prop::collection::vec(mutation(), 1..4),
@@ -275,7 +275,7 @@ proptest! {
     }
 
     #[test]
-    fn a_change_of_a_view_is_the_next_one_or_none(view in view(), change in change()) {
+    fn a_change_of_a_view_makes_a_valid_view_or_none(view in view(), change in change()) {
         let digest = view.digest();
         let change = ViewChange { parent: digest, ..change };
         if let Ok(next) = view.apply(digest, &change) {
@@ -338,7 +338,7 @@ const LEAVE: u8 = 22;
 const MESSAGE_COUNT: u8 = 23;
 
 #[test]
-fn a_list_that_promises_more_than_it_brings_takes_no_memory() {
+fn a_list_that_announces_more_than_it_contains_takes_no_memory() {
     for length in [1 << 16, 1 << 20, 1 << 24, u64::from(u32::MAX), 1 << 60, u64::MAX / 24, u64::MAX] {
         for header in [
             Header::new(JOIN).zeros(2).number(length),
@@ -383,7 +383,7 @@ fn a_list_that_promises_more_than_it_brings_takes_no_memory() {
 }
 
 #[test]
-fn a_chunk_batch_that_promises_more_than_it_brings_takes_no_memory() {
+fn a_chunk_batch_that_announces_more_than_it_contains_takes_no_memory() {
     for length in [1 << 10, 1 << 16, 1 << 24, u64::from(u32::MAX), u64::MAX / 8, u64::MAX] {
         for filling in [0, 100, 16_000] {
             let Header(header) = Header::new(CHUNK_BATCH).zeros(34).number(length).zeros(filling);
@@ -394,7 +394,7 @@ fn a_chunk_batch_that_promises_more_than_it_brings_takes_no_memory() {
 
 /// No value needs more memory, relative to its bytes on the wire, than an empty string.
 #[test]
-fn lists_of_nothing_stay_within_the_limit() {
+fn lists_of_empty_strings_stay_within_the_memory_limit() {
     for (member_count, address_count) in
         [(4_u64, 130_000), (10, 50_000), (1000, 500), (4096, 100), (20_000, 16)]
     {
@@ -436,7 +436,7 @@ fn unknown_variants_are_refused() {
 }
 
 #[test]
-fn a_record_over_the_limit_is_refused_unseen() {
+fn a_record_over_the_limit_is_refused_without_decoding() {
     let record = vec![0; CONTROL_HEADER_BYTES_MAX + 1];
     let (outcome, live_bytes) = measured(|| wire::decode_record::<View>(&record));
     assert_eq!((outcome, live_bytes), (Err(DecodeError::TooLarge), 0));

@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn delays_are_uniform_and_each_is_drawn_by_itself() {
+    fn delays_are_uniform_and_independent() {
         for staleness in [0, 1, 4, 16] {
             let mut counts = vec![0_u32; staleness as usize + 1];
             let (mut same, mut all) = (0, 0);

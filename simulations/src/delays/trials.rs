@@ -65,14 +65,14 @@ mod tests {
     use crate::task::Squares;
 
     #[test]
-    fn half_of_them_are_not_most() {
+    fn a_median_needs_more_than_half_of_the_trials() {
         assert_eq!(median(&[Some(8), None, Some(4)]), Some(8.0));
         assert_eq!(median(&[Some(8), None]), None);
         assert_eq!(median(&[]), None);
     }
 
     #[test]
-    fn a_rate_is_the_smallest_that_keeps_the_pace() {
+    fn the_chosen_rate_is_the_smallest_that_reaches_the_target_in_time() {
         let trials = Trials {
             task: &Squares::new(200, 120),
             workers: 4,

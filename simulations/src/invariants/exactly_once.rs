@@ -179,7 +179,7 @@ mod tests {
     use crate::workload::Workload;
 
     #[test]
-    fn only_what_can_be_counted_out_is() {
+    fn the_invariant_applies_only_where_samples_can_be_counted() {
         let applies = |run: &str| {
             let workload = Workload::integers(&RunFile::parse(run).unwrap(), 100, 640).unwrap();
             ExactlyOnce::applies(workload.integers.as_ref().unwrap(), &workload.loaded.config)

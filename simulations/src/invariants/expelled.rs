@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_decided_is_not_forgotten() {
+    fn an_expulsion_is_never_forgotten() {
         let mut invariant = Expelled::default();
         for told in [view(3, &[1, 2], &[3]), view(2, &[1, 2, 3], &[]), view(4, &[1], &[3, 2])] {
             assert_eq!(invariant.installed(&told), Ok(()));

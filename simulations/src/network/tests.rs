@@ -74,7 +74,7 @@ impl TestNetwork {
 }
 
 #[test]
-fn within_a_link_order_is_kept_and_between_links_it_is_not() {
+fn order_is_kept_within_a_link_and_not_between_links() {
     let shaky = Links { jitter: Duration::from_millis(50), loss_per_million: 100_000, ..Links::lan() };
     let mut world = TestNetwork::new(shaky);
     for number in 0..100 {
@@ -90,7 +90,7 @@ fn within_a_link_order_is_kept_and_between_links_it_is_not() {
 }
 
 #[test]
-fn flows_share_a_line_and_leave_nothing_unused() {
+fn flows_share_a_line_and_use_all_of_its_rate() {
     let line = Links { jitter: Duration::ZERO, up: Some(8_000_000), ..Links::lan() };
     let mut world = TestNetwork::new(line);
     // 1 MB a second: ten frames of 0.1 MB to one peer, and then one to the other.
@@ -110,7 +110,7 @@ fn flows_share_a_line_and_leave_nothing_unused() {
 }
 
 #[test]
-fn a_short_cut_delays_and_a_long_one_is_noticed_by_each_end_itself() {
+fn a_brief_cut_delays_frames_and_a_long_one_is_noticed_by_both_ends() {
     let mut world = TestNetwork::new(Links::lan());
     world.network.cut(world.now, A, B);
     world.send(A, B, 1, 100);
@@ -133,7 +133,7 @@ fn a_short_cut_delays_and_a_long_one_is_noticed_by_each_end_itself() {
 }
 
 #[test]
-fn power_that_goes_is_silent_and_a_killed_process_is_not() {
+fn a_power_loss_is_silent_and_a_killed_process_is_not() {
     for (crash, by) in [(Crash::Killed, 3), (Crash::PowerLost, 11)] {
         let mut world = TestNetwork::new(Links::lan());
         world.network.crash(world.now, A, crash);
@@ -145,7 +145,7 @@ fn power_that_goes_is_silent_and_a_killed_process_is_not() {
 }
 
 #[test]
-fn a_goodbye_arrives_behind_what_was_sent_and_ends_the_wish_for_a_link() {
+fn a_goodbye_arrives_after_earlier_frames_and_ends_the_link() {
     let mut world = TestNetwork::new(Links::home());
     world.send(A, B, 1, 50_000);
     world.network.shut_down(world.now, A);
@@ -154,7 +154,7 @@ fn a_goodbye_arrives_behind_what_was_sent_and_ends_the_wish_for_a_link() {
 }
 
 #[test]
-fn what_a_cut_held_back_arrives_before_what_was_being_received_meanwhile() {
+fn frames_held_back_by_a_cut_arrive_before_later_ones() {
     // Each frame takes a second: when the cut is healed, the first one waits there and the second has almost arrived.
     let line = Links { jitter: Duration::ZERO, up: Some(800_000), ..Links::lan() };
     let mut world = TestNetwork::new(line);
@@ -175,7 +175,7 @@ fn what_a_cut_held_back_arrives_before_what_was_being_received_meanwhile() {
 }
 
 #[test]
-fn a_line_that_becomes_faster_keeps_the_order_of_what_waits_for_it() {
+fn a_line_that_becomes_faster_keeps_the_order_of_waiting_frames() {
     let mut world = TestNetwork::new(Links { up: None, down: None, ..Links::lan() });
     world.network.throttle(A, Some(8_000_000), None);
     for number in 1..=3 {
@@ -189,7 +189,7 @@ fn a_line_that_becomes_faster_keeps_the_order_of_what_waits_for_it() {
 }
 
 #[test]
-fn a_process_that_died_on_a_sleeping_machine_is_heard_of_again_once_it_is_started() {
+fn a_process_that_died_on_a_sleeping_machine_links_again_when_restarted() {
     let mut world = TestNetwork::new(Links::lan());
     world.network.sleep(world.now, A);
     world.network.crash(world.now, A, Crash::Killed);
@@ -202,7 +202,7 @@ fn a_process_that_died_on_a_sleeping_machine_is_heard_of_again_once_it_is_starte
 
 /// A peer that still believes in a connection to the former process is told by the machine, as soon as it sends something.
 #[test]
-fn a_process_that_was_started_again_knows_no_connections_of_the_one_before() {
+fn a_restarted_process_knows_no_connections_of_its_predecessor() {
     let mut world = TestNetwork::new(Links::lan());
     world.network.crash(world.now, A, Crash::PowerLost);
     world.network.start(A);
@@ -215,7 +215,7 @@ fn a_process_that_was_started_again_knows_no_connections_of_the_one_before() {
 }
 
 #[test]
-fn a_goodbye_that_does_not_get_through_is_silence() {
+fn a_goodbye_that_does_not_arrive_looks_like_silence() {
     let mut world = TestNetwork::new(Links::lan());
     world.network.throttle(A, Some(1), None);
     world.send(A, B, 1, 100_000);

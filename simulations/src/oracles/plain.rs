@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn without_any_change_it_is_training_alone() {
+    fn without_view_changes_the_oracle_matches_training_alone() {
         let run = RunFile::parse("batch = 24\nepochs = 3").unwrap();
         let loaded = Workload::squares(&run, 300, 100).unwrap().loaded;
         let mut losses = Vec::new();
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn rounding_is_allowed_for_and_mistakes_are_not() {
+    fn rounding_errors_are_tolerated_and_mistakes_are_not() {
         let run = RunFile::parse("batch = 64\nepochs = 10").unwrap();
         let loaded = Workload::digits(&run).unwrap().loaded;
         let view_chain = alone();

@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn who_stays_keeps_its_part_and_the_rest_comes_next() {
+    fn remaining_members_keep_their_parts_and_the_other_samples_come_next() {
         let mut chain = Chain::new(&[1, 2, 3]);
         let kept: &[&[Span]] = &[&[span(6, 8)], &[span(10, 12)]];
         chain.follow(&[1, 3], resume(1, &[], Some(kept)), cursor(12, &[span(8, 10)]));
@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn a_view_that_was_left_before_its_step_was_over_is_looked_through() {
+    fn a_view_abandoned_before_its_first_step_is_over_is_skipped() {
         let mut chain = Chain::new(&[1, 2, 3]);
         // This view was to begin with step 5; but a member departs in step 1, and another one in the view after that.
         chain.follow(&[1, 2, 3, 4], resume(5, &[3], None), cursor(20, &[]));
@@ -509,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn records_that_deal_otherwise_are_objected_to() {
+    fn records_that_assign_other_samples_are_objected_to() {
         let kept: &[&[Span]] = &[&[span(6, 8)], &[span(10, 12)]];
         let chain = |newcomers: &[u32], parts: &[&[Span]], cursor: DataCursor| {
             let mut chain = Chain::new(&[1, 2, 3]);
@@ -532,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn what_records_deal_is_counted_even_if_it_is_objected_to() {
+    fn assigned_samples_are_counted_even_if_they_are_objected_to() {
         let mut chain = Chain::new(&[1, 2]);
         chain.follow(&[1, 2], resume(2, &[], None), cursor(3, &[]));
         chain.follow(&[1, 2], resume(3, &[], None), cursor(18, &[]));
@@ -545,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn without_any_change_they_are_those_of_the_cursor() {
+    fn without_view_changes_the_parts_are_those_of_the_data_cursor() {
         for (batch_size, sample_count, peers) in [
             (1, 1, &[1][..]),
             (30, 740, &[1, 2, 3]),

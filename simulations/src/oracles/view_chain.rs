@@ -166,14 +166,14 @@ mod tests {
     }
 
     #[test]
-    fn what_a_later_view_takes_back_is_void() {
+    fn steps_that_a_later_view_takes_back_are_void() {
         let view_chain = view_chain(&[0, 9, 5]);
         assert_eq!([4, 5, 9].map(|step| view_of(&view_chain, step)), [1, 3, 3]);
         assert_eq!([0, 5, 9].map(|step| view_chain.restarted_with(step)), [vec![1], vec![3], vec![]]);
     }
 
     #[test]
-    fn views_that_were_left_at_once_have_begun_all_the_same() {
+    fn views_that_were_abandoned_at_once_still_count_as_begun() {
         let view_chain = view_chain(&[0, 7, 8, 7]);
         assert_eq!(view_chain.restarted_with(7), [4, 2]);
     }

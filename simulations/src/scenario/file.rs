@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_is_told_with_its_line_and_key() {
+    fn a_mistake_is_reported_with_its_line_and_key() {
         let unknown = words("[links]\nlatensy = \"2ms\"");
         assert!(unknown.contains("line 8") && unknown.contains("latensy"), "{unknown}");
         let time = words("[links]\nlatency = \"fast\"");
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_where_it_stands() {
+    fn invalid_values_are_refused_with_their_line_and_key() {
         for (rest, expected) in [
             ("[links]\nloss = 2", "from 0 to 1"),
             ("[links]\nloss = nan", "from 0 to 1"),
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sweep_keeps_the_peers_that_faults_name() {
+    fn a_sweep_must_have_the_peers_that_faults_name() {
         let text =
             format!("{HEAD}[[faults]]\nat_step = 3\nkind = \"crash\"\npeers = [3]\n[sweep]\npeers = 2");
         let error = parse("x", &text, Path::new("."), Size::Sweep).err().unwrap().to_string();

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_of_them_can_be_read() {
+    fn all_named_scenarios_can_be_read() {
         for (name, _) in NAMED {
             for size in [Size::Full, Size::Sweep] {
                 let scenario = named(name, size).unwrap().unwrap_or_else(|error| panic!("{name}: {error}"));

@@ -198,7 +198,7 @@ fn view(incarnation: Incarnation) -> View {
 }
 
 #[test]
-fn a_member_that_keeps_breaking_the_protocol_is_hung_up_and_left_out() {
+fn a_member_with_too_many_violations_is_disconnected_and_removed() {
     let (mut founder, _) = Alone::founder();
     for _ in 0..REJECTS_MAX {
         let digest = ContentDigest::of(b"nothing");
@@ -227,7 +227,7 @@ fn contribute(founder: &mut Alone, view: &View, step: u64, indices: std::ops::Ra
 }
 
 #[test]
-fn a_member_that_runs_ahead_without_taking_its_segments_is_waited_for() {
+fn a_member_that_sends_ahead_without_receiving_is_waited_for() {
     let (mut founder, view) = Alone::founder();
     contribute(&mut founder, &view, 0, 0..50);
     contribute(&mut founder, &view, 1, 0..LINK_SEGMENTS);
@@ -237,7 +237,7 @@ fn a_member_that_runs_ahead_without_taking_its_segments_is_waited_for() {
 }
 
 #[test]
-fn a_member_that_sends_more_than_its_credit_is_left_out() {
+fn a_member_that_exceeds_its_credit_is_disconnected_and_removed() {
     let (mut founder, view) = Alone::founder();
     contribute(&mut founder, &view, 0, 0..50);
     contribute(&mut founder, &view, 1, 0..50);
@@ -247,7 +247,7 @@ fn a_member_that_sends_more_than_its_credit_is_left_out() {
 }
 
 #[test]
-fn where_nobody_offers_to_own_anything_the_founder_does() {
+fn the_founder_owns_the_chunks_if_no_member_offers_capacity() {
     let (_, view) = Alone::founder_of_capacity(0, ProgramFactory::sync());
     assert_eq!(view.members.iter().map(|member| member.capacity).collect::<Vec<_>>(), [1, 0]);
 }
@@ -262,7 +262,7 @@ fn a_member_whose_request_crossed_the_view_is_not_blamed() {
 }
 
 #[test]
-fn only_the_word_of_the_member_counts_that_has_welcomed() {
+fn only_the_sponsor_can_refuse_a_joiner() {
     let mut joiner = Alone::joiner();
     joiner.hear(STRANGER, &JoinMessage::Refuse(Refusal::RunComplete).into(), None);
     assert_eq!(joiner.failure(), None);
@@ -272,7 +272,7 @@ fn only_the_word_of_the_member_counts_that_has_welcomed() {
 }
 
 #[test]
-fn a_view_with_another_start_of_this_peer_is_not_its_own() {
+fn a_joiner_does_not_enter_a_view_with_another_incarnation_of_itself() {
     let mut joiner = Alone::joiner();
     joiner.hear(OTHER, &AgreementMessage::Install(view(Incarnation(2))).into(), None);
     assert_eq!((joiner.members(), joiner.rejects()), (None, vec![]));

@@ -101,7 +101,7 @@ fn add(sequence: u64, rows: &[u64], values: &[f32]) -> Request {
 }
 
 #[test]
-fn whatever_is_wrong_is_refused_by_name_and_nothing_is_lost() {
+fn each_invalid_request_is_refused_with_its_reason_and_loses_nothing() {
     let mut table = Founded::new();
     table.hear(Request::Tick { clock: WorkerClock::At(0) });
     table.hear(add(1, &[0], &[100.0]));
@@ -171,7 +171,7 @@ fn whatever_is_wrong_is_refused_by_name_and_nothing_is_lost() {
 }
 
 #[test]
-fn a_flood_of_questions_is_refused_and_others_are_answered() {
+fn a_flood_of_requests_is_refused_and_other_requests_are_answered() {
     let mut table = Founded::new();
     table.hear(Request::Tick { clock: WorkerClock::At(0) });
     let get = |request, min_clock| Request::Get {
@@ -196,7 +196,7 @@ fn a_flood_of_questions_is_refused_and_others_are_answered() {
 }
 
 #[test]
-fn what_is_no_word_is_refused_and_its_sender_put_out_in_the_end() {
+fn malformed_messages_are_refused_and_their_sender_is_finally_removed() {
     let mut table = Founded::new();
     table.hear(Request::Tick { clock: WorkerClock::At(0) });
     let digest = table.view.digest();

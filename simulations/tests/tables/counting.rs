@@ -181,7 +181,7 @@ fn seeds() -> std::ops::Range<u64> {
 }
 
 #[test]
-fn sums_are_exact_in_all_kinds_of_trouble() {
+fn sums_are_exact_under_all_kinds_of_faults() {
     for seed in seeds() {
         let read_policy =
             [ReadPolicy::Unbounded, ReadPolicy::Staleness(0), ReadPolicy::Staleness(3)][seed as usize % 3];

@@ -38,7 +38,7 @@ fn run_to_the_end(mut simulation: Simulation, expected: usize) {
 }
 
 #[test]
-fn what_nobody_has_any_more_is_waited_for_until_a_user_says_that_it_is_lost() {
+fn lost_chunks_are_waited_for_until_a_user_declares_them_lost() {
     for seed in 0..12 {
         let [one, other] = [seed as usize % 5, (seed as usize + 1 + seed as usize / 5) % 5];
         declare_lost(seed, [one, other]);
@@ -75,7 +75,7 @@ fn declare_lost(seed: u64, dead: [usize; 2]) {
 }
 
 #[test]
-fn after_a_stop_of_all_tables_begin_anew_only_where_nobody_can_have_kept_any() {
+fn tables_restart_once_all_members_are_back_or_chunks_are_declared_lost() {
     for is_one_away in [false, true] {
         let mut simulation = five(1);
         let cluster = &mut simulation.cluster;

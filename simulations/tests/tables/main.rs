@@ -37,7 +37,7 @@ fn integers(peers: usize, epochs: u64, batch: usize, rate: f64, sync: &str) -> V
 
 /// A worker that leaves in good order finishes its samples first: they count, and no other worker computes them again.
 #[test]
-fn nobody_computes_again_what_one_that_leaves_has() {
+fn no_other_worker_repeats_the_samples_of_a_leaver() {
     let run = |sync: &str| {
         let text = format!(
             "epochs = 8\nbatch = 32\n[optimizer]\nrule = \"sgd\"\nrate = 0.25\n[sync]\nsegment_kib = 1\n{sync}"

@@ -29,7 +29,7 @@ fn seconds(staleness: u64, trouble: &str) -> f64 {
 
 /// Ratios that are known from models of the barrier alone, without any code of this project.
 #[test]
-fn staleness_absorbs_what_is_transient_and_nothing_else() {
+fn staleness_absorbs_only_transient_delays() {
     for (trouble, expected) in [
         ("kind = \"noise\"\nany = 8\nmean = 0.5", &[(1, 1.39), (3, 1.51)][..]),
         ("kind = \"bursts\"\nany = 8\nslower = 6\nchance = 0.05", &[(1, 1.27), (3, 1.61), (15, 2.02)]),
@@ -75,7 +75,7 @@ fn clock_seconds(workers: usize, has_one_owner: bool) -> f64 {
 
 /// Sixteen workers with one owner are slower than four: all of them wait for its line. With as many owners as workers, no line is slow.
 #[test]
-fn one_owner_is_a_bottleneck_and_many_are_none() {
+fn one_owner_is_a_bottleneck_and_many_owners_are_none() {
     let seconds = |has_one_owner| [2, 4, 8, 16].map(|workers| clock_seconds(workers, has_one_owner));
     let [one, all] = [true, false].map(seconds);
     for (workers, (one, all)) in [2, 4, 8, 16].into_iter().zip(one.iter().zip(&all)) {

@@ -174,7 +174,7 @@ fn a_program_may_use_tables_as_it_likes() {
 
 /// A lease is done once its results are safe: not when something was sent before they were computed.
 #[test]
-fn no_hand_is_lost_with_the_worker_that_has_it() {
+fn no_lease_is_lost_with_its_worker() {
     for seed in 0..4 {
         let read_policy =
             [ReadPolicy::Unbounded, ReadPolicy::Staleness(0), ReadPolicy::Staleness(3)][seed as usize % 3];

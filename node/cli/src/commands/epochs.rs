@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_long_run_sums_are_kept() {
+    fn the_oldest_epochs_of_a_long_run_are_kept_as_sums() {
         let steps: Vec<(u64, u64, u64)> = (0..3000).map(|step| (step, step, 10)).collect();
         let mut long = epochs(&steps);
         assert_eq!((long.list.len(), long.objects(10).len()), (EPOCHS_MAX, EPOCHS_MAX));
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_and_repeated_is_counted() {
+    fn lost_and_repeated_samples_are_counted() {
         let right = epochs(&[(0, 0, 6), (1, 0, 4), (2, 1, 10)]);
         assert_eq!(right.text(10), "each sample trained once per epoch");
         let wrong = epochs(&[(0, 0, 6), (1, 1, 12)]);
@@ -200,14 +200,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_out_is_said() {
+    fn left_out_samples_are_reported() {
         let mut epochs = epochs(&[(0, 0, 6)]);
         epochs.list[0].left_out = 4;
         assert_eq!(epochs.text(10), "each sample assigned once per epoch; 4 samples left out");
     }
 
     #[test]
-    fn an_epoch_that_was_not_seen_from_its_first_step_proves_nothing() {
+    fn a_partly_seen_epoch_reports_no_lost_samples() {
         let late = epochs(&[(7, 3, 2), (8, 4, 10)]);
         assert_eq!(late.text(10), "each sample trained once per epoch; 1 epoch only partly seen");
         assert_eq!(late.objects(10)[0]["lost"], Value::Null);

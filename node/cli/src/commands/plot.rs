@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_inputs_draw_something_or_nothing_but_never_panic() {
+    fn odd_inputs_are_drawn_without_a_panic() {
         assert_eq!(curve(&[], 10, 4), "");
         assert_eq!(curve(&[1.0], 10, 4), "");
         assert_eq!(curve(&[f64::NAN, f64::INFINITY], 10, 4), "");

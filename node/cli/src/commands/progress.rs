@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn before_the_first_step_there_is_a_line_too() {
+    fn a_line_is_shown_before_the_first_step() {
         console::set_colors_enabled_stderr(false);
         let progress = TrainingProgress { last: None, rate: RateMeter::default(), ..progress(2000) };
         assert!(

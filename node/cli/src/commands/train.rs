@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_file_takes_the_place_of_what_the_code_says() {
+    fn a_run_file_overrides_the_settings_of_the_code() {
         let rule = Optimizer::Momentum { momentum: 0.5, nesterov: true, weight_decay: 0.1 };
         let training = train("line", Line).learning_rate(0.25).optimizer(rule).epochs(3).batch(10);
         let resolved = |text: &str| {

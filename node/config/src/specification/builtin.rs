@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_joiner_loads_what_the_founder_resolved() {
+    fn a_joiner_loads_the_task_that_the_founder_resolved() {
         let bytes = specification();
         let reference = BuiltinLoader.data(&bytes).unwrap().unwrap();
         assert_eq!((reference.name.as_str(), reference.byte_count), ("f.csv", DATA.len() as u64));

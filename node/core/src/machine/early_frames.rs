@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_than_a_window_is_kept_of_one_peer() {
+    fn at_most_one_window_of_frames_is_kept_for_each_peer() {
         let (mut early, mut out) = (EarlyFrames::default(), Vec::new());
         let view = view(&[1, 2]).digest();
         for _ in 0..HELD_MAX {

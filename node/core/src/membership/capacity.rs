@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_out_of_reach_offers_nothing_and_something_again_once_it_reaches_everybody() {
+    fn a_member_offers_capacity_only_while_it_reaches_all_others() {
         let mut membership = membership([1, 4, 0]);
         assert_eq!(offered(&membership, at(0)), None, "it is as it is");
         membership.offer_capacity(0);
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn two_who_own_nothing_need_not_reach_each_other_and_all_others_do() {
+    fn only_members_that_own_nothing_need_no_direct_link_to_each_other() {
         for (capacities, lost) in [([1, 0, 0], &[][..]), ([1, 1, 0], &[Rank(2)]), ([1, 0, 1], &[Rank(2)])] {
             let mut membership = membership(capacities);
             membership.members.set_route(at(0), peer(3), Route::Relayed);
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_circuit_in_the_place_of_a_link_is_none() {
+    fn a_circuit_does_not_replace_a_lost_link() {
         let mut membership = membership([1, 1, 1]);
         membership.members.link_down(&peer(3));
         assert_eq!(membership.members.lost(at(0)), [Rank(2)]);
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn offers_come_into_the_next_view_as_long_as_they_are_repeated_and_somebody_owns_something() {
+    fn capacity_offers_apply_while_they_are_repeated_and_an_owner_remains() {
         let mut membership = membership([1, 0, 2]);
         let offer = |byte: u8, capacity| Member { capacity, ..fixtures::member(byte) };
         let capacities = |membership: &Membership, now| {

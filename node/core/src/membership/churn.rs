@@ -232,13 +232,13 @@ mod tests {
     }
 
     #[test]
-    fn one_that_flaps_is_lost_twice_a_minute_at_most() {
+    fn a_flapping_peer_is_lost_at_most_twice_a_minute() {
         let waits = lose_again_and_again(Duration::from_secs(1));
         assert!(waits.len() <= 30 + BAN_DOUBLINGS_MAX as usize, "{waits:?}");
     }
 
     #[test]
-    fn one_that_is_lost_once_a_minute_hardly_waits_and_if_it_flapped_before_after_some_minutes() {
+    fn a_peer_lost_once_a_minute_waits_for_the_shortest_ban() {
         assert!(lose_again_and_again(Duration::from_secs(59)).iter().all(|wait| *wait == BAN));
         let mut membership = membership(&[1, 2]);
         (0..20).for_each(|_| ban_lost(&mut membership, at(0), &[peer(3)]));
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn who_wanted_to_go_may_come_back_at_once() {
+    fn a_member_that_left_on_request_may_rejoin_at_once() {
         let mut membership = membership(&[1, 2, 3]);
         membership.members.on_retire(peer(3));
         membership.members.on_retire(peer(9));
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_named_further_ahead_where_steps_are_short_or_it_came_too_late() {
+    fn a_view_change_has_a_longer_lead_if_steps_are_short_or_it_came_too_late() {
         let mut membership = membership(&[1]);
         let mut lead = |step_milliseconds: u64, doublings: u32| {
             membership.members.detection.step_timing = super::super::failure_detection::StepTiming::default();
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_joiner_learns_why_it_is_not_let_in() {
+    fn a_joiner_learns_why_it_is_refused() {
         let mut membership = membership(&[1, 2]);
         let other = RunId([2; 32]);
         let run = Some(membership.members.place.view.run);
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_started_again_while_a_view_is_agreed_on_is_not_taken_for_the_member() {
+    fn a_peer_that_restarts_during_an_agreement_is_not_taken_for_the_member() {
         let mut membership = membership(&[1, 2, 3]);
         assert_eq!(membership.on_join(peer(2), &join(6, None), RunPhase::Training), JoinAnswer::WelcomeBack);
         let next = |members: &[u8]| {
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_starts_the_later_one_is_the_peer() {
+    fn of_two_incarnations_the_later_one_is_the_peer() {
         let start = |start, draw| Incarnation::of_start(start, draw);
         let asks = |membership: &mut Membership, peer, Incarnation(incarnation)| {
             membership.on_join(peer, &join(incarnation, None), RunPhase::Training)
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_heard_of_any_more_is_no_candidate() {
+    fn a_joiner_that_falls_silent_is_no_candidate_any_more() {
         let mut membership = membership(&[1, 2]);
         assert_eq!(membership.on_join(peer(3), &join(1, None), RunPhase::Training), JoinAnswer::Welcome);
         assert!(membership.on_ready(at(0), peer(3)));
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_candidate_that_is_in_already_is_none() {
+    fn a_peer_that_is_already_a_member_is_no_candidate() {
         let mut membership = membership(&[1, 2]);
         membership.on_candidate(at(0), peer(1), member(2, 5));
         membership.on_candidate(at(0), peer(1), member(2, 4));
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn candidates_are_no_more_than_members_can_be() {
+    fn there_are_at_most_as_many_candidates_as_members_of_a_view() {
         let mut membership = membership(&[1, 2]);
         for index in 0..2 * MEMBERS_MAX as u16 {
             let mut key = [9; 32];

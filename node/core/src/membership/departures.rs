@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn all_members_hear_of_it_until_the_peer_is_out() {
+    fn an_expulsion_is_repeated_to_all_members_until_the_peer_is_removed() {
         let mut membership = membership();
         let expulsion = Expulsion { peer: peer(3), by: peer(2), cause: ExpulsionCause::Request };
         let mut out = Vec::new();
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_breaks_rules_is_lost_at_once_and_knows_nothing_of_it() {
+    fn a_member_expelled_for_violations_counts_as_lost_at_once() {
         let mut membership = membership();
         let of = |peer| Expulsion { peer, by: self::peer(1), cause: ExpulsionCause::Violations };
         membership.members.on_expel(&peer(9), of(peer(3)));

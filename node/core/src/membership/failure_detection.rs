@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pace_rises_at_once_and_falls_slowly() {
+    fn the_usual_step_time_rises_at_once_and_falls_slowly() {
         let mut step_timing = StepTiming::default();
         step_timing.note(at(0), StepNumber(7));
         assert_eq!((step_timing.usual(), step_timing.patience()), (Duration::ZERO, HANG_MIN));
@@ -165,7 +165,7 @@ mod tests {
 
     /// A member that computes for long is as patient with others, even if the view has changed meanwhile.
     #[test]
-    fn the_own_program_s_time_counts_across_views() {
+    fn computing_time_counts_across_view_changes() {
         let mut step_timing = StepTiming::default();
         step_timing.note_computing(at(0), Some(StepNumber(0)));
         step_timing.restart(at(19_000));
@@ -189,7 +189,7 @@ mod tests {
 
     /// A step that is undone counts from when it is repeated.
     #[test]
-    fn a_step_back_is_no_step() {
+    fn an_undone_step_does_not_count_as_a_step() {
         let mut step_timing = StepTiming::default();
         step_timing.note(at(0), StepNumber(3));
         step_timing.note(at(100), StepNumber(4));

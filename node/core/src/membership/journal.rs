@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_dropped_has_no_effect_and_ids_go_on() {
+    fn dropped_effects_never_happen_and_record_ids_continue() {
         let (mut journal, mut out) = (Journal::default(), Vec::new());
         journal.persist_then(record(), answer(1), &mut out);
         journal.persist_then(record(), entry(), &mut out);

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn the_member_that_begins_repeats_it_until_all_have_confirmed() {
+    fn a_new_secret_is_repeated_until_all_members_have_confirmed_it() {
         let mut membership = membership();
         let mut out = Vec::new();
         assert_eq!(unconfirmed(&membership), None);
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_from_a_member_is_taken_once_passed_on_and_confirmed() {
+    fn a_secret_from_a_member_is_adopted_once_forwarded_and_confirmed() {
         let mut membership = membership();
         let mut out = Vec::new();
         membership.on_admin(peer(9), AdminMessage::Rekey(rekey(5, 9)), &mut out);

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_counts_for_a_while() {
+    fn an_answer_counts_only_for_a_limited_time() {
         let (mut questions, asked) = (Questions::default(), Instant(7));
         let question = questions.ask(asked);
         assert!(questions.is_answer(asked.after(ANSWER_MAX), question));

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_back_is_dealt_first() {
+    fn returned_samples_are_assigned_first() {
         let cursor = DataCursor {
             epoch: 0,
             position: 50,
@@ -186,7 +186,7 @@ mod tests {
 
     /// The first step of a newcomer was undone, so it has no parameters to compute with.
     #[test]
-    fn the_part_of_a_member_that_cannot_compute_goes_back() {
+    fn the_part_of_a_member_that_cannot_compute_is_returned() {
         let assignment = BatchAssignment::next(&DataCursor::default(), 12, 100, &view(), StepNumber(6));
         let (deal, cursor) = assignment.among(&view().members, &[Rank(2)]);
         assert_eq!(deal.parts, [vec![span(0, 4)], vec![span(4, 8)], vec![]]);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_view_begins_as_its_record_says_and_goes_on_from_the_bookmark() {
+    fn a_view_starts_from_its_record_and_continues_from_the_data_cursor() {
         let mut view = view();
         let before = BatchAssignment::next(&DataCursor::default(), 12, 100, &view, StepNumber(4));
         let following =
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn if_nobody_stays_all_of_it_goes_back() {
+    fn all_samples_are_returned_if_no_member_stays() {
         let cursor = DataCursor { epoch: 3, position: 20, returned: vec![span(2, 4)], deferred: vec![] };
         let assignment = BatchAssignment::next(&cursor, 10, 100, &view(), StepNumber(6));
         let (deal, after) = assignment.among(&[], &[]);
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_survives_one_loss_after_the_other() {
+    fn a_batch_survives_several_losses_in_turn() {
         let mut view = view();
         let mut assignment = BatchAssignment::next(&DataCursor::default(), 12, 100, &view, StepNumber(6));
         for gone in [1, 0] {

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn values_and_moments_are_in_between_and_updates_those_of_who_had_more() {
+    fn values_and_moments_are_averaged_and_the_larger_update_count_is_kept() {
         let blend = blend(&[4.0, 8.0], state(&[2.0, 0.0], 7));
         let mut values = [0.0; 2];
         let new = blend.apply(3, &state(&[0.0, 4.0], 5), 2, &[0.0, 4.0], &mut values);
@@ -108,13 +108,13 @@ mod tests {
     }
 
     #[test]
-    fn a_lineage_that_is_ahead_does_not_count_steps_that_were_not_taken_here() {
+    fn a_branch_that_is_ahead_adds_no_updates_for_steps_not_taken_here() {
         let new = blend(&[4.0], state(&[2.0], 12)).apply(3, &state(&[0.0], 8), 1, &[0.0], &mut [0.0]);
         assert_eq!(new.map(|state| state.updates), Some(9));
     }
 
     #[test]
-    fn what_would_not_be_finite_is_not_blended() {
+    fn a_chunk_is_not_blended_if_a_value_would_not_be_finite() {
         let mut values = [0.0];
         let blend = blend(&[f32::MAX], state(&[2.0], 7));
         assert_eq!(blend.apply(3, &state(&[0.0], 5), 1, &[f32::MIN], &mut values), None);

@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_step_is_named_as_far_ahead_as_training_gets_in_the_meantime() {
+    fn the_step_to_save_is_chosen_as_far_ahead_as_training_gets_meanwhile() {
         let at = |seconds| Instant::default().after(Duration::from_secs(seconds));
         let mut checkpoint_schedule = CheckpointSchedule::new(at(0), Some(Duration::from_secs(30)));
         assert_eq!(checkpoint_schedule.deadline(), Some(at(29)));
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn never_is_never() {
+    fn no_checkpoint_is_scheduled_without_an_interval() {
         let mut checkpoint_schedule = CheckpointSchedule::new(Instant::default(), None);
         assert_eq!(checkpoint_schedule.deadline(), None);
         assert_eq!(checkpoint_schedule.tick(Instant(u64::MAX), StepNumber(5)), None);

@@ -449,7 +449,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::single_range_in_vec_init, reason = "one range is what is meant")]
-    fn a_copy_follows_its_owner() {
+    fn a_replica_follows_its_owner() {
         let (mut owner, mut copy) = (owned(&[0]), owned(&[0]));
         for step in 0..3_u8 {
             let mut vector: Vec<f32> = (0..32).map(|i| (i as f32 - 7.0) * f32::from(step)).collect();
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_of_ones_own_sees_each_chunk_and_leaves_the_moments() {
+    fn a_custom_rule_sees_each_chunk_and_leaves_the_moments() {
         let mut owned = owned(&[0]);
         let mut vector = [4.0; 32];
         let rule = |stats: SampleStats, old: &[f32], sums: &mut [f32]| {
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sum_that_overflowed_passes_its_chunk_by() {
+    fn a_chunk_whose_sum_overflows_is_not_updated() {
         let mut owned = owned(&[0, 1]);
         let mut vector = [2.0; 32];
         vector[3] = f32::INFINITY;
@@ -511,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_committed_step_did_not_update_has_moved_away() {
+    fn a_chunk_that_a_committed_step_did_not_update_is_dropped() {
         let mut owned = owned(&[0, 1]);
         update(&mut owned, &[1], 0.0, &mut [2.0; 32]);
         assert_eq!(owned.held(Version::Committed).len(), 2);

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn every_keeper_of_a_copy_is_told_by_the_owner_and_nobody_else() {
+    fn replica_holders_receive_sums_from_the_owner_and_no_other_member() {
         for (members, replicas) in [(2, 1), (3, 2), (5, 3), (9, 8)] {
             let shard_map = shard_map(members, Replicas::Number(replicas), true, Moves::default());
             let shards = shard_map.shards(0);
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn where_everybody_keeps_everything_nobody_is_told_of_sums() {
+    fn with_replicas_everywhere_no_sums_are_mirrored() {
         let many = REPLICAS_MAX as u8;
         for (members, replicas, is_fully_replicated) in [
             (1, Replicas::Number(1), true),
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_is_whole_once_the_last_chunk_has_moved() {
+    fn a_step_is_fully_replicated_once_the_last_chunk_has_moved() {
         let from = |ranks: &[u32]| ranks.iter().copied().map(Rank).collect::<Vec<_>>();
         let list = vec![Move { chunk: 4, from: from(&[1]) }, Move { chunk: 9, from: from(&[0, 2]) }];
         let waiting = shard_map(3, Replicas::All, true, Moves { list, rate: 1, restarted: vec![] });
@@ -295,7 +295,7 @@ mod tests {
 
     /// A view's record is input: it may claim that a newcomer stores what it cannot have.
     #[test]
-    fn a_newcomer_makes_a_step_that_is_not_whole() {
+    fn a_step_with_a_newcomer_is_not_fully_replicated() {
         let settled = shard_map(3, Replicas::All, true, Moves::default());
         let mut view = View::clone(&settled.view);
         view.recovery = Recovery::Resume(Resume { newcomers: vec![Rank(1)], ..Resume::at(StepNumber(10)) });
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_goes_around_only_where_neighbours_reach_each_other() {
+    fn a_ring_requires_that_all_neighbours_reach_each_other() {
         for (capacities, has_ring) in [
             (&[1][..], true),
             (&[1, 0], true),
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_move_a_few_a_step() {
+    fn a_few_chunks_move_per_step() {
         let target = shard_map(3, TWO, true, Moves::default()).target;
         let elsewhere = |chunk: usize| (0..3).map(Rank).find(|rank| *rank != target.owner(chunk)).unwrap();
         let list = [4, 9, 2].map(|chunk| Move { chunk: chunk as u32, from: vec![elsewhere(chunk)] });
@@ -366,7 +366,7 @@ mod tests {
 
     /// A view's record is input: it may name chunks that this model does not have.
     #[test]
-    fn moves_of_chunks_that_are_not_there_change_nothing() {
+    fn moves_of_nonexistent_chunks_change_nothing() {
         let list = vec![Move { chunk: CHUNKS as u32, from: vec![Rank(1)] }];
         let shard_map =
             shard_map(2, Replicas::Number(1), true, Moves { list, rate: 1, restarted: vec![4095] });

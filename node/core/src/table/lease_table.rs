@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn every_sample_is_dealt_once_and_what_the_lost_held_once_more() {
+    fn every_sample_is_leased_once_and_leases_of_lost_workers_once_more() {
         let (lease_policy, mut lease_table) =
             (LeasePolicy { epochs: 2, samples: 5, ..LeasePolicy::default() }, LeaseTable::default());
         let (one, two) = (worker(1), worker(2));
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn workers_come_in_waves_after_the_first_has_warmed_up() {
+    fn workers_get_leases_in_waves_after_the_first_has_warmed_up() {
         let lease_policy = LeasePolicy { epochs: 1, samples: 100, warm_up: 4, wave: NonZeroU64::new(6) };
         let mut lease_table = LeaseTable::default();
         let mut next = |byte, number| lease_policy.grant(&mut lease_table, worker(byte), number, 2).is_some();

@@ -325,7 +325,7 @@ fn churn(seed: u64, read_policy: ReadPolicy, changes: usize) -> Swarm {
 }
 
 #[test]
-fn sums_are_exact_whoever_comes_goes_and_dies() {
+fn sums_are_exact_while_workers_join_leave_and_crash() {
     for seed in 0..300 {
         churn(
             seed,

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_follows_what_was_lost_before_the_next_view() {
+    fn after_a_lost_link_no_segment_is_sent_before_the_next_view() {
         let (before, after) = (view(&[1, 2, 3]), view(&[1, 3]));
         let mut credits: BTreeMap<PeerId, u32> = [2, 3].map(|byte| (peer(byte), LINK_SEGMENTS)).into();
         let mut flow_control = FlowControl::new(&before, Rank(0), &mut credits);
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_is_all_that_is_held_of_a_link() {
+    fn at_most_one_window_of_segments_is_held_for_each_link() {
         let view = view(&[1, 2, 3]);
         let mut flow_control = FlowControl::new(&view, Rank(1), &mut BTreeMap::new());
         for _ in 0..LINK_SEGMENTS {
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_has_a_rank_and_neighbours_are_found_first() {
+    fn the_rank_of_each_member_is_found() {
         for peers in [&[1][..], &[1, 2], &[1, 2, 3, 4, 5]] {
             let view = view(peers);
             for own in 0..peers.len() {

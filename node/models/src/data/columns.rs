@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn the_label_is_the_column_that_says_so_or_the_last() {
+    fn the_label_column_is_found_by_its_name_or_is_the_last() {
         assert_eq!(infer(b"Label,x,y\n0,1,2\n").label, 0);
         assert_eq!(infer(b"x,class,y,target\n0,1,2,3\n").label, 3);
         assert_eq!(infer(b"x,y\n0,1\n").label, 1);
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn the_delimiter_is_what_the_first_line_has_most_of() {
+    fn the_delimiter_is_the_most_frequent_one_of_the_first_line() {
         for (bytes, delimiter) in
             [(&b"1,2\n"[..], b','), (b"a;b;c,d\n", b';'), (b"\n1\t2\n", b'\t'), (b"1;2\n3,4,5,6", b';')]
         {
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_column_is_answered_with_those_there_are() {
+    fn the_error_for_an_unknown_column_lists_the_columns() {
         let error = |bytes: &[u8], label| {
             let hints = ColumnHints { label: Some(label), ..ColumnHints::default() };
             Columns::infer("f.csv", bytes, &hints).unwrap_err().to_string()
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn words_among_the_features_are_found() {
+    fn text_columns_among_the_features_are_found() {
         let bytes = b"id,kind,x,z\n7,a,1,2\n8,b,3,4\n";
         assert_eq!(infer(bytes).text_features(bytes), [1]);
         assert_eq!(infer(bytes).names(bytes), ["id", "kind", "x", "z"]);

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_labels_are_one_label_however_written() {
+    fn equal_whole_labels_are_one_label_however_written() {
         assert_eq!(texts(&read(b"1,3\n1,3.0\n1, 3\n1,3.5\n").unwrap()), ["3", "3", "3", "3.5"]);
     }
 
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_has_a_size_that_can_be_held() {
+    fn a_table_that_is_too_large_is_refused() {
         assert_eq!(check_size("f", 1 << 14, 1 << 14), Ok(()));
         for (rows, columns) in [(1 << 14, (1 << 14) + 1), (usize::MAX, 2)] {
             assert!(matches!(check_size("f", rows, columns), Err(DenseTableError::TooManyValues { .. })));

@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_say_what_it_is() {
+    fn the_format_is_detected_from_the_bytes() {
         for (bytes, format, words) in [
             (&b"1,2,0\n"[..], Format::Csv, "CSV"),
             (b"", Format::Csv, "CSV"),
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn features_are_all_or_those_that_are_chosen() {
+    fn features_are_all_columns_or_the_chosen_ones() {
         let read = |hints| hinted(SPARSE, hints).unwrap().read("f", SPARSE).unwrap();
         assert_eq!(read(ColumnHints::default()).features, [0.0, 5.0, 7.0, 4.0, 0.0, 0.0]);
         assert_eq!(read(chosen(&[3, 1])).features, [7.0, 0.0, 0.0, 4.0]);
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_file_does_not_have_is_not_asked_of_it() {
+    fn settings_that_do_not_apply_to_a_file_are_refused() {
         let label = || ColumnHints { label: Some(Column::Number(1)), ..ColumnHints::default() };
         let header = || ColumnHints { header: Some(false), ..ColumnHints::default() };
         let width = || ColumnHints { width: Some(9), ..ColumnHints::default() };
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn another_file_is_of_the_same_format_and_has_no_feature_that_is_new() {
+    fn another_file_must_have_the_same_format_and_no_new_features() {
         let layout = hinted(SPARSE, ColumnHints::default()).unwrap();
         let read = |bytes: &[u8]| layout.of_other("g", bytes)?.read("g", bytes);
         assert_eq!(read(b"0 1:1\n").unwrap().features, [1.0, 0.0, 0.0]);
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn layouts_of_others_are_checked() {
+    fn layouts_from_other_peers_are_checked() {
         let layout = |width, features: &[usize]| {
             let (format, features) = (NumberedFormat::Libsvm, features.to_vec());
             FileLayout::Numbered(Numbered { format, width, features }).problem()

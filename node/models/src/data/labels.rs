@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn fractions_and_ever_new_whole_numbers_are_numbers() {
+    fn fractions_and_distinct_whole_numbers_are_numeric_targets() {
         let hints = TargetHints::default();
         assert_eq!(
             infer(&["1", "2", "3", "6"], hints.clone()),
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn hints_win() {
+    fn hints_override_the_inferred_target() {
         let number = TargetHints { predict: Some(Predict::Number), classes: None };
         assert!(matches!(infer(&["0", "1", "0", "1"], number.clone()), Ok(Target::Number { .. })));
         let error = infer(&["0", "b", "0", "1"], number).unwrap_err();
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn one_class_is_nothing_to_learn() {
+    fn a_single_class_is_an_error() {
         let error = infer(&["7", "7", "7"], TargetHints::default()).unwrap_err();
         assert!(matches!(error, LabelError::SingleClass { .. }), "{error}");
     }

@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_looks_like_it_and_what_does_not() {
+    fn libsvm_text_is_told_from_other_formats() {
         for bytes in [
             &b"1 1:2"[..],
             b"# first\n\n-1 # none\n+1 7:1e-3 9:2\n",
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn the_width_of_a_run_counts() {
+    fn indices_are_limited_by_the_width_of_the_run() {
         assert_eq!(read("f", DRAWN, 123).unwrap().features.width(), 123);
         assert_eq!(
             read("f", DRAWN, 16).unwrap_err().to_string(),
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn a9a_has_the_samples_that_its_notice_tells_of() {
+    fn a9a_has_the_samples_that_its_notice_lists() {
         let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
         for (name, rows) in [("a9a.libsvm.gz", 32_560), ("a9a_test.libsvm.gz", 16_281)] {
             let Ok(packed) = std::fs::read(path.join(name)) else {
@@ -442,7 +442,7 @@ mod tests {
         }
 
         #[test]
-        fn anything_like_it_is_read_or_refused(bytes in "[0-9:. \\n\\r\\t#+\\-eqd]{0,200}") {
+        fn anything_like_libsvm_is_read_or_refused(bytes in "[0-9:. \\n\\r\\t#+\\-eqd]{0,200}") {
             let _ = is_libsvm(bytes.as_bytes());
             if let Ok(table) = read_all(bytes.as_bytes()) {
                 check(&table, bytes.as_bytes());

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_what_was_pushed() {
+    fn rows_hold_the_pushed_entries() {
         let rows = drawn();
         assert_eq!((rows.rows(), rows.width(), rows.entries()), (3, 4, 3));
         assert_eq!((rows.offsets.as_slice(), rows.columns.as_slice()), (&[0, 1, 1, 3][..], &[2, 0, 3][..]));
@@ -205,13 +205,13 @@ mod tests {
     }
 
     #[test]
-    fn chosen_columns_come_in_their_own_order() {
+    fn chosen_columns_come_in_the_given_order() {
         let table = labelled(drawn().select(&[3, 0])).dense("f").unwrap();
         assert_eq!(table.features, [0.0, 0.0, 0.0, 0.0, 2.0, 7.0]);
     }
 
     #[test]
-    fn what_would_be_too_large_a_table_is_refused_before_it_is_made() {
+    fn a_dense_table_that_would_be_too_large_is_refused_in_advance() {
         let mut rows = Sparse::new(FEATURES_MAX);
         let fitting = TABLE_VALUES_MAX / FEATURES_MAX;
         (0..=fitting).for_each(|_| rows.end_row());
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "columns ascend")]
-    fn columns_that_do_not_ascend_are_a_mistake_of_ours() {
+    fn columns_that_do_not_ascend_panic() {
         let mut rows = Sparse::new(4);
         rows.push(2, 1.0);
         rows.push(2, 1.0);

@@ -107,13 +107,13 @@ mod tests {
     }
 
     #[test]
-    fn no_rows_are_standardized_without_complaint() {
+    fn standardization_of_no_rows_is_the_identity() {
         let nothing = Standardization { mean: vec![0.0; 2], scale: vec![1.0; 2] };
         assert_eq!(Standardization::fit(&[], 2, &[]), nothing);
     }
 
     #[test]
-    fn what_is_not_standardized_stays_as_it_is() {
+    fn the_identity_leaves_values_unchanged() {
         assert_eq!(
             Standardization::identity().apply(&[1.5, -3.0, 0.1, 7.0], 2, &[1, 0]),
             [0.1, 7.0, 1.5, -3.0]

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn slopes_are_slopes() {
+    fn slopes_agree_with_finite_differences() {
         for activation in [Activation::Relu, Activation::Tanh, Activation::Gelu] {
             for x in [-3.0_f32, -1.1, -0.2, 0.3, 0.9, 2.5] {
                 let reach = 1e-2;
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn far_out_everything_is_finite() {
+    fn values_and_slopes_are_finite_far_from_zero() {
         for activation in [Activation::Relu, Activation::Tanh, Activation::Gelu] {
             for x in [-1e4_f32, 1e4] {
                 assert!(value(activation, x).iter().all(|value| value.is_finite()), "{activation:?}");

@@ -83,7 +83,7 @@ mod tests {
     use crate::task::{SparseTask, Task};
 
     #[test]
-    fn samples_follow_their_numbers_and_the_seed() {
+    fn samples_are_determined_by_their_numbers_and_the_seed() {
         let sample = |seed, number| {
             SyntheticClicks::new(10_000_000, 50, 40, seed)
                 .with(number, |columns, _, label| (columns.to_vec(), label))
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_features_say_can_be_learnt() {
+    fn labels_can_be_learned_from_the_features() {
         let task = Logistic::new(SyntheticClicks::new(200, 3000, 10, 7), 2000);
         let mut parameters = vec![0.0; 201];
         let mut gradient = vec![0.0; 201];

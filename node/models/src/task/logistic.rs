@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gradient_goes_down_as_the_loss_does() {
+    fn the_gradient_agrees_with_finite_differences() {
         let (task, mut gradient) = (task(), vec![0.0; 7]);
         let loss = |parameters: &[f32]| task.gradient(parameters, &[0, 1, 2, 3], &mut [0.0; 7]);
         task.gradient(&AT, &[0, 1, 2, 3], &mut gradient);
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn touched_parameters_are_enough() {
+    fn a_gradient_needs_only_the_touched_parameters() {
         let (task, mut whole) = (task(), vec![0.0; 7]);
         for samples in [&[0, 1][..], &[2], &[3], &[0, 1, 2, 3]] {
             let touched = task.touched(samples);

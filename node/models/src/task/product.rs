@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn products_are_those_of_the_definition() {
+    fn products_agree_with_the_definition() {
         let sizes = [1, 2, 3, 10, 17, 64, 97];
         for rows in sizes {
             for columns in sizes {
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn bits_do_not_depend_on_where_matrices_lie() {
+    fn bits_do_not_depend_on_where_matrices_are_in_memory() {
         for [rows, columns, depth] in
             [[5, 1, 40], [1, 7, 40], [9, 11, 1], [3, 5, 7], [33, 50, 70], [64, 256, 784]]
         {
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "rows")]
-    fn shapes_fit_together() {
+    fn shapes_that_do_not_fit_panic() {
         let mut product = [0.0; 4];
         let (left, right) = ([1.0; 4], [1.0; 6]);
         let (left, right) = (laid_out(&left, 2, 2, false), laid_out(&right, 3, 2, false));

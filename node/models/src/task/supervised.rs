@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn scratch_is_used_again() {
+    fn scratch_memory_is_reused() {
         let (task, parameters) = task(5);
         let mut gradient = vec![0.0; parameters.len()];
         for _ in 0..3 {
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_held_out_is_no_accuracy() {
+    fn without_held_out_samples_there_is_no_accuracy() {
         let network = Network::softmax(2, 3);
         let parameters = vec![0.0; network.manifest().parameter_count()];
         let found = evaluate(&network, &parameters, &samples(0), &mut network.scratch());

@@ -58,7 +58,7 @@ fn assert_same(read: &Checkpoint, written: &Checkpoint) {
 }
 
 #[test]
-fn what_was_saved_comes_back_and_the_newest_are_kept() {
+fn saved_checkpoints_are_restored_and_only_the_newest_are_kept() {
     let (_folder, store) = store();
     for step in [10, 20, 30, 40] {
         store.save(&checkpoint(step), 3).unwrap();
@@ -77,7 +77,7 @@ type Damage = fn(&Path);
 
 /// Whatever a crash or a disk leaves of the newest checkpoint, the one before is gone on from.
 #[test]
-fn damage_of_any_kind_is_passed_over_and_told_of() {
+fn damaged_checkpoints_are_skipped_and_reported() {
     let spoil: [(&str, Damage); 6] = [
         ("cut short", |path| {
             let bytes = fs::read(path).unwrap();
@@ -112,7 +112,7 @@ fn damage_of_any_kind_is_passed_over_and_told_of() {
 }
 
 #[test]
-fn an_index_that_is_none_is_passed_over() {
+fn an_invalid_index_is_skipped_and_reported() {
     let (_folder, store) = store();
     store.save(&checkpoint(10), 3).unwrap();
     let index = store.folder(&RUN).join(name_of(10, "toml"));
@@ -136,7 +136,7 @@ fn an_index_that_is_none_is_passed_over() {
 }
 
 #[test]
-fn what_a_crash_left_half_written_is_removed() {
+fn half_written_files_of_a_crash_are_removed() {
     let (_folder, store) = store();
     store.save(&checkpoint(10), 3).unwrap();
     let folder = store.folder(&RUN);
@@ -148,7 +148,7 @@ fn what_a_crash_left_half_written_is_removed() {
 }
 
 #[test]
-fn of_the_runs_before_only_the_last_one_is_kept() {
+fn of_earlier_runs_only_the_last_one_is_kept() {
     let (folder, store) = store();
     for run in 1..5 {
         store.save(&Checkpoint { run: RunId([run; 32]), ..checkpoint(10) }, 3).unwrap();
@@ -169,7 +169,7 @@ fn a_model_can_be_read_from_a_checkpoint() {
 }
 
 #[test]
-fn a_disk_that_cannot_be_written_is_an_answer_and_leaves_what_was_there() {
+fn a_failed_write_is_reported_and_leaves_earlier_checkpoints() {
     let (folder, store) = store();
     store.save(&checkpoint(10), 3).unwrap();
     // A folder cannot be replaced by a file.
@@ -183,7 +183,7 @@ fn a_disk_that_cannot_be_written_is_an_answer_and_leaves_what_was_there() {
 }
 
 #[tokio::test]
-async fn the_thread_answers_in_order_and_finishes_what_it_was_asked() {
+async fn the_disk_thread_answers_in_order_and_finishes_pending_requests() {
     let (_folder, store) = store();
     let mut checkpoints = Checkpoints::start(store.clone()).unwrap();
     checkpoints.save(Arc::new(checkpoint(10)), 3);
@@ -211,7 +211,7 @@ async fn the_thread_answers_in_order_and_finishes_what_it_was_asked() {
 }
 
 #[tokio::test]
-async fn a_disk_that_is_too_slow_is_given_no_more_than_it_can_take() {
+async fn a_checkpoint_is_refused_while_a_slow_disk_is_busy() {
     let (_folder, store) = store();
     let checkpoints = Checkpoints::start(store.clone()).unwrap();
     // As if these were being written.

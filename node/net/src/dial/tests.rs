@@ -17,7 +17,7 @@ fn pauses_between_attempts_double_up_to_a_limit() {
 }
 
 #[test]
-fn a_trouble_is_told_once_and_then_ever_more_rarely() {
+fn a_dial_failure_is_reported_ever_more_rarely() {
     let mut dialer = Dialer::default();
     let start = Instant::now();
     dialer.want_bootstrap("10.0.0.7".parse().unwrap(), start);
@@ -123,7 +123,7 @@ fn named(address: &str, start: Instant) -> Dialer {
 }
 
 #[test]
-fn one_that_is_wanted_again_is_tried_at_once_and_one_that_is_forgotten_never() {
+fn a_peer_wanted_again_is_dialed_at_once_and_a_forgotten_one_never() {
     let mut dialer = Dialer::default();
     let (peer, start) = (PeerId::random(), Instant::now());
     dialer.want(peer, addresses(), start);
@@ -137,7 +137,7 @@ fn one_that_is_wanted_again_is_tried_at_once_and_one_that_is_forgotten_never() {
 }
 
 #[test]
-fn where_tcp_does_not_get_through_quic_is_tried_at_once_and_an_address_is_told_once() {
+fn after_a_tcp_timeout_quic_is_tried_at_once_and_one_failure_is_reported() {
     let start = Instant::now();
     let seen = fail_with(&mut named(TCP, start), start, 5000, silence);
     assert_eq!(seen.over_tcp, [0, 200, 600, 1400, 3000]);
@@ -146,7 +146,7 @@ fn where_tcp_does_not_get_through_quic_is_tried_at_once_and_an_address_is_told_o
 }
 
 #[test]
-fn one_who_cannot_be_reached_is_told_of_once_however_often_and_wherever_it_was_tried() {
+fn an_unreachable_peer_is_listed_once_whatever_addresses_were_tried() {
     let start = Instant::now();
     let at = |milliseconds| start + Duration::from_millis(milliseconds);
     let mut dialer = Dialer::default();
@@ -178,7 +178,7 @@ fn one_who_cannot_be_reached_is_told_of_once_however_often_and_wherever_it_was_t
 }
 
 #[test]
-fn the_second_attempt_is_part_of_the_pause() {
+fn an_attempt_over_quic_is_part_of_the_pause() {
     let start = Instant::now();
     let mut dialer = named(TCP, start);
     let first = dialer.take_due(start).pop().unwrap();
@@ -190,7 +190,7 @@ fn the_second_attempt_is_part_of_the_pause() {
 }
 
 #[test]
-fn a_refusal_is_believed_at_first() {
+fn a_refusal_over_tcp_is_believed_at_first_and_later_tried_over_quic() {
     let start = Instant::now();
     let seen = fail_with(&mut named(TCP, start), start, 5000, |carrier| match carrier {
         Carrier::Tcp => refusal(),
@@ -202,7 +202,7 @@ fn a_refusal_is_believed_at_first() {
 }
 
 #[test]
-fn one_that_was_reached_over_tcp_is_tried_over_quic_if_it_stays_away() {
+fn a_peer_once_reached_over_tcp_is_tried_over_quic_if_it_stays_away() {
     let (peer, start) = (PeerId::random(), Instant::now());
     let mut dialer = Dialer::default();
     dialer.want(peer, addresses(), start);
@@ -219,7 +219,7 @@ fn one_that_was_reached_over_tcp_is_tried_over_quic_if_it_stays_away() {
 }
 
 #[test]
-fn an_answer_that_is_final_is_not_asked_for_twice_and_is_what_the_user_hears() {
+fn a_final_answer_is_reported_and_not_tried_over_the_other_carrier() {
     let start = Instant::now();
     let stranger = || io::Error::other(ProofError::OtherSecret);
     let over_tcp = fail_with(&mut named(TCP, start), start, 5000, |_| failure(TCP, stranger()));
@@ -247,7 +247,7 @@ fn an_answer_that_is_final_is_not_asked_for_twice_and_is_what_the_user_hears() {
 
 /// A router may send the two to different machines.
 #[test]
-fn another_peer_that_answers_over_quic_is_no_reason_not_to_try_tcp() {
+fn tcp_is_tried_even_if_another_peer_answers_over_quic() {
     let (peer, start) = (PeerId::random(), Instant::now());
     let mut dialer = Dialer::default();
     dialer.want(peer, addresses(), start);
@@ -261,7 +261,7 @@ fn another_peer_that_answers_over_quic_is_no_reason_not_to_try_tcp() {
 }
 
 #[test]
-fn one_that_was_reached_over_quic_is_tried_there_first() {
+fn a_peer_once_reached_over_quic_is_tried_over_quic_first() {
     let start = Instant::now();
     let peer = PeerId::random();
     let mut wanted = Dialer::default();
@@ -284,7 +284,7 @@ fn one_that_was_reached_over_quic_is_tried_there_first() {
 }
 
 #[test]
-fn where_one_was_reached_over_quic_others_are_tried_there_first() {
+fn after_one_peer_was_reached_over_quic_others_are_tried_there_first() {
     let start = Instant::now();
     let mut dialer = named(TCP, start);
     let first = dialer.take_due(start).pop().unwrap();
@@ -315,7 +315,7 @@ fn where_one_was_reached_over_quic_others_are_tried_there_first() {
 }
 
 #[test]
-fn what_is_known_of_a_peer_is_kept_where_a_connection_says_nothing() {
+fn a_relayed_connection_does_not_change_the_known_carrier() {
     let (peer, start) = (PeerId::random(), Instant::now());
     let mut dialer = Dialer::default();
     dialer.want(peer, addresses(), start);
@@ -328,7 +328,7 @@ fn what_is_known_of_a_peer_is_kept_where_a_connection_says_nothing() {
 
 /// A firewall may have begun to refuse what it let pass.
 #[test]
-fn one_that_comes_over_quic_raises_doubts_whether_tcp_still_gets_through() {
+fn an_incoming_quic_connection_makes_quic_the_likely_carrier() {
     let mut carriers = through(Carrier::Tcp);
     carriers.record_connection(CarrierEvidence::In, Carrier::Quic);
     assert_eq!(
@@ -351,7 +351,7 @@ fn one_that_comes_over_quic_raises_doubts_whether_tcp_still_gets_through() {
 
 /// It asks for seconds, and so also finds one who was not there when TCP was refused.
 #[test]
-fn what_quic_reaches_late_after_a_refusal_says_nothing_against_tcp() {
+fn a_late_quic_connection_after_a_refusal_says_nothing_against_tcp() {
     let start = Instant::now();
     const OTHER: &str = "/ip4/10.0.0.8/tcp/9";
     const OTHER_QUIC: &str = "/ip4/10.0.0.8/udp/9/quic-v1";
@@ -392,7 +392,7 @@ fn what_quic_reaches_late_after_a_refusal_says_nothing_against_tcp() {
 }
 
 #[test]
-fn an_address_over_quic_that_the_user_gives_is_used_as_it_is() {
+fn a_quic_address_given_by_the_user_is_used_unchanged() {
     let start = Instant::now();
     let seen = fail_with(&mut named(QUIC, start), start, 1000, silence);
     assert_eq!((seen.over_tcp.len(), seen.over_quic), (0, vec![0, 200, 600]));
@@ -400,7 +400,7 @@ fn an_address_over_quic_that_the_user_gives_is_used_as_it_is() {
 }
 
 #[test]
-fn only_a_refusal_at_every_address_says_that_nobody_is_there() {
+fn a_peer_counts_as_gone_only_if_every_address_refuses() {
     assert_eq!(refused_everywhere(&refusal()).len(), 1);
     let DialError::Transport(mut errors) = refusal() else { unreachable!() };
     let silent = TransportError::Other(io::Error::from(io::ErrorKind::TimedOut));

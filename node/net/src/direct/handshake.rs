@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn lanes_at_rest_have_no_buffer_and_take_what_others_have_used() {
+    async fn idle_lanes_hold_no_buffers_and_share_a_pool() {
         let identities = [Identity::generate(), Identity::generate()];
         let [one, other] = [&identities[0], &identities[1]].map(|identity| credentials(identity, 1));
         let mut lanes = Vec::new();
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn two_peers_of_a_run_come_together_and_pass_bytes_both_ways() {
+    async fn two_peers_of_a_run_connect_and_exchange_bytes() {
         let identities = [Identity::generate(), Identity::generate()];
         let [one, other] = [&identities[0], &identities[1]].map(|identity| credentials(identity, 1));
         let (dialed, answered) = handshake_pair(&one, &other, &identities[1]).await;
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn another_peer_than_the_one_that_was_meant_is_refused() {
+    async fn a_dialer_refuses_another_peer_than_the_expected_one() {
         let identities = [Identity::generate(), Identity::generate()];
         let [one, other] = [&identities[0], &identities[1]].map(|identity| credentials(identity, 1));
         let (dialed, answered) = handshake_pair(&one, &other, &identities[0]).await;
@@ -460,7 +460,7 @@ mod tests {
 
     /// The certificate of an identity with another key, and one in which another identity is named: each as dialer and listener.
     #[tokio::test]
-    async fn a_certificate_that_is_not_one_s_own_is_refused() {
+    async fn a_stolen_or_forged_certificate_is_refused() {
         let [honest, taken] = [Identity::generate(), Identity::generate()];
         let (certificate, key) = certificate::generate(taken.keypair()).unwrap();
         let (_, other_key) = certificate::generate(honest.keypair()).unwrap();
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_without_the_secret_learns_nothing_but_that() {
+    async fn a_stranger_without_the_secret_learns_only_that_it_is_refused() {
         let identities = [Identity::generate(), Identity::generate()];
         let (one, other) = (credentials(&identities[0], 1), credentials(&identities[1], 2));
         let (dialed, answered) = handshake_pair(&one, &other, &identities[1]).await;
@@ -492,7 +492,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_handshake_is_refused() {
+    async fn bytes_that_are_no_handshake_are_refused() {
         let listener = credentials(&Identity::generate(), 1);
         for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0xff; 300], &[22, 3, 1, 0, 4, 1, 0, 0, 0]] {
             let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_says_nothing_is_not_waited_for() {
+    async fn a_silent_connection_times_out() {
         let listener = credentials(&Identity::generate(), 1);
         let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let _silent = TcpStream::connect(socket.local_addr().unwrap()).await.unwrap();

@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_that_fails_is_tried_ever_more_rarely_and_one_that_is_slow_gets_more_time() {
+    fn a_failing_path_is_tried_ever_more_rarely_and_a_slow_one_gets_more_time() {
         let now = Instant::now();
         let path = DirectPath::new(now);
         assert_eq!((path.due(), path.patience()), (now, PATIENCE_MIN));
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_that_lasted_is_tried_again_at_once_and_one_that_did_not_later() {
+    fn a_lane_that_lasted_is_retried_at_once_and_a_short_lived_one_later() {
         let now = Instant::now();
         let path = DirectPath::new(now);
         path.broke(now, now + PAUSE_MIN);
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn one_moment_is_no_habit() {
+    fn stalls_far_apart_do_not_add_up() {
         let now = Instant::now();
         let path = DirectPath::new(now);
         assert!(!path.stalled(now, now) && path.stalled(now, now));
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_of_a_few_hosts_come_first() {
+    fn the_newest_hosts_come_first_and_their_number_is_bounded() {
         let path = DirectPath::new(Instant::now());
         ["a", "b", "a"].iter().for_each(|host| path.note_host((*host).to_owned()));
         assert_eq!(path.hosts(), ["a", "b"]);

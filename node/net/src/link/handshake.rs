@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn greetings_read_back() {
+    async fn open_requests_and_responses_read_back() {
         let session = || SessionId::draw(Incarnation::of_start(3, 7));
         for known in [None, Some(session())] {
             let opening = OpenRequest { session: session(), known };
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn another_version_and_nonsense_are_told_apart() {
+    async fn another_version_and_malformed_bytes_are_told_apart() {
         let error = OpenRequest::read(&mut Cursor::new([1_u8; OPEN_REQUEST_BYTES])).await.unwrap_err();
         assert!(matches!(error, LaneError::Version(1)));
         let mut no_session = [0_u8; OPEN_REQUEST_BYTES];

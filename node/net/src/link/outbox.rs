@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_lane_goes_on_after_what_has_arrived() {
+    fn a_new_lane_continues_after_the_last_received_frame() {
         let outbox = Outbox::default();
         (1..=4).for_each(|size| outbox.push(frame(size)));
         let (lane, _) = outbox.start_lane(received(0)).unwrap().unwrap();
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn credit_is_told_once() {
+    fn credit_is_reported_once() {
         let outbox = Outbox::default();
         (0..4).for_each(|_| outbox.push(frame(1)));
         let (lane, _) = outbox.start_lane(received(0)).unwrap().unwrap();
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn acknowledgements_that_cannot_be_are_refused() {
+    fn impossible_acknowledgements_are_refused() {
         let outbox = Outbox::default();
         (0..4).for_each(|_| outbox.push(frame(1)));
         let (lane, _) = outbox.start_lane(received(0)).unwrap().unwrap();

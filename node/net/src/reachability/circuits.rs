@@ -163,7 +163,7 @@ mod tests {
     use crate::address::through;
 
     #[test]
-    fn a_circuit_is_let_in_only_where_there_is_no_better_way() {
+    fn a_circuit_is_accepted_only_without_a_direct_connection() {
         let peer = Identity::generate().keypair().public().to_peer_id();
         let mut circuits = Circuits::default();
         let straight: Multiaddr = "/ip4/10.0.0.7/tcp/9".parse().unwrap();

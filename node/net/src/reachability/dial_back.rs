@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_peer_is_seen_where_it_is_and_its_swarm_hears_of_nobody() {
+    async fn a_probe_recognizes_the_peer_and_its_swarm_sees_no_connection() {
         let (mut swarm, addresses) = listener().await;
         let (peer, other) = (*swarm.local_peer_id(), Identity::generate().keypair().public().to_peer_id());
         let prologue = SECRET.handshake_prologue();
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn why_it_is_not_reached_is_said_in_words() {
+    async fn a_failed_probe_gives_its_reason_in_words() {
         let (mut swarm, [address, _]) = listener().await;
         let peer = *swarm.local_peer_id();
         let looking = async {
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn few_are_dialed_for_and_each_once() {
+    fn few_peers_are_dialed_back_at_a_time_and_each_only_once() {
         let helper = DialBackServer::new(Keyring::new(SECRET));
         let peer = || Identity::generate().keypair().public().to_peer_id();
         let first = peer();

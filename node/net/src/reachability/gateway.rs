@@ -292,7 +292,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_router_behind_another_one_is_known_by_its_address() {
+    fn a_router_behind_another_router_is_recognized_by_its_address() {
         for (address, expected) in [
             ("192.168.0.2", true),
             ("10.3.2.1", true),

@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_others_see_elsewhere_is_behind_a_router() {
+    fn a_peer_that_others_see_at_another_address_is_behind_a_router() {
         let helper = peer();
         let survey = at_home(helper);
         assert_eq!(survey.standing(), ReachabilityState::Unreachable);
@@ -350,13 +350,13 @@ mod tests {
     }
 
     #[test]
-    fn one_that_listens_on_its_own_machine_only_asks_nobody() {
+    fn a_peer_that_listens_only_on_loopback_asks_no_helper() {
         let mut survey = Survey::new(vec![], vec![]);
         assert_eq!(survey.next_helper([peer()].into_iter(), Instant::now()), None);
     }
 
     #[test]
-    fn a_forwarded_port_is_found_and_its_loss_is_believed_at_the_second_time() {
+    fn a_forwarded_port_is_found_and_its_loss_needs_two_failures() {
         let (helper, now) = (peer(), Instant::now());
         let mut survey = at_home(helper);
         ask(&mut survey, helper, &[], now);
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_has_to_be_reached_by_each() {
+    fn an_owner_must_be_reachable_by_every_helper() {
         let (near, far, now) = (peer(), peer(), Instant::now());
         let mut survey = at_home(far);
         ask(&mut survey, near, &[HOME], now);
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn few_are_asked_and_one_after_the_other() {
+    fn few_helpers_are_asked_and_one_after_the_other() {
         let now = Instant::now();
         let peers: Vec<PeerId> = (0..10).map(|_| peer()).collect();
         let mut survey = at_home(peers[0]);
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_is_somewhere_else_is_asked_about_anew() {
+    fn a_peer_with_a_new_address_is_tested_again() {
         let (helper, now) = (peer(), Instant::now());
         let mut survey = at_home(helper);
         ask(&mut survey, helper, &[], now);
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_router_forwards_is_tried_at_once_even_while_others_try() {
+    fn a_forwarded_address_is_tested_at_once_even_during_another_test() {
         let (helper, now) = (peer(), Instant::now());
         let mut survey = at_home(helper);
         assert_eq!(survey.next_helper([helper].into_iter(), now), Some(helper));

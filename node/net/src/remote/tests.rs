@@ -16,7 +16,7 @@ fn connection(since: Instant, is_relayed: bool) -> Connection {
 }
 
 #[test]
-fn a_link_that_carries_tensors_does_not_go_on_over_a_circuit() {
+fn a_link_that_carries_tensors_does_not_continue_over_a_circuit() {
     let now = Instant::now();
     let mut remote = remote(now);
     remote.paths.connections.insert(ConnectionId::new_unchecked(1), connection(now, false));
@@ -34,7 +34,7 @@ fn a_link_that_carries_tensors_does_not_go_on_over_a_circuit() {
 }
 
 #[test]
-fn a_better_way_than_a_circuit_is_looked_for_ever_more_rarely() {
+fn an_upgrade_from_a_circuit_is_tried_ever_more_rarely() {
     let now = Instant::now();
     let mut remote = remote(now);
     let address: Multiaddr = "/ip4/10.0.0.7/tcp/9".parse().unwrap();
@@ -54,7 +54,7 @@ fn draw() -> SessionId {
 }
 
 #[test]
-fn of_two_processes_the_later_one_is_the_peer() {
+fn of_two_processes_with_one_identity_the_later_one_is_the_peer() {
     let now = Instant::now();
     let mut remote = remote(now);
     let [first, second] = [1, 2].map(|start| SessionId::draw(Incarnation(start)));
@@ -81,7 +81,7 @@ fn a_link_lasts_as_long_as_both_sessions() {
 }
 
 #[test]
-fn an_opening_for_an_earlier_life_is_recognized() {
+fn an_opening_for_an_earlier_session_is_recognized() {
     let now = Instant::now();
     let mut remote = remote(now);
     let theirs = draw();
@@ -111,7 +111,7 @@ fn an_outage_ends_the_link_sooner_without_a_connection() {
 }
 
 #[test]
-fn an_answer_that_was_overtaken_tells_nothing() {
+fn an_outdated_response_is_ignored() {
     let now = Instant::now();
     let mut remote = remote(now);
     let (first, second) = (draw(), draw());
@@ -124,7 +124,7 @@ fn an_answer_that_was_overtaken_tells_nothing() {
 }
 
 #[test]
-fn one_is_gone_if_its_own_machine_says_that_nobody_listens() {
+fn a_peer_is_gone_if_its_own_machine_refuses_the_connection() {
     let now = Instant::now();
     let mut remote = remote(now);
     let refused: Vec<Multiaddr> = vec!["/ip4/10.0.0.7/tcp/9".parse().unwrap()];

@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn days_have_names() {
+    fn times_are_formatted_as_utc_dates() {
         assert_eq!(date(0.0), "1970-01-01 00:00:00 UTC");
         assert_eq!(date(1_795_422_435.67), "2026-11-23 08:27:15 UTC");
         assert_eq!(date(951_782_400.0), "2000-02-29 00:00:00 UTC");

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_found_and_else_its_section() {
+    fn the_line_of_a_key_is_found_or_else_that_of_its_section() {
         let text = "about = \"x\"\n\n[run]\nbatch = 0\n[run.optimizer]\nrule = \"sgd\"\n\n[[faults]]\nat = \"1s\"\n\n[[faults]]\nkind = \"crash\"\nat = \"2s\"\n[sweep]\n";
         let source = SourceText::new(text);
         for (path, line) in [

@@ -72,7 +72,7 @@ async fn each_event_is_a_line_with_the_steps_around_it() {
 }
 
 #[test]
-fn few_steps_are_kept_and_all_peers_keep_the_same_ones() {
+fn peers_log_few_steps_and_mostly_the_same_ones() {
     let pause = Duration::from_millis(250);
     let kept = |step_micros: u64, until_micros: u64| -> Vec<u64> {
         let mut sampler = StepSampler::default();

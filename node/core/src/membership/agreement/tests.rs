@@ -173,7 +173,7 @@ impl Bench {
 }
 
 #[test]
-fn a_promise_is_on_disk_before_it_is_given_and_says_where_its_sender_is() {
+fn a_promise_is_on_disk_before_it_is_sent_and_carries_a_report() {
     let mut bench = Bench::new();
     bench.membership.members.link_down(&peer(3));
     assert_eq!(bench.prepare(1, ballot(3, 0), None), Ok(vec![TrainingCommand::Freeze]));
@@ -189,7 +189,7 @@ fn a_promise_is_on_disk_before_it_is_given_and_says_where_its_sender_is() {
 }
 
 #[test]
-fn a_promise_for_a_step_to_come_stops_nobody_yet() {
+fn a_promise_for_a_later_step_stops_training_only_before_that_step() {
     let mut bench = Bench::new();
     assert_eq!(bench.prepare(1, ballot(1, 0), Some(8)), Ok(vec![TrainingCommand::StopBefore(StepNumber(8))]));
     bench.out.clear();
@@ -219,7 +219,7 @@ fn a_promise_for_a_step_to_come_stops_nobody_yet() {
 }
 
 #[test]
-fn a_higher_promise_stands_in_the_way_of_lower_ballots() {
+fn a_promise_rejects_lower_ballots() {
     let mut bench = Bench::new();
     assert!(bench.prepare(1, ballot(5, 0), None).is_ok());
     bench.out.clear();
@@ -248,7 +248,7 @@ fn a_ballot_belongs_to_the_rank_that_it_names() {
 }
 
 #[test]
-fn an_acceptance_is_on_disk_before_it_is_given_and_later_proposers_hear_of_it() {
+fn an_acceptance_is_on_disk_before_it_is_sent_and_later_promises_report_it() {
     let mut bench = Bench::new();
     let (change, view) = (bench.change(), bench.shard_map.digest);
     assert_eq!(bench.propose(1, ballot(1, 0), change.clone()), Ok(()));
@@ -269,7 +269,7 @@ fn an_acceptance_is_on_disk_before_it_is_given_and_later_proposers_hear_of_it() 
 }
 
 #[test]
-fn what_cannot_be_the_next_view_of_this_run_is_not_accepted() {
+fn a_change_that_cannot_be_the_next_view_of_this_run_is_rejected() {
     let mut bench = Bench::new();
     let change = bench.change();
     let moved = |chunk| Moves { list: vec![Move { chunk, from: vec![Rank(0)] }], rate: 1, restarted: vec![] };
@@ -319,7 +319,7 @@ fn the_next_view_is_on_disk_before_it_is_entered() {
 /// Members that do not know yet that the next view is without a leaver miss it. No member may enter the next view before its first step
 /// only because of that.
 #[test]
-fn the_next_view_is_waited_for_as_if_nothing_had_been_wrong() {
+fn the_loss_of_a_member_that_the_next_view_removes_is_no_trouble() {
     let mut bench = Bench::new();
     bench.membership.departed(&peer(3), "stopped on request", &mut bench.out);
     let look = |bench: &mut Bench| bench.ask(|membership, status, _, out| membership.poll(NOW, status, out));
@@ -342,7 +342,7 @@ fn the_next_view_is_waited_for_as_if_nothing_had_been_wrong() {
 
 /// A member that has stopped for the next view may still have to send what others need in this one.
 #[test]
-fn the_next_view_is_not_entered_early_for_being_waited_for() {
+fn a_member_that_waits_for_the_next_view_does_not_enter_it_early() {
     let mut bench = Bench::new();
     bench.is_open = false;
     bench.is_held = true;
@@ -356,7 +356,7 @@ fn the_next_view_is_not_entered_early_for_being_waited_for() {
 }
 
 #[test]
-fn a_view_that_is_not_the_next_one_shows_that_this_member_was_left_out() {
+fn a_later_view_than_the_next_one_shows_that_this_member_was_excluded() {
     let mut bench = Bench::new();
     let next = bench.shard_map.view.apply(bench.shard_map.digest, &bench.change()).unwrap();
     let last = next.apply(next.digest(), &ViewChange { parent: next.digest(), ..bench.change() });
@@ -373,7 +373,7 @@ fn a_view_that_is_not_the_next_one_shows_that_this_member_was_left_out() {
 }
 
 #[test]
-fn where_all_parts_go_on_a_member_leaves_for_more_than_half_of_the_others_only() {
+fn under_policy_winner_only_a_majority_can_exclude_a_member() {
     let without_me = |removed: Vec<Rank>| {
         let mut bench = Bench::among(&[1, 2, 3, 4]);
         bench.membership.members.policy = PartitionPolicy::Winner;
@@ -395,7 +395,7 @@ fn where_all_parts_go_on_a_member_leaves_for_more_than_half_of_the_others_only()
 
 /// A change that others have accepted takes precedence over the proposer's own.
 #[test]
-fn a_proposer_proposes_again_what_was_accepted() {
+fn a_proposer_repeats_a_change_that_was_already_accepted() {
     let mut bench = Bench::new();
     bench.membership.members.link_down(&peer(3));
     let commands =
@@ -473,7 +473,7 @@ impl Bench {
 }
 
 #[test]
-fn who_has_no_link_is_not_waited_for_as_long_as_who_has() {
+fn a_proposer_waits_less_for_members_without_a_link() {
     let (mut bench, began) = proposer_of_forty();
     bench.answer(began, 2..=38, &[0]);
     let (links_may_come, answers_may_come) = (began.after(RECONNECT_GRACE), began.after(PACING.collect_max));
@@ -489,7 +489,7 @@ fn who_has_no_link_is_not_waited_for_as_long_as_who_has() {
 
 /// In a large view each member watches a few others: a report counts if its sender watches the lost member.
 #[test]
-fn whom_others_have_lost_is_not_waited_for_either() {
+fn a_proposer_waits_less_for_members_that_others_have_lost() {
     let (mut bench, began) = proposer_of_forty();
     bench.answer(began, 2..=37, &[0]);
     bench.answer(began, 38..=38, &[0, 38]);
@@ -498,7 +498,7 @@ fn whom_others_have_lost_is_not_waited_for_either() {
 }
 
 #[test]
-fn an_attempt_ends_before_others_lose_patience_and_they_lose_it_with_the_proposer() {
+fn members_leave_a_proposer_time_to_finish_unless_its_link_is_lost() {
     let mut bench = Bench::among(&(1..=40).collect::<Vec<u8>>());
     bench.membership.members.link_down(&peer(9));
     assert!(bench.prepare(1, ballot(3, 0), None).is_ok());

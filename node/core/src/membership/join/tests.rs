@@ -59,7 +59,7 @@ fn welcomed() -> Joiner {
 }
 
 #[test]
-fn one_host_is_enough() {
+fn one_sponsor_is_enough() {
     let (mut joiner, mut out) = (welcomed(), Vec::new());
     joiner.link_up(NOW, peer(2), &mut out);
     assert!(asked(&mut out).is_empty());
@@ -71,7 +71,7 @@ fn one_host_is_enough() {
 }
 
 #[test]
-fn another_run_than_that_of_the_invite_is_not_joined() {
+fn a_joiner_does_not_join_another_run_than_that_of_its_invite() {
     let mut joiner = Joiner::new(Some(RunId([1; 32])), member(9), None);
     let result = joiner.on_welcome(NOW, peer(1), welcome(&[1]), &mut Vec::new());
     assert!(matches!(result, Err(Failure::WrongSpecification { by }) if by == peer(1)));
@@ -79,7 +79,7 @@ fn another_run_than_that_of_the_invite_is_not_joined() {
 }
 
 #[test]
-fn other_peers_that_wait_too_are_reported_once() {
+fn a_joiner_reports_once_that_no_member_is_active() {
     let (mut joiner, mut out) = (Joiner::new(Some(run()), member(9), None), Vec::new());
     joiner.link_up(NOW, peer(1), &mut out);
     let mut reported = Vec::new();
@@ -93,7 +93,7 @@ fn other_peers_that_wait_too_are_reported_once() {
 }
 
 #[test]
-fn that_no_peer_answers_is_reported_once_it_lasts() {
+fn a_joiner_reports_a_lasting_silence_of_all_peers_once() {
     let (mut joiner, mut out) = (Joiner::new(Some(run()), member(9), None), Vec::new());
     joiner.link_up(NOW, peer(1), &mut out);
     let mut reported = Vec::new();
@@ -108,7 +108,7 @@ fn that_no_peer_answers_is_reported_once_it_lasts() {
 }
 
 #[test]
-fn one_that_is_reached_through_another_says_who_there_is_and_no_more() {
+fn a_peer_reached_through_a_relay_names_members_but_is_no_sponsor() {
     let (mut joiner, mut out) = (Joiner::new(Some(run()), member(9), None), Vec::new());
     joiner.set_route(peer(3), Route::Relayed);
     joiner.link_up(NOW, peer(3), &mut out);
@@ -123,7 +123,7 @@ fn one_that_is_reached_through_another_says_who_there_is_and_no_more() {
 }
 
 #[test]
-fn whoever_owns_nothing_need_not_reach_others_who_own_nothing() {
+fn a_joiner_that_owns_nothing_need_not_reach_other_non_owners() {
     for (capacity, workers, is_ready) in
         [(1, &[][..], false), (0, &[], false), (1, &[3], false), (0, &[3], true)]
     {
@@ -148,7 +148,7 @@ fn whoever_owns_nothing_need_not_reach_others_who_own_nothing() {
 }
 
 #[test]
-fn ready_is_said_once_all_members_are_linked_and_then_repeated() {
+fn a_joiner_reports_ready_once_all_members_are_linked_and_repeats_it() {
     let (mut joiner, mut out) = (welcomed(), Vec::new());
     joiner.report_ready(|peer| peer.0[0] != 3, &mut out);
     assert_eq!(sent(&mut out), []);
@@ -160,7 +160,7 @@ fn ready_is_said_once_all_members_are_linked_and_then_repeated() {
 }
 
 #[test]
-fn whoever_is_linked_is_asked_when_the_host_is_lost() {
+fn a_joiner_asks_all_linked_peers_when_its_sponsor_is_lost() {
     let (mut joiner, mut out) = (welcomed(), Vec::new());
     joiner.report_ready(|_| true, &mut out);
     out.clear();
@@ -182,7 +182,7 @@ fn whoever_is_linked_is_asked_when_the_host_is_lost() {
 }
 
 #[test]
-fn a_host_that_stops_is_replaced_by_those_that_it_named() {
+fn a_sponsor_that_stops_is_replaced_by_the_members_that_it_named() {
     let (mut joiner, mut out) = (welcomed(), Vec::new());
     assert_eq!(joiner.departed(NOW, peer(2), "gone").map_err(drop), Ok(()));
     assert_eq!(joiner.sponsor(), Some(peer(1)));
@@ -198,7 +198,7 @@ fn a_host_that_stops_is_replaced_by_those_that_it_named() {
 }
 
 #[test]
-fn a_host_that_is_not_in_any_more_is_asked_again_later() {
+fn a_sponsor_that_is_no_member_any_more_is_asked_again_later() {
     let (mut joiner, mut out) = (welcomed(), Vec::new());
     assert_eq!(joiner.on_refuse(peer(1), Refusal::NotReady).map_err(drop), Ok(()));
     assert_eq!(joiner.sponsor(), None);
@@ -209,7 +209,7 @@ fn a_host_that_is_not_in_any_more_is_asked_again_later() {
 }
 
 #[test]
-fn a_joiner_that_is_asked_names_who_has_welcomed_it() {
+fn a_joiner_redirects_other_joiners_to_its_sponsor() {
     let (mut joiner, mut out) = (welcomed(), Vec::new());
     let join = |run| Join { run, incarnation: Incarnation(1), addresses: vec![], capacity: 1 };
     joiner.on_join(peer(8), &join(Some(run())), &mut out);
@@ -227,7 +227,7 @@ fn a_joiner_that_is_asked_names_who_has_welcomed_it() {
 }
 
 #[test]
-fn a_peer_is_in_a_view_of_its_run_in_its_incarnation_once() {
+fn a_joiner_enters_one_view_and_only_with_its_run_and_incarnation() {
     let mut joiner = welcomed();
     let with_me = view(&[1, 9]);
     assert!(joiner.is_in(&with_me));
@@ -245,7 +245,7 @@ fn a_peer_is_in_a_view_of_its_run_in_its_incarnation_once() {
 }
 
 #[test]
-fn an_excluded_peer_asks_all_and_trusts_only_those_it_hears() {
+fn an_excluded_peer_asks_all_members_and_relies_only_on_those_it_hears() {
     let mut joiner = Joiner::rejoining(run(), welcome(&[1, 2, 9]).members, member(9));
     let mut out = Vec::new();
     joiner.ask_all(NOW, [1, 2].map(peer).into_iter(), &mut out);

@@ -94,7 +94,7 @@ fn release(journal: &mut Journal, id: PersistId, out: &mut Vec<Output>) {
 }
 
 #[test]
-fn a_vote_is_written_down_before_it_is_given() {
+fn a_vote_is_on_disk_before_it_is_sent() {
     let (mut recovering, digest) = voter(Acceptor::default());
     let (mut journal, mut out) = (Journal::default(), Vec::new());
     let prepare = Prepare { view: digest, ballot: ballot(2, 1), before: None };
@@ -143,7 +143,7 @@ fn a_vote_is_written_down_before_it_is_given() {
 
 /// Other members have received no message from a start whose view was never written to disk.
 #[test]
-fn a_vote_is_left_over_in_a_view_of_any_start_since_the_one_on_disk() {
+fn a_restarted_peer_votes_in_views_of_its_incarnations_since_the_durable_one() {
     for (start, has_vote) in [(2, false), (3, true), (5, true), (7, false)] {
         let (view_before, acceptor) = (view(&[1, 2, 9]), Acceptor::default());
         let durable = DurableRecord {
@@ -186,7 +186,7 @@ fn a_promise_holds_after_a_restart() {
 }
 
 #[test]
-fn a_vote_counts_in_its_view_only_and_for_whom_the_ballot_belongs_to() {
+fn a_vote_is_given_only_in_its_view_and_to_the_owner_of_the_ballot() {
     let (mut recovering, digest) = voter(Acceptor::default());
     let (mut journal, mut out) = (Journal::default(), Vec::new());
     for (from, view, rank) in [
@@ -208,7 +208,7 @@ fn a_vote_counts_in_its_view_only_and_for_whom_the_ballot_belongs_to() {
 type Written = (Option<(PersistId, DurableRecord)>, Vec<(u8, Message)>);
 
 #[test]
-fn a_peer_that_could_train_reports_what_it_has_saved() {
+fn a_prepared_peer_reports_the_checkpoints_that_it_has_saved() {
     for readiness in [Readiness::Preparing, Readiness::Prepared] {
         let (mut recovering, digest) = voter(Acceptor::default());
         let (mut journal, mut out) = (Journal::default(), Vec::new());
@@ -226,7 +226,7 @@ fn a_peer_that_could_train_reports_what_it_has_saved() {
 }
 
 #[test]
-fn companions_send_each_other_their_view_once_a_link() {
+fn companions_send_each_other_their_view_once_per_link() {
     let (mut recovering, _) = voter(Acceptor::default());
     let mut out = Vec::new();
     let run = Some(definition().run());
@@ -241,7 +241,7 @@ fn companions_send_each_other_their_view_once_a_link() {
 }
 
 #[test]
-fn who_is_back_in_another_view_is_no_companion() {
+fn a_peer_that_is_back_with_another_view_is_no_companion() {
     let (mut recovering, _) = voter(Acceptor::default());
     recovering.on_install(NOW, peer(1), view(&[1, 2, 9]), &mut Journal::default());
     assert_eq!(recovering.present().into_iter().collect::<Vec<_>>(), [Rank(0), Rank(2)]);
@@ -263,7 +263,7 @@ fn who_is_back_in_another_view_is_no_companion() {
 }
 
 #[test]
-fn a_checkpoint_is_found_by_its_step_and_the_beginning_needs_none() {
+fn a_checkpoint_is_found_by_its_step_and_step_zero_needs_none() {
     let (recovering, _) = voter(Acceptor::default());
     let from = |step| {
         View::first_from_checkpoint(definition().run(), member(9), StepNumber(step), DataCursor::default())
@@ -273,7 +273,7 @@ fn a_checkpoint_is_found_by_its_step_and_the_beginning_needs_none() {
 }
 
 #[test]
-fn one_that_comes_and_goes_is_waited_for_once() {
+fn a_companion_that_comes_and_goes_prolongs_the_wait_once() {
     let (mut recovering, _) = voter(Acceptor::default());
     let at = |seconds| NOW.after(Duration::from_secs(seconds));
     recovering.on_install(at(1), peer(1), view(&[1, 2, 9]), &mut Journal::default());
@@ -288,7 +288,7 @@ fn one_that_comes_and_goes_is_waited_for_once() {
 }
 
 #[test]
-fn what_can_be_no_view_is_not_accepted() {
+fn a_change_that_makes_no_valid_view_is_not_accepted() {
     let (mut recovering, digest) = voter(Acceptor::default());
     let (mut journal, mut out) = (Journal::default(), Vec::new());
     for odd in [

@@ -146,7 +146,7 @@ fn chunks_of(shard_map: &ShardMap, rank: u32, is_any: bool) -> Vec<usize> {
 // After a loss: where training resumes.
 
 #[test]
-fn a_step_that_is_nowhere_complete_is_begun_again() {
+fn a_step_that_no_member_has_completed_restarts() {
     let shard_map = shard_map(view(&[1, 3, 5]), sharding(2, true));
     let change = after_loss(&shard_map, &reports([0, 2].map(|rank| (rank, inside(&shard_map, rank)))));
     assert_eq!((change.resume.step, &change.resume.forward), (STEP, &None));
@@ -155,7 +155,7 @@ fn a_step_that_is_nowhere_complete_is_begun_again() {
 }
 
 #[test]
-fn what_all_that_stay_have_complete_goes_on_from_there() {
+fn training_continues_after_a_step_that_all_remaining_members_completed() {
     let shard_map = shard_map(view(&[1, 3, 5]), sharding(2, true));
     let both = reports([0, 2].map(|rank| (rank, ahead(&shard_map, rank))));
     let change = after_loss(&shard_map, &both);
@@ -163,7 +163,7 @@ fn what_all_that_stay_have_complete_goes_on_from_there() {
 }
 
 #[test]
-fn a_step_that_one_has_complete_is_rolled_forward_from_it() {
+fn a_step_that_one_member_has_completed_is_rolled_forward_from_it() {
     let shard_map = shard_map(view(&[1, 3, 5]), sharding(3, true));
     let mut slow = inside(&shard_map, 0);
     slow.next = Some(PartialStep { values: (0..10).collect(), ..PartialStep::default() });
@@ -194,7 +194,7 @@ fn after_loss_adrift(steps: [u64; 2]) -> ViewChange {
 
 /// Nine steps make an epoch, and three epochs the run: steps 0 to 26.
 #[test]
-fn where_members_drift_the_furthest_is_where_all_go_on() {
+fn with_local_parameters_all_continue_from_the_furthest_member() {
     let change = after_loss_adrift([7, 9]);
     assert_eq!((change.resume.step, &change.resume.forward), (StepNumber(9), &None));
     let deal = change.resume.batch.expect("the run goes on");
@@ -207,7 +207,7 @@ fn where_members_drift_the_furthest_is_where_all_go_on() {
 }
 
 #[test]
-fn where_members_drift_the_mean_of_the_last_step_is_handed_on() {
+fn with_local_parameters_the_mean_after_the_last_step_is_rolled_forward() {
     let change = after_loss_adrift([26, 27]);
     assert_eq!((change.resume.step, &change.resume.batch), (StepNumber(27), &None));
     let forward = change.resume.forward.expect("one of them holds the mean");
@@ -241,7 +241,7 @@ fn a_step_that_members_hold_only_together_is_rolled_forward() {
 
 /// The owner has sent its new values and died before its replica had the sums.
 #[test]
-fn without_the_new_state_of_a_chunk_whose_owner_left_the_step_is_undone() {
+fn a_step_is_undone_if_the_new_state_of_a_chunk_is_lost_with_its_owner() {
     let shard_map = shard_map(view(&[1, 3, 5]), sharding(2, true));
     let lost = |rank: u32, states: ChunkSet| {
         let next = PartialStep { values: ChunkSet::all(CHUNKS), states, stats: Some(STATS) };
@@ -274,7 +274,7 @@ fn state_that_is_lost_in_any_case_does_not_undo_a_step() {
 }
 
 #[test]
-fn a_rule_without_state_needs_the_values_only() {
+fn a_stateless_rule_is_rolled_forward_from_values_alone() {
     let shard_map = shard_map(view(&[1, 3, 5]), sharding(2, false));
     let empty = |report: MemberReport| MemberReport { states: ChunkSet::default(), ..report };
     let both = reports([(0, empty(inside(&shard_map, 0))), (2, empty(ahead(&shard_map, 2)))]);
@@ -284,7 +284,7 @@ fn a_rule_without_state_needs_the_values_only() {
 }
 
 #[test]
-fn nobody_with_parameters_makes_no_view() {
+fn there_is_no_next_view_if_no_member_has_parameters() {
     let shard_map = shard_map(later_view(&[1, 3], STEP, &[1]), sharding(2, true));
     let assignment = assignment(&shard_map.view, STEP);
     let reports = reports([(1, MemberReport::default())]);
@@ -294,7 +294,7 @@ fn nobody_with_parameters_makes_no_view() {
 // After a loss: the holders.
 
 #[test]
-fn replicas_become_owners_at_once_and_everything_is_kept_by_those_who_hold_it() {
+fn replica_holders_become_owners_at_once_and_keep_their_chunks() {
     let shard_map = shard_map(view(&[1, 3, 5, 7]), sharding(2, true));
     let rest = [0, 2, 3];
     let change = after_loss(&shard_map, &reports(rest.map(|rank| (rank, inside(&shard_map, rank)))));
@@ -312,7 +312,7 @@ fn replicas_become_owners_at_once_and_everything_is_kept_by_those_who_hold_it() 
 
 /// If any two of four members are lost at once, the other two have everything, and own it at once.
 #[test]
-fn where_all_keep_everything_no_two_losses_restart_anything() {
+fn with_replicas_everywhere_two_losses_restart_no_chunk() {
     let shard_map = shard_map(view(&[1, 3, 5, 7]), all(true));
     for (one, other) in (0..4).flat_map(|one| (one + 1..4).map(move |other| (one, other))) {
         let rest = (0..4).filter(|rank| *rank != one && *rank != other);
@@ -328,7 +328,7 @@ fn where_all_keep_everything_no_two_losses_restart_anything() {
 
 /// Sums are not new values: a member that has gathered them all, and has not updated, has no part of the step's result.
 #[test]
-fn a_step_of_gathered_sums_goes_forward_only_from_who_has_completed_it() {
+fn a_step_of_gathered_sums_rolls_forward_only_if_a_member_completed_it() {
     let shard_map = shard_map(view(&[1, 3, 5]), all(true));
     let gathered = |rank: u32| {
         let next = PartialStep { stats: Some(STATS), ..PartialStep::default() };
@@ -348,7 +348,7 @@ fn a_step_of_gathered_sums_goes_forward_only_from_who_has_completed_it() {
 
 /// A member that offers to own nothing stores replicas, and owns only what no other member holds.
 #[test]
-fn who_owns_nothing_keeps_replicas_of_everything() {
+fn a_member_that_owns_nothing_stores_replicas_of_all_chunks() {
     let mut view = view(&[1, 3, 5]);
     view.members[0].capacity = 0;
     let three = shard_map(view, all(true));
@@ -370,7 +370,7 @@ fn who_owns_nothing_keeps_replicas_of_everything() {
 }
 
 #[test]
-fn beyond_the_limit_the_best_keep_replicas_and_truncated_lists_are_records() {
+fn with_replicas_everywhere_the_holders_of_a_chunk_are_limited() {
     let peers: Vec<u8> = (1..=REPLICAS_MAX as u8 + 4).collect();
     let shard_map = shard_map(view(&peers), all(true));
     let rest = 1..peers.len() as u32;
@@ -381,7 +381,7 @@ fn beyond_the_limit_the_best_keep_replicas_and_truncated_lists_are_records() {
 
 /// A chunk moved between the two reports: an old holder that still has the state is as good as a new one.
 #[test]
-fn a_member_that_has_the_state_is_its_holder() {
+fn a_member_that_reports_the_state_of_a_chunk_becomes_its_holder() {
     let shard_map = shard_map(view(&[1, 3, 5, 7]), sharding(2, true));
     let chunk = chunks_of(&shard_map, 1, true)[0];
     let stranger =
@@ -413,7 +413,7 @@ fn a_chunk_whose_holders_left_does_not_fall_to_a_newcomer() {
 }
 
 #[test]
-fn somebody_owns_the_chunks_even_if_nobody_offered_to() {
+fn a_member_owns_the_chunks_even_if_none_offered_capacity() {
     let mut view = view(&[1, 3, 5]);
     view.members[0].capacity = 0;
     view.members[2].capacity = 0;
@@ -426,7 +426,7 @@ fn somebody_owns_the_chunks_even_if_nobody_offered_to() {
 // After a loss: newcomers.
 
 #[test]
-fn a_newcomer_whose_first_step_is_undone_is_one_again() {
+fn a_newcomer_whose_first_step_is_undone_is_a_newcomer_again() {
     let shard_map = shard_map(later_view(&[1, 3, 5], STEP, &[2]), sharding(2, true));
     let states = ChunkSet::default;
     let fresh = |report| MemberReport { states: states(), states_before: None, is_entering: true, ..report };
@@ -442,7 +442,7 @@ fn a_newcomer_whose_first_step_is_undone_is_one_again() {
 }
 
 #[test]
-fn a_newcomer_without_parameters_is_still_one() {
+fn a_newcomer_without_parameters_stays_a_newcomer() {
     let shard_map = shard_map(later_view(&[1, 3, 5], STEP, &[0]), sharding(3, true));
     let all = reports([(0, MemberReport::default()), (1, inside(&shard_map, 1))]);
     let change = after_loss(&shard_map, &all);
@@ -452,7 +452,7 @@ fn a_newcomer_without_parameters_is_still_one() {
 // After a loss: the assignment of samples.
 
 #[test]
-fn who_stays_keeps_its_part_and_the_rest_goes_back() {
+fn remaining_members_keep_their_parts_and_the_other_samples_are_returned() {
     let shard_map = shard_map(view(&[1, 3, 5]), sharding(2, true));
     let change = after_loss(&shard_map, &reports([0, 2].map(|rank| (rank, inside(&shard_map, rank)))));
     let before = assignment(&shard_map.view, STEP);
@@ -465,7 +465,7 @@ fn who_stays_keeps_its_part_and_the_rest_goes_back() {
 
 /// A proposer that is itself behind assigns the next step as the members ahead did.
 #[test]
-fn the_step_after_one_that_is_rolled_forward_is_dealt_as_it_was() {
+fn the_step_after_a_rolled_forward_one_is_assigned_as_before() {
     let shard_map = shard_map(view(&[1, 3, 5]), sharding(3, true));
     let change = after_loss(&shard_map, &reports([(0, inside(&shard_map, 0)), (2, ahead(&shard_map, 2))]));
     let before = assignment(&shard_map.view, STEP.next());
@@ -475,7 +475,7 @@ fn the_step_after_one_that_is_rolled_forward_is_dealt_as_it_was() {
 
 /// All members have finished, and one is lost before the last step is committed: no samples are taken from an epoch after the last.
 #[test]
-fn after_the_last_step_nothing_is_dealt() {
+fn no_samples_are_assigned_after_the_last_step() {
     let shard_map = shard_map(view(&[1, 3, 5]), sharding(2, true));
     let mut last = assignment(&shard_map.view, StepNumber(0));
     let mut steps = StepNumber(0);
@@ -505,7 +505,7 @@ fn between_steps(shard_map: &ShardMap, churn: &Churn) -> Option<ViewChange> {
 }
 
 #[test]
-fn a_joiner_comes_in_between_two_steps_and_gets_its_chunks_by_moves() {
+fn a_joiner_enters_between_two_steps_and_gets_its_chunks_by_moves() {
     let shard_map = shard_map(view(&[1, 3]), sharding(2, true));
     let churn = Churn { joiners: vec![member(2)], ..Churn::default() };
     let change = between_steps(&shard_map, &churn).expect("the run goes on");
@@ -523,7 +523,7 @@ fn a_joiner_comes_in_between_two_steps_and_gets_its_chunks_by_moves() {
 
 /// The newcomer stores nothing in its first step, and everything after the last turn.
 #[test]
-fn a_joiner_comes_to_keep_everything_too() {
+fn with_replicas_everywhere_a_joiner_gets_all_chunks_by_moves() {
     let before = shard_map(view(&[1, 3]), all(true));
     let churn = Churn { joiners: vec![member(2)], ..Churn::default() };
     let change = between_steps(&before, &churn).expect("the run goes on");
@@ -540,7 +540,7 @@ fn a_joiner_comes_to_keep_everything_too() {
 
 /// The moves of the previous view are not over: a chunk that has not had its turn is still at its earlier holders.
 #[test]
-fn chunks_that_have_not_moved_yet_move_from_where_they_are() {
+fn chunks_that_have_not_moved_yet_move_from_their_present_holders() {
     let before = shard_map(view(&[1, 3]), sharding(2, true));
     let churn = Churn { joiners: vec![member(2)], ..Churn::default() };
     let mut change = between_steps(&before, &churn).expect("the run goes on");
@@ -583,7 +583,7 @@ fn capacities_change_between_two_steps_and_chunks_move() {
 }
 
 #[test]
-fn a_leaver_goes_at_once_if_others_keep_replicas_and_else_hands_over_first() {
+fn a_leaver_departs_at_once_if_others_hold_replicas_else_it_hands_over() {
     let step = StepNumber(STEP.0 + 3);
     let one = shard_map(view(&[1, 3, 5]), sharding(1, true));
     let two = shard_map(view(&[1, 3, 5]), sharding(2, true));
@@ -616,7 +616,7 @@ fn a_leaver_goes_at_once_if_others_keep_replicas_and_else_hands_over_first() {
 }
 
 #[test]
-fn values_without_state_are_where_they_belong_after_one_step() {
+fn chunks_without_optimizer_state_all_move_in_one_step() {
     let shard_map = shard_map(view(&[1, 3]), sharding(1, false));
     let churn = Churn { joiners: vec![member(2)], ..Churn::default() };
     let change = between_steps(&shard_map, &churn).expect("the run goes on");
@@ -642,7 +642,7 @@ fn no_view_begins_after_the_last_step() {
 }
 
 #[test]
-fn the_order_of_peers_gives_everyone_its_new_rank() {
+fn new_ranks_follow_the_order_of_peers() {
     let view = view(&[2, 4, 6, 8]);
     let churn = Churn {
         joiners: vec![member(1), member(5)],
@@ -660,7 +660,7 @@ fn the_order_of_peers_gives_everyone_its_new_rank() {
 }
 
 #[test]
-fn if_all_that_stay_retire_one_of_them_keeps_owning() {
+fn if_all_remaining_members_retire_one_of_them_stays_an_owner() {
     let view = view(&[2, 4]);
     let light = Member { capacity: 0, ..member(1) };
     let churn = Churn { joiners: vec![light], retirees: vec![Rank(0), Rank(1)], ..Churn::default() };

@@ -91,7 +91,7 @@ fn read(server: &TableServer, rows: &[u64]) -> Vec<f32> {
 }
 
 #[test]
-fn what_no_correct_worker_sends_is_refused_and_changes_nothing() {
+fn invalid_requests_are_refused_and_change_nothing() {
     let mut server = owner(TableRule::Sum, ApplyMode::Immediate);
     let mut out = Vec::new();
     request(&mut server, OTHER, Request::Tick { clock: WorkerClock::At(5) });
@@ -137,7 +137,7 @@ fn what_no_correct_worker_sends_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn whoever_asks_more_than_anybody_needs_is_refused() {
+fn a_worker_with_too_many_waiting_requests_is_refused() {
     let mut server = owner(TableRule::Sum, ApplyMode::Immediate);
     let mut out = Vec::new();
     let questions = WAITING_REQUESTS_MAX as u64;
@@ -154,7 +154,7 @@ fn whoever_asks_more_than_anybody_needs_is_refused() {
 }
 
 #[test]
-fn an_addition_is_acknowledged_once_its_copy_has_it_and_those_meanwhile_go_together() {
+fn an_addition_is_acknowledged_once_replicated_and_later_ones_are_batched() {
     let [mut owner, mut replica] = servers(&layout(TableRule::Sum, ApplyMode::Immediate));
     owner.on_replica_ack(OTHER, 1, &mut Vec::new());
     let mut sent = request(&mut owner, OTHER, add(1, 0, &[0], &[1.0]));
@@ -201,7 +201,7 @@ fn a_read_waits_for_its_clock_and_no_longer() {
 }
 
 #[test]
-fn whoever_is_new_holds_nobody_up_and_is_not_behind_once_it_has_a_clock() {
+fn a_new_worker_delays_no_other_and_is_never_counted_as_behind() {
     let mut server = owner(TableRule::Sum, ApplyMode::Immediate);
     request(&mut server, ME, Request::Tick { clock: WorkerClock::At(7) });
     assert_eq!(server.clock(), None);
@@ -218,7 +218,7 @@ fn whoever_is_new_holds_nobody_up_and_is_not_behind_once_it_has_a_clock() {
 }
 
 #[test]
-fn an_owner_s_rule_has_a_row_s_own_history() {
+fn a_rule_of_the_owner_keeps_a_history_for_each_row() {
     let rule = Optimizer::Adagrad { epsilon: 0.0, weight_decay: 0.0 };
     let rule = TableRule::Optimizer { rule, schedule: Schedule::constant(0.5) };
     let mut server = owner(rule, ApplyMode::Immediate);
@@ -233,7 +233,7 @@ fn an_owner_s_rule_has_a_row_s_own_history() {
 
 /// The additions of one clock are one gradient, and the replica has those that are not applied yet.
 #[test]
-fn by_clock_a_rule_sees_what_all_have_added_in_one() {
+fn a_per_clock_rule_sees_all_additions_of_one_clock_together() {
     let rule = TableRule::Optimizer {
         rule: Optimizer::Prox { l1: 1.0, l2: 0.0 },
         schedule: Schedule::constant(1.0),
@@ -280,7 +280,7 @@ fn by_clock_a_rule_sees_what_all_have_added_in_one() {
 
 /// Ticks of other workers may arrive later than an addition that depends on them.
 #[test]
-fn what_is_added_far_ahead_waits_until_it_is_less_so() {
+fn an_addition_too_far_ahead_waits_until_other_workers_catch_up() {
     let mut owner = owner(TableRule::Sum, ApplyMode::PerClock);
     for rank in [ME, OTHER] {
         request(&mut owner, rank, Request::Tick { clock: WorkerClock::At(1) });
@@ -315,7 +315,7 @@ fn additions_that_wait_stay_in_order() {
 
 /// A rule is applied to all additions of a clock at once, including those for which there was no room before.
 #[test]
-fn what_waited_is_applied_with_the_rest_of_its_clock() {
+fn a_waiting_addition_is_applied_with_the_rest_of_its_clock() {
     let rule = TableRule::Optimizer {
         rule: Optimizer::Prox { l1: 1.0, l2: 0.0 },
         schedule: Schedule::constant(1.0),
@@ -336,7 +336,7 @@ fn what_waited_is_applied_with_the_rest_of_its_clock() {
 
 /// Changes that were repeated while a chunk was to arrive are applied as far as there is room: its replicas would refuse more.
 #[test]
-fn a_chunk_that_comes_takes_in_as_much_as_there_is_room_for() {
+fn a_chunk_that_arrives_takes_in_as_many_additions_as_it_has_room_for() {
     let layout = layout(TableRule::Sum, ApplyMode::PerClock);
     let [donor, _] = servers(&layout);
     let who = |byte| WorkerId { peer: PeerId([byte; 32]), incarnation: Incarnation(1) };
@@ -368,7 +368,7 @@ fn a_chunk_that_comes_takes_in_as_much_as_there_is_room_for() {
 
 /// All workers that had a clock are gone: the new ones start after all that they have added.
 #[test]
-fn where_all_are_new_somebody_begins() {
+fn if_all_workers_are_new_they_start_after_the_earlier_additions() {
     let mut owner = owner(TableRule::Sum, ApplyMode::PerClock);
     request(&mut owner, OTHER, add(1, 7, &[0], &[1.0]));
     request(&mut owner, ME, Request::NewWorker);
@@ -383,7 +383,7 @@ fn where_all_are_new_somebody_begins() {
 
 /// An addition that was refused, for lack of room, is repeated in the next view: no later one counts before it.
 #[test]
-fn what_there_is_no_room_for_is_not_acknowledged() {
+fn an_addition_without_room_is_not_acknowledged() {
     let mut owner = owner(TableRule::Sum, ApplyMode::PerClock);
     for rank in [ME, OTHER] {
         request(&mut owner, rank, Request::Tick { clock: WorkerClock::At(1) });
@@ -401,7 +401,7 @@ fn what_there_is_no_room_for_is_not_acknowledged() {
 }
 
 #[test]
-fn whoever_holds_samples_back_is_not_kept_waiting_for_itself() {
+fn a_worker_with_outstanding_leases_does_not_wait_for_itself() {
     for may_wait in [false, true] {
         let mut owner = owner(TableRule::Sum, ApplyMode::Immediate);
         let deal = |lease_number| Request::Lease { lease_number, samples: 5, may_wait };
@@ -425,7 +425,7 @@ fn whoever_holds_samples_back_is_not_kept_waiting_for_itself() {
 
 /// A worker may wait for samples while no other worker has a clock. Once another has one, that one may wait for it, so it must continue.
 #[test]
-fn whoever_waits_for_samples_goes_on_once_others_may_wait_for_it() {
+fn a_worker_that_waits_for_samples_continues_once_others_may_wait_for_it() {
     let mut owner = owner(TableRule::Sum, ApplyMode::Immediate);
     let deal = |lease_number| Request::Lease { lease_number, samples: 5, may_wait: false };
     request(&mut owner, ME, deal(1));
@@ -443,7 +443,7 @@ fn whoever_waits_for_samples_goes_on_once_others_may_wait_for_it() {
 
 /// The samples that a worker returns when it ends are leased to others.
 #[test]
-fn what_is_given_back_is_dealt_again() {
+fn returned_leases_are_granted_again() {
     let mut owner = owner(TableRule::Sum, ApplyMode::Immediate);
     let deal = |lease_number| Request::Lease { lease_number, samples: 2, may_wait: true };
     (1..=3).for_each(|lease_number| drop(request(&mut owner, ME, deal(lease_number))));
@@ -466,7 +466,7 @@ fn what_is_given_back_is_dealt_again() {
 
 /// No worker waits for the clock of one that has ended, and its place goes to another worker.
 #[test]
-fn whoever_has_ended_keeps_nobody_from_waiting_for_samples() {
+fn a_finished_worker_blocks_no_other_and_frees_its_place() {
     let mut owner = owner(TableRule::Sum, ApplyMode::Immediate);
     owner.lease_policy = LeasePolicy { epochs: 1, samples: 8, warm_up: 4, wave: None };
     let deal = |lease_number, samples| Request::Lease { lease_number, samples, may_wait: false };
@@ -491,7 +491,7 @@ fn whoever_has_ended_keeps_nobody_from_waiting_for_samples() {
 }
 
 #[test]
-fn samples_are_dealt_once_the_copy_knows_who_has_them() {
+fn a_lease_is_granted_only_once_the_replica_has_stored_it() {
     let [mut owner, mut replica] = servers(&layout(TableRule::Sum, ApplyMode::Immediate));
     owner.on_replica_ack(OTHER, 1, &mut Vec::new());
     let deal = |lease_number, may_wait| Request::Lease { lease_number, samples: 3, may_wait };

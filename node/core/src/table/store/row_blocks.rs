@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_keep_their_numbers_while_others_come() {
+    fn rows_keep_their_values_while_others_are_added() {
         for stride in [1, 3, 100, 128, 500] {
             let mut row_blocks = RowBlocks::new(stride);
             for place in 0..100 {

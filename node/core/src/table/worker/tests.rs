@@ -40,7 +40,7 @@ fn queries(out: &Outbox) -> Vec<(u32, u64)> {
 
 /// If columns are changed when only some owners have answered, all answers must be from after the change.
 #[test]
-fn what_columns_come_to_is_of_all_owners_before_a_change_or_of_all_after_it() {
+fn a_reduction_is_from_all_owners_before_a_map_or_from_all_after_it() {
     let mut worker = worker();
     let mut out = Vec::new();
     let requests = worker.reduce(0..2, Reduce::L1Norm(0), &mut out);
@@ -73,7 +73,7 @@ fn what_columns_come_to_is_of_all_owners_before_a_change_or_of_all_after_it() {
 
 /// A worker that joins when all others have ended is not near its own end: cached rows become stale for it as for any worker.
 #[test]
-fn where_all_others_have_ended_rows_become_stale() {
+fn cached_rows_become_stale_even_if_all_other_workers_have_ended() {
     let mut worker = worker();
     worker.read_schedule = ReadSchedule::constant(ReadPolicy::Staleness(0));
     let row = RowSet::range(0..1);
@@ -98,7 +98,7 @@ fn where_all_others_have_ended_rows_become_stale() {
 
 /// The owner of the lease table must learn that there is room for another worker.
 #[test]
-fn who_ends_says_so_to_the_dealer() {
+fn a_finished_worker_tells_the_owner_of_the_lease_table() {
     let mut worker = worker();
     let mut out = Vec::new();
     worker.finish(&mut out);

@@ -72,7 +72,7 @@ fn assert_error(bytes: &[u8], message: &str) {
 }
 
 #[test]
-fn labels_that_are_missing_are_asked_for_with_the_command() {
+fn the_error_for_missing_labels_contains_the_command_to_add_them() {
     assert_error(
         &array(8, &[2, 2], &[1, 2, 3, 4]),
         "f.idx: the IDX file has only one array, but samples and labels are needed; append the labels to the samples: \
@@ -165,7 +165,7 @@ fn two_gzipped_files_in_one_are_both_unpacked() {
 }
 
 #[test]
-fn mnist_has_the_samples_that_it_has_as_csv() {
+fn mnist_as_idx_has_the_same_samples_as_csv() {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/mnist_5k.csv.gz");
     let Ok(packed) = std::fs::read(&path) else {
         eprintln!("skipped: {} is not here", path.display());

@@ -241,7 +241,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_record_says_what_members_can_do(case in case()) {
+    fn any_reports_lead_to_a_change_that_the_members_can_carry_out(case in case()) {
         let shard_map = case.shard_map();
         prop_assert_eq!(shard_map.view.validate(), Ok(()));
         let reports = case.reports(&shard_map);

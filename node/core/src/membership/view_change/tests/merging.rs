@@ -52,7 +52,7 @@ fn lost(shard_map: &ShardMap, reports: &BTreeMap<Rank, MemberReport>) -> (ViewCh
 }
 
 #[test]
-fn what_is_to_be_merged_weighs_what_each_has_trained_alone() {
+fn a_merge_weighs_each_branch_by_the_samples_it_trained_alone() {
     let shard_map = merging_view(sharding(2, true));
     let merge = shard_map.view.merge().expect("it merges");
     let Merge { view, ours, theirs, ref cursor, .. } = *merge;
@@ -72,7 +72,7 @@ fn what_is_to_be_merged_weighs_what_each_has_trained_alone() {
 }
 
 #[test]
-fn it_is_still_merged_if_those_who_keep_a_chunk_have_both_states() {
+fn a_merge_survives_a_loss_if_holders_of_each_chunk_have_both_states() {
     let shard_map = merging_view(sharding(2, true));
     let (change, next) =
         lost(&shard_map, &reports([0, 1, 3].map(|rank| (rank, with_snapshot(&shard_map, rank, true)))));
@@ -81,7 +81,7 @@ fn it_is_still_merged_if_those_who_keep_a_chunk_have_both_states() {
 }
 
 #[test]
-fn it_is_given_up_whole_if_they_have_not() {
+fn a_merge_is_abandoned_as_a_whole_if_holders_lack_a_state() {
     for (replicas, has_state, recipients) in [
         // State is lost with all its holders.
         (1, true, [true; 3]),
@@ -118,7 +118,7 @@ fn a_step_that_merges_is_never_rolled_forward() {
 }
 
 #[test]
-fn once_all_have_completed_the_step_it_is_merged() {
+fn a_merge_is_done_once_all_members_have_completed_its_step() {
     let shard_map = merging_view(sharding(2, true));
     let merged =
         BatchAssignment::following(&BatchAssignment::default(), BATCH, SAMPLES, &shard_map.view, STEP);
@@ -134,7 +134,7 @@ fn once_all_have_completed_the_step_it_is_merged() {
 }
 
 #[test]
-fn where_somebody_is_still_in_the_step_before_that_one_is_completed_and_nothing_is_merged() {
+fn a_member_one_step_behind_cancels_the_merge_and_its_step_is_completed() {
     let shard_map = merging_view(sharding(2, true));
     let before = StepNumber(STEP.0 - 1);
     let entered = |rank| MemberReport { stats: Some(STATS), ..with_snapshot(&shard_map, rank, true) };

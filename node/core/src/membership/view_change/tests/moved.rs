@@ -55,7 +55,7 @@ fn row(name: &str, count: usize, churn: impl Fn(Vec<Member>) -> (Vec<Member>, Ch
 }
 
 #[test]
-fn a_peer_that_comes_or_goes_moves_little_more_than_its_share() {
+fn a_join_or_a_departure_moves_little_more_than_one_share() {
     println!("of the share 1/N of a peer: owners that change, mean and most; states sent, mean");
     for count in 2..=32 {
         row("join ", count, |mut all| {

@@ -43,7 +43,7 @@ fn held(shard_map: &ShardMap, rank: u32) -> ChunkSet {
 }
 
 #[test]
-fn the_newest_step_of_which_all_is_there_is_gone_on_from() {
+fn a_restart_continues_from_the_newest_completely_saved_step() {
     let shard_map = shard_map(later_view(&[1, 2, 3], STEP, &[]), sharding(2, true));
     let of = |rank, steps: &[u64]| {
         back(&shard_map, rank, steps.iter().map(|&step| saved(step, held(&shard_map, rank))).collect())
@@ -66,7 +66,7 @@ fn the_newest_step_of_which_all_is_there_is_gone_on_from() {
 }
 
 #[test]
-fn whoever_is_not_back_is_left_out_and_its_chunks_move() {
+fn a_member_that_is_not_back_is_removed_and_its_chunks_move() {
     let shard_map = shard_map(later_view(&[1, 2, 3], STEP, &[]), sharding(2, true));
     let of = |rank| back(&shard_map, rank, vec![saved(50, held(&shard_map, rank))]);
     let Restart { change, is_whole } = after_stop(&shard_map, [of(0), of(2)]);
@@ -81,7 +81,7 @@ fn whoever_is_not_back_is_left_out_and_its_chunks_move() {
 }
 
 #[test]
-fn state_that_nobody_has_saved_starts_anew_and_is_named() {
+fn optimizer_state_that_no_member_saved_restarts_and_is_listed() {
     let shard_map = shard_map(later_view(&[1, 2, 3], STEP, &[]), sharding(1, true));
     let lost = held(&shard_map, 1);
     let of = |rank| back(&shard_map, rank, vec![saved(50, held(&shard_map, rank))]);
@@ -92,7 +92,7 @@ fn state_that_nobody_has_saved_starts_anew_and_is_named() {
 }
 
 #[test]
-fn what_was_given_up_before_is_not_gone_back_to() {
+fn checkpoints_of_abandoned_steps_are_not_restored() {
     let branch = Branch { view_number: ViewNumber(1), step: StepNumber(30), fork: None };
     let earlier_branches = vec![Branch { view_number: ViewNumber(0), step: StepNumber(0), fork: None }];
     let history = ViewHistory { earlier_branches, ..ViewHistory::starting_with(branch) };
@@ -121,7 +121,7 @@ fn what_was_given_up_before_is_not_gone_back_to() {
 }
 
 #[test]
-fn without_any_checkpoint_all_begin_at_the_beginning() {
+fn without_any_checkpoint_training_restarts_at_step_zero() {
     for first_step in [StepNumber(0), STEP] {
         let shard_map = shard_map(later_view(&[1, 2, 3], first_step, &[]), sharding(2, true));
         let restart = after_stop(&shard_map, [back(&shard_map, 0, vec![]), back(&shard_map, 1, vec![])]);
@@ -139,7 +139,7 @@ fn without_any_checkpoint_all_begin_at_the_beginning() {
 }
 
 #[test]
-fn who_never_stopped_and_has_nothing_gets_even_the_beginning_from_others() {
+fn a_member_that_never_stopped_gets_even_initial_parameters_from_others() {
     let shard_map = shard_map(later_view(&[1, 2, 3], STEP, &[2]), sharding(2, true));
     let all = reports([back(&shard_map, 0, vec![]), (2, MemberReport::default())]);
     let restart = planner(&shard_map).after_stop(&[Rank(2)], &all).expect("somebody is back");
@@ -147,7 +147,7 @@ fn who_never_stopped_and_has_nothing_gets_even_the_beginning_from_others() {
 }
 
 #[test]
-fn somebody_owns_something_although_nobody_who_is_back_offers_to() {
+fn a_restarted_member_owns_the_chunks_even_if_none_offers_capacity() {
     let shard_map = shard_map(later_view(&[1, 2, 3], STEP, &[]), sharding(2, true));
     for lists in [[vec![], vec![]], [vec![saved(50, ChunkSet::all(CHUNKS))], vec![]]] {
         let reports = lists.into_iter().zip([1, 2]).map(|(list, rank)| {
@@ -162,7 +162,7 @@ fn somebody_owns_something_although_nobody_who_is_back_offers_to() {
 }
 
 #[test]
-fn checkpoints_of_one_step_that_differ_are_not_put_together() {
+fn differing_checkpoints_of_the_same_step_are_not_combined() {
     let shard_map = shard_map(later_view(&[1, 2, 3], STEP, &[]), sharding(1, true));
     let of = |rank, digest: u8| {
         let saved = saved(50, held(&shard_map, rank));
@@ -178,7 +178,7 @@ fn checkpoints_of_one_step_that_differ_are_not_put_together() {
 }
 
 #[test]
-fn members_without_parameters_stay_and_get_them_from_who_is_back() {
+fn members_without_parameters_stay_and_get_them_from_restarted_members() {
     let shard_map = shard_map(later_view(&[1, 2, 3], STEP, &[2]), sharding(2, true));
     let all =
         reports([back(&shard_map, 0, vec![saved(50, ChunkSet::all(CHUNKS))]), (2, MemberReport::default())]);

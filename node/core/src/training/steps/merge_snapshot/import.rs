@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_is_asked_of_each_donor_in_runs() {
+    fn a_window_of_chunks_is_requested_from_each_donor_in_runs() {
         let asked = wanted(&import(0..64));
         let window = CHUNK_BATCH_BYTES / (LEN * size_of::<f32>());
         let of = |start: usize| (start..start + window).collect::<Vec<_>>();
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn more_is_asked_of_who_gives_fast_and_less_of_who_does_not() {
+    fn the_window_of_a_fast_donor_grows_and_that_of_a_slow_one_shrinks() {
         let mut it = import(0..1);
         let mut windows = |took| {
             it.adapt_window(peer(1), took);
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn states_are_asked_of_those_who_keep_them() {
+    fn states_are_requested_from_the_donors_that_store_them() {
         let mut it = import(0..6);
         let values = (0..6).map(|chunk| (chunk, vec![0.0; LEN])).collect();
         it.remote = Arc::new(RemoteState { values, states: BTreeMap::new() });
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_does_not_give_is_asked_of_another() {
+    fn chunks_that_one_donor_does_not_send_are_requested_from_another() {
         let mut it = import(0..4);
         let all: Vec<usize> = (0..4).collect();
         assert_eq!(wanted(&it), [(peer(1), ChunkContent::Values, all.clone())]);
