@@ -1,9 +1,9 @@
 //! Recovery: a member whose process was restarted, and how a run resumes after all its members have stopped.
 //!
-//! A restarted member still has a vote in its view, as long as its record of promises and acceptances is intact. If other
-//! members have continued, or can, it lends them its vote and joins as any other peer does. If all have stopped (a power cut, a
-//! swarm that is switched off for the night), the members that are back agree on the next view by the same rules as a
-//! running view, and on the checkpoint from which it starts.
+//! A restarted member still has a vote in its view, as long as its record of promises and acceptances is intact. If other members have
+//! continued, or can, it lends them its vote and joins as any other peer does. If all have stopped (a power cut, a swarm that is switched off
+//! for the night), the members that are back agree on the next view by the same rules as a running view, and on the checkpoint from which it
+//! starts.
 //!
 //! # How it works
 //! ```text
@@ -15,12 +15,12 @@
 //!   | -- Install(view 8) ------------------------------> |    begins with the newest step of which everything is there
 //! ```
 //! 1. A peer asks for promises only if no member answers it, if it could train itself, and if its companions are a quorum.
-//! 2. If all members are back it does so at once; else some time after the last one came back, and later still if otherwise
-//!    optimizer state would be lost.
-//! 3. Tables are in memory only. A run that has some restarts only if all members are back, because a missing member may have
-//!    kept its rows; or if a user declares them lost.
-//! 4. A change that a member has accepted before is proposed again, as in any agreement. The companions then are members of
-//!    *that* view, and recover from there.
+//! 2. If all members are back it does so at once; else some time after the last one came back, and later still if otherwise optimizer state
+//!    would be lost.
+//! 3. Tables are in memory only. A run that has some restarts only if all members are back, because a missing member may have kept its rows;
+//!    or if a user declares them lost.
+//! 4. A change that a member has accepted before is proposed again, as in any agreement. The companions then are members of *that* view, and
+//!    recover from there.
 //!
 //! # Invariants
 //! - A peer votes under the incarnation that is in the view, and only if it remembers all votes of that incarnation.
@@ -46,6 +46,9 @@ use crate::membership::journal::{Effect, Journal};
 use crate::membership::links::send;
 use crate::membership::view_change::ViewChangePlanner;
 use crate::membership::view_change::driver::{DecisionRule, Pacing, ViewChangeDriver};
+use companions::Companions;
+
+mod companions;
 
 /// A member that is back without what it held in memory.
 pub(crate) struct RecoveringMember {
@@ -73,43 +76,6 @@ pub(crate) struct RecoveringMember {
     reported_present: Option<usize>,
     /// The members that were present when the user declared lost what all others may have kept of tables; `None` before that.
     lost_except: Option<BTreeSet<Rank>>,
-}
-
-/// The other members that are back.
-#[derive(Default)]
-struct Companions {
-    /// Linked peers that are back in the same view.
-    linked: BTreeSet<Rank>,
-    /// Members that have been companions at any time, so that one that comes and goes is waited for once.
-    known: BTreeSet<Rank>,
-    /// When the latest of them came back for the first time; `None` if none has.
-    last_at: Option<Instant>,
-    /// Peers that this one has sent its view.
-    informed: BTreeSet<PeerId>,
-}
-
-impl Companions {
-    /// A member is back in the same view.
-    fn add(&mut self, now: Instant, rank: Rank) {
-        if self.linked.insert(rank) && self.known.insert(rank) {
-            self.last_at = Some(now);
-        }
-    }
-
-    /// A peer, which had this rank in the view if it was in it, is not linked any more.
-    fn remove(&mut self, peer: &PeerId, rank: Option<Rank>) {
-        self.informed.remove(peer);
-        if let Some(rank) = rank {
-            self.linked.remove(&rank);
-        }
-    }
-
-    /// This member is in another view than it knew: so far none of the others is known to be back in that one.
-    fn forget(&mut self) {
-        self.linked.clear();
-        self.known.clear();
-        self.informed.clear();
-    }
 }
 
 /// Whether a returned peer could train.
