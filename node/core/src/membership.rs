@@ -113,8 +113,6 @@ pub(crate) enum TrainingCommand {
     Freeze,
     /// Leave this view before this step.
     StopBefore(StepNumber),
-    /// Check what has become possible: a record is on disk, or the next view is known.
-    Advance,
 }
 
 /// The timers of a membership.
@@ -217,18 +215,13 @@ impl Membership {
     }
 
     /// Records are on disk: this member does what waited for them.
-    pub(crate) fn persisted(&mut self, effects: Vec<Effect>, out: &mut Vec<Output>) -> Vec<TrainingCommand> {
-        let mut commands = Vec::new();
+    pub(crate) fn persisted(&mut self, effects: Vec<Effect>, out: &mut Vec<Output>) {
         for effect in effects {
             match effect {
                 Effect::Answer { to, message } => self.members.send(to, &message, out),
-                Effect::EnterView(_, digest) if self.succession.recorded(digest) => {
-                    commands.push(TrainingCommand::Advance);
-                }
-                Effect::EnterView(..) => {}
+                Effect::EnterView(_, digest) => self.succession.recorded(digest),
             }
         }
-        commands
     }
 
     // The next view.

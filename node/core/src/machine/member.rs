@@ -85,8 +85,6 @@ impl ActiveMember {
             match command {
                 TrainingCommand::Freeze => self.training.base_mut().freeze(),
                 TrainingCommand::StopBefore(step) => self.training.stop_before(step, out),
-                // Each input ends with a call of `advance` anyway.
-                TrainingCommand::Advance => {}
             }
         }
     }
@@ -291,8 +289,7 @@ impl Role for ActiveMember {
     }
 
     fn on_persisted(&mut self, cx: &mut NodeContext<'_>, effects: Vec<Effect>) -> Result<(), Transition> {
-        let commands = self.membership.persisted(effects, cx.out);
-        self.apply(commands, cx.out);
+        self.membership.persisted(effects, cx.out);
         Ok(())
     }
 

@@ -104,7 +104,7 @@ impl Proposing<'_> {
             self.report_orphaned(&obstacles.lost);
         }
         if self.succession.next.is_some() {
-            return if obstacles.are_any() { vec![TrainingCommand::Advance] } else { vec![] };
+            return vec![];
         }
         let attempt = self.succession.driver.attempt.as_ref();
         if obstacles.is_loss && attempt.is_some_and(|attempt| attempt.plan.between().is_some()) {

@@ -141,11 +141,11 @@ impl Succession {
         self.trouble.is_next_outdated || self.trouble.since.is_some()
     }
 
-    /// The record of `view` is on disk. Returns whether that is the next view, so that it can be entered.
-    pub(super) fn recorded(&mut self, view: ViewDigest) -> bool {
-        let Some(next) = self.next.as_mut().filter(|next| next.digest == view) else { return false };
-        next.is_enterable = true;
-        true
+    /// The record of `view` is on disk. If that is the next view, it can be entered.
+    pub(super) fn recorded(&mut self, view: ViewDigest) {
+        if let Some(next) = self.next.as_mut().filter(|next| next.digest == view) {
+            next.is_enterable = true;
+        }
     }
 
     /// The snapshot of another branch that the next view merges, or may merge.

@@ -133,8 +133,8 @@ impl Bench {
         })
     }
 
-    fn persisted(&mut self, id: PersistId) -> Vec<TrainingCommand> {
-        self.membership.persisted(self.journal.persisted(id), &mut self.out)
+    fn persisted(&mut self, id: PersistId) {
+        self.membership.persisted(self.journal.persisted(id), &mut self.out);
     }
 
     fn sent(&mut self) -> Vec<(u8, Message)> {
@@ -182,7 +182,7 @@ fn a_promise_is_on_disk_before_it_is_sent_and_carries_a_report() {
     assert_eq!((id, sent), (PersistId(0), vec![]));
     assert_eq!((record.acceptor.promised(), &record.view), (Some(ballot(3, 0)), &*bench.shard_map.view));
     assert_eq!(bench.sent(), []);
-    assert_eq!(bench.persisted(id), []);
+    bench.persisted(id);
     let report = MemberReport { complete: Some(STEP), lost: vec![Rank(2)], ..MemberReport::default() };
     let promise = Promise { view: bench.shard_map.digest, ballot: ballot(3, 0), accepted: None, report };
     assert_eq!(bench.sent(), [(1, Message::Agreement(AgreementMessage::Promise(Box::new(promise))))]);
@@ -258,7 +258,7 @@ fn an_acceptance_is_on_disk_before_it_is_sent_and_later_promises_report_it() {
     // Another member asks before the disk has answered: the later record holds both promises.
     assert!(bench.prepare(3, ballot(2, 2), None).is_ok());
     bench.out.clear();
-    assert_eq!(bench.persisted(PersistId(id.0 + 1)), []);
+    bench.persisted(PersistId(id.0 + 1));
     let accepted = Message::Agreement(AgreementMessage::Accepted(Accepted { view, ballot: ballot(1, 0) }));
     let report = MemberReport { complete: Some(STEP), ..MemberReport::default() };
     let promise = Promise { view, ballot: ballot(2, 2), accepted: Some((ballot(1, 0), change)), report };
@@ -304,7 +304,7 @@ fn the_next_view_is_on_disk_before_it_is_entered() {
     let (id, record) = record.expect("the view is written down");
     assert_eq!((record.view, record.acceptor.promised()), (next.clone(), None));
     assert!(bench.membership.next().is_none());
-    assert_eq!(bench.persisted(id), [TrainingCommand::Advance]);
+    bench.persisted(id);
     let (view, digest) = bench.membership.next().expect("it is on disk");
     assert_eq!((&**view, digest), (&next, next.digest()));
     // A member that still asks gets the chosen view.
@@ -336,8 +336,8 @@ fn the_loss_of_a_member_that_the_next_view_removes_is_no_trouble() {
         "peer 3 is allowed to be gone"
     );
     bench.membership.members.link_down(&peer(1));
-    assert_eq!(look(&mut bench), [TrainingCommand::Advance], "peer 1 is not");
-    assert!(bench.membership.is_troubled());
+    look(&mut bench);
+    assert!(bench.membership.is_troubled(), "peer 1 is not");
 }
 
 /// A member that has stopped for the next view may still have to send what others need in this one.

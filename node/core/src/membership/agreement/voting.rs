@@ -51,7 +51,7 @@ impl Voting<'_> {
         if self.succession.is_next(view) {
             // The next view already needs a successor, so there is nothing left to wait for in this one.
             self.succession.trouble.is_next_outdated = true;
-            return Ok(vec![TrainingCommand::Advance]);
+            return Ok(vec![]);
         }
         if self.send_known_successor(from, view) {
             return Ok(vec![]);
