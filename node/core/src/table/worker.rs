@@ -110,8 +110,7 @@ impl TableWorker {
         }
     }
 
-    /// A view begins: repeats what the owner of the lease table may not know, then the changes that may be lost; sends the clock, and repeats
-    /// its requests.
+    /// A view begins. Sends again what may be lost: first which leases are complete, then changes, the clock, and requests.
     pub fn enter(&mut self, replica_map: Arc<ReplicaMap>, out: &mut Outbox) {
         self.owners.replica_map = replica_map;
         self.leases.resend_completed(&self.owners, out);
@@ -123,7 +122,7 @@ impl TableWorker {
         self.leases.send_request(&self.owners, out);
     }
 
-    /// A chunk restarts, or its owner alone knows its rows: drops all that is cached of it.
+    /// Drops the cached rows of a chunk: it was reset, or a mapping changed rows that only the owner knows.
     pub fn invalidate(&mut self, chunk: usize) {
         self.reads.forget_map(chunk);
         self.cache.invalidate(self.owners.layout.range(chunk));
@@ -290,15 +289,15 @@ impl TableWorker {
         self.leases.report_completed(&self.owners, self.changes.acknowledged_up_to(), out);
     }
 
-    /// The worker is about to leave, between two clocks. Returns whether it may: its additions are safe, and so is the knowledge of the owner
-    /// of the lease table about its leases.
+    /// The worker is about to leave, between two clocks. Returns whether it may: its additions are safe, and the owner of the lease table has
+    /// safely recorded that its leases are complete.
     pub fn wind_down(&mut self, out: &mut Outbox) -> bool {
         self.push(out);
         if !self.changes.is_flushed() || !self.leases.are_complete() {
             return false;
         }
         if !self.has_sent_last {
-            // An addition of no rows is safe once all is safe that the owner of the lease table has received before it.
+            // An empty addition is acknowledged only after everything that the owner has received before it.
             self.send_change(0, Change::Add(Rows::default()), out);
             self.has_sent_last = true;
         }

@@ -69,8 +69,8 @@ impl Delivery<'_> {
             return Err(Reject::Segment);
         }
         let ranges = live.mirror.segment_ranges(owner, index).to_vec();
-        // A finished sum, like one of a round.
-        self.state.commit.first_sum_seen();
+        // The first finished sum of this step: every member has completed the step before.
+        self.state.commit.confirm();
         commit_if_confirmed(self.state, self.merge_snapshots, out);
         let StepState { base, optimizer, .. } = &mut *self.state;
         let (codec, len) = (base.loaded.config.sum_codec(), ranges.iter().map(ExactSizeIterator::len).sum());
@@ -87,11 +87,11 @@ impl Delivery<'_> {
         let StepState { base, commit, step, .. } = &mut *self.state;
         let live = live.iter_mut().find(|live| live.step == segment.step).ok_or(Reject::Segment)?;
         let (vectors, len) = (&base.vectors, base.shard_map.sharding.chunks.parameter_count());
-        let room = || commit.take_result_buffer(vectors, len);
-        let received = live.round.receive(from.index(), label, payload, room, &base.segments, actions);
+        let result = || commit.take_result_buffer(vectors, len);
+        let received = live.round.receive(from.index(), label, payload, result, &base.segments, actions);
         received.map_err(|_| Reject::Segment)?;
         if live.step == *step && live.round.first_sum_seen() {
-            commit.first_sum_seen();
+            commit.confirm();
         }
         Ok(())
     }

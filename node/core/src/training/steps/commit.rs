@@ -3,12 +3,12 @@
 //! # How it works
 //! ```text
 //! step t complete here ---> the first finished sum of step t + 1 is seen ---> step t is committed
-//!  old and new are kept      (`first_sum_seen`)                                 (`commit_if_confirmed`) only the new is kept
+//!  old and new are kept      (`CommitState::confirm`)                           (`commit_if_confirmed`) only the new is kept
 //! ```
 //! A finished sum of step t + 1 holds a contribution of every member, and a member contributes only after it has completed step
-//! t. So every member has completed step t, and no view can begin before it. Three other events show the same: a step is rolled
-//! forward (its sums were seen by others), the closing barrier is passed, or members have local parameters (no member could undo
-//! the step). Each of them calls [`CommitState::confirm`](super::commit_state::CommitState::confirm) by that name.
+//! t. So every member has completed step t, and no view can begin before it. A step is also committed when it is rolled forward, and when
+//! the closing barrier is passed; and at once if members have local parameters, since then no member can undo it. All of these call
+//! [`CommitState::confirm`](super::commit_state::CommitState::confirm).
 //!
 //! # Invariants
 //! - Until the commit, the parameters, the optimizer state and the batch of both steps are kept.

@@ -49,11 +49,6 @@ impl CommitState {
         Self { complete, entered_before, ..Self::default() }
     }
 
-    /// A finished sum of the step in progress has been seen, so every member has completed the step before.
-    pub(super) fn first_sum_seen(&mut self) {
-        self.confirm();
-    }
-
     /// Every member is known to have completed the newest complete step, or none can undo it: no member goes back.
     pub(super) fn confirm(&mut self) {
         self.previous = None;

@@ -1,8 +1,5 @@
 //! Merge snapshots: the state that one branch of a partitioned run keeps for another branch, which continues for both.
 //!
-//! Like two halves of an orchestra that have rehearsed in different towns. Before they play together again, one half sends its scores with
-//! all its pencil marks. The other half goes through them part by part, and weighs each mark by how long either half has rehearsed.
-//!
 //! # How it works
 //! - *The branch that yields* keeps its state after a step that its coordinator names ([`KeptSnapshot`]), and trains on. Members of the
 //!   other branch request chunks of it. Every member has all parameters; optimizer state is at its replicas.

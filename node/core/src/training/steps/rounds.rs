@@ -39,7 +39,7 @@ pub(super) struct Rounds {
     /// The actions of a round until they are carried out; empty in between.
     pub(super) actions: Vec<Action>,
     /// Memory for the sums of a mirror, for reuse.
-    mirror_room: Vec<f32>,
+    mirror_memory: Vec<f32>,
 }
 
 /// A round in progress.
@@ -84,14 +84,14 @@ impl Rounds {
     ) {
         let plan = Arc::new(plan);
         let (commit, vectors, len) = (&mut state.commit, &state.base.vectors, plan.layout.len());
-        let room = || commit.take_result_buffer(vectors, len);
-        let round = Round::new(Arc::clone(&plan), vector, stats, room);
+        let result = || commit.take_result_buffer(vectors, len);
+        let round = Round::new(Arc::clone(&plan), vector, stats, result);
         if round.first_sum_seen() {
-            state.commit.first_sum_seen();
+            state.commit.confirm();
         }
-        let room = std::mem::take(&mut self.mirror_room);
+        let memory = std::mem::take(&mut self.mirror_memory);
         let sums = shards.sum_codec(state.base.loaded.config.sum_codec());
-        let mirror = Mirror::new(Arc::clone(&shards.mirrors), state.base.rank.index(), sums, room);
+        let mirror = Mirror::new(Arc::clone(&shards.mirrors), state.base.rank.index(), sums, memory);
         let is_merging = state.merge_in_progress().is_some();
         if let Some(residual) = state.residual.as_mut().filter(|_| !is_merging) {
             residual.begin(state.step);
@@ -119,7 +119,7 @@ impl Rounds {
         std::mem::take(&mut self.live).into_iter().rfind(|live| live.step == step)
     }
 
-    /// The link to this member is another one, or none: what it had sent is sent again, or of no use.
+    /// The link to this member was replaced or lost: drops its early segments, of which the member resends those that still matter.
     pub(super) fn drop_early(&mut self, rank: Rank) {
         self.early.retain(|(from, ..)| *from != rank);
     }
@@ -175,7 +175,7 @@ impl Rounds {
         if self.live.front().is_some_and(|live| live.step < state.step && is_drained(live))
             && let Some(live) = self.live.pop_front()
         {
-            self.mirror_room = live.mirror.recycle();
+            self.mirror_memory = live.mirror.recycle();
         }
     }
 
@@ -246,7 +246,7 @@ impl Rounds {
         Some((vector, state.record(stats, backup_workers.own_samples(state))))
     }
 
-    /// The chunks and state of the step in progress that are here, where the step is not being filled; `states` are those that are here.
+    /// The chunks of the step in progress that are here; `None` if no round has begun. `states` are the chunks whose new state is here.
     pub(super) fn holdings(&self, state: &StepState, states: ChunkSet) -> Option<PartialStep> {
         // The state of a group's step is of no use to other members.
         let live =
