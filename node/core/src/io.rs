@@ -348,7 +348,7 @@ fn refusal_text(refusal: Refusal, by: PeerId) -> String {
             by.short()
         ),
         Refusal::Expelled(Expulsion { by, cause: ExpulsionCause::Violations, .. }) => format!(
-            "this peer was put out of the run: peer {} had to refuse {REJECTS_MAX} of its frames; use the same release on all machines, and if it was the same, look at this machine's memory",
+            "this peer was removed from the run: peer {} rejected {REJECTS_MAX} of its messages; use the same release on all machines; if all have the same, test this machine's memory",
             by.short()
         ),
     }
@@ -370,13 +370,13 @@ pub enum Reject {
     #[error("a segment that the plan does not foresee")]
     Segment,
     /// A chunk that is damaged, or was not expected.
-    #[error("a chunk that is damaged, or was not to come")]
+    #[error("a chunk that is damaged, or was not expected")]
     Chunk,
     /// More segments than the credit allows.
     #[error("more segments than the link's credit allows")]
     OverCredit,
     /// The bytes are not a message about a table.
-    #[error("a word about a table that is none")]
+    #[error("a malformed table message")]
     MalformedTableMessage,
     /// A message about a table that no correct peer sends.
     #[error("about a table: {0}")]

@@ -108,7 +108,7 @@ fn membership_text(event: &Event, scope: Option<&RunSize>) -> Option<String> {
             short_names(missing)
         ),
         Event::Excluded { .. } => {
-            "the other members could not reach this peer and continued without it; asking for readmission"
+            "the other members continued without this peer (unreachable, or too long in one step); asking for readmission"
                 .to_owned()
         }
         Event::Leaving => "handing over to the other members before leaving".to_owned(),

@@ -27,7 +27,7 @@ pub struct RecoveryProgress {
 /// An event that the user may want to know. `Ended` is the last.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// A joiner asks this peer to admit it.
+    /// This peer asks another one to admit it.
     JoinRequested(PeerId),
     /// At the founder: another peer is ready.
     PeerReady {

@@ -43,7 +43,8 @@ impl Violations {
     /// The reason, for the user, why the link to this peer was closed after its last violation.
     pub(super) fn words(&self, peer: &PeerId, last: Reject) -> String {
         let count = self.counts.get(peer).copied().unwrap_or_default();
-        format!("hung up on it after {count} violations, the last: {last}")
+        let violations = if count == 1 { "violation" } else { "violations" };
+        format!("closed its link after {count} {violations}, the last: {last}")
     }
 }
 
@@ -68,6 +69,6 @@ mod tests {
         let mut violations = Violations::default();
         assert_eq!(violations.note(peer(1), Reject::Segment, &mut Vec::new()), Consequence::LinkClosed);
         let words = violations.words(&peer(1), Reject::Segment);
-        assert!(words.starts_with("hung up on it after 1 violations"), "{words}");
+        assert!(words.starts_with("closed its link after 1 violation, the last"), "{words}");
     }
 }
