@@ -1,9 +1,10 @@
 //! The view change planner: computes the next view from the reports of the members that stay.
 //!
-//! There are three kinds of view change, and a fourth with tables. *After a loss* a member is gone in the middle of a step: the reports say how far each member is
-//! and what it holds, and from that follows whether the step is rolled forward or repeated ([`loss`]). *Between two steps* no member is
-//! missing: joiners enter, leavers go, and the record lists which chunks will move. *After a stop* no member has anything in memory any
-//! more, and those that have returned report their checkpoints ([`restart`]).
+//! There are four kinds of view change. *After a loss* a member is gone in the middle of a step: the reports say how far each member is and
+//! what it holds, and from that follows whether the step is rolled forward or repeated ([`loss`]). *Between two steps* no member is missing:
+//! joiners enter, leavers go, and the record lists which chunks will move. *After a stop* no member has anything in memory any more, and
+//! those that have returned report their checkpoints ([`restart`]). *With tables* there are no steps to agree on: the reports say which
+//! chunks each member holds ([`tables`]).
 //!
 //! Each kind is planned in a file of its own: [`loss`], `between_steps` here, [`restart`], [`tables`].
 //!

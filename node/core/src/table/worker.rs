@@ -297,7 +297,7 @@ impl TableWorker {
             return false;
         }
         if !self.has_sent_last {
-            // An empty addition is acknowledged only after everything that the owner has received before it.
+            // An empty addition is acknowledged only once everything is safe that the owner has received before it.
             self.send_change(0, Change::Add(Rows::default()), out);
             self.has_sent_last = true;
         }

@@ -246,7 +246,8 @@ impl Rounds {
         Some((vector, state.record(stats, backup_workers.own_samples(state))))
     }
 
-    /// The chunks of the step in progress that are here; `None` if no round has begun. `states` are the chunks whose new state is here.
+    /// The chunks of the step in progress that are here, for a step that is not being filled; `None` unless its round is one of all members and
+    /// has begun. `states` are the chunks whose new state is here.
     pub(super) fn holdings(&self, state: &StepState, states: ChunkSet) -> Option<PartialStep> {
         // The state of a group's step is of no use to other members.
         let live =
