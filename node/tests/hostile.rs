@@ -479,7 +479,7 @@ impl Truth<'_> {
         let mut newcomers = draws.list(2, |draws| self.rank(draws));
         newcomers.sort_unstable();
         newcomers.dedup();
-        let deal = draws.some(|draws| {
+        let batch = draws.some(|draws| {
             let mut parts = vec![vec![]; members as usize];
             for span in spans {
                 parts[draws.below(members, members - 1).min(members - 1) as usize].push(span);
@@ -503,7 +503,7 @@ impl Truth<'_> {
             history: vec![Ancestor { view: self.some_view(draws), trained: draws.below(100, SAMPLES_MAX) }],
         });
         let merge = merge.map(Box::new);
-        (Resume { step, newcomers, batch: deal, forward, is_restored, merge }, cursor)
+        (Resume { step, newcomers, batch, forward, is_restored, merge }, cursor)
     }
 
     fn moves(&self, draws: &mut Draws<'_>) -> Moves {

@@ -11,12 +11,13 @@
 //! | word | meaning |
 //! |---|---|
 //! | peer | a process with a [`PeerId`] (an ed25519 key) |
-//! | incarnation | a number that grows with each start of a peer, and each time a peer rejoins after the members removed it |
+//! | incarnation | a number that grows with each start of a peer, and each time a peer rejoins after the members excluded it |
 //! | member, rank | a peer that is in the current view; its index there, meaningless without the view |
 //! | founder, joiner | the peer that creates a run; a peer that asks to become a member |
 //! | coordinator | the member of lowest rank with parameters: it admits joiners, and negotiates merges |
 //! | secret, rekey | the random bytes that peers prove to know on each connection; to replace them during the run |
-//! | expelled | removed from the run for good; later views refuse the peer's key |
+//! | excluded | not in the next view, for instance after a silence; the peer may rejoin |
+//! | expelled | removed from the run for good, on a user's order or after too many violations; later views refuse the peer's key |
 //!
 //! **What is trained**
 //!
@@ -87,6 +88,7 @@
 //! |---|---|
 //! | frame | the bytes of one message: a prefix, a header, and a payload |
 //! | link | an ordered, reliable channel between two peers, which survives lost connections |
+//! | violation | a frame that no correct peer sends; it is rejected and counted |
 //! | lane, direct lane | one direction of a link: a substream of libp2p; a separate TLS connection |
 //! | invite | one line of text with all that a joiner needs |
 //! | record | a value in its canonical bytes, for hashing and for files |

@@ -150,21 +150,21 @@ fn events(history: &History) -> String {
         notes.extend(lane.notes.iter().map(|(at, words)| (*at, index, words.as_str())));
     }
     notes.sort_by_key(|note| note.0);
-    let mut told: Vec<(Instant, Vec<usize>, &str)> = Vec::new();
+    let mut listed: Vec<(Instant, Vec<usize>, &str)> = Vec::new();
     for (at, host, words) in notes {
         let is_same = |entry: &&mut (Instant, Vec<usize>, &str)| {
             entry.2 == words && at.since(entry.0) <= TOGETHER && !entry.1.contains(&host)
         };
-        match told.iter_mut().rev().take(NEAR_MAX).find(is_same) {
+        match listed.iter_mut().rev().take(NEAR_MAX).find(is_same) {
             Some(entry) => entry.1.push(host),
-            None => told.push((at, vec![host], words)),
+            None => listed.push((at, vec![host], words)),
         }
     }
-    if told.is_empty() {
+    if listed.is_empty() {
         return String::new();
     }
     let mut list = "<details><summary>What happened, in order</summary>\n<ul class=\"events\">\n".to_owned();
-    for (at, hosts, words) in told.iter().take(EVENTS_MAX) {
+    for (at, hosts, words) in listed.iter().take(EVENTS_MAX) {
         let mut names: Vec<String> = hosts.iter().take(HOSTS_MAX).map(|host| format!("p{host}")).collect();
         if hosts.len() > HOSTS_MAX {
             names.push(format!("{} more", hosts.len() - HOSTS_MAX));
@@ -173,22 +173,25 @@ fn events(history: &History) -> String {
         add(&mut list, format_args!("<li><time>{at}</time> {names}: {words}</li>\n"));
     }
     list.push_str("</ul>\n");
-    if told.len() > EVENTS_MAX {
-        add(&mut list, format_args!("<p class=\"more\">and {} more</p>\n", told.len() - EVENTS_MAX));
+    if listed.len() > EVENTS_MAX {
+        add(&mut list, format_args!("<p class=\"more\">and {} more</p>\n", listed.len() - EVENTS_MAX));
     }
     list + "</details>\n"
 }
 
 /// How branches ended, in sentences.
 fn branch_ends(history: &History) -> String {
-    let told = history.branch_end_sentences();
+    let sentences = history.branch_end_sentences();
     let mut list = "<ul class=\"branch-ends\">\n".to_owned();
-    for words in told.iter().take(BRANCH_ENDS_MAX) {
+    for words in sentences.iter().take(BRANCH_ENDS_MAX) {
         add(&mut list, format_args!("<li>{}</li>\n", Escaped(words)));
     }
     list.push_str("</ul>\n");
-    if told.len() > BRANCH_ENDS_MAX {
-        add(&mut list, format_args!("<p class=\"more\">and {} more</p>\n", told.len() - BRANCH_ENDS_MAX));
+    if sentences.len() > BRANCH_ENDS_MAX {
+        add(
+            &mut list,
+            format_args!("<p class=\"more\">and {} more</p>\n", sentences.len() - BRANCH_ENDS_MAX),
+        );
     }
     list
 }

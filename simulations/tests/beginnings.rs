@@ -13,8 +13,8 @@ use peergrad_simulations::host::{EntryMode, HostId, HostSetup};
 
 mod common;
 use common::{
-    assert_nobody_is_blamed, ended, found, join, lan, run_out, run_until, run_until_training, setup, squares,
-    told,
+    assert_nobody_is_blamed, ended, events_of, found, join, lan, run_out, run_until, run_until_training,
+    setup, squares,
 };
 
 /// A host for the small task, without a data file.
@@ -37,7 +37,7 @@ fn two_of_three() -> (Cluster, HostId, HostId) {
     let joiner = join(&mut cluster, founder, without_data());
     run_until(&mut cluster, "the joiner is ready", |cluster| {
         let peer = cluster.hosts().peer(joiner);
-        told(cluster, founder).any(|event| {
+        events_of(cluster, founder).any(|event| {
             matches!(event, Event::PeerReady { peer: ready_peer, ready: 2, wanted: 3 } if *ready_peer == peer)
         })
     });
@@ -54,7 +54,7 @@ fn data_that_a_joiner_lacks_comes_from_the_swarm() {
     let without = join(&mut cluster, founder, lacks_data);
     run_out(&mut cluster);
     let fetched =
-        |host| told(&cluster, host).filter(|event| matches!(event, Event::FetchingData { .. })).count();
+        |host| events_of(&cluster, host).filter(|event| matches!(event, Event::FetchingData { .. })).count();
     assert_eq!((fetched(with), fetched(without)), (0, 92), "2.9 MiB in pieces of 32 KiB");
     for host in [founder, with, without] {
         assert_eq!(ended(&cluster, host).outcome, Ok(()));
@@ -82,7 +82,7 @@ fn a_joiner_that_still_prepares_when_the_run_begins_joins_later() {
     let quick = join(&mut cluster, founder, has_data);
     let late = join(&mut cluster, founder, lacks_data);
     run_until_training(&mut cluster);
-    assert!(told(&cluster, late).any(|event| matches!(event, Event::Welcomed { .. })));
+    assert!(events_of(&cluster, late).any(|event| matches!(event, Event::Welcomed { .. })));
     run_out(&mut cluster);
     for host in [founder, quick, late] {
         assert_eq!(ended(&cluster, host).outcome, Ok(()));
@@ -101,7 +101,7 @@ fn a_peer_that_comes_during_training_joins_through_any_member() {
     for host in [founder, member, late] {
         assert_eq!(ended(&cluster, host).outcome, Ok(()));
     }
-    let first = told(&cluster, late).find_map(|event| match event {
+    let first = events_of(&cluster, late).find_map(|event| match event {
         Event::Committed(committed) => Some(committed.step.0),
         _ => None,
     });
@@ -142,7 +142,7 @@ fn a_founder_hears_why_a_joiner_gives_up() {
     let (mut cluster, founder, joiner) = two_of_three();
     cluster.command(joiner, UserCommand::Leave);
     let withdrawn = |cluster: &Cluster| {
-        told(cluster, founder).find_map(|event| match event {
+        events_of(cluster, founder).find_map(|event| match event {
             Event::PeerWithdrawn { peer, reason, ready: 1, wanted: 3 } => Some((*peer, reason.clone())),
             _ => None,
         })

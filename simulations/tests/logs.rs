@@ -255,7 +255,7 @@ fn a_suspended_process_and_a_killed_one_are_told_apart() {
 
 #[test]
 fn a_swarm_that_continues_from_a_checkpoint_violates_no_invariant() {
-    let told = |test, stops, branch: Value| {
+    let read_run = |test, stops, branch: Value| {
         let test_logs = [(1, 2), (2, 1)].map(|(peer, other)| {
             let mut test_log = TestLog::new(peer, 0.0);
             test_log.view(1.0, 1, &[1, 2], 0, 50);
@@ -278,7 +278,7 @@ fn a_swarm_that_continues_from_a_checkpoint_violates_no_invariant() {
     let anew = json!({"view_number": 2, "step": 50});
     // All stop; or peers that had just joined continue with members that had stopped.
     for (test, stops) in [("stopped", true), ("restored", false)] {
-        let recorded_run = told(test, stops, anew.clone());
+        let recorded_run = read_run(test, stops, anew.clone());
         assert!(
             recorded_run.check_results.iter().all(|verdict| verdict.outcome.is_ok()),
             "{:?}",
@@ -290,7 +290,7 @@ fn a_swarm_that_continues_from_a_checkpoint_violates_no_invariant() {
         assert_eq!((back.view, back.count), (1, 1), "it belongs to the view after the stop");
     }
     // Without a checkpoint this violates a guarantee.
-    let recorded_run = told("undone", false, json!({"view_number": 1, "step": 0}));
+    let recorded_run = read_run("undone", false, json!({"view_number": 1, "step": 0}));
     let broken =
         recorded_run.check_results.iter().find_map(|verdict| verdict.outcome.as_ref().err()).unwrap();
     assert!(broken.contains("lists step 50 after a later one"), "{broken}");
@@ -330,8 +330,8 @@ fn files_of_a_directory_are_one_log() {
 fn logs_that_contradict_each_other_are_reported() {
     let [one, mut other] = two(0.0);
     other.text = other.text.replace(&hex(1), &hex(77));
-    let told = tale_of("views", &[one, other]);
-    let broken: Vec<_> = told.check_results.iter().filter(|verdict| verdict.outcome.is_err()).collect();
+    let recorded = tale_of("views", &[one, other]);
+    let broken: Vec<_> = recorded.check_results.iter().filter(|verdict| verdict.outcome.is_err()).collect();
     assert_eq!(broken.len(), 1);
     assert!(broken[0].outcome.as_ref().unwrap_err().contains("view 1 differs between p"), "{:?}", broken[0]);
 
@@ -339,8 +339,8 @@ fn logs_that_contradict_each_other_are_reported() {
     other.text = other.text.replacen("\"loss\":0.09523809523809523", "\"loss\":0.5", 1);
     assert!(other.text.contains("\"loss\":0.5"));
     let paths = written("losses", &[("0.jsonl", one.text.as_bytes()), ("1.jsonl", other.text.as_bytes())]);
-    let told = recorded_run(&paths, None).unwrap();
-    let broken = told.check_results.iter().find_map(|verdict| verdict.outcome.as_ref().err()).unwrap();
+    let recorded = recorded_run(&paths, None).unwrap();
+    let broken = recorded.check_results.iter().find_map(|verdict| verdict.outcome.as_ref().err()).unwrap();
     assert!(broken.contains("the first is step 20"), "{broken}");
     let page = paths[0].with_file_name("page.html");
     let mut command = Command::new(env!("CARGO_BIN_EXE_simulate"));

@@ -61,9 +61,9 @@ fn the_report_of_a_healed_partition_says_which_steps_were_kept() {
     let merge = named("merge", Size::Sweep).unwrap().unwrap();
     let history = Simulation::new(&merge, 7).run().history;
     let words = history.branch_end_sentences();
-    let [told] = &words[..] else { panic!("{words:?}") };
+    let [sentence] = &words[..] else { panic!("{words:?}") };
     for part in ["part B was merged into part A", "of both together", "parameters differed by"] {
-        assert!(told.contains(part), "{told}");
+        assert!(sentence.contains(part), "{sentence}");
     }
     let winner = named("winner", Size::Sweep).unwrap().unwrap();
     let history = Simulation::new(&winner, 3).run().history;

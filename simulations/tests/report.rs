@@ -427,14 +427,16 @@ fn a_part_that_yields_is_listed_with_its_discarded_steps() {
     let history = builder.end(3100);
     let words = history.branch_end_sentences();
     assert_eq!(words.len(), 1);
-    let told = "At 2.00 s part B yielded to part A: the 12 steps (";
+    let sentence = "At 2.00 s part B yielded to part A: the 12 steps (";
     assert!(
-        words[0].starts_with(told) && words[0].ends_with("and their samples are trained again."),
+        words[0].starts_with(sentence) && words[0].ends_with("and their samples are trained again."),
         "{words:?}"
     );
     let page = page("winner", &history);
     check(&page);
-    assert!(page.contains(told) && page.contains("p2: left at 3.00 s") && page.contains("</svg>left</li>"));
+    assert!(
+        page.contains(sentence) && page.contains("p2: left at 3.00 s") && page.contains("</svg>left</li>")
+    );
 }
 
 #[test]

@@ -49,10 +49,10 @@ fn joined(topology: &str) -> (Outcome, Relayed) {
 #[test]
 fn tensors_go_around_a_ring_until_shares_are_even_and_then_directly() {
     let (chosen, relayed) = joined("auto");
-    let ways = of_last_view(&relayed);
-    let rings = ways.iter().take_while(|is_ring| **is_ring).count();
-    assert!(rings > 0 && rings < ways.len(), "{ways:?}");
-    assert!(ways[rings..].iter().all(|is_ring| !is_ring), "{ways:?}");
+    let are_rings = of_last_view(&relayed);
+    let rings = are_rings.iter().take_while(|is_ring| **is_ring).count();
+    assert!(rings > 0 && rings < are_rings.len(), "{are_rings:?}");
+    assert!(are_rings[rings..].iter().all(|is_ring| !is_ring), "{are_rings:?}");
     for topology in ["ring", "direct"] {
         let (fixed, relayed) = joined(topology);
         assert_eq!(fixed.digest, chosen.digest, "{topology}");

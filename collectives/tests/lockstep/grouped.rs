@@ -149,17 +149,17 @@ impl Swarm {
                 member.completed < ROUNDS && !has_begun
             };
             let begins: Vec<usize> = (0..self.members.len()).filter(can_begin).collect();
-            let ways: Vec<(usize, usize)> =
-                self.queues.iter().filter(|(_, queue)| !queue.is_empty()).map(|(way, _)| *way).collect();
-            if begins.is_empty() && ways.is_empty() {
+            let deliveries: Vec<(usize, usize)> =
+                self.queues.iter().filter(|(_, queue)| !queue.is_empty()).map(|(edge, _)| *edge).collect();
+            if begins.is_empty() && deliveries.is_empty() {
                 return;
             }
-            let choice = generator.random_range(0..begins.len() + ways.len());
+            let choice = generator.random_range(0..begins.len() + deliveries.len());
             if let Some(rank) = begins.get(choice) {
                 self.begin(*rank);
                 continue;
             }
-            let (from, to) = ways[choice - begins.len()];
+            let (from, to) = deliveries[choice - begins.len()];
             let packet = self.queues.get_mut(&(from, to)).and_then(VecDeque::pop_front).expect("just seen");
             match packet {
                 Some((number, label, payload)) => self.take(to, from, number, label, payload),
@@ -217,7 +217,7 @@ fn rounds_of_changing_groups_end_in_any_order_of_events() {
                 assert!((f64::from(*found) - expected).abs() < 1e-4, "{found} {expected}");
             }
             for other in (0..count).filter(|other| *other != rank) {
-                assert_eq!(member.links.credit(other), WINDOW, "trays are lost");
+                assert_eq!(member.links.credit(other), WINDOW, "credits are lost");
             }
         }
     }

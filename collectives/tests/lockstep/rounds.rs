@@ -162,8 +162,8 @@ fn nothing_vector_sized_is_allocated_after_the_first_round() {
         assert!(vectors <= 2 * 4, "contribution and result of each member, but {vectors} vectors");
         // Places on all links (twice as many, as the first segments may be short), not segments of 30 rounds.
         let links = if topology == Topology::Ring { 4 } else { 4 * 3 };
-        let trays = u64::from(case.window()) * links;
-        assert!(segments <= 2 * trays, "{segments} segments for {trays} trays");
+        let credits = u64::from(case.window()) * links;
+        assert!(segments <= 2 * credits, "{segments} segments for {credits} credits");
     }
 }
 

@@ -390,9 +390,9 @@ impl History {
         let digest = event["digest"].as_str().and_then(|digest| digest.get(..32));
         let digest = digest.and_then(|digest| u128::from_str_radix(digest, 16).ok()).unwrap_or_default();
         let trained = number("samples") + number("left_out");
-        let told = (at, number("epoch"), trained, digest);
-        let before = self.steps.entry(number("step")).or_insert(told);
-        if (before.1, before.2, before.3) != (told.1, told.2, told.3) {
+        let report = (at, number("epoch"), trained, digest);
+        let before = self.steps.entry(number("step")).or_insert(report);
+        if (before.1, before.2, before.3) != (report.1, report.2, report.3) {
             self.mismatches += 1;
         }
         before.0 = before.0.min(at);

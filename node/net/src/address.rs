@@ -1,6 +1,6 @@
 //! Addresses: what can be read from a multiaddress, how to build one, and short lists of them.
 //!
-//! A peer announces one TCP address for each way to it. Two more follow from it and are not announced: QUIC is at the UDP
+//! A peer announces one TCP address for each circuit to it. Two more follow from it and are not announced: QUIC is at the UDP
 //! port of the same number, and the port for direct lanes is [`DIRECT_PORT_OFFSET`] above it.
 
 use std::net::IpAddr;
@@ -166,9 +166,9 @@ mod tests {
     fn the_relay_of_an_address_is_not_the_peer_behind_it() {
         let [relay, peer] = [1, 2].map(|_| Identity::generate().keypair().public().to_peer_id());
         let at: Multiaddr = "/ip4/203.0.113.7/tcp/4747".parse().unwrap();
-        let way = through(relay, at.clone());
-        assert_eq!(way.to_string(), format!("/ip4/203.0.113.7/tcp/4747/p2p/{relay}/p2p-circuit"));
-        for address in [way.clone(), way.with(Protocol::P2p(peer))] {
+        let circuit = through(relay, at.clone());
+        assert_eq!(circuit.to_string(), format!("/ip4/203.0.113.7/tcp/4747/p2p/{relay}/p2p-circuit"));
+        for address in [circuit.clone(), circuit.with(Protocol::P2p(peer))] {
             assert!(is_relayed(&address));
             assert_eq!(relay_of(&address), Some(relay));
         }

@@ -135,10 +135,10 @@ impl LaneCounters<'_> {
         }
     }
 
-    pub(super) fn add_sent_frame(&self, way: LaneKind, byte_count: usize) {
+    pub(super) fn add_sent_frame(&self, lane_kind: LaneKind, byte_count: usize) {
         self.all.sent_frames.fetch_add(1, Ordering::Relaxed);
         self.add_sent_bytes(byte_count);
-        if way == LaneKind::Direct {
+        if lane_kind == LaneKind::Direct {
             self.all.direct_bytes.fetch_add(byte_count as u64, Ordering::Relaxed);
         }
     }

@@ -116,8 +116,8 @@ impl Process {
 
     /// The last step that the process has reported by now.
     pub(crate) fn newest_step(&mut self) -> u64 {
-        let told = self.lines.try_iter().map(|line| serde_json::from_str(&line).expect("an event"));
-        self.seen.extend(told);
+        let events = self.lines.try_iter().map(|line| serde_json::from_str(&line).expect("an event"));
+        self.seen.extend(events);
         let step = self.seen.iter().rfind(|event| event["event"] == "step").expect("it has trained");
         step["step"].as_u64().expect("a number")
     }
@@ -184,10 +184,10 @@ impl Drop for Process {
         if std::thread::panicking() {
             // The last events of each process help to find out why a test has failed.
             let rest = self.lines.iter().filter_map(|line| serde_json::from_str(&line).ok());
-            let told: Vec<Value> = std::mem::take(&mut self.seen).into_iter().chain(rest).collect();
+            let events: Vec<Value> = std::mem::take(&mut self.seen).into_iter().chain(rest).collect();
             eprintln!("\nprocess {}:", self.child.id());
             let mut last_step = None;
-            for event in told {
+            for event in events {
                 if event["event"] == "step" {
                     last_step = Some(event);
                 } else {
@@ -239,9 +239,9 @@ pub(crate) fn check_one_history(peers: &[&Ended]) -> u64 {
     let mut steps = BTreeMap::new();
     for step in peers.iter().flat_map(|peer| peer.all("step")) {
         let number = step["step"].as_u64().expect("a number");
-        let told = ["digest", "epoch", "samples", "left_out", "loss"].map(|key| &step[key]);
-        let before = steps.entry(number).or_insert(told);
-        assert_eq!(*before, told, "step {number} has two different digests");
+        let values = ["digest", "epoch", "samples", "left_out", "loss"].map(|key| &step[key]);
+        let before = steps.entry(number).or_insert(values);
+        assert_eq!(*before, values, "step {number} has two different digests");
     }
     let mut epochs = BTreeMap::new();
     for (index, (number, [_, epoch, samples, left_out, _])) in steps.iter().enumerate() {

@@ -47,15 +47,15 @@ fn training(policy: &str) -> Option<Swarm> {
 fn cut(swarm: &mut Swarm) -> [Vec<usize>; 2] {
     let hosts = swarm.by_rank();
     let parts = [hosts[..3].to_vec(), hosts[3..].to_vec()];
-    let ways = between(&parts[0], &parts[1]);
-    swarm.world.cut(&ways);
+    let paths = between(&parts[0], &parts[1]);
+    swarm.world.cut(&paths);
     for part in &parts {
         for host in part {
             swarm.peers[*host].wait(|event| is_view_of(event, part.len()));
         }
     }
     std::thread::sleep(APART);
-    swarm.world.heal(&ways);
+    swarm.world.heal(&paths);
     parts
 }
 
@@ -65,17 +65,17 @@ fn end(mut swarm: Swarm) -> Vec<Ended> {
     let newest = swarm.peers.iter_mut().map(Process::newest_step).max().unwrap_or(0);
     swarm.peers.iter_mut().for_each(|peer| peer.wait_for_step(newest + 20));
     let ended: Vec<Ended> = swarm.peers.drain(..).map(Process::leave).collect();
-    let mut told: BTreeMap<u64, &Value> = BTreeMap::new();
+    let mut digests: BTreeMap<u64, &Value> = BTreeMap::new();
     for peer in &ended {
         let joined = peer.events.iter().position(|event| is_view_of(event, 5) && event["number"] != 1);
         let since = peer.events[joined.expect("all were in one view again")..].iter();
         for step in since.filter(|event| event["event"] == "step") {
             let number = step["step"].as_u64().expect("a number");
-            let known = *told.entry(number).or_insert(&step["digest"]);
+            let known = *digests.entry(number).or_insert(&step["digest"]);
             assert_eq!(known, &step["digest"], "step {number} has one state");
         }
     }
-    assert!(told.len() > 20);
+    assert!(digests.len() > 20);
     ended
 }
 

@@ -11,13 +11,13 @@ use super::swarm::Swarm;
 const CUT: Duration = Duration::from_secs(7);
 
 /// Cuts these paths, waits for the expected effect, and heals them once the cut has lasted long enough.
-fn partition_until(swarm: &mut Swarm, ways: &[OneWayPath], seen: impl FnOnce(&mut Swarm)) {
+fn partition_until(swarm: &mut Swarm, paths: &[OneWayPath], seen: impl FnOnce(&mut Swarm)) {
     let start = Instant::now();
-    swarm.world.cut(ways);
+    swarm.world.cut(paths);
     seen(swarm);
     println!("all have noticed after {:.1} s", start.elapsed().as_secs_f64());
     std::thread::sleep(CUT.saturating_sub(start.elapsed()));
-    swarm.world.heal(ways);
+    swarm.world.heal(paths);
     let healed = Instant::now();
     swarm.wait_for_all();
     println!("all are in one view {:.1} s after healing", healed.elapsed().as_secs_f64());

@@ -32,19 +32,19 @@ pub(crate) fn between(one_side: &[usize], other_side: &[usize]) -> Vec<OneWayPat
 
 impl TestNetwork {
     /// Drops all that is sent on these paths from now on.
-    pub(crate) fn cut(&self, ways: &[OneWayPath]) {
-        self.redirect(ways, |_| NOBODY.to_owned());
+    pub(crate) fn cut(&self, paths: &[OneWayPath]) {
+        self.redirect(paths, |_| NOBODY.to_owned());
     }
 
     /// Lets all pass that is sent on these paths from now on.
-    pub(crate) fn heal(&self, ways: &[OneWayPath]) {
-        self.redirect(ways, hardware_address);
+    pub(crate) fn heal(&self, paths: &[OneWayPath]) {
+        self.redirect(paths, hardware_address);
     }
 
-    fn redirect(&self, ways: &[OneWayPath], target: impl Fn(usize) -> String) {
+    fn redirect(&self, paths: &[OneWayPath], target: impl Fn(usize) -> String) {
         for from in 0..self.len() {
-            let mine = ways.iter().filter(|way| way.from == from);
-            let lines: String = mine.map(|way| neighbour(way.to, &target(way.to))).collect();
+            let mine = paths.iter().filter(|path| path.from == from);
+            let lines: String = mine.map(|path| neighbour(path.to, &target(path.to))).collect();
             if !lines.is_empty() {
                 self.host(from).ip(&lines);
             }

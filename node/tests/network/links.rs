@@ -127,11 +127,11 @@ async fn a_new_secret_keeps_members_connected_and_disconnects_all_others() {
         assert!(next(&mut member).await.contains("Ready"), "it was never interrupted");
         let (third, _) = start_joining(Identity::generate(), secret, vec![address_of(&first)]).await;
         let (lost, up) = (format!("down {}", other.peer().short()), format!("up {}", third.peer().short()));
-        let mut told = next(&mut first).await;
-        if told.starts_with(&lost) {
-            told = next(&mut first).await;
+        let mut notice = next(&mut first).await;
+        if notice.starts_with(&lost) {
+            notice = next(&mut first).await;
         }
-        assert_eq!(told, up);
+        assert_eq!(notice, up);
     })
     .await;
 }
@@ -265,9 +265,9 @@ async fn a_goodbye_arrives_even_if_no_other_frame_is_pending() {
         link.drained().await;
         drop(second);
         assert_eq!(next(&mut first).await, format!("down {name} it left"));
-        let told: Vec<String> =
+        let notices: Vec<String> =
             std::iter::from_fn(|| notices.try_recv().ok()).map(|it| it.to_string()).collect();
-        assert!(told.is_empty(), "leaving is no trouble: {told:?}");
+        assert!(notices.is_empty(), "leaving is no trouble: {notices:?}");
     })
     .await;
 }

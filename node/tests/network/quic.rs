@@ -39,7 +39,7 @@ fn quic_contact(network: &Network) -> Contact {
 }
 
 /// A path to `network` for UDP and not for TCP: at its address there is no TCP listener. It lasts as long as the second result.
-async fn way_for_udp_alone(network: &Network) -> (SocketAddr, JoinSet<()>) {
+async fn address_for_udp_alone(network: &Network) -> (SocketAddr, JoinSet<()>) {
     let (begin, end) = (UdpSocket::bind("127.0.0.1:0").await.unwrap(), socket_of(network));
     let address = begin.local_addr().unwrap();
     let begin = Arc::new(begin);
@@ -112,9 +112,9 @@ async fn assert_linked(one: &mut Network, other: &mut Network) {
 async fn an_address_unreachable_over_tcp_is_reached_over_quic_and_reported() {
     within_reason(async {
         let (mut first, mut first_notices) = start(Identity::generate(), SECRET).await;
-        let (way, _open) = way_for_udp_alone(&first).await;
+        let (address, _open) = address_for_udp_alone(&first).await;
         let (mut second, mut notices) =
-            start_joining(Identity::generate(), SECRET, vec![way.to_string().parse().unwrap()]).await;
+            start_joining(Identity::generate(), SECRET, vec![address.to_string().parse().unwrap()]).await;
         assert_linked(&mut first, &mut second).await;
         let refused = next_notice(&mut notices).await;
         assert!(
@@ -186,8 +186,8 @@ async fn two_peers_that_dial_each_other_over_quic_at_once_have_one_link() {
 async fn a_wrong_secret_over_quic_is_reported_like_over_tcp() {
     within_reason(async {
         let (mut first, _) = start(Identity::generate(), SECRET).await;
-        let (way, _open) = way_for_udp_alone(&first).await;
-        for address in [quic_address(&first), way.to_string()] {
+        let (udp_only, _open) = address_for_udp_alone(&first).await;
+        for address in [quic_address(&first), udp_only.to_string()] {
             let address: BootstrapAddress = address.parse().unwrap();
             let (_stranger, mut notices) =
                 start_joining(Identity::generate(), Secret([8; 32]), vec![address]).await;
@@ -201,7 +201,8 @@ async fn a_wrong_secret_over_quic_is_reported_like_over_tcp() {
                     other => panic!("{other}"),
                 }
             };
-            assert!(words.contains("/udp/") || words.ends_with(&format!("/tcp/{}", way.port())), "{words}");
+            let is_named = words.contains("/udp/") || words.ends_with(&format!("/tcp/{}", udp_only.port()));
+            assert!(is_named, "{words}");
         }
         let (mut second, _) = start(Identity::generate(), SECRET).await;
         second.dial(quic_contact(&first));

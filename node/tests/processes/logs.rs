@@ -34,8 +34,8 @@ fn a_run_with_faults_is_logged_and_can_be_drawn() {
         peer.wait(|event| is_change(event, "joined", &gone));
     });
     again.wait_for("step");
-    let mut told = vec![again.leave()];
-    told.extend(peers.into_iter().map(|(peer, _)| peer.leave()));
+    let mut ended = vec![again.leave()];
+    ended.extend(peers.into_iter().map(|(peer, _)| peer.leave()));
 
     let mut digests: BTreeMap<u64, String> = BTreeMap::new();
     for number in 1..=3 {
@@ -65,7 +65,7 @@ fn a_run_with_faults_is_logged_and_can_be_drawn() {
     let logged = lines(&place.path("peer-1/events.jsonl"));
     let view_numbers =
         |lines: &[&Value]| lines.iter().filter_map(|line| line["number"].as_u64()).collect::<Vec<_>>();
-    let spoken: Vec<&Value> = told[1].all("view").collect();
+    let spoken: Vec<&Value> = ended[1].all("view").collect();
     assert_eq!(view_numbers(&all(&logged, "view")), view_numbers(&spoken));
     assert!(!all(&logged, "member_suspected").is_empty() || !all(&logged, "notice").is_empty());
 

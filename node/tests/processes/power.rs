@@ -47,9 +47,9 @@ fn kill_all(peers: Vec<Process>) -> Vec<Ended> {
 }
 
 /// The reported digest of each step.
-fn digests(told: &[Ended]) -> BTreeMap<u64, String> {
+fn digests(ended: &[Ended]) -> BTreeMap<u64, String> {
     let mut digests = BTreeMap::new();
-    for step in told.iter().flat_map(|peer| peer.all("step")) {
+    for step in ended.iter().flat_map(|peer| peer.all("step")) {
         let (number, digest) =
             (step["step"].as_u64().expect("a number"), step["digest"].as_str().expect("text"));
         let known = digests.entry(number).or_insert_with(|| digest.to_owned());
@@ -59,13 +59,13 @@ fn digests(told: &[Ended]) -> BTreeMap<u64, String> {
 }
 
 /// Checks that all continue from the same step with the same parameters, as reported before. Returns the number of steps.
-fn check_restored(restored: &[Value], told: &[Ended]) -> u64 {
-    let told = digests(told);
+fn check_restored(restored: &[Value], ended: &[Ended]) -> u64 {
+    let digests = digests(ended);
     let steps = restored[0]["steps"].as_u64().expect("a number");
     for other in restored {
         assert_eq!((&other["steps"], &other["digest"]), (&restored[0]["steps"], &restored[0]["digest"]));
     }
-    let before = told.get(&(steps - 1)).expect("a checkpoint is of a step that somebody told of");
+    let before = digests.get(&(steps - 1)).expect("a checkpoint is of a step that somebody reported");
     assert_eq!(restored[0]["digest"].as_str(), Some(before.as_str()));
     steps
 }
@@ -77,10 +77,10 @@ fn all_members_continue_from_the_newest_checkpoint() {
     for steps in [0, 37, 150] {
         // A step that all have saved is one from which all can continue.
         peers.iter_mut().for_each(|peer| train_on(peer, steps));
-        let told = kill_all(peers);
+        let ended = kill_all(peers);
         peers = (0..4).map(|index| resume(&place, index, &[])).collect();
         let restored: Vec<Value> = peers.iter_mut().map(|peer| peer.wait_for("restored")).collect();
-        let steps = check_restored(&restored, &told);
+        let steps = check_restored(&restored, &ended);
         assert!(steps > before, "what was trained in between is not lost");
         assert_eq!(restored[0]["restarted"].as_array().map(Vec::len), Some(0));
         peers[0].wait_for_step(steps);
@@ -99,7 +99,7 @@ fn damaged_checkpoints_are_skipped() {
         train_on(&mut peers[1], 0);
     }
     peers.iter_mut().for_each(|peer| train_on(peer, 0));
-    let told = kill_all(peers);
+    let ended = kill_all(peers);
     let newest = |index: usize| {
         let runs =
             std::fs::read_dir(place.path(&format!("{}/checkpoints", directory(index)))).expect("readable");
@@ -126,7 +126,7 @@ fn damaged_checkpoints_are_skipped() {
     }
     let mut peers: Vec<Process> = (0..3).map(|index| resume(&place, index, &[])).collect();
     let restored: Vec<Value> = peers.iter_mut().map(|peer| peer.wait_for("restored")).collect();
-    let steps = check_restored(&restored, &told);
+    let steps = check_restored(&restored, &ended);
     assert!(steps < most, "{steps} of {most}: of the newest only one peer has all");
     peers[2].wait_for_step(steps);
     let first = peers.remove(0).kill();
@@ -141,13 +141,13 @@ fn damaged_checkpoints_are_skipped() {
 fn enough_restarted_members_continue_without_the_others() {
     let (place, mut peers) = swarm(3);
     peers.iter_mut().for_each(|peer| train_on(peer, 5));
-    let told = kill_all(peers);
+    let ended = kill_all(peers);
     let mut first = resume(&place, 0, &[]);
     let alone = first.wait_for("recovery_progress");
     assert_eq!(alone["missing"].as_array().map(Vec::len), Some(2));
     let mut second = resume(&place, 1, &[]);
     let restored = [first.wait_for("restored"), second.wait_for("restored")];
-    let steps = check_restored(&restored, &told);
+    let steps = check_restored(&restored, &ended);
     assert_eq!(
         restored[0]["restarted"].as_array().map(Vec::len),
         Some(0),
@@ -165,10 +165,10 @@ fn enough_restarted_members_continue_without_the_others() {
 fn one_peer_starts_a_new_run_alone_from_its_checkpoint() {
     let (place, mut peers) = swarm(3);
     peers.iter_mut().for_each(|peer| train_on(peer, 5));
-    let told = kill_all(peers);
+    let ended = kill_all(peers);
     let mut alone = resume(&place, 1, &["--alone"]);
     let invite = alone.wait_for("invite")["invite"].as_str().expect("text").to_owned();
-    let steps = check_restored(&[alone.wait_for("restored")], &told);
+    let steps = check_restored(&[alone.wait_for("restored")], &ended);
     alone.wait_for_step(steps + 3);
     let mut joiner = place.join("newcomer", &invite);
     joiner.wait_for("step");

@@ -29,8 +29,8 @@ fn after_a_rekey_old_invites_are_refused_and_no_member_is_lost() {
     assert_ne!(place.invite("peer-3"), new, "each names itself first");
     let mut comer = place.join("peer-5", &place.invite("peer-3"));
     comer.wait_for("step");
-    let told = place.ask(&["status", "--json", "--dir", "peer-5"]).stdout;
-    let status: Value = serde_json::from_str(&told).expect("a status");
+    let shown = place.ask(&["status", "--json", "--dir", "peer-5"]).stdout;
+    let status: Value = serde_json::from_str(&shown).expect("a status");
     let members = status["members"].as_array().expect("a list");
     let others: Vec<&Value> = members.iter().filter(|member| member["is_this"] != true).collect();
     assert_eq!(others.len(), 3);
@@ -46,8 +46,8 @@ fn after_a_rekey_old_invites_are_refused_and_no_member_is_lost() {
     let mut rest = vec![back, comer];
     rest.extend(peers.into_iter().map(|(peer, _)| peer).rev());
     let ended = end_all(&place, "peer-1", rest, &[killed]);
-    let told: Vec<usize> = ended.iter().map(|peer| peer.all("rekeyed").count()).collect();
-    assert_eq!(told, [0, 0, 1, 1], "who came since had it from the directory or the invite");
+    let counts: Vec<usize> = ended.iter().map(|peer| peer.all("rekeyed").count()).collect();
+    assert_eq!(counts, [0, 0, 1, 1], "who came since had it from the directory or the invite");
     let lost = ended[3].all("view").filter(|view| view["change"]["interrupted"] == true);
     let lost: Vec<&Value> =
         lost.flat_map(|view| view["change"]["left"].as_array().expect("a list")).collect();

@@ -27,14 +27,14 @@ fn a_removed_member_hands_over_its_shard_and_cannot_rejoin() {
     for part in [short(&name), "hands over its shard", "was removed from the run in view", "with a new id"] {
         assert!(answer.stdout.contains(part), "`{part}` in\n{}", answer.stdout);
     }
-    let told = removed.end();
+    let ended = removed.end();
     let by = short(&peers[0].1);
     assert_eq!(
-        told.failure(),
+        ended.failure(),
         format!("this peer was removed from the run, as a user wanted it at peer {by}: ask there why")
     );
     let again = place.join("peer-3", &invite).end();
-    assert_eq!(again.failure(), told.failure(), "nor does it get in again");
+    assert_eq!(again.failure(), ended.failure(), "nor does it get in again");
 
     // The others have lost nothing, and were not interrupted.
     for (peer, _) in &mut peers {

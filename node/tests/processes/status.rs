@@ -112,8 +112,8 @@ fn a_remote_user_with_the_secret_may_ask_and_remains_a_guest() {
     let step = founder.newest_step();
     founder.wait_for_step(step + 50);
     let kept = founder.kill();
-    let told: Vec<&Value> = kept.all("violation").chain(kept.all("join_requested")).collect();
-    assert!(told.is_empty(), "a guest is no news: {told:?}");
+    let events: Vec<&Value> = kept.all("violation").chain(kept.all("join_requested")).collect();
+    assert!(events.is_empty(), "a guest is no news: {events:?}");
 }
 
 #[test]
@@ -211,10 +211,10 @@ fn watching_follows_the_run_and_ends_with_it() {
     peer.wait_for("view");
     let watching = place.run(&["status", "--watch", "--dir", "peer-1"]);
     assert_eq!(peer.end().code, Some(0));
-    let told = watching.end_in_words();
-    assert_eq!(told.code, Some(0), "{}", told.stderr);
-    assert!(told.stdout.contains("it has ended"), "{}", told.stdout);
-    assert!(told.stdout.contains("step "), "{}", told.stdout);
+    let shown = watching.end_in_words();
+    assert_eq!(shown.code, Some(0), "{}", shown.stderr);
+    assert!(shown.stdout.contains("it has ended"), "{}", shown.stdout);
+    assert!(shown.stdout.contains("step "), "{}", shown.stdout);
 }
 
 #[test]
@@ -331,7 +331,7 @@ fn without_a_directory_all_peers_of_this_user_are_asked() {
     let start = [&["start", "run.toml"], &LOCAL[..LOCAL.len() - 1]].concat();
     let mut peers = [in_home(&start), in_home(&start)];
     peers.iter_mut().for_each(|peer| drop(peer.wait_for("peer_ready")));
-    let told = in_home(&["status", "--json"]).end();
-    assert_eq!((told.code, told.events.len()), (Some(0), 2));
-    assert_ne!(told.events[0]["peer"], told.events[1]["peer"]);
+    let shown = in_home(&["status", "--json"]).end();
+    assert_eq!((shown.code, shown.events.len()), (Some(0), 2));
+    assert_ne!(shown.events[0]["peer"], shown.events[1]["peer"]);
 }

@@ -108,15 +108,15 @@ fn each_broken_rule_has_its_own_error() {
 #[test]
 fn impossible_lists_are_refused() {
     let span = |start, end| Span { start, end };
-    let deal = |parts: Vec<Vec<Span>>| Some(BatchParts { epoch: 0, parts });
+    let batch = |parts: Vec<Vec<Span>>| Some(BatchParts { epoch: 0, parts });
     let at = Resume::at(StepNumber(3));
     for resume in [
         Resume { newcomers: vec![Rank(2)], ..at.clone() },
         Resume { newcomers: vec![Rank(0), Rank(1)], ..at.clone() },
         Resume { newcomers: vec![Rank(0), Rank(0)], ..at.clone() },
-        Resume { batch: deal(vec![vec![]]), ..at.clone() },
-        Resume { batch: deal(vec![vec![span(0, 4)], vec![span(3, 5)]]), ..at.clone() },
-        Resume { batch: deal(vec![vec![span(4, 4)], vec![]]), ..at.clone() },
+        Resume { batch: batch(vec![vec![]]), ..at.clone() },
+        Resume { batch: batch(vec![vec![span(0, 4)], vec![span(3, 5)]]), ..at.clone() },
+        Resume { batch: batch(vec![vec![span(4, 4)], vec![]]), ..at.clone() },
         Resume {
             forward: Some(RollForward {
                 stats: SampleStats::default(),
@@ -238,7 +238,7 @@ fn a_change_is_bounded_before_it_is_applied() {
     assert!(change.is_bounded());
     let ranks = |count: usize| vec![Rank(0); count];
     let spans = |count: usize| vec![vec![Span { start: 0, end: 1 }; count]];
-    let deal = |parts| Resume { batch: Some(BatchParts { epoch: 0, parts }), ..change.resume.clone() };
+    let batch = |parts| Resume { batch: Some(BatchParts { epoch: 0, parts }), ..change.resume.clone() };
     let moved = |holders| Move { chunk: 0, from: ranks(holders) };
     let moves = |list, restarted| Moves { list, rate: 1, restarted };
     let wordy = Member { addresses: vec![String::new(); ADDRESSES_MAX + 1], ..member(1) };
@@ -255,8 +255,8 @@ fn a_change_is_bounded_before_it_is_applied() {
             resume: Resume { newcomers: ranks(MEMBERS_MAX + 1), ..change.resume.clone() },
             ..change.clone()
         },
-        ViewChange { resume: deal(vec![vec![]; MEMBERS_MAX + 1]), ..change.clone() },
-        ViewChange { resume: deal(spans(BATCH_SPANS_MAX + 1)), ..change.clone() },
+        ViewChange { resume: batch(vec![vec![]; MEMBERS_MAX + 1]), ..change.clone() },
+        ViewChange { resume: batch(spans(BATCH_SPANS_MAX + 1)), ..change.clone() },
         ViewChange { resume: Resume { forward: Some(forward), ..change.resume.clone() }, ..change.clone() },
         ViewChange { cursor: DataCursor { epoch: u64::MAX, ..DataCursor::default() }, ..change.clone() },
         ViewChange { moves: moves(vec![moved(1); CHUNKS_MAX + 1], vec![]), ..change.clone() },
@@ -410,8 +410,8 @@ fn a_view_names_partitioned_members_until_they_are_back() {
     let ancestor = Ancestor { view: base.digest(), trained: 7 };
     let change = |view: &View, removed: Vec<Rank>, added: Vec<Member>, ancestors: Vec<Ancestor>| {
         let parts = vec![vec![]; view.members.len() + added.len() - removed.len()];
-        let deal = Some(BatchParts { epoch: 0, parts });
-        let (parent, resume) = (view.digest(), Resume { batch: deal, ..Resume::at(StepNumber(9)) });
+        let batch = Some(BatchParts { epoch: 0, parts });
+        let (parent, resume) = (view.digest(), Resume { batch, ..Resume::at(StepNumber(9)) });
         let (capacities, cursor, moves, expelled) = (vec![], DataCursor::default(), Moves::default(), vec![]);
         let change =
             ViewChange { parent, removed, added, capacities, resume, cursor, moves, expelled, ancestors };

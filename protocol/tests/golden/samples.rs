@@ -462,7 +462,7 @@ pub(crate) fn first_view() -> View {
 pub(crate) fn later_view() -> View {
     let resume = Resume {
         newcomers: vec![Rank(1)],
-        batch: Some(deal()),
+        batch: Some(batch_parts()),
         forward: Some(forward()),
         ..exchange().resume
     };
@@ -508,7 +508,7 @@ fn cursor() -> DataCursor {
     DataCursor { epoch: 2, position: 65_535, returned, deferred: vec![Span { start: 300, end: 301 }] }
 }
 
-fn deal() -> BatchParts {
+fn batch_parts() -> BatchParts {
     let parts = vec![vec![Span { start: 65_000, end: 65_032 }, Span { start: 20, end: 30 }], vec![]];
     BatchParts { epoch: 2, parts }
 }

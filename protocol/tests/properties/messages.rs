@@ -84,11 +84,11 @@ fn cursor_and_spans() -> impl Strategy<Value = (DataCursor, Vec<Span>)> {
     (step(), 100_000..u64::from(u32::MAX), cuts).prop_map(|(epoch, position, cuts)| {
         let cuts: Vec<u64> = cuts.into_iter().collect();
         let spans: Vec<Span> = cuts.chunks_exact(2).map(|cut| Span { start: cut[0], end: cut[1] }).collect();
-        let (untrained, dealt) = spans.split_at(spans.len() / 2);
+        let (untrained, assigned) = spans.split_at(spans.len() / 2);
         let (returned, deferred) = untrained.split_at(untrained.len() / 2);
         (
             DataCursor { epoch, position, returned: returned.to_vec(), deferred: deferred.to_vec() },
-            dealt.to_vec(),
+            assigned.to_vec(),
         )
     })
 }
@@ -128,12 +128,12 @@ fn resume(member_count: usize) -> impl Strategy<Value = (Resume, DataCursor)> {
         move |(step, newcomers, (cursor, spans), (is_dealt, owners, forward), merge)| {
             let mut parts = vec![vec![]; member_count];
             spans.iter().zip(owners).for_each(|(span, owner)| parts[owner].push(*span));
-            let deal = is_dealt.then_some(BatchParts { epoch: cursor.epoch, parts });
+            let batch = is_dealt.then_some(BatchParts { epoch: cursor.epoch, parts });
             // One in four of those without an interruption continues from checkpoints.
-            let is_restored = deal.is_none() && forward.is_none() && step % 4 == 0;
-            let is_bare = deal.is_none() && forward.is_none() && !is_restored;
+            let is_restored = batch.is_none() && forward.is_none() && step % 4 == 0;
+            let is_bare = batch.is_none() && forward.is_none() && !is_restored;
             let merge = merge.filter(|_| is_bare).map(Box::new);
-            (Resume { step: StepNumber(step), newcomers, batch: deal, forward, is_restored, merge }, cursor)
+            (Resume { step: StepNumber(step), newcomers, batch, forward, is_restored, merge }, cursor)
         },
     )
 }

@@ -73,8 +73,8 @@ impl AllOrNothing {
         ))
     }
 
-    fn commits(&mut self, host: HostId, told: &Committed, world: &World<'_>) -> Result<(), String> {
-        let step = told.step.0;
+    fn commits(&mut self, host: HostId, committed: &Committed, world: &World<'_>) -> Result<(), String> {
+        let step = committed.step.0;
         let Some(progress) = self.progress_by_host.get_mut(&host) else {
             return Err(format!("{host} commits step {step} without being in a view"));
         };
@@ -94,7 +94,7 @@ impl AllOrNothing {
                 view_number.0, view.0
             ));
         }
-        if let Some(digest) = told.digest {
+        if let Some(digest) = committed.digest {
             let (known_in, known) = *self.digests.entry(step).or_insert((view_number, digest));
             if known_in != view_number && known != digest {
                 return Err(format!(

@@ -155,8 +155,8 @@ impl Invariant for ExactlyOnce {
         let Observation::Emitted { host, event: Event::Committed(committed) } = observation else {
             return Ok(());
         };
-        let Some(told) = committed.digest else { return Ok(()) };
-        if self.digest(committed.step.0) == Some(told) {
+        let Some(digest) = committed.digest else { return Ok(()) };
+        if self.digest(committed.step.0) == Some(digest) {
             return Ok(());
         }
         Err(format!(

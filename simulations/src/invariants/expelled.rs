@@ -75,8 +75,8 @@ mod tests {
     #[test]
     fn an_expulsion_is_never_forgotten() {
         let mut invariant = Expelled::default();
-        for told in [view(3, &[1, 2], &[3]), view(2, &[1, 2, 3], &[]), view(4, &[1], &[3, 2])] {
-            assert_eq!(invariant.installed(&told), Ok(()));
+        for view in [view(3, &[1, 2], &[3]), view(2, &[1, 2, 3], &[]), view(4, &[1], &[3, 2])] {
+            assert_eq!(invariant.installed(&view), Ok(()));
         }
         assert!(invariant.installed(&view(5, &[1, 2], &[3])).is_err(), "it is in again");
         assert!(

@@ -75,7 +75,7 @@ impl SameBits {
         self.forget_before(view.first_step().0.saturating_sub(STEPS_ALIVE));
     }
 
-    fn told(&mut self, host: HostId, step: u64, digest: Option<ContentDigest>) -> Result<(), String> {
+    fn check_digest(&mut self, host: HostId, step: u64, digest: Option<ContentDigest>) -> Result<(), String> {
         let Some(digest) = digest else {
             let is_due = self.digest_every.is_some_and(|every| (step + 1).is_multiple_of(every.get()));
             return if is_due {
@@ -179,14 +179,16 @@ impl Invariant for SameBits {
                 Ok(())
             }
             Observation::Emitted { host, event: Event::Committed(committed) } => {
-                self.told(*host, committed.step.0, committed.digest)?;
+                self.check_digest(*host, committed.step.0, committed.digest)?;
                 self.kept(*host, committed.step.0 + 1, world)
             }
             Observation::Emitted { host, event: Event::Restored { steps, digest, .. } } if steps.0 > 0 => {
-                self.told(*host, steps.0 - 1, Some(*digest))
+                self.check_digest(*host, steps.0 - 1, Some(*digest))
             }
             Observation::Emitted { host, event: Event::Ended(ended) } => match &ended.state {
-                Some(state) if state.steps > 0 => self.told(*host, state.steps - 1, Some(state.digest)),
+                Some(state) if state.steps > 0 => {
+                    self.check_digest(*host, state.steps - 1, Some(state.digest))
+                }
                 _ => Ok(()),
             },
             Observation::Sent {

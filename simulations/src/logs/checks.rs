@@ -75,18 +75,18 @@ fn views(process_logs: &[ProcessLog]) -> impl Iterator<Item = (&ProcessLog, &sup
 fn steps(process_logs: &[ProcessLog]) -> impl Iterator<Item = (&ProcessLog, StepId, &StepLine)> {
     process_logs
         .iter()
-        .flat_map(|process_log| process_log.steps().map(move |(_, told, step)| (process_log, told, step)))
+        .flat_map(|process_log| process_log.steps().map(move |(_, id, step)| (process_log, id, step)))
 }
 
 /// No process reports a step after a later one: what is committed is not undone, unless all members have stopped.
 fn in_order(process_logs: &[ProcessLog], name: &impl Fn(&PeerId) -> String) -> Outcome {
     for process_log in process_logs {
         let mut last = None;
-        for (_, told, step) in process_log.steps() {
+        for (_, id, step) in process_log.steps() {
             // A peer that joins another branch begins there at whatever step that branch has reached.
             let goes_back = |last: StepId| {
-                let is_one_branch = told.0 == last.0 || (told.0.fork, last.0.fork) == (None, None);
-                is_one_branch && told <= last
+                let is_one_branch = id.0 == last.0 || (id.0.fork, last.0.fork) == (None, None);
+                is_one_branch && id <= last
             };
             if last.is_some_and(goes_back) {
                 return Err(format!(
@@ -95,7 +95,7 @@ fn in_order(process_logs: &[ProcessLog], name: &impl Fn(&PeerId) -> String) -> O
                     step.step
                 ));
             }
-            last = Some(told);
+            last = Some(id);
         }
     }
     Ok(())
@@ -110,7 +110,7 @@ fn same_losses(process_logs: &[ProcessLog], name: &impl Fn(&PeerId) -> String) -
         match known.get(&at) {
             None => drop(known.insert(at, (bits, process_log.peer))),
             Some((_, by)) if *by == process_log.peer => {}
-            Some((told, _)) if *told == bits => same += 1,
+            Some((known, _)) if *known == bits => same += 1,
             Some((_, by)) => other.push((step.step, *by, process_log.peer)),
         }
     }
@@ -133,9 +133,9 @@ fn same_digests(process_logs: &[ProcessLog], name: &impl Fn(&PeerId) -> String) 
     let mut compared = 0;
     for (process_log, at, step) in steps(process_logs) {
         let Some(digest) = step.digest.as_deref() else { continue };
-        let (told, by) = *known.entry(at).or_insert((digest, process_log.peer));
+        let (known_digest, by) = *known.entry(at).or_insert((digest, process_log.peer));
         compared += usize::from(by != process_log.peer);
-        if told != digest {
+        if known_digest != digest {
             return Some(Err(format!(
                 "after step {}, {} and {} have different parameters",
                 step.step,

@@ -82,7 +82,7 @@ fn points_of(process_log: &ProcessLog) -> BTreeMap<Point, f64> {
         LineContent::View(view) => Some((Point::View(view.digest), line.at)),
         _ => None,
     });
-    let steps = process_log.steps().map(|(at, told, _)| (Point::Step(told), at));
+    let steps = process_log.steps().map(|(at, step, _)| (Point::Step(step), at));
     let mut points = BTreeMap::new();
     views.chain(steps).for_each(|(point, at)| _ = points.entry(point).or_insert(at));
     points

@@ -316,8 +316,8 @@ fn record(line: &ViewLine, run: RunId) -> View {
     let recovery = if line.parents.is_empty() && !is_restored {
         Recovery::Initialize
     } else {
-        let deal = line.is_redone.then(|| BatchParts { epoch: 0, parts: Vec::new() });
-        Recovery::Resume(Resume { batch: deal, is_restored, ..Resume::at(StepNumber(line.first_step)) })
+        let batch = line.is_redone.then(|| BatchParts { epoch: 0, parts: Vec::new() });
+        Recovery::Resume(Resume { batch, is_restored, ..Resume::at(StepNumber(line.first_step)) })
     };
     View {
         run,

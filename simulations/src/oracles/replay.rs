@@ -418,15 +418,15 @@ impl Invariant for Replay {
         }
         let SampleStats { samples, loss } = self.stats;
         let mean = loss / samples as f64;
-        let is_told = |told: f64| (told - mean).abs() <= LOSS_APART_MAX * mean.abs().max(1.0);
-        if committed.samples != samples || (mean.is_finite() && !is_told(committed.loss)) {
+        let is_near = |loss: f64| (loss - mean).abs() <= LOSS_APART_MAX * mean.abs().max(1.0);
+        if committed.samples != samples || (mean.is_finite() && !is_near(committed.loss)) {
             return Err(format!(
                 "{host} reports that step {} trained {} samples with loss {}; the commit log gives {samples} and {mean}",
                 committed.step.0, committed.samples, committed.loss
             ));
         }
         let digest = ContentDigest::of(bytemuck::cast_slice(&self.parameters));
-        if committed.digest.is_none_or(|told| told == digest) {
+        if committed.digest.is_none_or(|committed| committed == digest) {
             return Ok(());
         }
         Err(format!(

@@ -253,10 +253,11 @@ fn lane_words(timeline: &Timeline<'_>, drawing: &mut Drawing, rows: Rows) {
     for (index, lane) in timeline.history.peers.iter().enumerate() {
         let y = rows.top + index as f64 * rows.pitch;
         let area = Area { x: LEFT, y, width: RIGHT - LEFT, height: rows.pitch };
-        let told = lane.spans.iter().take(SPANS_LISTED_MAX);
-        let told =
-            told.map(|span| format!("{} {}", axis::duration(span.from.0), state_words(timeline, span.state)));
-        let mut words = format!("p{index} ({})\n{}", lane.peer.short(), told.collect::<Vec<_>>().join(", "));
+        let listed = lane.spans.iter().take(SPANS_LISTED_MAX);
+        let listed = listed
+            .map(|span| format!("{} {}", axis::duration(span.from.0), state_words(timeline, span.state)));
+        let mut words =
+            format!("p{index} ({})\n{}", lane.peer.short(), listed.collect::<Vec<_>>().join(", "));
         if lane.spans.len() > SPANS_LISTED_MAX {
             words.push_str(&format!(" and {} more", lane.spans.len() - SPANS_LISTED_MAX));
         }

@@ -68,9 +68,9 @@ pub(super) fn notes(timeline: &Timeline<'_>, drawing: &mut Drawing, rows: Rows) 
     // A few rings stand out; many of them must not hide the lanes.
     let (class, radius) = if rings.len() <= RINGS_APART_MAX { ("note", 2.6) } else { ("note-many", 1.2) };
     for ring in rings {
-        let told = ring.notes.iter().take(WORDS_MAX);
-        let told = told.map(|(index, at, words)| format!("p{index}, {}: {words}", axis::duration(*at)));
-        let mut words = told.collect::<Vec<_>>().join("\n");
+        let listed = ring.notes.iter().take(WORDS_MAX);
+        let listed = listed.map(|(index, at, words)| format!("p{index}, {}: {words}", axis::duration(*at)));
+        let mut words = listed.collect::<Vec<_>>().join("\n");
         if ring.notes.len() > WORDS_MAX {
             words.push_str(&format!("\nand {} more", ring.notes.len() - WORDS_MAX));
         }

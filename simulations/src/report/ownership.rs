@@ -24,8 +24,8 @@ struct OwnershipPeriod {
 /// The panel.
 pub(super) fn panel(timeline: &Timeline<'_>) -> String {
     let history = timeline.history;
-    let told = history.views.iter().map(|view| view.shards.values().sum::<usize>()).max().unwrap_or(0);
-    let whole = history.parameters.filter(|_| told > 0).unwrap_or(told);
+    let chunk_count = history.views.iter().map(|view| view.shards.values().sum::<usize>()).max().unwrap_or(0);
+    let whole = history.parameters.filter(|_| chunk_count > 0).unwrap_or(chunk_count);
     if whole == 0 {
         return "<p class=\"empty\">No view was installed, so no peer owned anything.</p>\n".to_owned();
     }
@@ -128,11 +128,11 @@ fn share(
         d.push_str(&format!("V{}H{}", Px(y(period.sums[group + 1])), Px(period.left)));
     }
     let (colour, is_light) = groups.colour(group);
-    let told = periods
+    let lines = periods
         .iter()
         .take(VIEWS_LISTED_MAX)
         .map(|period| format!("view {}: {}", timeline.view_name(period.view), percent(part(period), 1.0)));
-    let mut words = format!("{}\n{}", groups.name(group), told.collect::<Vec<_>>().join("\n"));
+    let mut words = format!("{}\n{}", groups.name(group), lines.collect::<Vec<_>>().join("\n"));
     if periods.len() > VIEWS_LISTED_MAX {
         words.push_str(&format!("\nand {} views more", periods.len() - VIEWS_LISTED_MAX));
     }
@@ -142,7 +142,7 @@ fn share(
         Escaped(&words)
     ));
     let class = if is_light { "on-light" } else { "on-dark" };
-    let mut told = f64::NAN;
+    let mut labelled = f64::NAN;
     for period in periods {
         let area = Area {
             x: period.left,
@@ -151,10 +151,10 @@ fn share(
             height: y(period.sums[group + 1]) - y(period.sums[group]),
         };
         let has_room = area.height >= 12.0 && area.width >= 74.0;
-        if has_room && part(period) != told {
+        if has_room && part(period) != labelled {
             let text = format!("{}  {}", groups.short_name(group), percent(part(period), 1.0));
             drawing.text(class, area.x + 6.0, area.y + area.height / 2.0 + 3.5, &text);
-            told = part(period);
+            labelled = part(period);
         }
     }
 }
@@ -213,12 +213,12 @@ impl Change {
 
 /// The names of a few hosts.
 fn hosts(hosts: &[HostId]) -> String {
-    let told = if hosts.len() <= HOSTS_MAX { HOSTS_MAX } else { HOSTS_LISTED_MAX };
-    let told: Vec<String> = hosts.iter().take(told).map(HostId::to_string).collect();
+    let listed_max = if hosts.len() <= HOSTS_MAX { HOSTS_MAX } else { HOSTS_LISTED_MAX };
+    let listed: Vec<String> = hosts.iter().take(listed_max).map(HostId::to_string).collect();
     match hosts.len() {
         0 => "–".to_owned(),
-        count if count > told.len() => format!("{} and {} more", told.join(" "), count - told.len()),
-        _ => told.join(" "),
+        count if count > listed.len() => format!("{} and {} more", listed.join(" "), count - listed.len()),
+        _ => listed.join(" "),
     }
 }
 

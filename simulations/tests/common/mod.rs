@@ -140,14 +140,14 @@ pub(crate) fn run_out(cluster: &mut Cluster) {
 }
 
 /// The events that the peer on a host reported to its user, in order.
-pub(crate) fn told(cluster: &Cluster, host: HostId) -> impl Iterator<Item = &Event> {
+pub(crate) fn events_of(cluster: &Cluster, host: HostId) -> impl Iterator<Item = &Event> {
     cluster.events().iter().filter(move |(_, at, _)| *at == host).map(|(_, _, event)| event)
 }
 
 /// How the run ended for the peer on a host.
 #[track_caller]
 pub(crate) fn ended(cluster: &Cluster, host: HostId) -> &Ended {
-    let mut ends = told(cluster, host).filter_map(|event| match event {
+    let mut ends = events_of(cluster, host).filter_map(|event| match event {
         Event::Ended(ended) => Some(ended),
         _ => None,
     });
@@ -159,7 +159,7 @@ pub(crate) fn ended(cluster: &Cluster, host: HostId) -> &Ended {
 /// The steps that the peer on a host committed: each once and in order.
 #[track_caller]
 pub(crate) fn committed(cluster: &Cluster, host: HostId) -> Vec<Committed> {
-    let committed = told(cluster, host).filter_map(|event| match event {
+    let committed = events_of(cluster, host).filter_map(|event| match event {
         Event::Committed(committed) => Some(*committed),
         _ => None,
     });

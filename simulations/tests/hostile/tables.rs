@@ -79,18 +79,18 @@ impl Founded {
     }
 
     /// What the founder has sent to [`OTHER`] since the last call, if each message came in one piece.
-    fn told(&mut self) -> Vec<Response> {
-        let mut told = Vec::new();
+    fn responses(&mut self) -> Vec<Response> {
+        let mut responses = Vec::new();
         let bytes: Vec<u8> = std::mem::take(&mut self.founder.words);
         let mut rest = &bytes[..];
         while let Some((length, after)) = rest.split_first_chunk::<4>() {
             let (message, after) = after.split_at(u32::from_le_bytes(*length) as usize);
             if let TableMessage::Response(one) = decode_table_message(message).expect("a node says words") {
-                told.push(one);
+                responses.push(one);
             }
             rest = after;
         }
-        told
+        responses
     }
 }
 
@@ -105,7 +105,7 @@ fn each_invalid_request_is_refused_with_its_reason_and_loses_nothing() {
     let mut table = Founded::new();
     table.hear(Request::Tick { clock: WorkerClock::At(0) });
     table.hear(add(1, &[0], &[100.0]));
-    assert_eq!(table.told(), [Response::Acknowledged { up_to: 1 }]);
+    assert_eq!(table.responses(), [Response::Acknowledged { up_to: 1 }]);
 
     let get = |rows: &[u64]| Request::Get {
         request: 1,
@@ -147,7 +147,7 @@ fn each_invalid_request_is_refused_with_its_reason_and_loses_nothing() {
     assert_eq!(
         table.founder.rejects().last(),
         Some(&Reject::Table(TableError::ClockBackwards {
-            told: WorkerClock::At(0),
+            sent: WorkerClock::At(0),
             known: WorkerClock::At(1)
         }))
     );
@@ -187,12 +187,13 @@ fn a_flood_of_requests_is_refused_and_other_requests_are_answered() {
     table.hear(get(0, 1));
     assert_eq!(table.founder.rejects(), [Reject::Table(TableError::TooManyRequests(WAITING_REQUESTS_MAX))]);
     // Earlier requests are answered once their clock is reached, and then new ones are accepted.
-    table.told();
+    table.responses();
     table.hear(Request::Tick { clock: WorkerClock::At(1) });
-    let answered = table.told().iter().filter(|told| matches!(told, Response::Rows { .. })).count();
+    let answered =
+        table.responses().iter().filter(|response| matches!(response, Response::Rows { .. })).count();
     assert_eq!(answered, WAITING_REQUESTS_MAX);
     table.hear(get(5, 1));
-    assert!(matches!(table.told()[..], [Response::Rows { request: 5, .. }]));
+    assert!(matches!(table.responses()[..], [Response::Rows { request: 5, .. }]));
 }
 
 #[test]

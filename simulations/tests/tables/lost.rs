@@ -52,11 +52,11 @@ fn declare_lost(seed: u64, dead: [usize; 2]) {
     let hosts: Vec<HostId> = cluster.hosts().ids().collect();
     dead.iter().for_each(|index| cluster.crash(hosts[*index], Crash::Killed));
     let waits = |cluster: &Cluster| {
-        let told = |(_, host, event): &(_, HostId, Event)| match event {
+        let missing = |(_, host, event): &(_, HostId, Event)| match event {
             Event::ChunksMissing { chunks, .. } => Some((*host, *chunks)),
             _ => None,
         };
-        cluster.events().iter().find_map(told)
+        cluster.events().iter().find_map(missing)
     };
     run_until(cluster, "chunks are missing", |cluster| waits(cluster).is_some());
     let (host, missing) = waits(cluster).expect("one waits");

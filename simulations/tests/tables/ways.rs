@@ -167,8 +167,8 @@ fn a_program_may_use_tables_as_it_likes() {
             |event: &(_, _, Event)| matches!(&event.2, Event::Ended(ended) if ended.outcome.is_ok());
         let ended = simulation.cluster.events().iter().filter(|event| has_ended(event)).count();
         assert_eq!(ended, peers, "{way:?}, {read_policy:?}");
-        let hands = (EPOCHS * 100) as f32;
-        assert!(least_count(&ends) >= hands, "{way:?}, {read_policy:?}: {}", least_count(&ends));
+        let expected = (EPOCHS * 100) as f32;
+        assert!(least_count(&ends) >= expected, "{way:?}, {read_policy:?}: {}", least_count(&ends));
     }
 }
 
@@ -180,8 +180,8 @@ fn no_lease_is_lost_with_its_worker() {
             [ReadPolicy::Unbounded, ReadPolicy::Staleness(0), ReadPolicy::Staleness(3)][seed as usize % 3];
         let (workload, ends) = workload(Way::PullsFirst, read_policy, 1000, 6);
         in_trouble(workload, seed);
-        let hands = (EPOCHS * 500) as f32;
-        assert!(least_count(&ends) >= hands, "seed {seed}: {} of {hands}", least_count(&ends));
+        let expected = (EPOCHS * 500) as f32;
+        assert!(least_count(&ends) >= expected, "seed {seed}: {} of {expected}", least_count(&ends));
     }
 }
 

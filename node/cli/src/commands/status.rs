@@ -202,8 +202,8 @@ impl QueriedPeer {
         };
         let Some(status) = &self.last else { return Ok(None) };
         if format.is_json() {
-            let told = object(status, self.directory());
-            emit(&trouble.map_or(told, |error| json!({"peer": status.peer, "error": error})));
+            let report = object(status, self.directory());
+            emit(&trouble.map_or(report, |error| json!({"peer": status.peer, "error": error})));
             return Ok(None);
         }
         let block = Block { status, directory: self.directory(), trouble: trouble.as_deref() };

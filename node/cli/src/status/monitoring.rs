@@ -43,15 +43,15 @@ impl Monitoring {
         }
         let (log, log_notices) = EventLog::start(directory, origin);
         let observer = Observer::new(origin.peer, std::sync::Arc::clone(&observations), log, log_notices);
-        let (told, events_on) = mpsc::unbounded_channel();
-        let (noticed, notices_on) = mpsc::unbounded_channel();
+        let (events_out, events_in) = mpsc::unbounded_channel();
+        let (notices_out, notices_in) = mpsc::unbounded_channel();
         let (service, admin_requests) = StatusService::new(origin.peer, network.handle(), observations);
         let (server, local) = StatusServer::start(directory, service.clone(), network.status_streams());
         if let Err(reason) = local {
-            let _ = noticed.send(Notice::NoStatus { reason });
+            let _ = notices_out.send(Notice::NoStatus { reason });
         }
-        let observing = tokio::spawn(observer.listen(events, notices, told, noticed));
-        let streams = EventStreams { admin_requests, events: events_on, notices: notices_on };
+        let observing = tokio::spawn(observer.listen(events, notices, events_out, notices_out));
+        let streams = EventStreams { admin_requests, events: events_in, notices: notices_in };
         (Self { observing, service, _server: server }, streams)
     }
 

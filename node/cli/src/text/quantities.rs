@@ -55,8 +55,8 @@ mod tests {
 
     #[test]
     fn durations_and_numbers_are_short() {
-        let told = [0.04, 9.9, 59.4, 227.0, 3600.0, 7500.0, 100_000.0].map(duration);
-        assert_eq!(told, ["0.0 s", "9.9 s", "59 s", "3 min 47 s", "1 h", "2 h 5 min", "1 d 3 h"]);
+        let texts = [0.04, 9.9, 59.4, 227.0, 3600.0, 7500.0, 100_000.0].map(duration);
+        assert_eq!(texts, ["0.0 s", "9.9 s", "59 s", "3 min 47 s", "1 h", "2 h 5 min", "1 d 3 h"]);
         assert_eq!([0.0, 0.033, 4.25, 1494.4].map(few_digits), ["0", "0.03", "4.2", "1,494"]);
         assert_eq!([0.0, 0.021_34, 2.3e-7].map(loss_text), ["0.0000", "0.0213", "2.3e-7"]);
         assert_eq!(speed_text(1757.2), "1,757 steps/s");

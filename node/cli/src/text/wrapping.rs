@@ -60,9 +60,9 @@ mod tests {
     #[test]
     fn indented_lines_stay_as_they_are() {
         let text = "type on every other machine\n\n    peer join pg1abcdefghijkl\n\nkeep it to yourself";
-        let told = wrapped_as_is(text, 16);
+        let lines = wrapped_as_is(text, 16);
         assert_eq!(
-            told,
+            lines,
             "type on every\nother machine\n\n    peer join pg1abcdefghijkl\n\nkeep it to\nyourself"
         );
         assert_eq!(wrapped_as_is("a  b", 16), "a  b");

@@ -59,7 +59,8 @@ impl MergeImport {
 
     /// Passes the offer on: to members that have not reported, and from time to time to all.
     fn announce(&mut self, branch: &mut Branch<'_>) {
-        let is_due = self.announced_at.is_none_or(|told| branch.now.since(told) > REMINDER_INTERVAL);
+        let is_due =
+            self.announced_at.is_none_or(|announced_at| branch.now.since(announced_at) > REMINDER_INTERVAL);
         if is_due {
             self.announced_at = Some(branch.now);
         }

@@ -47,8 +47,8 @@ impl BatchAssignment {
     }
 
     /// A batch as a view's record assigns it; `after` is the record's cursor.
-    pub(crate) fn from_record(deal: &BatchParts, view: &View, after: DataCursor) -> Self {
-        Self { epoch: deal.epoch, parts: named(view, |index| deal.parts[index].clone()), after }
+    pub(crate) fn from_record(batch: &BatchParts, view: &View, after: DataCursor) -> Self {
+        Self { epoch: batch.epoch, parts: named(view, |index| batch.parts[index].clone()), after }
     }
 
     /// The number of samples.
@@ -85,8 +85,8 @@ impl BatchAssignment {
                 let after = view.cursor.union(&merge.cursor, sample_count);
                 Self { epoch: view.cursor.epoch, parts: named(view, |_| vec![]), after }
             }
-            Recovery::Resume(Resume { batch: Some(deal), .. }) => {
-                Self::from_record(deal, view, view.cursor.clone())
+            Recovery::Resume(Resume { batch: Some(batch), .. }) => {
+                Self::from_record(batch, view, view.cursor.clone())
             }
             Recovery::Resume(_) | Recovery::Initialize => {
                 Self::next(&view.cursor, batch_size, sample_count, view, step)
@@ -178,8 +178,8 @@ mod tests {
     fn a_part_belongs_to_a_member_in_one_incarnation() {
         let assignment = BatchAssignment::next(&DataCursor::default(), 12, 100, &view(), StepNumber(6));
         let others = [member(0), member(1), Member { incarnation: Incarnation(2), ..member(2) }, member(3)];
-        let (deal, cursor) = assignment.among(&others, &[]);
-        assert_eq!(deal.parts, [vec![], vec![span(0, 4)], vec![], vec![span(8, 12)]]);
+        let (batch, cursor) = assignment.among(&others, &[]);
+        assert_eq!(batch.parts, [vec![], vec![span(0, 4)], vec![], vec![span(8, 12)]]);
         assert_eq!(cursor, DataCursor { position: 12, returned: vec![span(4, 8)], ..DataCursor::default() });
         assert_eq!(assignment.part(&PeerId([2; 32]), Incarnation(2)), []);
     }
@@ -188,8 +188,8 @@ mod tests {
     #[test]
     fn the_part_of_a_member_that_cannot_compute_is_returned() {
         let assignment = BatchAssignment::next(&DataCursor::default(), 12, 100, &view(), StepNumber(6));
-        let (deal, cursor) = assignment.among(&view().members, &[Rank(2)]);
-        assert_eq!(deal.parts, [vec![span(0, 4)], vec![span(4, 8)], vec![]]);
+        let (batch, cursor) = assignment.among(&view().members, &[Rank(2)]);
+        assert_eq!(batch.parts, [vec![span(0, 4)], vec![span(4, 8)], vec![]]);
         assert_eq!(cursor.returned, [span(8, 12)]);
     }
 
@@ -202,10 +202,10 @@ mod tests {
         view.cursor.position = 30;
         assert_eq!(following(&view, 5), BatchAssignment::next(&view.cursor, 12, 100, &view, StepNumber(5)));
         assert_eq!(following(&view, 6), BatchAssignment::next(&before.after, 12, 100, &view, StepNumber(6)));
-        let deal = BatchParts { epoch: 0, parts: vec![vec![span(3, 5)], vec![], vec![span(9, 10)]] };
-        let resume = Resume { batch: Some(deal.clone()), ..Resume::at(StepNumber(5)) };
+        let batch = BatchParts { epoch: 0, parts: vec![vec![span(3, 5)], vec![], vec![span(9, 10)]] };
+        let resume = Resume { batch: Some(batch.clone()), ..Resume::at(StepNumber(5)) };
         view.recovery = Recovery::Resume(resume);
-        assert_eq!(following(&view, 5), BatchAssignment::from_record(&deal, &view, view.cursor.clone()));
+        assert_eq!(following(&view, 5), BatchAssignment::from_record(&batch, &view, view.cursor.clone()));
         assert_eq!(following(&view, 6), BatchAssignment::next(&before.after, 12, 100, &view, StepNumber(6)));
     }
 
@@ -213,8 +213,8 @@ mod tests {
     fn all_samples_are_returned_if_no_member_stays() {
         let cursor = DataCursor { epoch: 3, position: 20, returned: vec![span(2, 4)], deferred: vec![] };
         let assignment = BatchAssignment::next(&cursor, 10, 100, &view(), StepNumber(6));
-        let (deal, after) = assignment.among(&[], &[]);
-        assert_eq!((deal.parts.len(), after.taken(100)), (0, cursor.taken(100)));
+        let (batch, after) = assignment.among(&[], &[]);
+        assert_eq!((batch.parts.len(), after.taken(100)), (0, cursor.taken(100)));
     }
 
     #[test]
@@ -223,8 +223,8 @@ mod tests {
         let mut assignment = BatchAssignment::next(&DataCursor::default(), 12, 100, &view, StepNumber(6));
         for gone in [1, 0] {
             view.members.remove(gone);
-            let (deal, cursor) = assignment.among(&view.members, &[]);
-            assignment = BatchAssignment::from_record(&deal, &view, cursor);
+            let (batch, cursor) = assignment.among(&view.members, &[]);
+            assignment = BatchAssignment::from_record(&batch, &view, cursor);
         }
         assert_eq!(parts(&assignment), [[span(8, 12)]]);
         assert_eq!(assignment.after.returned, [span(0, 8)]);

@@ -127,8 +127,8 @@ impl SharedCache {
             (*of, *at, *batch, *samples) == (digest, step, batch_size, sample_count) && *after == before.after
         };
         let key = || (digest, step, before.after.clone(), batch_size, sample_count);
-        let deal = || BatchAssignment::following(before, batch_size, sample_count, view, step);
-        self.assignments.find_or_compute_by(is_it, key, deal)
+        let compute = || BatchAssignment::following(before, batch_size, sample_count, view, step);
+        self.assignments.find_or_compute_by(is_it, key, compute)
     }
 
     /// The shard map of `view`, whose digest is `digest`.

@@ -26,13 +26,13 @@ pub enum TableError {
         width: usize,
     },
     /// A change other than an addition, to a table whose owners update by a rule or by clock.
-    #[error("owners do not add to this table as it comes: it can only be added to")]
+    #[error("the owners of this table update it by a rule or by clock: it can only be added to")]
     NotAdditive,
     /// A factor that is not a number.
     #[error("a factor that is not finite")]
     NonFiniteFactor,
     /// More rows than one request may contain.
-    #[error("{found} rows at once, and at most {most} are told")]
+    #[error("{found} rows in one request; the limit is {most}")]
     TooMany {
         /// The number of rows.
         found: usize,
@@ -40,7 +40,7 @@ pub enum TableError {
         most: usize,
     },
     /// Rows that were not requested.
-    #[error("rows that were not asked for")]
+    #[error("rows that were not requested")]
     Unrequested,
     /// More or fewer numbers than the rows have.
     #[error("{found} numbers for {expected}")]
@@ -54,10 +54,10 @@ pub enum TableError {
     #[error("a value that is not finite, for row {0}")]
     NotFinite(Row),
     /// A clock that goes backwards.
-    #[error("clock {told} after clock {known}")]
+    #[error("clock {sent} after clock {known}")]
     ClockBackwards {
         /// The clock that the worker has sent.
-        told: WorkerClock,
+        sent: WorkerClock,
         /// The clock that it had sent before.
         known: WorkerClock,
     },
@@ -65,9 +65,9 @@ pub enum TableError {
     #[error("chunk {0} is not owned here")]
     NotOwned(usize),
     /// More requests at once than a worker may send.
-    #[error("more than {0} questions at once")]
+    #[error("more than {0} requests at once")]
     TooManyRequests(usize),
     /// More waiting bytes than an owner has room for.
-    #[error("more than {0} bytes that have to wait")]
+    #[error("more than {0} bytes of waiting requests")]
     TooManyBytes(usize),
 }

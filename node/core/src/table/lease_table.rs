@@ -111,10 +111,10 @@ pub fn end(lease_table: &mut LeaseTable, worker: WorkerId, number: u64) -> bool 
 }
 
 /// Applies the owner's update of the table. It lists all workers, or those that have changed.
-pub fn apply_update(lease_table: &mut LeaseTable, told: &LeaseTable) {
-    lease_table.cursor = told.cursor.clone();
-    lease_table.returned.clone_from(&told.returned);
-    told.outstanding.iter().for_each(|held| leases_of(lease_table, held.worker).clone_from(held));
+pub fn apply_update(lease_table: &mut LeaseTable, update: &LeaseTable) {
+    lease_table.cursor = update.cursor.clone();
+    lease_table.returned.clone_from(&update.returned);
+    update.outstanding.iter().for_each(|held| leases_of(lease_table, held.worker).clone_from(held));
 }
 
 /// Returns the leases of workers that are gone. The result says whether any worker is gone.

@@ -307,8 +307,8 @@ impl TableStore {
     #[must_use]
     pub fn snapshot(&self, index: usize, part: Option<&ChunkDelta>) -> TableChunk {
         let width = self.layout.width(index);
-        let chunk = self.chunk(index).expect("what is told is here");
-        let is_told = |row: &Row| part.is_none_or(|part| part.rows.contains(row));
+        let chunk = self.chunk(index).expect("a replicated chunk is stored here");
+        let is_wanted = |row: &Row| part.is_none_or(|part| part.rows.contains(row));
         let rows: Vec<(Row, usize)> = match part {
             None => chunk.row_index.iter().collect(),
             // Some of these rows may have only pending additions, and no values yet.
@@ -319,10 +319,10 @@ impl TableStore {
         let mut values = Vec::with_capacity(rows.len() * chunk.row_blocks.stride());
         rows.iter().for_each(|(_, place)| values.extend_from_slice(chunk.row_blocks.row(*place)));
         let pending = chunk.pending.iter().map(|(clock, sums)| {
-            let told = sums.iter().filter(|(row, _)| is_told(row));
+            let sent = sums.iter().filter(|(row, _)| is_wanted(row));
             let mut values = Vec::with_capacity(sums.len() * width);
             let indices =
-                told.inspect(|(_, sum)| values.extend_from_slice(sum)).map(|(row, _)| *row).collect();
+                sent.inspect(|(_, sum)| values.extend_from_slice(sum)).map(|(row, _)| *row).collect();
             (*clock, Rows { indices, values })
         });
         let is_known = |worker: &WorkerId| part.is_none_or(|part| part.workers.contains(worker));
@@ -379,11 +379,11 @@ impl TableStore {
             chunk.updates[place] = *updates;
         }
         // A message with a row has all its pending additions.
-        let told =
+        let sent =
             state.rows.indices.iter().chain(state.pending.iter().flat_map(|(_, rows)| rows.indices.iter()));
-        let told: BTreeSet<Row> = told.collect();
+        let sent: BTreeSet<Row> = sent.collect();
         chunk.pending.retain(|_, sums| {
-            sums.retain(|row, _| !told.contains(row));
+            sums.retain(|row, _| !sent.contains(row));
             !sums.is_empty()
         });
         for (clock, rows) in &state.pending {

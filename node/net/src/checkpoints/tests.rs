@@ -220,11 +220,11 @@ async fn a_checkpoint_is_refused_while_a_slow_disk_is_busy() {
     checkpoints.saving.store(SAVING_MAX - 1, Ordering::Relaxed);
     checkpoints.save(Arc::new(checkpoint(20)), 3);
     let answers = checkpoints.finish().await;
-    let told = answers.iter().filter_map(|answer| match answer {
+    let pinned = answers.iter().filter_map(|answer| match answer {
         Input::CheckpointSaved { steps, result } => Some((steps.0, result.is_ok())),
         _ => None,
     });
-    let told: std::collections::BTreeMap<u64, bool> = told.collect();
-    assert_eq!(told, [(10, false), (20, true)].into());
+    let pinned: std::collections::BTreeMap<u64, bool> = pinned.collect();
+    assert_eq!(pinned, [(10, false), (20, true)].into());
     assert_eq!(steps(&store), [20]);
 }

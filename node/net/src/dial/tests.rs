@@ -60,7 +60,7 @@ struct Seen {
     /// When it was tried, in milliseconds.
     over_tcp: Vec<u64>,
     over_quic: Vec<u64>,
-    told: Vec<String>,
+    failures_seen: Vec<String>,
 }
 
 /// What the user reads of a failure.
@@ -86,7 +86,7 @@ fn fail_with(
                 Carrier::Quic => seen.over_quic.push(passed),
             }
             let failures = dialer.failed(options.connection_id(), &fail(carrier), now);
-            seen.told.extend(failures.iter().map(text_of));
+            seen.failures_seen.extend(failures.iter().map(text_of));
             due.extend(dialer.take_due(now));
         }
     }
@@ -128,7 +128,7 @@ fn a_peer_wanted_again_is_dialed_at_once_and_a_forgotten_one_never() {
     let (peer, start) = (PeerId::random(), Instant::now());
     dialer.want(peer, addresses(), start);
     let seen = fail_with(&mut dialer, start, 5000, |_| refusal());
-    assert_eq!((seen.over_tcp, seen.told.len()), (vec![0, 200, 600, 1400, 3000], 1));
+    assert_eq!((seen.over_tcp, seen.failures_seen.len()), (vec![0, 200, 600, 1400, 3000], 1));
     let later = start + Duration::from_secs(5);
     dialer.want(peer, addresses(), later);
     assert_eq!(fail_with(&mut dialer, later, 1000, |_| refusal()).over_tcp, [0]);
@@ -142,7 +142,7 @@ fn after_a_tcp_timeout_quic_is_tried_at_once_and_one_failure_is_reported() {
     let seen = fail_with(&mut named(TCP, start), start, 5000, silence);
     assert_eq!(seen.over_tcp, [0, 200, 600, 1400, 3000]);
     assert_eq!(seen.over_quic, seen.over_tcp);
-    assert_eq!(seen.told, [format!("{TCP}: timed out; still trying")]);
+    assert_eq!(seen.failures_seen, [format!("{TCP}: timed out; still trying")]);
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn a_refusal_over_tcp_is_believed_at_first_and_later_tried_over_quic() {
     });
     assert_eq!(seen.over_tcp, [0, 200, 600, 1400, 3000]);
     assert_eq!(seen.over_quic, [1400, 3000]);
-    assert_eq!(seen.told, [format!("{TCP}: connection refused; still trying")]);
+    assert_eq!(seen.failures_seen, [format!("{TCP}: connection refused; still trying")]);
 }
 
 #[test]
@@ -223,15 +223,19 @@ fn a_final_answer_is_reported_and_not_tried_over_the_other_carrier() {
     let start = Instant::now();
     let stranger = || io::Error::other(ProofError::OtherSecret);
     let over_tcp = fail_with(&mut named(TCP, start), start, 5000, |_| failure(TCP, stranger()));
-    assert_eq!((over_tcp.over_quic.len(), over_tcp.told.len()), (0, 1));
+    assert_eq!((over_tcp.over_quic.len(), over_tcp.failures_seen.len()), (0, 1));
     let over_quic = fail_with(&mut named(TCP, start), start, 5000, |carrier| match carrier {
         Carrier::Tcp => silence(carrier),
         Carrier::Quic => failure(QUIC, stranger()),
     });
     // The failure over TCP is reported before the attempt over QUIC has ended.
-    assert_eq!(over_quic.told[0], format!("{TCP}: timed out; still trying"));
-    assert_eq!(over_quic.told[1..], over_tcp.told);
-    assert!(over_tcp.told[0].contains("the secret (or the run) differs"), "{:?}", over_tcp.told);
+    assert_eq!(over_quic.failures_seen[0], format!("{TCP}: timed out; still trying"));
+    assert_eq!(over_quic.failures_seen[1..], over_tcp.failures_seen);
+    assert!(
+        over_tcp.failures_seen[0].contains("the secret (or the run) differs"),
+        "{:?}",
+        over_tcp.failures_seen
+    );
 
     // Of two addresses, the one that nobody answers at is tried over QUIC.
     let mut dialer = Dialer::default();
@@ -396,7 +400,7 @@ fn a_quic_address_given_by_the_user_is_used_unchanged() {
     let start = Instant::now();
     let seen = fail_with(&mut named(QUIC, start), start, 1000, silence);
     assert_eq!((seen.over_tcp.len(), seen.over_quic), (0, vec![0, 200, 600]));
-    assert_eq!(seen.told, [format!("{QUIC}: timed out; still trying")]);
+    assert_eq!(seen.failures_seen, [format!("{QUIC}: timed out; still trying")]);
 }
 
 #[test]

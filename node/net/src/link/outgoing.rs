@@ -32,18 +32,18 @@ pub(crate) async fn open(
 /// `lane` is the outbox's number of this lane. Without an acknowledgement for the given patience the lane counts as broken.
 pub(crate) async fn transmit(
     stream: impl AsyncRead + AsyncWrite + Unpin,
-    (way, patience): (LaneKind, Duration),
+    (lane_kind, patience): (LaneKind, Duration),
     link: &Arc<Link>,
     lane: u64,
     events: &mpsc::UnboundedSender<LinkEvent>,
     counters: &Counters,
 ) -> Result<(), LaneError> {
-    link.is_direct.store(way == LaneKind::Direct, Ordering::Relaxed);
+    link.is_direct.store(lane_kind == LaneKind::Direct, Ordering::Relaxed);
     let (reader, writer) = stream.split();
     let counters = &counters.with(link.peer());
     // The first of these that ends ends the lane. The next lane writes a half-written frame again.
     tokio::select! {
-        ended = write_frames(writer, way, link, lane, counters) => ended,
+        ended = write_frames(writer, lane_kind, link, lane, counters) => ended,
         ended = read_acknowledgements(reader, link, lane, events, counters) => ended,
         ended = watch(link, lane, patience) => ended,
     }
@@ -51,7 +51,7 @@ pub(crate) async fn transmit(
 
 async fn write_frames(
     mut writer: impl AsyncWrite + Unpin,
-    way: LaneKind,
+    lane_kind: LaneKind,
     link: &Link,
     lane: u64,
     counters: &LaneCounters<'_>,
@@ -63,7 +63,7 @@ async fn write_frames(
                 if let Some(payload) = &frame.payload {
                     writer.write_all(payload.bytes()).await?;
                 }
-                counters.add_sent_frame(way, frame.byte_count());
+                counters.add_sent_frame(lane_kind, frame.byte_count());
             }
             Next::Wait => {
                 writer.flush().await?;

@@ -50,7 +50,7 @@ pub(super) enum Command {
 #[derive(Debug)]
 pub(super) enum LaneReport {
     /// The other end opens a lane to this peer. The actor replies whether it may.
-    OpenRequested { way: LaneKind, opening: OpenRequest, reply: oneshot::Sender<Admission> },
+    OpenRequested { lane_kind: LaneKind, opening: OpenRequest, reply: oneshot::Sender<Admission> },
     /// The other end has answered this peer's opening. The actor replies with the link and the number of the lane on it.
     OpenAnswered { number: u64, answer: OpenResponse, reply: oneshot::Sender<(Arc<Link>, u64)> },
     /// The outgoing lane is direct now, or why it is not.

@@ -126,8 +126,8 @@ impl Lanes {
             let port = answer.port;
             let Some((link, lane)) = self.await_reply(peer, number, answer).await else { return Ok(()) };
             opening.known = Some(link.theirs());
-            let way = (LaneKind::Substream, link::STALL_TIMEOUT);
-            let substream = link::transmit(stream, way, &link, lane, &self.events, &self.counters);
+            let patience = (LaneKind::Substream, link::STALL_TIMEOUT);
+            let substream = link::transmit(stream, patience, &link, lane, &self.events, &self.counters);
             // Without a direct connection there is nothing to try.
             let Some(port) = port.filter(|_| !link.is_relayed()) else { return substream.await };
             // The other end closes the substream as soon as it has answered on the direct lane.
@@ -160,8 +160,8 @@ impl Lanes {
             let Some((link, lane)) = self.await_reply(peer, number, answer).await else { return Ok(()) };
             self.report(peer, LaneReport::Direct(Ok(())));
             opening.known = Some(link.theirs());
-            let (since, way) = (Instant::now(), (LaneKind::Direct, path.patience()));
-            match link::transmit(records, way, &link, lane, &self.events, &self.counters).await {
+            let (since, patience) = (Instant::now(), (LaneKind::Direct, path.patience()));
+            match link::transmit(records, patience, &link, lane, &self.events, &self.counters).await {
                 Err(LaneError::Stalled) => {
                     // A short stall is not worth reporting.
                     if path.stalled(since, Instant::now()) {
@@ -206,8 +206,8 @@ impl Lanes {
     }
 
     /// Receives frames on an incoming lane as long as it lasts.
-    async fn receive(&self, peer: PeerId, stream: impl AsyncRead + AsyncWrite + Unpin, way: LaneKind) {
-        if let Err(error) = self.try_receive(peer, stream, way).await {
+    async fn receive(&self, peer: PeerId, stream: impl AsyncRead + AsyncWrite + Unpin, lane_kind: LaneKind) {
+        if let Err(error) = self.try_receive(peer, stream, lane_kind).await {
             self.report(peer, LaneReport::IncomingFailed { error });
         }
     }
@@ -216,11 +216,11 @@ impl Lanes {
         &self,
         peer: PeerId,
         mut stream: impl AsyncRead + AsyncWrite + Unpin,
-        way: LaneKind,
+        lane_kind: LaneKind,
     ) -> Result<(), LaneError> {
         let opening = link::read_opening(&mut stream).await?;
         let (reply, replied) = oneshot::channel();
-        self.report(peer, LaneReport::OpenRequested { way, opening, reply });
+        self.report(peer, LaneReport::OpenRequested { lane_kind, opening, reply });
         match replied.await {
             Ok(Admission::Welcome { link, lane, session }) => {
                 let (pool, events, counters) = (&self.pool, &self.events, &self.counters);

@@ -43,8 +43,8 @@ pub(super) struct Links<'a> {
 impl Links<'_> {
     pub(super) fn on_report(&mut self, id: libp2p::PeerId, report: LaneReport) {
         match report {
-            LaneReport::OpenRequested { way, opening, reply } => {
-                self.on_open_requested(id, way, opening, reply)
+            LaneReport::OpenRequested { lane_kind, opening, reply } => {
+                self.on_open_requested(id, lane_kind, opening, reply)
             }
             LaneReport::OpenAnswered { number, answer, reply } => {
                 self.on_open_answered(id, number, answer, reply)
@@ -63,19 +63,19 @@ impl Links<'_> {
     fn on_open_requested(
         &mut self,
         id: libp2p::PeerId,
-        way: LaneKind,
+        lane_kind: LaneKind,
         opening: OpenRequest,
         reply: oneshot::Sender<Admission>,
     ) {
         let Some(remote) = self.remotes.record(id) else { return };
         // A direct lane is an additional path to a connected peer, and no other way in.
-        let is_alone = way == LaneKind::Direct && !remote.paths.has_unrelayed_connection();
+        let is_alone = lane_kind == LaneKind::Direct && !remote.paths.has_unrelayed_connection();
         // A link that carries tensors does not go on over a circuit either. The other end learns that when one of the two gives
         // up.
-        let is_barred = way == LaneKind::Substream
+        let is_barred = lane_kind == LaneKind::Substream
             && !remote.paths.connections.is_empty()
             && !remote.has_usable_connection();
-        let is_early = way == LaneKind::Substream && !remote.may_begin(Instant::now());
+        let is_early = lane_kind == LaneKind::Substream && !remote.may_begin(Instant::now());
         if remote.link.intent == LinkIntent::Disconnect || is_alone || is_barred || is_early {
             return self.remotes.forget_if_idle(id);
         }

@@ -165,8 +165,8 @@ impl ReachabilityUpkeep<'_> {
             }
             return;
         }
-        let Some((relay, way)) = self.connectivity.next_reservation(now) else { return };
-        if let Ok(reservation) = self.swarm.listen_on(way) {
+        let Some((relay, address)) = self.connectivity.next_reservation(now) else { return };
+        if let Ok(reservation) = self.swarm.listen_on(address) {
             self.connectivity.reservations.insert(relay, reservation);
         }
     }
@@ -223,9 +223,12 @@ impl ReachabilityUpkeep<'_> {
             listening.iter().filter(|address| is_relayed(address)).cloned().map(without_peer).collect();
         // A relay may have addresses that only its neighbours can use: the one at which this peer dialed it works for others.
         let dialed: BTreeSet<_> = self.connectivity.relays.values().filter_map(ip_of).collect();
-        carriers.sort_by_key(|way| ip_of(way).is_none_or(|machine| !dialed.contains(&machine)));
-        let carriers: Vec<_> =
-            carriers.iter().map(Multiaddr::to_string).filter(|way| way.len() <= ADDRESS_BYTES_MAX).collect();
+        carriers.sort_by_key(|address| ip_of(address).is_none_or(|machine| !dialed.contains(&machine)));
+        let carriers: Vec<_> = carriers
+            .iter()
+            .map(Multiaddr::to_string)
+            .filter(|address| address.len() <= ADDRESS_BYTES_MAX)
+            .collect();
         addresses.truncate(ADDRESSES_MAX - carriers.len().min(RELAYS_RESERVED_MAX));
         addresses.extend(carriers.into_iter().take(RELAYS_RESERVED_MAX));
         self.sinks.announce(&addresses);

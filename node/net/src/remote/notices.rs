@@ -18,17 +18,17 @@ pub(crate) enum Condition {
 /// The conditions that were reported to the user and have not ended since.
 #[derive(Debug, Default)]
 pub(crate) struct Notices {
-    told: BTreeSet<Condition>,
+    reported: BTreeSet<Condition>,
 }
 
 impl Notices {
     /// The condition holds. Returns whether that is news to the user.
     pub(crate) fn begin(&mut self, condition: Condition) -> bool {
-        self.told.insert(condition)
+        self.reported.insert(condition)
     }
 
     /// The condition no longer holds. Returns whether that is news to the user.
     pub(crate) fn end(&mut self, condition: Condition) -> bool {
-        self.told.remove(&condition)
+        self.reported.remove(&condition)
     }
 }

@@ -154,8 +154,8 @@ fn endings(recorded_run: &RecordedRun) -> String {
         };
         counts[index].0 += 1;
     }
-    let told = counts.iter().filter(|(count, _)| *count > 0);
-    told.map(|(count, words)| format!("{count} {words}")).collect::<Vec<_>>().join(", ")
+    let nonzero = counts.iter().filter(|(count, _)| *count > 0);
+    nonzero.map(|(count, words)| format!("{count} {words}")).collect::<Vec<_>>().join(", ")
 }
 
 /// Named numbers, and the peer of each lane of the chart.

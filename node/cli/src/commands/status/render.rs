@@ -280,11 +280,11 @@ fn unreached_text(unreached: &UnreachedStatus, width: usize) -> Vec<String> {
 fn events(status: &Status, width: usize) -> Vec<Vec<String>> {
     let newest = status.events.iter().rev().take(EVENTS_SHOWN).rev();
     let ages: Vec<String> =
-        newest.clone().map(|told| format!("{} ago", duration(told.seconds_ago))).collect();
+        newest.clone().map(|event| format!("{} ago", duration(event.seconds_ago))).collect();
     let widest = ages.iter().map(|age| age.chars().count()).max().unwrap_or(0);
-    let event = |(age, told): (&String, &EventStatus)| {
+    let event = |(age, event): (&String, &EventStatus)| {
         let indent = widest + 4;
-        let words = wrapped(&told.text, width.saturating_sub(indent).max(20));
+        let words = wrapped(&event.text, width.saturating_sub(indent).max(20));
         let line = |(index, line): (usize, String)| match index {
             0 => format!("  {}  {line}", dim(&format!("{age:>widest$}"))),
             _ => " ".repeat(indent) + &line,

@@ -157,7 +157,7 @@ fn a_full_disk_is_reported_once_and_retried() {
     run(&mut writer, [line()]);
     run(&mut writer, [line(), line()]);
     let notice = notices.try_recv().unwrap();
-    assert!(matches!(&notice, Notice::NoEventLog { path: told, .. } if *told == path));
+    assert!(matches!(&notice, Notice::NoEventLog { path: reported, .. } if *reported == path));
     assert!(notice.to_string().contains(FILE), "{notice}");
     assert!(notices.try_recv().is_err(), "reported once");
     fs::remove_dir(&path).unwrap();
@@ -185,13 +185,13 @@ async fn logging_never_waits() {
     assert_eq!(log.lost, 3);
     let _first = queue.recv().unwrap();
     log.notice("5".to_owned());
-    let told: Vec<Value> = queue
+    let written: Vec<Value> = queue
         .try_iter()
         .map(|line| match line {
             Line::Plain(value) => value,
             Line::Head(_) | Line::View(_) => panic!("notices are plain"),
         })
         .collect();
-    assert_eq!(told.len(), 2);
-    assert_eq!((&told[1]["text"], &told[1]["lost_before"]), (&json!("5"), &json!(3)));
+    assert_eq!(written.len(), 2);
+    assert_eq!((&written[1]["text"], &written[1]["lost_before"]), (&json!("5"), &json!(3)));
 }

@@ -197,11 +197,11 @@ fn after_loss_adrift(steps: [u64; 2]) -> ViewChange {
 fn with_local_parameters_all_continue_from_the_furthest_member() {
     let change = after_loss_adrift([7, 9]);
     assert_eq!((change.resume.step, &change.resume.forward), (StepNumber(9), &None));
-    let deal = change.resume.batch.expect("the run goes on");
+    let batch = change.resume.batch.expect("the run goes on");
     assert_eq!(
-        (deal.epoch, deal.parts.len()),
+        (batch.epoch, batch.parts.len()),
         (1, 2),
-        "the proposer, behind by two, deals the step all the same"
+        "the proposer, behind by two, assigns the batch all the same"
     );
     assert_eq!(after_loss_adrift([9, 9]).resume.step, StepNumber(9));
 }
@@ -456,9 +456,9 @@ fn remaining_members_keep_their_parts_and_the_other_samples_are_returned() {
     let shard_map = shard_map(view(&[1, 3, 5]), sharding(2, true));
     let change = after_loss(&shard_map, &reports([0, 2].map(|rank| (rank, inside(&shard_map, rank)))));
     let before = assignment(&shard_map.view, STEP);
-    let deal = change.resume.batch.expect("a batch was assignment");
-    assert_eq!(deal.epoch, before.epoch);
-    assert_eq!(deal.parts, [before.parts[0].spans.clone(), before.parts[2].spans.clone()]);
+    let batch = change.resume.batch.expect("the batch was assigned");
+    assert_eq!(batch.epoch, before.epoch);
+    assert_eq!(batch.parts, [before.parts[0].spans.clone(), before.parts[2].spans.clone()]);
     assert_eq!(change.cursor.returned, before.parts[1].spans);
     assert_eq!(change.cursor.position, before.after.position);
 }
@@ -469,8 +469,8 @@ fn the_step_after_a_rolled_forward_one_is_assigned_as_before() {
     let shard_map = shard_map(view(&[1, 3, 5]), sharding(3, true));
     let change = after_loss(&shard_map, &reports([(0, inside(&shard_map, 0)), (2, ahead(&shard_map, 2))]));
     let before = assignment(&shard_map.view, STEP.next());
-    let deal = change.resume.batch.expect("a batch was assignment");
-    assert_eq!(deal.parts, [before.parts[0].spans.clone(), before.parts[2].spans.clone()]);
+    let batch = change.resume.batch.expect("the batch was assigned");
+    assert_eq!(batch.parts, [before.parts[0].spans.clone(), before.parts[2].spans.clone()]);
 }
 
 /// All members have finished, and one is lost before the last step is committed: no samples are taken from an epoch after the last.

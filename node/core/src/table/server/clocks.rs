@@ -23,8 +23,8 @@ pub(super) struct WorkerClocks {
 enum KnownClock {
     /// The worker is new, and has no clock yet.
     New,
-    /// The clock that the worker has told.
-    Told(WorkerClock),
+    /// The clock that the worker has sent.
+    Sent(WorkerClock),
     /// The worker is new and behind the others: it counts as if it had completed so many clocks.
     Raised(u64),
 }
@@ -34,13 +34,13 @@ impl KnownClock {
     fn reached(self) -> Option<WorkerClock> {
         match self {
             Self::New => None,
-            Self::Told(clock) => Some(clock),
+            Self::Sent(clock) => Some(clock),
             Self::Raised(clock) => Some(WorkerClock::At(clock)),
         }
     }
 }
 
-/// Whether the clock that a worker has told is its first one in this view.
+/// Whether the clock that a worker has sent is its first one in this view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FirstClock {
     Yes,
@@ -48,7 +48,7 @@ pub(super) enum FirstClock {
 }
 
 impl WorkerClocks {
-    /// How far the slowest worker has come, as far as this owner knows; `None` while a worker has not told its clock.
+    /// How far the slowest worker has come, as far as this owner knows; `None` while a worker has not sent its clock.
     pub(super) fn least(&self, replica_map: &ReplicaMap) -> Option<WorkerClock> {
         if self.are_all_new(replica_map) {
             return Some(WorkerClock::At(self.initial));
@@ -76,33 +76,33 @@ impl WorkerClocks {
     }
 
     /// A worker sends its clock. `least` is that of the slowest worker.
-    fn tell(
+    fn note(
         &mut self,
         worker: Rank,
         clock: WorkerClock,
         least: Option<WorkerClock>,
     ) -> Result<FirstClock, TableError> {
         let now = match self.known.get(&worker) {
-            Some(KnownClock::Told(known)) if clock < *known => {
-                return Err(TableError::ClockBackwards { told: clock, known: *known });
+            Some(KnownClock::Sent(known)) if clock < *known => {
+                return Err(TableError::ClockBackwards { sent: clock, known: *known });
             }
             Some(KnownClock::Raised(known)) if clock < WorkerClock::At(*known) => KnownClock::Raised(*known),
-            Some(KnownClock::Told(_) | KnownClock::Raised(_)) => KnownClock::Told(clock),
+            Some(KnownClock::Sent(_) | KnownClock::Raised(_)) => KnownClock::Sent(clock),
             // A worker that has not ended is not raised to the end, even if all others have ended.
             Some(KnownClock::New) | None => match least {
                 Some(WorkerClock::At(least)) if clock < WorkerClock::At(least) => KnownClock::Raised(least),
-                _ => KnownClock::Told(clock),
+                _ => KnownClock::Sent(clock),
             },
         };
         match self.known.insert(worker, now) {
-            Some(KnownClock::Told(_) | KnownClock::Raised(_)) => Ok(FirstClock::No),
+            Some(KnownClock::Sent(_) | KnownClock::Raised(_)) => Ok(FirstClock::No),
             Some(KnownClock::New) | None => Ok(FirstClock::Yes),
         }
     }
 }
 
 impl TableServer {
-    /// How far the slowest worker has come, as far as this owner knows; `None` while a worker has not told its clock.
+    /// How far the slowest worker has come, as far as this owner knows; `None` while a worker has not sent its clock.
     #[must_use]
     pub fn clock(&self) -> Option<WorkerClock> {
         self.clocks.least(&self.replica_map)
@@ -152,7 +152,7 @@ impl TableServer {
         out: &mut Outbox,
     ) -> Result<(), TableError> {
         let before = self.clock();
-        let first = self.clocks.tell(from, clock, before)?;
+        let first = self.clocks.note(from, clock, before)?;
         self.on_clock_change(before, out);
         if first == FirstClock::Yes {
             // Another worker may wait for samples because no worker waited for it; now this one may.

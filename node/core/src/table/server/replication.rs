@@ -233,8 +233,8 @@ impl Replication {
                 chunks.push(state);
                 dirty.insert(chunk, what);
             }
-            let is_told = |(_, change): &(Rank, Change)| dirty.contains_key(&change.chunk());
-            let (changes, next) = std::mem::take(&mut replica.next).into_iter().partition(is_told);
+            let is_dirty = |(_, change): &(Rank, Change)| dirty.contains_key(&change.chunk());
+            let (changes, next) = std::mem::take(&mut replica.next).into_iter().partition(is_dirty);
             replica.next = next;
             replica.in_flight = Some(InFlight { dirty, changes });
             replica.number += 1;

@@ -110,7 +110,7 @@ fn invalid_requests_are_refused_and_change_nothing() {
         ),
         (
             Request::Tick { clock: WorkerClock::At(4) },
-            TableError::ClockBackwards { told: WorkerClock::At(4), known: WorkerClock::At(5) },
+            TableError::ClockBackwards { sent: WorkerClock::At(4), known: WorkerClock::At(5) },
         ),
     ] {
         assert_eq!(server.on_request(OTHER, request.clone(), &mut out), Err(error), "{request:?}");
@@ -404,9 +404,9 @@ fn an_addition_without_room_is_not_acknowledged() {
 fn a_worker_with_outstanding_leases_does_not_wait_for_itself() {
     for may_wait in [false, true] {
         let mut owner = owner(TableRule::Sum, ApplyMode::Immediate);
-        let deal = |lease_number| Request::Lease { lease_number, samples: 5, may_wait };
-        request(&mut owner, ME, deal(1));
-        let none = request(&mut owner, ME, deal(2));
+        let request_lease = |lease_number| Request::Lease { lease_number, samples: 5, may_wait };
+        request(&mut owner, ME, request_lease(1));
+        let none = request(&mut owner, ME, request_lease(2));
         assert!(
             matches!(
                 &none[..],
@@ -414,7 +414,7 @@ fn a_worker_with_outstanding_leases_does_not_wait_for_itself() {
             ),
             "{none:?}"
         );
-        assert!(request(&mut owner, OTHER, deal(1)).is_empty());
+        assert!(request(&mut owner, OTHER, request_lease(1)).is_empty());
         let over = request(&mut owner, ME, Request::Complete { last_lease: 1 });
         assert!(
             matches!(&over[..], [(OTHER, TableMessage::Response(Response::Leased { is_over: true, .. }))]),
@@ -427,10 +427,10 @@ fn a_worker_with_outstanding_leases_does_not_wait_for_itself() {
 #[test]
 fn a_worker_that_waits_for_samples_continues_once_others_may_wait_for_it() {
     let mut owner = owner(TableRule::Sum, ApplyMode::Immediate);
-    let deal = |lease_number| Request::Lease { lease_number, samples: 5, may_wait: false };
-    request(&mut owner, ME, deal(1));
+    let request_lease = |lease_number| Request::Lease { lease_number, samples: 5, may_wait: false };
+    request(&mut owner, ME, request_lease(1));
     request(&mut owner, OTHER, Request::Tick { clock: WorkerClock::At(0) });
-    assert!(request(&mut owner, OTHER, deal(1)).is_empty());
+    assert!(request(&mut owner, OTHER, request_lease(1)).is_empty());
     let none = request(&mut owner, ME, Request::Tick { clock: WorkerClock::At(0) });
     assert!(
         matches!(
@@ -445,23 +445,23 @@ fn a_worker_that_waits_for_samples_continues_once_others_may_wait_for_it() {
 #[test]
 fn returned_leases_are_granted_again() {
     let mut owner = owner(TableRule::Sum, ApplyMode::Immediate);
-    let deal = |lease_number| Request::Lease { lease_number, samples: 2, may_wait: true };
-    (1..=3).for_each(|lease_number| drop(request(&mut owner, ME, deal(lease_number))));
+    let request_lease = |lease_number| Request::Lease { lease_number, samples: 2, may_wait: true };
+    (1..=3).for_each(|lease_number| drop(request(&mut owner, ME, request_lease(lease_number))));
     request(&mut owner, ME, Request::Complete { last_lease: 1 });
-    assert!(request(&mut owner, OTHER, deal(1)).is_empty());
+    assert!(request(&mut owner, OTHER, request_lease(1)).is_empty());
     request(&mut owner, ME, Request::Return { first_lease: 2 });
     let lease_table = owner.store.lease_table_mut().clone();
-    let hands = |worker| {
+    let held_by = |worker| {
         let held = lease_table.outstanding.iter().find(|held| held.worker == worker);
         held.map_or(0, |held| held.leases.len())
     };
     let [me, other] = [ME, OTHER].map(|rank| owner.replica_map.worker_id(rank));
-    assert_eq!((hands(me), hands(other), lease_table.returned.len()), (0, 1, 1));
+    assert_eq!((held_by(me), held_by(other), lease_table.returned.len()), (0, 1, 1));
     // It gets no more leases, whatever it had requested before.
-    request(&mut owner, ME, deal(4));
+    request(&mut owner, ME, request_lease(4));
     request(&mut owner, OTHER, Request::Return { first_lease: 1 });
     assert_eq!(owner.store.lease_table_mut().returned.len(), 2);
-    assert!(owner.lease_requests.contains_key(&ME), "it is told once all is over");
+    assert!(owner.lease_requests.contains_key(&ME), "it is answered when all leases are complete");
 }
 
 /// No worker waits for the clock of one that has ended, and its place goes to another worker.
@@ -469,9 +469,9 @@ fn returned_leases_are_granted_again() {
 fn a_finished_worker_blocks_no_other_and_frees_its_place() {
     let mut owner = owner(TableRule::Sum, ApplyMode::Immediate);
     owner.lease_policy = LeasePolicy { epochs: 1, samples: 8, warm_up: 4, wave: None };
-    let deal = |lease_number, samples| Request::Lease { lease_number, samples, may_wait: false };
-    request(&mut owner, OTHER, deal(1, 2));
-    assert!(request(&mut owner, ME, deal(1, 2)).is_empty(), "another one warms up");
+    let request_lease = |lease_number, samples| Request::Lease { lease_number, samples, may_wait: false };
+    request(&mut owner, OTHER, request_lease(1, 2));
+    assert!(request(&mut owner, ME, request_lease(1, 2)).is_empty(), "another one warms up");
     request(&mut owner, OTHER, Request::Return { first_lease: 1 });
     request(&mut owner, OTHER, Request::Tick { clock: WorkerClock::Ended });
     let held = |owner: &mut TableServer| {
@@ -485,7 +485,7 @@ fn a_finished_worker_blocks_no_other_and_frees_its_place() {
             .map_or(0, |held| held.leases.len())
     };
     assert_eq!(held(&mut owner), 1);
-    request(&mut owner, ME, deal(2, 8));
+    request(&mut owner, ME, request_lease(2, 8));
     request(&mut owner, ME, Request::Complete { last_lease: 2 });
     assert!(owner.lease_requests.is_empty());
 }
@@ -494,8 +494,8 @@ fn a_finished_worker_blocks_no_other_and_frees_its_place() {
 fn a_lease_is_granted_only_once_the_replica_has_stored_it() {
     let [mut owner, mut replica] = servers(&layout(TableRule::Sum, ApplyMode::Immediate));
     owner.on_replica_ack(OTHER, 1, &mut Vec::new());
-    let deal = |lease_number, may_wait| Request::Lease { lease_number, samples: 3, may_wait };
-    let sent = request(&mut owner, OTHER, deal(1, false));
+    let request_lease = |lease_number, may_wait| Request::Lease { lease_number, samples: 3, may_wait };
+    let sent = request(&mut owner, OTHER, request_lease(1, false));
     let [(OTHER, TableMessage::ReplicaUpdate(update))] = &sent[..] else { panic!("{sent:?}") };
     replica.on_replica_update(ME, update, &mut Vec::new()).unwrap();
     assert_eq!(replica.store.lease_table_mut(), owner.store.lease_table_mut());
@@ -507,14 +507,14 @@ fn a_lease_is_granted_only_once_the_replica_has_stored_it() {
         panic!("{out:?}")
     };
     assert_eq!(lease.len(), 3);
-    request(&mut owner, ME, deal(1, true));
+    request(&mut owner, ME, request_lease(1, true));
     out.clear();
     owner.on_replica_ack(OTHER, 3, &mut out);
     request(&mut owner, ME, Request::Complete { last_lease: 1 });
     // The rest is leased. One worker waits for what the other may return. The other, whose clock others may wait for, does not wait.
     request(&mut owner, ME, Request::Tick { clock: WorkerClock::At(0) });
-    assert!(request(&mut owner, ME, deal(2, true)).is_empty());
-    let none = request(&mut owner, OTHER, deal(2, false));
+    assert!(request(&mut owner, ME, request_lease(2, true)).is_empty());
+    let none = request(&mut owner, OTHER, request_lease(2, false));
     assert!(
         matches!(&none[..], [(OTHER, TableMessage::Response(Response::Leased { is_over: false, .. }))]),
         "{none:?}"

@@ -222,13 +222,13 @@ fn assert_holders(shard_map: &ShardMap, change: &ViewChange, reports: &BTreeMap<
 /// Parts are unchanged, except for members that cannot compute, and together with the returned samples they are the whole batch.
 fn assert_deal(shard_map: &ShardMap, change: &ViewChange, reports: &BTreeMap<Rank, MemberReport>) {
     let before = assignment(&shard_map.view, change.resume.step);
-    let deal = change.resume.batch.as_ref().expect("the run is not over");
+    let batch = change.resume.batch.as_ref().expect("the run is not over");
     for (index, rank) in reports.keys().enumerate() {
         let is_new = change.resume.newcomers.contains(&Rank::from_index(index));
         let part: &[Span] = if is_new { &[] } else { &before.parts[rank.index()].spans };
-        assert_eq!(deal.parts[index], part, "rank {index}");
+        assert_eq!(batch.parts[index], part, "rank {index}");
     }
-    let mut spans: Vec<Span> = deal.parts.iter().flatten().chain(&change.cursor.returned).copied().collect();
+    let mut spans: Vec<Span> = batch.parts.iter().flatten().chain(&change.cursor.returned).copied().collect();
     spans.sort_unstable_by_key(|span| span.start);
     assert!(are_disjoint(&spans), "{spans:?}");
     let count: u64 = spans.iter().map(Span::len).sum();
