@@ -2,7 +2,11 @@
 //!
 //! `pg1` and base 58 of (run id, secret, contacts), closed by four bytes of checksum, so that a line that lost its end in
 //! a chat window is told apart from a wrong one. It contains the run's secret: treat it like a password.
+//!
+//! Mail and chat programs, shells and people change such a line on its way: they wrap and quote it, put brackets or quotation marks around
+//! it, and leave the command before it. All of that is accepted. The checksum decides which pieces belong to the invite.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
@@ -61,6 +65,11 @@ pub enum NotAnInvite {
         "an invite begins with `{PREFIX}`; copy the whole line that `peer start` or `peer invite` printed"
     )]
     Prefix,
+    /// The prefix is there, but in capitals.
+    #[error(
+        "this invite has lost the difference between small letters and capitals; copy it again, or send it as a file"
+    )]
+    Capitals,
     /// The text was cut or altered.
     #[error(
         "the invite is incomplete or altered; copy the whole line that `peer start` or `peer invite` printed"
@@ -80,21 +89,73 @@ impl FromStr for Invite {
     type Err = NotAnInvite;
 
     fn from_str(text: &str) -> Result<Self, NotAnInvite> {
-        let encoded = text.trim().strip_prefix(PREFIX).ok_or(NotAnInvite::Prefix)?;
-        if encoded.len() > TEXT_BYTES_MAX {
-            return Err(NotAnInvite::Damaged);
+        let begins_word = |at: &usize| !text[..*at].chars().next_back().is_some_and(char::is_alphanumeric);
+        let mut starts = text.match_indices(PREFIX).map(|(at, _)| at).filter(begins_word).peekable();
+        if starts.peek().is_none() {
+            return Err(match without_invites(text) {
+                Cow::Owned(_) if text.contains("PG1") => NotAnInvite::Capitals,
+                Cow::Owned(_) => NotAnInvite::Damaged,
+                Cow::Borrowed(_) => NotAnInvite::Prefix,
+            });
         }
-        let bytes = bs58::decode(encoded).into_vec().map_err(|_| NotAnInvite::Damaged)?;
-        let (record, sum) = bytes.split_last_chunk::<4>().ok_or(NotAnInvite::Damaged)?;
-        if *sum != checksum(record) {
-            return Err(NotAnInvite::Damaged);
-        }
-        let invite: Self = codec::decode_record(record).map_err(|_| NotAnInvite::Damaged)?;
-        if !invite.contacts.iter().all(|contact| are_bounded(&contact.addresses)) {
-            return Err(NotAnInvite::Damaged);
-        }
-        Ok(invite)
+        let mut candidates = starts.take(STARTS_MAX).map(|at| first_in(&text[at + PREFIX.len()..]));
+        candidates.find_map(|invite| invite).ok_or(NotAnInvite::Damaged)
     }
+}
+
+/// The invite that the text after a prefix begins with, wherever its line was broken.
+fn first_in(text: &str) -> Option<Invite> {
+    let is_gap = |letter: char| letter.is_whitespace() || GAPS.contains(letter);
+    let is_base58 = |letter: char| letter.is_ascii_alphanumeric() && !"0OIl".contains(letter);
+    let end = text.find(|letter| !is_gap(letter) && !is_base58(letter)).unwrap_or(text.len());
+    let mut encoded = String::new();
+    for piece in text[..end].split(is_gap).filter(|piece| !piece.is_empty()).take(PIECES_MAX) {
+        encoded.push_str(piece);
+        if encoded.len() > TEXT_BYTES_MAX {
+            return None;
+        }
+        if encoded.len() >= TEXT_BYTES_MIN
+            && let Some(invite) = decoded(&encoded)
+        {
+            return Some(invite);
+        }
+    }
+    None
+}
+
+/// The invite of these characters without the prefix.
+fn decoded(encoded: &str) -> Option<Invite> {
+    let bytes = bs58::decode(encoded).into_vec().ok()?;
+    let (record, sum) = bytes.split_last_chunk::<4>()?;
+    if *sum != checksum(record) {
+        return None;
+    }
+    let invite: Invite = codec::decode_record(record).ok()?;
+    invite.contacts.iter().all(|contact| are_bounded(&contact.addresses)).then_some(invite)
+}
+
+/// The text without what may be an invite, whole or damaged: error messages repeat what users typed, and end up in bug reports.
+///
+/// That is each run of more than 64 letters and digits. Digests and ids of peers are not longer.
+#[must_use]
+pub fn without_invites(text: &str) -> Cow<'_, str> {
+    let is_long = |word: &str| word.len() > WORD_BYTES_MAX;
+    let is_outside = |letter: char| !letter.is_ascii_alphanumeric();
+    if !text.split(is_outside).any(is_long) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::new();
+    for part in text.split_inclusive(is_outside) {
+        let word = part.trim_end_matches(is_outside);
+        if is_long(word) {
+            shown.push_str(&word[..PREFIX.len()]);
+            shown.push_str("...");
+            shown.push_str(&part[word.len()..]);
+        } else {
+            shown.push_str(part);
+        }
+    }
+    Cow::Owned(shown)
 }
 
 fn checksum(record: &[u8]) -> [u8; 4] {
@@ -105,6 +166,17 @@ fn checksum(record: &[u8]) -> [u8; 4] {
 const PREFIX: &str = "pg1";
 /// Base 58 decoding is quadratic; an honest invite is a few hundred characters.
 const TEXT_BYTES_MAX: usize = 8 * 1024;
+/// No invite is shorter: a run id and a secret alone have 64 bytes.
+const TEXT_BYTES_MIN: usize = 80;
+/// In how many pieces an invite may be broken.
+const PIECES_MAX: usize = 128;
+/// How many prefixes are tried: a text may mention them.
+const STARTS_MAX: usize = 4;
+/// What may stand inside an invite besides white space: the marks of quotes and of soft line ends, and characters without width.
+const GAPS: &str =
+    "><|\"'`\u{201c}\u{201d}\u{2018}\u{2019}\\=*_~\u{ad}\u{200b}\u{200c}\u{200d}\u{2060}\u{feff}";
+/// The longest run of letters and digits in a text that is certainly no invite.
+const WORD_BYTES_MAX: usize = 64;
 
 #[cfg(test)]
 mod tests {
@@ -129,7 +201,47 @@ mod tests {
             assert_eq!(text[..cut].parse::<Invite>(), Err(NotAnInvite::Damaged), "cut at {cut}");
         }
         assert_eq!("/ip4/10.0.0.7/tcp/4747".parse::<Invite>(), Err(NotAnInvite::Prefix));
+        assert_eq!(text[3..].parse::<Invite>(), Err(NotAnInvite::Damaged), "without its prefix");
+        assert_eq!(text.to_uppercase().parse::<Invite>(), Err(NotAnInvite::Capitals));
+        assert_eq!("pg1".repeat(100_000).parse::<Invite>(), Err(NotAnInvite::Damaged));
+        assert_eq!("pg1 ".repeat(100_000).parse::<Invite>(), Err(NotAnInvite::Damaged));
         assert_eq!(text.replace('A', "B").parse::<Invite>().is_ok(), !text.contains('A'));
+    }
+
+    #[test]
+    fn an_invite_is_read_as_mail_chat_and_shells_pass_it_on() {
+        let text = invite().to_string();
+        let lines: Vec<&str> =
+            (0..text.len()).step_by(72).map(|at| &text[at..text.len().min(at + 72)]).collect();
+        let quoted: Vec<String> = lines.iter().map(|line| format!("> > {line}")).collect();
+        for passed_on in [
+            lines.join("\n"),
+            lines.join("\r\n    "),
+            lines.join("=\r\n"),
+            lines.join(" \\\n"),
+            quoted.join("\n"),
+            format!("<{text}>"),
+            format!("\u{201c}{text}\u{201d}"),
+            format!("`{text}`"),
+            format!("peer join {text}"),
+            format!("$ peer join '{text}' --port 4748"),
+            format!("\u{feff}{text}\u{200b}\n"),
+            format!("Join with pg1 as follows:\n\n    peer join {}\n\nSee you soon.", lines.join("\n    ")),
+            format!("{text}."),
+            format!("({text}), and thanks"),
+        ] {
+            assert_eq!(passed_on.parse(), Ok(invite()), "{passed_on}");
+        }
+    }
+
+    #[test]
+    fn texts_are_shown_without_invites() {
+        let text = invite().to_string();
+        assert_eq!(without_invites(&format!("`{text}` is no file, {text}")), "`pg1...` is no file, pg1...");
+        assert_eq!(without_invites(&text.to_uppercase()), "PG1...");
+        let digest = "f".repeat(64);
+        assert!(matches!(without_invites(&digest), Cow::Borrowed(_)), "a digest");
+        assert!(matches!(without_invites("ü".repeat(100).as_str()), Cow::Borrowed(_)));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! line. Exit codes: 0 success, 1 failure, 2 wrong usage. A binary with a custom task has every command that does not depend on
 //! built-in models: `start`, and those that it shares with `peer`.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use std::sync::Arc;
 use clap::{Parser, Subcommand};
 use peergrad_config::specification::BuiltinLoader;
 use peergrad_core::program::loader::Loader;
+use peergrad_protocol::invite::without_invites;
 use tracing_subscriber::Layer as _;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt as _;
@@ -134,7 +136,7 @@ enum CustomCommand {
 /// Runs the `peer` binary.
 #[must_use]
 pub fn main() -> ExitCode {
-    let Cli { command } = Cli::parse();
+    let Cli { command } = parsed();
     start_logging();
     finish(match command {
         Command::Demo(arguments) => demo::demo(&arguments),
@@ -152,7 +154,7 @@ pub fn main() -> ExitCode {
 
 /// Runs a binary that trains a custom task: it has the commands of `peer` that do not depend on built-in models.
 fn run_custom(training: Training) -> ExitCode {
-    let CustomCli { command } = CustomCli::parse();
+    let CustomCli { command } = parsed();
     start_logging();
     finish(run_custom_command(training, command))
 }
@@ -180,9 +182,23 @@ impl RunCommand {
     }
 }
 
+/// The arguments of this process. An error repeats what was typed, but no invite.
+fn parsed<A: Parser>() -> A {
+    A::try_parse().unwrap_or_else(|error| {
+        let text = error.render().to_string();
+        match without_invites(text.trim_end()) {
+            Cow::Owned(shown) if error.use_stderr() => {
+                crate::terminal::complain(&shown);
+                std::process::exit(USAGE_ERROR)
+            }
+            _ => error.exit(),
+        }
+    })
+}
+
 fn finish(outcome: anyhow::Result<ExitCode>) -> ExitCode {
     outcome.unwrap_or_else(|error| {
-        let reason = format!("{error:#}");
+        let reason = without_invites(&format!("{error:#}")).into_owned();
         crate::terminal::complain(&format!("error: {reason}"));
         // A program that reads the JSON output does not see standard error. Commands without this option have rejected it before.
         if std::env::args_os().any(|argument| argument == "--json") {
@@ -206,6 +222,9 @@ fn start_logging() {
     // A second call in one process (tests) is harmless.
     let _ = tracing_subscriber::registry().with(lines).try_init();
 }
+
+/// The exit code of a command line that is wrong.
+const USAGE_ERROR: i32 = 2;
 
 #[cfg(test)]
 mod tests {

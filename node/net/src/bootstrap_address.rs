@@ -42,13 +42,19 @@ impl FromStr for BootstrapAddress {
             Some((host, port)) => (host, port.parse().map_err(|_| refused())?),
             None => (text, DEFAULT_PORT),
         };
-        let is_host = |letter: char| letter.is_alphanumeric() || "-._".contains(letter);
-        if host.is_empty() || !host.chars().all(is_host) {
+        let is_host = |letter: char| letter.is_alphanumeric() || "-_".contains(letter);
+        let is_label = |label: &str| label.len() <= LABEL_BYTES_MAX && label.chars().all(is_host);
+        if host.is_empty() || host.len() > NAME_BYTES_MAX || !host.split('.').all(is_label) {
             return Err(refused());
         }
         Ok(Self::Address(Multiaddr::empty().with(Protocol::Dns(host.into())).with(Protocol::Tcp(port))))
     }
 }
+
+/// The longest part of a host name between two dots.
+const LABEL_BYTES_MAX: usize = 63;
+/// The longest host name.
+const NAME_BYTES_MAX: usize = 253;
 
 #[cfg(test)]
 mod tests {
@@ -65,7 +71,7 @@ mod tests {
         assert_eq!(address("[::1]:9"), "/ip6/::1/tcp/9");
         assert_eq!(address("lab-3.example.org"), "/dns/lab-3.example.org/tcp/4747");
         assert_eq!(address("/ip4/10.0.0.7/tcp/9"), "/ip4/10.0.0.7/tcp/9");
-        for text in ["", "a b", "host:port", "/ip4/10.0.0.7/tpc/9", "host:99999"] {
+        for text in ["", "a b", "host:port", "/ip4/10.0.0.7/tpc/9", "host:99999", "x".repeat(64).as_str()] {
             assert!(text.parse::<BootstrapAddress>().is_err(), "{text}");
         }
     }

@@ -47,7 +47,7 @@ pub(super) struct JoinArguments {
     #[arg(value_name = "INVITE")]
     pub(super) invite: String,
     /// More member addresses to try
-    #[arg(value_name = "ADDRESS", requires = "secret_file")]
+    #[arg(value_name = "ADDRESS")]
     pub(super) more: Vec<String>,
     /// File with the run's secret (64 hexadecimal digits), when joining by address
     #[arg(long, value_name = "FILE")]

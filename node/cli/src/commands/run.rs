@@ -1,5 +1,6 @@
 //! `peer start` and `peer join`: runs one peer, from its arguments to its exit code.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -18,7 +19,7 @@ use peergrad_net::{
     StableStorage, create_private, drive, random_bytes,
 };
 use peergrad_protocol::durable::DurableRecord;
-use peergrad_protocol::invite::{Invite, Secret};
+use peergrad_protocol::invite::{Invite, NotAnInvite, Secret, without_invites};
 use peergrad_protocol::limits::{CONTACTS_MAX, MEMBERS_MAX, SEGMENTS_KEPT_MAX};
 use peergrad_protocol::message::SavedCheckpoint;
 use peergrad_protocol::{Incarnation, PeerId, Pool, RunId};
@@ -181,19 +182,23 @@ pub(super) fn join_target_of(
             }
             text
         }
-        text => text.to_owned(),
+        // A pasted line may be several arguments: it has broken lines, or the command before the invite.
+        text => std::iter::once(text).chain(more.iter().map(String::as_str)).collect::<Vec<_>>().join(" "),
     };
-    if BootstrapAddress::from_str(text.trim()).is_ok()
-        && Invite::from_str(&text).is_err()
-        && !text.starts_with("pg1")
-    {
-        bail!(
+    let invite: Invite = match text.parse() {
+        Err(NotAnInvite::Prefix) if BootstrapAddress::from_str(text.trim()).is_ok() => bail!(
             "`{}` is not an invite (invites begin with pg1); to join by address, add --secret-file FILE",
             text.trim()
-        );
+        ),
+        read => read?,
+    };
+    let mut bootstrap_addresses: Vec<_> =
+        invite.contacts.into_iter().map(BootstrapAddress::Contact).collect();
+    let is_address =
+        |text: &&String| text.contains(['.', ':', '/']) && matches!(without_invites(text), Cow::Borrowed(_));
+    for address in more.iter().filter(is_address) {
+        bootstrap_addresses.push(address.parse()?);
     }
-    let invite: Invite = text.parse()?;
-    let bootstrap_addresses = invite.contacts.into_iter().map(BootstrapAddress::Contact).collect();
     Ok(JoinTarget { run: Some(invite.run), secret: invite.secret, bootstrap_addresses })
 }
 
@@ -225,7 +230,9 @@ pub(super) fn addresses(texts: &[String]) -> anyhow::Result<Vec<String>> {
 fn multiaddresses(texts: &[String]) -> anyhow::Result<Vec<Multiaddr>> {
     let parse = |text: &String| match BootstrapAddress::from_str(text) {
         Ok(BootstrapAddress::Address(address)) => Ok(address),
-        Ok(BootstrapAddress::Contact(_)) => bail!("`{text}` is an invite, not an address"),
+        Ok(BootstrapAddress::Contact(_)) => {
+            bail!("that is an invite, and not an address: `peer join` takes it")
+        }
         Err(error) => Err(error.into()),
     };
     texts.iter().map(parse).collect()
