@@ -4,6 +4,8 @@ use std::io::Write;
 
 use serde_json::Value;
 
+use crate::text::printable::printable;
+
 /// The form of a command's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OutputFormat {
@@ -27,16 +29,25 @@ impl OutputFormat {
 
 /// Writes an object as one line to standard output and flushes, since a reader may be waiting for it.
 pub(crate) fn emit(object: &Value) {
-    print_line(&object.to_string());
+    write_line(&object.to_string());
 }
 
 /// Writes text for people to standard error. A closed standard error is ignored.
 pub(crate) fn complain(text: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "{text}");
+    let _ = writeln!(std::io::stderr().lock(), "{}", printable(text));
 }
 
 /// Writes a result to standard output.
 pub(crate) fn print_line(text: &str) {
+    write_line(&printable(text));
+}
+
+/// Writes a result with styles of this program to standard output. What came from others must be printable already.
+pub(crate) fn print_styled(text: &str) {
+    write_line(text);
+}
+
+fn write_line(text: &str) {
     let mut out = std::io::stdout().lock();
     // Training continues after the reader has closed the pipe, as `head` does.
     let _ = writeln!(out, "{text}").and_then(|()| out.flush());

@@ -5,6 +5,7 @@
 pub(crate) mod change_text;
 pub(crate) mod event_json;
 pub(crate) mod event_text;
+pub(crate) mod printable;
 pub(crate) mod quantities;
 pub(crate) mod summary_text;
 pub mod text_table;

@@ -18,6 +18,7 @@ use peergrad_protocol::Instant;
 
 use crate::status::rate_meter::RateMeter;
 use crate::terminal::complain;
+use crate::text::printable::printable;
 use crate::text::quantities::{PAUSED, loss_text, speed_text, time_to_go};
 use crate::text::text_table::count;
 use crate::text::wrapping::wrapped_as_is;
@@ -43,7 +44,7 @@ impl Screen {
     pub(crate) fn say(&self, text: &str) {
         if self.is_terminal {
             // Training continues after the terminal is closed.
-            let _ = self.bars.println(wrapped_as_is(text, width()));
+            let _ = self.bars.println(wrapped_as_is(&printable(text), width()));
         } else {
             complain(text);
         }

@@ -14,7 +14,7 @@ use super::local_peer::block_on;
 use super::run::{JoinTarget, join_target_of};
 use super::signals::stop_requested;
 use crate::status::{Status, StatusConnection, StatusError, connect_directory, connect_run};
-use crate::terminal::{OutputFormat, complain, emit, print_line};
+use crate::terminal::{OutputFormat, complain, emit, print_styled};
 use render::{Block, RenderedStatus, render};
 use terminal::{Canvas, joined};
 
@@ -28,7 +28,7 @@ pub(super) struct StatusArguments {
     #[arg(value_name = "INVITE", conflicts_with = "dir")]
     invite: Option<String>,
     /// More member addresses to try
-    #[arg(value_name = "ADDRESS", requires = "secret_file")]
+    #[arg(value_name = "ADDRESS")]
     more: Vec<String>,
     /// File with the run's secret (64 hexadecimal digits), when asking by address
     #[arg(long, value_name = "FILE", requires = "invite")]
@@ -113,7 +113,7 @@ async fn print_once(peers: &mut [QueriedPeer], format: OutputFormat) -> anyhow::
         }
     }
     if !blocks.is_empty() {
-        print_line(&joined(&blocks));
+        print_styled(&joined(&blocks));
     }
     match errors.pop() {
         None => Ok(ExitCode::SUCCESS),

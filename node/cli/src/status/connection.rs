@@ -13,6 +13,7 @@ use tokio::time::timeout;
 use super::lines::LineStream;
 use super::server::{AdminCommand, ErrorResponse, SOCKET, StatusRequest};
 use super::{FORMAT, Status};
+use crate::text::printable::make_printable;
 
 /// A connection to a peer, for any number of requests.
 #[derive(Debug)]
@@ -208,8 +209,9 @@ impl StatusConnection {
             Ok(Err(cause)) => return Err(StatusError::Ended { name: self.name.clone(), cause }),
             Err(_) => return Err(StatusError::Silent { name: self.name.clone() }),
         };
-        let value: Value =
+        let mut value: Value =
             serde_json::from_slice(&line).map_err(|_| StatusError::NoStatus { name: name() })?;
+        make_printable(&mut value);
         if let Ok(ErrorResponse { error: text, version }) = serde_json::from_value(value.clone()) {
             return Err(StatusError::OtherRelease { name: name(), version, text });
         }
