@@ -13,7 +13,7 @@
 //!
 //! # Parts
 //! `schedule.rs` has the clock and the queue, `environment.rs` carries out what a node asks for, `arrivals.rs` turns what the network
-//! delivers into inputs, and `record.rs` keeps what happened. Tests and faults act through `control.rs` and look through `inspect.rs`.
+//! delivers into inputs, `orders.rs` has the orders of users, and `record.rs` keeps what happened. Tests and faults act through `control.rs` and look through `inspect.rs`.
 //!
 //! # Not here
 //! Faults and their times are in `fault_injector.rs`; what must hold is in [`crate::invariants`].
@@ -32,6 +32,7 @@ use crate::network::Network;
 use crate::observation::Observation;
 use crate::world::World;
 use environment::{Environment, linked};
+use orders::Order;
 use record::Record;
 use schedule::{Schedule, ScheduledEvent};
 
@@ -39,6 +40,7 @@ mod arrivals;
 mod control;
 mod environment;
 mod inspect;
+mod orders;
 mod record;
 mod schedule;
 
@@ -64,6 +66,8 @@ pub struct Cluster {
     cache: SharedCache,
     /// The run that was founded; `None` before that.
     run: Option<RunId>,
+    /// The orders of users that end a process, oldest first.
+    orders: Vec<Order>,
 }
 
 impl Cluster {
@@ -81,6 +85,7 @@ impl Cluster {
             outputs: Vec::new(),
             cache: SharedCache::default(),
             run: None,
+            orders: Vec::new(),
         }
     }
 

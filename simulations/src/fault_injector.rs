@@ -51,6 +51,7 @@ enum Action {
     RestoreSpeed { host: HostId },
     RestoreLine { host: HostId },
     RestoreReachability { host: HostId },
+    Orders { times: u32, every: Duration },
     Churn { times: u32, every: Duration },
 }
 
@@ -149,6 +150,7 @@ impl FaultInjector {
                 annotate(cluster, &format!("{host} can be dialed again"));
                 cluster.notify_reachability(host, Dialability::Public);
             }
+            Action::Orders { times, every } => self.order(cluster, times, every),
             Action::Churn { times, every } => self.churn(cluster, times, every),
         }
     }
@@ -190,6 +192,7 @@ impl FaultInjector {
                     self.plan(cluster.now(), Action::Start { host });
                 }
             }
+            Fault::Orders { times, every } => self.order(cluster, times, every),
             Fault::Churn { times, every } => self.churn(cluster, times, every),
             Fault::Crash { ref targets, .. }
             | Fault::Restart { ref targets, .. }
@@ -327,6 +330,23 @@ impl FaultInjector {
         let is_awake = |host: &HostId| !cluster.hosts().is_asleep(*host);
         let members: Vec<HostId> = others.iter().copied().filter(is_in).filter(is_awake).collect();
         self.choose(if members.is_empty() { others } else { members }, BOOTSTRAPS)
+    }
+
+    /// A user tells a peer to leave, removes one, or starts a new one. Then schedules the next order, sometimes for the same moment.
+    fn order(&mut self, cluster: &mut Cluster, times: u32, every: Duration) {
+        if times == 0 {
+            return;
+        }
+        let targets = Targets::Any(1);
+        let fault = match self.generator.next_u32() % 8 {
+            0..5 => Fault::Leave { targets },
+            5..7 => Fault::Remove { targets },
+            _ => Fault::Join { count: 1 },
+        };
+        self.fault(cluster, fault);
+        let is_together = self.generator.next_u32().is_multiple_of(4);
+        let delay = if is_together { Duration::ZERO } else { self.random_delay(every) };
+        self.plan(cluster.now().after(delay), Action::Orders { times: times - 1, every });
     }
 
     /// Crashes a peer or starts a new one, and schedules the next time. No peer is crashed while there are few members, or if the remaining

@@ -89,6 +89,12 @@ impl Hosts {
         ProcessId { host, start: self.get(host).starts }
     }
 
+    /// Whether a process still runs.
+    pub(crate) fn is_running(&self, ProcessId { host, start }: ProcessId) -> bool {
+        let place = self.get(host);
+        place.starts == start && place.process.is_some()
+    }
+
     /// A process, if it still runs.
     pub(crate) fn process_mut(&mut self, ProcessId { host, start }: ProcessId) -> Option<&mut Process> {
         let place = self.get_mut(host);

@@ -1,5 +1,6 @@
 //! Invariant 8, progress: once no fault is active, steps are committed again within a bounded time, and within twice that time all peers
-//! are in one view; or all peers know that the run is over.
+//! are in one view; or all peers know that the run is over. A peer that is told to leave, or is removed by a user, ends within the
+//! bounded time.
 
 use std::time::Duration;
 
@@ -15,22 +16,30 @@ pub struct Liveness {
     seen: (usize, Instant),
     /// When all peers were last in one view, or the time of the last fault, if that is later.
     together: Instant,
+    /// The time of the last fault.
+    disturbed: Instant,
 }
 
 impl Liveness {
     /// Expects progress within `patience`.
     #[must_use]
     pub fn new(patience: Duration) -> Self {
-        Self { patience, seen: (0, Instant::default()), together: Instant::default() }
+        Self {
+            patience,
+            seen: (0, Instant::default()),
+            together: Instant::default(),
+            disturbed: Instant::default(),
+        }
     }
 
     /// A fault was active until now: starts the time limits again.
     pub fn restart_clock(&mut self, now: Instant) {
         self.seen.1 = now;
         self.together = now;
+        self.disturbed = now;
     }
 
-    /// Checks that the last commit, and the last time at which all peers were in one view, are recent enough.
+    /// Checks that the last commit, the last time at which all peers were in one view, and the oldest open order are recent enough.
     ///
     /// # Errors
     /// A description of the peers that wait, and of what they wait for.
@@ -55,6 +64,15 @@ impl Liveness {
             return Err(format!(
                 "peers have been in different views for {:.1} s; {}",
                 apart.as_secs_f64(),
+                describe_waiting(cluster)
+            ));
+        }
+        if let Some((given_at, host)) = cluster.oldest_order()
+            && cluster.now().since(given_at.max(self.disturbed)) > self.patience
+        {
+            return Err(format!(
+                "{host} was told to leave, or removed, {:.1} s ago and still runs; {}",
+                cluster.now().since(given_at).as_secs_f64(),
                 describe_waiting(cluster)
             ));
         }

@@ -226,6 +226,13 @@ pub enum Fault {
         /// How many.
         count: usize,
     },
+    /// Users give orders one after the other: a peer is to leave, is removed, or joins.
+    Orders {
+        /// How many.
+        times: u32,
+        /// The longest time from one to the next.
+        every: Duration,
+    },
     /// Repeatedly a peer crashes or a new one joins.
     Churn {
         /// How often.
@@ -432,7 +439,11 @@ impl Fault {
                 Targets::Peers(peers) => peers.clone(),
                 Targets::Any(_) => vec![],
             },
-            Self::Partition { .. } | Self::Blackout { .. } | Self::Join { .. } | Self::Churn { .. } => vec![],
+            Self::Partition { .. }
+            | Self::Blackout { .. }
+            | Self::Join { .. }
+            | Self::Orders { .. }
+            | Self::Churn { .. } => vec![],
         }
     }
 }

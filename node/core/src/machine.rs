@@ -134,6 +134,7 @@ impl Machine {
             journal: Journal::default(),
             program: ProgramState::default(),
             state_before: None,
+            removals_before: Vec::new(),
         };
         Self { role, node }
     }

@@ -134,6 +134,7 @@ impl Cluster {
             UserCommand::Expel(other) => Input::Expel(self.hosts.peer(other)),
             UserCommand::DeclareLost => Input::DeclareLost,
         };
+        self.note_order(host, command);
         self.input_soon(host, input);
     }
 

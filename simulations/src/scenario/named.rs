@@ -37,6 +37,8 @@ pub const NAMED: &[(&str, &str)] = &[
     ("local-blackout", include_str!("../../scenarios/local-blackout.toml")),
     ("restarted-voter", include_str!("../../scenarios/restarted-voter.toml")),
     ("leave", include_str!("../../scenarios/leave.toml")),
+    ("leave-together", include_str!("../../scenarios/leave-together.toml")),
+    ("orders", include_str!("../../scenarios/orders.toml")),
     ("removed", include_str!("../../scenarios/removed.toml")),
     ("rolling-restart", include_str!("../../scenarios/rolling-restart.toml")),
     ("flash-crowd", include_str!("../../scenarios/flash-crowd.toml")),

@@ -44,6 +44,8 @@ pub(super) struct NodeParts {
     pub(super) program: ProgramState,
     /// The last state that this peer had as a member before it was excluded; `None` if it was never excluded.
     pub(super) state_before: Option<FinalState>,
+    /// The peers whose removal a user has ordered here, and that were still members when this peer was excluded.
+    pub(super) removals_before: Vec<PeerId>,
 }
 
 impl NodeParts {

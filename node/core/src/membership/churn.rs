@@ -10,6 +10,8 @@
 //!
 //! A peer that was lost waits before it is admitted again: `admission.rs`. How far ahead the step is: `lead.rs`.
 
+use std::cmp::Reverse;
+
 use peergrad_protocol::limits::MEMBERS_MAX;
 use peergrad_protocol::message::{AdminMessage, JoinMessage};
 use peergrad_protocol::view::ViewChange;
@@ -81,7 +83,7 @@ impl Requests<'_> {
             return None;
         }
         let churn = self.churn(now, step, status);
-        if churn == Churn::default() && !self.is_expulsion_late() {
+        if !status.planner.changes_members(&churn) && !self.is_expulsion_late() {
             return None;
         }
         if status.tables.is_some() {
@@ -119,8 +121,10 @@ impl Requests<'_> {
         let mut retiring: Vec<Rank> = departures.retiring.iter().filter_map(|peer| view.rank(peer)).collect();
         retiring.sort_unstable();
         if retiring.len() == view.members.len() {
-            // The last member has no other one to hand over its chunks to.
-            retiring.pop();
+            // All want to leave. One stays until the others have handed over their chunks to it: always the same one.
+            let last =
+                retiring.iter().copied().max_by_key(|rank| (view.member(*rank).capacity, Reverse(*rank)));
+            retiring.retain(|rank| Some(*rank) != last);
         }
         for rank in retiring {
             let with = [&churn.leavers[..], &[rank]].concat();

@@ -1,7 +1,7 @@
 //! Departures: members that leave by themselves, and members that are expelled, which means removed from the run for good.
 //!
 //! A user asks for an expulsion at any member, or a member counts too many invalid frames from another one. The member that begins tells
-//! all others, and repeats that until the peer is gone. A peer that a user expels first hands over its chunks, like one that leaves by
+//! all others, and repeats that until the peer is gone. If it leaves before, those that know repeat it. A peer that a user expels first hands over its chunks, like one that leaves by
 //! itself. A peer that sends invalid frames counts as lost at once. The view without the peer names it, so that no member admits it
 //! again, however late that member joins.
 //!
@@ -29,6 +29,13 @@ impl Departures {
         if expulsion.cause == ExpulsionCause::Request {
             self.retiring.insert(expulsion.peer);
         }
+    }
+
+    /// The peers whose removal a user has ordered at this member.
+    pub(super) fn ordered_by(&self, member: &PeerId) -> impl Iterator<Item = PeerId> {
+        let is_ordered =
+            |expulsion: &&Expulsion| expulsion.by == *member && expulsion.cause == ExpulsionCause::Request;
+        self.expelling.values().filter(is_ordered).map(|expulsion| expulsion.peer)
     }
 
     /// A view has begun: forgets the peers that left with it.
@@ -106,6 +113,30 @@ mod tests {
         membership.members.expel(peer(3), ExpulsionCause::Violations, &mut out);
         membership.members.expel(peer(9), ExpulsionCause::Request, &mut out);
         assert_eq!(out.len(), 0);
+    }
+
+    #[test]
+    fn members_repeat_the_expulsion_of_one_that_has_left() {
+        let mut membership = membership();
+        let expulsion = Expulsion { peer: peer(3), by: peer(9), cause: ExpulsionCause::Request };
+        membership.members.departures.expel(expulsion);
+        let mut out = Vec::new();
+        membership.members.resend_expulsions(&mut out);
+        let all = [1, 2, 3].map(|byte| (peer(byte), Message::Admin(AdminMessage::Expel(expulsion))));
+        assert_eq!(sent_messages(&out), all);
+    }
+
+    #[test]
+    fn all_members_that_are_to_be_expelled_have_a_coordinator_all_the_same() {
+        let mut membership = membership();
+        let coordinator = |membership: &Membership| membership.members.coordinator(Instant(0));
+        assert_eq!(coordinator(&membership), Some(Rank(0)));
+        membership.members.expel(peer(1), ExpulsionCause::Request, &mut Vec::new());
+        assert_eq!(coordinator(&membership), Some(Rank(1)));
+        for byte in [2, 3] {
+            membership.members.expel(peer(byte), ExpulsionCause::Request, &mut Vec::new());
+        }
+        assert_eq!(coordinator(&membership), Some(Rank(0)));
     }
 
     #[test]

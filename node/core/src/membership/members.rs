@@ -100,7 +100,11 @@ impl Members {
     pub(super) fn coordinator(&self, now: Instant) -> Option<Rank> {
         let lost = self.lost(now);
         let is_to_go = |rank: &Rank| self.departures.expelling.contains_key(&self.place.peer(*rank));
-        self.place.ranks().find(|rank| !lost.contains(rank) && !is_to_go(rank) && !self.is_newcomer(*rank))
+        let mut candidates =
+            self.place.ranks().filter(|rank| !lost.contains(rank) && !self.is_newcomer(*rank)).peekable();
+        let first = candidates.peek().copied();
+        // If all of them are to be expelled, because users had them remove each other, one still has to do it.
+        candidates.find(|rank| !is_to_go(rank)).or(first)
     }
 
     /// The contact of the coordinator of this branch; `None` while every member that could be it is lost.
@@ -336,6 +340,11 @@ impl Members {
         self.departures.retiring.contains(&self.place.me.peer)
     }
 
+    /// The members whose removal a user has ordered at this one.
+    pub(crate) fn removals_ordered_here(&self) -> Vec<PeerId> {
+        self.departures.ordered_by(&self.place.me.peer).collect()
+    }
+
     /// Begins to expel a member.
     pub(crate) fn expel(&mut self, peer: PeerId, cause: ExpulsionCause, out: &mut Vec<Output>) {
         if self.is_member(&peer) && !self.departures.expelling.contains_key(&peer) {
@@ -352,10 +361,12 @@ impl Members {
         }
     }
 
-    /// Sends the expulsions again that may not have arrived.
+    /// Sends the expulsions again that may not have arrived: this member's own, and those of members that have left since. All members
+    /// have to know them, since a member that is to be expelled is not the coordinator.
     pub(super) fn resend_expulsions(&self, out: &mut Vec<Output>) {
-        let is_own = |expulsion: &&Expulsion| expulsion.by == self.place.me.peer;
-        for expulsion in self.departures.expelling.values().filter(is_own) {
+        let is_mine =
+            |expulsion: &&Expulsion| expulsion.by == self.place.me.peer || !self.is_member(&expulsion.by);
+        for expulsion in self.departures.expelling.values().filter(is_mine) {
             self.broadcast(&AdminMessage::Expel(*expulsion).into(), out);
         }
     }

@@ -83,6 +83,11 @@ impl ViewChangePlanner<'_> {
         view.run == self.view().run && view.fits(self.sample_count, self.shard_map.sharding.chunks.count())
     }
 
+    /// Whether the members of the next view would differ from those of the present one, in who they are or in what they offer to own.
+    pub(crate) fn changes_members(&self, churn: &Churn) -> bool {
+        Roster::new(self.view(), churn).members != self.view().members
+    }
+
     /// The change to the view that begins with `step`, which every member reaches in the present view. `assignment` is the batch assignment
     /// of the earlier step `from`. `None` if the run is over by then.
     pub(crate) fn between_steps(
@@ -105,7 +110,12 @@ impl ViewChangePlanner<'_> {
         let moved = self.shard_map.moved(StepNumber(step.0.saturating_sub(1)));
         let now = self.shard_map.target.after(&self.view().moves, moved);
         let holders = |chunk: usize| roster.to_new_ranks(now.replica_holders(chunk).iter().copied());
-        let turns = if churn.retirees.is_empty() { TURNS } else { TURNS_OF_RETIREES };
+        let owns_nothing = |rank: &Rank| roster.members[rank.index()].capacity == 0;
+        let is_in_a_hurry = |holders: Vec<Rank>| !holders.is_empty() && holders.iter().all(owns_nothing);
+        // Members that retired in an earlier view may not have handed over everything yet.
+        let has_retirees =
+            !churn.retirees.is_empty() || (0..now.chunk_count()).any(|chunk| is_in_a_hurry(holders(chunk)));
+        let turns = if has_retirees { TURNS_OF_RETIREES } else { TURNS };
         let newcomers = roster.newcomers();
         let moves = self.moves(&roster.members, &newcomers, holders, turns);
         let resume = Resume { newcomers, ..Resume::at(step) };

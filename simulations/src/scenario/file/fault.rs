@@ -73,6 +73,7 @@ enum Kind {
     Disk,
     Throttle,
     Join,
+    Orders,
     Churn,
 }
 
@@ -198,6 +199,7 @@ impl FaultSection {
             Kind::Disk => Fault::Disk { targets: targets()?, mode: self.disk_mode(context)? },
             Kind::Throttle => self.throttle(context)?,
             Kind::Join => Fault::Join { count: self.count.map_or(1, Whole::count) },
+            Kind::Orders => Fault::Orders { times: self.times(), every: self.every(context)? },
             Kind::Churn => Fault::Churn { times: self.times(), every: self.every(context)? },
         })
     }
@@ -350,7 +352,7 @@ impl FaultSection {
             Kind::Disk => [targets, &["disk"]].concat(),
             Kind::Throttle => [targets, &["up_mbit", "down_mbit", "for"]].concat(),
             Kind::Join => vec!["count"],
-            Kind::Churn => vec!["times", "every"],
+            Kind::Orders | Kind::Churn => vec!["times", "every"],
         };
         let given = [
             ("for", self.duration.is_some()),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use peergrad_protocol::PeerId;
 use peergrad_protocol::limits::CONTACTS_MAX;
 use peergrad_protocol::message::{AgreementMessage, MergeAccept, Refusal};
-use peergrad_protocol::view::{Member, Recovery, View};
+use peergrad_protocol::view::{ExpulsionCause, Member, Recovery, View};
 
 use super::{ActiveMember, Progress, frames};
 use crate::io::{Event, Failure, Output, Reject};
@@ -61,6 +61,7 @@ impl ActiveMember {
             negotiation: MergeNegotiation::default(),
             is_leaving: false,
         };
+        resume_removals(&mut active, cx);
         let me = cx.node.me.peer;
         dial(&view, view.members.iter().map(|member| member.peer).filter(|peer| *peer != me), cx.out);
         frames::replay_early(&mut active, cx);
@@ -71,6 +72,7 @@ impl ActiveMember {
     pub(in crate::machine) fn leave_view(self, cx: &mut NodeContext<'_>) {
         let node = &mut *cx.node;
         node.journal.drop_effects();
+        node.removals_before.extend(self.membership.members.removals_ordered_here());
         node.state_before = self.training.final_state().or(node.state_before.take());
         if let Some(reply) = self.training.leave(&mut node.links.credits, cx.out) {
             node.program.park(reply);
@@ -115,8 +117,20 @@ pub(super) fn enter_next(active: &mut ActiveMember, cx: &mut NodeContext<'_>) ->
         active.announce_save(due, cx.out);
     }
     announce_view(active, cx, &sponsored, &difference.joined, &difference.left);
+    resume_removals(active, cx);
     frames::replay_early(active, cx);
     Ok(())
+}
+
+/// Begins the removals again that a user ordered here before this peer was excluded, of the peers that are members.
+fn resume_removals(active: &mut ActiveMember, cx: &mut NodeContext<'_>) {
+    let ordered = std::mem::take(&mut cx.node.removals_before);
+    let is_member = |peer: &PeerId| active.membership.members.is_member(peer);
+    let (due, later): (Vec<PeerId>, _) = ordered.into_iter().partition(is_member);
+    cx.node.removals_before = later;
+    for peer in due {
+        active.membership.members.expel(peer, ExpulsionCause::Request, cx.out);
+    }
 }
 
 /// Tells the peers that do not know it yet that this member is in a new view: those that it has sponsored or welcomed, and those that left.

@@ -660,6 +660,20 @@ fn new_ranks_follow_the_order_of_peers() {
 }
 
 #[test]
+fn a_member_that_stays_becomes_the_owner_when_the_last_owner_retires() {
+    let mut view = view(&[1, 3]);
+    view.members[1].capacity = 0;
+    let shard_map = shard_map(view, sharding(1, true));
+    let retiring =
+        |ranks: &[u32]| Churn { retirees: ranks.iter().copied().map(Rank).collect(), ..Churn::default() };
+    let change = between_steps(&shard_map, &retiring(&[0])).expect("the run goes on");
+    assert_eq!(change.capacities, [(Rank(0), 0), (Rank(1), 1)]);
+    assert!(planner(&shard_map).changes_members(&retiring(&[0])));
+    assert!(!planner(&shard_map).changes_members(&retiring(&[1])), "it owns nothing as it is");
+    assert!(!planner(&shard_map).changes_members(&retiring(&[0, 1])), "one of them has to own the chunks");
+}
+
+#[test]
 fn if_all_remaining_members_retire_one_of_them_stays_an_owner() {
     let view = view(&[2, 4]);
     let light = Member { capacity: 0, ..member(1) };
