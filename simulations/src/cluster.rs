@@ -13,7 +13,8 @@
 //!
 //! # Parts
 //! `schedule.rs` has the clock and the queue, `environment.rs` carries out what a node asks for, `arrivals.rs` turns what the network
-//! delivers into inputs, `orders.rs` has the orders of users, and `record.rs` keeps what happened. Tests and faults act through `control.rs` and look through `inspect.rs`.
+//! delivers into inputs, `orders.rs` has the orders of users, and `record.rs` keeps what happened. Tests and faults act through
+//! `control.rs` and look through `inspect.rs`.
 //!
 //! # Not here
 //! Faults and their times are in `fault_injector.rs`; what must hold is in [`crate::invariants`].

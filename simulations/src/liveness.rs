@@ -17,7 +17,7 @@ pub struct Liveness {
     /// When all peers were last in one view, or the time of the last fault, if that is later.
     together: Instant,
     /// The time of the last fault.
-    disturbed: Instant,
+    last_fault_at: Instant,
 }
 
 impl Liveness {
@@ -28,7 +28,7 @@ impl Liveness {
             patience,
             seen: (0, Instant::default()),
             together: Instant::default(),
-            disturbed: Instant::default(),
+            last_fault_at: Instant::default(),
         }
     }
 
@@ -36,7 +36,7 @@ impl Liveness {
     pub fn restart_clock(&mut self, now: Instant) {
         self.seen.1 = now;
         self.together = now;
-        self.disturbed = now;
+        self.last_fault_at = now;
     }
 
     /// Checks that the last commit, the last time at which all peers were in one view, and the oldest open order are recent enough.
@@ -68,7 +68,7 @@ impl Liveness {
             ));
         }
         if let Some((given_at, host)) = cluster.oldest_order()
-            && cluster.now().since(given_at.max(self.disturbed)) > self.patience
+            && cluster.now().since(given_at.max(self.last_fault_at)) > self.patience
         {
             return Err(format!(
                 "{host} was told to leave, or removed, {:.1} s ago and still runs; {}",

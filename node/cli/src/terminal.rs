@@ -4,7 +4,7 @@ use std::io::Write;
 
 use serde_json::Value;
 
-use crate::text::printable::printable;
+use crate::text::printable::{is_obeyed, printable};
 
 /// The form of a command's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,20 @@ impl OutputFormat {
 
 /// Writes an object as one line to standard output and flushes, since a reader may be waiting for it.
 pub(crate) fn emit(object: &Value) {
-    write_line(&object.to_string());
+    write_line(&json_line(object));
+}
+
+/// An object as JSON, in which what a terminal would obey is escaped: JSON itself escapes only a part of it.
+fn json_line(object: &Value) -> String {
+    let text = object.to_string();
+    if !text.contains(is_obeyed) {
+        return text;
+    }
+    let escaped = |letter: char| match is_obeyed(letter) {
+        true => format!("\\u{:04x}", u32::from(letter)),
+        false => letter.to_string(),
+    };
+    text.chars().map(escaped).collect()
 }
 
 /// Writes text for people to standard error. A closed standard error is ignored.

@@ -208,7 +208,7 @@ impl Membership {
         agreement::resend(&self.succession, &self.members, now, out);
         self.admission.forget_stale(now);
         self.capacity_offers.forget_stale(now);
-        self.members.resend_expulsions(out);
+        self.members.resend_expulsions(now, out);
         self.rekeying.resend(&self.members, out);
         let Self { members, admission, capacity_offers, .. } = self;
         Requests { members, admission, capacity_offers }.resend(now, out);

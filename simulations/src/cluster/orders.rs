@@ -1,5 +1,7 @@
 //! The orders that users have given, until they are carried out: the simulator checks that none is forgotten.
 
+use std::time::Duration;
+
 use peergrad_core::node::NodeState;
 use peergrad_protocol::Instant;
 
@@ -10,7 +12,7 @@ use crate::host::{HostId, ProcessId};
 pub(super) struct Order {
     /// When it was given.
     given_at: Instant,
-    /// The process that got the order. If it ends first, nobody answers for the order.
+    /// The process that got the order. If it ends at once, nobody answers for the order.
     asked: ProcessId,
     /// The process that is to end.
     target: ProcessId,
@@ -30,6 +32,22 @@ impl Cluster {
         self.orders.push(Order { given_at: self.now(), asked, target });
     }
 
+    /// Whether the process that got the order has lived long enough to pass it on.
+    fn was_received(&self, order: &Order) -> bool {
+        let spans = &self.history().peers[order.asked.host.index()].spans;
+        let ended_at = spans.last().map_or(order.given_at, |span| span.from);
+        self.hosts.is_running(order.asked) || ended_at.since(order.given_at) > PASSED_ON_AFTER
+    }
+
+    /// Whether a peer was to be removed and is alone now: there is nobody left to remove it.
+    fn is_moot(&self, order: &Order) -> bool {
+        let is_alone = match self.hosts.node_state(order.target.host) {
+            Some(NodeState::Member(member)) => member.view.members.len() == 1,
+            _ => false,
+        };
+        order.asked != order.target && is_alone
+    }
+
     /// Whether a peer is a member of the view in which the peer on `host` trains.
     fn is_member_at(&self, host: HostId, other: HostId) -> bool {
         match self.hosts.node_state(host) {
@@ -41,8 +59,12 @@ impl Cluster {
     /// The oldest order that is not carried out yet: when it was given, and the host of the process that is to end.
     #[must_use]
     pub fn oldest_order(&self) -> Option<(Instant, HostId)> {
-        let is_open =
-            |order: &&Order| self.hosts.is_running(order.asked) && self.hosts.is_running(order.target);
+        let is_open = |order: &&Order| {
+            self.hosts.is_running(order.target) && self.was_received(order) && !self.is_moot(order)
+        };
         self.orders.iter().find(is_open).map(|order| (order.given_at, order.target.host))
     }
 }
+
+/// How long a process needs to pass an order on to the other members: two heartbeats.
+const PASSED_ON_AFTER: Duration = Duration::from_millis(500);

@@ -1,6 +1,5 @@
 //! `peer start` and `peer join`: runs one peer, from its arguments to its exit code.
 
-use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -19,7 +18,7 @@ use peergrad_net::{
     StableStorage, create_private, drive, random_bytes,
 };
 use peergrad_protocol::durable::DurableRecord;
-use peergrad_protocol::invite::{Invite, NotAnInvite, Secret, without_invites};
+use peergrad_protocol::invite::{Invite, NotAnInvite, Secret};
 use peergrad_protocol::limits::{CONTACTS_MAX, MEMBERS_MAX, SEGMENTS_KEPT_MAX};
 use peergrad_protocol::message::SavedCheckpoint;
 use peergrad_protocol::{Incarnation, PeerId, Pool, RunId};
@@ -173,33 +172,44 @@ pub(super) fn join_target_of(
         let bootstrap_addresses = addresses.map(BootstrapAddress::from_str).collect::<Result<_, _>>()?;
         return Ok(JoinTarget { run: None, secret, bootstrap_addresses });
     }
-    let text = match invite {
-        "-" => {
-            let text = std::io::read_to_string(std::io::stdin());
-            let text = text.context("cannot read the invite from standard input")?;
-            if text.trim().is_empty() {
-                bail!("standard input holds no invite; pass it there, or in place of the `-`");
-            }
-            text
+    let (invite, rest) = if invite == "-" {
+        let text = std::io::read_to_string(std::io::stdin());
+        let text = text.context("cannot read the invite from standard input")?;
+        if text.trim().is_empty() {
+            bail!("standard input holds no invite; pass it there, or in place of the `-`");
         }
-        // A pasted line may be several arguments: it has broken lines, or the command before the invite.
-        text => std::iter::once(text).chain(more.iter().map(String::as_str)).collect::<Vec<_>>().join(" "),
-    };
-    let invite: Invite = match text.parse() {
-        Err(NotAnInvite::Prefix) if BootstrapAddress::from_str(text.trim()).is_ok() => bail!(
-            "`{}` is not an invite (invites begin with pg1); to join by address, add --secret-file FILE",
-            text.trim()
-        ),
-        read => read?,
+        (text.parse()?, more)
+    } else {
+        invite_in(invite, more)?
     };
     let mut bootstrap_addresses: Vec<_> =
         invite.contacts.into_iter().map(BootstrapAddress::Contact).collect();
-    let is_address =
-        |text: &&String| text.contains(['.', ':', '/']) && matches!(without_invites(text), Cow::Borrowed(_));
-    for address in more.iter().filter(is_address) {
+    for address in rest {
         bootstrap_addresses.push(address.parse()?);
     }
     Ok(JoinTarget { run: Some(invite.run), secret: invite.secret, bootstrap_addresses })
+}
+
+/// The invite in the first of these arguments, with those that follow it. A pasted line may be several arguments: its breaks became spaces,
+/// or the command stands before the invite.
+fn invite_in<'a>(first: &str, more: &'a [String]) -> anyhow::Result<(Invite, &'a [String])> {
+    let mut text = first.to_owned();
+    let mut read = text.parse::<Invite>();
+    for (index, next) in more.iter().enumerate() {
+        if let Ok(invite) = read {
+            return Ok((invite, &more[index..]));
+        }
+        text = format!("{text} {next}");
+        read = text.parse();
+    }
+    match read {
+        Ok(invite) => Ok((invite, &[])),
+        Err(NotAnInvite::Prefix) if BootstrapAddress::from_str(first.trim()).is_ok() => bail!(
+            "`{}` is not an invite (invites begin with pg1); to join by address, add --secret-file FILE",
+            first.trim()
+        ),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn parse_secret(path: &Path, text: &str) -> anyhow::Result<Secret> {

@@ -1,7 +1,7 @@
 //! Printable text: what a terminal shows and does not obey.
 //!
 //! Names of files and columns, labels, reasons and the status of other peers may hold control characters. A terminal that gets them
-//! moves its cursor, sets the title of its window, or fills the clipboard. So all text for people passes through here.
+//! moves its cursor, sets the title of its window, or fills the clipboard. So text for people passes through here before it is written.
 
 use std::borrow::Cow;
 
@@ -44,7 +44,7 @@ pub(crate) fn make_printable(value: &mut Value) {
 }
 
 /// Whether a terminal acts on this character, or shows what follows in another order.
-fn is_obeyed(character: char) -> bool {
+pub(crate) fn is_obeyed(character: char) -> bool {
     let changes_direction = matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     changes_direction || (character.is_control() && !matches!(character, '\n' | '\t'))
 }

@@ -44,7 +44,7 @@ pub(super) struct NodeParts {
     pub(super) program: ProgramState,
     /// The last state that this peer had as a member before it was excluded; `None` if it was never excluded.
     pub(super) state_before: Option<FinalState>,
-    /// The peers whose removal a user has ordered here, and that were still members when this peer was excluded.
+    /// The peers whose removal a user has ordered here before this peer was excluded, and that are not removed yet.
     pub(super) removals_before: Vec<PeerId>,
 }
 

@@ -120,10 +120,13 @@ impl Requests<'_> {
         let mut churn = Churn { joiners, ..Churn::default() };
         let mut retiring: Vec<Rank> = departures.retiring.iter().filter_map(|peer| view.rank(peer)).collect();
         retiring.sort_unstable();
+        let mut last = None;
         if retiring.len() == view.members.len() {
-            // All want to leave. One stays until the others have handed over their chunks to it: always the same one.
-            let last =
-                retiring.iter().copied().max_by_key(|rank| (view.member(*rank).capacity, Reverse(*rank)));
+            // All want to leave. One stays until the others have handed over their chunks to it: always the same one, and if possible
+            // one that is not to be expelled.
+            let stays = |rank: Rank| !departures.expelling.contains_key(&self.members.place.peer(rank));
+            let priority = |rank: &Rank| (stays(*rank), view.member(*rank).capacity, Reverse(*rank));
+            last = retiring.iter().copied().max_by_key(priority);
             retiring.retain(|rank| Some(*rank) != last);
         }
         for rank in retiring {
@@ -135,6 +138,10 @@ impl Requests<'_> {
             }
         }
         churn.capacities = self.capacity_offers.changes(now, self.members, &churn);
+        if let Some(last) = last.filter(|rank| view.member(*rank).capacity == 0) {
+            churn.capacities.push((last, 1));
+            churn.capacities.sort_unstable();
+        }
         churn
     }
 }

@@ -1,9 +1,11 @@
 //! Departures: members that leave by themselves, and members that are expelled, which means removed from the run for good.
 //!
 //! A user asks for an expulsion at any member, or a member counts too many invalid frames from another one. The member that begins tells
-//! all others, and repeats that until the peer is gone. If it leaves before, those that know repeat it. A peer that a user expels first hands over its chunks, like one that leaves by
-//! itself. A peer that sends invalid frames counts as lost at once. The view without the peer names it, so that no member admits it
-//! again, however late that member joins.
+//! all others, and repeats that until the peer is gone. The others repeat it to the coordinator. A peer that a user expels first hands
+//! over its chunks, like one that leaves by itself. A peer that sends invalid frames counts as lost at once. The view without the peer
+//! names it, so that no member admits it again, however late that member joins.
+//!
+//! Of members that expel each other the last one stays: there is nobody left to expel it.
 //!
 //! # Not here
 //! A peer that holds the run's secret can join under another key until the secret is replaced (`rekey.rs`).
@@ -41,7 +43,8 @@ impl Departures {
     /// A view has begun: forgets the peers that left with it.
     pub(super) fn view_changed(&mut self, view: &View) {
         self.retiring.retain(|peer| view.rank(peer).is_some());
-        self.expelling.retain(|peer, _| view.expulsion(peer).is_none());
+        let is_alone = |peer: &PeerId| view.members.len() == 1 && view.rank(peer).is_some();
+        self.expelling.retain(|peer, _| view.expulsion(peer).is_none() && !is_alone(peer));
     }
 
     /// Members that are expelled for invalid frames: they count as lost.
@@ -91,7 +94,7 @@ mod tests {
         assert!(membership.members.departures.retiring.contains(&peer(3)), "it hands over first");
         assert_eq!(membership.members.lost(Instant(0)), []);
         let mut again = Vec::new();
-        membership.members.resend_expulsions(&mut again);
+        membership.members.resend_expulsions(Instant(0), &mut again);
         assert_eq!(sent_messages(&again), all);
         let without = |removed| ViewChange {
             parent: membership.members.place.digest,
@@ -116,14 +119,13 @@ mod tests {
     }
 
     #[test]
-    fn members_repeat_the_expulsion_of_one_that_has_left() {
+    fn members_repeat_an_expulsion_of_another_member_to_the_coordinator() {
         let mut membership = membership();
         let expulsion = Expulsion { peer: peer(3), by: peer(9), cause: ExpulsionCause::Request };
         membership.members.departures.expel(expulsion);
         let mut out = Vec::new();
-        membership.members.resend_expulsions(&mut out);
-        let all = [1, 2, 3].map(|byte| (peer(byte), Message::Admin(AdminMessage::Expel(expulsion))));
-        assert_eq!(sent_messages(&out), all);
+        membership.members.resend_expulsions(Instant(0), &mut out);
+        assert_eq!(sent_messages(&out), [(peer(1), Message::Admin(AdminMessage::Expel(expulsion)))]);
     }
 
     #[test]
@@ -149,8 +151,9 @@ mod tests {
         membership.members.on_expel(&peer(1), of(peer(2)));
         assert_eq!(membership.members.lost(Instant(0)), [Rank(2)]);
         let mut out = Vec::new();
-        membership.members.resend_expulsions(&mut out);
-        assert_eq!(out.len(), 0, "the member that began repeats it");
+        membership.members.resend_expulsions(Instant(0), &mut out);
+        let to: BTreeSet<PeerId> = sent_messages(&out).iter().map(|(to, _)| *to).collect();
+        assert_eq!(to, [peer(1)].into(), "the member that began repeats it to the others");
         let join = Join { run: None, incarnation: Incarnation(9), addresses: vec![], capacity: 1 };
         assert_eq!(
             membership.on_join(peer(3), &join, RunPhase::Training),

@@ -361,13 +361,17 @@ impl Members {
         }
     }
 
-    /// Sends the expulsions again that may not have arrived: this member's own, and those of members that have left since. All members
-    /// have to know them, since a member that is to be expelled is not the coordinator.
-    pub(super) fn resend_expulsions(&self, out: &mut Vec<Output>) {
-        let is_mine =
-            |expulsion: &&Expulsion| expulsion.by == self.place.me.peer || !self.is_member(&expulsion.by);
-        for expulsion in self.departures.expelling.values().filter(is_mine) {
-            self.broadcast(&AdminMessage::Expel(*expulsion).into(), out);
+    /// Sends the expulsions again that may not have arrived: to all members those that this one has begun, and to the coordinator those
+    /// that others have begun, who may have left or restarted. A coordinator that has joined since then does not know them.
+    pub(super) fn resend_expulsions(&self, now: Instant, out: &mut Vec<Output>) {
+        let coordinator = self.coordinator(now).filter(|rank| *rank != self.place.rank);
+        for expulsion in self.departures.expelling.values() {
+            let message = AdminMessage::Expel(*expulsion).into();
+            if expulsion.by == self.place.me.peer {
+                self.broadcast(&message, out);
+            } else if let Some(coordinator) = coordinator {
+                self.send(self.place.peer(coordinator), &message, out);
+            }
         }
     }
 

@@ -110,12 +110,12 @@ impl ViewChangePlanner<'_> {
         let moved = self.shard_map.moved(StepNumber(step.0.saturating_sub(1)));
         let now = self.shard_map.target.after(&self.view().moves, moved);
         let holders = |chunk: usize| roster.to_new_ranks(now.replica_holders(chunk).iter().copied());
-        let owns_nothing = |rank: &Rank| roster.members[rank.index()].capacity == 0;
-        let is_in_a_hurry = |holders: Vec<Rank>| !holders.is_empty() && holders.iter().all(owns_nothing);
+        let offers_nothing = |rank: &Rank| roster.members[rank.index()].capacity == 0;
+        let must_move = |holders: Vec<Rank>| !holders.is_empty() && holders.iter().all(offers_nothing);
         // Members that retired in an earlier view may not have handed over everything yet.
-        let has_retirees =
-            !churn.retirees.is_empty() || (0..now.chunk_count()).any(|chunk| is_in_a_hurry(holders(chunk)));
-        let turns = if has_retirees { TURNS_OF_RETIREES } else { TURNS };
+        let is_urgent =
+            !churn.retirees.is_empty() || (0..now.chunk_count()).any(|chunk| must_move(holders(chunk)));
+        let turns = if is_urgent { TURNS_OF_RETIREES } else { TURNS };
         let newcomers = roster.newcomers();
         let moves = self.moves(&roster.members, &newcomers, holders, turns);
         let resume = Resume { newcomers, ..Resume::at(step) };

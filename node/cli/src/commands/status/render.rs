@@ -27,6 +27,7 @@ use crate::status::{
     EventStatus, LinkStatus, MemberState, MemberStatus, OtherState, Phase, Status, TrainingStatus,
     UnreachedStatus,
 };
+use crate::text::printable::printable;
 use crate::text::quantities::{PAUSED, duration, few_digits, loss_text, speed_text, time_to_go};
 use crate::text::text_table::{bytes, count};
 use crate::text::wrapping::{pieces, wrapped};
@@ -117,7 +118,9 @@ fn heading(status: &Status, directory: Option<&Path>, trouble: Option<&str>, wid
     }
     let run =
         status.run.as_deref().map_or_else(|| "no run yet".to_owned(), |run| format!("run {}", short(run)));
-    let place = directory.map(|path| format!(", data in {}", path.display())).unwrap_or_default();
+    let place = directory
+        .map(|path| format!(", data in {}", printable(&path.display().to_string())))
+        .unwrap_or_default();
     lines.push(dim(&format!(
         "  peer {} in {run}, release {}, up {}{place}",
         name(&status.peer),

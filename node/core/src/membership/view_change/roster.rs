@@ -34,7 +34,8 @@ impl Roster {
             staying.chain(churn.joiners.iter().map(|member| (member.clone(), None))).collect();
         all.sort_by_key(|(member, _)| member.peer);
         if all.iter().all(|(member, _)| member.capacity == 0) {
-            // No member that stays has offered to own anything, and at least one must: preferably one that does not leave. After a stop
+            // No member that stays has offered to own anything, and at least one must: preferably one that does not begin to leave
+            // with this change. After a stop
             // all members join as new ones.
             let is_retiree = |old: &Rank| churn.retirees.contains(old);
             let owner = all.iter().position(|(_, old)| old.as_ref().is_some_and(|old| !is_retiree(old)));

@@ -669,7 +669,7 @@ fn a_member_that_stays_becomes_the_owner_when_the_last_owner_retires() {
     let change = between_steps(&shard_map, &retiring(&[0])).expect("the run goes on");
     assert_eq!(change.capacities, [(Rank(0), 0), (Rank(1), 1)]);
     assert!(planner(&shard_map).changes_members(&retiring(&[0])));
-    assert!(!planner(&shard_map).changes_members(&retiring(&[1])), "it owns nothing as it is");
+    assert!(!planner(&shard_map).changes_members(&retiring(&[1])), "it owns nothing already");
     assert!(!planner(&shard_map).changes_members(&retiring(&[0, 1])), "one of them has to own the chunks");
 }
 
