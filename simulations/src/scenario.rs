@@ -223,12 +223,12 @@ pub enum Fault {
     },
     /// New peers join.
     Join {
-        /// How many.
+        /// The number of peers.
         count: usize,
     },
     /// Users give orders one after the other: a peer is to leave, is removed, or joins.
     Orders {
-        /// How many.
+        /// The number of orders.
         times: u32,
         /// The longest time from one to the next.
         every: Duration,

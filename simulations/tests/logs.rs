@@ -275,10 +275,10 @@ fn a_swarm_that_continues_from_a_checkpoint_violates_no_invariant() {
         });
         tale_of(test, &test_logs)
     };
-    let anew = json!({"view_number": 2, "step": 50});
+    let restarted_branch = json!({"view_number": 2, "step": 50});
     // All stop; or peers that had just joined continue with members that had stopped.
     for (test, stops) in [("stopped", true), ("restored", false)] {
-        let recorded_run = read_run(test, stops, anew.clone());
+        let recorded_run = read_run(test, stops, restarted_branch.clone());
         assert!(
             recorded_run.check_results.iter().all(|verdict| verdict.outcome.is_ok()),
             "{:?}",

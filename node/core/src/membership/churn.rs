@@ -6,7 +6,7 @@
 //! 2. The coordinator gathers these requests, names a future step, and has the members agree on a view from there. That view is usually
 //!    chosen before they reach the step.
 //! 3. A member that leaves hands over first: it is in one more view with capacity 0, until its chunks have moved. If other members hold
-//!    replicas of all its chunks, it leaves at once.
+//!    replicas of all its chunks, it leaves at once. If all members want to leave, one of them stays an owner until the others are gone.
 //!
 //! A peer that was lost waits before it is admitted again: `admission.rs`. How far ahead the step is: `lead.rs`.
 
