@@ -96,6 +96,27 @@ impl AllGather {
         self.is_open && self.unstarted == 0
     }
 
+    /// The earliest final segments that have not arrived: how many ranks they pass on their way here, and which ranks send them. `None` if
+    /// all have arrived.
+    #[must_use]
+    pub fn awaited(&self, plan: &Plan) -> Option<(usize, Vec<usize>)> {
+        let count = plan.rank_count();
+        let is_missing = |owner: &usize| {
+            *owner != plan.rank && self.received[*owner] < plan.layout.shard(*owner).segments().len()
+        };
+        let missing = || (0..count).filter(is_missing);
+        match plan.topology {
+            Topology::Ring => {
+                let hop = missing().map(|owner| (plan.rank + count - owner) % count).min()?;
+                Some((hop, vec![plan.previous()]))
+            }
+            Topology::Direct => {
+                let senders: Vec<usize> = missing().collect();
+                (!senders.is_empty()).then_some((0, senders))
+            }
+        }
+    }
+
     /// Checks an arriving segment against the plan and counts it. Returns false, and changes nothing, if it is not expected.
     #[must_use]
     pub fn admit(&mut self, plan: &Plan, from: usize, owner: usize, index: usize) -> bool {

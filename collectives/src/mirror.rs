@@ -313,6 +313,16 @@ impl Mirror {
         self.missing == 0
     }
 
+    /// The owners of which segments are missing.
+    pub fn awaited(&self) -> impl Iterator<Item = usize> {
+        let is_missing = |owner: &usize| {
+            self.plan
+                .kept(*owner, self.rank)
+                .is_some_and(|kept| self.received[*owner] < kept.segments().len())
+        };
+        (0..self.plan.rank_count()).filter(is_missing)
+    }
+
     /// Whether all segments have been sent.
     #[must_use]
     pub fn is_sent(&self) -> bool {

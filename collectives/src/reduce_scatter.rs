@@ -115,6 +115,32 @@ impl ReduceScatter {
         self.unstarted == 0
     }
 
+    /// The earliest partial sums that have not arrived: how many ranks they pass on their way here, and which ranks send them. `None` if
+    /// all have arrived.
+    #[must_use]
+    pub fn awaited(&self, plan: &Plan) -> Option<(usize, Vec<usize>)> {
+        match plan.topology {
+            Topology::Ring => {
+                let count = plan.rank_count();
+                let is_missing =
+                    |owner: &usize| self.received[*owner] < plan.layout.shard(*owner).segments().len();
+                let owners = (0..count).filter(|owner| *owner != plan.previous()).filter(is_missing);
+                let hop = owners.map(|owner| (plan.rank + count - owner - 1) % count).min()?;
+                Some((hop, vec![plan.previous()]))
+            }
+            Topology::Direct if self.is_reduced(plan) => None,
+            Topology::Direct => {
+                let position = self.accumulator.as_ref().map_or(0, |(_, _, count)| *count);
+                let others = plan.contribution_count(plan.rank);
+                // Without a fixed order, all contributions are combined at once.
+                let end = if plan.combine.is_robust() { others } else { others.min(position + 1) };
+                let sources = (position..end).map(|position| plan.contributor(plan.rank, position));
+                let senders: Vec<usize> = sources.filter(|source| self.waiting[*source].is_empty()).collect();
+                (!senders.is_empty()).then_some((0, senders))
+            }
+        }
+    }
+
     /// Checks an arriving segment against the plan and counts it. Returns false, and changes nothing, if it is not expected.
     #[must_use]
     pub fn admit(&mut self, plan: &Plan, from: usize, owner: usize, index: usize) -> bool {

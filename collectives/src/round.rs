@@ -381,6 +381,20 @@ impl Round {
         }
     }
 
+    /// The earliest segments that this member waits for: their half of the round, how many ranks they pass on their way here, and the
+    /// senders by their ranks on the links. `None` if it waits for none.
+    #[must_use]
+    pub fn awaited(&self) -> Option<(Phase, usize, Vec<usize>)> {
+        let in_phase = |phase| {
+            move |(hop, senders): (usize, Vec<usize>)| {
+                let links = senders.into_iter().map(|rank| self.plan.link(rank)).collect();
+                (phase, hop, links)
+            }
+        };
+        let reduce = self.reduce.awaited(&self.plan).map(in_phase(Phase::Reduce));
+        reduce.or_else(|| self.gather.awaited(&self.plan).map(in_phase(Phase::Gather)))
+    }
+
     /// Whether every shard has arrived and is final.
     #[must_use]
     pub fn is_complete(&self) -> bool {

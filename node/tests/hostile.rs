@@ -22,15 +22,15 @@ use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::limits::{ATTEMPTS_MAX, CHUNKS_MAX, SAMPLES_MAX, STEPS_MAX};
 use peergrad_protocol::manifest::Manifest;
 use peergrad_protocol::message::{
-    Accepted, AdminMessage, AgreementMessage, ChunkBatch, ChunkContent, ChunkEntry, Closed, Complete,
-    Contact, Departure, Heartbeat, Join, JoinMessage, MemberReport, MergeAccept, MergeMessage, MergeOffer,
-    MergeProbe, MergeReady, Message, Nack, PartialStep, Phase, Prepare, Promise, Propose, RejoinCandidate,
-    SampleStats, SaveAt, SavedCheckpoint, Segment, SnapshotChunks, SnapshotDonor, StepContributors,
-    StepProgress, TrainingMessage, WantChunks, WantSnapshot,
+    Accepted, AdminMessage, AgreementMessage, Awaited, AwaitedAt, ChunkBatch, ChunkContent, ChunkEntry,
+    Closed, Complete, Contact, Departure, Heartbeat, Join, JoinMessage, MemberReport, MergeAccept,
+    MergeMessage, MergeOffer, MergeProbe, MergeReady, Message, Nack, PartialStep, Phase, Prepare, Promise,
+    Propose, RejoinCandidate, SampleStats, SaveAt, SavedCheckpoint, Segment, SentFrames, SnapshotChunks,
+    SnapshotDonor, Stage, StepContributors, StepProgress, TrainingMessage, WantChunks, WantSnapshot,
 };
 use peergrad_protocol::view::{
-    Ancestor, BatchParts, Branch, Donor, Expulsion, ExpulsionCause, Member, Merge, Move, Moves, Recovery,
-    Resume, RollForward, View, ViewChange,
+    Ancestor, BatchParts, Branch, Complaint, Donor, Expulsion, ExpulsionCause, LeftOut, Member, MemberFault,
+    Merge, Move, Moves, Recovery, Resume, RollForward, View, ViewChange,
 };
 use peergrad_protocol::{
     Buffer, Frame, Incarnation, Instant, PeerId, Pool, Rank, RunId, StepNumber, ViewDigest, ViewNumber,
@@ -331,7 +331,8 @@ impl Truth<'_> {
             15 => {
                 let (view_number, complete) = (ViewNumber(draws.below(3, STEPS_MAX)), self.near(draws));
                 let computing = draws.some(|draws| self.near(draws));
-                Message::Heartbeat(Heartbeat { view, view_number, complete, computing })
+                let sent = SentFrames { link: 0, count: draws.below(3, u64::MAX) };
+                Message::Heartbeat(Heartbeat { view, view_number, complete, computing, sent })
             }
             16 => {
                 let (step, has_contribution) = (self.near(draws), draws.is());
@@ -535,6 +536,7 @@ impl Truth<'_> {
             cursor,
             moves: self.moves(draws),
             expelled,
+            left_out: draws.list(2, |draws| self.left_out(draws)),
             ancestors: draws.list(2, |draws| Ancestor {
                 view: self.some_view(draws),
                 trained: draws.below(100, SAMPLES_MAX),
@@ -550,6 +552,16 @@ impl Truth<'_> {
             by,
             cause: if draws.is() { ExpulsionCause::Request } else { ExpulsionCause::Violations },
         }
+    }
+
+    fn complaint(&self, draws: &mut Draws<'_>) -> Complaint {
+        let fault = if draws.is() { MemberFault::Frames } else { MemberFault::Withheld };
+        Complaint { about: self.rank(draws), fault }
+    }
+
+    fn left_out(&self, draws: &mut Draws<'_>) -> LeftOut {
+        let Expulsion { peer, by, .. } = self.expulsion(draws);
+        LeftOut { peer, other: by, fault: MemberFault::Frames, is_certain: draws.is() }
     }
 
     fn record(&self, draws: &mut Draws<'_>) -> View {
@@ -602,6 +614,11 @@ impl Truth<'_> {
                 stats: draws.some(|draws| self.stats(draws)),
             }),
             lost: draws.list(3, |draws| self.rank(draws)),
+            complaints: draws.list(3, |draws| self.complaint(draws)),
+            awaited: draws.some(|draws| Awaited {
+                at: AwaitedAt { step: self.near(draws), stage: Stage::Reduce, hop: draws.below(3, 5) as u32 },
+                from: draws.list(3, |draws| self.rank(draws)),
+            }),
             has_merge_snapshot: draws.is(),
             rejoin: draws.some(|draws| Box::new(self.again(draws))),
         }

@@ -21,13 +21,14 @@ mod contact;
 mod join;
 mod merge;
 mod sample_stats;
+mod sent_frames;
 mod training;
 mod validity;
 
 pub use admin::{AdminMessage, Rekey};
 pub use agreement::{
-    Accepted, AgreementMessage, MemberReport, Nack, PartialStep, Prepare, Promise, Propose, RejoinCandidate,
-    SavedCheckpoint,
+    Accepted, AgreementMessage, Awaited, AwaitedAt, MemberReport, Nack, PartialStep, Prepare, Promise,
+    Propose, RejoinCandidate, SavedCheckpoint, Stage,
 };
 pub use contact::Contact;
 pub use join::{DataPiece, Join, JoinMessage, Refusal, WantData, Welcome};
@@ -36,6 +37,7 @@ pub use merge::{
     WantSnapshot,
 };
 pub use sample_stats::SampleStats;
+pub use sent_frames::SentFrames;
 pub use training::{
     ChunkBatch, ChunkContent, ChunkEntry, Closed, Complete, Phase, SaveAt, Segment, StepContributors,
     StepProgress, TrainingMessage, WantChunks,
@@ -108,6 +110,8 @@ pub struct Heartbeat {
     /// The step that the sender's program is computing; `None` while it computes none. If steps do not wait for all members, it may be
     /// another step than the one in progress.
     pub computing: Option<StepNumber>,
+    /// The frames that the sender has sent to the receiver before this one.
+    pub sent: SentFrames,
 }
 
 /// Why a peer stops.

@@ -14,6 +14,7 @@
 //!   chunk.
 
 pub use change::ViewChange;
+pub use faults::{Complaint, LeftOut, MemberFault};
 pub use history::{Ancestor, Branch, ViewHistory, fork_point};
 pub use moves::{Move, Moves};
 pub use record::{Expulsion, ExpulsionCause, Member, View};
@@ -21,6 +22,7 @@ pub use resume::{BatchParts, Donor, Merge, Recovery, Resume, RollForward};
 pub use validate::{InvalidView, are_bounded};
 
 mod change;
+mod faults;
 mod history;
 mod moves;
 mod record;

@@ -12,5 +12,5 @@ pub mod frame;
 
 pub use codec::{Decode, DecodeError, Encode, decode_durable, decode_record, encode_record};
 pub use frame::{
-    Frame, PREFIX_BYTES, Prefix, VERSION, WireError, decode_table_message, encode_table_message,
+    Frame, PREFIX_BYTES, Prefix, VERSION, WireError, decode_table_message, encode_table_message, seal,
 };

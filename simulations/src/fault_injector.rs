@@ -3,6 +3,7 @@
 //! The seed decides what a fault leaves open: which peer, and when exactly. The faults that wait for an event are in `triggers.rs`, cuts in
 //! `cuts.rs`, and false frames in `forgery.rs`.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use rand::{Rng, SeedableRng};
 use crate::cluster::{Cluster, Dialability, UserCommand};
 use crate::compute_model::{Bursts, ComputeModel};
 use crate::disk::Disk;
+use crate::frame_faults::FaultyFrames;
 use crate::host::{Crash, EntryMode, HostId, HostSetup, TaskFault};
 use crate::queue::Queue;
 use crate::scenario::{Fault, FaultTime, PlannedFault, Scenario, Targets};
@@ -203,6 +205,7 @@ impl FaultInjector {
             | Fault::Clone { ref targets }
             | Fault::Garbage { ref targets, .. }
             | Fault::StaleViews { ref targets }
+            | Fault::Frames { ref targets, .. }
             | Fault::Disk { ref targets, .. }
             | Fault::Throttle { ref targets, .. } => {
                 self.for_each_target(cluster, targets, |injector, cluster, host| {
@@ -252,6 +255,16 @@ impl FaultInjector {
             }
             Fault::Garbage { count, .. } => send_garbage(cluster, host, count, &mut self.generator),
             Fault::StaleViews { .. } => send_stale_views(cluster, host),
+            Fault::Frames { fault, kind, per_million, duration, .. } => {
+                // The others may remove it from the run.
+                self.mark_affected(host);
+                cluster.note(host, &format!("its frames are {fault:?}"));
+                let generator = ChaCha8Rng::seed_from_u64(self.generator.next_u64());
+                let until = duration.map(|duration| cluster.now().after(duration));
+                let withheld = BTreeMap::new();
+                let faulty = FaultyFrames { host, fault, kind, per_million, until, generator, withheld };
+                cluster.break_frames(faulty);
+            }
             Fault::Disk { mode, .. } => {
                 // A peer whose disk is full reports that and ends.
                 self.mark_affected(host);

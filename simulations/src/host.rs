@@ -96,6 +96,8 @@ pub(crate) struct Host {
     pub(crate) awake_since: Instant,
     /// The fault of its task; `None` if that works.
     pub(crate) task_fault: Option<TaskFault>,
+    /// Whether the frames that it sends have a fault, or had one.
+    pub(crate) has_faulty_frames: bool,
 }
 
 impl Host {
@@ -111,6 +113,7 @@ impl Host {
             asleep: None,
             awake_since: now,
             task_fault: None,
+            has_faulty_frames: false,
         }
     }
 }

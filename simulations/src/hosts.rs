@@ -58,6 +58,12 @@ impl Hosts {
         self.get(host).asleep.is_some()
     }
 
+    /// Whether the frames that this host sends have a fault, or had one.
+    #[must_use]
+    pub fn has_faulty_frames(&self, host: HostId) -> bool {
+        self.get(host).has_faulty_frames
+    }
+
     /// The node on a host; `None` if no process runs there.
     pub(crate) fn node(&self, host: HostId) -> Option<&Node> {
         self.get(host).process.as_ref().map(|process| &process.node)

@@ -13,6 +13,7 @@ pub mod delays;
 pub mod disk;
 mod fault_injector;
 pub mod filters;
+pub mod frame_faults;
 pub mod history;
 pub mod host;
 pub mod hosts;

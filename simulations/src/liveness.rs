@@ -84,7 +84,8 @@ impl Liveness {
 fn are_together(cluster: &Cluster) -> bool {
     let mut view: Option<ViewDigest> = None;
     let hosts = cluster.hosts();
-    hosts.ids().filter_map(|host| hosts.node_state(host)).all(|standing| match standing {
+    let healthy = hosts.ids().filter(|host| !hosts.has_faulty_frames(*host));
+    healthy.filter_map(|host| hosts.node_state(host)).all(|standing| match standing {
         NodeState::Member(member) if member.wait == Wait::Evaluation => true,
         NodeState::Member(member) => *view.get_or_insert(member.digest) == member.digest,
         NodeState::Bootstrap | NodeState::Join | NodeState::Recovery => false,

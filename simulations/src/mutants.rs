@@ -191,7 +191,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "lost-segments",
-        about: "the transport loses all segments on one link, and nothing else",
+        about: "the transport loses all segments on one link, and changes heartbeats and reports so that no member notices",
         invariant: LIVENESS,
         scenario: "mutants",
         bug: Bug::LostSegments,

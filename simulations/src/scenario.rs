@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use crate::disk::DiskMode;
+use crate::frame_faults::{FrameFault, FrameKind};
 use crate::host::Crash;
 use crate::links::Links;
 use crate::workload::Workload;
@@ -197,6 +198,19 @@ pub enum Fault {
         targets: Targets,
         /// How many, on each of their links.
         count: usize,
+    },
+    /// Some of the frames that peers send are lost, changed, repeated or late, without a word.
+    Frames {
+        /// The peers.
+        targets: Targets,
+        /// What happens to a frame.
+        fault: FrameFault,
+        /// The frames that it may happen to.
+        kind: FrameKind,
+        /// How many of a million frames it happens to.
+        per_million: u32,
+        /// How long; `None` means until the end.
+        duration: Option<Duration>,
     },
     /// Peers send outdated views: their present view once more, and an earlier one.
     StaleViews {
@@ -434,6 +448,7 @@ impl Fault {
             | Self::Clone { targets }
             | Self::Garbage { targets, .. }
             | Self::StaleViews { targets }
+            | Self::Frames { targets, .. }
             | Self::Disk { targets, .. }
             | Self::Throttle { targets, .. } => match targets {
                 Targets::Peers(peers) => peers.clone(),

@@ -43,6 +43,12 @@ impl World<'_> {
         self.hosts.peer(host)
     }
 
+    /// Whether the frames that this peer sends have a fault, or had one.
+    #[must_use]
+    pub fn has_faulty_frames(&self, peer: PeerId) -> bool {
+        self.hosts_of(peer).iter().any(|host| self.hosts.has_faulty_frames(*host))
+    }
+
     /// The hosts of a peer.
     #[must_use]
     pub fn hosts_of(&self, peer: PeerId) -> &[HostId] {

@@ -79,6 +79,7 @@ impl RunBuilder {
             recovery,
             cursor: DataCursor::default(),
             expelled: vec![],
+            left_out: vec![],
             moves: Moves::default(),
         });
         let mut left = PARAMETERS;

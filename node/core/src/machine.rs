@@ -9,14 +9,15 @@
 use std::sync::Arc;
 
 use peergrad_protocol::durable::DurableRecord;
-use peergrad_protocol::message::{Contact, Departure, Message, Refusal};
-use peergrad_protocol::view::{ExpulsionCause, Member};
+use peergrad_protocol::message::{Contact, Departure, Heartbeat, Message, Refusal};
+use peergrad_protocol::view::{ExpulsionCause, Member, MemberFault};
 use peergrad_protocol::{Buffer, Frame, Instant, PeerId, RunId};
 
 use crate::config::{Config, StartMode};
 use crate::io::{Ended, Event, Failure, Input, JobId, JobOutput, Output, Panicked, Reject};
 use crate::machine::context::{NodeContext, NodeParts};
 use crate::machine::early_frames::EarlyFrames;
+use crate::machine::frame_audit::FrameAudit;
 use crate::machine::jobs::{Jobs, Purpose};
 use crate::machine::member::{ActiveMember, commands};
 use crate::machine::program_state::ProgramState;
@@ -36,6 +37,7 @@ use crate::program::loader::Loaded;
 mod context;
 mod early_frames;
 mod founder;
+mod frame_audit;
 mod jobs;
 mod joiner;
 mod member;
@@ -129,6 +131,7 @@ impl Machine {
             links: PeerLinks::default(),
             early_frames: EarlyFrames::default(),
             violations: Violations::default(),
+            frame_audit: FrameAudit::default(),
             run: RunSetup::new(config.loader, defined),
             jobs: Jobs::default(),
             journal: Journal::default(),
@@ -222,6 +225,27 @@ impl Machine {
         }
     }
 
+    // Frames.
+
+    /// Counts the frames among the outputs from the index `first` on, and adds the heartbeats that are due, which name these counts.
+    pub(crate) fn count_sent(&mut self, first: usize, out: &mut Vec<Output>) {
+        let Self { role, node } = self;
+        for output in &out[first..] {
+            if let Output::Send { to, .. } = output {
+                node.frame_audit.note_sent(to);
+            }
+        }
+        let Some((heartbeat, receivers)) = role.active_mut().and_then(|role| role.take_heartbeat()) else {
+            return;
+        };
+        for to in receivers {
+            let heartbeat = Heartbeat { sent: node.frame_audit.sent_to(&to), ..heartbeat };
+            let frame = Frame::encode(&Message::Heartbeat(heartbeat), None);
+            node.frame_audit.note_sent(&to);
+            out.push(Output::Send { to, frame });
+        }
+    }
+
     // The change of the role.
 
     /// Changes the role, if it has ended.
@@ -281,6 +305,7 @@ fn handle(role: &mut dyn Role, cx: &mut NodeContext<'_>, input: Input) -> Result
         },
         Input::LinkUp(peer) => {
             cx.node.links.up(peer);
+            cx.node.frame_audit.link_up(peer);
             role.on_link_up(cx, peer);
         }
         Input::LinkDown { peer, reason } => role.lose_link(cx, peer, reason),
@@ -333,11 +358,20 @@ fn receive(
     from: PeerId,
     frame: Frame,
 ) -> Result<(), Interrupt> {
-    match cx.node.cache.message(&frame).map_err(Reject::from)? {
+    let message = cx.node.cache.message(&frame);
+    let is_intact = match &message {
+        Ok(Message::Heartbeat(heartbeat)) => cx.node.frame_audit.compare(from, heartbeat.sent),
+        _ => true,
+    };
+    cx.node.frame_audit.note_received(&from);
+    if !is_intact {
+        role.complain(cx, from, MemberFault::Frames);
+    }
+    match message.map_err(Reject::from)? {
         Message::InView { view, message } => Ok(role.on_view_message(cx, from, view, message, frame)?),
         message => {
-            if let Message::Heartbeat(beat) = &message {
-                cx.node.early_frames.keep_only(from, beat.view, cx.out);
+            if let Message::Heartbeat(heartbeat) = &message {
+                cx.node.early_frames.keep_only(from, heartbeat.view, cx.out);
             }
             role.on_message(cx, from, message, frame.payload)
         }

@@ -67,6 +67,7 @@ mod agreement;
 pub(crate) mod bootstrap;
 mod capacity;
 mod churn;
+mod complaints;
 mod departures;
 mod failure_detection;
 mod health;
@@ -183,7 +184,7 @@ impl Membership {
     ) -> Vec<TrainingCommand> {
         if self.timers.expired(Timer::Heartbeat as usize, now) {
             self.members.detection.detector.tick(now);
-            self.members.send_heartbeat(now, status, out);
+            self.members.make_heartbeat(now, status);
             self.resend(now, out);
             self.members.redial(now, out);
             let interval = failure_detection::heartbeat_interval(&self.members.place.view);

@@ -36,6 +36,13 @@ impl Node {
 
     /// Handles one input and appends its outputs to `out`. The caller carries them out before the next call.
     pub fn handle(&mut self, now: Instant, input: Input, out: &mut Vec<Output>) {
+        let first = out.len();
+        self.decide(now, input, out);
+        self.machine.count_sent(first, out);
+    }
+
+    /// Has the machine handle the input, and the program whatever follows from that.
+    fn decide(&mut self, now: Instant, input: Input, out: &mut Vec<Output>) {
         self.machine.input(now, input, out);
         if self.executor.is_none() {
             self.executor = self.machine.program();

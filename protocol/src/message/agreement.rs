@@ -16,7 +16,7 @@ use crate::chunk_set::ChunkSet;
 use crate::cursor::DataCursor;
 use crate::id::{ContentDigest, Rank, StepNumber, ViewDigest};
 use crate::limits::{ATTEMPTS_MAX, CAPACITY_MAX, CHECKPOINTS_MAX, MEMBERS_MAX, STEPS_MAX};
-use crate::view::{Branch, Member, View, ViewChange, are_bounded};
+use crate::view::{Branch, Complaint, Member, View, ViewChange, are_bounded};
 use crate::wire::codec::{Decode, Encode};
 
 /// A message about the successor of a view.
@@ -36,6 +36,13 @@ pub enum AgreementMessage {
     Learn(ViewChange),
     /// Member to a peer that joins with the view, or that is still in an older one: the whole view.
     Install(View),
+    /// Member to every member: a fault of a member of this view, for which the next view may leave that member out.
+    Complain {
+        /// The view of the three.
+        view: ViewDigest,
+        /// The complaint.
+        complaint: Complaint,
+    },
 }
 
 /// The request of the first phase.
@@ -81,10 +88,58 @@ pub struct MemberReport {
     pub next: Option<PartialStep>,
     /// The ranks of members that it cannot reach.
     pub lost: Vec<Rank>,
+    /// The faults of other members that it has noticed in this view.
+    pub complaints: Vec<Complaint>,
+    /// What it has waited for, if it has not advanced for long; otherwise `None`.
+    pub awaited: Option<Awaited>,
     /// Whether it still has its part of the snapshot that the present view merges.
     pub has_merge_snapshot: bool,
     /// For a process that only votes: how it can rejoin, once it has loaded task and data; otherwise `None`.
     pub rejoin: Option<Box<RejoinCandidate>>,
+}
+
+/// The earliest thing that a member waits for, and the members that owe it.
+///
+/// A member owes something only once it has all earlier things itself. So of all members that wait, one that waits for the earliest thing,
+/// or one that owes it, has a fault.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Awaited {
+    /// When it is needed.
+    pub at: AwaitedAt,
+    /// The members that owe it.
+    pub from: Vec<Rank>,
+}
+
+/// When a thing is needed, relative to others: in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Encode, Decode)]
+pub struct AwaitedAt {
+    /// The step; where there are tables, the clock.
+    pub step: StepNumber,
+    /// What is needed in that step.
+    pub stage: Stage,
+    /// How many members it passes on its way here.
+    pub hop: u32,
+}
+
+/// What members need of each other in a step, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Encode, Decode)]
+pub enum Stage {
+    /// Chunks that move to the member, or that complete an interrupted step.
+    Chunks,
+    /// With backup workers, at the first owner: the progress of members.
+    Progress,
+    /// With backup workers: which contributions count.
+    Contributors,
+    /// Partial sums.
+    Reduce,
+    /// Sums of replicated chunks.
+    Mirror,
+    /// Final values.
+    Gather,
+    /// At an owner of table chunks: the clocks of workers.
+    Clocks,
+    /// Rows of tables.
+    Rows,
 }
 
 /// A peer that was a member before its process stopped, and is ready to rejoin.
@@ -168,6 +223,7 @@ impl AgreementMessage {
             Self::Propose(Propose { change, .. }) | Self::Learn(change) => bounded(change.is_bounded()),
             Self::Accepted(accepted) => in_range(is_ballot(&accepted.ballot)),
             Self::Install(view) => Ok(view.validate()?),
+            Self::Complain { .. } => Ok(()),
         }
     }
 }
@@ -219,6 +275,8 @@ impl MemberReport {
         };
         sets.all(ChunkSet::is_valid)
             && self.lost.len() <= MEMBERS_MAX
+            && self.complaints.len() <= MEMBERS_MAX
+            && self.awaited.as_ref().is_none_or(|awaited| awaited.from.len() <= MEMBERS_MAX)
             && self.rejoin.as_deref().is_none_or(is_bounded)
     }
 
@@ -230,6 +288,7 @@ impl MemberReport {
         };
         self.complete.is_none_or(|steps| steps.0 <= STEPS_MAX)
             && self.rejoin.as_deref().is_none_or(is_again)
+            && self.awaited.as_ref().is_none_or(|awaited| is_step(awaited.at.step))
             && self.stats.iter().chain(&next).all(SampleStats::is_bounded)
     }
 }

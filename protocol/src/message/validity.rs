@@ -40,7 +40,7 @@ mod tests {
         ATTEMPTS_MAX, CAPACITY_MAX, CHUNK_BATCH_CHUNKS_MAX, CHUNKS_MAX, CONTACTS_MAX, MEMBERS_MAX,
         SAMPLES_MAX, SPECIFICATION_BYTES_MAX,
     };
-    use crate::view::{Member, ViewChange};
+    use crate::view::{Complaint, Member, MemberFault, ViewChange};
 
     #[test]
     fn a_long_reason_is_cut_between_characters() {
@@ -86,7 +86,8 @@ mod tests {
         let stats = |samples| SampleStats { samples, loss: f64::NAN };
         let heartbeat = |complete, view_number| {
             let (view_number, complete) = (ViewNumber(view_number), StepNumber(complete));
-            Message::Heartbeat(Heartbeat { view: VIEW, view_number, complete, computing: Some(complete) })
+            let (computing, sent) = (Some(complete), SentFrames::default());
+            Message::Heartbeat(Heartbeat { view: VIEW, view_number, complete, computing, sent })
         };
         assert_limit(|n| heartbeat(n, 1), STEPS_MAX);
         assert_limit(|n| heartbeat(1, n), STEPS_MAX);
@@ -237,12 +238,14 @@ mod tests {
         };
         assert_eq!(promise(full.clone()).validate(), Ok(()));
         let over = || ChunkSet::all(CHUNKS_MAX + 1);
+        let complaint = Complaint { about: Rank(0), fault: MemberFault::Frames };
         for report in [
             MemberReport { states: over(), ..full.clone() },
             MemberReport { states_before: Some(over()), ..full.clone() },
             MemberReport { next: holdings(over(), all()), ..full.clone() },
             MemberReport { next: holdings(all(), over()), ..full.clone() },
             MemberReport { lost: vec![Rank(0); MEMBERS_MAX + 1], ..full.clone() },
+            MemberReport { complaints: vec![complaint; MEMBERS_MAX + 1], ..full.clone() },
         ] {
             assert_eq!(promise(report).validate(), Err(Invalid::TooLong));
         }
@@ -255,6 +258,7 @@ mod tests {
             cursor: crate::cursor::DataCursor::default(),
             moves: crate::view::Moves::default(),
             expelled: vec![],
+            left_out: vec![],
             ancestors: vec![],
         };
         let with = |attempt, change: ViewChange| {

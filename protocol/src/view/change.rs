@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use crate::cursor::DataCursor;
 use crate::id::{Rank, ViewDigest, ViewNumber};
-use crate::limits::{ANCESTORS_MAX, EXPELLED_MAX, MEMBERS_MAX};
+use crate::limits::{ANCESTORS_MAX, EXPELLED_MAX, LEFT_OUT_MAX, MEMBERS_MAX};
 use crate::wire::codec::{Decode, Encode};
 
-use super::{Ancestor, Expulsion, InvalidView, Member, Moves, Recovery, Resume, View, are_bounded};
+use super::{Ancestor, Expulsion, InvalidView, LeftOut, Member, Moves, Recovery, Resume, View, are_bounded};
 
 /// What changes from one view to the next.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
@@ -28,6 +28,8 @@ pub struct ViewChange {
     pub moves: Moves,
     /// Peers that are expelled with this change.
     pub expelled: Vec<Expulsion>,
+    /// Members that this change leaves out because of complaints.
+    pub left_out: Vec<LeftOut>,
     /// Views that the next view descends from and the parent does not. Empty in a run that cannot fork.
     pub ancestors: Vec<Ancestor>,
 }
@@ -48,6 +50,9 @@ impl View {
         let mut expelled = self.expelled.clone();
         expelled.extend(&change.expelled);
         expelled.drain(..expelled.len().saturating_sub(EXPELLED_MAX));
+        let mut left_out = self.left_out.clone();
+        left_out.extend(&change.left_out);
+        left_out.drain(..left_out.len().saturating_sub(LEFT_OUT_MAX));
         let merged = change.resume.merge.as_ref().map(|merge| merge.view);
         let next = Self {
             run: self.run,
@@ -59,6 +64,7 @@ impl View {
             moves: change.moves.clone(),
             members,
             expelled,
+            left_out,
         };
         next.validate()?;
         Ok(next)
@@ -93,6 +99,7 @@ impl ViewChange {
             && self.cursor.is_valid()
             && self.moves.are_bounded()
             && self.expelled.len() <= EXPELLED_MAX
+            && self.left_out.len() <= LEFT_OUT_MAX
             && self.ancestors.len() <= ANCESTORS_MAX
     }
 }

@@ -7,7 +7,7 @@ use crate::cursor::{DataCursor, Span};
 use crate::id::{Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest, ViewNumber};
 use crate::limits::{
     ADDRESS_BYTES_MAX, ADDRESSES_MAX, ANCESTORS_MAX, BATCH_SPANS_MAX, CAPACITY_MAX, CHUNKS_MAX, EXPELLED_MAX,
-    MEMBERS_MAX, REPLICAS_MAX, STEPS_MAX,
+    LEFT_OUT_MAX, MEMBERS_MAX, REPLICAS_MAX, STEPS_MAX,
 };
 use crate::message::SampleStats;
 
@@ -233,6 +233,7 @@ fn a_change_is_bounded_before_it_is_applied() {
         cursor: DataCursor::default(),
         moves: Moves::default(),
         expelled: vec![],
+        left_out: vec![],
         ancestors: vec![],
     };
     assert!(change.is_bounded());
@@ -281,6 +282,7 @@ fn a_change_makes_the_next_view() {
         cursor: DataCursor { position: 5, ..DataCursor::default() },
         moves: Moves::default(),
         expelled: vec![expulsion(7)],
+        left_out: vec![],
         ancestors: vec![],
     };
     let next = base.apply(digest, &change).unwrap();
@@ -296,6 +298,54 @@ fn a_change_makes_the_next_view() {
     assert_eq!(base.apply(digest, &outside), Err(InvalidView::Parent));
     let twice = ViewChange { added: vec![member(1)], ..change };
     assert_eq!(base.apply(digest, &twice), Err(InvalidView::MemberOrder));
+}
+
+fn left_out(peer: u8, other: u8, is_certain: bool) -> LeftOut {
+    let (peer, other) = (PeerId([peer; 32]), PeerId([other; 32]));
+    LeftOut { peer, other, fault: MemberFault::Frames, is_certain }
+}
+
+/// A change of `base` in which nothing changes but this.
+fn leaving_out(base: &View, left_out: Vec<LeftOut>) -> ViewChange {
+    ViewChange {
+        parent: base.digest(),
+        removed: vec![],
+        added: vec![],
+        capacities: vec![],
+        resume: Resume::at(StepNumber(9)),
+        cursor: DataCursor::default(),
+        moves: Moves::default(),
+        expelled: vec![],
+        left_out,
+        ancestors: vec![],
+    }
+}
+
+#[test]
+fn a_view_remembers_who_was_left_out_and_with_whom() {
+    let base = view(&[1, 2, 3]);
+    let first = base.apply(base.digest(), &leaving_out(&base, vec![left_out(3, 2, false)])).unwrap();
+    let change = leaving_out(&first, vec![left_out(2, 1, true)]);
+    let second = first.apply(first.digest(), &change).unwrap();
+    assert_eq!(second.left_out_since(&base), [left_out(3, 2, false), left_out(2, 1, true)]);
+    assert_eq!(second.left_out_since(&first), [left_out(2, 1, true)]);
+    assert_eq!(second.left_out_since(&second), []);
+    let of = |peer: u8| (second.times_left_out(&PeerId([peer; 32])), second.suspicion(&PeerId([peer; 32])));
+    assert_eq!([of(1), of(2), of(3)], [(0, 0), (1, 3), (1, 1)]);
+}
+
+#[test]
+fn a_view_forgets_the_oldest_that_were_left_out() {
+    let all: Vec<LeftOut> = (0..LEFT_OUT_MAX as u8).map(|peer| left_out(100 + peer, 1, true)).collect();
+    let base = View { left_out: all, ..view(&[1, 2, 3]) };
+    let change = leaving_out(&base, vec![left_out(3, 2, false)]);
+    let next = base.apply(base.digest(), &change).unwrap();
+    assert_eq!(next.left_out.len(), LEFT_OUT_MAX);
+    assert_eq!(next.times_left_out(&PeerId([100; 32])), 0);
+    assert_eq!(next.left_out_since(&base), [left_out(3, 2, false)]);
+    assert!(!leaving_out(&base, vec![left_out(3, 2, false); LEFT_OUT_MAX + 1]).is_bounded());
+    let many = View { left_out: vec![left_out(3, 2, false); LEFT_OUT_MAX + 1], ..view(&[1]) };
+    assert_eq!(many.validate(), Err(InvalidView::LeftOut));
 }
 
 #[test]
@@ -318,6 +368,7 @@ fn an_expelled_peer_is_remembered_and_is_no_member() {
                 cursor,
                 moves,
                 expelled,
+                left_out: vec![],
                 ancestors: vec![],
             },
         )
@@ -345,6 +396,7 @@ fn a_view_names_its_ancestors_and_two_views_find_their_fork_point() {
         cursor: DataCursor::default(),
         moves: Moves::default(),
         expelled: vec![],
+        left_out: vec![],
         ancestors,
     };
     let (cursor, history) = (DataCursor::default(), vec![ancestor(2, 5), ancestor(70, 9), ancestor(90, 70)]);
@@ -395,7 +447,18 @@ fn a_restarted_view_does_not_descend_from_later_merges() {
         let (cursor, moves) = (DataCursor::default(), Moves::default());
         let resume = Resume { is_restored, ..Resume::at(StepNumber(4)) };
         let ancestors = vec![Ancestor { view: parent, trained: 40 }];
-        ViewChange { parent, removed, added, capacities, resume, cursor, moves, expelled, ancestors }
+        ViewChange {
+            parent,
+            removed,
+            added,
+            capacities,
+            resume,
+            cursor,
+            moves,
+            expelled,
+            left_out: vec![],
+            ancestors,
+        }
     };
     let last = Ancestor { view: parent, trained: 40 };
     assert_eq!(base.ancestors_after(&after(true)), [ancestor(1, 20), ancestor(2, 10), ancestor(3, 40), last]);
@@ -413,8 +476,18 @@ fn a_view_names_partitioned_members_until_they_are_back() {
         let batch = Some(BatchParts { epoch: 0, parts });
         let (parent, resume) = (view.digest(), Resume { batch, ..Resume::at(StepNumber(9)) });
         let (capacities, cursor, moves, expelled) = (vec![], DataCursor::default(), Moves::default(), vec![]);
-        let change =
-            ViewChange { parent, removed, added, capacities, resume, cursor, moves, expelled, ancestors };
+        let change = ViewChange {
+            parent,
+            removed,
+            added,
+            capacities,
+            resume,
+            cursor,
+            moves,
+            expelled,
+            left_out: vec![],
+            ancestors,
+        };
         view.apply(parent, &change).unwrap()
     };
     let lost = change(&base, vec![Rank(1), Rank(2)], vec![], vec![ancestor]);
@@ -433,8 +506,18 @@ fn a_branch_starts_where_training_restarts_from_checkpoints() {
         let (cursor, moves) = (DataCursor::default(), Moves::default());
         let (removed, added, capacities, expelled) = (vec![], vec![], vec![], vec![]);
         let ancestors = vec![];
-        let change =
-            ViewChange { parent, removed, added, capacities, resume, cursor, moves, expelled, ancestors };
+        let change = ViewChange {
+            parent,
+            removed,
+            added,
+            capacities,
+            resume,
+            cursor,
+            moves,
+            expelled,
+            left_out: vec![],
+            ancestors,
+        };
         view.apply(parent, &change)
     };
     let restored = |step| Resume { is_restored: true, ..Resume::at(StepNumber(step)) };

@@ -1,14 +1,15 @@
 //! The frame: how one message looks as bytes.
 //!
 //! ```text
-//! +---------+------+--------------+---------------+--------------------+------------------------+
-//! | version | kind | header bytes | payload bytes | header             | payload                |
-//! | u8      | u8   | u32 LE       | u32 LE        | bincode, variable- | raw little-endian,     |
-//! |         |      |              |               | length integers    | never through bincode  |
-//! +---------+------+--------------+---------------+--------------------+------------------------+
+//! +---------+------+--------------+---------------+----------+--------------------+------------------------+
+//! | version | kind | header bytes | payload bytes | checksum | header             | payload                |
+//! | u8      | u8   | u32 LE       | u32 LE        | u32 LE   | bincode, variable- | raw little-endian,     |
+//! |         |      |              |               |          | length integers    | never through bincode  |
+//! +---------+------+--------------+---------------+----------+--------------------+------------------------+
 //! ```
 //! The prefix alone tells a reader how much to read and whether that is allowed, before it allocates anything. The header
-//! is the [`Message`] as the [codec](super::codec) writes it. Table messages have no frames of their own: they follow each other in a
+//! is the [`Message`] as the [codec](super::codec) writes it. The checksum covers the prefix before it and the header: a bit that a
+//! faulty memory flips on the way from one node to another makes no other message. Table messages have no frames of their own: they follow each other in a
 //! stream, each after its length.
 //!
 //! # Invariants
@@ -38,7 +39,10 @@ pub struct Frame {
 pub const VERSION: u8 = 1;
 
 /// The number of bytes of a frame's prefix.
-pub const PREFIX_BYTES: usize = 10;
+pub const PREFIX_BYTES: usize = CHECKSUM_AT + 4;
+
+/// Where the checksum begins.
+const CHECKSUM_AT: usize = 10;
 
 /// The content of a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +71,9 @@ pub enum WireError {
     /// The frame is shorter or longer than it announces.
     #[error("the frame has another length than it announces")]
     Length,
+    /// The bytes before the payload were changed after the frame was made.
+    #[error("the frame was changed on its way")]
+    Changed,
     /// The header is no message, or one of another kind.
     #[error("the header is no message of its kind")]
     Header,
@@ -142,7 +149,7 @@ impl Prefix {
             3 => Kind::ChunkBatch,
             other => return Err(WireError::Kind(other)),
         };
-        let [a, b, c, d, e, f, g, h] = lengths;
+        let [a, b, c, d, e, f, g, h, ..] = lengths;
         let header_bytes = u32::from_le_bytes([a, b, c, d]) as usize;
         let payload_bytes = u32::from_le_bytes([e, f, g, h]) as usize;
         if header_bytes > kind.header_bytes_max() || payload_bytes > kind.payload_bytes_max() {
@@ -151,12 +158,13 @@ impl Prefix {
         Ok(Self { kind, header_bytes, payload_bytes })
     }
 
+    /// The bytes of this prefix, without the checksum.
     fn encode(self) -> [u8; PREFIX_BYTES] {
         let mut bytes = [0; PREFIX_BYTES];
         bytes[0] = VERSION;
         bytes[1] = self.kind as u8;
         bytes[2..6].copy_from_slice(&(self.header_bytes as u32).to_le_bytes());
-        bytes[6..].copy_from_slice(&(self.payload_bytes as u32).to_le_bytes());
+        bytes[6..CHECKSUM_AT].copy_from_slice(&(self.payload_bytes as u32).to_le_bytes());
         bytes
     }
 }
@@ -185,6 +193,7 @@ impl Frame {
             prefix.payload_bytes
         );
         head[..PREFIX_BYTES].copy_from_slice(&prefix.encode());
+        seal(&mut head);
         Self { head, payload }
     }
 
@@ -198,6 +207,9 @@ impl Frame {
         let payload_bytes = self.payload.as_ref().map_or(0, Buffer::byte_count);
         if header.len() != prefix.header_bytes || payload_bytes != prefix.payload_bytes {
             return Err(WireError::Length);
+        }
+        if self.head[CHECKSUM_AT..PREFIX_BYTES] != checksum(&self.head) {
+            return Err(WireError::Changed);
         }
         let decoded = match prefix.kind {
             Kind::Control => {
@@ -223,6 +235,24 @@ impl Frame {
     pub fn byte_count(&self) -> usize {
         self.head.len() + self.payload.as_ref().map_or(0, Buffer::byte_count)
     }
+}
+
+/// Writes the checksum of a frame's prefix and header into them.
+///
+/// # Panics
+/// If `head` is shorter than a prefix.
+pub fn seal(head: &mut [u8]) {
+    let checksum = checksum(head);
+    head[CHECKSUM_AT..PREFIX_BYTES].copy_from_slice(&checksum);
+}
+
+/// The first bytes of BLAKE3 over all of `head` but the checksum.
+fn checksum(head: &[u8]) -> [u8; 4] {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&head[..CHECKSUM_AT]);
+    hasher.update(&head[PREFIX_BYTES..]);
+    let [a, b, c, d, ..] = *hasher.finalize().as_bytes();
+    [a, b, c, d]
 }
 
 /// Appends a table message to a stream: its length, four bytes in little-endian order, and its bytes.

@@ -4,15 +4,16 @@
 
 use peergrad_protocol::cursor::{DataCursor, Span};
 use peergrad_protocol::message::{
-    Accepted, AdminMessage, AgreementMessage, ChunkBatch, ChunkContent, ChunkEntry, Closed, Complete,
-    DataPiece, Departure, Heartbeat, Join, JoinMessage, MemberReport, MergeAccept, MergeMessage, MergeOffer,
-    MergeProbe, MergeReady, Message, Nack, PartialStep, Phase, Prepare, Promise, Propose, Refusal,
-    RejoinCandidate, Rekey, SaveAt, SavedCheckpoint, Segment, SnapshotChunks, SnapshotDonor,
-    StepContributors, StepProgress, TrainingMessage, WantChunks, WantData, WantSnapshot, Welcome,
+    Accepted, AdminMessage, AgreementMessage, Awaited, AwaitedAt, ChunkBatch, ChunkContent, ChunkEntry,
+    Closed, Complete, DataPiece, Departure, Heartbeat, Join, JoinMessage, MemberReport, MergeAccept,
+    MergeMessage, MergeOffer, MergeProbe, MergeReady, Message, Nack, PartialStep, Phase, Prepare, Promise,
+    Propose, Refusal, RejoinCandidate, Rekey, SaveAt, SavedCheckpoint, Segment, SentFrames, SnapshotChunks,
+    SnapshotDonor, Stage, StepContributors, StepProgress, TrainingMessage, WantChunks, WantData,
+    WantSnapshot, Welcome,
 };
 use peergrad_protocol::view::{
-    Ancestor, BatchParts, Branch, Donor, Expulsion, ExpulsionCause, Member, Merge, Move, Moves, Recovery,
-    Resume, RollForward, View, ViewChange, ViewHistory,
+    Ancestor, BatchParts, Branch, Complaint, Donor, Expulsion, ExpulsionCause, LeftOut, Member, MemberFault,
+    Merge, Move, Moves, Recovery, Resume, RollForward, View, ViewChange, ViewHistory,
 };
 
 use crate::sheet::Sheet;
@@ -36,6 +37,8 @@ pub(crate) fn frame_sheet(message: &Message, payload: Option<&[u8]>) -> Sheet {
     sheet.raw(&[kind], format!("prefix: kind = {kind_name}"));
     sheet.raw(&(header_bytes as u32).to_le_bytes(), format!("prefix: header bytes = {header_bytes}"));
     sheet.raw(&(payload_bytes as u32).to_le_bytes(), format!("prefix: payload bytes = {payload_bytes}"));
+    let checksum = blake3::hash(&[sheet.bytes(), header.bytes()].concat());
+    sheet.raw(&checksum.as_bytes()[..4], "prefix: checksum of the prefix and of all up to the payload");
     sheet.lines.extend(header.lines);
     if let Some(payload) = payload.filter(|payload| !payload.is_empty()) {
         sheet.raw(payload, "payload");
@@ -159,6 +162,11 @@ fn agreement_message_fields(message: &AgreementMessage, sheet: &mut Sheet) {
         AgreementMessage::Install(view) => {
             tag(sheet, 6, "Install");
             view_fields(view, sheet);
+        }
+        AgreementMessage::Complain { view, complaint } => {
+            tag(sheet, 7, "Complain");
+            sheet.array("view", &view.0);
+            complaint_fields(complaint, sheet);
         }
     }
 }
@@ -323,8 +331,18 @@ fn member_fields(member: &Member, sheet: &mut Sheet) {
 }
 
 pub(crate) fn view_fields(view: &View, sheet: &mut Sheet) {
-    let View { run, number: view_number, parents, members, history, recovery, cursor, moves, expelled } =
-        view;
+    let View {
+        run,
+        number: view_number,
+        parents,
+        members,
+        history,
+        recovery,
+        cursor,
+        moves,
+        expelled,
+        left_out,
+    } = view;
     sheet.array("run", &run.0);
     sheet.value("number", view_number);
     sheet.list("parents", parents, |sheet, parent| sheet.array("parent", &parent.0));
@@ -340,6 +358,7 @@ pub(crate) fn view_fields(view: &View, sheet: &mut Sheet) {
     cursor_fields(cursor, sheet);
     moves_fields(moves, sheet);
     sheet.list("expelled", expelled, |sheet, expulsion| expulsion_fields(expulsion, sheet));
+    sheet.list("left_out", left_out, |sheet, left_out| left_out_fields(left_out, sheet));
 }
 
 fn history_fields(history: &ViewHistory, sheet: &mut Sheet) {
@@ -363,6 +382,27 @@ fn expulsion_fields(Expulsion { peer, by, cause }: &Expulsion, sheet: &mut Sheet
     match cause {
         ExpulsionCause::Request => sheet.raw(&[0], "expelled.cause = Request"),
         ExpulsionCause::Violations => sheet.raw(&[1], "expelled.cause = Violations"),
+        ExpulsionCause::Faults => sheet.raw(&[2], "expelled.cause = Faults"),
+    }
+}
+
+fn left_out_fields(LeftOut { peer, other, fault, is_certain }: &LeftOut, sheet: &mut Sheet) {
+    sheet.array("left_out.peer", &peer.0);
+    sheet.array("left_out.other", &other.0);
+    fault_field(*fault, sheet);
+    sheet.value("left_out.is_certain", is_certain);
+}
+
+fn complaint_fields(Complaint { about, fault }: &Complaint, sheet: &mut Sheet) {
+    sheet.value("complaint.about", about);
+    fault_field(*fault, sheet);
+}
+
+fn fault_field(fault: MemberFault, sheet: &mut Sheet) {
+    match fault {
+        MemberFault::Frames => sheet.raw(&[0], "fault = Frames"),
+        MemberFault::Refused => sheet.raw(&[1], "fault = Refused"),
+        MemberFault::Withheld => sheet.raw(&[2], "fault = Withheld"),
     }
 }
 
@@ -429,11 +469,14 @@ fn moves_fields(moves: &Moves, sheet: &mut Sheet) {
 // Agreement.
 
 fn heartbeat_fields(heartbeat: &Heartbeat, sheet: &mut Sheet) {
-    let Heartbeat { view, view_number, complete, computing } = heartbeat;
+    let Heartbeat { view, view_number, complete, computing, sent } = heartbeat;
     sheet.array("view", &view.0);
     sheet.value("view_number", view_number);
     sheet.value("complete", complete);
     sheet.some("computing", computing.as_ref(), |sheet, step| sheet.value("step", step));
+    let SentFrames { link, count } = sent;
+    sheet.value("sent.link", link);
+    sheet.value("sent.count", count);
 }
 
 fn promise_fields(promise: &Promise, sheet: &mut Sheet) {
@@ -447,6 +490,8 @@ fn promise_fields(promise: &Promise, sheet: &mut Sheet) {
         stats,
         next,
         lost,
+        complaints,
+        awaited,
         has_merge_snapshot,
         rejoin,
     } = report;
@@ -470,11 +515,31 @@ fn promise_fields(promise: &Promise, sheet: &mut Sheet) {
         sheet.some("next.stats", stats.as_ref(), |sheet, stats| sheet.stats("next.stats", stats));
     });
     sheet.list("report.lost", lost, |sheet, rank| sheet.value("lost", rank));
+    sheet.list("report.complaints", complaints, |sheet, complaint| complaint_fields(complaint, sheet));
+    sheet.some("report.awaited", awaited.as_ref(), |sheet, awaited| awaited_fields(awaited, sheet));
     sheet.value("report.has_merge_snapshot", has_merge_snapshot);
     sheet.some("report.rejoin", rejoin.as_deref(), |sheet, RejoinCandidate { member, saved }| {
         member_fields(member, sheet);
         sheet.list("rejoin.saved", saved, |sheet, saved| saved_fields(saved, sheet));
     });
+}
+
+fn awaited_fields(Awaited { at: AwaitedAt { step, stage, hop }, from }: &Awaited, sheet: &mut Sheet) {
+    sheet.value("awaited.step", step);
+    let stages = [
+        Stage::Chunks,
+        Stage::Progress,
+        Stage::Contributors,
+        Stage::Reduce,
+        Stage::Mirror,
+        Stage::Gather,
+        Stage::Clocks,
+        Stage::Rows,
+    ];
+    let tag = stages.iter().position(|other| other == stage).expect("all stages are listed") as u8;
+    sheet.raw(&[tag], format!("awaited.stage = {stage:?}"));
+    sheet.value("awaited.hop", hop);
+    sheet.list("awaited.from", from, |sheet, rank| sheet.value("from", rank));
 }
 
 fn saved_fields(
@@ -489,8 +554,18 @@ fn saved_fields(
 }
 
 pub(crate) fn change_fields(change: &ViewChange, sheet: &mut Sheet) {
-    let ViewChange { parent, removed, added, capacities, resume, cursor, moves, expelled, ancestors } =
-        change;
+    let ViewChange {
+        parent,
+        removed,
+        added,
+        capacities,
+        resume,
+        cursor,
+        moves,
+        expelled,
+        left_out,
+        ancestors,
+    } = change;
     sheet.array("change.parent", &parent.0);
     sheet.list("change.removed", removed, |sheet, rank| sheet.value("removed", rank));
     sheet.list("change.added", added, |sheet, member| member_fields(member, sheet));
@@ -502,6 +577,7 @@ pub(crate) fn change_fields(change: &ViewChange, sheet: &mut Sheet) {
     cursor_fields(cursor, sheet);
     moves_fields(moves, sheet);
     sheet.list("change.expelled", expelled, |sheet, expulsion| expulsion_fields(expulsion, sheet));
+    sheet.list("change.left_out", left_out, |sheet, left_out| left_out_fields(left_out, sheet));
     ancestors_fields(ancestors, sheet);
 }
 

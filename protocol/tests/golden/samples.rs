@@ -9,20 +9,20 @@ use peergrad_protocol::durable::{DurableRecord, RunDefinition};
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::invite::{Invite, Secret};
 use peergrad_protocol::message::{
-    Accepted, AdminMessage, AgreementMessage, ChunkBatch, ChunkContent, ChunkEntry, Closed, Complete,
-    Contact, DataPiece, Departure, Heartbeat, Join, JoinMessage, MemberReport, MergeAccept, MergeMessage,
-    MergeOffer, MergeProbe, MergeReady, Message, Nack, PartialStep, Phase, Prepare, Promise, Propose,
-    Refusal, RejoinCandidate, Rekey, SampleStats, SaveAt, SavedCheckpoint, Segment, SnapshotChunks,
-    SnapshotDonor, StepContributors, StepProgress, TrainingMessage, WantChunks, WantData, WantSnapshot,
-    Welcome,
+    Accepted, AdminMessage, AgreementMessage, Awaited, AwaitedAt, ChunkBatch, ChunkContent, ChunkEntry,
+    Closed, Complete, Contact, DataPiece, Departure, Heartbeat, Join, JoinMessage, MemberReport, MergeAccept,
+    MergeMessage, MergeOffer, MergeProbe, MergeReady, Message, Nack, PartialStep, Phase, Prepare, Promise,
+    Propose, Refusal, RejoinCandidate, Rekey, SampleStats, SaveAt, SavedCheckpoint, Segment, SentFrames,
+    SnapshotChunks, SnapshotDonor, Stage, StepContributors, StepProgress, TrainingMessage, WantChunks,
+    WantData, WantSnapshot, Welcome,
 };
 use peergrad_protocol::table::{
     LastLease, LeaseTable, Map, Reduce, ReplicaUpdate, Request, Response, RowSet, Rows, SampleLease,
     TableChunk, TableMessage, WorkerClock, WorkerId, WorkerLeases,
 };
 use peergrad_protocol::view::{
-    Ancestor, BatchParts, Branch, Donor, Expulsion, ExpulsionCause, Member, Merge, Move, Moves, Recovery,
-    Resume, RollForward, View, ViewChange, ViewHistory,
+    Ancestor, BatchParts, Branch, Complaint, Donor, Expulsion, ExpulsionCause, LeftOut, Member, MemberFault,
+    Merge, Move, Moves, Recovery, Resume, RollForward, View, ViewChange, ViewHistory,
 };
 use peergrad_protocol::wire::encode_table_message;
 use peergrad_protocol::{Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest, ViewNumber};
@@ -107,6 +107,14 @@ fn agreement() -> Vec<Sample> {
                 view_number: ViewNumber(1),
                 complete: StepNumber(70_000),
                 computing: Some(StepNumber(300)),
+                sent: SentFrames { link: 3, count: 70_000 },
+            }),
+        ),
+        control(
+            "complain",
+            Message::Agreement(AgreementMessage::Complain {
+                view,
+                complaint: Complaint { about: Rank(251), fault: MemberFault::Withheld },
             }),
         ),
         control(
@@ -473,6 +481,7 @@ pub(crate) fn later_view() -> View {
         cursor: cursor(),
         moves: moves(),
         expelled: vec![expulsion()],
+        left_out: vec![left_out()],
         history: ViewHistory { ancestors: vec![ancestor()], ..first_view().history },
         ..first_view()
     }
@@ -501,6 +510,11 @@ fn merging() -> ViewChange {
 
 fn expulsion() -> Expulsion {
     Expulsion { peer: PeerId(bytes(0x60)), by: PeerId(bytes(0x20)), cause: ExpulsionCause::Violations }
+}
+
+fn left_out() -> LeftOut {
+    let (peer, other) = (PeerId(bytes(0x60)), PeerId(bytes(0x20)));
+    LeftOut { peer, other, fault: MemberFault::Frames, is_certain: false }
 }
 
 fn cursor() -> DataCursor {
@@ -543,6 +557,7 @@ fn loss() -> ViewChange {
         cursor: cursor(),
         moves: Moves { restarted: vec![3, 4095], ..Moves::default() },
         expelled: vec![],
+        left_out: vec![],
         ancestors: vec![],
     }
 }
@@ -557,7 +572,11 @@ fn exchange() -> ViewChange {
         resume: Resume { newcomers: vec![Rank(1)], ..Resume::at(StepNumber(70_002)) },
         cursor: cursor(),
         moves: moves(),
-        expelled: vec![Expulsion { cause: ExpulsionCause::Request, ..expulsion() }],
+        expelled: vec![
+            Expulsion { cause: ExpulsionCause::Request, ..expulsion() },
+            Expulsion { cause: ExpulsionCause::Faults, ..expulsion() },
+        ],
+        left_out: vec![LeftOut { fault: MemberFault::Refused, is_certain: true, ..left_out() }],
         ancestors: vec![ancestor()],
     }
 }
@@ -578,6 +597,8 @@ fn report() -> MemberReport {
         stats: None,
         next: Some(next),
         lost: vec![Rank(1)],
+        complaints: vec![],
+        awaited: None,
         has_merge_snapshot: true,
         rejoin: None,
     }
@@ -606,6 +627,11 @@ fn report_uncommitted() -> MemberReport {
     };
     MemberReport {
         states_before: Some(chunks(&[0, 3])),
+        complaints: vec![Complaint { about: Rank(1), fault: MemberFault::Refused }],
+        awaited: Some(Awaited {
+            at: AwaitedAt { step: StepNumber(70_000), stage: Stage::Gather, hop: 3 },
+            from: vec![Rank(0), Rank(251)],
+        }),
         is_entering: true,
         stats: Some(SampleStats { samples: 64, loss: 0.75 }),
         next: Some(next),

@@ -7,16 +7,18 @@ use peergrad_protocol::durable::{DurableRecord, RunDefinition};
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::limits::{
     ADDRESS_BYTES_MAX, ADDRESSES_MAX, ANCESTORS_MAX, ATTEMPTS_MAX, BATCH_SPANS_MAX, BRANCHES_MAX,
-    CAPACITY_MAX, CHECKPOINTS_MAX, CHUNK_BATCH_CHUNKS_MAX, CHUNKS_MAX, EXPELLED_MAX, MEMBERS_MAX,
-    PARTITIONED_MAX, REPLICAS_MAX, RETURNED_SPANS_MAX, SAMPLES_MAX, SPECIFICATION_BYTES_MAX, STEPS_MAX,
+    CAPACITY_MAX, CHECKPOINTS_MAX, CHUNK_BATCH_CHUNKS_MAX, CHUNKS_MAX, EXPELLED_MAX, LEFT_OUT_MAX,
+    MEMBERS_MAX, PARTITIONED_MAX, REPLICAS_MAX, RETURNED_SPANS_MAX, SAMPLES_MAX, SPECIFICATION_BYTES_MAX,
+    STEPS_MAX,
 };
 use peergrad_protocol::message::{
-    AgreementMessage, ChunkBatch, ChunkContent, ChunkEntry, MemberReport, Message, PartialStep, Promise,
-    Propose, RejoinCandidate, SampleStats, SavedCheckpoint, TrainingMessage, WantChunks,
+    AgreementMessage, Awaited, AwaitedAt, ChunkBatch, ChunkContent, ChunkEntry, MemberReport, Message,
+    PartialStep, Promise, Propose, RejoinCandidate, SampleStats, SavedCheckpoint, Stage, TrainingMessage,
+    WantChunks,
 };
 use peergrad_protocol::view::{
-    Ancestor, BatchParts, Branch, Donor, Expulsion, ExpulsionCause, Member, Move, Moves, Recovery, Resume,
-    RollForward, View, ViewChange, ViewHistory,
+    Ancestor, BatchParts, Branch, Complaint, Donor, Expulsion, ExpulsionCause, LeftOut, Member, MemberFault,
+    Move, Moves, Recovery, Resume, RollForward, View, ViewChange, ViewHistory,
 };
 use peergrad_protocol::{Frame, Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest, ViewNumber};
 
@@ -76,6 +78,11 @@ fn all_of_them() -> (View, ViewChange, MemberReport) {
     let nobody = PeerId([254; 32]);
     let expelled =
         vec![Expulsion { peer: nobody, by: nobody, cause: ExpulsionCause::Violations }; EXPELLED_MAX];
+    let left_out =
+        vec![
+            LeftOut { peer: nobody, other: nobody, fault: MemberFault::Withheld, is_certain: true };
+            LEFT_OUT_MAX
+        ];
     let ancestors = vec![Ancestor { view: ViewDigest([255; 32]), trained: SAMPLES_MAX }; ANCESTORS_MAX];
     let view = View {
         run: RunId([255; 32]),
@@ -95,6 +102,7 @@ fn all_of_them() -> (View, ViewChange, MemberReport) {
         cursor: cursor.clone(),
         moves: moves.clone(),
         expelled: expelled.clone(),
+        left_out: left_out.clone(),
     };
     let change = ViewChange {
         parent: ViewDigest([255; 32]),
@@ -105,6 +113,7 @@ fn all_of_them() -> (View, ViewChange, MemberReport) {
         cursor,
         moves,
         expelled,
+        left_out,
         ancestors,
     };
     let all = || ChunkSet::all(CHUNKS_MAX);
@@ -126,6 +135,11 @@ fn all_of_them() -> (View, ViewChange, MemberReport) {
         stats,
         next: Some(PartialStep { values: all(), states: all(), stats }),
         lost: vec![Rank(u32::MAX); MEMBERS_MAX],
+        complaints: vec![Complaint { about: Rank(u32::MAX), fault: MemberFault::Withheld }; MEMBERS_MAX],
+        awaited: Some(Awaited {
+            at: AwaitedAt { step: StepNumber(STEPS_MAX), stage: Stage::Rows, hop: u32::MAX },
+            from: vec![Rank(u32::MAX); MEMBERS_MAX],
+        }),
         has_merge_snapshot: true,
         rejoin: Some(Box::new(rejoin)),
     };

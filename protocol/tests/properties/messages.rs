@@ -12,16 +12,16 @@ use peergrad_protocol::limits::{
     STEPS_MAX,
 };
 use peergrad_protocol::message::{
-    Accepted, AdminMessage, AgreementMessage, ChunkBatch, ChunkContent, ChunkEntry, Closed, Complete,
-    Contact, DataPiece, Departure, Heartbeat, Join, JoinMessage, MemberReport, MergeAccept, MergeMessage,
-    MergeOffer, MergeProbe, MergeReady, Message, Nack, PartialStep, Phase, Prepare, Promise, Propose,
-    Refusal, RejoinCandidate, Rekey, SampleStats, SaveAt, SavedCheckpoint, Segment, SnapshotChunks,
-    SnapshotDonor, StepContributors, StepProgress, TrainingMessage, WantChunks, WantData, WantSnapshot,
-    Welcome,
+    Accepted, AdminMessage, AgreementMessage, Awaited, AwaitedAt, ChunkBatch, ChunkContent, ChunkEntry,
+    Closed, Complete, Contact, DataPiece, Departure, Heartbeat, Join, JoinMessage, MemberReport, MergeAccept,
+    MergeMessage, MergeOffer, MergeProbe, MergeReady, Message, Nack, PartialStep, Phase, Prepare, Promise,
+    Propose, Refusal, RejoinCandidate, Rekey, SampleStats, SaveAt, SavedCheckpoint, Segment, SentFrames,
+    SnapshotChunks, SnapshotDonor, Stage, StepContributors, StepProgress, TrainingMessage, WantChunks,
+    WantData, WantSnapshot, Welcome,
 };
 use peergrad_protocol::view::{
-    Ancestor, BatchParts, Branch, Donor, Expulsion, ExpulsionCause, Member, Merge, Move, Moves, Recovery,
-    Resume, RollForward, View, ViewChange, ViewHistory,
+    Ancestor, BatchParts, Branch, Complaint, Donor, Expulsion, ExpulsionCause, LeftOut, Member, MemberFault,
+    Merge, Move, Moves, Recovery, Resume, RollForward, View, ViewChange, ViewHistory,
 };
 use peergrad_protocol::{Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest, ViewNumber};
 use proptest::prelude::*;
@@ -186,6 +186,7 @@ pub(crate) fn view() -> impl Strategy<Value = View> {
                 by: PeerId([1; 32]),
                 cause: ExpulsionCause::Request,
             }],
+            left_out: vec![],
         },
     )
 }
@@ -208,9 +209,9 @@ fn branch_of(view_number: u64, recovery: &Recovery) -> Branch {
 pub(crate) fn change() -> impl Strategy<Value = ViewChange> {
     let capacities = prop::collection::vec((any::<u32>().prop_map(Rank), any::<u8>()), 0..4);
     let removed = prop::collection::vec(any::<u32>().prop_map(Rank), 0..4);
-    let expelled = prop::collection::vec(expulsion(), 0..3);
-    (digest(), removed, members(), capacities, resume(5), (moves(5), expelled, ancestors())).prop_map(
-        |(parent, removed, added, capacities, (resume, cursor), (moves, expelled, ancestors))| ViewChange {
+    let gone = (prop::collection::vec(expulsion(), 0..3), prop::collection::vec(left_out(), 0..3));
+    (digest(), removed, members(), capacities, resume(5), (moves(5), gone, ancestors())).prop_map(
+        |(parent, removed, added, capacities, (resume, cursor), (moves, gone, ancestors))| ViewChange {
             parent,
             removed,
             added,
@@ -218,19 +219,50 @@ pub(crate) fn change() -> impl Strategy<Value = ViewChange> {
             resume,
             cursor,
             moves,
-            expelled,
+            expelled: gone.0,
+            left_out: gone.1,
             ancestors,
         },
     )
 }
 
 fn expulsion() -> impl Strategy<Value = Expulsion> {
-    let cause = prop_oneof![Just(ExpulsionCause::Request), Just(ExpulsionCause::Violations)];
+    let cause = prop_oneof![
+        Just(ExpulsionCause::Request),
+        Just(ExpulsionCause::Violations),
+        Just(ExpulsionCause::Faults)
+    ];
     (array(), array(), cause).prop_map(|(peer, by, cause)| Expulsion {
         peer: PeerId(peer),
         by: PeerId(by),
         cause,
     })
+}
+
+fn left_out() -> impl Strategy<Value = LeftOut> {
+    (array(), array(), fault(), any::<bool>()).prop_map(|(peer, other, fault, is_certain)| LeftOut {
+        peer: PeerId(peer),
+        other: PeerId(other),
+        fault,
+        is_certain,
+    })
+}
+
+fn complaint() -> impl Strategy<Value = Complaint> {
+    (any::<u32>(), fault()).prop_map(|(about, fault)| Complaint { about: Rank(about), fault })
+}
+
+fn awaited() -> impl Strategy<Value = Awaited> {
+    let stage = prop_oneof![Just(Stage::Chunks), Just(Stage::Reduce), Just(Stage::Gather), Just(Stage::Rows)];
+    let from = prop::collection::vec(any::<u32>().prop_map(Rank), 0..4);
+    (step(), stage, any::<u32>(), from).prop_map(|(step, stage, hop, from)| {
+        let at = AwaitedAt { step: StepNumber(step), stage, hop };
+        Awaited { at, from }
+    })
+}
+
+fn fault() -> impl Strategy<Value = MemberFault> {
+    prop_oneof![Just(MemberFault::Frames), Just(MemberFault::Refused), Just(MemberFault::Withheld)]
 }
 
 fn chunks() -> impl Strategy<Value = ChunkSet> {
@@ -261,7 +293,12 @@ fn rejoin() -> impl Strategy<Value = RejoinCandidate> {
 fn report() -> impl Strategy<Value = MemberReport> {
     let next = (chunks(), chunks(), prop::option::of(stats()))
         .prop_map(|(values, states, stats)| PartialStep { values, states, stats });
-    let lost = (prop::collection::vec(any::<u32>().prop_map(Rank), 0..4), prop::option::of(rejoin()));
+    let lost = (
+        prop::collection::vec(any::<u32>().prop_map(Rank), 0..4),
+        prop::collection::vec(complaint(), 0..4),
+        prop::option::of(awaited()),
+        prop::option::of(rejoin()),
+    );
     let options = (prop::option::of(step()), prop::option::of(chunks()), prop::option::of(stats()));
     let flags = (any::<bool>(), any::<bool>(), any::<bool>());
     (flags, chunks(), options, prop::option::of(next), lost).prop_map(
@@ -270,7 +307,7 @@ fn report() -> impl Strategy<Value = MemberReport> {
             states,
             (complete, states_before, stats),
             next,
-            (lost, rejoin),
+            (lost, complaints, awaited, rejoin),
         )| {
             let complete = complete.map(StepNumber);
             let rejoin = rejoin.map(Box::new);
@@ -283,6 +320,8 @@ fn report() -> impl Strategy<Value = MemberReport> {
                 stats,
                 next,
                 lost,
+                complaints,
+                awaited,
                 has_merge_snapshot,
                 rejoin,
             }
@@ -293,16 +332,19 @@ fn report() -> impl Strategy<Value = MemberReport> {
 /// Any valid message.
 pub(crate) fn message() -> impl Strategy<Value = Message> {
     let computing = prop::option::of(step());
-    let heartbeat =
-        (digest(), step(), step(), computing).prop_map(|(view, view_number, complete, computing)| {
+    let sent = (any::<u32>(), number()).prop_map(|(link, count)| SentFrames { link, count });
+    let heartbeat = (digest(), step(), step(), computing, sent).prop_map(
+        |(view, view_number, complete, computing, sent)| {
             let computing = computing.map(StepNumber);
             Heartbeat {
                 view,
                 view_number: ViewNumber(view_number),
                 complete: StepNumber(complete),
                 computing,
+                sent,
             }
-        });
+        },
+    );
     prop_oneof![
         joining().prop_map(Message::Join),
         agreement().prop_map(Message::Agreement),
@@ -373,6 +415,7 @@ fn agreement() -> impl Strategy<Value = AgreementMessage> {
         (digest(), ballot()).prop_map(|(view, ballot)| AgreementMessage::Accepted(Accepted { view, ballot })),
         change().prop_map(AgreementMessage::Learn),
         view().prop_map(AgreementMessage::Install),
+        (digest(), complaint()).prop_map(|(view, complaint)| AgreementMessage::Complain { view, complaint }),
     ]
 }
 

@@ -11,6 +11,7 @@ use rand::Rng;
 
 use super::Cluster;
 use crate::filters::FrameFilter;
+use crate::frame_faults::FaultyFrames;
 use crate::history::{PeerHistory, PeerState};
 use crate::host::{Crash, EntryMode, Host, HostId, HostSetup, Process, TaskFault, address, peer_of};
 use crate::network::Transmission;
@@ -202,6 +203,12 @@ impl Cluster {
     /// Changes the rates of a host's line, in bits a second.
     pub fn throttle(&mut self, host: HostId, up: Option<u64>, down: Option<u64>) {
         self.network.throttle(host, up, down);
+    }
+
+    /// The frames of a host have a fault from now on.
+    pub(crate) fn break_frames(&mut self, faulty: FaultyFrames) {
+        self.hosts.get_mut(faulty.host).has_faulty_frames = true;
+        self.add_filter(Box::new(faulty));
     }
 
     /// Adds a filter after the existing ones.

@@ -1,8 +1,8 @@
 //! The record of a run: its invariants and their violations, its trace, its history, and the events that nodes report to their users.
 
 use peergrad_core::io::{Event, MergeEvaluation};
-use peergrad_protocol::Instant;
-use peergrad_protocol::view::Merge;
+use peergrad_protocol::view::{LeftOut, Merge};
+use peergrad_protocol::{Instant, PeerId};
 
 use crate::history::{ExitStatus, History, MergeSummary, PeerState};
 use crate::host::HostId;
@@ -33,7 +33,7 @@ impl Record {
                 self.history.began.get_or_insert(now);
                 self.history.installed(host, now, view, *digest, *share);
             }
-            Event::Excluded { view_number } => {
+            Event::Excluded { view_number, .. } => {
                 let words = format!("excluded from view {}: asks to rejoin", view_number.0);
                 self.history.note(host, now, words);
                 self.history.set_state(host, now, PeerState::Joining);
@@ -57,9 +57,26 @@ impl Record {
                 let words = format!("cannot write the checkpoint after step {}: {reason}", steps.0);
                 self.history.note(host, now, words);
             }
+            Event::Stalled { step, stage, peers } => {
+                let names: Vec<String> = peers.iter().map(|peer| name(hosts, *peer)).collect();
+                let text =
+                    format!("step {} does not end: waits for {stage:?} of {}", step.0, names.join(", "));
+                self.history.note(host, now, text);
+            }
+            Event::FaultNoticed { peer, by, fault } if *by == hosts.peer(host) => {
+                self.history.note(host, now, format!("complains about {}: {fault:?}", name(hosts, *peer)));
+            }
+            Event::LeftOut(LeftOut { peer, other, fault, is_certain }) => {
+                let doubt = if *is_certain { String::new() } else { format!(", or {}", name(hosts, *other)) };
+                let text = format!("leaves out {}: {fault:?}{doubt}", name(hosts, *peer));
+                self.history.note(host, now, text);
+            }
             Event::Violation { peer, reject } => {
-                let by = hosts.of(*peer).first().map_or("?".to_owned(), HostId::to_string);
-                self.history.note(host, now, format!("rejected a message of {by}: {reject}"));
+                self.history.note(
+                    host,
+                    now,
+                    format!("rejected a message of {}: {reject}", name(hosts, *peer)),
+                );
             }
             Event::Ended(ended) => {
                 let is_finished = ended.outcome.is_ok();
@@ -95,4 +112,9 @@ impl Record {
         );
         self.history.note(host, now, words);
     }
+}
+
+/// The name of a peer's host.
+fn name(hosts: &Hosts, peer: PeerId) -> String {
+    hosts.of(peer).first().map_or("?".to_owned(), HostId::to_string)
 }

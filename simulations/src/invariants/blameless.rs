@@ -1,5 +1,6 @@
 //! Blameless: no message of a correct peer is rejected as an offence, whenever it arrives and whatever happened to earlier messages. All
-//! peers are correct here, except one with a planted bug. Bytes that are no frame do not count: scenarios send such bytes on purpose.
+//! peers are correct here, except one with a planted bug, and those whose frames have a fault on purpose. Bytes that are no frame do not
+//! count: scenarios send such bytes on purpose.
 
 use peergrad_core::io::{Event, Reject};
 
@@ -15,9 +16,14 @@ impl Invariant for Blameless {
         "blameless"
     }
 
-    fn observe(&mut self, observation: &Observation<'_>, _world: &World<'_>) -> Result<(), String> {
+    fn observe(&mut self, observation: &Observation<'_>, world: &World<'_>) -> Result<(), String> {
         match observation {
             Observation::Emitted { event: Event::Violation { reject: Reject::Wire(_), .. }, .. } => Ok(()),
+            Observation::Emitted { event: Event::Violation { peer, .. }, .. }
+                if world.has_faulty_frames(*peer) =>
+            {
+                Ok(())
+            }
             Observation::Emitted { host, event: Event::Violation { peer, reject } } => {
                 Err(format!("{host} rejected a message of {peer}: {reject}"))
             }

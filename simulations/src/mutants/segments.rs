@@ -128,18 +128,22 @@ pub(super) struct DropSegments {
     link: Option<(HostId, HostId)>,
     /// How many are dropped at most.
     most: usize,
+    /// How many were dropped.
+    dropped: u64,
 }
 
 impl DropSegments {
     pub(super) fn after(count: u64, most: usize) -> Self {
-        Self { left: count, link: None, most }
+        Self { left: count, link: None, most, dropped: 0 }
     }
 }
 
 impl FrameFilter for DropSegments {
     fn on_frame(&mut self, envelope: &Envelope<'_>) -> FrameAction {
-        if !matches!(envelope.message(), Some(Message::InView { message: TrainingMessage::Segment(_), .. })) {
-            return FrameAction::Pass;
+        match envelope.message() {
+            Some(Message::InView { message: TrainingMessage::Segment(_), .. }) => {}
+            Some(message) => return self.conceal(envelope, message),
+            None => return FrameAction::Pass,
         }
         if self.left > 0 {
             self.left -= 1;
@@ -150,7 +154,26 @@ impl FrameFilter for DropSegments {
             return FrameAction::Pass;
         }
         self.most -= 1;
+        self.dropped += 1;
         FrameAction::Drop
+    }
+}
+
+impl DropSegments {
+    /// Changes messages so that no member notices what was dropped: heartbeats count less, and reports do not say who is waited for.
+    fn conceal(&self, envelope: &Envelope<'_>, message: Message) -> FrameAction {
+        let concealed = match message {
+            Message::Heartbeat(mut heartbeat) if self.link == Some((envelope.from, envelope.to)) => {
+                heartbeat.sent.count = heartbeat.sent.count.saturating_sub(self.dropped);
+                Message::Heartbeat(heartbeat)
+            }
+            Message::Agreement(AgreementMessage::Promise(mut promise)) => {
+                promise.report.awaited = None;
+                Message::Agreement(AgreementMessage::Promise(promise))
+            }
+            _ => return FrameAction::Pass,
+        };
+        FrameAction::Replace(vec![Frame::encode(&concealed, None)])
     }
 }
 

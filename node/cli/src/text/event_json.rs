@@ -2,8 +2,8 @@
 
 use peergrad_core::io::{BranchDetected, Event, MergeEvaluation, RecoveryProgress, ViewDelta};
 use peergrad_models::task::Evaluation;
-use peergrad_protocol::message::Rekey;
-use peergrad_protocol::view::{Expulsion, ExpulsionCause};
+use peergrad_protocol::message::{Rekey, Stage};
+use peergrad_protocol::view::{Expulsion, ExpulsionCause, LeftOut, MemberFault};
 use peergrad_protocol::{PeerId, StepNumber};
 use serde_json::{Value, json};
 
@@ -39,6 +39,9 @@ pub(crate) fn event_name(event: &Event) -> &'static str {
         Event::ChunksLost { .. } => "chunks_lost",
         Event::ParametersUnreachable { .. } => "parameters_unreachable",
         Event::Expelled(_) => "expelled",
+        Event::Stalled { .. } => "stalled",
+        Event::FaultNoticed { .. } => "fault_noticed",
+        Event::LeftOut(_) => "left_out",
         Event::Rekeyed { .. } => "rekeyed",
         Event::RecoveryProgress(_) => "recovery_progress",
         Event::Restored { .. } => "restored",
@@ -102,7 +105,16 @@ fn membership_fields(event: &Event) -> Option<Value> {
         }
         // Never the secret: users copy logs into bug reports.
         Event::Rekeyed { rekey: Rekey { by, .. }, .. } => json!({"by": by.to_string()}),
-        Event::Excluded { view_number } => json!({"view_number": view_number.0}),
+        Event::Stalled { step, stage, peers } => {
+            json!({"step": step.0, "awaited": stage_word(*stage), "peers": texts(peers)})
+        }
+        Event::FaultNoticed { peer, by, fault } => {
+            json!({"peer": peer.to_string(), "by": by.to_string(), "fault": fault_word(*fault)})
+        }
+        Event::LeftOut(left_out) => left_out_json(left_out),
+        Event::Excluded { view_number, left_out } => {
+            json!({"view_number": view_number.0, "left_out": left_out.as_ref().map(left_out_json)})
+        }
         Event::Leaving => json!({}),
         Event::HandedOver { chunks, members } => json!({"chunks": chunks, "members": members}),
         Event::Violation { peer, reject } => json!({"peer": peer.to_string(), "reason": reject.to_string()}),
@@ -191,11 +203,42 @@ fn texts(peers: &[PeerId]) -> Vec<String> {
     peers.iter().map(PeerId::to_string).collect()
 }
 
+fn left_out_json(left_out: &LeftOut) -> Value {
+    let LeftOut { peer, other, fault, is_certain } = left_out;
+    json!({
+        "peer": peer.to_string(), "other": other.to_string(), "fault": fault_word(*fault), "certain": is_certain,
+    })
+}
+
+/// What members need of each other, as one word.
+fn stage_word(stage: Stage) -> &'static str {
+    match stage {
+        Stage::Chunks => "chunks",
+        Stage::Progress => "progress",
+        Stage::Contributors => "contributors",
+        Stage::Reduce => "reduce",
+        Stage::Mirror => "mirror",
+        Stage::Gather => "gather",
+        Stage::Clocks => "clocks",
+        Stage::Rows => "rows",
+    }
+}
+
+/// What a member has noticed of another one, as one word.
+fn fault_word(fault: MemberFault) -> &'static str {
+    match fault {
+        MemberFault::Frames => "frames",
+        MemberFault::Refused => "refused",
+        MemberFault::Withheld => "withheld",
+    }
+}
+
 /// Why a peer was expelled, as one word.
 pub(crate) fn cause_text(cause: ExpulsionCause) -> &'static str {
     match cause {
         ExpulsionCause::Request => "request",
         ExpulsionCause::Violations => "violations",
+        ExpulsionCause::Faults => "faults",
     }
 }
 

@@ -2,8 +2,9 @@
 
 use peergrad_core::io::{BranchDetected, Event, MergeEvaluation, RecoveryProgress, RunSize};
 use peergrad_models::task::Evaluation;
-use peergrad_protocol::message::Rekey;
-use peergrad_protocol::view::{Expulsion, ExpulsionCause};
+use peergrad_protocol::limits::TIMES_LEFT_OUT_MAX;
+use peergrad_protocol::message::{Rekey, Stage};
+use peergrad_protocol::view::{Expulsion, ExpulsionCause, LeftOut, MemberFault};
 use peergrad_protocol::{PeerId, StepNumber};
 
 use super::change_text::change_text;
@@ -86,17 +87,26 @@ fn membership_text(event: &Event, scope: Option<&RunSize>) -> Option<String> {
         }
         Event::MemberSuspected(peer) => format!("no contact with peer {}", peer.short()),
         Event::MemberStopped { peer, reason } => format!("peer {} stopped: {reason}", peer.short()),
-        Event::Expelled(Expulsion { peer, by, cause }) => {
-            let reason = match cause {
-                ExpulsionCause::Request => "at the request of a user of",
-                ExpulsionCause::Violations => "for repeated protocol violations reported by",
-            };
-            format!(
-                "peer {} was removed from the run permanently, {reason} peer {}",
-                peer.short(),
-                by.short()
-            )
+        Event::Expelled(expulsion) => expulsion_text(expulsion),
+        Event::Stalled { step, stage, peers } => format!(
+            "step {} does not end: this peer waits for {} of {}",
+            step.0,
+            stage_text(*stage),
+            short_names(peers)
+        ),
+        Event::FaultNoticed { peer, by, fault } => {
+            format!("peer {} reports of peer {}: {}", by.short(), peer.short(), fault_text(*fault))
         }
+        Event::LeftOut(LeftOut { peer, other, fault, is_certain }) => format!(
+            "the members continue without peer {}: {}, {}; it may join again",
+            peer.short(),
+            fault_text(*fault),
+            if *is_certain {
+                "as several members report".to_owned()
+            } else {
+                format!("between it and peer {}", other.short())
+            }
+        ),
         Event::Rekeyed { rekey: Rekey { by, .. }, .. } => format!(
             "a user of peer {} changed the run's secret: old invites no longer work; `{} invite` prints a new one",
             by.short(),
@@ -106,6 +116,11 @@ fn membership_text(event: &Event, scope: Option<&RunSize>) -> Option<String> {
             "paused: {reached} of {members} peers can be reached (this one included) and {needed} are needed; waiting for {} more of {} (a stopped peer can rejoin from its data directory; Ctrl-C saves the current model)",
             needed - reached,
             short_names(missing)
+        ),
+        Event::Excluded { left_out: Some(LeftOut { other, fault, .. }), .. } => format!(
+            "the other members continued without this peer, because of a fault that peer {} is concerned with too: {}; asking for readmission",
+            other.short(),
+            fault_text(*fault)
         ),
         Event::Excluded { .. } => {
             "the other members continued without this peer (unreachable, or too long in one step); asking for readmission"
@@ -125,6 +140,40 @@ fn membership_text(event: &Event, scope: Option<&RunSize>) -> Option<String> {
         }
         _ => return None,
     })
+}
+
+/// Which peer was removed from the run, and why.
+fn expulsion_text(Expulsion { peer, by, cause }: &Expulsion) -> String {
+    let (peer, by) = (peer.short(), by.short());
+    let reason = match cause {
+        ExpulsionCause::Request => format!("at the request of a user of peer {by}"),
+        ExpulsionCause::Violations => format!("for repeated protocol violations reported by peer {by}"),
+        ExpulsionCause::Faults => format!("because it was left out {TIMES_LEFT_OUT_MAX} times for faults"),
+    };
+    format!("peer {peer} was removed from the run permanently, {reason}")
+}
+
+/// What members need of each other.
+fn stage_text(stage: Stage) -> &'static str {
+    match stage {
+        Stage::Chunks => "chunks",
+        Stage::Progress => "the progress",
+        Stage::Contributors => "the list of contributors",
+        Stage::Reduce => "partial sums",
+        Stage::Mirror => "the sums of replicated chunks",
+        Stage::Gather => "new parameters",
+        Stage::Clocks => "the clocks",
+        Stage::Rows => "rows",
+    }
+}
+
+/// What a member has noticed of another one.
+fn fault_text(fault: MemberFault) -> &'static str {
+    match fault {
+        MemberFault::Frames => "frames from it were lost, changed or repeated",
+        MemberFault::Refused => "it sent a message that no correct peer sends",
+        MemberFault::Withheld => "it does not send what the others wait for",
+    }
 }
 
 /// What the members hold: parameters, table chunks and checkpoints.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use peergrad_models::task::Evaluation;
 use peergrad_protocol::id::ContentDigest;
-use peergrad_protocol::message::Rekey;
-use peergrad_protocol::view::{Expulsion, Merge, View};
+use peergrad_protocol::message::{Rekey, Stage};
+use peergrad_protocol::view::{Expulsion, LeftOut, MemberFault, Merge, View};
 use peergrad_protocol::{PeerId, RunId, StepNumber, ViewDigest, ViewNumber};
 
 use super::{Ended, Reject};
@@ -134,10 +134,12 @@ pub enum Event {
         /// Whether the first chunk is among them. It records which worker computes which samples, so all samples are leased again.
         retrains_all: bool,
     },
-    /// The others have continued without this peer, which they could not reach: it asks to join again.
+    /// The others have continued without this peer, which they could not reach or which had a fault: it asks to join again.
     Excluded {
         /// The number of the view that does not contain this peer.
         view_number: ViewNumber,
+        /// The fault for which that view leaves out this peer; `None` if it left it out for another reason.
+        left_out: Option<LeftOut>,
     },
     /// At the coordinator of a branch that is to yield: this branch has met another one of the run, after a partition.
     BranchDetected(BranchDetected),
@@ -165,6 +167,26 @@ pub enum Event {
     },
     /// The members have expelled a peer from the run.
     Expelled(Expulsion),
+    /// No step has ended for long, although no member computes.
+    Stalled {
+        /// The step.
+        step: StepNumber,
+        /// The earliest thing that this peer waits for.
+        stage: Stage,
+        /// The members that owe it.
+        peers: Vec<PeerId>,
+    },
+    /// A member has noticed a fault of another one.
+    FaultNoticed {
+        /// The member with the fault.
+        peer: PeerId,
+        /// The member that has noticed it.
+        by: PeerId,
+        /// What it has noticed.
+        fault: MemberFault,
+    },
+    /// The members continue without a member, because of a fault. It may join again.
+    LeftOut(LeftOut),
     /// The run has this secret from now on, unless it had it already.
     Rekeyed {
         /// The secret, and when it was drawn.

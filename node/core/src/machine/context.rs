@@ -10,6 +10,7 @@ use peergrad_protocol::{Frame, Instant, PeerId, Pool};
 
 use crate::io::{FinalState, Output, Reject};
 use crate::machine::early_frames::EarlyFrames;
+use crate::machine::frame_audit::FrameAudit;
 use crate::machine::jobs::Jobs;
 use crate::machine::program_state::ProgramState;
 use crate::machine::run_setup::RunSetup;
@@ -34,6 +35,8 @@ pub(super) struct NodeParts {
     pub(super) early_frames: EarlyFrames,
     /// The wrong messages of other peers.
     pub(super) violations: Violations,
+    /// Whether the frames of other peers arrive as they were sent.
+    pub(super) frame_audit: FrameAudit,
     /// The run, and how far its task is prepared here.
     pub(super) run: RunSetup,
     /// The jobs that are running.

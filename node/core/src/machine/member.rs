@@ -13,8 +13,10 @@ use std::sync::Arc;
 
 use peergrad_models::task::Evaluation;
 use peergrad_protocol::invite::Secret;
-use peergrad_protocol::message::{AgreementMessage, JoinMessage, Message, TrainingMessage, Welcome};
-use peergrad_protocol::view::{ExpulsionCause, Resume, View};
+use peergrad_protocol::message::{
+    AgreementMessage, Heartbeat, JoinMessage, Message, TrainingMessage, Welcome,
+};
+use peergrad_protocol::view::{ExpulsionCause, MemberFault, Resume, View};
 use peergrad_protocol::{Buffer, Frame, Instant, PeerId, ViewDigest};
 
 use crate::io::{JobOutput, Output, Reject};
@@ -276,6 +278,16 @@ impl Role for ActiveMember {
             self.training.base_mut().closed_before(closed);
         }
         Ok(())
+    }
+
+    fn complain(&mut self, cx: &mut NodeContext<'_>, about: PeerId, fault: MemberFault) {
+        if self.membership.members.complain(&about, fault, cx.out) {
+            self.poll(cx);
+        }
+    }
+
+    fn take_heartbeat(&mut self) -> Option<(Heartbeat, Vec<PeerId>)> {
+        self.membership.members.take_heartbeat()
     }
 
     fn on_evaluated(&mut self, evaluation: Evaluation) -> Result<(), Transition> {

@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use peergrad_models::task::Evaluation;
 use peergrad_protocol::invite::Secret;
-use peergrad_protocol::message::{Contact, Message, TrainingMessage};
-use peergrad_protocol::view::ExpulsionCause;
+use peergrad_protocol::message::{Contact, Heartbeat, Message, TrainingMessage};
+use peergrad_protocol::view::{ExpulsionCause, MemberFault};
 use peergrad_protocol::{Buffer, Frame, Instant, PeerId, RunId, ViewDigest};
 
 use crate::io::{Failure, FinalState, Output, Reject};
@@ -170,6 +170,14 @@ pub(super) trait Role {
         cx.node.early_frames.hold(from, view, frame, cx.out)
     }
 
+    /// A peer has a fault for which the other members may continue without it.
+    fn complain(&mut self, _cx: &mut NodeContext<'_>, _about: PeerId, _fault: MemberFault) {}
+
+    /// The heartbeat that is due, and its receivers. What was sent to each is not filled in yet.
+    fn take_heartbeat(&mut self) -> Option<(Heartbeat, Vec<PeerId>)> {
+        None
+    }
+
     // Results.
 
     /// The task is ready.
@@ -219,13 +227,16 @@ pub(super) trait Role {
     /// Handles the loss of a link.
     fn lose_link(&mut self, cx: &mut NodeContext<'_>, peer: PeerId, reason: String) {
         cx.node.links.down(&peer);
+        cx.node.frame_audit.link_down(&peer);
         cx.node.early_frames.link_down(&peer);
         self.on_link_down(cx, peer, reason);
     }
 
     /// Counts a wrong message. A peer that has sent too many is expelled.
     fn reject(&mut self, cx: &mut NodeContext<'_>, peer: PeerId, reject: Reject) {
-        match cx.node.violations.note(peer, reject, cx.out) {
+        let consequence = cx.node.violations.note(peer, reject, cx.out);
+        self.complain(cx, peer, MemberFault::Refused);
+        match consequence {
             Consequence::Counted => return,
             Consequence::LinkClosed => {}
             Consequence::Expelled => self.expel(cx, peer, ExpulsionCause::Violations),

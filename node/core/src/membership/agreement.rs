@@ -13,17 +13,16 @@
 //! others wait for a proposer somewhat longer, but not once they have lost it.
 //!
 //! A member that answers may be left out because it is cut off from another one that answers too. A proposer postpones that
-//! once: after a partition, links come back one by one.
+//! once: after a partition, links come back one by one. A member may also be left out because others have noticed a fault of it.
 //!
 //! # Not here
-//! Ballots, votes and answers: `view_change/driver.rs`.
+//! Which members stay: `agreement/selection.rs`. Ballots, votes and answers: `view_change/driver.rs`.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use peergrad_protocol::chunk_set::ChunkSet;
-use peergrad_protocol::clique;
-use peergrad_protocol::message::{AgreementMessage, Promise};
+use peergrad_protocol::message::{AgreementMessage, AwaitedAt, Promise};
 use peergrad_protocol::time::Timers;
 use peergrad_protocol::view::ViewChange;
 use peergrad_protocol::{Instant, PeerId, Rank};
@@ -38,7 +37,9 @@ use super::{Timer, TrainingCommand};
 use crate::io::{Event, Output};
 use crate::membership::view_change::driver::{Attempt, DecisionRule, Pacing};
 use crate::membership::view_change::{Churn, Restart};
+use selection::{Selection, fit_reports, select};
 
+mod selection;
 pub(super) mod voting;
 
 /// A member that may propose the next view: what it decides from, and where it sends.
@@ -67,13 +68,6 @@ enum Postponed {
     ChunksMissing(ChunkSet),
     /// No member that can be reached has parameters, and it is too early to restart from checkpoints.
     ParametersMissing,
-}
-
-/// The members that a proposed view keeps.
-struct Kept {
-    ranks: Vec<Rank>,
-    /// Whether these are all that have answered and do not hang.
-    are_all: bool,
 }
 
 /// What keeps this view from continuing.
@@ -125,7 +119,9 @@ impl Proposing<'_> {
         let order = self.proposer_order(&lost);
         self.succession.driver.stop_waiting_for(now, &lost, order);
         let hanging = self.members.hanging(now, status);
-        let is_loss = status.gate.is_behind_view || self.is_loss(&lost, &hanging);
+        let is_loss = status.gate.is_behind_view
+            || self.is_loss(&lost, &hanging)
+            || self.members.observed.complaints.are_any();
         // A member that has stopped for an attempt waits for its result, but not forever. Once a view is chosen, this member enters it when
         // the others have all they need of this one, and not because it has waited.
         let is_stopped = status.gate.is_stopped() && self.succession.next.is_none();
@@ -161,6 +157,12 @@ impl Proposing<'_> {
             self.succession.trouble.since = Some(self.now);
             let peers = obstacles.lost.iter().map(|rank| self.members.place.peer(*rank));
             self.out.extend(peers.map(|peer| Output::Event(Event::MemberSuspected(peer))));
+            let awaited = (self.status.report)().awaited;
+            if let Some(awaited) = awaited.and_then(|it| self.members.overdue(self.now, it, self.status)) {
+                let peers = awaited.from.iter().map(|rank| self.members.place.peer(*rank)).collect();
+                let AwaitedAt { step, stage, .. } = awaited.at;
+                self.out.push(Output::Event(Event::Stalled { step, stage, peers }));
+            }
         }
     }
 
@@ -190,8 +192,14 @@ impl Proposing<'_> {
 
     // An attempt.
 
-    /// How many members should try before this one. Members without parameters come last.
+    /// How many members should try before this one. Members without parameters come last, and so does one that may be at fault itself.
     fn proposer_order(&self, lost: &[Rank]) -> u32 {
+        let members = &*self.members;
+        let may_be_at_fault = members.observed.complaints.may_be_at_fault(members.place.rank);
+        self.order_by_rank(lost) + if may_be_at_fault { PACING.order_max } else { 0 }
+    }
+
+    fn order_by_rank(&self, lost: &[Rank]) -> u32 {
         let members = &*self.members;
         let (view, me) = (&members.place.view, members.place.rank);
         if members.is_newcomer(me) {
@@ -255,13 +263,13 @@ impl Proposing<'_> {
             self.succession.driver.give_up(self.now, PACING.retry);
             return;
         }
-        let kept = members_to_keep(attempt, self.members.place.view.members.len());
-        if !kept.are_all && !self.succession.trouble.has_postponed {
+        let selection = select(&self.members.place, &fit_reports(attempt));
+        if !selection.are_all && !self.succession.trouble.has_postponed {
             self.succession.trouble.has_postponed = true;
             self.succession.driver.give_up(self.now, RECONNECT_GRACE);
             return;
         }
-        self.propose(&kept.ranks);
+        self.propose(&selection);
     }
 
     /// The members that have answered are no quorum, or not any more.
@@ -278,8 +286,9 @@ impl Proposing<'_> {
         }
     }
 
-    fn propose(&mut self, kept: &[Rank]) {
-        let change = match self.change_to_propose(kept) {
+    fn propose(&mut self, selection: &Selection) {
+        let kept = &selection.kept[..];
+        let change = match self.change_to_propose(selection) {
             Ok(change) => change,
             Err(Postponed::ChunksMissing(chunks)) => return self.wait_for_chunks(chunks, kept),
             Err(Postponed::ParametersMissing) => return self.ask_again_later(),
@@ -291,7 +300,8 @@ impl Proposing<'_> {
     }
 
     /// The change that follows from the reports, unless one is planned already or has to be adopted.
-    fn change_to_propose(&mut self, kept: &[Rank]) -> Result<ViewChange, Postponed> {
+    fn change_to_propose(&mut self, selection: &Selection) -> Result<ViewChange, Postponed> {
+        let kept = &selection.kept[..];
         let Succession { driver, trouble, table_losses, .. } = &mut *self.succession;
         let attempt = driver.attempt.as_ref().expect("an attempt is under way");
         if let Some(named) = attempt.plan.between().or(attempt.proposer().adopted()) {
@@ -316,8 +326,10 @@ impl Proposing<'_> {
             let restart = planner.after_stop(kept, reports).filter(is_due);
             restart.ok_or(Postponed::ParametersMissing)?.change
         };
-        let expelled = self.members.departures.expulsions_with(&self.members.place.view, &change);
-        Ok(ViewChange { expelled, ..change })
+        let view = &self.members.place.view;
+        let mut expelled = self.members.departures.expulsions_with(view, &change);
+        expelled.extend(selection.expulsions(view));
+        Ok(ViewChange { expelled, left_out: selection.left_out.clone(), ..change })
     }
 
     /// No reachable member has the present state of these chunks of tables. Members that do may come back.
@@ -379,24 +391,6 @@ fn is_collecting(attempt: &Attempt<AttemptPlan>, waited: Duration, lost: &[Rank]
         waited < patience && lost.binary_search(rank).is_err()
     };
     attempt.plan.unanswered.iter().any(is_awaited)
-}
-
-/// The members that the next view keeps, of the `member_count` members of this one.
-fn members_to_keep(attempt: &Attempt<AttemptPlan>, member_count: usize) -> Kept {
-    let reports = attempt.proposer().reports();
-    let is_fit = |rank: &Rank| {
-        reports.get(rank).is_some_and(|report| !report.is_vote_only) && !attempt.plan.hanging.contains(rank)
-    };
-    let cut: BTreeSet<(Rank, Rank)> = reports
-        .iter()
-        .filter(|(rank, _)| is_fit(rank))
-        .flat_map(|(rank, report)| report.lost.iter().map(|lost| (*rank, *lost)))
-        .filter(|(_, lost)| is_fit(lost))
-        .collect();
-    let all = clique::largest(member_count, &cut);
-    let ranks: Vec<Rank> = all.into_iter().filter(is_fit).collect();
-    let are_all = ranks.len() == reports.keys().filter(|rank| is_fit(rank)).count();
-    Kept { ranks, are_all }
 }
 
 /// Sends again what may not have arrived of this member's attempt.

@@ -113,8 +113,13 @@ impl FailureDetection {
 
     /// Whether this member has neither completed a step nor received anything for longer than a step may take.
     pub(super) fn is_still(&self, now: Instant) -> bool {
+        self.has_been_still(now, self.step_timing.patience())
+    }
+
+    /// Whether this member has neither completed a step nor received anything for so long.
+    pub(super) fn has_been_still(&self, now: Instant, duration: Duration) -> bool {
         let since = self.step_timing.since.map(|since| since.max(self.data_arrived_at));
-        since.is_some_and(|since| now.since(since) > self.step_timing.patience())
+        since.is_some_and(|since| now.since(since) > duration)
     }
 }
 

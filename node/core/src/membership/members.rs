@@ -12,9 +12,11 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use peergrad_protocol::message::{AdminMessage, AgreementMessage, Contact, Heartbeat, Message};
-use peergrad_protocol::view::{Expulsion, ExpulsionCause, Member, Recovery, View};
-use peergrad_protocol::{Frame, Instant, PeerId, Rank, StepNumber, ViewDigest};
+use peergrad_protocol::message::{
+    AdminMessage, AgreementMessage, Awaited, Contact, Heartbeat, Message, SentFrames,
+};
+use peergrad_protocol::view::{Complaint, Expulsion, ExpulsionCause, Member, MemberFault, Recovery, View};
+use peergrad_protocol::{Instant, PeerId, Rank, StepNumber, ViewDigest};
 
 use super::departures::Departures;
 use super::failure_detection::FailureDetection;
@@ -41,6 +43,8 @@ pub(crate) struct Members {
     pub(super) departures: Departures,
     /// What the parts of a partitioned swarm do.
     pub(super) policy: PartitionPolicy,
+    /// A heartbeat that is to be sent; `None` if none is due.
+    due_heartbeat: Option<Heartbeat>,
 }
 
 impl Members {
@@ -55,6 +59,7 @@ impl Members {
             departures: Departures::default(),
             policy,
             place,
+            due_heartbeat: None,
         }
     }
 
@@ -188,25 +193,24 @@ impl Members {
         }
     }
 
-    pub(super) fn send_heartbeat(
-        &mut self,
-        now: Instant,
-        status: &TrainingStatus<'_>,
-        out: &mut Vec<Output>,
-    ) {
+    /// Makes the heartbeat of this member, which is sent with the next outputs.
+    pub(super) fn make_heartbeat(&mut self, now: Instant, status: &TrainingStatus<'_>) {
         let complete = if status.has_parameters { status.progress() } else { StepNumber(0) };
         let heartbeat = Heartbeat {
             view: self.place.digest,
             view_number: self.place.view.number,
             complete,
             computing: status.computing.filter(|_| !status.gate.is_frozen),
+            sent: SentFrames::default(),
         };
         self.observed.note_heartbeat(now, self.place.rank, heartbeat);
-        let frame = Frame::encode(&Message::Heartbeat(heartbeat), None);
-        for to in self.neighbors().into_iter().filter(|peer| self.links.is_linked(peer)) {
-            let frame = Frame { head: frame.head.clone(), payload: None };
-            out.push(Output::Send { to, frame });
-        }
+        self.due_heartbeat = Some(heartbeat);
+    }
+
+    /// The heartbeat that is due, and its receivers.
+    pub(crate) fn take_heartbeat(&mut self) -> Option<(Heartbeat, Vec<PeerId>)> {
+        let heartbeat = self.due_heartbeat.take()?;
+        Some((heartbeat, self.neighbors().into_iter().filter(|peer| self.links.is_linked(peer)).collect()))
     }
 
     /// A member has sent a heartbeat. A member in an earlier view is sent this one, unless it is about to receive it from the proposer.
@@ -303,6 +307,25 @@ impl Members {
         is_waiting && !computes && self.detection.is_still(now)
     }
 
+    /// What this member has awaited for long, if it has not advanced meanwhile. It names only members that it has heard all that time and
+    /// whose link did not break.
+    pub(super) fn overdue(
+        &self,
+        now: Instant,
+        awaited: Awaited,
+        status: &TrainingStatus<'_>,
+    ) -> Option<Awaited> {
+        let patience = self.detection.step_timing.patience() / 2;
+        if status.computing.is_some() || !self.detection.has_been_still(now, patience) {
+            return None;
+        }
+        let observed = &self.observed;
+        let is_heard = |rank: &Rank| {
+            !observed.broken.contains(rank) && observed.heard_since(now, *rank) >= Some(patience)
+        };
+        Some(Awaited { from: awaited.from.into_iter().filter(is_heard).collect(), ..awaited })
+    }
+
     /// Records how long this member's steps take.
     pub(super) fn note_step_timing(&mut self, now: Instant, status: &TrainingStatus<'_>) {
         self.observed.has_committed = status.has_committed;
@@ -316,6 +339,42 @@ impl Members {
     /// The usual time of a step at this member.
     pub(super) fn step_time(&self) -> Duration {
         self.detection.step_timing.usual()
+    }
+
+    // Complaints.
+
+    /// This member has noticed a fault of a peer. If that is a member, all learn of it. Returns whether the next view may leave it out.
+    pub(crate) fn complain(&mut self, about: &PeerId, fault: MemberFault, out: &mut Vec<Output>) -> bool {
+        let place = &self.place;
+        let Some(rank) = place.view.rank(about).filter(|rank| *rank != place.rank) else { return false };
+        let complaint = Complaint { about: rank, fault };
+        if !self.observed.complaints.note(place.rank, complaint) {
+            return false;
+        }
+        out.push(Output::Event(Event::FaultNoticed { peer: *about, by: place.me.peer, fault }));
+        let message = AgreementMessage::Complain { view: place.digest, complaint }.into();
+        place.others().for_each(|peer| self.links.send(peer, &message, out));
+        true
+    }
+
+    /// Another member has noticed a fault of a member of this view. Returns whether the next view may leave one of the two out.
+    pub(crate) fn on_complaint(
+        &mut self,
+        from: &PeerId,
+        view: ViewDigest,
+        complaint: Complaint,
+        out: &mut Vec<Output>,
+    ) -> bool {
+        let place = &self.place;
+        let Some(rank) = place.view.rank(from).filter(|_| view == place.digest) else { return false };
+        if complaint.about.index() >= place.view.members.len()
+            || !self.observed.complaints.note(rank, complaint)
+        {
+            return false;
+        }
+        let peer = place.peer(complaint.about);
+        out.push(Output::Event(Event::FaultNoticed { peer, by: *from, fault: complaint.fault }));
+        true
     }
 
     // Departures.

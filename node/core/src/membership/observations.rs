@@ -7,6 +7,7 @@ use peergrad_protocol::message::Heartbeat;
 use peergrad_protocol::view::View;
 use peergrad_protocol::{Instant, Rank, StepNumber};
 
+use super::complaints::Complaints;
 use super::pause::Pause;
 
 /// What a member has seen of the others in one view. It is dropped with the view.
@@ -21,6 +22,8 @@ pub(super) struct Observations {
     pub(super) departed: BTreeSet<Rank>,
     /// By rank: the progress in the member's last heartbeat.
     pub(super) reported_progress: BTreeMap<Rank, ReportedProgress>,
+    /// The faults that members have noticed of each other.
+    pub(super) complaints: Complaints,
     /// Whether a step of this view is committed, so that all its members have parameters.
     pub(super) has_committed: bool,
     /// Whether this member waits for others because too few can be reached, as last reported to the user.
@@ -36,6 +39,8 @@ pub(super) struct ReportedProgress {
     pub(super) computing: Option<StepNumber>,
     /// Since when both have these values. If the member computes: since when it computes in that step.
     pub(super) since: Instant,
+    /// When the heartbeat arrived, and since when they have arrived without a long pause.
+    arrived: (Instant, Instant),
 }
 
 impl Observations {
@@ -47,6 +52,7 @@ impl Observations {
             in_other_views: BTreeMap::new(),
             departed: BTreeSet::new(),
             reported_progress: BTreeMap::new(),
+            complaints: Complaints::default(),
             has_committed: false,
             pause: Pause::default(),
         }
@@ -59,10 +65,19 @@ impl Observations {
             seen.computing == heartbeat.computing
                 && (heartbeat.computing.is_some() || seen.complete == heartbeat.complete)
         };
-        let since = self.reported_progress.get(&rank).filter(is_same).map_or(now, |seen| seen.since);
+        let before = self.reported_progress.get(&rank);
+        let since = before.filter(is_same).map_or(now, |seen| seen.since);
+        let steadily = before.filter(|seen| now.since(seen.arrived.0) < HEARTBEAT_PAUSE_MAX);
+        let arrived = (now, steadily.map_or(now, |seen| seen.arrived.1));
         self.in_other_views.remove(&rank);
         let Heartbeat { complete, computing, .. } = heartbeat;
-        self.reported_progress.insert(rank, ReportedProgress { complete, computing, since });
+        self.reported_progress.insert(rank, ReportedProgress { complete, computing, since, arrived });
+    }
+
+    /// How long heartbeats of a member have arrived without a long pause until now.
+    pub(super) fn heard_since(&self, now: Instant, rank: Rank) -> Option<Duration> {
+        let (last, first) = self.reported_progress.get(&rank)?.arrived;
+        (now.since(last) < HEARTBEAT_PAUSE_MAX).then(|| now.since(first))
     }
 
     /// The process of a member has restarted.
@@ -94,5 +109,7 @@ impl Observations {
     }
 }
 
+/// A longer pause between two heartbeats of a member means that it, or this one, did nothing for a while.
+const HEARTBEAT_PAUSE_MAX: Duration = Duration::from_secs(3);
 /// A member that has been heard only in other views for so long is not in this one any more. Before that, views may be on their way.
 const OTHER_VIEW_MAX: Duration = Duration::from_secs(3);

@@ -39,6 +39,7 @@ use transfer::Transfer;
 
 mod account;
 mod arrivals;
+mod awaited;
 mod backup_workers;
 mod chunk_batch;
 mod closing;

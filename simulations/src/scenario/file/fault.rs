@@ -9,6 +9,7 @@ use super::source_text::SourceText;
 use super::time::Time;
 use super::{ScenarioError, TIMES_MAX};
 use crate::disk::DiskMode;
+use crate::frame_faults::{FrameFault, FrameKind};
 use crate::host::Crash;
 use crate::scenario::{Directions, Fault, FaultTime, Groups, PEERS_MAX, PlannedFault, Targets};
 
@@ -47,6 +48,9 @@ pub(super) struct FaultSection {
     count: Option<Count>,
     damaged: Option<Count>,
     disk: Option<DiskSetting>,
+    frames: Option<FrameSetting>,
+    of: Option<FrameKind>,
+    by: Option<Time>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -70,6 +74,7 @@ enum Kind {
     Clone,
     Garbage,
     StaleViews,
+    Frames,
     Disk,
     Throttle,
     Join,
@@ -85,6 +90,16 @@ enum DiskSetting {
     LosesLast,
     Lying,
     Full,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum FrameSetting {
+    Lost,
+    Withheld,
+    Changed,
+    Repeated,
+    Late,
 }
 
 /// The position of a fault in the file, for error messages.
@@ -196,11 +211,34 @@ impl FaultSection {
                 Fault::Garbage { targets: targets()?, count: self.count.map_or(10, Whole::count) }
             }
             Kind::StaleViews => Fault::StaleViews { targets: targets()? },
+            Kind::Frames => self.frames(context)?,
             Kind::Disk => Fault::Disk { targets: targets()?, mode: self.disk_mode(context)? },
             Kind::Throttle => self.throttle(context)?,
             Kind::Join => Fault::Join { count: self.count.map_or(1, Whole::count) },
             Kind::Orders => Fault::Orders { times: self.times(), every: self.every(context)? },
             Kind::Churn => Fault::Churn { times: self.times(), every: self.every(context)? },
+        })
+    }
+
+    /// A fault of the frames that peers send.
+    fn frames(&self, context: &FaultContext<'_>) -> Result<Fault, ScenarioError> {
+        let words = "say what happens to them: \"lost\", \"withheld\", \"changed\", \"repeated\" or \"late\"";
+        let fault = match (context.need("frames", self.frames, words)?, self.by) {
+            (FrameSetting::Late, by) => {
+                FrameFault::Late(context.need("by", by, "say how late, e.g. \"2s\"")?.0)
+            }
+            (_, Some(_)) => return Err(context.mistake("by", "only frames = \"late\" has it; remove it")),
+            (FrameSetting::Lost, None) => FrameFault::Lost,
+            (FrameSetting::Withheld, None) => FrameFault::Withheld,
+            (FrameSetting::Changed, None) => FrameFault::Changed,
+            (FrameSetting::Repeated, None) => FrameFault::Repeated,
+        };
+        Ok(Fault::Frames {
+            targets: self.targets(context)?,
+            fault,
+            kind: self.of.unwrap_or(FrameKind::All),
+            per_million: (self.chance.map_or(1.0, |chance| chance.0) * 1e6).round() as u32,
+            duration: self.duration(),
         })
     }
 
@@ -349,6 +387,7 @@ impl FaultSection {
                 targets.to_vec()
             }
             Kind::Garbage => [targets, &["count"]].concat(),
+            Kind::Frames => [targets, &["frames", "of", "chance", "by", "for"]].concat(),
             Kind::Disk => [targets, &["disk"]].concat(),
             Kind::Throttle => [targets, &["up_mbit", "down_mbit", "for"]].concat(),
             Kind::Join => vec!["count"],
@@ -373,6 +412,9 @@ impl FaultSection {
             ("count", self.count.is_some()),
             ("damaged", self.damaged.is_some()),
             ("disk", self.disk.is_some()),
+            ("frames", self.frames.is_some()),
+            ("of", self.of.is_some()),
+            ("by", self.by.is_some()),
         ];
         match given.iter().find(|(key, is_given)| *is_given && !allowed.contains(key)) {
             Some((key, _)) => Err(context.mistake(

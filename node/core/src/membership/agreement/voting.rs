@@ -76,7 +76,7 @@ impl Voting<'_> {
         }
         let report = match before {
             Some(_) => MemberReport::default(),
-            None => MemberReport { lost: self.members.lost(now), ..(status.report)() },
+            None => self.report(now, status),
         };
         let accepted = self.succession.driver.acceptor.accepted().cloned();
         let promise = Promise { view, ballot, accepted, report };
@@ -85,6 +85,18 @@ impl Voting<'_> {
             Some(step) => TrainingCommand::StopBefore(step),
             None => TrainingCommand::Freeze,
         }])
+    }
+
+    /// This member's report: the state of training, and what it has noticed of the others.
+    fn report(&self, now: Instant, status: &TrainingStatus<'_>) -> MemberReport {
+        let members = self.members;
+        let report = (status.report)();
+        MemberReport {
+            lost: members.lost(now),
+            complaints: members.observed.complaints.of(members.place.rank),
+            awaited: report.awaited.and_then(|awaited| members.overdue(now, awaited, status)),
+            ..report
+        }
     }
 
     /// Whether this member has no vote on the successor of `view`, because it knows that successor or is in another view. It then sends the

@@ -70,6 +70,7 @@ fn change(parent: ViewDigest) -> ViewChange {
         cursor: DataCursor::default(),
         moves: Moves::default(),
         expelled: vec![],
+        left_out: vec![],
         ancestors: vec![],
     }
 }

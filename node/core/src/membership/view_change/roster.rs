@@ -100,6 +100,7 @@ impl Roster {
             cursor,
             moves,
             expelled: vec![],
+            left_out: vec![],
             ancestors: vec![],
         }
     }

@@ -21,10 +21,10 @@
 //! Chen et al., *Revisiting Distributed Synchronous SGD*, 2016, section 3. There the first gradients that arrive are used. Here a control
 //! message precedes them, which costs two hops, and no gradient is sent only to be discarded.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 
-use peergrad_protocol::message::{SampleStats, StepContributors, StepProgress, TrainingMessage};
+use peergrad_protocol::message::{SampleStats, Stage, StepContributors, StepProgress, TrainingMessage};
 use peergrad_protocol::{Frame, PeerId, Rank, StepNumber};
 
 use super::StepEngine;
@@ -172,6 +172,20 @@ impl BackupWorkers {
         let base = &state.base;
         base.broadcast(&TrainingMessage::StepContributors(chosen).in_view(base.digest()), out);
         self.choice = Some(Choice { step: state.step, late });
+    }
+
+    /// What this member waits for before the round of the step in progress, and the members that owe it. `None` if it waits for no member.
+    pub(super) fn awaited(&self, state: &StepState) -> Option<(Stage, BTreeSet<Rank>)> {
+        if state.kind != StepKind::BackupWorkers || self.reported?.step != state.step {
+            return None;
+        }
+        let chooser = chooser(state);
+        if chooser != state.base.rank {
+            return Some((Stage::Contributors, [chooser].into()));
+        }
+        let ranks = (0..state.base.view().members.len()).map(Rank::from_index);
+        let is_behind = |rank: &Rank| self.offers.get(rank).is_none_or(|offer| offer.step < state.step);
+        Some((Stage::Progress, ranks.filter(is_behind).collect()))
     }
 
     /// There is a new link to a member: what was sent to it before may be lost, and is sent again.

@@ -55,7 +55,7 @@ pub(super) struct ActiveRound {
     /// This member's part in sending sums from owners to replicas.
     pub(super) mirror: Mirror,
     /// Whether owners send their sums to the replicas.
-    is_mirrored: bool,
+    pub(super) is_mirrored: bool,
     /// The additional state of a group's round; `None` unless members have local parameters.
     pub(super) group_averaging: Option<GroupAveraging>,
 }

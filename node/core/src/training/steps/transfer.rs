@@ -154,6 +154,29 @@ impl Transfer {
         Some((vector, stats))
     }
 
+    /// The members that owe chunks to this one: those that complete an interrupted step, or the state of chunks that have moved here.
+    pub(super) fn awaited(&self, state: &StepState) -> BTreeSet<Rank> {
+        if let Some(filling) = &self.filling {
+            let has = |donor: &&Donor| {
+                (donor.first..donor.end).any(|chunk| filling.missing.contains(&(chunk as usize)))
+            };
+            return filling.donors.iter().filter(has).map(|donor| donor.rank).collect();
+        }
+        let (shard_map, me) = (&state.base.shard_map, state.base.rank);
+        if !shard_map.sharding.has_state {
+            return BTreeSet::new();
+        }
+        let is_due = |moved: &&Move| {
+            let chunk = moved.chunk as usize;
+            chunk < shard_map.sharding.chunks.count()
+                && !moved.from.contains(&me)
+                && shard_map.target.replica_holders(chunk).contains(&me)
+                && state.optimizer.state(state.commit.newest_version(), chunk).is_none()
+        };
+        let due = &shard_map.view.moves.list[..shard_map.moved(state.step)];
+        due.iter().filter(is_due).map(|moved| moved.from[0]).collect()
+    }
+
     /// Requests missing chunks of the step in progress from a donor that has them.
     pub(super) fn ask(&self, state: &StepState, donor: Rank, out: &mut Vec<Output>) {
         let Some(filling) = &self.filling else { return };

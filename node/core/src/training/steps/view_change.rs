@@ -92,7 +92,7 @@ impl StepEngine {
         let state = &self.state;
         let commit = &state.commit;
         if commit.complete.is_none() {
-            return MemberReport::default();
+            return MemberReport { awaited: self.awaited(), ..MemberReport::default() };
         }
         let is_uncommitted = commit.uncommitted.is_some();
         MemberReport {
@@ -104,6 +104,8 @@ impl StepEngine {
             stats: commit.uncommitted.as_ref().map(|record| record.stats).or(self.group.consolidated),
             next: holdings(state, &self.transfer, &self.rounds),
             lost: vec![],
+            complaints: vec![],
+            awaited: self.awaited(),
             has_merge_snapshot: self.merge_snapshots.has_pending(state),
             rejoin: None,
         }

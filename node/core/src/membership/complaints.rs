@@ -1,0 +1,74 @@
+//! Complaints: the faults that members of a view have noticed of each other.
+//!
+//! A member that complains tells all others. With the reports for the next view, the proposer leaves out the fewest members whose absence
+//! explains the complaints: see [`selection`](super::agreement::selection).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use peergrad_protocol::Rank;
+use peergrad_protocol::view::{Complaint, MemberFault};
+
+/// The complaints of the members of one view about each other.
+#[derive(Default)]
+pub(super) struct Complaints {
+    /// By the member that complains and the one that it complains about: what was noticed first.
+    pairs: BTreeMap<(Rank, Rank), MemberFault>,
+}
+
+impl Complaints {
+    /// Records a complaint. Returns whether it is the first one of this member about the other.
+    pub(super) fn note(&mut self, from: Rank, complaint: Complaint) -> bool {
+        let Complaint { about, fault } = complaint;
+        from != about && self.pairs.insert((from, about), fault).is_none()
+    }
+
+    /// Whether any member has complained.
+    pub(super) fn are_any(&self) -> bool {
+        !self.pairs.is_empty()
+    }
+
+    /// The complaints of one member.
+    pub(super) fn of(&self, from: Rank) -> Vec<Complaint> {
+        let own = self.pairs.iter().filter(|((by, _), _)| *by == from);
+        own.map(|((_, about), fault)| Complaint { about: *about, fault: *fault }).collect()
+    }
+
+    /// Whether the fault may be this member's own: it complains about one, or one complains about it, that occurs in no more complaints.
+    pub(super) fn may_be_at_fault(&self, rank: Rank) -> bool {
+        let others = self.others(rank);
+        others.iter().any(|other| self.others(*other).len() <= others.len())
+    }
+
+    /// The members that this one complains about, and those that complain about it.
+    fn others(&self, rank: Rank) -> BTreeSet<Rank> {
+        let at_other_end = |(from, about): &(Rank, Rank)| match rank {
+            rank if rank == *from => Some(*about),
+            rank if rank == *about => Some(*from),
+            _ => None,
+        };
+        self.pairs.keys().filter_map(at_other_end).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_may_be_at_fault_unless_the_other_one_is_in_more_complaints() {
+        let mut complaints = Complaints::default();
+        let complaint = |about| Complaint { about: Rank(about), fault: MemberFault::Refused };
+        assert!(!complaints.are_any());
+        assert!(complaints.note(Rank(0), complaint(1)));
+        assert!(!complaints.note(Rank(0), complaint(1)), "it is known");
+        assert!(!complaints.note(Rank(2), complaint(2)), "about itself");
+        let at_fault = |complaints: &Complaints| {
+            (0..4).filter(|rank| complaints.may_be_at_fault(Rank(*rank))).collect::<Vec<_>>()
+        };
+        assert_eq!(at_fault(&complaints), [0, 1]);
+        complaints.note(Rank(2), complaint(1));
+        assert_eq!(at_fault(&complaints), [1]);
+        assert_eq!(complaints.of(Rank(2)), [complaint(1)]);
+        assert_eq!(complaints.of(Rank(1)), []);
+    }
+}

@@ -1,0 +1,41 @@
+//! What a member waits for in the step in progress: the earliest thing that others owe it.
+//!
+//! A member sends what it owes once it has all earlier things itself. If no member advances, the reports of all of them tell which one
+//! holds up the others: see [`Awaited`].
+
+use std::collections::BTreeSet;
+
+use peergrad_protocol::message::{Awaited, AwaitedAt, Phase, Stage};
+use peergrad_protocol::{Rank, StepNumber};
+
+use super::StepEngine;
+
+impl StepEngine {
+    /// The earliest thing that this member waits for, and the members that owe it. `None` if it waits for no member.
+    pub(super) fn awaited(&self) -> Option<Awaited> {
+        let step = self.state.step;
+        let chunks = self.transfer.awaited(&self.state);
+        if !chunks.is_empty() {
+            return Some(awaited(step, Stage::Chunks, 0, chunks));
+        }
+        if !self.rounds.has_begun(step) {
+            let (stage, from) = self.backup_workers.awaited(&self.state)?;
+            return Some(awaited(step, stage, 0, from));
+        }
+        let live = self.rounds.live.back()?;
+        let rank = |index: usize| Rank::from_index(index);
+        let segments = live.round.awaited();
+        let is_reducing = matches!(segments, Some((Phase::Reduce, ..)));
+        let mirrors: BTreeSet<Rank> = live.mirror.awaited().filter(|_| live.is_mirrored).map(rank).collect();
+        if !is_reducing && !mirrors.is_empty() {
+            return Some(awaited(step, Stage::Mirror, 0, mirrors));
+        }
+        let (_, hop, from) = segments?;
+        let stage = if is_reducing { Stage::Reduce } else { Stage::Gather };
+        Some(awaited(step, stage, hop as u32, from.into_iter().map(rank).collect()))
+    }
+}
+
+fn awaited(step: StepNumber, stage: Stage, hop: u32, from: BTreeSet<Rank>) -> Awaited {
+    Awaited { at: AwaitedAt { step, stage, hop }, from: from.into_iter().collect() }
+}

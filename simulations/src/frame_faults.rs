@@ -1,0 +1,147 @@
+//! Faults of a member's frames: some of those that it sends are lost, changed, repeated or late, without a word. A faulty program or memory
+//! does that; a network does not. Or a member does not send them at all: it has stopped doing one of its tasks.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use peergrad_protocol::message::{Message, Phase, Segment, TrainingMessage};
+use peergrad_protocol::{Buffer, Frame, Instant};
+use rand::Rng;
+use rand::rngs::ChaCha8Rng;
+
+use crate::filters::{Envelope, FrameAction, FrameFilter};
+use crate::host::HostId;
+
+/// What happens to a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrameFault {
+    /// It does not arrive.
+    Lost,
+    /// It is not sent, and heartbeats do not count it.
+    Withheld,
+    /// A bit before its payload is another one.
+    Changed,
+    /// It arrives twice.
+    Repeated,
+    /// It arrives later, and so do the frames behind it.
+    Late(Duration),
+}
+
+/// The frames that a fault concerns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FrameKind {
+    /// All frames.
+    All,
+    /// Those of training.
+    Training,
+    /// Partial sums.
+    Reduce,
+    /// Final values.
+    Gather,
+    /// Sums for the holders of replicas.
+    Mirror,
+    /// Chunks, and requests for them.
+    Chunks,
+    /// Messages of tables.
+    Tables,
+    /// Those by which members agree on the next view.
+    Agreement,
+    /// Heartbeats.
+    Heartbeats,
+}
+
+impl FrameKind {
+    fn contains(self, message: Option<&Message>) -> bool {
+        let in_view = match message {
+            Some(Message::InView { message, .. }) => Some(message),
+            _ => None,
+        };
+        let is_of = |wanted| matches!(in_view, Some(TrainingMessage::Segment(Segment { phase, .. })) if *phase == wanted);
+        match self {
+            Self::All => true,
+            Self::Training => in_view.is_some(),
+            Self::Reduce => is_of(Phase::Reduce),
+            Self::Gather => is_of(Phase::Gather),
+            Self::Mirror => is_of(Phase::Mirror),
+            Self::Chunks => {
+                matches!(in_view, Some(TrainingMessage::ChunkBatch(_) | TrainingMessage::WantChunks(_)))
+            }
+            Self::Tables => matches!(in_view, Some(TrainingMessage::Tables)),
+            Self::Agreement => matches!(message, Some(Message::Agreement(_))),
+            Self::Heartbeats => matches!(message, Some(Message::Heartbeat(_))),
+        }
+    }
+}
+
+/// A host whose frames have a fault.
+pub(crate) struct FaultyFrames {
+    /// The host.
+    pub(crate) host: HostId,
+    /// The fault.
+    pub(crate) fault: FrameFault,
+    /// Which of its frames may have it.
+    pub(crate) kind: FrameKind,
+    /// How many of a million frames have it.
+    pub(crate) per_million: u32,
+    /// When the fault ends; `None` if it does not.
+    pub(crate) until: Option<Instant>,
+    /// The source of chance.
+    pub(crate) generator: ChaCha8Rng,
+    /// By receiver: the link of the last heartbeat, and how many frames were withheld on it.
+    pub(crate) withheld: BTreeMap<HostId, (u32, u64)>,
+}
+
+impl FrameFilter for FaultyFrames {
+    fn on_frame(&mut self, envelope: &Envelope<'_>) -> FrameAction {
+        if envelope.from != self.host {
+            return FrameAction::Pass;
+        }
+        let message = envelope.message();
+        let is_over = self.until.is_some_and(|until| envelope.at >= until);
+        if is_over || !self.kind.contains(message.as_ref()) || !self.is_chosen() {
+            return self.conceal(envelope.to, message);
+        }
+        match self.fault {
+            FrameFault::Lost => FrameAction::Drop,
+            FrameFault::Withheld => {
+                self.withheld.entry(envelope.to).or_default().1 += 1;
+                FrameAction::Drop
+            }
+            FrameFault::Late(delay) => FrameAction::Delay(delay),
+            FrameFault::Repeated => FrameAction::Replace(vec![copy(envelope.frame), copy(envelope.frame)]),
+            FrameFault::Changed => {
+                let mut frame = copy(envelope.frame);
+                let bit = self.generator.next_u64() as usize % (8 * frame.head.len());
+                frame.head[bit / 8] ^= 1 << (bit % 8);
+                FrameAction::Replace(vec![frame])
+            }
+        }
+    }
+}
+
+impl FaultyFrames {
+    /// Whether this frame has the fault.
+    fn is_chosen(&mut self) -> bool {
+        self.generator.next_u32() % 1_000_000 < self.per_million
+    }
+
+    /// Sends a frame without a fault; a heartbeat does not count what was withheld before it.
+    fn conceal(&mut self, to: HostId, message: Option<Message>) -> FrameAction {
+        let (Some(Message::Heartbeat(mut heartbeat)), Some(withheld)) = (message, self.withheld.get_mut(&to))
+        else {
+            return FrameAction::Pass;
+        };
+        if withheld.0 != heartbeat.sent.link {
+            // The count began again with the link.
+            *withheld = (heartbeat.sent.link, if withheld.0 == 0 { withheld.1 } else { 0 });
+        }
+        heartbeat.sent.count = heartbeat.sent.count.saturating_sub(withheld.1);
+        FrameAction::Replace(vec![Frame::encode(&Message::Heartbeat(heartbeat), None)])
+    }
+}
+
+fn copy(frame: &Frame) -> Frame {
+    let payload = frame.payload.as_ref().map(|payload| Buffer::from_bytes(payload.bytes()));
+    Frame { head: frame.head.clone(), payload }
+}
