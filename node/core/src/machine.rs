@@ -178,6 +178,12 @@ impl Machine {
             role.retire_if_done(&mut cx);
         }
         self.advance(now, out);
+        // A view that begins here has a heartbeat due at once: it comes before the frames of training, and others count from it.
+        if self.deadline().is_some_and(|due| due <= now)
+            && let Some((role, mut cx)) = self.borrow(now, out)
+        {
+            role.on_tick(&mut cx);
+        }
     }
 
     /// The role, and the context in which it handles an input; `None` if the run has ended here.

@@ -97,16 +97,15 @@ fn membership_text(event: &Event, scope: Option<&RunSize>) -> Option<String> {
         Event::FaultNoticed { peer, by, fault } => {
             format!("peer {} reports of peer {}: {}", by.short(), peer.short(), fault_text(*fault))
         }
-        Event::LeftOut(LeftOut { peer, other, fault, is_certain }) => format!(
-            "the members continue without peer {}: {}, {}; it may join again",
-            peer.short(),
-            fault_text(*fault),
-            if *is_certain {
-                "as several members report".to_owned()
+        Event::LeftOut(LeftOut { peer, other, fault, is_certain }) => {
+            let doubt = if *is_certain {
+                String::new()
             } else {
-                format!("between it and peer {}", other.short())
-            }
-        ),
+                format!(" (only peer {} is concerned, and the fault may be its own)", other.short())
+            };
+            let (peer, fault) = (peer.short(), fault_text(*fault));
+            format!("the members continue without peer {peer}: {fault}{doubt}; it may join again")
+        }
         Event::Rekeyed { rekey: Rekey { by, .. }, .. } => format!(
             "a user of peer {} changed the run's secret: old invites no longer work; `{} invite` prints a new one",
             by.short(),
@@ -118,7 +117,7 @@ fn membership_text(event: &Event, scope: Option<&RunSize>) -> Option<String> {
             short_names(missing)
         ),
         Event::Excluded { left_out: Some(LeftOut { other, fault, .. }), .. } => format!(
-            "the other members continued without this peer, because of a fault that peer {} is concerned with too: {}; asking for readmission",
+            "the other members continued without this peer, because of a fault here or at peer {}: {}; asking for readmission",
             other.short(),
             fault_text(*fault)
         ),
@@ -170,7 +169,7 @@ fn stage_text(stage: Stage) -> &'static str {
 /// What a member has noticed of another one.
 fn fault_text(fault: MemberFault) -> &'static str {
     match fault {
-        MemberFault::Frames => "frames from it were lost, changed or repeated",
+        MemberFault::Frames => "frames from it were lost or repeated",
         MemberFault::Refused => "it sent a message that no correct peer sends",
         MemberFault::Withheld => "it does not send what the others wait for",
     }

@@ -157,12 +157,20 @@ impl Proposing<'_> {
             self.succession.trouble.since = Some(self.now);
             let peers = obstacles.lost.iter().map(|rank| self.members.place.peer(*rank));
             self.out.extend(peers.map(|peer| Output::Event(Event::MemberSuspected(peer))));
-            let awaited = (self.status.report)().awaited;
-            if let Some(awaited) = awaited.and_then(|it| self.members.overdue(self.now, it, self.status)) {
-                let peers = awaited.from.iter().map(|rank| self.members.place.peer(*rank)).collect();
-                let AwaitedAt { step, stage, .. } = awaited.at;
-                self.out.push(Output::Event(Event::Stalled { step, stage, peers }));
-            }
+            self.report_stall();
+        }
+    }
+
+    /// Tells the user, once in a view, what this member waits for if no step has ended for long.
+    fn report_stall(&mut self) {
+        let awaited = (self.status.report)().awaited;
+        let Some(awaited) = awaited.and_then(|it| self.members.overdue(self.now, it, self.status)) else {
+            return;
+        };
+        if !std::mem::replace(&mut self.members.observed.has_reported_stall, true) {
+            let peers = awaited.from.iter().map(|rank| self.members.place.peer(*rank)).collect();
+            let AwaitedAt { step, stage, .. } = awaited.at;
+            self.out.push(Output::Event(Event::Stalled { step, stage, peers }));
         }
     }
 

@@ -24,6 +24,8 @@ pub(super) struct Observations {
     pub(super) reported_progress: BTreeMap<Rank, ReportedProgress>,
     /// The faults that members have noticed of each other.
     pub(super) complaints: Complaints,
+    /// Whether the user knows what this member waits for.
+    pub(super) has_reported_stall: bool,
     /// Whether a step of this view is committed, so that all its members have parameters.
     pub(super) has_committed: bool,
     /// Whether this member waits for others because too few can be reached, as last reported to the user.
@@ -53,6 +55,7 @@ impl Observations {
             departed: BTreeSet::new(),
             reported_progress: BTreeMap::new(),
             complaints: Complaints::default(),
+            has_reported_stall: false,
             has_committed: false,
             pause: Pause::default(),
         }

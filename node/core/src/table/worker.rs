@@ -357,6 +357,13 @@ impl TableWorker {
         self.reads.begin(&self.owners, PendingRead { chunk, query, min_clock, asked_at }, out)
     }
 
+    /// The progress that all workers must make before the next unanswered reads are answered, and the owners that answer these. `None` if
+    /// all reads are answered.
+    #[must_use]
+    pub fn awaited(&self) -> Option<(WorkerClock, BTreeSet<Rank>)> {
+        self.reads.awaited(&self.owners)
+    }
+
     /// Whether all of these requests are answered.
     #[must_use]
     pub fn has_all(&self, requests: &BTreeSet<u64>) -> bool {

@@ -411,6 +411,7 @@ impl TableEngine {
             complete: Some(self.first_step),
             states,
             states_before: Some(older),
+            awaited: self.exchange.awaited(),
             ..MemberReport::default()
         }
     }

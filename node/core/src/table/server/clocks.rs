@@ -102,6 +102,26 @@ impl WorkerClocks {
 }
 
 impl TableServer {
+    /// The donors of chunks that have not arrived.
+    pub fn awaited_donors(&self) -> impl Iterator<Item = Rank> {
+        self.awaiting_chunk.keys().filter_map(|chunk| self.replica_map.donor(*chunk))
+    }
+
+    /// The progress that the next waiting read needs of all workers, and the workers that have not made it. `None` if no read waits.
+    #[must_use]
+    pub fn awaited_clocks(&self) -> Option<(WorkerClock, Vec<Rank>)> {
+        let needed = self.waiting.iter().filter_map(|(_, request)| match request {
+            Request::Get { min_clock, .. } | Request::Reduce { min_clock, .. } => Some(*min_clock),
+            _ => None,
+        });
+        let needed = needed.min()?;
+        let is_behind = |rank: &Rank| match self.clocks.known.get(rank) {
+            Some(known) => known.reached().is_some_and(|clock| clock < needed),
+            None => !self.replica_map.newcomers.contains(rank),
+        };
+        Some((needed, self.replica_map.ranks().filter(is_behind).collect()))
+    }
+
     /// How far the slowest worker has come, as far as this owner knows; `None` while a worker has not sent its clock.
     #[must_use]
     pub fn clock(&self) -> Option<WorkerClock> {

@@ -84,6 +84,14 @@ impl Reads {
         !self.pending.contains_key(&request)
     }
 
+    /// The progress that all workers must make before the next unanswered reads are answered, and the owners that answer these. `None` if
+    /// all reads are answered.
+    pub(super) fn awaited(&self, owners: &Owners) -> Option<(WorkerClock, BTreeSet<Rank>)> {
+        let least = self.pending.values().map(|read| read.min_clock).min()?;
+        let next = self.pending.values().filter(|read| read.min_clock == least);
+        Some((least, next.map(|read| owners.of(read.chunk)).collect()))
+    }
+
     /// The rows of a [pull](super::TableWorker::pull) that are not zero, once all reads are answered.
     pub fn take_rows(&mut self, requests: &BTreeSet<u64>) -> Rows {
         let (mut ranges, mut values) = (Vec::new(), Vec::new());

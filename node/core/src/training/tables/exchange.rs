@@ -2,11 +2,14 @@
 //!
 //! A message from this member to itself takes the same way as any other, but needs no link.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use peergrad_protocol::Rank;
 use peergrad_protocol::chunk_set::ChunkSet;
-use peergrad_protocol::table::{Request, TableMessage};
+use peergrad_protocol::limits::STEPS_MAX;
+use peergrad_protocol::message::{Awaited, AwaitedAt, Stage};
+use peergrad_protocol::table::{Request, TableMessage, WorkerClock};
+use peergrad_protocol::{Rank, StepNumber};
 
 use super::stream::MessageStreams;
 use crate::io::Reject;
@@ -143,6 +146,31 @@ impl Exchange {
         let is_now = |chunk: &usize| store.view_number(*chunk) == Some(shard_map.view.number.0);
         let is_kept = |chunk: &usize| shard_map.target.replica_holders(*chunk).contains(&self.rank);
         (0..self.layout.chunk_count()).filter(is_now).partition(is_kept)
+    }
+
+    /// The earliest thing that this member waits for, and the members that owe it. An owner answers a read once all workers have made the
+    /// progress that the read needs; a worker makes it once its own reads before that are answered.
+    pub(super) fn awaited(&self) -> Option<Awaited> {
+        let others = |ranks: BTreeSet<Rank>| -> Vec<Rank> {
+            ranks.into_iter().filter(|rank| *rank != self.rank).collect()
+        };
+        let at = |clock, stage| {
+            let step = match clock {
+                WorkerClock::At(clock) => StepNumber(clock),
+                WorkerClock::Ended => StepNumber(STEPS_MAX),
+            };
+            AwaitedAt { step, stage, hop: 0 }
+        };
+        let server = self.server();
+        let donors = others(server.awaited_donors().collect());
+        let chunks = (!donors.is_empty()).then(|| (at(WorkerClock::At(0), Stage::Chunks), donors));
+        let clocks = server.awaited_clocks();
+        let clocks =
+            clocks.map(|(clock, from)| (at(clock, Stage::Clocks), others(from.into_iter().collect())));
+        let rows = self.worker.awaited().map(|(clock, from)| (at(clock, Stage::Rows), others(from)));
+        let all = chunks.into_iter().chain(clocks).chain(rows);
+        let (at, from) = all.filter(|(_, from)| !from.is_empty()).min()?;
+        Some(Awaited { at, from })
     }
 
     /// Whether all holders of all chunks have the chunks' present state.
