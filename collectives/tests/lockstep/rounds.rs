@@ -147,6 +147,43 @@ fn malformed_segments_are_rejected_and_change_nothing() {
     assert_eq!(vector[..4], [128.0; 4]);
 }
 
+/// A member waits for sums before it waits for values, and for those first that have passed the fewest members.
+#[test]
+fn a_member_says_what_it_waits_for() {
+    let layout = Arc::new(ShardLayout::even(9, 3, &[0, 1, 2], 4));
+    let stats = SampleStats { samples: 1, loss: 0.5 };
+    let room = || Buffer::from_values(&[0.0; 9]);
+    let begin = |topology, rank| {
+        let (layout, codecs, combine) = (Arc::clone(&layout), Codecs::default(), Combine::Sum);
+        let plan = Plan { layout, topology, combine, codecs, rank, group: None, contributors: None };
+        Round::new(Arc::new(plan), Buffer::from_values(&[1.0; 9]), stats, room)
+    };
+    let mut round = begin(Topology::Direct, 0);
+    let (segments, mut actions) = (Pool::new(4), Vec::new());
+    for (awaited, from) in [(vec![1], 1), (vec![2], 2)] {
+        assert_eq!(round.awaited(), Some((Phase::Reduce, 0, awaited)));
+        let label = SegmentLabel { phase: Phase::Reduce, owner: 0, index: 0, stats };
+        let sum = Buffer::from_values(&[1.0; 3]);
+        round.receive(from, label, sum, room, &segments, &mut actions).unwrap();
+    }
+    assert_eq!(round.awaited(), Some((Phase::Gather, 0, vec![1, 2])));
+    for owner in [1, 2] {
+        let label = SegmentLabel { phase: Phase::Gather, owner, index: 0, stats };
+        let values = Buffer::from_values(&[3.0; 3]);
+        round.receive(owner, label, values, room, &segments, &mut actions).unwrap();
+    }
+    assert_eq!(round.awaited(), None);
+
+    let mut round = begin(Topology::Ring, 1);
+    for (hop, owner) in [(1, 2), (2, 1)] {
+        assert_eq!(round.awaited(), Some((Phase::Reduce, hop, vec![0])));
+        let label = SegmentLabel { phase: Phase::Reduce, owner, index: 0, stats };
+        let sum = Buffer::from_values(&[1.0; 3]);
+        round.receive(0, label, sum, room, &segments, &mut actions).unwrap();
+    }
+    assert_eq!(round.awaited(), Some((Phase::Gather, 1, vec![0])));
+}
+
 #[test]
 #[should_panic(expected = "round sums at each hop")]
 fn a_ring_does_not_round_sums() {

@@ -72,6 +72,18 @@ pub enum Notice {
         /// The system's error.
         reason: String,
     },
+    /// The record that this peer needs to vote and to enter views cannot be written. Reported once, until it can be written again.
+    RecordNotWritten {
+        /// The system's error.
+        reason: String,
+    },
+    /// The record can be written again.
+    RecordWritten,
+    /// The record for `peer invite` and `peer resume` cannot be written. Reported once, until it can be written again.
+    RunRecordOutdated {
+        /// The system's error.
+        reason: String,
+    },
     /// The run has a new secret, and this machine's record of the run still has the old one.
     OldSecretOnDisk {
         /// The system's error.
@@ -157,6 +169,15 @@ impl fmt::Display for Notice {
                 f,
                 "cannot write the event log {} ({reason}): training continues without it, and writing is retried",
                 path.display()
+            ),
+            Self::RecordNotWritten { reason } => write!(
+                f,
+                "cannot write to the data directory ({reason}): make room; until then this peer takes no part in view changes. Writing is retried"
+            ),
+            Self::RecordWritten => write!(f, "the data directory can be written again"),
+            Self::RunRecordOutdated { reason } => write!(
+                f,
+                "cannot save the run's present members on this machine ({reason}): make room. Writing is retried"
             ),
             Self::OldSecretOnDisk { reason } => write!(
                 f,

@@ -2,41 +2,52 @@
 //!
 //! A disk may be slow, and sockets must not wait for it. So writing has its own thread, and its results come back as inputs,
 //! like frames.
+//!
+//! A disk may also be full for a while, or fail once. Then writing is tried again. Until it succeeds, the node gets no answer: it neither
+//! votes nor enters another view, as if the disk were slow. Of the records that wait, only the newest is written, because it contains all
+//! that the earlier ones did.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::thread;
+use std::time::Duration;
 
 use peergrad_core::io::{Input, PersistId};
 use peergrad_protocol::durable::DurableBytes;
 use tokio::sync::mpsc;
 
+use super::clock::MonotonicClock;
 use super::files;
+use super::notice::Notice;
 
 /// The writing thread. If this is dropped, the record that is being written is finished first.
 #[derive(Debug)]
 pub struct StableStorage {
-    records: std::sync::mpsc::Sender<(PersistId, DurableBytes)>,
+    records: std::sync::mpsc::Sender<Entry>,
     results: mpsc::UnboundedReceiver<Input>,
 }
 
+/// A record, and the id by which the node asked to write it.
+type Entry = (PersistId, DurableBytes);
+
 impl StableStorage {
-    /// Starts the thread. It writes the record to `path`.
+    /// Starts the thread. It writes the record to `path`. The second result receives notices about the disk.
     ///
     /// # Errors
     /// The operating system cannot start another thread.
-    pub fn start(path: PathBuf) -> std::io::Result<Self> {
-        let (records, queue) = std::sync::mpsc::channel::<(PersistId, DurableBytes)>();
+    pub fn start(path: PathBuf) -> std::io::Result<(Self, mpsc::UnboundedReceiver<Notice>)> {
+        let (records, queue) = std::sync::mpsc::channel::<Entry>();
         let (done, results) = mpsc::unbounded_channel();
+        let (notices, noticed) = mpsc::unbounded_channel();
         thread::Builder::new().name("store".to_owned()).spawn(move || {
-            for (id, record) in queue {
-                let result =
-                    files::write_atomically(&path, &record.to_bytes()).map_err(|error| error.to_string());
+            while let Ok(entry) = queue.recv() {
+                let Some((id, result)) = write(&path, entry, &queue, &notices) else { break };
                 if done.send(Input::Persisted { id, result }).is_err() {
                     break;
                 }
             }
         })?;
-        Ok(Self { records, results })
+        Ok((Self { records, results }, noticed))
     }
 
     /// Replaces the record.
@@ -50,6 +61,45 @@ impl StableStorage {
     }
 }
 
+/// Writes a record, again and again if that fails, or one that comes after it. Returns the id of the one that was written; `None` if
+/// nobody waits for it any more.
+fn write(
+    path: &Path,
+    (mut id, mut record): Entry,
+    queue: &Receiver<Entry>,
+    notices: &mpsc::UnboundedSender<Notice>,
+) -> Option<(PersistId, Result<(), String>)> {
+    // Since the first failure.
+    let mut clock = None;
+    loop {
+        let result = files::write_atomically(path, &record.to_bytes()).map_err(|error| error.to_string());
+        let Err(reason) = &result else {
+            if clock.is_some() {
+                // The receiver may be gone: notices need no reader.
+                let _ = notices.send(Notice::RecordWritten);
+            }
+            return Some((id, result));
+        };
+        let clock = clock.get_or_insert_with(|| {
+            let _ = notices.send(Notice::RecordNotWritten { reason: reason.clone() });
+            MonotonicClock::start()
+        });
+        if clock.now().since(Default::default()) > PATIENCE {
+            return Some((id, result));
+        }
+        match queue.recv_timeout(RETRY) {
+            Ok(newer) => (id, record) = newer,
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return None,
+        }
+    }
+}
+
+/// How long after a failure the record is written again.
+const RETRY: Duration = Duration::from_secs(1);
+/// How long a disk may fail before the node learns of it, which ends the run at this peer.
+const PATIENCE: Duration = Duration::from_secs(600);
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -61,10 +111,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn records_are_written_in_order_and_a_failed_write_is_reported() {
+    async fn records_are_written_in_order() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("durable");
-        let mut store = StableStorage::start(path.clone()).unwrap();
+        let (mut store, _notices) = StableStorage::start(path.clone()).unwrap();
         for byte in [1_u8, 2] {
             store.persist(PersistId(u64::from(byte)), record(&[byte]));
         }
@@ -73,9 +123,27 @@ mod tests {
             assert_eq!((id, result), (PersistId(byte), Ok(())));
         }
         assert_eq!(std::fs::read(&path).unwrap(), record(&[2]).to_bytes());
+    }
 
-        let mut nowhere = StableStorage::start(folder.path().join("absent/durable")).unwrap();
-        nowhere.persist(PersistId(0), record(&[]));
-        assert!(matches!(nowhere.persisted().await, Input::Persisted { result: Err(_), .. }));
+    /// The folder of the record is missing for a while, as a full disk would be.
+    #[tokio::test]
+    async fn a_record_that_cannot_be_written_is_written_later() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("absent/durable");
+        let (mut store, mut notices) = StableStorage::start(path.clone()).unwrap();
+        for byte in [1_u8, 2] {
+            store.persist(PersistId(u64::from(byte)), record(&[byte]));
+        }
+        assert!(matches!(notices.recv().await, Some(Notice::RecordNotWritten { .. })));
+        std::fs::create_dir(folder.path().join("absent")).unwrap();
+        loop {
+            let Input::Persisted { id, result } = store.persisted().await else { panic!("another input") };
+            assert_eq!(result, Ok(()));
+            if id == PersistId(2) {
+                break;
+            }
+        }
+        assert_eq!(std::fs::read(&path).unwrap(), record(&[2]).to_bytes());
+        assert_eq!(notices.recv().await, Some(Notice::RecordWritten));
     }
 }

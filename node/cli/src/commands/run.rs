@@ -301,7 +301,8 @@ async fn run_peer(mut plan: PeerPlan) -> anyhow::Result<ExitCode> {
     });
     let find_data = data_finder(data, checkpoint_store.clone());
     let compute = Compute::start(network.counters()).context("cannot start a thread")?;
-    let store = StableStorage::start(running.directory.durable_path()).context("cannot start a thread")?;
+    let (store, disk_notices) =
+        StableStorage::start(running.directory.durable_path()).context("cannot start a thread")?;
     let checkpoints = Checkpoints::start(checkpoint_store).context("cannot start a thread")?;
     let EventStreams { admin_requests, events: reported, notices } = streams;
     let environment =
@@ -309,7 +310,7 @@ async fn run_peer(mut plan: PeerPlan) -> anyhow::Result<ExitCode> {
     let screen = running.report.screen();
     let mut node = Node::new(config);
     let driving = tokio::spawn(async move { drive(&mut node, environment, interrupt(screen)).await });
-    let ended = running.watch(reported, notices).await?;
+    let ended = running.watch(reported, notices, disk_notices).await?;
     driving.await.context("the peer stopped unexpectedly")?;
     monitoring.close().await;
     running.end(ended)

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context;
 use peergrad_config::model_file::{ModelFile, Origin};
@@ -30,6 +31,8 @@ pub(super) struct RunningPeer {
     pub(super) report: Report,
     /// Whether other members own everything that this peer owned, so that it can leave without a loss.
     has_handed_over: bool,
+    /// Whether the record on disk is older than what this peer knows, because it could not be written.
+    is_outdated: bool,
 }
 
 impl RunningPeer {
@@ -42,7 +45,17 @@ impl RunningPeer {
         report: Report,
     ) -> Self {
         let (run, others) = (None, vec![]);
-        Self { directory, secret, contact, listening, run, others, report, has_handed_over: false }
+        Self {
+            directory,
+            secret,
+            contact,
+            listening,
+            run,
+            others,
+            report,
+            has_handed_over: false,
+            is_outdated: false,
+        }
     }
 
     /// Publishes and prints the invite to a run that this peer founds.
@@ -65,8 +78,19 @@ impl RunningPeer {
         Ok(self.directory.publish(&RunRecord { invite: self.invite(run), port: self.listening })?)
     }
 
+    /// Writes the record again. If that fails, the run goes on, and the record is written later.
+    fn update(&mut self) {
+        let result = self.publish();
+        let was_outdated = std::mem::replace(&mut self.is_outdated, result.is_err());
+        if let Err(error) = result
+            && !was_outdated
+        {
+            self.report.notice(&Notice::RunRecordOutdated { reason: error.to_string() });
+        }
+    }
+
     /// Takes the other members that invites name from a new view.
-    fn note_members(&mut self, view: &View) -> anyhow::Result<()> {
+    fn note_members(&mut self, view: &View) {
         let mut members: Vec<&Member> =
             view.members.iter().filter(|member| member.peer != self.contact.peer).collect();
         // Members that own nothing may be unreachable.
@@ -76,19 +100,17 @@ impl RunningPeer {
             addresses: member.addresses.iter().take(INVITED_ADDRESSES_MAX).cloned().collect(),
         };
         let others = members.iter().take(INVITED_MAX).map(contact).collect();
-        if std::mem::replace(&mut self.others, others) == self.others {
-            return Ok(());
+        if std::mem::replace(&mut self.others, others) != self.others {
+            self.update();
         }
-        self.publish()
     }
 
     /// Publishes this peer's announced addresses if they have changed.
-    fn note_reachability(&mut self, announced: &[String]) -> anyhow::Result<()> {
-        if self.contact.addresses == announced {
-            return Ok(());
+    fn note_reachability(&mut self, announced: &[String]) {
+        if self.contact.addresses != announced {
+            self.contact.addresses = announced.to_vec();
+            self.update();
         }
-        self.contact.addresses = announced.to_vec();
-        self.publish()
     }
 
     /// Passes events and notices on until the run has ended, and returns how it ended.
@@ -96,8 +118,10 @@ impl RunningPeer {
         &mut self,
         mut events: mpsc::UnboundedReceiver<Event>,
         mut notices: mpsc::UnboundedReceiver<Notice>,
+        mut disk_notices: mpsc::UnboundedReceiver<Notice>,
     ) -> anyhow::Result<Ended> {
         let mut ended = None;
+        let mut retry = tokio::time::interval(UPDATE_RETRY);
         loop {
             tokio::select! {
                 event = events.recv() => {
@@ -105,13 +129,13 @@ impl RunningPeer {
                     match &event {
                         Event::Welcomed { run, .. } => {
                             self.run = Some(*run);
-                            self.publish()?;
+                            self.update();
                         }
                         Event::ViewInstalled { view, .. } => {
                             let is_news = self.run.replace(view.run) != Some(view.run);
-                            self.note_members(view)?;
+                            self.note_members(view);
                             if is_news {
-                                self.publish()?;
+                                self.update();
                             }
                         }
                         Event::Rekeyed { rekey, .. } => {
@@ -119,8 +143,8 @@ impl RunningPeer {
                             if std::mem::replace(&mut self.secret, rekey.secret) == rekey.secret {
                                 continue;
                             }
-                            // Not worth stopping the run: the next change writes the record again.
                             if let Err(error) = self.publish() {
+                                self.is_outdated = true;
                                 self.report.notice(&Notice::OldSecretOnDisk { reason: error.to_string() });
                             }
                         }
@@ -134,10 +158,12 @@ impl RunningPeer {
                 }
                 Some(notice) = notices.recv(), if ended.is_none() => {
                     if let Notice::Reachability(reachability) = &notice {
-                        self.note_reachability(&reachability.announced)?;
+                        self.note_reachability(&reachability.announced);
                     }
                     self.report.notice(&notice);
                 }
+                Some(notice) = disk_notices.recv(), if ended.is_none() => self.report.notice(&notice),
+                _ = retry.tick(), if self.is_outdated => self.update(),
             }
         }
         ended.context("the peer stopped without a reason")
@@ -227,6 +253,8 @@ fn save(directory: &Directory, state: &FinalState) -> anyhow::Result<Option<Path
     Ok(aside)
 }
 
+/// How long after a failure the record for `peer invite` is written again.
+const UPDATE_RETRY: Duration = Duration::from_secs(5);
 /// How many other members an invite names; more of them make a longer command.
 const INVITED_MAX: usize = 3;
 /// How many addresses of each other member an invite names.
