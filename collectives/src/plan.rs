@@ -328,6 +328,12 @@ impl Plan {
         self.layout.rank_count()
     }
 
+    /// Whether any shard has more segments than this.
+    #[must_use]
+    pub fn has_long_shards(&self, segments: usize) -> bool {
+        (0..self.rank_count()).any(|rank| self.layout.shard(rank).segments().len() > segments)
+    }
+
     /// The rank after this one.
     #[must_use]
     pub fn next(&self) -> usize {

@@ -29,8 +29,8 @@ use peergrad_protocol::message::{
     SnapshotDonor, Stage, StepContributors, StepProgress, TrainingMessage, WantChunks, WantSnapshot,
 };
 use peergrad_protocol::view::{
-    Ancestor, BatchParts, Branch, Complaint, Donor, Expulsion, ExpulsionCause, LeftOut, Member, MemberFault,
-    Merge, Move, Moves, Recovery, Resume, RollForward, View, ViewChange,
+    Ancestor, BatchParts, Branch, Complaint, Donor, Expulsion, ExpulsionCause, Member, MemberFault, Merge,
+    Move, Moves, Quarantine, Recovery, Resume, RollForward, View, ViewChange,
 };
 use peergrad_protocol::{
     Buffer, Frame, Incarnation, Instant, PeerId, Pool, Rank, RunId, StepNumber, ViewDigest, ViewNumber,
@@ -536,7 +536,7 @@ impl Truth<'_> {
             cursor,
             moves: self.moves(draws),
             expelled,
-            left_out: draws.list(2, |draws| self.left_out(draws)),
+            quarantined: draws.list(2, |draws| self.quarantine(draws)),
             ancestors: draws.list(2, |draws| Ancestor {
                 view: self.some_view(draws),
                 trained: draws.below(100, SAMPLES_MAX),
@@ -559,9 +559,9 @@ impl Truth<'_> {
         Complaint { about: self.rank(draws), fault }
     }
 
-    fn left_out(&self, draws: &mut Draws<'_>) -> LeftOut {
+    fn quarantine(&self, draws: &mut Draws<'_>) -> Quarantine {
         let Expulsion { peer, by, .. } = self.expulsion(draws);
-        LeftOut { peer, other: by, fault: MemberFault::Frames, is_certain: draws.is() }
+        Quarantine { peer, other: by, fault: MemberFault::Frames, is_certain: draws.is() }
     }
 
     fn record(&self, draws: &mut Draws<'_>) -> View {
@@ -615,6 +615,7 @@ impl Truth<'_> {
             }),
             lost: draws.list(3, |draws| self.rank(draws)),
             complaints: draws.list(3, |draws| self.complaint(draws)),
+            is_still: draws.is(),
             awaited: draws.some(|draws| Awaited {
                 at: AwaitedAt { step: self.near(draws), stage: Stage::Reduce, hop: draws.below(3, 5) as u32 },
                 from: draws.list(3, |draws| self.rank(draws)),

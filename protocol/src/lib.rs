@@ -18,7 +18,7 @@
 //! | secret, rekey | the random bytes that peers prove to know on each connection; to replace them during the run |
 //! | excluded | not in the next view, for instance after a silence; the peer may rejoin |
 //! | complaint | what a member tells all others of a fault that it has noticed of one of them |
-//! | left out | excluded because of complaints; the third time the peer is expelled |
+//! | quarantined | excluded because of complaints; the peer may rejoin, but is expelled if it happens too often |
 //! | expelled | removed from the run for good, on a user's order or after too many violations or faults; later views refuse the peer's key |
 //!
 //! **What is trained**

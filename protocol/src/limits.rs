@@ -39,10 +39,10 @@ pub const ADDRESS_BYTES_MAX: usize = 128;
 pub const PARENTS_MAX: usize = 2;
 /// Expelled peers that a view remembers.
 pub const EXPELLED_MAX: usize = 64;
-/// Members that were left out because of complaints, as many as a view remembers.
-pub const LEFT_OUT_MAX: usize = 64;
-/// A member that is left out because of complaints this many times is expelled.
-pub const TIMES_LEFT_OUT_MAX: usize = 3;
+/// Quarantined members, as many as a view remembers.
+pub const QUARANTINES_MAX: usize = 64;
+/// A member that is quarantined this many times is expelled.
+pub const QUARANTINE_TIMES_MAX: usize = 3;
 /// Ancestors that a view names, in a run that can fork.
 pub const ANCESTORS_MAX: usize = 64;
 /// [`ANCESTORS_MAX`] and the view itself.
@@ -141,7 +141,7 @@ const VIEW_BYTES_MAX: usize = 1024
     + CHUNKS_MAX * (2 + REPLICAS_MAX) * INDEX_BYTES_MAX
     + RETURNED_SPANS_MAX * SPAN_BYTES_MAX
     + EXPELLED_MAX * 65
-    + LEFT_OUT_MAX * 66
+    + QUARANTINES_MAX * 66
     + ANCESTORS_MAX * 41
     + PARTITIONED_MAX * (33 + ADDRESSES_MAX * (ADDRESS_BYTES_MAX + 3))
     // The merge.

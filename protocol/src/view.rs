@@ -14,7 +14,7 @@
 //!   chunk.
 
 pub use change::ViewChange;
-pub use faults::{Complaint, LeftOut, MemberFault};
+pub use faults::{Complaint, MemberFault, Quarantine};
 pub use history::{Ancestor, Branch, ViewHistory, fork_point};
 pub use moves::{Move, Moves};
 pub use record::{Expulsion, ExpulsionCause, Member, View};

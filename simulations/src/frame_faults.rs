@@ -88,8 +88,8 @@ pub(crate) struct FaultyFrames {
     pub(crate) until: Option<Instant>,
     /// The source of chance.
     pub(crate) generator: ChaCha8Rng,
-    /// By receiver: the link of the last heartbeat, and how many frames were withheld on it.
-    pub(crate) withheld: BTreeMap<HostId, (u32, u64)>,
+    /// By receiver: the link of the last heartbeat, if there was one, and how many frames were withheld on it.
+    pub(crate) withheld: BTreeMap<HostId, (Option<u32>, u64)>,
 }
 
 impl FrameFilter for FaultyFrames {
@@ -132,10 +132,12 @@ impl FaultyFrames {
         else {
             return FrameAction::Pass;
         };
-        if withheld.0 != heartbeat.sent.link {
+        let link = heartbeat.sent.link;
+        if withheld.0.is_some_and(|known| known != link) {
             // The count began again with the link.
-            *withheld = (heartbeat.sent.link, if withheld.0 == 0 { withheld.1 } else { 0 });
+            withheld.1 = 0;
         }
+        withheld.0 = Some(link);
         heartbeat.sent.count = heartbeat.sent.count.saturating_sub(withheld.1);
         FrameAction::Replace(vec![Frame::encode(&Message::Heartbeat(heartbeat), None)])
     }

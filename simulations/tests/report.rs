@@ -79,7 +79,7 @@ impl RunBuilder {
             recovery,
             cursor: DataCursor::default(),
             expelled: vec![],
-            left_out: vec![],
+            quarantined: vec![],
             moves: Moves::default(),
         });
         let mut left = PARAMETERS;

@@ -17,7 +17,7 @@ use peergrad_models::task::Evaluation;
 use peergrad_protocol::durable::DurableBytes;
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::invite::Secret;
-use peergrad_protocol::limits::{REJECTS_MAX, TIMES_LEFT_OUT_MAX};
+use peergrad_protocol::limits::{QUARANTINE_TIMES_MAX, REJECTS_MAX};
 use peergrad_protocol::manifest::Manifest;
 use peergrad_protocol::message::{Contact, Refusal, SavedCheckpoint};
 use peergrad_protocol::view::{Expulsion, ExpulsionCause};
@@ -348,7 +348,7 @@ fn refusal_text(refusal: Refusal, by: PeerId) -> String {
             by.short()
         ),
         Refusal::Expelled(Expulsion { cause: ExpulsionCause::Faults, .. }) => format!(
-            "this peer was removed from the run: it was left out {TIMES_LEFT_OUT_MAX} times because of faults that other members noticed (the event log says which); use the same release on all machines; if all have the same, test this machine's memory and network, and join again with a new data directory (--dir)"
+            "this peer was removed from the run: it was excluded {QUARANTINE_TIMES_MAX} times because of faults that other members noticed (the event log says which); use the same release on all machines; if all have the same, test this machine's memory and network, and join again with a new data directory (--dir)"
         ),
         Refusal::Expelled(Expulsion { by, cause: ExpulsionCause::Violations, .. }) => format!(
             "this peer was removed from the run: peer {} rejected {REJECTS_MAX} of its messages; use the same release on all machines; if all have the same, test this machine's memory",

@@ -90,8 +90,10 @@ pub struct MemberReport {
     pub lost: Vec<Rank>,
     /// The faults of other members that it has noticed in this view.
     pub complaints: Vec<Complaint>,
-    /// What it has waited for, if it has not advanced for long; otherwise `None`.
+    /// What it waits for; `None` if it waits for no member.
     pub awaited: Option<Awaited>,
+    /// Whether it has neither computed nor received anything for long.
+    pub is_still: bool,
     /// Whether it still has its part of the snapshot that the present view merges.
     pub has_merge_snapshot: bool,
     /// For a process that only votes: how it can rejoin, once it has loaded task and data; otherwise `None`.

@@ -258,7 +258,7 @@ mod tests {
             cursor: crate::cursor::DataCursor::default(),
             moves: crate::view::Moves::default(),
             expelled: vec![],
-            left_out: vec![],
+            quarantined: vec![],
             ancestors: vec![],
         };
         let with = |attempt, change: ViewChange| {

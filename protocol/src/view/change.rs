@@ -4,10 +4,12 @@ use std::collections::BTreeSet;
 
 use crate::cursor::DataCursor;
 use crate::id::{Rank, ViewDigest, ViewNumber};
-use crate::limits::{ANCESTORS_MAX, EXPELLED_MAX, LEFT_OUT_MAX, MEMBERS_MAX};
+use crate::limits::{ANCESTORS_MAX, EXPELLED_MAX, MEMBERS_MAX, QUARANTINES_MAX};
 use crate::wire::codec::{Decode, Encode};
 
-use super::{Ancestor, Expulsion, InvalidView, LeftOut, Member, Moves, Recovery, Resume, View, are_bounded};
+use super::{
+    Ancestor, Expulsion, InvalidView, Member, Moves, Quarantine, Recovery, Resume, View, are_bounded,
+};
 
 /// What changes from one view to the next.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
@@ -28,8 +30,8 @@ pub struct ViewChange {
     pub moves: Moves,
     /// Peers that are expelled with this change.
     pub expelled: Vec<Expulsion>,
-    /// Members that this change leaves out because of complaints.
-    pub left_out: Vec<LeftOut>,
+    /// Members that this change excludes because of complaints.
+    pub quarantined: Vec<Quarantine>,
     /// Views that the next view descends from and the parent does not. Empty in a run that cannot fork.
     pub ancestors: Vec<Ancestor>,
 }
@@ -50,9 +52,9 @@ impl View {
         let mut expelled = self.expelled.clone();
         expelled.extend(&change.expelled);
         expelled.drain(..expelled.len().saturating_sub(EXPELLED_MAX));
-        let mut left_out = self.left_out.clone();
-        left_out.extend(&change.left_out);
-        left_out.drain(..left_out.len().saturating_sub(LEFT_OUT_MAX));
+        let mut quarantined = self.quarantined.clone();
+        quarantined.extend(&change.quarantined);
+        quarantined.drain(..quarantined.len().saturating_sub(QUARANTINES_MAX));
         let merged = change.resume.merge.as_ref().map(|merge| merge.view);
         let next = Self {
             run: self.run,
@@ -64,7 +66,7 @@ impl View {
             moves: change.moves.clone(),
             members,
             expelled,
-            left_out,
+            quarantined,
         };
         next.validate()?;
         Ok(next)
@@ -99,7 +101,7 @@ impl ViewChange {
             && self.cursor.is_valid()
             && self.moves.are_bounded()
             && self.expelled.len() <= EXPELLED_MAX
-            && self.left_out.len() <= LEFT_OUT_MAX
+            && self.quarantined.len() <= QUARANTINES_MAX
             && self.ancestors.len() <= ANCESTORS_MAX
     }
 }

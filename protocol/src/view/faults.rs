@@ -1,11 +1,12 @@
-//! Faults of members that are neither a crash nor a cut: what members report of each other, and who was left out of a view for it.
+//! Faults of members that are neither a crash nor a cut: what members report of each other, and who was quarantined for it.
 //!
 //! A member that loses frames, changes them, or stops doing one of its tasks still answers, and would halt all others. Each member that
-//! notices something complains, and the next view leaves out the fewest members whose absence explains the complaints. Of two members one
-//! of which must be at fault, a single complaint does not tell which. So the record remembers both, and the next time the one that occurs
-//! more often is left out.
+//! notices something complains, and the next view is without the fewest members whose absence explains the complaints. A single complaint
+//! does not tell which of the two members is at fault. So the record remembers both, and the next time the one that occurs more often has
+//! to go.
 
 use crate::id::{PeerId, Rank};
+use crate::limits::QUARANTINE_TIMES_MAX;
 use crate::wire::codec::{Decode, Encode};
 
 use super::View;
@@ -30,42 +31,49 @@ pub struct Complaint {
     pub fault: MemberFault,
 }
 
-/// A member that a view left out because of complaints. It may join again.
+/// A member that a view excludes because of complaints. It may join again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
-pub struct LeftOut {
-    /// The peer that was left out.
+pub struct Quarantine {
+    /// The peer that is excluded.
     pub peer: PeerId,
     /// The member at the other end of the complaint; of several, one of them.
     pub other: PeerId,
     /// What was noticed.
     pub fault: MemberFault,
-    /// Whether the complaints of several members agree. Otherwise the fault may be that of `other`.
+    /// Whether several members complain about the peer. Otherwise the fault may be that of `other`.
     pub is_certain: bool,
 }
 
 impl View {
-    /// How many times a view of this run has left out `peer`, as far as this one remembers.
+    /// Whether a member that is quarantined once more, with this certainty, is to be expelled. One that was never found at fault for certain
+    /// may be the victim of others, and never is.
     #[must_use]
-    pub fn times_left_out(&self, peer: &PeerId) -> usize {
-        self.left_out.iter().filter(|left_out| left_out.peer == *peer).count()
+    pub fn is_last_quarantine(&self, next: &Quarantine) -> bool {
+        let earlier = || self.quarantined.iter().filter(|earlier| earlier.peer == next.peer);
+        earlier().count() + 1 >= QUARANTINE_TIMES_MAX
+            && earlier().chain([next]).any(|quarantine| quarantine.is_certain)
     }
 
-    /// The members that were left out since the view `before`.
+    /// The members that were quarantined since the view `before`; none if this view continues another branch.
     #[must_use]
-    pub fn left_out_since(&self, before: &Self) -> &[LeftOut] {
-        let known = &before.left_out;
-        let forgotten = (0..=known.len()).find(|&forgotten| self.left_out.starts_with(&known[forgotten..]));
-        forgotten.map_or(&[], |forgotten| &self.left_out[known.len() - forgotten..])
+    pub fn quarantined_since(&self, before: &Self) -> &[Quarantine] {
+        let known = &before.quarantined;
+        let continues = |forgotten: &usize| self.quarantined.starts_with(&known[*forgotten..]);
+        match (0..known.len()).find(continues) {
+            Some(forgotten) => &self.quarantined[known.len() - forgotten..],
+            None if known.is_empty() => &self.quarantined,
+            None => &[],
+        }
     }
 
-    /// How often `peer` was one of two members of which one was at fault. Of two members the one with the larger value is left out: being
+    /// How often `peer` was one of two members of which one was at fault. Of two members the one with the larger value has to go: being
     /// kept counts twice, so that the same two take turns.
     #[must_use]
     pub fn suspicion(&self, peer: &PeerId) -> usize {
-        let weight = |left_out: &LeftOut| {
-            usize::from(left_out.peer == *peer)
-                + 2 * usize::from(left_out.other == *peer && !left_out.is_certain)
+        let weight = |quarantine: &Quarantine| {
+            usize::from(quarantine.peer == *peer)
+                + 2 * usize::from(quarantine.other == *peer && !quarantine.is_certain)
         };
-        self.left_out.iter().map(weight).sum()
+        self.quarantined.iter().map(weight).sum()
     }
 }

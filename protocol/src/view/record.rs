@@ -5,7 +5,7 @@ use crate::id::{Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest, ViewNu
 use crate::message::Contact;
 use crate::wire::codec::{self, Decode, Encode};
 
-use super::{Branch, LeftOut, Merge, Moves, Recovery, Resume, ViewHistory};
+use super::{Branch, Merge, Moves, Quarantine, Recovery, Resume, ViewHistory};
 
 /// An agreed record of membership.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
@@ -30,9 +30,9 @@ pub struct View {
     /// Peers that the members have expelled, the newest last; at most [`EXPELLED_MAX`](crate::limits::EXPELLED_MAX), the oldest are
     /// forgotten.
     pub expelled: Vec<Expulsion>,
-    /// Members that were left out of this view or an earlier one because of complaints, the newest last; at most
-    /// [`LEFT_OUT_MAX`](crate::limits::LEFT_OUT_MAX), the oldest are forgotten.
-    pub left_out: Vec<LeftOut>,
+    /// Members that this view or an earlier one has excluded because of complaints, the newest last; at most
+    /// [`QUARANTINES_MAX`](crate::limits::QUARANTINES_MAX), the oldest are forgotten.
+    pub quarantined: Vec<Quarantine>,
 }
 
 /// A peer in one incarnation, as a view names it.
@@ -66,7 +66,7 @@ pub enum ExpulsionCause {
     Request,
     /// The peer repeatedly sent what no correct peer sends.
     Violations,
-    /// The peer was left out of a view because of complaints for the [third time](crate::limits::TIMES_LEFT_OUT_MAX).
+    /// The peer was quarantined [too often](crate::limits::QUARANTINE_TIMES_MAX).
     Faults,
 }
 
@@ -88,7 +88,7 @@ impl View {
             cursor: DataCursor::default(),
             moves: Moves::default(),
             expelled: vec![],
-            left_out: vec![],
+            quarantined: vec![],
         }
     }
 

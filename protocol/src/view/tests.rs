@@ -7,7 +7,7 @@ use crate::cursor::{DataCursor, Span};
 use crate::id::{Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest, ViewNumber};
 use crate::limits::{
     ADDRESS_BYTES_MAX, ADDRESSES_MAX, ANCESTORS_MAX, BATCH_SPANS_MAX, CAPACITY_MAX, CHUNKS_MAX, EXPELLED_MAX,
-    LEFT_OUT_MAX, MEMBERS_MAX, REPLICAS_MAX, STEPS_MAX,
+    MEMBERS_MAX, QUARANTINES_MAX, REPLICAS_MAX, STEPS_MAX,
 };
 use crate::message::SampleStats;
 
@@ -233,7 +233,7 @@ fn a_change_is_bounded_before_it_is_applied() {
         cursor: DataCursor::default(),
         moves: Moves::default(),
         expelled: vec![],
-        left_out: vec![],
+        quarantined: vec![],
         ancestors: vec![],
     };
     assert!(change.is_bounded());
@@ -282,7 +282,7 @@ fn a_change_makes_the_next_view() {
         cursor: DataCursor { position: 5, ..DataCursor::default() },
         moves: Moves::default(),
         expelled: vec![expulsion(7)],
-        left_out: vec![],
+        quarantined: vec![],
         ancestors: vec![],
     };
     let next = base.apply(digest, &change).unwrap();
@@ -300,13 +300,13 @@ fn a_change_makes_the_next_view() {
     assert_eq!(base.apply(digest, &twice), Err(InvalidView::MemberOrder));
 }
 
-fn left_out(peer: u8, other: u8, is_certain: bool) -> LeftOut {
+fn quarantine(peer: u8, other: u8, is_certain: bool) -> Quarantine {
     let (peer, other) = (PeerId([peer; 32]), PeerId([other; 32]));
-    LeftOut { peer, other, fault: MemberFault::Frames, is_certain }
+    Quarantine { peer, other, fault: MemberFault::Frames, is_certain }
 }
 
 /// A change of `base` in which nothing changes but this.
-fn leaving_out(base: &View, left_out: Vec<LeftOut>) -> ViewChange {
+fn quarantining(base: &View, quarantined: Vec<Quarantine>) -> ViewChange {
     ViewChange {
         parent: base.digest(),
         removed: vec![],
@@ -316,36 +316,50 @@ fn leaving_out(base: &View, left_out: Vec<LeftOut>) -> ViewChange {
         cursor: DataCursor::default(),
         moves: Moves::default(),
         expelled: vec![],
-        left_out,
+        quarantined,
         ancestors: vec![],
     }
 }
 
 #[test]
-fn a_view_remembers_who_was_left_out_and_with_whom() {
+fn a_view_remembers_who_was_quarantined_and_with_whom() {
     let base = view(&[1, 2, 3]);
-    let first = base.apply(base.digest(), &leaving_out(&base, vec![left_out(3, 2, false)])).unwrap();
-    let change = leaving_out(&first, vec![left_out(2, 1, true)]);
+    let first = base.apply(base.digest(), &quarantining(&base, vec![quarantine(3, 2, false)])).unwrap();
+    let change = quarantining(&first, vec![quarantine(2, 1, true)]);
     let second = first.apply(first.digest(), &change).unwrap();
-    assert_eq!(second.left_out_since(&base), [left_out(3, 2, false), left_out(2, 1, true)]);
-    assert_eq!(second.left_out_since(&first), [left_out(2, 1, true)]);
-    assert_eq!(second.left_out_since(&second), []);
-    let of = |peer: u8| (second.times_left_out(&PeerId([peer; 32])), second.suspicion(&PeerId([peer; 32])));
-    assert_eq!([of(1), of(2), of(3)], [(0, 0), (1, 3), (1, 1)]);
+    assert_eq!(second.quarantined_since(&base), [quarantine(3, 2, false), quarantine(2, 1, true)]);
+    assert_eq!(second.quarantined_since(&first), [quarantine(2, 1, true)]);
+    assert_eq!(second.quarantined_since(&second), []);
+    assert_eq!([1, 2, 3].map(|peer| second.suspicion(&PeerId([peer; 32]))), [0, 3, 1]);
+    let other = View { quarantined: vec![quarantine(1, 3, true)], ..view(&[1, 2, 3]) };
+    assert_eq!(second.quarantined_since(&other), [], "another branch");
 }
 
 #[test]
-fn a_view_forgets_the_oldest_that_were_left_out() {
-    let all: Vec<LeftOut> = (0..LEFT_OUT_MAX as u8).map(|peer| left_out(100 + peer, 1, true)).collect();
-    let base = View { left_out: all, ..view(&[1, 2, 3]) };
-    let change = leaving_out(&base, vec![left_out(3, 2, false)]);
+fn the_third_quarantine_is_the_last_one_if_any_is_certain() {
+    let with = |earlier: &[bool]| {
+        let quarantined = earlier.iter().map(|is_certain| quarantine(3, 2, *is_certain)).collect();
+        View { quarantined, ..view(&[1, 2, 3]) }
+    };
+    let is_last = |earlier: &[bool], next| with(earlier).is_last_quarantine(&quarantine(3, 1, next));
+    assert!(is_last(&[false, false], true) && is_last(&[true, false], false));
+    assert!(!is_last(&[true], true) && !is_last(&[false; 5], false));
+    assert!(!with(&[true, true]).is_last_quarantine(&quarantine(2, 3, true)), "another peer");
+}
+
+#[test]
+fn a_view_forgets_the_oldest_quarantines() {
+    let all: Vec<Quarantine> =
+        (0..QUARANTINES_MAX as u8).map(|peer| quarantine(100 + peer, 1, true)).collect();
+    let base = View { quarantined: all, ..view(&[1, 2, 3]) };
+    let change = quarantining(&base, vec![quarantine(3, 2, false)]);
     let next = base.apply(base.digest(), &change).unwrap();
-    assert_eq!(next.left_out.len(), LEFT_OUT_MAX);
-    assert_eq!(next.times_left_out(&PeerId([100; 32])), 0);
-    assert_eq!(next.left_out_since(&base), [left_out(3, 2, false)]);
-    assert!(!leaving_out(&base, vec![left_out(3, 2, false); LEFT_OUT_MAX + 1]).is_bounded());
-    let many = View { left_out: vec![left_out(3, 2, false); LEFT_OUT_MAX + 1], ..view(&[1]) };
-    assert_eq!(many.validate(), Err(InvalidView::LeftOut));
+    assert_eq!(next.quarantined.len(), QUARANTINES_MAX);
+    assert_eq!(next.suspicion(&PeerId([100; 32])), 0);
+    assert_eq!(next.quarantined_since(&base), [quarantine(3, 2, false)]);
+    assert!(!quarantining(&base, vec![quarantine(3, 2, false); QUARANTINES_MAX + 1]).is_bounded());
+    let many = View { quarantined: vec![quarantine(3, 2, false); QUARANTINES_MAX + 1], ..view(&[1]) };
+    assert_eq!(many.validate(), Err(InvalidView::Quarantine));
 }
 
 #[test]
@@ -368,7 +382,7 @@ fn an_expelled_peer_is_remembered_and_is_no_member() {
                 cursor,
                 moves,
                 expelled,
-                left_out: vec![],
+                quarantined: vec![],
                 ancestors: vec![],
             },
         )
@@ -396,7 +410,7 @@ fn a_view_names_its_ancestors_and_two_views_find_their_fork_point() {
         cursor: DataCursor::default(),
         moves: Moves::default(),
         expelled: vec![],
-        left_out: vec![],
+        quarantined: vec![],
         ancestors,
     };
     let (cursor, history) = (DataCursor::default(), vec![ancestor(2, 5), ancestor(70, 9), ancestor(90, 70)]);
@@ -456,7 +470,7 @@ fn a_restarted_view_does_not_descend_from_later_merges() {
             cursor,
             moves,
             expelled,
-            left_out: vec![],
+            quarantined: vec![],
             ancestors,
         }
     };
@@ -485,7 +499,7 @@ fn a_view_names_partitioned_members_until_they_are_back() {
             cursor,
             moves,
             expelled,
-            left_out: vec![],
+            quarantined: vec![],
             ancestors,
         };
         view.apply(parent, &change).unwrap()
@@ -515,7 +529,7 @@ fn a_branch_starts_where_training_restarts_from_checkpoints() {
             cursor,
             moves,
             expelled,
-            left_out: vec![],
+            quarantined: vec![],
             ancestors,
         };
         view.apply(parent, &change)

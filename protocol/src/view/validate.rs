@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::limits::{
     ADDRESS_BYTES_MAX, ADDRESSES_MAX, ANCESTORS_MAX, BRANCHES_MAX, CAPACITY_MAX, CHUNKS_MAX, EXPELLED_MAX,
-    LEFT_OUT_MAX, MEMBERS_MAX, PARENTS_MAX, PARTITIONED_MAX, SAMPLES_MAX, STEPS_MAX,
+    MEMBERS_MAX, PARENTS_MAX, PARTITIONED_MAX, QUARANTINES_MAX, SAMPLES_MAX, STEPS_MAX,
 };
 
 use super::{Branch, Expulsion, Recovery, RollForward, View, ViewHistory};
@@ -42,9 +42,9 @@ pub enum InvalidView {
     /// The view remembers too many expulsions, or one of a member.
     #[error("a view remembers at most {EXPELLED_MAX} expulsions, none of them of a member")]
     Expelled,
-    /// The view remembers too many members that were left out.
-    #[error("a view remembers at most {LEFT_OUT_MAX} members that were left out")]
-    LeftOut,
+    /// The view remembers too many quarantined members.
+    #[error("a view remembers at most {QUARANTINES_MAX} quarantined members")]
+    Quarantine,
     /// The view has too many ancestors or partitioned peers, or one that has trained more samples than there can be.
     #[error("a view names at most {ANCESTORS_MAX} ancestors and {PARTITIONED_MAX} partitioned peers")]
     Ancestors,
@@ -65,8 +65,8 @@ impl View {
         if self.expelled.len() > EXPELLED_MAX || !self.expelled.iter().all(is_out) {
             return Err(InvalidView::Expelled);
         }
-        if self.left_out.len() > LEFT_OUT_MAX {
-            return Err(InvalidView::LeftOut);
+        if self.quarantined.len() > QUARANTINES_MAX {
+            return Err(InvalidView::Quarantine);
         }
         if self.parents.len() > PARENTS_MAX {
             return Err(InvalidView::Parents);

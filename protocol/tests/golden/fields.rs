@@ -12,8 +12,8 @@ use peergrad_protocol::message::{
     WantSnapshot, Welcome,
 };
 use peergrad_protocol::view::{
-    Ancestor, BatchParts, Branch, Complaint, Donor, Expulsion, ExpulsionCause, LeftOut, Member, MemberFault,
-    Merge, Move, Moves, Recovery, Resume, RollForward, View, ViewChange, ViewHistory,
+    Ancestor, BatchParts, Branch, Complaint, Donor, Expulsion, ExpulsionCause, Member, MemberFault, Merge,
+    Move, Moves, Quarantine, Recovery, Resume, RollForward, View, ViewChange, ViewHistory,
 };
 
 use crate::sheet::Sheet;
@@ -341,7 +341,7 @@ pub(crate) fn view_fields(view: &View, sheet: &mut Sheet) {
         cursor,
         moves,
         expelled,
-        left_out,
+        quarantined,
     } = view;
     sheet.array("run", &run.0);
     sheet.value("number", view_number);
@@ -358,7 +358,7 @@ pub(crate) fn view_fields(view: &View, sheet: &mut Sheet) {
     cursor_fields(cursor, sheet);
     moves_fields(moves, sheet);
     sheet.list("expelled", expelled, |sheet, expulsion| expulsion_fields(expulsion, sheet));
-    sheet.list("left_out", left_out, |sheet, left_out| left_out_fields(left_out, sheet));
+    sheet.list("quarantined", quarantined, |sheet, it| quarantine_fields(it, sheet));
 }
 
 fn history_fields(history: &ViewHistory, sheet: &mut Sheet) {
@@ -386,11 +386,11 @@ fn expulsion_fields(Expulsion { peer, by, cause }: &Expulsion, sheet: &mut Sheet
     }
 }
 
-fn left_out_fields(LeftOut { peer, other, fault, is_certain }: &LeftOut, sheet: &mut Sheet) {
-    sheet.array("left_out.peer", &peer.0);
-    sheet.array("left_out.other", &other.0);
+fn quarantine_fields(Quarantine { peer, other, fault, is_certain }: &Quarantine, sheet: &mut Sheet) {
+    sheet.array("quarantined.peer", &peer.0);
+    sheet.array("quarantined.other", &other.0);
     fault_field(*fault, sheet);
-    sheet.value("left_out.is_certain", is_certain);
+    sheet.value("quarantined.is_certain", is_certain);
 }
 
 fn complaint_fields(Complaint { about, fault }: &Complaint, sheet: &mut Sheet) {
@@ -492,6 +492,7 @@ fn promise_fields(promise: &Promise, sheet: &mut Sheet) {
         lost,
         complaints,
         awaited,
+        is_still,
         has_merge_snapshot,
         rejoin,
     } = report;
@@ -517,6 +518,7 @@ fn promise_fields(promise: &Promise, sheet: &mut Sheet) {
     sheet.list("report.lost", lost, |sheet, rank| sheet.value("lost", rank));
     sheet.list("report.complaints", complaints, |sheet, complaint| complaint_fields(complaint, sheet));
     sheet.some("report.awaited", awaited.as_ref(), |sheet, awaited| awaited_fields(awaited, sheet));
+    sheet.value("report.is_still", is_still);
     sheet.value("report.has_merge_snapshot", has_merge_snapshot);
     sheet.some("report.rejoin", rejoin.as_deref(), |sheet, RejoinCandidate { member, saved }| {
         member_fields(member, sheet);
@@ -563,7 +565,7 @@ pub(crate) fn change_fields(change: &ViewChange, sheet: &mut Sheet) {
         cursor,
         moves,
         expelled,
-        left_out,
+        quarantined,
         ancestors,
     } = change;
     sheet.array("change.parent", &parent.0);
@@ -577,7 +579,7 @@ pub(crate) fn change_fields(change: &ViewChange, sheet: &mut Sheet) {
     cursor_fields(cursor, sheet);
     moves_fields(moves, sheet);
     sheet.list("change.expelled", expelled, |sheet, expulsion| expulsion_fields(expulsion, sheet));
-    sheet.list("change.left_out", left_out, |sheet, left_out| left_out_fields(left_out, sheet));
+    sheet.list("change.quarantined", quarantined, |sheet, it| quarantine_fields(it, sheet));
     ancestors_fields(ancestors, sheet);
 }
 

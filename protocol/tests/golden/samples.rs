@@ -21,8 +21,8 @@ use peergrad_protocol::table::{
     TableChunk, TableMessage, WorkerClock, WorkerId, WorkerLeases,
 };
 use peergrad_protocol::view::{
-    Ancestor, BatchParts, Branch, Complaint, Donor, Expulsion, ExpulsionCause, LeftOut, Member, MemberFault,
-    Merge, Move, Moves, Recovery, Resume, RollForward, View, ViewChange, ViewHistory,
+    Ancestor, BatchParts, Branch, Complaint, Donor, Expulsion, ExpulsionCause, Member, MemberFault, Merge,
+    Move, Moves, Quarantine, Recovery, Resume, RollForward, View, ViewChange, ViewHistory,
 };
 use peergrad_protocol::wire::encode_table_message;
 use peergrad_protocol::{Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest, ViewNumber};
@@ -481,7 +481,7 @@ pub(crate) fn later_view() -> View {
         cursor: cursor(),
         moves: moves(),
         expelled: vec![expulsion()],
-        left_out: vec![left_out()],
+        quarantined: vec![quarantine()],
         history: ViewHistory { ancestors: vec![ancestor()], ..first_view().history },
         ..first_view()
     }
@@ -512,9 +512,9 @@ fn expulsion() -> Expulsion {
     Expulsion { peer: PeerId(bytes(0x60)), by: PeerId(bytes(0x20)), cause: ExpulsionCause::Violations }
 }
 
-fn left_out() -> LeftOut {
+fn quarantine() -> Quarantine {
     let (peer, other) = (PeerId(bytes(0x60)), PeerId(bytes(0x20)));
-    LeftOut { peer, other, fault: MemberFault::Frames, is_certain: false }
+    Quarantine { peer, other, fault: MemberFault::Frames, is_certain: false }
 }
 
 fn cursor() -> DataCursor {
@@ -557,7 +557,7 @@ fn loss() -> ViewChange {
         cursor: cursor(),
         moves: Moves { restarted: vec![3, 4095], ..Moves::default() },
         expelled: vec![],
-        left_out: vec![],
+        quarantined: vec![],
         ancestors: vec![],
     }
 }
@@ -576,7 +576,7 @@ fn exchange() -> ViewChange {
             Expulsion { cause: ExpulsionCause::Request, ..expulsion() },
             Expulsion { cause: ExpulsionCause::Faults, ..expulsion() },
         ],
-        left_out: vec![LeftOut { fault: MemberFault::Refused, is_certain: true, ..left_out() }],
+        quarantined: vec![Quarantine { fault: MemberFault::Refused, is_certain: true, ..quarantine() }],
         ancestors: vec![ancestor()],
     }
 }
@@ -599,6 +599,7 @@ fn report() -> MemberReport {
         lost: vec![Rank(1)],
         complaints: vec![],
         awaited: None,
+        is_still: false,
         has_merge_snapshot: true,
         rejoin: None,
     }
@@ -632,6 +633,7 @@ fn report_uncommitted() -> MemberReport {
             at: AwaitedAt { step: StepNumber(70_000), stage: Stage::Gather, hop: 3 },
             from: vec![Rank(0), Rank(251)],
         }),
+        is_still: true,
         is_entering: true,
         stats: Some(SampleStats { samples: 64, loss: 0.75 }),
         next: Some(next),

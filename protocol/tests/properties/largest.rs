@@ -7,8 +7,8 @@ use peergrad_protocol::durable::{DurableRecord, RunDefinition};
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::limits::{
     ADDRESS_BYTES_MAX, ADDRESSES_MAX, ANCESTORS_MAX, ATTEMPTS_MAX, BATCH_SPANS_MAX, BRANCHES_MAX,
-    CAPACITY_MAX, CHECKPOINTS_MAX, CHUNK_BATCH_CHUNKS_MAX, CHUNKS_MAX, EXPELLED_MAX, LEFT_OUT_MAX,
-    MEMBERS_MAX, PARTITIONED_MAX, REPLICAS_MAX, RETURNED_SPANS_MAX, SAMPLES_MAX, SPECIFICATION_BYTES_MAX,
+    CAPACITY_MAX, CHECKPOINTS_MAX, CHUNK_BATCH_CHUNKS_MAX, CHUNKS_MAX, EXPELLED_MAX, MEMBERS_MAX,
+    PARTITIONED_MAX, QUARANTINES_MAX, REPLICAS_MAX, RETURNED_SPANS_MAX, SAMPLES_MAX, SPECIFICATION_BYTES_MAX,
     STEPS_MAX,
 };
 use peergrad_protocol::message::{
@@ -17,8 +17,8 @@ use peergrad_protocol::message::{
     WantChunks,
 };
 use peergrad_protocol::view::{
-    Ancestor, BatchParts, Branch, Complaint, Donor, Expulsion, ExpulsionCause, LeftOut, Member, MemberFault,
-    Move, Moves, Recovery, Resume, RollForward, View, ViewChange, ViewHistory,
+    Ancestor, BatchParts, Branch, Complaint, Donor, Expulsion, ExpulsionCause, Member, MemberFault, Move,
+    Moves, Quarantine, Recovery, Resume, RollForward, View, ViewChange, ViewHistory,
 };
 use peergrad_protocol::{Frame, Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest, ViewNumber};
 
@@ -78,10 +78,10 @@ fn all_of_them() -> (View, ViewChange, MemberReport) {
     let nobody = PeerId([254; 32]);
     let expelled =
         vec![Expulsion { peer: nobody, by: nobody, cause: ExpulsionCause::Violations }; EXPELLED_MAX];
-    let left_out =
+    let quarantined =
         vec![
-            LeftOut { peer: nobody, other: nobody, fault: MemberFault::Withheld, is_certain: true };
-            LEFT_OUT_MAX
+            Quarantine { peer: nobody, other: nobody, fault: MemberFault::Withheld, is_certain: true };
+            QUARANTINES_MAX
         ];
     let ancestors = vec![Ancestor { view: ViewDigest([255; 32]), trained: SAMPLES_MAX }; ANCESTORS_MAX];
     let view = View {
@@ -102,7 +102,7 @@ fn all_of_them() -> (View, ViewChange, MemberReport) {
         cursor: cursor.clone(),
         moves: moves.clone(),
         expelled: expelled.clone(),
-        left_out: left_out.clone(),
+        quarantined: quarantined.clone(),
     };
     let change = ViewChange {
         parent: ViewDigest([255; 32]),
@@ -113,7 +113,7 @@ fn all_of_them() -> (View, ViewChange, MemberReport) {
         cursor,
         moves,
         expelled,
-        left_out,
+        quarantined,
         ancestors,
     };
     let all = || ChunkSet::all(CHUNKS_MAX);
@@ -140,6 +140,7 @@ fn all_of_them() -> (View, ViewChange, MemberReport) {
             at: AwaitedAt { step: StepNumber(STEPS_MAX), stage: Stage::Rows, hop: u32::MAX },
             from: vec![Rank(u32::MAX); MEMBERS_MAX],
         }),
+        is_still: true,
         has_merge_snapshot: true,
         rejoin: Some(Box::new(rejoin)),
     };

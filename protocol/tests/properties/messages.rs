@@ -20,8 +20,8 @@ use peergrad_protocol::message::{
     WantData, WantSnapshot, Welcome,
 };
 use peergrad_protocol::view::{
-    Ancestor, BatchParts, Branch, Complaint, Donor, Expulsion, ExpulsionCause, LeftOut, Member, MemberFault,
-    Merge, Move, Moves, Recovery, Resume, RollForward, View, ViewChange, ViewHistory,
+    Ancestor, BatchParts, Branch, Complaint, Donor, Expulsion, ExpulsionCause, Member, MemberFault, Merge,
+    Move, Moves, Quarantine, Recovery, Resume, RollForward, View, ViewChange, ViewHistory,
 };
 use peergrad_protocol::{Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest, ViewNumber};
 use proptest::prelude::*;
@@ -186,7 +186,7 @@ pub(crate) fn view() -> impl Strategy<Value = View> {
                 by: PeerId([1; 32]),
                 cause: ExpulsionCause::Request,
             }],
-            left_out: vec![],
+            quarantined: vec![],
         },
     )
 }
@@ -209,7 +209,7 @@ fn branch_of(view_number: u64, recovery: &Recovery) -> Branch {
 pub(crate) fn change() -> impl Strategy<Value = ViewChange> {
     let capacities = prop::collection::vec((any::<u32>().prop_map(Rank), any::<u8>()), 0..4);
     let removed = prop::collection::vec(any::<u32>().prop_map(Rank), 0..4);
-    let gone = (prop::collection::vec(expulsion(), 0..3), prop::collection::vec(left_out(), 0..3));
+    let gone = (prop::collection::vec(expulsion(), 0..3), prop::collection::vec(quarantine(), 0..3));
     (digest(), removed, members(), capacities, resume(5), (moves(5), gone, ancestors())).prop_map(
         |(parent, removed, added, capacities, (resume, cursor), (moves, gone, ancestors))| ViewChange {
             parent,
@@ -220,7 +220,7 @@ pub(crate) fn change() -> impl Strategy<Value = ViewChange> {
             cursor,
             moves,
             expelled: gone.0,
-            left_out: gone.1,
+            quarantined: gone.1,
             ancestors,
         },
     )
@@ -239,8 +239,8 @@ fn expulsion() -> impl Strategy<Value = Expulsion> {
     })
 }
 
-fn left_out() -> impl Strategy<Value = LeftOut> {
-    (array(), array(), fault(), any::<bool>()).prop_map(|(peer, other, fault, is_certain)| LeftOut {
+fn quarantine() -> impl Strategy<Value = Quarantine> {
+    (array(), array(), fault(), any::<bool>()).prop_map(|(peer, other, fault, is_certain)| Quarantine {
         peer: PeerId(peer),
         other: PeerId(other),
         fault,
@@ -322,6 +322,7 @@ fn report() -> impl Strategy<Value = MemberReport> {
                 lost,
                 complaints,
                 awaited,
+                is_still: is_entering,
                 has_merge_snapshot,
                 rejoin,
             }

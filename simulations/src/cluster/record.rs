@@ -1,7 +1,7 @@
 //! The record of a run: its invariants and their violations, its trace, its history, and the events that nodes report to their users.
 
 use peergrad_core::io::{Event, MergeEvaluation};
-use peergrad_protocol::view::{LeftOut, Merge};
+use peergrad_protocol::view::{Merge, Quarantine};
 use peergrad_protocol::{Instant, PeerId};
 
 use crate::history::{ExitStatus, History, MergeSummary, PeerState};
@@ -66,9 +66,9 @@ impl Record {
             Event::FaultNoticed { peer, by, fault } if *by == hosts.peer(host) => {
                 self.history.note(host, now, format!("complains about {}: {fault:?}", name(hosts, *peer)));
             }
-            Event::LeftOut(LeftOut { peer, other, fault, is_certain }) => {
+            Event::Quarantined(Quarantine { peer, other, fault, is_certain }) => {
                 let doubt = if *is_certain { String::new() } else { format!(", or {}", name(hosts, *other)) };
-                let text = format!("leaves out {}: {fault:?}{doubt}", name(hosts, *peer));
+                let text = format!("quarantines {}: {fault:?}{doubt}", name(hosts, *peer));
                 self.history.note(host, now, text);
             }
             Event::Violation { peer, reject } => {

@@ -329,7 +329,7 @@ fn record(line: &ViewLine, run: RunId) -> View {
         cursor: DataCursor::default(),
         moves: Moves::default(),
         expelled: Vec::new(),
-        left_out: Vec::new(),
+        quarantined: Vec::new(),
     }
 }
 

@@ -147,7 +147,7 @@ mod tests {
                 recovery: Recovery::Resume(Resume::at(StepNumber(step))),
                 cursor: DataCursor::default(),
                 expelled: vec![],
-                left_out: vec![],
+                quarantined: vec![],
                 moves: Moves { restarted: vec![index as u32 + 1], ..Moves::default() },
             };
             view_chain.install(&Arc::new(view), ViewDigest([index as u8; 32]));

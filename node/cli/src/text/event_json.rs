@@ -3,7 +3,7 @@
 use peergrad_core::io::{BranchDetected, Event, MergeEvaluation, RecoveryProgress, ViewDelta};
 use peergrad_models::task::Evaluation;
 use peergrad_protocol::message::{Rekey, Stage};
-use peergrad_protocol::view::{Expulsion, ExpulsionCause, LeftOut, MemberFault};
+use peergrad_protocol::view::{Expulsion, ExpulsionCause, MemberFault, Quarantine};
 use peergrad_protocol::{PeerId, StepNumber};
 use serde_json::{Value, json};
 
@@ -41,7 +41,7 @@ pub(crate) fn event_name(event: &Event) -> &'static str {
         Event::Expelled(_) => "expelled",
         Event::Stalled { .. } => "stalled",
         Event::FaultNoticed { .. } => "fault_noticed",
-        Event::LeftOut(_) => "left_out",
+        Event::Quarantined(_) => "quarantined",
         Event::Rekeyed { .. } => "rekeyed",
         Event::RecoveryProgress(_) => "recovery_progress",
         Event::Restored { .. } => "restored",
@@ -111,9 +111,9 @@ fn membership_fields(event: &Event) -> Option<Value> {
         Event::FaultNoticed { peer, by, fault } => {
             json!({"peer": peer.to_string(), "by": by.to_string(), "fault": fault_word(*fault)})
         }
-        Event::LeftOut(left_out) => left_out_json(left_out),
-        Event::Excluded { view_number, left_out } => {
-            json!({"view_number": view_number.0, "left_out": left_out.as_ref().map(left_out_json)})
+        Event::Quarantined(quarantine) => quarantine_json(quarantine),
+        Event::Excluded { view_number, quarantine } => {
+            json!({"view_number": view_number.0, "quarantine": quarantine.as_ref().map(quarantine_json)})
         }
         Event::Leaving => json!({}),
         Event::HandedOver { chunks, members } => json!({"chunks": chunks, "members": members}),
@@ -203,8 +203,8 @@ fn texts(peers: &[PeerId]) -> Vec<String> {
     peers.iter().map(PeerId::to_string).collect()
 }
 
-fn left_out_json(left_out: &LeftOut) -> Value {
-    let LeftOut { peer, other, fault, is_certain } = left_out;
+fn quarantine_json(quarantine: &Quarantine) -> Value {
+    let Quarantine { peer, other, fault, is_certain } = quarantine;
     json!({
         "peer": peer.to_string(), "other": other.to_string(), "fault": fault_word(*fault), "certain": is_certain,
     })

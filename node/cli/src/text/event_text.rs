@@ -2,9 +2,9 @@
 
 use peergrad_core::io::{BranchDetected, Event, MergeEvaluation, RecoveryProgress, RunSize};
 use peergrad_models::task::Evaluation;
-use peergrad_protocol::limits::TIMES_LEFT_OUT_MAX;
+use peergrad_protocol::limits::QUARANTINE_TIMES_MAX;
 use peergrad_protocol::message::{Rekey, Stage};
-use peergrad_protocol::view::{Expulsion, ExpulsionCause, LeftOut, MemberFault};
+use peergrad_protocol::view::{Expulsion, ExpulsionCause, MemberFault, Quarantine};
 use peergrad_protocol::{PeerId, StepNumber};
 
 use super::change_text::change_text;
@@ -97,15 +97,7 @@ fn membership_text(event: &Event, scope: Option<&RunSize>) -> Option<String> {
         Event::FaultNoticed { peer, by, fault } => {
             format!("peer {} reports of peer {}: {}", by.short(), peer.short(), fault_text(*fault))
         }
-        Event::LeftOut(LeftOut { peer, other, fault, is_certain }) => {
-            let doubt = if *is_certain {
-                String::new()
-            } else {
-                format!(" (only peer {} is concerned, and the fault may be its own)", other.short())
-            };
-            let (peer, fault) = (peer.short(), fault_text(*fault));
-            format!("the members continue without peer {peer}: {fault}{doubt}; it may join again")
-        }
+        Event::Quarantined(quarantine) => quarantine_text(quarantine),
         Event::Rekeyed { rekey: Rekey { by, .. }, .. } => format!(
             "a user of peer {} changed the run's secret: old invites no longer work; `{} invite` prints a new one",
             by.short(),
@@ -116,10 +108,10 @@ fn membership_text(event: &Event, scope: Option<&RunSize>) -> Option<String> {
             needed - reached,
             short_names(missing)
         ),
-        Event::Excluded { left_out: Some(LeftOut { other, fault, .. }), .. } => format!(
-            "the other members continued without this peer, because of a fault here or at peer {}: {}; asking for readmission",
-            other.short(),
-            fault_text(*fault)
+        Event::Excluded { quarantine: Some(Quarantine { other, fault, .. }), .. } => format!(
+            "the other members continued without this peer: {} between it and peer {}; asking for readmission",
+            fault_text(*fault),
+            other.short()
         ),
         Event::Excluded { .. } => {
             "the other members continued without this peer (unreachable, or too long in one step); asking for readmission"
@@ -147,7 +139,7 @@ fn expulsion_text(Expulsion { peer, by, cause }: &Expulsion) -> String {
     let reason = match cause {
         ExpulsionCause::Request => format!("at the request of a user of peer {by}"),
         ExpulsionCause::Violations => format!("for repeated protocol violations reported by peer {by}"),
-        ExpulsionCause::Faults => format!("because it was left out {TIMES_LEFT_OUT_MAX} times for faults"),
+        ExpulsionCause::Faults => format!("because it was excluded {QUARANTINE_TIMES_MAX} times for faults"),
     };
     format!("peer {peer} was removed from the run permanently, {reason}")
 }
@@ -169,10 +161,21 @@ fn stage_text(stage: Stage) -> &'static str {
 /// What a member has noticed of another one.
 fn fault_text(fault: MemberFault) -> &'static str {
     match fault {
-        MemberFault::Frames => "frames from it were lost or repeated",
-        MemberFault::Refused => "it sent a message that no correct peer sends",
-        MemberFault::Withheld => "it does not send what the others wait for",
+        MemberFault::Frames => "frames were lost, changed or repeated",
+        MemberFault::Refused => "a message was one that no correct peer sends",
+        MemberFault::Withheld => "something was owed and not sent",
     }
+}
+
+/// Without whom the members continue, and why.
+fn quarantine_text(Quarantine { peer, other, fault, is_certain }: &Quarantine) -> String {
+    let (peer, other, fault) = (peer.short(), other.short(), fault_text(*fault));
+    let certainty = if *is_certain {
+        ", as several members report".to_owned()
+    } else {
+        format!(" between it and peer {other}, and either may be at fault")
+    };
+    format!("the members continue without peer {peer}: {fault}{certainty}; it may join again")
 }
 
 /// What the members hold: parameters, table chunks and checkpoints.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use peergrad_models::task::Evaluation;
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::message::{Rekey, Stage};
-use peergrad_protocol::view::{Expulsion, LeftOut, MemberFault, Merge, View};
+use peergrad_protocol::view::{Expulsion, MemberFault, Merge, Quarantine, View};
 use peergrad_protocol::{PeerId, RunId, StepNumber, ViewDigest, ViewNumber};
 
 use super::{Ended, Reject};
@@ -138,8 +138,8 @@ pub enum Event {
     Excluded {
         /// The number of the view that does not contain this peer.
         view_number: ViewNumber,
-        /// The fault for which that view leaves out this peer; `None` if it left it out for another reason.
-        left_out: Option<LeftOut>,
+        /// Why that view quarantines this peer; `None` if it is without it for another reason.
+        quarantine: Option<Quarantine>,
     },
     /// At the coordinator of a branch that is to yield: this branch has met another one of the run, after a partition.
     BranchDetected(BranchDetected),
@@ -185,8 +185,8 @@ pub enum Event {
         /// What it has noticed.
         fault: MemberFault,
     },
-    /// The members continue without a member, because of a fault. It may join again.
-    LeftOut(LeftOut),
+    /// The members continue without a member, because of complaints. It may join again.
+    Quarantined(Quarantine),
     /// The run has this secret from now on, unless it had it already.
     Rekeyed {
         /// The secret, and when it was drawn.

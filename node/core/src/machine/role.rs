@@ -15,6 +15,7 @@ use peergrad_models::task::Evaluation;
 use peergrad_protocol::invite::Secret;
 use peergrad_protocol::message::{Contact, Heartbeat, Message, TrainingMessage};
 use peergrad_protocol::view::{ExpulsionCause, MemberFault};
+use peergrad_protocol::wire::WireError;
 use peergrad_protocol::{Buffer, Frame, Instant, PeerId, RunId, ViewDigest};
 
 use crate::io::{Failure, FinalState, Output, Reject};
@@ -235,7 +236,8 @@ pub(super) trait Role {
     /// Counts a wrong message. A peer that has sent too many is expelled.
     fn reject(&mut self, cx: &mut NodeContext<'_>, peer: PeerId, reject: Reject) {
         let consequence = cx.node.violations.note(peer, reject, cx.out);
-        self.complain(cx, peer, MemberFault::Refused);
+        let is_changed = matches!(reject, Reject::Wire(WireError::Changed));
+        self.complain(cx, peer, if is_changed { MemberFault::Frames } else { MemberFault::Refused });
         match consequence {
             Consequence::Counted => return,
             Consequence::LinkClosed => {}

@@ -24,7 +24,7 @@ use std::time::Duration;
 use peergrad_protocol::chunk_set::ChunkSet;
 use peergrad_protocol::message::{AgreementMessage, AwaitedAt, Promise};
 use peergrad_protocol::time::Timers;
-use peergrad_protocol::view::ViewChange;
+use peergrad_protocol::view::{MemberFault, ViewChange};
 use peergrad_protocol::{Instant, PeerId, Rank};
 
 use super::admission::Admission;
@@ -37,7 +37,7 @@ use super::{Timer, TrainingCommand};
 use crate::io::{Event, Output};
 use crate::membership::view_change::driver::{Attempt, DecisionRule, Pacing};
 use crate::membership::view_change::{Churn, Restart};
-use selection::{Selection, fit_reports, select};
+use selection::{Repetition, Selection, fit_reports, select};
 
 mod selection;
 pub(super) mod voting;
@@ -163,12 +163,14 @@ impl Proposing<'_> {
 
     /// Tells the user, once in a view, what this member waits for if no step has ended for long.
     fn report_stall(&mut self) {
-        let awaited = (self.status.report)().awaited;
-        let Some(awaited) = awaited.and_then(|it| self.members.overdue(self.now, it, self.status)) else {
+        let members = &mut *self.members;
+        if !members.is_still(self.now, self.status) || members.observed.has_reported_stall {
             return;
-        };
-        if !std::mem::replace(&mut self.members.observed.has_reported_stall, true) {
-            let peers = awaited.from.iter().map(|rank| self.members.place.peer(*rank)).collect();
+        }
+        let awaited = (self.status.report)().awaited.and_then(|awaited| members.owed(self.now, awaited));
+        if let Some(awaited) = awaited.filter(|awaited| !awaited.from.is_empty()) {
+            members.observed.has_reported_stall = true;
+            let peers = awaited.from.iter().map(|rank| members.place.peer(*rank)).collect();
             let AwaitedAt { step, stage, .. } = awaited.at;
             self.out.push(Output::Event(Event::Stalled { step, stage, peers }));
         }
@@ -271,7 +273,7 @@ impl Proposing<'_> {
             self.succession.driver.give_up(self.now, PACING.retry);
             return;
         }
-        let selection = select(&self.members.place, &fit_reports(attempt));
+        let selection = select(&self.members.place, &fit_reports(attempt), self.repetition());
         if !selection.are_all && !self.succession.trouble.has_postponed {
             self.succession.trouble.has_postponed = true;
             self.succession.driver.give_up(self.now, RECONNECT_GRACE);
@@ -298,6 +300,10 @@ impl Proposing<'_> {
         let kept = &selection.kept[..];
         let change = match self.change_to_propose(selection) {
             Ok(change) => change,
+            // Those that stay cannot continue without those that have to go.
+            Err(_) if !selection.quarantined.is_empty() => {
+                return self.propose(&selection.without_complaints());
+            }
             Err(Postponed::ChunksMissing(chunks)) => return self.wait_for_chunks(chunks, kept),
             Err(Postponed::ParametersMissing) => return self.ask_again_later(),
         };
@@ -305,6 +311,11 @@ impl Proposing<'_> {
         let staying = kept.iter().copied().filter(|rank| !change.removed.contains(rank)).collect();
         attempt.propose(self.now, staying, change);
         self.succession.broadcast_proposal(self.members, self.out);
+    }
+
+    /// Whether this view has not completed a step either, after one that was stalled as well, perhaps.
+    fn repetition(&self) -> Repetition {
+        if self.members.observed.has_committed { Repetition::First } else { Repetition::Again }
     }
 
     /// The change that follows from the reports, unless one is planned already or has to be adopted.
@@ -337,7 +348,7 @@ impl Proposing<'_> {
         let view = &self.members.place.view;
         let mut expelled = self.members.departures.expulsions_with(view, &change);
         expelled.extend(selection.expulsions(view));
-        Ok(ViewChange { expelled, left_out: selection.left_out.clone(), ..change })
+        Ok(ViewChange { expelled, quarantined: selection.quarantined.clone(), ..change })
     }
 
     /// No reachable member has the present state of these chunks of tables. Members that do may come back.
@@ -365,21 +376,38 @@ impl Proposing<'_> {
 
     // Answers.
 
+    /// Counts the promise of the member at `rank`.
+    fn take_promise(&mut self, rank: Rank, promise: Promise) {
+        let attempt = self.succession.driver.attempt_under(promise.view, promise.ballot);
+        let attempt = attempt.expect("looked at before");
+        attempt.plan.unanswered.remove(&rank);
+        attempt.plan.missed.extend(&promise.report.lost);
+        if let Some(prepare) = attempt.on_promise(rank, promise) {
+            attempt.since = self.now;
+            for peer in self.members.place.others() {
+                self.members.send(peer, &AgreementMessage::Prepare(prepare).into(), self.out);
+            }
+        }
+    }
+
+    /// Whether the change that the sender of a promise has accepted before, if any, makes a view that follows this one.
+    fn is_possible(&self, promise: &Promise) -> bool {
+        let place = &self.members.place;
+        promise.accepted.as_ref().is_none_or(|(_, change)| {
+            place.view.apply(place.digest, change).is_ok_and(|next| self.status.planner.fits(&next))
+        })
+    }
+
     /// A member has promised, and reports where it is.
     pub(super) fn on_promise(&mut self, from: PeerId, promise: Promise) -> Vec<TrainingCommand> {
-        let place = &self.members.place;
         let is_own = promise.report.rejoin.as_ref().is_none_or(|again| again.member.peer == from);
-        if let Some(rank) = place.view.rank(&from).filter(|_| is_own)
-            && let Some(attempt) = self.succession.driver.attempt_under(promise.view, promise.ballot)
-        {
-            attempt.plan.unanswered.remove(&rank);
-            attempt.plan.missed.extend(&promise.report.lost);
-            if let Some(prepare) = attempt.on_promise(rank, promise) {
-                attempt.since = self.now;
-                for peer in place.others() {
-                    self.members.send(peer, &AgreementMessage::Prepare(prepare).into(), self.out);
-                }
-            }
+        let rank = self.members.place.view.rank(&from).filter(|_| is_own);
+        let is_awaited = self.succession.driver.attempt_under(promise.view, promise.ballot).is_some();
+        match rank.filter(|_| is_awaited) {
+            Some(rank) if self.is_possible(&promise) => self.take_promise(rank, promise),
+            // All others would reject what this member would have to propose.
+            Some(_) => _ = self.members.complain(&from, MemberFault::Refused, self.out),
+            None => {}
         }
         self.poll()
     }

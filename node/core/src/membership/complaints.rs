@@ -13,13 +13,21 @@ use peergrad_protocol::view::{Complaint, MemberFault};
 pub(super) struct Complaints {
     /// By the member that complains and the one that it complains about: what was noticed first.
     pairs: BTreeMap<(Rank, Rank), MemberFault>,
+    /// For each member in a complaint: the members at the other ends of its complaints.
+    others: BTreeMap<Rank, BTreeSet<Rank>>,
 }
 
 impl Complaints {
     /// Records a complaint. Returns whether it is the first one of this member about the other.
     pub(super) fn note(&mut self, from: Rank, complaint: Complaint) -> bool {
         let Complaint { about, fault } = complaint;
-        from != about && self.pairs.insert((from, about), fault).is_none()
+        if from == about || self.pairs.contains_key(&(from, about)) {
+            return false;
+        }
+        self.pairs.insert((from, about), fault);
+        self.others.entry(from).or_default().insert(about);
+        self.others.entry(about).or_default().insert(from);
+        true
     }
 
     /// Whether any member has complained.
@@ -35,18 +43,8 @@ impl Complaints {
 
     /// Whether the fault may be this member's own: it complains about one, or one complains about it, that occurs in no more complaints.
     pub(super) fn may_be_at_fault(&self, rank: Rank) -> bool {
-        let others = self.others(rank);
-        others.iter().any(|other| self.others(*other).len() <= others.len())
-    }
-
-    /// The members that this one complains about, and those that complain about it.
-    fn others(&self, rank: Rank) -> BTreeSet<Rank> {
-        let at_other_end = |(from, about): &(Rank, Rank)| match rank {
-            rank if rank == *from => Some(*about),
-            rank if rank == *about => Some(*from),
-            _ => None,
-        };
-        self.pairs.keys().filter_map(at_other_end).collect()
+        let others = self.others.get(&rank);
+        others.is_some_and(|others| others.iter().any(|other| self.others[other].len() <= others.len()))
     }
 }
 

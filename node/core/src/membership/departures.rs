@@ -105,7 +105,7 @@ mod tests {
             cursor: DataCursor::default(),
             moves: Moves::default(),
             expelled: vec![],
-            left_out: vec![],
+            quarantined: vec![],
             ancestors: vec![],
         };
         assert_eq!(expulsions_with(&membership, &without(vec![Rank(2)])), [expulsion]);

@@ -135,7 +135,9 @@ impl Members {
             }
             Recovery::Initialize => false,
         };
-        let is_out = me != Some(place.me.incarnation) && view.expulsion(&place.me.peer).is_none();
+        let is_quarantined = view.quarantined_since(&place.view).iter().any(|it| it.peer == place.me.peer);
+        let is_out =
+            me != Some(place.me.incarnation) && view.expulsion(&place.me.peer).is_none() && !is_quarantined;
         self.allows_forks() && is_out && is_loss && 2 * kept <= place.view.members.len()
     }
 
@@ -307,23 +309,22 @@ impl Members {
         is_waiting && !computes && self.detection.is_still(now)
     }
 
-    /// What this member has awaited for long, if it has not advanced meanwhile. It names only members that it has heard all that time and
-    /// whose link did not break.
-    pub(super) fn overdue(
-        &self,
-        now: Instant,
-        awaited: Awaited,
-        status: &TrainingStatus<'_>,
-    ) -> Option<Awaited> {
+    /// Whether this member has neither computed nor received anything for long.
+    pub(super) fn is_still(&self, now: Instant, status: &TrainingStatus<'_>) -> bool {
         let patience = self.detection.step_timing.patience() / 2;
-        if status.computing.is_some() || !self.detection.has_been_still(now, patience) {
-            return None;
-        }
+        status.computing.is_none() && self.detection.has_been_still(now, patience)
+    }
+
+    /// What this member waits for, and of those that owe it the members that it has heard for long and whose link did not break. In a
+    /// large view members do not hear each other, so nothing can be said.
+    pub(super) fn owed(&self, now: Instant, awaited: Awaited) -> Option<Awaited> {
+        let patience = self.detection.step_timing.patience() / 2;
         let observed = &self.observed;
         let is_heard = |rank: &Rank| {
             !observed.broken.contains(rank) && observed.heard_since(now, *rank) >= Some(patience)
         };
-        Some(Awaited { from: awaited.from.into_iter().filter(is_heard).collect(), ..awaited })
+        let from = || awaited.from.iter().copied().filter(is_heard).collect();
+        (!self.place.view.is_large()).then(|| Awaited { at: awaited.at, from: from() })
     }
 
     /// Records how long this member's steps take.
@@ -355,6 +356,14 @@ impl Members {
         let message = AgreementMessage::Complain { view: place.digest, complaint }.into();
         place.others().for_each(|peer| self.links.send(peer, &message, out));
         true
+    }
+
+    /// Complains again: a member may not have entered this view when it was told.
+    pub(super) fn resend_complaints(&self, out: &mut Vec<Output>) {
+        for complaint in self.observed.complaints.of(self.place.rank) {
+            let message = AgreementMessage::Complain { view: self.place.digest, complaint }.into();
+            self.place.others().for_each(|peer| self.links.send(peer, &message, out));
+        }
     }
 
     /// Another member has noticed a fault of a member of this view. Returns whether the next view may leave one of the two out.

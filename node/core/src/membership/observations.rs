@@ -24,6 +24,8 @@ pub(super) struct Observations {
     pub(super) reported_progress: BTreeMap<Rank, ReportedProgress>,
     /// The faults that members have noticed of each other.
     pub(super) complaints: Complaints,
+    /// Whether this member had been still for long when it stopped for the choice of the next view; `None` before that.
+    pub(super) stopped_still: Option<bool>,
     /// Whether the user knows what this member waits for.
     pub(super) has_reported_stall: bool,
     /// Whether a step of this view is committed, so that all its members have parameters.
@@ -55,6 +57,7 @@ impl Observations {
             departed: BTreeSet::new(),
             reported_progress: BTreeMap::new(),
             complaints: Complaints::default(),
+            stopped_still: None,
             has_reported_stall: false,
             has_committed: false,
             pause: Pause::default(),

@@ -105,9 +105,9 @@ pub(super) fn enter_next(active: &mut ActiveMember, cx: &mut NodeContext<'_>) ->
     let known = &active.training.view().expelled;
     let expelled = view.expelled.iter().filter(|expulsion| !known.contains(expulsion));
     cx.out.extend(expelled.map(|expulsion| Output::Event(Event::Expelled(*expulsion))));
-    let left_out = view.left_out_since(active.training.view()).iter();
-    let may_return = left_out.filter(|left_out| view.expulsion(&left_out.peer).is_none());
-    cx.out.extend(may_return.map(|left_out| Output::Event(Event::LeftOut(*left_out))));
+    let quarantined = view.quarantined_since(active.training.view()).iter();
+    let may_return = quarantined.filter(|quarantined| view.expulsion(&quarantined.peer).is_none());
+    cx.out.extend(may_return.map(|quarantined| Output::Event(Event::Quarantined(*quarantined))));
     let entered_at = cx.out.len();
     active.training.enter((&view, digest), resume, &mut cx.node.links.credits, cx.out);
     let difference = active.membership.advance(cx.now).expect("the next view is known");
@@ -234,9 +234,9 @@ fn exclude(active: &ActiveMember, cx: &mut NodeContext<'_>, view: &View) -> Tran
     let event = if is_merged {
         Event::BranchAbandoned { is_merged, steps_since: active.steps_since_snapshot() }
     } else {
-        let left_out = view.left_out_since(active.training.view()).iter();
-        let left_out = left_out.copied().rfind(|left_out| left_out.peer == cx.node.me.peer);
-        Event::Excluded { view_number: view.number, left_out }
+        let quarantined = view.quarantined_since(active.training.view()).iter();
+        let quarantined = quarantined.copied().rfind(|quarantined| quarantined.peer == cx.node.me.peer);
+        Event::Excluded { view_number: view.number, quarantine: quarantined }
     };
     cx.out.push(Output::Event(event));
     Transition::Rejoin { run: view.run, contacts: view.members.iter().map(Member::contact).collect() }

@@ -167,7 +167,7 @@ impl Bench {
             cursor: DataCursor { position: 96, ..DataCursor::default() },
             moves: Moves::default(),
             expelled: vec![],
-            left_out: vec![],
+            quarantined: vec![],
             ancestors: vec![],
         }
     }

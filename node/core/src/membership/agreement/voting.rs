@@ -23,7 +23,7 @@ use crate::membership::journal::{Effect, Journal};
 /// A member that votes on the next view and learns which one is chosen: what it answers from, and where its answers go.
 pub(in crate::membership) struct Voting<'m> {
     /// The members, to which the answers go.
-    pub(in crate::membership) members: &'m Members,
+    pub(in crate::membership) members: &'m mut Members,
     /// How the next view is chosen: this member's vote, its attempt, and the result.
     pub(in crate::membership) succession: &'m mut Succession,
     /// Makes the record of this member's vote.
@@ -78,6 +78,10 @@ impl Voting<'_> {
             Some(_) => MemberReport::default(),
             None => self.report(now, status),
         };
+        if before.is_none() {
+            // From now on nothing arrives because this member has stopped.
+            self.members.observed.stopped_still.get_or_insert(report.is_still);
+        }
         let accepted = self.succession.driver.acceptor.accepted().cloned();
         let promise = Promise { view, ballot, accepted, report };
         self.answer(from, AgreementMessage::Promise(Box::new(promise)));
@@ -89,12 +93,13 @@ impl Voting<'_> {
 
     /// This member's report: the state of training, and what it has noticed of the others.
     fn report(&self, now: Instant, status: &TrainingStatus<'_>) -> MemberReport {
-        let members = self.members;
+        let members = &*self.members;
         let report = (status.report)();
         MemberReport {
             lost: members.lost(now),
             complaints: members.observed.complaints.of(members.place.rank),
-            awaited: report.awaited.and_then(|awaited| members.overdue(now, awaited, status)),
+            is_still: members.observed.stopped_still.unwrap_or_else(|| members.is_still(now, status)),
+            awaited: report.awaited.and_then(|awaited| members.owed(now, awaited)),
             ..report
         }
     }

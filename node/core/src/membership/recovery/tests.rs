@@ -70,7 +70,7 @@ fn change(parent: ViewDigest) -> ViewChange {
         cursor: DataCursor::default(),
         moves: Moves::default(),
         expelled: vec![],
-        left_out: vec![],
+        quarantined: vec![],
         ancestors: vec![],
     }
 }

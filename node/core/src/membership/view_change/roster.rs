@@ -100,7 +100,7 @@ impl Roster {
             cursor,
             moves,
             expelled: vec![],
-            left_out: vec![],
+            quarantined: vec![],
             ancestors: vec![],
         }
     }

@@ -5,6 +5,8 @@
 
 use std::collections::BTreeSet;
 
+use peergrad_collectives::plan::Topology;
+use peergrad_protocol::limits::LINK_SEGMENTS;
 use peergrad_protocol::message::{Awaited, AwaitedAt, Phase, Stage};
 use peergrad_protocol::{Rank, StepNumber};
 
@@ -24,7 +26,10 @@ impl StepEngine {
         }
         let live = self.rounds.live.back()?;
         let rank = |index: usize| Rank::from_index(index);
-        let segments = live.round.awaited();
+        // In a ring with long shards, members also wait for room on the links, which hides who waits for whom.
+        let is_hidden =
+            live.plan.topology == Topology::Ring && live.plan.has_long_shards(LINK_SEGMENTS as usize);
+        let segments = live.round.awaited().filter(|_| !is_hidden);
         let is_reducing = matches!(segments, Some((Phase::Reduce, ..)));
         let mirrors: BTreeSet<Rank> = live.mirror.awaited().filter(|_| live.is_mirrored).map(rank).collect();
         if !is_reducing && !mirrors.is_empty() {

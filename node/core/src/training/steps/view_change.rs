@@ -106,6 +106,7 @@ impl StepEngine {
             lost: vec![],
             complaints: vec![],
             awaited: self.awaited(),
+            is_still: false,
             has_merge_snapshot: self.merge_snapshots.has_pending(state),
             rejoin: None,
         }
