@@ -12,7 +12,8 @@
 //! - No input makes the reader panic. It allocates memory in proportion to the bytes of the file, however large the indices are.
 //!
 //! # Not here
-//! Groups of a ranking (`qid:`) and several labels of one sample; labels that are words.
+//! Groups of a ranking (`qid:`), several labels of one sample, weights of samples, and labels that are words. Such files are recognized, and
+//! refused with words of their own.
 //!
 //! # Reading
 //! Chang and Lin, "LIBSVM: a library for support vector machines", 2011; the format is in that library's README.
@@ -40,6 +41,55 @@ pub enum LibsvmError {
         "{file}, line {line}: the label `{found}` is not a finite number; begin each line with a number as its label (numbers can stand for classes)"
     )]
     Label {
+        /// The file.
+        file: String,
+        /// The line, from 1.
+        line: u64,
+        /// The text in the file.
+        found: String,
+    },
+    /// A line begins with several labels.
+    #[error(
+        "{file}, line {line}: `{found}` are several labels, but a sample has one; keep one of them in each line (or train one model for each label)"
+    )]
+    SeveralLabels {
+        /// The file.
+        file: String,
+        /// The line, from 1.
+        line: u64,
+        /// The text in the file.
+        found: String,
+    },
+    /// A line begins with a feature.
+    #[error(
+        "{file}, line {line}: the line begins with the feature `{found}`, and not with a label; put the label of the sample, a number, before its \
+         features (if this is a label with a weight: weights are not supported; delete the colon and the weight from all lines)"
+    )]
+    NoLabel {
+        /// The file.
+        file: String,
+        /// The line, from 1.
+        line: u64,
+        /// The text in the file.
+        found: String,
+    },
+    /// A label has a weight.
+    #[error(
+        "{file}, line {line}: `{found}` is a label with the weight of its sample, which is not supported; delete the colon and the weight from all lines"
+    )]
+    Weight {
+        /// The file.
+        file: String,
+        /// The line, from 1.
+        line: u64,
+        /// The text in the file.
+        found: String,
+    },
+    /// An index is negative.
+    #[error(
+        "{file}, line {line}: the index of `{found}` is negative, but indices start at 1; renumber the features of the file"
+    )]
+    NegativeIndex {
         /// The file.
         file: String,
         /// The line, from 1.
@@ -139,22 +189,29 @@ pub enum LibsvmError {
     },
 }
 
-/// Whether `bytes` (unpacked) look like this format: the first line that has more than a label is a number followed by
-/// nothing but words with a colon, of which the first is `index:value`.
+/// Whether `bytes` (unpacked) look like this format, or like one of its kinds that are not supported.
+///
+/// The first line that has more than a label decides: its words but the first are `index:value`, or have a colon at least if the first
+/// word is a number. That line may have several labels, a label with a weight, a word as its label, or no label.
 #[must_use]
 pub fn is_libsvm(bytes: &[u8]) -> bool {
     for (_, line) in lines(bytes) {
         let mut words = words(line);
-        let is_labelled = words.next().is_some_and(|label| number(label).is_some());
+        let label = words.next().unwrap_or_default();
+        let is_number = number(label).is_some();
         let Some(first) = words.next() else {
-            if is_labelled {
+            if is_number {
                 continue;
-            } else {
-                return false;
-            };
+            }
+            return false;
         };
-        let is_feature = split(first).is_some_and(|(_, value)| number(value).is_some());
-        return is_labelled && (is_feature || is_group(first)) && words.all(|word| word.contains(&b':'));
+        let is_feature = |word: &[u8]| signed(word).is_some_and(|(_, value)| number(value).is_some());
+        return (is_feature(first) || is_group(first))
+            && if is_number {
+                words.all(|word| word.contains(&b':'))
+            } else {
+                is_plain_word(label) && words.all(|word| is_feature(word) || is_group(word))
+            };
     }
     false
 }
@@ -184,8 +241,8 @@ pub fn read(file: &str, bytes: &[u8], width: usize) -> Result<SparseTable, Libsv
             return too_many("rows", ROWS_MAX);
         }
         let place = CellLocation { file, line };
-        let mut words = words(content);
-        let label = place.label(words.next().unwrap_or_default())?;
+        let mut words = words(content).peekable();
+        let label = place.label(words.next().unwrap_or_default(), words.peek().copied())?;
         table.labels.push(label, || RowLocation::Line(line));
         let mut before = 0;
         for word in words {
@@ -228,6 +285,22 @@ fn split(word: &[u8]) -> Option<(u64, &[u8])> {
     is_index.then(|| (index.iter().try_fold(0, next).unwrap_or(u64::MAX), value))
 }
 
+/// As [`split`], but the index may have a sign, which is left out.
+fn signed(word: &[u8]) -> Option<(u64, &[u8])> {
+    split(word.strip_prefix(b"-").unwrap_or(word))
+}
+
+/// Whether a word can stand for a label: neither `,` nor `:` begins or ends it, as in text for people.
+fn is_plain_word(word: &[u8]) -> bool {
+    let is_edge = |byte: Option<&u8>| matches!(byte, Some(b',' | b':' | b';' | b'|' | b'"'));
+    !is_edge(word.first()) && !is_edge(word.last())
+}
+
+/// Whether a word is several numbers with commas between them.
+fn is_several_labels(word: &[u8]) -> bool {
+    word.contains(&b',') && word.split(|&byte| byte == b',').all(|label| number(label).is_some())
+}
+
 fn is_group(word: &[u8]) -> bool {
     word.starts_with(b"qid:")
 }
@@ -239,13 +312,26 @@ struct CellLocation<'a> {
 }
 
 impl CellLocation<'_> {
-    /// The text of a label; a whole number is without sign `+` and decimal point.
-    fn label<'a>(&self, word: &'a [u8]) -> Result<Cow<'a, str>, LibsvmError> {
-        let Some(value) = number(word).filter(|&value| (value as f32).is_finite()) else {
-            let (file, line) = (self.file.to_owned(), self.line);
-            return Err(LibsvmError::Label { file, line, found: shortened(word) });
+    /// The text of a label; a whole number is without sign `+` and decimal point. `next` is the word after it.
+    fn label<'a>(&self, word: &'a [u8], next: Option<&[u8]>) -> Result<Cow<'a, str>, LibsvmError> {
+        if let Some(value) = number(word).filter(|&value| (value as f32).is_finite()) {
+            return Ok(whole_text(value).map_or_else(|| String::from_utf8_lossy(word), Cow::Owned));
+        }
+        let (file, line, found) = (self.file.to_owned(), self.line, shortened(word));
+        if is_several_labels(word) {
+            return Err(LibsvmError::SeveralLabels { file, line, found });
+        }
+        let unsigned = word.strip_prefix(b"+").unwrap_or(word);
+        let Some((index, _)) = signed(unsigned).filter(|(_, value)| number(value).is_some()) else {
+            return Err(LibsvmError::Label { file, line, found });
         };
-        Ok(whole_text(value).map_or_else(|| String::from_utf8_lossy(word), Cow::Owned))
+        // Indices ascend, so the first of two features has the smaller one. Labels may have a sign.
+        let is_first = next.and_then(split).is_none_or(|(next, _)| index < next);
+        let has_sign = matches!(word.first(), Some(b'+' | b'-'));
+        Err(match is_first && !has_sign {
+            true => LibsvmError::NoLabel { file, line, found },
+            false => LibsvmError::Weight { file, line, found },
+        })
     }
 
     /// Index, from 1 and beyond `before`, and value of a feature.
@@ -254,10 +340,13 @@ impl CellLocation<'_> {
         if is_group(word) {
             return Err(LibsvmError::Group { file, line, found: shortened(word) });
         }
-        let Some((index, value)) = split(word).and_then(|(index, value)| Some((index, number(value)?)))
+        let Some((index, value)) = signed(word).and_then(|(index, value)| Some((index, number(value)?)))
         else {
             return Err(LibsvmError::NotAFeature { file, line, found: shortened(word) });
         };
+        if word.starts_with(b"-") {
+            return Err(LibsvmError::NegativeIndex { file, line, found: shortened(word) });
+        }
         let value = value as f32;
         match index {
             0 => Err(LibsvmError::IndexZero { file, line }),
@@ -313,6 +402,12 @@ mod tests {
             b"0.5 0:1 1:2",
             b"3 qid:1 1:0.5\n",
             b"1 1:2 x:3\n",
+            b"cat 1:2\n",
+            b"time 1:2\n1 1:2\n",
+            b"0,1 1:2 2:3\n",
+            b"1:0.5 1:2 2:3\n",
+            b"+1:0.5 3:2\n",
+            b"1 -1:2 1:3\n",
         ] {
             assert!(is_libsvm(bytes), "{}", text(bytes));
         }
@@ -323,11 +418,12 @@ mod tests {
             b"1,2,0\n",
             b"12:30,5,0\n",
             b"1\t12:30\t0\n",
-            b"cat 1:2\n",
+            b"at 12:30, 1:2\n",
+            b"time: 1:2\n",
+            b"a,b,c 1:2 d\n",
             b"1 :2\n",
             b"1 1:\n",
             b"1 x:2\n",
-            b"time 1:2\n1 1:2\n",
         ] {
             assert!(!is_libsvm(bytes), "{}", text(bytes));
         }
@@ -344,7 +440,7 @@ mod tests {
             b"# \n",
             "f: the file has no samples; write each sample as a line `label index:value index:value ...`",
         );
-        for (label, found) in [("cat", "cat"), ("1:2", "1:2"), ("1,3", "1,3"), ("inf", "inf")] {
+        for (label, found) in [("cat", "cat"), ("inf", "inf"), ("a,b", "a,b")] {
             let message = format!(
                 "f, line 2: the label `{found}` is not a finite number; begin each line with a number as its label \
                  (numbers can stand for classes)"
@@ -355,7 +451,26 @@ mod tests {
             b"1 1:1\n2 qid:7 1:1",
             "f, line 2: `qid:7` is a ranking group, which is not supported; delete it from all lines",
         );
-        for word in ["7", "1:", ":1", "x:1", "-1:1", "1:2:3", "1:a"] {
+        assert_error(
+            b"0,1 1:1",
+            "f, line 1: `0,1` are several labels, but a sample has one; keep one of them in each line (or train one model for each label)",
+        );
+        for label in ["1:0.5", "+1:2", "-1:1"] {
+            let message = format!(
+                "f, line 1: `{label}` is a label with the weight of its sample, which is not supported; delete the colon and the weight from all lines"
+            );
+            assert_error(format!("{label} 1:1 2:1").as_bytes(), &message);
+        }
+        assert_error(
+            b"1:3.5 2:1\n",
+            "f, line 1: the line begins with the feature `1:3.5`, and not with a label; put the label of the sample, a number, before its features \
+             (if this is a label with a weight: weights are not supported; delete the colon and the weight from all lines)",
+        );
+        assert_error(
+            b"1 -1:1 2:1",
+            "f, line 1: the index of `-1:1` is negative, but indices start at 1; renumber the features of the file",
+        );
+        for word in ["7", "1:", ":1", "x:1", "1:2:3", "1:a"] {
             let message = format!("f, line 2: `{word}` is not `index:value`; correct it, or delete the row");
             assert_error(format!("1 1:1\n1 {word}\n").as_bytes(), &message);
         }
