@@ -5,8 +5,8 @@
 //!
 //! # How it works
 //! Labels are classes if at least one of them is a word. Whole numbers are classes if at most [`CLASSES_MAX`] are distinct and each
-//! occurs ten times on average; for at most [`CLASSES_MAX_SMALL`] distinct ones, twice on average is enough. All other labels are
-//! numbers. Classes are ordered by value if all are whole numbers, and by text otherwise; the index of a class is its place in that order.
+//! occurs ten times on average; for at most [`CLASSES_MAX_SMALL`] distinct ones, twice on average is enough. The labels 0 and 1, or -1 and
+//! 1, are always classes. All other labels are numbers. Classes are ordered by value if all are whole numbers, and by text otherwise; the index of a class is its place in that order.
 
 use std::collections::BTreeMap;
 
@@ -253,7 +253,9 @@ fn infer_predict(file: &str, texts: &LabelTexts) -> Result<Predict, LabelError> 
     let is_whole = texts.distinct().iter().all(|value| whole(value).is_some());
     let is_few = distinct <= CLASSES_MAX && distinct * 10 <= rows;
     let is_few_of_few = distinct <= CLASSES_MAX_SMALL && distinct * 2 <= rows;
-    let is_class = has_words || (is_whole && (distinct == 1 || is_few || is_few_of_few));
+    let has = |text: &str| texts.distinct().iter().any(|value| value.text == text);
+    let is_binary = distinct == 2 && has("1") && (has("0") || has("-1"));
+    let is_class = has_words || (is_whole && (distinct == 1 || is_few || is_few_of_few || is_binary));
     Ok(if is_class { Predict::Class } else { Predict::Number })
 }
 
@@ -293,7 +295,9 @@ mod tests {
         let hints = TargetHints::default();
         assert_eq!(infer(&["dog", "cat", "dog"], hints.clone()), Ok(classes(&["cat", "dog"])));
         assert_eq!(infer(&["10", "2", "10", "2"], hints.clone()), Ok(classes(&["2", "10"])));
-        assert_eq!(infer(&["1", "2", "1", "unknown"], hints), Ok(classes(&["1", "2", "unknown"])));
+        assert_eq!(infer(&["1", "2", "1", "unknown"], hints.clone()), Ok(classes(&["1", "2", "unknown"])));
+        assert_eq!(infer(&["1", "0"], hints.clone()), Ok(classes(&["0", "1"])), "two of two rows");
+        assert_eq!(infer(&["1", "-1", "1"], hints), Ok(classes(&["-1", "1"])));
     }
 
     #[test]
