@@ -5,6 +5,7 @@ use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use peergrad_core::io::{Committed, Event, FinalState, RecoveryProgress, RunSize};
+use peergrad_models::task::Evaluation;
 use peergrad_net::{Advice, Counters, MonotonicClock, Notice, Reachability, ReachabilityState, Traffic};
 use peergrad_protocol::{Instant, PeerId, RunId};
 use serde_json::{Value, json};
@@ -315,7 +316,8 @@ impl Report {
 
     fn summary_object(&self, summary: &Summary) -> Value {
         let Summary { state, wall_seconds, traffic } = summary;
-        let evaluation = state.evaluation;
+        // A loss of no samples is not a number.
+        let evaluation = state.evaluation.filter(|evaluation| evaluation.samples > 0);
         json!({
             "event": "summary",
             "peer": self.me.to_string(),
@@ -357,6 +359,7 @@ impl UsageMeter {
 fn summary_text(summary: &Summary, epochs: &str) -> String {
     let Summary { state, wall_seconds, traffic } = summary;
     let result = match state.evaluation {
+        Some(Evaluation { samples: 0, .. }) => "not tested, because no samples are held out".to_owned(),
         Some(evaluation) => {
             let accuracy = evaluation.accuracy.map(|share| format!("test accuracy {share:.4}, "));
             format!(

@@ -269,6 +269,7 @@ fn partition_text(event: &Event) -> Option<String> {
 /// Loss, and accuracy where the task has one.
 fn quality(evaluation: &Evaluation) -> String {
     match evaluation.accuracy {
+        _ if evaluation.samples == 0 => "no held-out samples".to_owned(),
         Some(accuracy) => format!("loss {:.3} ({:.1} % correct)", evaluation.loss, 100.0 * accuracy),
         None => format!("loss {:.4}", evaluation.loss),
     }
