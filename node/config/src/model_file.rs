@@ -7,7 +7,6 @@
 //! - The bytes depend only on the contents: two peers with the same model export identical files.
 //! - A file that decodes holds finite numbers and matches its digest. Decoding allocates no more than the size of the file.
 
-use peergrad_models::task::Evaluation;
 use peergrad_protocol::RunId;
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::limits::{SPECIFICATION_BYTES_MAX, TENSORS_MAX};
@@ -16,7 +15,7 @@ use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 
-pub use crate::specification::builtin::DataPart;
+pub use crate::specification::builtin::{DataPart, Evaluated};
 use crate::specification::{Specification, SpecificationError};
 
 /// The maximum size of a file's header, which holds names, shapes and metadata.
@@ -165,7 +164,7 @@ impl ModelFile {
     }
 
     /// Evaluates the model on a data file: on the held-out rows of the file that it was trained on, or on all rows of another file
-    /// with the same columns. `file` is the name for errors.
+    /// with the same columns, in any order if they have names. `file` is the name for errors.
     ///
     /// # Errors
     /// The model is not a built-in one, or the data does not match it.
@@ -174,18 +173,8 @@ impl ModelFile {
         if specification.manifest() != self.manifest {
             return Err(ModelFileError::Foreign("its tensors are not those of its specification".to_owned()));
         }
-        let (evaluation, part) = specification.evaluate(&self.parameters, file, bytes)?;
-        Ok(Evaluated { evaluation, part })
+        Ok(specification.evaluate(&self.parameters, file, bytes)?)
     }
-}
-
-/// The evaluation of a model on a data file.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Evaluated {
-    /// The results, with the number of rows.
-    pub evaluation: Evaluation,
-    /// Which rows were used.
-    pub part: DataPart,
 }
 
 /// The key and the value of peergrad's metadata entry.

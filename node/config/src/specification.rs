@@ -55,9 +55,9 @@ pub use algorithm::{Aggregation, Algorithm};
 pub use builtin::BuiltinLoader;
 pub use compression::Compression;
 pub use former_names::explain_former_name;
-pub use init::{demo_run_file, write_run_file};
+pub use init::{WrittenRunFile, demo_run_file, write_run_file};
 
-pub use resolve::resolve;
+pub use resolve::{resolve, resolve_with_notices};
 pub use run_file::RunFile;
 
 /// The version of the format.
@@ -218,6 +218,14 @@ pub enum SpecificationError {
     /// The labels of the data file cannot be used.
     #[error(transparent)]
     Labels(#[from] LabelError),
+    /// Numbers are missing in the data file, and `peer init` has found in which columns.
+    #[error("{first}; in all, numbers are missing in {}", .columns.join(", "))]
+    Incomplete {
+        /// The first place.
+        first: DenseTableError,
+        /// The columns, in words.
+        columns: Vec<String>,
+    },
     /// The specification is too large.
     #[error(
         "the specification has {found} bytes, more than the maximum of {SPECIFICATION_BYTES_MAX}; use fewer columns (`columns` in [data]) or classes, or set `standardize = false`"
@@ -239,6 +247,15 @@ pub enum SpecificationError {
         /// What differs.
         what: String,
     },
+}
+
+impl DataSettings {
+    /// Replaces the names of the columns by their digest, which is short.
+    fn shorten_names(&mut self) {
+        if let FileLayout::Csv(layout) = &mut self.layout {
+            layout.shorten_names();
+        }
+    }
 }
 
 impl Specification {

@@ -4,22 +4,34 @@
 //! bytes ──unpack──> CSV    ──Columns────> Table (numbers, label texts) ──Target, Standardization──> Dataset (f32)
 //!                   IDX    ──Numbered──> Table
 //!                   LIBSVM ──Numbered──> SparseTable ──every 0 written out──> Table
+//!                   other  ──unsupported──> an error with the format's name
 //! ```
 //! # Not here
 //! Reading from disk: the caller passes the bytes of a file, so that a simulated peer and a real one run the same code.
 
 mod cells;
+pub mod column_hints;
+pub mod column_names;
 pub mod columns;
 pub mod dataset;
 pub mod dense_table;
+pub mod dialect;
 pub mod embedded;
+pub mod encoding;
 pub mod error;
 pub mod format;
 pub mod idx;
+pub mod inferred;
+mod label_column;
 pub mod label_texts;
 pub mod labels;
 pub mod libsvm;
 pub mod limits;
+pub mod matching;
+pub mod notation;
 pub mod numbered;
+mod sheet;
 pub mod sparse;
 pub mod standardize;
+mod survey;
+pub mod unsupported;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context;
-use peergrad_config::specification::init::write_run_file;
+use peergrad_config::specification::init::{WrittenRunFile, write_run_file};
 use peergrad_core::io::DataReference;
 use peergrad_models::data::embedded::embedded;
 use peergrad_protocol::id::ContentDigest;
@@ -20,12 +20,18 @@ pub(super) fn init(data: &Path, format: OutputFormat) -> anyhow::Result<ExitCode
         Some(bytes) if !data.exists() => bytes.to_vec(),
         _ => read(data)?,
     };
-    let text = write_run_file(name, &bytes)?;
+    let WrittenRunFile { text, notices } = write_run_file(name, &bytes)?;
+    warn_about(name, &notices);
     match format {
-        OutputFormat::Json => emit(&json!({"event": "run_file", "text": text})),
+        OutputFormat::Json => emit(&json!({"event": "run_file", "text": text, "warnings": notices})),
         OutputFormat::Text => print_line(text.trim_end()),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes what was inferred from a data file and may be wrong.
+pub(super) fn warn_about(file: &str, notices: &[String]) {
+    notices.iter().for_each(|notice| complain(&format!("warning: {file}: {notice}")));
 }
 
 pub(super) fn read(path: &Path) -> anyhow::Result<Vec<u8>> {

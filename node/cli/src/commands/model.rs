@@ -73,7 +73,7 @@ pub(super) struct EvaluateArguments {
     #[arg(value_name = "MODEL")]
     model: PathBuf,
     /// The data file: the one that the model was trained on (its held-out rows are used), or one of the same format with the same
-    /// columns (all rows are used)
+    /// columns (all rows are used). Columns with names may be in another order
     #[arg(long, value_name = "FILE")]
     data: PathBuf,
     /// Print JSON
@@ -95,6 +95,7 @@ pub(super) fn evaluate(arguments: &EvaluateArguments) -> anyhow::Result<ExitCode
         );
     }
     let evaluated = model.evaluate(&name, &data).with_context(|| arguments.model.display().to_string())?;
+    files::warn_about(&name, &evaluated.notices);
     let (evaluation, held_out) = (evaluated.evaluation, evaluated.part == DataPart::HeldOut);
     if arguments.json {
         emit(&json!({
@@ -104,7 +105,11 @@ pub(super) fn evaluate(arguments: &EvaluateArguments) -> anyhow::Result<ExitCode
         return Ok(ExitCode::SUCCESS);
     }
     let accuracy = evaluation.accuracy.map(|share| format!("accuracy {share:.4}, ")).unwrap_or_default();
-    let rows = if held_out { "held-out rows" } else { "rows" };
+    let rows = match evaluated.part {
+        DataPart::HeldOut => "held-out rows",
+        DataPart::Trained => "rows that the model was trained on (none was held out)",
+        DataPart::All => "rows",
+    };
     print_line(&format!(
         "{accuracy}loss {:.4} on {} {rows}",
         evaluation.loss,

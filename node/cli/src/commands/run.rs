@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use libp2p::Multiaddr;
-use peergrad_config::specification::{BuiltinLoader, RunFile, resolve};
+use peergrad_config::specification::{BuiltinLoader, RunFile, resolve_with_notices};
 use peergrad_core::node::{Config, Node, StartMode};
 use peergrad_core::program::loader::Loader;
 use peergrad_core::state::shared_cache::SharedCache;
@@ -63,7 +63,9 @@ pub(super) fn start(arguments: StartArguments) -> anyhow::Result<ExitCode> {
     let run_file = read_run_file(path, arguments.founder.seed)?;
     let name = &run_file.data()?.file;
     let data: Arc<[u8]> = files::data_of(path, name)?.into();
-    let specification = resolve(&run_file, name, &data)?.to_bytes()?;
+    let (specification, notices) = resolve_with_notices(&run_file, name, &data)?;
+    files::warn_about(name, &notices);
+    let specification = specification.to_bytes()?;
     found(&run_file, specification, Arc::new(BuiltinLoader), DataSource::Loaded(data), arguments.founder)
 }
 

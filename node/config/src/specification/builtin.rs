@@ -55,8 +55,21 @@ impl Loader for BuiltinLoader {
 pub enum DataPart {
     /// The held-out rows, which were never trained.
     HeldOut,
-    /// All rows.
+    /// All rows of the file that the model was trained on: it has no held-out rows.
+    Trained,
+    /// All rows of another file.
     All,
+}
+
+/// The evaluation of a model on a data file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Evaluated {
+    /// The results, with the number of rows.
+    pub evaluation: Evaluation,
+    /// Which rows were used.
+    pub part: DataPart,
+    /// What is doubtful about the file's columns, each a sentence for the user.
+    pub notices: Vec<String>,
 }
 
 impl Specification {
@@ -79,7 +92,7 @@ impl Specification {
     /// Evaluates `parameters` on a data file: on the held-out rows of the run's file, or on all rows of another file (or of the
     /// run's, if it has no held-out rows). `file` is the name for errors.
     ///
-    /// A CSV file may differ from the run's file in its header and its delimiter; a LIBSVM file may lack the last features.
+    /// A CSV file may differ from the run's file in its header and in the order of its columns; a LIBSVM file may lack the last features.
     ///
     /// # Errors
     /// The file has another format than the run's, or other columns or labels.
@@ -91,26 +104,38 @@ impl Specification {
         parameters: &[f32],
         file: &str,
         bytes: &[u8],
-    ) -> Result<(Evaluation, DataPart), SpecificationError> {
-        let is_own = ContentDigest::of(bytes) == self.digest()? && self.data.held_out_rows > 0;
-        let part = if is_own { DataPart::HeldOut } else { DataPart::All };
+    ) -> Result<Evaluated, SpecificationError> {
+        let part = match (ContentDigest::of(bytes) == self.digest()?, self.data.held_out_rows) {
+            (false, _) => DataPart::All,
+            (true, 0) => DataPart::Trained,
+            (true, _) => DataPart::HeldOut,
+        };
+        let mut notices = Vec::new();
         let evaluation = match self.model.form {
             ModelForm::Network => {
                 let network = self.network();
-                let samples = if is_own { self.dataset(bytes)?.held_out } else { self.samples(file, bytes)? };
+                let samples = match part {
+                    DataPart::HeldOut => self.dataset(bytes)?.held_out,
+                    DataPart::Trained => self.dataset(bytes)?.training,
+                    DataPart::All => self.samples(file, bytes, &mut notices)?,
+                };
                 supervised::evaluate(&network, parameters, &samples, &mut network.scratch())
             }
             ModelForm::Logistic => {
-                let (samples, first) = if is_own {
-                    (self.own_rows(bytes)?, self.data.rows - self.data.held_out_rows)
-                } else {
-                    let bytes = unpack(file, bytes)?;
-                    (self.listed(file, &self.data.layout.of_other(file, &bytes)?, &bytes)?, 0)
+                let (samples, first) = match part {
+                    DataPart::HeldOut => (self.own_rows(bytes)?, self.data.rows - self.data.held_out_rows),
+                    DataPart::Trained => (self.own_rows(bytes)?, 0),
+                    DataPart::All => {
+                        let bytes = unpack(file, bytes)?;
+                        let other = self.data.layout.of_other(file, &bytes)?;
+                        notices = other.notices;
+                        (self.listed(file, &other.layout, &bytes)?, 0)
+                    }
                 };
                 logistic::evaluate(&samples, first..samples.count(), parameters)
             }
         };
-        Ok((evaluation, part))
+        Ok(Evaluated { evaluation, part, notices })
     }
 
     /// The training rows and the held-out rows of the data file with these bytes.
@@ -173,9 +198,16 @@ impl Specification {
     }
 
     /// All rows of a file that has the run's columns, as samples.
-    fn samples(&self, file: &str, bytes: &[u8]) -> Result<Samples, SpecificationError> {
+    fn samples(
+        &self,
+        file: &str,
+        bytes: &[u8],
+        notices: &mut Vec<String>,
+    ) -> Result<Samples, SpecificationError> {
         let unpacked = unpack(file, bytes)?;
-        let table = self.data.layout.of_other(file, &unpacked)?.read(file, &unpacked)?;
+        let other = self.data.layout.of_other(file, &unpacked)?;
+        notices.extend(other.notices);
+        let table = other.layout.read(file, &unpacked)?;
         let labels = self.data.target.labels(file, &table.labels)?;
         let rows: Vec<u32> = (0..table.rows() as u32).collect();
         Ok(Samples::select(&table, &labels, &self.data.standardization, &rows))

@@ -3,13 +3,21 @@
 //! It writes down what `start` would infer from the data, so that users can read and change it. The defaults depend on the size of
 //! the data, and reach the held-out accuracy of a careful first attempt by hand.
 
-use peergrad_models::data::columns::{Column, ColumnHints, Columns};
+use peergrad_models::data::column_hints::ColumnHints;
+use peergrad_models::data::column_names::{Column, listed};
+use peergrad_models::data::columns::Columns;
 use peergrad_models::data::dense_table::unpack;
+use peergrad_models::data::dialect::Delimiter;
 use peergrad_models::data::embedded::{DIGITS, embedded};
+use peergrad_models::data::error::DenseTableError;
 use peergrad_models::data::format::{FileLayout, Format, FormatError};
 use peergrad_models::data::idx::Arrays;
+use peergrad_models::data::inferred::{Inferred, UnusableColumn};
 use peergrad_models::data::labels::{Classes, Target};
+use peergrad_models::data::notation::Decimal;
 use peergrad_models::data::numbered::{Numbered, NumberedFormat};
+use peergrad_models::data::standardize::Standardization;
+use peergrad_protocol::limits::SPECIFICATION_BYTES_MAX;
 
 use super::resolve::resolve_data;
 use super::run_file::{DataSection, ModelKind, SEED_DEFAULT};
@@ -25,36 +33,63 @@ const COLUMNS_FOR_SPARSE_MODEL: usize = 4096;
 const ROWS_FOR_HIDDEN_LAYER: u32 = 1000;
 /// Files with more feature columns than this get a hidden layer of twice the width.
 const COLUMNS_FOR_NARROW_LAYER: usize = 256;
+/// The most columns that are left out and described one by one.
+const COLUMNS_DESCRIBED_MAX: usize = 10;
 /// The most feature columns that are listed one by one.
 const COLUMNS_LISTED_MAX: usize = 100;
 
+/// A run.toml that was written for a data file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WrittenRunFile {
+    /// The text.
+    pub text: String,
+    /// What was inferred and may be wrong, and what was left out: each a sentence for the user.
+    pub notices: Vec<String>,
+}
+
 /// The commented run.toml for a data file. `data_name` is the file's path, relative to the folder of the run.toml.
 ///
-/// Feature columns that contain text are left out, and a comment says so.
+/// Feature columns without numbers are left out; a notice and a comment say so.
 ///
 /// # Errors
 /// The data cannot be used.
-pub fn write_run_file(data_name: &str, bytes: &[u8]) -> Result<String, SpecificationError> {
+pub fn write_run_file(data_name: &str, bytes: &[u8]) -> Result<WrittenRunFile, SpecificationError> {
     write(data_name, bytes, None)
 }
 
 /// As [`write_run_file`]; `batch`, if given, replaces the default batch size.
-fn write(data_name: &str, bytes: &[u8], batch: Option<u64>) -> Result<String, SpecificationError> {
+fn write(data_name: &str, bytes: &[u8], batch: Option<u64>) -> Result<WrittenRunFile, SpecificationError> {
     let unpacked = unpack(data_name, bytes)?;
     let mut section = DataSection::new(data_name);
-    let mut words = ColumnNames::default();
     let inferred = FileLayout::infer(data_name, &unpacked, &ColumnHints::default())?;
-    if let FileLayout::Csv(layout) = &inferred {
-        words.names = layout.names(&unpacked);
-        words.text_columns = layout.text_features(&unpacked);
-        if words.text_columns.len() < layout.features.len() && !words.text_columns.is_empty() {
-            let numbers = layout.features.iter().filter(|column| !words.text_columns.contains(column));
-            section.columns = Some(numbers.map(|&index| column(index, &words.names)).collect());
+    let Inferred { layout, names, unusable, incomplete, mut notices } = inferred;
+    if let FileLayout::Csv(layout) = &layout
+        && !unusable.is_empty()
+    {
+        let described = described(&unusable, &names);
+        if unusable.len() == layout.features.len() {
+            let file = data_name.to_owned();
+            return Err(DenseTableError::NoNumbers { file, columns: described }.into());
         }
+        let is_usable = |index: &&usize| unusable.iter().all(|column| column.index != **index);
+        let numbers = layout.features.iter().filter(is_usable);
+        section.columns = Some(numbers.map(|&index| column(index, &names)).collect());
+        notices.push(format!("left out, because a model needs numbers: {}", described.join(", ")));
     }
-    let is_sparse = inferred.format() == Format::Libsvm && inferred.columns() > COLUMNS_FOR_SPARSE_MODEL;
+    let is_sparse = layout.format() == Format::Libsvm && layout.columns() > COLUMNS_FOR_SPARSE_MODEL;
     let form = if is_sparse { ModelForm::Logistic } else { ModelForm::Network };
-    let data = resolve_data(&section, form, SEED_DEFAULT, data_name, bytes)?;
+    let resolved = resolve_data(&section, form, SEED_DEFAULT, data_name, bytes);
+    let (mut data, _) = resolved.map_err(|error| with_all_columns(error, &incomplete, &names))?;
+    if !fits(&data) {
+        notices.push(without_standardization(&data));
+        data.standardization = Standardization::identity();
+    }
+    if data.held_out_rows == 0 {
+        notices.push(format!(
+            "no row is held out for a test, because the file has only {}; give more rows, or raise `held_out` in [data]",
+            counted(data.rows, "row")
+        ));
+    }
     let shape = match &data.layout {
         FileLayout::Csv(layout) => format!("{} columns", layout.width),
         FileLayout::Numbered(Numbered { format: NumberedFormat::Libsvm, width, .. }) => {
@@ -68,16 +103,77 @@ fn write(data_name: &str, bytes: &[u8], batch: Option<u64>) -> Result<String, Sp
     let mut preset = Preset::of(&data, form);
     preset.batch = batch.unwrap_or(preset.batch);
     let rest = if preset.kind == ModelKind::Logistic { REST.replacen(SYNC, SSP, 1) } else { REST.to_owned() };
-    Ok([HEAD, &preset.training(), &data_section(&data, &shape, &words), &preset.model(), &rest].concat())
+    let columns = ColumnNames { names, unusable: unusable.iter().map(|column| column.index).collect() };
+    let section = data_section(&data, &shape, &columns);
+    let text = [HEAD, &preset.training(), &section, &preset.model(), &rest].concat();
+    Ok(WrittenRunFile { text, notices })
 }
 
-/// The text in a CSV file.
+/// The error about a missing number, with all columns in which numbers are missing.
+fn with_all_columns(
+    error: SpecificationError,
+    incomplete: &[(usize, usize)],
+    names: &[String],
+) -> SpecificationError {
+    match error {
+        SpecificationError::Format(FormatError::Table(first @ DenseTableError::Missing { .. }))
+            if !incomplete.is_empty() =>
+        {
+            let described = |&(index, missing): &(usize, usize)| {
+                format!("{} (in {})", listed(&[index], names), counted(missing as u32, "row"))
+            };
+            let mut columns: Vec<String> =
+                incomplete.iter().take(COLUMNS_DESCRIBED_MAX).map(described).collect();
+            let more = incomplete.len() - columns.len();
+            columns.extend((more > 0).then(|| format!("and {more} more")));
+            SpecificationError::Incomplete { first, columns }
+        }
+        error => error,
+    }
+}
+
+/// Columns with what they hold; of many, the first few.
+fn described(unusable: &[UnusableColumn], names: &[String]) -> Vec<String> {
+    let shown = unusable.iter().take(COLUMNS_DESCRIBED_MAX);
+    let mut described: Vec<String> = shown
+        .map(|UnusableColumn { index, reason }| format!("{} ({reason})", listed(&[*index], names)))
+        .collect();
+    let more = unusable.len() - described.len();
+    described.extend((more > 0).then(|| format!("and {more} more")));
+    described
+}
+
+/// Whether the specification has room for these settings. Names of columns may be replaced by their digest.
+fn fits(data: &DataSettings) -> bool {
+    /// Everything else in a specification is shorter.
+    const OTHERS_BYTES: usize = 8192;
+    let mut short = data.clone();
+    short.shorten_names();
+    let text = ::toml::to_string(&short).map_or(usize::MAX, |text| text.len());
+    text.saturating_add(OTHERS_BYTES) <= SPECIFICATION_BYTES_MAX
+}
+
+/// The notice about features that are not standardized.
+fn without_standardization(data: &DataSettings) -> String {
+    format!(
+        "`standardize = false` is written, because the specification has no room for the means and deviations of {} columns; \
+         scale the columns in the file if their values differ much in size",
+        data.layout.columns()
+    )
+}
+
+/// A count with its noun, which gets an `s` if there is not one.
+fn counted(count: u32, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+/// The columns of a CSV file.
 #[derive(Default)]
 struct ColumnNames {
-    /// The names of its columns.
+    /// Their names.
     names: Vec<String>,
-    /// Indices of the feature columns that contain text, from 0.
-    text_columns: Vec<usize>,
+    /// Indices of the feature columns that are left out, from 0.
+    unusable: Vec<usize>,
 }
 
 /// The run file of the demo: the built-in digits, one hidden layer, Adam, 40 epochs and small batches. The thousands of steps leave
@@ -88,7 +184,7 @@ struct ColumnNames {
 #[must_use]
 pub fn demo_run_file() -> String {
     let bytes = embedded(DIGITS).expect("the digits are embedded");
-    write(DIGITS, bytes, Some(DEMO_BATCH)).expect("the embedded digits can be used")
+    write(DIGITS, bytes, Some(DEMO_BATCH)).expect("the embedded digits can be used").text
 }
 
 const DEMO_BATCH: u64 = 16;
@@ -202,10 +298,13 @@ fn data_section(data: &DataSettings, shape: &str, words: &ColumnNames) -> String
     };
     text += &target_settings(target);
     text += &line("held_out = 0.2", "share of the rows that is not trained but used for evaluation");
+    let is_standardized = data.standardization != Standardization::identity();
     text += &if layout.format() == Format::Libsvm {
         line("standardize = false", "true scales features to mean 0 and deviation 1, which changes the zeros")
-    } else {
+    } else if is_standardized {
         line("standardize = true", "scale features to mean 0 and deviation 1")
+    } else {
+        line("standardize = false", "means and deviations of so many columns do not fit in the specification")
     };
     text += &match layout {
         FileLayout::Csv(layout) => chosen_columns(layout, words),
@@ -216,14 +315,28 @@ fn data_section(data: &DataSettings, shape: &str, words: &ColumnNames) -> String
     text
 }
 
-/// The header and the label column of a CSV file.
+/// How the text of a CSV file is read, and its label column.
 fn columns_settings(layout: &Columns, names: &[String]) -> String {
     let label = toml(&column(layout.label, names));
-    [
+    let mut text = [
         line(&format!("header = {}", layout.header), "whether the first line names the columns"),
         line(&format!("label = {label}"), "the label column, by number from 1 or by name"),
     ]
-    .concat()
+    .concat();
+    if let Some(delimiter) = Delimiter::of_byte(layout.delimiter) {
+        text += &line(&format!("delimiter = {}", toml(&delimiter)), "between cells: , ; | tab or space");
+    }
+    if layout.decimal != Decimal::Point || !layout.amounts.is_empty() {
+        text += &line(&format!("decimal = {}", toml(&layout.decimal)), "the decimal mark: . or ,");
+    }
+    if !layout.encoding.is_utf_8() {
+        let comment = "of the text: utf-8, utf-16le, windows-1252, ...";
+        text += &line(&format!("encoding = {}", toml(&layout.encoding)), comment);
+    }
+    if layout.skip_lines > 0 {
+        text += &line(&format!("skip_lines = {}", layout.skip_lines), "lines before the table");
+    }
+    text
 }
 
 /// What the model predicts.
@@ -238,14 +351,14 @@ fn target_settings(target: &Target) -> String {
 }
 
 /// The feature columns of a CSV file.
-fn chosen_columns(layout: &Columns, ColumnNames { names, text_columns }: &ColumnNames) -> String {
-    let listed = |columns: &[usize]| -> Vec<String> {
+fn chosen_columns(layout: &Columns, ColumnNames { names, unusable }: &ColumnNames) -> String {
+    let written = |columns: &[usize]| -> Vec<String> {
         columns.iter().map(|&index| toml(&column(index, names))).collect()
     };
-    let left_out = match text_columns.as_slice() {
+    let left_out = match unusable.as_slice() {
         [] => String::new(),
-        text_columns => {
-            format!("# Left out, because they contain text: {}\n", listed(text_columns).join(", "))
+        unusable => {
+            format!("# Left out, because they do not hold numbers: {}\n", written(unusable).join(", "))
         }
     };
     let is_all = layout.features.len() + 1 == layout.width;
@@ -253,7 +366,7 @@ fn chosen_columns(layout: &Columns, ColumnNames { names, text_columns }: &Column
         return left_out
             + "# The features are all columns except the label; to select some: columns = [1, 2, 3]\n";
     }
-    left_out + &wrapped("columns = [", &listed(&layout.features))
+    left_out + &wrapped("columns = [", &written(&layout.features))
 }
 
 /// A setting, with its comment aligned with the others.
@@ -351,7 +464,7 @@ mod tests {
     /// Writes a run file, and checks that it parses and resolves.
     #[track_caller]
     fn written(name: &str, bytes: &[u8]) -> (String, RunFile) {
-        let text = write_run_file(name, bytes).unwrap();
+        let text = write_run_file(name, bytes).unwrap().text;
         let run = RunFile::parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
         let resolved =
             resolve(&run, &run.data().unwrap().file, bytes).unwrap_or_else(|error| panic!("{error}\n{text}"));
@@ -363,6 +476,10 @@ mod tests {
     fn the_run_file_of_the_demo_works_without_edits() {
         let (text, run) = written(DIGITS, embedded(DIGITS).unwrap());
         assert_eq!(text.replace("batch = 64", "batch = 16"), demo_run_file());
+        let data = resolve(&run, DIGITS, embedded(DIGITS).unwrap()).unwrap().data;
+        let layout = ::toml::to_string(&data.layout).unwrap();
+        let keys: Vec<&str> = layout.lines().map(|line| line.split(' ').next().unwrap()).collect();
+        assert_eq!(keys, ["delimiter", "header", "width", "label", "features"], "a plain file needs no more");
         assert_eq!((run.epochs, run.batch), (40, 64));
         assert_eq!(run.model.hidden, Some(vec![128]));
         assert_eq!(run.data().unwrap().classes, Some(Classes::Count(10)));
@@ -375,7 +492,7 @@ mod tests {
         let bytes =
             b"\"a \"\"b\"\"\nc\",town,x,x,y\n1,Rom,2,3,no\n4,Ulm,5,6,yes\n7,Bonn,8,9,no\n1,Bern,2,3,yes\n";
         let (text, run) = written("my \"odd\"\n.csv", bytes);
-        assert!(text.contains("contain text: \"town\""), "{text}");
+        assert!(text.contains("do not hold numbers: \"town\""), "{text}");
         let columns = vec![Column::Name("a \"b\"\nc".into()), Column::Number(3), Column::Number(4)];
         assert_eq!(run.data().unwrap().columns, Some(columns));
         assert_eq!(run.data().unwrap().classes, Some(Classes::Names(vec!["no".into(), "yes".into()])));
@@ -438,7 +555,7 @@ mod tests {
         ) {
             let rows: String = rows.iter().map(|(a, b, label)| format!("{a},{b},{label}\n")).collect();
             let bytes = format!("{head}\n{rows}").into_bytes();
-            if let Ok(text) = write_run_file("f.csv", &bytes) {
+            if let Ok(WrittenRunFile { text, .. }) = write_run_file("f.csv", &bytes) {
                 let run = RunFile::parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
                 resolve(&run, "f.csv", &bytes).unwrap_or_else(|error| panic!("{error}\n{text}"));
             }

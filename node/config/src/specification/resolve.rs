@@ -3,10 +3,12 @@
 //! Only the founder does this, once. Settings that the file leaves open are inferred from the data. Contradictions are errors before
 //! training starts.
 
-use peergrad_models::data::columns::ColumnHints;
+use peergrad_models::data::column_hints::ColumnHints;
 use peergrad_models::data::dataset::HeldOutSplit;
 use peergrad_models::data::dense_table::unpack;
+use peergrad_models::data::dialect::SKIPPED_LINES_MAX;
 use peergrad_models::data::format::{FileLayout, Format};
+use peergrad_models::data::inferred::Inferred;
 use peergrad_models::data::labels::{Classes, Predict, Target, TargetHints};
 use peergrad_models::data::limits::FEATURES_MAX;
 use peergrad_models::data::standardize::Standardization;
@@ -41,17 +43,32 @@ pub fn resolve(
     data_name: &str,
     data_bytes: &[u8],
 ) -> Result<Specification, SpecificationError> {
+    resolve_with_notices(run, data_name, data_bytes).map(|(specification, _)| specification)
+}
+
+/// As [`resolve`], with notices about what was inferred from the data and may be wrong, each a sentence for the user.
+///
+/// # Errors
+/// As [`resolve`].
+pub fn resolve_with_notices(
+    run: &RunFile,
+    data_name: &str,
+    data_bytes: &[u8],
+) -> Result<(Specification, Vec<String>), SpecificationError> {
     let form = match run.model.kind {
         ModelKind::Logistic => ModelForm::Logistic,
         ModelKind::Mlp | ModelKind::Softmax | ModelKind::Linear => ModelForm::Network,
     };
-    let data = resolve_data(run.data()?, form, run.seed, data_name, data_bytes)?;
+    let (data, notices) = resolve_data(run.data()?, form, run.seed, data_name, data_bytes)?;
     let training = resolve_training(run, u64::from(data.rows - data.held_out_rows))?;
     let model = resolve_model(run, form, &data.target)?;
-    let specification = Specification { version: VERSION, training, model, data };
+    let mut specification = Specification { version: VERSION, training, model, data };
     specification.check()?;
+    if specification.to_bytes().is_err() {
+        specification.data.shorten_names();
+    }
     specification.to_bytes()?;
-    Ok(specification)
+    Ok((specification, notices))
 }
 
 /// Resolves how a run trains its `samples` training samples.
@@ -93,15 +110,18 @@ pub(super) fn resolve_training(run: &RunFile, samples: u64) -> Result<TrainingSe
     Ok(training)
 }
 
-/// Resolves how the data file is read; `packed` are its bytes on disk.
+/// Resolves how the data file is read; `packed` are its bytes on disk. The second value holds notices for the user.
 pub(super) fn resolve_data(
     section: &DataSection,
     form: ModelForm,
     seed: u64,
     name: &str,
     packed: &[u8],
-) -> Result<DataSettings, SpecificationError> {
+) -> Result<(DataSettings, Vec<String>), SpecificationError> {
     within("data.held_out", section.held_out, 0.0..=0.9, "a share of 0 to 0.9")?;
+    if let Some(count) = section.skip_lines {
+        within("data.skip_lines", count, ..=SKIPPED_LINES_MAX, "0 to 1000")?;
+    }
     if let (Some(Predict::Number), Some(_)) = (section.predict, &section.classes) {
         return Err(contradiction("data.classes", "given", "only if `predict` is \"class\""));
     }
@@ -117,8 +137,12 @@ pub(super) fn resolve_data(
         label: section.label.clone(),
         features: section.columns.clone(),
         width: section.features,
+        encoding: section.encoding,
+        delimiter: section.delimiter,
+        decimal: section.decimal,
+        skip_lines: section.skip_lines,
     };
-    let layout = FileLayout::infer(name, &bytes, &layout_hints)?;
+    let Inferred { layout, notices, .. } = FileLayout::infer(name, &bytes, &layout_hints)?;
     let is_sparse = form == ModelForm::Logistic;
     let dense_only = Condition { holds: !is_sparse, allowed: ONLY_WITHOUT_ZEROS };
     dense_only.check("data.standardize", section.standardize.filter(|is_wanted| *is_wanted))?;
@@ -140,7 +164,7 @@ pub(super) fn resolve_data(
         Some(table) => Standardization::fit(&table.features, table.columns, &split.training),
         None => Standardization::identity(),
     };
-    Ok(DataSettings {
+    let data = DataSettings {
         name: name.to_owned(),
         digest: ContentDigest::of(packed).to_string(),
         byte_count: packed.len() as u64,
@@ -149,7 +173,8 @@ pub(super) fn resolve_data(
         layout,
         target,
         standardization,
-    })
+    };
+    Ok((data, notices))
 }
 
 fn resolve_model(
@@ -372,9 +397,10 @@ mod tests {
         let loaded = specification.load(SPARSE).unwrap();
         let touched = loaded.task.sparse().unwrap().touched(&[0, 1, 2, 3]);
         assert!((2..=5).contains(&touched.len()) && touched.last() == Some(&9_000_000), "{touched:?}");
-        let (evaluation, part) =
-            specification.evaluate(&vec![0.0; 9_000_001], "g", b"-1 4:1\n+1 1:1\n-1\n").unwrap();
-        assert_eq!((evaluation.samples, evaluation.accuracy, part), (3, Some(2.0 / 3.0), DataPart::All));
+        let evaluated = specification.evaluate(&vec![0.0; 9_000_001], "g", b"-1 4:1\n+1 1:1\n-1\n").unwrap();
+        let evaluation = evaluated.evaluation;
+        assert_eq!((evaluation.samples, evaluation.accuracy), (3, Some(2.0 / 3.0)));
+        assert_eq!(evaluated.part, DataPart::All);
         for (more, words) in [
             ("hidden = [3]", "`model.hidden` is given"),
             (

@@ -4,8 +4,11 @@
 //! file is resolved with its data.
 
 use peergrad_core::partition_policy::PartitionPolicy;
-use peergrad_models::data::columns::Column;
+use peergrad_models::data::column_names::Column;
+use peergrad_models::data::dialect::Delimiter;
+use peergrad_models::data::encoding::TextEncoding;
 use peergrad_models::data::labels::{Classes, Predict};
+use peergrad_models::data::notation::Decimal;
 use peergrad_models::task::activation::Activation;
 use peergrad_protocol::placement::Replicas;
 use serde::Deserialize;
@@ -72,10 +75,18 @@ pub struct DataSection {
     /// A CSV, LIBSVM or IDX file, gzipped or not, by its path relative to the run file's folder; or `digits`, which is built in. The
     /// format is detected from the file's contents.
     pub file: String,
-    /// CSV only: the label column, by name or by number from 1. Default: the one named label, class or target, or else the last.
+    /// CSV only: the label column, by name or by number from 1. Default: the one named label, class or target, or else inferred.
     pub label: Option<Column>,
     /// CSV only: whether the first line names the columns. Default: inferred.
     pub header: Option<bool>,
+    /// CSV only: what separates the cells: `,`, `;`, `|`, `tab` or `space`. Default: inferred.
+    pub delimiter: Option<Delimiter>,
+    /// CSV only: the decimal mark, `.` or `,`. Default: inferred.
+    pub decimal: Option<Decimal>,
+    /// CSV only: the encoding of the text, such as `utf-8`, `utf-16le` or `windows-1252`. Default: inferred.
+    pub encoding: Option<TextEncoding>,
+    /// CSV only: how many lines come before the table. Default: inferred.
+    pub skip_lines: Option<usize>,
     /// LIBSVM only: the number of features, if later files have larger indices than this one. Default: the largest index.
     pub features: Option<usize>,
     /// The feature columns, by name (CSV) or by number from 1: the indices of a LIBSVM file, the values of a sample in an IDX file.
@@ -270,6 +281,10 @@ impl DataSection {
             file: file.to_owned(),
             label: None,
             header: None,
+            delimiter: None,
+            decimal: None,
+            encoding: None,
+            skip_lines: None,
             features: None,
             columns: None,
             predict: None,
@@ -347,6 +362,13 @@ mod tests {
     #[test]
     fn errors_name_the_key_and_the_allowed_values() {
         assert_error("[data]\nfile = \"digits\"\nlable = 3", &["line 3", "lable", "`label`"]);
+        for (setting, parts) in [
+            ("delimiter = \":\"", &["delimiter", "`;`", "`tab`", "`space`"]),
+            ("decimal = \"point\"", &["decimal", "`.`", "`,`", "line 3"]),
+            ("encoding = \"utf8x\"", &["unknown encoding `utf8x`", "`utf-16le`", "`windows-1252`", "line 3"]),
+        ] {
+            assert_error(&format!("[data]\nfile = \"x\"\n{setting}"), parts);
+        }
         assert_error(
             "[data]\nfile = \"x\"\n[optimizer]\nrule = \"rmsprop\"",
             &["rule", "rmsprop", "`adamw`"],

@@ -16,11 +16,13 @@ use std::io::Read;
 
 use csv::ByteRecord;
 
-use super::cells::{number, reader, shortened};
-use super::columns::Columns;
+use super::cells::{reader, shortened};
+use super::columns::{Columns, TableText};
+use super::encoding::line_ends;
 use super::error::DenseTableError;
 use super::label_texts::{LabelTexts, RowLocation, whole_text};
 use super::limits::{ROWS_MAX, TABLE_VALUES_MAX, UNPACKED_BYTES_MAX};
+use super::notation::{Decimal, Notation, is_missing};
 
 /// The numbers and labels of a file.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,13 +66,16 @@ impl DenseTable {
     /// # Errors
     /// At the first row that cannot be used.
     pub fn read(file: &str, bytes: &[u8], layout: &Columns) -> Result<Self, DenseTableError> {
-        let mut rows = reader(bytes, layout.delimiter);
+        let TableText { text, start } = layout.table(file, bytes)?;
+        let mut rows = reader(&text[start..], layout.delimiter);
         let mut row = ByteRecord::new();
         let (features, labels) = (Vec::new(), LabelTexts::default());
         let mut table = Self { features, columns: layout.features.len(), labels };
+        let (notations, decimal) = (layout.notations(), layout.decimal);
         let mut is_header = layout.header;
         while rows.read_byte_record(&mut row).unwrap_or(false) {
-            let place = CellLocation { file, bytes, start: row.position().map_or(0, csv::Position::byte) };
+            let row_start = start as u64 + row.position().map_or(0, csv::Position::byte);
+            let place = CellLocation { file, bytes: &text, start: row_start, decimal };
             if row.len() != layout.width {
                 return Err(place.row_width(row.len(), layout.width));
             }
@@ -78,9 +83,9 @@ impl DenseTable {
                 continue;
             }
             for &column in &layout.features {
-                table.features.push(place.feature(&row[column], column)?);
+                table.features.push(place.feature(&row[column], column, notations[column])?);
             }
-            let label = place.label(&row[layout.label], layout.label)?;
+            let label = place.label(&row[layout.label], layout.label, notations[layout.label])?;
             if table.rows() == ROWS_MAX {
                 return Err(DenseTableError::too_many_rows(file));
             }
@@ -114,6 +119,8 @@ struct CellLocation<'a> {
     bytes: &'a [u8],
     /// The byte at which the reader began to look for the row; blank lines that it skipped come after it.
     start: u64,
+    /// The decimal mark of the file.
+    decimal: Decimal,
 }
 
 impl CellLocation<'_> {
@@ -122,10 +129,7 @@ impl CellLocation<'_> {
         let start = usize::try_from(self.start).unwrap_or(usize::MAX).min(self.bytes.len());
         let blank = self.bytes[start..].iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
         let before = &self.bytes[..start + blank];
-        let returns = (before.iter().enumerate())
-            .filter(|&(index, &byte)| byte == b'\r' && before.get(index + 1) != Some(&b'\n'));
-        let feeds = before.iter().filter(|&&byte| byte == b'\n');
-        1 + (returns.count() + feeds.count()) as u64
+        1 + line_ends(before)
     }
 
     fn row_width(&self, found: usize, expected: usize) -> DenseTableError {
@@ -133,33 +137,57 @@ impl CellLocation<'_> {
     }
 
     /// The number in a feature cell.
-    fn feature(&self, cell: &[u8], column: usize) -> Result<f64, DenseTableError> {
-        let (file, column) = (self.file.to_owned(), column + 1);
-        match number(cell) {
+    fn feature(&self, cell: &[u8], column: usize, notation: Notation) -> Result<f64, DenseTableError> {
+        match notation.read(cell, self.decimal) {
             Some(value) if (value as f32).is_finite() => Ok(value),
-            Some(_) => {
-                Err(DenseTableError::NotFinite { file, line: self.line(), column, found: shortened(cell) })
+            Some(_) => Err(self.not_finite(cell, column)),
+            None => Err(self.not_a_number(cell, column, notation)),
+        }
+    }
+
+    fn not_finite(&self, cell: &[u8], column: usize) -> DenseTableError {
+        let (file, line) = (self.file.to_owned(), self.line());
+        DenseTableError::NotFinite { file, line, column: column + 1, found: shortened(cell) }
+    }
+
+    fn not_a_number(&self, cell: &[u8], column: usize, notation: Notation) -> DenseTableError {
+        let (file, line, column, found) = (self.file.to_owned(), self.line(), column + 1, shortened(cell));
+        match notation {
+            _ if is_missing(cell) => DenseTableError::Missing { file, line, column, found },
+            Notation::Plain | Notation::Amount => DenseTableError::NotANumber { file, line, column, found },
+            Notation::Percent => {
+                DenseTableError::OtherNotation { file, line, column, found, expected: "a number with `%`" }
             }
-            None => {
-                Err(DenseTableError::NotANumber { file, line: self.line(), column, found: shortened(cell) })
+            Notation::Boolean => {
+                DenseTableError::OtherNotation { file, line, column, found, expected: "true or false" }
             }
         }
     }
 
-    /// The text of a label cell: trimmed, and `3.0` as `3`.
-    fn label<'a>(&self, cell: &'a [u8], column: usize) -> Result<Cow<'a, str>, DenseTableError> {
-        let (file, column) = (self.file.to_owned(), column + 1);
+    /// The text of a label cell: trimmed, and a number as `3` or `3.5`.
+    fn label<'a>(
+        &self,
+        cell: &'a [u8],
+        column: usize,
+        notation: Notation,
+    ) -> Result<Cow<'a, str>, DenseTableError> {
         if cell.trim_ascii().is_empty() {
-            return Err(DenseTableError::NoLabel { file, line: self.line(), column });
+            return Err(DenseTableError::NoLabel {
+                file: self.file.to_owned(),
+                line: self.line(),
+                column: column + 1,
+            });
         }
-        match number(cell) {
-            Some(value) if !(value as f32).is_finite() => {
-                Err(DenseTableError::NotFinite { file, line: self.line(), column, found: shortened(cell) })
-            }
-            value => match value.and_then(whole_text) {
-                Some(whole) => Ok(Cow::Owned(whole)),
-                None => Ok(String::from_utf8_lossy(cell.trim_ascii())),
-            },
+        let text = || String::from_utf8_lossy(cell.trim_ascii());
+        match notation.read(cell, self.decimal) {
+            Some(value) if !(value as f32).is_finite() => Err(self.not_finite(cell, column)),
+            Some(value) => Ok(match whole_text(value) {
+                Some(whole) => Cow::Owned(whole),
+                None if notation == Notation::Plain && self.decimal == Decimal::Point => text(),
+                None if notation == Notation::Plain => Cow::Owned(text().replacen(',', ".", 1)),
+                None => Cow::Owned(value.to_string()),
+            }),
+            None => Ok(text()),
         }
     }
 }
@@ -169,7 +197,8 @@ mod tests {
     use std::io::Write;
 
     use super::*;
-    use crate::data::columns::{Column, ColumnHints};
+    use crate::data::column_hints::ColumnHints;
+    use crate::data::column_names::Column;
     use proptest::prelude::*;
 
     fn read(bytes: &[u8]) -> Result<DenseTable, DenseTableError> {
@@ -178,7 +207,7 @@ mod tests {
 
     fn read_with(bytes: &[u8], hints: &ColumnHints) -> Result<DenseTable, DenseTableError> {
         let bytes = unpack("f.csv", bytes)?;
-        DenseTable::read("f.csv", &bytes, &Columns::infer("f.csv", &bytes, hints)?)
+        DenseTable::read("f.csv", &bytes, &Columns::infer("f.csv", &bytes, hints)?.layout)
     }
 
     fn texts(table: &DenseTable) -> Vec<&str> {
@@ -207,8 +236,16 @@ mod tests {
             b"\xef\xbb\xbfa,b,y\r\n1,2,cat\r\n3,4,dog\r\n".to_vec(),
             b"a;b;y\n 1 ;2; cat\n3;4;\"dog\"".to_vec(),
             b"a\tb\ty\n1.0\t2\tcat\n3\t4e0\tdog\n".to_vec(),
+            b"a|b|y\n1|2|cat\n3|4|dog\n".to_vec(),
+            b"a  b y\n 1 2  cat \n3\t4 dog\n".to_vec(),
+            b"sep=;\na;b;y\n1,0;2;cat\n3;4,0;dog\n".to_vec(),
+            b"# a table\n# a,b,y\n1,2,cat\n3,4,dog\n".to_vec(),
+            b"\xff\xfea\0,\0b\0,\0y\0\n\x001\0,\x002\0,\0c\0a\0t\0\n\x003\0,\x004\0,\0d\0o\0g\0".to_vec(),
         ] {
-            assert_eq!(read(&other).unwrap(), expected);
+            let mut table = read(&other).unwrap();
+            assert_eq!((&table.features, texts(&table)), (&expected.features, texts(&expected)));
+            table.labels = expected.labels.clone();
+            assert_eq!(table, expected);
         }
     }
 
@@ -260,8 +297,20 @@ mod tests {
             "f.csv, line 2, column 2: the label is empty; fill it in or delete the row",
         );
         assert_error(
+            b"x,y\n1,0\n,1\n",
+            "f.csv, line 3, column 1: a number is missing; fill it in, delete the row, or leave the column out with `columns` in [data]",
+        );
+        assert_error(
+            b"x,y\nN/A,0\n2,1\n",
+            "f.csv, line 2, column 1: a number is missing (`N/A`); fill it in, delete the row, or leave the column out with `columns` in [data]",
+        );
+        assert_error(
+            b"x,y\n1%,0\n2%,1\n3,1\n",
+            "f.csv, line 4, column 1: `3` is not a number with `%`, as the other cells of the column are; correct the cell, or leave the column out with `columns` in [data]",
+        );
+        assert_error(
             b"1\n2\n",
-            "f.csv: there is no column besides the label; list in `columns` each feature once, and not the label",
+            "f.csv: there is no column besides the label: each row has a single cell; write commas, semicolons, tabs, | or spaces between the cells",
         );
     }
 

@@ -77,6 +77,71 @@ pub enum DenseTableError {
         /// Cells of the other rows.
         expected: usize,
     },
+    /// The first row has a different number of cells than most rows below it.
+    #[error(
+        "{file}, line {line}: the first row has {found} cells, but most rows have {usual}; complete it (each column needs a name), or set `skip_lines` in [data] to the \
+         number of lines before the table"
+    )]
+    FirstRowWidth {
+        /// The file.
+        file: String,
+        /// The line, from 1.
+        line: u64,
+        /// Cells found.
+        found: usize,
+        /// Cells of most other rows.
+        usual: usize,
+    },
+    /// A cell of a feature column is empty, or stands for a missing number.
+    #[error(
+        "{file}, line {line}, column {column}: {}; fill it in, delete the row, or leave the column out with `columns` in [data]",
+        missing(.found)
+    )]
+    Missing {
+        /// The file.
+        file: String,
+        /// The line, from 1.
+        line: u64,
+        /// The column, from 1.
+        column: usize,
+        /// The cell's text, shortened.
+        found: String,
+    },
+    /// A cell is not in the notation of its column.
+    #[error(
+        "{file}, line {line}, column {column}: `{found}` is not {expected}, as the other cells of the column are; correct the cell, or leave the \
+         column out with `columns` in [data]"
+    )]
+    OtherNotation {
+        /// The file.
+        file: String,
+        /// The line, from 1.
+        line: u64,
+        /// The column, from 1.
+        column: usize,
+        /// The cell's text, shortened.
+        found: String,
+        /// The notation, in words.
+        expected: &'static str,
+    },
+    /// The bytes are not text in the encoding of the layout.
+    #[error(
+        "{file}, line {line}: the bytes are not text in {encoding}; save the file as UTF-8, or set `encoding` in [data] to the encoding that it has"
+    )]
+    NotInEncoding {
+        /// The file.
+        file: String,
+        /// The line, from 1.
+        line: u64,
+        /// The encoding.
+        encoding: String,
+    },
+    /// The text is in UTF-32.
+    #[error("{file}: this is text in UTF-32, which is not supported; save it as UTF-8")]
+    Utf32 {
+        /// The file.
+        file: String,
+    },
     /// A cell of a feature column is not a number.
     #[error(
         "{file}, line {line}, column {column}: `{found}` is not a number; correct the cell, or leave the column out with `columns` in [data]"
@@ -127,6 +192,37 @@ pub enum DenseTableError {
         /// Their names, if the file has a header.
         names: Vec<String>,
     },
+    /// Each row has a single cell.
+    #[error(
+        "{file}: there is no column besides the label: each row has a single cell; write commas, semicolons, tabs, | or spaces between the cells{}",
+        instead(*.separator)
+    )]
+    OneColumn {
+        /// The file.
+        file: String,
+        /// What seems to separate the cells.
+        separator: Option<&'static str>,
+    },
+    /// No column besides the label holds numbers.
+    #[error(
+        "{file}: no column besides the label holds numbers, which a model needs ({}); write words as numbers, for example with a column of 0 and 1 \
+         for each word, or set `label` in [data]",
+        .columns.join(", ")
+    )]
+    NoNumbers {
+        /// The file.
+        file: String,
+        /// What the first columns hold, in words.
+        columns: Vec<String>,
+    },
+    /// Several columns have the name that the user gave.
+    #[error("{file}: several columns are named `{name}`; give the number of the one that is meant")]
+    AmbiguousColumn {
+        /// The file.
+        file: String,
+        /// The name.
+        name: String,
+    },
     /// No column is left for the features, or a column is used twice.
     #[error("{file}: {problem}; list in `columns` each feature once, and not the label")]
     Columns {
@@ -137,8 +233,21 @@ pub enum DenseTableError {
     },
 }
 
+/// A missing number, for an error message.
+fn missing(found: &str) -> String {
+    match found.trim() {
+        "" => "a number is missing".to_owned(),
+        mark => format!("a number is missing (`{mark}`)"),
+    }
+}
+
+/// What seems to separate the cells, for an error message.
+fn instead(separator: Option<&str>) -> String {
+    separator.map_or_else(String::new, |found| format!(", in place of `{}`", found.escape_default()))
+}
+
 /// The columns of a file, for an error message.
-fn available(width: usize, names: &[String]) -> String {
+pub(super) fn available(width: usize, names: &[String]) -> String {
     match names {
         [] => format!("the file has columns 1 to {width} and no header"),
         names if names.len() <= 20 => format!("the columns are: {}", names.join(", ")),

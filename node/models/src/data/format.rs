@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! begins with two zero bytes                            IDX      numbers in arrays, as MNIST is published
+//! begins as a file of another known format              refused, with its name
 //! first line is `label index:value index:value ...`     LIBSVM   text that leaves out what is 0
 //! anything else                                         CSV
 //! ```
@@ -11,22 +12,28 @@
 //! # Invariants
 //! - Reading with a given layout infers nothing, so all peers read the same numbers from the same bytes.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::columns::{ColumnHints, Columns};
+use super::column_hints::ColumnHints;
+use super::columns::Columns;
 use super::dense_table::{DenseTable, check_size};
+use super::encoding::{Detected, TextEncoding};
 use super::error::DenseTableError;
 use super::idx::{Arrays, IdxError, is_idx};
+use super::inferred::Inferred;
 use super::libsvm::{self, LibsvmError};
+use super::matching::MatchError;
 use super::numbered::{Numbered, NumberedFormat};
 use super::sparse::SparseTable;
+use super::unsupported::{self, Remedy, Unsupported};
 
 /// The format of a data file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// Cells between commas, semicolons or tabs.
+    /// Cells between commas, semicolons, tabs, pipes or spaces.
     Csv,
     /// A label and `index:value` pairs.
     Libsvm,
@@ -76,28 +83,66 @@ pub enum FormatError {
         /// The format of the file that the model was trained on.
         expected: Format,
     },
-    /// A file to evaluate on has another number of columns.
-    #[error(
-        "{file}: the file has {found} columns, but the model was trained on {expected}; give a file with the same columns, including the label"
-    )]
-    OtherColumns {
+    /// The columns of the model cannot be found in a file to evaluate on.
+    #[error(transparent)]
+    Match(#[from] MatchError),
+    /// The file is of a format that is recognized and not read.
+    #[error("{file}: this looks like {name}; {remedy}")]
+    Unsupported {
         /// The file.
         file: String,
-        /// Its columns.
-        found: usize,
-        /// Columns of the file that the model was trained on.
-        expected: usize,
+        /// The format, with an article.
+        name: &'static str,
+        /// What to do.
+        remedy: Remedy,
+    },
+    /// The file is LIBSVM in an encoding that this reader does not decode.
+    #[error("{file}: this LIBSVM file is text in {encoding}; save it as UTF-8")]
+    LibsvmEncoding {
+        /// The file.
+        file: String,
+        /// The encoding.
+        encoding: String,
     },
 }
 
 impl Format {
-    /// The format of `bytes` (unpacked).
-    #[must_use]
-    pub fn of(bytes: &[u8]) -> Self {
-        match bytes {
-            bytes if is_idx(bytes) => Self::Idx,
-            bytes if libsvm::is_libsvm(bytes) => Self::Libsvm,
-            _ => Self::Csv,
+    /// The format of `bytes` (unpacked); `file` is the name for errors.
+    ///
+    /// # Errors
+    /// If they are in a format that is recognized and not read.
+    pub fn of(file: &str, bytes: &[u8]) -> Result<Self, FormatError> {
+        let refused = |found: Unsupported| {
+            let Unsupported { name, remedy } = found;
+            Err(FormatError::Unsupported { file: file.to_owned(), name, remedy })
+        };
+        if let Some(found) = unsupported::by_mark(bytes) {
+            return refused(found);
+        }
+        let encoding = match TextEncoding::detect(bytes) {
+            Detected::Utf32 => return Err(DenseTableError::Utf32 { file: file.to_owned() }.into()),
+            Detected::Certain(encoding) if encoding.is_utf_16() => encoding,
+            _ if is_idx(bytes) => return Ok(Self::Idx),
+            // What is LIBSVM, or no table at all, shows in any encoding that has the characters of ASCII.
+            Detected::Certain(_) | Detected::Guessed(_) => TextEncoding::UTF_8,
+        };
+        let text = if encoding.is_utf_8() {
+            Cow::Borrowed(bytes)
+        } else {
+            match encoding.decode(file, bytes) {
+                Ok(text) => text,
+                // Without a byte order mark, zeros alone made it look like text.
+                Err(_) if !matches!(bytes, [0xfe, 0xff, ..] | [0xff, 0xfe, ..]) => {
+                    return refused(unsupported::BINARY);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        };
+        match unsupported::by_text(&text) {
+            Some(found) => refused(found),
+            None if !libsvm::is_libsvm(&text) => Ok(Self::Csv),
+            None if encoding.is_utf_8() => Ok(Self::Libsvm),
+            None => Err(FormatError::LibsvmEncoding { file: file.to_owned(), encoding: encoding.name() }),
         }
     }
 
@@ -122,9 +167,9 @@ impl FileLayout {
     /// Detects the format of `bytes` (unpacked), and infers what the hints leave open.
     ///
     /// # Errors
-    /// If the file is empty, or a hint is about what the file does not have.
-    pub fn infer(file: &str, bytes: &[u8], hints: &ColumnHints) -> Result<Self, FormatError> {
-        let format = Format::of(bytes);
+    /// If the file is empty or cannot be read, or a hint is about what the file does not have.
+    pub fn infer(file: &str, bytes: &[u8], hints: &ColumnHints) -> Result<Inferred<Self>, FormatError> {
+        let format = Format::of(file, bytes)?;
         let only_if = |is_meant: bool, key, is_given: bool| match is_given && !is_meant {
             true => Err(FormatError::Meaningless { file: file.to_owned(), format, key }),
             false => Ok(()),
@@ -132,39 +177,36 @@ impl FileLayout {
         let is_csv = format == Format::Csv;
         only_if(is_csv, "label", hints.label.is_some())?;
         only_if(is_csv, "header", hints.header.is_some())?;
+        only_if(is_csv, "encoding", hints.encoding.is_some())?;
+        only_if(is_csv, "delimiter", hints.delimiter.is_some())?;
+        only_if(is_csv, "decimal", hints.decimal.is_some())?;
+        only_if(is_csv, "skip_lines", hints.skip_lines.is_some())?;
         only_if(format == Format::Libsvm, "features", hints.width.is_some())?;
         let (format, width) = match format {
-            Format::Csv => return Ok(Self::Csv(Columns::infer(file, bytes, hints)?)),
+            Format::Csv => return Ok(Columns::infer(file, bytes, hints)?.map(Self::Csv)),
             Format::Libsvm => {
                 let width = hints.width.unwrap_or_else(|| libsvm::largest_index(bytes));
                 (NumberedFormat::Libsvm, width)
             }
             Format::Idx => (NumberedFormat::Idx, Arrays::find(file, bytes)?.width()),
         };
-        Ok(Self::Numbered(Numbered::infer(file, format, width, hints.features.as_deref())?))
+        let layout = Numbered::infer(file, format, width, hints.features.as_deref())?;
+        Ok(Inferred::certain(Self::Numbered(layout)))
     }
 
-    /// This layout for another file with the same columns, `bytes` (unpacked): a CSV file may have a header where this one
-    /// had none, and another delimiter.
+    /// This layout for another file with the same columns, `bytes` (unpacked). A CSV file may have its columns in another order, and
+    /// differ in header, delimiter, encoding and decimal mark.
     ///
     /// # Errors
     /// If it is of another format or has other columns.
-    pub fn of_other(&self, file: &str, bytes: &[u8]) -> Result<Self, FormatError> {
-        let (found, expected) = (Format::of(bytes), self.format());
+    pub fn of_other(&self, file: &str, bytes: &[u8]) -> Result<Inferred<Self>, FormatError> {
+        let (found, expected) = (Format::of(file, bytes)?, self.format());
         match self {
             _ if found != expected => {
                 Err(FormatError::OtherFormat { file: file.to_owned(), found, expected })
             }
-            Self::Csv(layout) => {
-                let Columns { delimiter, header, width: found, .. } =
-                    Columns::infer(file, bytes, &ColumnHints::default())?;
-                if found != layout.width {
-                    let (file, expected) = (file.to_owned(), layout.width);
-                    return Err(FormatError::OtherColumns { file, found, expected });
-                }
-                Ok(Self::Csv(Columns { delimiter, header, ..layout.clone() }))
-            }
-            Self::Numbered(_) => Ok(self.clone()),
+            Self::Csv(layout) => Ok(layout.of_other(file, bytes)?.map(Self::Csv)),
+            Self::Numbered(_) => Ok(Inferred::certain(self.clone())),
         }
     }
 
@@ -248,8 +290,9 @@ fn read_libsvm(file: &str, bytes: &[u8], layout: &Numbered) -> Result<SparseTabl
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::columns::Column;
+    use crate::data::column_names::Column;
     use crate::data::limits::FEATURES_MAX;
+    use crate::data::notation::Decimal;
 
     const SPARSE: &[u8] = b"1 2:5 3:7\n0 1:4\n";
 
@@ -257,7 +300,7 @@ mod tests {
     const ARRAYS: &[u8] = b"\0\0\x08\x01\0\0\0\x02\x05\x06\0\0\x08\x01\0\0\0\x02\0\x01";
 
     fn hinted(bytes: &[u8], hints: ColumnHints) -> Result<FileLayout, FormatError> {
-        FileLayout::infer("f", bytes, &hints)
+        Ok(FileLayout::infer("f", bytes, &hints)?.layout)
     }
 
     fn chosen(numbers: &[usize]) -> ColumnHints {
@@ -274,7 +317,7 @@ mod tests {
             (ARRAYS, Format::Idx, "IDX"),
             (b"\0\0anything", Format::Idx, "IDX"),
         ] {
-            assert_eq!((Format::of(bytes), format.to_string().as_str()), (format, words));
+            assert_eq!((Format::of("f", bytes), format.to_string().as_str()), (Ok(format), words));
         }
     }
 
@@ -298,6 +341,36 @@ mod tests {
     }
 
     #[test]
+    fn a_layout_with_everything_reads_back() {
+        let bytes = b"# about\na;b;p;f;label\n1,5;$1.234;5%;yes;M\xfcller\n2,5;$2;6%;no;M\xf6ller\n";
+        let csv = hinted(bytes, ColumnHints::default()).unwrap();
+        let text = toml::to_string(&csv).unwrap();
+        assert_eq!(
+            text,
+            "delimiter = 59\nheader = true\nwidth = 5\nlabel = 4\nfeatures = [0, 1, 2, 3]\nencoding = \"windows-1252\"\nskip_lines = 1\n\
+             decimal = \",\"\namounts = [1]\npercents = [2]\nbooleans = [3]\nfeature_names = [\"a\", \"b\", \"p\", \"f\"]\n\
+             label_name = \"label\"\n"
+        );
+        assert_eq!(toml::from_str::<FileLayout>(&text).unwrap(), csv);
+        assert_eq!(csv.read("f", bytes).unwrap().features, [1.5, 1234.0, 5.0, 1.0, 2.5, 2.0, 6.0, 0.0]);
+    }
+
+    #[test]
+    fn other_formats_are_named() {
+        let error =
+            |bytes: &[u8]| FileLayout::infer("f", bytes, &ColumnHints::default()).unwrap_err().to_string();
+        assert_eq!(
+            error(b"\xfd7zXZ\0\0\x04"),
+            "f: this looks like an xz archive; unpack it, and give the CSV, LIBSVM or IDX file inside; of packed files, only gzip (.gz) is read"
+        );
+        assert_eq!(
+            error(b"1\0 \x001\0:\x002\0\n\0"),
+            "f: this LIBSVM file is text in utf-16le; save it as UTF-8"
+        );
+        assert!(error(b"\xff\xfe\0\0a\0\0\0").contains("UTF-32"));
+    }
+
+    #[test]
     fn features_are_all_columns_or_the_chosen_ones() {
         let read = |hints| hinted(SPARSE, hints).unwrap().read("f", SPARSE).unwrap();
         assert_eq!(read(ColumnHints::default()).features, [0.0, 5.0, 7.0, 4.0, 0.0, 0.0]);
@@ -311,9 +384,13 @@ mod tests {
         let label = || ColumnHints { label: Some(Column::Number(1)), ..ColumnHints::default() };
         let header = || ColumnHints { header: Some(false), ..ColumnHints::default() };
         let width = || ColumnHints { width: Some(9), ..ColumnHints::default() };
+        let decimal = || ColumnHints { decimal: Some(Decimal::Comma), ..ColumnHints::default() };
+        let encoding = || ColumnHints { encoding: Some(TextEncoding::UTF_8), ..ColumnHints::default() };
         for (bytes, hints, words) in [
             (SPARSE, label(), "f: `label` in [data] does not apply to a LIBSVM file"),
             (SPARSE, header(), "f: `header` in [data] does not apply to a LIBSVM file"),
+            (SPARSE, decimal(), "f: `decimal` in [data] does not apply to a LIBSVM file"),
+            (ARRAYS, encoding(), "f: `encoding` in [data] does not apply to an IDX file"),
             (ARRAYS, label(), "f: `label` in [data] does not apply to an IDX file"),
             (ARRAYS, width(), "f: `features` in [data] does not apply to an IDX file"),
             (b"1,2,0\n", width(), "f: `features` in [data] does not apply to a CSV file"),
@@ -333,7 +410,7 @@ mod tests {
     #[test]
     fn another_file_must_have_the_same_format_and_no_new_features() {
         let layout = hinted(SPARSE, ColumnHints::default()).unwrap();
-        let read = |bytes: &[u8]| layout.of_other("g", bytes)?.read("g", bytes);
+        let read = |bytes: &[u8]| layout.of_other("g", bytes)?.layout.read("g", bytes);
         assert_eq!(read(b"0 1:1\n").unwrap().features, [1.0, 0.0, 0.0]);
         let error = read(b"0 1:1\n1 4:1\n").unwrap_err().to_string();
         assert!(
@@ -347,7 +424,7 @@ mod tests {
         );
         let wide = [&b"\0\0\x08\x02\0\0\0\x01\0\0\0\x02\x05\x06"[..], b"\0\0\x08\x01\0\0\0\x01\0"].concat();
         let layout = hinted(ARRAYS, ColumnHints::default()).unwrap();
-        let error = layout.of_other("g", &wide).unwrap().read("g", &wide).unwrap_err().to_string();
+        let error = layout.of_other("g", &wide).unwrap().layout.read("g", &wide).unwrap_err().to_string();
         assert_eq!(
             error,
             "g: each sample has 2 values (1 x 2), but the samples of the run have 1; give a file with samples of that size"

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::columns::{Column, find_column};
+use super::column_names::{Column, find_column};
 use super::error::DenseTableError;
 use super::limits::FEATURES_MAX;
 

@@ -3,7 +3,8 @@
 use std::io::{Read, Write};
 
 use super::*;
-use crate::data::columns::{Column, ColumnHints};
+use crate::data::column_hints::ColumnHints;
+use crate::data::column_names::Column;
 use crate::data::dense_table::unpack;
 use crate::data::format::{FileLayout, FormatError};
 use proptest::prelude::*;
@@ -20,7 +21,7 @@ fn small() -> Vec<u8> {
 }
 
 fn read(bytes: &[u8], hints: &ColumnHints) -> Result<DenseTable, FormatError> {
-    FileLayout::infer("f.idx", bytes, hints)?.read("f.idx", bytes)
+    FileLayout::infer("f.idx", bytes, hints)?.layout.read("f.idx", bytes)
 }
 
 fn read_all(bytes: &[u8]) -> Result<DenseTable, FormatError> {

@@ -1,0 +1,356 @@
+//! Matching: the columns of a model in another CSV file, on which the model is evaluated.
+//!
+//! A saved model knows the names of its columns. In another file they may come in another order, between columns that the model does not use.
+//! A column that is missing, or whose name occurs twice, is an error: a number from the wrong column would be a wrong result without a sign
+//! of it.
+//!
+//! # How it works
+//! | the model's file | the other file | columns |
+//! |---|---|---|
+//! | names | header | by name |
+//! | names that are not unique, or only their digest | header | by place, if the names there are the same |
+//! | names | no header | by place, if the width is the same; with a notice |
+//! | no names | any | by place, if the width is the same; refused if the label is elsewhere by its name |
+
+use super::column_hints::ColumnHints;
+use super::column_names::{column_text, digest_of_names, listed, named_label};
+use super::columns::Columns;
+use super::error::{DenseTableError, available};
+use super::inferred::Inferred;
+use super::notation::Notation;
+use super::sheet::Sheet;
+
+/// Why a model cannot be evaluated on a file. Each message names the file and what to do.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MatchError {
+    /// The file has another number of columns.
+    #[error(
+        "{file}: the file has {found} columns, but the model was trained on {expected}; give a file with the same columns, including the label"
+    )]
+    Width {
+        /// The file.
+        file: String,
+        /// Its columns.
+        found: usize,
+        /// Columns of the file that the model was trained on.
+        expected: usize,
+    },
+    /// Columns of the model are not in the file.
+    #[error(
+        "{file}: the model was trained on {missing}, which the file does not have; {}; give a file with all columns of the model, including the \
+         label, under the same names",
+        available(.names.len(), .names)
+    )]
+    Missing {
+        /// The file.
+        file: String,
+        /// The columns that are missing, in words.
+        missing: String,
+        /// The names in the file.
+        names: Vec<String>,
+    },
+    /// A name of the model occurs more than once in the file.
+    #[error(
+        "{file}: several columns are named `{name}`, which the model was trained on; give each column a name of its own"
+    )]
+    Repeated {
+        /// The file.
+        file: String,
+        /// The name.
+        name: String,
+    },
+    /// The model's names do not identify its columns, and the file's are others.
+    #[error(
+        "{file}: {what} is not the one that the model was trained on, and the model cannot find its columns by name ({reason}); give a file with the \
+         header of the training file"
+    )]
+    Header {
+        /// The file.
+        file: String,
+        /// What differs.
+        what: String,
+        /// Why names do not help.
+        reason: &'static str,
+    },
+    /// The model has no names, and the label seems to be in another place.
+    #[error(
+        "{file}: {label} has the name of a label, but the model was trained on a file without a header, with the label in column {expected}; \
+         bring the columns into that order"
+    )]
+    LabelElsewhere {
+        /// The file.
+        file: String,
+        /// The label's column in the file, in words.
+        label: String,
+        /// The number of the label's column in the model's file, from 1.
+        expected: usize,
+    },
+    /// The file is not a table that can be read.
+    #[error(transparent)]
+    Table(#[from] DenseTableError),
+}
+
+impl Columns {
+    /// The layout of another file, `bytes` (unpacked), with the columns of this one. It may have another delimiter, another encoding and
+    /// another decimal mark.
+    ///
+    /// # Errors
+    /// If it does not have these columns, or it is doubtful which they are.
+    pub fn of_other(&self, file: &str, bytes: &[u8]) -> Result<Inferred<Self>, MatchError> {
+        let names: Vec<&str> =
+            self.feature_names.iter().chain(&self.label_name).map(String::as_str).collect();
+        let sheet = Sheet::inspect(file, bytes, &ColumnHints::default(), &names, Some(self.decimal))?;
+        let mut notices = sheet.notices.clone();
+        let places = match (&self.label_name, sheet.header) {
+            (Some(_), true) if !has_repeated(&names) => by_name(file, &names, &sheet, &mut notices)?,
+            _ => {
+                self.check_places(file, &names, &sheet)?;
+                notices.extend(self.doubt(&sheet));
+                self.features.iter().copied().chain([self.label]).collect()
+            }
+        };
+        Ok(Inferred { notices, ..Inferred::certain(self.placed(&places, &sheet)) })
+    }
+
+    /// This layout for a file in which the features, then the label, are in these columns.
+    fn placed(&self, places: &[usize], sheet: &Sheet) -> Self {
+        let own: Vec<usize> = self.features.iter().copied().chain([self.label]).collect();
+        let notations = self.notations();
+        let with = |notation: Notation| -> Vec<usize> {
+            let pairs = own.iter().zip(places);
+            // A column of plain numbers may have amounts elsewhere: where numbers reach 1,000.
+            let has = |own: usize, place: usize| match notations[own] {
+                Notation::Plain if notation == Notation::Amount => {
+                    sheet.columns[place].notation() == Some(Notation::Amount)
+                }
+                known => known == notation,
+            };
+            pairs.filter(|&(&own, &place)| has(own, place)).map(|(_, &place)| place).collect()
+        };
+        Self {
+            delimiter: sheet.delimiter.byte(),
+            header: sheet.header,
+            width: sheet.width(),
+            label: places[places.len() - 1],
+            features: places[..places.len() - 1].to_vec(),
+            encoding: sheet.encoding,
+            skip_lines: sheet.skip_lines,
+            decimal: sheet.decimal,
+            amounts: with(Notation::Amount),
+            percents: with(Notation::Percent),
+            booleans: with(Notation::Boolean),
+            feature_names: Vec::new(),
+            label_name: None,
+            names_digest: None,
+        }
+    }
+
+    /// Checks that the columns of a file can be those of this layout, place by place. `names` are those of this layout, the label's last.
+    fn check_places(&self, file: &str, names: &[&str], sheet: &Sheet) -> Result<(), MatchError> {
+        let (file, found, expected) = (file.to_owned(), sheet.width(), self.width);
+        if found != expected {
+            return Err(MatchError::Width { file, found, expected });
+        }
+        if !sheet.header {
+            return Ok(());
+        }
+        let own = || self.features.iter().copied().chain([self.label]);
+        if let Some((_, index)) = names.iter().zip(own()).find(|&(&name, index)| sheet.names[index] != name) {
+            let what = format!("the name of column {}", index + 1);
+            return Err(MatchError::Header { file, what, reason: "some of their names are equal or empty" });
+        }
+        if let Some(digest) = &self.names_digest
+            && *digest != digest_of_names(own().map(|index| sheet.names[index].as_str()))
+        {
+            let what = "the header".to_owned();
+            return Err(MatchError::Header {
+                file,
+                what,
+                reason: "their names are too long to be kept in it",
+            });
+        }
+        match named_label(&sheet.names) {
+            Some(label)
+                if names.is_empty() && self.names_digest.is_none() && !self.header && label != self.label =>
+            {
+                let (label, expected) = (column_text(label, &sheet.names), self.label + 1);
+                Err(MatchError::LabelElsewhere { file, label, expected })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What is doubtful about a file whose columns are taken by place.
+    fn doubt(&self, sheet: &Sheet) -> Option<String> {
+        let has_names = self.label_name.is_some() || self.names_digest.is_some();
+        match (has_names, self.header, sheet.header) {
+            (true, _, false) => {
+                let own: Vec<String> = self.feature_names.iter().chain(&self.label_name).cloned().collect();
+                let order: Vec<usize> = (0..own.len()).collect();
+                let order = if own.is_empty() { String::new() } else { format!(": {}", listed(&order, &own)) };
+                Some(format!("the file has no header; its columns are taken in the order of the training file{order}"))
+            }
+            (false, true, true) => Some(
+                "the model was saved without the names of its columns; those of the file are taken in the order of the training file".to_owned(),
+            ),
+            (false, false, true) => Some(
+                "the model was trained on a file without a header; the columns of the file are taken in the order of the training file".to_owned(),
+            ),
+            _ => None,
+        }
+    }
+}
+
+/// The place in the file of each of these names.
+fn by_name(
+    file: &str,
+    names: &[&str],
+    sheet: &Sheet,
+    notices: &mut Vec<String>,
+) -> Result<Vec<usize>, MatchError> {
+    let file = || file.to_owned();
+    let places: Vec<Vec<usize>> = {
+        let mut known = std::collections::BTreeMap::<&str, Vec<usize>>::new();
+        for (index, name) in sheet.names.iter().enumerate() {
+            known.entry(name.as_str()).or_default().push(index);
+        }
+        names.iter().map(|name| known.get(name).cloned().unwrap_or_default()).collect()
+    };
+    if let Some((name, _)) = names.iter().zip(&places).find(|(_, places)| places.len() > 1) {
+        return Err(MatchError::Repeated { file: file(), name: (*name).to_owned() });
+    }
+    let own: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+    let missing: Vec<usize> = (0..names.len()).filter(|&index| places[index].is_empty()).collect();
+    if !missing.is_empty() {
+        return Err(MatchError::Missing {
+            file: file(),
+            missing: listed(&missing, &own),
+            names: sheet.names.clone(),
+        });
+    }
+    let places: Vec<usize> = places.into_iter().flatten().collect();
+    let unused: Vec<usize> = {
+        let used: std::collections::BTreeSet<usize> = places.iter().copied().collect();
+        (0..sheet.width()).filter(|index| !used.contains(index)).collect()
+    };
+    if !unused.is_empty() {
+        notices.push(format!("the model does not use {}", listed(&unused, &sheet.names)));
+    }
+    Ok(places)
+}
+
+/// Whether a name is empty or occurs twice.
+fn has_repeated(names: &[&str]) -> bool {
+    let distinct: std::collections::BTreeSet<&str> = names.iter().copied().collect();
+    distinct.len() != names.len() || distinct.contains("")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::dense_table::DenseTable;
+
+    fn trained_on(text: &str) -> Columns {
+        Columns::infer("f.csv", text.as_bytes(), &ColumnHints::default()).unwrap().layout
+    }
+
+    /// The features and the notices of the other file.
+    fn read(layout: &Columns, text: &str) -> Result<(Vec<f64>, String), String> {
+        let other = layout.of_other("g.csv", text.as_bytes()).map_err(|error| error.to_string())?;
+        let table =
+            DenseTable::read("g.csv", text.as_bytes(), &other.layout).map_err(|error| error.to_string())?;
+        Ok((table.features, other.notices.join("\n")))
+    }
+
+    const NAMED: &str = "a,b,c,label\n1,2,3,0\n4,5,6,1\n";
+
+    #[test]
+    fn named_columns_are_found_in_any_order() {
+        let layout = trained_on(NAMED);
+        let plain = (vec![1.0, 2.0, 3.0], String::new());
+        for text in [
+            "a,b,c,label\n1,2,3,0\n",
+            "label,c,a,b\n0,3,1,2\n",
+            "b;label;c;a\n2,0;0;3;1\n",
+            " c | a |b| label\n3|1|2|0\n",
+            "# written later\na,b,c,label\n1,2,3,0\n",
+        ] {
+            let (features, notices) = read(&layout, text).unwrap();
+            assert_eq!(features, plain.0, "{text}");
+            assert!(notices.is_empty() || text.starts_with('#'), "{notices}");
+        }
+        let (features, notices) = read(&layout, "id,a,b,c,label\n9,1,2,3,0\n").unwrap();
+        assert_eq!((features, notices.as_str()), (plain.0, "the model does not use `id`"));
+    }
+
+    #[test]
+    fn missing_renamed_and_repeated_columns_are_refused() {
+        let layout = trained_on(NAMED);
+        let error = |text| read(&layout, text).unwrap_err();
+        assert_eq!(
+            error("a,b,label\n1,2,0\n"),
+            "g.csv: the model was trained on `c`, which the file does not have; the columns are: a, b, label; give a file with all columns of \
+             the model, including the label, under the same names"
+        );
+        assert!(error("a,B,c,label\n1,2,3,0\n").starts_with("g.csv: the model was trained on `b`, which"));
+        assert!(error("a,b,c,kind\n1,2,3,0\n").starts_with("g.csv: the model was trained on `label`, which"));
+        assert_eq!(
+            error("a,b,c,a,label\n1,2,3,4,0\n"),
+            "g.csv: several columns are named `a`, which the model was trained on; give each column a name of its own"
+        );
+        assert!(
+            error("1,2,0\n").starts_with("g.csv: the file has 3 columns, but the model was trained on 4")
+        );
+    }
+
+    #[test]
+    fn columns_without_names_are_taken_by_place_with_a_notice() {
+        let (features, notices) = read(&trained_on(NAMED), "1,2,3,0\n").unwrap();
+        assert_eq!(features, [1.0, 2.0, 3.0]);
+        assert_eq!(
+            notices,
+            "the file has no header; its columns are taken in the order of the training file: `a`, `b`, `c`, `label`"
+        );
+        let unnamed = trained_on("1,2,3,0\n4,5,6,1\n1,2,3,0\n4,5,6,1\n");
+        assert_eq!(read(&unnamed, "1,2,3,0\n").unwrap().1, "");
+        let (_, notices) = read(&unnamed, NAMED).unwrap();
+        assert!(notices.starts_with("the model was trained on a file without a header;"), "{notices}");
+        let error = read(&unnamed, "label,a,b,c\n0,1,2,3\n").unwrap_err();
+        assert_eq!(
+            error,
+            "g.csv: `label` has the name of a label, but the model was trained on a file without a header, with the label in column 4; bring the \
+             columns into that order"
+        );
+        let old = Columns { feature_names: Vec::new(), label_name: None, ..trained_on(NAMED) };
+        let (_, notices) = read(&old, NAMED).unwrap();
+        assert!(notices.starts_with("the model was saved without the names of its columns;"), "{notices}");
+    }
+
+    #[test]
+    fn names_that_do_not_identify_columns_must_be_the_same() {
+        let twice = trained_on("a,a,label\n1,2,0\n");
+        assert_eq!(read(&twice, "a,a,label\n1,2,0\n").unwrap().0, [1.0, 2.0]);
+        let error = read(&twice, "a,b,label\n1,2,0\n").unwrap_err();
+        assert!(
+            error.starts_with("g.csv: the name of column 2 is not the one that the model was trained on"),
+            "{error}"
+        );
+        let mut digest = trained_on(NAMED);
+        digest.shorten_names();
+        assert_eq!(read(&digest, NAMED).unwrap().1, "");
+        let error = read(&digest, "b,a,c,label\n2,1,3,0\n").unwrap_err();
+        assert!(
+            error.starts_with("g.csv: the header is not the one that the model was trained on"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn notations_go_with_their_columns() {
+        let layout = trained_on("share,flag,x,label\n5%,yes,10,0\n6%,no,20,1\n");
+        let (features, _) = read(&layout, "label,x,flag,share\n0,\"1,234\",TRUE,7%\n").unwrap();
+        assert_eq!(features, [7.0, 1.0, 1234.0]);
+        let error = read(&layout, "share,flag,x,label\n0.05,yes,10,0\n").unwrap_err();
+        assert!(error.contains("`0.05` is not a number with `%`"), "{error}");
+    }
+}
