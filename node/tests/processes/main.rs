@@ -7,6 +7,7 @@
 
 mod comparing;
 mod data_fetching;
+mod data_files;
 mod departures;
 mod joining;
 mod late_joiners;
