@@ -16,6 +16,7 @@ pub mod columns;
 pub mod dataset;
 pub mod dense_table;
 pub mod dialect;
+mod doubt;
 pub mod embedded;
 pub mod encoding;
 pub mod error;

@@ -19,13 +19,14 @@ use super::cells::shortened;
 use super::column_hints::ColumnHints;
 use super::column_names::{Column, digest_of_names, find_column, listed};
 use super::dialect::{Delimiter, SKIPPED_LINES_MAX, after_lines, comment_mark};
+use super::doubt::Doubt;
 use super::encoding::TextEncoding;
 use super::error::DenseTableError;
 use super::inferred::{Inferred, UnusableColumn};
 use super::label_column::guess_label;
 use super::limits::COLUMNS_MAX;
 use super::notation::{Decimal, Notation};
-use super::sheet::Sheet;
+use super::sheet::{Known, Sheet};
 
 /// The most bytes of all names in a layout; longer ones are replaced by their digest.
 const NAMES_BYTES_MAX: usize = 1 << 16;
@@ -90,7 +91,7 @@ impl Columns {
     /// # Errors
     /// If the file is empty or not text, or a hint names a column that does not exist.
     pub fn infer(file: &str, bytes: &[u8], hints: &ColumnHints) -> Result<Inferred<Self>, DenseTableError> {
-        let mut sheet = Sheet::inspect(file, bytes, hints, &[], None)?;
+        let sheet = Sheet::inspect(file, bytes, hints, Known::default())?;
         let width = sheet.width();
         let find = |column: &Column| find_column(file, column, width, &sheet.names);
         let (label, notice) = match &hints.label {
@@ -101,7 +102,7 @@ impl Columns {
             Some(columns) => columns.iter().map(find).collect::<Result<_, _>>()?,
             None => (0..width).filter(|&column| column != label).collect(),
         };
-        sheet.notices.extend(notice);
+        let mut notices: Vec<String> = sheet.doubts.iter().map(Doubt::advised).chain(notice).collect();
         let mut layout = Self {
             delimiter: sheet.delimiter.byte(),
             header: sheet.header,
@@ -121,7 +122,7 @@ impl Columns {
         }
         layout.set_notations(&sheet);
         layout.set_names(&sheet.names);
-        sheet.notices.extend(layout.notation_notices(&sheet));
+        notices.extend(layout.notation_notices(&sheet));
         let unusable =
             |&index: &usize| Some(UnusableColumn { index, reason: sheet.columns[index].unusable()? });
         let missing = |&index: &usize| {
@@ -133,7 +134,7 @@ impl Columns {
             incomplete: layout.features.iter().filter_map(missing).collect(),
             layout,
             names: sheet.names,
-            notices: sheet.notices,
+            notices,
         })
     }
 

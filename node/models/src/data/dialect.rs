@@ -16,6 +16,7 @@ use csv::ByteRecord;
 use serde::{Deserialize, Serialize};
 
 use super::cells::{reader, shortened, text};
+use super::doubt::Doubt;
 use super::encoding::line_ends;
 use super::notation::{Decimal, Evidence, is_missing, is_numeric};
 
@@ -55,8 +56,8 @@ pub(super) struct Dialect {
     /// Lines before the table.
     pub(super) skip_lines: usize,
     pub(super) decimal: Decimal,
-    /// What was inferred and may be wrong, in words.
-    pub(super) notices: Vec<String>,
+    /// What was inferred and may be wrong.
+    pub(super) doubts: Vec<Doubt>,
 }
 
 /// What a user says about the dialect; a field that is `None` is inferred.
@@ -95,7 +96,7 @@ impl Delimiter {
 impl Dialect {
     /// Infers what the hints leave open from the beginning of `text`, in UTF-8.
     pub(super) fn infer(text: &[u8], hints: &DialectHints) -> Self {
-        let mut notices = Vec::new();
+        let mut doubts = Vec::new();
         let (mut skip_lines, mut delimiter) = (hints.skip_lines.unwrap_or(0), hints.delimiter);
         if hints.skip_lines.is_none() {
             let preamble = Preamble::find(text, hints);
@@ -110,16 +111,16 @@ impl Dialect {
                 sample = Sample::best(text, skip_lines, Some(sample.delimiter));
             }
             if skip_lines > 0 {
-                notices.push(skipped(text, skip_lines));
+                doubts.push(skipped(text, skip_lines));
             }
         }
-        let decimal = hints.decimal.unwrap_or_else(|| sample.decimal(hints.decimal_otherwise, &mut notices));
-        Self { delimiter: sample.delimiter, skip_lines, decimal, notices }
+        let decimal = hints.decimal.unwrap_or_else(|| sample.decimal(hints.decimal_otherwise, &mut doubts));
+        Self { delimiter: sample.delimiter, skip_lines, decimal, doubts }
     }
 }
 
-/// What the lines before the table are, for the user.
-fn skipped(text: &[u8], skip_lines: usize) -> String {
+/// What the lines before the table are.
+fn skipped(text: &[u8], skip_lines: usize) -> Doubt {
     let first = text[..after_lines(text, skip_lines)].split(|&byte| byte == b'\n' || byte == b'\r');
     let shown =
         first.map(<[u8]>::trim_ascii).find(|line| !line.is_empty()).map(shortened).unwrap_or_default();
@@ -127,7 +128,8 @@ fn skipped(text: &[u8], skip_lines: usize) -> String {
         1 => "line 1 is".to_owned(),
         count => format!("lines 1 to {count} are"),
     };
-    format!("{lines} not part of the table (`{shown}`); set `skip_lines = 0` in [data] otherwise")
+    let what = format!("{lines} not part of the table (`{shown}`)");
+    Doubt { what, remedy: "set `skip_lines = 0` in [data] otherwise".to_owned() }
 }
 
 /// Comments and the line `sep=` at the beginning.
@@ -291,7 +293,7 @@ impl Sample {
     }
 
     /// The decimal mark that most cells show.
-    fn decimal(&self, otherwise: Option<Decimal>, notices: &mut Vec<String>) -> Decimal {
+    fn decimal(&self, otherwise: Option<Decimal>, doubts: &mut Vec<Doubt>) -> Decimal {
         let (mut points, mut commas) = (0_usize, 0_usize);
         let width = self.width();
         // For each column, whether it has cells such as `1,234`, and whether it has whole numbers below 1000.
@@ -327,9 +329,10 @@ impl Sample {
         } else {
             (Decimal::Comma, example.replace(',', "."), ".")
         };
-        notices.push(format!(
-            "numbers such as `{example}` are read as {read}; set `decimal = \"{other}\"` in [data] if that is wrong"
-        ));
+        doubts.push(Doubt {
+            what: format!("numbers such as `{example}` are read as {read}"),
+            remedy: format!("set `decimal = \"{other}\"` in [data] if that is wrong"),
+        });
         decimal
     }
 }

@@ -18,7 +18,7 @@ use super::columns::Columns;
 use super::error::{DenseTableError, available};
 use super::inferred::Inferred;
 use super::notation::Notation;
-use super::sheet::Sheet;
+use super::sheet::{Known, Sheet};
 
 /// Why a model cannot be evaluated on a file. Each message names the file and what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -99,8 +99,10 @@ impl Columns {
     pub fn of_other(&self, file: &str, bytes: &[u8]) -> Result<Inferred<Self>, MatchError> {
         let names: Vec<&str> =
             self.feature_names.iter().chain(&self.label_name).map(String::as_str).collect();
-        let sheet = Sheet::inspect(file, bytes, &ColumnHints::default(), &names, Some(self.decimal))?;
-        let mut notices = sheet.notices.clone();
+        let known = Known { names: &names, decimal: Some(self.decimal), encoding: Some(self.encoding) };
+        let sheet = Sheet::inspect(file, bytes, &ColumnHints::default(), known)?;
+        // The settings of a run file do not apply to this one.
+        let mut notices: Vec<String> = sheet.doubts.iter().map(|doubt| doubt.what.clone()).collect();
         let places = match (&self.label_name, sheet.header) {
             (Some(_), true) if !has_repeated(&names) => by_name(file, &names, &sheet, &mut notices)?,
             _ => {
@@ -342,6 +344,23 @@ mod tests {
         assert!(
             error.starts_with("g.csv: the header is not the one that the model was trained on"),
             "{error}"
+        );
+    }
+
+    #[test]
+    fn the_encoding_of_the_model_is_the_likely_one() {
+        let text = "a,\u{17c}ar,label\n1,2,0\n";
+        let bytes = encoding_rs::ISO_8859_2.encode(text).0;
+        let hints = ColumnHints {
+            encoding: Some("iso-8859-2".to_owned().try_into().unwrap()),
+            ..ColumnHints::default()
+        };
+        let layout = Columns::infer("f.csv", &bytes, &hints).unwrap().layout;
+        let other = layout.of_other("g.csv", &[&bytes[..], b"3,4,1\n"].concat()).unwrap();
+        assert_eq!((other.layout.encoding, other.layout.features), (layout.encoding, vec![0, 1]));
+        assert_eq!(
+            other.notices,
+            ["the text is not UTF-8; it is read as iso-8859-2, which is a guess (line 1: `\u{17c}ar`)"]
         );
     }
 

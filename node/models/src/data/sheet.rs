@@ -3,6 +3,7 @@
 use super::column_hints::ColumnHints;
 use super::column_names::names_in;
 use super::dialect::{Delimiter, Dialect, DialectHints, after_lines, comment_mark};
+use super::doubt::Doubt;
 use super::encoding::{Detected, TextEncoding};
 use super::error::DenseTableError;
 use super::limits::COLUMNS_MAX;
@@ -22,32 +23,43 @@ pub(super) struct Sheet {
     pub(super) columns: Vec<ColumnSurvey>,
     /// A text that may separate the cells although it is none of the delimiters, if there is a single column.
     pub(super) separator: Option<&'static str>,
-    /// What was inferred and may be wrong, in words.
-    pub(super) notices: Vec<String>,
+    /// What was inferred and may be wrong.
+    pub(super) doubts: Vec<Doubt>,
+}
+
+/// What is known of a file that should be like an earlier one.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Known<'a> {
+    /// Names of columns: a first row that has all of them is a header.
+    pub(super) names: &'a [&'a str],
+    /// The decimal mark, if no cell shows it.
+    pub(super) decimal: Option<Decimal>,
+    /// The encoding, if the text is in one that can only be guessed.
+    pub(super) encoding: Option<TextEncoding>,
 }
 
 impl Sheet {
-    /// Inspects `bytes` (unpacked). A first row with all `names` is a header; `decimal_otherwise` is the decimal mark if no cell shows it.
+    /// Inspects `bytes` (unpacked).
     pub(super) fn inspect(
         file: &str,
         bytes: &[u8],
         hints: &ColumnHints,
-        names: &[&str],
-        decimal_otherwise: Option<Decimal>,
+        known: Known<'_>,
     ) -> Result<Self, DenseTableError> {
-        let (encoding, notice) = match hints.encoding {
+        let (encoding, guess) = match hints.encoding {
             Some(encoding) => (encoding, None),
-            None => detect(file, bytes)?,
+            None => detect(file, bytes, known.encoding)?,
         };
         let decoded = encoding.decode(file, bytes)?;
         let ColumnHints { delimiter, skip_lines, decimal, .. } = *hints;
+        let decimal_otherwise = known.decimal;
         let dialect =
             Dialect::infer(&decoded, &DialectHints { delimiter, skip_lines, decimal, decimal_otherwise });
         let text = dialect.delimiter.spaced(&decoded);
         let table = &text[after_lines(&text, dialect.skip_lines)..];
         let mark = if hints.header == Some(false) { 0 } else { comment_mark(table) };
         let survey = |from: usize, header| {
-            Survey::take(&table[from..], dialect.delimiter, dialect.decimal, header, names)
+            Survey::take(&table[from..], dialect.delimiter, dialect.decimal, header, known.names)
         };
         let empty = || DenseTableError::Empty { file: file.to_owned() };
         let mut survey_of_table = survey(mark, hints.header).ok_or_else(empty)?;
@@ -64,10 +76,13 @@ impl Sheet {
             let (file, what, limit) = (file.to_owned(), "columns", COLUMNS_MAX);
             return Err(DenseTableError::TooMany { file, what, found: width, limit });
         }
-        let mut notices: Vec<String> = notice.into_iter().chain(dialect.notices).collect();
+        let mut doubts: Vec<Doubt> = guess.into_iter().chain(dialect.doubts).collect();
         let numbers = first.iter().filter(|cell| is_numeric(cell)).count();
         if header && hints.header.is_none() && numbers * 2 > width {
-            notices.push("the first row is taken as the header, although most of it are numbers; set `header = false` in [data] if it is a sample".to_owned());
+            doubts.push(Doubt {
+                what: "the first row is taken as the header, although most of it are numbers".to_owned(),
+                remedy: "set `header = false` in [data] if it is a sample".to_owned(),
+            });
         }
         Ok(Self {
             encoding,
@@ -78,7 +93,7 @@ impl Sheet {
             names: if header { names_in(&first) } else { Vec::new() },
             separator: if width == 1 { other_separator(table) } else { None },
             columns,
-            notices,
+            doubts,
         })
     }
 
@@ -105,25 +120,25 @@ fn other_separator(table: &[u8]) -> Option<&'static str> {
     })
 }
 
-/// The encoding of a file, and a notice if it is a guess.
-fn detect(file: &str, bytes: &[u8]) -> Result<(TextEncoding, Option<String>), DenseTableError> {
-    match TextEncoding::detect(bytes) {
-        Detected::Utf32 => Err(DenseTableError::Utf32 { file: file.to_owned() }),
-        Detected::Certain(encoding) if encoding.is_utf_8() => Ok((encoding, None)),
-        Detected::Certain(encoding) => {
-            let notice = format!("the text is read as {}", encoding.name());
-            Ok((encoding, Some(notice)))
+/// The encoding of a file, and a doubt unless it is UTF-8. Where it can only be guessed, it is the one that is `known`.
+fn detect(
+    file: &str,
+    bytes: &[u8],
+    known: Option<TextEncoding>,
+) -> Result<(TextEncoding, Option<Doubt>), DenseTableError> {
+    let (encoding, what) = match TextEncoding::detect(bytes) {
+        Detected::Utf32 => return Err(DenseTableError::Utf32 { file: file.to_owned() }),
+        Detected::Certain(encoding) if encoding.is_utf_8() => return Ok((encoding, None)),
+        Detected::Certain(encoding) => (encoding, format!("the text is read as {}", encoding.name())),
+        Detected::Guessed(guess) => {
+            let is_possible = |known: &TextEncoding| !known.is_utf_8() && known.decode(file, bytes).is_ok();
+            let encoding = known.filter(is_possible).unwrap_or(guess);
+            let (name, example) = (encoding.name(), example(&encoding.decode(file, bytes)?));
+            (encoding, format!("the text is not UTF-8; it is read as {name}, which is a guess{example}"))
         }
-        Detected::Guessed(encoding) => {
-            let text = encoding.decode(file, bytes)?;
-            let notice = format!(
-                "the text is not UTF-8; it is read as {}, which is a guess{}; check it, and set `encoding` in [data] if it is wrong",
-                encoding.name(),
-                example(&text)
-            );
-            Ok((encoding, Some(notice)))
-        }
-    }
+    };
+    let remedy = "set `encoding` in [data] if that is wrong".to_owned();
+    Ok((encoding, Some(Doubt { what, remedy })))
 }
 
 /// A word that shows whether the encoding is the right one, with its line.

@@ -197,10 +197,21 @@ fn markup(text: &[u8]) -> Option<(&'static str, Remedy)> {
     {
         return Some(("JSON", Remedy::Convert));
     }
+    if is_markdown(text) {
+        return Some(("a table in Markdown", Remedy::SaveAsCsv));
+    }
     let mut lines = text.split(|&byte| byte == b'\n' || byte == b'\r').map(<[u8]>::trim_ascii);
     let first = lines.find(|line| !line.is_empty() && !line.starts_with(b"%")).unwrap_or_default();
     let is_arff = first.get(..9).is_some_and(|word| word.eq_ignore_ascii_case(b"@relation"));
     is_arff.then_some(("an ARFF file (Weka)", Remedy::Convert))
+}
+
+/// Whether the second line is the one below the header of a table in Markdown: `|---|:--|`.
+fn is_markdown(text: &[u8]) -> bool {
+    let second = text.split(|&byte| byte == b'\n').nth(1).unwrap_or_default().trim_ascii();
+    text.starts_with(b"|")
+        && second.windows(3).any(|window| window == b"---")
+        && second.iter().all(|byte| matches!(byte, b'|' | b'-' | b':' | b' '))
 }
 
 /// The text after comments of HTML or XML at its beginning.
@@ -255,6 +266,7 @@ mod tests {
         assert_named(b"%PDF-1.7\n", "PDF");
         assert_named(b"\n<!DOCTYPE HTML>\n<html>", "HTML");
         assert_named(b"<!-- saved -->\n<!doctype html>\n", "HTML");
+        assert_named(b"| a | label |\n|---|:--|\n| 1 | 0 |\n", "Markdown");
         assert_named(b"]\0\0\x80\0", "lzma");
         assert_named(b"\xef\xbb\xbf<?xml version=\"1.0\"?>", "XML");
         assert_named(b"<rows>\n<row a=\"1\"/>\n</rows>\n", "XML");
