@@ -16,6 +16,7 @@ use peergrad_config::specification::{
 use peergrad_models::data::dense_table::{DenseTable, unpack};
 use peergrad_models::data::labels::Target;
 use peergrad_protocol::RunId;
+use proptest::prelude::*;
 
 /// What happens to a file.
 enum Expected {
@@ -473,5 +474,82 @@ fn further_kinds_of_libsvm_files_are_refused_in_their_own_words() {
         ("1,2 3:1\n", ", line 1: `1,2` are several labels"),
     ] {
         assert_outcome("f.svm", text.as_bytes(), &Refused(words));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    /// `start` takes what `init` writes, and all peers read it: also for files that are nearly like those of the collection.
+    #[test]
+    fn altered_files_are_read_or_refused(
+        file in prop::sample::select(vec![
+            "plain.csv", "semi_deccomma.csv", "space.txt", "pipe.csv", "latin_merge.csv", "bom_quoted.csv", "quoted_newline.csv",
+            "label_NA.csv", "multilabel.svm", "comment.svm", "two_rows.csv", "label_first_higgs.csv",
+        ]),
+        head in "(sep=;\n|# [a-c ,;]{0,6}\n|[A-C]{1,3}\n|,,\n|\n){0,2}",
+        changes in prop::collection::vec((0_usize..400, "[0-9a-z,;|\t .%$\"\n\r#?:+-]{0,3}"), 0..4),
+    ) {
+        let mut bytes = case(file);
+        for (place, text) in changes {
+            let place = place.min(bytes.len());
+            bytes.splice(place..(place + 1).min(bytes.len()), text.bytes());
+        }
+        let bytes = [head.as_bytes(), &bytes].concat();
+        if let Ok((found, _)) = specification("f.csv", &bytes) {
+            prop_assert!(found.load(&bytes).is_ok());
+            let parameters = vec![0.0; found.manifest().parameter_count()];
+            // The same table as another file, with a blank line at its end.
+            let other = found.evaluate(&parameters, "g.csv", &[&bytes, &b"\n"[..]].concat());
+            prop_assert!(other.is_ok(), "{:?}", other);
+        }
+    }
+
+    /// The same numbers and labels come out of a table however it is written.
+    #[test]
+    fn a_table_reads_back_from_any_dialect(
+        rows in prop::collection::vec((-99_999..99_999_i32, -99_999..99_999_i32, -999..999_i32), 12..30),
+        digits in [0_usize..=4, 0_usize..=4, 0_usize..=4],
+        (delimiter, ends, mark) in (0_usize..5, 0_usize..3, prop::sample::select(vec!['.', ','])),
+        (header, preamble, is_quoted) in (any::<bool>(), 0_usize..4, any::<bool>()),
+        encoding in 0_usize..5,
+    ) {
+        // Three digits behind every comma are thousands as well.
+        prop_assume!(mark == '.' || digits.iter().any(|&digits| !matches!(digits, 0 | 3)));
+        const LABELS: [&str; 3] = ["rot", "gr\u{fc}n", "gr\u{f6}n"];
+        let separator = [",", ";", "\t", "|", "  "][delimiter];
+        let end = ["\n", "\r\n", "\r"][ends];
+        let number = |value: i32, digits: usize| f64::from(value) / [1.0, 10.0, 100.0, 1e3, 1e4][digits];
+        let cell = |value: i32, digits: usize| {
+            let text = format!("{:.digits$}", number(value, digits)).replace('.', &mark.to_string());
+            if is_quoted || (separator == "," && mark == ',') { format!("\"{text}\"") } else { text }
+        };
+        let mut lines = vec![match preamble {
+            1 => format!("# a comment{end}"),
+            2 if separator != "  " => format!("sep={separator}{end}"),
+            3 => format!("Title{end}{end}"),
+            _ => String::new(),
+        }];
+        lines.extend(header.then(|| ["x", "\u{e4}", "z", "label"].join(separator) + end));
+        for (row, &(a, b, c)) in rows.iter().enumerate() {
+            let cells = [cell(a, digits[0]), cell(b, digits[1]), cell(c, digits[2]), LABELS[row % 3].to_owned()];
+            lines.push(cells.join(separator) + end);
+        }
+        let text = lines.concat();
+        let bytes: Vec<u8> = match encoding {
+            0 => text.clone().into_bytes(),
+            1 => ["\u{feff}", &text].concat().into_bytes(),
+            2 => text.encode_utf16().flat_map(u16::to_le_bytes).collect(),
+            3 => text.encode_utf16().flat_map(u16::to_be_bytes).collect(),
+            _ => text.chars().map(|character| character as u8).collect(),
+        };
+        let (found, notices) = specification("f.csv", &bytes).map_err(TestCaseError::fail)?;
+        let expected: Vec<f64> = (rows.iter())
+            .flat_map(|&(a, b, c)| [number(a, digits[0]), number(b, digits[1]), number(c, digits[2])])
+            .collect();
+        prop_assert_eq!(table(&found, "f.csv", &bytes).features, expected, "{} {:#?}", text, notices);
+        let Target::Class { classes } = found.data.target else { return Err(TestCaseError::fail("a number")) };
+        prop_assert_eq!(classes.len(), 3);
+        prop_assert!(encoding == 4 || classes.iter().all(|class| LABELS.contains(&class.as_str())), "{:?}", classes);
     }
 }

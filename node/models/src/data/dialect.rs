@@ -21,7 +21,7 @@ use super::encoding::line_ends;
 use super::notation::{Decimal, Evidence, is_missing, is_numeric};
 
 /// How many bytes are parsed to find the delimiter.
-const SAMPLE_BYTES: usize = 1 << 20;
+const SAMPLE_BYTES: usize = 4 << 20;
 /// How many rows are parsed to find the delimiter.
 const SAMPLE_ROWS: usize = 500;
 /// The most lines before the table.

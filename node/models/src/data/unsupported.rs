@@ -122,6 +122,9 @@ pub fn by_mark(bytes: &[u8]) -> Option<Unsupported> {
     if bytes.starts_with(b"BM") && bytes.get(2..6).is_some_and(|field| field == length) {
         return found("a BMP image", Remedy::GiveData);
     }
+    if bytes.get(4..8) == Some(b"ftyp") {
+        return found("a media file (MP4 or HEIF)", Remedy::GiveData);
+    }
     match bytes.first_chunk::<9>() {
         Some([.., 0, 0, 0, 0, b'{']) => {
             found("a safetensors file, which holds a model and no samples", Remedy::GiveData)
@@ -188,7 +191,7 @@ fn markup(text: &[u8]) -> Option<(&'static str, Remedy)> {
     {
         return Some(("an XML file", Remedy::Convert));
     }
-    if text.starts_with(b"{") && matches!(after(1), Some(b'"' | b'}')) {
+    if text.starts_with(b"{") && matches!(after(1), Some(b'"' | b'\'' | b'}')) {
         return Some(("JSON", Remedy::Convert));
     }
     if text.starts_with(b"[")
@@ -267,6 +270,7 @@ mod tests {
         assert_named(b"\n<!DOCTYPE HTML>\n<html>", "HTML");
         assert_named(b"<!-- saved -->\n<!doctype html>\n", "HTML");
         assert_named(b"| a | label |\n|---|:--|\n| 1 | 0 |\n", "Markdown");
+        assert_named(b"\0\0\0\x18ftypmp42", "MP4");
         assert_named(b"]\0\0\x80\0", "lzma");
         assert_named(b"\xef\xbb\xbf<?xml version=\"1.0\"?>", "XML");
         assert_named(b"<rows>\n<row a=\"1\"/>\n</rows>\n", "XML");
