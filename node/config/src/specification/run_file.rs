@@ -363,7 +363,7 @@ mod tests {
     fn errors_name_the_key_and_the_allowed_values() {
         assert_error("[data]\nfile = \"digits\"\nlable = 3", &["line 3", "lable", "`label`"]);
         for (setting, parts) in [
-            ("delimiter = \":\"", &["delimiter", "`;`", "`tab`", "`space`"]),
+            ("delimiter = \":\"", &["unknown delimiter `:`", "`tab`", "`space`", "line 3"]),
             ("decimal = \"point\"", &["decimal", "`.`", "`,`", "line 3"]),
             ("encoding = \"utf8x\"", &["unknown encoding `utf8x`", "`utf-16le`", "`windows-1252`", "line 3"]),
         ] {

@@ -115,7 +115,8 @@ impl Columns {
             ..Self::default()
         };
         if width == 1 {
-            return Err(DenseTableError::OneColumn { file: file.to_owned(), separator: sheet.separator });
+            let (separator, is_given) = (sheet.separator, hints.delimiter.is_some());
+            return Err(DenseTableError::OneColumn { file: file.to_owned(), separator, is_given });
         }
         if let Some(problem) = layout.problem() {
             return Err(DenseTableError::Columns { file: file.to_owned(), problem });

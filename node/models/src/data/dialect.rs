@@ -31,21 +31,17 @@ const CONSISTENT_PERCENT: usize = 80;
 
 /// What separates the cells of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub enum Delimiter {
-    /// `\t`
-    #[serde(rename = "tab", alias = "\t")]
+    /// `\t`, called `tab` in a run file
     Tab,
     /// `|`
-    #[serde(rename = "|")]
     Pipe,
     /// `;`
-    #[serde(rename = ";")]
     Semicolon,
     /// `,`
-    #[serde(rename = ",")]
     Comma,
-    /// One or more spaces or tabs.
-    #[serde(rename = "space", alias = " ")]
+    /// One or more spaces or tabs, called `space` in a run file.
     Blanks,
 }
 
@@ -90,6 +86,28 @@ impl Delimiter {
     #[must_use]
     pub fn of_byte(byte: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|delimiter| delimiter.byte() == byte)
+    }
+}
+
+impl From<Delimiter> for String {
+    fn from(delimiter: Delimiter) -> Self {
+        match delimiter {
+            Delimiter::Tab => "tab".to_owned(),
+            Delimiter::Blanks => "space".to_owned(),
+            other => char::from(other.byte()).to_string(),
+        }
+    }
+}
+
+impl TryFrom<String> for Delimiter {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let is_named =
+            |delimiter: &Self| text == String::from(*delimiter) || text.as_bytes() == [delimiter.byte()];
+        Self::ALL.into_iter().find(is_named).ok_or_else(|| {
+            format!("unknown delimiter `{}`, expected `,`, `;`, `|`, `tab` or `space`", text.escape_default())
+        })
     }
 }
 
@@ -440,6 +458,22 @@ mod tests {
         assert_eq!(separator_line(b"\"SEP=|\""), Some(Delimiter::Pipe));
         assert_eq!(separator_line(b"sep="), Some(Delimiter::Tab), "a tab at the end of the line");
         assert_eq!((separator_line(b"sep=x"), separator_line(b"separate")), (None, None));
+    }
+
+    #[test]
+    fn delimiters_have_names() {
+        for (text, delimiter) in [
+            (",", Delimiter::Comma),
+            ("tab", Delimiter::Tab),
+            ("\t", Delimiter::Tab),
+            ("space", Delimiter::Blanks),
+            (" ", Delimiter::Blanks),
+        ] {
+            assert_eq!(Delimiter::try_from(text.to_owned()), Ok(delimiter));
+            assert_eq!(Delimiter::try_from(String::from(delimiter)), Ok(delimiter));
+        }
+        let error = Delimiter::try_from(":".to_owned()).unwrap_err();
+        assert_eq!(error, "unknown delimiter `:`, expected `,`, `;`, `|`, `tab` or `space`");
     }
 
     #[test]

@@ -194,14 +194,24 @@ pub enum DenseTableError {
     },
     /// Each row has a single cell.
     #[error(
-        "{file}: there is no column besides the label: each row has a single cell; write commas, semicolons, tabs, | or spaces between the cells{}",
-        instead(*.separator)
+        "{file}: there is no column besides the label: each row has a single cell; {}",
+        between(*.separator, *.is_given)
     )]
     OneColumn {
         /// The file.
         file: String,
         /// What seems to separate the cells.
         separator: Option<&'static str>,
+        /// Whether the user gave the delimiter.
+        is_given: bool,
+    },
+    /// All lines are before the table.
+    #[error("{file}: no line is left after the first {skip_lines}; correct `skip_lines` in [data]")]
+    NoTable {
+        /// The file.
+        file: String,
+        /// Lines before the table.
+        skip_lines: usize,
     },
     /// No column besides the label holds numbers.
     #[error(
@@ -241,9 +251,13 @@ fn missing(found: &str) -> String {
     }
 }
 
-/// What seems to separate the cells, for an error message.
-fn instead(separator: Option<&str>) -> String {
-    separator.map_or_else(String::new, |found| format!(", in place of `{}`", found.escape_default()))
+/// What to do if each row has a single cell.
+fn between(separator: Option<&str>, is_given: bool) -> String {
+    if is_given {
+        return "correct `delimiter` in [data]".to_owned();
+    }
+    let instead = separator.map(|found| format!(", in place of `{}`", found.escape_default()));
+    format!("write commas, semicolons, tabs, | or spaces between the cells{}", instead.unwrap_or_default())
 }
 
 /// The columns of a file, for an error message.

@@ -61,7 +61,12 @@ impl Sheet {
         let survey = |from: usize, header| {
             Survey::take(&table[from..], dialect.delimiter, dialect.decimal, header, known.names)
         };
-        let empty = || DenseTableError::Empty { file: file.to_owned() };
+        let empty = || match (file.to_owned(), hints.skip_lines) {
+            (file, Some(skip_lines)) if !decoded.trim_ascii().is_empty() => {
+                DenseTableError::NoTable { file, skip_lines }
+            }
+            (file, _) => DenseTableError::Empty { file },
+        };
         let mut survey_of_table = survey(mark, hints.header).ok_or_else(empty)?;
         if mark > 0 && !survey_of_table.header {
             survey_of_table = survey(0, Some(false)).ok_or_else(empty)?;

@@ -215,4 +215,13 @@ fn another_separator_is_named() {
     assert_eq!(error(b"1\n2\n"), one);
     assert_eq!(error(b"a^b^label\n1^2^0\n"), format!("{one}, in place of `^`"));
     assert_eq!(error(b"1::2::0\n3::4::1\n"), format!("{one}, in place of `::`"));
+    let hinted = |hints: ColumnHints| Columns::infer("f", b"1,2\n", &hints).unwrap_err().to_string();
+    assert_eq!(
+        hinted(ColumnHints { delimiter: Some(Delimiter::Pipe), ..ColumnHints::default() }),
+        "f: there is no column besides the label: each row has a single cell; correct `delimiter` in [data]"
+    );
+    assert_eq!(
+        hinted(ColumnHints { skip_lines: Some(7), ..ColumnHints::default() }),
+        "f: no line is left after the first 7; correct `skip_lines` in [data]"
+    );
 }
