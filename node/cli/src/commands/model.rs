@@ -100,7 +100,7 @@ pub(super) fn evaluate(arguments: &EvaluateArguments) -> anyhow::Result<ExitCode
     if arguments.json {
         emit(&json!({
             "event": "evaluation", "accuracy": evaluation.accuracy, "loss": evaluation.loss,
-            "samples": evaluation.samples, "held_out": held_out,
+            "samples": evaluation.samples, "held_out": held_out, "warnings": evaluated.notices,
         }));
         return Ok(ExitCode::SUCCESS);
     }
