@@ -321,6 +321,9 @@ impl Sample {
             for (column, cell) in row.iter().enumerate() {
                 match Decimal::evidence(cell) {
                     Evidence::Of(Decimal::Point) => points += 1,
+                    // Without a comma it is `1.234.567`, which between commas is rather an address than a number.
+                    Evidence::Of(Decimal::Comma)
+                        if self.delimiter == Delimiter::Comma && !cell.contains(&b',') => {}
                     Evidence::Of(Decimal::Comma) => commas += 1,
                     Evidence::Either => {
                         either[column] = true;

@@ -23,6 +23,8 @@ use super::error::DenseTableError;
 
 /// The byte order mark of UTF-8.
 pub(super) const UTF_8_MARK: &[u8] = b"\xef\xbb\xbf";
+/// The mark with which programs of DOS end a text.
+const END_MARK: &[u8] = b"\x1a";
 /// How many bytes are searched for the zeros of UTF-16.
 const ZEROS_SEARCHED: usize = 4096;
 /// How many bytes are decoded at a time.
@@ -78,7 +80,7 @@ impl TextEncoding {
         Detected::Guessed(if is_possible { guess } else { Self(WINDOWS_1252) })
     }
 
-    /// The text of `bytes` in UTF-8, without a byte order mark; `file` is the name for errors.
+    /// The text of `bytes` in UTF-8, without marks at its beginning and its end; `file` is the name for errors.
     ///
     /// # Errors
     /// At the first byte that is not a character in this encoding.
@@ -91,7 +93,7 @@ impl TextEncoding {
         if self.is_utf_8() {
             let bytes = bytes.strip_prefix(UTF_8_MARK).unwrap_or(bytes);
             return match std::str::from_utf8(bytes) {
-                Ok(_) => Ok(Cow::Borrowed(bytes)),
+                Ok(_) => Ok(Cow::Borrowed(bytes.strip_suffix(END_MARK).unwrap_or(bytes))),
                 Err(error) => Err(not_text(&bytes[..error.valid_up_to()])),
             };
         }
@@ -110,7 +112,9 @@ impl TextEncoding {
                 }
             }
         }
-        Ok(Cow::Owned(text.into_bytes()))
+        let mut text = text.into_bytes();
+        text.truncate(text.strip_suffix(END_MARK).map_or(text.len(), <[u8]>::len));
+        Ok(Cow::Owned(text))
     }
 }
 
@@ -243,6 +247,13 @@ mod tests {
         assert!(String::from_utf8_lossy(&text).contains("M\u{fc}ller\n2.72,-1.70,M\u{f6}ller"));
         let russian = encoding_rs::WINDOWS_1251.encode("\u{441},label\n1,\u{43a}\u{43e}\u{448}\u{43a}\u{430}\n2,\u{441}\u{43e}\u{431}\u{430}\u{43a}\u{430}\n").0;
         assert_eq!(TextEncoding::detect(&russian), Detected::Guessed(named("windows-1251")));
+    }
+
+    #[test]
+    fn the_end_mark_of_dos_is_no_text() {
+        for name in ["utf-8", "windows-1252"] {
+            assert_eq!(named(name).decode("f", b"1,0\r\n\x1a").unwrap(), &b"1,0\r\n"[..]);
+        }
     }
 
     #[test]

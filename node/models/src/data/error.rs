@@ -65,7 +65,8 @@ pub enum DenseTableError {
     },
     /// A row has a different number of cells than the first row.
     #[error(
-        "{file}, line {line}: the row has {found} cells, but the first row has {expected}; complete the row or delete it"
+        "{file}, line {line}: the row has {}, but the first row has {expected}; complete the row or delete it",
+        cells(*.found)
     )]
     RowWidth {
         /// The file.
@@ -79,8 +80,9 @@ pub enum DenseTableError {
     },
     /// The first row has a different number of cells than most rows below it.
     #[error(
-        "{file}, line {line}: the first row has {found} cells, but most rows have {usual}; complete it (each column needs a name), or set `skip_lines` in [data] to the \
-         number of lines before the table"
+        "{file}, line {line}: the first row has {}, but most rows have {usual}; complete it (each column needs a name), or set `skip_lines` in [data] to the \
+         number of lines before the table",
+        cells(*.found)
     )]
     FirstRowWidth {
         /// The file.
@@ -241,6 +243,11 @@ pub enum DenseTableError {
         /// What is wrong.
         problem: String,
     },
+}
+
+/// A number of cells, for an error message.
+fn cells(count: usize) -> String {
+    format!("{count} cell{}", if count == 1 { "" } else { "s" })
 }
 
 /// A missing number, for an error message.

@@ -70,6 +70,8 @@ fn the_decimal_mark_is_the_one_that_cells_show() {
     assert_eq!(decimal(b"\"1,234\",0\n\"900\",1\n"), Decimal::Point);
     assert_eq!(decimal(b"1,234;0\n900;1\n"), Decimal::Point, "900 is below 1,234");
     assert_eq!(decimal(b"1,234;a\n2,345;b\n"), Decimal::Comma, "always three decimals");
+    assert_eq!(decimal(b"192.168.100.110,a\n192.168.100.111,b\n"), Decimal::Point, "addresses");
+    assert_eq!(decimal(b"1.234.567;0\n1.234.568;1\n"), Decimal::Comma);
     assert_eq!(decimal(b"1.234,5;0\n2,5;1\n"), Decimal::Comma);
     assert!(
         notices(b"1,234;a\n2,345;b\n")
