@@ -5,6 +5,8 @@
 //! does not tell which of the two members is at fault. So the record remembers both, and the next time the one that occurs more often has
 //! to go.
 
+use std::collections::BTreeSet;
+
 use crate::id::{PeerId, Rank};
 use crate::limits::QUARANTINE_TIMES_MAX;
 use crate::wire::codec::{Decode, Encode};
@@ -45,13 +47,15 @@ pub struct Quarantine {
 }
 
 impl View {
-    /// Whether a member that is quarantined once more, with this certainty, is to be expelled. One that was never found at fault for certain
-    /// may be the victim of others, and never is.
+    /// Whether a member that is quarantined once more is to be expelled. One that only a single other member ever complained about may be
+    /// that member's victim, and is not expelled.
     #[must_use]
     pub fn is_last_quarantine(&self, next: &Quarantine) -> bool {
-        let earlier = || self.quarantined.iter().filter(|earlier| earlier.peer == next.peer);
-        earlier().count() + 1 >= QUARANTINE_TIMES_MAX
-            && earlier().chain([next]).any(|quarantine| quarantine.is_certain)
+        let all: Vec<&Quarantine> =
+            self.quarantined.iter().filter(|earlier| earlier.peer == next.peer).chain([next]).collect();
+        let others: BTreeSet<PeerId> = all.iter().map(|quarantine| quarantine.other).collect();
+        all.len() >= QUARANTINE_TIMES_MAX
+            && (others.len() > 1 || all.iter().any(|quarantine| quarantine.is_certain))
     }
 
     /// The members that were quarantined since the view `before`; none if this view continues another branch.

@@ -336,15 +336,16 @@ fn a_view_remembers_who_was_quarantined_and_with_whom() {
 }
 
 #[test]
-fn the_third_quarantine_is_the_last_one_if_any_is_certain() {
-    let with = |earlier: &[bool]| {
-        let quarantined = earlier.iter().map(|is_certain| quarantine(3, 2, *is_certain)).collect();
-        View { quarantined, ..view(&[1, 2, 3]) }
+fn the_third_quarantine_is_the_last_one_unless_one_member_was_behind_all() {
+    let is_last = |all: &[(u8, bool)]| {
+        let mut all = all.iter().map(|(other, is_certain)| quarantine(3, *other, *is_certain));
+        let next = all.next_back().expect("one or more");
+        View { quarantined: all.collect(), ..view(&[1, 2, 3]) }.is_last_quarantine(&next)
     };
-    let is_last = |earlier: &[bool], next| with(earlier).is_last_quarantine(&quarantine(3, 1, next));
-    assert!(is_last(&[false, false], true) && is_last(&[true, false], false));
-    assert!(!is_last(&[true], true) && !is_last(&[false; 5], false));
-    assert!(!with(&[true, true]).is_last_quarantine(&quarantine(2, 3, true)), "another peer");
+    assert!(is_last(&[(2, false), (2, false), (1, false)]) && is_last(&[(2, true), (2, false), (2, false)]));
+    assert!(!is_last(&[(2, true), (1, true)]) && !is_last(&[(2, false); 5]));
+    let others = View { quarantined: vec![quarantine(3, 1, true); 2], ..view(&[1, 2, 3]) };
+    assert!(!others.is_last_quarantine(&quarantine(2, 3, true)), "another peer");
 }
 
 #[test]

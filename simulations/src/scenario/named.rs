@@ -46,7 +46,6 @@ pub const NAMED: &[(&str, &str)] = &[
     ("lost-frames-merge", include_str!("../../scenarios/lost-frames-merge.toml")),
     ("withheld-values", include_str!("../../scenarios/withheld-values.toml")),
     ("withheld-sums", include_str!("../../scenarios/withheld-sums.toml")),
-    ("withheld-rows", include_str!("../../scenarios/withheld-rows.toml")),
     ("removed", include_str!("../../scenarios/removed.toml")),
     ("rolling-restart", include_str!("../../scenarios/rolling-restart.toml")),
     ("flash-crowd", include_str!("../../scenarios/flash-crowd.toml")),
