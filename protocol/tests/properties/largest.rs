@@ -117,7 +117,6 @@ fn all_of_them() -> (View, ViewChange, MemberReport) {
         ancestors,
     };
     let all = || ChunkSet::all(CHUNKS_MAX);
-    let stats = Some(SampleStats { samples: u64::from(u32::MAX), loss: 0.1 });
     let saved = SavedCheckpoint {
         steps: StepNumber(STEPS_MAX),
         branch: last_branch(),
@@ -126,7 +125,13 @@ fn all_of_them() -> (View, ViewChange, MemberReport) {
         states: all(),
     };
     let rejoin = RejoinCandidate { member: crowd(1).remove(0), saved: vec![saved; CHECKPOINTS_MAX] };
-    let report = MemberReport {
+    (view, change, largest_report(rejoin))
+}
+
+fn largest_report(rejoin: RejoinCandidate) -> MemberReport {
+    let all = || ChunkSet::all(CHUNKS_MAX);
+    let stats = Some(SampleStats { samples: u64::from(u32::MAX), loss: 0.1 });
+    MemberReport {
         is_vote_only: true,
         complete: Some(StepNumber(STEPS_MAX)),
         states: all(),
@@ -143,8 +148,7 @@ fn all_of_them() -> (View, ViewChange, MemberReport) {
         is_still: true,
         has_merge_snapshot: true,
         rejoin: Some(Box::new(rejoin)),
-    };
-    (view, change, report)
+    }
 }
 
 #[test]
