@@ -24,6 +24,7 @@ use super::address::DIRECT_PORT_OFFSET;
 use super::identity::Identity;
 use super::keyring::Keyring;
 use super::listen::Listen;
+use super::open_files::FileLimit;
 use handshake::Credentials;
 pub(super) use handshake::{CredentialsError, HandshakeError};
 pub(super) use path::DirectPath;
@@ -37,6 +38,8 @@ pub(super) struct DirectEndpoint {
     port: Option<NonZeroU16>,
     /// For each machine, the number of handshakes that are not complete.
     handshakes: Mutex<BTreeMap<IpAddr, usize>>,
+    /// How many handshakes are answered at once, and how many of one machine, so that it cannot take all places.
+    handshakes_max: (usize, usize),
 }
 
 /// A place among the handshakes that are not complete. Dropping it releases the place.
@@ -64,7 +67,8 @@ impl DirectEndpoint {
             bound => bound,
         };
         let port = listeners.as_ref().ok().and_then(Listeners::port);
-        Ok((Self { credentials, port, handshakes: Mutex::default() }, listeners))
+        let handshakes_max = FileLimit::raise().handshakes_max();
+        Ok((Self { credentials, port, handshakes: Mutex::default(), handshakes_max }, listeners))
     }
 
     /// The port on which this peer listens; `None` if it cannot listen.
@@ -112,7 +116,8 @@ impl DirectEndpoint {
         // Counting cannot panic.
         let mut handshakes = self.handshakes.lock().unwrap_or_else(PoisonError::into_inner);
         let own = handshakes.get(&from).copied().unwrap_or(0);
-        if own >= HANDSHAKES_PER_IP_MAX || handshakes.values().sum::<usize>() >= HANDSHAKES_MAX {
+        let (max, own_max) = self.handshakes_max;
+        if own >= own_max || handshakes.values().sum::<usize>() >= max {
             return None;
         }
         handshakes.insert(from, own + 1);
@@ -180,9 +185,6 @@ fn bind_one(address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
-/// Handshakes that are answered at once. The limit for one machine is lower, so that it cannot take all places.
-const HANDSHAKES_MAX: usize = 256;
-const HANDSHAKES_PER_IP_MAX: usize = 64;
 /// A name may stand for many machines.
 const ADDRESSES_OF_A_NAME_MAX: usize = 4;
 /// Connections that the system keeps ready.

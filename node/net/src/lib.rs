@@ -36,6 +36,7 @@ pub mod link;
 pub mod listen;
 pub mod network;
 pub mod notice;
+mod open_files;
 mod proof;
 mod quic;
 pub mod random;
@@ -63,6 +64,7 @@ pub use network::{
     Disconnector, Lane, LinkSnapshot, Network, NetworkHandle, NetworkOptions, NetworkStatus, StartError,
 };
 pub use notice::{Notice, PeerNotice};
+pub use open_files::{FileLimit, FileShortage};
 pub use random::random_bytes;
 pub use reachability::{Advice, PortForwarding, Reachability, ReachabilityState, Tried};
 pub use record::{RecordError, RunRecord};

@@ -9,6 +9,7 @@ use peergrad_protocol::PeerId;
 
 pub use super::dial::DialFailure;
 use super::dial::FailedAddress;
+use super::open_files::FileShortage;
 use super::reachability::{PortForwarding, Reachability};
 
 /// One notice. Its `Display` form is the sentence that the user reads.
@@ -72,6 +73,8 @@ pub enum Notice {
         /// The system's error.
         reason: String,
     },
+    /// The system allows this peer too few open files for the members of the run. Reported once.
+    FewOpenFiles(FileShortage),
     /// The record that this peer needs to vote and to enter views cannot be written. Reported once, until it can be written again.
     RecordNotWritten {
         /// The system's error.
@@ -169,6 +172,10 @@ impl fmt::Display for Notice {
                 f,
                 "cannot write the event log {} ({reason}): training continues without it, and writing is retried",
                 path.display()
+            ),
+            Self::FewOpenFiles(FileShortage { limit, needed }) => write!(
+                f,
+                "this peer may have {limit} files open, and may need {needed} for the members of this run: raise the limit (`ulimit -n {needed}`), or connections to some of them will fail"
             ),
             Self::RecordNotWritten { reason } => write!(
                 f,

@@ -17,6 +17,7 @@ use peergrad_protocol::limits::MEMBERS_MAX;
 use super::discovery::{self, PeerDiscovery};
 use super::identity::Identity;
 use super::keyring::Keyring;
+use super::open_files::FileLimit;
 use super::quic::{self, HandshakeLimits};
 use super::reachability::circuits::{self, Circuits};
 use super::substreams;
@@ -74,6 +75,7 @@ pub(super) fn swarm(
     mdns: Mdns,
 ) -> Result<(Swarm<SwarmBehaviour>, Option<io::Error>), TransportError> {
     let peer = identity.keypair().public().to_peer_id();
+    let files = FileLimit::raise();
     let (mdns, trouble) = match mdns {
         Mdns::On => match mdns::tokio::Behaviour::new(mdns::Config::default(), peer) {
             Ok(behaviour) => (Some(behaviour), None),
@@ -95,7 +97,7 @@ pub(super) fn swarm(
         .with_relay_client(|keypair: &_| keyring.noise(keypair), yamux::Config::default)?
         .with_behaviour(|keypair, relayed| SwarmBehaviour {
             handshake_limits: HandshakeLimits::default(),
-            limits: connection_limits::Behaviour::new(limits()),
+            limits: connection_limits::Behaviour::new(limits(files)),
             circuits: Circuits::default(),
             identify: identify::Behaviour::new(
                 identify::Config::new(LANE_PROTOCOL.to_string(), keypair.public())
@@ -124,9 +126,9 @@ pub(super) fn swarm(
     Ok((swarm, trouble))
 }
 
-fn limits() -> ConnectionLimits {
+fn limits(files: FileLimit) -> ConnectionLimits {
     ConnectionLimits::default()
-        .with_max_pending_incoming(Some(PENDING_MAX))
+        .with_max_pending_incoming(Some(files.pending_max()))
         .with_max_pending_outgoing(Some(PENDING_MAX))
         .with_max_established_per_peer(Some(CONNECTIONS_PER_PEER_MAX))
         .with_max_established(Some(2 * MEMBERS_MAX as u32))
@@ -142,7 +144,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The limit for a connection without lanes: one to a peer that has left, or a second connection after both ends dialed at the
 /// same time.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(180);
-/// Incoming handshakes at once. More are refused, and honest peers try again.
+/// Outgoing handshakes at once.
 const PENDING_MAX: u32 = 256;
 /// One connection in use, one from both ends dialing at the same time, and two that only the other end has closed so far.
 const CONNECTIONS_PER_PEER_MAX: u32 = 4;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use peergrad_config::model_file::{ModelFile, Origin};
 use peergrad_core::io::{Ended, Event, Failure, FinalState};
-use peergrad_net::{Directory, Notice, RunRecord, write_atomically};
+use peergrad_net::{Directory, FileLimit, Notice, RunRecord, write_atomically};
 use peergrad_protocol::RunId;
 use peergrad_protocol::invite::{Invite, Secret};
 use peergrad_protocol::message::{Contact, Refusal};
@@ -31,6 +31,8 @@ pub(super) struct RunningPeer {
     pub(super) report: Report,
     /// Whether other members own everything that this peer owned, so that it can leave without a loss.
     has_handed_over: bool,
+    /// Whether the user knows that too few files may be open.
+    has_reported_files: bool,
     /// Whether the record on disk is older than what this peer knows, because it could not be written.
     is_outdated: bool,
 }
@@ -54,6 +56,7 @@ impl RunningPeer {
             others,
             report,
             has_handed_over: false,
+            has_reported_files: false,
             is_outdated: false,
         }
     }
@@ -91,6 +94,11 @@ impl RunningPeer {
 
     /// Takes the other members that invites name from a new view.
     fn note_members(&mut self, view: &View) {
+        let shortage = FileLimit::raise().shortage(view.members.len()).filter(|_| !self.has_reported_files);
+        if let Some(shortage) = shortage {
+            self.has_reported_files = true;
+            self.report.notice(&Notice::FewOpenFiles(shortage));
+        }
         let mut members: Vec<&Member> =
             view.members.iter().filter(|member| member.peer != self.contact.peer).collect();
         // Members that own nothing may be unreachable.
