@@ -178,7 +178,7 @@ impl Machine {
             role.retire_if_done(&mut cx);
         }
         self.advance(now, out);
-        // A view that begins here has a heartbeat due at once, from which the others count its frames.
+        // A view that begins here, or a new link, has a heartbeat due at once, from which the others count frames.
         if self.deadline().is_some_and(|due| due <= now)
             && let Some((role, mut cx)) = self.borrow(now, out)
         {

@@ -226,6 +226,16 @@ impl Membership {
         }
     }
 
+    // Links.
+
+    /// A link to this peer is up. A member counts the frames that arrive over it from the next heartbeat on, so that one is due now.
+    pub(crate) fn link_up(&mut self, now: Instant, peer: PeerId) {
+        self.members.link_up(now, peer);
+        if self.members.neighbors().contains(&peer) {
+            self.timers.set(Timer::Heartbeat as usize, now);
+        }
+    }
+
     // The next view.
 
     /// The view that is chosen and that training can enter.

@@ -202,7 +202,7 @@ impl Role for ActiveMember {
     }
 
     fn on_link_up(&mut self, cx: &mut NodeContext<'_>, peer: PeerId) {
-        self.membership.members.link_up(cx.now, peer);
+        self.membership.link_up(cx.now, peer);
         self.training.link_up(&peer, cx.out);
     }
 
