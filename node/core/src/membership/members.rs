@@ -311,17 +311,15 @@ impl Members {
 
     /// Whether this member has neither computed nor received anything for long.
     pub(super) fn is_still(&self, now: Instant, status: &TrainingStatus<'_>) -> bool {
-        let patience = self.detection.step_timing.patience() / 2;
-        status.computing.is_none() && self.detection.has_been_still(now, patience)
+        status.computing.is_none() && self.detection.has_been_still(now, STILL_MIN)
     }
 
     /// What this member waits for, and of those that owe it the members that it has heard for long and whose link did not break. In a
     /// large view members do not hear each other, so nothing can be said.
     pub(super) fn owed(&self, now: Instant, awaited: Awaited) -> Option<Awaited> {
-        let patience = self.detection.step_timing.patience() / 2;
         let observed = &self.observed;
         let is_heard = |rank: &Rank| {
-            !observed.broken.contains(rank) && observed.heard_since(now, *rank) >= Some(patience)
+            !observed.broken.contains(rank) && observed.heard_since(now, *rank) >= Some(STILL_MIN)
         };
         let from = || awaited.from.iter().copied().filter(is_heard).collect();
         (!self.place.view.is_large()).then(|| Awaited { at: awaited.at, from: from() })
@@ -449,6 +447,9 @@ impl Members {
     }
 }
 
+/// A member that has neither computed nor received anything for so long is still. It is the same for all, although they are not equally
+/// patient: one that has just joined knows no long steps.
+const STILL_MIN: Duration = Duration::from_secs(5);
 /// The time within which the proposer's message about a view usually reaches all members.
 const DISSEMINATION_MAX: Duration = Duration::from_millis(200);
 /// How long a link that begins through a relay may take to become direct.
