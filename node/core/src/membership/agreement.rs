@@ -205,7 +205,7 @@ impl Proposing<'_> {
     /// How many members should try before this one. Members without parameters come last, and so does one that may be at fault itself.
     fn proposer_order(&self, lost: &[Rank]) -> u32 {
         let members = &*self.members;
-        let may_be_at_fault = members.observed.complaints.may_be_at_fault(members.place.rank);
+        let may_be_at_fault = members.observed.complaints.may_be_at_fault(members.place.rank, lost);
         self.order_by_rank(lost) + if may_be_at_fault { PACING.order_max } else { 0 }
     }
 

@@ -42,9 +42,12 @@ impl Complaints {
     }
 
     /// Whether the fault may be this member's own: it complains about one, or one complains about it, that occurs in no more complaints.
-    pub(super) fn may_be_at_fault(&self, rank: Rank) -> bool {
+    pub(super) fn may_be_at_fault(&self, rank: Rank, lost: &[Rank]) -> bool {
         let others = self.others.get(&rank);
-        others.is_some_and(|others| others.iter().any(|other| self.others[other].len() <= others.len()))
+        let is_there = |other: &&Rank| lost.binary_search(other).is_err();
+        others.is_some_and(|others| {
+            others.iter().filter(is_there).any(|other| self.others[other].len() <= others.len())
+        })
     }
 }
 
@@ -61,7 +64,7 @@ mod tests {
         assert!(!complaints.note(Rank(0), complaint(1)), "it is known");
         assert!(!complaints.note(Rank(2), complaint(2)), "about itself");
         let at_fault = |complaints: &Complaints| {
-            (0..4).filter(|rank| complaints.may_be_at_fault(Rank(*rank))).collect::<Vec<_>>()
+            (0..4).filter(|rank| complaints.may_be_at_fault(Rank(*rank), &[])).collect::<Vec<_>>()
         };
         assert_eq!(at_fault(&complaints), [0, 1]);
         complaints.note(Rank(2), complaint(1));
