@@ -3,7 +3,6 @@
 //! The seed decides what a fault leaves open: which peer, and when exactly. The faults that wait for an event are in `triggers.rs`, cuts in
 //! `cuts.rs`, and false frames in `forgery.rs`.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use rand::{Rng, SeedableRng};
 use crate::cluster::{Cluster, Dialability, UserCommand};
 use crate::compute_model::{Bursts, ComputeModel};
 use crate::disk::Disk;
-use crate::frame_faults::FaultyFrames;
+use crate::frame_faults::{CountCorrection, FaultyFrames};
 use crate::host::{Crash, EntryMode, HostId, HostSetup, TaskFault};
 use crate::queue::Queue;
 use crate::scenario::{Fault, FaultTime, PlannedFault, Scenario, Targets};
@@ -261,7 +260,7 @@ impl FaultInjector {
                 cluster.note(host, &format!("its frames are {fault:?}"));
                 let generator = ChaCha8Rng::seed_from_u64(self.generator.next_u64());
                 let until = duration.map(|duration| cluster.now().after(duration));
-                let withheld = BTreeMap::new();
+                let withheld = CountCorrection::default();
                 let faulty = FaultyFrames { host, fault, kind, per_million, until, generator, withheld };
                 cluster.break_frames(faulty);
             }

@@ -88,8 +88,8 @@ pub(crate) struct FaultyFrames {
     pub(crate) until: Option<Instant>,
     /// The source of chance.
     pub(crate) generator: ChaCha8Rng,
-    /// By receiver: the link of the last heartbeat, if there was one, and how many frames were withheld on it.
-    pub(crate) withheld: BTreeMap<HostId, (Option<u32>, u64)>,
+    /// What heartbeats must not count.
+    pub(crate) withheld: CountCorrection,
 }
 
 impl FrameFilter for FaultyFrames {
@@ -100,12 +100,12 @@ impl FrameFilter for FaultyFrames {
         let message = envelope.message();
         let is_over = self.until.is_some_and(|until| envelope.at >= until);
         if is_over || !self.kind.contains(message.as_ref()) || !self.is_chosen() {
-            return self.conceal(envelope.to, message);
+            return self.withheld.correct(envelope.to, message);
         }
         match self.fault {
             FrameFault::Lost => FrameAction::Drop,
             FrameFault::Withheld => {
-                self.withheld.entry(envelope.to).or_default().1 += 1;
+                self.withheld.add(envelope.to, -1);
                 FrameAction::Drop
             }
             FrameFault::Late(delay) => FrameAction::Delay(delay),
@@ -125,20 +125,35 @@ impl FaultyFrames {
     fn is_chosen(&mut self) -> bool {
         self.generator.next_u32() % 1_000_000 < self.per_million
     }
+}
 
-    /// Sends a frame without a fault; a heartbeat does not count what was withheld before it.
-    fn conceal(&mut self, to: HostId, message: Option<Message>) -> FrameAction {
-        let (Some(Message::Heartbeat(mut heartbeat)), Some(withheld)) = (message, self.withheld.get_mut(&to))
+/// The difference between the frames that a node sends and those that its host sends, by receiver: heartbeats have to fit it, or the
+/// receiver would notice.
+#[derive(Default)]
+pub(crate) struct CountCorrection {
+    /// The link of the last heartbeat, if there was one, and the difference on it.
+    by_receiver: BTreeMap<HostId, (Option<u32>, i64)>,
+}
+
+impl CountCorrection {
+    /// The host sends so many more frames than its node does.
+    pub(crate) fn add(&mut self, to: HostId, frames: i64) {
+        self.by_receiver.entry(to).or_default().1 += frames;
+    }
+
+    /// Passes a frame on; a heartbeat with the count that fits.
+    pub(crate) fn correct(&mut self, to: HostId, message: Option<Message>) -> FrameAction {
+        let (Some(Message::Heartbeat(mut heartbeat)), Some((known, difference))) =
+            (message, self.by_receiver.get_mut(&to))
         else {
             return FrameAction::Pass;
         };
         let link = heartbeat.sent.link;
-        if withheld.0.is_some_and(|known| known != link) {
+        if known.replace(link).is_some_and(|known| known != link) {
             // The count began again with the link.
-            withheld.1 = 0;
+            *difference = 0;
         }
-        withheld.0 = Some(link);
-        heartbeat.sent.count = heartbeat.sent.count.saturating_sub(withheld.1);
+        heartbeat.sent.count = heartbeat.sent.count.saturating_add_signed(*difference);
         FrameAction::Replace(vec![Frame::encode(&Message::Heartbeat(heartbeat), None)])
     }
 }

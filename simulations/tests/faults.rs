@@ -141,7 +141,7 @@ fn of_two_machines_with_one_identity_one_continues() {
 }
 
 #[test]
-fn garbage_and_outdated_views_end_no_run() {
+fn garbage_ends_no_run_and_outdated_views_change_nothing() {
     let garbage = after(Fault::Garbage { targets: one(), count: 20 }, SurvivorOutcome::Finish);
     let refusals = garbage.history.peers.iter().flat_map(|lane| &lane.notes);
     assert!(refusals.filter(|(_, note)| note.starts_with("rejected a message of p2")).count() >= 3);

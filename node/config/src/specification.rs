@@ -24,9 +24,8 @@ use std::time::Duration;
 use peergrad_collectives::plan::Topology;
 use peergrad_core::partition_policy::PartitionPolicy;
 use peergrad_core::program::loader::TrainingConfig;
-use peergrad_models::data::error::DenseTableError;
-use peergrad_models::data::format::{FileLayout, FormatError};
-use peergrad_models::data::labels::{LabelError, Target};
+use peergrad_models::data::format::FileLayout;
+use peergrad_models::data::labels::Target;
 use peergrad_models::data::standardize::Standardization;
 use peergrad_models::optimizer::{Optimizer, Schedule};
 use peergrad_models::schedule::Decay;
@@ -45,6 +44,7 @@ pub mod builtin;
 mod code_settings;
 pub mod compression;
 pub mod custom;
+mod error;
 mod former_names;
 pub mod init;
 mod replicas;
@@ -54,6 +54,7 @@ pub mod run_file;
 pub use algorithm::{Aggregation, Algorithm};
 pub use builtin::BuiltinLoader;
 pub use compression::Compression;
+pub use error::SpecificationError;
 pub use former_names::explain_former_name;
 pub use init::{WrittenRunFile, demo_run_file, write_run_file};
 
@@ -191,62 +192,6 @@ pub struct DataSettings {
     pub target: Target,
     /// The standardization of the features.
     pub standardization: Standardization,
-}
-
-/// Why there is no usable specification. Each message says what to change.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum SpecificationError {
-    /// The run file is not TOML, or has an unknown key or a value of the wrong type.
-    #[error("{0}")]
-    RunFile(String),
-    /// A setting has a value that is not allowed.
-    #[error("`{key}` is {found}; allowed: {allowed}")]
-    Setting {
-        /// The setting's name, with its section.
-        key: &'static str,
-        /// Its value.
-        found: String,
-        /// The allowed values.
-        allowed: String,
-    },
-    /// The data file cannot be unpacked.
-    #[error(transparent)]
-    Table(#[from] DenseTableError),
-    /// The data file cannot be read.
-    #[error(transparent)]
-    Format(#[from] FormatError),
-    /// The labels of the data file cannot be used.
-    #[error(transparent)]
-    Labels(#[from] LabelError),
-    /// Numbers are missing in the data file, and `peer init` has found in which columns.
-    #[error("{first}; in all, numbers are missing in {}", .columns.join(", "))]
-    Incomplete {
-        /// The first place.
-        first: DenseTableError,
-        /// The columns, in words.
-        columns: Vec<String>,
-    },
-    /// The specification is too large.
-    #[error(
-        "the specification has {found} bytes, more than the maximum of {SPECIFICATION_BYTES_MAX}; use fewer columns (`columns` in [data]) or classes, or set `standardize = false`"
-    )]
-    TooLarge {
-        /// Its size in bytes.
-        found: usize,
-    },
-    /// This version cannot read the specification.
-    #[error("the run's specification cannot be read ({0}); use the same version of peergrad on all machines")]
-    Foreign(String),
-    /// The run was founded on another data file.
-    #[error(
-        "{name}: this is not the data file of the run ({what}); copy the file from the first peer's machine"
-    )]
-    OtherData {
-        /// The file's name.
-        name: String,
-        /// What differs.
-        what: String,
-    },
 }
 
 impl DataSettings {

@@ -222,10 +222,10 @@ fn a_record_fits_the_samples_and_chunks_of_its_run() {
     assert!(view(&[1]).fits(1, 1));
 }
 
-#[test]
-fn a_change_is_bounded_before_it_is_applied() {
-    let change = ViewChange {
-        parent: ViewDigest([0; 32]),
+/// A change that nothing follows from.
+fn no_change(parent: ViewDigest) -> ViewChange {
+    ViewChange {
+        parent,
         removed: vec![],
         added: vec![],
         capacities: vec![],
@@ -235,7 +235,17 @@ fn a_change_is_bounded_before_it_is_applied() {
         expelled: vec![],
         quarantined: vec![],
         ancestors: vec![],
-    };
+    }
+}
+
+/// A change of `base` that only quarantines.
+fn quarantining(base: &View, quarantined: Vec<Quarantine>) -> ViewChange {
+    ViewChange { quarantined, ..no_change(base.digest()) }
+}
+
+#[test]
+fn a_change_is_bounded_before_it_is_applied() {
+    let change = no_change(ViewDigest([0; 32]));
     assert!(change.is_bounded());
     let ranks = |count: usize| vec![Rank(0); count];
     let spans = |count: usize| vec![vec![Span { start: 0, end: 1 }; count]];
@@ -264,6 +274,7 @@ fn a_change_is_bounded_before_it_is_applied() {
         ViewChange { moves: moves(vec![moved(REPLICAS_MAX + 1)], vec![]), ..change.clone() },
         ViewChange { moves: moves(vec![], vec![0; CHUNKS_MAX + 1]), ..change.clone() },
         ViewChange { expelled: vec![expulsion(9); EXPELLED_MAX + 1], ..change.clone() },
+        ViewChange { quarantined: vec![quarantine(3, 2, false); QUARANTINES_MAX + 1], ..change.clone() },
     ] {
         assert!(!odd.is_bounded(), "{odd:?}");
     }
@@ -274,16 +285,12 @@ fn a_change_makes_the_next_view() {
     let base = view(&[1, 3, 5]);
     let digest = base.digest();
     let change = ViewChange {
-        parent: digest,
         removed: vec![Rank(1)],
         added: vec![Member { incarnation: Incarnation(2), ..member(3) }, member(4)],
         capacities: vec![(Rank(2), 7)],
-        resume: Resume::at(StepNumber(9)),
         cursor: DataCursor { position: 5, ..DataCursor::default() },
-        moves: Moves::default(),
         expelled: vec![expulsion(7)],
-        quarantined: vec![],
-        ancestors: vec![],
+        ..no_change(digest)
     };
     let next = base.apply(digest, &change).unwrap();
     let members: Vec<_> = next.members.iter().map(|m| (m.peer.0[0], m.incarnation.0, m.capacity)).collect();
@@ -303,22 +310,6 @@ fn a_change_makes_the_next_view() {
 fn quarantine(peer: u8, other: u8, is_certain: bool) -> Quarantine {
     let (peer, other) = (PeerId([peer; 32]), PeerId([other; 32]));
     Quarantine { peer, other, fault: MemberFault::Frames, is_certain }
-}
-
-/// A change of `base` in which nothing changes but this.
-fn quarantining(base: &View, quarantined: Vec<Quarantine>) -> ViewChange {
-    ViewChange {
-        parent: base.digest(),
-        removed: vec![],
-        added: vec![],
-        capacities: vec![],
-        resume: Resume::at(StepNumber(9)),
-        cursor: DataCursor::default(),
-        moves: Moves::default(),
-        expelled: vec![],
-        quarantined,
-        ancestors: vec![],
-    }
 }
 
 #[test]
@@ -358,7 +349,6 @@ fn a_view_forgets_the_oldest_quarantines() {
     assert_eq!(next.quarantined.len(), QUARANTINES_MAX);
     assert_eq!(next.suspicion(&PeerId([100; 32])), 0);
     assert_eq!(next.quarantined_since(&base), [quarantine(3, 2, false)]);
-    assert!(!quarantining(&base, vec![quarantine(3, 2, false); QUARANTINES_MAX + 1]).is_bounded());
     let many = View { quarantined: vec![quarantine(3, 2, false); QUARANTINES_MAX + 1], ..view(&[1]) };
     assert_eq!(many.validate(), Err(InvalidView::Quarantine));
 }
@@ -369,24 +359,8 @@ fn an_expelled_peer_is_remembered_and_is_no_member() {
     assert_eq!(base.validate(), Ok(()));
     assert_eq!(base.expulsion(&PeerId([100; 32])), Some(&expulsion(100)));
     let put_out = |peer, removed| {
-        let (parent, resume) = (base.digest(), Resume::at(StepNumber(9)));
-        let (added, capacities, cursor, moves) = (vec![], vec![], DataCursor::default(), Moves::default());
-        let expelled = vec![expulsion(peer)];
-        base.apply(
-            parent,
-            &ViewChange {
-                parent,
-                removed,
-                added,
-                capacities,
-                resume,
-                cursor,
-                moves,
-                expelled,
-                quarantined: vec![],
-                ancestors: vec![],
-            },
-        )
+        let parent = base.digest();
+        base.apply(parent, &ViewChange { removed, expelled: vec![expulsion(peer)], ..no_change(parent) })
     };
     let next = put_out(3, vec![Rank(1)]).unwrap();
     assert_eq!(next.expelled.len(), EXPELLED_MAX);
@@ -402,18 +376,7 @@ fn a_view_names_its_ancestors_and_two_views_find_their_fork_point() {
     let ancestor = |byte, trained| Ancestor { view: ViewDigest([byte; 32]), trained };
     let base = descending_from((0..ANCESTORS_MAX as u8).map(|byte| ancestor(byte, 5)).collect());
     let parent = base.digest();
-    let change = |resume, ancestors| ViewChange {
-        parent,
-        removed: vec![],
-        added: vec![],
-        capacities: vec![],
-        resume,
-        cursor: DataCursor::default(),
-        moves: Moves::default(),
-        expelled: vec![],
-        quarantined: vec![],
-        ancestors,
-    };
+    let change = |resume, ancestors| ViewChange { resume, ancestors, ..no_change(parent) };
     let (cursor, history) = (DataCursor::default(), vec![ancestor(2, 5), ancestor(70, 9), ancestor(90, 70)]);
     let (ours, theirs) = (30, 10);
     let merge = Merge { view: ViewDigest([90; 32]), steps: StepNumber(7), ours, theirs, cursor, history };
@@ -456,24 +419,11 @@ fn a_restarted_view_does_not_descend_from_later_merges() {
     // One that was merged early, and after the view that was gone back to one that had trained little.
     let ancestors = vec![ancestor(1, 20), ancestor(2, 10), ancestor(3, 60), ancestor(4, 30), ancestor(5, 80)];
     let base = descending_from(ancestors);
-    let (parent, parts) = (base.digest(), (vec![], vec![], vec![], vec![]));
+    let parent = base.digest();
     let after = |is_restored| {
-        let (removed, added, capacities, expelled) = parts.clone();
-        let (cursor, moves) = (DataCursor::default(), Moves::default());
         let resume = Resume { is_restored, ..Resume::at(StepNumber(4)) };
         let ancestors = vec![Ancestor { view: parent, trained: 40 }];
-        ViewChange {
-            parent,
-            removed,
-            added,
-            capacities,
-            resume,
-            cursor,
-            moves,
-            expelled,
-            quarantined: vec![],
-            ancestors,
-        }
+        ViewChange { resume, ancestors, ..no_change(parent) }
     };
     let last = Ancestor { view: parent, trained: 40 };
     assert_eq!(base.ancestors_after(&after(true)), [ancestor(1, 20), ancestor(2, 10), ancestor(3, 40), last]);
@@ -490,19 +440,7 @@ fn a_view_names_partitioned_members_until_they_are_back() {
         let parts = vec![vec![]; view.members.len() + added.len() - removed.len()];
         let batch = Some(BatchParts { epoch: 0, parts });
         let (parent, resume) = (view.digest(), Resume { batch, ..Resume::at(StepNumber(9)) });
-        let (capacities, cursor, moves, expelled) = (vec![], DataCursor::default(), Moves::default(), vec![]);
-        let change = ViewChange {
-            parent,
-            removed,
-            added,
-            capacities,
-            resume,
-            cursor,
-            moves,
-            expelled,
-            quarantined: vec![],
-            ancestors,
-        };
+        let change = ViewChange { removed, added, resume, ancestors, ..no_change(parent) };
         view.apply(parent, &change).unwrap()
     };
     let lost = change(&base, vec![Rank(1), Rank(2)], vec![], vec![ancestor]);
@@ -518,22 +456,7 @@ fn a_branch_starts_where_training_restarts_from_checkpoints() {
     let base = view(&[1, 3]);
     let follow = |view: &View, resume| {
         let parent = view.digest();
-        let (cursor, moves) = (DataCursor::default(), Moves::default());
-        let (removed, added, capacities, expelled) = (vec![], vec![], vec![], vec![]);
-        let ancestors = vec![];
-        let change = ViewChange {
-            parent,
-            removed,
-            added,
-            capacities,
-            resume,
-            cursor,
-            moves,
-            expelled,
-            quarantined: vec![],
-            ancestors,
-        };
-        view.apply(parent, &change)
+        view.apply(parent, &ViewChange { resume, ..no_change(parent) })
     };
     let restored = |step| Resume { is_restored: true, ..Resume::at(StepNumber(step)) };
     let next = follow(&base, Resume::at(StepNumber(9))).unwrap();

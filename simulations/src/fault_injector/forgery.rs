@@ -8,6 +8,8 @@ use rand::Rng;
 use rand::rngs::ChaCha8Rng;
 
 use crate::cluster::Cluster;
+use crate::filters::{Envelope, FrameAction};
+use crate::frame_faults::CountCorrection;
 use crate::host::HostId;
 
 /// Sends `count` frames of random bytes to each other host.
@@ -25,15 +27,27 @@ pub(super) fn send_garbage(cluster: &mut Cluster, from: HostId, count: usize, ge
     }
 }
 
-/// Sends two views to each other host: the installed one once more, and one that has the number of an earlier view.
+/// Sends views to each other host: the installed one once more, and one with the number of the view before, if there was one.
 pub(super) fn send_stale_views(cluster: &mut Cluster, from: HostId) {
     let Some(NodeState::Member(standing)) = cluster.hosts().node_state(from) else { return };
     let view = View::clone(&standing.view);
-    let before =
-        View { number: ViewNumber(view.number.0.saturating_sub(1)), parents: vec![], ..view.clone() };
+    let before = (view.number.0 > 1).then(|| {
+        let number = ViewNumber(view.number.0 - 1);
+        View { number, parents: vec![], ..view.clone() }
+    });
+    let mut counts = CountCorrection::default();
     for to in cluster.hosts().ids().filter(|&to| to != from) {
-        for view in [&view, &before] {
+        for view in [&view].into_iter().chain(&before) {
             cluster.forge(from, to, Frame::encode(&AgreementMessage::Install(view.clone()).into(), None));
+            counts.add(to, 1);
         }
     }
+    // It is the peer that sends them, so its heartbeats count them.
+    cluster.add_filter(Box::new(move |envelope: &Envelope<'_>| {
+        if envelope.from == from {
+            counts.correct(envelope.to, envelope.message())
+        } else {
+            FrameAction::Pass
+        }
+    }));
 }

@@ -31,8 +31,8 @@ pub(super) struct RunningPeer {
     pub(super) report: Report,
     /// Whether other members own everything that this peer owned, so that it can leave without a loss.
     has_handed_over: bool,
-    /// Whether the user knows that too few files may be open.
-    has_reported_files: bool,
+    /// How many files may be open; `None` once the user knows that these are too few.
+    files: Option<FileLimit>,
     /// Whether the record on disk is older than what this peer knows, because it could not be written.
     is_outdated: bool,
 }
@@ -56,7 +56,7 @@ impl RunningPeer {
             others,
             report,
             has_handed_over: false,
-            has_reported_files: false,
+            files: Some(FileLimit::raise()),
             is_outdated: false,
         }
     }
@@ -94,9 +94,8 @@ impl RunningPeer {
 
     /// Takes the other members that invites name from a new view.
     fn note_members(&mut self, view: &View) {
-        let shortage = FileLimit::raise().shortage(view.members.len()).filter(|_| !self.has_reported_files);
-        if let Some(shortage) = shortage {
-            self.has_reported_files = true;
+        if let Some(shortage) = self.files.and_then(|files| files.shortage(view.members.len())) {
+            self.files = None;
             self.report.notice(&Notice::FewOpenFiles(shortage));
         }
         let mut members: Vec<&Member> =

@@ -13,7 +13,8 @@
 //! others wait for a proposer somewhat longer, but not once they have lost it.
 //!
 //! A member that answers may be left out because it is cut off from another one that answers too. A proposer postpones that
-//! once: after a partition, links come back one by one. A member may also be left out because others have noticed a fault of it.
+//! once: after a partition, links come back one by one. A member may also be
+//! quarantined, because others have noticed a fault of it.
 //!
 //! # Not here
 //! Which members stay: `agreement/selection.rs`. Ballots, votes and answers: `view_change/driver.rs`.
@@ -313,7 +314,7 @@ impl Proposing<'_> {
         self.succession.broadcast_proposal(self.members, self.out);
     }
 
-    /// Whether this view has not completed a step either, after one that was stalled as well, perhaps.
+    /// Whether members wait for the first time since a step was committed.
     fn repetition(&self) -> Repetition {
         if self.members.observed.has_committed { Repetition::First } else { Repetition::Again }
     }

@@ -106,8 +106,8 @@ pub(super) fn enter_next(active: &mut ActiveMember, cx: &mut NodeContext<'_>) ->
     let expelled = view.expelled.iter().filter(|expulsion| !known.contains(expulsion));
     cx.out.extend(expelled.map(|expulsion| Output::Event(Event::Expelled(*expulsion))));
     let quarantined = view.quarantined_since(active.training.view()).iter();
-    let may_return = quarantined.filter(|quarantined| view.expulsion(&quarantined.peer).is_none());
-    cx.out.extend(may_return.map(|quarantined| Output::Event(Event::Quarantined(*quarantined))));
+    let may_return = quarantined.filter(|quarantine| view.expulsion(&quarantine.peer).is_none());
+    cx.out.extend(may_return.map(|quarantine| Output::Event(Event::Quarantined(*quarantine))));
     let entered_at = cx.out.len();
     active.training.enter((&view, digest), resume, &mut cx.node.links.credits, cx.out);
     let difference = active.membership.advance(cx.now).expect("the next view is known");
@@ -235,8 +235,8 @@ fn exclude(active: &ActiveMember, cx: &mut NodeContext<'_>, view: &View) -> Tran
         Event::BranchAbandoned { is_merged, steps_since: active.steps_since_snapshot() }
     } else {
         let quarantined = view.quarantined_since(active.training.view()).iter();
-        let quarantined = quarantined.copied().rfind(|quarantined| quarantined.peer == cx.node.me.peer);
-        Event::Excluded { view_number: view.number, quarantine: quarantined }
+        let quarantine = quarantined.copied().rfind(|quarantine| quarantine.peer == cx.node.me.peer);
+        Event::Excluded { view_number: view.number, quarantine }
     };
     cx.out.push(Output::Event(event));
     Transition::Rejoin { run: view.run, contacts: view.members.iter().map(Member::contact).collect() }

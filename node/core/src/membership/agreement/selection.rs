@@ -34,12 +34,12 @@ pub(super) struct Selection {
     pub(super) quarantined: Vec<Quarantine>,
 }
 
-/// Whether the view before was stalled as well.
+/// Whether members wait for the first time since a step was committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Repetition {
-    /// It has committed a step since it began.
+    /// A step was committed in this view.
     First,
-    /// It has not.
+    /// None was: perhaps the view before ended in the same way.
     Again,
 }
 

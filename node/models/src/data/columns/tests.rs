@@ -1,3 +1,5 @@
+//! What is inferred of the columns of a CSV file, and what the user is told of it.
+
 use super::*;
 
 fn infer(bytes: &[u8]) -> Columns {
