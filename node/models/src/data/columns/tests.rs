@@ -1,4 +1,4 @@
-//! What is inferred of the columns of a CSV file, and what the user is told of it.
+//! What is inferred of the columns of a CSV file, and what the notices say.
 
 use super::*;
 
