@@ -448,6 +448,7 @@ fn ending_of(failure: &Failure) -> &'static str {
         Failure::Refused { .. } => "refused",
         Failure::TaskPanicked(_) => "stopped: its task failed",
         Failure::DiskFailed(_) | Failure::CheckpointLost { .. } => "stopped: its disk failed",
+        Failure::Diverged { .. } => "stopped: its loss was not finite",
         Failure::Left => "left",
         Failure::WrongSpecification { .. } | Failure::Unusable(_) | Failure::DataMissing { .. } => "unusable",
     }

@@ -20,7 +20,7 @@ use peergrad_protocol::message::MemberReport;
 use peergrad_protocol::view::{Ancestor, Member, Resume, View};
 use peergrad_protocol::{PeerId, Pool, StepNumber, ViewDigest};
 
-use crate::io::Output;
+use crate::io::{Failure, Output};
 use crate::program::command::Reply;
 use crate::program::loader::Loaded;
 use crate::state::checkpoint::Checkpoint;
@@ -36,6 +36,7 @@ mod closing;
 mod closing_barrier;
 mod flow_control;
 mod inputs;
+mod loss_watch;
 mod omissions;
 mod steps;
 mod tables;
@@ -233,6 +234,16 @@ impl Training {
     }
 
     // The end.
+
+    /// Why the run cannot be continued, if its loss has not been finite for long.
+    pub(crate) fn divergence(&self) -> Option<Failure> {
+        self.base().loss_watch.failure()
+    }
+
+    /// Why the run has failed, although all its steps are taken: the last one had no finite loss.
+    pub(crate) fn divergence_at_end(&self) -> Option<Failure> {
+        self.base().loss_watch.failure_at_end()
+    }
 
     /// Whether nothing that this member's worker has computed would be lost if it left.
     pub(crate) fn has_wound_down(&self) -> bool {

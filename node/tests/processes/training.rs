@@ -189,3 +189,18 @@ fn train_file(name: &str, changes: &[(&str, &str)]) -> Option<Value> {
     assert_eq!(peers[0].summary()["digest"], peers[1].summary()["digest"]);
     Some(peers[1].summary().clone())
 }
+
+#[test]
+fn a_run_whose_loss_is_not_finite_ends_with_an_error_and_saves_nothing() {
+    for kind in ["sync", "ds-sync", "diloco", "ssp", "downpour"] {
+        let place = TestFolder::new();
+        let optimizer = "[optimizer]\nrule = \"sgd\"\nrate = 1e6\n";
+        let sync = format!("[sync]\nkind = \"{kind}\"\n");
+        place.write("run.toml", format!("epochs = 1000000\n[data]\nfile = \"digits\"\n{optimizer}{sync}"));
+        for (number, peer) in place.swarm(3).into_iter().map(Process::end).enumerate() {
+            assert!(peer.failure().contains("smaller `rate`"), "{kind}: {}", peer.failure());
+            assert!(!place.path(&format!("peer-{}/model.safetensors", number + 1)).exists(), "{kind}");
+            assert_eq!(peer.all("saved").count(), 0, "{kind}");
+        }
+    }
+}

@@ -220,7 +220,8 @@ impl RunningPeer {
             ended.outcome,
             Ok(()) | Err(Failure::Refused { refusal: Refusal::Expelled(_) | Refusal::RunComplete, .. })
         );
-        if saved.is_ok() && (is_over || self.has_handed_over) {
+        let has_left = self.has_handed_over && ended.outcome == Err(Failure::Left);
+        if saved.is_ok() && (is_over || has_left) {
             // The others no longer need this peer's vote.
             self.directory.forget_run();
         }

@@ -52,7 +52,7 @@ pub(crate) fn event_name(event: &Event) -> &'static str {
         Event::MergeEvaluation(_) => "merge_evaluation",
         Event::MergeAbandoned => "merge_abandoned",
         Event::BranchAbandoned { .. } => "branch_abandoned",
-        Event::Leaving => "leaving",
+        Event::Leaving { .. } => "leaving",
         Event::HandedOver { .. } => "handed_over",
         Event::Committed(_) => "step",
         Event::Violation { .. } => "violation",
@@ -115,7 +115,7 @@ fn membership_fields(event: &Event) -> Option<Value> {
         Event::Excluded { view_number, quarantine } => {
             json!({"view_number": view_number.0, "quarantine": quarantine.as_ref().map(quarantine_json)})
         }
-        Event::Leaving => json!({}),
+        Event::Leaving { reason } => json!({"reason": reason.to_string()}),
         Event::HandedOver { chunks, members } => json!({"chunks": chunks, "members": members}),
         Event::Violation { peer, reject } => json!({"peer": peer.to_string(), "reason": reject.to_string()}),
         _ => return None,

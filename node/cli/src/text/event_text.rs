@@ -1,6 +1,6 @@
 //! One line for people about each event: the report, the event log and `peer status` all use these.
 
-use peergrad_core::io::{BranchDetected, Event, MergeEvaluation, RecoveryProgress, RunSize};
+use peergrad_core::io::{BranchDetected, Event, Failure, MergeEvaluation, RecoveryProgress, RunSize};
 use peergrad_models::task::Evaluation;
 use peergrad_protocol::limits::QUARANTINE_TIMES_MAX;
 use peergrad_protocol::message::{Rekey, Stage};
@@ -117,7 +117,11 @@ fn membership_text(event: &Event, scope: Option<&RunSize>) -> Option<String> {
             "the other members continued without this peer (unreachable, or too long in one step); asking for readmission"
                 .to_owned()
         }
-        Event::Leaving => "handing over to the other members before leaving".to_owned(),
+        Event::Leaving { reason: Failure::Diverged { .. } } => {
+            "the loss is not a finite number any more: handing over to the other members before leaving"
+                .to_owned()
+        }
+        Event::Leaving { .. } => "handing over to the other members before leaving".to_owned(),
         Event::HandedOver { chunks: 0, .. } => {
             "the other members already hold everything that this peer owned; nothing is lost".to_owned()
         }

@@ -9,7 +9,7 @@ use peergrad_protocol::message::{Rekey, Stage};
 use peergrad_protocol::view::{Expulsion, MemberFault, Merge, Quarantine, View};
 use peergrad_protocol::{PeerId, RunId, StepNumber, ViewDigest, ViewNumber};
 
-use super::{Ended, Reject};
+use super::{Ended, Failure, Reject};
 
 /// How many members have returned after all members of a view had stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -156,8 +156,11 @@ pub enum Event {
         /// The steps that were committed here after the merged snapshot was taken: they are lost.
         steps_since: u64,
     },
-    /// The user has asked this peer to leave: it first hands over what it owns.
-    Leaving,
+    /// This peer leaves, and first hands over what it owns.
+    Leaving {
+        /// Why it leaves.
+        reason: Failure,
+    },
     /// This peer has handed over what it owned.
     HandedOver {
         /// The number of chunks that others own now.

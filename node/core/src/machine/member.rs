@@ -19,7 +19,7 @@ use peergrad_protocol::message::{
 use peergrad_protocol::view::{ExpulsionCause, MemberFault, Resume, View};
 use peergrad_protocol::{Buffer, Frame, Instant, PeerId, ViewDigest};
 
-use crate::io::{JobOutput, Output, Reject};
+use crate::io::{Failure, JobOutput, Output, Reject};
 use crate::machine::context::NodeContext;
 use crate::machine::early_frames::return_credit;
 use crate::machine::jobs::{Jobs, Purpose};
@@ -53,8 +53,8 @@ pub(super) struct ActiveMember {
     checkpoint_schedule: CheckpointSchedule,
     /// The negotiation with other branches of a partitioned swarm.
     negotiation: MergeNegotiation,
-    /// Whether the user has asked this peer to leave. It hands over its chunks first.
-    is_leaving: bool,
+    /// Why this peer leaves: its user has asked it to, or training has diverged. It hands over its chunks first. `None` if it stays.
+    leaves_for: Option<Failure>,
 }
 
 /// How far a member has got with the run.
@@ -189,7 +189,10 @@ impl Role for ActiveMember {
     }
 
     fn retire_if_done(&mut self, cx: &mut NodeContext<'_>) {
-        if self.is_leaving && !self.membership.members.is_retiring() && self.training.has_wound_down() {
+        if self.leaves_for.is_some()
+            && !self.membership.members.is_retiring()
+            && self.training.has_wound_down()
+        {
             self.membership.members.on_retire(cx.node.me.peer);
             self.poll(cx);
         }
@@ -291,6 +294,9 @@ impl Role for ActiveMember {
     }
 
     fn on_evaluated(&mut self, evaluation: Evaluation) -> Result<(), Transition> {
+        if let Some(failure) = self.training.divergence_at_end() {
+            return Err(failure.into());
+        }
         match self.training.final_state() {
             Some(mut state) => {
                 state.evaluation = Some(evaluation);
@@ -318,15 +324,18 @@ impl Role for ActiveMember {
     }
 
     fn leave(&mut self, cx: &mut NodeContext<'_>) -> Result<(), Transition> {
-        ending::leave(self, cx)
+        ending::leave(self, cx, Failure::Left)
     }
 
     fn farewell(&mut self, cx: &mut NodeContext<'_>) -> Farewell {
+        let peers = self.training.view().members.iter().map(|member| member.peer).collect();
+        if self.training.divergence_at_end().is_some() {
+            return Farewell { state: None, peers };
+        }
         // This peer may be the last one that has the state.
         let keep = self.training.base().loaded().config.checkpoints_kept;
         let checkpoint = self.training.steps().and_then(|steps| steps.state().checkpoint()).map(Arc::new);
         cx.out.extend(checkpoint.map(|checkpoint| Output::SaveCheckpoint { checkpoint, keep }));
-        let peers = self.training.view().members.iter().map(|member| member.peer).collect();
         Farewell { state: self.training.final_state().or(cx.node.state_before.take()), peers }
     }
 }

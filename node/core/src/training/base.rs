@@ -17,6 +17,7 @@ use peergrad_protocol::{Buffer, Frame, PeerId, Pool, Rank, StepNumber, ViewDiges
 use super::TrainingInputs;
 use super::closing_barrier::ClosingBarrier;
 use super::flow_control::FlowControl;
+use super::loss_watch::LossWatch;
 use super::omissions::Omissions;
 use crate::io::Output;
 use crate::program::loader::Loaded;
@@ -53,6 +54,8 @@ pub(crate) struct EngineBase {
     pub(super) barrier: ClosingBarrier,
     /// The samples that were left out of steps, as far as this member knows.
     pub(super) omissions: Omissions,
+    /// Whether the loss of the newest steps is finite.
+    pub(super) loss_watch: LossWatch,
     /// Samples of committed work that this member has computed.
     pub(super) own_trained: u64,
 }
@@ -83,6 +86,7 @@ impl EngineBase {
             handed_over: 0,
             barrier: ClosingBarrier::default(),
             omissions,
+            loss_watch: LossWatch::default(),
             own_trained: checkpoint.map_or(0, |checkpoint| checkpoint.own_samples),
             me,
             loaded,

@@ -1,4 +1,4 @@
-//! The end of a member's part in the run: the run is complete, or the user asks this peer to leave.
+//! The end of a member's part in the run: the run is complete, training has diverged, or the user asks this peer to leave.
 
 use std::sync::Arc;
 
@@ -10,29 +10,40 @@ use crate::machine::context::NodeContext;
 use crate::machine::jobs::Purpose;
 use crate::machine::role::Transition;
 
-/// The user asks this peer to leave. A member first hands over the chunks that it owns, if another member is there to take them.
-pub(super) fn leave(active: &mut ActiveMember, cx: &mut NodeContext<'_>) -> Result<(), Transition> {
+/// This peer leaves, for this reason. A member first hands over the chunks that it owns, if another member is there to take them.
+pub(super) fn leave(
+    active: &mut ActiveMember,
+    cx: &mut NodeContext<'_>,
+    reason: Failure,
+) -> Result<(), Transition> {
     let can_hand_over = active.progress == Progress::Training
         && active.training.view().members.len() > 1
         && !active.membership.members.is_paused()
         && active.membership.missing_chunks() == 0;
     if !can_hand_over {
-        return Err(Failure::Left.into());
+        return Err(reason.into());
     }
-    active.is_leaving = true;
+    active.leaves_for = Some(reason.clone());
     if let Some(tables) = active.training.tables_mut() {
         tables.wind_down(cx.out);
     }
-    cx.out.push(Output::Event(Event::Leaving));
+    cx.out.push(Output::Event(Event::Leaving { reason }));
     Ok(())
 }
 
 /// Ends what can end now: a leaving member that is alone stops, and a run that all members have finished is evaluated.
 pub(super) fn advance(active: &mut ActiveMember, cx: &mut NodeContext<'_>) -> Result<(), Transition> {
     let is_alone = active.training.view().members.len() == 1 || active.membership.members.is_paused();
-    if active.is_leaving && is_alone && active.progress == Progress::Training {
+    if let Some(reason) =
+        active.leaves_for.clone().filter(|_| is_alone && active.progress == Progress::Training)
+    {
         // No other member is there to take over the chunks.
-        return Err(Failure::Left.into());
+        return Err(reason.into());
+    }
+    if active.leaves_for.is_none()
+        && let Some(failure) = active.training.divergence()
+    {
+        leave(active, cx, failure)?;
     }
     if cx.node.jobs.computing().is_some()
         && let Some(steps) = active.training.steps_mut()

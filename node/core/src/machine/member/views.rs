@@ -59,7 +59,7 @@ impl ActiveMember {
             progress: Progress::Training,
             checkpoint_schedule,
             negotiation: MergeNegotiation::default(),
-            is_leaving: false,
+            leaves_for: None,
         };
         resume_removals(&mut active, cx);
         let me = cx.node.me.peer;
@@ -220,14 +220,14 @@ fn exclude(active: &ActiveMember, cx: &mut NodeContext<'_>, view: &View) -> Tran
         let refusal = Refusal::Expelled(expulsion);
         return Transition::Fail(Failure::Refused { by, refusal });
     }
-    if active.is_leaving {
+    if let Some(failure) = active.leaves_for.clone() {
         // The peer may have been lost before its handover was complete; then some state was lost with it.
         let is_whole = view.moves.restarted.is_empty();
         if is_whole {
             let chunks = active.training.base().handed_over();
             cx.out.push(Output::Event(Event::HandedOver { chunks, members: view.members.len() }));
         }
-        return Transition::Fail(Failure::Left);
+        return Transition::Fail(failure);
     }
     // If the view contains this branch's snapshot, it comes from a merge rather than from a loss.
     let is_merged = active.has_snapshot() && view.has_merged(active.training.base().digest());
@@ -248,8 +248,8 @@ pub(super) fn abandon_branch(
     cx: &mut NodeContext<'_>,
     accept: MergeAccept,
 ) -> Transition {
-    if active.is_leaving {
-        return Transition::Fail(Failure::Left);
+    if let Some(failure) = active.leaves_for.clone() {
+        return Transition::Fail(failure);
     }
     let (run, members) = (active.training.view().run, active.membership.members.contacts());
     let contacts = accept.contacts.into_iter().chain(members).take(CONTACTS_MAX).collect();

@@ -11,7 +11,7 @@ use crate::table::TableLayout;
 
 /// The gradient of a clock's samples, times `scale`, as rows of the table of parameters.
 ///
-/// A gradient that overflowed would ruin the shared parameters, so its samples are left out.
+/// A gradient that overflowed would ruin the shared parameters, so its samples are left out, and the loss is not a number.
 ///
 /// # Errors
 /// [`Interrupted`] if the run ends first.
@@ -66,7 +66,7 @@ pub(super) fn scaled(
 fn finite(indices: RowSet, mut gradient: Vec<f32>, scale: f32, stats: SampleStats) -> (Rows, SampleStats) {
     gradient.iter_mut().for_each(|element| *element *= scale);
     if !stats.loss.is_finite() || gradient.iter().any(|element| !element.is_finite()) {
-        return (Rows::default(), SampleStats::default());
+        return (Rows::default(), SampleStats { samples: 0, loss: f64::NAN });
     }
     (Rows { indices, values: gradient }, stats)
 }

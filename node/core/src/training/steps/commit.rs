@@ -49,14 +49,16 @@ impl StepState {
             residual.commit(StepNumber(steps - 1));
         }
         let is_due = digest_every.is_some_and(|every| steps.is_multiple_of(every.get()));
+        let (step, loss) = (StepNumber(steps - 1), record.stats.loss / record.stats.samples as f64);
+        self.base.loss_watch.note(step, loss);
         let complete = self.commit.complete.as_ref().expect("a complete step has parameters");
         // With local parameters, members have the same digest only after a round of all members.
         let is_due = is_due && record.is_of_all;
         out.push(Output::Event(Event::Committed(Committed {
-            step: StepNumber(steps - 1),
+            step,
             epoch: record.assignment.epoch,
             steps_expected: steps + self.base.loaded.steps_left(&record.assignment.after),
-            loss: record.stats.loss / record.stats.samples as f64,
+            loss,
             samples: record.samples,
             left_out: record.left_out,
             may_be_late: self.kind == StepKind::BackupWorkers,
@@ -82,6 +84,7 @@ impl StepState {
     fn save_if_due(&mut self, out: &mut Vec<Output>) {
         let steps = self.committed_steps();
         if self.commit.save_after.take_if(|at| at.0 <= steps).is_some_and(|at| at.0 == steps)
+            && self.base.loss_watch.is_finite()
             && let Some(checkpoint) = self.checkpoint()
         {
             let keep = self.base.loaded.config.checkpoints_kept;

@@ -189,11 +189,13 @@ impl TableEngine {
         {
             let ComputedLease { clock, epoch, stats } = first.remove();
             self.base.own_trained += stats.samples;
+            let loss = stats.loss / stats.samples.max(1) as f64;
+            self.base.loss_watch.note(StepNumber(clock), loss);
             out.push(Output::Event(Event::Committed(Committed {
                 step: StepNumber(clock),
                 epoch,
                 steps_expected: self.leases.clocks_expected(clock),
-                loss: stats.loss / stats.samples.max(1) as f64,
+                loss,
                 samples: stats.samples,
                 left_out: 0,
                 may_be_late: false,
