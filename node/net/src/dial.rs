@@ -18,7 +18,7 @@ use libp2p::swarm::{ConnectionId, DialError};
 use libp2p::{Multiaddr, PeerId};
 use tokio::time::Instant;
 
-use super::address::{Carrier, is_relayed, parse_all, without_peer};
+use super::address::{Carrier, is_relayed, over_quic, parse_all, without_peer};
 use super::bootstrap_address::BootstrapAddress;
 use super::identity::to_libp2p;
 pub(super) use carriers::{CarrierEvidence, CarrierHistory};
@@ -38,9 +38,20 @@ mod target;
 #[derive(Debug, Default)]
 pub(super) struct Dialer {
     targets: Vec<DialTarget>,
+    /// This peer, which must not be dialed.
+    own: OwnAddresses,
     /// The carrier that got through to the last peer that was dialed. If TCP fails, the reason is usually
     /// near this peer, or it concerns all peers.
     usual_carrier: Carrier,
+}
+
+/// How to recognise that an attempt leads back to this peer.
+#[derive(Debug, Default)]
+pub(super) struct OwnAddresses {
+    /// This peer's id; `None` until it is known.
+    id: Option<PeerId>,
+    /// Where this peer listens. libp2p does not dial these addresses, and says nothing of it.
+    listening: Vec<Multiaddr>,
 }
 
 /// A new connection.
@@ -55,6 +66,16 @@ pub(super) struct NewConnection<'a> {
 }
 
 impl Dialer {
+    /// The dialer of the peer `me`.
+    pub(super) fn new(me: PeerId) -> Self {
+        Self { own: OwnAddresses { id: Some(me), listening: Vec::new() }, ..Self::default() }
+    }
+
+    /// This peer listens at these addresses from now on.
+    pub(super) fn listen_on(&mut self, listening: Vec<Multiaddr>) {
+        self.own.listening = listening;
+    }
+
     /// Keeps dialing this peer until [`forget`](Self::forget). The next attempt is due now.
     pub(super) fn want(&mut self, peer: PeerId, addresses: Vec<Multiaddr>, now: Instant) {
         self.add(DialAim::Peer { id: peer, addresses }, DialReason::Wanted, now);
@@ -226,7 +247,7 @@ impl Dialer {
             return Vec::new();
         };
         let target = &mut self.targets[index];
-        let Some(troubles) = target.end_attempt(error, now) else {
+        let Some(troubles) = target.end_attempt(error, &self.own, now) else {
             // A user who named an address should not have to wait for the second attempt to hear why the first failed.
             return match (target.reason, target.failures, &target.first) {
                 (DialReason::Named, 0, Some(FirstAttempt { carrier: Carrier::Tcp, troubles, .. })) => {
@@ -238,8 +259,11 @@ impl Dialer {
         match target.reason {
             DialReason::Wanted if target.failures < WANTED_FAILURES_REPORTED => Vec::new(),
             DialReason::Wanted | DialReason::Named => {
+                // No other peer will ever answer there.
+                let is_own = target.aim.peer().is_none()
+                    && troubles.iter().any(|(_, trouble)| *trouble == DialFailure::Ourselves);
                 let reports = target.report_failures(troubles, now);
-                if matches!(error, DialError::LocalPeerId { .. }) {
+                if is_own {
                     self.targets.swap_remove(index);
                 }
                 reports
@@ -277,6 +301,19 @@ impl Dialer {
             *planned = due.min(*planned);
         }
         target.aim.learn(aim.addresses());
+    }
+}
+
+impl OwnAddresses {
+    /// Whether this peer listens at an address, over either carrier.
+    pub(super) fn contains(&self, address: &Multiaddr) -> bool {
+        self.listening.contains(address)
+            || over_quic(address).is_some_and(|over_quic| self.listening.contains(&over_quic))
+    }
+
+    /// Whether this is the id of this peer.
+    pub(super) fn is_id(&self, peer: &PeerId) -> bool {
+        self.id.as_ref() == Some(peer)
     }
 }
 

@@ -147,6 +147,16 @@ impl fmt::Display for Notice {
                 write!(f, "port {wanted} is in use; listening on port {listening} instead")
             }
             Self::NoMdns { reason } => write!(f, "cannot look for peers on the local network: {reason}"),
+            Self::Unreachable { peer: Some(peer), address, trouble: trouble @ DialFailure::Ourselves } => {
+                let peer = peer.short();
+                write!(
+                    f,
+                    "peer {peer} at {address}: {trouble}, so peer {peer} has stopped or moved: the run may have ended. Ask for a fresh invite (`peer invite` on a member's machine); still trying elsewhere"
+                )
+            }
+            Self::Unreachable { peer: None, address, trouble: trouble @ DialFailure::Ourselves } => {
+                write!(f, "{address}: {trouble}; give the address of another peer")
+            }
             Self::Unreachable { peer: Some(peer), address, trouble } => {
                 write!(f, "peer {} at {address}: {trouble}; still trying", peer.short())
             }

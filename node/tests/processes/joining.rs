@@ -126,6 +126,63 @@ fn by_the_reachable_one_of_several_addresses() {
     finish(vec![founder, joiner]);
 }
 
+/// The founder has ended, and the joiner listens where it did.
+#[test]
+fn a_run_that_has_ended_through_an_invite_to_this_peer_itself() {
+    let place = place();
+    let port = free_port().to_string();
+    let listen = ["--json", "--no-mdns", "--listen", "127.0.0.1", "--port", &port, "--dir"];
+    let mut founder =
+        place.run(&[["start", "run.toml", "--peers", "1"].as_slice(), &listen, &["founder"]].concat());
+    let invite = invite_of(&mut founder);
+    founder.end().summary();
+    let mut joiner = place.run(&[["join", &invite].as_slice(), &listen, &["joiner"]].concat());
+    let notice = joiner.wait_for_notice("this is the address of this peer itself");
+    assert!(notice.contains("the run may have ended") && notice.contains("fresh invite"), "{notice}");
+    let silence = joiner.wait_for("no_peer_answers");
+    assert!(silence["seconds"].as_f64().is_none_or(|seconds| seconds < 20.0), "{silence}");
+    // With the secret and an address, too.
+    place.write("secret", "7f".repeat(32));
+    let address = format!("127.0.0.1:{port}");
+    drop(joiner);
+    let arguments = ["join", &address, "--secret-file", "secret"];
+    let mut joiner = place.run(&[arguments.as_slice(), &listen, &["another"]].concat());
+    joiner.wait_for_notice("give the address of another peer");
+}
+
+#[test]
+fn a_run_that_has_ended_where_nobody_listens_any_more() {
+    let place = place();
+    let mut founder = place.start("founder", 1, &[]);
+    let invite = invite_of(&mut founder);
+    founder.end().summary();
+    let mut joiner = place.join("joiner", &invite);
+    joiner.wait_for_notice("connection refused; still trying");
+    joiner.wait_for("no_peer_answers");
+    let told = joiner.kill();
+    assert_eq!(told.all("no_peer_answers").count(), 1);
+    assert_eq!(told.all("notice").filter(|notice| notice.to_string().contains("refused")).count(), 1);
+}
+
+#[test]
+fn a_run_that_has_ended_where_a_peer_of_another_run_listens() {
+    let place = place();
+    let port = free_port().to_string();
+    let listen = ["--json", "--no-mdns", "--listen", "127.0.0.1", "--port", &port, "--dir"];
+    let start = |peers: &'static str, directory: &'static str| {
+        place.run(&[["start", "run.toml", "--peers", peers].as_slice(), &listen, &[directory]].concat())
+    };
+    let mut founder = start("1", "founder");
+    let invite = invite_of(&mut founder);
+    founder.end().summary();
+    let mut other = start("2", "other");
+    other.wait_for("invite");
+    let mut joiner = place.join("joiner", &invite);
+    let notice = joiner.wait_for_notice("the secret (or the run) differs");
+    assert!(notice.contains("if the invite's run has ended"), "{notice}");
+    joiner.wait_for("no_peer_answers");
+}
+
 #[test]
 fn again_after_leaving_before_the_start() {
     let place = place();

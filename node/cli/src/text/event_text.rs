@@ -63,7 +63,7 @@ fn joining_text(event: &Event, me: &PeerId) -> Option<String> {
             program_name(),
         ),
         Event::NoPeerAnswers => format!(
-            "no peer answers any more; still trying. The run may have ended; if not, run `{} invite` on a member's machine to get an invite with current addresses",
+            "no peer of the run answers; still trying. The run may have ended, or its peers have other addresses now: ask for a fresh invite (`{} invite` on the machine of a peer that trains)",
             program_name()
         ),
         _ => return None,

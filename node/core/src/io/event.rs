@@ -113,7 +113,7 @@ pub enum Event {
         /// The peers that answer.
         peers: Vec<PeerId>,
     },
-    /// At a joiner: the peers that had answered are gone, and no other peer answers.
+    /// At a joiner: no peer has answered, or those that had are gone, and no other peer answers.
     NoPeerAnswers,
     /// This peer has no parameters yet, and cannot reach any member that has: it waits for one of them.
     ParametersUnreachable {

@@ -108,6 +108,8 @@ impl Joiner {
     /// A peer that was invited to `run`. With `None` it joins the run of the first member that it meets.
     pub(crate) fn new(run: Option<RunId>, me: Member, recovering: Option<RecoveringMember>) -> Self {
         let mut joiner = Self::with_contacts(run, Vec::new(), me);
+        // A silence from the start is reported, too.
+        joiner.timers.set(RETRY, Instant::default());
         // The record of a member of another run is of no use in this one.
         let is_of_run = |member: &RecoveringMember| run.is_none_or(|run| run == member.view().run);
         if let Some(member) = recovering.filter(is_of_run) {
@@ -159,6 +161,7 @@ impl Joiner {
     /// A link came up: asks the peer to admit this one, unless another peer has welcomed it.
     pub(crate) fn link_up(&mut self, now: Instant, peer: PeerId, out: &mut Vec<Output>) {
         self.reachability.prove(&peer);
+        self.silence.linked();
         if self.stage == Stage::Asking {
             self.ask(now, peer, out);
         }

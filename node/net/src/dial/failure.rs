@@ -41,17 +41,17 @@ impl fmt::Display for DialFailure {
             Self::Refused => f.write_str("connection refused"),
             Self::System(words) | Self::Unusable(words) => f.write_str(words),
             Self::WrongSecret => {
-                f.write_str("answered, but the secret (or the run) differs: check the invite")
+                f.write_str("answered, but the secret (or the run) differs: check the invite; if the invite's run has ended, ask for an invite of the present one")
             }
             Self::HungUp => {
                 f.write_str("answered and closed the connection at once: check the address and the port")
             }
             Self::NotAPeer => f.write_str("answered, but not as a peer: check the address and the port"),
             Self::OtherPeer { found } => {
-                write!(f, "answered, but as another peer ({found}): ask for a fresh invite")
+                write!(f, "answered, but as another peer ({found}): the invited peer has stopped or moved; ask for a fresh invite")
             }
             Self::Ourselves => {
-                f.write_str("this is the address of this peer itself: give the address of another peer")
+                f.write_str("this is the address of this peer itself")
             }
         }
     }

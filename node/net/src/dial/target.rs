@@ -8,8 +8,8 @@ use libp2p::swarm::{ConnectionId, DialError};
 use libp2p::{Multiaddr, PeerId};
 use tokio::time::Instant;
 
-use super::CarrierHistory;
 use super::failure::{DialFailure, failure_of, is_final};
+use super::{CarrierHistory, OwnAddresses};
 use crate::address::{Carrier, over_quic, over_tcp, remember, without_peer};
 use crate::identity::from_libp2p;
 
@@ -279,9 +279,10 @@ impl DialTarget {
     pub(super) fn end_attempt(
         &mut self,
         error: &DialError,
+        own: &OwnAddresses,
         now: Instant,
     ) -> Option<Vec<(Multiaddr, DialFailure)>> {
-        let troubles = self.troubles(error);
+        let troubles = self.troubles(error, own);
         let (first, second) = match self.first.take() {
             Some(first) => (first, troubles),
             None => {
@@ -307,7 +308,20 @@ impl DialTarget {
         Some(first.joined_with(second))
     }
 
-    fn troubles(&self, error: &DialError) -> Vec<(Multiaddr, DialFailure)> {
+    fn troubles(&self, error: &DialError, own: &OwnAddresses) -> Vec<(Multiaddr, DialFailure)> {
+        let mut troubles = self.reported_troubles(error, own);
+        // libp2p leaves these out of an attempt.
+        let own_addresses = self.aim.addresses().iter().filter(|address| own.contains(address));
+        for address in own_addresses {
+            if !troubles.iter().any(|(at, _)| at == address) {
+                troubles.push((address.clone(), DialFailure::Ourselves));
+            }
+        }
+        troubles
+    }
+
+    /// The troubles that libp2p reports.
+    fn reported_troubles(&self, error: &DialError, own: &OwnAddresses) -> Vec<(Multiaddr, DialFailure)> {
         let as_given = |address: &Multiaddr| self.as_given(&without_peer(address.clone()));
         let one = |address: &Multiaddr, trouble| vec![(as_given(address), trouble)];
         let everywhere = |words: &str| {
@@ -319,6 +333,9 @@ impl DialTarget {
                 let all = errors.iter().map(|(at, error)| (as_given(at), failure_of(error)));
                 // The user need not hear of addresses that other peers have named.
                 all.filter(|(at, _)| self.aim.peer().is_none() || self.aim.addresses().contains(at)).collect()
+            }
+            DialError::WrongPeerId { obtained, address } if own.is_id(obtained) => {
+                one(address, DialFailure::Ourselves)
             }
             DialError::WrongPeerId { obtained, address } => {
                 one(address, DialFailure::OtherPeer { found: *obtained })
@@ -383,8 +400,8 @@ pub(super) fn pause_after(failures: u32) -> Duration {
 
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 pub(super) const RETRY_PAUSE_MAX: Duration = Duration::from_secs(5);
-const COMPLAINT_PAUSE: Duration = Duration::from_secs(10);
-const COMPLAINT_PAUSE_MAX: Duration = Duration::from_secs(300);
+const COMPLAINT_PAUSE: Duration = Duration::from_secs(60);
+const COMPLAINT_PAUSE_MAX: Duration = Duration::from_secs(3600);
 pub(super) const MDNS_FAILURES_MAX: u32 = 5;
 /// Rounds in a row in which a refusal is no reason to try QUIC. An attempt over QUIC takes seconds, in which this peer would not
 /// notice that the other one has begun to listen. A firewall refuses every time.

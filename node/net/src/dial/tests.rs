@@ -22,7 +22,7 @@ fn a_dial_failure_is_reported_ever_more_rarely() {
     let start = Instant::now();
     dialer.want_bootstrap("10.0.0.7".parse().unwrap(), start);
     let mut told_at = Vec::new();
-    for second in 0..80 {
+    for second in 0..500 {
         let now = start + Duration::from_secs(second);
         for options in dialer.take_due(now) {
             let address = Multiaddr::empty();
@@ -401,6 +401,78 @@ fn a_quic_address_given_by_the_user_is_used_unchanged() {
     let seen = fail_with(&mut named(QUIC, start), start, 1000, silence);
     assert_eq!((seen.over_tcp.len(), seen.over_quic), (0, vec![0, 200, 600]));
     assert_eq!(seen.failures_seen, [format!("{QUIC}: timed out; still trying")]);
+}
+
+/// libp2p leaves addresses at which this peer listens out of an attempt, and only says that none is left.
+#[test]
+fn an_address_of_this_peer_itself_is_reported_at_once() {
+    let start = Instant::now();
+    let me = crate::Identity::generate();
+    let own = |address: &str| {
+        let mut dialer = Dialer::new(to_libp2p(me.peer()).unwrap());
+        dialer.listen_on(vec![TCP.parse().unwrap(), QUIC.parse().unwrap()]);
+        dialer.want_bootstrap(address.parse().unwrap(), start);
+        dialer
+    };
+    // Only an address is known: nobody else will ever answer there.
+    for address in [TCP, QUIC] {
+        let mut dialer = own(address);
+        let first = dialer.take_due(start).pop().unwrap();
+        let told = dialer.failed(first.connection_id(), &DialError::NoAddresses, start);
+        let told: Vec<_> = told.iter().map(text_of).collect();
+        assert_eq!(told.len(), 1);
+        assert!(told[0].contains("the address of this peer itself; give the address"), "{told:?}");
+        assert!(dialer.take_due(start + Duration::from_secs(60)).is_empty());
+    }
+    // A peer is looked for there: it is gone, and may be elsewhere.
+    let wanted = crate::Identity::generate().peer();
+    let mut dialer = own(&format!("{TCP}/p2p/{}", to_libp2p(wanted).unwrap()));
+    let first = dialer.take_due(start).pop().unwrap();
+    let told = dialer.failed(first.connection_id(), &DialError::NoAddresses, start);
+    let told: Vec<_> = told.iter().map(text_of).collect();
+    assert!(told[0].contains("the run may have ended") && told[0].contains("fresh invite"), "{told:?}");
+    assert_eq!(dialer.take_due(start + Duration::from_secs(60)).len(), 1);
+    assert_eq!(dialer.unreached(start)[0].trouble, DialFailure::Ourselves);
+}
+
+#[test]
+fn a_connection_that_leads_back_to_this_peer_is_recognised() {
+    let start = Instant::now();
+    let me = to_libp2p(crate::Identity::generate().peer()).unwrap();
+    for obtained in [me, PeerId::random()] {
+        let mut dialer = Dialer::new(me);
+        dialer.want(PeerId::random(), addresses(), start);
+        let mut told = Vec::new();
+        for second in 0..60 {
+            let now = start + Duration::from_secs(second);
+            for due in dialer.take_due(now) {
+                let error = DialError::WrongPeerId { obtained, address: TCP.parse().unwrap() };
+                told.extend(dialer.failed(due.connection_id(), &error, now));
+            }
+        }
+        let expected = match obtained == me {
+            true => DialFailure::Ourselves,
+            false => DialFailure::OtherPeer { found: obtained },
+        };
+        assert_eq!(told.iter().map(|told| told.trouble.clone()).collect::<Vec<_>>(), [expected]);
+    }
+}
+
+#[test]
+fn dead_addresses_are_reported_beside_those_of_this_peer_itself() {
+    let start = Instant::now();
+    let (me, wanted) = (PeerId::random(), PeerId::random());
+    let mut dialer = Dialer::new(me);
+    dialer.listen_on(vec!["/ip4/10.0.0.8/tcp/9".parse().unwrap()]);
+    let aim = DialAim::Peer {
+        id: wanted,
+        addresses: vec![TCP.parse().unwrap(), "/ip4/10.0.0.8/tcp/9".parse().unwrap()],
+    };
+    dialer.add(aim, DialReason::Named, start);
+    let first = dialer.take_due(start).pop().unwrap();
+    let told = dialer.failed(first.connection_id(), &refusal(), start);
+    let told: Vec<_> = told.into_iter().map(|told| told.trouble).collect();
+    assert_eq!(told, [DialFailure::Refused, DialFailure::Ourselves]);
 }
 
 #[test]

@@ -60,11 +60,13 @@ impl NetworkActor {
         claim: Claim,
     ) -> Self {
         let listening: Vec<_> = swarm.listeners().cloned().collect();
+        let mut dialer = Dialer::new(*swarm.local_peer_id());
+        dialer.listen_on(listening.clone());
         let connectivity = Connectivity::new(external, &listening, sinks.addresses.borrow().clone());
         Self {
             swarm,
             remotes: Remotes::new(start),
-            dialer: Dialer::default(),
+            dialer,
             connectivity,
             lanes,
             outgoing_count: 0,

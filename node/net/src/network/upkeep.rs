@@ -38,8 +38,8 @@ pub(super) struct ReachabilityUpkeep<'a> {
     pub(super) swarm: &'a mut Swarm<SwarmBehaviour>,
     /// The connected peers, some of them through a relay only.
     pub(super) remotes: &'a mut Remotes,
-    /// Knows the wanted peers that are not connected.
-    pub(super) dialer: &'a Dialer,
+    /// Knows the wanted peers that are not connected, and where this peer listens.
+    pub(super) dialer: &'a mut Dialer,
     /// What is known of how others reach this peer.
     pub(super) connectivity: &'a mut Connectivity,
     /// Starts the tasks that ask others to dial back.
@@ -55,6 +55,7 @@ impl ReachabilityUpkeep<'_> {
     pub(super) fn on_listening(&mut self) {
         let listening: Vec<_> = self.swarm.listeners().cloned().collect();
         let beyond = beyond_this_machine(&listening);
+        self.dialer.listen_on(listening);
         self.connectivity.survey.listen_on(beyond, Instant::now());
         self.report();
     }

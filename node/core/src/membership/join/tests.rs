@@ -108,6 +108,18 @@ fn a_joiner_reports_a_lasting_silence_of_all_peers_once() {
 }
 
 #[test]
+fn a_joiner_that_no_peer_ever_answers_reports_it_within_seconds_and_once() {
+    let (mut joiner, mut out) = (Joiner::new(Some(run()), member(9), None), Vec::new());
+    assert!(joiner.deadline().is_some(), "it does not wait for a link");
+    for second in 0..600 {
+        joiner.tick(NOW.after(second * JOIN_RETRY), std::iter::empty(), &mut out);
+        let reports = out.iter().filter(|output| matches!(output, Output::Event(Event::NoPeerAnswers)));
+        let expected = u32::from(second + 1 >= silence::UNANSWERED_REPORTED_AT);
+        assert_eq!((out.len(), reports.count() as u32), (expected as usize, expected), "{second}");
+    }
+}
+
+#[test]
 fn a_peer_reached_through_a_relay_names_members_but_is_no_sponsor() {
     let (mut joiner, mut out) = (Joiner::new(Some(run()), member(9), None), Vec::new());
     joiner.set_route(peer(3), Route::Relayed);
