@@ -28,6 +28,7 @@ pub mod curve;
 mod declare_lost;
 mod demo;
 mod epochs;
+mod export;
 mod files;
 mod invite;
 mod local_peer;
@@ -42,6 +43,7 @@ mod run;
 mod running_peer;
 mod scratch_directory;
 mod signals;
+mod started_from;
 mod status;
 mod swarm;
 mod train;
@@ -113,8 +115,8 @@ enum RunCommand {
     Rekey(rekey::RekeyArguments),
     /// Give up table chunks whose replicas are all gone; they restart from initial values
     DeclareLost(declare_lost::DeclareLostArguments),
-    /// Copy the newest model saved by a peer on this machine
-    Export(model::ExportArguments),
+    /// Copy the newest model of a peer on this machine: its newest checkpoint while the run goes on, or the model that it saved
+    Export(export::ExportArguments),
 }
 
 /// The command line of a binary with a custom task.
@@ -177,7 +179,7 @@ impl RunCommand {
             Self::Remove(arguments) => remove::remove(&arguments),
             Self::Rekey(arguments) => rekey::rekey(&arguments),
             Self::DeclareLost(arguments) => declare_lost::declare_lost(&arguments),
-            Self::Export(arguments) => model::export(&arguments),
+            Self::Export(arguments) => export::export(&arguments),
         }
     }
 }

@@ -41,6 +41,7 @@ use serde::{Deserialize, Serialize};
 
 pub mod algorithm;
 pub mod builtin;
+pub mod checkpointing;
 mod code_settings;
 pub mod compression;
 pub mod custom;
@@ -50,9 +51,11 @@ pub mod init;
 mod replicas;
 pub mod resolve;
 pub mod run_file;
+mod run_file_changes;
 
 pub use algorithm::{Aggregation, Algorithm};
 pub use builtin::BuiltinLoader;
+pub use checkpointing::Checkpointing;
 pub use compression::Compression;
 pub use error::SpecificationError;
 pub use former_names::explain_former_name;
@@ -60,6 +63,7 @@ pub use init::{WrittenRunFile, demo_run_file, write_run_file};
 
 pub use resolve::{resolve, resolve_with_notices};
 pub use run_file::RunFile;
+pub use run_file_changes::{ChangedKey, changed_keys};
 
 /// The version of the format.
 pub const VERSION: u32 = 1;

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::time::SystemTime;
 
 use peergrad_core::io::{DataReference, Input};
 use peergrad_core::state::checkpoint::Checkpoint;
@@ -167,6 +168,22 @@ impl CheckpointStore {
         (saved, damaged)
     }
 
+    /// The newest checkpoint of a run, as the bytes of its model file. Changes nothing, so the peer of the run may be writing and removing
+    /// checkpoints meanwhile. `None` if there is none that can be read.
+    #[must_use]
+    pub fn newest(&self, run: &RunId) -> Option<Vec<u8>> {
+        // The peer may remove the newest one that was found, after it has written a newer one.
+        (0..NEWEST_TRIES_MAX)
+            .find_map(|_| self.indices(run).into_iter().rev().find_map(|path| read_whole(&path, run)))
+    }
+
+    /// When the newest checkpoint of a run was written; `None` if there is none.
+    #[must_use]
+    pub fn written_at(&self, run: &RunId) -> Option<SystemTime> {
+        let newest = self.indices(run).pop()?;
+        fs::metadata(newest).and_then(|metadata| metadata.modified()).ok()
+    }
+
     /// A data file that came from the swarm; `None` if it was deleted since, or never fetched.
     #[must_use]
     pub fn data(&self, reference: &DataReference) -> Option<Arc<[u8]>> {
@@ -276,6 +293,16 @@ fn read_index(path: &Path) -> Result<Index, String> {
     Ok(index)
 }
 
+/// The tensors' file of the checkpoint with this index; `None` if it is not a checkpoint of the run.
+fn read_whole(index_path: &Path, run: &RunId) -> Option<Vec<u8>> {
+    let index = Index::parse(&fs::read_to_string(index_path).ok()?).ok()?;
+    let bytes = fs::read(index_path.with_extension(TENSORS)).ok()?;
+    let is_whole = bytes.len() as u64 == index.bytes
+        && ContentDigest::of(&bytes).to_string() == index.file_digest
+        && index.run().as_ref() == Ok(run);
+    is_whole.then_some(bytes)
+}
+
 /// The length and digest of a file, read back from the disk.
 fn write_tensors(checkpoint: &Checkpoint, draft: &Path, path: &Path) -> io::Result<(u64, ContentDigest)> {
     format::write(checkpoint, draft).map_err(io::Error::other)?;
@@ -303,6 +330,8 @@ fn name_of(steps: u64, extension: &str) -> String {
     format!("{steps:012}.{extension}")
 }
 
+/// How often the newest checkpoint is looked for, if it is gone before it was read.
+const NEWEST_TRIES_MAX: usize = 3;
 const FOLDER: &str = "checkpoints";
 const TENSORS: &str = "safetensors";
 

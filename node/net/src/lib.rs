@@ -47,6 +47,7 @@ pub mod stable_storage;
 mod status_client;
 mod substreams;
 mod transport;
+mod unfinished_run;
 
 pub use bootstrap_address::{BootstrapAddress, NotAnAddress};
 pub use checkpoints::{CheckpointStore, Checkpoints, Damaged};
@@ -71,3 +72,4 @@ pub use record::{RecordError, RunRecord};
 pub use stable_storage::StableStorage;
 pub use status_client::{StatusClient, StatusClientError, StatusStreams, StatusTarget};
 pub use transport::Mdns;
+pub use unfinished_run::UnfinishedRun;

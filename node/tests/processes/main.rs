@@ -22,6 +22,7 @@ mod process;
 mod programs;
 mod rekeying;
 mod removing;
+mod resuming;
 mod returning;
 mod status;
 mod strangers;

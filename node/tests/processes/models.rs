@@ -1,6 +1,6 @@
 //! The model of a run: saved, exported, evaluated, and refused if it was damaged.
 
-use super::process::{Ended, TestFolder};
+use super::process::{ENDLESS, Ended, TestFolder};
 
 /// A folder where one peer has trained the digits for a few epochs, and its output.
 fn trained() -> (TestFolder, Ended) {
@@ -68,4 +68,72 @@ fn data_with_other_columns_is_refused() {
         "{}",
         evaluation.stderr
     );
+}
+
+/// A run that writes a checkpoint each second.
+fn checkpointing(place: &TestFolder, seconds: u32) {
+    let text = format!("epochs = {ENDLESS}\n[data]\nfile = \"digits\"\n[checkpoints]\nseconds = {seconds}\n");
+    place.write("run.toml", text);
+}
+
+#[test]
+fn the_newest_checkpoint_of_a_run_that_goes_on_is_exported() {
+    let place = TestFolder::new();
+    checkpointing(&place, 1);
+    let mut peer = place.start("alone", 1, &[]);
+    let early = place.ask(&["export", "early.safetensors", "--dir", "alone"]);
+    if early.code != Some(0) {
+        assert!(early.stderr.contains("no peer has saved") || early.stderr.contains("no checkpoint yet"));
+    }
+    let saved = peer.wait_for("saved")["steps"].as_u64().expect("a number");
+    let export = place.run(&["export", "m.safetensors", "--dir", "alone", "--json"]).end();
+    let [exported] = export.events.as_slice() else { panic!("one line: {}", export.stderr) };
+    assert!(exported["steps"].as_u64() >= Some(saved) && exported["is_checkpoint"] == true, "{exported}");
+    let evaluation = place.run(&["evaluate", "m.safetensors", "--data", "digits", "--json"]).end();
+    assert_eq!(evaluation.events[0]["samples"], 359);
+    // The peer was not disturbed.
+    peer.wait_for("saved");
+    peer.kill();
+    let words = place.ask(&["export", "after.safetensors", "--dir", "alone"]);
+    assert_eq!(words.code, Some(0), "{}", words.stderr);
+    assert!(words.stderr.contains("the newest checkpoint; the run was interrupted"), "{}", words.stderr);
+    let size = |name: &str| std::fs::metadata(place.path(name)).expect("written").len();
+    assert_eq!(size("after.safetensors"), size("m.safetensors"), "without the optimizer's state");
+}
+
+#[test]
+fn a_run_without_a_checkpoint_says_when_there_will_be_one() {
+    for (settings, words) in [
+        ("[checkpoints]\nseconds = 3600\n", "it writes one every 3600 s"),
+        ("[checkpoints]\nseconds = 0\n", "writes one only when it stops"),
+        ("[sync]\nkind = \"ssp\"\n", "in no checkpoint; the model is saved when the run ends"),
+    ] {
+        let place = TestFolder::new();
+        place.write("run.toml", format!("epochs = {ENDLESS}\n[data]\nfile = \"digits\"\n{settings}"));
+        let mut peer = place.start("alone", 1, &[]);
+        peer.wait_for("step");
+        let export = place.ask(&["export", "m.safetensors", "--dir", "alone"]);
+        assert!(export.failure().contains(words), "{}", export.stderr);
+        assert!(!place.path("m.safetensors").exists());
+        peer.kill();
+        let after = place.ask(&["export", "m.safetensors", "--dir", "alone"]);
+        assert!(after.failure().contains("it was interrupted before it wrote one"), "{}", after.stderr);
+    }
+    let place = TestFolder::new();
+    checkpointing(&place, 1);
+    let mut founder = place.start("founder", 2, &[]);
+    founder.wait_for("invite");
+    let export = place.ask(&["export", "m.safetensors", "--dir", "founder"]);
+    assert!(export.failure().contains("training has not begun there"), "{}", export.stderr);
+}
+
+/// The directory holds the model of a run that has ended, and a run that has only begun.
+#[test]
+fn the_model_of_an_earlier_run_is_not_passed_off_as_that_of_the_present_one() {
+    let (place, _) = trained();
+    checkpointing(&place, 3600);
+    let mut peer = place.start("alone", 1, &[]);
+    peer.wait_for("step");
+    let export = place.ask(&["export", "m.safetensors", "--dir", "alone"]);
+    assert!(export.failure().contains("is of an earlier run"), "{}", export.stderr);
 }

@@ -61,6 +61,9 @@ pub(super) struct JoinArguments {
 
 #[derive(Args)]
 pub(super) struct ResumeArguments {
+    /// Not an argument of `resume`, but what many try, such as a run file: the answer says what to do instead
+    #[arg(hide = true)]
+    pub(super) extra: Option<String>,
     /// Do not wait for the other members: start a new run from this peer's newest checkpoint
     #[arg(long)]
     pub(super) alone: bool,

@@ -1,4 +1,4 @@
-//! `peer export` and `peer evaluate`: copies a saved model, and measures its accuracy and loss on a data file.
+//! `peer evaluate`: measures the accuracy and loss of a saved model on a data file.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -7,65 +7,14 @@ use anyhow::{Context, bail};
 use clap::Args;
 use peergrad_config::model_file::{DataPart, ModelFile};
 use peergrad_models::data::embedded::embedded;
-use peergrad_net::directory::default_directories;
-use peergrad_net::write_atomically;
 use serde_json::json;
 
 use super::files;
-use crate::terminal::{complain, emit, print_line};
+use crate::terminal::{emit, print_line};
 use crate::text::text_table::count;
 
 /// The file name of the model in a data directory.
 pub(super) const MODEL_FILE: &str = "model.safetensors";
-
-#[derive(Args)]
-pub(super) struct ExportArguments {
-    /// The file to write, e.g. model.safetensors
-    #[arg(value_name = "FILE")]
-    to: PathBuf,
-    /// The peer's data directory [default: the one with the newest model]
-    #[arg(long, value_name = "DIR")]
-    dir: Option<PathBuf>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-}
-
-pub(super) fn export(arguments: &ExportArguments) -> anyhow::Result<ExitCode> {
-    let from = match &arguments.dir {
-        Some(dir) => Some(dir.join(MODEL_FILE)).filter(|path| path.exists()).with_context(|| {
-            format!("no peer has saved a model in {} yet; finish a run there first", dir.display())
-        })?,
-        None => newest_model().context("no peer on this machine has saved a model; finish a run first, or name its data directory with --dir")?,
-    };
-    let bytes = files::read(&from)?;
-    let model = decode(&from, &bytes)?;
-    write_atomically(&arguments.to, &bytes)
-        .with_context(|| format!("cannot write {}", arguments.to.display()))?;
-    if arguments.json {
-        emit(&json!({
-            "event": "exported", "file": arguments.to.display().to_string(), "run": model.origin.run.to_string(),
-            "steps": model.origin.steps, "parameters": model.parameters.len(),
-        }));
-        return Ok(ExitCode::SUCCESS);
-    }
-    complain(&format!(
-        "run {}, {} parameters after {} steps, from {}",
-        model.origin.run.short(),
-        count(model.parameters.len() as u64),
-        count(model.origin.steps),
-        from.display()
-    ));
-    print_line(&arguments.to.display().to_string());
-    Ok(ExitCode::SUCCESS)
-}
-
-fn newest_model() -> Option<PathBuf> {
-    let models = default_directories().into_iter().map(|directory| directory.join(MODEL_FILE));
-    models
-        .max_by_key(|path| std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok())
-        .filter(|path| path.exists())
-}
 
 #[derive(Args)]
 pub(super) struct EvaluateArguments {
@@ -118,6 +67,7 @@ pub(super) fn evaluate(arguments: &EvaluateArguments) -> anyhow::Result<ExitCode
     Ok(ExitCode::SUCCESS)
 }
 
-fn decode(path: &Path, bytes: &[u8]) -> anyhow::Result<ModelFile> {
+/// Reads the bytes of a model file. An error names its path.
+pub(super) fn decode(path: &Path, bytes: &[u8]) -> anyhow::Result<ModelFile> {
     ModelFile::decode(bytes).with_context(|| path.display().to_string())
 }

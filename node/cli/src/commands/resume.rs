@@ -13,15 +13,23 @@ use peergrad_core::program::loader::Loader;
 use peergrad_net::directory::default_directories;
 use peergrad_net::{Directory, DirectoryError, random_bytes};
 use peergrad_protocol::durable::DurableRecord;
-use peergrad_protocol::invite::Secret;
+use peergrad_protocol::invite::{Invite, NotAnInvite, Secret};
 
 use super::arguments::ResumeArguments;
 use super::run::{DataSource, PeerPlan, run};
+use super::started_from::StartedFrom;
 use crate::terminal::{complain, program_name};
 
 pub(super) fn resume(arguments: ResumeArguments, loader: Arc<dyn Loader>) -> anyhow::Result<ExitCode> {
-    let ResumeArguments { alone, data, peer } = arguments;
+    let ResumeArguments { extra, alone, data, peer } = arguments;
+    if let Some(extra) = extra {
+        bail!("{}", extra_text(&extra));
+    }
     let (directory, record) = stopped(peer.dir.as_deref())?;
+    let started_from = StartedFrom::load(directory.path(), record.view.run);
+    if let Some(text) = started_from.as_ref().and_then(StartedFrom::change_text) {
+        complain(&text);
+    }
     if let Some(path) = &data {
         std::fs::File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
     }
@@ -36,7 +44,25 @@ pub(super) fn resume(arguments: ResumeArguments, loader: Arc<dyn Loader>) -> any
         data,
         peer,
         directory: Some(directory),
+        // With `--alone`, a new run begins with the values of the old one.
+        started_from,
     })
+}
+
+/// What to do instead, for a user who gave `resume` something to resume.
+fn extra_text(extra: &str) -> String {
+    let program = program_name();
+    if !matches!(extra.parse::<Invite>(), Err(NotAnInvite::Prefix)) {
+        return format!(
+            "`resume` takes no invite: `{program} resume` continues the last run of this machine, and `{program} join INVITE` joins a run"
+        );
+    }
+    if Path::new(extra).is_dir() {
+        return format!("name the data directory with --dir: `{program} resume --dir {extra}`");
+    }
+    format!(
+        "`resume` takes no run file: a run goes on with the values that it was started with. To continue the last run of this machine: `{program} resume` (`--dir DIR` selects its data directory). To begin a new run with the values in {extra}: `{program} start {extra}`"
+    )
 }
 
 /// How to found a new run from the newest checkpoint, with a new secret.

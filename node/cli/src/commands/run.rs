@@ -33,6 +33,7 @@ use super::progress::Screen;
 use super::report::{Report, UsageMeter};
 use super::running_peer::RunningPeer;
 use super::signals::stop_requested;
+use super::started_from::StartedFrom;
 use crate::status::log::LogOrigin;
 use crate::status::{EventStreams, MetricsPort, Monitoring};
 use crate::terminal::{OutputFormat, program_name};
@@ -47,6 +48,8 @@ pub(super) struct PeerPlan {
     pub(super) peer: PeerArguments,
     /// The data directory, if it is already open; `None` selects one from the arguments.
     pub(super) directory: Option<Directory>,
+    /// The run file that a new run is started from; `None` without one.
+    pub(super) started_from: Option<StartedFrom>,
 }
 
 /// Where the run's data file comes from.
@@ -66,7 +69,9 @@ pub(super) fn start(arguments: StartArguments) -> anyhow::Result<ExitCode> {
     let (specification, notices) = resolve_with_notices(&run_file, name, &data)?;
     files::warn_about(name, &notices);
     let specification = specification.to_bytes()?;
-    found(&run_file, specification, Arc::new(BuiltinLoader), DataSource::Loaded(data), arguments.founder)
+    let started_from = StartedFrom::read(path);
+    let data = DataSource::Loaded(data);
+    found(&run_file, started_from, specification, Arc::new(BuiltinLoader), data, arguments.founder)
 }
 
 /// Starts a new run of this binary's custom task.
@@ -78,7 +83,8 @@ pub(super) fn start_custom(training: &Training, arguments: CustomStartArguments)
     let run_file = with_seed(run_file, arguments.founder.seed);
     let specification = training.specification(&run_file)?.to_bytes()?;
     let loader = Arc::new(training.loader());
-    found(&run_file, specification, loader, DataSource::Search(None), arguments.founder)
+    let started_from = arguments.run_file.as_deref().and_then(StartedFrom::read);
+    found(&run_file, started_from, specification, loader, DataSource::Search(None), arguments.founder)
 }
 
 /// Reads a run file. `seed`, if given, replaces the file's.
@@ -106,6 +112,7 @@ fn with_seed(run_file: RunFile, seed: Option<u64>) -> RunFile {
 
 fn found(
     run_file: &RunFile,
+    started_from: Option<StartedFrom>,
     specification: Vec<u8>,
     loader: Arc<dyn Loader>,
     data: DataSource,
@@ -131,7 +138,16 @@ fn found(
         peers,
         from: None,
     };
-    run(PeerPlan { start_mode, loader, secret, bootstrap_addresses: vec![], data, peer, directory: None })
+    run(PeerPlan {
+        start_mode,
+        loader,
+        secret,
+        bootstrap_addresses: vec![],
+        data,
+        peer,
+        directory: None,
+        started_from,
+    })
 }
 
 pub(super) fn join(arguments: JoinArguments, loader: Arc<dyn Loader>) -> anyhow::Result<ExitCode> {
@@ -151,6 +167,7 @@ pub(super) fn join(arguments: JoinArguments, loader: Arc<dyn Loader>) -> anyhow:
         data,
         peer: arguments.peer,
         directory: None,
+        started_from: None,
     })
 }
 
@@ -345,6 +362,9 @@ async fn open_peer(plan: &mut PeerPlan) -> anyhow::Result<OpenedPeer> {
     let identity = chosen.directory.identity()?;
     let incarnation = chosen.directory.next_incarnation()?;
     let previous = PreviousRun::read(&chosen.directory, &plan.start_mode, identity.peer())?;
+    if let (Some(file), Some(run)) = (&plan.started_from, founded_run(&plan.start_mode)) {
+        file.keep(chosen.directory.path(), run);
+    }
     let mut bootstrap_addresses = std::mem::take(&mut plan.bootstrap_addresses);
     bootstrap_addresses.extend(previous.members.iter().cloned());
     let segments = Pool::new(SEGMENTS_KEPT_MAX);

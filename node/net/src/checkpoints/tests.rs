@@ -1,5 +1,6 @@
 //! Checkpoints on a real disk: what comes back, what is passed over, what is kept.
 
+use peergrad_config::model_file::ModelFile;
 use peergrad_core::state::checkpoint::OptimizerState;
 use peergrad_protocol::cursor::{DataCursor, Span};
 use peergrad_protocol::manifest::Manifest;
@@ -227,4 +228,28 @@ async fn a_checkpoint_is_refused_while_a_slow_disk_is_busy() {
     let pinned: std::collections::BTreeMap<u64, bool> = pinned.collect();
     assert_eq!(pinned, [(10, false), (20, true)].into());
     assert_eq!(steps(&store), [20]);
+}
+
+#[test]
+fn the_newest_whole_checkpoint_is_read_and_a_draft_is_left_alone() {
+    let (folder, store) = store();
+    assert_eq!((store.newest(&RUN), store.written_at(&RUN)), (None, None));
+    for steps in [10, 20] {
+        store.save(&checkpoint(steps), 3).unwrap();
+    }
+    let steps_of = |bytes: Vec<u8>| ModelFile::decode(&bytes).unwrap().origin.steps;
+    assert_eq!(store.newest(&RUN).map(steps_of), Some(20));
+    assert!(store.written_at(&RUN).is_some());
+    assert_eq!(store.newest(&RunId([8; 32])), None);
+    // The peer is writing the next one.
+    let draft = folder.path().join("checkpoints").join(RUN.short()).join("000000000030.safetensors");
+    fs::write(&draft, "half of it").unwrap();
+    assert_eq!(store.newest(&RUN).map(steps_of), Some(20));
+    assert!(draft.exists());
+    // One that was changed on disk is passed over.
+    let newest = draft.with_file_name("000000000020.safetensors");
+    let mut bytes = fs::read(&newest).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&newest, bytes).unwrap();
+    assert_eq!(store.newest(&RUN).map(steps_of), Some(10));
 }
