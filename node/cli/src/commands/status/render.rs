@@ -257,7 +257,8 @@ fn bar(share: f64, largest: f64, cells: usize) -> String {
         whole /= 2.0;
     }
     let eighths = (share / whole * (cells * 8) as f64).round() as usize;
-    let eighths = if share > 0.0 { eighths.max(1) } else { 0 };
+    // Another peer reports the share, and may report any number.
+    let eighths = if share > 0.0 { eighths.clamp(1, cells * 8) } else { 0 };
     let (full, rest) = (eighths / 8, eighths % 8);
     let part = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"][rest];
     let text = format!("{}{part}", "█".repeat(full));
@@ -532,5 +533,9 @@ mod tests {
         assert_eq!(bar(1.0, 1.0, BAR_CELLS), "█".repeat(BAR_CELLS));
         assert_eq!(bar(1e-9, 0.5, BAR_CELLS).trim(), "▏", "a small share is visible");
         assert_eq!(bar(0.0, 0.0, BAR_CELLS), " ".repeat(BAR_CELLS));
+        for share in [1.5, 1e12, f64::MAX] {
+            assert_eq!(bar(share, 0.5, BAR_CELLS), "█".repeat(BAR_CELLS), "no share: {share}");
+            assert_eq!(bar(-share, 0.5, BAR_CELLS), " ".repeat(BAR_CELLS), "no share: -{share}");
+        }
     }
 }
