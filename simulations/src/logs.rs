@@ -109,9 +109,17 @@ pub enum LogError {
 /// # Errors
 /// A path is no log, or no log has such a run.
 pub fn recorded_run(paths: &[PathBuf], wanted: Option<&str>) -> Result<RecordedRun, LogError> {
+    let logs = paths.iter().map(|path| reader::read(path)).collect::<Result<_, _>>()?;
+    recorded_run_of(logs, wanted)
+}
+
+/// As [`recorded_run`], from logs that were read. Several may be of one peer.
+///
+/// # Errors
+/// No log has such a run.
+pub fn recorded_run_of(read: Vec<Log>, wanted: Option<&str>) -> Result<RecordedRun, LogError> {
     let mut logs: BTreeMap<PeerId, Log> = BTreeMap::new();
-    for path in paths {
-        let log = reader::read(path)?;
+    for log in read {
         match logs.get_mut(&log.peer) {
             Some(known) => known.add(log),
             None => drop(logs.insert(log.peer, log)),

@@ -48,6 +48,7 @@ mod status;
 mod swarm;
 mod train;
 
+pub use status::status_text;
 pub use train::{Training, train};
 
 /// Train one model on many machines, without a server.

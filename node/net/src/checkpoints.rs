@@ -203,9 +203,10 @@ impl CheckpointStore {
         let paths = folders.flatten().map(|folder| folder.path().join(name_of(saved.steps.0, "toml")));
         let indices = paths.filter_map(|path| Some((read_index(&path).ok()?, path)));
         let found = indices.into_iter().find(|(index, _)| index.saved().as_ref() == Ok(saved));
-        let (index, path) = found.ok_or_else(|| "it is missing or damaged".to_owned())?;
+        let (_, path) = found.ok_or_else(|| "it is missing or damaged".to_owned())?;
+        let index = fs::read_to_string(&path).map_err(|error| error.to_string())?;
         let bytes = fs::read(path.with_extension(TENSORS)).map_err(|error| error.to_string())?;
-        let checkpoint = format::read(&index, &bytes)?;
+        let checkpoint = decode_checkpoint(&index, &bytes)?;
         for later in self.indices(&checkpoint.run).into_iter().filter(|other| *other > path) {
             remove(&later);
         }
@@ -275,6 +276,14 @@ impl CheckpointStore {
         indices.sort();
         indices
     }
+}
+
+/// The checkpoint with this index and these tensors: the contents of its two files.
+///
+/// # Errors
+/// The problem with one of them, in words.
+pub fn decode_checkpoint(index: &str, tensors: &[u8]) -> Result<Checkpoint, String> {
+    format::read(&Index::parse(index)?, tensors)
 }
 
 /// Reads an index, and checks that its tensors' file has the named length and digest.

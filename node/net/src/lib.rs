@@ -50,7 +50,7 @@ mod transport;
 mod unfinished_run;
 
 pub use bootstrap_address::{BootstrapAddress, NotAnAddress};
-pub use checkpoints::{CheckpointStore, Checkpoints, Damaged};
+pub use checkpoints::{CheckpointStore, Checkpoints, Damaged, decode_checkpoint};
 pub use clock::{MonotonicClock, unix_seconds};
 pub use compute::Compute;
 pub use counters::{Counters, Traffic};

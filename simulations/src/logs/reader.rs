@@ -206,9 +206,21 @@ pub fn read(path: &Path) -> Result<Log, LogError> {
     if files.is_empty() {
         return Err(LogError::NoLog { path: path.to_owned() });
     }
+    let mut contents = Vec::new();
+    for file in files {
+        let bytes = fs::read(&file).map_err(|cause| unreadable(&file, cause))?;
+        contents.push((file, bytes));
+    }
+    parse(path, &contents)
+}
+
+/// The log of one peer from the contents of its files, the oldest first; `path` is the name for errors.
+///
+/// # Errors
+/// They are no log, or one of another format.
+pub fn parse(path: &Path, files: &[(PathBuf, Vec<u8>)]) -> Result<Log, LogError> {
     let mut reader = Reader::default();
-    for file in &files {
-        let bytes = fs::read(file).map_err(|cause| unreadable(file, cause))?;
+    for (file, bytes) in files {
         for line in bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
             reader
                 .line(line)

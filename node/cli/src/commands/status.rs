@@ -63,6 +63,12 @@ enum PeerLocation {
     Run(JoinTarget),
 }
 
+/// What `peer status` prints for an answer of a peer, on a terminal of `width` columns.
+#[must_use]
+pub fn status_text(status: &Status, width: usize) -> String {
+    render(&Block { status, directory: None, trouble: None }, width).text()
+}
+
 pub(super) fn status(arguments: &StatusArguments) -> anyhow::Result<ExitCode> {
     block_on(ask(arguments))
 }

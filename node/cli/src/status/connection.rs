@@ -200,7 +200,6 @@ impl StatusConnection {
     }
 
     async fn ask(&mut self, request: &StatusRequest) -> Result<Status, StatusError> {
-        let name = || self.name.clone();
         let mut request = serde_json::to_vec(request).expect("text and numbers can be written as JSON");
         request.push(b'\n');
         let exchange = timeout(ANSWER_MAX, self.conversation.exchange(&request)).await;
@@ -209,22 +208,10 @@ impl StatusConnection {
             Ok(Err(cause)) => return Err(StatusError::Ended { name: self.name.clone(), cause }),
             Err(_) => return Err(StatusError::Silent { name: self.name.clone() }),
         };
-        let mut value: Value =
-            serde_json::from_slice(&line).map_err(|_| StatusError::NoStatus { name: name() })?;
-        make_printable(&mut value);
-        if let Ok(ErrorResponse { error: text, version }) = serde_json::from_value(value.clone()) {
-            return Err(StatusError::OtherRelease { name: name(), version, text });
-        }
-        if value["format"] != FORMAT {
-            let version = value["version"].as_str().unwrap_or("unknown").to_owned();
-            let text = format!("status format {}", value["format"]);
-            return Err(StatusError::OtherRelease { name: name(), version, text });
-        }
-        let status: Status =
-            serde_json::from_value(value).map_err(|_| StatusError::NoStatus { name: name() })?;
+        let status = parse_answer(&self.name, &line)?;
         match (&self.run, &status.run) {
             (Some(meant), Some(found)) if meant.to_string() != *found => {
-                Err(StatusError::OtherRun { name: name(), found: found.clone() })
+                Err(StatusError::OtherRun { name: self.name.clone(), found: found.clone() })
             }
             _ => Ok(status),
         }
@@ -239,6 +226,25 @@ impl Conversation {
             Self::StatusClient(client) => exchange(client.stream(), request).await,
         }
     }
+}
+
+/// The status in a peer's answer, without what a terminal would act on. `name` is that of the peer in errors.
+///
+/// # Errors
+/// The peer declined, or its release is incompatible.
+pub fn parse_answer(name: &str, line: &[u8]) -> Result<Status, StatusError> {
+    let no_status = |_| StatusError::NoStatus { name: name.to_owned() };
+    let mut value: Value = serde_json::from_slice(line).map_err(no_status)?;
+    make_printable(&mut value);
+    if let Ok(ErrorResponse { error: text, version }) = serde_json::from_value(value.clone()) {
+        return Err(StatusError::OtherRelease { name: name.to_owned(), version, text });
+    }
+    if value["format"] != FORMAT {
+        let version = value["version"].as_str().unwrap_or("unknown").to_owned();
+        let text = format!("status format {}", value["format"]);
+        return Err(StatusError::OtherRelease { name: name.to_owned(), version, text });
+    }
+    serde_json::from_value(value).map_err(no_status)
 }
 
 /// Sends a request and reads the answer.
