@@ -138,10 +138,18 @@ impl Specification {
         Ok(Evaluated { evaluation, part, notices })
     }
 
-    /// The training rows and the held-out rows of the data file with these bytes.
-    fn split(&self, bytes: &[u8]) -> Result<HeldOutSplit, SpecificationError> {
-        if ContentDigest::of(bytes) != self.digest()? {
-            return Err(self.other("its bytes are different"));
+    fn check_bytes(&self, bytes: &[u8]) -> Result<(), SpecificationError> {
+        if ContentDigest::of(bytes) == self.digest()? {
+            return Ok(());
+        }
+        Err(self.other("its bytes are different"))
+    }
+
+    /// The training rows and the held-out rows of a data file with `rows` rows. They are compared with the specification first: drawing
+    /// takes memory for each of its rows, and another peer wrote it.
+    fn split(&self, rows: usize) -> Result<HeldOutSplit, SpecificationError> {
+        if rows != self.data.rows as usize {
+            return Err(self.other("it has a different number of rows"));
         }
         let mut split = HeldOutSplit::draw(self.training.seed, self.data.rows, self.data.held_out_rows);
         if !self.training.shuffle {
@@ -154,18 +162,12 @@ impl Specification {
         SpecificationError::OtherData { name: self.data.name.clone(), what: what.to_owned() }
     }
 
-    fn check_rows(&self, rows: usize) -> Result<(), SpecificationError> {
-        if rows == self.data.rows as usize {
-            return Ok(());
-        }
-        Err(self.other("it has a different number of rows"))
-    }
-
     /// The run's samples in sparse form: first the training samples, then the held-out ones.
     fn own_rows(&self, bytes: &[u8]) -> Result<SparseDataset, SpecificationError> {
-        let (split, name) = (self.split(bytes)?, &self.data.name);
+        self.check_bytes(bytes)?;
+        let name = &self.data.name;
         let samples = self.listed(name, &self.data.layout, &unpack(name, bytes)?)?;
-        self.check_rows(samples.labels.len())?;
+        let split = self.split(samples.labels.len())?;
         Ok(samples.select(&[split.training, split.held_out].concat()))
     }
 
@@ -189,10 +191,11 @@ impl Specification {
     /// # Errors
     /// The run was founded on a different file.
     pub fn dataset(&self, bytes: &[u8]) -> Result<Dataset, SpecificationError> {
-        let (split, data) = (self.split(bytes)?, &self.data);
+        self.check_bytes(bytes)?;
+        let data = &self.data;
         let table = data.layout.read(&data.name, &unpack(&data.name, bytes)?)?;
         let labels = data.target.labels(&data.name, &table.labels)?;
-        self.check_rows(table.rows())?;
+        let split = self.split(table.rows())?;
         let select = |rows: &[u32]| Samples::select(&table, &labels, &data.standardization, rows);
         Ok(Dataset { training: select(&split.training), held_out: select(&split.held_out) })
     }
@@ -244,5 +247,15 @@ mod tests {
         let other = error(Some(b"0,0,a\n1,0,b\n".as_slice().into()));
         assert!(other.starts_with("f.csv: this is not the data file of the run"), "{other}");
         assert!(BuiltinLoader.data(b"nonsense").unwrap_err().contains("same version"));
+    }
+
+    #[test]
+    fn rows_that_the_file_does_not_have_are_rejected_before_they_are_drawn() {
+        let text = String::from_utf8(specification()).unwrap();
+        let claims = text.replace("\nrows = 5\n", "\nrows = 4294967295\n");
+        assert_ne!(claims, text);
+        // Drawing them would take 16 GiB.
+        let error = BuiltinLoader.load(claims.as_bytes(), Some(DATA.into())).err().unwrap();
+        assert!(error.contains("a different number of rows"), "{error}");
     }
 }
