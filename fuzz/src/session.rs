@@ -101,7 +101,7 @@ impl<'a> Session<'a> {
         }
         let Self { generator, examples, accepted, .. } = self;
         let mut draw = |from: &[Vec<u8>]| from[generator.random_range(0..from.len())].clone();
-        let starts_from_example = accepted.is_empty() || self.summary.executions % 2 == 0;
+        let starts_from_example = accepted.is_empty() || self.summary.executions.is_multiple_of(2);
         let mut input = draw(if starts_from_example { examples } else { accepted });
         let other = draw(examples);
         self.mutator.mutate(&mut input, &other, generator);

@@ -45,6 +45,8 @@ pub enum Ending {
 
 /// The exit code of a worker whose input failed, and has been written.
 const FAILED: i32 = 1;
+/// How often the watchdog looks.
+const WATCH_PAUSE: Duration = Duration::from_millis(200);
 /// The exit code of a worker whose input takes too long.
 const HUNG: i32 = 86;
 
@@ -85,13 +87,14 @@ fn watched(hang: Duration) -> anyhow::Result<Arc<AtomicU64>> {
     let executed = Arc::new(AtomicU64::new(0));
     let watched = Arc::clone(&executed);
     thread::Builder::new().name("watchdog".to_owned()).spawn(move || {
-        let mut last = (u64::MAX, Instant::now());
+        // Pauses are counted instead of time, which passes also while the machine is suspended.
+        let (mut last, mut pauses) = (u64::MAX, 0);
         loop {
-            thread::sleep(Duration::from_millis(200));
+            thread::sleep(WATCH_PAUSE);
             let now = watched.load(Ordering::Relaxed);
-            if now != last.0 {
-                last = (now, Instant::now());
-            } else if last.1.elapsed() > hang {
+            pauses = if now == last { pauses + 1 } else { 0 };
+            last = now;
+            if WATCH_PAUSE * pauses > hang {
                 exit(HUNG);
             }
         }

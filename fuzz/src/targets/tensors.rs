@@ -45,8 +45,9 @@ impl Target for CodecTarget {
         let mut examples = Vec::new();
         for number in 0..8 {
             for count in [0_u16, 1, 10, 256, 700] {
-                let element =
-                    |index: u16| (f32::from(index) - 100.0) * if index % 50 == 0 { 1e3 } else { 1e-3 };
+                let element = |index: u16| {
+                    (f32::from(index) - 100.0) * if index.is_multiple_of(50) { 1e3 } else { 1e-3 }
+                };
                 let elements: Vec<f32> = (0..count).map(element).collect();
                 let mut bytes = vec![0; codec(number).encoded_len(elements.len())];
                 codec(number).encode(&elements, &mut bytes);
