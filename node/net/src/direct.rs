@@ -11,11 +11,9 @@ mod handshake;
 mod path;
 mod records;
 
-use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream, lookup_host};
@@ -24,6 +22,7 @@ use super::address::DIRECT_PORT_OFFSET;
 use super::identity::Identity;
 use super::keyring::Keyring;
 use super::listen::Listen;
+use super::machine::{Machine, Places};
 use super::open_files::FileLimit;
 use handshake::Credentials;
 pub(super) use handshake::{CredentialsError, HandshakeError};
@@ -36,16 +35,8 @@ pub(super) struct DirectEndpoint {
     credentials: Credentials,
     /// The port on which it listens; `None` if it cannot listen.
     port: Option<NonZeroU16>,
-    /// For each machine, the number of handshakes that are not complete.
-    handshakes: Mutex<BTreeMap<IpAddr, usize>>,
-    /// How many handshakes are answered at once, and how many of one machine, so that it cannot take all places.
-    handshakes_max: (usize, usize),
-}
-
-/// A place among the handshakes that are not complete. Dropping it releases the place.
-struct HandshakeSlot<'a> {
-    from: IpAddr,
-    handshakes: &'a Mutex<BTreeMap<IpAddr, usize>>,
+    /// The places of handshakes that are not complete.
+    handshakes: Places,
 }
 
 /// The listening sockets.
@@ -67,8 +58,9 @@ impl DirectEndpoint {
             bound => bound,
         };
         let port = listeners.as_ref().ok().and_then(Listeners::port);
-        let handshakes_max = FileLimit::raise().handshakes_max();
-        Ok((Self { credentials, port, handshakes: Mutex::default(), handshakes_max }, listeners))
+        let (count_max, count_per_machine_max) = FileLimit::raise().handshakes_max();
+        let handshakes = Places::new(count_max, count_per_machine_max);
+        Ok((Self { credentials, port, handshakes }, listeners))
     }
 
     /// The port on which this peer listens; `None` if it cannot listen.
@@ -106,32 +98,10 @@ impl DirectEndpoint {
     pub(super) async fn answer(
         &self,
         socket: TcpStream,
-        from: IpAddr,
+        from: Machine,
     ) -> Option<Result<(Records, libp2p::PeerId), HandshakeError>> {
-        let _slot = self.slot(from)?;
+        let _place = self.handshakes.take(from)?;
         Some(self.credentials.answer(socket).await)
-    }
-
-    fn slot(&self, from: IpAddr) -> Option<HandshakeSlot<'_>> {
-        // Counting cannot panic.
-        let mut handshakes = self.handshakes.lock().unwrap_or_else(PoisonError::into_inner);
-        let own = handshakes.get(&from).copied().unwrap_or(0);
-        let (max, own_max) = self.handshakes_max;
-        if own >= own_max || handshakes.values().sum::<usize>() >= max {
-            return None;
-        }
-        handshakes.insert(from, own + 1);
-        Some(HandshakeSlot { from, handshakes: &self.handshakes })
-    }
-}
-
-impl Drop for HandshakeSlot<'_> {
-    fn drop(&mut self) {
-        let mut handshakes = self.handshakes.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = handshakes.get_mut(&self.from) {
-            *count -= 1;
-        }
-        handshakes.retain(|_, count| *count > 0);
     }
 }
 

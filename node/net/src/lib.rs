@@ -34,6 +34,7 @@ pub mod identity;
 mod keyring;
 pub mod link;
 pub mod listen;
+mod machine;
 pub mod network;
 pub mod notice;
 mod open_files;
@@ -61,6 +62,7 @@ pub use driver::{AdminRequest, Environment, StateMachine, drive};
 pub use files::{create_private, write_atomically};
 pub use identity::{Identity, IdentityError};
 pub use listen::{DEFAULT_PORT, Listen, ListenError, Port};
+pub use machine::{Machine, Place, Places};
 pub use network::{
     Disconnector, Lane, LinkSnapshot, Network, NetworkHandle, NetworkOptions, NetworkStatus, StartError,
 };

@@ -21,7 +21,8 @@ use super::bootstrap_address::BootstrapAddress;
 use super::dial::{CarrierEvidence, CarrierHistory, DialFailure, Dialer, FailedAddress, NewConnection};
 use super::identity::{Identity, from_libp2p};
 use super::keyring::Keyring;
-use super::substreams::{Incoming, OpenError};
+use super::machine::Machine;
+use super::substreams::{Accepted, Incoming, OpenError};
 use super::transport::{self, Mdns, STATUS_PROTOCOL, SwarmBehaviour, TransportError};
 
 /// The peers to ask, and the secret to connect with.
@@ -78,9 +79,9 @@ pub enum StatusClientError {
 pub struct StatusStreams(pub(super) Incoming);
 
 impl StatusStreams {
-    /// The stream of the next request; `None` once the network is gone.
-    pub async fn next(&mut self) -> Option<Stream> {
-        self.0.next().await.map(|(_, stream)| stream)
+    /// The stream of the next request, and the machine that it comes from; `None` once the network is gone.
+    pub async fn next(&mut self) -> Option<(Machine, Stream)> {
+        self.0.next().await.map(|Accepted { machine, stream, .. }| (machine, stream))
     }
 }
 

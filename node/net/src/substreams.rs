@@ -29,6 +29,8 @@ use libp2p::swarm::{
 use libp2p::{Multiaddr, PeerId, Stream};
 use tokio::sync::{mpsc, oneshot};
 
+use super::machine::Machine;
+
 /// A substream cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum OpenError {
@@ -58,13 +60,22 @@ impl Opener {
     }
 }
 
+/// A substream that another peer has opened.
+#[derive(Debug)]
+pub(super) struct Accepted {
+    pub(super) peer: PeerId,
+    /// The machine that the peer is on.
+    pub(super) machine: Machine,
+    pub(super) stream: Stream,
+}
+
 /// The accepted substreams of one protocol.
 #[derive(Debug)]
-pub(super) struct Incoming(mpsc::Receiver<(PeerId, Stream)>);
+pub(super) struct Incoming(mpsc::Receiver<Accepted>);
 
 impl Incoming {
-    /// The next substream and the peer that opened it; `None` once the swarm is gone.
-    pub(super) async fn next(&mut self) -> Option<(PeerId, Stream)> {
+    /// The next substream; `None` once the swarm is gone.
+    pub(super) async fn next(&mut self) -> Option<Accepted> {
         self.0.recv().await
     }
 }
@@ -80,16 +91,24 @@ pub(super) struct SubstreamRequest {
 pub(super) struct SubstreamBehaviour {
     opener: Opener,
     wanted: mpsc::UnboundedReceiver<(PeerId, SubstreamRequest)>,
-    acceptors: Vec<(StreamProtocol, mpsc::Sender<(PeerId, Stream)>)>,
+    acceptors: Vec<(StreamProtocol, mpsc::Sender<Accepted>)>,
     /// In the order in which they were established. Their ids do not follow it: an attempt has its id from its start.
     connections: BTreeMap<PeerId, Vec<ConnectionId>>,
+    /// The machine at the other end of each connection.
+    machines: BTreeMap<ConnectionId, Machine>,
 }
 
 impl Default for SubstreamBehaviour {
     fn default() -> Self {
         let (sender, wanted) = mpsc::unbounded_channel();
         let opener = Opener { wanted: sender };
-        Self { opener, wanted, acceptors: Vec::new(), connections: BTreeMap::new() }
+        Self {
+            opener,
+            wanted,
+            acceptors: Vec::new(),
+            connections: BTreeMap::new(),
+            machines: BTreeMap::new(),
+        }
     }
 }
 
@@ -142,10 +161,17 @@ impl NetworkBehaviour for SubstreamBehaviour {
 
     fn on_swarm_event(&mut self, event: FromSwarm<'_>) {
         match event {
-            FromSwarm::ConnectionEstablished(ConnectionEstablished { peer_id, connection_id, .. }) => {
+            FromSwarm::ConnectionEstablished(ConnectionEstablished {
+                peer_id,
+                connection_id,
+                endpoint,
+                ..
+            }) => {
+                self.machines.insert(connection_id, Machine::at(endpoint.get_remote_address()));
                 self.connections.entry(peer_id).or_default().push(connection_id);
             }
             FromSwarm::ConnectionClosed(ConnectionClosed { peer_id, connection_id, .. }) => {
+                self.machines.remove(&connection_id);
                 if let Some(connections) = self.connections.get_mut(&peer_id) {
                     connections.retain(|id| *id != connection_id);
                 }
@@ -158,12 +184,13 @@ impl NetworkBehaviour for SubstreamBehaviour {
     fn on_connection_handler_event(
         &mut self,
         peer: PeerId,
-        _: ConnectionId,
+        connection: ConnectionId,
         (protocol, stream): THandlerOutEvent<Self>,
     ) {
         if let Some((_, taker)) = self.acceptors.iter().find(|(taken, _)| *taken == protocol) {
             // If too many wait, or the receiver is gone, the substream is closed, and the other end sees that.
-            let _ = taker.try_send((peer, stream));
+            let machine = self.machines.get(&connection).copied().unwrap_or(Machine::Hidden);
+            let _ = taker.try_send(Accepted { peer, machine, stream });
         }
     }
 
@@ -357,7 +384,8 @@ mod tests {
             let mut stream = out.open(there, KNOWN).await.unwrap();
             stream.write_all(text.as_bytes()).await.unwrap();
             stream.close().await.unwrap();
-            let (from, mut stream) = incoming.next().await.unwrap();
+            let Accepted { peer: from, machine, mut stream } = incoming.next().await.unwrap();
+            assert_eq!(machine, Machine::V4(std::net::Ipv4Addr::LOCALHOST));
             let mut read = String::new();
             stream.read_to_string(&mut read).await.unwrap();
             assert_eq!((from, read.as_str()), (here, text));
@@ -413,6 +441,7 @@ mod tests {
                 future::select(taker.next(), opener.next()).await;
             }
             assert!(taker.behaviour().connections.is_empty() && opener.behaviour().connections.is_empty());
+            assert!(taker.behaviour().machines.is_empty());
             connect(&mut taker, &mut opener).await;
         }
     }

@@ -2,6 +2,9 @@
 
 #![cfg(unix)]
 
+use peergrad_cli::status::{StatusError, connect_run};
+use peergrad_net::{BootstrapAddress, StatusTarget};
+use peergrad_protocol::invite::Invite;
 use serde_json::Value;
 
 use super::departures::{training, training_by};
@@ -114,6 +117,37 @@ fn a_remote_user_with_the_secret_may_ask_and_remains_a_guest() {
     let kept = founder.kill();
     let events: Vec<&Value> = kept.all("violation").chain(kept.all("join_requested")).collect();
     assert!(events.is_empty(), "a guest is no news: {events:?}");
+}
+
+#[test]
+fn guests_do_not_keep_the_user_from_the_peer() {
+    let (place, peers) = training(3, ENDLESS);
+    let invite: Invite = place.invite("peer-1").parse().expect("an invite");
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let runtime = runtime.expect("a thread can start");
+    // As many who ask once a second and never leave.
+    let (mut guests, mut refusals) = (Vec::new(), Vec::new());
+    for _ in 0..64 {
+        let contact = BootstrapAddress::Contact(invite.contacts[0].clone());
+        let target = StatusTarget { secret: invite.secret, bootstrap_addresses: vec![contact] };
+        let mut guest = runtime.block_on(connect_run(target, Some(invite.run))).expect("it knows the secret");
+        match runtime.block_on(guest.status()) {
+            Ok(_) => guests.push(guest),
+            Err(StatusError::Busy { text, .. }) => refusals.push((guest, text)),
+            Err(other) => panic!("{other}"),
+        }
+    }
+    assert_eq!(guests.len(), 4, "one machine has a few places");
+    assert!(refusals.iter().all(|(_, text)| text.contains("4 from one machine: try again later")));
+    assert!(words(&place, &["--dir", "peer-1"]).contains("training with 3 peers"));
+    let refused = place.ask(&["status", &place.invite("peer-1")]);
+    assert!(refused.failure().contains(" is busy: it answers 16 guests at a time"), "{}", refused.stderr);
+    let (_, other) = &peers[1];
+    let removed = place.ask(&["remove", other, "--dir", "peer-1"]);
+    assert_eq!(removed.code, Some(0), "{}", removed.stderr);
+    assert!(runtime.block_on(guests[0].status()).is_ok(), "guests with a place keep it");
+    guests.clear();
+    assert!(words(&place, &[&place.invite("peer-1")]).contains("training with 2 peers"));
 }
 
 #[test]
@@ -306,9 +340,18 @@ fn malformed_status_requests_are_refused() {
     assert!(ask(b"{\"format\":99}\n").contains("supports format 1"));
     assert_eq!(ask(&[b'x'; 100_000]), "", "longer than any question");
     assert_eq!(ask(b"{\"format\":1}"), "", "cut off");
-    let idle: Vec<UnixStream> = (0..16).map(|_| connect()).collect();
-    assert_eq!(ask(b"{\"format\":1}\n"), "", "all places are taken");
-    drop(idle);
+    let held = |_| {
+        let mut stream = connect();
+        stream.write_all(b"{\"format\":1}\n").expect("it reads");
+        stream.read_exact(&mut [0]).expect("it answers");
+        stream
+    };
+    let asking: Vec<UnixStream> = (0..32).map(held).collect();
+    let silent: Vec<UnixStream> = (0..16).map(|_| connect()).collect();
+    assert!(ask(b"{\"format\":1}\n").contains("32 commands on this machine ask it already"));
+    let order = ask(b"{\"format\":1,\"order\":{\"remove\":\"nobody\"}}\n");
+    assert!(order.contains("this peer is not a member now"), "an order waits for no question: {order}");
+    drop((asking, silent));
     status(&place, &["--dir", "peer-1"], |status| status["phase"] == "bootstrapping");
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use clap::Args;
 use peergrad_protocol::PeerId;
 
@@ -12,7 +12,7 @@ use super::local_peer::{block_on, running_member};
 use super::signals::stop_requested;
 use crate::status::{AdminCommand, Status, StatusConnection, connect_directory};
 use crate::terminal::{print_line, program_name};
-use crate::text::event_text::short_names;
+use crate::text::event_text::{is_called, short_names};
 
 #[derive(Args)]
 pub(super) struct RemoveArguments {
@@ -27,11 +27,14 @@ pub(super) struct RemoveArguments {
 pub(super) fn remove(arguments: &RemoveArguments) -> anyhow::Result<ExitCode> {
     block_on(async {
         let directory = running_member(arguments.dir.as_deref())?;
+        if arguments.peer.len() > NAME_BYTES_MAX {
+            bail!("that is not the name of a member; `{} status` lists them", program_name());
+        }
         let mut connection = connect_directory(&directory).await?;
-        let status = connection.status().await?;
-        let peer = member_called(&arguments.peer, &status)?;
+        // The order is the first request: the peer has places for orders that no question takes.
+        let status = connection.order(AdminCommand::Remove(arguments.peer.clone())).await?;
+        let peer = peer_called(&arguments.peer, &status)?;
         let name = short_names(&[peer]);
-        let status = connection.order(AdminCommand::Remove(peer.to_string())).await?;
         if !is_out(&peer, &status) {
             print_line(&format!("removing peer {name}: it hands over its shard first"));
         }
@@ -69,21 +72,15 @@ fn is_out(peer: &PeerId, status: &Status) -> bool {
     status.view.as_ref().is_some_and(|view| view.expelled.iter().any(|expelled| expelled.peer == peer))
 }
 
-/// The member with this short name or id.
-fn member_called(name: &str, status: &Status) -> anyhow::Result<PeerId> {
-    let all: Vec<PeerId> = status.members.iter().filter_map(|member| member.peer.parse().ok()).collect();
-    let called: Vec<PeerId> =
-        all.iter().copied().filter(|peer| peer.short() == name || peer.to_string() == name).collect();
-    match called[..] {
-        [peer] => Ok(peer),
-        [] if all.is_empty() => bail!("the peer asked is not a member now: ask one that trains"),
-        [] => bail!("no member is called {name}; the members are: {}", short_names(&all)),
-        [..] => bail!(
-            "several members are called {name}: give the whole id, which `{} status --json` shows",
-            program_name()
-        ),
-    }
+/// The peer that a status calls by this short name or id, as a member or as one that is out already.
+fn peer_called(name: &str, status: &Status) -> anyhow::Result<PeerId> {
+    let expelled = status.view.iter().flat_map(|view| &view.expelled).map(|expelled| &expelled.peer);
+    let all = status.members.iter().map(|member| &member.peer).chain(expelled);
+    let mut called = all.filter_map(|peer| peer.parse().ok()).filter(|peer| is_called(peer, name));
+    called.next().context("the peer is no member any more: try again")
 }
 
+/// Longer than any id.
+const NAME_BYTES_MAX: usize = 128;
 /// The pause between two requests for the status.
 const ROUND: Duration = Duration::from_millis(200);

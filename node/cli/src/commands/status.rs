@@ -198,9 +198,7 @@ impl QueriedPeer {
             }
             // A peer that never answered is a user's mistake; one that is silent or gone is shown as such.
             Err(Some(error)) if self.last.is_none() => return Err(error),
-            Err(Some(error @ (StatusError::Silent { .. } | StatusError::Unreached(_)))) => {
-                Some(error.to_string())
-            }
+            Err(Some(error)) if error.may_pass() => Some(error.to_string()),
             Err(_) => {
                 self.is_over = true;
                 Some("it has ended".to_owned())

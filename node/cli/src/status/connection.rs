@@ -21,6 +21,8 @@ pub struct StatusConnection {
     conversation: Conversation,
     /// The name of the peer in errors.
     name: String,
+    /// The data directory of a peer on this machine; `None` for one that is asked over the network.
+    directory: Option<PathBuf>,
     /// The run that the peer must be in; `None` if any will do.
     run: Option<RunId>,
 }
@@ -104,6 +106,22 @@ pub enum StatusError {
         /// The id of its run.
         found: String,
     },
+    /// The peer has no place for this client.
+    #[error("{name} is busy: {text}")]
+    Busy {
+        /// The name of the peer.
+        name: String,
+        /// Why, and what to do.
+        text: String,
+    },
+    /// The connection broke, but the process of the peer still runs.
+    #[error("{name} runs, but closed the connection ({cause}): try again")]
+    Interrupted {
+        /// The name of the peer.
+        name: String,
+        /// The error of the operating system.
+        cause: io::Error,
+    },
     /// The connection broke.
     #[error(
         "{name} closed the connection ({cause}): if its process has ended, `peer resume` on its machine restarts it"
@@ -137,6 +155,7 @@ pub async fn connect_directory(directory: &Path) -> Result<StatusConnection, Sta
         Ok(stream) => Ok(StatusConnection {
             conversation: Conversation::Local(tokio::io::BufReader::new(stream)),
             name: format!("the peer in {}", directory.display()),
+            directory: Some(owned()),
             run: None,
         }),
         Err(cause) if cause.kind() == io::ErrorKind::PermissionDenied => {
@@ -173,7 +192,8 @@ pub async fn connect_run(
 ) -> Result<StatusConnection, StatusError> {
     let client = StatusClient::connect(invitation).await?;
     let name = format!("peer {}", client.peer().short());
-    Ok(StatusConnection { conversation: Conversation::StatusClient(Box::new(client)), name, run })
+    let conversation = Conversation::StatusClient(Box::new(client));
+    Ok(StatusConnection { conversation, name, directory: None, run })
 }
 
 impl StatusConnection {
@@ -205,6 +225,9 @@ impl StatusConnection {
         let exchange = timeout(ANSWER_MAX, self.conversation.exchange(&request)).await;
         let line = match exchange {
             Ok(Ok(line)) => line,
+            Ok(Err(cause)) if self.directory.as_deref().is_some_and(is_in_use) => {
+                return Err(StatusError::Interrupted { name: self.name.clone(), cause });
+            }
             Ok(Err(cause)) => return Err(StatusError::Ended { name: self.name.clone(), cause }),
             Err(_) => return Err(StatusError::Silent { name: self.name.clone() }),
         };
@@ -215,6 +238,21 @@ impl StatusConnection {
             }
             _ => Ok(status),
         }
+    }
+}
+
+impl StatusError {
+    /// Whether the peer may answer later: nothing shows that its process has ended.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        matches!(
+            self,
+            Self::Silent { .. }
+                | Self::Unreached(_)
+                | Self::Busy { .. }
+                | Self::Interrupted { .. }
+                | Self::NoSocket { .. }
+        )
     }
 }
 
@@ -231,13 +269,19 @@ impl Conversation {
 /// The status in a peer's answer, without what a terminal would act on. `name` is that of the peer in errors.
 ///
 /// # Errors
-/// The peer declined, or its release is incompatible.
+/// The peer is busy or declined, or its release is incompatible.
 pub fn parse_answer(name: &str, line: &[u8]) -> Result<Status, StatusError> {
     let no_status = |_| StatusError::NoStatus { name: name.to_owned() };
     let mut value: Value = serde_json::from_slice(line).map_err(no_status)?;
     make_printable(&mut value);
-    if let Ok(ErrorResponse { error: text, version }) = serde_json::from_value(value.clone()) {
-        return Err(StatusError::OtherRelease { name: name.to_owned(), version, text });
+    match serde_json::from_value(value.clone()) {
+        Ok(ErrorResponse { error: text, is_busy: true, .. }) => {
+            return Err(StatusError::Busy { name: name.to_owned(), text });
+        }
+        Ok(ErrorResponse { error: text, version, .. }) => {
+            return Err(StatusError::OtherRelease { name: name.to_owned(), version, text });
+        }
+        Err(_) => {}
     }
     if value["format"] != FORMAT {
         let version = value["version"].as_str().unwrap_or("unknown").to_owned();
@@ -263,3 +307,31 @@ const ANSWER_BYTES_MAX: u64 = 4 << 20;
 const STARTING: Duration = Duration::from_millis(100);
 #[cfg(unix)]
 const STARTING_ATTEMPTS: usize = 10;
+
+#[cfg(all(test, unix))]
+mod tests {
+    use peergrad_net::Directory;
+    use tokio::net::UnixListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_connection_that_a_running_peer_closes_is_not_taken_for_its_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = Directory::open(folder.path()).unwrap();
+        let listener = UnixListener::bind(folder.path().join(SOCKET)).unwrap();
+        let hang_up = tokio::spawn(async move {
+            for _ in 0..2 {
+                drop(listener.accept().await.unwrap());
+            }
+        });
+        let mut first = connect_directory(folder.path()).await.unwrap();
+        let error = first.status().await.unwrap_err();
+        assert!(matches!(error, StatusError::Interrupted { .. }) && error.may_pass(), "{error}");
+        let mut second = connect_directory(folder.path()).await.unwrap();
+        hang_up.await.unwrap();
+        drop(directory);
+        let error = second.status().await.unwrap_err();
+        assert!(matches!(error, StatusError::Ended { .. }) && !error.may_pass(), "{error}");
+    }
+}

@@ -10,22 +10,23 @@
 //! before its stream reaches this server. Such a client is not a member and receives no frames.
 //!
 //! # Bounds
-//! At most `CLIENTS_MAX` clients are connected at a time; further ones are disconnected. A request is a short line. A client that is
-//! idle for longer than `IDLE_MAX`, or reads too slowly, is disconnected.
+//! A client holds a place from its first request on ([`places`]). One that finds no place is told that the peer is busy. A request is a short
+//! line. A client that is idle for longer than `IDLE_MAX`, or reads too slowly, is disconnected.
 
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures::io::BufReader;
 use peergrad_net::StatusStreams;
 use serde::{Deserialize, Serialize};
-use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::lines::LineStream;
 use super::{FORMAT, StatusService};
+use places::{ClientPlaces, FirstRequest, Source};
+
+mod places;
 
 /// A request.
 #[derive(Debug, Serialize, Deserialize)]
@@ -50,20 +51,14 @@ pub enum AdminCommand {
     DeclareLost,
 }
 
-/// Where a request comes from.
-#[derive(Clone, Copy, PartialEq)]
-enum Source {
-    /// From the user who started the peer, on this machine.
-    Local,
-    /// From a network client that knows the run's secret.
-    Remote,
-}
-
 /// The answer to a request that is declined.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct ErrorResponse {
     /// The reason, as text.
     pub(super) error: String,
+    /// Whether the same request may succeed later, when other clients have gone.
+    #[serde(default)]
+    pub(super) is_busy: bool,
     /// The release of this peer's program.
     pub(super) version: String,
 }
@@ -84,17 +79,17 @@ impl StatusServer {
         service: StatusService,
         status_streams: Option<StatusStreams>,
     ) -> (Self, Result<(), String>) {
-        let slots = Arc::new(Semaphore::new(CLIENTS_MAX));
+        let places = ClientPlaces::default();
         let mut tasks = Vec::new();
         if let Some(status_streams) = status_streams {
-            tasks.push(tokio::spawn(serve_network(status_streams, service.clone(), Arc::clone(&slots))));
+            tasks.push(tokio::spawn(serve_network(status_streams, service.clone(), places.clone())));
         }
         #[cfg(unix)]
         {
             let path = directory.join(SOCKET);
             match local::listen(&path) {
                 Ok(listener) => {
-                    tasks.push(tokio::spawn(local::serve(listener, service, slots)));
+                    tasks.push(tokio::spawn(local::serve(listener, service, places)));
                     (Self { tasks, socket: Some(path) }, Ok(()))
                 }
                 Err(reason) => (Self { tasks, socket: None }, Err(reason)),
@@ -119,75 +114,107 @@ impl Drop for StatusServer {
     }
 }
 
+/// What a client has sent.
+enum Line {
+    /// A request in this peer's format.
+    Request(StatusRequest),
+    /// Anything else: the reason to decline it.
+    Other(String),
+}
+
+impl Line {
+    fn of(bytes: &[u8]) -> Self {
+        match serde_json::from_slice::<StatusRequest>(bytes) {
+            Ok(request) if request.format == FORMAT => Self::Request(request),
+            Ok(StatusRequest { format, .. }) => Self::Other(format!(
+                "the request asks for format {format}, but this peer supports format {FORMAT}"
+            )),
+            Err(_) => Self::Other("this peer does not understand the request".to_owned()),
+        }
+    }
+
+    fn kind(&self) -> FirstRequest {
+        match self {
+            Self::Request(StatusRequest { order: Some(_), .. }) => FirstRequest::Order,
+            Self::Request(_) | Self::Other(_) => FirstRequest::Question,
+        }
+    }
+}
+
+fn declined(error: String, is_busy: bool) -> Vec<u8> {
+    let declined = ErrorResponse { error, is_busy, version: env!("CARGO_PKG_VERSION").to_owned() };
+    serde_json::to_vec(&declined).expect("text can be written as JSON")
+}
+
 /// The answer to one line.
-async fn answer(line: &[u8], from: Source, service: &StatusService) -> Vec<u8> {
-    let declined = |error: String| {
-        let declined = ErrorResponse { error, version: env!("CARGO_PKG_VERSION").to_owned() };
-        serde_json::to_vec(&declined).expect("text can be written as JSON")
+async fn answer(line: Line, from: Source, service: &StatusService) -> Vec<u8> {
+    let order = match line {
+        Line::Request(StatusRequest { order, .. }) => order,
+        Line::Other(reason) => return declined(reason, false),
     };
-    let mut bytes = match serde_json::from_slice::<StatusRequest>(line) {
-        Ok(StatusRequest { format: FORMAT, order }) => {
-            let done = match order {
-                None => Ok(()),
-                Some(_) if from == Source::Remote => {
-                    Err("only the user of a member can do that, on the member's machine".to_owned())
-                }
-                Some(AdminCommand::Remove(peer)) => service.remove(&peer).await,
-                Some(AdminCommand::Rekey) => service.rekey().await,
-                Some(AdminCommand::DeclareLost) => service.declare_lost().await,
-            };
-            match done {
-                Ok(()) => serde_json::to_vec(&*service.status().await)
-                    .expect("text and numbers can be written as JSON"),
-                Err(error) => declined(error),
-            }
+    let done = match order {
+        None => Ok(()),
+        Some(_) if from != Source::Local => {
+            Err("only the user of a member can do that, on the member's machine".to_owned())
         }
-        Ok(StatusRequest { format, .. }) => {
-            declined(format!("the request asks for format {format}, but this peer supports format {FORMAT}"))
-        }
-        Err(_) => declined("this peer does not understand the request".to_owned()),
+        Some(AdminCommand::Remove(peer)) => service.remove(&peer).await,
+        Some(AdminCommand::Rekey) => service.rekey().await,
+        Some(AdminCommand::DeclareLost) => service.declare_lost().await,
     };
-    bytes.push(b'\n');
-    bytes
+    match done {
+        Ok(()) => {
+            serde_json::to_vec(&*service.status().await).expect("text and numbers can be written as JSON")
+        }
+        Err(error) => declined(error, false),
+    }
 }
 
 /// Answers the requests of one client until it closes the stream.
 ///
 /// # Errors
 /// The stream broke, the client was idle or too slow, or it sent a line that is incomplete or longer than any request.
-async fn serve_client(mut stream: impl LineStream, from: Source, service: &StatusService) -> io::Result<()> {
+async fn serve_client(
+    mut stream: impl LineStream,
+    from: Source,
+    service: &StatusService,
+    places: &ClientPlaces,
+) -> io::Result<()> {
+    let mut place = None;
     loop {
-        let line = timeout(IDLE_MAX, stream.read_line(REQUEST_BYTES_MAX)).await.map_err(timed_out)??;
+        let patience = if place.is_some() { IDLE_MAX } else { FIRST_MAX };
+        let line = timeout(patience, stream.read_line(REQUEST_BYTES_MAX)).await.map_err(timed_out)??;
         match line.last() {
             None => return Ok(()),
             Some(b'\n') => {}
             Some(_) => return Err(io::ErrorKind::InvalidData.into()),
         }
-        let answer = answer(&line, from, service).await;
+        let line = Line::of(&line);
+        if place.is_none() {
+            place = places.take(from, line.kind());
+        }
+        let mut answer = match place {
+            Some(_) => answer(line, from, service).await,
+            None => declined(ClientPlaces::text(from), true),
+        };
+        answer.push(b'\n');
         timeout(WRITING_MAX, stream.write(&answer)).await.map_err(timed_out)??;
+        if place.is_none() {
+            return Ok(());
+        }
     }
 }
 
-/// Serves a client in its own task while it holds one of the slots. Without a free slot, the client is disconnected.
-fn admit(
-    stream: impl LineStream + Send + 'static,
-    from: Source,
-    service: &StatusService,
-    slots: &Arc<Semaphore>,
-) {
-    let Ok(slot) = Arc::clone(slots).try_acquire_owned() else { return };
-    let service = service.clone();
-    tokio::spawn(async move {
-        // A client may disconnect at any time.
-        let _ = serve_client(stream, from, &service).await;
-        drop(slot);
-    });
-}
-
 /// Serves clients that connect over the network.
-async fn serve_network(mut status_streams: StatusStreams, service: StatusService, slots: Arc<Semaphore>) {
-    while let Some(stream) = status_streams.next().await {
-        admit(BufReader::new(stream), Source::Remote, &service, &slots);
+async fn serve_network(mut status_streams: StatusStreams, service: StatusService, places: ClientPlaces) {
+    while let Some((machine, stream)) = status_streams.next().await {
+        // So many wait only if somebody opens streams without a pause: those get no answer.
+        let Some(connection) = places.admit(machine) else { continue };
+        let (service, places) = (service.clone(), places.clone());
+        tokio::spawn(async move {
+            // A client may disconnect at any time.
+            let _ = serve_client(BufReader::new(stream), Source::Network(machine), &service, &places).await;
+            drop(connection);
+        });
     }
 }
 
@@ -206,7 +233,7 @@ mod local {
     use tokio::io::BufReader;
     use tokio::net::UnixListener;
 
-    use super::{AGAIN, Arc, Semaphore, Source, StatusService, admit, io};
+    use super::{AGAIN, ClientPlaces, Source, StatusService, io, serve_client};
 
     /// Opens the socket. Replaces one left by a crash, since this process holds the directory's lock.
     pub(super) fn listen(path: &Path) -> Result<UnixListener, String> {
@@ -224,23 +251,30 @@ mod local {
         Ok(listener)
     }
 
-    pub(super) async fn serve(listener: UnixListener, service: StatusService, slots: Arc<Semaphore>) {
+    pub(super) async fn serve(listener: UnixListener, service: StatusService, places: ClientPlaces) {
         loop {
+            // Further clients wait in the system's queue.
+            let connection = places.local_connection().await;
             let Ok((stream, _)) = listener.accept().await else {
                 // Usually too many open files: try again later.
                 tokio::time::sleep(AGAIN).await;
                 continue;
             };
-            admit(BufReader::new(stream), Source::Local, &service, &slots);
+            let (service, places) = (service.clone(), places.clone());
+            tokio::spawn(async move {
+                // A client may disconnect at any time.
+                let _ = serve_client(BufReader::new(stream), Source::Local, &service, &places).await;
+                drop(connection);
+            });
         }
     }
 }
 
 /// The file name of the socket in a data directory.
 pub(super) const SOCKET: &str = "status.sock";
-/// The most clients at a time.
-const CLIENTS_MAX: usize = 16;
 const REQUEST_BYTES_MAX: u64 = 256;
+/// How long a client may wait before its first request.
+const FIRST_MAX: Duration = Duration::from_secs(5);
 /// How long a client may wait before its next request.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 const WRITING_MAX: Duration = Duration::from_secs(10);

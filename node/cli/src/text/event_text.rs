@@ -297,6 +297,11 @@ pub(crate) fn recovery_text(progress: &RecoveryProgress) -> String {
     }
 }
 
+/// Whether a user may call a peer by this name: its short name or its whole id.
+pub(crate) fn is_called(peer: &PeerId, name: &str) -> bool {
+    peer.short() == name || peer.to_string() == name
+}
+
 /// The short names of peers, separated by commas.
 pub(crate) fn short_names(peers: &[PeerId]) -> String {
     peers.iter().map(PeerId::short).collect::<Vec<_>>().join(", ")

@@ -24,7 +24,7 @@ use crate::counters::Counters;
 use crate::direct::{DirectEndpoint, DirectPath, HandshakeError, Listeners, Records};
 use crate::link::{self, LaneError, LaneKind, Link, LinkEvent, OpenRequest, OpenResponse, Shared};
 use crate::reachability::dial_back::{self, DIAL_BACK_PROTOCOL, DialBackServer};
-use crate::substreams::{Incoming, OpenError, Opener};
+use crate::substreams::{Accepted, Incoming, OpenError, Opener};
 use crate::transport::LANE_PROTOCOL;
 
 /// The state that all lanes share.
@@ -42,7 +42,7 @@ pub(super) struct Lanes {
 
 /// Accepts lanes and spawns a task for each. It does nothing else, since only a few substreams may wait for it.
 pub(super) async fn accept(mut incoming: Incoming, lanes: Lanes) {
-    while let Some((peer, stream)) = incoming.next().await {
+    while let Some(Accepted { peer, stream, .. }) = incoming.next().await {
         let receiving = lanes.clone();
         lanes.spawn(async move { receiving.receive(peer, stream, LaneKind::Substream).await });
     }
@@ -50,7 +50,7 @@ pub(super) async fn accept(mut incoming: Incoming, lanes: Lanes) {
 
 /// Dials back for peers that ask whether they can be reached.
 pub(super) async fn serve_dial_backs(mut status_streams: Incoming, helper: DialBackServer, lanes: Lanes) {
-    while let Some((peer, stream)) = status_streams.next().await {
+    while let Some(Accepted { peer, stream, .. }) = status_streams.next().await {
         let helper = helper.clone();
         lanes.spawn(helper.answer(peer, stream));
     }
@@ -62,7 +62,7 @@ pub(super) async fn answer(listeners: Listeners, lanes: Lanes) {
         let (socket, from) = listeners.accept().await;
         let receiving = lanes.clone();
         lanes.spawn(async move {
-            let reason = match receiving.direct_endpoint.answer(socket, from).await {
+            let reason = match receiving.direct_endpoint.answer(socket, from.into()).await {
                 Some(Ok((records, peer))) => return receiving.receive(peer, records, LaneKind::Direct).await,
                 // Perhaps a member that has changed its mind.
                 Some(Err(HandshakeError::Broken(_))) => None,

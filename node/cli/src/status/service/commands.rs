@@ -6,18 +6,28 @@ use peergrad_protocol::PeerId;
 use peergrad_protocol::invite::Secret;
 
 use super::{Busy, StatusService};
+use crate::text::event_text::{is_called, short_names};
 
 impl StatusService {
-    /// Expels the member with the id `peer` from the run.
+    /// Expels the member with this short name or id from the run.
     ///
     /// # Errors
     /// The reason, as text, why this is not possible.
-    pub(in crate::status) async fn remove(&self, peer: &str) -> Result<(), String> {
-        let Ok(peer) = peer.parse::<PeerId>() else { return Err(format!("{peer} is not a peer id")) };
+    pub(in crate::status) async fn remove(&self, name: &str) -> Result<(), String> {
         let member = self.inner.member().await?;
-        if !member.members.iter().any(|seen| seen.peer == peer) {
-            return Err(format!("peer {} is not in the run", peer.short()));
-        }
+        let all: Vec<PeerId> = member.members.iter().map(|seen| seen.peer).collect();
+        let called: Vec<PeerId> = all.iter().copied().filter(|peer| is_called(peer, name)).collect();
+        let peer = match called[..] {
+            [peer] => peer,
+            [] => {
+                return Err(format!("no member is called {name}; the members are: {}", short_names(&all)));
+            }
+            [..] => {
+                return Err(format!(
+                    "several members are called {name}: give the whole id, which `status --json` shows"
+                ));
+            }
+        };
         if peer == self.inner.me {
             return Err("that is the peer asked itself: press Ctrl-C in its terminal to hand over and leave"
                 .to_owned());
