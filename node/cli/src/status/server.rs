@@ -10,7 +10,7 @@
 //! before its stream reaches this server. Such a client is not a member and receives no frames.
 //!
 //! # Bounds
-//! A client holds a place from its first request on ([`places`]). One that finds no place is told that the peer is busy. A request is a short
+//! A client holds a place from its first request on (`places.rs`). One that finds no place is told that the peer is busy. A request is a short
 //! line. A client that is idle for longer than `IDLE_MAX`, or reads too slowly, is disconnected.
 
 use std::io;
