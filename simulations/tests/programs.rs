@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use peergrad_config::specification::RunFile;
+use peergrad_core::io::Failure;
 use peergrad_models::task::Task;
 use peergrad_simulations::compare::measure;
 use peergrad_simulations::scenario::Scenario;
@@ -215,7 +216,8 @@ fn classes(task: &dyn Task) -> Vec<usize> {
 /// Number of digits.
 const CLASSES: usize = 10;
 
-/// The final accuracy of sixteen peers that train the digits, each with the task that `altered` makes of its own, if any.
+/// The final accuracy of sixteen peers that train the digits, each with the task that `altered` makes of its own, if any; 0 if the run
+/// diverges.
 fn accuracy_of(sync: &str, altered: impl Fn(&Arc<dyn Task>, usize) -> Option<AlteredTask>) -> f64 {
     let text = format!(
         "epochs = 30\nbatch = 256\n[optimizer]\nrule = \"momentum\"\nrate = 0.02\n[sync]\ntopology = \"direct\"\n{sync}"
@@ -232,7 +234,11 @@ fn accuracy_of(sync: &str, altered: impl Fn(&Arc<dyn Task>, usize) -> Option<Alt
         join(&mut cluster, founder, setup_of(index));
     }
     run_out(&mut cluster);
-    let state = ended(&cluster, founder).state.as_ref().expect("it has trained");
+    let end = ended(&cluster, founder);
+    if matches!(end.outcome, Err(Failure::Diverged { .. })) {
+        return 0.0;
+    }
+    let state = end.state.as_ref().expect("it has trained");
     state.evaluation.and_then(|evaluation| evaluation.accuracy).expect("digits have classes")
 }
 
