@@ -240,7 +240,7 @@ impl Training {
         self.base().loss_watch.failure()
     }
 
-    /// Why the run has failed, although all its steps are taken: the last one had no finite loss.
+    /// Why the run has failed if it ends now: the newest step had no finite loss.
     pub(crate) fn divergence_at_end(&self) -> Option<Failure> {
         self.base().loss_watch.failure_at_end()
     }

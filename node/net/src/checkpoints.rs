@@ -169,7 +169,7 @@ impl CheckpointStore {
     }
 
     /// The newest checkpoint of a run, as the bytes of its model file. Changes nothing, so the peer of the run may be writing and removing
-    /// checkpoints meanwhile. `None` if there is none that can be read.
+    /// checkpoints meanwhile. `None` if no checkpoint can be read.
     #[must_use]
     pub fn newest(&self, run: &RunId) -> Option<Vec<u8>> {
         // The peer may remove the newest one that was found, after it has written a newer one.
@@ -177,7 +177,7 @@ impl CheckpointStore {
             .find_map(|_| self.indices(run).into_iter().rev().find_map(|path| read_whole(&path, run)))
     }
 
-    /// When the newest checkpoint of a run was written; `None` if there is none.
+    /// When the newest checkpoint of a run was written; `None` if the run has no checkpoint.
     #[must_use]
     pub fn written_at(&self, run: &RunId) -> Option<SystemTime> {
         let newest = self.indices(run).pop()?;
@@ -203,10 +203,9 @@ impl CheckpointStore {
         let paths = folders.flatten().map(|folder| folder.path().join(name_of(saved.steps.0, "toml")));
         let indices = paths.filter_map(|path| Some((read_index(&path).ok()?, path)));
         let found = indices.into_iter().find(|(index, _)| index.saved().as_ref() == Ok(saved));
-        let (_, path) = found.ok_or_else(|| "it is missing or damaged".to_owned())?;
-        let index = fs::read_to_string(&path).map_err(|error| error.to_string())?;
+        let (index, path) = found.ok_or_else(|| "it is missing or damaged".to_owned())?;
         let bytes = fs::read(path.with_extension(TENSORS)).map_err(|error| error.to_string())?;
-        let checkpoint = decode_checkpoint(&index, &bytes)?;
+        let checkpoint = format::read(&index, &bytes)?;
         for later in self.indices(&checkpoint.run).into_iter().filter(|other| *other > path) {
             remove(&later);
         }

@@ -294,7 +294,9 @@ impl Role for ActiveMember {
     }
 
     fn on_evaluated(&mut self, evaluation: Evaluation) -> Result<(), Transition> {
-        if let Some(failure) = self.training.divergence_at_end() {
+        // A last batch of bad samples alone spoils no parameters.
+        let is_bad = evaluation.samples == 0 || !evaluation.loss.is_finite();
+        if let Some(failure) = self.training.divergence_at_end().filter(|_| is_bad) {
             return Err(failure.into());
         }
         match self.training.final_state() {
@@ -324,7 +326,9 @@ impl Role for ActiveMember {
     }
 
     fn leave(&mut self, cx: &mut NodeContext<'_>) -> Result<(), Transition> {
-        ending::leave(self, cx, Failure::Left)
+        // A user who stops a run that is about to fail learns that nothing is saved.
+        let reason = self.training.divergence_at_end().unwrap_or(Failure::Left);
+        ending::leave(self, cx, reason)
     }
 
     fn farewell(&mut self, cx: &mut NodeContext<'_>) -> Farewell {

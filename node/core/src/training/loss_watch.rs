@@ -37,7 +37,7 @@ impl LossWatch {
         self.failure_at_end().filter(|_| self.steps >= STEPS_MAX)
     }
 
-    /// Why the run has failed, if its last step had no finite loss.
+    /// Why the run has failed if it ends now; `None` if its newest step has a finite loss.
     pub(super) fn failure_at_end(&self) -> Option<Failure> {
         Some(Failure::Diverged { since: self.since?, steps: self.steps })
     }

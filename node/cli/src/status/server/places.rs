@@ -64,7 +64,7 @@ impl Default for ClientPlaces {
 }
 
 impl ClientPlaces {
-    /// A place for a client whose first request is of this kind; `None` if there is none.
+    /// A place for a client whose first request is of this kind; `None` if all places are taken.
     pub(super) fn take(&self, from: Source, first: FirstRequest) -> Option<ClientPlace> {
         let places = match (from, first) {
             (Source::Network(machine), _) => return self.guests.take(machine).map(ClientPlace::Network),

@@ -50,7 +50,10 @@ impl StepState {
         }
         let is_due = digest_every.is_some_and(|every| steps.is_multiple_of(every.get()));
         let (step, loss) = (StepNumber(steps - 1), record.stats.loss / record.stats.samples as f64);
-        self.base.loss_watch.note(step, loss);
+        // A step that merges a branch has no samples, and so no loss.
+        if record.samples + record.left_out > 0 {
+            self.base.loss_watch.note(step, loss);
+        }
         let complete = self.commit.complete.as_ref().expect("a complete step has parameters");
         // With local parameters, members have the same digest only after a round of all members.
         let is_due = is_due && record.is_of_all;
