@@ -200,21 +200,23 @@ fn place(message: &str) -> &str {
     message.lines().next().unwrap_or_default()
 }
 
-/// A shorter input with the same failure, found by leaving out parts.
+/// A shorter input with the same failure, found by leaving out parts. `on_attempt` is called before each input that is tried.
 #[must_use]
-pub fn minimized(target: &dyn Target, input: &[u8], failure: &Failure) -> Vec<u8> {
+pub fn minimized(target: &dyn Target, input: &[u8], failure: &Failure, on_attempt: &dyn Fn()) -> Vec<u8> {
     let mut shortest = input.to_vec();
     let mut attempts = 0;
+    let began = Instant::now();
     let mut part = shortest.len().div_ceil(2);
     while part > 0 {
         let mut at = 0;
-        while at < shortest.len() && attempts < ATTEMPTS_MAX {
+        while at < shortest.len() && attempts < ATTEMPTS_MAX && began.elapsed() < SHORTENING_MAX {
             attempts += 1;
             let mut shorter = shortest.clone();
             shorter.drain(at..(at + part).min(shortest.len()));
             let mut mended = shorter.clone();
             target.mend(&mut mended);
             let still_fails = |input: &Vec<u8>| {
+                on_attempt();
                 input.len() < shortest.len()
                     && run_once(target, input).is_err_and(|other| other.is_like(failure))
             };
@@ -230,6 +232,8 @@ pub fn minimized(target: &dyn Target, input: &[u8], failure: &Failure) -> Vec<u8
 
 /// How many shorter inputs are tried.
 const ATTEMPTS_MAX: usize = 3000;
+/// How long shorter inputs are tried.
+const SHORTENING_MAX: Duration = Duration::from_secs(20);
 
 #[cfg(test)]
 mod tests {
@@ -283,7 +287,7 @@ mod tests {
         for seed in 0..20 {
             let (input, failure) = first_failure(seed);
             assert_eq!(first_failure(seed).0, input, "the same seed");
-            let shortest = minimized(&Planted, &input, &failure);
+            let shortest = minimized(&Planted, &input, &failure, &|| {});
             match failure {
                 Failure::Panic { message } => {
                     assert!(message.contains("session.rs") && message.contains("c and n"), "{message}");

@@ -68,9 +68,10 @@ pub fn work(target: &dyn Target, order: &Order) -> anyhow::Result<Ending> {
         let input = session.next_input();
         record(&mut current, &input).with_context(|| format!("cannot write {}", path.display()))?;
         let result = session.execute(input.clone());
-        executed.fetch_add(1, Ordering::Relaxed);
+        let count = || _ = executed.fetch_add(1, Ordering::Relaxed);
+        count();
         if let Err(failure) = result {
-            let shortest = minimized(target, &input, &failure);
+            let shortest = minimized(target, &input, &failure, &count);
             let number = session.summary().executions;
             let file = keep(target, order, &format!("execution{number}"), &shortest)?;
             println!("{}: {failure}\n  {}", target.name(), replay(&file));

@@ -130,7 +130,7 @@ fn decoded(encoded: &str) -> Option<Invite> {
     if *sum != checksum(record) {
         return None;
     }
-    let invite: Invite = codec::decode_record(record).ok()?;
+    let invite: Invite = codec::decode_small_record(record).ok()?;
     invite.contacts.iter().all(|contact| are_bounded(&contact.addresses)).then_some(invite)
 }
 

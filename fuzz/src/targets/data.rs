@@ -34,10 +34,10 @@ fn read(bytes: &[u8], model: &str) -> Verdict {
     Verdict::Accepted
 }
 
-/// What reading may take: some copies of the text, and the table, which has at most eight bytes for each of the text. Each guess at the
-/// dialect has a reader with a buffer, and there are thousands of guesses.
+/// What reading may take: some copies of the text, the table, which has at most eight bytes for each of the text, and what is known of up
+/// to 65,536 columns. Each guess at the dialect has a reader with a buffer, and there are thousands of guesses.
 fn table_bound(input_bytes: usize) -> Bound {
-    Bound { largest_bytes: (4 << 20) + 64 * input_bytes, total_bytes: (128 << 20) + 1024 * input_bytes }
+    Bound { largest_bytes: (16 << 20) + 64 * input_bytes, total_bytes: (128 << 20) + 1024 * input_bytes }
 }
 
 /// Tables as text.

@@ -114,8 +114,14 @@ impl Target for WordTarget {
         Verdict::Accepted
     }
 
-    fn bound(&self, _input_bytes: usize) -> Bound {
-        Bound { largest_bytes: 4 * TABLE_MESSAGE_BYTES_MAX, total_bytes: 8 * TABLE_MESSAGE_BYTES_MAX }
+    fn bound(&self, input_bytes: usize) -> Bound {
+        // The decoder's budgets follow the number of bytes in steps.
+        let largest_bytes = match input_bytes.div_ceil(8 << 10) {
+            0..=1 => 1 << 20,
+            2..=32 => 24 << 20,
+            _ => 4 * TABLE_MESSAGE_BYTES_MAX,
+        };
+        Bound { largest_bytes, total_bytes: 2 * largest_bytes }
     }
 }
 

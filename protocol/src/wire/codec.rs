@@ -57,6 +57,31 @@ pub fn decode_durable<T: Decode<()>>(bytes: &[u8]) -> Result<T, DecodeError> {
     decode_within::<T, { 4 * DURABLE_BYTES_MAX }>(bytes, DURABLE_BYTES_MAX)
 }
 
+/// As [`decode_record`], for a record of at most 8 KiB, such as an invite, which takes no more than 256 KiB while it is read.
+///
+/// # Errors
+/// The bytes are no such record, or have more bytes after it.
+pub fn decode_small_record<T: Decode<()>>(bytes: &[u8]) -> Result<T, DecodeError> {
+    decode_within::<T, { BUDGET_FACTOR * SMALL_RECORD_BYTES }>(bytes, SMALL_RECORD_BYTES)
+}
+
+/// As [`decode_within`], with a budget that follows the number of bytes: a few bytes may claim lists as long as the longest record. Each
+/// budget has its own code, so this is for types with little code, and records whose limit is high.
+pub(super) fn decode_in_proportion<T: Decode<()>, const BUDGET: usize>(
+    bytes: &[u8],
+    bytes_max: usize,
+) -> Result<T, DecodeError> {
+    match bytes.len() {
+        0..=SMALL_RECORD_BYTES => {
+            decode_within::<T, { BUDGET_FACTOR * SMALL_RECORD_BYTES }>(bytes, bytes_max)
+        }
+        ..=MEDIUM_RECORD_BYTES => {
+            decode_within::<T, { BUDGET_FACTOR * MEDIUM_RECORD_BYTES }>(bytes, bytes_max)
+        }
+        _ => decode_within::<T, BUDGET>(bytes, bytes_max),
+    }
+}
+
 /// Reads a record of at most `bytes_max` bytes.
 ///
 /// `BUDGET` is what its containers may take in memory, in bytes as bincode counts them: it counts before it allocates. The budget
@@ -93,3 +118,9 @@ impl std::io::Write for Expected<'_> {
         Ok(())
     }
 }
+
+/// Bytes of a small record, and of one between small and large.
+const SMALL_RECORD_BYTES: usize = 8 << 10;
+const MEDIUM_RECORD_BYTES: usize = 256 << 10;
+/// How often a record's bytes its containers may take in memory: a list of empty lists takes 24 times as many.
+const BUDGET_FACTOR: usize = 32;

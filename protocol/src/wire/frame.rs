@@ -17,7 +17,7 @@
 //!   frame's kind allows.
 //! - There is one encoding of a message: trailing bytes are an error, and so are numbers with more bytes than necessary.
 
-use super::codec::{DecodeError, append_record, decode_within, is_encoding_of};
+use super::codec::{DecodeError, append_record, decode_in_proportion, decode_within, is_encoding_of};
 use crate::buffer::Buffer;
 use crate::limits::{
     CHUNK_BATCH_HEADER_BYTES_MAX, CHUNK_BYTES_MAX, CONTROL_HEADER_BYTES_MAX, DATA_PIECE_BYTES_MAX,
@@ -273,7 +273,9 @@ pub fn encode_table_message(message: &TableMessage, stream: &mut Vec<u8>) {
 /// # Errors
 /// The bytes are no message, have more bytes after it, or the message breaks a rule.
 pub fn decode_table_message(bytes: &[u8]) -> Result<TableMessage, WireError> {
-    let message =
-        decode_within::<TableMessage, { 4 * TABLE_MESSAGE_BYTES_MAX }>(bytes, TABLE_MESSAGE_BYTES_MAX)?;
+    let message = decode_in_proportion::<TableMessage, { 4 * TABLE_MESSAGE_BYTES_MAX }>(
+        bytes,
+        TABLE_MESSAGE_BYTES_MAX,
+    )?;
     if message.is_valid() { Ok(message) } else { Err(WireError::Header) }
 }

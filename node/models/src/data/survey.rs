@@ -10,6 +10,7 @@ use csv::ByteRecord;
 use super::cells::{reader, shortened};
 use super::column_names::{named_label, names_in};
 use super::dialect::Delimiter;
+use super::limits::COLUMNS_MAX;
 use super::notation::{Decimal, Notation, boolean_pair, is_missing, is_numeric};
 
 /// How many bytes of a file are surveyed; at least two rows are.
@@ -26,7 +27,7 @@ pub(super) struct Survey {
     pub(super) first: ByteRecord,
     /// Whether the first row names the columns.
     pub(super) header: bool,
-    /// One for each cell of the first row, over all rows of data.
+    /// One for each cell of the first row, over all rows of data; at most [`COLUMNS_MAX`], since a wider table is refused.
     pub(super) columns: Vec<ColumnSurvey>,
     /// The number of cells that most rows have, if no other row is as wide as the first one.
     pub(super) usual_width: Option<usize>,
@@ -96,7 +97,7 @@ impl Survey {
         if table.trim_ascii().is_empty() || !rows.read_byte_record(&mut first).unwrap_or(false) {
             return None;
         }
-        let mut columns = vec![ColumnSurvey::default(); first.len()];
+        let mut columns = vec![ColumnSurvey::default(); first.len().min(COLUMNS_MAX)];
         let (mut row, mut count, mut widths) = (ByteRecord::new(), 1, vec![(first.len(), 1_usize)]);
         while rows.read_byte_record(&mut row).unwrap_or(false) {
             count += 1;
