@@ -143,9 +143,13 @@ impl Admission {
         self.preparing.keys().chain(self.candidates.keys())
     }
 
-    /// A peer is welcomed. While it prepares, it is no candidate.
+    /// A peer is welcomed. While it prepares, it is no candidate, unless another member has announced that it is ready: a peer that waits
+    /// asks one member after the other.
     fn prepare(&mut self, member: Member) {
-        self.candidates.remove(&member.peer);
+        let is_earlier = |known: &Candidate| known.member.incarnation != member.incarnation;
+        if self.candidates.get(&member.peer).is_some_and(is_earlier) {
+            self.candidates.remove(&member.peer);
+        }
         self.preparing.insert(member.peer, member);
     }
 
@@ -213,20 +217,20 @@ impl Admission {
 
     /// The peers that have asked this member and are not members yet.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = &PeerId> {
-        self.preparing.keys().chain(&self.sponsored)
+        self.preparing.keys().filter(|peer| !self.sponsored.contains(peer)).chain(&self.sponsored)
     }
 
     /// The members of a new view that have asked this one, or ask it again: this member sends them the view.
     pub(crate) fn sponsored_in(&self, view: &View) -> Vec<PeerId> {
-        let sponsored = self.sponsored.iter().filter(|peer| view.rank(peer).is_some());
-        let asking = self.preparing.values().filter(|member| is_in(view, member)).map(|member| &member.peer);
-        sponsored.chain(asking).copied().collect()
+        let is_asking = |peer: &PeerId| self.preparing.get(peer).is_some_and(|member| is_in(view, member));
+        let is_sponsored = |peer: &PeerId| self.sponsored.contains(peer) && view.rank(peer).is_some();
+        self.waiting().filter(|peer| is_sponsored(peer) || is_asking(peer)).copied().collect()
     }
 
     /// The peers that ask to join, and whether each is ready.
     pub(super) fn joiners(&self) -> Vec<(PeerId, bool)> {
-        let preparing = self.preparing.keys().map(|peer| (*peer, false));
-        preparing.chain(self.candidates.keys().map(|peer| (*peer, true))).collect()
+        let preparing = self.preparing.keys().filter(|peer| !self.candidates.contains_key(peer));
+        preparing.map(|peer| (*peer, false)).chain(self.candidates.keys().map(|peer| (*peer, true))).collect()
     }
 
     /// The peers in `left` have left for `view`. Those that were lost must wait before they join again.

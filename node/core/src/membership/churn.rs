@@ -366,6 +366,11 @@ mod tests {
         assert!(membership.admission.candidates.is_empty() && membership.on_ready(at(0), peer(3)));
         assert_eq!(membership.admission.candidates[&peer(3)].member.incarnation, Incarnation(2));
         assert_eq!(membership.admission.sponsored_in(&view(&[1, 2, 3])), [peer(3)]);
+        // It waits, and asks the next member: it stays a candidate, and this member answers for it as well.
+        membership.on_candidate(at(0), peer(1), member(4, 1));
+        assert_eq!(membership.on_join(peer(4), &join(1, None), RunPhase::Training), JoinAnswer::Welcome);
+        assert!(membership.admission.candidates.contains_key(&peer(4)));
+        assert_eq!(membership.admission.joiners(), [(peer(3), true), (peer(4), true)]);
         membership.admission.forget(&peer(3));
         assert!(
             !membership.on_ready(at(0), peer(3)) && membership.admission.sponsored_in(&view(&[3])).is_empty()
