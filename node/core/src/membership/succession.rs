@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use peergrad_protocol::agreement::Acceptor;
 use peergrad_protocol::chunk_set::ChunkSet;
@@ -161,8 +162,11 @@ impl Succession {
 
     /// A ballot of this member was refused.
     pub(super) fn on_nack(&mut self, now: Instant, nack: &Nack) {
+        let began = self.driver.attempt_under(nack.view, nack.ballot).map(|attempt| attempt.began);
         if self.driver.on_nack(now, nack) == Some(Refused::TooLate) {
             self.lead.lengthen();
+            // Agreement takes at least as long as that.
+            self.lead.note_agreement(began.map_or(Duration::ZERO, |began| now.since(began)));
         }
     }
 
