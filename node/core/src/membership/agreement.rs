@@ -203,11 +203,14 @@ impl Proposing<'_> {
 
     // An attempt.
 
-    /// How many members should try before this one. Members without parameters come last, and so does one that may be at fault itself.
+    /// How many members should try before this one. Members without parameters come last, and so does one that may be at fault itself if
+    /// another one is not.
     fn proposer_order(&self, lost: &[Rank]) -> u32 {
         let members = &*self.members;
-        let may_be_at_fault = members.observed.complaints.may_be_at_fault(members.place.rank, lost);
-        self.order_by_rank(lost) + if may_be_at_fault { PACING.order_max } else { 0 }
+        let may_be_at_fault = |rank| members.observed.complaints.may_be_at_fault(rank, lost);
+        let mut live = members.place.ranks().filter(|rank| lost.binary_search(rank).is_err());
+        let is_last = may_be_at_fault(members.place.rank) && live.any(|rank| !may_be_at_fault(rank));
+        self.order_by_rank(lost) + if is_last { PACING.order_max } else { 0 }
     }
 
     fn order_by_rank(&self, lost: &[Rank]) -> u32 {
