@@ -100,7 +100,8 @@ impl FrameFilter for FaultyFrames {
         let message = envelope.message();
         let is_over = self.until.is_some_and(|until| envelope.at >= until);
         if is_over || !self.kind.contains(message.as_ref()) || !self.is_chosen() {
-            return self.withheld.correct(envelope.to, message);
+            let corrected = self.withheld.correct(envelope.to, message);
+            return corrected.map_or(FrameAction::Pass, |frame| FrameAction::Replace(vec![frame]));
         }
         match self.fault {
             FrameFault::Lost => FrameAction::Drop,
@@ -141,20 +142,26 @@ impl CountCorrection {
         self.by_receiver.entry(to).or_default().1 += frames;
     }
 
-    /// Passes a frame on; a heartbeat with the count that fits.
-    pub(crate) fn correct(&mut self, to: HostId, message: Option<Message>) -> FrameAction {
-        let (Some(Message::Heartbeat(mut heartbeat)), Some((known, difference))) =
-            (message, self.by_receiver.get_mut(&to))
-        else {
-            return FrameAction::Pass;
-        };
+    /// A frame that a node sends, as its host sends it.
+    pub(crate) fn corrected(&mut self, to: HostId, frame: Frame) -> Frame {
+        if !self.by_receiver.contains_key(&to) {
+            return frame;
+        }
+        let message = frame.decode().ok();
+        self.correct(to, message).unwrap_or(frame)
+    }
+
+    /// The frame of a heartbeat with the count that fits; `None` if the message has no count, or the right one.
+    fn correct(&mut self, to: HostId, message: Option<Message>) -> Option<Frame> {
+        let Some(Message::Heartbeat(mut heartbeat)) = message else { return None };
+        let (known, difference) = self.by_receiver.get_mut(&to)?;
         let link = heartbeat.sent.link;
         if known.replace(link).is_some_and(|known| known != link) {
             // The count began again with the link.
             *difference = 0;
         }
         heartbeat.sent.count = heartbeat.sent.count.saturating_add_signed(*difference);
-        FrameAction::Replace(vec![Frame::encode(&Message::Heartbeat(heartbeat), None)])
+        Some(Frame::encode(&Message::Heartbeat(heartbeat), None))
     }
 }
 

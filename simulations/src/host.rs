@@ -12,6 +12,7 @@ use peergrad_protocol::{Instant, PeerId, Pool, RunId};
 
 use crate::compute_model::ComputeModel;
 use crate::disk::Disk;
+use crate::frame_faults::CountCorrection;
 
 /// A host's number, from 0 in the order in which hosts were added; printed as `p3`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -98,6 +99,8 @@ pub(crate) struct Host {
     pub(crate) task_fault: Option<TaskFault>,
     /// Whether the frames that it sends have a fault, or had one.
     pub(crate) has_faulty_frames: bool,
+    /// The frames that it has sent and its node has not: its heartbeats count them.
+    pub(crate) forged: CountCorrection,
 }
 
 impl Host {
@@ -114,6 +117,7 @@ impl Host {
             awake_since: now,
             task_fault: None,
             has_faulty_frames: false,
+            forged: CountCorrection::default(),
         }
     }
 }

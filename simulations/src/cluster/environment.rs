@@ -96,6 +96,7 @@ impl Environment<'_> {
             return self.schedule.push_input(now, self.process, Input::Frame { from: peer, frame });
         }
         let Some(to) = self.linked(peer) else { return };
+        let frame = self.hosts.get_mut(from).forged.corrected(to, frame);
         let (frames, delay) = match self.filters.on_frame(&Envelope { at: now, from, to, frame: &frame }) {
             FrameAction::Pass => (vec![frame], Duration::ZERO),
             FrameAction::Drop => return,
