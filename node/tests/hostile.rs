@@ -24,9 +24,10 @@ use peergrad_protocol::manifest::Manifest;
 use peergrad_protocol::message::{
     Accepted, AdminMessage, AgreementMessage, Awaited, AwaitedAt, ChunkBatch, ChunkContent, ChunkEntry,
     Closed, Complete, Contact, Departure, Heartbeat, Join, JoinMessage, MemberReport, MergeAccept,
-    MergeMessage, MergeOffer, MergeProbe, MergeReady, Message, Nack, PartialStep, Phase, Prepare, Promise,
-    Propose, RejoinCandidate, SampleStats, SaveAt, SavedCheckpoint, Segment, SentFrames, SnapshotChunks,
-    SnapshotDonor, Stage, StepContributors, StepProgress, TrainingMessage, WantChunks, WantSnapshot,
+    MergeMessage, MergeOffer, MergeProbe, MergeReady, Message, Nack, ParametersDigest, PartialStep, Phase,
+    Prepare, Promise, Propose, RejoinCandidate, SampleStats, SaveAt, SavedCheckpoint, Segment, SentFrames,
+    SnapshotChunks, SnapshotDonor, Stage, StepContributors, StepProgress, TrainingMessage, WantChunks,
+    WantSnapshot,
 };
 use peergrad_protocol::view::{
     Ancestor, BatchParts, Branch, Complaint, Donor, Expulsion, ExpulsionCause, Member, MemberFault, Merge,
@@ -352,7 +353,7 @@ impl Truth<'_> {
     }
 
     fn word(&self, draws: &mut Draws<'_>) -> Message {
-        match draws.below(14, 14) {
+        match draws.below(15, 15) {
             13 => {
                 let contacts = vec![Contact { peer: self.member(draws).peer, addresses: vec![] }];
                 let (view, question) = (self.some_view(draws), draws.below(10, u64::MAX));
@@ -387,8 +388,13 @@ impl Truth<'_> {
                 .in_view(self.digest),
             3 => TrainingMessage::SaveCheckpoint(SaveAt { steps: self.near(draws) }).in_view(self.digest),
             4 => Message::Leave(Departure::new("why not")),
-            5 => Message::Join(JoinMessage::Ready),
-            6 => Message::Admin(AdminMessage::Expel(self.expulsion(draws))),
+            5 => Message::Join(JoinMessage::Ready(ContentDigest([draws.below(3, 255) as u8; 32]))),
+            6 => TrainingMessage::ParametersDigest(ParametersDigest {
+                steps: self.near(draws),
+                digest: ContentDigest([draws.below(3, 255) as u8; 32]),
+            })
+            .in_view(self.digest),
+            7 => Message::Admin(AdminMessage::Expel(self.expulsion(draws))),
             _ => {
                 let Member { incarnation, addresses, capacity, .. } = self.member(draws);
                 Message::Join(JoinMessage::Join(Join { run: None, incarnation, addresses, capacity }))

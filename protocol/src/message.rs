@@ -39,8 +39,8 @@ pub use merge::{
 pub use sample_stats::SampleStats;
 pub use sent_frames::SentFrames;
 pub use training::{
-    ChunkBatch, ChunkContent, ChunkEntry, Closed, Complete, Phase, SaveAt, Segment, StepContributors,
-    StepProgress, TrainingMessage, WantChunks,
+    ChunkBatch, ChunkContent, ChunkEntry, Closed, Complete, ParametersDigest, Phase, SaveAt, Segment,
+    StepContributors, StepProgress, TrainingMessage, WantChunks,
 };
 pub use validity::Invalid;
 

@@ -20,7 +20,7 @@
 //! | restarts | after a stop of all members, the run continues from the newest step that the returned ones have saved completely | [`restarts`] |
 //! | merged first | a branch that yields because it is merged does so after the step that merges it is committed | [`merged_first`] |
 //! | written first | a member sends nothing in a view before the view is on its disk | [`written_first`] |
-//! | blameless | no message of a correct peer is rejected as an offence | [`blameless`] |
+//! | blameless | no message of a correct peer is rejected as an offence, and none has other parameters | [`blameless`] |
 //!
 //! If both parts of a partitioned swarm go on, invariants 2 to 6 and the ones on expelled peers and on restarts hold for each branch
 //! separately: the file `invariants/branches.rs` describes how.

@@ -449,6 +449,7 @@ fn ending_of(failure: &Failure) -> &'static str {
         Failure::TaskPanicked(_) => "stopped: its task failed",
         Failure::DiskFailed(_) | Failure::CheckpointLost { .. } => "stopped: its disk failed",
         Failure::Diverged { .. } => "stopped: its loss was not finite",
+        Failure::ParametersDiffer { .. } => "stopped: the members' parameters differ",
         Failure::Left => "left",
         Failure::WrongSpecification { .. } | Failure::Unusable(_) | Failure::DataMissing { .. } => "unusable",
     }

@@ -88,7 +88,7 @@ fn two(ahead: f64) -> [TestLog; 2] {
         let mut test_log = TestLog::new(peer, ahead);
         test_log.line(
             0.2,
-            json!({"event": "prepared", "parameters": 100, "samples": 80, "steps": 1200, "epochs": 1}),
+            json!({"event": "prepared", "parameters": 100, "samples": 80, "steps": 1200, "epochs": 1, "own_losses": false}),
         );
         test_log.view(1.0, 1, &[1, 2], 0, if peer == 1 { 60 } else { 40 });
         // In order of time, as logs are written.
@@ -342,6 +342,12 @@ fn logs_that_contradict_each_other_are_reported() {
     let recorded = recorded_run(&paths, None).unwrap();
     let broken = recorded.check_results.iter().find_map(|verdict| verdict.outcome.as_ref().err()).unwrap();
     assert!(broken.contains("the first is step 20"), "{broken}");
+    // Members with local parameters have losses of their own.
+    let own =
+        [&one.text, &other.text].map(|text| text.replace("\"own_losses\":false", "\"own_losses\":true"));
+    let files = [("0.jsonl", own[0].as_bytes()), ("1.jsonl", own[1].as_bytes())];
+    let recorded = recorded_run(&written("own-losses", &files), None).unwrap();
+    assert!(recorded.check_results.iter().all(|verdict| verdict.outcome.is_ok()));
     let page = paths[0].with_file_name("page.html");
     let mut command = Command::new(env!("CARGO_BIN_EXE_simulate"));
     let output = command.arg("report").args(&paths).arg("-o").arg(&page).output().unwrap();

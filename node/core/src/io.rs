@@ -331,9 +331,30 @@ pub enum Failure {
         /// How many there are.
         steps: u64,
     },
+    /// The members' parameters differ, although all compute the same.
+    #[error("{}", differing_text(*steps, peers))]
+    ParametersDiffer {
+        /// The number of steps after which they were compared.
+        steps: StepNumber,
+        /// The members whose parameters are not those of this peer; empty if most members have the same and this peer has others.
+        peers: Vec<PeerId>,
+    },
     /// The user asked this peer to leave.
     #[error("stopped on request")]
     Left,
+}
+
+fn differing_text(StepNumber(steps): StepNumber, peers: &[PeerId]) -> String {
+    if peers.is_empty() {
+        return format!(
+            "after step {steps}, most members have other parameters than this peer, which has saved nothing since: check this machine's memory, and that its task computes the same as theirs; then join again"
+        );
+    }
+    let peers: Vec<String> = peers.iter().map(|peer| peer.short().to_string()).collect();
+    format!(
+        "after step {steps}, the members have different parameters, and none are those of most (those of {} are not those of this peer). Nothing was saved since then. Check that the task draws the same initial parameters and computes the same on every machine, and the machines' memory",
+        peers.join(", ")
+    )
 }
 
 fn refusal_text(refusal: Refusal, by: PeerId) -> String {

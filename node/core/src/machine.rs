@@ -20,6 +20,7 @@ use crate::machine::early_frames::EarlyFrames;
 use crate::machine::frame_audit::FrameAudit;
 use crate::machine::jobs::{Jobs, Purpose};
 use crate::machine::member::{ActiveMember, commands};
+use crate::machine::preparation::Prepared;
 use crate::machine::program_state::ProgramState;
 use crate::machine::role::{Farewell, Interrupt, Role, Transition};
 use crate::machine::run_setup::RunSetup;
@@ -32,7 +33,6 @@ use crate::node_report::{NodeReport, NodeState};
 use crate::peer_links::{PeerLinks, Route};
 use crate::program::command::ProgramCommand;
 use crate::program::executor::ProgramExecutor;
-use crate::program::loader::Loaded;
 
 mod context;
 mod early_frames;
@@ -400,8 +400,8 @@ fn computed(
             role.on_program_idle(cx);
         }
         Purpose::Load => {
-            let loaded = answer.downcast::<Result<Loaded, String>>().expect("a loader's answer");
-            cx.node.run.loaded(loaded.map_err(Failure::Unusable)?, cx.out);
+            let prepared = answer.downcast::<Result<Prepared, String>>().expect("a loader's answer");
+            cx.node.run.prepared(prepared.map_err(Failure::Unusable)?, cx.out);
             role.on_prepared(cx);
         }
         Purpose::EvaluateMerge => {

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use peergrad_protocol::message::MemberReport;
 use peergrad_protocol::view::{Ancestor, Member, Resume, View};
-use peergrad_protocol::{PeerId, Pool, StepNumber, ViewDigest};
+use peergrad_protocol::{Buffer, PeerId, Pool, StepNumber, ViewDigest};
 
 use crate::io::{Failure, Output};
 use crate::program::command::Reply;
@@ -60,6 +60,8 @@ pub(crate) struct TrainingInputs {
     pub(crate) specification: Arc<[u8]>,
     /// The task, its configuration, and the program.
     pub(crate) loaded: Loaded,
+    /// The initial parameters, as they were drawn when this peer reported that it is ready; `None` if a run has begun with them.
+    pub(crate) initial: Option<Arc<Buffer>>,
     /// The pool of buffers for segments.
     pub(crate) segments: Pool,
     /// The cache of this process.
@@ -74,15 +76,15 @@ impl Training {
     pub(crate) fn begin_in(
         view: &Arc<View>,
         digest: ViewDigest,
-        inputs: TrainingInputs,
+        mut inputs: TrainingInputs,
         credits: &mut BTreeMap<PeerId, u32>,
         out: &mut Vec<Output>,
     ) -> Self {
-        let checkpoint = inputs.checkpoint.clone();
+        let (checkpoint, initial) = (inputs.checkpoint.clone(), inputs.initial.take());
         let base = EngineBase::new(view, digest, inputs, credits);
         let parameters = || match &checkpoint {
             Some(checkpoint) => Arc::clone(&checkpoint.parameters),
-            None => base.initial_parameters(),
+            None => initial.unwrap_or_else(|| base.initial_parameters()),
         };
         if let Some(table_spec) = base.loaded.program.table_spec(&base.loaded) {
             let parameters = parameters();
@@ -235,14 +237,21 @@ impl Training {
 
     // The end.
 
-    /// Why the run cannot be continued, if its loss has not been finite for long.
-    pub(crate) fn divergence(&self) -> Option<Failure> {
-        self.base().loss_watch.failure()
+    /// Why the run cannot be continued: its loss has not been finite for long, or the members' parameters differ.
+    pub(crate) fn failure(&self) -> Option<Failure> {
+        let undecided = || self.steps()?.state().undecided();
+        self.base().loss_watch.failure().or_else(undecided)
     }
 
-    /// Why the run has failed if it ends now: the newest step had no finite loss.
-    pub(crate) fn divergence_at_end(&self) -> Option<Failure> {
-        self.base().loss_watch.failure_at_end()
+    /// Why nothing of this member may be saved if it ends now: the newest step had no finite loss, or the parameters are not those of most
+    /// members.
+    pub(crate) fn failure_at_end(&self) -> Option<Failure> {
+        self.base().loss_watch.failure_at_end().or_else(|| self.differs_at_end())
+    }
+
+    /// Why the run has failed at this member if it ends now, although its loss is finite: the parameters are not those of most members.
+    pub(crate) fn differs_at_end(&self) -> Option<Failure> {
+        self.steps()?.state().differs_at_end()
     }
 
     /// Whether nothing that this member's worker has computed would be lost if it left.

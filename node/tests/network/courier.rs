@@ -6,7 +6,7 @@ use peergrad_core::io::{Ended, Event, Input, Output};
 use peergrad_net::{Disconnector, StateMachine};
 use peergrad_protocol::limits::LINK_SEGMENTS;
 use peergrad_protocol::message::{
-    Contact, JoinMessage, Message, Phase, SampleStats, Segment, TrainingMessage,
+    Contact, JoinMessage, Message, Phase, Refusal, SampleStats, Segment, TrainingMessage,
 };
 use peergrad_protocol::{Buffer, Frame, Instant, PeerId, Pool, StepNumber, ViewDigest};
 
@@ -71,7 +71,7 @@ impl Courier {
                     disconnector.disconnect(from);
                 }
             }
-            Message::Join(JoinMessage::Ready) => progress.controls += 1,
+            Message::Join(JoinMessage::Refuse(Refusal::Full)) => progress.controls += 1,
             other => panic!("nobody sent {other:?}"),
         }
     }
@@ -83,7 +83,7 @@ impl Courier {
                 if number % CONTROL_EVERY == 0 {
                     out.push(Output::Send {
                         to: *peer,
-                        frame: Frame::encode(&JoinMessage::Ready.into(), None),
+                        frame: Frame::encode(&JoinMessage::Refuse(Refusal::Full).into(), None),
                     });
                 }
                 let mut payload = self.pool.take(ELEMENTS);

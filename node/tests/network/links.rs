@@ -8,7 +8,7 @@ use peergrad_net::link::LinkEvent;
 use peergrad_net::notice::DialFailure;
 use peergrad_net::{BootstrapAddress, Identity, Listen, Network, NetworkOptions, Notice, Port};
 use peergrad_protocol::invite::Secret;
-use peergrad_protocol::message::{Contact, Departure, JoinMessage, Message};
+use peergrad_protocol::message::{Contact, Departure, JoinMessage, Message, Refusal};
 use peergrad_protocol::{Frame, Incarnation};
 use tokio::sync::mpsc::UnboundedReceiver;
 
@@ -31,9 +31,9 @@ async fn one_address_is_enough_for_a_link_in_both_directions() {
         let (up_first, up_second) = tokio::join!(first.next(), second.next());
         let (LinkEvent::Up(to_second), LinkEvent::Up(to_first)) = (up_first, up_second) else { panic!() };
         assert_eq!((to_second.peer(), to_first.peer()), (second.peer(), first.peer()));
-        to_second.send(Frame::encode(&JoinMessage::Ready.into(), None));
+        to_second.send(Frame::encode(&JoinMessage::Refuse(Refusal::Full).into(), None));
         to_first.send(Frame::encode(&Message::Leave(Departure::new("bye")), None));
-        assert!(next(&mut second).await.contains("Ready"));
+        assert!(next(&mut second).await.contains("Full"));
         assert!(next(&mut first).await.contains("bye"));
     })
     .await;
@@ -96,13 +96,13 @@ async fn peers_that_dial_early_are_linked_in_both_directions() {
         let mut linked = 0;
         while linked < early.len() {
             if let LinkEvent::Up(link) = late.next().await {
-                link.send(Frame::encode(&JoinMessage::Ready.into(), None));
+                link.send(Frame::encode(&JoinMessage::Refuse(Refusal::Full).into(), None));
                 linked += 1;
             }
         }
         for network in &mut early {
             assert!(next(network).await.starts_with("up"));
-            assert!(next(network).await.contains("Ready"));
+            assert!(next(network).await.contains("Full"));
         }
     })
     .await;
@@ -123,8 +123,8 @@ async fn a_new_secret_keeps_members_connected_and_disconnects_all_others() {
         first.change_secret(secret, members.clone());
         member.change_secret(secret, members);
         assert_eq!(next_trouble(&mut notices).await.0, DialFailure::WrongSecret);
-        link.send(Frame::encode(&JoinMessage::Ready.into(), None));
-        assert!(next(&mut member).await.contains("Ready"), "it was never interrupted");
+        link.send(Frame::encode(&JoinMessage::Refuse(Refusal::Full).into(), None));
+        assert!(next(&mut member).await.contains("Full"), "it was never interrupted");
         let (third, _) = start_joining(Identity::generate(), secret, vec![address_of(&first)]).await;
         let (lost, up) = (format!("down {}", other.peer().short()), format!("up {}", third.peer().short()));
         let mut notice = next(&mut first).await;
@@ -236,11 +236,11 @@ async fn a_peer_that_hangs_up_is_known_to_have_left_after_its_last_frame() {
         assert_eq!(next(&mut first).await, format!("up {name}"));
         let LinkEvent::Up(link) = second.next().await else { panic!("another event") };
         for _ in 0..100 {
-            link.send(Frame::encode(&JoinMessage::Ready.into(), None));
+            link.send(Frame::encode(&JoinMessage::Refuse(Refusal::Full).into(), None));
         }
         second.hang_up(first.peer());
         for _ in 0..100 {
-            assert_eq!(next(&mut first).await, format!("frame {name} Ok(Join(Ready))"));
+            assert_eq!(next(&mut first).await, format!("frame {name} Ok(Join(Refuse(Full)))"));
         }
         assert_eq!(next(&mut first).await, format!("down {name} it left"));
         link.drained().await;

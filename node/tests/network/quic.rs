@@ -10,7 +10,7 @@ use peergrad_net::{
     StartError,
 };
 use peergrad_protocol::invite::Secret;
-use peergrad_protocol::message::{Contact, JoinMessage};
+use peergrad_protocol::message::{Contact, JoinMessage, Refusal};
 use peergrad_protocol::{Frame, PeerId};
 use tokio::net::UdpSocket;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -102,10 +102,10 @@ async fn assert_linked(one: &mut Network, other: &mut Network) {
         panic!("a link begins with up");
     };
     assert_eq!((to_other.peer(), to_one.peer()), (other.peer(), one.peer()));
-    to_other.send(Frame::encode(&JoinMessage::Ready.into(), None));
-    to_one.send(Frame::encode(&JoinMessage::Ready.into(), None));
-    assert!(next(one).await.contains("Ready"));
-    assert!(next(other).await.contains("Ready"));
+    to_other.send(Frame::encode(&JoinMessage::Refuse(Refusal::Full).into(), None));
+    to_one.send(Frame::encode(&JoinMessage::Refuse(Refusal::Full).into(), None));
+    assert!(next(one).await.contains("Full"));
+    assert!(next(other).await.contains("Full"));
 }
 
 #[tokio::test]
@@ -237,11 +237,11 @@ async fn a_peer_that_hangs_up_over_quic_is_known_to_have_left_after_its_last_fra
         assert_eq!(next(&mut first).await, format!("up {name}"));
         let LinkEvent::Up(link) = second.next().await else { panic!("another event") };
         for _ in 0..100 {
-            link.send(Frame::encode(&JoinMessage::Ready.into(), None));
+            link.send(Frame::encode(&JoinMessage::Refuse(Refusal::Full).into(), None));
         }
         second.hang_up(first.peer());
         for _ in 0..100 {
-            assert_eq!(next(&mut first).await, format!("frame {name} Ok(Join(Ready))"));
+            assert_eq!(next(&mut first).await, format!("frame {name} Ok(Join(Refuse(Full)))"));
         }
         assert_eq!(next(&mut first).await, format!("down {name} it left"));
         link.drained().await;

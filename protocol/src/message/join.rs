@@ -31,8 +31,9 @@ pub enum JoinMessage {
     WantData(WantData),
     /// Member to joiner: a piece of the data file, as payload.
     Data(DataPiece),
-    /// Joiner to the member that has welcomed it: the task and its data are loaded, and all members that `Welcome` named are linked.
-    Ready,
+    /// Joiner to the member that has welcomed it: the task and its data are loaded, and all members that `Welcome` named are linked. With
+    /// the digest of the parameters that the sender would begin a run with: only peers with equal ones can begin it together.
+    Ready(ContentDigest),
     /// Member to coordinator: this peer is ready to become a member. Repeated until it is one, or is gone.
     Candidate(Member),
 }
@@ -115,7 +116,7 @@ impl JoinMessage {
             Self::Redirect(contact) => bounded(are_bounded(&contact.addresses)),
             Self::Candidate(member) if member.capacity > CAPACITY_MAX => Err(Invalid::OutOfRange),
             Self::Candidate(member) => bounded(are_bounded(&member.addresses)),
-            Self::Refuse(_) | Self::WantData(_) | Self::Data(_) | Self::Ready => Ok(()),
+            Self::Refuse(_) | Self::WantData(_) | Self::Data(_) | Self::Ready(_) => Ok(()),
         }
     }
 }

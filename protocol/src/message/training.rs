@@ -9,6 +9,7 @@
 //!   | -- WantChunks -------------------------------> |    to complete an interrupted step
 //!   | <-------------------------------- ChunkBatch --|    requested chunks, or chunks that move to new owners
 //!   | <====== Tables ... Tables ===================> |    in programs with tables: between workers, owners and replicas
+//!   | -- ParametersDigest -------------------------> |    to the first members, now and then: all compare their parameters
 //!   | <====== Complete, Closed ====================> |    after the last step
 //! ```
 //! Each is sent with the digest of its view: [`Message::InView`](super::Message::InView).
@@ -45,6 +46,8 @@ pub enum TrainingMessage {
     /// Member to member: the next piece of the sender's stream of table messages, as payload. The stream restarts with each view. See
     /// [`table`](crate::table).
     Tables,
+    /// Member to the first members: the digest of the sender's parameters, which are those of all members if nothing is wrong.
+    ParametersDigest(ParametersDigest),
 }
 
 /// The identity of the segment in the payload.
@@ -107,6 +110,15 @@ pub struct Complete {
 pub struct Closed {
     /// The number of samples that the whole run has left out.
     pub left_out: u64,
+}
+
+/// The digest of a member's parameters after a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct ParametersDigest {
+    /// The number of steps after which the parameters have this digest.
+    pub steps: StepNumber,
+    /// The digest of their little-endian bytes.
+    pub digest: ContentDigest,
 }
 
 /// The step whose state is to be saved or kept.
@@ -185,6 +197,7 @@ impl TrainingMessage {
                     && contributors.left_out <= SAMPLES_MAX,
             ),
             Self::SaveCheckpoint(save) | Self::TakeSnapshot(save) => in_range(is_step(save.steps)),
+            Self::ParametersDigest(parameters) => in_range(is_step(parameters.steps)),
             Self::Tables => Ok(()),
         }
     }

@@ -132,6 +132,9 @@ mod tests {
         assert_limit(|n| complete(n, 0), STEPS_MAX);
         assert_limit(|n| complete(0, n), SAMPLES_MAX);
         assert_limit(|n| TrainingMessage::Closed(Closed { left_out: n }).in_view(VIEW), SAMPLES_MAX);
+        let parameters =
+            |steps| ParametersDigest { steps: StepNumber(steps), digest: ContentDigest([0; 32]) };
+        assert_limit(|n| TrainingMessage::ParametersDigest(parameters(n)).in_view(VIEW), STEPS_MAX);
         let progress = |step, left_out| {
             let (step, has_contribution) = (StepNumber(step), true);
             TrainingMessage::StepProgress(StepProgress { step, has_contribution, left_out }).in_view(VIEW)

@@ -22,6 +22,8 @@ pub enum MemberFault {
     Refused,
     /// It has not sent what others wait for, although it waits for nothing itself.
     Withheld,
+    /// Its parameters are not those of most members.
+    Parameters,
 }
 
 /// A member's complaint about another one in the same view.

@@ -6,10 +6,10 @@ use peergrad_protocol::cursor::{DataCursor, Span};
 use peergrad_protocol::message::{
     Accepted, AdminMessage, AgreementMessage, Awaited, AwaitedAt, ChunkBatch, ChunkContent, ChunkEntry,
     Closed, Complete, DataPiece, Departure, Heartbeat, Join, JoinMessage, MemberReport, MergeAccept,
-    MergeMessage, MergeOffer, MergeProbe, MergeReady, Message, Nack, PartialStep, Phase, Prepare, Promise,
-    Propose, Refusal, RejoinCandidate, Rekey, SaveAt, SavedCheckpoint, Segment, SentFrames, SnapshotChunks,
-    SnapshotDonor, Stage, StepContributors, StepProgress, TrainingMessage, WantChunks, WantData,
-    WantSnapshot, Welcome,
+    MergeMessage, MergeOffer, MergeProbe, MergeReady, Message, Nack, ParametersDigest, PartialStep, Phase,
+    Prepare, Promise, Propose, Refusal, RejoinCandidate, Rekey, SaveAt, SavedCheckpoint, Segment, SentFrames,
+    SnapshotChunks, SnapshotDonor, Stage, StepContributors, StepProgress, TrainingMessage, WantChunks,
+    WantData, WantSnapshot, Welcome,
 };
 use peergrad_protocol::view::{
     Ancestor, BatchParts, Branch, Complaint, Donor, Expulsion, ExpulsionCause, Member, MemberFault, Merge,
@@ -118,7 +118,10 @@ fn join_message_fields(message: &JoinMessage, sheet: &mut Sheet) {
             sheet.array("digest", &digest.0);
             sheet.value("offset", offset);
         }
-        JoinMessage::Ready => tag(sheet, 6, "Ready"),
+        JoinMessage::Ready(parameters) => {
+            tag(sheet, 6, "Ready");
+            sheet.array("parameters", &parameters.0);
+        }
         JoinMessage::Candidate(member) => {
             tag(sheet, 7, "Candidate");
             member_fields(member, sheet);
@@ -214,6 +217,11 @@ fn training_message_fields(message: &TrainingMessage, sheet: &mut Sheet) {
             sheet.value("steps", steps);
         }
         TrainingMessage::Tables => tag(sheet, 9, "Tables"),
+        TrainingMessage::ParametersDigest(ParametersDigest { steps, digest }) => {
+            tag(sheet, 10, "ParametersDigest");
+            sheet.value("steps", steps);
+            sheet.array("digest", &digest.0);
+        }
     }
 }
 
@@ -403,6 +411,7 @@ fn fault_field(fault: MemberFault, sheet: &mut Sheet) {
         MemberFault::Frames => sheet.raw(&[0], "fault = Frames"),
         MemberFault::Refused => sheet.raw(&[1], "fault = Refused"),
         MemberFault::Withheld => sheet.raw(&[2], "fault = Withheld"),
+        MemberFault::Parameters => sheet.raw(&[3], "fault = Parameters"),
     }
 }
 

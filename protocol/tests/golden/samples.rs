@@ -11,10 +11,10 @@ use peergrad_protocol::invite::{Invite, Secret};
 use peergrad_protocol::message::{
     Accepted, AdminMessage, AgreementMessage, Awaited, AwaitedAt, ChunkBatch, ChunkContent, ChunkEntry,
     Closed, Complete, Contact, DataPiece, Departure, Heartbeat, Join, JoinMessage, MemberReport, MergeAccept,
-    MergeMessage, MergeOffer, MergeProbe, MergeReady, Message, Nack, PartialStep, Phase, Prepare, Promise,
-    Propose, Refusal, RejoinCandidate, Rekey, SampleStats, SaveAt, SavedCheckpoint, Segment, SentFrames,
-    SnapshotChunks, SnapshotDonor, Stage, StepContributors, StepProgress, TrainingMessage, WantChunks,
-    WantData, WantSnapshot, Welcome,
+    MergeMessage, MergeOffer, MergeProbe, MergeReady, Message, Nack, ParametersDigest, PartialStep, Phase,
+    Prepare, Promise, Propose, Refusal, RejoinCandidate, Rekey, SampleStats, SaveAt, SavedCheckpoint,
+    Segment, SentFrames, SnapshotChunks, SnapshotDonor, Stage, StepContributors, StepProgress,
+    TrainingMessage, WantChunks, WantData, WantSnapshot, Welcome,
 };
 use peergrad_protocol::table::{
     LastLease, LeaseTable, Map, Reduce, ReplicaUpdate, Request, Response, RowSet, Rows, SampleLease,
@@ -63,7 +63,7 @@ fn joining() -> Vec<Sample> {
                 offset: 262_144,
             })),
         ),
-        control("ready", Message::Join(JoinMessage::Ready)),
+        control("ready", Message::Join(JoinMessage::Ready(ContentDigest(bytes(0x70))))),
         control("candidate", Message::Join(JoinMessage::Candidate(member(0x40, 2)))),
         control("retire", Message::Admin(AdminMessage::Retire)),
         control("install_first_view", Message::Agreement(AgreementMessage::Install(first_view()))),
@@ -360,6 +360,14 @@ fn training() -> Vec<Sample> {
     let mut samples = vec![
         control("want_chunks", TrainingMessage::WantChunks(want).in_view(view)),
         control("complete", TrainingMessage::Complete(complete).in_view(view)),
+        control(
+            "parameters_digest",
+            TrainingMessage::ParametersDigest(ParametersDigest {
+                steps: StepNumber(300),
+                digest: ContentDigest(bytes(0x70)),
+            })
+            .in_view(view),
+        ),
         control(
             "save_checkpoint",
             TrainingMessage::SaveCheckpoint(SaveAt { steps: StepNumber(70_002) }).in_view(view),

@@ -14,10 +14,10 @@ use peergrad_protocol::limits::{
 use peergrad_protocol::message::{
     Accepted, AdminMessage, AgreementMessage, Awaited, AwaitedAt, ChunkBatch, ChunkContent, ChunkEntry,
     Closed, Complete, Contact, DataPiece, Departure, Heartbeat, Join, JoinMessage, MemberReport, MergeAccept,
-    MergeMessage, MergeOffer, MergeProbe, MergeReady, Message, Nack, PartialStep, Phase, Prepare, Promise,
-    Propose, Refusal, RejoinCandidate, Rekey, SampleStats, SaveAt, SavedCheckpoint, Segment, SentFrames,
-    SnapshotChunks, SnapshotDonor, Stage, StepContributors, StepProgress, TrainingMessage, WantChunks,
-    WantData, WantSnapshot, Welcome,
+    MergeMessage, MergeOffer, MergeProbe, MergeReady, Message, Nack, ParametersDigest, PartialStep, Phase,
+    Prepare, Promise, Propose, Refusal, RejoinCandidate, Rekey, SampleStats, SaveAt, SavedCheckpoint,
+    Segment, SentFrames, SnapshotChunks, SnapshotDonor, Stage, StepContributors, StepProgress,
+    TrainingMessage, WantChunks, WantData, WantSnapshot, Welcome,
 };
 use peergrad_protocol::view::{
     Ancestor, BatchParts, Branch, Complaint, Donor, Expulsion, ExpulsionCause, Member, MemberFault, Merge,
@@ -391,7 +391,7 @@ fn joining() -> impl Strategy<Value = JoinMessage> {
         refusal.prop_map(JoinMessage::Refuse),
         want.prop_map(JoinMessage::WantData),
         piece.prop_map(JoinMessage::Data),
-        Just(JoinMessage::Ready),
+        array().prop_map(|digest| JoinMessage::Ready(ContentDigest(digest))),
         members().prop_map(|mut members| JoinMessage::Candidate(members.remove(0))),
     ]
 }
@@ -425,6 +425,10 @@ fn training() -> impl Strategy<Value = TrainingMessage> {
     let want = (step(), chunks()).prop_map(|(steps, chunks)| WantChunks { steps: StepNumber(steps), chunks });
     let complete = (step(), 0..=SAMPLES_MAX)
         .prop_map(|(steps, left_out)| Complete { steps: StepNumber(steps), left_out });
+    let parameters = (step(), array()).prop_map(|(steps, digest)| {
+        let (steps, digest) = (StepNumber(steps), ContentDigest(digest));
+        ParametersDigest { steps, digest }
+    });
     let progress = (step(), any::<bool>(), 0..=SAMPLES_MAX).prop_map(|(step, has_contribution, left_out)| {
         StepProgress { step: StepNumber(step), has_contribution, left_out }
     });
@@ -440,6 +444,7 @@ fn training() -> impl Strategy<Value = TrainingMessage> {
         want.prop_map(TrainingMessage::WantChunks),
         chunk_batch().prop_map(TrainingMessage::ChunkBatch),
         complete.prop_map(TrainingMessage::Complete),
+        parameters.prop_map(TrainingMessage::ParametersDigest),
         (0..=SAMPLES_MAX).prop_map(|left_out| TrainingMessage::Closed(Closed { left_out })),
         progress.prop_map(TrainingMessage::StepProgress),
         contributors.prop_map(TrainingMessage::StepContributors),

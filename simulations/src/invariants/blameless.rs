@@ -1,8 +1,9 @@
-//! Blameless: no message of a correct peer is rejected as an offence, whenever it arrives and whatever happened to earlier messages. All
-//! peers are correct here, except one with a planted bug, and those whose frames have a fault on purpose. Bytes that are no frame do not
-//! count: scenarios send such bytes on purpose.
+//! Blameless: no message of a correct peer is rejected as an offence, whenever it arrives and whatever happened to earlier messages, and
+//! no correct peer is found to have other parameters than most. All peers are correct here, except one with a planted bug, and those whose
+//! frames have a fault on purpose. Bytes that are no frame do not count: scenarios send such bytes on purpose.
 
 use peergrad_core::io::{Event, Reject};
+use peergrad_protocol::view::MemberFault;
 
 use super::{Invariant, Observation};
 use crate::world::World;
@@ -26,6 +27,12 @@ impl Invariant for Blameless {
             }
             Observation::Emitted { host, event: Event::Violation { peer, reject } } => {
                 Err(format!("{host} rejected a message of {peer}: {reject}"))
+            }
+            Observation::Emitted {
+                host,
+                event: Event::FaultNoticed { peer, fault: MemberFault::Parameters, .. },
+            } if !world.has_faulty_frames(*peer) => {
+                Err(format!("{host} learned that {peer} has other parameters than most members"))
             }
             _ => Ok(()),
         }

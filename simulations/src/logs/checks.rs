@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use peergrad_protocol::view::Branch;
 use peergrad_protocol::{PeerId, ViewDigest};
 
-use super::reader::{LineContent, ProcessLog, StepId, StepLine};
+use super::reader::{Line, LineContent, ProcessLog, StepId, StepLine};
 use crate::report::CheckResult;
 
 /// Three checks that logs allow. `peers` are in the order of the lanes.
@@ -101,8 +101,15 @@ fn in_order(process_logs: &[ProcessLog], name: &impl Fn(&PeerId) -> String) -> O
     Ok(())
 }
 
-/// `None` if no two logs have the same steps, or if each member has its own losses, as in programs with local parameters.
+/// `None` if no two logs have the same steps, or unless all logs say that members have no losses of their own.
 fn same_losses(process_logs: &[ProcessLog], name: &impl Fn(&PeerId) -> String) -> Option<Outcome> {
+    let is_common = |line: &Line| match line.content {
+        LineContent::Prepared { has_own_losses, .. } => has_own_losses == Some(false),
+        _ => true,
+    };
+    if !process_logs.iter().flat_map(|process_log| &process_log.lines).all(is_common) {
+        return None;
+    }
     let mut known: BTreeMap<StepId, (u64, PeerId)> = BTreeMap::new();
     let (mut same, mut other) = (0, Vec::new());
     for (process_log, at, step) in steps(process_logs) {
@@ -115,15 +122,14 @@ fn same_losses(process_logs: &[ProcessLog], name: &impl Fn(&PeerId) -> String) -
         }
     }
     match other.first() {
-        None if same > 0 => Some(Ok(())),
-        Some((step, a, b)) if same > other.len() => Some(Err(format!(
+        None => (same > 0).then_some(Ok(())),
+        Some((step, a, b)) => Some(Err(format!(
             "of {} steps in several logs, {} have two losses; the first is step {step}, at {} and {}",
             same + other.len(),
             other.len(),
             name(a),
             name(b)
         ))),
-        _ => None,
     }
 }
 

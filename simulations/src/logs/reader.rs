@@ -61,6 +61,8 @@ pub enum LineContent {
         parameters: usize,
         /// Number of steps of the run.
         steps: u64,
+        /// Whether each member has losses of its own; `None` if an old log does not say.
+        has_own_losses: Option<bool>,
     },
     /// A view was installed.
     View(ViewLine),
@@ -326,9 +328,11 @@ fn content(value: &Value) -> Option<LineContent> {
     let number = |key: &str| value[key].as_u64().filter(|number| *number <= NUMBER_MAX);
     let words = || value["text"].as_str().unwrap_or_default().to_owned();
     Some(match value["event"].as_str()? {
-        "prepared" => {
-            LineContent::Prepared { parameters: number("parameters")? as usize, steps: number("steps")? }
-        }
+        "prepared" => LineContent::Prepared {
+            parameters: number("parameters")? as usize,
+            steps: number("steps")?,
+            has_own_losses: value["own_losses"].as_bool(),
+        },
         "view" => LineContent::View(ViewLine {
             number: number("number")?,
             digest: ViewDigest(digest(value["digest"].as_str()?)?),

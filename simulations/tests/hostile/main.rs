@@ -13,6 +13,7 @@ use peergrad_core::program::loader::{Loaded, TrainingConfig};
 use peergrad_core::state::shared_cache::SharedCache;
 use peergrad_models::optimizer::Optimizer;
 use peergrad_models::schedule::Schedule;
+use peergrad_models::task::Task;
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::limits::{LINK_SEGMENTS, REJECTS_MAX};
 use peergrad_protocol::message::{
@@ -30,6 +31,15 @@ const ME: PeerId = PeerId([1; 32]);
 const OTHER: PeerId = PeerId([2; 32]);
 const STRANGER: PeerId = PeerId([3; 32]);
 const NONCE: [u8; 32] = [7; 32];
+const SEED: u64 = 3;
+
+/// The digest of the initial parameters of the task of all these peers.
+fn initial_digest() -> ContentDigest {
+    let task = Squares::new(5000, 740);
+    let mut initial = Pool::new(0).take_zeroed(task.manifest().parameter_count());
+    task.initial(SEED, &mut initial);
+    ContentDigest::of(initial.bytes())
+}
 
 /// A node whose jobs are done at once, and its outputs.
 struct Alone {
@@ -44,7 +54,7 @@ struct Alone {
 impl Alone {
     fn new(start_mode: StartMode, capacity: u8, program: ProgramFactory) -> Self {
         let training = TrainingConfig {
-            seed: 3,
+            seed: SEED,
             batch_size: 30,
             local_steps: 1,
             epochs: 8,
@@ -126,19 +136,25 @@ impl Alone {
     }
 
     fn founder_of_capacity(capacity: u8, program: ProgramFactory) -> (Self, View) {
+        let (founder, view) = Self::founder_with(capacity, program, initial_digest());
+        assert_eq!(founder.members(), Some(2), "{:?}", founder.events);
+        (founder, view)
+    }
+
+    /// A founder and its first view. [`OTHER`] has drawn initial parameters with this digest.
+    fn founder_with(capacity: u8, program: ProgramFactory, others: ContentDigest) -> (Self, View) {
         let start_mode =
             StartMode::Bootstrap { specification: b"toy"[..].into(), nonce: NONCE, peers: 2, from: None };
         let mut founder = Self::new(start_mode, capacity, program);
         founder.feed(Input::LinkUp(OTHER));
         let join = Join { run: None, incarnation: Incarnation(1), addresses: vec![], capacity: 0 };
         founder.hear(OTHER, &JoinMessage::Join(join).into(), None);
-        founder.hear(OTHER, &JoinMessage::Ready.into(), None);
-        let view = founder.sent.iter().find_map(|(_, message)| match message {
-            Message::Agreement(AgreementMessage::Install(view)) => Some(view.clone()),
+        founder.hear(OTHER, &JoinMessage::Ready(others).into(), None);
+        let view = founder.events.iter().find_map(|event| match event {
+            Event::ViewInstalled { view, .. } => Some(View::clone(view)),
             _ => None,
         });
         let view = view.expect("enough are ready");
-        assert_eq!(founder.members(), Some(2), "{:?}", founder.events);
         (founder, view)
     }
 
@@ -148,7 +164,7 @@ impl Alone {
         joiner.feed(Input::LinkUp(STRANGER));
         joiner.feed(Input::LinkUp(OTHER));
         joiner.hear(OTHER, &welcome(OTHER), None);
-        assert_eq!(joiner.sent.last(), Some(&(OTHER, Message::Join(JoinMessage::Ready))));
+        assert_eq!(joiner.sent.last(), Some(&(OTHER, Message::Join(JoinMessage::Ready(initial_digest())))));
         joiner
     }
 
@@ -253,11 +269,20 @@ fn the_founder_owns_the_chunks_if_no_member_offers_capacity() {
 }
 
 #[test]
+fn a_peer_with_other_initial_parameters_joins_after_the_start() {
+    let (founder, view) = Alone::founder_with(1, ProgramFactory::sync(), ContentDigest([9; 32]));
+    assert_eq!(view.members.iter().map(|member| member.peer).collect::<Vec<_>>(), [ME]);
+    let is_said = |event: &Event| matches!(event, Event::InitialParametersDiffer(OTHER));
+    assert!(founder.events.iter().any(is_said), "{:?}", founder.events);
+    assert_eq!(founder.sent.last(), Some(&(OTHER, Message::Join(JoinMessage::Refuse(Refusal::NotReady)))));
+}
+
+#[test]
 fn a_member_whose_request_crossed_the_view_is_not_blamed() {
     let (mut founder, _) = Alone::founder();
-    founder.hear(OTHER, &JoinMessage::Ready.into(), None);
+    founder.hear(OTHER, &JoinMessage::Ready(initial_digest()).into(), None);
     assert_eq!(founder.rejects(), []);
-    founder.hear(STRANGER, &JoinMessage::Ready.into(), None);
+    founder.hear(STRANGER, &JoinMessage::Ready(initial_digest()).into(), None);
     assert_eq!(founder.sent.last(), Some(&(STRANGER, Message::Join(JoinMessage::Refuse(Refusal::NotReady)))));
 }
 

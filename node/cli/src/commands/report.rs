@@ -165,7 +165,7 @@ impl Report {
 
     fn note(&mut self, event: &Event) {
         match event {
-            Event::Prepared(scope) => self.scope = Some(*scope),
+            Event::Prepared { size, .. } => self.scope = Some(*size),
             Event::ViewInstalled { view, .. } => {
                 self.peers = view.members.len();
                 self.reported.asked.clear();

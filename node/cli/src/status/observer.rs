@@ -187,7 +187,7 @@ impl ObservedState {
     fn note(&mut self, now: Instant, event: &Event) {
         match event {
             Event::Welcomed { run, .. } => self.run = Some(*run),
-            Event::Prepared(scope) => self.scope = Some(*scope),
+            Event::Prepared { size, .. } => self.scope = Some(*size),
             Event::ViewInstalled { view, change, .. } => {
                 self.run = Some(view.run);
                 self.counts.views += 1;

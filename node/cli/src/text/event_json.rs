@@ -23,12 +23,13 @@ pub(crate) fn event_name(event: &Event) -> &'static str {
     match event {
         Event::JoinRequested(_) => "join_requested",
         Event::PeerReady { .. } => "peer_ready",
+        Event::InitialParametersDiffer(_) => "initial_parameters_differ",
         Event::PeerWithdrawn { .. } => "peer_withdrawn",
         Event::Welcomed { .. } => "welcomed",
         Event::RecoveryStarted { .. } => "recovery_started",
         Event::MembersUnreachable { .. } => "members_unreachable",
         Event::FetchingData { .. } => "fetching_data",
-        Event::Prepared(_) => "prepared",
+        Event::Prepared { .. } => "prepared",
         Event::ViewInstalled { .. } => "view",
         Event::MemberSuspected(_) => "member_suspected",
         Event::MemberStopped { .. } => "member_stopped",
@@ -73,8 +74,9 @@ fn joining_fields(event: &Event) -> Option<Value> {
         Event::Welcomed { run, by } => json!({"run": run.to_string(), "by": by.to_string()}),
         Event::RecoveryStarted { view_number } => json!({"view_number": view_number.0}),
         Event::FetchingData { received, total } => json!({"received": received, "total": total}),
-        Event::Prepared(scope) => json!({
-            "parameters": scope.parameters, "samples": scope.samples, "steps": scope.steps, "epochs": scope.epochs,
+        Event::Prepared { size, has_own_losses, has_checkpoints } => json!({
+            "parameters": size.parameters, "samples": size.samples, "steps": size.steps, "epochs": size.epochs,
+            "own_losses": has_own_losses, "checkpoints": has_checkpoints,
         }),
         Event::MembersUnreachable { peers } => json!({"peers": texts(peers)}),
         Event::RecoveryProgress(RecoveryProgress { view_number, present, needed, missing }) => json!({
@@ -94,7 +96,9 @@ fn membership_fields(event: &Event) -> Option<Value> {
             "members": view.members.iter().map(|member| member.peer.to_string()).collect::<Vec<_>>(),
             "change": change.as_ref().map(change_json),
         }),
-        Event::MemberSuspected(peer) => json!({"peer": peer.to_string()}),
+        Event::MemberSuspected(peer) | Event::InitialParametersDiffer(peer) => {
+            json!({"peer": peer.to_string()})
+        }
         Event::MemberStopped { peer, reason } => json!({"peer": peer.to_string(), "reason": reason}),
         Event::Paused { reached, needed, members, missing } => json!({
             "reached": reached, "needed": needed, "members": members, "waiting_for": needed - reached,
@@ -230,6 +234,7 @@ fn fault_word(fault: MemberFault) -> &'static str {
         MemberFault::Frames => "frames",
         MemberFault::Refused => "refused",
         MemberFault::Withheld => "withheld",
+        MemberFault::Parameters => "parameters",
     }
 }
 

@@ -31,6 +31,10 @@ fn joining_text(event: &Event, me: &PeerId) -> Option<String> {
         Event::PeerReady { peer, ready, wanted } => {
             format!("peer {} is ready ({ready} of {wanted})", peer.short())
         }
+        Event::InitialParametersDiffer(peer) => format!(
+            "peer {} has drawn other initial parameters than this one, so it joins after the start and gets those of the run: a task must draw the same on every machine",
+            peer.short()
+        ),
         Event::PeerWithdrawn { peer, reason, ready, wanted } => {
             format!("peer {} left before the start ({reason}); {ready} of {wanted} are ready", peer.short())
         }
@@ -44,12 +48,17 @@ fn joining_text(event: &Event, me: &PeerId) -> Option<String> {
         Event::FetchingData { received, total } if received == total => {
             format!("received the data file from the swarm: {}", bytes(*total))
         }
-        Event::Prepared(scope) => format!(
-            "{} parameters, {} training samples, {} ({})",
-            count(scope.parameters as u64),
-            count(scope.samples),
-            plural(scope.epochs as usize, "epoch"),
-            plural(scope.steps as usize, "step"),
+        Event::Prepared { size, has_checkpoints, .. } => format!(
+            "{} parameters, {} training samples, {} ({}){}",
+            count(size.parameters as u64),
+            count(size.samples),
+            plural(size.epochs as usize, "epoch"),
+            plural(size.steps as usize, "step"),
+            if *has_checkpoints {
+                ""
+            } else {
+                "; this kind of training writes no checkpoints: if all peers stop at once, it begins anew"
+            }
         ),
         Event::MembersUnreachable { peers } => format!(
             "ready, but this peer cannot reach these members: {}; if they have stopped, the run waits for them, otherwise check the network between here and there",
@@ -121,6 +130,9 @@ fn membership_text(event: &Event, scope: Option<&RunSize>) -> Option<String> {
             "the loss is not a finite number any more: handing over to the other members before leaving"
                 .to_owned()
         }
+        Event::Leaving { reason: Failure::ParametersDiffer { .. } } => {
+            "the members have different parameters: the run ends".to_owned()
+        }
         Event::Leaving { .. } => "handing over to the other members before leaving".to_owned(),
         Event::HandedOver { chunks: 0, .. } => {
             "the other members already hold everything that this peer owned; nothing is lost".to_owned()
@@ -168,6 +180,7 @@ fn fault_text(fault: MemberFault) -> &'static str {
         MemberFault::Frames => "frames were lost, changed or repeated",
         MemberFault::Refused => "a message was one that no correct peer sends",
         MemberFault::Withheld => "something was owed and not sent",
+        MemberFault::Parameters => "parameters differed",
     }
 }
 

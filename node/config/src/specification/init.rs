@@ -432,7 +432,7 @@ topology = \"auto\"          # \"direct\": tensors go straight to their owner; \
 gradients = \"f32\"          # encoding of gradients; \"bf16\", \"f16\", \"int8\" and \"top-k\" need less bandwidth
 parameters = \"f32\"         # encoding of new parameters; \"bf16\", \"f16\" and \"int8\" need less bandwidth
 segment_kib = 128          # size of one segment on the wire, in KiB
-digest_every = 0           # steps between two digests of the parameters; 0: only at the end
+digest_every = 100         # steps after which members compare their parameters; 0: only at the start and the end
 
 [shards]
 replicas = 2               # how many peers hold the optimizer state of each parameter; with 2, one may fail without a loss;

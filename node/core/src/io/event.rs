@@ -38,6 +38,9 @@ pub enum Event {
         /// The number of peers that the first view waits for.
         wanted: usize,
     },
+    /// At the founder: this peer has drawn other initial parameters than the founder. It joins once the run has begun, and gets those of the
+    /// run.
+    InitialParametersDiffer(PeerId),
     /// At the founder: a peer that was ready has left before the run began.
     PeerWithdrawn {
         /// The peer.
@@ -74,7 +77,14 @@ pub enum Event {
         total: u64,
     },
     /// Task and data are ready.
-    Prepared(RunSize),
+    Prepared {
+        /// The size of the run.
+        size: RunSize,
+        /// Whether each member has losses of its own, because it trains local parameters or rows of tables.
+        has_own_losses: bool,
+        /// Whether members write checkpoints. A run with tables has none.
+        has_checkpoints: bool,
+    },
     /// This peer has entered a view.
     ViewInstalled {
         /// The view.

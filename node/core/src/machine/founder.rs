@@ -6,7 +6,7 @@ use peergrad_protocol::message::{AgreementMessage, JoinMessage, Message, Refusal
 use peergrad_protocol::view::View;
 use peergrad_protocol::{Buffer, Instant, PeerId};
 
-use crate::io::{Output, Reject};
+use crate::io::{Event, Output, Reject};
 use crate::machine::context::NodeContext;
 use crate::machine::jobs::Jobs;
 use crate::machine::role::{Farewell, Interrupt, Role, Transition};
@@ -35,6 +35,7 @@ impl Role for Founder {
         let sharding = cx.node.run.ready().map(ShardingConfig::of).filter(|sharding| sharding.has_state);
         if let Some(view) = self.view(sharding.map_or(0, |sharding| sharding.chunks.count())) {
             self.recording();
+            cx.out.extend(self.differing().map(Event::InitialParametersDiffer).map(Output::Event));
             cx.node.record(view, cx.out);
         }
         Ok(())
@@ -61,7 +62,7 @@ impl Role for Founder {
                 // An admitted joiner may ask for the data at once.
                 None => cx.send(from, &JoinMessage::Refuse(Refusal::NotReady).into()),
             },
-            Message::Join(JoinMessage::Ready) if self.ready(from, cx.out) => {}
+            Message::Join(JoinMessage::Ready(parameters)) if self.ready(from, parameters, cx.out) => {}
             Message::Join(JoinMessage::WantData(want)) => cx.send_data_piece(from, want)?,
             Message::Leave(departure) => self.peer_left(from, departure.reason, cx.out),
             Message::Heartbeat(_) => {}
@@ -71,7 +72,8 @@ impl Role for Founder {
     }
 
     fn on_prepared(&mut self, cx: &mut NodeContext<'_>) {
-        self.ready_here(cx.out);
+        let parameters = cx.node.run.initial_digest().expect("the task is built");
+        self.ready_here(parameters, cx.out);
     }
 
     /// The first view is on disk. It is the only record of a founder.

@@ -143,8 +143,8 @@ impl Role for Joiner {
 /// A joiner that is prepared reports that it is ready. A joiner that was excluded because its program hung waits until the program's job
 /// has ended.
 fn report_ready(joiner: &mut Joiner, cx: &mut NodeContext<'_>) {
-    if cx.node.run.ready().is_some() && cx.node.jobs.computing().is_none() {
-        joiner.report_ready(|peer| cx.node.links.is_linked(&peer), cx.out);
+    if let Some(parameters) = cx.node.run.initial_digest().filter(|_| cx.node.jobs.computing().is_none()) {
+        joiner.report_ready(parameters, |peer| cx.node.links.is_linked(&peer), cx.out);
     }
 }
 
@@ -167,7 +167,7 @@ fn receive_join(
         // The sponsor that this peer asked for the data has refused it since, or this peer asks another member by now.
         JoinMessage::Data(_) => {}
         // This peer was a member when it welcomed the sender.
-        JoinMessage::Ready | JoinMessage::WantData(_) => {
+        JoinMessage::Ready(_) | JoinMessage::WantData(_) => {
             cx.send(from, &JoinMessage::Refuse(Refusal::NotReady).into());
         }
         // It is for the coordinator of a view that this peer is not in.

@@ -296,7 +296,7 @@ impl Role for ActiveMember {
     fn on_evaluated(&mut self, evaluation: Evaluation) -> Result<(), Transition> {
         // A last batch of bad samples alone spoils no parameters.
         let is_bad = evaluation.samples == 0 || !evaluation.loss.is_finite();
-        if let Some(failure) = self.training.divergence_at_end().filter(|_| is_bad) {
+        if let Some(failure) = self.training.failure_at_end().filter(|_| is_bad) {
             return Err(failure.into());
         }
         match self.training.final_state() {
@@ -327,13 +327,13 @@ impl Role for ActiveMember {
 
     fn leave(&mut self, cx: &mut NodeContext<'_>) -> Result<(), Transition> {
         // A user who stops a run that is about to fail learns that nothing is saved.
-        let reason = self.training.divergence_at_end().unwrap_or(Failure::Left);
+        let reason = self.training.failure_at_end().unwrap_or(Failure::Left);
         ending::leave(self, cx, reason)
     }
 
     fn farewell(&mut self, cx: &mut NodeContext<'_>) -> Farewell {
         let peers = self.training.view().members.iter().map(|member| member.peer).collect();
-        if self.training.divergence_at_end().is_some() {
+        if self.training.failure_at_end().is_some() {
             return Farewell { state: None, peers };
         }
         // This peer may be the last one that has the state.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::limits::{DATA_PIECE_BYTES_MAX, DATA_PIECES_IN_FLIGHT_MAX, SHIPPED_DATA_BYTES_MAX};
 use peergrad_protocol::message::{DataPiece, JoinMessage, Message, WantData};
-use peergrad_protocol::{Buffer, Frame, PeerId};
+use peergrad_protocol::{Buffer, Frame, PeerId, Pool};
 
 use crate::io::{DataReference, Event, Failure, Output, Reject};
 use crate::program::loader::{Loaded, Loader};
@@ -33,7 +33,27 @@ enum Stage {
     /// The task is being built; all that it needs is here. Holds the data file, if the run has one.
     Loading(Option<Arc<[u8]>>),
     /// The task is built. Holds the data file, if the run has one, and the task.
-    Ready(Option<Arc<[u8]>>, Box<Loaded>),
+    Ready(Option<Arc<[u8]>>, Box<Prepared>),
+}
+
+/// A task that is built, with the parameters that a run of it begins with.
+pub(crate) struct Prepared {
+    /// The task.
+    pub(crate) loaded: Loaded,
+    /// Its initial parameters, until a run has begun with them. A task may draw others when it is asked again.
+    initial: Option<Arc<Buffer>>,
+    /// Their digest.
+    pub(crate) initial_digest: ContentDigest,
+}
+
+impl Prepared {
+    /// Draws the initial parameters of a task. This takes as long as the parameters are many.
+    pub(crate) fn draw(loaded: Loaded) -> Self {
+        let mut initial = Pool::new(0).take_zeroed(loaded.manifest.parameter_count());
+        loaded.task.initial(loaded.config.seed, &mut initial);
+        let initial_digest = ContentDigest::of(initial.bytes());
+        Self { loaded, initial: Some(Arc::new(initial)), initial_digest }
+    }
 }
 
 /// The peer that may send the data file.
@@ -173,16 +193,24 @@ impl Preparation {
     }
 
     /// The task has been built.
-    pub(crate) fn loaded(&mut self, loaded: Loaded) {
+    pub(crate) fn prepared(&mut self, prepared: Prepared) {
         if let Stage::Loading(data) = &mut self.stage {
-            self.stage = Stage::Ready(data.take(), Box::new(loaded));
+            self.stage = Stage::Ready(data.take(), Box::new(prepared));
         }
     }
 
     /// The task; `None` until it is built.
-    pub(crate) fn ready(&self) -> Option<&Loaded> {
+    pub(crate) fn ready(&self) -> Option<&Prepared> {
         match &self.stage {
-            Stage::Ready(_, loaded) => Some(loaded),
+            Stage::Ready(_, prepared) => Some(prepared),
+            _ => None,
+        }
+    }
+
+    /// The initial parameters, for a run that begins with them; `None` if one has begun already.
+    pub(crate) fn take_initial(&mut self) -> Option<Arc<Buffer>> {
+        match &mut self.stage {
+            Stage::Ready(_, prepared) => prepared.initial.take(),
             _ => None,
         }
     }

@@ -9,13 +9,14 @@
 use std::sync::Arc;
 
 use peergrad_protocol::durable::RunDefinition;
+use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::message::{DataPiece, WantData};
 use peergrad_protocol::wire::encode_record;
 use peergrad_protocol::{Buffer, PeerId, StepNumber};
 
 use crate::io::{Event, Failure, JobOutput, Output, Reject};
 use crate::machine::jobs::{Jobs, Purpose};
-use crate::machine::preparation::{Donor, LoadRequest, Preparation};
+use crate::machine::preparation::{Donor, LoadRequest, Preparation, Prepared};
 use crate::program::loader::{Loaded, Loader};
 use crate::state::checkpoint::Checkpoint;
 
@@ -79,7 +80,8 @@ impl RunSetup {
     fn load(&self, load_request: Option<LoadRequest>, jobs: &mut Jobs, out: &mut Vec<Output>) {
         let Some(LoadRequest { specification, data }) = load_request else { return };
         let loader = Arc::clone(&self.loader);
-        let work = Box::new(move || Box::new(loader.load(&specification, data)) as JobOutput);
+        let work = move || loader.load(&specification, data).map(Prepared::draw);
+        let work = Box::new(move || Box::new(work()) as JobOutput);
         // The load has no cost in samples: how long it takes depends on the disk.
         jobs.start(Purpose::Load, 0, work, out);
     }
@@ -144,11 +146,13 @@ impl RunSetup {
     // The task.
 
     /// The task has been built.
-    pub(super) fn loaded(&mut self, loaded: Loaded, out: &mut Vec<Output>) {
-        let run_size = loaded.run_size();
+    pub(super) fn prepared(&mut self, prepared: Prepared, out: &mut Vec<Output>) {
+        let (size, program) = (prepared.loaded.run_size(), &prepared.loaded.program);
+        let has_checkpoints = !program.has_tables();
+        let has_own_losses = program.has_local_parameters() || program.has_tables();
         if let Some(preparation) = self.preparing_mut() {
-            preparation.loaded(loaded);
-            out.push(Output::Event(Event::Prepared(run_size)));
+            preparation.prepared(prepared);
+            out.push(Output::Event(Event::Prepared { size, has_own_losses, has_checkpoints }));
         }
     }
 
@@ -159,7 +163,17 @@ impl RunSetup {
 
     /// The task; `None` until it is built.
     pub(super) fn ready(&self) -> Option<&Loaded> {
-        self.preparing()?.ready()
+        Some(&self.preparing()?.ready()?.loaded)
+    }
+
+    /// The digest of the task's initial parameters; `None` until it is built.
+    pub(super) fn initial_digest(&self) -> Option<ContentDigest> {
+        Some(self.preparing()?.ready()?.initial_digest)
+    }
+
+    /// The initial parameters, for a run that begins with them; `None` if one has begun already.
+    pub(super) fn take_initial(&mut self) -> Option<Arc<Buffer>> {
+        self.preparing_mut()?.take_initial()
     }
 
     /// The encoded specification, once the data file is here or if none is needed; `None` before.

@@ -203,14 +203,18 @@ impl Proposing<'_> {
 
     // An attempt.
 
-    /// How many members should try before this one. Members without parameters come last, and so does one that may be at fault itself if
-    /// another one is not.
+    /// How many members should try before this one. Members without parameters come last, and so does one that may be at fault itself. If
+    /// all may be, this one only waits for what they have to say.
     fn proposer_order(&self, lost: &[Rank]) -> u32 {
         let members = &*self.members;
-        let may_be_at_fault = |rank| members.observed.complaints.may_be_at_fault(rank, lost);
+        let may_be_at_fault = |rank: &Rank| members.observed.complaints.may_be_at_fault(*rank, lost);
         let mut live = members.place.ranks().filter(|rank| lost.binary_search(rank).is_err());
-        let is_last = may_be_at_fault(members.place.rank) && live.any(|rank| !may_be_at_fault(rank));
-        self.order_by_rank(lost) + if is_last { PACING.order_max } else { 0 }
+        let delay = match may_be_at_fault(&members.place.rank) {
+            false => 0,
+            true if live.all(|rank| may_be_at_fault(&rank)) => 1,
+            true => PACING.order_max,
+        };
+        self.order_by_rank(lost) + delay
     }
 
     fn order_by_rank(&self, lost: &[Rank]) -> u32 {

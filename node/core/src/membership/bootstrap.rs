@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::limits::MEMBERS_MAX;
 use peergrad_protocol::message::{Join, JoinMessage, Refusal, SavedCheckpoint, Welcome};
 use peergrad_protocol::view::{Member, Moves, View};
@@ -24,8 +25,8 @@ pub(crate) struct Founder {
     wanted: usize,
     /// Peers that asked to join and still prepare.
     candidates: BTreeMap<PeerId, Member>,
-    /// Peers that have task and data, possibly this one among them.
-    ready: BTreeMap<PeerId, Member>,
+    /// Peers that have task and data, possibly this one among them, with the digest of the initial parameters that each has drawn.
+    ready: BTreeMap<PeerId, (Member, ContentDigest)>,
     /// Whether the first view is being written to disk.
     is_recording: bool,
     /// The checkpoint from which the run starts, and its contents once they have been read; `None` for a run that starts from initial
@@ -96,23 +97,23 @@ impl Founder {
     }
 
     /// A candidate has task and data. Returns false if the peer never asked to join.
-    pub(crate) fn ready(&mut self, from: PeerId, out: &mut Vec<Output>) -> bool {
+    pub(crate) fn ready(&mut self, from: PeerId, parameters: ContentDigest, out: &mut Vec<Output>) -> bool {
         let Some(member) = self.candidates.remove(&from) else { return self.ready.contains_key(&from) };
-        self.ready.insert(from, member);
+        self.ready.insert(from, (member, parameters));
         self.report_gathered(from, out);
         true
     }
 
     /// This peer has task and data itself.
-    pub(crate) fn ready_here(&mut self, out: &mut Vec<Output>) {
-        self.ready.insert(self.me.peer, self.me.clone());
+    pub(crate) fn ready_here(&mut self, parameters: ContentDigest, out: &mut Vec<Output>) {
+        self.ready.insert(self.me.peer, (self.me.clone(), parameters));
         self.report_gathered(self.me.peer, out);
     }
 
     /// This peer's addresses or its offered capacity have changed.
     pub(crate) fn reachability_changed(&mut self, me: &Member) {
         self.me = me.clone();
-        if let Some(ready) = self.ready.get_mut(&me.peer) {
+        if let Some((ready, _)) = self.ready.get_mut(&me.peer) {
             ready.clone_from(me);
         }
     }
@@ -139,7 +140,15 @@ impl Founder {
         }
     }
 
-    /// The first view; `None` until enough peers are ready. The run has `stateful` chunks with optimizer state.
+    /// The peers that are ready and have drawn other initial parameters than this one. They join once the run has begun, as newcomers.
+    pub(crate) fn differing(&self) -> impl Iterator<Item = PeerId> {
+        let own = self.ready.get(&self.me.peer).map(|(_, parameters)| *parameters);
+        let differs = move |of: &ContentDigest| own.is_some_and(|own| own != *of);
+        self.ready.iter().filter(move |(_, (_, of))| differs(of)).map(|(peer, _)| *peer)
+    }
+
+    /// The first view, of the peers with the same initial parameters as this one; `None` until enough peers are ready. The run has
+    /// `stateful` chunks with optimizer state.
     pub(crate) fn view(&self, stateful: usize) -> Option<View> {
         if self.is_recording
             || self.ready.len() < self.wanted
@@ -155,7 +164,9 @@ impl Founder {
             let first = View::first_from_checkpoint(self.run, me, saved.steps, saved.cursor.clone());
             return Some(View { moves, ..first });
         }
-        let mut members: Vec<Member> = self.ready.values().cloned().collect();
+        let differing: Vec<PeerId> = self.differing().collect();
+        let alike = self.ready.values().map(|(member, _)| member).filter(|it| !differing.contains(&it.peer));
+        let mut members: Vec<Member> = alike.cloned().collect();
         if members.iter().all(|member| member.capacity == 0) {
             // No peer has offered to own anything, and at least one must.
             members.iter_mut().filter(|member| member.peer == self.me.peer).for_each(|me| me.capacity = 1);

@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::limits::JOIN_RETRY;
 use peergrad_protocol::message::{Contact, Join, JoinMessage, Message, Refusal, SavedCheckpoint, Welcome};
 use peergrad_protocol::time::Timers;
@@ -67,15 +68,15 @@ enum Stage {
     Asking,
     /// It needs task and data, or a link to another member.
     Preparing { sponsor: PeerId },
-    /// The sponsor knows that it is ready.
-    Waiting { sponsor: PeerId },
+    /// The sponsor knows that it is ready, with these initial parameters.
+    Waiting { sponsor: PeerId, parameters: ContentDigest },
 }
 
 impl Stage {
     fn sponsor(self) -> Option<PeerId> {
         match self {
             Self::Asking => None,
-            Self::Preparing { sponsor } | Self::Waiting { sponsor } => Some(sponsor),
+            Self::Preparing { sponsor } | Self::Waiting { sponsor, .. } => Some(sponsor),
         }
     }
 }
@@ -256,7 +257,9 @@ impl Joiner {
             }
         }
         match self.stage {
-            Stage::Waiting { sponsor } => send(sponsor, &JoinMessage::Ready.into(), out),
+            Stage::Waiting { sponsor, parameters } => {
+                send(sponsor, &JoinMessage::Ready(parameters).into(), out);
+            }
             Stage::Preparing { sponsor } => {
                 self.reachability.report(out);
                 self.ask(now, sponsor, out);
@@ -320,16 +323,22 @@ impl Joiner {
         Ok(Some(RunIdentity { specification, nonce }))
     }
 
-    /// Task and data are here: tells the sponsor, once all members that it named are linked.
-    pub(crate) fn report_ready(&mut self, is_linked: impl Fn(PeerId) -> bool, out: &mut Vec<Output>) {
+    /// Task and data are here, and the digest of the initial `parameters` is known: tells the sponsor, once all members that it named are
+    /// linked.
+    pub(crate) fn report_ready(
+        &mut self,
+        parameters: ContentDigest,
+        is_linked: impl Fn(PeerId) -> bool,
+        out: &mut Vec<Output>,
+    ) {
         let Stage::Preparing { sponsor } = self.stage else { return };
         if !is_linked(sponsor) {
             return;
         }
         self.reachability.note(&self.contacts, &self.me, is_linked);
         if self.reachability.unlinked().is_empty() {
-            self.stage = Stage::Waiting { sponsor };
-            send(sponsor, &JoinMessage::Ready.into(), out);
+            self.stage = Stage::Waiting { sponsor, parameters };
+            send(sponsor, &JoinMessage::Ready(parameters).into(), out);
         }
     }
 

@@ -65,7 +65,7 @@ impl Journal {
 mod tests {
     use peergrad_protocol::Incarnation;
     use peergrad_protocol::agreement::Acceptor;
-    use peergrad_protocol::message::JoinMessage;
+    use peergrad_protocol::message::{JoinMessage, Refusal};
 
     use super::*;
     use crate::fixtures::{peer, view};
@@ -75,7 +75,10 @@ mod tests {
     }
 
     fn answer(byte: u8) -> Effect {
-        Effect::Answer { to: peer(byte), message: Box::new(Message::Join(JoinMessage::Ready)) }
+        Effect::Answer {
+            to: peer(byte),
+            message: Box::new(Message::Join(JoinMessage::Refuse(Refusal::Full))),
+        }
     }
 
     fn entry() -> Effect {

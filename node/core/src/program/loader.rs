@@ -143,7 +143,8 @@ pub struct TrainingConfig {
     pub segment_elements: usize,
     /// How many members store the optimizer state of each chunk.
     pub replicas: Replicas,
-    /// The number of steps between two reported digests of the parameters; `None`: only the final digest is reported.
+    /// The number of steps between two digests of the parameters, which are reported and compared; `None`: only the final digest is
+    /// reported, and members compare their parameters at the start of each view and at the end.
     pub digest_every: Option<NonZeroU64>,
     /// The interval between checkpoints. `None`: only a member that stops writes one.
     pub checkpoint_every: Option<Duration>,

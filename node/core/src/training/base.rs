@@ -68,7 +68,7 @@ impl EngineBase {
         inputs: TrainingInputs,
         credits: &mut BTreeMap<PeerId, u32>,
     ) -> Self {
-        let TrainingInputs { me, specification, loaded, segments, cache, checkpoint } = inputs;
+        let TrainingInputs { me, specification, loaded, segments, cache, checkpoint, .. } = inputs;
         let shard_map = cache.shard_map(view, digest, ShardingConfig::of(&loaded));
         let rank = view.rank(&me.peer).expect("a view is installed at its members");
         let mut omissions = Omissions::default();

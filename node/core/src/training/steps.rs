@@ -45,6 +45,7 @@ mod chunk_batch;
 mod closing;
 mod commit;
 mod commit_state;
+mod digest_audit;
 mod group_averaging;
 pub(super) mod merge_snapshot;
 mod program;
@@ -173,6 +174,9 @@ impl StepEngine {
             TrainingMessage::TakeSnapshot(save) => {
                 self.branch_snapshots_mut().snapshot_after(save.steps);
                 return Ok(());
+            }
+            TrainingMessage::ParametersDigest(parameters) => {
+                return self.state.receive_digest(from, parameters);
             }
             TrainingMessage::Tables
             | TrainingMessage::Complete(_)

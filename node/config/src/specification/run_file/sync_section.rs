@@ -22,7 +22,7 @@ pub struct SyncSection {
     pub one_in: Option<u32>,
     /// Segment size on the wire, in KiB, 1 to 1024. Default 128.
     pub segment_kib: usize,
-    /// Steps between two digests of the parameters, which show that peers agree; 0 for only one at the end. Default 0.
+    /// Steps between two digests of the parameters, which all members compare; 0: only at the start and at the end. Default 100.
     pub digest_every: u64,
     /// `mean`, `trimmed-mean` or `median`: how owners combine contributions. The last two need the direct topology. Default `mean`.
     pub combine: AggregationName,
@@ -69,7 +69,7 @@ impl Default for SyncSection {
             parameters: CompressionName::F32,
             one_in: None,
             segment_kib: 128,
-            digest_every: 0,
+            digest_every: 100,
             combine: AggregationName::Mean,
             trim: None,
             backups: None,

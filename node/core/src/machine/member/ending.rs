@@ -1,14 +1,15 @@
-//! The end of a member's part in the run: the run is complete, training has diverged, or the user asks this peer to leave.
+//! The end of a member's part in the run: the run is complete, it has failed, or the user asks this peer to leave.
 
 use std::sync::Arc;
 
 use peergrad_protocol::message::{JoinMessage, Refusal};
+use peergrad_protocol::view::MemberFault;
 
 use super::{ActiveMember, Progress};
 use crate::io::{Event, Failure, JobOutput, Output};
 use crate::machine::context::NodeContext;
 use crate::machine::jobs::Purpose;
-use crate::machine::role::Transition;
+use crate::machine::role::{Role, Transition};
 
 /// This peer leaves, for this reason. A member first hands over the chunks that it owns, if another member is there to take them.
 pub(super) fn leave(
@@ -40,8 +41,11 @@ pub(super) fn advance(active: &mut ActiveMember, cx: &mut NodeContext<'_>) -> Re
         // No other member is there to take over the chunks.
         return Err(reason.into());
     }
+    for peer in active.training.steps().map_or_else(Vec::new, |steps| steps.state().differing()) {
+        active.complain(cx, peer, MemberFault::Parameters);
+    }
     if active.leaves_for.is_none()
-        && let Some(failure) = active.training.divergence()
+        && let Some(failure) = active.training.failure()
     {
         leave(active, cx, failure)?;
     }
@@ -51,6 +55,9 @@ pub(super) fn advance(active: &mut ActiveMember, cx: &mut NodeContext<'_>) -> Re
         steps.close_without_program(cx.out);
     }
     if active.progress == Progress::Training && active.training.base().is_closed() {
+        if let Some(failure) = active.training.differs_at_end() {
+            return Err(failure.into());
+        }
         active.progress = Progress::Evaluating;
         active.training.commit_last(cx.out);
         tell_finished(active, cx);

@@ -44,11 +44,13 @@ fn receive_join(
     let membership = &mut active.membership;
     match message {
         JoinMessage::Join(join) => answer_join(active, cx, from, &join),
-        JoinMessage::Ready if membership.on_ready(cx.now, from) => active.poll(cx),
+        JoinMessage::Ready(_) if membership.on_ready(cx.now, from) => active.poll(cx),
         // The sender is a member already, and does not know it yet.
-        JoinMessage::Ready if membership.members.is_member(&from) => cx.send(from, &active.install_message()),
+        JoinMessage::Ready(_) if membership.members.is_member(&from) => {
+            cx.send(from, &active.install_message())
+        }
         // An earlier incarnation of this member welcomed the sender, or this one has forgotten the sender: the sender has to ask again.
-        JoinMessage::Ready => cx.send(from, &JoinMessage::Refuse(Refusal::NotReady).into()),
+        JoinMessage::Ready(_) => cx.send(from, &JoinMessage::Refuse(Refusal::NotReady).into()),
         JoinMessage::Candidate(member) => {
             membership.on_candidate(cx.now, from, member);
             active.poll(cx);

@@ -10,6 +10,7 @@ use crate::fixtures::{self, peer};
 const SPECIFICATION: &[u8] = b"[model]\n";
 const NONCE: [u8; 32] = [7; 32];
 const NOW: Instant = Instant(0);
+const PARAMETERS: ContentDigest = ContentDigest([5; 32]);
 
 fn member(byte: u8) -> Member {
     Member { incarnation: Incarnation(4), addresses: vec![format!("/{byte}")], ..fixtures::member(byte) }
@@ -147,14 +148,14 @@ fn a_joiner_that_owns_nothing_need_not_reach_other_non_owners() {
         assert!(joiner.on_welcome(NOW, peer(1), again, &mut out).is_ok());
         joiner.set_route(peer(3), Route::Relayed);
         out.clear();
-        joiner.report_ready(|_| true, &mut out);
+        joiner.report_ready(PARAMETERS, |_| true, &mut out);
         assert_eq!(
-            sent(&mut out) == [(1, Message::Join(JoinMessage::Ready))],
+            sent(&mut out) == [(1, Message::Join(JoinMessage::Ready(PARAMETERS)))],
             is_ready,
             "capacity {capacity}"
         );
         joiner.set_route(peer(3), Route::Direct);
-        joiner.report_ready(|_| true, &mut out);
+        joiner.report_ready(PARAMETERS, |_| true, &mut out);
         assert_eq!(joiner.reachability.unlinked().len(), 0, "it is reached itself");
     }
 }
@@ -162,19 +163,19 @@ fn a_joiner_that_owns_nothing_need_not_reach_other_non_owners() {
 #[test]
 fn a_joiner_reports_ready_once_all_members_are_linked_and_repeats_it() {
     let (mut joiner, mut out) = (welcomed(), Vec::new());
-    joiner.report_ready(|peer| peer.0[0] != 3, &mut out);
+    joiner.report_ready(PARAMETERS, |peer| peer.0[0] != 3, &mut out);
     assert_eq!(sent(&mut out), []);
-    joiner.report_ready(|_| true, &mut out);
-    joiner.report_ready(|_| true, &mut out);
-    assert_eq!(sent(&mut out), [(1, Message::Join(JoinMessage::Ready))]);
+    joiner.report_ready(PARAMETERS, |_| true, &mut out);
+    joiner.report_ready(PARAMETERS, |_| true, &mut out);
+    assert_eq!(sent(&mut out), [(1, Message::Join(JoinMessage::Ready(PARAMETERS)))]);
     joiner.tick(NOW.after(JOIN_RETRY), [1, 2, 3].map(peer).into_iter(), &mut out);
-    assert_eq!(sent(&mut out), [(1, Message::Join(JoinMessage::Ready))]);
+    assert_eq!(sent(&mut out), [(1, Message::Join(JoinMessage::Ready(PARAMETERS)))]);
 }
 
 #[test]
 fn a_joiner_asks_all_linked_peers_when_its_sponsor_is_lost() {
     let (mut joiner, mut out) = (welcomed(), Vec::new());
-    joiner.report_ready(|_| true, &mut out);
+    joiner.report_ready(PARAMETERS, |_| true, &mut out);
     out.clear();
     joiner.link_down(NOW, peer(2));
     assert_eq!(joiner.sponsor(), Some(peer(1)));
@@ -189,8 +190,8 @@ fn a_joiner_asks_all_linked_peers_when_its_sponsor_is_lost() {
     // The next sponsor learns again that this peer is ready.
     assert!(joiner.on_welcome(NOW, peer(3), welcome(&[3, 2]), &mut out).is_ok());
     out.clear();
-    joiner.report_ready(|_| true, &mut out);
-    assert_eq!(sent(&mut out), [(3, Message::Join(JoinMessage::Ready))]);
+    joiner.report_ready(PARAMETERS, |_| true, &mut out);
+    assert_eq!(sent(&mut out), [(3, Message::Join(JoinMessage::Ready(PARAMETERS)))]);
 }
 
 #[test]
@@ -265,11 +266,11 @@ fn an_excluded_peer_asks_all_members_and_relies_only_on_those_it_hears() {
     assert!(joiner.on_welcome(NOW, peer(1), welcome(&[1, 2]), &mut out).is_ok());
     joiner.heard(&peer(1));
     out.clear();
-    joiner.report_ready(|_| true, &mut out);
+    joiner.report_ready(PARAMETERS, |_| true, &mut out);
     assert_eq!(sent(&mut out), [], "peer 2 was linked all the time, and may be the one that it cannot reach");
     joiner.tick(NOW.after(Duration::from_secs(1)), [1, 2].map(peer).into_iter(), &mut out);
     assert_eq!(asked(&mut out), [1, 2]);
     joiner.heard(&peer(2));
-    joiner.report_ready(|_| true, &mut out);
-    assert_eq!(sent(&mut out), [(1, Message::Join(JoinMessage::Ready))]);
+    joiner.report_ready(PARAMETERS, |_| true, &mut out);
+    assert_eq!(sent(&mut out), [(1, Message::Join(JoinMessage::Ready(PARAMETERS)))]);
 }

@@ -1,6 +1,7 @@
 //! The closing barrier in a run of steps. The barrier itself is in the [base](crate::training::closing).
 
 use futures_channel::oneshot;
+use peergrad_protocol::id::ContentDigest;
 
 use super::StepEngine;
 use super::commit::commit_if_confirmed;
@@ -9,8 +10,12 @@ use crate::io::Output;
 use crate::program::command::Reply;
 
 impl StepState {
-    /// Tells the other members that this one has finished the run.
-    pub(super) fn send_complete(&self, out: &mut Vec<Output>) {
+    /// Tells the other members that this one has finished the run, and with which parameters.
+    pub(super) fn send_complete(&mut self, out: &mut Vec<Output>) {
+        if let Some(complete) = &self.commit.complete {
+            let digest = ContentDigest::of(complete.bytes());
+            self.send_digest(self.step, digest, out);
+        }
         let left_out = match self.kind {
             // Each step is counted immediately.
             StepKind::LocalParameters => self.base.omissions.counted(),

@@ -57,6 +57,11 @@ impl StepState {
         let complete = self.commit.complete.as_ref().expect("a complete step has parameters");
         // With local parameters, members have the same digest only after a round of all members.
         let is_due = is_due && record.is_of_all;
+        let is_audited = is_due || (record.is_of_all && !self.audit.has_heard(self.base.rank));
+        let digest = is_audited.then(|| ContentDigest::of(complete.bytes()));
+        if let Some(digest) = digest {
+            self.send_digest(StepNumber(steps), digest, out);
+        }
         out.push(Output::Event(Event::Committed(Committed {
             step,
             epoch: record.assignment.epoch,
@@ -67,7 +72,7 @@ impl StepState {
             may_be_late: self.kind == StepKind::BackupWorkers,
             is_own: false,
             rate: self.base.loaded.config.rate(steps - 1),
-            digest: is_due.then(|| ContentDigest::of(complete.bytes())),
+            digest: digest.filter(|_| is_due),
         })));
         self.commit.assignment = Some(record.assignment);
     }
@@ -88,6 +93,7 @@ impl StepState {
         let steps = self.committed_steps();
         if self.commit.save_after.take_if(|at| at.0 <= steps).is_some_and(|at| at.0 == steps)
             && self.base.loss_watch.is_finite()
+            && self.differs_at_end().is_none()
             && let Some(checkpoint) = self.checkpoint()
         {
             let keep = self.base.loaded.config.checkpoints_kept;

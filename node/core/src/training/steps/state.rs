@@ -13,6 +13,7 @@ use peergrad_protocol::{Buffer, Rank, StepNumber};
 
 use super::super::base::EngineBase;
 use super::commit_state::{CommitState, CompletedStep};
+use super::digest_audit::DigestAudit;
 use crate::state::assignment::BatchAssignment;
 use crate::state::checkpoint::Checkpoint;
 use crate::state::optimizer_shard::{OptimizerShard, Precision, Version};
@@ -36,6 +37,8 @@ pub(crate) struct StepState {
     pub(super) optimizer: OptimizerShard,
     /// The residual: what the codec has left out of this member's contributions. `None` if they travel by an exact codec.
     pub(super) residual: Option<Residual>,
+    /// The digests of all members' parameters.
+    pub(super) audit: DigestAudit,
 }
 
 /// How members take a step together.
@@ -88,6 +91,7 @@ impl StepState {
             commit: CommitState::new(complete, entered_before),
             optimizer,
             residual,
+            audit: DigestAudit::default(),
         };
         state.assign_batch();
         state

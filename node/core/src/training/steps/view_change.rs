@@ -127,6 +127,7 @@ impl StepEngine {
         let next_assignment =
             state.next_assignment.take().unwrap_or_else(|| state.assignment_of(state.step.next()));
         state.base.enter(view, digest, credits, out);
+        state.audit.leave_view();
         self.rounds.early.clear();
         self.backup_workers.leave_view();
         self.merge_snapshots.leave_view();
