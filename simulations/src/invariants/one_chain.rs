@@ -39,6 +39,8 @@ pub struct OneChain {
 struct Vote {
     proposed: Option<ViewChange>,
     accepted_by: BTreeSet<PeerId>,
+    /// Whether the peers that accepted it were members again only after a stop of all.
+    is_of_recovery: bool,
 }
 
 impl OneChain {
@@ -125,11 +127,13 @@ impl OneChain {
             before.apply(view.parents[0], change).is_ok_and(|view| view.digest() == digest)
         };
         let is_chosen = |vote: &Vote| {
-            // After a stop of all members a quorum decides as usual: the members that return are other processes.
+            // After a stop of all members a quorum decides as usual: the members that return are other processes. They may adopt a change
+            // from before, in which members stay.
             let ranks = vote.accepted_by.iter().filter_map(|peer| before.rank(peer));
             let is_quorum = is_quorum(ranks.collect::<Vec<Rank>>(), before.members.len());
             let have_all = !needed.is_empty() && needed.iter().all(|peer| vote.accepted_by.contains(peer));
-            (have_all || (needed.is_empty() && is_quorum)) && vote.proposed.as_ref().is_some_and(is_it)
+            (have_all || (is_quorum && (needed.is_empty() || vote.is_of_recovery)))
+                && vote.proposed.as_ref().is_some_and(is_it)
         };
         if self.ballots.get(&view.parents[0]).is_some_and(|votes| votes.values().any(is_chosen)) {
             return Ok(());
@@ -182,7 +186,9 @@ impl Invariant for OneChain {
                 ..
             } => {
                 let ballots = self.ballots.entry(accepted.view).or_default();
-                ballots.entry(accepted.ballot).or_default().accepted_by.insert(world.peer(*from));
+                let vote = ballots.entry(accepted.ballot).or_default();
+                vote.accepted_by.insert(world.peer(*from));
+                vote.is_of_recovery |= world.node_state(*from) == Some(NodeState::Recovery);
                 Ok(())
             }
             Observation::Sent { message: Message::Agreement(AgreementMessage::Install(view)), .. }

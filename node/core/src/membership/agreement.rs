@@ -26,7 +26,7 @@ use peergrad_protocol::chunk_set::ChunkSet;
 use peergrad_protocol::message::{AgreementMessage, AwaitedAt, Promise};
 use peergrad_protocol::time::Timers;
 use peergrad_protocol::view::{MemberFault, ViewChange};
-use peergrad_protocol::{Instant, PeerId, Rank};
+use peergrad_protocol::{Instant, PeerId, Rank, StepNumber};
 
 use super::admission::Admission;
 use super::capacity::CapacityOffers;
@@ -384,18 +384,19 @@ impl Proposing<'_> {
 
     // Answers.
 
-    /// Counts the promise of the member at `rank`.
-    fn take_promise(&mut self, rank: Rank, promise: Promise) {
+    /// Counts the promise of the member at `rank`. After this member's own one, all others are asked: returns the step that was named to
+    /// them.
+    fn take_promise(&mut self, rank: Rank, promise: Promise) -> Option<StepNumber> {
         let attempt = self.succession.driver.attempt_under(promise.view, promise.ballot);
         let attempt = attempt.expect("looked at before");
         attempt.plan.unanswered.remove(&rank);
         attempt.plan.missed.extend(&promise.report.lost);
-        if let Some(prepare) = attempt.on_promise(rank, promise) {
-            attempt.since = self.now;
-            for peer in self.members.place.others() {
-                self.members.send(peer, &AgreementMessage::Prepare(prepare).into(), self.out);
-            }
+        let prepare = attempt.on_promise(rank, promise)?;
+        attempt.since = self.now;
+        for peer in self.members.place.others() {
+            self.members.send(peer, &AgreementMessage::Prepare(prepare).into(), self.out);
         }
+        prepare.before
     }
 
     /// Whether the change that the sender of a promise has accepted before, if any, makes a view that follows this one.
@@ -411,13 +412,18 @@ impl Proposing<'_> {
         let is_own = promise.report.rejoin.as_ref().is_none_or(|again| again.member.peer == from);
         let rank = self.members.place.view.rank(&from).filter(|_| is_own);
         let is_awaited = self.succession.driver.attempt_under(promise.view, promise.ballot).is_some();
-        match rank.filter(|_| is_awaited) {
+        let named = match rank.filter(|_| is_awaited) {
             Some(rank) if self.is_possible(&promise) => self.take_promise(rank, promise),
-            // All others would reject what this member would have to propose.
-            Some(_) => _ = self.members.complain(&from, MemberFault::Refused, self.out),
-            None => {}
-        }
-        self.poll()
+            Some(_) => {
+                // All others would reject what this member would have to propose.
+                self.members.complain(&from, MemberFault::Refused, self.out);
+                None
+            }
+            None => None,
+        };
+        let mut commands = self.poll();
+        commands.extend(named.map(TrainingCommand::StopBefore));
+        commands
     }
 }
 

@@ -85,10 +85,14 @@ impl Voting<'_> {
         let accepted = self.succession.driver.acceptor.accepted().cloned();
         let promise = Promise { view, ballot, accepted, report };
         self.answer(from, AgreementMessage::Promise(Box::new(promise)));
-        Ok(vec![match before {
-            Some(step) => TrainingCommand::StopBefore(step),
-            None => TrainingCommand::Freeze,
-        }])
+        // This member has stopped for a change that was named too late. It does not go on before the others know of the later step: else they
+        // would reach that as well.
+        let stays_held = ballot.rank == self.members.place.rank && status.gate.is_held;
+        Ok(match before {
+            Some(_) if stays_held => vec![],
+            Some(step) => vec![TrainingCommand::StopBefore(step)],
+            None => vec![TrainingCommand::Freeze],
+        })
     }
 
     /// This member's report: the state of training, and what it has noticed of the others.
