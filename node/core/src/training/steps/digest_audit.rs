@@ -11,6 +11,7 @@
 //! - If no digest is that of more than half, nobody can say which parameters are right, and the run fails.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::message::{ParametersDigest, TrainingMessage};
@@ -52,7 +53,9 @@ impl DigestAudit {
     /// The parameters of the member at `rank` have this digest after `steps` steps.
     pub(super) fn note(&mut self, rank: Rank, steps: StepNumber, digest: ContentDigest) {
         let Round { by_rank, counts } = self.rounds.entry(steps).or_default();
-        if by_rank.insert(rank, digest).is_none() {
+        // What a member says first counts.
+        if let Entry::Vacant(place) = by_rank.entry(rank) {
+            place.insert(digest);
             *counts.entry(digest).or_default() += 1;
         }
         if self.rounds.len() > ROUNDS_KEPT {
