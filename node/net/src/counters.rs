@@ -24,6 +24,7 @@ pub struct Counters {
     resumed_links: AtomicU64,
     direct_bytes: AtomicU64,
     refused_strangers: AtomicU64,
+    refused_connections: AtomicU64,
     computing_nanoseconds: AtomicU64,
     /// The bytes again for each peer at the other end, also of links that have ended.
     peers: Mutex<BTreeMap<PeerId, Arc<PeerCounters>>>,
@@ -61,7 +62,7 @@ pub struct Traffic {
     pub resumed_links: u64,
     /// Of the bytes that were written to links, those that went over direct lanes.
     pub direct_bytes: u64,
-    /// Connections to the port for direct lanes that this peer refused.
+    /// Connections that this peer refused because the other end had not proved the secret.
     pub refused_strangers: u64,
 }
 
@@ -78,7 +79,7 @@ impl Counters {
             bad_streams: show(&self.bad_streams),
             resumed_links: show(&self.resumed_links),
             direct_bytes: show(&self.direct_bytes),
-            refused_strangers: show(&self.refused_strangers),
+            refused_strangers: show(&self.refused_strangers) + show(&self.refused_connections),
         }
     }
 
@@ -121,7 +122,12 @@ impl Counters {
         self.resumed_links.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts one more refused connection, and returns how many there are.
+    /// Counts connections that were refused at the port of libp2p.
+    pub(super) fn add_refused_connections(&self, count: u64) {
+        self.refused_connections.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Counts one more connection that was refused at the port for direct lanes, and returns how many there are.
     pub(super) fn add_refused_stranger(&self) -> u64 {
         self.refused_strangers.fetch_add(1, Ordering::Relaxed) + 1
     }

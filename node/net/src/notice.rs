@@ -9,6 +9,7 @@ use peergrad_protocol::PeerId;
 
 pub use super::dial::DialFailure;
 use super::dial::FailedAddress;
+use super::machine::Machine;
 use super::open_files::FileShortage;
 use super::reachability::{PortForwarding, Reachability};
 
@@ -64,6 +65,13 @@ pub enum Notice {
         /// Why it was refused, in words.
         reason: String,
         /// How many connections were refused so far, with this one.
+        count: u64,
+    },
+    /// Connections of one machine were refused, since too many that had not proved the secret were open. Reported at growing intervals.
+    ConnectionsRefused {
+        /// The machine that they came from.
+        from: Machine,
+        /// How many of its connections were refused since the last report.
         count: u64,
     },
     /// The event log cannot be written. Reported once, until it can be written again.
@@ -177,6 +185,10 @@ impl fmt::Display for Notice {
             Self::HandshakeRefused { from, reason, count } => write!(
                 f,
                 "refused a connection from {from} to the port for tensors: {reason} ({count} refused so far)"
+            ),
+            Self::ConnectionsRefused { from, count } => write!(
+                f,
+                "refused {count} connections from {from}: it opens many without proving the secret; other machines can still connect"
             ),
             Self::NoEventLog { path, reason } => write!(
                 f,

@@ -9,17 +9,23 @@ use std::num::NonZeroU8;
 use std::time::Duration;
 
 use libp2p::connection_limits::{self, ConnectionLimits};
+use libp2p::core::muxing::StreamMuxerBox;
+use libp2p::core::transport::Boxed;
+use libp2p::core::upgrade::Version;
+use libp2p::identity::Keypair;
 use libp2p::swarm::behaviour::toggle::Toggle;
 use libp2p::swarm::{NetworkBehaviour, StreamProtocol};
-use libp2p::{Swarm, SwarmBuilder, dcutr, identify, mdns, noise, ping, relay, tcp, yamux};
+use libp2p::{PeerId, Swarm, SwarmBuilder, Transport, dcutr, identify, mdns, noise, ping, relay, tcp, yamux};
 use peergrad_protocol::limits::MEMBERS_MAX;
 
 use super::discovery::{self, PeerDiscovery};
+use super::handshake_limits::{HandshakeLimits, Handshakes};
 use super::identity::Identity;
 use super::keyring::Keyring;
 use super::open_files::FileLimit;
-use super::quic::{self, HandshakeLimits};
+use super::quic;
 use super::reachability::circuits::{self, Circuits};
+use super::silence_limit::SilenceLimited;
 use super::substreams;
 
 /// The protocol of link lanes.
@@ -76,6 +82,8 @@ pub(super) fn swarm(
 ) -> Result<(Swarm<SwarmBehaviour>, Option<io::Error>), TransportError> {
     let peer = identity.keypair().public().to_peer_id();
     let files = FileLimit::raise();
+    let handshakes = Handshakes::new(files.pending_max());
+    let tcp = tcp_transport(identity.keypair(), keyring, handshakes.clone())?;
     let (mdns, trouble) = match mdns {
         Mdns::On => match mdns::tokio::Behaviour::new(mdns::Config::default(), peer) {
             Ok(behaviour) => (Some(behaviour), None),
@@ -85,18 +93,15 @@ pub(super) fn swarm(
     };
     let swarm = SwarmBuilder::with_existing_identity(identity.keypair().clone())
         .with_tokio()
-        .with_tcp(
-            tcp::Config::new().nodelay(true),
-            |keypair: &_| keyring.noise(keypair),
-            yamux::Config::default,
-        )?
+        .with_other_transport(|_| tcp)
+        .expect("making the transport cannot fail")
         .with_other_transport(|keypair| quic::transport(keypair, keyring))
         .expect("making the transport cannot fail")
         .with_dns()
         .map_err(TransportError::Resolver)?
         .with_relay_client(|keypair: &_| keyring.noise(keypair), yamux::Config::default)?
         .with_behaviour(|keypair, relayed| SwarmBehaviour {
-            handshake_limits: HandshakeLimits::default(),
+            handshake_limits: HandshakeLimits::new(handshakes),
             limits: connection_limits::Behaviour::new(limits(files)),
             circuits: Circuits::default(),
             identify: identify::Behaviour::new(
@@ -124,6 +129,18 @@ pub(super) fn swarm(
         .with_connection_timeout(CONNECT_TIMEOUT)
         .build();
     Ok((swarm, trouble))
+}
+
+/// TCP with Noise and yamux, on which silence is limited.
+fn tcp_transport(
+    keypair: &Keypair,
+    keyring: &Keyring,
+    handshakes: Handshakes,
+) -> Result<Boxed<(PeerId, StreamMuxerBox)>, noise::Error> {
+    let tcp = tcp::tokio::Transport::new(tcp::Config::new().nodelay(true));
+    let limited = tcp.map(move |stream, endpoint| SilenceLimited::new(stream, &endpoint, &handshakes));
+    let authenticated = limited.upgrade(Version::V1Lazy).authenticate(keyring.noise(keypair)?);
+    Ok(authenticated.multiplex(yamux::Config::default()).boxed())
 }
 
 fn limits(files: FileLimit) -> ConnectionLimits {

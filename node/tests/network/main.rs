@@ -1,4 +1,4 @@
-//! Networks in one process over loopback: the guarantees of links, under load, with cuts, restarts, unknown peers and malformed bytes.
+//! Networks in one process over loopback: the guarantees of links, under load, with cuts, restarts, strangers, unknown peers and malformed bytes.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -8,6 +8,7 @@ mod exchange;
 mod links;
 mod malformed_input;
 mod quic;
+mod strangers;
 
 use std::net::Ipv4Addr;
 use std::time::Duration;

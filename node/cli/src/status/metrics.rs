@@ -307,7 +307,7 @@ impl MetricsSnapshot<'_> {
         page.counter("bad_streams", "Streams closed because they carried invalid frames", bad_streams);
         page.counter(
             "refused_strangers",
-            "Direct connections refused for lack of authentication",
+            "Connections refused for lack of authentication",
             refused_strangers,
         );
         let others = self.status.members.iter().map(|member| (&member.peer, &member.link));

@@ -23,12 +23,21 @@ use super::upkeep::ReachabilityUpkeep;
 use crate::address::parse_all;
 use crate::bootstrap_address::BootstrapAddress;
 use crate::dial::Dialer;
+use crate::handshake_limits::RefusedMachine;
 use crate::identity::{from_libp2p, to_libp2p};
 use crate::listen::Claim;
 use crate::notice::Notice;
 use crate::reachability::Connectivity;
 use crate::remote::{LinkIntent, Remotes};
 use crate::transport::SwarmBehaviour;
+
+/// The times at which the user hears of refused connections: ever more rarely, so that no stranger can fill the screen.
+struct RefusalReports {
+    /// No report is made before this time.
+    due: Instant,
+    /// The pause after the next report.
+    pause: Duration,
+}
 
 /// The state of a running network.
 pub(super) struct NetworkActor {
@@ -46,6 +55,8 @@ pub(super) struct NetworkActor {
     outgoing_count: u64,
     /// Where the network reports to.
     pub(super) sinks: Sinks,
+    /// When the user may hear of refused connections again.
+    refusal_reports: RefusalReports,
     /// The claim on the port, held as long as the swarm listens.
     _claim: Claim,
 }
@@ -71,6 +82,7 @@ impl NetworkActor {
             lanes,
             outgoing_count: 0,
             sinks,
+            refusal_reports: RefusalReports { due: Instant::now(), pause: REFUSALS_PAUSE },
             _claim: claim,
         }
     }
@@ -179,6 +191,21 @@ impl NetworkActor {
         self.links().give_up_overdue(now);
         self.upkeep().maintain(now);
         self.links().open_lanes();
+        self.count_refused(now);
+    }
+
+    /// Counts the connections that were refused during handshakes, and reports them if that is due.
+    fn count_refused(&mut self, now: Instant) {
+        let handshakes = self.swarm.behaviour().handshake_limits.handshakes();
+        self.lanes.counters.add_refused_connections(handshakes.take_refused_count());
+        if now < self.refusal_reports.due {
+            return;
+        }
+        let Some(RefusedMachine { machine, count }) = handshakes.take_report() else { return };
+        let RefusalReports { due, pause } = &mut self.refusal_reports;
+        *due = now + *pause;
+        *pause = (2 * *pause).min(REFUSALS_PAUSE_MAX);
+        self.sinks.notify(Notice::ConnectionsRefused { from: machine, count });
     }
 
     fn dial_due(&mut self) {
@@ -194,3 +221,6 @@ impl NetworkActor {
 
 /// How often the timers are checked.
 const ROUND: Duration = Duration::from_millis(100);
+/// The pause after the first report of refused connections. It doubles with each report.
+const REFUSALS_PAUSE: Duration = Duration::from_secs(60);
+const REFUSALS_PAUSE_MAX: Duration = Duration::from_secs(3600);
