@@ -67,6 +67,11 @@ pub(super) fn ip_of(address: &Multiaddr) -> Option<IpAddr> {
     })
 }
 
+/// The IP addresses of this machine among those at which this peer listens.
+pub(super) fn own_ips<'a>(listening: impl Iterator<Item = &'a Multiaddr>) -> Vec<IpAddr> {
+    listening.filter(|address| !is_relayed(address)).filter_map(ip_of).collect()
+}
+
 /// The QUIC address of a peer that has this TCP address; `None` for an address of another kind.
 pub(super) fn over_quic(address: &Multiaddr) -> Option<Multiaddr> {
     let mut parts = address.iter();

@@ -12,18 +12,20 @@
 //! usually lost all connections. An attempt over QUIC retries for seconds, so it also finds a peer that has only just begun to
 //! listen; such a success does not show that TCP fails.
 
+use std::net::IpAddr;
+
 use libp2p::multiaddr::Protocol;
 use libp2p::swarm::dial_opts::DialOpts;
 use libp2p::swarm::{ConnectionId, DialError};
 use libp2p::{Multiaddr, PeerId};
 use tokio::time::Instant;
 
-use super::address::{Carrier, is_relayed, over_quic, parse_all, without_peer};
+use super::address::{Carrier, is_relayed, over_quic, own_ips, parse_all, without_peer};
 use super::bootstrap_address::BootstrapAddress;
 use super::identity::to_libp2p;
 pub(super) use carriers::{CarrierEvidence, CarrierHistory};
 pub use failure::DialFailure;
-pub(super) use failure::{failure_of, refused_everywhere};
+pub(super) use failure::refused_everywhere;
 pub(super) use target::FailedAddress;
 pub use target::Unreached;
 use target::{
@@ -74,6 +76,11 @@ impl Dialer {
     /// This peer listens at these addresses from now on.
     pub(super) fn listen_on(&mut self, listening: Vec<Multiaddr>) {
         self.own.listening = listening;
+    }
+
+    /// The IP addresses at which this peer listens.
+    pub(super) fn own_ips(&self) -> Vec<IpAddr> {
+        own_ips(self.own.listening.iter())
     }
 
     /// Keeps dialing this peer until [`forget`](Self::forget). The next attempt is due now.

@@ -39,6 +39,8 @@ mod machine;
 pub mod network;
 pub mod notice;
 mod open_files;
+#[cfg(test)]
+mod pipe;
 mod proof;
 mod quic;
 pub mod random;

@@ -172,50 +172,12 @@ const VERDICT_MAX: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
-    use std::pin::Pin;
-    use std::task::{Context, Poll};
-
-    use tokio::io::{
-        AsyncRead as TokioRead, AsyncReadExt as _, AsyncWrite as TokioWrite, AsyncWriteExt as _,
-        DuplexStream, ReadBuf, duplex,
-    };
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
     use tokio::join;
 
     use super::*;
     use crate::Identity;
-
-    /// An end of a pipe, as libp2p reads and writes.
-    struct Pipe(DuplexStream);
-
-    impl AsyncRead for Pipe {
-        fn poll_read(
-            mut self: Pin<&mut Self>,
-            context: &mut Context<'_>,
-            bytes: &mut [u8],
-        ) -> Poll<io::Result<usize>> {
-            let mut room = ReadBuf::new(bytes);
-            let result = TokioRead::poll_read(Pin::new(&mut self.0), context, &mut room);
-            result.map_ok(|()| room.filled().len())
-        }
-    }
-
-    impl AsyncWrite for Pipe {
-        fn poll_write(
-            mut self: Pin<&mut Self>,
-            context: &mut Context<'_>,
-            bytes: &[u8],
-        ) -> Poll<io::Result<usize>> {
-            TokioWrite::poll_write(Pin::new(&mut self.0), context, bytes)
-        }
-
-        fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-            TokioWrite::poll_flush(Pin::new(&mut self.0), context)
-        }
-
-        fn poll_close(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-            TokioWrite::poll_shutdown(Pin::new(&mut self.0), context)
-        }
-    }
+    use crate::pipe::Pipe;
 
     fn prover(secret: u8) -> Prover {
         let own = Identity::generate().keypair().public().to_peer_id();

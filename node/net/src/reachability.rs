@@ -20,6 +20,7 @@ pub(super) use survey::Survey;
 pub(super) mod circuits;
 mod connectivity;
 pub(super) mod dial_back;
+pub(super) mod dial_rule;
 mod gateway;
 mod survey;
 mod text;

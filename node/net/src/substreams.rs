@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -29,6 +30,7 @@ use libp2p::swarm::{
 use libp2p::{Multiaddr, PeerId, Stream};
 use tokio::sync::{mpsc, oneshot};
 
+use super::address::{ip_of, is_relayed};
 use super::machine::Machine;
 
 /// A substream cannot be opened.
@@ -66,6 +68,8 @@ pub(super) struct Accepted {
     pub(super) peer: PeerId,
     /// The machine that the peer is on.
     pub(super) machine: Machine,
+    /// The IP address at which the peer is seen; `None` if it comes through a relay.
+    pub(super) ip: Option<IpAddr>,
     pub(super) stream: Stream,
 }
 
@@ -94,21 +98,15 @@ pub(super) struct SubstreamBehaviour {
     acceptors: Vec<(StreamProtocol, mpsc::Sender<Accepted>)>,
     /// In the order in which they were established. Their ids do not follow it: an attempt has its id from its start.
     connections: BTreeMap<PeerId, Vec<ConnectionId>>,
-    /// The machine at the other end of each connection.
-    machines: BTreeMap<ConnectionId, Machine>,
+    /// The IP address at the other end of each connection without a relay.
+    ips: BTreeMap<ConnectionId, IpAddr>,
 }
 
 impl Default for SubstreamBehaviour {
     fn default() -> Self {
         let (sender, wanted) = mpsc::unbounded_channel();
         let opener = Opener { wanted: sender };
-        Self {
-            opener,
-            wanted,
-            acceptors: Vec::new(),
-            connections: BTreeMap::new(),
-            machines: BTreeMap::new(),
-        }
+        Self { opener, wanted, acceptors: Vec::new(), connections: BTreeMap::new(), ips: BTreeMap::new() }
     }
 }
 
@@ -167,11 +165,14 @@ impl NetworkBehaviour for SubstreamBehaviour {
                 endpoint,
                 ..
             }) => {
-                self.machines.insert(connection_id, Machine::at(endpoint.get_remote_address()));
+                let address = endpoint.get_remote_address();
+                if let Some(ip) = ip_of(address).filter(|_| !is_relayed(address)) {
+                    self.ips.insert(connection_id, ip);
+                }
                 self.connections.entry(peer_id).or_default().push(connection_id);
             }
             FromSwarm::ConnectionClosed(ConnectionClosed { peer_id, connection_id, .. }) => {
-                self.machines.remove(&connection_id);
+                self.ips.remove(&connection_id);
                 if let Some(connections) = self.connections.get_mut(&peer_id) {
                     connections.retain(|id| *id != connection_id);
                 }
@@ -189,8 +190,9 @@ impl NetworkBehaviour for SubstreamBehaviour {
     ) {
         if let Some((_, taker)) = self.acceptors.iter().find(|(taken, _)| *taken == protocol) {
             // If too many wait, or the receiver is gone, the substream is closed, and the other end sees that.
-            let machine = self.machines.get(&connection).copied().unwrap_or(Machine::Hidden);
-            let _ = taker.try_send(Accepted { peer, machine, stream });
+            let ip = self.ips.get(&connection).copied();
+            let machine = ip.map_or(Machine::Hidden, Machine::from);
+            let _ = taker.try_send(Accepted { peer, machine, ip, stream });
         }
     }
 
@@ -384,7 +386,7 @@ mod tests {
             let mut stream = out.open(there, KNOWN).await.unwrap();
             stream.write_all(text.as_bytes()).await.unwrap();
             stream.close().await.unwrap();
-            let Accepted { peer: from, machine, mut stream } = incoming.next().await.unwrap();
+            let Accepted { peer: from, machine, mut stream, .. } = incoming.next().await.unwrap();
             assert_eq!(machine, Machine::V4(std::net::Ipv4Addr::LOCALHOST));
             let mut read = String::new();
             stream.read_to_string(&mut read).await.unwrap();
@@ -441,7 +443,7 @@ mod tests {
                 future::select(taker.next(), opener.next()).await;
             }
             assert!(taker.behaviour().connections.is_empty() && opener.behaviour().connections.is_empty());
-            assert!(taker.behaviour().machines.is_empty());
+            assert!(taker.behaviour().ips.is_empty());
             connect(&mut taker, &mut opener).await;
         }
     }

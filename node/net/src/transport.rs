@@ -18,7 +18,7 @@ use libp2p::swarm::{NetworkBehaviour, StreamProtocol};
 use libp2p::{PeerId, Swarm, SwarmBuilder, Transport, dcutr, identify, mdns, noise, ping, relay, tcp, yamux};
 use peergrad_protocol::limits::MEMBERS_MAX;
 
-use super::discovery::{self, PeerDiscovery};
+use super::discovery::PeerDiscovery;
 use super::handshake_limits::{HandshakeLimits, Handshakes};
 use super::identity::Identity;
 use super::keyring::Keyring;
@@ -116,7 +116,7 @@ pub(super) fn swarm(
                 ping::Config::new().with_interval(PING_INTERVAL).with_timeout(PING_TIMEOUT),
             ),
             mdns: mdns.into(),
-            discovery: discovery::behaviour(peer),
+            discovery: PeerDiscovery::new(peer),
             relay: circuits::relay_server(peer),
             relayed,
             punch: dcutr::Behaviour::new(peer),

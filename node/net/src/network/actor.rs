@@ -28,6 +28,7 @@ use crate::identity::{from_libp2p, to_libp2p};
 use crate::listen::Claim;
 use crate::notice::Notice;
 use crate::reachability::Connectivity;
+use crate::reachability::dial_rule::may_lead_there;
 use crate::remote::{LinkIntent, Remotes};
 use crate::transport::SwarmBehaviour;
 
@@ -130,7 +131,11 @@ impl NetworkActor {
                 let Some(id) = to_libp2p(contact.peer).filter(|id| id != self.swarm.local_peer_id()) else {
                     return;
                 };
-                self.dialer.want(id, parse_all(&contact.addresses), Instant::now());
+                let mut addresses = parse_all(&contact.addresses);
+                let own = self.dialer.own_ips();
+                let seen_at = self.remotes.get_mut(&id).map_or(&[][..], |remote| &remote.paths.ips);
+                addresses.retain(|address| may_lead_there(address, seen_at, &own));
+                self.dialer.want(id, addresses, Instant::now());
                 if let Some(remote) = self.remotes.get_mut(&id) {
                     remote.link.intent = LinkIntent::Connect;
                     if remote.has_usable_connection() {

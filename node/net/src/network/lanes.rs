@@ -50,9 +50,9 @@ pub(super) async fn accept(mut incoming: Incoming, lanes: Lanes) {
 
 /// Dials back for peers that ask whether they can be reached.
 pub(super) async fn serve_dial_backs(mut status_streams: Incoming, helper: DialBackServer, lanes: Lanes) {
-    while let Some(Accepted { peer, stream, .. }) = status_streams.next().await {
+    while let Some(Accepted { peer, ip, stream, .. }) = status_streams.next().await {
         let helper = helper.clone();
-        lanes.spawn(helper.answer(peer, stream));
+        lanes.spawn(helper.answer(peer, ip, stream));
     }
 }
 

@@ -26,6 +26,7 @@ use crate::identity::from_libp2p;
 use crate::link::{LinkEvent, Route};
 use crate::listen::{announced, beyond_this_machine};
 use crate::notice::Notice;
+use crate::reachability::dial_rule::may_lead_there;
 use crate::reachability::{
     Connectivity, DIAL_BACK_PROTOCOL, DialBackOutcome, PortForwarding, RELAYS_RESERVED_MAX, ReachabilityState,
 };
@@ -69,12 +70,13 @@ impl ReachabilityUpkeep<'_> {
 
     /// A peer names its protocols, its addresses, and the address at which it sees this one.
     pub(super) fn on_identified(&mut self, id: PeerId, connection: ConnectionId, info: &identify::Info) {
+        let own = self.dialer.own_ips();
         let Some(remote) = self.remotes.get_mut(&id) else { return };
         remote.paths.is_identified = true;
-        // The other end's loopback addresses would lead to this machine.
         let mut usable = parse_all(&announced(&[], &info.listen_addrs));
         let is_way = |address: &&Multiaddr| is_relayed(address) && relay_of(address) != Some(id);
         usable.extend(info.listen_addrs.iter().filter(is_way).cloned().map(without_peer));
+        usable.retain(|address| may_lead_there(address, &remote.paths.ips, &own));
         for address in &usable {
             remote.paths.note_host(address);
             if !remote.paths.addresses.contains(address) {
@@ -204,7 +206,7 @@ impl ReachabilityUpkeep<'_> {
                 let _ = self.swarm.dial(options.allocate_new_port().build());
             }
             // Addresses that are found join the next attempt.
-            self.swarm.behaviour_mut().discovery.get_closest_peers(id);
+            self.swarm.behaviour_mut().discovery.search(id);
         }
     }
 

@@ -4,8 +4,8 @@
 //!
 //! ```text
 //! asker                                          helper
-//!   these addresses, please -------------------->  dials each, from a new port and with a new key
-//!   <----------------- of each: reached, or why not
+//!   these addresses, please -------------------->  dials each that it may, from a new port and with a new key
+//!   <----------------- of each: reached or not
 //! ```
 //! # How it works
 //! The helper makes a handshake at each address, up to the point where it knows that the asker answers there: over TCP that is
@@ -13,37 +13,40 @@
 //! swarm, so that none of these connections can be mistaken for one between the two peers.
 //!
 //! # Invariants
+//! - A helper dials public addresses, and others only where the asker is seen to be ([`dial_rule`](super::dial_rule)).
+//! - All failures read alike and take equally long. So an asker does not learn which ports are open where the helper looks.
 //! - A helper dials only for peers that have shown the secret: a few addresses at a time, for a few askers at once.
 //! - An address counts as reached only if the asker's own key answers there.
 //!
 //! # Not here
 //! When peers are asked, and what follows: `network/upkeep.rs`. libp2p's AutoNAT (v2) asks the same question. We differ
-//! in three ways: AutoNAT never retries an address that failed, so it would miss a port that is forwarded later; it gives no
-//! reason; and it leaves a connection of the helper behind, on which lanes would then be opened.
+//! in two ways: AutoNAT never retries an address that failed, so it would miss a port that is forwarded later; and it leaves a
+//! connection of the helper behind, on which lanes would then be opened.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::future::{Pending, pending};
 use std::io;
 use std::iter::{Empty, empty};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures::future::join_all;
 use futures::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use libp2p::core::Endpoint;
 use libp2p::core::muxing::StreamMuxerBox;
 use libp2p::core::transport::{Boxed, DialOpts, PortUse};
 use libp2p::core::upgrade::{InboundConnectionUpgrade, OutboundConnectionUpgrade, UpgradeInfo, Version};
 use libp2p::identity::Keypair;
 use libp2p::swarm::StreamProtocol;
-use libp2p::{Multiaddr, PeerId, Transport, TransportError, dns, noise, quic, tcp};
+use libp2p::{Multiaddr, PeerId, Transport, core, noise, quic, tcp};
 use peergrad_protocol::limits::ADDRESSES_MAX;
 use peergrad_protocol::wire;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
-use crate::address::{Carrier, is_relayed};
-use crate::dial::failure_of;
+use super::dial_rule::Endpoint;
+use crate::address::Carrier;
 use crate::keyring::Keyring;
 
 /// The protocol of these requests.
@@ -60,7 +63,7 @@ pub(crate) enum DialBackOutcome {
 
 /// A request: the addresses to dial.
 type Question = Vec<String>;
-/// An answer: for each address, why the asker was not reached there; empty if it was.
+/// An answer: for each address, a text if the asker was not reached there; empty if it was.
 type Answer = Vec<Option<String>>;
 
 /// Asks the peer at the other end of `stream` to dial these addresses, and returns the result for each.
@@ -102,16 +105,22 @@ impl DialBackServer {
         Self { keyring, askers: Arc::default() }
     }
 
-    /// Answers one request. If too many are being answered, the stream is closed without an answer.
-    pub(crate) async fn answer(self, asker: PeerId, mut stream: impl AsyncRead + AsyncWrite + Unpin) {
+    /// Answers one request of a peer that is seen at this IP address. If too many are being answered, the stream is closed without an answer.
+    pub(crate) async fn answer(
+        self,
+        asker: PeerId,
+        ip: Option<IpAddr>,
+        mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    ) {
         let Some(_place) = self.take_slot(asker) else { return };
         // An asker that has gone needs no answer.
-        let _ = timeout(ANSWER_MAX, self.try_answer(asker, &mut stream)).await;
+        let _ = timeout(ANSWER_MAX, self.try_answer(asker, ip, &mut stream)).await;
     }
 
     async fn try_answer(
         &self,
-        asker: PeerId,
+        peer: PeerId,
+        ip: Option<IpAddr>,
         stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     ) -> io::Result<()> {
         let bytes = read_record(stream).await?;
@@ -119,23 +128,18 @@ impl DialBackServer {
         if question.len() > CHECKED_MAX {
             return Err(io::ErrorKind::InvalidData.into());
         }
+        let asker = Asker { peer, ip, deadline: Instant::now() + DIAL_MAX };
+        let prologue = self.keyring.secret().handshake_prologue();
         let mut dials = JoinSet::new();
         for (index, text) in question.into_iter().enumerate() {
-            let prologue = self.keyring.secret().handshake_prologue();
-            dials.spawn(async move {
-                let finding = match text.parse() {
-                    Ok(address) => probe(prologue, asker, address).await,
-                    Err(_) => DialBackOutcome::Failed("not an address".to_owned()),
-                };
-                (index, finding)
-            });
+            dials.spawn(async move { (index, asker.is_reached(prologue, &text).await) });
         }
         let mut findings = dials.join_all().await;
         findings.sort_by_key(|(index, _)| *index);
-        let reason = |(_, finding)| match finding {
-            DialBackOutcome::Reached => None,
-            DialBackOutcome::Failed(reason) => Some(reason),
-        };
+        if findings.iter().any(|(_, is_reached)| !is_reached) {
+            sleep_until(asker.deadline).await;
+        }
+        let reason = |(_, is_reached): (usize, bool)| (!is_reached).then(|| NOT_REACHED.to_owned());
         let answer: Answer = findings.into_iter().map(reason).collect();
         write_record(stream, &wire::encode_record(&answer)).await?;
         stream.close().await
@@ -160,28 +164,35 @@ impl Drop for AskerSlot {
     }
 }
 
-/// Dials one address, and checks that `peer` answers there.
-async fn probe(prologue: [u8; 32], peer: PeerId, address: Multiaddr) -> DialBackOutcome {
-    if is_relayed(&address) {
-        return DialBackOutcome::Failed("an address through a relay is not tested".to_owned());
+/// A request to dial one peer back.
+#[derive(Clone, Copy)]
+struct Asker {
+    peer: PeerId,
+    /// The IP address at which the peer is seen; `None` if it comes through a relay.
+    ip: Option<IpAddr>,
+    /// When all dials for it end.
+    deadline: Instant,
+}
+
+impl Asker {
+    /// Dials one address, if that is permitted, and checks that the asker answers there.
+    async fn is_reached(self, prologue: [u8; 32], address: &str) -> bool {
+        let Some(endpoint) = address.parse().ok().as_ref().and_then(Endpoint::of) else { return false };
+        let permitted = timeout_at(self.deadline, endpoint.permitted(self.ip)).await.unwrap_or_default();
+        let carrier = endpoint.carrier();
+        let probes = permitted.into_iter().map(|address| self.probe(prologue, carrier, address));
+        join_all(probes).await.contains(&true)
     }
-    let failed =
-        |trouble: &TransportError<io::Error>| DialBackOutcome::Failed(failure_of(trouble).to_string());
-    let seen = SeenPeer::default();
-    let mut transport = match transport(prologue, Carrier::of(&address), &seen) {
-        Ok(transport) => transport,
-        Err(error) => return DialBackOutcome::Failed(error.to_string()),
-    };
-    let options = DialOpts { role: Endpoint::Dialer, port_use: PortUse::New };
-    let outcome = match transport.dial(address, options) {
-        Ok(dial) => timeout(DIAL_MAX, dial).await,
-        Err(trouble) => return failed(&trouble),
-    };
-    match (seen.peer(), outcome) {
-        (Some(found), _) if found == peer => DialBackOutcome::Reached,
-        (Some(_), _) => DialBackOutcome::Failed("answered, but as another peer".to_owned()),
-        (None, Ok(Err(error))) => failed(&TransportError::Other(error)),
-        (None, Ok(Ok(())) | Err(_)) => DialBackOutcome::Failed("timed out".to_owned()),
+
+    /// Dials one address, and checks that the asker answers there.
+    async fn probe(self, prologue: [u8; 32], carrier: Carrier, address: Multiaddr) -> bool {
+        let seen = SeenPeer::default();
+        let Ok(mut transport) = transport(prologue, carrier, &seen) else { return false };
+        let options = DialOpts { role: core::Endpoint::Dialer, port_use: PortUse::New };
+        let Ok(dial) = transport.dial(address, options) else { return false };
+        // How the dial ends does not matter: the peer may have answered before.
+        let _ = timeout_at(self.deadline, dial).await;
+        seen.peer() == Some(self.peer)
     }
 }
 
@@ -193,9 +204,8 @@ fn transport(prologue: [u8; 32], carrier: Carrier, seen: &SeenPeer) -> io::Resul
         Carrier::Tcp => {
             let noise = noise::Config::new(&keypair).map_err(io::Error::other)?;
             let tcp = tcp::tokio::Transport::new(tcp::Config::new().nodelay(true));
-            let authenticated = dns::tokio::Transport::system(tcp)?
-                .upgrade(Version::V1)
-                .authenticate(noise.with_prologue(prologue.to_vec()));
+            let noise = noise.with_prologue(prologue.to_vec());
+            let authenticated = tcp.upgrade(Version::V1).authenticate(noise);
             let stopped = authenticated.multiplex_ext(move |peer, _| {
                 seen.note(*peer);
                 StopAfterHandshake
@@ -204,7 +214,7 @@ fn transport(prologue: [u8; 32], carrier: Carrier, seen: &SeenPeer) -> io::Resul
         }
         Carrier::Quic => {
             let quic = quic::tokio::Transport::new(quic::Config::new(&keypair));
-            Ok(dns::tokio::Transport::system(quic)?.map(move |(peer, _), _| seen.note(peer)).boxed())
+            Ok(quic.map(move |(peer, _), _| seen.note(peer)).boxed())
         }
     }
 }
@@ -277,7 +287,9 @@ async fn read_record(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8
 pub(crate) const CHECKED_MAX: usize = 2 * ADDRESSES_MAX;
 /// Peers that are dialed for at once.
 const ASKERS_MAX: usize = 16;
-/// The limit for one dial.
+/// What the asker reads where it was not reached.
+const NOT_REACHED: &str = "could not be reached";
+/// The limit for all dials of one request.
 const DIAL_MAX: Duration = Duration::from_secs(4);
 /// The limit for a request, all dials, and the answer.
 const ANSWER_MAX: Duration = Duration::from_secs(8);
@@ -286,6 +298,8 @@ const REASON_CHARACTERS_MAX: usize = 120;
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use futures::StreamExt;
     use libp2p::Swarm;
     use libp2p::swarm::SwarmEvent;
@@ -294,6 +308,7 @@ mod tests {
 
     use super::*;
     use crate::Identity;
+    use crate::pipe::Pipe;
     use crate::transport::{self, Mdns, SwarmBehaviour};
 
     const SECRET: Secret = Secret([1; 32]);
@@ -311,24 +326,24 @@ mod tests {
         (swarm, addresses.try_into().unwrap())
     }
 
+    fn asker(peer: PeerId, ip: &str) -> Asker {
+        Asker { peer, ip: Some(ip.parse().unwrap()), deadline: Instant::now() + DIAL_MAX }
+    }
+
     #[tokio::test]
     async fn a_probe_recognizes_the_peer_and_its_swarm_sees_no_connection() {
         let (mut swarm, addresses) = listener().await;
         let (peer, other) = (*swarm.local_peer_id(), Identity::generate().keypair().public().to_peer_id());
         let prologue = SECRET.handshake_prologue();
         let looking = async {
-            for address in addresses {
-                assert_eq!(
-                    probe(prologue, peer, address.clone()).await,
-                    DialBackOutcome::Reached,
-                    "{address}"
-                );
-                let finding = probe(prologue, other, address.clone()).await;
-                assert_eq!(
-                    finding,
-                    DialBackOutcome::Failed("answered, but as another peer".to_owned()),
-                    "{address}"
-                );
+            for address in addresses.map(|address| address.to_string()) {
+                assert!(asker(peer, "127.0.0.1").is_reached(prologue, &address).await, "{address}");
+                assert!(!asker(other, "127.0.0.1").is_reached(prologue, &address).await, "another peer");
+                assert!(!asker(peer, "10.79.0.3").is_reached(prologue, &address).await, "it is not there");
+                let other_secret = Secret([2; 32]).handshake_prologue();
+                if address.contains("/tcp/") {
+                    assert!(!asker(peer, "127.0.0.1").is_reached(other_secret, &address).await);
+                }
             }
         };
         let hearing = async {
@@ -343,28 +358,28 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn a_failed_probe_gives_its_reason_in_words() {
-        let (mut swarm, [address, _]) = listener().await;
-        let peer = *swarm.local_peer_id();
-        let looking = async {
-            let stranger = probe(Secret([2; 32]).handshake_prologue(), peer, address).await;
-            assert!(
-                matches!(&stranger, DialBackOutcome::Failed(reason) if reason.contains("secret")),
-                "{stranger:?}"
-            );
-            let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-            let refused = probe([0; 32], peer, format!("/ip4/127.0.0.1/tcp/{nobody}").parse().unwrap()).await;
-            assert_eq!(refused, DialBackOutcome::Failed("connection refused".to_owned()));
-            let circuit = format!("/ip4/127.0.0.1/tcp/{nobody}/p2p/{peer}/p2p-circuit").parse().unwrap();
-            assert_eq!(
-                probe([0; 32], peer, circuit).await,
-                DialBackOutcome::Failed("an address through a relay is not tested".to_owned())
-            );
-        };
-        tokio::select! {
-            () = looking => {}
-            () = async { loop { swarm.select_next_some().await; } } => {}
+    /// What a helper answers to a peer on loopback that asks for these addresses, and how long that took in virtual time.
+    async fn answer_to(addresses: &[Multiaddr]) -> (Vec<DialBackOutcome>, Duration) {
+        let (near, far) = tokio::io::duplex(1 << 16);
+        let peer = Identity::generate().keypair().public().to_peer_id();
+        let helper = DialBackServer::new(Keyring::new(SECRET));
+        let began = Instant::now();
+        let serving = helper.answer(peer, Some(Ipv4Addr::LOCALHOST.into()), Pipe(far));
+        let (answer, ()) = tokio::join!(ask(Pipe(near), addresses), serving);
+        (answer.unwrap(), began.elapsed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn open_closed_and_forbidden_ports_read_alike() {
+        let open = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let ports = [open.local_addr().unwrap().port(), closed.port()];
+        let addresses = ports.map(|port| format!("/ip4/127.0.0.1/tcp/{port}"));
+        let other = ["/ip4/10.79.0.1/tcp/9", "/dns/nowhere.invalid/tcp/9"].map(str::to_owned);
+        for address in addresses.into_iter().chain(other) {
+            let (answer, duration) = answer_to(&[address.parse().unwrap()]).await;
+            assert_eq!(answer, [DialBackOutcome::Failed(NOT_REACHED.to_owned())], "{address}");
+            assert!(duration >= DIAL_MAX, "{address}: the time tells nothing either");
         }
     }
 

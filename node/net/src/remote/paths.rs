@@ -31,7 +31,7 @@ pub(crate) struct Paths {
     /// The duration of the last ping; `None` before the first.
     pub(crate) round_trip: Option<Duration>,
     /// The IP addresses that the peer was connected from or to, the newest first.
-    pub(super) ips: Vec<IpAddr>,
+    pub(crate) ips: Vec<IpAddr>,
     /// Why this peer closes the connections; `None` unless it has begun to close them.
     pub(crate) close_reason: Option<String>,
     /// The way for direct lanes.
