@@ -40,7 +40,7 @@ use super::keyring::Keyring;
 use super::link::LinkEvent;
 use super::listen::{Claim, Listen, ListenError, Port, announced};
 use super::notice::Notice;
-use super::reachability::{DIAL_BACK_PROTOCOL, DialBackServer, Gateway, Ports};
+use super::reachability::{CIRCUIT_WANTED_PROTOCOL, DIAL_BACK_PROTOCOL, DialBackServer, Gateway, Ports};
 use super::status_client::StatusStreams;
 use super::substreams::{Incoming, Opener};
 use super::transport::{self, Mdns, SwarmBehaviour, TransportError};
@@ -129,7 +129,7 @@ impl Network {
         let keyring = Keyring::new(options.secret);
         let ListeningSwarm { swarm, opener, streams, claim, ports: opened, port } =
             ListeningSwarm::open(&options, &keyring, &notices).await?;
-        let [lane_streams, status_streams, dial_back_streams] = streams;
+        let [lane_streams, status_streams, dial_back_streams, wanted_circuits] = streams;
         let NetworkOptions { identity, listen, external, .. } = options;
         let (announce, addresses) = watch::channel(announced(&external, &opened.listening));
         let (direct_endpoint, listeners) = DirectEndpoint::open(&identity, &keyring, &listen, port).await?;
@@ -150,7 +150,12 @@ impl Network {
             open: open_out,
         };
         let dial_back = DialBackServer::new(keyring.clone());
-        let mut tasks = spawn_lanes(&lanes, [lane_streams, dial_back_streams], dial_back, listeners.ok());
+        let mut tasks = spawn_lanes(
+            &lanes,
+            [lane_streams, dial_back_streams, wanted_circuits],
+            dial_back,
+            listeners.ok(),
+        );
         let sinks = Sinks { events, notices, addresses: announce };
         let mut actor = NetworkActor::new(swarm, lanes, sinks, external, options.start, claim);
         opened.meanwhile.into_iter().for_each(|event| actor.on_swarm_event(event));
@@ -282,8 +287,8 @@ impl Drop for Network {
 struct ListeningSwarm {
     swarm: Swarm<SwarmBehaviour>,
     opener: Opener,
-    /// The substreams of lanes, of status requests, and of requests to dial back.
-    streams: [Incoming; 3],
+    /// The substreams of lanes, of status requests, of requests to dial back, and of wanted circuits.
+    streams: [Incoming; 4],
     /// The claim on the port, to be held as long as the swarm listens.
     claim: Claim,
     ports: OpenPorts,
@@ -305,8 +310,13 @@ impl ListeningSwarm {
         // Streams are accepted before any peer can connect: otherwise the first one would be refused.
         let substreams = &mut swarm.behaviour_mut().substreams;
         let opener = substreams.opener();
-        let streams = [transport::LANE_PROTOCOL, transport::STATUS_PROTOCOL, DIAL_BACK_PROTOCOL]
-            .map(|protocol| substreams.accept(protocol));
+        let streams = [
+            transport::LANE_PROTOCOL,
+            transport::STATUS_PROTOCOL,
+            DIAL_BACK_PROTOCOL,
+            CIRCUIT_WANTED_PROTOCOL,
+        ]
+        .map(|protocol| substreams.accept(protocol));
 
         let mut claim = options.listen.claim()?;
         let ports = ports::open_ports(&mut swarm, &options.listen, &mut claim).await?;
@@ -339,16 +349,17 @@ fn tell_of_ports(
     }
 }
 
-/// Starts the tasks that accept lanes over substreams, requests to dial back, and direct lanes.
+/// Starts the tasks that accept lanes over substreams, requests to dial back, wanted circuits, and direct lanes.
 fn spawn_lanes(
     lanes: &lanes::Lanes,
-    [lane_streams, dial_back_streams]: [Incoming; 2],
+    [lane_streams, dial_back_streams, wanted_circuits]: [Incoming; 3],
     dial_back: DialBackServer,
     listeners: Option<Listeners>,
 ) -> Vec<JoinHandle<()>> {
     let mut tasks = vec![
         tokio::spawn(lanes::accept(lane_streams, lanes.clone())),
         tokio::spawn(lanes::serve_dial_backs(dial_back_streams, dial_back, lanes.clone())),
+        tokio::spawn(lanes::note_wanted_circuits(wanted_circuits, lanes.clone())),
     ];
     tasks.extend(listeners.map(|listeners| tokio::spawn(lanes::answer(listeners, lanes.clone()))));
     tasks

@@ -12,6 +12,7 @@ use std::net::IpAddr;
 use serde::{Serialize, Serializer};
 
 pub(super) use connectivity::{Connectivity, RELAYS_RESERVED_MAX};
+pub(super) use cut_off::{CIRCUIT_WANTED_PROTOCOL, CutOff};
 pub(super) use dial_back::{DIAL_BACK_PROTOCOL, DialBackOutcome, DialBackServer};
 pub use gateway::PortForwarding;
 pub(super) use gateway::{Gateway, Ports};
@@ -19,6 +20,7 @@ pub(super) use survey::Survey;
 
 pub(super) mod circuits;
 mod connectivity;
+mod cut_off;
 pub(super) mod dial_back;
 pub(super) mod dial_rule;
 mod gateway;
@@ -45,6 +47,9 @@ pub struct Reachability {
     pub upgraded: usize,
     /// How many peers are connected through a relay only.
     pub relayed: usize,
+    /// Peers that this one reaches through a relay only, for so long that neither can dial the other.
+    #[serde(serialize_with = "as_texts")]
+    pub cut_off: Vec<peergrad_protocol::PeerId>,
     /// The router's answer; `None` if no router was asked to forward a port.
     pub router: Option<PortForwarding>,
     /// The one thing that the user should do.
@@ -98,6 +103,8 @@ pub enum Advice {
         /// The port.
         port: u16,
     },
+    /// Let this peer and those that it is cut off from reach each other.
+    Connect,
     /// Correct the external address that the user gave.
     FixExternal {
         /// The address.

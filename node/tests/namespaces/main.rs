@@ -24,3 +24,4 @@ mod reachability;
 mod routers;
 mod swarm;
 mod training;
+mod two_networks;

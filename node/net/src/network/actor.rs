@@ -177,6 +177,7 @@ impl NetworkActor {
             }
             Command::Report(id, report) => self.links().on_report(id, report),
             Command::Checked(id, findings) => self.upkeep().on_checked(id, findings),
+            Command::CircuitWanted => self.connectivity.cut_off.want_circuit(Instant::now()),
             Command::AskedRouter(answer) => self.upkeep().on_router(answer),
             Command::HandshakeRefused { from, reason } => {
                 let count = self.lanes.counters.add_refused_stranger();

@@ -35,6 +35,8 @@ pub(super) enum Command {
     Report(libp2p::PeerId, LaneReport),
     /// The findings of a peer that was asked to dial this one back; `None` if it did not answer.
     Checked(libp2p::PeerId, Option<Vec<(Multiaddr, DialBackOutcome)>>),
+    /// A relay says that a circuit to this peer is wanted.
+    CircuitWanted,
     /// The answer of the router that was asked to forward a port.
     AskedRouter(PortForwarding),
     /// A connection to the port for direct lanes was refused.

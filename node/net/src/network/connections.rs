@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use libp2p::core::ConnectedPoint;
 use libp2p::swarm::{ConnectionError, ConnectionId, DialError, SwarmEvent};
-use libp2p::{identify, mdns, ping};
+use libp2p::{identify, mdns, ping, relay};
 use tokio::time::Instant;
 
 use super::actor::NetworkActor;
@@ -67,6 +67,11 @@ impl NetworkActor {
                 self.upkeep().on_identified(peer_id, connection_id, &info);
                 self.links().open_lane(peer_id);
             }
+            SwarmBehaviourEvent::Relay(relay::Event::CircuitReqDenied {
+                dst_peer_id,
+                status: relay::StatusCode::NoReservation,
+                ..
+            }) => self.upkeep().on_circuit_refused(dst_peer_id),
             SwarmBehaviourEvent::Mdns(mdns::Event::Discovered(found)) => {
                 let is_other = |(peer, address): &(libp2p::PeerId, _)| {
                     peer != self.swarm.local_peer_id() && Carrier::of(address) == Carrier::Tcp

@@ -56,6 +56,14 @@ pub(super) async fn serve_dial_backs(mut status_streams: Incoming, helper: DialB
     }
 }
 
+/// Takes in that circuits to this peer are wanted.
+pub(super) async fn note_wanted_circuits(mut incoming: Incoming, lanes: Lanes) {
+    while incoming.next().await.is_some() {
+        // Without the actor, nothing can be reserved.
+        let _ = lanes.reports.send(Command::CircuitWanted);
+    }
+}
+
 /// Answers machines that connect for a direct lane.
 pub(super) async fn answer(listeners: Listeners, lanes: Lanes) {
     loop {

@@ -28,7 +28,8 @@ use crate::listen::{announced, beyond_this_machine};
 use crate::notice::Notice;
 use crate::reachability::dial_rule::may_lead_there;
 use crate::reachability::{
-    Connectivity, DIAL_BACK_PROTOCOL, DialBackOutcome, PortForwarding, RELAYS_RESERVED_MAX, ReachabilityState,
+    Advice, CIRCUIT_WANTED_PROTOCOL, Connectivity, DIAL_BACK_PROTOCOL, DialBackOutcome, PortForwarding,
+    RELAYS_RESERVED_MAX, ReachabilityState,
 };
 use crate::remote::{RemotePeer, Remotes};
 use crate::transport::SwarmBehaviour;
@@ -117,14 +118,38 @@ impl ReachabilityUpkeep<'_> {
         }
     }
 
+    /// As a relay, this peer has refused a circuit to `wanted`, which has no reservation: tells it that one is wanted.
+    pub(super) fn on_circuit_refused(&mut self, wanted: PeerId) {
+        let opener = self.lanes.opener.clone();
+        self.lanes.spawn(async move {
+            // A peer that does not know the protocol makes no reservation.
+            let _ = opener.open(wanted, CIRCUIT_WANTED_PROTOCOL).await;
+        });
+    }
+
     // Regular work.
 
     /// Does the regular work that is due.
     pub(super) fn maintain(&mut self, now: Instant) {
+        self.note_cut_off(now);
         self.ask_dial_back(now);
         self.reserve_relays(now);
         self.upgrade_relayed(now);
         self.search_missing(now);
+    }
+
+    /// Notes which peers are reached through a relay only, and reports changes.
+    fn note_cut_off(&mut self, now: Instant) {
+        let cut_off = &mut self.connectivity.cut_off;
+        let before: Vec<_> = cut_off.peers().copied().collect();
+        for (id, remote) in self.remotes.iter() {
+            let is_connected = !remote.paths.connections.is_empty();
+            cut_off.note(*id, is_connected.then(|| remote.paths.route() == Route::Relayed), now);
+        }
+        cut_off.forget_gone(now);
+        if !cut_off.peers().eq(&before) {
+            self.report();
+        }
     }
 
     fn ask_dial_back(&mut self, now: Instant) {
@@ -159,7 +184,7 @@ impl ReachabilityUpkeep<'_> {
     /// Makes reservations at relays while this peer is unreachable. Once it is reachable, ends them when no circuit is left.
     fn reserve_relays(&mut self, now: Instant) {
         let is_unreachable = self.connectivity.survey.standing() == ReachabilityState::Unreachable;
-        if !is_unreachable {
+        if !is_unreachable && !self.connectivity.cut_off.needs_relays(now) {
             if self.remotes.iter().any(|(_, remote)| !remote.paths.circuits().is_empty()) {
                 return;
             }
@@ -235,7 +260,9 @@ impl ReachabilityUpkeep<'_> {
         addresses.truncate(ADDRESSES_MAX - carriers.len().min(RELAYS_RESERVED_MAX));
         addresses.extend(carriers.into_iter().take(RELAYS_RESERVED_MAX));
         self.sinks.announce(&addresses);
-        let last_reported = (addresses.clone(), standing != ReachabilityState::Unreachable);
+        let cut_off: Vec<_> = self.connectivity.cut_off.peers().filter_map(from_libp2p).collect();
+        let is_reachable = standing != ReachabilityState::Unreachable && cut_off.is_empty();
+        let last_reported = (addresses.clone(), is_reachable);
         // A peer that only its own machine can reach reports nothing.
         if self.connectivity.last_reported != last_reported && !self.connectivity.survey.listening.is_empty()
         {
@@ -246,8 +273,13 @@ impl ReachabilityUpkeep<'_> {
         let relays = self.connectivity.reservations.keys().filter_map(from_libp2p).collect();
         let is_relayed = |(_, remote): &(&PeerId, &RemotePeer)| remote.paths.route() == Route::Relayed;
         let relayed = self.remotes.iter().filter(is_relayed).count();
-        let report =
+        let mut report =
             self.connectivity.survey.report(addresses, relays, (self.connectivity.upgraded.len(), relayed));
+        if standing != ReachabilityState::Unreachable && !is_reachable {
+            report.state = ReachabilityState::Unreachable;
+            report.advice = Advice::Connect;
+            report.cut_off = cut_off;
+        }
         if report.state != ReachabilityState::Unknown && self.connectivity.reported.as_ref() != Some(&report)
         {
             self.connectivity.reported = Some(report.clone());

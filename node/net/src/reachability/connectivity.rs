@@ -7,7 +7,7 @@ use libp2p::core::transport::ListenerId;
 use libp2p::{Multiaddr, PeerId};
 use tokio::time::Instant;
 
-use super::{Reachability, Survey};
+use super::{CutOff, Reachability, Survey};
 use crate::address::through;
 use crate::listen::beyond_this_machine;
 
@@ -31,6 +31,8 @@ pub(crate) struct Connectivity {
     pub(crate) last_reported: (Vec<String>, bool),
     /// Peers that were first reached through a relay, and are reached without one now.
     pub(crate) upgraded: BTreeSet<PeerId>,
+    /// Peers that this one reaches through a relay only.
+    pub(crate) cut_off: CutOff,
     /// Missing peers are not searched for before this time.
     pub(crate) search_due: Instant,
 }
@@ -50,6 +52,7 @@ impl Connectivity {
             reported: None,
             last_reported: (announced, true),
             upgraded: BTreeSet::new(),
+            cut_off: CutOff::default(),
             search_due: now,
         }
     }

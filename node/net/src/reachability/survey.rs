@@ -274,6 +274,7 @@ impl Survey {
             relays,
             upgraded,
             relayed,
+            cut_off: Vec::new(),
             router,
             advice,
         }

@@ -10,7 +10,17 @@ use crate::address::DIRECT_PORT_OFFSET;
 /// The conclusion; then one line for each fact; then the one thing to do.
 impl fmt::Display for Reachability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.state)?;
+        match self.cut_off.is_empty() {
+            true => write!(f, "{}", self.state)?,
+            false => {
+                let names: Vec<String> = self.cut_off.iter().map(PeerId::short).collect();
+                let names = names.join(", ");
+                write!(
+                    f,
+                    "this peer and {names} cannot reach each other: they train, and own no parameters"
+                )?;
+            }
+        }
         if let Some(router) = self.seen_at.first() {
             write!(f, "; it is behind a router, others see it as {router}")?;
         }
@@ -40,7 +50,7 @@ impl Reachability {
                 self.upgraded
             )?;
         }
-        if self.relayed > 0 {
+        if self.relayed > 0 && self.cut_off.is_empty() {
             write!(f, "; {PORT_PER_CONNECTION}")?;
         }
         Ok(())
@@ -89,6 +99,10 @@ impl Advice {
             Self::Open { port } => {
                 write!(f, "to own a share, open port {port} (TCP and UDP) in this machine's firewall")
             }
+            Self::Connect => write!(
+                f,
+                "to own a share, let these peers reach each other, for example in one network; until then another peer relays their control messages"
+            ),
             Self::FixExternal { address } => {
                 write!(f, "to own a share, correct --external {address}: no peer can reach this one there")
             }
