@@ -24,8 +24,9 @@ use std::time::Duration;
 use peergrad_collectives::plan::Topology;
 use peergrad_core::partition_policy::PartitionPolicy;
 use peergrad_core::program::loader::TrainingConfig;
-use peergrad_models::data::format::FileLayout;
+use peergrad_models::data::format::{FileLayout, Format};
 use peergrad_models::data::labels::Target;
+use peergrad_models::data::limits::TABLE_VALUES_MAX;
 use peergrad_models::data::standardize::Standardization;
 use peergrad_models::optimizer::{Optimizer, Schedule};
 use peergrad_models::schedule::Decay;
@@ -251,6 +252,11 @@ impl Specification {
         Network::new(&widths, self.model.activation, loss)
     }
 
+    /// Whether the samples list only the features that are not zero. A CSV or IDX file is read as a dense table in any case.
+    fn is_sparse(&self) -> bool {
+        self.model.form == ModelForm::Logistic && self.data.layout.format() == Format::Libsvm
+    }
+
     /// The digest of the data file.
     ///
     /// # Errors
@@ -288,7 +294,12 @@ impl Specification {
             return foreign(&problem);
         }
         within("data.file", data.name.len(), 1..=NAME_BYTES_MAX, "a name of 1 to 4096 bytes")?;
+        within("data.file", data.byte_count, 1.., "a file of at least one byte")?;
         within("data.held_out", data.held_out_rows, 0..data.rows, "fewer rows than the file has")?;
+        if !self.is_sparse() && u64::from(data.rows) * data.layout.columns() as u64 > TABLE_VALUES_MAX as u64
+        {
+            return foreign("the table has more than 268435456 numbers");
+        }
         if !data.standardization.fits(data.layout.columns()) {
             return foreign("the standardization does not fit the columns");
         }

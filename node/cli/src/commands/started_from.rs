@@ -4,11 +4,12 @@
 
 use std::path::{Path, PathBuf};
 
-use peergrad_config::specification::changed_keys;
+use peergrad_config::specification::{RunFile, changed_keys};
 use peergrad_net::write_atomically;
 use peergrad_protocol::RunId;
 use serde::{Deserialize, Serialize};
 
+use super::files;
 use crate::terminal::program_name;
 
 /// A run file, as it was when a run was started from it.
@@ -48,6 +49,12 @@ impl StartedFrom {
         let bytes = std::fs::read(directory.join(FILE)).ok()?;
         let stored: StoredFile = serde_json::from_slice(&bytes).ok()?;
         (stored.run == run.to_string()).then_some(stored.file)
+    }
+
+    /// The path of the data file that the run file named; `None` if there is none now.
+    pub(super) fn data_path(&self) -> Option<PathBuf> {
+        let run_file = RunFile::parse(&self.text).ok()?;
+        files::data_path(&self.path, &run_file.data().ok()?.file).filter(|path| path.exists())
     }
 
     /// What a user should know who resumes the run: how the file differs from what the run was started with. `None` if it does not, or is
@@ -107,5 +114,18 @@ mod tests {
         assert!(file.change_text().unwrap().contains("is no run file now"));
         std::fs::remove_file(&path).unwrap();
         assert_eq!(file.change_text(), None);
+    }
+
+    #[test]
+    fn the_data_file_lies_beside_the_run_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("run.toml");
+        std::fs::write(&path, "[data]\nfile = \"tables/a.csv\"\n").unwrap();
+        let file = StartedFrom::read(&path).unwrap();
+        assert_eq!(file.data_path(), None, "it is missing");
+        let data = folder.path().join("tables/a.csv");
+        std::fs::create_dir(folder.path().join("tables")).unwrap();
+        std::fs::write(&data, "1,2\n").unwrap();
+        assert_eq!(file.data_path(), Some(data));
     }
 }

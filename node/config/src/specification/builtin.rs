@@ -252,10 +252,23 @@ mod tests {
     #[test]
     fn rows_that_the_file_does_not_have_are_rejected_before_they_are_drawn() {
         let text = String::from_utf8(specification()).unwrap();
-        let claims = text.replace("\nrows = 5\n", "\nrows = 4294967295\n");
+        let claims = text.replace("\nrows = 5\n", "\nrows = 100000000\n");
         assert_ne!(claims, text);
-        // Drawing them would take 16 GiB.
         let error = BuiltinLoader.load(claims.as_bytes(), Some(DATA.into())).err().unwrap();
         assert!(error.contains("a different number of rows"), "{error}");
+    }
+
+    #[test]
+    fn a_file_without_bytes_and_a_table_without_bound_are_rejected_with_the_specification() {
+        let text = String::from_utf8(specification()).unwrap();
+        for (what, claim, words) in [
+            (format!("\nbyte_count = {}\n", DATA.len()), "\nbyte_count = 0\n", "at least one byte"),
+            ("\nrows = 5\n".to_owned(), "\nrows = 4294967295\n", "more than 268435456 numbers"),
+        ] {
+            let claims = text.replace(&what, claim);
+            assert_ne!(claims, text);
+            let error = BuiltinLoader.data(claims.as_bytes()).unwrap_err();
+            assert!(error.contains(words), "{error}");
+        }
     }
 }

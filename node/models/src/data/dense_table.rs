@@ -64,8 +64,17 @@ impl DenseTable {
     /// Reads `bytes` (unpacked) with this layout; `file` is the name for errors.
     ///
     /// # Errors
-    /// At the first row that cannot be used.
+    /// At the first row that cannot be used, or at which the table has too many numbers.
     pub fn read(file: &str, bytes: &[u8], layout: &Columns) -> Result<Self, DenseTableError> {
+        Self::read_at_most(file, bytes, layout, TABLE_VALUES_MAX)
+    }
+
+    fn read_at_most(
+        file: &str,
+        bytes: &[u8],
+        layout: &Columns,
+        values_max: usize,
+    ) -> Result<Self, DenseTableError> {
         let TableText { text, start } = layout.table(file, bytes)?;
         let mut rows = reader(&text[start..], layout.delimiter);
         let mut row = ByteRecord::new();
@@ -82,6 +91,7 @@ impl DenseTable {
             if std::mem::take(&mut is_header) {
                 continue;
             }
+            check_values(file, table.rows() + 1, table.columns, values_max)?;
             for &column in &layout.features {
                 table.features.push(place.feature(&row[column], column, notations[column])?);
             }
@@ -107,8 +117,12 @@ impl DenseTable {
 
 /// An error if a table of `rows` rows and `columns` columns has more than [`TABLE_VALUES_MAX`] numbers.
 pub(super) fn check_size(file: &str, rows: usize, columns: usize) -> Result<(), DenseTableError> {
+    check_values(file, rows, columns, TABLE_VALUES_MAX)
+}
+
+fn check_values(file: &str, rows: usize, columns: usize, limit: usize) -> Result<(), DenseTableError> {
     match rows.checked_mul(columns) {
-        Some(values) if values <= TABLE_VALUES_MAX => Ok(()),
+        Some(values) if values <= limit => Ok(()),
         _ => Err(DenseTableError::TooManyValues { file: file.to_owned(), rows, columns }),
     }
 }
@@ -318,6 +332,15 @@ mod tests {
     fn a_header_alone_has_no_rows() {
         let hints = ColumnHints { header: Some(true), ..ColumnHints::default() };
         assert!(matches!(read_with(b"x,y\n", &hints), Err(DenseTableError::NoRows { .. })));
+    }
+
+    #[test]
+    fn reading_stops_at_the_row_at_which_a_table_is_too_large() {
+        let bytes = b"1,2,0\n3,4,1\n5,6,0\n";
+        let layout = Columns::infer("f", bytes, &ColumnHints::default()).unwrap().layout;
+        assert_eq!(DenseTable::read_at_most("f", bytes, &layout, 6).unwrap().rows(), 3);
+        let error = DenseTable::read_at_most("f", bytes, &layout, 5).unwrap_err();
+        assert_eq!(error, DenseTableError::TooManyValues { file: "f".to_owned(), rows: 3, columns: 2 });
     }
 
     #[test]

@@ -12,8 +12,8 @@ pub const FEATURES_MAX: usize = 1 << 24;
 /// The most bytes that a gzipped file may unpack to.
 pub const UNPACKED_BYTES_MAX: u64 = 4 << 30;
 
-/// The most numbers of a table made from a file that is shorter than the table, because it leaves out zeros or has one byte for each
-/// number: 2 GiB as a table, and 1 GiB more as samples.
+/// The most numbers of a table: 2 GiB as a table, and 1 GiB more as samples. A file may be far shorter than its table, because it is
+/// packed, leaves out zeros or has one byte for each number.
 pub const TABLE_VALUES_MAX: usize = 1 << 28;
 
 /// The most entries of a sparse table, over all rows: 8 GiB.
