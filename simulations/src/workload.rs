@@ -61,7 +61,7 @@ impl Workload {
         let specification = resolve(&with_digests(run), name, bytes)?;
         let loaded = specification.load(bytes)?;
         let specification: Arc<[u8]> = specification.to_bytes()?.into();
-        let reference = BuiltinLoader.data(&specification).expect("it was just resolved");
+        let reference = BuiltinLoader::default().data(&specification).expect("it was just resolved");
         Ok(Self { specification, data: Some(bytes.into()), loaded, integers: None, reference })
     }
 

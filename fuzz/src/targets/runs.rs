@@ -100,10 +100,10 @@ impl Target for SpecificationTarget {
 
     fn run(&self, input: &[u8]) -> Verdict {
         let _ = CustomSpecification::parse(input);
-        let _ = BuiltinLoader.data(input);
+        let _ = BuiltinLoader::default().data(input);
         let Ok(specification) = Specification::parse(input) else { return Verdict::Refused };
         assert!(specification.manifest().parameter_count() > 0);
-        let is_loaded = BuiltinLoader.load(input, Some(DATA.into())).is_ok();
+        let is_loaded = BuiltinLoader::default().load(input, Some(DATA.into())).is_ok();
         evaluate(&specification);
         Verdict::of(is_loaded)
     }

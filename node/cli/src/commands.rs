@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use clap::{Parser, Subcommand};
 use peergrad_config::specification::BuiltinLoader;
+use peergrad_config::specification::memory::MemoryLimit;
 use peergrad_core::program::loader::Loader;
 use peergrad_protocol::invite::without_invites;
 use tracing_subscriber::Layer as _;
@@ -150,7 +151,7 @@ pub fn main() -> ExitCode {
         Command::BenchTablePeer(arguments) => bench::tables::bench_table_peer(arguments),
         Command::Init { data, json } => files::init(&data, OutputFormat::of_flag(json)),
         Command::Start(arguments) => run::start(arguments),
-        Command::Run(command) => command.run(Arc::new(BuiltinLoader)),
+        Command::Run(command) => command.run(|memory| Arc::new(BuiltinLoader { memory })),
         Command::Evaluate(arguments) => model::evaluate(&arguments),
     })
 }
@@ -165,16 +166,22 @@ fn run_custom(training: Training) -> ExitCode {
 fn run_custom_command(training: Training, command: CustomCommand) -> anyhow::Result<ExitCode> {
     match command {
         CustomCommand::Start(arguments) => run::start_custom(&training, arguments),
-        CustomCommand::Run(command) => command.run(Arc::new(training.loader())),
+        CustomCommand::Run(command) => command.run(|memory| Arc::new(training.loader().within(memory))),
     }
 }
 
 impl RunCommand {
-    /// Carries the command out. `loader` builds the task of a run that this peer joins or resumes.
-    fn run(self, loader: Arc<dyn Loader>) -> anyhow::Result<ExitCode> {
+    /// Carries the command out. `loader` returns what builds the task of a run that this peer joins or resumes, for so much memory.
+    fn run(self, loader: impl FnOnce(MemoryLimit) -> Arc<dyn Loader>) -> anyhow::Result<ExitCode> {
         match self {
-            Self::Join(arguments) => run::join(arguments, loader),
-            Self::Resume(arguments) => resume::resume(arguments, loader),
+            Self::Join(arguments) => {
+                let loader = loader(arguments.peer.memory());
+                run::join(arguments, loader)
+            }
+            Self::Resume(arguments) => {
+                let loader = loader(arguments.peer.memory());
+                resume::resume(arguments, loader)
+            }
             Self::Invite(arguments) => invite::invite(&arguments),
             Self::Status(arguments) => status::status(&arguments),
             Self::Remove(arguments) => remove::remove(&arguments),

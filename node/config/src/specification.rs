@@ -49,6 +49,7 @@ pub mod custom;
 mod error;
 mod former_names;
 pub mod init;
+pub mod memory;
 mod replicas;
 pub mod resolve;
 pub mod run_file;

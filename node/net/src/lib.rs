@@ -36,6 +36,7 @@ mod keyring;
 pub mod link;
 pub mod listen;
 mod machine;
+mod memory;
 pub mod network;
 pub mod notice;
 mod open_files;
@@ -67,6 +68,7 @@ pub use files::{create_private, write_atomically};
 pub use identity::{Identity, IdentityError};
 pub use listen::{DEFAULT_PORT, Listen, ListenError, Port};
 pub use machine::{Machine, Place, Places};
+pub use memory::available_memory;
 pub use network::{
     Disconnector, Lane, LinkSnapshot, Network, NetworkHandle, NetworkOptions, NetworkStatus, StartError,
 };

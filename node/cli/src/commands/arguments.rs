@@ -5,6 +5,10 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::Args;
+use peergrad_config::specification::memory::MemoryLimit;
+use peergrad_net::available_memory;
+
+use crate::text::quantities::parse_bytes;
 
 #[derive(Args)]
 pub(super) struct StartArguments {
@@ -98,6 +102,10 @@ pub(super) struct PeerArguments {
     #[arg(long, value_name = "N", default_value_t = peergrad_protocol::limits::CAPACITY_DEFAULT,
           value_parser = clap::value_parser!(u8).range(..=i64::from(peergrad_protocol::limits::CAPACITY_MAX)))]
     pub(super) capacity: u8,
+    /// How much memory the run may take here, such as 500MB or 2GiB; a run that needs more is refused [default: three quarters of what
+    /// is free]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub(super) max_memory: Option<u64>,
     /// The former name of `--capacity`
     #[arg(long = "weight", hide = true, value_name = "N", value_parser = former("--capacity"))]
     _weight: Option<Infallible>,
@@ -110,6 +118,13 @@ pub(super) struct PeerArguments {
     /// Print events as JSON on standard output, one object a line
     #[arg(long)]
     pub(super) json: bool,
+}
+
+impl PeerArguments {
+    /// How much memory the run may take at this peer.
+    pub(super) fn memory(&self) -> MemoryLimit {
+        MemoryLimit::new(self.max_memory.or_else(|| Some(available_memory()? / 4 * 3)))
+    }
 }
 
 /// A parser for an option's former name: it rejects every value and names the option `current`.

@@ -65,13 +65,20 @@ pub(super) fn start(arguments: StartArguments) -> anyhow::Result<ExitCode> {
     let path = &arguments.run_file;
     let run_file = read_run_file(path, arguments.founder.seed)?;
     let name = &run_file.data()?.file;
+    let memory = arguments.founder.peer.memory();
+    if let Some(path) = files::data_path(path, name) {
+        // A file that cannot be read is an error below.
+        memory.check(std::fs::metadata(path).map_or(0, |metadata| metadata.len()))?;
+    }
     let data: Arc<[u8]> = files::data_of(path, name)?.into();
     let (specification, notices) = resolve_with_notices(&run_file, name, &data)?;
     files::warn_about(name, &notices);
+    memory.check(specification.memory_bytes())?;
     let specification = specification.to_bytes()?;
     let started_from = StartedFrom::read(path);
     let data = DataSource::Loaded(data);
-    found(&run_file, started_from, specification, Arc::new(BuiltinLoader), data, arguments.founder)
+    let loader = Arc::new(BuiltinLoader { memory });
+    found(&run_file, started_from, specification, loader, data, arguments.founder)
 }
 
 /// Starts a new run of this binary's custom task.
@@ -82,7 +89,7 @@ pub(super) fn start_custom(training: &Training, arguments: CustomStartArguments)
     }
     let run_file = with_seed(run_file, arguments.founder.seed);
     let specification = training.specification(&run_file)?.to_bytes()?;
-    let loader = Arc::new(training.loader());
+    let loader = Arc::new(training.loader().within(arguments.founder.peer.memory()));
     let started_from = arguments.run_file.as_deref().and_then(StartedFrom::read);
     found(&run_file, started_from, specification, loader, DataSource::Search(None), arguments.founder)
 }

@@ -46,6 +46,31 @@ pub(crate) fn time_to_go(steps_left: u64, steps_per_second: f64) -> Option<Strin
     is_known.then(|| format!("{} to go", duration(steps_left as f64 / steps_per_second)))
 }
 
+/// A number of bytes that the user gave: a whole number with a unit, `500MB` or `2GiB`.
+///
+/// # Errors
+/// What is allowed, as text.
+pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
+    let digits = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let unit = UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit.trim()));
+    let bytes = unit.and_then(|(_, bytes)| number.parse::<u64>().ok()?.checked_mul(*bytes));
+    bytes.ok_or_else(|| "give a whole number and a unit, such as 500MB or 2GiB".to_owned())
+}
+
+/// The units of bytes, and how many bytes each has.
+const UNITS: [(&str, u64); 9] = [
+    ("B", 1),
+    ("kB", 1000),
+    ("MB", 1_000_000),
+    ("GB", 1_000_000_000),
+    ("TB", 1_000_000_000_000),
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+    ("TiB", 1 << 40),
+];
+
 /// Shown in place of the speed while a peer waits for others.
 pub(crate) const PAUSED: &str = "paused";
 
@@ -61,6 +86,13 @@ mod tests {
         assert_eq!([0.0, 0.021_34, 2.3e-7].map(loss_text), ["0.0000", "0.0213", "2.3e-7"]);
         assert_eq!(speed_text(1757.2), "1,757 steps/s");
         assert_eq!(time_to_go(335_600, 1757.2).as_deref(), Some("3 min 11 s to go"));
+        assert_eq!(
+            ["500MB", "2GiB", "3 gib", "7B"].map(parse_bytes),
+            [500_000_000, 2 << 30, 3 << 30, 7].map(Ok)
+        );
+        for wrong in ["", "5", "GiB", "-1GiB", "1.5GiB", "5 apples", "99999999999TiB"] {
+            assert!(parse_bytes(wrong).unwrap_err().contains("500MB or 2GiB"), "{wrong}");
+        }
         assert_eq!((time_to_go(0, 10.0), time_to_go(10, 0.0)), (None, None));
     }
 }

@@ -2,29 +2,37 @@
 //!
 //! Founder and joiners use the same code. It infers nothing: layout, split, classes and standardization come from the specification.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use peergrad_core::io::DataReference;
 use peergrad_core::program::loader::{Loaded, Loader};
 use peergrad_models::data::dataset::{Dataset, HeldOutSplit, Samples};
-use peergrad_models::data::dense_table::unpack;
+use peergrad_models::data::dense_table::{unpack, unpack_at_most};
+use peergrad_models::data::error::DenseTableError;
 use peergrad_models::data::format::FileLayout;
 use peergrad_models::data::labels::Labels;
+use peergrad_models::data::limits::UNPACKED_BYTES_MAX;
 use peergrad_models::task::logistic::{self, Logistic, SparseDataset, SparseSamples};
 use peergrad_models::task::supervised::{self, Supervised};
 use peergrad_models::task::{Evaluation, Task};
 use peergrad_protocol::id::ContentDigest;
 
 use super::custom::CustomSpecification;
+use super::memory::MemoryLimit;
 use super::{ModelForm, Specification, SpecificationError};
 
 /// Loads the models that `run.toml` can name.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct BuiltinLoader;
+pub struct BuiltinLoader {
+    /// How much memory a run may take.
+    pub memory: MemoryLimit,
+}
 
 impl Loader for BuiltinLoader {
     fn data(&self, specification: &[u8]) -> Result<Option<DataReference>, String> {
         let reference = Specification::parse(specification).and_then(|specification| {
+            self.memory.check(specification.memory_bytes())?;
             Ok(DataReference {
                 digest: specification.digest()?,
                 byte_count: specification.data.byte_count,
@@ -46,7 +54,7 @@ impl Loader for BuiltinLoader {
     fn load(&self, specification: &[u8], data: Option<Arc<[u8]>>) -> Result<Loaded, String> {
         let bytes = data.ok_or("the run needs its data file, which is missing")?;
         let specification = Specification::parse(specification).map_err(|error| error.to_string())?;
-        specification.load(&bytes).map_err(|error| error.to_string())
+        specification.load_within(&bytes, self.memory).map_err(|error| error.to_string())
     }
 }
 
@@ -78,11 +86,21 @@ impl Specification {
     /// # Errors
     /// The run was founded on a different file.
     pub fn load(&self, bytes: &[u8]) -> Result<Loaded, SpecificationError> {
+        self.load_within(bytes, MemoryLimit::default())
+    }
+
+    /// As [`load`](Self::load), for a peer whose memory is limited.
+    ///
+    /// # Errors
+    /// The run was founded on a different file, or unpacking this one takes too much memory.
+    fn load_within(&self, bytes: &[u8], memory: MemoryLimit) -> Result<Loaded, SpecificationError> {
+        self.check_bytes(bytes)?;
+        let bytes = self.unpacked(bytes, memory)?;
         let task: Arc<dyn Task> = match self.model.form {
-            ModelForm::Network => Arc::new(Supervised::new(self.network(), self.dataset(bytes)?)),
+            ModelForm::Network => Arc::new(Supervised::new(self.network(), self.unpacked_dataset(&bytes)?)),
             ModelForm::Logistic => {
                 let training = self.data.rows - self.data.held_out_rows;
-                Arc::new(Logistic::new(self.own_rows(bytes)?, training))
+                Arc::new(Logistic::new(self.unpacked_rows(&bytes)?, training))
             }
         };
         let loaded = Loaded::new(task, self.training.training());
@@ -158,6 +176,21 @@ impl Specification {
         Ok(split)
     }
 
+    /// The bytes of the run's data file, unpacked if it is packed.
+    fn unpacked<'a>(
+        &self,
+        bytes: &'a [u8],
+        memory: MemoryLimit,
+    ) -> Result<Cow<'a, [u8]>, SpecificationError> {
+        let (name, limit) = (&self.data.name, self.unpacked_bytes_max(memory));
+        unpack_at_most(name, bytes, limit).map_err(|error| match error {
+            DenseTableError::TooLarge { .. } if limit < UNPACKED_BYTES_MAX => {
+                SpecificationError::UnpacksTooLarge { name: name.clone(), left: limit }
+            }
+            other => other.into(),
+        })
+    }
+
     fn other(&self, what: &str) -> SpecificationError {
         SpecificationError::OtherData { name: self.data.name.clone(), what: what.to_owned() }
     }
@@ -165,8 +198,11 @@ impl Specification {
     /// The run's samples in sparse form: first the training samples, then the held-out ones.
     fn own_rows(&self, bytes: &[u8]) -> Result<SparseDataset, SpecificationError> {
         self.check_bytes(bytes)?;
-        let name = &self.data.name;
-        let samples = self.listed(name, &self.data.layout, &unpack(name, bytes)?)?;
+        self.unpacked_rows(&unpack(&self.data.name, bytes)?)
+    }
+
+    fn unpacked_rows(&self, bytes: &[u8]) -> Result<SparseDataset, SpecificationError> {
+        let samples = self.listed(&self.data.name, &self.data.layout, bytes)?;
         let split = self.split(samples.labels.len())?;
         Ok(samples.select(&[split.training, split.held_out].concat()))
     }
@@ -192,8 +228,12 @@ impl Specification {
     /// The run was founded on a different file.
     pub fn dataset(&self, bytes: &[u8]) -> Result<Dataset, SpecificationError> {
         self.check_bytes(bytes)?;
+        self.unpacked_dataset(&unpack(&self.data.name, bytes)?)
+    }
+
+    fn unpacked_dataset(&self, bytes: &[u8]) -> Result<Dataset, SpecificationError> {
         let data = &self.data;
-        let table = data.layout.read(&data.name, &unpack(&data.name, bytes)?)?;
+        let table = data.layout.read(&data.name, bytes)?;
         let labels = data.target.labels(&data.name, &table.labels)?;
         let split = self.split(table.rows())?;
         let select = |rows: &[u32]| Samples::select(&table, &labels, &data.standardization, rows);
@@ -219,6 +259,8 @@ impl Specification {
 
 #[cfg(test)]
 mod tests {
+    use peergrad_models::data::embedded::{DIGITS, embedded};
+
     use super::*;
     use crate::specification::{RunFile, resolve};
 
@@ -232,21 +274,21 @@ mod tests {
     #[test]
     fn a_joiner_loads_the_task_that_the_founder_resolved() {
         let bytes = specification();
-        let reference = BuiltinLoader.data(&bytes).unwrap().unwrap();
+        let reference = BuiltinLoader::default().data(&bytes).unwrap().unwrap();
         assert_eq!((reference.name.as_str(), reference.byte_count), ("f.csv", DATA.len() as u64));
         assert_eq!(reference.digest, ContentDigest::of(DATA));
-        let loaded = BuiltinLoader.load(&bytes, Some(DATA.into())).unwrap();
+        let loaded = BuiltinLoader::default().load(&bytes, Some(DATA.into())).unwrap();
         assert_eq!((loaded.task.sample_count(), loaded.config.epochs), (4, 40));
         assert_eq!(loaded.manifest, loaded.task.manifest());
     }
 
     #[test]
     fn a_different_or_missing_file_is_rejected() {
-        let error = |data| BuiltinLoader.load(&specification(), data).err().unwrap();
+        let error = |data| BuiltinLoader::default().load(&specification(), data).err().unwrap();
         assert!(error(None).contains("needs its data file"));
         let other = error(Some(b"0,0,a\n1,0,b\n".as_slice().into()));
         assert!(other.starts_with("f.csv: this is not the data file of the run"), "{other}");
-        assert!(BuiltinLoader.data(b"nonsense").unwrap_err().contains("same version"));
+        assert!(BuiltinLoader::default().data(b"nonsense").unwrap_err().contains("same version"));
     }
 
     #[test]
@@ -254,7 +296,7 @@ mod tests {
         let text = String::from_utf8(specification()).unwrap();
         let claims = text.replace("\nrows = 5\n", "\nrows = 100000000\n");
         assert_ne!(claims, text);
-        let error = BuiltinLoader.load(claims.as_bytes(), Some(DATA.into())).err().unwrap();
+        let error = BuiltinLoader::default().load(claims.as_bytes(), Some(DATA.into())).err().unwrap();
         assert!(error.contains("a different number of rows"), "{error}");
     }
 
@@ -267,8 +309,32 @@ mod tests {
         ] {
             let claims = text.replace(&what, claim);
             assert_ne!(claims, text);
-            let error = BuiltinLoader.data(claims.as_bytes()).unwrap_err();
+            let error = BuiltinLoader::default().data(claims.as_bytes()).unwrap_err();
             assert!(error.contains(words), "{error}");
         }
+    }
+
+    #[test]
+    fn a_run_that_takes_too_much_memory_is_rejected_with_its_specification() {
+        let limited = |bytes| BuiltinLoader { memory: MemoryLimit::new(Some(bytes)) };
+        let needed = Specification::parse(&specification()).unwrap().memory_bytes();
+        assert!(limited(needed).data(&specification()).is_ok());
+        let error = limited(needed - 1).data(&specification()).unwrap_err();
+        assert!(error.contains("--max-memory"), "{error}");
+    }
+
+    #[test]
+    fn a_packed_file_unpacks_to_no_more_than_what_is_left_of_the_memory() {
+        let packed: &[u8] = embedded(DIGITS).unwrap();
+        let run = RunFile::parse("[data]\nfile = \"digits\"").unwrap();
+        let specification = resolve(&run, DIGITS, packed).unwrap();
+        let unpacked = unpack(DIGITS, packed).unwrap().len() as u64;
+        let limit = |left| MemoryLimit::new(Some(specification.loading_bytes() + left));
+        assert!(specification.load_within(packed, limit(unpacked)).is_ok());
+        let error = specification.load_within(packed, limit(unpacked - 1)).err().unwrap();
+        assert_eq!(
+            error,
+            SpecificationError::UnpacksTooLarge { name: DIGITS.to_owned(), left: unpacked - 1 }
+        );
     }
 }

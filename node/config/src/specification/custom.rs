@@ -15,6 +15,7 @@ use peergrad_protocol::limits::SPECIFICATION_BYTES_MAX;
 use peergrad_protocol::wire;
 use serde::{Deserialize, Serialize};
 
+use super::memory::MemoryLimit;
 use super::resolve::resolve_training;
 use super::run_file::ModelSection;
 use super::{
@@ -124,13 +125,20 @@ pub struct CustomLoader {
     name: String,
     task: Arc<dyn Task>,
     program: ProgramFactory,
+    memory: MemoryLimit,
 }
 
 impl CustomLoader {
     /// A loader of `task`, which peers know as `name`. `program` trains it; if that is the default program, `[sync]` selects another.
     #[must_use]
     pub fn new(name: &str, task: Arc<dyn Task>, program: ProgramFactory) -> Self {
-        Self { name: name.to_owned(), task, program }
+        Self { name: name.to_owned(), task, program, memory: MemoryLimit::default() }
+    }
+
+    /// The same loader, for a peer at which a run may take so much memory.
+    #[must_use]
+    pub fn within(self, memory: MemoryLimit) -> Self {
+        Self { memory, ..self }
     }
 
     /// Checks that this binary has the task and the program of a specification.
@@ -171,6 +179,9 @@ impl Loader for CustomLoader {
         }
         let specification = CustomSpecification::parse(specification).map_err(|error| error.to_string())?;
         self.compare(&specification)?;
+        let parameters = self.task.manifest().parameter_count() as u64;
+        let needed = specification.training.state_bytes(parameters);
+        self.memory.check(needed).map_err(|error| error.to_string())?;
         let loaded = Loaded::new(Arc::clone(&self.task), specification.training.training());
         Ok(Loaded { program: launched(&self.program, &specification.training), ..loaded })
     }
@@ -238,7 +249,10 @@ mod tests {
             let error = loaded.err().unwrap();
             assert!(error.contains(words), "{error}");
         }
-        let stock = crate::specification::BuiltinLoader.data(&bytes()).unwrap_err();
+        let small = CustomLoader::new("line", Arc::new(Line(2)), ProgramFactory::sync());
+        let error = small.within(MemoryLimit::new(Some(1))).load(&bytes(), None).err().unwrap();
+        assert!(error.contains("--max-memory"), "{error}");
+        let stock = crate::specification::BuiltinLoader::default().data(&bytes()).unwrap_err();
         assert!(stock.contains("`line`") && stock.contains("the binary that founded the run"), "{stock}");
     }
 

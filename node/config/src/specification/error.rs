@@ -5,6 +5,8 @@ use peergrad_models::data::format::FormatError;
 use peergrad_models::data::labels::LabelError;
 use peergrad_protocol::limits::SPECIFICATION_BYTES_MAX;
 
+use super::memory::ByteSize;
+
 /// Why there is no usable specification. Each message says what to change.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SpecificationError {
@@ -45,6 +47,28 @@ pub enum SpecificationError {
     TooLarge {
         /// Its size in bytes.
         found: usize,
+    },
+    /// The run needs more memory than it may take here.
+    #[error(
+        "this run needs about {} of memory, but this peer may take {}: allow more with `--max-memory {}`, or use a machine with more memory",
+        ByteSize(*needed), ByteSize(*limit), ByteSize(*needed).rounded_up()
+    )]
+    TooMuchMemory {
+        /// The bytes that it needs.
+        needed: u64,
+        /// The bytes that it may take.
+        limit: u64,
+    },
+    /// The unpacked data file takes more memory than the run may take here.
+    #[error(
+        "{name}: unpacked, the data file takes more than the {} that are left of the memory that this peer may take: allow more with `--max-memory`, or use a machine with more memory",
+        ByteSize(*left)
+    )]
+    UnpacksTooLarge {
+        /// The file's name.
+        name: String,
+        /// The bytes to which it may unpack.
+        left: u64,
     },
     /// This version cannot read the specification.
     #[error("the run's specification cannot be read ({0}); use the same version of peergrad on all machines")]

@@ -43,7 +43,11 @@ pub fn unpack<'a>(file: &str, bytes: &'a [u8]) -> Result<Cow<'a, [u8]>, DenseTab
     unpack_at_most(file, bytes, UNPACKED_BYTES_MAX)
 }
 
-fn unpack_at_most<'a>(file: &str, bytes: &'a [u8], limit: u64) -> Result<Cow<'a, [u8]>, DenseTableError> {
+/// As [`unpack`], with another limit.
+///
+/// # Errors
+/// If the bytes are damaged or unpack to more than `limit` bytes.
+pub fn unpack_at_most<'a>(file: &str, bytes: &'a [u8], limit: u64) -> Result<Cow<'a, [u8]>, DenseTableError> {
     const GZIP_MARK: [u8; 2] = [0x1f, 0x8b];
     if !bytes.starts_with(&GZIP_MARK) {
         return Ok(Cow::Borrowed(bytes));

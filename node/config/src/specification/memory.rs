@@ -1,0 +1,173 @@
+//! The memory of a run: about how much it takes at a peer, as far as its specification tells.
+//!
+//! Another peer wrote the specification, and its numbers are small to write and large to obey. So a peer adds them up before it takes
+//! memory of their size.
+//!
+//! ```text
+//! while loading     data file, unpacked file, table (8 bytes per number), samples (4 bytes per number)
+//! while training    data file if it can be shipped, samples, and vectors of 4 bytes per parameter:
+//!                   values, gradients, the optimizer's moments, one more copy, and what lossy codecs keep
+//! ```
+//! # Not here
+//! Segments on their way, tables of asynchronous modes and the code itself: they are the same for most runs, or have other bounds.
+
+use std::fmt;
+
+use peergrad_models::data::limits::UNPACKED_BYTES_MAX;
+use peergrad_protocol::limits::SHIPPED_DATA_BYTES_MAX;
+
+use super::{Specification, SpecificationError, TrainingSettings};
+
+/// How much memory a run may take at this peer; no limit by default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryLimit {
+    bytes: Option<u64>,
+}
+
+impl MemoryLimit {
+    /// A limit of so many bytes; `None` for no limit.
+    #[must_use]
+    pub fn new(bytes: Option<u64>) -> Self {
+        Self { bytes }
+    }
+
+    /// Checks that a run may take `needed` bytes.
+    ///
+    /// # Errors
+    /// They are more than the limit.
+    pub fn check(self, needed: u64) -> Result<(), SpecificationError> {
+        match self.bytes {
+            Some(limit) if needed > limit => Err(SpecificationError::TooMuchMemory { needed, limit }),
+            _ => Ok(()),
+        }
+    }
+
+    /// To how many bytes a run's data file may be unpacked if the rest of loading takes `taken` bytes.
+    fn unpacked_bytes_max(self, taken: u64) -> u64 {
+        self.bytes.map_or(UNPACKED_BYTES_MAX, |limit| UNPACKED_BYTES_MAX.min(limit.saturating_sub(taken)))
+    }
+}
+
+impl Specification {
+    /// About how many bytes of memory a peer of this run needs at most at one time. How far a gzipped data file unpacks is not known before.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        let file = self.data.byte_count;
+        let kept_file = if file <= SHIPPED_DATA_BYTES_MAX { file } else { 0 };
+        let samples = self.value_count() * SAMPLE_BYTES;
+        let training =
+            kept_file + samples + self.training.state_bytes(self.manifest().parameter_count() as u64);
+        self.loading_bytes().max(training)
+    }
+
+    /// Bytes taken while the data file is loaded, without the unpacked file.
+    pub(super) fn loading_bytes(&self) -> u64 {
+        self.data.byte_count + self.value_count() * (TABLE_BYTES + SAMPLE_BYTES)
+    }
+
+    /// To how many bytes the data file may be unpacked.
+    pub(super) fn unpacked_bytes_max(&self, limit: MemoryLimit) -> u64 {
+        limit.unpacked_bytes_max(self.loading_bytes())
+    }
+
+    /// The numbers of a dense table; 0 if the samples are sparse, since they take about as much as the file that lists them.
+    fn value_count(&self) -> u64 {
+        if self.is_sparse() { 0 } else { u64::from(self.data.rows) * self.data.layout.columns() as u64 }
+    }
+}
+
+impl TrainingSettings {
+    /// About how many bytes a member keeps for a model of so many parameters, if it owns all of them.
+    #[must_use]
+    pub fn state_bytes(&self, parameters: u64) -> u64 {
+        let config = self.training();
+        let residual = u64::from(!config.gradients.is_exact());
+        let exact_and_rounded = 2 * u64::from(!config.parameters.is_exact());
+        let vectors = VECTORS + config.rule.moment_count() as u64 + residual + exact_and_rounded;
+        parameters.saturating_mul(vectors * size_of::<f32>() as u64)
+    }
+}
+
+/// A number of bytes as people read it: `300 MiB`, `4.2 GiB`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ByteSize(pub u64);
+
+impl fmt::Display for ByteSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0..MEBIBYTE => write!(f, "{} KiB", self.0.div_ceil(1 << 10)),
+            MEBIBYTE..GIBIBYTE => write!(f, "{} MiB", self.0.div_ceil(MEBIBYTE)),
+            _ => write!(f, "{:.1} GiB", self.0 as f64 / GIBIBYTE as f64),
+        }
+    }
+}
+
+impl ByteSize {
+    /// The next larger round size, as an argument: `300MiB`, `5GiB`.
+    #[must_use]
+    pub fn rounded_up(self) -> String {
+        match self.0 {
+            0..GIBIBYTE => format!("{}MiB", self.0.div_ceil(MEBIBYTE)),
+            _ => format!("{}GiB", self.0.div_ceil(GIBIBYTE)),
+        }
+    }
+}
+
+/// Values, gradients, and one more copy.
+const VECTORS: u64 = 3;
+/// Bytes of a number in a table.
+const TABLE_BYTES: u64 = size_of::<f64>() as u64;
+/// Bytes of a number in a sample.
+const SAMPLE_BYTES: u64 = size_of::<f32>() as u64;
+const MEBIBYTE: u64 = 1 << 20;
+const GIBIBYTE: u64 = 1 << 30;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::specification::{RunFile, resolve};
+
+    const DATA: &[u8] = b"0,0,a\n1,0,b\n0.1,1,a\n0.9,1,b\n0,2,a\n";
+
+    fn specification(optimizer: &str) -> Specification {
+        let run = format!(
+            "[data]\nfile = \"f.csv\"\n[model]\nkind = \"mlp\"\nhidden = [1000]\n[optimizer]\nrule = \"{optimizer}\""
+        );
+        resolve(&RunFile::parse(&run).unwrap(), "f.csv", DATA).unwrap()
+    }
+
+    #[test]
+    fn memory_is_that_of_the_data_and_the_vectors() {
+        let parameters = 2 * 1000 + 1000 + 1000 * 2 + 2;
+        let data = DATA.len() as u64 + 5 * 2 * 4;
+        assert_eq!(specification("sgd").memory_bytes(), data + parameters * 4 * 3);
+        assert_eq!(specification("adam").memory_bytes(), data + parameters * 4 * 5);
+        let mut large = specification("sgd");
+        large.data.byte_count = SHIPPED_DATA_BYTES_MAX + 1;
+        large.data.rows = 1 << 20;
+        let loading = SHIPPED_DATA_BYTES_MAX + 1 + (2 << 20) * 12;
+        assert_eq!(large.memory_bytes(), loading, "the file is not kept, so that loading takes more");
+    }
+
+    #[test]
+    fn more_than_the_limit_is_refused_with_both_sizes() {
+        assert_eq!(MemoryLimit::default().check(u64::MAX), Ok(()));
+        let limit = MemoryLimit::new(Some(3 << 30));
+        assert_eq!(limit.check(3 << 30), Ok(()));
+        let error = limit.check(4_500_000_000).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "this run needs about 4.2 GiB of memory, but this peer may take 3.0 GiB: allow more with `--max-memory 5GiB`, or use a machine with more memory"
+        );
+    }
+
+    #[test]
+    fn sizes_are_short() {
+        let texts = [1, 300 << 20, (300 << 20) + 1, 9 << 29].map(|bytes| ByteSize(bytes).to_string());
+        assert_eq!(texts, ["1 KiB", "300 MiB", "301 MiB", "4.5 GiB"]);
+        assert_eq!(
+            [1, 300 << 20, 9 << 29].map(|bytes| ByteSize(bytes).rounded_up()),
+            ["1MiB", "300MiB", "5GiB"]
+        );
+    }
+}
