@@ -33,7 +33,7 @@ pub(super) fn resume(arguments: ResumeArguments, loader: Arc<dyn Loader>) -> any
     if let Some(path) = &data {
         std::fs::File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
     }
-    let data = DataSource::Search(data.or_else(|| started_from.as_ref()?.data_path()));
+    let data = DataSource::search(data.or_else(|| started_from.as_ref()?.data_path()));
     let (start_mode, secret) =
         if alone { new_run(&directory, record)? } else { same_run(&directory, &record)? };
     run(PeerPlan {

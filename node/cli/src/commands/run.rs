@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, bail};
 use libp2p::Multiaddr;
 use peergrad_config::specification::{BuiltinLoader, RunFile, resolve_with_notices};
+use peergrad_core::io::DataReference;
 use peergrad_core::node::{Config, Node, StartMode};
 use peergrad_core::program::loader::Loader;
 use peergrad_core::state::shared_cache::SharedCache;
@@ -53,11 +54,25 @@ pub(super) struct PeerPlan {
 }
 
 /// Where the run's data file comes from.
-pub(super) enum DataSource {
-    /// It is in memory.
-    Loaded(Arc<[u8]>),
-    /// It has to be found on this machine, at this path if the user gave one.
-    Search(Option<PathBuf>),
+pub(super) struct DataSource {
+    /// Its bytes, if it has been read. The first request takes them, so that a file that nobody needs any more takes no memory.
+    loaded: Mutex<Option<Arc<[u8]>>>,
+    /// Its path on this machine, if the user gave one.
+    path: Option<PathBuf>,
+}
+
+impl DataSource {
+    /// It has to be found on this machine, at this path if there is one.
+    pub(super) fn search(path: Option<PathBuf>) -> Self {
+        Self { loaded: Mutex::new(None), path }
+    }
+
+    /// The data file: what has been read, from among the checkpoints, or found on this machine.
+    fn find(&self, reference: &DataReference, checkpoints: &CheckpointStore) -> Option<Arc<[u8]>> {
+        let loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let loaded = loaded.or_else(|| checkpoints.data(reference));
+        loaded.or_else(|| files::find_data(reference, self.path.as_deref()))
+    }
 }
 
 /// Starts a new run of a built-in model.
@@ -76,7 +91,7 @@ pub(super) fn start(arguments: StartArguments) -> anyhow::Result<ExitCode> {
     memory.check(specification.memory_bytes())?;
     let specification = specification.to_bytes()?;
     let started_from = StartedFrom::read(path);
-    let data = DataSource::Loaded(data);
+    let data = DataSource { loaded: Mutex::new(Some(data)), path: files::data_path(path, name) };
     let loader = Arc::new(BuiltinLoader { memory });
     found(&run_file, started_from, specification, loader, data, arguments.founder)
 }
@@ -91,7 +106,7 @@ pub(super) fn start_custom(training: &Training, arguments: CustomStartArguments)
     let specification = training.specification(&run_file)?.to_bytes()?;
     let loader = Arc::new(training.loader().within(arguments.founder.peer.memory()));
     let started_from = arguments.run_file.as_deref().and_then(StartedFrom::read);
-    found(&run_file, started_from, specification, loader, DataSource::Search(None), arguments.founder)
+    found(&run_file, started_from, specification, loader, DataSource::search(None), arguments.founder)
 }
 
 /// Reads a run file. `seed`, if given, replaces the file's.
@@ -165,7 +180,7 @@ pub(super) fn join(arguments: JoinArguments, loader: Arc<dyn Loader>) -> anyhow:
         std::fs::File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
     }
     let start_mode = StartMode::Join { run: run_id };
-    let data = DataSource::Search(arguments.data);
+    let data = DataSource::search(arguments.data);
     run(PeerPlan {
         start_mode,
         loader,
@@ -325,7 +340,8 @@ async fn run_peer(mut plan: PeerPlan) -> anyhow::Result<ExitCode> {
         running.report.notice(&Notice::Metrics { address: port.address() });
         port.serve(monitoring.service().clone())
     });
-    let find_data = data_finder(data, checkpoint_store.clone());
+    let searched = checkpoint_store.clone();
+    let find_data: DataFinder = Arc::new(move |reference| data.find(reference, &searched));
     let compute = Compute::start(network.counters()).context("cannot start a thread")?;
     let (store, disk_notices) =
         StableStorage::start(running.directory.durable_path()).context("cannot start a thread")?;
@@ -396,16 +412,6 @@ fn founded_run(start_mode: &StartMode) -> Option<RunId> {
         StartMode::Bootstrap { specification, nonce, .. } => Some(RunId::derive(specification, nonce)),
         StartMode::Join { .. } => None,
     }
-}
-
-/// Finds the data file: in memory, among the checkpoints, or on this machine.
-fn data_finder(data: DataSource, checkpoints: CheckpointStore) -> DataFinder {
-    Arc::new(move |reference| match &data {
-        DataSource::Loaded(bytes) => Some(Arc::clone(bytes)),
-        DataSource::Search(given) => {
-            checkpoints.data(reference).or_else(|| files::find_data(reference, given.as_deref()))
-        }
-    })
 }
 
 /// Reports the data directory if it is not the default one.

@@ -30,9 +30,9 @@ enum Stage {
     Locating,
     /// A member is sending the file in pieces. Holds the bytes received so far, and the offset up to which bytes were requested.
     Fetching { received: Vec<u8>, requested: u64 },
-    /// The task is being built; all that it needs is here. Holds the data file, if the run has one.
+    /// The task is being built; all that it needs is here. Holds the data file, if others may ask for it.
     Loading(Option<Arc<[u8]>>),
-    /// The task is built. Holds the data file, if the run has one, and the task.
+    /// The task is built. Holds the data file, if others may ask for it, and the task.
     Ready(Option<Arc<[u8]>>, Box<Prepared>),
 }
 
@@ -113,7 +113,7 @@ impl Preparation {
             return Ok(Some(self.load(data)));
         }
         let missing = Failure::DataMissing { name: reference.name.clone(), byte_count: reference.byte_count };
-        if reference.byte_count > SHIPPED_DATA_BYTES_MAX || donor == Donor::Nobody {
+        if !is_shipped(reference) || donor == Donor::Nobody {
             return Err(missing);
         }
         self.stage = Stage::Fetching { received: Vec::new(), requested: 0 };
@@ -188,7 +188,8 @@ impl Preparation {
     }
 
     fn load(&mut self, data: Arc<[u8]>) -> LoadRequest {
-        self.stage = Stage::Loading(Some(Arc::clone(&data)));
+        let is_kept = self.reference.as_ref().is_some_and(is_shipped);
+        self.stage = Stage::Loading(is_kept.then(|| Arc::clone(&data)));
         LoadRequest { specification: Arc::clone(&self.specification), data: Some(data) }
     }
 
@@ -225,8 +226,7 @@ impl Preparation {
         let (Stage::Loading(Some(data)) | Stage::Ready(Some(data), _)) = &self.stage else { return None };
         let reference = self.reference.as_ref()?;
         let start = usize::try_from(want.offset).ok()?;
-        let is_shipped = reference.digest == want.digest && reference.byte_count <= SHIPPED_DATA_BYTES_MAX;
-        if !is_shipped || start >= data.len() {
+        if reference.digest != want.digest || start >= data.len() {
             return None;
         }
         let end = data.len().min(start + DATA_PIECE_BYTES_MAX);
@@ -236,5 +236,43 @@ impl Preparation {
     /// The encoded specification.
     pub(crate) fn specification(&self) -> &Arc<[u8]> {
         &self.specification
+    }
+}
+
+/// Whether the swarm sends a data file to peers that lack it. A larger one is not kept in memory once its samples are made.
+fn is_shipped(reference: &DataReference) -> bool {
+    reference.byte_count <= SHIPPED_DATA_BYTES_MAX
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Loads nothing; its data file has so many bytes.
+    struct Sized(u64);
+
+    impl Loader for Sized {
+        fn data(&self, _: &[u8]) -> Result<Option<DataReference>, String> {
+            let digest = ContentDigest::of(b"data");
+            Ok(Some(DataReference { digest, byte_count: self.0, name: "data".to_owned() }))
+        }
+        fn load(&self, _: &[u8], _: Option<Arc<[u8]>>) -> Result<Loaded, String> {
+            Err("not loaded".to_owned())
+        }
+    }
+
+    #[test]
+    fn a_file_is_kept_only_if_others_may_ask_for_it() {
+        for (byte_count, kept) in [(SHIPPED_DATA_BYTES_MAX, 1), (SHIPPED_DATA_BYTES_MAX + 1, 0)] {
+            let data: Arc<[u8]> = Arc::from(&b"data"[..]);
+            let started = Preparation::start(Arc::from(&b"run"[..]), &Sized(byte_count), &mut Vec::new());
+            let Ok((mut preparation, None)) = started else { panic!("it looks for the file first") };
+            let found = preparation.data_found(Some(Arc::clone(&data)), Donor::Nobody, &mut Vec::new());
+            let Ok(Some(load_request)) = found else { panic!("the file is there") };
+            drop(load_request);
+            assert_eq!(Arc::strong_count(&data), 1 + kept);
+            let want = WantData { digest: ContentDigest::of(b"data"), offset: 0 };
+            assert_eq!(preparation.data_piece(want).is_some(), kept == 1);
+        }
     }
 }
