@@ -27,7 +27,8 @@ use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::message::SavedCheckpoint;
 use tokio::sync::mpsc;
 
-use super::files::{draft_of, sync_folder, write_atomically};
+use super::directory::create_private;
+use super::files::{create_draft, draft_of, sync_folder, write_private};
 use format::Index;
 
 mod format;
@@ -73,7 +74,7 @@ impl Checkpoints {
                     }
                     CheckpointCommand::KeepData { reference, data } => {
                         // If it cannot be kept, it is requested again from the swarm.
-                        let _ = write_atomically(&store.data_path(&reference), &data);
+                        let _ = write_private(&store.data_path(&reference), &data);
                         None
                     }
                 };
@@ -215,7 +216,7 @@ impl CheckpointStore {
     fn save(&self, checkpoint: &Checkpoint, keep: usize) -> io::Result<()> {
         let folder = self.folder(&checkpoint.run);
         if !folder.exists() {
-            fs::create_dir_all(&folder)?;
+            create_private(&folder)?;
             self.drop_earlier_runs(&folder);
         }
         let path = folder.join(name_of(checkpoint.saved.steps.0, TENSORS));
@@ -227,7 +228,7 @@ impl CheckpointStore {
         }
         let (bytes, digest) = written?;
         let index = Index::of(checkpoint, bytes, digest);
-        write_atomically(&path.with_extension("toml"), index.to_text().as_bytes())?;
+        write_private(&path.with_extension("toml"), index.to_text().as_bytes())?;
         let indices = self.indices(&checkpoint.run);
         let surplus = indices.len().saturating_sub(keep);
         indices[..surplus].iter().for_each(|index| remove(index));
@@ -313,6 +314,7 @@ fn read_whole(index_path: &Path, run: &RunId) -> Option<Vec<u8>> {
 
 /// The length and digest of a file, read back from the disk.
 fn write_tensors(checkpoint: &Checkpoint, draft: &Path, path: &Path) -> io::Result<(u64, ContentDigest)> {
+    create_draft(draft)?;
     format::write(checkpoint, draft).map_err(io::Error::other)?;
     let mut file = File::open(draft)?;
     file.sync_all()?;

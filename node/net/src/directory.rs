@@ -69,6 +69,18 @@ pub enum DirectoryError {
         /// The system's error.
         cause: io::Error,
     },
+    /// It belongs to another user, who could change its files.
+    #[error("{} belongs to another user; choose another --dir", path.display())]
+    OfAnotherUser {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// Its permissions let other users replace its files.
+    #[error("other users can write to {path}: take that away with `chmod go-w {path}`, or choose another --dir", path = path.display())]
+    WritableByOthers {
+        /// The directory.
+        path: PathBuf,
+    },
     /// The count of starts is not a number.
     #[error("{} is damaged; write a number into it that is larger than any it has held, or delete the whole directory to continue as a new peer", path.display())]
     DamagedIncarnation {
@@ -81,12 +93,18 @@ impl Directory {
     /// Locks the directory that the user named, and creates it if it does not exist.
     ///
     /// # Errors
-    /// Another process uses it, or the system refuses it.
+    /// Another process uses it, another user can write to it, or the system refuses it.
     pub fn open(path: &Path) -> Result<Self, DirectoryError> {
         let unusable = |path: &Path, cause| DirectoryError::Unusable { path: path.to_owned(), cause };
         create_private(path).map_err(|cause| unusable(path, cause))?;
+        #[cfg(unix)]
+        check_access(path)?;
         let lock_path = path.join(LOCK_FILE);
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(&lock_path);
+        let mut options = OpenOptions::new();
+        options.create(true).truncate(false).write(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let lock = options.open(&lock_path);
         let lock = lock.map_err(|cause| unusable(&lock_path, cause))?;
         match try_lock(&lock) {
             Ok(()) => Ok(Self { path: path.to_owned(), lock }),
@@ -161,7 +179,7 @@ impl Directory {
         };
         let [draw] = random_bytes();
         let next = last.ok_or_else(|| DirectoryError::DamagedIncarnation { path: path.clone() })?;
-        files::write_atomically(&path, format!("{next}\n").as_bytes()).map_err(unusable)?;
+        files::write_private(&path, format!("{next}\n").as_bytes()).map_err(unusable)?;
         Ok(Incarnation::of_start(next, draw))
     }
 
@@ -233,7 +251,26 @@ fn try_lock(lock: &File) -> Result<(), TryLockError> {
     })
 }
 
-fn create_private(path: &Path) -> io::Result<()> {
+/// An error if other users can change what is in a directory. It may have been there before, with any permissions.
+#[cfg(unix)]
+fn check_access(path: &Path) -> Result<(), DirectoryError> {
+    use std::os::unix::fs::MetadataExt;
+    const WRITABLE_BY_OTHERS: u32 = 0o022;
+    let path = path.to_owned();
+    match fs::metadata(&path) {
+        Ok(metadata) if metadata.uid() != nix::unistd::geteuid().as_raw() => {
+            Err(DirectoryError::OfAnotherUser { path })
+        }
+        Ok(metadata) if metadata.mode() & WRITABLE_BY_OTHERS != 0 => {
+            Err(DirectoryError::WritableByOthers { path })
+        }
+        Ok(_) => Ok(()),
+        Err(cause) => Err(DirectoryError::Unusable { path, cause }),
+    }
+}
+
+/// Creates a directory that only its owner can use, with those around it that do not exist.
+pub(super) fn create_private(path: &Path) -> io::Result<()> {
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true);
     #[cfg(unix)]
@@ -310,6 +347,41 @@ mod tests {
         fs::copy(original.durable_path(), copy.path().join(name)).unwrap();
         assert_eq!(original.restored().unwrap().as_deref(), Some(&b"promised"[..]));
         assert_eq!(copy.restored().unwrap(), None);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_directory_that_others_can_write_is_refused() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let chmod = |mode| fs::set_permissions(folder.path(), fs::Permissions::from_mode(mode)).unwrap();
+        for mode in [0o777, 0o770, 0o702, 0o1777] {
+            chmod(mode);
+            let error = Directory::open(folder.path()).unwrap_err();
+            assert!(matches!(error, DirectoryError::WritableByOthers { .. }), "{mode:o}: {error}");
+            let command = format!("`chmod go-w {}`", folder.path().display());
+            assert!(error.to_string().contains(&command), "{error}");
+            assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is written");
+        }
+        chmod(0o755);
+        Directory::open(folder.path()).unwrap();
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn others_can_read_nothing_in_a_directory() {
+        use std::os::unix::fs::PermissionsExt;
+        let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("peer");
+        let directory = Directory::open(&path).unwrap();
+        directory.identity().unwrap();
+        directory.next_incarnation().unwrap();
+        assert_eq!(mode(&path), 0o700);
+        for file in fs::read_dir(&path).unwrap() {
+            let file = file.unwrap().path();
+            assert_eq!(mode(&file), 0o600, "{}", file.display());
+        }
     }
 
     #[test]

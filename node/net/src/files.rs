@@ -15,7 +15,10 @@ pub fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// As [`write_atomically`], but only the owner can read the file, from its first byte on.
-pub(super) fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+///
+/// # Errors
+/// The system's error. The old contents are still in place.
+pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     write(path, bytes, Readers::Owner)
 }
 
@@ -48,6 +51,11 @@ fn write(path: &Path, bytes: &[u8], readers: Readers) -> io::Result<()> {
 pub(super) fn sync_folder(path: &Path) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(folder)?.sync_all()
+}
+
+/// Creates an empty draft that only the owner can read, for a library that writes to a path.
+pub(super) fn create_draft(draft: &Path) -> io::Result<()> {
+    write_draft(draft, b"", Readers::Owner)
 }
 
 fn write_draft(draft: &Path, bytes: &[u8], readers: Readers) -> io::Result<()> {

@@ -64,7 +64,7 @@ pub use data_home::is_in_use;
 pub use dial::Unreached;
 pub use directory::{ChosenDirectory, Directory, DirectoryError, default_directories};
 pub use driver::{AdminRequest, Environment, StateMachine, drive};
-pub use files::{create_private, write_atomically};
+pub use files::{create_private, write_atomically, write_private};
 pub use identity::{Identity, IdentityError};
 pub use listen::{DEFAULT_PORT, Listen, ListenError, Port};
 pub use machine::{Machine, Place, Places};

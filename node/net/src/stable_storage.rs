@@ -72,7 +72,7 @@ fn write(
     // Since the first failure.
     let mut clock = None;
     loop {
-        let result = files::write_atomically(path, &record.to_bytes()).map_err(|error| error.to_string());
+        let result = files::write_private(path, &record.to_bytes()).map_err(|error| error.to_string());
         let Err(reason) = &result else {
             if clock.is_some() {
                 // The receiver may be gone: notices need no reader.

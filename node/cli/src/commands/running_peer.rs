@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use peergrad_config::model_file::{ModelFile, Origin};
 use peergrad_core::io::{Ended, Event, Failure, FinalState};
-use peergrad_net::{Directory, FileLimit, Notice, RunRecord, write_atomically};
+use peergrad_net::{Directory, FileLimit, Notice, RunRecord, write_private};
 use peergrad_protocol::RunId;
 use peergrad_protocol::invite::{Invite, Secret};
 use peergrad_protocol::message::{Contact, Refusal};
@@ -253,7 +253,7 @@ fn save(directory: &Directory, state: &FinalState) -> anyhow::Result<Option<Path
     };
     let aside = keep_earlier_run(&path, state.run);
     let model = ModelFile { manifest: state.manifest.clone(), parameters: state.parameters.to_vec(), origin };
-    write_atomically(&path, &model.encode())
+    write_private(&path, &model.encode())
         .with_context(|| {
             let path = path.display();
             format!("cannot save the model to {path}: free some disk space (the checkpoints beside it are kept, and each is a complete model)")

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use peergrad_config::specification::{RunFile, changed_keys};
-use peergrad_net::write_atomically;
+use peergrad_net::write_private;
 use peergrad_protocol::RunId;
 use serde::{Deserialize, Serialize};
 
@@ -41,7 +41,7 @@ impl StartedFrom {
     pub(super) fn keep(&self, directory: &Path, run: RunId) {
         let stored = StoredFile { run: run.to_string(), file: self.clone() };
         let bytes = serde_json::to_vec_pretty(&stored).expect("texts have a JSON form");
-        let _ = write_atomically(&directory.join(FILE), &bytes);
+        let _ = write_private(&directory.join(FILE), &bytes);
     }
 
     /// The file that `run` was started from, if that was done with this data directory.

@@ -227,9 +227,11 @@ mod local {
     //! Requests over the socket in the data directory.
 
     use std::fs;
+    use std::os::fd::OwnedFd;
     use std::os::unix::fs::PermissionsExt;
     use std::path::Path;
 
+    use socket2::{Domain, SockAddr, Socket, Type};
     use tokio::io::BufReader;
     use tokio::net::UnixListener;
 
@@ -241,15 +243,26 @@ mod local {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.to_string()),
             _ => {}
         }
-        let listener = UnixListener::bind(path).map_err(|error| match error.kind() {
+        bind(path).map_err(|error| match error.kind() {
             io::ErrorKind::InvalidInput => {
                 format!("the path of {} is too long for a socket; choose a shorter --dir", path.display())
             }
             _ => format!("{}: {error}", path.display()),
-        })?;
-        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(|error| error.to_string())?;
-        Ok(listener)
+        })
     }
+
+    /// Nobody can connect before the socket listens, and it listens only after other users are shut out.
+    fn bind(path: &Path) -> io::Result<UnixListener> {
+        let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+        socket.bind(&SockAddr::unix(path)?)?;
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+        socket.listen(WAITING_MAX)?;
+        socket.set_nonblocking(true)?;
+        UnixListener::from_std(OwnedFd::from(socket).into())
+    }
+
+    /// How many clients the system lets wait.
+    const WAITING_MAX: i32 = 128;
 
     pub(super) async fn serve(listener: UnixListener, service: StatusService, places: ClientPlaces) {
         loop {
