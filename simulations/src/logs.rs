@@ -25,8 +25,10 @@ pub mod reader;
 mod sent_bytes;
 
 use std::collections::BTreeMap;
+use std::io::{Error, ErrorKind};
 use std::path::PathBuf;
 
+use peergrad_config::file_error::advice;
 use peergrad_protocol::{PeerId, RunId};
 
 use crate::history::History;
@@ -59,16 +61,26 @@ pub struct RecordedRun {
     pub other_runs: usize,
 }
 
+/// What to do about a log that cannot be read: usually it is not there, or belongs to another user.
+fn remedy(cause: &Error) -> &'static str {
+    match cause.kind() {
+        ErrorKind::NotFound | ErrorKind::PermissionDenied => {
+            "give a data directory or an events.jsonl that you may read"
+        }
+        _ => advice(cause),
+    }
+}
+
 /// Why no history can be built.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// The system cannot read a file.
-    #[error("cannot read {}: {cause}; give a data directory or an events.jsonl that you may read", path.display())]
+    #[error("cannot read {}: {cause}; {}", path.display(), remedy(cause))]
     Unreadable {
         /// The file or directory.
         path: PathBuf,
         /// The system's error.
-        cause: std::io::Error,
+        cause: Error,
     },
     /// The directory has no log.
     #[error("no event log in {}: give a peer's data directory, which holds events.jsonl, or such a file", path.display())]

@@ -141,6 +141,7 @@ enum CustomCommand {
 #[must_use]
 pub fn main() -> ExitCode {
     let Cli { command } = parsed();
+    signals::outlive_file_size_limit();
     start_logging();
     finish(match command {
         Command::Demo(arguments) => demo::demo(&arguments),
@@ -159,6 +160,7 @@ pub fn main() -> ExitCode {
 /// Runs a binary that trains a custom task: it has the commands of `peer` that do not depend on built-in models.
 fn run_custom(training: Training) -> ExitCode {
     let CustomCli { command } = parsed();
+    signals::outlive_file_size_limit();
     start_logging();
     finish(run_custom_command(training, command))
 }
@@ -206,8 +208,9 @@ fn parsed<A: Parser>() -> A {
     })
 }
 
+/// The exit code of a command: 1 as well if a result could not be written.
 fn finish(outcome: anyhow::Result<ExitCode>) -> ExitCode {
-    outcome.unwrap_or_else(|error| {
+    let code = outcome.unwrap_or_else(|error| {
         let reason = without_invites(&format!("{error:#}")).into_owned();
         crate::terminal::complain(&format!("error: {reason}"));
         // A program that reads the JSON output does not see standard error. Commands without this option have rejected it before.
@@ -215,7 +218,8 @@ fn finish(outcome: anyhow::Result<ExitCode>) -> ExitCode {
             crate::terminal::emit(&serde_json::json!({"event": "failed", "reason": reason}));
         }
         ExitCode::FAILURE
-    })
+    });
+    if crate::terminal::is_output_incomplete() { ExitCode::FAILURE } else { code }
 }
 
 /// Writes logs of the libraries below to standard error, if the environment asks for them: `PEERGRAD_LOG=debug`, or

@@ -1,7 +1,9 @@
 //! The terminal: writes lines to standard output and standard error, and knows the name of this program.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use peergrad_config::file_error::explained;
 use serde_json::Value;
 
 use crate::text::printable::{is_obeyed, printable};
@@ -62,9 +64,20 @@ pub(crate) fn print_styled(text: &str) {
 
 fn write_line(text: &str) {
     let mut out = std::io::stdout().lock();
+    let Err(error) = writeln!(out, "{text}").and_then(|()| out.flush()) else { return };
     // Training continues after the reader has closed the pipe, as `head` does.
-    let _ = writeln!(out, "{text}").and_then(|()| out.flush());
+    let is_problem = error.kind() != ErrorKind::BrokenPipe;
+    if is_problem && !IS_OUTPUT_INCOMPLETE.swap(true, Ordering::Relaxed) {
+        complain(&format!("cannot write to standard output: {}", explained(&error)));
+    }
 }
+
+/// Whether a part of standard output could not be written, for another reason than that its reader has gone.
+pub(crate) fn is_output_incomplete() -> bool {
+    IS_OUTPUT_INCOMPLETE.load(Ordering::Relaxed)
+}
+
+static IS_OUTPUT_INCOMPLETE: AtomicBool = AtomicBool::new(false);
 
 /// The name by which this program was started, without its folder.
 pub(crate) fn program_name() -> String {

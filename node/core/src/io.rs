@@ -306,9 +306,7 @@ pub enum Failure {
         byte_count: u64,
     },
     /// A record that must survive a crash cannot be written.
-    #[error(
-        "cannot write to the data directory ({0}): make room or choose another with --dir, and start again"
-    )]
+    #[error("cannot write to the data directory: {0}, or choose another with --dir, and start again")]
     DiskFailed(String),
     /// The checkpoint with which this peer was to begin cannot be read.
     #[error(

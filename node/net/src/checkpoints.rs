@@ -20,11 +20,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::SystemTime;
 
+use peergrad_config::file_error::explained;
 use peergrad_core::io::{DataReference, Input};
 use peergrad_core::state::checkpoint::Checkpoint;
 use peergrad_protocol::RunId;
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::message::SavedCheckpoint;
+use safetensors::SafeTensorError;
 use tokio::sync::mpsc;
 
 use super::directory::create_private;
@@ -65,7 +67,7 @@ impl Checkpoints {
                 let answer = match command {
                     CheckpointCommand::Save { checkpoint, keep } => {
                         let steps = checkpoint.saved.steps;
-                        let result = store.save(&checkpoint, keep).map_err(|error| error.to_string());
+                        let result = store.save(&checkpoint, keep).map_err(|error| explained(&error));
                         written.fetch_sub(1, Ordering::Relaxed);
                         Some(Input::CheckpointSaved { steps, result })
                     }
@@ -315,7 +317,10 @@ fn read_whole(index_path: &Path, run: &RunId) -> Option<Vec<u8>> {
 /// The length and digest of a file, read back from the disk.
 fn write_tensors(checkpoint: &Checkpoint, draft: &Path, path: &Path) -> io::Result<(u64, ContentDigest)> {
     create_draft(draft)?;
-    format::write(checkpoint, draft).map_err(io::Error::other)?;
+    format::write(checkpoint, draft).map_err(|error| match error {
+        SafeTensorError::IoError(error) => error,
+        other => io::Error::other(other),
+    })?;
     let mut file = File::open(draft)?;
     file.sync_all()?;
     let (bytes, digest) = (file.metadata()?.len(), digest_of(&mut file)?);

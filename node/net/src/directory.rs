@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use peergrad_config::file_error::explained;
 use peergrad_protocol::{Incarnation, RunId};
 
 use super::checkpoints::CheckpointStore;
@@ -62,7 +63,7 @@ pub enum DirectoryError {
     #[error("neither XDG_DATA_HOME nor HOME is set; name a directory with --dir")]
     Homeless,
     /// The system refuses it.
-    #[error("cannot use {}: {cause}; make it writable to you, or choose another --dir", path.display())]
+    #[error("cannot use {}: {}, or choose another --dir", path.display(), explained(cause))]
     Unusable {
         /// The file or directory.
         path: PathBuf,

@@ -7,6 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use libp2p::identity::{Keypair, PublicKey, ed25519};
+use peergrad_config::file_error::explained;
 use peergrad_protocol::PeerId;
 
 use super::files;
@@ -77,7 +78,7 @@ pub enum IdentityError {
         path: PathBuf,
     },
     /// The file cannot be read or written.
-    #[error("cannot use {}: {cause}; make it readable to you, or choose another --dir", path.display())]
+    #[error("cannot use {}: {}, or choose another --dir", path.display(), explained(cause))]
     Unreadable {
         /// The file.
         path: PathBuf,

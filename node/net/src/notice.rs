@@ -201,12 +201,12 @@ impl fmt::Display for Notice {
             ),
             Self::RecordNotWritten { reason } => write!(
                 f,
-                "cannot write to the data directory ({reason}): make room; until then this peer takes no part in view changes. Writing is retried"
+                "cannot write to the data directory: {reason}. Until it is written, this peer takes no part in view changes. Writing is retried"
             ),
             Self::RecordWritten => write!(f, "the data directory can be written again"),
             Self::RunRecordOutdated { reason } => write!(
                 f,
-                "cannot save the run's present members on this machine ({reason}): make room. Writing is retried"
+                "cannot save the run's present members on this machine: {reason}. Writing is retried"
             ),
             Self::OldSecretOnDisk { reason } => write!(
                 f,

@@ -7,6 +7,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use peergrad_config::file_error::advice;
 use peergrad_protocol::invite::Invite;
 use serde::{Deserialize, Serialize};
 
@@ -90,13 +91,21 @@ pub enum RecordError {
         path: PathBuf,
     },
     /// The file cannot be read.
-    #[error("cannot read {}: {cause}; run this command as the user who started the peer", path.display())]
+    #[error("cannot read {}: {cause}; {}", path.display(), remedy(cause))]
     Unreadable {
         /// The file.
         path: PathBuf,
         /// The system's error.
         cause: io::Error,
     },
+}
+
+/// What to do about a record that cannot be read: usually it belongs to another user.
+fn remedy(cause: &io::Error) -> &'static str {
+    match cause.kind() {
+        io::ErrorKind::PermissionDenied => "run this command as the user who started the peer",
+        _ => advice(cause),
+    }
 }
 
 #[derive(Serialize, Deserialize)]

@@ -12,6 +12,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
+use peergrad_config::file_error::explained;
 use peergrad_core::io::{Input, PersistId};
 use peergrad_protocol::durable::DurableBytes;
 use tokio::sync::mpsc;
@@ -72,7 +73,7 @@ fn write(
     // Since the first failure.
     let mut clock = None;
     loop {
-        let result = files::write_private(path, &record.to_bytes()).map_err(|error| error.to_string());
+        let result = files::write_private(path, &record.to_bytes()).map_err(|error| explained(&error));
         let Err(reason) = &result else {
             if clock.is_some() {
                 // The receiver may be gone: notices need no reader.

@@ -28,3 +28,5 @@ mod status;
 mod strangers;
 mod traffic;
 mod training;
+#[cfg(unix)]
+mod unwritable_files;

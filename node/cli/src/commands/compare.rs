@@ -14,8 +14,9 @@ use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use clap::Args;
+use peergrad_config::file_error::explained;
 use peergrad_page::pairing::seeds;
 use serde_json::json;
 
@@ -141,7 +142,7 @@ fn print(
         plural(peers as usize, "peer")
     );
     std::fs::write(path, results.page(&command, &about))
-        .with_context(|| format!("cannot write the report {}", path.display()))?;
+        .map_err(|error| anyhow!("cannot write the report {}: {}", path.display(), explained(&error)))?;
     if arguments.json {
         emit(&json!({"event": "report", "file": path.display().to_string()}));
     } else {

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::SystemTime;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use clap::Args;
+use peergrad_config::file_error::explained;
 use peergrad_config::model_file::ModelFile;
 use peergrad_config::specification::Checkpointing;
 use peergrad_net::directory::default_directories;
@@ -57,7 +58,7 @@ pub(super) fn export(arguments: &ExportArguments) -> anyhow::Result<ExitCode> {
     };
     let FoundModel { model, source } = find(&directory)?;
     write_atomically(&arguments.to, &model.encode())
-        .with_context(|| format!("cannot write {}", arguments.to.display()))?;
+        .map_err(|error| anyhow!("cannot write {}: {}", arguments.to.display(), explained(&error)))?;
     if arguments.json {
         emit(&json!({
             "event": "exported", "file": arguments.to.display().to_string(), "run": model.origin.run.to_string(),

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, bail};
 use libp2p::Multiaddr;
+use peergrad_config::file_error::explained;
 use peergrad_config::specification::{BuiltinLoader, RunFile, resolve_with_notices};
 use peergrad_core::io::DataReference;
 use peergrad_core::node::{Config, Node, StartMode};
@@ -269,7 +270,7 @@ fn secret_for_a_new_run(path: &Path) -> anyhow::Result<Secret> {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
             parse_secret(path, &files::read_text(path)?)
         }
-        Err(error) => Err(error).with_context(|| format!("cannot write {}", path.display())),
+        Err(error) => bail!("cannot write {}: {}", path.display(), explained(&error)),
     }
 }
 

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
+use peergrad_config::file_error::explained;
 use peergrad_config::model_file::{ModelFile, Origin};
 use peergrad_core::io::{Ended, Event, Failure, FinalState};
 use peergrad_net::{Directory, FileLimit, Notice, RunRecord, write_private};
@@ -254,9 +255,9 @@ fn save(directory: &Directory, state: &FinalState) -> anyhow::Result<Option<Path
     let aside = keep_earlier_run(&path, state.run);
     let model = ModelFile { manifest: state.manifest.clone(), parameters: state.parameters.to_vec(), origin };
     write_private(&path, &model.encode())
-        .with_context(|| {
-            let path = path.display();
-            format!("cannot save the model to {path}: free some disk space (the checkpoints beside it are kept, and each is a complete model)")
+        .map_err(|error| {
+            let (path, reason) = (path.display(), explained(&error));
+            anyhow!("cannot save the model to {path}: {reason} (the checkpoints beside it are kept, and each is a complete model)")
         })?;
     Ok(aside)
 }

@@ -1,5 +1,20 @@
 //! Signals: how a user or the system asks a process to end.
 
+/// From now on, a write beyond the limit of file sizes (`ulimit -f`) fails with an error, which is reported where it happens. By default
+/// the signal that comes with it ends the process.
+#[cfg(unix)]
+pub(super) fn outlive_file_size_limit() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_io().build() else { return };
+    let _inside = runtime.enter();
+    // The handler stays for as long as the process.
+    drop(signal(SignalKind::from_raw(libc::SIGXFSZ)));
+}
+
+/// Other systems have no such signal.
+#[cfg(not(unix))]
+pub(super) fn outlive_file_size_limit() {}
+
 /// Completes when the process is asked to end: by Ctrl-C, a termination signal, or a closed terminal.
 #[cfg(unix)]
 pub(super) async fn stop_requested() {

@@ -30,6 +30,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread;
 use std::time::Duration;
 
+use peergrad_config::file_error::explained;
 use peergrad_core::io::{Committed, Event, Failure};
 use peergrad_net::{Notice, unix_seconds};
 use peergrad_protocol::view::{Branch, Recovery, View};
@@ -403,7 +404,7 @@ impl Writer {
         // The next attempt opens the file again, since the folder may have been replaced.
         self.file = None;
         if !std::mem::replace(&mut self.is_reported, true) {
-            let reason = error.to_string();
+            let reason = explained(error);
             // The receiver may be gone.
             let _ = self.notices.send(Notice::NoEventLog { path: self.path.clone(), reason });
         }
