@@ -41,7 +41,7 @@ fn adagrad_tolerates_many_workers_where_a_fixed_rate_does_not() {
     let [adagrad, fixed] = ["rule = \"adagrad\"\nrate = 0.02", "rule = \"sgd\"\nrate = 0.3"];
     let Some((alone, _)) = trained(1, adagrad, 1) else { return };
     let accuracy = |peers, optimizer| trained(peers, optimizer, 1).expect("it was here").0;
-    assert!(accuracy(16, adagrad) > alone - 0.01);
+    assert!(accuracy(16, adagrad) > alone - 0.02);
     assert!(accuracy(1, fixed) > alone - 0.01 && accuracy(16, fixed) < 0.5);
 }
 

@@ -71,14 +71,12 @@ pub(super) fn decode_in_proportion<T: Decode<()>, const BUDGET: usize>(
     bytes: &[u8],
     bytes_max: usize,
 ) -> Result<T, DecodeError> {
-    match bytes.len() {
-        0..=SMALL_RECORD_BYTES => {
-            decode_within::<T, { BUDGET_FACTOR * SMALL_RECORD_BYTES }>(bytes, bytes_max)
-        }
-        ..=MEDIUM_RECORD_BYTES => {
-            decode_within::<T, { BUDGET_FACTOR * MEDIUM_RECORD_BYTES }>(bytes, bytes_max)
-        }
-        _ => decode_within::<T, BUDGET>(bytes, bytes_max),
+    if bytes.len() <= SMALL_RECORD_BYTES {
+        decode_within::<T, { BUDGET_FACTOR * SMALL_RECORD_BYTES }>(bytes, bytes_max)
+    } else if bytes.len() <= MEDIUM_RECORD_BYTES {
+        decode_within::<T, { BUDGET_FACTOR * MEDIUM_RECORD_BYTES }>(bytes, bytes_max)
+    } else {
+        decode_within::<T, BUDGET>(bytes, bytes_max)
     }
 }
 

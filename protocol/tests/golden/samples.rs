@@ -357,17 +357,11 @@ fn training() -> Vec<Sample> {
     let view = ViewDigest(bytes(0xa0));
     let want = WantChunks { steps: StepNumber(300), chunks: [0, 9, 300].into_iter().collect() };
     let complete = Complete { steps: StepNumber(5_000_000_000), left_out: 64 };
+    let parameters = ParametersDigest { steps: StepNumber(300), digest: ContentDigest(bytes(0x70)) };
     let mut samples = vec![
         control("want_chunks", TrainingMessage::WantChunks(want).in_view(view)),
         control("complete", TrainingMessage::Complete(complete).in_view(view)),
-        control(
-            "parameters_digest",
-            TrainingMessage::ParametersDigest(ParametersDigest {
-                steps: StepNumber(300),
-                digest: ContentDigest(bytes(0x70)),
-            })
-            .in_view(view),
-        ),
+        control("parameters_digest", TrainingMessage::ParametersDigest(parameters).in_view(view)),
         control(
             "save_checkpoint",
             TrainingMessage::SaveCheckpoint(SaveAt { steps: StepNumber(70_002) }).in_view(view),

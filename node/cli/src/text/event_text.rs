@@ -57,7 +57,7 @@ fn joining_text(event: &Event, me: &PeerId) -> Option<String> {
             if *has_checkpoints {
                 ""
             } else {
-                "; this kind of training writes no checkpoints: if all peers stop at once, it begins anew"
+                "; this kind of training writes no checkpoints: if all peers stop at once, it begins from the start"
             }
         ),
         Event::MembersUnreachable { peers } => format!(
