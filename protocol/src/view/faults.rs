@@ -50,11 +50,11 @@ pub struct Quarantine {
 
 impl View {
     /// Whether a member that is quarantined once more is to be expelled. One that only a single other member ever complained about may be
-    /// that member's victim, and is not expelled.
+    /// that member's victim, and is not expelled. Nor is one with other parameters: it may have them from a member that sends it others.
     #[must_use]
     pub fn is_last_quarantine(&self, next: &Quarantine) -> bool {
-        let all: Vec<&Quarantine> =
-            self.quarantined.iter().filter(|earlier| earlier.peer == next.peer).chain([next]).collect();
+        let counts = |it: &&Quarantine| it.peer == next.peer && it.fault != MemberFault::Parameters;
+        let all: Vec<&Quarantine> = self.quarantined.iter().chain([next]).filter(counts).collect();
         let others: BTreeSet<PeerId> = all.iter().map(|quarantine| quarantine.other).collect();
         all.len() >= QUARANTINE_TIMES_MAX
             && (others.len() > 1 || all.iter().any(|quarantine| quarantine.is_certain))

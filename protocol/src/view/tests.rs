@@ -337,6 +337,9 @@ fn the_third_quarantine_is_the_last_one_unless_one_member_was_behind_all() {
     assert!(!is_last(&[(2, true), (1, true)]) && !is_last(&[(2, false); 5]));
     let others = View { quarantined: vec![quarantine(3, 1, true); 2], ..view(&[1, 2, 3]) };
     assert!(!others.is_last_quarantine(&quarantine(2, 3, true)), "another peer");
+    let parameters = Quarantine { fault: MemberFault::Parameters, ..quarantine(3, 1, true) };
+    let before = View { quarantined: vec![parameters; 2], ..view(&[1, 2, 3]) };
+    assert!(!before.is_last_quarantine(&parameters) && !before.is_last_quarantine(&quarantine(3, 1, true)));
 }
 
 #[test]

@@ -57,7 +57,9 @@ impl StepState {
         let complete = self.commit.complete.as_ref().expect("a complete step has parameters");
         // With local parameters, members have the same digest only after a round of all members.
         let is_due = is_due && record.is_of_all;
-        let is_audited = is_due || (record.is_of_all && !self.audit.has_heard(self.base.rank));
+        let is_audit_due =
+            || !self.audit.has_heard(self.base.rank) || self.audit.is_in_doubt(StepNumber(steps));
+        let is_audited = is_due || (record.is_of_all && is_audit_due());
         let digest = is_audited.then(|| ContentDigest::of(complete.bytes()));
         if let Some(digest) = digest {
             self.send_digest(StepNumber(steps), digest, out);
