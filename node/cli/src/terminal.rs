@@ -65,8 +65,10 @@ pub(crate) fn print_styled(text: &str) {
 fn write_line(text: &str) {
     let mut out = std::io::stdout().lock();
     let Err(error) = writeln!(out, "{text}").and_then(|()| out.flush()) else { return };
-    // Training continues after the reader has closed the pipe, as `head` does.
-    let is_problem = error.kind() != ErrorKind::BrokenPipe;
+    // Training continues after the reader has closed the pipe, as `head` does, or the terminal, as an ended session does.
+    let is_gone =
+        error.kind() == ErrorKind::BrokenPipe || (cfg!(unix) && error.raw_os_error() == Some(libc::EIO));
+    let is_problem = !is_gone;
     if is_problem && !IS_OUTPUT_INCOMPLETE.swap(true, Ordering::Relaxed) {
         complain(&format!("cannot write to standard output: {}", explained(&error)));
     }

@@ -256,15 +256,21 @@ fn try_lock(lock: &File) -> Result<(), TryLockError> {
 #[cfg(unix)]
 fn check_access(path: &Path) -> Result<(), DirectoryError> {
     use std::os::unix::fs::MetadataExt;
-    const WRITABLE_BY_OTHERS: u32 = 0o022;
+    const WRITABLE_BY_GROUP: u32 = 0o020;
+    const WRITABLE_BY_ALL: u32 = 0o002;
+    let (user, group) = (nix::unistd::geteuid(), nix::unistd::getegid().as_raw());
     let path = path.to_owned();
+    // Root may write everywhere, and in a container its folders often belong to a user outside. Where each user has a group of their own,
+    // folders are writable by that group.
+    let is_open = |metadata: &fs::Metadata| {
+        let is_open_to_group = metadata.mode() & WRITABLE_BY_GROUP != 0 && metadata.gid() != group;
+        metadata.mode() & WRITABLE_BY_ALL != 0 || is_open_to_group
+    };
     match fs::metadata(&path) {
-        Ok(metadata) if metadata.uid() != nix::unistd::geteuid().as_raw() => {
+        Ok(metadata) if !user.is_root() && metadata.uid() != user.as_raw() => {
             Err(DirectoryError::OfAnotherUser { path })
         }
-        Ok(metadata) if metadata.mode() & WRITABLE_BY_OTHERS != 0 => {
-            Err(DirectoryError::WritableByOthers { path })
-        }
+        Ok(metadata) if is_open(&metadata) => Err(DirectoryError::WritableByOthers { path }),
         Ok(_) => Ok(()),
         Err(cause) => Err(DirectoryError::Unusable { path, cause }),
     }

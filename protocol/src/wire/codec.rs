@@ -4,8 +4,8 @@
 //! 251, 252, 253 and 2, 4 or 8 bytes), lists with their length first, floats as 8 bytes.
 //!
 //! # Invariants
-//! - Decoding never panics, whatever the bytes, and never holds more than twelve times the bytes that the caller allows: bincode
-//!   counts an empty string as the 8 bytes of its length, and it takes 24.
+//! - Decoding never panics, whatever the bytes. It never holds more than twelve times the bytes that the caller allows, or, where the budget
+//!   follows the bytes that are there, 96 times these: bincode counts an empty string as the 8 bytes of its length, and it takes 24.
 //! - Bytes behind the value are an error.
 
 use crate::limits::{CONTROL_HEADER_BYTES_MAX, DURABLE_BYTES_MAX};

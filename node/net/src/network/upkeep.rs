@@ -261,7 +261,12 @@ impl ReachabilityUpkeep<'_> {
         addresses.extend(carriers.into_iter().take(RELAYS_RESERVED_MAX));
         self.sinks.announce(&addresses);
         let cut_off: Vec<_> = self.connectivity.cut_off.peers().filter_map(from_libp2p).collect();
-        let is_reachable = standing != ReachabilityState::Unreachable && cut_off.is_empty();
+        // One badly connected peer does not take the shares of all others: only who is cut off from as many as it reaches gives its share up.
+        let reached = self.remotes.iter().filter(|(_, remote)| {
+            !remote.paths.connections.is_empty() && remote.paths.route() != Route::Relayed
+        });
+        let yields = !cut_off.is_empty() && cut_off.len() >= reached.count();
+        let is_reachable = standing != ReachabilityState::Unreachable && !yields;
         let last_reported = (addresses.clone(), is_reachable);
         // A peer that only its own machine can reach reports nothing.
         if self.connectivity.last_reported != last_reported && !self.connectivity.survey.listening.is_empty()

@@ -7,8 +7,8 @@
 //! 1. A peer that misses another one tries circuits through its relays. A relay on which the other one has no reservation refuses the
 //!    circuit, and tells the other one that a circuit to it is wanted.
 //! 2. That peer reserves places at relays for a while, so the next attempt succeeds.
-//! 3. If both have only a circuit for [`CUT_OFF_AFTER`], neither can dial the other. Then both own nothing, as a peer behind a router, until
-//!    they have a direct connection or one of them is gone.
+//! 3. If both have only a circuit for [`CUT_OFF_AFTER`], neither can dial the other. Then each of the two that reaches no more peers than it
+//!    is cut off from owns nothing, as a peer behind a router, until they have a direct connection or one of them is gone.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

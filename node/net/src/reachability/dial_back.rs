@@ -14,7 +14,7 @@
 //!
 //! # Invariants
 //! - A helper dials public addresses, and others only where the asker is seen to be ([`dial_rule`](super::dial_rule)).
-//! - All failures read alike and take equally long. So an asker does not learn which ports are open where the helper looks.
+//! - All failures read alike and take equally long, and so does what is not dialed. So an asker does not learn which ports are open where the helper looks.
 //! - A helper dials only for peers that have shown the secret: a few addresses at a time, for a few askers at once.
 //! - An address counts as reached only if the asker's own key answers there.
 //!
@@ -59,6 +59,8 @@ pub(crate) enum DialBackOutcome {
     Reached,
     /// The asker did not answer there, for this reason, in words.
     Failed(String),
+    /// The helper may not dial there: this says nothing.
+    NotTried,
 }
 
 /// A request: the addresses to dial.
@@ -86,10 +88,12 @@ pub(crate) async fn ask(
     let cut = |reason: String| {
         reason.chars().filter(|letter| !letter.is_control()).take(REASON_CHARACTERS_MAX).collect()
     };
-    Ok(answer
-        .into_iter()
-        .map(|reason| reason.map_or(DialBackOutcome::Reached, |reason| DialBackOutcome::Failed(cut(reason))))
-        .collect())
+    let outcome = |reason: Option<String>| match reason {
+        None => DialBackOutcome::Reached,
+        Some(reason) if reason == NOT_TRIED => DialBackOutcome::NotTried,
+        Some(reason) => DialBackOutcome::Failed(cut(reason)),
+    };
+    Ok(answer.into_iter().map(outcome).collect())
 }
 
 /// The helper's side: it dials for others.
@@ -132,15 +136,14 @@ impl DialBackServer {
         let prologue = self.keyring.secret().handshake_prologue();
         let mut dials = JoinSet::new();
         for (index, text) in question.into_iter().enumerate() {
-            dials.spawn(async move { (index, asker.is_reached(prologue, &text).await) });
+            dials.spawn(async move { (index, asker.failure(prologue, &text).await) });
         }
         let mut findings = dials.join_all().await;
         findings.sort_by_key(|(index, _)| *index);
-        if findings.iter().any(|(_, is_reached)| !is_reached) {
+        if findings.iter().any(|(_, failure)| failure.is_some()) {
             sleep_until(asker.deadline).await;
         }
-        let reason = |(_, is_reached): (usize, bool)| (!is_reached).then(|| NOT_REACHED.to_owned());
-        let answer: Answer = findings.into_iter().map(reason).collect();
+        let answer: Answer = findings.into_iter().map(|(_, failure)| failure.map(str::to_owned)).collect();
         write_record(stream, &wire::encode_record(&answer)).await?;
         stream.close().await
     }
@@ -175,13 +178,18 @@ struct Asker {
 }
 
 impl Asker {
-    /// Dials one address, if that is permitted, and checks that the asker answers there.
-    async fn is_reached(self, prologue: [u8; 32], address: &str) -> bool {
-        let Some(endpoint) = address.parse().ok().as_ref().and_then(Endpoint::of) else { return false };
+    /// Dials one address, if that is permitted, and checks that the asker answers there: the text of the answer if it does not.
+    async fn failure(self, prologue: [u8; 32], address: &str) -> Option<&'static str> {
+        let Some(endpoint) = address.parse().ok().as_ref().and_then(Endpoint::of) else {
+            return Some(NOT_REACHED);
+        };
         let permitted = timeout_at(self.deadline, endpoint.permitted(self.ip)).await.unwrap_or_default();
+        if permitted.is_empty() {
+            return Some(NOT_TRIED);
+        }
         let carrier = endpoint.carrier();
         let probes = permitted.into_iter().map(|address| self.probe(prologue, carrier, address));
-        join_all(probes).await.contains(&true)
+        (!join_all(probes).await.contains(&true)).then_some(NOT_REACHED)
     }
 
     /// Dials one address, and checks that the asker answers there.
@@ -289,6 +297,8 @@ pub(crate) const CHECKED_MAX: usize = 2 * ADDRESSES_MAX;
 const ASKERS_MAX: usize = 16;
 /// What the asker reads where it was not reached.
 const NOT_REACHED: &str = "could not be reached";
+/// The text for an address that the helper may not dial.
+const NOT_TRIED: &str = "not tried";
 /// The limit for all dials of one request.
 const DIAL_MAX: Duration = Duration::from_secs(4);
 /// The limit for a request, all dials, and the answer.
@@ -337,12 +347,23 @@ mod tests {
         let prologue = SECRET.handshake_prologue();
         let looking = async {
             for address in addresses.map(|address| address.to_string()) {
-                assert!(asker(peer, "127.0.0.1").is_reached(prologue, &address).await, "{address}");
-                assert!(!asker(other, "127.0.0.1").is_reached(prologue, &address).await, "another peer");
-                assert!(!asker(peer, "10.79.0.3").is_reached(prologue, &address).await, "it is not there");
+                assert_eq!(asker(peer, "127.0.0.1").failure(prologue, &address).await, None, "{address}");
+                assert_eq!(
+                    asker(other, "127.0.0.1").failure(prologue, &address).await,
+                    Some(NOT_REACHED),
+                    "another peer"
+                );
+                assert_eq!(
+                    asker(peer, "10.79.0.3").failure(prologue, &address).await,
+                    Some(NOT_TRIED),
+                    "it is not there"
+                );
                 let other_secret = Secret([2; 32]).handshake_prologue();
                 if address.contains("/tcp/") {
-                    assert!(!asker(peer, "127.0.0.1").is_reached(other_secret, &address).await);
+                    assert_eq!(
+                        asker(peer, "127.0.0.1").failure(other_secret, &address).await,
+                        Some(NOT_REACHED)
+                    );
                 }
             }
         };
@@ -376,9 +397,11 @@ mod tests {
         let ports = [open.local_addr().unwrap().port(), closed.port()];
         let addresses = ports.map(|port| format!("/ip4/127.0.0.1/tcp/{port}"));
         let other = ["/ip4/10.79.0.1/tcp/9", "/dns/nowhere.invalid/tcp/9"].map(str::to_owned);
-        for address in addresses.into_iter().chain(other) {
+        let tried = addresses.map(|address| (address, DialBackOutcome::Failed(NOT_REACHED.to_owned())));
+        let forbidden = other.map(|address| (address, DialBackOutcome::NotTried));
+        for (address, outcome) in tried.into_iter().chain(forbidden) {
             let (answer, duration) = answer_to(&[address.parse().unwrap()]).await;
-            assert_eq!(answer, [DialBackOutcome::Failed(NOT_REACHED.to_owned())], "{address}");
+            assert_eq!(answer, [outcome], "{address}");
             assert!(duration >= DIAL_MAX, "{address}: the time tells nothing either");
         }
     }

@@ -162,7 +162,7 @@ impl Survey {
         }
     }
 
-    /// A peer has reported its findings. With `None` it did not answer, and another peer is asked.
+    /// A peer has reported its findings. With `None`, or if it may dial nowhere, another peer is asked.
     pub(crate) fn found(
         &mut self,
         by: PeerId,
@@ -171,7 +171,11 @@ impl Survey {
     ) {
         let Some(check) = self.checks.get_mut(&by) else { return };
         check.is_running = false;
-        let Some(findings) = findings else {
+        let tried = |mut findings: Vec<(Multiaddr, DialBackOutcome)>| {
+            findings.retain(|(_, finding)| *finding != DialBackOutcome::NotTried);
+            findings
+        };
+        let Some(findings) = findings.map(tried).filter(|findings| !findings.is_empty()) else {
             check.due = now + PAUSE_MAX;
             return;
         };
@@ -234,6 +238,7 @@ impl Survey {
                     all[index].failed_by += 1;
                     all[index].reason = Some(reason.clone());
                 }
+                DialBackOutcome::NotTried => {}
             }
         }
         all.sort_by_key(|tried| std::cmp::Reverse(tried.reached_by));

@@ -12,7 +12,10 @@ use crate::program::command::Reply;
 impl StepState {
     /// Tells the other members that this one has finished the run, and with which parameters.
     pub(super) fn send_complete(&mut self, out: &mut Vec<Output>) {
-        if let Some(complete) = &self.commit.complete {
+        // With local parameters, members have compared them at the commit of the last round of all.
+        if let Some(complete) =
+            self.commit.complete.as_ref().filter(|_| self.kind != StepKind::LocalParameters)
+        {
             let digest = ContentDigest::of(complete.bytes());
             self.send_digest(self.step, digest, out);
         }

@@ -57,8 +57,9 @@ impl StepState {
         let complete = self.commit.complete.as_ref().expect("a complete step has parameters");
         // With local parameters, members have the same digest only after a round of all members.
         let is_due = is_due && record.is_of_all;
-        let is_audit_due =
-            || !self.audit.has_heard(self.base.rank) || self.audit.is_in_doubt(StepNumber(steps));
+        // Doubts are settled among the members that learn of them.
+        let is_in_doubt = || !self.base.view().is_large() && self.audit.is_in_doubt(StepNumber(steps));
+        let is_audit_due = || !self.audit.has_heard(self.base.rank) || is_in_doubt();
         let is_audited = is_due || (record.is_of_all && is_audit_due());
         let digest = is_audited.then(|| ContentDigest::of(complete.bytes()));
         if let Some(digest) = digest {
@@ -95,7 +96,7 @@ impl StepState {
         let steps = self.committed_steps();
         if self.commit.save_after.take_if(|at| at.0 <= steps).is_some_and(|at| at.0 == steps)
             && self.base.loss_watch.is_finite()
-            && self.differs_at_end().is_none()
+            && self.undecided().is_none()
             && let Some(checkpoint) = self.checkpoint()
         {
             let keep = self.base.loaded.config.checkpoints_kept;

@@ -109,10 +109,11 @@ impl DigestAudit {
 }
 
 impl Round {
-    /// Whether the member at `rank` has reported, and more than half of the members have the same digest or all have reported.
+    /// Whether the member at `rank` has reported, and so have all others, or digests differ and more than half of the members have the same.
     fn is_decided(&self, rank: Rank, member_count: usize) -> bool {
-        let is_most = self.counts.values().any(|count| count * 2 > member_count);
-        self.by_rank.contains_key(&rank) && (is_most || self.by_rank.len() == member_count)
+        let has_most = || self.counts.values().any(|count| count * 2 > member_count);
+        let is_clear = self.by_rank.len() == member_count || (self.counts.len() > 1 && has_most());
+        self.by_rank.contains_key(&rank) && is_clear
     }
 
     /// What the digests show if they differ. They are [decided](Self::is_decided).
@@ -256,6 +257,7 @@ mod tests {
         assert_eq!(confirmed(&["aab", "aba"]), None, "another member each time");
         assert_eq!(confirmed(&["aab", "ccb"]), Some(Finding::Differing(ranks(&[2]))));
         assert_eq!(confirmed(&["aab", "c..", "ccb"]), Some(Finding::Differing(ranks(&[2]))), "not decided");
+        assert_eq!(confirmed(&["aab", "ccb", "dd."]), Some(Finding::Differing(ranks(&[2]))), "not all");
         assert_eq!(confirmed(&["ab", "aa"]), None);
         assert_eq!(confirmed(&["ab", "cd"]), Some(Finding::Undecided(StepNumber(1), ranks(&[1]))));
         assert_eq!(confirmed(&["abb", "cdd"]), Some(Finding::Alone(StepNumber(1))));
