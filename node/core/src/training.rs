@@ -26,6 +26,7 @@ use crate::program::loader::Loaded;
 use crate::state::checkpoint::Checkpoint;
 use crate::state::shared_cache::SharedCache;
 use base::EngineBase;
+pub(crate) use base::VECTORS_KEPT_MAX;
 use steps::StepEngine;
 use steps::merge_snapshot::{BranchSnapshots, BranchSnapshotsMut};
 use tables::TableEngine;
@@ -60,6 +61,8 @@ pub(crate) struct TrainingInputs {
     pub(crate) specification: Arc<[u8]>,
     /// The task, its configuration, and the program.
     pub(crate) loaded: Loaded,
+    /// The pool of vectors with as many elements as there are parameters.
+    pub(crate) vectors: Pool,
     /// The initial parameters, as they were drawn when this peer reported that it is ready; `None` if a run has begun with them.
     pub(crate) initial: Option<Arc<Buffer>>,
     /// The pool of buffers for segments.

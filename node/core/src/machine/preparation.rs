@@ -14,6 +14,7 @@ use peergrad_protocol::{Buffer, Frame, PeerId, Pool};
 
 use crate::io::{DataReference, Event, Failure, Output, Reject};
 use crate::program::loader::{Loaded, Loader};
+use crate::training::VECTORS_KEPT_MAX;
 
 /// How far the task of a run is prepared at this peer.
 pub(crate) struct Preparation {
@@ -40,6 +41,8 @@ enum Stage {
 pub(crate) struct Prepared {
     /// The task.
     pub(crate) loaded: Loaded,
+    /// The pool of vectors with as many elements as there are parameters.
+    pub(crate) vectors: Pool,
     /// Its initial parameters, until a run has begun with them. A task may draw others when it is asked again.
     initial: Option<Arc<Buffer>>,
     /// Their digest.
@@ -49,10 +52,11 @@ pub(crate) struct Prepared {
 impl Prepared {
     /// Draws the initial parameters of a task. This takes as long as the parameters are many.
     pub(crate) fn draw(loaded: Loaded) -> Self {
-        let mut initial = Pool::new(0).take_zeroed(loaded.manifest.parameter_count());
+        let vectors = Pool::new(VECTORS_KEPT_MAX);
+        let mut initial = vectors.take_zeroed(loaded.manifest.parameter_count());
         loaded.task.initial(loaded.config.seed, &mut initial);
         let initial_digest = ContentDigest::of(initial.bytes());
-        Self { loaded, initial: Some(Arc::new(initial)), initial_digest }
+        Self { loaded, vectors, initial: Some(Arc::new(initial)), initial_digest }
     }
 }
 

@@ -12,7 +12,7 @@ use peergrad_protocol::durable::RunDefinition;
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::message::{DataPiece, WantData};
 use peergrad_protocol::wire::encode_record;
-use peergrad_protocol::{Buffer, PeerId, StepNumber};
+use peergrad_protocol::{Buffer, PeerId, Pool, StepNumber};
 
 use crate::io::{Event, Failure, JobOutput, Output, Reject};
 use crate::machine::jobs::{Jobs, Purpose};
@@ -169,6 +169,11 @@ impl RunSetup {
     /// The digest of the task's initial parameters; `None` until it is built.
     pub(super) fn initial_digest(&self) -> Option<ContentDigest> {
         Some(self.preparing()?.ready()?.initial_digest)
+    }
+
+    /// The pool of vectors with as many elements as there are parameters; `None` until the task is built.
+    pub(super) fn vectors(&self) -> Option<&Pool> {
+        Some(&self.preparing()?.ready()?.vectors)
     }
 
     /// The initial parameters, for a run that begins with them; `None` if one has begun already.

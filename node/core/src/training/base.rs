@@ -68,7 +68,7 @@ impl EngineBase {
         inputs: TrainingInputs,
         credits: &mut BTreeMap<PeerId, u32>,
     ) -> Self {
-        let TrainingInputs { me, specification, loaded, segments, cache, checkpoint, .. } = inputs;
+        let TrainingInputs { me, specification, loaded, vectors, segments, cache, checkpoint, .. } = inputs;
         let shard_map = cache.shard_map(view, digest, ShardingConfig::of(&loaded));
         let rank = view.rank(&me.peer).expect("a view is installed at its members");
         let mut omissions = Omissions::default();
@@ -79,7 +79,7 @@ impl EngineBase {
             shard_map,
             specification,
             cache,
-            vectors: Pool::new(VECTORS_KEPT_MAX),
+            vectors,
             segments,
             past: VecDeque::new(),
             is_frozen: false,
@@ -237,6 +237,6 @@ impl EngineBase {
 }
 
 /// The most idle vectors that are kept: more come back only from late readers.
-const VECTORS_KEPT_MAX: usize = 4;
+pub(crate) const VECTORS_KEPT_MAX: usize = 4;
 /// The number of earlier views whose frames may still be on their way.
 const PAST_MAX: usize = 16;

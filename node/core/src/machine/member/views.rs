@@ -29,6 +29,7 @@ impl ActiveMember {
             me: node.me.clone(),
             specification: Arc::clone(node.run.identity().0),
             loaded: node.run.ready().expect("a peer is in a view once it is prepared").clone(),
+            vectors: node.run.vectors().expect("as it is prepared").clone(),
             initial: node.run.take_initial(),
             segments: node.segments.clone(),
             cache: node.cache.clone(),
