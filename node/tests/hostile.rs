@@ -26,8 +26,8 @@ use peergrad_protocol::message::{
     Closed, Complete, Contact, Departure, Heartbeat, Join, JoinMessage, MemberReport, MergeAccept,
     MergeMessage, MergeOffer, MergeProbe, MergeReady, Message, Nack, ParametersDigest, PartialStep, Phase,
     Prepare, Promise, Propose, RejoinCandidate, SampleStats, SaveAt, SavedCheckpoint, Segment, SentFrames,
-    SnapshotChunks, SnapshotDonor, Stage, StepContributors, StepProgress, TrainingMessage, WantChunks,
-    WantSnapshot,
+    ShardDigest, SnapshotChunks, SnapshotDonor, Stage, StepContributors, StepProgress, TrainingMessage,
+    WantChunks, WantSnapshot,
 };
 use peergrad_protocol::view::{
     Ancestor, BatchParts, Branch, Complaint, Donor, Expulsion, ExpulsionCause, Member, MemberFault, Merge,
@@ -333,7 +333,8 @@ impl Truth<'_> {
                 let (view_number, complete) = (ViewNumber(draws.below(3, STEPS_MAX)), self.near(draws));
                 let computing = draws.some(|draws| self.near(draws));
                 let sent = SentFrames { link: 0, count: draws.below(3, u64::MAX) };
-                Message::Heartbeat(Heartbeat { view, view_number, complete, computing, sent })
+                let heard = SentFrames { link: draws.below(3, 9) as u32, count: draws.below(3, u64::MAX) };
+                Message::Heartbeat(Heartbeat { view, view_number, complete, computing, sent, heard })
             }
             16 => {
                 let (step, has_contribution) = (self.near(draws), draws.is());
@@ -392,6 +393,7 @@ impl Truth<'_> {
             6 => TrainingMessage::ParametersDigest(ParametersDigest {
                 steps: self.near(draws),
                 digest: ContentDigest([draws.below(3, 255) as u8; 32]),
+                shards: draws.list(9, |draws| ShardDigest([draws.below(3, 255) as u8; 8])),
             })
             .in_view(self.digest),
             7 => Message::Admin(AdminMessage::Expel(self.expulsion(draws))),

@@ -31,6 +31,8 @@ pub const SHIPPED_DATA_BYTES_MAX: u64 = 64 << 20;
 pub const SPECIFICATION_BYTES_MAX: usize = 1 << 19;
 /// Members of a view.
 pub const MEMBERS_MAX: usize = 1024;
+/// Members up to which each exchanges control messages with every other.
+pub const SMALL_VIEW_MEMBERS_MAX: usize = 32;
 /// Addresses that a peer announces.
 pub const ADDRESSES_MAX: usize = 8;
 /// Bytes of one address in text form.

@@ -40,7 +40,7 @@ pub use sample_stats::SampleStats;
 pub use sent_frames::SentFrames;
 pub use training::{
     ChunkBatch, ChunkContent, ChunkEntry, Closed, Complete, ParametersDigest, Phase, SaveAt, Segment,
-    StepContributors, StepProgress, TrainingMessage, WantChunks,
+    ShardDigest, StepContributors, StepProgress, TrainingMessage, WantChunks,
 };
 pub use validity::Invalid;
 
@@ -112,6 +112,8 @@ pub struct Heartbeat {
     pub computing: Option<StepNumber>,
     /// The frames that the sender has sent to the receiver before this one.
     pub sent: SentFrames,
+    /// `sent` in the newest heartbeat of the receiver that has arrived at the sender. So the receiver learns how long its frames take.
+    pub heard: SentFrames,
 }
 
 /// Why a peer stops.

@@ -19,8 +19,10 @@ pub enum FrameFault {
     Lost,
     /// It is not sent, and heartbeats do not count it.
     Withheld,
-    /// A bit before its payload is another one.
+    /// A bit of it is another one.
     Changed,
+    /// What the sender says in it is wrong: a value of its payload, or a digest.
+    Wrong,
     /// It arrives twice.
     Repeated,
     /// It arrives later, and so do the frames behind it.
@@ -49,6 +51,8 @@ pub enum FrameKind {
     Agreement,
     /// Heartbeats.
     Heartbeats,
+    /// Digests of parameters.
+    Digests,
 }
 
 impl FrameKind {
@@ -70,6 +74,7 @@ impl FrameKind {
             Self::Tables => matches!(in_view, Some(TrainingMessage::Tables)),
             Self::Agreement => matches!(message, Some(Message::Agreement(_))),
             Self::Heartbeats => matches!(message, Some(Message::Heartbeat(_))),
+            Self::Digests => matches!(in_view, Some(TrainingMessage::ParametersDigest(_))),
         }
     }
 }
@@ -113,15 +118,38 @@ impl FrameFilter for FaultyFrames {
             FrameFault::Repeated => FrameAction::Replace(vec![copy(envelope.frame), copy(envelope.frame)]),
             FrameFault::Changed => {
                 let mut frame = copy(envelope.frame);
-                let bit = self.generator.next_u64() as usize % (8 * frame.head.len());
-                frame.head[bit / 8] ^= 1 << (bit % 8);
+                let bit = self.generator.next_u64() as usize % (8 * frame.byte_count());
+                let (byte, mask) = (bit / 8, 1 << (bit % 8));
+                let head_bytes = frame.head.len();
+                match &mut frame.payload {
+                    Some(payload) if byte >= head_bytes => payload.bytes_mut()[byte - head_bytes] ^= mask,
+                    _ => frame.head[byte] ^= mask,
+                }
                 FrameAction::Replace(vec![frame])
             }
+            FrameFault::Wrong => match message {
+                Some(message) => FrameAction::Replace(vec![self.wrong(message, envelope.frame)]),
+                None => FrameAction::Pass,
+            },
         }
     }
 }
 
 impl FaultyFrames {
+    /// The frame of this message with a wrong value or digest, as a sender that computes wrongly makes it.
+    fn wrong(&mut self, mut message: Message, frame: &Frame) -> Frame {
+        if let Message::InView { message: TrainingMessage::ParametersDigest(parameters), .. } = &mut message {
+            parameters.digest.0[0] ^= 1;
+        }
+        let mut payload = frame.payload.as_ref().map(|payload| Buffer::from_bytes(payload.bytes()));
+        if let Some(bytes) = payload.as_mut().map(Buffer::bytes_mut).filter(|bytes| !bytes.is_empty()) {
+            let index = self.generator.next_u64() as usize % bytes.len();
+            // In the lowest bits of a value, so that it stays a number of about the same size.
+            bytes[index & !3] ^= 0x10;
+        }
+        Frame::encode(&message, payload)
+    }
+
     /// Whether this frame has the fault.
     fn is_chosen(&mut self) -> bool {
         self.generator.next_u32() % 1_000_000 < self.per_million

@@ -158,6 +158,13 @@ impl Invariants {
         self.invariants.push(Box::new(invariant));
     }
 
+    /// All invariants but those with these names.
+    #[must_use]
+    pub fn without(mut self, names: &[&str]) -> Self {
+        self.invariants.retain(|invariant| !names.contains(&invariant.name()));
+        self
+    }
+
     /// Only the invariant with this name: to show that this one, and not another, notices a bug.
     #[must_use]
     pub fn only(mut self, name: &str) -> Self {

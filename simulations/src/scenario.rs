@@ -356,6 +356,14 @@ impl Default for Expect {
 }
 
 impl Scenario {
+    /// Whether some peer sends wrong values, so that members compute with others than the run would have without it.
+    pub(crate) fn has_wrong_values(&self) -> bool {
+        self.faults.iter().any(|planned| match planned.fault {
+            Fault::Frames { fault: FrameFault::Wrong, kind, .. } => kind != FrameKind::Digests,
+            _ => false,
+        })
+    }
+
     /// A swarm of `peers` on a local network, without any faults.
     #[must_use]
     pub fn new(name: &str, peers: usize, workload: Workload) -> Self {

@@ -100,7 +100,7 @@ fn peers_that_draw_other_initial_parameters_train_with_those_of_the_founder() {
 fn alter_for(cluster: &mut Cluster, receiver: HostId, at_step: u64) {
     let mut is_done = false;
     cluster.add_filter(Box::new(move |envelope: &Envelope<'_>| {
-        let Some(Message::InView { message: TrainingMessage::Segment(segment), .. }) = envelope.message()
+        let Some(Message::InView { message: TrainingMessage::Segment(segment), view }) = envelope.message()
         else {
             return FrameAction::Pass;
         };
@@ -111,8 +111,8 @@ fn alter_for(cluster: &mut Cluster, receiver: HostId, at_step: u64) {
         is_done = true;
         let mut bytes = payload.bytes().to_vec();
         bytes[3] ^= 0x40;
-        let payload = Some(Buffer::from_bytes(&bytes));
-        FrameAction::Replace(vec![Frame { head: envelope.frame.head.clone(), payload }])
+        let message = TrainingMessage::Segment(segment).in_view(view);
+        FrameAction::Replace(vec![Frame::encode(&message, Some(Buffer::from_bytes(&bytes)))])
     }));
 }
 

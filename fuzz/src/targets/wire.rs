@@ -61,7 +61,8 @@ impl Target for FrameTarget {
         let header_bytes = rest - payload_bytes;
         input[2..6].copy_from_slice(&(header_bytes as u32).to_le_bytes());
         input[6..10].copy_from_slice(&(payload_bytes as u32).to_le_bytes());
-        wire::seal(&mut input[..PREFIX_BYTES + header_bytes]);
+        let (head, payload) = input.split_at_mut(PREFIX_BYTES + header_bytes);
+        wire::seal(head, payload);
     }
 
     fn run(&self, input: &[u8]) -> Verdict {

@@ -9,8 +9,8 @@
 use std::sync::Arc;
 
 use peergrad_protocol::durable::DurableRecord;
-use peergrad_protocol::message::{Contact, Departure, Heartbeat, Message, Refusal};
-use peergrad_protocol::view::{ExpulsionCause, Member, MemberFault};
+use peergrad_protocol::message::{Contact, Departure, Message, Refusal};
+use peergrad_protocol::view::{ExpulsionCause, Member};
 use peergrad_protocol::{Buffer, Frame, Instant, PeerId, RunId};
 
 use crate::config::{Config, StartMode};
@@ -234,20 +234,20 @@ impl Machine {
     // Frames.
 
     /// Counts the frames among the outputs from the index `first` on, and adds the heartbeats that are due, which name these counts.
-    pub(crate) fn count_sent(&mut self, first: usize, out: &mut Vec<Output>) {
+    pub(crate) fn count_sent(&mut self, now: Instant, first: usize, out: &mut Vec<Output>) {
         let Self { role, node } = self;
         for output in &out[first..] {
-            if let Output::Send { to, .. } = output {
-                node.frame_audit.note_sent(to);
+            if let Output::Send { to, frame } = output {
+                node.frame_audit.note_sent(to, frame.byte_count());
             }
         }
         let Some((heartbeat, receivers)) = role.active_mut().and_then(|role| role.take_heartbeat()) else {
             return;
         };
         for to in receivers {
-            let heartbeat = Heartbeat { sent: node.frame_audit.sent_to(&to), ..heartbeat };
+            let heartbeat = node.frame_audit.heartbeat_to(now, &to, heartbeat);
             let frame = Frame::encode(&Message::Heartbeat(heartbeat), None);
-            node.frame_audit.note_sent(&to);
+            node.frame_audit.note_sent(&to, frame.byte_count());
             out.push(Output::Send { to, frame });
         }
     }
@@ -365,13 +365,13 @@ fn receive(
     frame: Frame,
 ) -> Result<(), Interrupt> {
     let message = cx.node.cache.message(&frame);
-    let is_intact = match &message {
-        Ok(Message::Heartbeat(heartbeat)) => cx.node.frame_audit.compare(from, heartbeat.sent),
-        _ => true,
+    let fault = match &message {
+        Ok(Message::Heartbeat(heartbeat)) => cx.node.frame_audit.compare(cx.now, from, heartbeat),
+        _ => None,
     };
-    cx.node.frame_audit.note_received(&from);
-    if !is_intact {
-        role.complain(cx, from, MemberFault::Frames);
+    cx.node.frame_audit.note_received(&from, frame.byte_count());
+    if let Some(fault) = fault {
+        role.complain(cx, from, fault);
     }
     match message.map_err(Reject::from)? {
         Message::InView { view, message } => Ok(role.on_view_message(cx, from, view, message, frame)?),

@@ -38,7 +38,7 @@ impl Node {
     pub fn handle(&mut self, now: Instant, input: Input, out: &mut Vec<Output>) {
         let first = out.len();
         self.decide(now, input, out);
-        self.machine.count_sent(first, out);
+        self.machine.count_sent(now, first, out);
     }
 
     /// Has the machine handle the input, and the program whatever follows from that.

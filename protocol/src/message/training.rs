@@ -113,12 +113,31 @@ pub struct Closed {
 }
 
 /// The digest of a member's parameters after a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct ParametersDigest {
     /// The number of steps after which the parameters have this digest.
     pub steps: StepNumber,
     /// The digest of their little-endian bytes.
     pub digest: ContentDigest,
+    /// For each member of the view, by rank: the digest of its shard as the sender has it. Empty unless digests have differed.
+    pub shards: Vec<ShardDigest>,
+}
+
+/// The first bytes of the digest of one member's shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct ShardDigest(pub [u8; 8]);
+
+impl ShardDigest {
+    /// The digest of a shard that consists of these bytes, chunk by chunk.
+    #[must_use]
+    pub fn of<'a>(chunks: impl Iterator<Item = &'a [u8]>) -> Self {
+        let mut hasher = blake3::Hasher::new();
+        chunks.for_each(|chunk| {
+            hasher.update(chunk);
+        });
+        let [a, b, c, d, e, f, g, h, ..] = *hasher.finalize().as_bytes();
+        Self([a, b, c, d, e, f, g, h])
+    }
 }
 
 /// The step whose state is to be saved or kept.
@@ -197,6 +216,9 @@ impl TrainingMessage {
                     && contributors.left_out <= SAMPLES_MAX,
             ),
             Self::SaveCheckpoint(save) | Self::TakeSnapshot(save) => in_range(is_step(save.steps)),
+            Self::ParametersDigest(parameters) if parameters.shards.len() > MEMBERS_MAX => {
+                Err(Invalid::TooLong)
+            }
             Self::ParametersDigest(parameters) => in_range(is_step(parameters.steps)),
             Self::Tables => Ok(()),
         }

@@ -87,7 +87,7 @@ mod tests {
         let heartbeat = |complete, view_number| {
             let (view_number, complete) = (ViewNumber(view_number), StepNumber(complete));
             let (computing, sent) = (Some(complete), SentFrames::default());
-            Message::Heartbeat(Heartbeat { view: VIEW, view_number, complete, computing, sent })
+            Message::Heartbeat(Heartbeat { view: VIEW, view_number, complete, computing, sent, heard: sent })
         };
         assert_limit(|n| heartbeat(n, 1), STEPS_MAX);
         assert_limit(|n| heartbeat(1, n), STEPS_MAX);
@@ -132,9 +132,14 @@ mod tests {
         assert_limit(|n| complete(n, 0), STEPS_MAX);
         assert_limit(|n| complete(0, n), SAMPLES_MAX);
         assert_limit(|n| TrainingMessage::Closed(Closed { left_out: n }).in_view(VIEW), SAMPLES_MAX);
-        let parameters =
-            |steps| ParametersDigest { steps: StepNumber(steps), digest: ContentDigest([0; 32]) };
-        assert_limit(|n| TrainingMessage::ParametersDigest(parameters(n)).in_view(VIEW), STEPS_MAX);
+        let parameters = |steps, shard_count: usize| {
+            let (steps, digest) = (StepNumber(steps), ContentDigest([0; 32]));
+            let shards = vec![ShardDigest([0; 8]); shard_count];
+            TrainingMessage::ParametersDigest(ParametersDigest { steps, digest, shards }).in_view(VIEW)
+        };
+        assert_limit(|n| parameters(n, 0), STEPS_MAX);
+        assert_eq!(parameters(0, MEMBERS_MAX).validate(), Ok(()));
+        assert_eq!(parameters(0, MEMBERS_MAX + 1).validate(), Err(Invalid::TooLong));
         let progress = |step, left_out| {
             let (step, has_contribution) = (StepNumber(step), true);
             TrainingMessage::StepProgress(StepProgress { step, has_contribution, left_out }).in_view(VIEW)

@@ -24,6 +24,10 @@ pub enum MemberFault {
     Withheld,
     /// Its parameters are not those of most members.
     Parameters,
+    /// The values of its shard that it sent are not those that it has itself.
+    Values,
+    /// Its frames arrive far later than those of others.
+    Late,
 }
 
 /// A member's complaint about another one in the same view.

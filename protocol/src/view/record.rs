@@ -2,6 +2,7 @@
 
 use crate::cursor::DataCursor;
 use crate::id::{Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest, ViewNumber};
+use crate::limits::SMALL_VIEW_MEMBERS_MAX;
 use crate::message::Contact;
 use crate::wire::codec::{self, Decode, Encode};
 
@@ -181,6 +182,3 @@ impl Member {
         Contact { peer: self.peer, addresses: self.addresses.clone() }
     }
 }
-
-/// Members up to which each exchanges control messages with every other.
-const SMALL_VIEW_MEMBERS_MAX: usize = 32;

@@ -8,9 +8,9 @@
 //! +---------+------+--------------+---------------+----------+--------------------+------------------------+
 //! ```
 //! The prefix alone tells a reader how much to read and whether that is allowed, before it allocates anything. The header
-//! is the [`Message`] as the [codec](super::codec) writes it. The checksum covers the prefix before it and the header: a bit that a
-//! faulty memory flips on the way from one node to another makes no other message. Table messages have no frames of their own: they follow each other in a
-//! stream, each after its length.
+//! is the [`Message`] as the [codec](super::codec) writes it. The checksum, a CRC-32, covers all other bytes: a bit that a faulty memory
+//! flips on the way from one node to another makes no other message, and no other values. Table messages have no frames of their own: they
+//! follow each other in a stream, each after its length.
 //!
 //! # Invariants
 //! - Decoding never panics, whatever the bytes, and never holds more than twelve times the header bytes that the
@@ -71,7 +71,7 @@ pub enum WireError {
     /// The frame is shorter or longer than it announces.
     #[error("the frame has another length than it announces")]
     Length,
-    /// The bytes before the payload were changed after the frame was made.
+    /// The bytes were changed after the frame was made.
     #[error("the frame was changed on its way")]
     Changed,
     /// The header is no message, or one of another kind.
@@ -193,7 +193,7 @@ impl Frame {
             prefix.payload_bytes
         );
         head[..PREFIX_BYTES].copy_from_slice(&prefix.encode());
-        seal(&mut head);
+        seal(&mut head, payload.as_ref().map_or(&[], Buffer::bytes));
         Self { head, payload }
     }
 
@@ -204,11 +204,11 @@ impl Frame {
     pub fn decode(&self) -> Result<Message, WireError> {
         let (prefix, header) = self.head.split_first_chunk::<PREFIX_BYTES>().ok_or(WireError::Length)?;
         let prefix = Prefix::decode(*prefix)?;
-        let payload_bytes = self.payload.as_ref().map_or(0, Buffer::byte_count);
-        if header.len() != prefix.header_bytes || payload_bytes != prefix.payload_bytes {
+        let payload = self.payload.as_ref().map_or(&[][..], Buffer::bytes);
+        if header.len() != prefix.header_bytes || payload.len() != prefix.payload_bytes {
             return Err(WireError::Length);
         }
-        if self.head[CHECKSUM_AT..PREFIX_BYTES] != checksum(&self.head) {
+        if self.head[CHECKSUM_AT..PREFIX_BYTES] != checksum(&self.head, payload) {
             return Err(WireError::Changed);
         }
         let decoded = match prefix.kind {
@@ -237,22 +237,22 @@ impl Frame {
     }
 }
 
-/// Writes the checksum of a frame's prefix and header into them.
+/// Writes the checksum of a frame with this prefix, header and payload.
 ///
 /// # Panics
 /// If `head` is shorter than a prefix.
-pub fn seal(head: &mut [u8]) {
-    let checksum = checksum(head);
+pub fn seal(head: &mut [u8], payload: &[u8]) {
+    let checksum = checksum(head, payload);
     head[CHECKSUM_AT..PREFIX_BYTES].copy_from_slice(&checksum);
 }
 
-/// The first bytes of BLAKE3 over all of `head` but the checksum.
-fn checksum(head: &[u8]) -> [u8; 4] {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(&head[..CHECKSUM_AT]);
-    hasher.update(&head[PREFIX_BYTES..]);
-    let [a, b, c, d, ..] = *hasher.finalize().as_bytes();
-    [a, b, c, d]
+/// The checksum of a frame: all of `head` but the checksum itself, and the payload.
+fn checksum(head: &[u8], payload: &[u8]) -> [u8; 4] {
+    let mut hasher = crc32fast::Hasher::new();
+    for part in [&head[..CHECKSUM_AT], &head[PREFIX_BYTES..], payload] {
+        hasher.update(part);
+    }
+    hasher.finalize().to_le_bytes()
 }
 
 /// Appends a table message to a stream: its length, four bytes in little-endian order, and its bytes.

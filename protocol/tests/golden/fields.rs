@@ -37,8 +37,8 @@ pub(crate) fn frame_sheet(message: &Message, payload: Option<&[u8]>) -> Sheet {
     sheet.raw(&[kind], format!("prefix: kind = {kind_name}"));
     sheet.raw(&(header_bytes as u32).to_le_bytes(), format!("prefix: header bytes = {header_bytes}"));
     sheet.raw(&(payload_bytes as u32).to_le_bytes(), format!("prefix: payload bytes = {payload_bytes}"));
-    let checksum = blake3::hash(&[sheet.bytes(), header.bytes()].concat());
-    sheet.raw(&checksum.as_bytes()[..4], "prefix: checksum of the prefix and of all up to the payload");
+    let checksum = crc_32(&[&sheet.bytes(), &header.bytes(), payload.unwrap_or_default()].concat());
+    sheet.raw(&checksum.to_le_bytes(), "prefix: CRC-32 of all other bytes");
     sheet.lines.extend(header.lines);
     if let Some(payload) = payload.filter(|payload| !payload.is_empty()) {
         sheet.raw(payload, "payload");
@@ -217,12 +217,21 @@ fn training_message_fields(message: &TrainingMessage, sheet: &mut Sheet) {
             sheet.value("steps", steps);
         }
         TrainingMessage::Tables => tag(sheet, 9, "Tables"),
-        TrainingMessage::ParametersDigest(ParametersDigest { steps, digest }) => {
+        TrainingMessage::ParametersDigest(ParametersDigest { steps, digest, shards }) => {
             tag(sheet, 10, "ParametersDigest");
             sheet.value("steps", steps);
             sheet.array("digest", &digest.0);
+            sheet.list("shards", shards, |sheet, shard| sheet.array("shard", &shard.0));
         }
     }
+}
+
+/// CRC-32 as in Ethernet and gzip, bit by bit.
+fn crc_32(bytes: &[u8]) -> u32 {
+    let step = |crc: u32| if crc & 1 == 1 { (crc >> 1) ^ 0xedb8_8320 } else { crc >> 1 };
+    let rest =
+        bytes.iter().fold(u32::MAX, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), |crc, _| step(crc)));
+    !rest
 }
 
 fn merge_message_fields(message: &MergeMessage, sheet: &mut Sheet) {
@@ -412,6 +421,8 @@ fn fault_field(fault: MemberFault, sheet: &mut Sheet) {
         MemberFault::Refused => sheet.raw(&[1], "fault = Refused"),
         MemberFault::Withheld => sheet.raw(&[2], "fault = Withheld"),
         MemberFault::Parameters => sheet.raw(&[3], "fault = Parameters"),
+        MemberFault::Values => sheet.raw(&[4], "fault = Values"),
+        MemberFault::Late => sheet.raw(&[5], "fault = Late"),
     }
 }
 
@@ -478,14 +489,15 @@ fn moves_fields(moves: &Moves, sheet: &mut Sheet) {
 // Agreement.
 
 fn heartbeat_fields(heartbeat: &Heartbeat, sheet: &mut Sheet) {
-    let Heartbeat { view, view_number, complete, computing, sent } = heartbeat;
+    let Heartbeat { view, view_number, complete, computing, sent, heard } = heartbeat;
     sheet.array("view", &view.0);
     sheet.value("view_number", view_number);
     sheet.value("complete", complete);
     sheet.some("computing", computing.as_ref(), |sheet, step| sheet.value("step", step));
-    let SentFrames { link, count } = sent;
-    sheet.value("sent.link", link);
-    sheet.value("sent.count", count);
+    for (name, SentFrames { link, count }) in [("sent", sent), ("heard", heard)] {
+        sheet.value(&format!("{name}.link"), link);
+        sheet.value(&format!("{name}.count"), count);
+    }
 }
 
 fn promise_fields(promise: &Promise, sheet: &mut Sheet) {

@@ -13,7 +13,7 @@ use peergrad_protocol::message::{
     Closed, Complete, Contact, DataPiece, Departure, Heartbeat, Join, JoinMessage, MemberReport, MergeAccept,
     MergeMessage, MergeOffer, MergeProbe, MergeReady, Message, Nack, ParametersDigest, PartialStep, Phase,
     Prepare, Promise, Propose, Refusal, RejoinCandidate, Rekey, SampleStats, SaveAt, SavedCheckpoint,
-    Segment, SentFrames, SnapshotChunks, SnapshotDonor, Stage, StepContributors, StepProgress,
+    Segment, SentFrames, ShardDigest, SnapshotChunks, SnapshotDonor, Stage, StepContributors, StepProgress,
     TrainingMessage, WantChunks, WantData, WantSnapshot, Welcome,
 };
 use peergrad_protocol::table::{
@@ -108,6 +108,7 @@ fn agreement() -> Vec<Sample> {
                 complete: StepNumber(70_000),
                 computing: Some(StepNumber(300)),
                 sent: SentFrames { link: 3, count: 70_000 },
+                heard: SentFrames { link: 1, count: 69_999 },
             }),
         ),
         control(
@@ -357,7 +358,11 @@ fn training() -> Vec<Sample> {
     let view = ViewDigest(bytes(0xa0));
     let want = WantChunks { steps: StepNumber(300), chunks: [0, 9, 300].into_iter().collect() };
     let complete = Complete { steps: StepNumber(5_000_000_000), left_out: 64 };
-    let parameters = ParametersDigest { steps: StepNumber(300), digest: ContentDigest(bytes(0x70)) };
+    let parameters = ParametersDigest {
+        steps: StepNumber(300),
+        digest: ContentDigest(bytes(0x70)),
+        shards: vec![ShardDigest([1, 2, 3, 4, 5, 6, 7, 8]), ShardDigest([0xff; 8])],
+    };
     let mut samples = vec![
         control("want_chunks", TrainingMessage::WantChunks(want).in_view(view)),
         control("complete", TrainingMessage::Complete(complete).in_view(view)),

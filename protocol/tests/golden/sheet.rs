@@ -23,8 +23,8 @@ impl Sheet {
         self.raw(&wire::encode_record(&value), format!("{name} = {value:?}"));
     }
 
-    pub(crate) fn array(&mut self, name: &str, bytes: &[u8; 32]) {
-        self.raw(bytes, format!("{name}, 32 bytes"));
+    pub(crate) fn array(&mut self, name: &str, bytes: &[u8]) {
+        self.raw(bytes, format!("{name}, {} bytes", bytes.len()));
     }
 
     pub(crate) fn text(&mut self, name: &str, text: &str) {

@@ -116,7 +116,7 @@ fn frame_of(kind: u8, header: &[u8], payload: Option<&[u8]>) -> Frame {
     head.extend((payload_bytes as u32).to_le_bytes());
     head.extend([0; 4]);
     head.extend(header);
-    wire::seal(&mut head);
+    wire::seal(&mut head, payload.unwrap_or_default());
     Frame { head, payload: payload.map(Buffer::from_bytes) }
 }
 

@@ -16,7 +16,7 @@ use peergrad_protocol::message::{
     Closed, Complete, Contact, DataPiece, Departure, Heartbeat, Join, JoinMessage, MemberReport, MergeAccept,
     MergeMessage, MergeOffer, MergeProbe, MergeReady, Message, Nack, ParametersDigest, PartialStep, Phase,
     Prepare, Promise, Propose, Refusal, RejoinCandidate, Rekey, SampleStats, SaveAt, SavedCheckpoint,
-    Segment, SentFrames, SnapshotChunks, SnapshotDonor, Stage, StepContributors, StepProgress,
+    Segment, SentFrames, ShardDigest, SnapshotChunks, SnapshotDonor, Stage, StepContributors, StepProgress,
     TrainingMessage, WantChunks, WantData, WantSnapshot, Welcome,
 };
 use peergrad_protocol::view::{
@@ -262,7 +262,14 @@ fn awaited() -> impl Strategy<Value = Awaited> {
 }
 
 fn fault() -> impl Strategy<Value = MemberFault> {
-    prop_oneof![Just(MemberFault::Frames), Just(MemberFault::Refused), Just(MemberFault::Withheld)]
+    prop_oneof![
+        Just(MemberFault::Frames),
+        Just(MemberFault::Refused),
+        Just(MemberFault::Withheld),
+        Just(MemberFault::Parameters),
+        Just(MemberFault::Values),
+        Just(MemberFault::Late),
+    ]
 }
 
 fn chunks() -> impl Strategy<Value = ChunkSet> {
@@ -333,9 +340,9 @@ fn report() -> impl Strategy<Value = MemberReport> {
 /// Any valid message.
 pub(crate) fn message() -> impl Strategy<Value = Message> {
     let computing = prop::option::of(step());
-    let sent = (any::<u32>(), number()).prop_map(|(link, count)| SentFrames { link, count });
-    let heartbeat = (digest(), step(), step(), computing, sent).prop_map(
-        |(view, view_number, complete, computing, sent)| {
+    let sent = || (any::<u32>(), number()).prop_map(|(link, count)| SentFrames { link, count });
+    let heartbeat = (digest(), step(), step(), computing, sent(), sent()).prop_map(
+        |(view, view_number, complete, computing, sent, heard)| {
             let computing = computing.map(StepNumber);
             Heartbeat {
                 view,
@@ -343,6 +350,7 @@ pub(crate) fn message() -> impl Strategy<Value = Message> {
                 complete: StepNumber(complete),
                 computing,
                 sent,
+                heard,
             }
         },
     );
@@ -425,9 +433,10 @@ fn training() -> impl Strategy<Value = TrainingMessage> {
     let want = (step(), chunks()).prop_map(|(steps, chunks)| WantChunks { steps: StepNumber(steps), chunks });
     let complete = (step(), 0..=SAMPLES_MAX)
         .prop_map(|(steps, left_out)| Complete { steps: StepNumber(steps), left_out });
-    let parameters = (step(), array()).prop_map(|(steps, digest)| {
+    let shards = prop::collection::vec(any::<[u8; 8]>().prop_map(ShardDigest), 0..4);
+    let parameters = (step(), array(), shards).prop_map(|(steps, digest, shards)| {
         let (steps, digest) = (StepNumber(steps), ContentDigest(digest));
-        ParametersDigest { steps, digest }
+        ParametersDigest { steps, digest, shards }
     });
     let progress = (step(), any::<bool>(), 0..=SAMPLES_MAX).prop_map(|(step, has_contribution, left_out)| {
         StepProgress { step: StepNumber(step), has_contribution, left_out }

@@ -1,5 +1,5 @@
 //! Blameless: no message of a correct peer is rejected as an offence, whenever it arrives and whatever happened to earlier messages, and
-//! no correct peer is found to have other parameters than most. All peers are correct here, except one with a planted bug, and those whose
+//! no correct peer is found to have other parameters than most, to send wrong values, or to be late. All peers are correct here, except one with a planted bug, and those whose
 //! frames have a fault on purpose. Bytes that are no frame do not count: scenarios send such bytes on purpose.
 
 use peergrad_core::io::{Event, Reject};
@@ -28,11 +28,11 @@ impl Invariant for Blameless {
             Observation::Emitted { host, event: Event::Violation { peer, reject } } => {
                 Err(format!("{host} rejected a message of {peer}: {reject}"))
             }
-            Observation::Emitted {
-                host,
-                event: Event::FaultNoticed { peer, fault: MemberFault::Parameters, .. },
-            } if !world.has_faulty_frames(*peer) => {
-                Err(format!("{host} learned that {peer} has other parameters than most members"))
+            Observation::Emitted { host, event: Event::FaultNoticed { peer, by, fault } }
+                if matches!(fault, MemberFault::Parameters | MemberFault::Values | MemberFault::Late)
+                    && ![peer, by].iter().any(|peer| world.has_faulty_frames(**peer)) =>
+            {
+                Err(format!("{host} learned that {by} complains of {peer}: {fault:?}"))
             }
             _ => Ok(()),
         }

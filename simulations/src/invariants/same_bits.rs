@@ -24,6 +24,9 @@ use crate::host::HostId;
 use crate::oracles::view_chain::is_restored;
 use crate::world::World;
 
+/// The invariant's name.
+pub const SAME_BITS: &str = "same bits (invariant 4)";
+
 /// The digests reported of each step, and what was sent or is stored of each chunk.
 #[derive(Clone)]
 pub struct SameBits {
@@ -161,7 +164,7 @@ impl SameBits {
 
 impl Invariant for SameBits {
     fn name(&self) -> &'static str {
-        "same bits (invariant 4)"
+        SAME_BITS
     }
 
     fn fork(&self) -> Option<Box<dyn Invariant>> {

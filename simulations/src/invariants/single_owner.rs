@@ -19,6 +19,9 @@ use super::{Invariant, Observation};
 use crate::host::HostId;
 use crate::world::World;
 
+/// The invariant's name.
+pub const SINGLE_OWNER: &str = "single owner (invariant 2)";
+
 /// What owners have sent.
 pub struct SingleOwner {
     chunks: Chunks,
@@ -191,7 +194,7 @@ impl SingleOwner {
 
 impl Invariant for SingleOwner {
     fn name(&self) -> &'static str {
-        "single owner (invariant 2)"
+        SINGLE_OWNER
     }
 
     fn observe(&mut self, observation: &Observation<'_>, world: &World<'_>) -> Result<(), String> {

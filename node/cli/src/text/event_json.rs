@@ -235,6 +235,8 @@ fn fault_word(fault: MemberFault) -> &'static str {
         MemberFault::Refused => "refused",
         MemberFault::Withheld => "withheld",
         MemberFault::Parameters => "parameters",
+        MemberFault::Values => "values",
+        MemberFault::Late => "late",
     }
 }
 

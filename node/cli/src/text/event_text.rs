@@ -181,6 +181,8 @@ fn fault_text(fault: MemberFault) -> &'static str {
         MemberFault::Refused => "a message was one that no correct peer sends",
         MemberFault::Withheld => "something was owed and not sent",
         MemberFault::Parameters => "parameters differed",
+        MemberFault::Values => "values that one sent to the other were wrong",
+        MemberFault::Late => "messages took seconds, over a line that carried almost nothing",
     }
 }
 

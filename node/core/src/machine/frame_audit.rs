@@ -1,4 +1,4 @@
-//! Frame audit: whether all frames of a peer arrive.
+//! Frame audit: whether all frames of a peer arrive, and in time.
 //!
 //! A link delivers frames once and in order, so nothing is lost between two healthy peers while their link is up. A faulty program or
 //! memory may still lose or repeat frames on their way through a process, without a word, and a run would wait for them for good. Each
@@ -6,11 +6,17 @@
 //!
 //! # How it works
 //! The first heartbeat over a link sets what the receiver counts from. From then on both count all frames, heartbeats included.
+//! `round_trips.rs` measures how long they take.
 
 use std::collections::BTreeMap;
 
-use peergrad_protocol::PeerId;
-use peergrad_protocol::message::SentFrames;
+use peergrad_protocol::message::{Heartbeat, SentFrames};
+use peergrad_protocol::view::MemberFault;
+use peergrad_protocol::{Instant, PeerId};
+
+use round_trips::RoundTrips;
+
+mod round_trips;
 
 /// The frames that this peer exchanges over its links.
 #[derive(Default)]
@@ -21,6 +27,10 @@ pub(super) struct FrameAudit {
     sent: BTreeMap<PeerId, SentFrames>,
     /// What has arrived over each link, as its sender would count it. It begins with the sender's first heartbeat.
     received: BTreeMap<PeerId, SentFrames>,
+    /// What the newest heartbeat over each link said.
+    heard: BTreeMap<PeerId, SentFrames>,
+    /// How long frames take.
+    round_trips: RoundTrips,
 }
 
 impl FrameAudit {
@@ -29,43 +39,71 @@ impl FrameAudit {
         self.links = self.links.wrapping_add(1);
         self.sent.insert(peer, SentFrames { link: self.links, count: 0 });
         self.received.remove(&peer);
+        self.heard.remove(&peer);
+        self.round_trips.link_up(peer);
     }
 
     /// The link to this peer is down.
     pub(super) fn link_down(&mut self, peer: &PeerId) {
         self.sent.remove(peer);
         self.received.remove(peer);
+        self.heard.remove(peer);
+        self.round_trips.link_down(peer);
     }
 
-    /// What was sent to this peer so far.
-    pub(super) fn sent_to(&self, peer: &PeerId) -> SentFrames {
-        self.sent.get(peer).copied().unwrap_or_default()
+    /// This peer has entered another view: what it waited for until now has another cause.
+    pub(super) fn view_entered(&mut self) {
+        self.round_trips.restart();
     }
 
-    /// A frame is sent.
-    pub(super) fn note_sent(&mut self, to: &PeerId) {
+    /// The heartbeat as it is sent to this peer now.
+    pub(super) fn heartbeat_to(&mut self, now: Instant, to: &PeerId, heartbeat: Heartbeat) -> Heartbeat {
+        let sent = self.sent.get(to).copied().unwrap_or_default();
+        let heard = self.heard.get(to).copied().unwrap_or_default();
+        self.round_trips.note_sent(now, to, sent);
+        Heartbeat { sent, heard, ..heartbeat }
+    }
+
+    /// A frame of so many bytes is sent.
+    pub(super) fn note_sent(&mut self, to: &PeerId, byte_count: usize) {
         if let Some(sent) = self.sent.get_mut(to) {
             sent.count += 1;
         }
+        self.round_trips.note_bytes(to, byte_count);
     }
 
-    /// A frame has arrived.
-    pub(super) fn note_received(&mut self, from: &PeerId) {
+    /// A frame of so many bytes has arrived.
+    pub(super) fn note_received(&mut self, from: &PeerId, byte_count: usize) {
         if let Some(received) = self.received.get_mut(from) {
             // A sender may have claimed any number.
             received.count = received.count.wrapping_add(1);
         }
+        self.round_trips.note_bytes(from, byte_count);
     }
 
-    /// A heartbeat says what was sent before it. Returns whether exactly that has arrived. The next comparison begins here.
-    pub(super) fn compare(&mut self, from: PeerId, sent: SentFrames) -> bool {
+    /// A heartbeat says what was sent before it, and what its sender has heard. Returns the fault that this shows: other frames have
+    /// arrived, or they are late. The next comparison begins here.
+    pub(super) fn compare(
+        &mut self,
+        now: Instant,
+        from: PeerId,
+        heartbeat: &Heartbeat,
+    ) -> Option<MemberFault> {
+        let sent = heartbeat.sent;
+        self.heard.insert(from, sent);
+        self.round_trips.note_heard(now, &from, heartbeat.heard);
         let received = self.received.insert(from, sent);
-        received.is_none_or(|received| received.link != sent.link || received == sent)
+        if received.is_some_and(|received| received.link == sent.link && received != sent) {
+            return Some(MemberFault::Frames);
+        }
+        self.round_trips.is_late(now, &from).then_some(MemberFault::Late)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use peergrad_protocol::{StepNumber, ViewDigest, ViewNumber};
+
     use super::*;
     use crate::fixtures::peer;
 
@@ -74,25 +112,34 @@ mod tests {
         let (mut sender, mut receiver) = (FrameAudit::default(), FrameAudit::default());
         sender.link_up(peer(2));
         receiver.link_up(peer(1));
-        sender.note_sent(&peer(2));
+        sender.note_sent(&peer(2), 1);
         assert!(heartbeat(&mut sender, &mut receiver));
         (sender, receiver)
     }
 
     /// Sends a heartbeat. Returns whether the receiver finds that all frames before it have arrived.
     fn heartbeat(sender: &mut FrameAudit, receiver: &mut FrameAudit) -> bool {
-        let is_intact = receiver.compare(peer(1), sender.sent_to(&peer(2)));
-        sender.note_sent(&peer(2));
-        receiver.note_received(&peer(1));
-        is_intact
+        let heartbeat = Heartbeat {
+            view: ViewDigest([0; 32]),
+            view_number: ViewNumber(0),
+            complete: StepNumber(0),
+            computing: None,
+            sent: SentFrames::default(),
+            heard: SentFrames::default(),
+        };
+        let heartbeat = sender.heartbeat_to(Instant(0), &peer(2), heartbeat);
+        let fault = receiver.compare(Instant(0), peer(1), &heartbeat);
+        sender.note_sent(&peer(2), 1);
+        receiver.note_received(&peer(1), 1);
+        fault.is_none()
     }
 
     #[test]
     fn a_lost_and_a_repeated_frame_are_each_noticed_once() {
         for (arrived, is_intact) in [(1, true), (0, false), (2, false)] {
             let (mut sender, mut receiver) = linked();
-            sender.note_sent(&peer(2));
-            (0..arrived).for_each(|_| receiver.note_received(&peer(1)));
+            sender.note_sent(&peer(2), 1);
+            (0..arrived).for_each(|_| receiver.note_received(&peer(1), 1));
             assert_eq!(heartbeat(&mut sender, &mut receiver), is_intact, "{arrived} of 1");
             assert!(heartbeat(&mut sender, &mut receiver));
         }
@@ -101,14 +148,14 @@ mod tests {
     #[test]
     fn what_a_broken_link_lost_is_not_held_against_the_sender() {
         let (mut sender, mut receiver) = linked();
-        sender.note_sent(&peer(2));
+        sender.note_sent(&peer(2), 1);
         // Only the sender has noticed.
         sender.link_down(&peer(2));
         sender.link_up(peer(2));
         assert!(heartbeat(&mut sender, &mut receiver));
         assert!(heartbeat(&mut sender, &mut receiver));
         // Only the receiver has noticed.
-        sender.note_sent(&peer(2));
+        sender.note_sent(&peer(2), 1);
         receiver.link_down(&peer(1));
         receiver.link_up(peer(1));
         assert!(heartbeat(&mut sender, &mut receiver));

@@ -204,6 +204,7 @@ impl Members {
             complete,
             computing: status.computing.filter(|_| !status.gate.is_frozen),
             sent: SentFrames::default(),
+            heard: SentFrames::default(),
         };
         self.observed.note_heartbeat(now, self.place.rank, heartbeat);
         self.due_heartbeat = Some(heartbeat);

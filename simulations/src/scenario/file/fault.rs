@@ -98,6 +98,7 @@ enum FrameSetting {
     Lost,
     Withheld,
     Changed,
+    Wrong,
     Repeated,
     Late,
 }
@@ -222,7 +223,7 @@ impl FaultSection {
 
     /// A fault of the frames that peers send.
     fn frames(&self, context: &FaultContext<'_>) -> Result<Fault, ScenarioError> {
-        let words = "say what happens to them: \"lost\", \"withheld\", \"changed\", \"repeated\" or \"late\"";
+        let words = "say what happens to them: \"lost\", \"withheld\", \"changed\", \"wrong\", \"repeated\" or \"late\"";
         let fault = match (context.need("frames", self.frames, words)?, self.by) {
             (FrameSetting::Late, by) => {
                 FrameFault::Late(context.need("by", by, "say how late, e.g. \"2s\"")?.0)
@@ -231,6 +232,7 @@ impl FaultSection {
             (FrameSetting::Lost, None) => FrameFault::Lost,
             (FrameSetting::Withheld, None) => FrameFault::Withheld,
             (FrameSetting::Changed, None) => FrameFault::Changed,
+            (FrameSetting::Wrong, None) => FrameFault::Wrong,
             (FrameSetting::Repeated, None) => FrameFault::Repeated,
         };
         Ok(Fault::Frames {

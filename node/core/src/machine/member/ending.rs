@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use peergrad_protocol::message::{JoinMessage, Refusal};
-use peergrad_protocol::view::MemberFault;
 
 use super::{ActiveMember, Progress};
 use crate::io::{Event, Failure, JobOutput, Output};
@@ -41,8 +40,8 @@ pub(super) fn advance(active: &mut ActiveMember, cx: &mut NodeContext<'_>) -> Re
         // No other member is there to take over the chunks.
         return Err(reason.into());
     }
-    for peer in active.training.steps().map_or_else(Vec::new, |steps| steps.state().differing()) {
-        active.complain(cx, peer, MemberFault::Parameters);
+    for (peer, fault) in active.training.steps().map_or_else(Vec::new, |steps| steps.state().at_fault()) {
+        active.complain(cx, peer, fault);
     }
     if active.leaves_for.is_none()
         && let Some(failure) = active.training.failure()

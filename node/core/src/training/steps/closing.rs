@@ -1,7 +1,6 @@
 //! The closing barrier in a run of steps. The barrier itself is in the [base](crate::training::closing).
 
 use futures_channel::oneshot;
-use peergrad_protocol::id::ContentDigest;
 
 use super::StepEngine;
 use super::commit::commit_if_confirmed;
@@ -13,11 +12,8 @@ impl StepState {
     /// Tells the other members that this one has finished the run, and with which parameters.
     pub(super) fn send_complete(&mut self, out: &mut Vec<Output>) {
         // With local parameters, members have compared them at the commit of the last round of all.
-        if let Some(complete) =
-            self.commit.complete.as_ref().filter(|_| self.kind != StepKind::LocalParameters)
-        {
-            let digest = ContentDigest::of(complete.bytes());
-            self.send_digest(self.step, digest, out);
+        if self.commit.complete.is_some() && self.kind != StepKind::LocalParameters {
+            self.report_digest(self.step, out);
         }
         let left_out = match self.kind {
             // Each step is counted immediately.

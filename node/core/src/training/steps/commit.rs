@@ -17,7 +17,6 @@
 use std::sync::Arc;
 
 use peergrad_protocol::StepNumber;
-use peergrad_protocol::id::ContentDigest;
 
 use super::commit_state::CompletedStep;
 use super::merge_snapshot::MergeSnapshots;
@@ -54,17 +53,11 @@ impl StepState {
         if record.samples + record.left_out > 0 {
             self.base.loss_watch.note(step, loss);
         }
-        let complete = self.commit.complete.as_ref().expect("a complete step has parameters");
         // With local parameters, members have the same digest only after a round of all members.
         let is_due = is_due && record.is_of_all;
-        // Doubts are settled among the members that learn of them.
-        let is_in_doubt = || !self.base.view().is_large() && self.audit.is_in_doubt(StepNumber(steps));
-        let is_audit_due = || !self.audit.has_heard(self.base.rank) || is_in_doubt();
+        let is_audit_due = || !self.audit.has_heard(self.base.rank) || self.is_in_doubt(StepNumber(steps));
         let is_audited = is_due || (record.is_of_all && is_audit_due());
-        let digest = is_audited.then(|| ContentDigest::of(complete.bytes()));
-        if let Some(digest) = digest {
-            self.send_digest(StepNumber(steps), digest, out);
-        }
+        let digest = is_audited.then(|| self.report_digest(StepNumber(steps), out));
         out.push(Output::Event(Event::Committed(Committed {
             step,
             epoch: record.assignment.epoch,

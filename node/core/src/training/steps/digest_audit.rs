@@ -5,21 +5,30 @@
 //!
 //! # How it works
 //! Each member sends the first members the digest of its parameters after the first step of a view, after each `digest_every` steps, and
-//! before the closing barrier. These compare it with their own. If any differ, all report again after each of the next steps: what was
-//! changed on its way to one member is overwritten by the next step. What differs twice in a row stays.
-//! - If more than half of the members of the view have the same digest, those with another one are at fault: the next view is without them,
-//!   and they come back as newcomers, with the parameters of the others.
-//! - If no digest is that of more than half, nobody can say which parameters are right, and the run fails.
+//! before the closing barrier. These compare it with their own. If any differ, all report again after each of the next steps, then with a
+//! digest of each owner's shard.
+//! - A member may have other values of a shard than its owner and than the member that sent them: the owner itself, or in a ring the
+//!   previous member. Then one of the two has changed them. The receiver complains about the sender, and the next view is without one of
+//!   them. Where members compute the values from sums, this holds only for a shard that they had alike after the step before.
+//! - Other differences come from earlier steps. Most are overwritten by the next step. What differs twice in a row stays. If more than half
+//!   of the members of the view have the same digest, those with another one are at fault: the next view is without them, and they come
+//!   back as newcomers, with the parameters of the others.
+//! - If no digest is that of more than half, nobody can say which parameters are right, and the run fails. So it does if two members
+//!   differ that are alone.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 
+use peergrad_collectives::plan::Topology;
 use peergrad_protocol::id::ContentDigest;
-use peergrad_protocol::message::{ParametersDigest, TrainingMessage};
-use peergrad_protocol::{Frame, PeerId, Rank, StepNumber};
+use peergrad_protocol::limits::SMALL_VIEW_MEMBERS_MAX;
+use peergrad_protocol::message::{ParametersDigest, ShardDigest, TrainingMessage};
+use peergrad_protocol::view::MemberFault;
+use peergrad_protocol::{Buffer, Frame, PeerId, Rank, StepNumber};
 
-use super::state::StepState;
+use super::state::{StepKind, StepState};
 use crate::io::{Failure, Output, Reject};
+use crate::state::shard_map::StepShards;
 
 /// The digests that one member of a view has received, with its own.
 #[derive(Default)]
@@ -37,6 +46,19 @@ struct Round {
     by_rank: BTreeMap<Rank, ContentDigest>,
     /// How many members have each digest.
     counts: BTreeMap<ContentDigest, usize>,
+    /// By the member's rank: the digests of the owners' shards as it has them, if it has reported them.
+    shards: BTreeMap<Rank, Vec<ShardDigest>>,
+    /// How the values of the owners came to the others; `None` if this member has not said what it has.
+    way: Option<ValueWay>,
+}
+
+/// How the values of the owners come to the other members in a step.
+#[derive(Clone, Copy, Debug)]
+struct ValueWay {
+    /// Whether members get sums, with which they change the values that they had before.
+    is_whole: bool,
+    /// Over which edges they travel.
+    topology: Topology,
 }
 
 /// What digests that differ show.
@@ -51,13 +73,22 @@ pub(super) enum Finding {
 }
 
 impl DigestAudit {
-    /// The parameters of the member at `rank` have this digest after `steps` steps.
-    pub(super) fn note(&mut self, rank: Rank, steps: StepNumber, digest: ContentDigest) {
-        let Round { by_rank, counts } = self.rounds.entry(steps).or_default();
+    /// The parameters of the member at `rank` after `steps` steps, and the shards in them, have these digests.
+    pub(super) fn note(
+        &mut self,
+        rank: Rank,
+        steps: StepNumber,
+        digest: ContentDigest,
+        shards: Vec<ShardDigest>,
+    ) {
+        let round = self.rounds.entry(steps).or_default();
         // What a member says first counts.
-        if let Entry::Vacant(place) = by_rank.entry(rank) {
+        if let Entry::Vacant(place) = round.by_rank.entry(rank) {
             place.insert(digest);
-            *counts.entry(digest).or_default() += 1;
+            *round.counts.entry(digest).or_default() += 1;
+            if !shards.is_empty() {
+                round.shards.insert(rank, shards);
+            }
         }
         if self.rounds.len() > ROUNDS_KEPT {
             self.rounds.pop_first();
@@ -80,14 +111,46 @@ impl DigestAudit {
         newest.is_some_and(|(doubtful, _)| steps.0 <= doubtful.0 + DOUBT_STEPS)
     }
 
+    /// The members from which the one at `rank` got other values than they have themselves, of `member_count` members.
+    fn altered_by(&self, rank: Rank, member_count: usize) -> BTreeSet<Rank> {
+        self.rounds.keys().flat_map(|steps| self.altered(*steps, rank, member_count)).collect()
+    }
+
+    /// The same for the step before `steps`.
+    fn altered(&self, steps: StepNumber, rank: Rank, member_count: usize) -> BTreeSet<Rank> {
+        let round = &self.rounds[&steps];
+        let Some(ValueWay { is_whole, topology }) = round.way else { return BTreeSet::new() };
+        let before = steps.0.checked_sub(1).and_then(|before| self.rounds.get(&StepNumber(before)));
+        let is_new = |owner| !is_whole || before.is_some_and(|before| before.has_same_shard(rank, owner));
+        let senders = round.shards.keys().copied().filter(|owner| *owner != rank).filter_map(|owner| {
+            let sender = match topology {
+                Topology::Direct => owner,
+                Topology::Ring => Rank::from_index((rank.index() + member_count - 1) % member_count),
+            };
+            let is_here = round.differs_in(rank, owner) && round.has_same_shard(sender, owner);
+            (is_here && is_new(owner)).then_some(sender)
+        });
+        senders.collect()
+    }
+
     /// What the newest digests show to the member at `rank`, of `member_count` members.
     pub(super) fn newest(&self, rank: Rank, member_count: usize) -> Option<Finding> {
         self.findings(rank, member_count).next()?
     }
 
-    /// The same, if the digests before have shown it as well.
+    /// The same, if the digests before have shown it as well, and it does not come from values that were sent in that step.
     pub(super) fn confirmed(&self, rank: Rank, member_count: usize) -> Option<Finding> {
-        let mut findings = self.findings(rank, member_count);
+        let mut findings = self.decided(rank, member_count).map(|(steps, round)| {
+            let is_lasting = |rank: &Rank| self.is_lasting(steps, *rank, member_count);
+            match round.finding(steps, rank, member_count)? {
+                Finding::Differing(mut ranks) => {
+                    ranks.retain(is_lasting);
+                    (!ranks.is_empty()).then_some(Finding::Differing(ranks))
+                }
+                Finding::Undecided(_, ranks) if !ranks.iter().chain([&rank]).all(is_lasting) => None,
+                finding => Some(finding),
+            }
+        });
         match (findings.next()??, findings.next()??) {
             (Finding::Differing(mut ranks), Finding::Differing(before)) => {
                 ranks.retain(|rank| before.contains(rank));
@@ -101,14 +164,47 @@ impl DigestAudit {
         }
     }
 
+    /// Whether other parameters of the member at `rank` come from an earlier step than the one before `steps`. In a small view all members
+    /// report their shards, which show that.
+    fn is_lasting(&self, steps: StepNumber, rank: Rank, member_count: usize) -> bool {
+        let has_shards = self.rounds[&steps].shards.len() == member_count;
+        match member_count {
+            // Nobody can say which of the two is at fault.
+            0..=2 => true,
+            3..=SMALL_VIEW_MEMBERS_MAX => has_shards && self.altered(steps, rank, member_count).is_empty(),
+            _ => true,
+        }
+    }
+
     /// For each step after which enough members have reported, the newest first: what it shows, if digests differ.
     fn findings(&self, rank: Rank, member_count: usize) -> impl Iterator<Item = Option<Finding>> {
+        self.decided(rank, member_count).map(move |(steps, round)| round.finding(steps, rank, member_count))
+    }
+
+    /// The digests after each step after which enough members have reported, the newest first.
+    fn decided(&self, rank: Rank, member_count: usize) -> impl Iterator<Item = (StepNumber, &Round)> {
         let decided = self.rounds.iter().rev().filter(move |(_, round)| round.is_decided(rank, member_count));
-        decided.map(move |(steps, round)| round.finding(*steps, rank, member_count))
+        decided.map(|(steps, round)| (*steps, round))
     }
 }
 
 impl Round {
+    /// Whether the member at `rank` has the shard of `owner` as its owner has it. No if one of the two has not said so.
+    fn has_same_shard(&self, rank: Rank, owner: Rank) -> bool {
+        self.two_shards(rank, owner).is_some_and(|(one, other)| one == other)
+    }
+
+    /// Whether the member at `rank` has other values of the shard than its owner. No if one of the two has not said so.
+    fn differs_in(&self, rank: Rank, owner: Rank) -> bool {
+        self.two_shards(rank, owner).is_some_and(|(one, other)| one != other)
+    }
+
+    /// The shard of `owner` at the member at `rank`, and at the owner.
+    fn two_shards(&self, rank: Rank, owner: Rank) -> Option<(ShardDigest, ShardDigest)> {
+        let shard = |rank| self.shards.get(&rank)?.get(owner.index()).copied();
+        Some((shard(rank)?, shard(owner)?))
+    }
+
     /// Whether the member at `rank` has reported, and so have all others, or digests differ and more than half of the members have the same.
     fn is_decided(&self, rank: Rank, member_count: usize) -> bool {
         let has_most = || self.counts.values().any(|count| count * 2 > member_count);
@@ -132,32 +228,68 @@ impl Round {
 }
 
 impl StepState {
-    /// Tells the first members the digest of this member's parameters after `steps` steps.
-    pub(super) fn send_digest(&mut self, steps: StepNumber, digest: ContentDigest, out: &mut Vec<Output>) {
-        self.audit.note(self.base.rank, steps, digest);
+    /// Tells the first members the digest of this member's parameters, which are complete after `steps` steps. Returns the digest.
+    ///
+    /// # Panics
+    /// If there are none.
+    pub(super) fn report_digest(&mut self, steps: StepNumber, out: &mut Vec<Output>) -> ContentDigest {
+        let digest = ContentDigest::of(self.complete().bytes());
+        let has_owners = self.kind != StepKind::LocalParameters;
+        let shards = if has_owners && self.is_in_doubt(steps) { self.shard_digests(steps) } else { vec![] };
+        self.audit.note(self.base.rank, steps, digest, shards.clone());
+        if let Some(round) = self.audit.rounds.get_mut(&steps) {
+            let StepShards { is_fully_replicated: is_whole, layout, .. } =
+                &*self.base.shards(last_step(steps));
+            let topology = self.base.loaded.config.topology(layout, self.base.shard_map.ring);
+            round.way = Some(ValueWay { is_whole: *is_whole, topology });
+        }
         self.note_failure();
         let base = &self.base;
-        let message = ParametersDigest { steps, digest };
+        let message = ParametersDigest { steps, digest, shards };
         let message = TrainingMessage::ParametersDigest(message).in_view(base.digest());
         let auditors = base.view().members.iter().take(AUDITORS_MAX).map(|member| member.peer);
         for to in auditors.filter(|peer| *peer != base.me.peer) {
             out.push(Output::Send { to, frame: Frame::encode(&message, None) });
         }
+        digest
+    }
+
+    /// Whether members report after each step, since digests have differed. Doubts are settled among the members that learn of them.
+    pub(super) fn is_in_doubt(&self, steps: StepNumber) -> bool {
+        !self.base.view().is_large() && self.audit.is_in_doubt(steps)
+    }
+
+    /// For each member, by rank: the digest of its shard in this member's parameters.
+    fn shard_digests(&self, steps: StepNumber) -> Vec<ShardDigest> {
+        let (bytes, chunks) = (self.complete().bytes(), self.base.shard_map.sharding.chunks);
+        let bytes_of = |chunk: &usize| {
+            let elements = chunks.range(*chunk);
+            &bytes[elements.start * BYTES_PER_ELEMENT..elements.end * BYTES_PER_ELEMENT]
+        };
+        let owned = &self.base.shards(last_step(steps)).owned;
+        owned.iter().map(|chunks| ShardDigest::of(chunks.iter().map(bytes_of))).collect()
+    }
+
+    fn complete(&self) -> &Buffer {
+        self.commit.complete.as_ref().expect("a complete step has parameters")
     }
 
     /// A member reports the digest of its parameters.
     ///
     /// # Errors
-    /// The sender is no member of the view.
+    /// The sender is no member of the view, or names more shards than there are.
     pub(super) fn receive_digest(
         &mut self,
         from: PeerId,
         parameters: ParametersDigest,
     ) -> Result<(), Reject> {
-        let ParametersDigest { steps, digest } = parameters;
+        let ParametersDigest { steps, digest, shards } = parameters;
         let rank = self.base.view().rank(&from).ok_or(Reject::NotAMember)?;
+        if !shards.is_empty() && shards.len() != self.base.view().members.len() {
+            return Err(Reject::OutOfPlace);
+        }
         if steps.0 <= self.step.0 + STEPS_AHEAD_MAX {
-            self.audit.note(rank, steps, digest);
+            self.audit.note(rank, steps, digest, shards);
             self.note_failure();
         }
         Ok(())
@@ -177,9 +309,21 @@ impl StepState {
         ranks.iter().map(|rank| self.base.view().member(*rank).peer).collect()
     }
 
-    /// The members whose parameters are not those of this one and most others.
-    pub(crate) fn differing(&self) -> Vec<PeerId> {
-        if let Some(Finding::Differing(ranks)) = self.confirmed() { self.peers(&ranks) } else { vec![] }
+    /// The members whose parameters are not those of this one and most others, and those that sent this one other values than they have.
+    pub(crate) fn at_fault(&self) -> Vec<(PeerId, MemberFault)> {
+        let view = self.base.view();
+        let differing = match self.confirmed() {
+            Some(Finding::Differing(ranks)) => ranks,
+            _ => vec![],
+        };
+        // If two members are alone, nobody can say which of them is at fault.
+        let altered = match view.members.len() {
+            0..=2 => BTreeSet::new(),
+            member_count => self.audit.altered_by(self.base.rank, member_count),
+        };
+        let differing = differing.into_iter().map(|rank| (rank, MemberFault::Parameters));
+        let faults = altered.into_iter().map(|rank| (rank, MemberFault::Values)).chain(differing);
+        faults.map(|(rank, fault)| (view.member(rank).peer, fault)).collect()
     }
 
     /// Why the run cannot be continued: nobody can say which parameters are right.
@@ -200,6 +344,13 @@ impl StepState {
     }
 }
 
+/// The step that is complete once `steps` steps are.
+fn last_step(steps: StepNumber) -> StepNumber {
+    StepNumber(steps.0.saturating_sub(1))
+}
+
+/// Bytes of an element of the parameter vector.
+const BYTES_PER_ELEMENT: usize = size_of::<f32>();
 /// To how many members, those of the lowest ranks, each one sends its digest.
 pub(super) const AUDITORS_MAX: usize = 32;
 /// How many steps further than this member another one may be when it sends a digest.
@@ -213,15 +364,33 @@ const DOUBT_STEPS: u64 = 8;
 mod tests {
     use super::*;
 
+    /// How values travel in the tests in which it does not matter: a difference in the first step is from an earlier one.
+    const WHOLE: ValueWay = ValueWay { is_whole: true, topology: Topology::Direct };
+
     /// The audit of a view of as many members as each text has letters: each letter is a digest, and a dot none; a text for each step.
     fn audit(rounds: &[&str]) -> DigestAudit {
         let mut audit = DigestAudit::default();
         for (steps, digests) in rounds.iter().enumerate() {
-            for (index, letter) in digests.bytes().enumerate().filter(|(_, letter)| *letter != b'.') {
-                audit.note(Rank::from_index(index), StepNumber(steps as u64), ContentDigest([letter; 32]));
-            }
+            let rows: Vec<String> =
+                digests.chars().map(|letter| letter.to_string().repeat(digests.len())).collect();
+            let rows: Vec<&str> = rows.iter().map(String::as_str).collect();
+            note_shards(&mut audit, steps as u64, WHOLE, &rows);
         }
         audit
+    }
+
+    /// What members report after a step: for each one a text with a letter for each owner's shard, or a dot for none at all.
+    fn note_shards(audit: &mut DigestAudit, steps: u64, way: ValueWay, members: &[&str]) {
+        for (index, shards) in members.iter().enumerate().filter(|(_, shards)| !shards.starts_with('.')) {
+            let digest = ContentDigest::of(shards.as_bytes());
+            let shards = shards.bytes().map(|letter| ShardDigest([letter; 8])).collect();
+            audit.note(Rank::from_index(index), StepNumber(steps), digest, shards);
+        }
+        audit.rounds.get_mut(&StepNumber(steps)).expect("it is new").way = Some(way);
+    }
+
+    fn altered(audit: &DigestAudit, rank: u32, member_count: usize) -> Vec<u32> {
+        audit.altered_by(Rank(rank), member_count).into_iter().map(|rank| rank.0).collect()
     }
 
     /// The newest finding of the member at rank 0.
@@ -269,10 +438,43 @@ mod tests {
     }
 
     #[test]
+    fn the_owner_that_sent_other_values_than_it_has_is_found() {
+        let direct = ValueWay { is_whole: false, topology: Topology::Direct };
+        let mut audit = DigestAudit::default();
+        // Ranks 1 and 2 have another shard of rank 0 than rank 0 itself.
+        note_shards(&mut audit, 7, direct, &["aaaa", "baaa", "caaa", "aaaa"]);
+        assert_eq!((altered(&audit, 1, 4), altered(&audit, 2, 4)), (vec![0], vec![0]));
+        assert_eq!((altered(&audit, 0, 4), altered(&audit, 3, 4)), (vec![], vec![]));
+        note_shards(&mut audit, 8, direct, &["aaaa", "baaa", "caaa", "aaaa"]);
+        assert_eq!(audit.confirmed(Rank(3), 4), None, "those that got them are not at fault");
+    }
+
+    #[test]
+    fn in_a_ring_the_member_that_passed_on_other_values_is_found() {
+        let ring = ValueWay { is_whole: false, topology: Topology::Ring };
+        let mut audit = DigestAudit::default();
+        // The shard of rank 0 travels over ranks 1 and 2 to rank 3. Rank 1 changes it, and keeps the right one.
+        note_shards(&mut audit, 7, ring, &["aaaa", "aaaa", "baaa", "baaa"]);
+        assert_eq!((altered(&audit, 2, 4), altered(&audit, 3, 4)), (vec![1], vec![]));
+    }
+
+    #[test]
+    fn what_members_compute_themselves_is_a_fault_of_the_step_in_which_it_begins_to_differ() {
+        let mut audit = DigestAudit::default();
+        note_shards(&mut audit, 7, WHOLE, &["aaa", "aaa", "aba"]);
+        assert_eq!(altered(&audit, 2, 3), [], "nothing is known of the step before");
+        note_shards(&mut audit, 8, WHOLE, &["aaa", "aaa", "bba"]);
+        assert_eq!(altered(&audit, 2, 3), [0], "the shard of rank 0 is new, that of rank 1 is not");
+        note_shards(&mut audit, 9, WHOLE, &["aaa", "aaa", "bba"]);
+        note_shards(&mut audit, 10, WHOLE, &["aaa", "aaa", "bba"]);
+        assert_eq!(audit.confirmed(Rank(0), 3), Some(Finding::Differing(ranks(&[2]))));
+    }
+
+    #[test]
     fn a_member_that_claims_many_steps_uses_up_no_memory() {
         let mut audit = DigestAudit::default();
         for steps in 0..100 {
-            audit.note(Rank(1), StepNumber(steps), ContentDigest([1; 32]));
+            audit.note(Rank(1), StepNumber(steps), ContentDigest([1; 32]), vec![]);
         }
         assert_eq!(audit.rounds.len(), ROUNDS_KEPT);
         assert!(audit.has_heard(Rank(1)) && !audit.has_heard(Rank(0)));
