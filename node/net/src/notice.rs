@@ -135,6 +135,8 @@ pub enum PeerNotice {
     },
     /// There is a direct lane, after [`DirectLaneFailed`](Self::DirectLaneFailed).
     DirectLaneRestored,
+    /// Small messages to the peer arrive, and large packets do not. Reported once, until large ones arrive.
+    LosesLargePackets,
     /// The peer, which holds the secret, sent bytes that are not a frame. The stream was closed.
     BadStream {
         /// What was wrong.
@@ -242,6 +244,10 @@ impl PeerNotice {
                 "no direct connection to peer {peer} for tensors ({reason}); they go over libp2p, which is slower; still trying"
             ),
             Self::DirectLaneRestored => write!(f, "tensors to peer {peer} go over a direct connection again"),
+            Self::LosesLargePackets => write!(
+                f,
+                "small messages reach peer {peer}, and large packets get lost without a word: a router or a VPN on the way takes only smaller ones. Give this machine's network interface an MTU of 1280 (Linux: `ip link set dev INTERFACE mtu 1280`)"
+            ),
             Self::BadStream { reason } => {
                 write!(f, "peer {peer} sent bytes that are not a frame; this peer ignores them: {reason}")
             }

@@ -13,6 +13,7 @@
 
 mod direct;
 mod forks;
+mod large_packets;
 mod long_partitions;
 mod network;
 mod partitions;

@@ -23,7 +23,7 @@ use std::process::{Child, Command, Stdio};
 
 /// Hosts on a bridge, by index. Dropping it removes them.
 pub(crate) struct TestNetwork {
-    _bridge: Namespace,
+    bridge: Namespace,
     hosts: Vec<Namespace>,
 }
 
@@ -62,7 +62,21 @@ impl TestNetwork {
             let others = (0..count).filter(|other| *other != index);
             host.ip(&others.map(|other| neighbour(other, &hardware_address(other))).collect::<String>());
         }
-        Some(Self { _bridge: bridge, hosts })
+        Some(Self { bridge, hosts })
+    }
+
+    /// From now on the bridge takes packets from and to this host only up to `mtu` bytes, and drops larger ones without a word.
+    pub(crate) fn lose_large_packets(&self, index: usize, mtu: u32) {
+        self.bridge.ip(&format!("link set dev pgport{index} mtu {mtu}\n"));
+        // The system would hand several packets over as one, whatever their size.
+        for host in &self.hosts {
+            host.ip("link set dev pgwire gso_max_segs 1\n");
+        }
+    }
+
+    /// Undoes [`Self::lose_large_packets`].
+    pub(crate) fn allow_large_packets(&self, index: usize) {
+        self.bridge.ip(&format!("link set dev pgport{index} mtu 1500\n"));
     }
 
     /// Number of hosts.

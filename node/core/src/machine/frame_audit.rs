@@ -69,7 +69,7 @@ impl FrameAudit {
         if let Some(sent) = self.sent.get_mut(to) {
             sent.count += 1;
         }
-        self.round_trips.note_bytes(to, byte_count);
+        self.round_trips.add_sent(to, byte_count);
     }
 
     /// A frame of so many bytes has arrived.
@@ -78,7 +78,7 @@ impl FrameAudit {
             // A sender may have claimed any number.
             received.count = received.count.wrapping_add(1);
         }
-        self.round_trips.note_bytes(from, byte_count);
+        self.round_trips.add_received(from, byte_count);
     }
 
     /// A heartbeat says what was sent before it, and what its sender has heard. Returns the fault that this shows: other frames have

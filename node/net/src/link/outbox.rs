@@ -36,6 +36,9 @@ struct OutboxState {
     /// Grows with each lane. A writer of an earlier lane sees another number and stops.
     lane: u64,
     moved_at: Instant,
+    /// How many lanes in a row were opened and then stalled behind more bytes than a small packet holds. A large frame that is acknowledged
+    /// begins anew.
+    stalls_behind_large: u32,
     finished: bool,
     closed: bool,
 }
@@ -61,6 +64,7 @@ impl Default for Outbox {
             consumed: 0,
             lane: 0,
             moved_at: Instant::now(),
+            stalls_behind_large: 0,
             finished: false,
             closed: false,
         };
@@ -176,10 +180,20 @@ impl Outbox {
         Ok(credit)
     }
 
-    /// Whether frames have been in flight for too long without an acknowledgement.
+    /// Whether frames have been in flight for too long without an acknowledgement. If so, the lane ends.
     pub(super) fn is_stalled(&self, lane: u64, patience: Duration) -> bool {
-        let state = self.lock();
-        state.lane == lane && state.in_flight_bytes > 0 && state.moved_at.elapsed() > patience
+        let mut state = self.lock();
+        let is_stalled =
+            state.lane == lane && state.in_flight_bytes > 0 && state.moved_at.elapsed() > patience;
+        if is_stalled && state.in_flight_bytes > SMALL_PACKET_BYTES {
+            state.stalls_behind_large += 1;
+        }
+        is_stalled
+    }
+
+    /// Whether small messages arrive and large ones do not: each new lane was opened, which takes small messages, and then stalled.
+    pub(crate) fn loses_large_packets(&self) -> bool {
+        self.lock().stalls_behind_large >= STALLS_BEHIND_LARGE
     }
 
     /// Whether the other end has just acknowledged something, or reported progress.
@@ -224,12 +238,20 @@ impl OutboxState {
         let credit = u32::try_from(credit).map_err(|_| LaneError::Acknowledgement)?;
         for frame in self.retained.drain(..usize::try_from(news).expect("not more than are retained")) {
             self.in_flight_bytes = self.in_flight_bytes.saturating_sub(frame.byte_count());
+            if frame.byte_count() > SMALL_PACKET_BYTES {
+                self.stalls_behind_large = 0;
+            }
         }
         self.acknowledged = acknowledgement.received;
         self.consumed = acknowledgement.consumed;
         Ok(credit)
     }
 }
+
+/// Every network carries packets of this size.
+const SMALL_PACKET_BYTES: usize = 1200;
+/// A single stall may be a line that was cut.
+const STALLS_BEHIND_LARGE: u32 = 2;
 
 #[cfg(test)]
 mod tests {
@@ -347,5 +369,44 @@ mod tests {
         outbox.push(frame(1));
         outbox.drained().await;
         assert!(outbox.start_lane(received(0)).unwrap().is_none());
+    }
+
+    /// Lanes that open and then stall, with a frame of this size in flight on each: whether large packets are found to be lost.
+    async fn stalls(sizes: &[usize]) -> bool {
+        let outbox = Outbox::default();
+        for size in sizes {
+            let (lane, _) = outbox.start_lane(Acknowledgement::default()).unwrap().unwrap();
+            outbox.push(frame(*size));
+            while !matches!(outbox.next(lane), Next::Wait) {}
+            tokio::time::advance(2 * STALL_TIMEOUT).await;
+            assert!(outbox.is_stalled(lane, STALL_TIMEOUT));
+        }
+        outbox.loses_large_packets()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn large_packets_are_lost_if_lanes_open_and_stall_behind_them_again() {
+        assert!(stalls(&[2000, 10]).await, "the large frame is sent again");
+        assert!(!stalls(&[2000]).await, "the line may have been cut");
+        assert!(!stalls(&[100, 100, 100]).await, "no large packet was sent");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_large_frame_that_arrives_shows_that_large_packets_do() {
+        let outbox = Outbox::default();
+        outbox.push(frame(2000));
+        let lane = |received| {
+            let acknowledgement = Acknowledgement { received, consumed: 0 };
+            outbox.start_lane(acknowledgement).unwrap().unwrap().0
+        };
+        let first = lane(0);
+        assert!(matches!(outbox.next(first), Next::Frame(_)));
+        tokio::time::advance(2 * STALL_TIMEOUT).await;
+        assert!(outbox.is_stalled(first, STALL_TIMEOUT));
+        outbox.push(frame(2000));
+        let second = lane(1);
+        assert!(matches!(outbox.next(second), Next::Frame(_)));
+        tokio::time::advance(2 * STALL_TIMEOUT).await;
+        assert!(outbox.is_stalled(second, STALL_TIMEOUT) && !outbox.loses_large_packets());
     }
 }

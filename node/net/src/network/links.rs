@@ -135,6 +135,7 @@ impl Links<'_> {
         match link.outbox.start_lane(answer.acknowledgement) {
             Ok(Some((lane, segments))) => {
                 self.end_outage(id, &link);
+                self.note_large_packets(id, &link);
                 if segments > 0 {
                     self.sinks.emit(LinkEvent::Credit { link: Arc::clone(&link), segments });
                 }
@@ -145,6 +146,16 @@ impl Links<'_> {
                 link.close()
             }
             Err(_) => self.give_up(id, "it no longer knows which frames it has received".to_owned()),
+        }
+    }
+
+    /// A lane of a link was opened again: the user learns if that is all that goes through.
+    fn note_large_packets(&mut self, id: libp2p::PeerId, link: &Link) {
+        let Some(remote) = self.remotes.get_mut(&id) else { return };
+        if !link.outbox.loses_large_packets() {
+            remote.notices.end(Condition::LosesLargePackets);
+        } else if remote.notices.begin(Condition::LosesLargePackets) {
+            self.sinks.notify_of(remote.peer, PeerNotice::LosesLargePackets);
         }
     }
 

@@ -13,6 +13,8 @@ pub(crate) enum Condition {
     NoDirectLane,
     /// The link has lost its connection.
     Reconnecting,
+    /// Small messages arrive, and large packets do not.
+    LosesLargePackets,
 }
 
 /// The conditions that were reported to the user and have not ended since.

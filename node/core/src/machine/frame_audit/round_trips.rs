@@ -1,14 +1,16 @@
 //! Round trips: how long frames take to a peer and back. A peer whose frames always arrive late delays each step several times.
 //!
 //! A link carries frames in order. So much data in front of a heartbeat delays it, and so does a long line; neither is a fault. Frames that
-//! take seconds over a link that carries almost nothing are one.
+//! take seconds over a link that is mostly idle are one.
 //!
 //! # How it works
 //! 1. Each heartbeat names the newest one that its sender has received. The receiver knows when it sent that one: the time since then is a
-//!    round trip, up to a heartbeat interval too long.
+//!    round trip, up to a heartbeat interval too long. It also learns how many bytes have gone each way since the trip before.
 //! 2. The shortest recent trip counts. A pause or an overloaded moment makes some trips longer, not all.
-//! 3. A peer is late if even its shortest trip is longer than any line, over a quiet link, and half of the other peers are more than twice
-//!    as fast. What delays this peer itself makes all of its trips longer.
+//! 3. A full line carries about as much all the time. One that carries most of its bytes in a few moments is idle in between, and does not
+//!    delay anything then.
+//! 4. A peer is late if even its shortest trip takes longer than any line, the link is idle at least half of the time in both directions,
+//!    and half of the other peers are more than twice as fast. What delays this peer itself makes all of its trips longer.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -22,15 +24,15 @@ pub(super) struct RoundTrips {
     by_peer: BTreeMap<PeerId, Link>,
 }
 
-/// The round trips over one link.
+/// The round trips over one link. Bytes are those sent to the peer, and those received from it.
 #[derive(Default)]
 struct Link {
-    /// Bytes of all frames in both directions so far.
-    bytes: u64,
+    /// The bytes of all frames so far.
+    bytes: [u64; 2],
     /// This peer's heartbeats that the other one has not named yet, the oldest first.
     unanswered: VecDeque<SentHeartbeat>,
-    /// `bytes` when the newest heartbeat was sent that the other peer has named.
-    answered_bytes: u64,
+    /// The bytes that had arrived when the newest trip ended.
+    arrived: [u64; 2],
     /// The trips of the last [`RECENT`], the oldest first.
     recent: VecDeque<Trip>,
 }
@@ -39,15 +41,15 @@ struct SentHeartbeat {
     /// What it said of the frames before it, by which it is named.
     sent: SentFrames,
     at: Instant,
-    /// The link's `answered_bytes` and `bytes` when it was sent.
-    bytes: (u64, u64),
+    /// The bytes that were sent before it.
+    sent_bytes: u64,
 }
 
 struct Trip {
     ended: Instant,
     duration: Duration,
-    /// Whether the link carried almost nothing meanwhile.
-    is_quiet: bool,
+    /// The bytes that have arrived since the trip before.
+    bytes: [u64; 2],
 }
 
 impl RoundTrips {
@@ -66,10 +68,17 @@ impl RoundTrips {
         self.by_peer.values_mut().for_each(|link| link.recent.clear());
     }
 
-    /// A frame of so many bytes is sent to this peer, or has arrived from it.
-    pub(super) fn note_bytes(&mut self, peer: &PeerId, bytes: usize) {
-        if let Some(link) = self.by_peer.get_mut(peer) {
-            link.bytes += bytes as u64;
+    /// A frame of so many bytes is sent to this peer.
+    pub(super) fn add_sent(&mut self, to: &PeerId, byte_count: usize) {
+        if let Some(link) = self.by_peer.get_mut(to) {
+            link.bytes[0] += byte_count as u64;
+        }
+    }
+
+    /// A frame of so many bytes has arrived from this peer.
+    pub(super) fn add_received(&mut self, from: &PeerId, byte_count: usize) {
+        if let Some(link) = self.by_peer.get_mut(from) {
+            link.bytes[1] += byte_count as u64;
         }
     }
 
@@ -79,8 +88,8 @@ impl RoundTrips {
         if link.unanswered.len() == UNANSWERED_MAX {
             link.unanswered.pop_front();
         }
-        let bytes = (link.answered_bytes, link.bytes);
-        link.unanswered.push_back(SentHeartbeat { sent, at: now, bytes });
+        let sent_bytes = link.bytes[0];
+        link.unanswered.push_back(SentHeartbeat { sent, at: now, sent_bytes });
     }
 
     /// A heartbeat has arrived, which names this one of this peer's own as the newest that its sender has received.
@@ -91,10 +100,10 @@ impl RoundTrips {
             return;
         };
         let heartbeat = link.unanswered.drain(..=index).next_back().expect("the one at the index");
-        let (bytes_before, bytes) = heartbeat.bytes;
-        link.answered_bytes = bytes;
-        let is_quiet = link.bytes - bytes_before <= QUIET_BYTES;
-        link.recent.push_back(Trip { ended: now, duration: now.since(heartbeat.at), is_quiet });
+        let arrived = [heartbeat.sent_bytes, link.bytes[1]];
+        let bytes = [0, 1].map(|way| arrived[way] - link.arrived[way]);
+        link.arrived = arrived;
+        link.recent.push_back(Trip { ended: now, duration: now.since(heartbeat.at), bytes });
         while link.recent.front().is_some_and(|trip| now.since(trip.ended) > RECENT) {
             link.recent.pop_front();
         }
@@ -102,8 +111,9 @@ impl RoundTrips {
 
     /// Whether this peer's frames are late.
     pub(super) fn is_late(&self, now: Instant, peer: &PeerId) -> bool {
-        let Some(shortest) = self.by_peer.get(peer).and_then(Link::shortest_quiet) else { return false };
-        if shortest < LATE_MIN || self.by_peer[peer].observed_for(now) < OBSERVED_MIN {
+        let Some(link) = self.by_peer.get(peer) else { return false };
+        let Some(shortest) = link.shortest().filter(|shortest| *shortest >= LATE_MIN) else { return false };
+        if link.recent.len() < TRIPS_MIN || link.observed_for(now) < OBSERVED_MIN || !link.is_mostly_idle() {
             return false;
         }
         let others = self.by_peer.iter().filter(|(other, _)| *other != peer);
@@ -119,15 +129,18 @@ impl Link {
         self.recent.iter().map(|trip| trip.duration).min()
     }
 
-    /// The same; `None` if too few of the trips were over a quiet link.
-    fn shortest_quiet(&self) -> Option<Duration> {
-        let quiet = self.recent.iter().filter(|trip| trip.is_quiet).count();
-        self.shortest().filter(|_| quiet >= QUIET_TRIPS_MIN)
-    }
-
-    /// How long ago the oldest recent trip began.
+    /// How long ago the oldest recent trip ended.
     fn observed_for(&self, now: Instant) -> Duration {
         self.recent.front().map_or(Duration::ZERO, |trip| now.since(trip.ended))
+    }
+
+    /// Whether, in each direction, at least half of the intervals between trips have carried little of what the fullest one has.
+    fn is_mostly_idle(&self) -> bool {
+        [0, 1].into_iter().all(|way| {
+            let fullest = self.recent.iter().map(|trip| trip.bytes[way]).max().unwrap_or(0);
+            let is_idle = |trip: &&Trip| trip.bytes[way] <= (fullest / 4).max(IDLE_BYTES);
+            2 * self.recent.iter().filter(is_idle).count() >= self.recent.len()
+        })
     }
 }
 
@@ -137,10 +150,10 @@ const RECENT: Duration = Duration::from_secs(10);
 const OBSERVED_MIN: Duration = Duration::from_secs(4);
 /// No line takes so long. A connection over two satellites takes 1.2 s, and a heartbeat waits up to 250 ms for the next one.
 const LATE_MIN: Duration = Duration::from_millis(1750);
-/// How many trips over a quiet link are needed.
-const QUIET_TRIPS_MIN: usize = 8;
-/// The most bytes that a quiet link carries in both directions during a trip and the one before: less than the slowest modem could.
-const QUIET_BYTES: u64 = 32 << 10;
+/// How many trips are needed.
+const TRIPS_MIN: usize = 8;
+/// What the slowest modem carries in a heartbeat interval.
+const IDLE_BYTES: u64 = 1 << 10;
 /// Heartbeats of more than a minute.
 const UNANSWERED_MAX: usize = 256;
 
@@ -149,18 +162,30 @@ mod tests {
     use super::*;
     use crate::fixtures::peer;
 
-    /// Ten seconds of heartbeats to peers, each of which answers after so many milliseconds and gets so many bytes with each heartbeat.
-    /// Returns whether each one is late.
-    fn late(peers: &[(u64, usize)]) -> Vec<bool> {
+    /// What a link carries with each heartbeat: so many bytes every `every`-th time, and nothing else.
+    #[derive(Clone, Copy)]
+    struct Load {
+        bytes: usize,
+        every: u64,
+    }
+
+    const LITTLE: Load = Load { bytes: 100, every: 1 };
+
+    /// Ten seconds of heartbeats to peers, each of which answers after so many milliseconds, over links with these loads. Returns which
+    /// peers are late.
+    fn late(peers: &[(u64, Load)]) -> Vec<bool> {
         let mut trips = RoundTrips::default();
         let id = |index: usize| peer(index as u8 + 1);
         (0..peers.len()).for_each(|index| trips.link_up(id(index)));
         let at = |milliseconds| Instant(0).after(Duration::from_millis(milliseconds));
         for milliseconds in (0..10_000).step_by(50) {
-            for (index, (delay, bytes)) in peers.iter().enumerate() {
+            for (index, (delay, load)) in peers.iter().enumerate() {
+                let number = milliseconds / 250;
                 if milliseconds % 250 == 0 {
-                    trips.note_bytes(&id(index), *bytes);
-                    trips.note_sent(at(milliseconds), &id(index), sent(milliseconds / 250));
+                    if number % load.every == 0 {
+                        trips.add_sent(&id(index), load.bytes);
+                    }
+                    trips.note_sent(at(milliseconds), &id(index), sent(number));
                 }
                 if let Some(begun) = milliseconds.checked_sub(*delay).filter(|begun| begun % 250 == 0) {
                     trips.note_heard(at(milliseconds), &id(index), sent(begun / 250));
@@ -176,21 +201,29 @@ mod tests {
 
     #[test]
     fn a_peer_that_takes_seconds_while_others_do_not_is_late() {
-        assert_eq!(late(&[(2000, 100), (50, 100), (300, 100)]), [true, false, false]);
-        assert_eq!(late(&[(2000, 100), (50, 100)]), [true, false]);
-        assert_eq!(late(&[(1500, 100), (50, 100)]), [false, false], "a long line");
+        assert_eq!(late(&[(2000, LITTLE), (50, LITTLE), (300, LITTLE)]), [true, false, false]);
+        assert_eq!(late(&[(2000, LITTLE), (50, LITTLE)]), [true, false]);
+        assert_eq!(late(&[(1500, LITTLE), (50, LITTLE)]), [false, false], "a long line");
     }
 
     #[test]
     fn data_in_front_of_heartbeats_is_no_fault() {
-        assert_eq!(late(&[(2000, 8_000), (50, 100)]), [false, false]);
+        let full = Load { bytes: 20_000, every: 1 };
+        assert_eq!(late(&[(2000, full), (50, LITTLE)]), [false, false]);
+        // The steps wait for the late peer, and send what they have in between.
+        let idle_between_steps = Load { bytes: 2_000_000, every: 8 };
+        assert_eq!(late(&[(2000, idle_between_steps), (50, LITTLE)]), [true, false]);
     }
 
     #[test]
     fn what_delays_this_peer_is_not_held_against_others() {
-        assert_eq!(late(&[(2000, 100), (2100, 100), (3000, 100)]), [false; 3]);
-        assert_eq!(late(&[(2000, 100)]), [false], "there is nobody to compare with");
-        assert_eq!(late(&[(2000, 100), (2000, 100), (2000, 100), (50, 100)]), [false; 4], "most are slow");
+        assert_eq!(late(&[(2000, LITTLE), (2100, LITTLE), (3000, LITTLE)]), [false; 3]);
+        assert_eq!(late(&[(2000, LITTLE)]), [false], "there is nobody to compare with");
+        assert_eq!(
+            late(&[(2000, LITTLE), (2000, LITTLE), (2000, LITTLE), (50, LITTLE)]),
+            [false; 4],
+            "most are slow"
+        );
     }
 
     #[test]

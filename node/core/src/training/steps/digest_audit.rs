@@ -35,6 +35,8 @@ use crate::state::shard_map::StepShards;
 pub(super) struct DigestAudit {
     /// By the number of steps: the newest ones in this view.
     rounds: BTreeMap<StepNumber, Round>,
+    /// The newest steps after which digests differed, in any view; `None` if they never did.
+    differed: Option<StepNumber>,
     /// Why the run cannot be continued, once nobody could say whose parameters are right. No later view mends that.
     failure: Option<Failure>,
 }
@@ -90,6 +92,9 @@ impl DigestAudit {
                 round.shards.insert(rank, shards);
             }
         }
+        if round.counts.len() > 1 {
+            self.differed = self.differed.max(Some(steps));
+        }
         if self.rounds.len() > ROUNDS_KEPT {
             self.rounds.pop_first();
         }
@@ -107,8 +112,7 @@ impl DigestAudit {
 
     /// Whether digests differ after a step that was so many steps ago at most, so that members report again.
     pub(super) fn is_in_doubt(&self, steps: StepNumber) -> bool {
-        let newest = self.rounds.iter().rev().find(|(_, round)| round.counts.len() > 1);
-        newest.is_some_and(|(doubtful, _)| steps.0 <= doubtful.0 + DOUBT_STEPS)
+        self.differed.is_some_and(|differed| steps.0 <= differed.0 + DOUBT_STEPS)
     }
 
     /// The members from which the one at `rank` got other values than they have themselves, of `member_count` members.
@@ -357,8 +361,9 @@ pub(super) const AUDITORS_MAX: usize = 32;
 pub(super) const STEPS_AHEAD_MAX: u64 = 2;
 /// After how many different steps digests are kept.
 const ROUNDS_KEPT: usize = 16;
-/// For how many steps members report after each one once digests have differed.
-const DOUBT_STEPS: u64 = 8;
+/// For how many steps members report after each one once digests have differed: long enough for another wrong value of a member that
+/// seldom sends one.
+const DOUBT_STEPS: u64 = 256;
 
 #[cfg(test)]
 mod tests {
