@@ -238,7 +238,9 @@ impl StepState {
     /// If there are none.
     pub(super) fn report_digest(&mut self, steps: StepNumber, out: &mut Vec<Output>) -> ContentDigest {
         let digest = ContentDigest::of(self.complete().bytes());
-        let has_owners = self.kind != StepKind::LocalParameters;
+        // What was completed in the view before came from other owners.
+        let has_owners =
+            self.kind != StepKind::LocalParameters && last_step(steps) >= self.base.view().first_step();
         let shards = if has_owners && self.is_in_doubt(steps) { self.shard_digests(steps) } else { vec![] };
         self.audit.note(self.base.rank, steps, digest, shards.clone());
         if let Some(round) = self.audit.rounds.get_mut(&steps) {
