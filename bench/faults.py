@@ -3,7 +3,8 @@
 
     sudo bench/faults.py [MINUTES [SEED [FOLDER]]]
 
-Peers are killed and started again, are suspended, lose their network for a while, leave and rejoin, and new peers join. The first
+Peers are killed and started again, are suspended, lose their network for a while, leave and rejoin, and new peers join. All the time a
+stranger without the secret opens 100 connections a second to their ports, and leaves them idle, sends noise or hangs up. The first
 peer has no faults: the script checks its reports (each epoch trains each sample once), and measures its memory. At the end all peers
 leave, `simulate report` combines their logs, and the script compares all digests in the logs. Needs root, Linux and `ip`; build first:
 cargo build --release --workspace
@@ -14,6 +15,7 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -24,6 +26,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PEER, SIMULATE = ROOT / "target/release/peer", ROOT / "target/release/simulate"
 PEERS, EXTRA = 8, 2
+# Connections of the stranger, a second.
+CONNECTIONS = 100
 # Time between two faults, in seconds.
 EVERY = 5
 RUN = """epochs = 1000000
@@ -71,6 +75,30 @@ class Network:
             subprocess.run(["ip", "netns", "delete", name], capture_output=True)
 
 
+def knock(targets):
+    """The stranger: connects to these hosts again and again, until it is ended. Prints how many connections it opened."""
+    opened, idle = 0, collections.deque()
+    signal.signal(signal.SIGTERM, lambda *_: (print(opened, flush=True), os._exit(0)))
+    generator, due = random.Random(1), time.monotonic()
+    while True:
+        due += 1 / CONNECTIONS
+        time.sleep(max(0, due - time.monotonic()))
+        stranger = socket.socket()
+        stranger.settimeout(0.05)
+        try:
+            stranger.connect((generator.choice(targets), generator.choice([4747, 5747])))
+            opened += 1
+            manner = generator.choice(["idle", "noise", "gone"])
+            if manner == "noise":
+                stranger.send(generator.randbytes(generator.randint(1, 2000)))
+            if manner != "gone":
+                idle.append((due + 20, stranger))
+        except OSError:
+            pass
+        while idle and idle[0][0] < due:
+            idle.popleft()
+
+
 class Peer:
     """A peer on a host, over all its processes."""
 
@@ -78,6 +106,8 @@ class Peer:
         self.network, self.index, self.folder = network, index, folder
         self.process, self.busy_until, self.epochs = None, 0, collections.OrderedDict()
         self.step, self.events, self.problems = -1, collections.Counter(), []
+        # The peer's id, when each fault of it began and ended, and when which members were lost to it.
+        self.id, self.faults, self.losses = None, [], []
 
     def start(self, arguments):
         command = ["ip", "netns", "exec", self.network.names[self.index], PEER, *arguments,
@@ -100,6 +130,10 @@ class Peer:
                     self.problems.append(f"step {event['step']} after {self.step}")
                 self.step = event["step"]
                 self.epochs[event["epoch"]] = self.epochs.get(event["epoch"], 0) + event["samples"]
+            if event["event"] == "listening":
+                self.id = event["peer"]
+            if event["event"] == "view":
+                self.losses += [(time.monotonic(), lost) for lost in (event.get("change") or {}).get("left", [])]
             if event["event"] in ("failed", "violation"):
                 self.problems.append(json.dumps(event))
 
@@ -150,6 +184,7 @@ class FaultInjector:
             return
         peer, seconds = self.generator.choice(free), self.generator.uniform(1, 8)
         peer.busy_until = now + seconds + 6
+        peer.faults.append((now, peer.busy_until + 10))
         if not peer.is_running():
             self.count["join"] += 1
             return self.join(peer)
@@ -212,7 +247,7 @@ def digests(folder):
 
 
 def main(minutes, seed, folder):
-    network = Network(PEERS + EXTRA)
+    network = Network(PEERS + EXTRA + 1)
     peers = [Peer(network, index, folder) for index in range(PEERS + EXTRA)]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -226,7 +261,12 @@ def main(minutes, seed, folder):
         while peers[0].step < 20:
             time.sleep(0.1)
         injector = FaultInjector(network, peers, random.Random(seed), invitation)
+        targets = [f"10.78.0.{index + 1}" for index in range(len(peers))]
+        stranger = subprocess.Popen(["ip", "netns", "exec", network.names[-1], sys.executable, __file__, "knock", *targets],
+                                    stdout=subprocess.PIPE, text=True)
         resident, longest = watch(peers[0], injector, minutes)
+        stranger.terminate()
+        opened = int(stranger.communicate()[0])
         time.sleep(15)
         ends = [peer for peer in peers if peer.is_running()]
         for peer in reversed(ends):
@@ -237,10 +277,10 @@ def main(minutes, seed, folder):
             peer.signal(signal.SIGCONT)
             peer.signal(signal.SIGKILL)
         network.close()
-    print_report(folder, peers, injector, resident, longest, len(ends))
+    print_report(folder, peers, injector, resident, longest, len(ends), opened)
 
 
-def print_report(folder, peers, injector, resident, longest, left):
+def print_report(folder, peers, injector, resident, longest, left, opened):
     first = peers[0]
     whole = list(first.epochs.values())[:-1]
     sizes = collections.Counter(whole)
@@ -248,6 +288,9 @@ def print_report(folder, peers, injector, resident, longest, left):
     late = [mib for seconds, mib in resident if seconds > resident[-1][0] * 3 / 4]
     middle = lambda values: sorted(values)[len(values) // 2]
     print(f"faults: {dict(injector.count)}")
+    has_fault = lambda peer, at: any(begun <= at <= over for begun, over in peer.faults)
+    blameless = [lost for at, lost in first.losses if not any(peer.id == lost and has_fault(peer, at) for peer in peers)]
+    print(f"a stranger opened {opened:,} connections; members lost without a fault of theirs: {len(blameless)} {blameless}")
     print(f"steps: {first.step + 1:,}, longest time without one {longest:.1f} s; views: {first.events['view']}")
     print(f"epochs: {len(whole):,} whole ones, of so many samples each: {dict(sizes)}")
     known, compared, wrong = digests(folder)
@@ -266,5 +309,7 @@ def print_report(folder, peers, injector, resident, longest, left):
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["knock"]:
+        knock(sys.argv[2:])
     where = Path(sys.argv[3]) if len(sys.argv) > 3 else Path(tempfile.mkdtemp(prefix="faults-"))
     main(float(sys.argv[1]) if len(sys.argv) > 1 else 60, int(sys.argv[2]) if len(sys.argv) > 2 else 1, where)
