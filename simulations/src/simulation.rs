@@ -387,13 +387,14 @@ impl Simulation {
 
     /// Whether the others ended before this peer had the time to rejoin.
     fn has_just_been_excluded(&self, host: HostId) -> bool {
-        let events = self.cluster.events().iter().rev();
-        let mut own = events.filter(|(_, at, _)| *at == host);
-        let excluded =
+        let events = || self.cluster.events().iter().rev();
+        let mut own = events().filter(|(_, at, _)| *at == host);
+        let newest =
             own.find(|(_, _, event)| matches!(event, Event::Excluded { .. } | Event::ViewInstalled { .. }));
-        excluded.is_some_and(|(at, _, event)| {
-            matches!(event, Event::Excluded { .. }) && self.cluster.now().since(*at) < RETURN_TIME
-        })
+        let is_out = newest.is_some_and(|(_, _, event)| matches!(event, Event::Excluded { .. }));
+        // The next loss may be that of the member that was about to let it in.
+        let loss = events().find(|(_, _, event)| matches!(event, Event::Excluded { .. }));
+        is_out && loss.is_some_and(|(at, ..)| self.cluster.now().since(*at) < RETURN_TIME)
     }
 
     fn survivor_meets(
@@ -464,9 +465,9 @@ fn ending_of(failure: &Failure) -> &'static str {
     }
 }
 
-/// A peer that was removed has rejoined after this time, unless it is removed repeatedly. It takes longest shortly before the end of a run:
-/// then a change of members may be named too late, and another step for it does not exist.
-const RETURN_TIME: Duration = Duration::from_secs(5);
+/// A peer that was removed has rejoined after this time without another loss. It takes longest shortly before the end of a run: then a
+/// change of members may be named too late, and another step for it does not exist.
+const RETURN_TIME: Duration = Duration::from_secs(6);
 /// The name of what holds of every program in the end.
 pub const ONE_MODEL: &str = "one model in the end";
 /// A member that is silent is noticed after ten seconds at the latest, and a view without it agreed on in as many more,

@@ -29,7 +29,7 @@ impl Scenario {
         self.sample_time = Duration::from_micros(1 + draw(200));
         self.write_time = Duration::from_micros([0, 1000, 300_000][draw(3) as usize]);
         for _ in 0..draw(4) {
-            let kind = draw(5);
+            let kind = draw(6);
             let fault = self.small_fault(kind, &mut draw);
             // A run on these links takes milliseconds or minutes, so the time is given in steps.
             let when = FaultTime::Step(draw(self.workload.loaded.step_count() * 3 / 4));
@@ -38,7 +38,7 @@ impl Scenario {
         self
     }
 
-    /// A fault so small that no member has to notice it.
+    /// A fault so small that no member has to notice it, or orders of users.
     fn small_fault(&self, kind: u64, draw: &mut impl FnMut(u64) -> u64) -> Fault {
         let peers = self.peers as u64;
         let targets = Targets::Any(1);
@@ -55,6 +55,7 @@ impl Scenario {
             1 => Fault::Pause { targets, duration },
             2 => Fault::Bursts { targets, per_mille: 100, percent: 1000 },
             3 => Fault::Garbage { targets, count: 1 + draw(20) as usize },
+            4 => Fault::Orders { times: 1 + draw(3) as u32, every: duration },
             _ => Fault::Slow { targets, percent: 100 + draw(900) as u32, duration: Some(duration) },
         }
     }
