@@ -334,7 +334,15 @@ impl Truth<'_> {
                 let computing = draws.some(|draws| self.near(draws));
                 let sent = SentFrames { link: 0, count: draws.below(3, u64::MAX) };
                 let heard = SentFrames { link: draws.below(3, 9) as u32, count: draws.below(3, u64::MAX) };
-                Message::Heartbeat(Heartbeat { view, view_number, complete, computing, sent, heard })
+                Message::Heartbeat(Heartbeat {
+                    view,
+                    view_number,
+                    complete,
+                    computing,
+                    sent,
+                    heard,
+                    disk_fails: draws.is(),
+                })
             }
             16 => {
                 let (step, has_contribution) = (self.near(draws), draws.is());

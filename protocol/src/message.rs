@@ -114,6 +114,8 @@ pub struct Heartbeat {
     pub sent: SentFrames,
     /// `sent` in the newest heartbeat of the receiver that has arrived at the sender. So the receiver learns how long its frames take.
     pub heard: SentFrames,
+    /// Whether the sender cannot write to its disk at present. Then it has no vote.
+    pub disk_fails: bool,
 }
 
 /// Why a peer stops.

@@ -19,12 +19,16 @@
 //! # Not here
 //! Faults and their times are in `fault_injector.rs`; what must hold is in [`crate::invariants`].
 
-use peergrad_core::io::{Input, Output};
+use std::time::Duration;
+
+use peergrad_core::io::{Input, Output, PersistId};
 use peergrad_core::state::shared_cache::SharedCache;
+use peergrad_protocol::durable::DurableBytes;
 use peergrad_protocol::{Instant, RunId};
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, SeedableRng};
 
+use crate::disk::DiskMode;
 use crate::filters::Filters;
 use crate::host::{HostId, Process, ProcessId};
 use crate::hosts::Hosts;
@@ -108,8 +112,7 @@ impl Cluster {
             }
             ScheduledEvent::Written { process, id, record } => {
                 if self.hosts.process_mut(process).is_some() {
-                    let result = self.hosts.get_mut(process.host).setup.disk.write(record);
-                    self.input(process, Input::Persisted { id, result });
+                    self.write(process, id, record);
                 }
             }
             ScheduledEvent::Saved { process, checkpoint, keep } => {
@@ -129,6 +132,29 @@ impl Cluster {
             }
         }
         true
+    }
+
+    /// Has a process's disk write a record. If it is full, that is tried again, unless there is a newer record by then.
+    fn write(&mut self, process: ProcessId, id: PersistId, record: DurableBytes) {
+        let Some(running) = self.hosts.process_mut(process) else { return };
+        let is_superseded = running.disk_fails && running.newest_record != Some(id);
+        if is_superseded || running.written_record >= Some(id) {
+            return;
+        }
+        let disk = &mut self.hosts.get_mut(process.host).setup.disk;
+        let is_full = disk.mode == DiskMode::Full;
+        let result = if is_full { None } else { Some(disk.write(record.clone())) };
+        let Some(running) = self.hosts.process_mut(process) else { return };
+        running.disk_fails = is_full;
+        if !is_full {
+            running.written_record = Some(id);
+        }
+        if is_full {
+            let at = self.schedule.now().after(DISK_RETRY);
+            self.schedule.push(at, ScheduledEvent::Written { process, id, record });
+        }
+        let report = result.map_or(Input::NotPersisted(id), |result| Input::Persisted { id, result });
+        self.input(process, report);
     }
 
     /// When the next event happens; `None` if there is none.
@@ -230,3 +256,6 @@ impl Cluster {
         self.schedule.push_input(self.now(), process, input);
     }
 }
+
+/// How long after a failure a record is written again.
+const DISK_RETRY: Duration = Duration::from_secs(1);

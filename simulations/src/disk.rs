@@ -37,7 +37,7 @@ pub enum DiskMode {
     Forgetful,
     /// The checkpoint that it returns differs from the one that was written.
     Corrupted,
-    /// It is full, and each write fails.
+    /// It is full, and each write fails. Records are written again later.
     Full,
 }
 

@@ -14,7 +14,7 @@ use rand::{Rng, SeedableRng};
 
 use crate::cluster::{Cluster, Dialability, UserCommand};
 use crate::compute_model::{Bursts, ComputeModel};
-use crate::disk::Disk;
+use crate::disk::{Disk, DiskMode};
 use crate::frame_faults::{CountCorrection, FaultyFrames};
 use crate::host::{Crash, EntryMode, HostId, HostSetup, TaskFault};
 use crate::queue::Queue;
@@ -50,6 +50,7 @@ enum Action {
     Start { host: HostId },
     Wake { host: HostId },
     RestoreSpeed { host: HostId },
+    RestoreDisk { host: HostId },
     RestoreLine { host: HostId },
     RestoreReachability { host: HostId },
     Orders { times: u32, every: Duration },
@@ -143,6 +144,7 @@ impl FaultInjector {
                 cluster.setup_mut(host).compute_model.slowness_percent =
                     self.template.compute_model.slowness_percent;
             }
+            Action::RestoreDisk { host } => cluster.setup_mut(host).disk.mode = DiskMode::Honest,
             Action::RestoreLine { host } => {
                 let links = cluster.links().clone();
                 cluster.throttle(host, links.up, links.down);
@@ -264,10 +266,15 @@ impl FaultInjector {
                 let faulty = FaultyFrames { host, fault, kind, per_million, until, generator, withheld };
                 cluster.break_frames(faulty);
             }
-            Fault::Disk { mode, .. } => {
-                // A peer whose disk is full reports that and ends.
-                self.mark_affected(host);
+            Fault::Disk { mode, duration, .. } => {
+                if mode != DiskMode::Full {
+                    self.mark_affected(host);
+                }
+                cluster.note(host, &format!("its disk is {mode:?}"));
                 cluster.setup_mut(host).disk.mode = mode;
+                if let Some(duration) = duration {
+                    self.plan(cluster.now().after(duration), Action::RestoreDisk { host });
+                }
             }
             Fault::Throttle { up, down, duration, .. } => {
                 cluster.throttle(host, Some(up), Some(down));

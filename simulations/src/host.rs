@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use peergrad_core::io::Input;
+use peergrad_core::io::{Input, PersistId};
 use peergrad_core::node::Node;
 use peergrad_core::program::loader::Loader;
 use peergrad_protocol::{Instant, PeerId, Pool, RunId};
@@ -132,6 +132,12 @@ pub(crate) struct Process {
     pub(crate) wake: Option<Instant>,
     /// Peers for which the node was notified of a link.
     pub(crate) linked: BTreeSet<PeerId>,
+    /// The newest record that the node wants to be written; `None` before the first.
+    pub(crate) newest_record: Option<PersistId>,
+    /// The newest record that was written.
+    pub(crate) written_record: Option<PersistId>,
+    /// Whether its disk could not write the newest record that it was given.
+    pub(crate) disk_fails: bool,
 }
 
 /// How a process ends without a goodbye.

@@ -223,6 +223,8 @@ pub enum Fault {
         targets: Targets,
         /// How the disks fail.
         mode: DiskMode,
+        /// After that time they work again; `None` if they do not.
+        duration: Option<Duration>,
     },
     /// The rates of peers' lines change.
     Throttle {

@@ -67,6 +67,12 @@ impl World<'_> {
         self.network.interfaces.is_connected(a, b)
     }
 
+    /// Whether a host's disk could not write the newest record of its process.
+    #[must_use]
+    pub fn disk_fails(&self, host: HostId) -> bool {
+        self.hosts.get(host).process.as_ref().is_some_and(|process| process.disk_fails)
+    }
+
     /// The record that is really on a host's disk; `None` if there is none.
     #[must_use]
     pub fn record(&self, host: HostId) -> Option<&DurableBytes> {

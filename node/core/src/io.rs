@@ -95,6 +95,8 @@ pub enum Input {
         /// Whether the record would survive a crash now.
         result: Result<(), String>,
     },
+    /// This record, or a newer one in its place, could not be written. Writing is tried again.
+    NotPersisted(PersistId),
     /// The answer to [`Output::SaveCheckpoint`].
     CheckpointSaved {
         /// The number of steps behind the checkpoint.

@@ -339,6 +339,10 @@ fn handle(role: &mut dyn Role, cx: &mut NodeContext<'_>, input: Input) -> Result
             let effects = cx.node.journal.persisted(id);
             role.on_persisted(cx, effects)?;
         }
+        Input::NotPersisted(id) => {
+            let effects = cx.node.journal.not_persisted(id);
+            role.on_persisted(cx, effects)?;
+        }
         Input::CheckpointSaved { steps, result } => {
             cx.out.push(Output::Event(Event::Saved { steps, result }));
         }

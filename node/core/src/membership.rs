@@ -216,6 +216,19 @@ impl Membership {
         Requests { members, admission, capacity_offers }.resend(now, out);
     }
 
+    /// The disk fails: gives up a planned change of which no other member knows yet, because this member's own promise is not on disk.
+    /// Returns the step before which this member was to stop for it.
+    pub(crate) fn abandon_unasked(&mut self, now: Instant) -> Option<StepNumber> {
+        let driver = &mut self.succession.driver;
+        let attempt = driver.attempt.as_ref()?;
+        let step = attempt.plan.before()?;
+        if attempt.proposer().reports().contains_key(&self.members.place.rank) {
+            return None;
+        }
+        driver.give_up(now, agreement::PACING.retry);
+        Some(step)
+    }
+
     /// Records are on disk: this member does what waited for them.
     pub(crate) fn persisted(&mut self, effects: Vec<Effect>, out: &mut Vec<Output>) {
         for effect in effects {

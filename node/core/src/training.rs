@@ -203,6 +203,13 @@ impl Training {
         }
     }
 
+    /// Takes `step` in this view after all: the change before it will not happen.
+    pub(crate) fn continue_past(&mut self, step: StepNumber, out: &mut Vec<Output>) {
+        if let Self::Steps(steps) = self {
+            steps.continue_past(step, out);
+        }
+    }
+
     /// The step of this member, and the chunks and state that it has.
     pub(crate) fn report(&self) -> MemberReport {
         match self {

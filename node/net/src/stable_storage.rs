@@ -3,9 +3,8 @@
 //! A disk may be slow, and sockets must not wait for it. So writing has its own thread, and its results come back as inputs,
 //! like frames.
 //!
-//! A disk may also be full for a while, or fail once. Then writing is tried again. Until it succeeds, the node gets no answer: it neither
-//! votes nor enters another view, as if the disk were slow. Of the records that wait, only the newest is written, because it contains all
-//! that the earlier ones did.
+//! A disk may also be full for a while, or fail once. Then writing is tried again, and the node learns of each failure: it does not vote
+//! until the disk works. Of the records that wait, only the newest is written, because it contains all that the earlier ones did.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -42,7 +41,7 @@ impl StableStorage {
         let (notices, noticed) = mpsc::unbounded_channel();
         thread::Builder::new().name("store".to_owned()).spawn(move || {
             while let Ok(entry) = queue.recv() {
-                let Some((id, result)) = write(&path, entry, &queue, &notices) else { break };
+                let Some((id, result)) = write(&path, entry, &queue, (&done, &notices)) else { break };
                 if done.send(Input::Persisted { id, result }).is_err() {
                     break;
                 }
@@ -62,13 +61,13 @@ impl StableStorage {
     }
 }
 
-/// Writes a record, again and again if that fails, or one that comes after it. Returns the id of the one that was written; `None` if
-/// nobody waits for it any more.
+/// Writes a record, again and again if that fails, or one that comes after it, and reports each failure. Returns the id of the one that was
+/// written; `None` if nobody waits for it any more.
 fn write(
     path: &Path,
     (mut id, mut record): Entry,
     queue: &Receiver<Entry>,
-    notices: &mpsc::UnboundedSender<Notice>,
+    (failures, notices): (&mpsc::UnboundedSender<Input>, &mpsc::UnboundedSender<Notice>),
 ) -> Option<(PersistId, Result<(), String>)> {
     // Since the first failure.
     let mut clock = None;
@@ -88,6 +87,7 @@ fn write(
         if clock.now().since(Default::default()) > PATIENCE {
             return Some((id, result));
         }
+        failures.send(Input::NotPersisted(id)).ok()?;
         match queue.recv_timeout(RETRY) {
             Ok(newer) => (id, record) = newer,
             Err(RecvTimeoutError::Timeout) => {}

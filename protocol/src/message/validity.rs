@@ -87,7 +87,15 @@ mod tests {
         let heartbeat = |complete, view_number| {
             let (view_number, complete) = (ViewNumber(view_number), StepNumber(complete));
             let (computing, sent) = (Some(complete), SentFrames::default());
-            Message::Heartbeat(Heartbeat { view: VIEW, view_number, complete, computing, sent, heard: sent })
+            Message::Heartbeat(Heartbeat {
+                view: VIEW,
+                view_number,
+                complete,
+                computing,
+                sent,
+                heard: sent,
+                disk_fails: false,
+            })
         };
         assert_limit(|n| heartbeat(n, 1), STEPS_MAX);
         assert_limit(|n| heartbeat(1, n), STEPS_MAX);

@@ -489,7 +489,7 @@ fn moves_fields(moves: &Moves, sheet: &mut Sheet) {
 // Agreement.
 
 fn heartbeat_fields(heartbeat: &Heartbeat, sheet: &mut Sheet) {
-    let Heartbeat { view, view_number, complete, computing, sent, heard } = heartbeat;
+    let Heartbeat { view, view_number, complete, computing, sent, heard, disk_fails } = heartbeat;
     sheet.array("view", &view.0);
     sheet.value("view_number", view_number);
     sheet.value("complete", complete);
@@ -498,6 +498,7 @@ fn heartbeat_fields(heartbeat: &Heartbeat, sheet: &mut Sheet) {
         sheet.value(&format!("{name}.link"), link);
         sheet.value(&format!("{name}.count"), count);
     }
+    sheet.value("disk_fails", disk_fails);
 }
 
 fn promise_fields(promise: &Promise, sheet: &mut Sheet) {

@@ -109,6 +109,7 @@ fn agreement() -> Vec<Sample> {
                 computing: Some(StepNumber(300)),
                 sent: SentFrames { link: 3, count: 70_000 },
                 heard: SentFrames { link: 1, count: 69_999 },
+                disk_fails: true,
             }),
         ),
         control(

@@ -341,8 +341,8 @@ fn report() -> impl Strategy<Value = MemberReport> {
 pub(crate) fn message() -> impl Strategy<Value = Message> {
     let computing = prop::option::of(step());
     let sent = || (any::<u32>(), number()).prop_map(|(link, count)| SentFrames { link, count });
-    let heartbeat = (digest(), step(), step(), computing, sent(), sent()).prop_map(
-        |(view, view_number, complete, computing, sent, heard)| {
+    let heartbeat = (digest(), step(), step(), computing, sent(), sent(), any::<bool>()).prop_map(
+        |(view, view_number, complete, computing, sent, heard, disk_fails)| {
             let computing = computing.map(StepNumber);
             Heartbeat {
                 view,
@@ -351,6 +351,7 @@ pub(crate) fn message() -> impl Strategy<Value = Message> {
                 computing,
                 sent,
                 heard,
+                disk_fails,
             }
         },
     );

@@ -99,8 +99,15 @@ impl Cluster {
             saved: place.setup.disk.checkpoints().map(|checkpoint| checkpoint.saved.clone()).collect(),
             start_mode,
         };
-        place.process =
-            Some(Process { node: Node::new(config), segments, wake: None, linked: BTreeSet::new() });
+        place.process = Some(Process {
+            node: Node::new(config),
+            segments,
+            wake: None,
+            linked: BTreeSet::new(),
+            newest_record: None,
+            written_record: None,
+            disk_fails: false,
+        });
         self.network.start(host);
         self.record.history.set_state(host, now, PeerState::Joining);
         let process = self.hosts.newest_process(host);

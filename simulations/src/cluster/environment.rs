@@ -58,6 +58,9 @@ impl Environment<'_> {
             Output::Persist { id, record } => {
                 let at = now.after(setup.disk.write_time);
                 self.schedule.push(at, ScheduledEvent::Written { process, id, record });
+                if let Some(running) = self.hosts.process_mut(process) {
+                    running.newest_record = Some(id);
+                }
             }
             Output::StoreData { data, .. } => setup.data = Some(data),
             Output::SaveCheckpoint { checkpoint, keep } => {

@@ -111,6 +111,8 @@ impl Invariant for WrittenFirst {
             } => self.is_accepted(*from, *accepted, world),
             // No other host hears what a member sends to itself.
             Observation::Sent { from, to, .. } if from == to => Ok(()),
+            // It has entered the view without a record, and has no vote in it.
+            Observation::Sent { from, .. } if world.disk_fails(*from) => Ok(()),
             Observation::Sent { from, message, .. } => match view_of(message) {
                 Some(said) => self.speaks_in(*from, said, world),
                 None => Ok(()),

@@ -49,6 +49,8 @@ pub const NAMED: &[(&str, &str)] = &[
     ("wrong-values", include_str!("../../scenarios/wrong-values.toml")),
     ("wrong-digests", include_str!("../../scenarios/wrong-digests.toml")),
     ("late-frames", include_str!("../../scenarios/late-frames.toml")),
+    ("full-disk", include_str!("../../scenarios/full-disk.toml")),
+    ("full-disks", include_str!("../../scenarios/full-disks.toml")),
     ("removed", include_str!("../../scenarios/removed.toml")),
     ("rolling-restart", include_str!("../../scenarios/rolling-restart.toml")),
     ("flash-crowd", include_str!("../../scenarios/flash-crowd.toml")),

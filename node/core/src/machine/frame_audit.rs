@@ -126,6 +126,7 @@ mod tests {
             computing: None,
             sent: SentFrames::default(),
             heard: SentFrames::default(),
+            disk_fails: false,
         };
         let heartbeat = sender.heartbeat_to(Instant(0), &peer(2), heartbeat);
         let fault = receiver.compare(Instant(0), peer(1), &heartbeat);

@@ -309,6 +309,11 @@ impl Role for ActiveMember {
     }
 
     fn on_persisted(&mut self, cx: &mut NodeContext<'_>, effects: Vec<Effect>) -> Result<(), Transition> {
+        let disk_fails = cx.node.journal.is_failing();
+        self.membership.members.set_disk_fails(disk_fails);
+        if disk_fails && let Some(step) = self.membership.abandon_unasked(cx.now) {
+            self.training.continue_past(step, cx.out);
+        }
         self.membership.persisted(effects, cx.out);
         Ok(())
     }

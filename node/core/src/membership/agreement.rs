@@ -275,8 +275,8 @@ impl Proposing<'_> {
         if is_collecting(attempt, waited, lost, self.members) {
             return;
         }
-        let reached = attempt.proposer().reports().len();
-        if attempt.plan.between().is_some() && reached < self.members.place.view.members.len() {
+        let may_lack_vote = |rank: &Rank| self.members.observed.disk_fails(*rank);
+        if attempt.plan.between().is_some() && !attempt.plan.unanswered.iter().all(may_lack_vote) {
             // A member does not answer: that is a loss, and needs another kind of attempt.
             self.succession.driver.give_up(self.now, PACING.retry);
             return;
@@ -433,10 +433,12 @@ fn is_collecting(attempt: &Attempt<AttemptPlan>, waited: Duration, lost: &[Rank]
     let is_awaited = |rank: &Rank| {
         let peer = &members.place.peer(*rank);
         let is_doubtful = attempt.plan.missed.contains(rank) && !members.detection.detector.is_watched(peer);
-        let patience = if is_doubtful || members.links.unlinked.contains(peer) {
-            RECONNECT_GRACE
-        } else {
-            PACING.collect_max
+        let patience = match members.observed.disk_fails(*rank) {
+            // It stops where it was told to, without a vote.
+            true if attempt.plan.between().is_some() => Duration::ZERO,
+            true => DISK_GRACE,
+            false if is_doubtful || members.links.unlinked.contains(peer) => RECONNECT_GRACE,
+            false => PACING.collect_max,
         };
         waited < patience && lost.binary_search(rank).is_err()
     };
@@ -478,6 +480,8 @@ const ASK_AGAIN: Duration = Duration::from_secs(10);
 const RESEND_INTERVAL: Duration = Duration::from_millis(400);
 /// How long a link has to come up before a member is left out for lack of it.
 const RECONNECT_GRACE: Duration = Duration::from_secs(1);
+/// How long a member whose disk has just failed gets to write its vote after all, before it is left out.
+const DISK_GRACE: Duration = Duration::from_millis(1500);
 /// How long members may take to answer before the user learns of a pause.
 const PAUSE_REPORTED_AFTER: Duration = Duration::from_millis(1500);
 /// How long a member that the next view leaves out may be gone before this view counts as broken.

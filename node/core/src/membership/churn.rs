@@ -69,6 +69,7 @@ impl Requests<'_> {
         if !is_quiet
             || !(is_wanted || merge_offer.is_some())
             || self.members.coordinator(now) != Some(self.members.place.rank)
+            || !self.members.can_choose(status.tables.is_some())
         {
             return None;
         }

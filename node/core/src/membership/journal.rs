@@ -3,8 +3,13 @@
 //! Like a notary's book: first the entry, then the signature goes out. Every effect that another peer may rely on (a vote in an
 //! agreement, the entry into a view) is handed in together with the record that it rests on, so it cannot happen earlier.
 //!
+//! While the disk fails, for instance because it is full, this peer does not vote. It enters views all the same, so that the others need not
+//! stop: a view was chosen by members that have written their votes. If this peer restarts then, it remembers the view before, in which it
+//! has not voted for another one.
+//!
 //! # Invariants
-//! - An effect is released once its record, or a later one, is on disk. A later record holds all that an earlier one did.
+//! - An answer is released once its record, or a later one, is on disk. A later record holds all that an earlier one did.
+//! - A view is entered once its record is on disk, or once the disk has failed to write it.
 //! - Effects are released in the order in which their records were handed out.
 
 use std::collections::VecDeque;
@@ -24,6 +29,8 @@ pub(crate) struct Journal {
     persisted_count: u64,
     /// Effects whose record is not known to be on disk, oldest first.
     pending: VecDeque<(PersistId, Effect)>,
+    /// Whether the disk could not write the newest record that it was given.
+    is_failing: bool,
 }
 
 /// What a peer does once a record is on disk.
@@ -46,8 +53,26 @@ impl Journal {
 
     /// The record `id` is on disk: returns the effects that waited for it, oldest first.
     pub(crate) fn persisted(&mut self, id: PersistId) -> Vec<Effect> {
+        self.is_failing = false;
         let due = self.pending.iter().take_while(|(of, _)| *of <= id).count();
         self.pending.drain(..due).map(|(_, effect)| effect).collect()
+    }
+
+    /// The record `id` could not be written: returns the entries into views that waited for it, oldest first.
+    pub(crate) fn not_persisted(&mut self, id: PersistId) -> Vec<Effect> {
+        self.is_failing = true;
+        let is_due =
+            |(of, effect): &(PersistId, Effect)| *of <= id && matches!(effect, Effect::EnterView(..));
+        let (due, mut pending): (VecDeque<_>, VecDeque<_>) = self.pending.drain(..).partition(is_due);
+        // Earlier answers belong to the choice of a view that is entered now.
+        pending.retain(|(of, _)| due.back().is_none_or(|(entered, _)| of > entered));
+        self.pending = pending;
+        due.into_iter().map(|(_, effect)| effect).collect()
+    }
+
+    /// Whether the disk cannot be written at present.
+    pub(crate) fn is_failing(&self) -> bool {
+        self.is_failing
     }
 
     /// Drops the answers that wait: they belong to an agreement in which this peer has no vote any more.
@@ -99,6 +124,19 @@ mod tests {
         assert_eq!(journal.persisted(PersistId(1)), [answer(1), answer(2)]);
         assert_eq!(journal.persisted(PersistId(1)), []);
         assert_eq!(journal.persisted(PersistId(2)), [answer(3)]);
+    }
+
+    #[test]
+    fn while_the_disk_fails_views_are_entered_and_answers_wait() {
+        let (mut journal, mut out) = (Journal::default(), Vec::new());
+        journal.persist_then(record(), answer(1), &mut out);
+        journal.persist_then(record(), entry(), &mut out);
+        journal.persist_then(record(), entry(), &mut out);
+        assert_eq!(journal.not_persisted(PersistId(1)), [entry()]);
+        assert!(journal.is_failing());
+        journal.persist_then(record(), answer(2), &mut out);
+        assert_eq!(journal.persisted(PersistId(3)), [entry(), answer(2)], "the first answer came too late");
+        assert!(!journal.is_failing());
     }
 
     #[test]

@@ -12,6 +12,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use peergrad_protocol::agreement::is_quorum;
 use peergrad_protocol::message::{
     AdminMessage, AgreementMessage, Awaited, Contact, Heartbeat, Message, SentFrames,
 };
@@ -45,6 +46,8 @@ pub(crate) struct Members {
     pub(super) policy: PartitionPolicy,
     /// A heartbeat that is to be sent; `None` if none is due.
     due_heartbeat: Option<Heartbeat>,
+    /// Whether this member cannot write to its disk at present.
+    disk_fails: bool,
 }
 
 impl Members {
@@ -60,6 +63,7 @@ impl Members {
             policy,
             place,
             due_heartbeat: None,
+            disk_fails: false,
         }
     }
 
@@ -105,11 +109,29 @@ impl Members {
     pub(super) fn coordinator(&self, now: Instant) -> Option<Rank> {
         let lost = self.lost(now);
         let is_to_go = |rank: &Rank| self.departures.expelling.contains_key(&self.place.peer(*rank));
-        let mut candidates =
-            self.place.ranks().filter(|rank| !lost.contains(rank) && !self.is_newcomer(*rank)).peekable();
-        let first = candidates.peek().copied();
+        let candidates =
+            || self.place.ranks().filter(|rank| !lost.contains(rank) && !self.is_newcomer(*rank));
         // If all of them are to be expelled, because users had them remove each other, one still has to do it.
-        candidates.find(|rank| !is_to_go(rank)).or(first)
+        let can_write = |rank: &Rank| !self.observed.disk_fails(*rank);
+        let best = candidates().filter(can_write).find(|rank| !is_to_go(rank));
+        best.or_else(|| candidates().find(|rank| !is_to_go(rank))).or_else(|| candidates().next())
+    }
+
+    /// This member's disk cannot be written at present, or it can again.
+    pub(crate) fn set_disk_fails(&mut self, disk_fails: bool) {
+        self.disk_fails = disk_fails;
+    }
+
+    /// Whether a change between two steps can be chosen although some members cannot write their votes. The members of tables stop for it
+    /// and have to say what they hold, and where all parts of a partitioned run continue, all have to vote.
+    pub(super) fn can_choose(&self, has_tables: bool) -> bool {
+        let needs_all = has_tables || self.allows_forks();
+        let mut failing = self.place.ranks().filter(|rank| self.observed.disk_fails(*rank)).peekable();
+        if failing.peek().is_none() && !self.disk_fails {
+            return true;
+        }
+        let voters = self.place.ranks().filter(|rank| !self.observed.disk_fails(*rank));
+        !needs_all && !self.disk_fails && is_quorum(voters, self.place.view.members.len())
     }
 
     /// The contact of the coordinator of this branch; `None` while every member that could be it is lost.
@@ -205,6 +227,7 @@ impl Members {
             computing: status.computing.filter(|_| !status.gate.is_frozen),
             sent: SentFrames::default(),
             heard: SentFrames::default(),
+            disk_fails: self.disk_fails,
         };
         self.observed.note_heartbeat(now, self.place.rank, heartbeat);
         self.due_heartbeat = Some(heartbeat);

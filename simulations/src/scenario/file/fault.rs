@@ -213,7 +213,7 @@ impl FaultSection {
             }
             Kind::StaleViews => Fault::StaleViews { targets: targets()? },
             Kind::Frames => self.frames(context)?,
-            Kind::Disk => Fault::Disk { targets: targets()?, mode: self.disk_mode(context)? },
+            Kind::Disk => Fault::Disk { targets: targets()?, mode: self.disk_mode(context)?, duration },
             Kind::Throttle => self.throttle(context)?,
             Kind::Join => Fault::Join { count: self.count.map_or(1, Whole::count) },
             Kind::Orders => Fault::Orders { times: self.times(), every: self.every(context)? },
@@ -390,7 +390,7 @@ impl FaultSection {
             }
             Kind::Garbage => [targets, &["count"]].concat(),
             Kind::Frames => [targets, &["frames", "of", "chance", "by", "for"]].concat(),
-            Kind::Disk => [targets, &["disk"]].concat(),
+            Kind::Disk => [targets, &["disk", "for"]].concat(),
             Kind::Throttle => [targets, &["up_mbit", "down_mbit", "for"]].concat(),
             Kind::Join => vec!["count"],
             Kind::Orders | Kind::Churn => vec!["times", "every"],

@@ -64,6 +64,7 @@ impl ActiveMember {
             leaves_for: None,
         };
         resume_removals(&mut active, cx);
+        active.membership.members.set_disk_fails(cx.node.journal.is_failing());
         cx.node.frame_audit.view_entered();
         let me = cx.node.me.peer;
         dial(&view, view.members.iter().map(|member| member.peer).filter(|peer| *peer != me), cx.out);

@@ -82,6 +82,13 @@ impl StepEngine {
         self.make_progress(out);
     }
 
+    /// Takes `step` in this view after all, if it is the one before which it was to stop.
+    pub(in crate::training) fn continue_past(&mut self, step: StepNumber, out: &mut Vec<Output>) {
+        if self.gate.stop_before.take_if(|before| *before == step).is_some() {
+            self.make_progress(out);
+        }
+    }
+
     /// Whether it has stopped before `step`, and no member needs anything from it in this view any more.
     pub(crate) fn has_stopped_before(&self, step: StepNumber) -> bool {
         self.state.step == step && !self.gate.is_open && self.rounds.live.is_empty()
