@@ -8,3 +8,4 @@ pub mod file_error;
 pub mod model_file;
 pub mod single_process;
 pub mod specification;
+pub mod terminal;

@@ -324,7 +324,7 @@ pub enum Failure {
     #[error("the task failed: {0}")]
     TaskPanicked(String),
     /// The loss has not been a finite number for many steps, or at the end of the run.
-    #[error("the loss has not been a finite number since step {} ({steps} in a row): begin a new run with a smaller `rate`, and check the data. No state was saved since then; checkpoints from before are kept", since.0)]
+    #[error("the loss has not been a finite number since step {} ({steps} in a row): begin a new run with a smaller `rate`, and check the data. Nothing was saved since then; checkpoints from before are kept, if there are any", since.0)]
     Diverged {
         /// The first of these steps; in a run with tables, of this member's clocks.
         since: StepNumber,

@@ -34,7 +34,7 @@ use super::files;
 use super::progress::Screen;
 use super::report::{Report, UsageMeter};
 use super::running_peer::RunningPeer;
-use super::signals::stop_requested;
+use super::signals::{stop_requested, stop_requested_again};
 use super::started_from::StartedFrom;
 use crate::status::log::LogOrigin;
 use crate::status::{EventStreams, MetricsPort, Monitoring};
@@ -504,7 +504,7 @@ async fn interrupt(screen: Screen) {
     stop_requested().await;
     screen.say("leaving; press Ctrl-C again to stop at once without saving");
     tokio::spawn(async {
-        stop_requested().await;
+        stop_requested_again().await;
         std::process::exit(1);
     });
 }

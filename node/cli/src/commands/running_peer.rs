@@ -244,6 +244,13 @@ fn keep_earlier_run(path: &Path, run: RunId) -> Option<PathBuf> {
     (earlier != run && std::fs::rename(path, &aside).is_ok()).then_some(aside)
 }
 
+/// Whether there is any checkpoint in the data directory.
+fn has_checkpoints(directory: &Directory) -> bool {
+    let is_model = |path: PathBuf| path.extension().is_some_and(|extension| extension == "safetensors");
+    let entries = std::fs::read_dir(directory.path().join("checkpoints"));
+    entries.is_ok_and(|entries| entries.flatten().any(|entry| is_model(entry.path())))
+}
+
 /// Writes the model into the data directory. Returns where the model of an earlier run is now, if there was one.
 fn save(directory: &Directory, state: &FinalState) -> anyhow::Result<Option<PathBuf>> {
     let path = directory.path().join(super::model::MODEL_FILE);
@@ -254,11 +261,15 @@ fn save(directory: &Directory, state: &FinalState) -> anyhow::Result<Option<Path
     };
     let aside = keep_earlier_run(&path, state.run);
     let model = ModelFile { manifest: state.manifest.clone(), parameters: state.parameters.to_vec(), origin };
-    write_private(&path, &model.encode())
-        .map_err(|error| {
-            let (path, reason) = (path.display(), explained(&error));
-            anyhow!("cannot save the model to {path}: {reason} (the checkpoints beside it are kept, and each is a complete model)")
-        })?;
+    write_private(&path, &model.encode()).map_err(|error| {
+        let (path, reason) = (path.display(), explained(&error));
+        let rest = if has_checkpoints(directory) {
+            "the checkpoints beside it are kept, and each is a complete model"
+        } else {
+            "there is no checkpoint either: the model of this run is at the other peers, if there were any"
+        };
+        anyhow!("cannot save the model to {path}: {reason} ({rest})")
+    })?;
     Ok(aside)
 }
 

@@ -1,5 +1,7 @@
 //! Signals: how a user or the system asks a process to end.
 
+use std::time::Duration;
+
 /// From now on, a write beyond the limit of file sizes (`ulimit -f`) fails with an error, which is reported where it happens. By default
 /// the signal that comes with it ends the process.
 #[cfg(unix)]
@@ -38,3 +40,12 @@ pub(super) async fn stop_requested() {
         std::future::pending::<()>().await;
     }
 }
+
+/// As [`stop_requested`], after it has completed once. Some tools signal a process and then its group: that is one request.
+pub(super) async fn stop_requested_again() {
+    tokio::time::sleep(SAME_REQUEST).await;
+    stop_requested().await;
+}
+
+/// A second signal within this time is the same request as the first.
+const SAME_REQUEST: Duration = Duration::from_millis(300);

@@ -32,6 +32,7 @@ pub(crate) fn event_name(event: &Event) -> &'static str {
         Event::Prepared { .. } => "prepared",
         Event::ViewInstalled { .. } => "view",
         Event::MemberSuspected(_) => "member_suspected",
+        Event::DiskFails { .. } => "disk_fails",
         Event::MemberStopped { .. } => "member_stopped",
         Event::Paused { .. } => "paused",
         Event::NoActiveMember { .. } => "no_active_member",
@@ -99,6 +100,7 @@ fn membership_fields(event: &Event) -> Option<Value> {
         Event::MemberSuspected(peer) | Event::InitialParametersDiffer(peer) => {
             json!({"peer": peer.to_string()})
         }
+        Event::DiskFails { peer, fails } => json!({"peer": peer.to_string(), "fails": fails}),
         Event::MemberStopped { peer, reason } => json!({"peer": peer.to_string(), "reason": reason}),
         Event::Paused { reached, needed, members, missing } => json!({
             "reached": reached, "needed": needed, "members": members, "waiting_for": needed - reached,

@@ -95,6 +95,11 @@ fn membership_text(event: &Event, scope: Option<&RunSize>) -> Option<String> {
             format!("training with {}; {owns}", plural(view.members.len(), "peer"))
         }
         Event::MemberSuspected(peer) => format!("no contact with peer {}", peer.short()),
+        Event::DiskFails { peer, fails: true } => format!(
+            "peer {} cannot write to its disk: it trains, and has no part in view changes until it can",
+            peer.short()
+        ),
+        Event::DiskFails { peer, fails: false } => format!("peer {} can write to its disk again", peer.short()),
         Event::MemberStopped { peer, reason } => format!("peer {} stopped: {reason}", peer.short()),
         Event::Expelled(expulsion) => expulsion_text(expulsion),
         Event::Stalled { step, stage, peers } => format!(

@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 
+pub(crate) use peergrad_config::terminal::is_obeyed;
 use serde_json::Value;
 
 /// The text with each character that a terminal would obey replaced by its number, such as `\u{1b}`. Line ends and tabs stay.
@@ -41,12 +42,6 @@ pub(crate) fn make_printable(value: &mut Value) {
         }
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
-}
-
-/// Whether a terminal acts on this character, or shows what follows in another order.
-pub(crate) fn is_obeyed(character: char) -> bool {
-    let changes_direction = matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    changes_direction || (character.is_control() && !matches!(character, '\n' | '\t'))
 }
 
 #[cfg(test)]

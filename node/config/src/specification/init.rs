@@ -3,6 +3,8 @@
 //! It writes down what `start` would infer from the data, so that users can read and change it. The defaults depend on the size of
 //! the data, and reach the held-out accuracy of a careful first attempt by hand.
 
+use std::fmt::Write as _;
+
 use peergrad_models::data::column_hints::ColumnHints;
 use peergrad_models::data::column_names::{Column, listed};
 use peergrad_models::data::columns::Columns;
@@ -22,6 +24,7 @@ use peergrad_protocol::limits::SPECIFICATION_BYTES_MAX;
 use super::resolve::resolve_data;
 use super::run_file::{DataSection, ModelKind, SEED_DEFAULT};
 use super::{DataSettings, ModelForm, SpecificationError};
+use crate::terminal::is_obeyed;
 
 /// The first line of `[sync]`.
 const SYNC: &str = "kind = \"sync\"              # how the peers train together:";
@@ -404,9 +407,18 @@ fn column(index: usize, names: &[String]) -> Column {
 
 /// A value in TOML, on one line.
 fn toml(value: &(impl serde::Serialize + ?Sized)) -> String {
-    // Strings, numbers and lists of strings are the same in JSON and TOML, except for one character.
+    // Strings, numbers and lists of strings are the same in JSON and TOML, except for one character. Others that a terminal would obey are
+    // written by their number as well: what is printed must be the file.
     let json = serde_json::to_string(value).expect("strings and numbers can be written");
-    json.replace('\u{7f}', "\\u007f")
+    let mut text = String::with_capacity(json.len());
+    for character in json.chars() {
+        if is_obeyed(character) {
+            let _ = write!(text, "\\u{:04x}", u32::from(character));
+        } else {
+            text.push(character);
+        }
+    }
+    text
 }
 
 const HEAD: &str = "\
@@ -470,6 +482,17 @@ mod tests {
             resolve(&run, &run.data().unwrap().file, bytes).unwrap_or_else(|error| panic!("{error}\n{text}"));
         assert_eq!(resolved.data.name, name);
         (text, run)
+    }
+
+    /// A terminal would obey some characters, so that what is printed would not be what was written.
+    #[test]
+    fn text_that_a_terminal_would_obey_is_written_by_numbers() {
+        let name = "a\u{200e}b\u{9b}c\u{7f}d\ne\u{1b}f";
+        let written = toml(name);
+        assert!(!written.contains(is_obeyed), "{written:?}");
+        let read: std::collections::BTreeMap<String, String> =
+            toml::from_str(&format!("name = {written}")).expect("it is TOML");
+        assert_eq!(read["name"], name);
     }
 
     #[test]

@@ -100,6 +100,13 @@ pub enum Event {
     },
     /// A member is silent for too long, or its link is down.
     MemberSuspected(PeerId),
+    /// A member, perhaps this one, cannot write to its disk, or can again.
+    DiskFails {
+        /// The member.
+        peer: PeerId,
+        /// Whether it cannot.
+        fails: bool,
+    },
     /// A member announces that it stops.
     MemberStopped {
         /// The member.

@@ -3,9 +3,9 @@
 //! Like a notary's book: first the entry, then the signature goes out. Every effect that another peer may rely on (a vote in an
 //! agreement, the entry into a view) is handed in together with the record that it rests on, so it cannot happen earlier.
 //!
-//! While the disk fails, for instance because it is full, this peer does not vote. It enters views all the same, so that the others need not
-//! stop: a view was chosen by members that have written their votes. If this peer restarts then, it remembers the view before, in which it
-//! has not voted for another one.
+//! While the disk fails, for instance because it is full, this peer does not vote. It still enters views, so that the others need not
+//! stop: a view was chosen by members that have written their votes. If this peer restarts then, it remembers the view before, and its
+//! votes there.
 //!
 //! # Invariants
 //! - An answer is released once its record, or a later one, is on disk. A later record holds all that an earlier one did.

@@ -258,6 +258,9 @@ impl Members {
             return self.send(from, &AgreementMessage::Install(view).into(), out);
         }
         if let Some(rank) = place.view.rank(&from).filter(|_| heartbeat.view == place.digest) {
+            if self.observed.disk_fails(rank) != heartbeat.disk_fails {
+                out.push(Output::Event(Event::DiskFails { peer: from, fails: heartbeat.disk_fails }));
+            }
             self.observed.note_heartbeat(now, rank, heartbeat);
         }
     }

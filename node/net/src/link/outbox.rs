@@ -37,7 +37,7 @@ struct OutboxState {
     lane: u64,
     moved_at: Instant,
     /// How many lanes in a row were opened and then stalled behind more bytes than a small packet holds. A large frame that is acknowledged
-    /// begins anew.
+    /// resets it.
     stalls_behind_large: u32,
     finished: bool,
     closed: bool,
