@@ -137,13 +137,20 @@ mod tests {
         }
         assert!(matches!(notices.recv().await, Some(Notice::RecordNotWritten { .. })));
         std::fs::create_dir(folder.path().join("absent")).unwrap();
+        let mut failures = 0;
         loop {
-            let Input::Persisted { id, result } = store.persisted().await else { panic!("another input") };
-            assert_eq!(result, Ok(()));
-            if id == PersistId(2) {
-                break;
+            match store.persisted().await {
+                Input::NotPersisted(_) => failures += 1,
+                Input::Persisted { id, result } => {
+                    assert_eq!(result, Ok(()));
+                    if id == PersistId(2) {
+                        break;
+                    }
+                }
+                _ => panic!("another input"),
             }
         }
+        assert!(failures > 0, "the node learns of each failure");
         assert_eq!(std::fs::read(&path).unwrap(), record(&[2]).to_bytes());
         assert_eq!(notices.recv().await, Some(Notice::RecordWritten));
     }
