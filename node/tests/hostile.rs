@@ -329,21 +329,7 @@ impl Truth<'_> {
                 let left_out = draws.below(10, SAMPLES_MAX);
                 TrainingMessage::Complete(Complete { steps: self.near(draws), left_out }).in_view(view)
             }
-            15 => {
-                let (view_number, complete) = (ViewNumber(draws.below(3, STEPS_MAX)), self.near(draws));
-                let computing = draws.some(|draws| self.near(draws));
-                let sent = SentFrames { link: 0, count: draws.below(3, u64::MAX) };
-                let heard = SentFrames { link: draws.below(3, 9) as u32, count: draws.below(3, u64::MAX) };
-                Message::Heartbeat(Heartbeat {
-                    view,
-                    view_number,
-                    complete,
-                    computing,
-                    sent,
-                    heard,
-                    disk_fails: draws.is(),
-                })
-            }
+            15 => self.heartbeat(draws),
             16 => {
                 let (step, has_contribution) = (self.near(draws), draws.is());
                 let left_out = draws.below(10, SAMPLES_MAX);
@@ -359,6 +345,15 @@ impl Truth<'_> {
             _ => self.word(draws),
         };
         (message, None)
+    }
+
+    fn heartbeat(&self, draws: &mut Draws<'_>) -> Message {
+        let (view_number, complete) = (ViewNumber(draws.below(3, STEPS_MAX)), self.near(draws));
+        let computing = draws.some(|draws| self.near(draws));
+        let sent = SentFrames { link: 0, count: draws.below(3, u64::MAX) };
+        let heard = SentFrames { link: draws.below(3, 9) as u32, count: draws.below(3, u64::MAX) };
+        let (view, disk_fails) = (self.digest, draws.is());
+        Message::Heartbeat(Heartbeat { view, view_number, complete, computing, sent, heard, disk_fails })
     }
 
     fn word(&self, draws: &mut Draws<'_>) -> Message {

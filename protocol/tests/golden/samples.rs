@@ -359,11 +359,9 @@ fn training() -> Vec<Sample> {
     let view = ViewDigest(bytes(0xa0));
     let want = WantChunks { steps: StepNumber(300), chunks: [0, 9, 300].into_iter().collect() };
     let complete = Complete { steps: StepNumber(5_000_000_000), left_out: 64 };
-    let parameters = ParametersDigest {
-        steps: StepNumber(300),
-        digest: ContentDigest(bytes(0x70)),
-        shards: vec![ShardDigest([1, 2, 3, 4, 5, 6, 7, 8]), ShardDigest([0xff; 8])],
-    };
+    let shards = vec![ShardDigest([1, 2, 3, 4, 5, 6, 7, 8]), ShardDigest([0xff; 8])];
+    let (steps, digest) = (StepNumber(300), ContentDigest(bytes(0x70)));
+    let parameters = ParametersDigest { steps, digest, shards };
     let mut samples = vec![
         control("want_chunks", TrainingMessage::WantChunks(want).in_view(view)),
         control("complete", TrainingMessage::Complete(complete).in_view(view)),

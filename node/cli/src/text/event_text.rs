@@ -95,11 +95,7 @@ fn membership_text(event: &Event, scope: Option<&RunSize>) -> Option<String> {
             format!("training with {}; {owns}", plural(view.members.len(), "peer"))
         }
         Event::MemberSuspected(peer) => format!("no contact with peer {}", peer.short()),
-        Event::DiskFails { peer, fails: true } => format!(
-            "peer {} cannot write to its disk: it trains, and has no part in view changes until it can",
-            peer.short()
-        ),
-        Event::DiskFails { peer, fails: false } => format!("peer {} can write to its disk again", peer.short()),
+        Event::DiskFails { peer, fails } => disk_text(*peer, *fails),
         Event::MemberStopped { peer, reason } => format!("peer {} stopped: {reason}", peer.short()),
         Event::Expelled(expulsion) => expulsion_text(expulsion),
         Event::Stalled { step, stage, peers } => format!(
@@ -176,6 +172,18 @@ fn stage_text(stage: Stage) -> &'static str {
         Stage::Gather => "new parameters",
         Stage::Clocks => "the clocks",
         Stage::Rows => "rows",
+    }
+}
+
+/// Whether a member can write to its disk.
+fn disk_text(peer: PeerId, fails: bool) -> String {
+    let peer = peer.short();
+    if fails {
+        format!(
+            "peer {peer} cannot write to its disk: it trains, and has no part in view changes until it can"
+        )
+    } else {
+        format!("peer {peer} can write to its disk again")
     }
 }
 
