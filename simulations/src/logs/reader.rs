@@ -274,10 +274,10 @@ impl Reader {
         }
         // Lines before any head are the rest of a file whose beginning is gone.
         let Some(process_log) = self.process_logs.last_mut() else { return Ok(()) };
-        process_log.lost_lines += value["lost_before"].as_u64().unwrap_or(0);
-        if value["event"] == "lost" {
-            process_log.lost_lines += value["lines"].as_u64().unwrap_or(0);
-        }
+        let lost_before = value["lost_before"].as_u64().unwrap_or(0);
+        let lost = value["lines"].as_u64().filter(|_| value["event"] == "lost").unwrap_or(0);
+        // A damaged line may hold any number.
+        process_log.lost_lines = process_log.lost_lines.saturating_add(lost_before).saturating_add(lost);
         if let Some(run) = value["run"].as_str().and_then(digest).map(RunId) {
             // A process is in one run only.
             process_log.run.get_or_insert(run);

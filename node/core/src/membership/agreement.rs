@@ -275,7 +275,7 @@ impl Proposing<'_> {
         if is_collecting(attempt, waited, lost, self.members) {
             return;
         }
-        let may_lack_vote = |rank: &Rank| self.members.observed.disk_fails(*rank);
+        let may_lack_vote = |rank: &Rank| self.members.may_lack_vote(*rank);
         if attempt.plan.between().is_some() && !attempt.plan.unanswered.iter().all(may_lack_vote) {
             // A member does not answer: that is a loss, and needs another kind of attempt.
             self.succession.driver.give_up(self.now, PACING.retry);
@@ -433,7 +433,7 @@ fn is_collecting(attempt: &Attempt<AttemptPlan>, waited: Duration, lost: &[Rank]
     let is_awaited = |rank: &Rank| {
         let peer = &members.place.peer(*rank);
         let is_doubtful = attempt.plan.missed.contains(rank) && !members.detection.detector.is_watched(peer);
-        let patience = match members.observed.disk_fails(*rank) {
+        let patience = match members.may_lack_vote(*rank) {
             // It stops where it was told to, without a vote.
             true if attempt.plan.between().is_some() => Duration::ZERO,
             true => DISK_GRACE,

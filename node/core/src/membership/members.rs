@@ -122,6 +122,12 @@ impl Members {
         self.disk_fails = disk_fails;
     }
 
+    /// Whether a change can be chosen without the vote of a member, because its disk fails. Where all parts of a partitioned run continue, a
+    /// view needs the votes of all its members.
+    pub(super) fn may_lack_vote(&self, rank: Rank) -> bool {
+        self.observed.disk_fails(rank) && !self.allows_forks()
+    }
+
     /// Whether a change between two steps can be chosen although some members cannot write their votes. The members of tables stop for it
     /// and have to say what they hold, and where all parts of a partitioned run continue, all have to vote.
     pub(super) fn can_choose(&self, has_tables: bool) -> bool {

@@ -50,7 +50,7 @@ struct Round {
     counts: BTreeMap<ContentDigest, usize>,
     /// By the member's rank: the digests of the owners' shards as it has them, if it has reported them.
     shards: BTreeMap<Rank, Vec<ShardDigest>>,
-    /// How the values of the owners came to the others; `None` if this member has not said what it has.
+    /// How the values of the owners came to the others; `None` if there are no owners, or this member has not said what it has.
     way: Option<ValueWay>,
 }
 
@@ -171,8 +171,10 @@ impl DigestAudit {
     /// Whether other parameters of the member at `rank` come from an earlier step than the one before `steps`. In a small view all members
     /// report their shards, which show that.
     fn is_lasting(&self, steps: StepNumber, rank: Rank, member_count: usize) -> bool {
-        let has_shards = self.rounds[&steps].shards.len() == member_count;
+        let round = &self.rounds[&steps];
+        let has_shards = round.shards.len() == member_count;
         match member_count {
+            _ if round.way.is_none() => true,
             // Nobody can say which of the two is at fault.
             0..=2 => true,
             3..=SMALL_VIEW_MEMBERS_MAX => has_shards && self.altered(steps, rank, member_count).is_empty(),
@@ -243,7 +245,9 @@ impl StepState {
             self.kind != StepKind::LocalParameters && last_step(steps) >= self.base.view().first_step();
         let shards = if has_owners && self.is_in_doubt(steps) { self.shard_digests(steps) } else { vec![] };
         self.audit.note(self.base.rank, steps, digest, shards.clone());
-        if let Some(round) = self.audit.rounds.get_mut(&steps) {
+        if self.kind != StepKind::LocalParameters
+            && let Some(round) = self.audit.rounds.get_mut(&steps)
+        {
             let StepShards { is_fully_replicated: is_whole, layout, .. } =
                 &*self.base.shards(last_step(steps));
             let topology = self.base.loaded.config.topology(layout, self.base.shard_map.ring);
