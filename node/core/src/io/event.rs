@@ -100,7 +100,7 @@ pub enum Event {
     },
     /// A member is silent for too long, or its link is down.
     MemberSuspected(PeerId),
-    /// A member, perhaps this one, cannot write to its disk, or can again.
+    /// Another member cannot write to its disk, or can again.
     DiskFails {
         /// The member.
         peer: PeerId,
