@@ -83,9 +83,9 @@ def knock(targets):
     while True:
         due += 1 / CONNECTIONS
         time.sleep(max(0, due - time.monotonic()))
-        stranger = socket.socket()
-        stranger.settimeout(0.05)
         try:
+            stranger = socket.socket()
+            stranger.settimeout(0.05)
             stranger.connect((generator.choice(targets), generator.choice([4747, 5747])))
             opened += 1
             manner = generator.choice(["idle", "noise", "gone"])
@@ -95,7 +95,7 @@ def knock(targets):
                 idle.append((due + 20, stranger))
         except OSError:
             pass
-        while idle and idle[0][0] < due:
+        while idle and (idle[0][0] < due or len(idle) > 500):
             idle.popleft()
 
 
