@@ -340,7 +340,7 @@ fn handle(role: &mut dyn Role, cx: &mut NodeContext<'_>, input: Input) -> Result
             role.on_persisted(cx, effects)?;
         }
         Input::NotPersisted(id) => {
-            let effects = cx.node.journal.not_persisted(id);
+            let effects = cx.node.journal.not_persisted(id, role.may_enter_unwritten());
             role.on_persisted(cx, effects)?;
         }
         Input::CheckpointSaved { steps, result } => {

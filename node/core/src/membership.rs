@@ -20,9 +20,9 @@
 //! | [`departures`], [`rekey`] | members that leave or are expelled, and a new secret |
 //! | [`capacity`] | how much members offer to own |
 //! | [`partition`] | other branches of a partitioned run |
-//! | [`health`], [`pause`] | what the user learns about the members |
+//! | [`health`], [`pause`], [`report`] | what the user learns about the members |
 //! | [`join`], [`bootstrap`], [`recovery`] | peers that are not in a view yet |
-//! | [`journal`], [`records`] | the records that must be on disk before another peer may rely on them |
+//! | [`journal`], [`records`], [`disks`] | the records that must be on disk before another peer may rely on them; disks that fail |
 //!
 //! # Invariants
 //! - A promise, an acceptance and a new view are on disk before any message about them is sent.
@@ -36,6 +36,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use peergrad_protocol::agreement::Ballot;
 use peergrad_protocol::invite::Secret;
 use peergrad_protocol::message::{Accepted, AdminMessage, Heartbeat, Join, Nack, Prepare, Promise, Propose};
 use peergrad_protocol::time::Timers;
@@ -69,6 +70,7 @@ mod capacity;
 mod churn;
 mod complaints;
 mod departures;
+mod disks;
 mod failure_detection;
 mod health;
 pub(crate) mod join;
@@ -83,6 +85,7 @@ mod place;
 mod records;
 pub(crate) mod recovery;
 mod rekey;
+mod report;
 mod succession;
 mod training_status;
 pub(crate) mod view_change;
@@ -105,6 +108,8 @@ pub(crate) struct Membership {
     records: Records,
     /// When heartbeats are next sent, and when an attempt to have the next view chosen is next looked at.
     timers: Timers<2>,
+    /// When this member last wrote a record only to learn whether its disk works.
+    disk_tested_at: Instant,
 }
 
 /// What membership asks of training.
@@ -114,6 +119,8 @@ pub(crate) enum TrainingCommand {
     Freeze,
     /// Leave this view before this step.
     StopBefore(StepNumber),
+    /// Take that step in this view after all: no change happens before it.
+    Continue,
 }
 
 /// The timers of a membership.
@@ -123,24 +130,6 @@ enum Timer {
     Heartbeat,
     /// An attempt needs attention.
     Attempt,
-}
-
-/// What a member reports to its user about the members.
-pub(crate) struct MembershipReport {
-    /// By rank: what this member knows about each member.
-    pub(crate) health: Vec<MemberHealth>,
-    /// When this view was entered.
-    pub(crate) entered_at: Instant,
-    /// The peers that ask to join, and whether each is ready.
-    pub(crate) joiners: Vec<(PeerId, bool)>,
-    /// The lost members that may be in another branch.
-    pub(crate) partitioned: Vec<PeerId>,
-    /// How many members can be reached, this one included, and how many are needed; `None` unless too few can be reached.
-    pub(crate) paused: Option<(usize, usize)>,
-    /// Whether all members with parameters are lost.
-    pub(crate) is_orphaned: bool,
-    /// The members that have not confirmed the secret that this member's user has asked for; `None` if the user has not.
-    pub(crate) without_secret: Option<Vec<PeerId>>,
 }
 
 impl Membership {
@@ -164,6 +153,7 @@ impl Membership {
             probe: PartitionProbe::new(place.rank.index()),
             records: Records { cache, definition },
             timers,
+            disk_tested_at: now,
             members: Members::new(now, place, linked, policy),
         }
     }
@@ -187,8 +177,7 @@ impl Membership {
             self.members.make_heartbeat(now, status);
             self.resend(now, out);
             self.members.redial(now, out);
-            let interval = failure_detection::heartbeat_interval(&self.members.place.view);
-            self.timers.set(Timer::Heartbeat as usize, now.after(interval));
+            self.timers.set(Timer::Heartbeat as usize, now.after(self.members.heartbeat_interval()));
         }
         self.timers.expired(Timer::Attempt as usize, now);
         self.poll(now, status, out)
@@ -216,19 +205,6 @@ impl Membership {
         Requests { members, admission, capacity_offers }.resend(now, out);
     }
 
-    /// The disk fails: gives up a planned change of which no other member knows yet, because this member's own promise is not on disk.
-    /// Returns the step before which this member was to stop for it.
-    pub(crate) fn abandon_unasked(&mut self, now: Instant) -> Option<StepNumber> {
-        let driver = &mut self.succession.driver;
-        let attempt = driver.attempt.as_ref()?;
-        let step = attempt.plan.before()?;
-        if attempt.proposer().reports().contains_key(&self.members.place.rank) {
-            return None;
-        }
-        driver.give_up(now, agreement::PACING.retry);
-        Some(step)
-    }
-
     /// Records are on disk: this member does what waited for them.
     pub(crate) fn persisted(&mut self, effects: Vec<Effect>, out: &mut Vec<Output>) {
         for effect in effects {
@@ -245,8 +221,13 @@ impl Membership {
     pub(crate) fn link_up(&mut self, now: Instant, peer: PeerId) {
         self.members.link_up(now, peer);
         if self.members.neighbors().contains(&peer) {
-            self.timers.set(Timer::Heartbeat as usize, now);
+            self.heartbeat_is_due(now);
         }
+    }
+
+    /// This member has something to say in a heartbeat that cannot wait.
+    pub(crate) fn heartbeat_is_due(&mut self, now: Instant) {
+        self.timers.set(Timer::Heartbeat as usize, now);
     }
 
     // The next view.
@@ -361,6 +342,11 @@ impl Membership {
         self.voting(journal, out).on_propose(now, from, propose, status)
     }
 
+    /// A proposer gives up.
+    pub(crate) fn on_withdraw(&self, from: PeerId, of: (ViewDigest, Ballot)) -> Vec<TrainingCommand> {
+        self.succession.on_withdraw(&self.members.place, from, of)
+    }
+
     /// A member has accepted. If that makes the change chosen, all members learn of it.
     pub(crate) fn on_accepted(
         &mut self,
@@ -463,21 +449,6 @@ impl Membership {
     /// Sets the capacity that this member offers while it reaches all others.
     pub(crate) fn offer_capacity(&mut self, capacity: u8) {
         self.capacity_offers.set_own(capacity);
-    }
-
-    /// What this member knows about the members, for a status report.
-    pub(crate) fn report(&self, now: Instant, status: &TrainingStatus<'_>) -> MembershipReport {
-        let Members { place, observed, .. } = &self.members;
-        let partitioned = partition::partitioned_peers(&self.members, &self.admission);
-        MembershipReport {
-            health: health::member_health(&self.members, now, status),
-            entered_at: observed.entered_at,
-            joiners: self.admission.joiners(),
-            partitioned: partitioned.map(|contact| contact.peer).collect(),
-            paused: observed.pause.reached_and_needed(place.view.members.len()),
-            is_orphaned: observed.pause.is_orphaned(),
-            without_secret: self.rekeying.unconfirmed(&self.members),
-        }
     }
 
     // Other branches.

@@ -203,10 +203,10 @@ impl Training {
         }
     }
 
-    /// Takes `step` in this view after all: the change before it will not happen.
-    pub(crate) fn continue_past(&mut self, step: StepNumber, out: &mut Vec<Output>) {
+    /// Takes the step before which it has stopped: the change that was to happen there will not.
+    pub(crate) fn continue_steps(&mut self, out: &mut Vec<Output>) {
         if let Self::Steps(steps) = self {
-            steps.continue_past(step, out);
+            steps.continue_steps(out);
         }
     }
 

@@ -43,6 +43,14 @@ pub enum AgreementMessage {
         /// The complaint.
         complaint: Complaint,
     },
+    /// Proposer to every member: it proposes nothing under this ballot, nor under a lower one of its own. Who has stopped before a step
+    /// that it named takes that step.
+    Withdraw {
+        /// The view whose successor was to be chosen.
+        view: ViewDigest,
+        /// The ballot of the attempt.
+        ballot: Ballot,
+    },
 }
 
 /// The request of the first phase.
@@ -226,6 +234,7 @@ impl AgreementMessage {
             Self::Accepted(accepted) => in_range(is_ballot(&accepted.ballot)),
             Self::Install(view) => Ok(view.validate()?),
             Self::Complain { .. } => Ok(()),
+            Self::Withdraw { ballot, .. } => in_range(is_ballot(ballot)),
         }
     }
 }

@@ -94,6 +94,7 @@ mod tests {
                 computing,
                 sent,
                 heard: sent,
+                exchanged: ByteCounts::default(),
                 disk_fails: false,
             })
         };
@@ -124,6 +125,9 @@ mod tests {
             Message::Agreement(AgreementMessage::Accepted(Accepted { view: VIEW, ballot: ballot(n as u32) }))
         };
         assert_limit(accepted, ballots);
+        let withdraw =
+            |n: u64| Message::Agreement(AgreementMessage::Withdraw { view: VIEW, ballot: ballot(n as u32) });
+        assert_limit(withdraw, ballots);
         assert_limit(
             |n| promise(MemberReport { complete: Some(StepNumber(n)), ..MemberReport::default() }),
             STEPS_MAX,

@@ -4,12 +4,12 @@
 
 use peergrad_protocol::cursor::{DataCursor, Span};
 use peergrad_protocol::message::{
-    Accepted, AdminMessage, AgreementMessage, Awaited, AwaitedAt, ChunkBatch, ChunkContent, ChunkEntry,
-    Closed, Complete, DataPiece, Departure, Heartbeat, Join, JoinMessage, MemberReport, MergeAccept,
-    MergeMessage, MergeOffer, MergeProbe, MergeReady, Message, Nack, ParametersDigest, PartialStep, Phase,
-    Prepare, Promise, Propose, Refusal, RejoinCandidate, Rekey, SaveAt, SavedCheckpoint, Segment, SentFrames,
-    SnapshotChunks, SnapshotDonor, Stage, StepContributors, StepProgress, TrainingMessage, WantChunks,
-    WantData, WantSnapshot, Welcome,
+    Accepted, AdminMessage, AgreementMessage, Awaited, AwaitedAt, ByteCounts, ChunkBatch, ChunkContent,
+    ChunkEntry, Closed, Complete, DataPiece, Departure, Heartbeat, Join, JoinMessage, MemberReport,
+    MergeAccept, MergeMessage, MergeOffer, MergeProbe, MergeReady, Message, Nack, ParametersDigest,
+    PartialStep, Phase, Prepare, Promise, Propose, Refusal, RejoinCandidate, Rekey, SaveAt, SavedCheckpoint,
+    Segment, SentFrames, SnapshotChunks, SnapshotDonor, Stage, StepContributors, StepProgress,
+    TrainingMessage, WantChunks, WantData, WantSnapshot, Welcome,
 };
 use peergrad_protocol::view::{
     Ancestor, BatchParts, Branch, Complaint, Donor, Expulsion, ExpulsionCause, Member, MemberFault, Merge,
@@ -170,6 +170,11 @@ fn agreement_message_fields(message: &AgreementMessage, sheet: &mut Sheet) {
             tag(sheet, 7, "Complain");
             sheet.array("view", &view.0);
             complaint_fields(complaint, sheet);
+        }
+        AgreementMessage::Withdraw { view, ballot } => {
+            tag(sheet, 8, "Withdraw");
+            sheet.array("view", &view.0);
+            sheet.ballot("ballot", ballot);
         }
     }
 }
@@ -489,7 +494,7 @@ fn moves_fields(moves: &Moves, sheet: &mut Sheet) {
 // Agreement.
 
 fn heartbeat_fields(heartbeat: &Heartbeat, sheet: &mut Sheet) {
-    let Heartbeat { view, view_number, complete, computing, sent, heard, disk_fails } = heartbeat;
+    let Heartbeat { view, view_number, complete, computing, sent, heard, exchanged, disk_fails } = heartbeat;
     sheet.array("view", &view.0);
     sheet.value("view_number", view_number);
     sheet.value("complete", complete);
@@ -498,6 +503,9 @@ fn heartbeat_fields(heartbeat: &Heartbeat, sheet: &mut Sheet) {
         sheet.value(&format!("{name}.link"), link);
         sheet.value(&format!("{name}.count"), count);
     }
+    let ByteCounts { sent, received } = exchanged;
+    sheet.value("exchanged.sent", sent);
+    sheet.value("exchanged.received", received);
     sheet.value("disk_fails", disk_fails);
 }
 

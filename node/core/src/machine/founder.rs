@@ -76,6 +76,11 @@ impl Role for Founder {
         self.ready_here(parameters, cx.out);
     }
 
+    /// Nobody else has the first view yet.
+    fn may_enter_unwritten(&self) -> bool {
+        false
+    }
+
     /// The first view is on disk. It is the only record of a founder.
     fn on_persisted(&mut self, cx: &mut NodeContext<'_>, effects: Vec<Effect>) -> Result<(), Transition> {
         let Some(Effect::EnterView(view, digest)) = effects.into_iter().next() else { return Ok(()) };

@@ -9,8 +9,9 @@
 //! `round_trips.rs` measures how long they take.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use peergrad_protocol::message::{Heartbeat, SentFrames};
+use peergrad_protocol::message::{ByteCounts, Heartbeat, SentFrames};
 use peergrad_protocol::view::MemberFault;
 use peergrad_protocol::{Instant, PeerId};
 
@@ -29,6 +30,8 @@ pub(super) struct FrameAudit {
     received: BTreeMap<PeerId, SentFrames>,
     /// What the newest heartbeat over each link said.
     heard: BTreeMap<PeerId, SentFrames>,
+    /// The bytes of all these frames, and of those over earlier links.
+    exchanged: ByteCounts,
     /// How long frames take.
     round_trips: RoundTrips,
 }
@@ -51,9 +54,10 @@ impl FrameAudit {
         self.round_trips.link_down(peer);
     }
 
-    /// This peer has entered another view: what it waited for until now has another cause.
-    pub(super) fn view_entered(&mut self) {
-        self.round_trips.restart();
+    /// This peer has entered another view, whose members send a heartbeat in each such interval. What it waited for until now has another
+    /// cause.
+    pub(super) fn view_entered(&mut self, heartbeat_interval: Duration) {
+        self.round_trips.restart(heartbeat_interval);
     }
 
     /// The heartbeat as it is sent to this peer now.
@@ -61,7 +65,7 @@ impl FrameAudit {
         let sent = self.sent.get(to).copied().unwrap_or_default();
         let heard = self.heard.get(to).copied().unwrap_or_default();
         self.round_trips.note_sent(now, to, sent);
-        Heartbeat { sent, heard, ..heartbeat }
+        Heartbeat { sent, heard, exchanged: self.exchanged, ..heartbeat }
     }
 
     /// A frame of so many bytes is sent.
@@ -69,7 +73,7 @@ impl FrameAudit {
         if let Some(sent) = self.sent.get_mut(to) {
             sent.count += 1;
         }
-        self.round_trips.add_sent(to, byte_count);
+        self.exchanged.sent += byte_count as u64;
     }
 
     /// A frame of so many bytes has arrived.
@@ -78,7 +82,7 @@ impl FrameAudit {
             // A sender may have claimed any number.
             received.count = received.count.wrapping_add(1);
         }
-        self.round_trips.add_received(from, byte_count);
+        self.exchanged.received += byte_count as u64;
     }
 
     /// A heartbeat says what was sent before it, and what its sender has heard. Returns the fault that this shows: other frames have
@@ -91,7 +95,7 @@ impl FrameAudit {
     ) -> Option<MemberFault> {
         let sent = heartbeat.sent;
         self.heard.insert(from, sent);
-        self.round_trips.note_heard(now, &from, heartbeat.heard);
+        self.round_trips.note_heard(now, &from, heartbeat.heard, heartbeat.exchanged);
         let received = self.received.insert(from, sent);
         if received.is_some_and(|received| received.link == sent.link && received != sent) {
             return Some(MemberFault::Frames);
@@ -126,6 +130,7 @@ mod tests {
             computing: None,
             sent: SentFrames::default(),
             heard: SentFrames::default(),
+            exchanged: ByteCounts::default(),
             disk_fails: false,
         };
         let heartbeat = sender.heartbeat_to(Instant(0), &peer(2), heartbeat);

@@ -223,8 +223,10 @@ fn receive_agreement(
             AgreementMessage::Accepted(accepted) => recovering.on_accepted(from, accepted, cx.out),
             AgreementMessage::Nack(nack) => recovering.on_nack(now, &nack),
             // It is about a view that this peer is not in.
-            AgreementMessage::Learn(_) | AgreementMessage::Install(_) | AgreementMessage::Complain { .. } => {
-            }
+            AgreementMessage::Learn(_)
+            | AgreementMessage::Install(_)
+            | AgreementMessage::Complain { .. }
+            | AgreementMessage::Withdraw { .. } => {}
         }
     }
     if is_promise {

@@ -87,6 +87,7 @@ impl ActiveMember {
             match command {
                 TrainingCommand::Freeze => self.training.base_mut().freeze(),
                 TrainingCommand::StopBefore(step) => self.training.stop_before(step, out),
+                TrainingCommand::Continue => self.training.continue_steps(out),
             }
         }
     }
@@ -175,6 +176,7 @@ impl Role for ActiveMember {
         let commands =
             self.with_status(&cx.node.jobs, |membership, status| membership.tick(cx.now, status, cx.out));
         self.apply(commands, cx.out);
+        self.membership.test_disk(cx.now, &mut cx.node.journal, cx.out);
         self.save_if_due(cx.now, cx.out);
         let (negotiation, mut branch) = self.negotiation(cx);
         negotiation.poll(&mut branch);
@@ -309,12 +311,12 @@ impl Role for ActiveMember {
     }
 
     fn on_persisted(&mut self, cx: &mut NodeContext<'_>, effects: Vec<Effect>) -> Result<(), Transition> {
-        let disk_fails = cx.node.journal.is_failing();
-        self.membership.members.set_disk_fails(disk_fails);
-        if disk_fails && let Some(step) = self.membership.abandon_unasked(cx.now) {
-            self.training.continue_past(step, cx.out);
-        }
         self.membership.persisted(effects, cx.out);
+        let disk_fails = cx.node.journal.is_failing();
+        if self.membership.members.set_disk_fails(cx.node.me.peer, disk_fails) {
+            self.membership.heartbeat_is_due(cx.now);
+            self.poll(cx);
+        }
         Ok(())
     }
 

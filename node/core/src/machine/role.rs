@@ -192,7 +192,12 @@ pub(super) trait Role {
         Ok(())
     }
 
-    /// Records are on disk: does what has waited for them.
+    /// Whether this peer may enter a view that its disk cannot keep: others keep it, who have chosen it.
+    fn may_enter_unwritten(&self) -> bool {
+        true
+    }
+
+    /// Records are on disk, or cannot be written at present: does what waits for them no longer.
     fn on_persisted(&mut self, cx: &mut NodeContext<'_>, effects: Vec<Effect>) -> Result<(), Transition>;
 
     /// The checkpoint that was asked for has been read, or could not be read.

@@ -17,15 +17,15 @@
 //! quarantined, because others have noticed a fault of it.
 //!
 //! # Not here
-//! Which members stay: `agreement/selection.rs`. Ballots, votes and answers: `view_change/driver.rs`.
+//! Which members stay: `agreement/selection.rs`. What is proposed: `agreement/proposal.rs`. Ballots, votes and answers:
+//! `view_change/driver.rs`.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use peergrad_protocol::chunk_set::ChunkSet;
-use peergrad_protocol::message::{AgreementMessage, AwaitedAt, Promise};
+use peergrad_protocol::message::{AgreementMessage, AwaitedAt, Prepare, Promise};
 use peergrad_protocol::time::Timers;
-use peergrad_protocol::view::{MemberFault, ViewChange};
+use peergrad_protocol::view::MemberFault;
 use peergrad_protocol::{Instant, PeerId, Rank, StepNumber};
 
 use super::admission::Admission;
@@ -37,9 +37,9 @@ use super::training_status::TrainingStatus;
 use super::{Timer, TrainingCommand};
 use crate::io::{Event, Output};
 use crate::membership::view_change::driver::{Attempt, DecisionRule, Pacing};
-use crate::membership::view_change::{Churn, Restart};
-use selection::{Repetition, Selection, fit_reports, select};
+use selection::{fit_reports, select};
 
+mod proposal;
 mod selection;
 pub(super) mod voting;
 
@@ -61,14 +61,6 @@ pub(super) struct Proposing<'m> {
     pub(super) status: &'m TrainingStatus<'m>,
     /// The outputs: messages to members, and reports to the user.
     pub(super) out: &'m mut Vec<Output>,
-}
-
-/// Why an attempt does not propose anything yet.
-enum Postponed {
-    /// No member that can be reached has the present state of these chunks of tables.
-    ChunksMissing(ChunkSet),
-    /// No member that can be reached has parameters, and it is too early to restart from checkpoints.
-    ParametersMissing,
 }
 
 /// What keeps this view from continuing.
@@ -270,7 +262,7 @@ impl Proposing<'_> {
             return;
         }
         if !attempt.proposer().can_propose() {
-            return self.wait_for_quorum(waited);
+            return if self.should_withdraw() { self.withdraw() } else { self.wait_for_quorum(waited) };
         }
         if is_collecting(attempt, waited, lost, self.members) {
             return;
@@ -290,95 +282,44 @@ impl Proposing<'_> {
         self.propose(&selection);
     }
 
+    /// Whether a planned change has to wait, because too many disks fail: members that have stopped for it had better go on. Nothing may
+    /// have been proposed before in this view, since that may still be chosen.
+    fn should_withdraw(&self) -> bool {
+        let driver = &self.succession.driver;
+        let Some(attempt) = driver.attempt.as_ref().filter(|it| it.plan.between().is_some()) else {
+            return false;
+        };
+        let is_first = attempt.proposer().adopted().is_none() && driver.acceptor.accepted().is_none();
+        // Where all parts of a partitioned run continue, a member may have refused what it has proposed itself.
+        let may_others_wait = self.is_asking(attempt) && self.members.allows_forks();
+        is_first && !may_others_wait && !self.members.can_choose(false)
+    }
+
+    /// Gives up the attempt. All members that have stopped before the step that it named go on.
+    fn withdraw(&mut self) {
+        let Some(Prepare { view, ballot, .. }) =
+            self.succession.driver.attempt.as_ref().map(Attempt::prepare)
+        else {
+            return;
+        };
+        self.succession.driver.give_up(self.now, PACING.retry);
+        self.members.broadcast(&AgreementMessage::Withdraw { view, ballot }.into(), self.out);
+    }
+
+    /// Whether other members have been asked: they are once this member's own promise is on disk.
+    fn is_asking(&self, attempt: &Attempt<AttemptPlan>) -> bool {
+        attempt.proposer().reports().contains_key(&self.members.place.rank)
+    }
+
     /// The members that have answered are no quorum, or not any more.
     fn wait_for_quorum(&mut self, waited: Duration) {
         let Some(attempt) = &self.succession.driver.attempt else { return };
         let regrouped_at = &mut self.succession.trouble.regrouped_at;
         *regrouped_at = regrouped_at.filter(|_| waited < PACING.collect_max);
         let place = &self.members.place;
-        // Until its own promise is on disk, no other member was asked.
-        let has_asked = attempt.proposer().reports().contains_key(&place.rank);
-        if waited > PAUSE_REPORTED_AFTER && attempt.plan.between().is_none() && has_asked {
+        if waited > PAUSE_REPORTED_AFTER && attempt.plan.between().is_none() && self.is_asking(attempt) {
             let missing = attempt.plan.unanswered.iter().map(|rank| place.peer(*rank)).collect();
             self.members.observed.pause.report(place.view.members.len(), missing, self.out);
-        }
-    }
-
-    fn propose(&mut self, selection: &Selection) {
-        let kept = &selection.kept[..];
-        let change = match self.change_to_propose(selection) {
-            Ok(change) => change,
-            // Those that stay cannot continue without those that have to go.
-            Err(_) if !selection.quarantined.is_empty() => {
-                return self.propose(&selection.without_complaints());
-            }
-            Err(Postponed::ChunksMissing(chunks)) => return self.wait_for_chunks(chunks, kept),
-            Err(Postponed::ParametersMissing) => return self.ask_again_later(),
-        };
-        let Some(attempt) = &mut self.succession.driver.attempt else { return };
-        let staying = kept.iter().copied().filter(|rank| !change.removed.contains(rank)).collect();
-        attempt.propose(self.now, staying, change);
-        self.succession.broadcast_proposal(self.members, self.out);
-    }
-
-    /// Whether members wait for the first time since a step was committed.
-    fn repetition(&self) -> Repetition {
-        if self.members.observed.has_committed { Repetition::First } else { Repetition::Again }
-    }
-
-    /// The change that follows from the reports, unless one is planned already or has to be adopted.
-    fn change_to_propose(&mut self, selection: &Selection) -> Result<ViewChange, Postponed> {
-        let kept = &selection.kept[..];
-        let Succession { driver, trouble, table_losses, .. } = &mut *self.succession;
-        let attempt = driver.attempt.as_ref().expect("an attempt is under way");
-        if let Some(named) = attempt.plan.between().or(attempt.proposer().adopted()) {
-            return Ok(named.clone());
-        }
-        let (status, planner) = (self.status, &self.status.planner);
-        let reports = attempt.proposer().reports();
-        let change = if status.tables.is_some() {
-            let none = Churn::default();
-            let churn = attempt.plan.of_tables().unwrap_or(&none);
-            let change = planner.table_view_change(kept, reports, churn, &table_losses.declared);
-            change.map_err(Postponed::ChunksMissing)?
-        } else if let Some(change) = planner.after_loss(kept, reports, |step| status.assignment_of(step)) {
-            change
-        } else {
-            // No member that can be reached has parameters any more. Others may come back.
-            let waited = self.now.since(*trouble.regrouped_at.get_or_insert(self.now));
-            let missing = attempt.plan.unanswered.len();
-            // Where others may have continued, the run restarts only with all of them.
-            let may_others_train = missing > 0 && self.members.allows_forks();
-            let is_due = |it: &Restart| it.is_due(missing, waited) && !may_others_train;
-            let restart = planner.after_stop(kept, reports).filter(is_due);
-            restart.ok_or(Postponed::ParametersMissing)?.change
-        };
-        let view = &self.members.place.view;
-        let mut expelled = self.members.departures.expulsions_with(view, &change);
-        expelled.extend(selection.expulsions(view));
-        Ok(ViewChange { expelled, quarantined: selection.quarantined.clone(), ..change })
-    }
-
-    /// No reachable member has the present state of these chunks of tables. Members that do may come back.
-    fn wait_for_chunks(&mut self, chunks: ChunkSet, kept: &[Rank]) {
-        let missing = &mut self.succession.table_losses.missing;
-        let is_known = chunks.is_subset(missing);
-        missing.clone_from(&chunks);
-        if !is_known {
-            let holders: BTreeSet<Rank> =
-                chunks.iter().flat_map(|chunk| self.status.planner.replica_holders(chunk)).collect();
-            let gone = holders.into_iter().filter(|rank| !kept.contains(rank));
-            let peers = gone.map(|rank| self.members.place.peer(rank)).collect();
-            self.out.push(Output::Event(Event::ChunksMissing { chunks: chunks.len(), peers }));
-        }
-        self.ask_again_later();
-    }
-
-    /// The members that answer have too little to continue from: this member asks them again after a while.
-    fn ask_again_later(&mut self) {
-        let driver = &mut self.succession.driver;
-        if driver.attempt.as_ref().is_some_and(|attempt| self.now.since(attempt.since) > ASK_AGAIN) {
-            driver.give_up(self.now, PACING.retry);
         }
     }
 
@@ -474,8 +415,6 @@ pub(super) const PACING: Pacing = Pacing {
     collect_max: Duration::from_secs(4),
     attempt_max: Duration::from_secs(4),
 };
-/// How long members that are back after a stop have to report that they could train.
-const ASK_AGAIN: Duration = Duration::from_secs(10);
 /// How long a proposer waits before it sends a request again.
 const RESEND_INTERVAL: Duration = Duration::from_millis(400);
 /// How long a link has to come up before a member is left out for lack of it.

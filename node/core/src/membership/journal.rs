@@ -9,7 +9,7 @@
 //!
 //! # Invariants
 //! - An answer is released once its record, or a later one, is on disk. A later record holds all that an earlier one did.
-//! - A view is entered once its record is on disk, or once the disk has failed to write it.
+//! - A view is entered once its record is on disk, or once the disk has failed to write it. The first view of a run has to be on disk.
 //! - Effects are released in the order in which their records were handed out.
 
 use std::collections::VecDeque;
@@ -43,12 +43,18 @@ pub(crate) enum Effect {
 }
 
 impl Journal {
-    /// Has `record` written, and keeps `effect` until it is on disk.
-    pub(crate) fn persist_then(&mut self, record: DurableBytes, effect: Effect, out: &mut Vec<Output>) {
+    /// Has `record` written.
+    pub(crate) fn persist(&mut self, record: DurableBytes, out: &mut Vec<Output>) -> PersistId {
         let id = PersistId(self.persisted_count);
         self.persisted_count += 1;
-        self.pending.push_back((id, effect));
         out.push(Output::Persist { id, record });
+        id
+    }
+
+    /// Has `record` written, and keeps `effect` until it is on disk.
+    pub(crate) fn persist_then(&mut self, record: DurableBytes, effect: Effect, out: &mut Vec<Output>) {
+        let id = self.persist(record, out);
+        self.pending.push_back((id, effect));
     }
 
     /// The record `id` is on disk: returns the effects that waited for it, oldest first.
@@ -58,9 +64,13 @@ impl Journal {
         self.pending.drain(..due).map(|(_, effect)| effect).collect()
     }
 
-    /// The record `id` could not be written: returns the entries into views that waited for it, oldest first.
-    pub(crate) fn not_persisted(&mut self, id: PersistId) -> Vec<Effect> {
+    /// The record `id` could not be written: returns the entries into views that waited for it, oldest first, if this peer may enter
+    /// views that are not on its disk.
+    pub(crate) fn not_persisted(&mut self, id: PersistId, may_enter_unwritten: bool) -> Vec<Effect> {
         self.is_failing = true;
+        if !may_enter_unwritten {
+            return vec![];
+        }
         let is_due =
             |(of, effect): &(PersistId, Effect)| *of <= id && matches!(effect, Effect::EnterView(..));
         let (due, mut pending): (VecDeque<_>, VecDeque<_>) = self.pending.drain(..).partition(is_due);
@@ -132,8 +142,9 @@ mod tests {
         journal.persist_then(record(), answer(1), &mut out);
         journal.persist_then(record(), entry(), &mut out);
         journal.persist_then(record(), entry(), &mut out);
-        assert_eq!(journal.not_persisted(PersistId(1)), [entry()]);
+        assert_eq!(journal.not_persisted(PersistId(1), true), [entry()]);
         assert!(journal.is_failing());
+        assert_eq!(journal.not_persisted(PersistId(2), false), [], "the founder waits");
         journal.persist_then(record(), answer(2), &mut out);
         assert_eq!(journal.persisted(PersistId(3)), [entry(), answer(2)], "the first answer came too late");
         assert!(!journal.is_failing());

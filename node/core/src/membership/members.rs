@@ -12,15 +12,14 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use peergrad_protocol::agreement::is_quorum;
 use peergrad_protocol::message::{
-    AdminMessage, AgreementMessage, Awaited, Contact, Heartbeat, Message, SentFrames,
+    AdminMessage, AgreementMessage, Awaited, ByteCounts, Contact, Heartbeat, Message, SentFrames,
 };
 use peergrad_protocol::view::{Complaint, Expulsion, ExpulsionCause, Member, MemberFault, Recovery, View};
 use peergrad_protocol::{Instant, PeerId, Rank, StepNumber, ViewDigest};
 
 use super::departures::Departures;
-use super::failure_detection::FailureDetection;
+use super::failure_detection::{FailureDetection, heartbeat_interval};
 use super::links::Links;
 use super::observations::{Observations, ReportedProgress};
 use super::place::Place;
@@ -46,8 +45,8 @@ pub(crate) struct Members {
     pub(super) policy: PartitionPolicy,
     /// A heartbeat that is to be sent; `None` if none is due.
     due_heartbeat: Option<Heartbeat>,
-    /// Whether this member cannot write to its disk at present.
-    disk_fails: bool,
+    /// The members that cannot write to their disks at present.
+    pub(super) failing_disks: BTreeSet<PeerId>,
 }
 
 impl Members {
@@ -63,7 +62,7 @@ impl Members {
             policy,
             place,
             due_heartbeat: None,
-            disk_fails: false,
+            failing_disks: BTreeSet::new(),
         }
     }
 
@@ -71,6 +70,7 @@ impl Members {
     pub(super) fn enter(&mut self, now: Instant, place: Place, difference: &ViewDifference) {
         self.place = place;
         self.links.members_changed(&difference.joined, &difference.left);
+        self.failing_disks.retain(|peer| self.place.view.rank(peer).is_some());
         self.observed = Observations::new(now);
         self.detection.step_timing.restart(now);
         self.detection.watch(now, &self.place);
@@ -112,32 +112,9 @@ impl Members {
         let candidates =
             || self.place.ranks().filter(|rank| !lost.contains(rank) && !self.is_newcomer(*rank));
         // If all of them are to be expelled, because users had them remove each other, one still has to do it.
-        let can_write = |rank: &Rank| !self.observed.disk_fails(*rank);
+        let can_write = |rank: &Rank| !self.disk_fails(*rank);
         let best = candidates().filter(can_write).find(|rank| !is_to_go(rank));
         best.or_else(|| candidates().find(|rank| !is_to_go(rank))).or_else(|| candidates().next())
-    }
-
-    /// This member's disk cannot be written at present, or it can again.
-    pub(crate) fn set_disk_fails(&mut self, disk_fails: bool) {
-        self.disk_fails = disk_fails;
-    }
-
-    /// Whether a change can be chosen without the vote of a member, because its disk fails. Where all parts of a partitioned run continue, a
-    /// view needs the votes of all its members.
-    pub(super) fn may_lack_vote(&self, rank: Rank) -> bool {
-        self.observed.disk_fails(rank) && !self.allows_forks()
-    }
-
-    /// Whether a change between two steps can be chosen although some members cannot write their votes. The members of tables stop for it
-    /// and have to say what they hold, and where all parts of a partitioned run continue, all have to vote.
-    pub(super) fn can_choose(&self, has_tables: bool) -> bool {
-        let needs_all = has_tables || self.allows_forks();
-        let mut failing = self.place.ranks().filter(|rank| self.observed.disk_fails(*rank)).peekable();
-        if failing.peek().is_none() && !self.disk_fails {
-            return true;
-        }
-        let voters = self.place.ranks().filter(|rank| !self.observed.disk_fails(*rank));
-        !needs_all && !self.disk_fails && is_quorum(voters, self.place.view.members.len())
     }
 
     /// The contact of the coordinator of this branch; `None` while every member that could be it is lost.
@@ -223,6 +200,11 @@ impl Members {
         }
     }
 
+    /// The interval between the heartbeats of a member.
+    pub(crate) fn heartbeat_interval(&self) -> Duration {
+        heartbeat_interval(&self.place.view)
+    }
+
     /// Makes the heartbeat of this member, which is sent with the next outputs.
     pub(super) fn make_heartbeat(&mut self, now: Instant, status: &TrainingStatus<'_>) {
         let complete = if status.has_parameters { status.progress() } else { StepNumber(0) };
@@ -233,16 +215,22 @@ impl Members {
             computing: status.computing.filter(|_| !status.gate.is_frozen),
             sent: SentFrames::default(),
             heard: SentFrames::default(),
-            disk_fails: self.disk_fails,
+            exchanged: ByteCounts::default(),
+            disk_fails: self.disk_fails(self.place.rank),
         };
         self.observed.note_heartbeat(now, self.place.rank, heartbeat);
         self.due_heartbeat = Some(heartbeat);
     }
 
-    /// The heartbeat that is due, and its receivers.
+    /// The heartbeat that is due, and its receivers. If this member's disk fails, those that may propose a change learn of it as well.
     pub(crate) fn take_heartbeat(&mut self) -> Option<(Heartbeat, Vec<PeerId>)> {
         let heartbeat = self.due_heartbeat.take()?;
-        Some((heartbeat, self.neighbors().into_iter().filter(|peer| self.links.is_linked(peer)).collect()))
+        let mut receivers: BTreeSet<PeerId> = self.neighbors().into_iter().collect();
+        if heartbeat.disk_fails {
+            let first = self.place.ranks().take(INFORMED_OF_DISKS).map(|rank| self.place.peer(rank));
+            receivers.extend(first.filter(|peer| *peer != self.place.me.peer));
+        }
+        Some((heartbeat, receivers.into_iter().filter(|peer| self.links.is_linked(peer)).collect()))
     }
 
     /// A member has sent a heartbeat. A member in an earlier view is sent this one, unless it is about to receive it from the proposer.
@@ -264,7 +252,7 @@ impl Members {
             return self.send(from, &AgreementMessage::Install(view).into(), out);
         }
         if let Some(rank) = place.view.rank(&from).filter(|_| heartbeat.view == place.digest) {
-            if self.observed.disk_fails(rank) != heartbeat.disk_fails {
+            if self.set_disk_fails(from, heartbeat.disk_fails) {
                 out.push(Output::Event(Event::DiskFails { peer: from, fails: heartbeat.disk_fails }));
             }
             self.observed.note_heartbeat(now, rank, heartbeat);
@@ -483,6 +471,8 @@ impl Members {
 /// A member that has neither computed nor received anything for so long is still. It is the same for all, although they are not equally
 /// patient: one that has just joined knows no long steps.
 const STILL_MIN: Duration = Duration::from_secs(5);
+/// How many members of the lowest ranks learn at once whose disk fails. In a large view the coordinator may not be a neighbor.
+const INFORMED_OF_DISKS: usize = 8;
 /// The time within which the proposer's message about a view usually reaches all members.
 const DISSEMINATION_MAX: Duration = Duration::from_millis(200);
 /// How long a link that begins through a relay may take to become direct.

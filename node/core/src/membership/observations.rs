@@ -45,8 +45,6 @@ pub(super) struct ReportedProgress {
     pub(super) since: Instant,
     /// When the heartbeat arrived, and since when they have arrived without a long pause.
     arrived: (Instant, Instant),
-    /// Whether the member cannot write to its disk.
-    disk_fails: bool,
 }
 
 impl Observations {
@@ -78,14 +76,9 @@ impl Observations {
         let steadily = before.filter(|seen| now.since(seen.arrived.0) < HEARTBEAT_PAUSE_MAX);
         let arrived = (now, steadily.map_or(now, |seen| seen.arrived.1));
         self.in_other_views.remove(&rank);
-        let Heartbeat { complete, computing, disk_fails, .. } = heartbeat;
-        let progress = ReportedProgress { complete, computing, since, arrived, disk_fails };
+        let Heartbeat { complete, computing, .. } = heartbeat;
+        let progress = ReportedProgress { complete, computing, since, arrived };
         self.reported_progress.insert(rank, progress);
-    }
-
-    /// Whether a member has said that it cannot write to its disk.
-    pub(super) fn disk_fails(&self, rank: Rank) -> bool {
-        self.reported_progress.get(&rank).is_some_and(|seen| seen.disk_fails)
     }
 
     /// How long heartbeats of a member have arrived without a long pause until now.

@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use peergrad_protocol::agreement::Acceptor;
+use peergrad_protocol::agreement::{Acceptor, Ballot};
 use peergrad_protocol::chunk_set::ChunkSet;
 use peergrad_protocol::message::{Accepted, AgreementMessage, Nack};
 use peergrad_protocol::view::{View, ViewChange};
 use peergrad_protocol::{Instant, PeerId, Rank, StepNumber, ViewDigest};
 
+use super::TrainingCommand;
 use super::lead::Lead;
 use super::members::Members;
 use super::place::Place;
@@ -168,6 +169,22 @@ impl Succession {
             // Agreement takes at least as long as that.
             self.lead.note_agreement(began.map_or(Duration::ZERO, |began| now.since(began)));
         }
+    }
+
+    /// A proposer gives up: it proposes nothing under this ballot, nor under a lower one of its own. A member that has listened to another
+    /// one since, or has accepted anything, still waits.
+    pub(super) fn on_withdraw(
+        &self,
+        place: &Place,
+        from: PeerId,
+        (view, ballot): (ViewDigest, Ballot),
+    ) -> Vec<TrainingCommand> {
+        let acceptor = &self.driver.acceptor;
+        let is_of_it = |promised: Ballot| promised.rank == ballot.rank && promised <= ballot;
+        let is_meant = view == place.digest && place.view.rank(&from) == Some(ballot.rank);
+        let waits_for_it =
+            self.next.is_none() && acceptor.accepted().is_none() && acceptor.promised().is_some_and(is_of_it);
+        if is_meant && waits_for_it { vec![TrainingCommand::Continue] } else { vec![] }
     }
 
     /// A member has accepted. If that makes the change chosen, all members learn of it.

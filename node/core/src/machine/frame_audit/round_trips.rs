@@ -1,38 +1,39 @@
 //! Round trips: how long frames take to a peer and back. A peer whose frames always arrive late delays each step several times.
 //!
 //! A link carries frames in order. So much data in front of a heartbeat delays it, and so does a long line; neither is a fault. Frames that
-//! take seconds over a link that is mostly idle are one.
+//! take seconds over a line that is mostly idle are one.
 //!
 //! # How it works
 //! 1. Each heartbeat names the newest one that its sender has received. The receiver knows when it sent that one: the time since then is a
-//!    round trip, up to a heartbeat interval too long. It also learns how many bytes have gone each way since the trip before.
+//!    round trip, up to a heartbeat interval too long. It also learns how many bytes the sender has exchanged with all its peers since the
+//!    trip before.
 //! 2. The shortest recent trip counts. A pause or an overloaded moment makes some trips longer, not all.
 //! 3. A full line carries about as much all the time. One that carries most of its bytes in a few moments is idle in between, and does not
-//!    delay anything then.
-//! 4. A peer is late if even its shortest trip takes longer than any line, the link is idle at least half of the time in both directions,
+//!    delay anything then. What counts is the line of the other peer: what it sends to a third one stands in front of its heartbeats as well.
+//! 4. A peer is late if even its shortest trip takes longer than any line, its line is idle at least half of the time in both directions,
 //!    and most of the other peers, two at least, are more than twice as fast. What delays this peer itself makes all of its trips longer.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use peergrad_protocol::message::SentFrames;
+use peergrad_protocol::message::{ByteCounts, SentFrames};
 use peergrad_protocol::{Instant, PeerId};
 
 /// The round trips to all peers with a link.
 #[derive(Default)]
 pub(super) struct RoundTrips {
     by_peer: BTreeMap<PeerId, Link>,
+    /// The interval between the heartbeats of a member of the present view.
+    heartbeat_interval: Duration,
 }
 
-/// The round trips over one link. Bytes are those sent to the peer, and those received from it.
+/// The round trips over one link.
 #[derive(Default)]
 struct Link {
-    /// The bytes of all frames so far.
-    bytes: [u64; 2],
     /// This peer's heartbeats that the other one has not named yet, the oldest first.
     unanswered: VecDeque<SentHeartbeat>,
-    /// The bytes that had arrived when the newest trip ended.
-    arrived: [u64; 2],
+    /// What the other peer had exchanged with all its peers when the newest trip ended; `None` before the first one in this view.
+    exchanged: Option<ByteCounts>,
     /// The trips of the last [`RECENT`], the oldest first.
     recent: VecDeque<Trip>,
 }
@@ -41,15 +42,13 @@ struct SentHeartbeat {
     /// What it said of the frames before it, by which it is named.
     sent: SentFrames,
     at: Instant,
-    /// The bytes that were sent before it.
-    sent_bytes: u64,
 }
 
 struct Trip {
     ended: Instant,
     duration: Duration,
-    /// The bytes that have arrived since the trip before.
-    bytes: [u64; 2],
+    /// What the other peer has exchanged with all its peers since the trip before.
+    exchanged: ByteCounts,
 }
 
 impl RoundTrips {
@@ -63,22 +62,12 @@ impl RoundTrips {
         self.by_peer.remove(peer);
     }
 
-    /// Forgets all trips, but not what is on its way.
-    pub(super) fn restart(&mut self) {
-        self.by_peer.values_mut().for_each(|link| link.recent.clear());
-    }
-
-    /// A frame of so many bytes is sent to this peer.
-    pub(super) fn add_sent(&mut self, to: &PeerId, byte_count: usize) {
-        if let Some(link) = self.by_peer.get_mut(to) {
-            link.bytes[0] += byte_count as u64;
-        }
-    }
-
-    /// A frame of so many bytes has arrived from this peer.
-    pub(super) fn add_received(&mut self, from: &PeerId, byte_count: usize) {
-        if let Some(link) = self.by_peer.get_mut(from) {
-            link.bytes[1] += byte_count as u64;
+    /// A view begins whose members send a heartbeat in each such interval. Forgets all trips, but not what is on its way.
+    pub(super) fn restart(&mut self, heartbeat_interval: Duration) {
+        self.heartbeat_interval = heartbeat_interval;
+        for link in self.by_peer.values_mut() {
+            link.exchanged = None;
+            link.recent.clear();
         }
     }
 
@@ -88,22 +77,31 @@ impl RoundTrips {
         if link.unanswered.len() == UNANSWERED_MAX {
             link.unanswered.pop_front();
         }
-        let sent_bytes = link.bytes[0];
-        link.unanswered.push_back(SentHeartbeat { sent, at: now, sent_bytes });
+        link.unanswered.push_back(SentHeartbeat { sent, at: now });
     }
 
-    /// A heartbeat has arrived, which names this one of this peer's own as the newest that its sender has received.
-    pub(super) fn note_heard(&mut self, now: Instant, from: &PeerId, heard: SentFrames) {
+    /// A heartbeat has arrived, which names this one of this peer's own as the newest that its sender has received, and says what the sender
+    /// has exchanged with all its peers.
+    pub(super) fn note_heard(
+        &mut self,
+        now: Instant,
+        from: &PeerId,
+        heard: SentFrames,
+        exchanged: ByteCounts,
+    ) {
         let Some(link) = self.by_peer.get_mut(from) else { return };
         // A heartbeat that is named twice, or was never sent, tells nothing.
         let Some(index) = link.unanswered.iter().position(|heartbeat| heartbeat.sent == heard) else {
             return;
         };
         let heartbeat = link.unanswered.drain(..=index).next_back().expect("the one at the index");
-        let arrived = [heartbeat.sent_bytes, link.bytes[1]];
-        let bytes = [0, 1].map(|way| arrived[way] - link.arrived[way]);
-        link.arrived = arrived;
-        link.recent.push_back(Trip { ended: now, duration: now.since(heartbeat.at), bytes });
+        let Some(before) = link.exchanged.replace(exchanged) else { return };
+        // The other peer may claim any number.
+        let exchanged = ByteCounts {
+            sent: exchanged.sent.saturating_sub(before.sent),
+            received: exchanged.received.saturating_sub(before.received),
+        };
+        link.recent.push_back(Trip { ended: now, duration: now.since(heartbeat.at), exchanged });
         while link.recent.front().is_some_and(|trip| now.since(trip.ended) > RECENT) {
             link.recent.pop_front();
         }
@@ -111,13 +109,16 @@ impl RoundTrips {
 
     /// Whether this peer's frames are late.
     pub(super) fn is_late(&self, now: Instant, peer: &PeerId) -> bool {
+        let late_min = LINE_MAX + self.heartbeat_interval;
         let Some(link) = self.by_peer.get(peer) else { return false };
-        let Some(shortest) = link.shortest().filter(|shortest| *shortest >= LATE_MIN) else { return false };
+        let Some(shortest) = link.shortest(now).filter(|shortest| *shortest >= late_min) else {
+            return false;
+        };
         if link.recent.len() < TRIPS_MIN || link.observed_for(now) < OBSERVED_MIN || !link.is_mostly_idle() {
             return false;
         }
         let others = self.by_peer.iter().filter(|(other, _)| *other != peer);
-        let trips: Vec<Duration> = others.filter_map(|(_, link)| link.shortest()).collect();
+        let trips: Vec<Duration> = others.filter_map(|(_, link)| link.shortest(now)).collect();
         let faster = trips.iter().filter(|trip| 2 * **trip <= shortest).count();
         faster >= FASTER_MIN && 2 * faster > trips.len()
     }
@@ -125,8 +126,9 @@ impl RoundTrips {
 
 impl Link {
     /// The shortest recent trip.
-    fn shortest(&self) -> Option<Duration> {
-        self.recent.iter().map(|trip| trip.duration).min()
+    fn shortest(&self, now: Instant) -> Option<Duration> {
+        let recent = self.recent.iter().filter(|trip| now.since(trip.ended) <= RECENT);
+        recent.map(|trip| trip.duration).min()
     }
 
     /// How long ago the oldest recent trip ended.
@@ -136,9 +138,10 @@ impl Link {
 
     /// Whether, in each direction, at least half of the intervals between trips have carried little of what the fullest one has.
     fn is_mostly_idle(&self) -> bool {
-        [0, 1].into_iter().all(|way| {
-            let fullest = self.recent.iter().map(|trip| trip.bytes[way]).max().unwrap_or(0);
-            let is_idle = |trip: &&Trip| trip.bytes[way] <= (fullest / 4).max(IDLE_BYTES);
+        let directions: [fn(&ByteCounts) -> u64; 2] = [|bytes| bytes.sent, |bytes| bytes.received];
+        directions.into_iter().all(|bytes| {
+            let fullest = self.recent.iter().map(|trip| bytes(&trip.exchanged)).max().unwrap_or(0);
+            let is_idle = |trip: &&Trip| bytes(&trip.exchanged) <= (fullest / 4).max(IDLE_BYTES);
             2 * self.recent.iter().filter(is_idle).count() >= self.recent.len()
         })
     }
@@ -148,14 +151,14 @@ impl Link {
 const RECENT: Duration = Duration::from_secs(10);
 /// For how long trips must have been observed.
 const OBSERVED_MIN: Duration = Duration::from_secs(4);
-/// No line takes so long. A connection over two satellites takes 1.2 s, and a heartbeat waits up to 250 ms for the next one.
-const LATE_MIN: Duration = Duration::from_millis(1750);
+/// No line takes longer: a connection over two satellites takes 1.2 s. A heartbeat also waits for the next one of the other peer.
+const LINE_MAX: Duration = Duration::from_millis(1500);
 /// How many other peers must be faster: of two slow lines behind one router, each would be compared with the other one alone.
 const FASTER_MIN: usize = 2;
 /// How many trips are needed.
 const TRIPS_MIN: usize = 8;
-/// What the slowest modem carries in a heartbeat interval.
-const IDLE_BYTES: u64 = 1 << 10;
+/// What a line of 256 kbit/s carries in a heartbeat interval. The heartbeats of a view of 32 are less.
+const IDLE_BYTES: u64 = 1 << 13;
 /// Heartbeats of more than a minute.
 const UNANSWERED_MAX: usize = 256;
 
@@ -164,19 +167,22 @@ mod tests {
     use super::*;
     use crate::fixtures::peer;
 
-    /// What a link carries with each heartbeat: so many bytes every `every`-th time, and nothing else.
+    /// What a peer sends to all its peers between its heartbeats: so many bytes every `every`-th time, and nothing else.
     #[derive(Clone, Copy)]
     struct Load {
-        bytes: usize,
+        bytes: u64,
         every: u64,
     }
 
+    const INTERVAL: Duration = Duration::from_millis(250);
+
     const LITTLE: Load = Load { bytes: 100, every: 1 };
 
-    /// Ten seconds of heartbeats to peers, each of which answers after so many milliseconds, over links with these loads. Returns which
+    /// Ten seconds of heartbeats to peers, each of which answers after so many milliseconds, with these loads. Returns which
     /// peers are late.
     fn late(peers: &[(u64, Load)]) -> Vec<bool> {
         let mut trips = RoundTrips::default();
+        trips.restart(INTERVAL);
         let id = |index: usize| peer(index as u8 + 1);
         (0..peers.len()).for_each(|index| trips.link_up(id(index)));
         let at = |milliseconds| Instant(0).after(Duration::from_millis(milliseconds));
@@ -184,13 +190,12 @@ mod tests {
             for (index, (delay, load)) in peers.iter().enumerate() {
                 let number = milliseconds / 250;
                 if milliseconds % 250 == 0 {
-                    if number % load.every == 0 {
-                        trips.add_sent(&id(index), load.bytes);
-                    }
                     trips.note_sent(at(milliseconds), &id(index), sent(number));
                 }
                 if let Some(begun) = milliseconds.checked_sub(*delay).filter(|begun| begun % 250 == 0) {
-                    trips.note_heard(at(milliseconds), &id(index), sent(begun / 250));
+                    let exchanged = load.bytes * (number / load.every);
+                    let exchanged = ByteCounts { sent: exchanged, received: 0 };
+                    trips.note_heard(at(milliseconds), &id(index), sent(begun / 250), exchanged);
                 }
             }
         }
@@ -210,6 +215,7 @@ mod tests {
 
     #[test]
     fn data_in_front_of_heartbeats_is_no_fault() {
+        // Whether to this peer or to another one.
         let full = Load { bytes: 20_000, every: 1 };
         assert_eq!(late(&[(2000, full), (50, LITTLE), (50, LITTLE)]), [false; 3]);
         // The steps wait for the late peer, and send what they have in between.
@@ -231,6 +237,7 @@ mod tests {
     #[test]
     fn one_short_trip_among_long_ones_shows_that_the_line_is_not_the_reason() {
         let mut trips = RoundTrips::default();
+        trips.restart(INTERVAL);
         let at = |milliseconds| Instant(0).after(Duration::from_millis(milliseconds));
         for index in [1, 2, 3] {
             trips.link_up(peer(index));
@@ -240,11 +247,11 @@ mod tests {
             let delay = if count == 20 { 200 } else { 2000 };
             for (index, delay) in [(1, delay), (2, 50), (3, 50)] {
                 trips.note_sent(at(begun), &peer(index), sent(count));
-                trips.note_heard(at(begun + delay), &peer(index), sent(count));
+                trips.note_heard(at(begun + delay), &peer(index), sent(count), ByteCounts::default());
             }
         }
         assert!(!trips.is_late(at(9_500), &peer(1)));
-        trips.restart();
+        trips.restart(INTERVAL);
         assert!(!trips.is_late(at(9_500), &peer(1)), "nothing is known");
     }
 }

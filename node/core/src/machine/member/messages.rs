@@ -118,6 +118,10 @@ fn receive_agreement(
                 active.poll(cx);
             }
         }
+        AgreementMessage::Withdraw { view, ballot } => {
+            let commands = active.membership.on_withdraw(from, (view, ballot));
+            active.apply(commands, cx.out);
+        }
     }
     Ok(())
 }

@@ -64,9 +64,9 @@ impl ActiveMember {
             leaves_for: None,
         };
         resume_removals(&mut active, cx);
-        active.membership.members.set_disk_fails(cx.node.journal.is_failing());
-        cx.node.frame_audit.view_entered();
         let me = cx.node.me.peer;
+        active.membership.members.set_disk_fails(me, cx.node.journal.is_failing());
+        cx.node.frame_audit.view_entered(active.membership.members.heartbeat_interval());
         dial(&view, view.members.iter().map(|member| member.peer).filter(|peer| *peer != me), cx.out);
         frames::replay_early(&mut active, cx);
         active
@@ -116,7 +116,7 @@ pub(super) fn enter_next(active: &mut ActiveMember, cx: &mut NodeContext<'_>) ->
     active.training.enter((&view, digest), resume, &mut cx.node.links.credits, cx.out);
     let difference = active.membership.advance(cx.now).expect("the next view is known");
     active.negotiation.enter(cx.now);
-    cx.node.frame_audit.view_entered();
+    cx.node.frame_audit.view_entered(active.membership.members.heartbeat_interval());
     // The step that entering completes is committed in this view: another view after the same one might not have committed it.
     cx.out.insert(entered_at, Output::Event(active.training.installed_event(Some((&difference, resume)))));
     // New members do not know about the save.

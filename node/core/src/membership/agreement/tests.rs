@@ -8,9 +8,9 @@ use peergrad_protocol::durable::{DurableRecord, RunDefinition};
 use peergrad_protocol::manifest::Chunks;
 use peergrad_protocol::message::{Accepted, AgreementMessage, MemberReport, Message, Nack, Prepare, Propose};
 use peergrad_protocol::placement::Replicas;
-use peergrad_protocol::view::{BatchParts, Move, Moves, Resume, View};
+use peergrad_protocol::view::{BatchParts, Move, Moves, Resume, View, ViewChange};
 use peergrad_protocol::wire::encode_record;
-use peergrad_protocol::{StepNumber, ViewNumber};
+use peergrad_protocol::{StepNumber, ViewDigest, ViewNumber};
 
 use super::*;
 use crate::fixtures::{self, peer};
@@ -392,6 +392,37 @@ fn under_policy_winner_only_a_majority_can_exclude_a_member() {
     assert_eq!(without_me(vec![Rank(0), Rank(1)]), (true, false), "half of them");
     assert_eq!(without_me(vec![Rank(0), Rank(1), Rank(2)]), (true, false), "one that was sharding off");
     assert_eq!(without_me(vec![Rank(0), Rank(2), Rank(3)]), (false, true), "this one, which is in");
+}
+
+/// Its proposer can write to its disk, and too many others cannot.
+#[test]
+fn a_change_that_is_withdrawn_stops_nobody() {
+    let mut bench = Bench::new();
+    let view = bench.shard_map.digest;
+    let commands = bench.prepare(1, ballot(2, 0), Some(9)).unwrap();
+    assert_eq!(commands, [TrainingCommand::StopBefore(StepNumber(9))]);
+    for (from, of) in
+        [(3, (view, ballot(2, 0))), (1, (ViewDigest([9; 32]), ballot(2, 0))), (1, (view, ballot(1, 0)))]
+    {
+        assert_eq!(bench.membership.on_withdraw(peer(from), of), [], "{from} {of:?}");
+    }
+    for attempt in [2, 3] {
+        let commands = bench.membership.on_withdraw(peer(1), (view, ballot(attempt, 0)));
+        assert_eq!(
+            commands,
+            [TrainingCommand::Continue],
+            "it names a later step only once its own disk works"
+        );
+    }
+    bench.prepare(3, ballot(3, 2), Some(9)).unwrap();
+    assert_eq!(
+        bench.membership.on_withdraw(peer(1), (view, ballot(4, 0))),
+        [],
+        "another one has asked since"
+    );
+    let change = bench.change();
+    bench.propose(3, ballot(3, 2), change).unwrap();
+    assert_eq!(bench.membership.on_withdraw(peer(3), (view, ballot(3, 2))), [], "it may be chosen");
 }
 
 /// A change that others have accepted takes precedence over the proposer's own.

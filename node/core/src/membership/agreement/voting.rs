@@ -10,7 +10,6 @@ use peergrad_protocol::time::Timers;
 use peergrad_protocol::view::{View, ViewChange};
 use peergrad_protocol::{Instant, PeerId, Rank, StepNumber, ViewDigest};
 
-use super::super::failure_detection::heartbeat_interval;
 use super::super::members::Members;
 use super::super::records::Records;
 use super::super::succession::{NextView, Succession};
@@ -165,7 +164,7 @@ impl Voting<'_> {
 
     /// Gives the attempt of `rank` its time, which is longer where heartbeats are slow: the attempt ends by itself before that.
     fn wait_for(&mut self, now: Instant, rank: Rank) {
-        let patience = PACING.collect_max + 2 * heartbeat_interval(&self.members.place.view);
+        let patience = PACING.collect_max + 2 * self.members.heartbeat_interval();
         self.succession.driver.wait_for(now, rank, patience);
     }
 

@@ -82,11 +82,10 @@ impl StepEngine {
         self.make_progress(out);
     }
 
-    /// Takes `step` in this view after all, if it is the one before which it was to stop.
-    pub(in crate::training) fn continue_past(&mut self, step: StepNumber, out: &mut Vec<Output>) {
-        if self.gate.stop_before.take_if(|before| *before == step).is_some() {
-            self.make_progress(out);
-        }
+    /// Takes the step before which it has stopped, and those after it, in this view.
+    pub(in crate::training) fn continue_steps(&mut self, out: &mut Vec<Output>) {
+        self.gate.stop_before = None;
+        self.make_progress(out);
     }
 
     /// Whether it has stopped before `step`, and no member needs anything from it in this view any more.
