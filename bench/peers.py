@@ -1,5 +1,6 @@
 """Starts real peers and reads their events: shared by the scripts in this folder."""
 import json
+import os
 import random
 import subprocess
 import sys
@@ -7,7 +8,8 @@ import threading
 import time
 from pathlib import Path
 
-PEER = (Path(__file__).parent.parent / "target" / "release" / "peer").resolve()
+# Another binary can be named, to compare two versions.
+PEER = Path(os.environ.get("PEER", Path(__file__).parent.parent / "target" / "release" / "peer")).resolve()
 ROWS = 2560
 
 

@@ -352,8 +352,19 @@ impl Truth<'_> {
         let computing = draws.some(|draws| self.near(draws));
         let sent = SentFrames { link: 0, count: draws.below(3, u64::MAX) };
         let heard = SentFrames { link: draws.below(3, 9) as u32, count: draws.below(3, u64::MAX) };
-        let (view, disk_fails) = (self.digest, draws.is());
-        Message::Heartbeat(Heartbeat { view, view_number, complete, computing, sent, heard, disk_fails })
+        let (view, disk_fails, is_busy) = (self.digest, draws.is(), draws.is());
+        let line_bytes = draws.below(1 << 20, u64::MAX);
+        Message::Heartbeat(Heartbeat {
+            view,
+            view_number,
+            complete,
+            computing,
+            sent,
+            heard,
+            is_busy,
+            line_bytes,
+            disk_fails,
+        })
     }
 
     fn word(&self, draws: &mut Draws<'_>) -> Message {

@@ -109,8 +109,12 @@ pub const CAPACITY_DEFAULT: u8 = 1;
 
 /// Elements of a segment by default: 128 KiB.
 pub const SEGMENT_ELEMENTS: usize = 32 * 1024;
-/// Segments in flight on one link: those that start at the sender, and one more that only relays may use.
+/// Segments in flight on one link at first: those that start at the sender, and one more that only relays may use.
 pub const LINK_SEGMENTS: u32 = 4;
+/// Segments in flight on one link at most: a receiver allows more than [`LINK_SEGMENTS`] if it takes more to fill the line.
+pub const LINK_SEGMENTS_MAX: u32 = 64;
+/// Bytes of segments that a peer allows on all its links together, beyond [`LINK_SEGMENTS`] on each.
+pub const LONG_LINES_BYTES_MAX: usize = 32 << 20;
 /// Bytes of segments, sent and received, that a member's links may have in flight at once. If the direct topology could take more,
 /// the ring is used, unless the run's settings need the direct topology.
 pub const ROUND_BYTES_MAX: usize = 32 << 20;

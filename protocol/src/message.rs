@@ -114,19 +114,12 @@ pub struct Heartbeat {
     pub sent: SentFrames,
     /// `sent` in the newest heartbeat of the receiver that has arrived at the sender. So the receiver learns how long its frames take.
     pub heard: SentFrames,
-    /// What the sender has exchanged with all its peers. So the receiver knows whether the sender's line is busy.
-    pub exchanged: ByteCounts,
+    /// Whether much that the sender has sent, to whatever peer, has not arrived yet. Then its line may delay this heartbeat.
+    pub is_busy: bool,
+    /// How many bytes of segments have to be in flight to the receiver to fill the line, as far as the sender has measured it; else 0.
+    pub line_bytes: u64,
     /// Whether the sender cannot write to its disk at present. Then it has no vote.
     pub disk_fails: bool,
-}
-
-/// The bytes of frames in each direction since a peer has started.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode)]
-pub struct ByteCounts {
-    /// Those that it has sent.
-    pub sent: u64,
-    /// Those that it has received.
-    pub received: u64,
 }
 
 /// Why a peer stops.

@@ -107,6 +107,7 @@ impl Cluster {
                 // ignored.
                 let is_due = |process: &mut &mut Process| process.wake.take_if(|wake| *wake == now).is_some();
                 if self.hosts.process_mut(process).as_mut().is_some_and(is_due) {
+                    self.note_busy_lines(process);
                     self.input(process, Input::Tick);
                 }
             }
@@ -132,6 +133,19 @@ impl Cluster {
             }
         }
         true
+    }
+
+    /// Tells a node, before a tick, to which peers frames wait for its uplink, where that has changed.
+    fn note_busy_lines(&mut self, process: ProcessId) {
+        let waiting = self.network.waiting(process.host).map(|host| self.hosts.get(host).peer).collect();
+        let Some(running) = self.hosts.process_mut(process) else { return };
+        let before = std::mem::replace(&mut running.busy, waiting);
+        let now = &running.busy;
+        let changed = before.symmetric_difference(now);
+        let lines: Vec<_> = changed.map(|peer| (*peer, now.contains(peer))).collect();
+        for (peer, is_busy) in lines {
+            self.input(process, Input::LineBusy { peer, is_busy });
+        }
     }
 
     /// Has a process's disk write a record. If it is full, that is tried again, unless there is a newer record by then.

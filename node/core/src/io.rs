@@ -24,6 +24,7 @@ use peergrad_protocol::view::{Expulsion, ExpulsionCause};
 use peergrad_protocol::wire::WireError;
 use peergrad_protocol::{Buffer, Frame, PeerId, RunId, StepNumber};
 
+pub use crate::peer_links::Line;
 use crate::state::checkpoint::Checkpoint;
 use crate::table::TableError;
 
@@ -72,7 +73,23 @@ pub enum Input {
         /// The peer that reports it.
         by: PeerId,
     },
-    /// The peer has processed segments that this node sent: as many more may be sent.
+    /// Whether much that was sent to a linked peer has not arrived yet, when that changes. It need be known before a tick only.
+    LineBusy {
+        /// The peer at the other end.
+        peer: PeerId,
+        /// Whether it is so.
+        is_busy: bool,
+    },
+    /// This peer has opened a stream that no correct peer opens, or has sent bytes on one that are no frames.
+    BadStream(PeerId),
+    /// The line to a linked peer has been measured again, from frames that this node sent.
+    LineMeasured {
+        /// The peer at the other end.
+        peer: PeerId,
+        /// What the line carries.
+        line: Line,
+    },
+    /// The peer has processed segments that this node sent, or allows more of them: as many more may be sent.
     Credit {
         /// The peer that returns the credit.
         peer: PeerId,
@@ -392,6 +409,9 @@ pub enum Reject {
     /// The bytes are not a frame.
     #[error("bad frame: {0}")]
     Wire(#[from] WireError),
+    /// A stream that no correct peer opens, or that does not carry frames.
+    #[error("a stream without frames")]
+    Stream,
     /// The sender is not a member of the view.
     #[error("a frame for members only, from a stranger to the view")]
     NotAMember,

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use peergrad_protocol::durable::DurableRecord;
-use peergrad_protocol::message::{Contact, Departure, Message, Refusal};
+use peergrad_protocol::message::{Contact, Departure, Heartbeat, Message, Refusal};
 use peergrad_protocol::view::{ExpulsionCause, Member};
 use peergrad_protocol::{Buffer, Frame, Instant, PeerId, RunId};
 
@@ -237,17 +237,18 @@ impl Machine {
     pub(crate) fn count_sent(&mut self, now: Instant, first: usize, out: &mut Vec<Output>) {
         let Self { role, node } = self;
         for output in &out[first..] {
-            if let Output::Send { to, frame } = output {
-                node.frame_audit.note_sent(to, frame.byte_count());
+            if let Output::Send { to, .. } = output {
+                node.frame_audit.note_sent(to);
             }
         }
         let Some((heartbeat, receivers)) = role.active_mut().and_then(|role| role.take_heartbeat()) else {
             return;
         };
         for to in receivers {
+            let heartbeat = Heartbeat { line_bytes: node.links.line_bytes(&to), ..heartbeat };
             let heartbeat = node.frame_audit.heartbeat_to(now, &to, heartbeat);
             let frame = Frame::encode(&Message::Heartbeat(heartbeat), None);
-            node.frame_audit.note_sent(&to, frame.byte_count());
+            node.frame_audit.note_sent(&to);
             out.push(Output::Send { to, frame });
         }
     }
@@ -315,6 +316,7 @@ fn handle(role: &mut dyn Role, cx: &mut NodeContext<'_>, input: Input) -> Result
             role.on_link_up(cx, peer);
         }
         Input::LinkDown { peer, reason } => role.lose_link(cx, peer, reason),
+        Input::BadStream(peer) => role.reject(cx, peer, Reject::Stream),
         Input::Relayed { peer, is_relayed } => {
             let route = if is_relayed { Route::Relayed } else { Route::Direct };
             cx.node.links.set_route(peer, route);
@@ -329,6 +331,8 @@ fn handle(role: &mut dyn Role, cx: &mut NodeContext<'_>, input: Input) -> Result
         Input::DuplicateIdentity { by } => {
             return Err(Failure::Refused { by, refusal: Refusal::DuplicateIdentity }.into());
         }
+        Input::LineBusy { peer, is_busy } => cx.node.frame_audit.set_busy(peer, is_busy),
+        Input::LineMeasured { peer, line } => cx.node.links.note_line(peer, line),
         Input::Credit { peer, segments } => role.on_credit(cx, peer, segments),
         Input::Computed { job, result } => computed(role, cx, job, result)?,
         Input::DataFound(data) => {
@@ -373,7 +377,7 @@ fn receive(
         Ok(Message::Heartbeat(heartbeat)) => cx.node.frame_audit.compare(cx.now, from, heartbeat),
         _ => None,
     };
-    cx.node.frame_audit.note_received(&from, frame.byte_count());
+    cx.node.frame_audit.note_received(&from);
     if let Some(fault) = fault {
         role.complain(cx, from, fault);
     }

@@ -1,9 +1,10 @@
-//! Peer links: which peers are linked, over which route, and how many segments may still be sent to each.
+//! Peer links: which peers are linked, over which route and line, and how many segments may be in flight on each.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use peergrad_protocol::PeerId;
-use peergrad_protocol::limits::LINK_SEGMENTS;
+use peergrad_protocol::limits::{LINK_SEGMENTS, LINK_SEGMENTS_MAX, SEGMENT_BYTES_MAX};
 
 /// The way in which frames reach a linked peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,11 +15,46 @@ pub(crate) enum Route {
     Relayed,
 }
 
+/// The flow control of one link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LinkFlow {
+    /// How many more segments may be sent.
+    pub(crate) credit: u32,
+    /// How many segments the other end may have in flight to this peer, and waiting here.
+    pub(crate) window: u32,
+}
+
+impl LinkFlow {
+    /// A new link, with nothing on its way yet.
+    pub(crate) const NEW: Self = Self { credit: LINK_SEGMENTS, window: LINK_SEGMENTS };
+}
+
+/// The line to a peer, as its frames and their acknowledgements show it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// The shortest recent time from sending a frame to its acknowledgement.
+    pub round_trip: Duration,
+    /// The most bytes that have recently been acknowledged in a second.
+    pub bytes_per_second: u64,
+}
+
+impl Line {
+    /// How many bytes have to be in flight to fill the line: twice what it carries in a round trip, so that a measurement with a smaller
+    /// window shows that the line carries more.
+    #[must_use]
+    pub fn bytes_in_flight(&self) -> u64 {
+        let bytes = 2 * u128::from(self.bytes_per_second) * self.round_trip.as_micros() / 1_000_000;
+        bytes.try_into().unwrap_or(u64::MAX).min(u64::from(LINK_SEGMENTS_MAX) * SEGMENT_BYTES_MAX as u64)
+    }
+}
+
 /// The links of this peer.
 #[derive(Default)]
 pub(crate) struct PeerLinks {
-    /// The linked peers, and how many more segments may be sent to each. Once this peer is in a view, the training counts those of members.
-    pub(crate) credits: BTreeMap<PeerId, u32>,
+    /// The linked peers, and their flow control. Once this peer is in a view, the training does that of members.
+    pub(crate) flows: BTreeMap<PeerId, LinkFlow>,
+    /// The lines to linked peers that have been measured.
+    lines: BTreeMap<PeerId, Line>,
     /// The peers that are reached through another peer.
     relayed: BTreeSet<PeerId>,
 }
@@ -26,12 +62,13 @@ pub(crate) struct PeerLinks {
 impl PeerLinks {
     /// There is a new link to this peer, with nothing on its way yet.
     pub(crate) fn up(&mut self, peer: PeerId) {
-        self.credits.insert(peer, LINK_SEGMENTS);
+        self.flows.insert(peer, LinkFlow::NEW);
     }
 
     /// The link to this peer is down.
     pub(crate) fn down(&mut self, peer: &PeerId) {
-        self.credits.remove(peer);
+        self.flows.remove(peer);
+        self.lines.remove(peer);
         self.relayed.remove(peer);
     }
 
@@ -45,14 +82,26 @@ impl PeerLinks {
 
     /// This peer has processed segments that were sent to it.
     pub(crate) fn give_back(&mut self, peer: &PeerId, segments: u32) {
-        if let Some(credit) = self.credits.get_mut(peer) {
-            *credit = credit.saturating_add(segments).min(LINK_SEGMENTS);
+        if let Some(flow) = self.flows.get_mut(peer) {
+            flow.credit = flow.credit.saturating_add(segments).min(LINK_SEGMENTS_MAX);
         }
+    }
+
+    /// The line to a peer has been measured again.
+    pub(crate) fn note_line(&mut self, peer: PeerId, line: Line) {
+        if self.flows.contains_key(&peer) {
+            self.lines.insert(peer, line);
+        }
+    }
+
+    /// How many bytes have to be in flight to a peer to fill the line; 0 if it has not been measured.
+    pub(crate) fn line_bytes(&self, peer: &PeerId) -> u64 {
+        self.lines.get(peer).map_or(0, Line::bytes_in_flight)
     }
 
     /// Whether frames can be sent to this peer.
     pub(crate) fn is_linked(&self, peer: &PeerId) -> bool {
-        self.credits.contains_key(peer)
+        self.flows.contains_key(peer)
     }
 
     /// Whether tensors can be sent to this peer.
@@ -62,7 +111,7 @@ impl PeerLinks {
 
     /// The linked peers.
     pub(crate) fn linked(&self) -> impl Iterator<Item = PeerId> {
-        self.credits.keys().copied()
+        self.flows.keys().copied()
     }
 
     /// The peers that are reached through another peer.
@@ -92,11 +141,28 @@ mod tests {
     }
 
     #[test]
-    fn credit_never_exceeds_a_window() {
+    fn credit_never_exceeds_the_largest_window() {
         let mut links = PeerLinks::default();
         links.up(peer(1));
-        links.give_back(&peer(1), 1);
+        links.give_back(&peer(1), u32::MAX);
         links.give_back(&peer(2), 1);
-        assert_eq!(links.credits, BTreeMap::from([(peer(1), LINK_SEGMENTS)]));
+        let flow = LinkFlow { credit: LINK_SEGMENTS_MAX, window: LINK_SEGMENTS };
+        assert_eq!(links.flows, BTreeMap::from([(peer(1), flow)]));
+    }
+
+    #[test]
+    fn a_line_is_filled_by_twice_what_it_carries_in_a_round_trip() {
+        let mut links = PeerLinks::default();
+        let line = |milliseconds, bytes_per_second| Line {
+            round_trip: Duration::from_millis(milliseconds),
+            bytes_per_second,
+        };
+        links.note_line(peer(1), line(100, 25_000_000));
+        assert_eq!(links.line_bytes(&peer(1)), 0, "there is no link");
+        links.up(peer(1));
+        links.note_line(peer(1), line(100, 25_000_000));
+        assert_eq!(links.line_bytes(&peer(1)), 5_000_000);
+        links.note_line(peer(1), line(60_000, u64::MAX));
+        assert_eq!(links.line_bytes(&peer(1)), 64 << 20);
     }
 }

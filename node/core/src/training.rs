@@ -21,6 +21,7 @@ use peergrad_protocol::view::{Ancestor, Member, Resume, View};
 use peergrad_protocol::{Buffer, PeerId, Pool, StepNumber, ViewDigest};
 
 use crate::io::{Failure, Output};
+use crate::peer_links::LinkFlow;
 use crate::program::command::Reply;
 use crate::program::loader::Loaded;
 use crate::state::checkpoint::Checkpoint;
@@ -75,16 +76,16 @@ pub(crate) struct TrainingInputs {
 
 impl Training {
     /// Begins training in `view`: the first one of a run, where all members draw the same initial parameters, or one in
-    /// which this member is a newcomer. `credits` as for [`Training::enter`].
+    /// which this member is a newcomer. `flows` as for [`Training::enter`].
     pub(crate) fn begin_in(
         view: &Arc<View>,
         digest: ViewDigest,
         mut inputs: TrainingInputs,
-        credits: &mut BTreeMap<PeerId, u32>,
+        flows: &mut BTreeMap<PeerId, LinkFlow>,
         out: &mut Vec<Output>,
     ) -> Self {
         let (checkpoint, initial) = (inputs.checkpoint.clone(), inputs.initial.take());
-        let base = EngineBase::new(view, digest, inputs, credits);
+        let base = EngineBase::new(view, digest, inputs, flows);
         let parameters = || match &checkpoint {
             Some(checkpoint) => Arc::clone(&checkpoint.parameters),
             None => initial.unwrap_or_else(|| base.initial_parameters()),
@@ -218,30 +219,30 @@ impl Training {
         }
     }
 
-    /// Enters `view`, which resumes as `resume` says. `credits` are those of all links; the members' shares are taken out of it, and put
+    /// Enters `view`, which resumes as `resume` says. `flows` are those of all links; the members' shares are taken out of it, and put
     /// back when the view is left.
     pub(crate) fn enter(
         &mut self,
         view: (&Arc<View>, ViewDigest),
         resume: &Resume,
-        credits: &mut BTreeMap<PeerId, u32>,
+        flows: &mut BTreeMap<PeerId, LinkFlow>,
         out: &mut Vec<Output>,
     ) {
         match self {
-            Self::Steps(steps) => steps.enter(view, resume, credits, out),
-            Self::Tables(tables) => tables.enter(view, credits, out),
+            Self::Steps(steps) => steps.enter(view, resume, flows, out),
+            Self::Tables(tables) => tables.enter(view, flows, out),
         }
     }
 
     /// Returns the credit of all held segments: training is over at this member. Returns the reply of a program that waits for a view.
     pub(crate) fn leave(
         self,
-        credits: &mut BTreeMap<PeerId, u32>,
+        flows: &mut BTreeMap<PeerId, LinkFlow>,
         out: &mut Vec<Output>,
     ) -> Option<Reply<()>> {
         match self {
-            Self::Steps(steps) => steps.leave(credits, out),
-            Self::Tables(tables) => tables.leave(credits, out),
+            Self::Steps(steps) => steps.leave(flows, out),
+            Self::Tables(tables) => tables.leave(flows, out),
         }
     }
 

@@ -113,7 +113,7 @@ pub async fn drive(
             Some(input) = driver.located.recv() => driver.feed(machine, input),
             input = driver.store.persisted() => driver.feed(machine, input),
             input = driver.checkpoints.answer() => driver.feed(machine, input),
-            () = wait_until(driver.clock, deadline) => driver.feed(machine, Input::Tick),
+            () = wait_until(driver.clock, deadline) => driver.tick(machine),
             Some(request) = driver.admin_requests.recv() => driver.on_admin_request(machine, request),
             () = &mut leave, if !is_leaving => {
                 is_leaving = true;
@@ -137,6 +137,8 @@ struct Driver {
     links: BTreeMap<PeerId, Arc<Link>>,
     /// Peers whose link leads through a relay, as far as the machine knows.
     relayed: BTreeSet<PeerId>,
+    /// Peers to which much was on its way at the last tick.
+    busy: BTreeSet<PeerId>,
     /// Links that the machine has closed, and whose last frames are still under way.
     closing_links: Vec<Arc<Link>>,
     /// Inputs that follow from outputs, for after the current call.
@@ -162,12 +164,25 @@ impl Driver {
             admin_requests,
             links: BTreeMap::new(),
             relayed: BTreeSet::new(),
+            busy: BTreeSet::new(),
             closing_links: Vec::new(),
             loopback: VecDeque::new(),
             found,
             located,
             has_ended: false,
         }
+    }
+
+    /// Time has passed. Says before which links are busy, since heartbeats do.
+    fn tick(&mut self, machine: &mut impl StateMachine) {
+        let busy = self.links.iter().filter(|(_, link)| link.is_busy()).map(|(peer, _)| *peer).collect();
+        let before = std::mem::replace(&mut self.busy, busy);
+        for peer in before.symmetric_difference(&self.busy.clone()).copied() {
+            if self.links.contains_key(&peer) {
+                self.feed(machine, Input::LineBusy { peer, is_busy: self.busy.contains(&peer) });
+            }
+        }
+        self.feed(machine, Input::Tick);
     }
 
     /// Hands over one input, and then those that its outputs lead to.
@@ -201,6 +216,9 @@ impl Driver {
             LinkEvent::Credit { link, segments } if self.knows(&link) => {
                 self.feed(machine, Input::Credit { peer: link.peer(), segments });
             }
+            LinkEvent::LineMeasured { link, line } if self.knows(&link) => {
+                self.feed(machine, Input::LineMeasured { peer: link.peer(), line });
+            }
             LinkEvent::NoLongerRelayed(link) if self.knows(&link) => {
                 self.relayed.remove(&link.peer());
                 self.feed(machine, Input::Relayed { peer: link.peer(), is_relayed: false });
@@ -208,15 +226,18 @@ impl Driver {
             LinkEvent::ReachabilityChanged { addresses, is_reachable } => {
                 self.feed(machine, Input::ReachabilityChanged { addresses, is_reachable });
             }
+            LinkEvent::BadStream(peer) => self.feed(machine, Input::BadStream(peer)),
             LinkEvent::DuplicateIdentity { by } => self.feed(machine, Input::DuplicateIdentity { by }),
             LinkEvent::Down { link, reason } if self.knows(&link) => {
                 self.links.remove(&link.peer());
                 self.relayed.remove(&link.peer());
+                self.busy.remove(&link.peer());
                 self.feed(machine, Input::LinkDown { peer: link.peer(), reason });
             }
             // Events of a link that the machine has closed.
             LinkEvent::Frame { .. }
             | LinkEvent::Credit { .. }
+            | LinkEvent::LineMeasured { .. }
             | LinkEvent::NoLongerRelayed(_)
             | LinkEvent::Down { .. } => {}
         }

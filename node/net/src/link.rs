@@ -16,12 +16,12 @@
 //! - A session names the start of the peer's process. If a second process with the same identity was started later, from a copy
 //!   of the data directory, the earlier process is refused and told so.
 //! - The receiver writes 16 bytes back whenever something changed: the frames received, which the sender can forget, and the
-//!   segments consumed, which are the credit for new ones. A change during a write goes into the next 16 bytes.
+//!   segments consumed, which are the credit for new ones. Credit for more than before counts as consumed, too. A change during a write goes into the next 16 bytes.
 //! - `GOODBYE` is the last frame of an end: it is closing on purpose, and the other end need not wait for it.
 //!
 //! # Invariants
 //! - A frame is delivered once, in order, and only between the up and the down of its link.
-//! - At most `IN_FLIGHT_BYTES_MAX` are unacknowledged on a lane, or one frame. The node's credit bounds the frames that wait.
+//! - What may be unacknowledged on a lane follows the measured line (`link/line.rs`). The node's credit bounds the frames that wait.
 //! - A lane on which nothing is acknowledged for `STALL_TIMEOUT` is closed: a stalled multiplexer and a half-open connection
 //!   look the same from here, and a new connection replaces both. A direct lane is closed sooner, in favour of a substream.
 //!
@@ -31,6 +31,7 @@
 mod handshake;
 mod inbox;
 mod incoming;
+mod line;
 mod outbox;
 mod outgoing;
 
@@ -39,6 +40,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use peergrad_core::io::Line;
 use peergrad_protocol::wire::{PREFIX_BYTES, WireError};
 use peergrad_protocol::{Frame, PeerId};
 use tokio::sync::OwnedSemaphorePermit;
@@ -94,7 +96,16 @@ pub enum LinkEvent {
         /// Its place in the queue, which is released when this is dropped.
         room: OwnedSemaphorePermit,
     },
-    /// The other end has consumed segments.
+    /// A peer has opened a stream that no correct peer opens, or that does not carry frames.
+    BadStream(PeerId),
+    /// The line has been measured again.
+    LineMeasured {
+        /// The link.
+        link: Arc<Link>,
+        /// What it carries.
+        line: Line,
+    },
+    /// The other end has consumed segments, or allows more of them.
     Credit {
         /// The link.
         link: Arc<Link>,
@@ -200,6 +211,11 @@ impl Link {
         self.is_direct.load(Ordering::Relaxed)
     }
 
+    /// Whether much that was sent has not arrived yet.
+    pub(super) fn is_busy(&self) -> bool {
+        self.outbox.is_busy()
+    }
+
     pub(super) fn theirs(&self) -> SessionId {
         self.theirs
     }
@@ -266,9 +282,7 @@ const GOODBYE: [u8; PREFIX_BYTES] = [0; PREFIX_BYTES];
 const LANE_VERSION: u8 = 3;
 /// How long frames on a lane may stay unacknowledged. The other end's network acknowledges them even if its node is busy.
 pub(super) const STALL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Well below what sockets buffer in both directions, so that two peers that only send do not block each other.
-const IN_FLIGHT_BYTES_MAX: usize = 1 << 20;
-/// Frames up to this size may exceed the limit, by as much again: control messages must not wait behind tensors.
+/// Frames up to this size may exceed the limit of what is in flight.
 const SMALL_FRAME_BYTES: usize = 4 << 10;
 /// How many received frames may wait for the driver; then reading pauses.
 const UNREAD_FRAMES_MAX: usize = 256;

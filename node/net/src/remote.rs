@@ -24,6 +24,7 @@ mod link_state;
 mod notices;
 mod paths;
 mod remotes;
+mod violators;
 
 /// One peer, as long as there is a connection or a link.
 #[derive(Debug)]

@@ -94,7 +94,8 @@ mod tests {
                 computing,
                 sent,
                 heard: sent,
-                exchanged: ByteCounts::default(),
+                is_busy: false,
+                line_bytes: 0,
                 disk_fails: false,
             })
         };

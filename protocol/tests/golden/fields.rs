@@ -4,12 +4,12 @@
 
 use peergrad_protocol::cursor::{DataCursor, Span};
 use peergrad_protocol::message::{
-    Accepted, AdminMessage, AgreementMessage, Awaited, AwaitedAt, ByteCounts, ChunkBatch, ChunkContent,
-    ChunkEntry, Closed, Complete, DataPiece, Departure, Heartbeat, Join, JoinMessage, MemberReport,
-    MergeAccept, MergeMessage, MergeOffer, MergeProbe, MergeReady, Message, Nack, ParametersDigest,
-    PartialStep, Phase, Prepare, Promise, Propose, Refusal, RejoinCandidate, Rekey, SaveAt, SavedCheckpoint,
-    Segment, SentFrames, SnapshotChunks, SnapshotDonor, Stage, StepContributors, StepProgress,
-    TrainingMessage, WantChunks, WantData, WantSnapshot, Welcome,
+    Accepted, AdminMessage, AgreementMessage, Awaited, AwaitedAt, ChunkBatch, ChunkContent, ChunkEntry,
+    Closed, Complete, DataPiece, Departure, Heartbeat, Join, JoinMessage, MemberReport, MergeAccept,
+    MergeMessage, MergeOffer, MergeProbe, MergeReady, Message, Nack, ParametersDigest, PartialStep, Phase,
+    Prepare, Promise, Propose, Refusal, RejoinCandidate, Rekey, SaveAt, SavedCheckpoint, Segment, SentFrames,
+    SnapshotChunks, SnapshotDonor, Stage, StepContributors, StepProgress, TrainingMessage, WantChunks,
+    WantData, WantSnapshot, Welcome,
 };
 use peergrad_protocol::view::{
     Ancestor, BatchParts, Branch, Complaint, Donor, Expulsion, ExpulsionCause, Member, MemberFault, Merge,
@@ -494,7 +494,8 @@ fn moves_fields(moves: &Moves, sheet: &mut Sheet) {
 // Agreement.
 
 fn heartbeat_fields(heartbeat: &Heartbeat, sheet: &mut Sheet) {
-    let Heartbeat { view, view_number, complete, computing, sent, heard, exchanged, disk_fails } = heartbeat;
+    let Heartbeat { view, view_number, complete, computing, sent, heard, is_busy, line_bytes, disk_fails } =
+        heartbeat;
     sheet.array("view", &view.0);
     sheet.value("view_number", view_number);
     sheet.value("complete", complete);
@@ -503,9 +504,8 @@ fn heartbeat_fields(heartbeat: &Heartbeat, sheet: &mut Sheet) {
         sheet.value(&format!("{name}.link"), link);
         sheet.value(&format!("{name}.count"), count);
     }
-    let ByteCounts { sent, received } = exchanged;
-    sheet.value("exchanged.sent", sent);
-    sheet.value("exchanged.received", received);
+    sheet.value("is_busy", is_busy);
+    sheet.value("line_bytes", line_bytes);
     sheet.value("disk_fails", disk_fails);
 }
 

@@ -9,12 +9,12 @@ use peergrad_protocol::durable::{DurableRecord, RunDefinition};
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::invite::{Invite, Secret};
 use peergrad_protocol::message::{
-    Accepted, AdminMessage, AgreementMessage, Awaited, AwaitedAt, ByteCounts, ChunkBatch, ChunkContent,
-    ChunkEntry, Closed, Complete, Contact, DataPiece, Departure, Heartbeat, Join, JoinMessage, MemberReport,
-    MergeAccept, MergeMessage, MergeOffer, MergeProbe, MergeReady, Message, Nack, ParametersDigest,
-    PartialStep, Phase, Prepare, Promise, Propose, Refusal, RejoinCandidate, Rekey, SampleStats, SaveAt,
-    SavedCheckpoint, Segment, SentFrames, ShardDigest, SnapshotChunks, SnapshotDonor, Stage,
-    StepContributors, StepProgress, TrainingMessage, WantChunks, WantData, WantSnapshot, Welcome,
+    Accepted, AdminMessage, AgreementMessage, Awaited, AwaitedAt, ChunkBatch, ChunkContent, ChunkEntry,
+    Closed, Complete, Contact, DataPiece, Departure, Heartbeat, Join, JoinMessage, MemberReport, MergeAccept,
+    MergeMessage, MergeOffer, MergeProbe, MergeReady, Message, Nack, ParametersDigest, PartialStep, Phase,
+    Prepare, Promise, Propose, Refusal, RejoinCandidate, Rekey, SampleStats, SaveAt, SavedCheckpoint,
+    Segment, SentFrames, ShardDigest, SnapshotChunks, SnapshotDonor, Stage, StepContributors, StepProgress,
+    TrainingMessage, WantChunks, WantData, WantSnapshot, Welcome,
 };
 use peergrad_protocol::table::{
     LastLease, LeaseTable, Map, Reduce, ReplicaUpdate, Request, Response, RowSet, Rows, SampleLease,
@@ -109,7 +109,8 @@ fn agreement() -> Vec<Sample> {
                 computing: Some(StepNumber(300)),
                 sent: SentFrames { link: 3, count: 70_000 },
                 heard: SentFrames { link: 1, count: 69_999 },
-                exchanged: ByteCounts { sent: 5_000_000_000, received: 70_000 },
+                is_busy: true,
+                line_bytes: 5_000_000,
                 disk_fails: true,
             }),
         ),

@@ -12,12 +12,12 @@ use peergrad_protocol::limits::{
     STEPS_MAX,
 };
 use peergrad_protocol::message::{
-    Accepted, AdminMessage, AgreementMessage, Awaited, AwaitedAt, ByteCounts, ChunkBatch, ChunkContent,
-    ChunkEntry, Closed, Complete, Contact, DataPiece, Departure, Heartbeat, Join, JoinMessage, MemberReport,
-    MergeAccept, MergeMessage, MergeOffer, MergeProbe, MergeReady, Message, Nack, ParametersDigest,
-    PartialStep, Phase, Prepare, Promise, Propose, Refusal, RejoinCandidate, Rekey, SampleStats, SaveAt,
-    SavedCheckpoint, Segment, SentFrames, ShardDigest, SnapshotChunks, SnapshotDonor, Stage,
-    StepContributors, StepProgress, TrainingMessage, WantChunks, WantData, WantSnapshot, Welcome,
+    Accepted, AdminMessage, AgreementMessage, Awaited, AwaitedAt, ChunkBatch, ChunkContent, ChunkEntry,
+    Closed, Complete, Contact, DataPiece, Departure, Heartbeat, Join, JoinMessage, MemberReport, MergeAccept,
+    MergeMessage, MergeOffer, MergeProbe, MergeReady, Message, Nack, ParametersDigest, PartialStep, Phase,
+    Prepare, Promise, Propose, Refusal, RejoinCandidate, Rekey, SampleStats, SaveAt, SavedCheckpoint,
+    Segment, SentFrames, ShardDigest, SnapshotChunks, SnapshotDonor, Stage, StepContributors, StepProgress,
+    TrainingMessage, WantChunks, WantData, WantSnapshot, Welcome,
 };
 use peergrad_protocol::view::{
     Ancestor, BatchParts, Branch, Complaint, Donor, Expulsion, ExpulsionCause, Member, MemberFault, Merge,
@@ -341,9 +341,9 @@ fn report() -> impl Strategy<Value = MemberReport> {
 pub(crate) fn message() -> impl Strategy<Value = Message> {
     let computing = prop::option::of(step());
     let sent = || (any::<u32>(), number()).prop_map(|(link, count)| SentFrames { link, count });
-    let exchanged = (number(), number()).prop_map(|(sent, received)| ByteCounts { sent, received });
-    let heartbeat = (digest(), step(), step(), computing, sent(), sent(), exchanged, any::<bool>()).prop_map(
-        |(view, view_number, complete, computing, sent, heard, exchanged, disk_fails)| {
+    let line = (any::<bool>(), number(), any::<bool>());
+    let heartbeat = (digest(), step(), step(), computing, sent(), sent(), line).prop_map(
+        |(view, view_number, complete, computing, sent, heard, (is_busy, line_bytes, disk_fails))| {
             let computing = computing.map(StepNumber);
             Heartbeat {
                 view,
@@ -352,7 +352,8 @@ pub(crate) fn message() -> impl Strategy<Value = Message> {
                 computing,
                 sent,
                 heard,
-                exchanged,
+                is_busy,
+                line_bytes,
                 disk_fails,
             }
         },

@@ -104,6 +104,7 @@ impl Cluster {
             segments,
             wake: None,
             linked: BTreeSet::new(),
+            busy: BTreeSet::new(),
             newest_record: None,
             written_record: None,
             disk_fails: false,

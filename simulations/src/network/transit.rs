@@ -37,6 +37,11 @@ impl Network {
         true
     }
 
+    /// The hosts to which frames wait for this host's uplink.
+    pub(crate) fn waiting(&self, from: HostId) -> impl Iterator<Item = HostId> {
+        self.interfaces.get(from).uplink.turns.iter().copied()
+    }
+
     /// Puts the next frame on the uplink if that is free.
     pub(super) fn use_uplink(&mut self, now: Instant, from: HostId) {
         let interface = self.interfaces.get_mut(from);

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use peergrad_protocol::limits::LINK_SEGMENTS;
+use peergrad_protocol::limits::LINK_SEGMENTS_MAX;
 use peergrad_protocol::message::{ChunkContent, Message, TrainingMessage};
 use peergrad_protocol::{Frame, PeerId, ViewDigest};
 
@@ -92,7 +92,7 @@ pub(super) fn return_credit(from: PeerId, message: &TrainingMessage, out: &mut V
 }
 
 /// The most frames of one peer that are kept for a view that is yet to be entered.
-const HELD_MAX: usize = LINK_SEGMENTS as usize + 4;
+const HELD_MAX: usize = LINK_SEGMENTS_MAX as usize + 4;
 
 #[cfg(test)]
 mod tests {

@@ -8,10 +8,10 @@
 //! The first heartbeat over a link sets what the receiver counts from. From then on both count all frames, heartbeats included.
 //! `round_trips.rs` measures how long they take.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use peergrad_protocol::message::{ByteCounts, Heartbeat, SentFrames};
+use peergrad_protocol::message::{Heartbeat, SentFrames};
 use peergrad_protocol::view::MemberFault;
 use peergrad_protocol::{Instant, PeerId};
 
@@ -30,8 +30,8 @@ pub(super) struct FrameAudit {
     received: BTreeMap<PeerId, SentFrames>,
     /// What the newest heartbeat over each link said.
     heard: BTreeMap<PeerId, SentFrames>,
-    /// The bytes of all these frames, and of those over earlier links.
-    exchanged: ByteCounts,
+    /// The peers to which much has been sent that has not arrived yet.
+    busy: BTreeSet<PeerId>,
     /// How long frames take.
     round_trips: RoundTrips,
 }
@@ -51,6 +51,7 @@ impl FrameAudit {
         self.sent.remove(peer);
         self.received.remove(peer);
         self.heard.remove(peer);
+        self.busy.remove(peer);
         self.round_trips.link_down(peer);
     }
 
@@ -60,29 +61,36 @@ impl FrameAudit {
         self.round_trips.restart(heartbeat_interval);
     }
 
+    /// Whether much that was sent to this peer has not arrived yet.
+    pub(super) fn set_busy(&mut self, peer: PeerId, is_busy: bool) {
+        if is_busy {
+            self.busy.insert(peer)
+        } else {
+            self.busy.remove(&peer)
+        };
+    }
+
     /// The heartbeat as it is sent to this peer now.
     pub(super) fn heartbeat_to(&mut self, now: Instant, to: &PeerId, heartbeat: Heartbeat) -> Heartbeat {
         let sent = self.sent.get(to).copied().unwrap_or_default();
         let heard = self.heard.get(to).copied().unwrap_or_default();
-        self.round_trips.note_sent(now, to, sent);
-        Heartbeat { sent, heard, exchanged: self.exchanged, ..heartbeat }
+        self.round_trips.note_sent(now, to, sent, self.busy.contains(to));
+        Heartbeat { sent, heard, is_busy: !self.busy.is_empty(), ..heartbeat }
     }
 
-    /// A frame of so many bytes is sent.
-    pub(super) fn note_sent(&mut self, to: &PeerId, byte_count: usize) {
+    /// A frame is sent.
+    pub(super) fn note_sent(&mut self, to: &PeerId) {
         if let Some(sent) = self.sent.get_mut(to) {
             sent.count += 1;
         }
-        self.exchanged.sent += byte_count as u64;
     }
 
-    /// A frame of so many bytes has arrived.
-    pub(super) fn note_received(&mut self, from: &PeerId, byte_count: usize) {
+    /// A frame has arrived.
+    pub(super) fn note_received(&mut self, from: &PeerId) {
         if let Some(received) = self.received.get_mut(from) {
             // A sender may have claimed any number.
             received.count = received.count.wrapping_add(1);
         }
-        self.exchanged.received += byte_count as u64;
     }
 
     /// A heartbeat says what was sent before it, and what its sender has heard. Returns the fault that this shows: other frames have
@@ -95,7 +103,8 @@ impl FrameAudit {
     ) -> Option<MemberFault> {
         let sent = heartbeat.sent;
         self.heard.insert(from, sent);
-        self.round_trips.note_heard(now, &from, heartbeat.heard, heartbeat.exchanged);
+        let is_busy = heartbeat.is_busy || self.busy.contains(&from);
+        self.round_trips.note_heard(now, &from, heartbeat.heard, is_busy);
         let received = self.received.insert(from, sent);
         if received.is_some_and(|received| received.link == sent.link && received != sent) {
             return Some(MemberFault::Frames);
@@ -116,7 +125,7 @@ mod tests {
         let (mut sender, mut receiver) = (FrameAudit::default(), FrameAudit::default());
         sender.link_up(peer(2));
         receiver.link_up(peer(1));
-        sender.note_sent(&peer(2), 1);
+        sender.note_sent(&peer(2));
         assert!(heartbeat(&mut sender, &mut receiver));
         (sender, receiver)
     }
@@ -130,13 +139,14 @@ mod tests {
             computing: None,
             sent: SentFrames::default(),
             heard: SentFrames::default(),
-            exchanged: ByteCounts::default(),
+            is_busy: false,
+            line_bytes: 0,
             disk_fails: false,
         };
         let heartbeat = sender.heartbeat_to(Instant(0), &peer(2), heartbeat);
         let fault = receiver.compare(Instant(0), peer(1), &heartbeat);
-        sender.note_sent(&peer(2), 1);
-        receiver.note_received(&peer(1), 1);
+        sender.note_sent(&peer(2));
+        receiver.note_received(&peer(1));
         fault.is_none()
     }
 
@@ -144,8 +154,8 @@ mod tests {
     fn a_lost_and_a_repeated_frame_are_each_noticed_once() {
         for (arrived, is_intact) in [(1, true), (0, false), (2, false)] {
             let (mut sender, mut receiver) = linked();
-            sender.note_sent(&peer(2), 1);
-            (0..arrived).for_each(|_| receiver.note_received(&peer(1), 1));
+            sender.note_sent(&peer(2));
+            (0..arrived).for_each(|_| receiver.note_received(&peer(1)));
             assert_eq!(heartbeat(&mut sender, &mut receiver), is_intact, "{arrived} of 1");
             assert!(heartbeat(&mut sender, &mut receiver));
         }
@@ -154,14 +164,14 @@ mod tests {
     #[test]
     fn what_a_broken_link_lost_is_not_held_against_the_sender() {
         let (mut sender, mut receiver) = linked();
-        sender.note_sent(&peer(2), 1);
+        sender.note_sent(&peer(2));
         // Only the sender has noticed.
         sender.link_down(&peer(2));
         sender.link_up(peer(2));
         assert!(heartbeat(&mut sender, &mut receiver));
         assert!(heartbeat(&mut sender, &mut receiver));
         // Only the receiver has noticed.
-        sender.note_sent(&peer(2), 1);
+        sender.note_sent(&peer(2));
         receiver.link_down(&peer(1));
         receiver.link_up(peer(1));
         assert!(heartbeat(&mut sender, &mut receiver));

@@ -26,9 +26,11 @@ pub(super) enum Consequence {
 }
 
 impl Violations {
-    /// Counts a violation, and reports it to the user.
+    /// Counts a violation, and reports it to the user. Of streams, who has received them reports.
     pub(super) fn note(&mut self, peer: PeerId, reject: Reject, out: &mut Vec<Output>) -> Consequence {
-        out.push(Output::Event(Event::Violation { peer, reject }));
+        if reject != Reject::Stream {
+            out.push(Output::Event(Event::Violation { peer, reject }));
+        }
         let count = self.counts.entry(peer).or_default();
         *count += 1;
         if *count >= REJECTS_MAX {

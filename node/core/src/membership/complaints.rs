@@ -2,6 +2,8 @@
 //!
 //! A member that complains tells all others. With the reports for the next view, the proposer leaves out the fewest members whose absence
 //! explains the complaints: see [`selection`](super::agreement::selection).
+//!
+//! That a member is late can have a cause in the line between two members. So it counts only once two others say so.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,8 +15,20 @@ use peergrad_protocol::view::{Complaint, MemberFault};
 pub(super) struct Complaints {
     /// By the member that complains and the one that it complains about: what was noticed first.
     pairs: BTreeMap<(Rank, Rank), MemberFault>,
-    /// For each member in a complaint: the members at the other ends of its complaints.
+    /// For each member in a complaint that counts: the members at the other ends of its complaints.
     others: BTreeMap<Rank, BTreeSet<Rank>>,
+}
+
+/// The pairs that count, of members that complain and those that they complain about.
+pub(super) fn that_count(
+    pairs: &BTreeMap<(Rank, Rank), MemberFault>,
+) -> impl Iterator<Item = (&(Rank, Rank), &MemberFault)> {
+    let is_confirmed = |from: Rank, about: Rank| {
+        pairs.iter().any(|((other, of), fault)| *other != from && *of == about && *fault == MemberFault::Late)
+    };
+    pairs
+        .iter()
+        .filter(move |((from, about), fault)| **fault != MemberFault::Late || is_confirmed(*from, *about))
 }
 
 impl Complaints {
@@ -25,14 +39,17 @@ impl Complaints {
             return false;
         }
         self.pairs.insert((from, about), fault);
-        self.others.entry(from).or_default().insert(about);
-        self.others.entry(about).or_default().insert(from);
+        self.others.clear();
+        for ((from, about), _) in that_count(&self.pairs) {
+            self.others.entry(*from).or_default().insert(*about);
+            self.others.entry(*about).or_default().insert(*from);
+        }
         true
     }
 
-    /// Whether any member has complained.
+    /// Whether there is a complaint that counts.
     pub(super) fn are_any(&self) -> bool {
-        !self.pairs.is_empty()
+        !self.others.is_empty()
     }
 
     /// The complaints of one member.
@@ -71,5 +88,15 @@ mod tests {
         assert_eq!(at_fault(&complaints), [1]);
         assert_eq!(complaints.of(Rank(2)), [complaint(1)]);
         assert_eq!(complaints.of(Rank(1)), []);
+    }
+
+    #[test]
+    fn a_member_is_late_only_if_two_others_say_so() {
+        let mut complaints = Complaints::default();
+        let late = Complaint { about: Rank(1), fault: MemberFault::Late };
+        assert!(complaints.note(Rank(0), late) && !complaints.are_any());
+        assert!(!complaints.may_be_at_fault(Rank(0), &[]));
+        assert!(complaints.note(Rank(2), late) && complaints.are_any());
+        assert!(complaints.may_be_at_fault(Rank(1), &[]) && !complaints.may_be_at_fault(Rank(0), &[]));
     }
 }

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use peergrad_protocol::message::{
-    AdminMessage, AgreementMessage, Awaited, ByteCounts, Contact, Heartbeat, Message, SentFrames,
+    AdminMessage, AgreementMessage, Awaited, Contact, Heartbeat, Message, SentFrames,
 };
 use peergrad_protocol::view::{Complaint, Expulsion, ExpulsionCause, Member, MemberFault, Recovery, View};
 use peergrad_protocol::{Instant, PeerId, Rank, StepNumber, ViewDigest};
@@ -215,7 +215,8 @@ impl Members {
             computing: status.computing.filter(|_| !status.gate.is_frozen),
             sent: SentFrames::default(),
             heard: SentFrames::default(),
-            exchanged: ByteCounts::default(),
+            is_busy: false,
+            line_bytes: 0,
             disk_fails: self.disk_fails(self.place.rank),
         };
         self.observed.note_heartbeat(now, self.place.rank, heartbeat);

@@ -10,6 +10,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use peergrad_protocol::limits::LONG_LINES_BYTES_MAX;
 use peergrad_protocol::message::{Contact, Message};
 use peergrad_protocol::view::{Member, View};
 use peergrad_protocol::{Buffer, Frame, PeerId, Pool, Rank, StepNumber, ViewDigest};
@@ -20,6 +21,7 @@ use super::flow_control::FlowControl;
 use super::loss_watch::LossWatch;
 use super::omissions::Omissions;
 use crate::io::Output;
+use crate::peer_links::LinkFlow;
 use crate::program::loader::Loaded;
 use crate::state::shard_map::{ShardMap, ShardingConfig, StepShards};
 use crate::state::shared_cache::SharedCache;
@@ -61,12 +63,12 @@ pub(crate) struct EngineBase {
 }
 
 impl EngineBase {
-    /// The base in this member's first view. `credits` as for [`EngineBase::enter`].
+    /// The base in this member's first view. `flows` as for [`EngineBase::enter`].
     pub(super) fn new(
         view: &Arc<View>,
         digest: ViewDigest,
         inputs: TrainingInputs,
-        credits: &mut BTreeMap<PeerId, u32>,
+        flows: &mut BTreeMap<PeerId, LinkFlow>,
     ) -> Self {
         let TrainingInputs { me, specification, loaded, vectors, segments, cache, checkpoint, .. } = inputs;
         let shard_map = cache.shard_map(view, digest, ShardingConfig::of(&loaded));
@@ -74,7 +76,7 @@ impl EngineBase {
         let mut omissions = Omissions::default();
         omissions.add(checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.left_out));
         Self {
-            flow_control: FlowControl::new(view, rank, credits),
+            flow_control: FlowControl::new(view, rank, flows),
             rank,
             shard_map,
             specification,
@@ -200,20 +202,33 @@ impl EngineBase {
         self.handed_over
     }
 
+    /// A member says how many bytes of segments fill its line to this one, and gets credit for them.
+    pub(crate) fn widen(&mut self, from: PeerId, line_bytes: u64, out: &mut Vec<Output>) {
+        let config = &self.loaded.config;
+        let segment_bytes = config.gradients.encoded_len(config.segment_elements).max(1) as u64;
+        let wanted = u32::try_from(line_bytes.div_ceil(segment_bytes)).unwrap_or(u32::MAX);
+        let extra = LONG_LINES_BYTES_MAX / (config.segment_elements * size_of::<f32>()).max(1);
+        let Some(rank) = self.view().rank(&from).filter(|rank| *rank != self.rank) else { return };
+        let segments = self.flow_control.widen(rank, wanted, u32::try_from(extra).unwrap_or(u32::MAX));
+        if segments > 0 {
+            out.push(Output::Credit { to: from, segments });
+        }
+    }
+
     // Changes of the view.
 
-    /// Enters `view`. `credits` are those of all links, by peer, in segments: the members' shares are taken out of it, and put back when
+    /// Enters `view`. `flows` are those of all links, by peer: the members' shares are taken out of it, and put back when
     /// the view is left.
     pub(super) fn enter(
         &mut self,
         view: &Arc<View>,
         digest: ViewDigest,
-        credits: &mut BTreeMap<PeerId, u32>,
+        flows: &mut BTreeMap<PeerId, LinkFlow>,
         out: &mut Vec<Output>,
     ) {
         let before = Arc::clone(self.view());
         let difference = self.cache.difference((&before, self.digest()), (view, digest));
-        self.flow_control.follow((&before, view), &difference, credits, out);
+        self.flow_control.follow((&before, view), &difference, flows, out);
         self.past.push_back(self.digest());
         if self.past.len() > PAST_MAX {
             self.past.pop_front();
@@ -231,8 +246,8 @@ impl EngineBase {
     }
 
     /// Returns the credit of all held segments: training is over at this member.
-    pub(super) fn leave(&mut self, credits: &mut BTreeMap<PeerId, u32>, out: &mut Vec<Output>) {
-        self.flow_control.release(&self.shard_map.view, credits, out);
+    pub(super) fn leave(&mut self, flows: &mut BTreeMap<PeerId, LinkFlow>, out: &mut Vec<Output>) {
+        self.flow_control.release(&self.shard_map.view, flows, out);
     }
 }
 

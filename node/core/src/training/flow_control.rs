@@ -1,4 +1,8 @@
-//! Flow control: credit and held segments of the links to the members of a view.
+//! Flow control: credit, windows and held segments of the links to the members of a view.
+//!
+//! The *window* of a link is how many segments the other end may have in flight to this member, and waiting here: it got credit for so
+//! many. A long line needs a larger one. The other end measures the line, and its heartbeats say how large. All windows together have a
+//! limit. A window becomes smaller as credit is not returned.
 //!
 //! Credit belongs to a link, not to a view. Segments that are on their way when the view changes are dropped where they arrive, and their
 //! credit is returned. So a new view starts with the credit that is left.
@@ -9,11 +13,12 @@
 use std::collections::BTreeMap;
 
 use peergrad_collectives::credit::LinkCredits;
-use peergrad_protocol::limits::LINK_SEGMENTS;
+use peergrad_protocol::limits::{LINK_SEGMENTS, LINK_SEGMENTS_MAX};
 use peergrad_protocol::view::View;
 use peergrad_protocol::{PeerId, Rank};
 
 use crate::io::{Output, Reject};
+use crate::peer_links::LinkFlow;
 use crate::state::shared_cache::ViewDifference;
 
 /// The links to the members of one view, by rank.
@@ -22,6 +27,8 @@ pub(super) struct FlowControl {
     pub(super) links: LinkCredits,
     /// This member's rank in the view.
     rank: Rank,
+    /// How many segments each member may have in flight to this one.
+    windows: Vec<Window>,
     /// Segments received whose credit was not returned.
     held: Vec<u32>,
     /// The sum of `held`.
@@ -30,24 +37,59 @@ pub(super) struct FlowControl {
     broken: BTreeMap<Rank, u32>,
 }
 
+/// How many segments one member may have in flight to this one.
+#[derive(Clone, Copy)]
+struct Window {
+    /// How many it has credit for.
+    segments: u32,
+    /// How many it should have: if that is less, some credit is not returned.
+    target: u32,
+    /// How many it would like to have.
+    wanted: u32,
+}
+
+impl Window {
+    fn new(segments: u32) -> Self {
+        Self { segments, target: segments, wanted: LINK_SEGMENTS }
+    }
+}
+
 impl FlowControl {
-    /// Takes the credit of linked members out of `credits`; a member that is not there is not linked.
-    pub(super) fn new(view: &View, rank: Rank, credits: &mut BTreeMap<PeerId, u32>) -> Self {
-        let count = view.members.len();
-        let mut links = LinkCredits::new(count, LINK_SEGMENTS);
+    /// Takes the flow control of linked members out of `flows`; a member that is not there is not linked.
+    pub(super) fn new(view: &View, rank: Rank, flows: &mut BTreeMap<PeerId, LinkFlow>) -> Self {
+        let mut control = Self {
+            links: LinkCredits::new(0, LINK_SEGMENTS_MAX),
+            rank,
+            windows: vec![],
+            held: vec![],
+            held_total: 0,
+            broken: BTreeMap::new(),
+        };
         for (index, member) in view.members.iter().enumerate() {
-            links.set_credit(index, credits.get(&member.peer).copied().unwrap_or(0));
+            control.insert(index, flows.get(&member.peer));
         }
-        Self { links, rank, held: vec![0; count], held_total: 0, broken: BTreeMap::new() }
+        control
     }
 
-    /// Changes to the view `after`: returns the credit of all held segments, puts the remaining credit of members that are gone back into
-    /// `credits`, and takes that of new members out of it.
+    fn insert(&mut self, index: usize, flow: Option<&LinkFlow>) {
+        let flow = flow.copied().unwrap_or(LinkFlow { credit: 0, ..LinkFlow::NEW });
+        self.links.insert(index, flow.credit);
+        self.windows.insert(index, Window::new(flow.window));
+        self.held.insert(index, 0);
+    }
+
+    /// The flow control of the link to the member at this rank, as it is after a change of the view.
+    fn flow(&self, index: usize) -> LinkFlow {
+        LinkFlow { credit: self.links.credit(index), window: self.windows[index].segments }
+    }
+
+    /// Changes to the view `after`: returns the credit of all held segments, puts the flow control of members that are gone back into
+    /// `flows`, and takes that of new members out of it.
     pub(super) fn follow(
         &mut self,
         (before, after): (&View, &View),
         difference: &ViewDifference,
-        credits: &mut BTreeMap<PeerId, u32>,
+        flows: &mut BTreeMap<PeerId, LinkFlow>,
         out: &mut Vec<Output>,
     ) {
         if self.held_total > 0 {
@@ -60,16 +102,16 @@ impl FlowControl {
         let left = difference.left.iter().filter_map(|peer| Some((peer, before.rank(peer)?.index())));
         // From the last rank down, so that the ranks of the others do not shift.
         for (peer, index) in left.rev() {
-            if let Some(credit) = credits.get_mut(peer) {
-                *credit = self.links.credit(index);
+            if let Some(flow) = flows.get_mut(peer) {
+                *flow = self.flow(index);
             }
             self.links.remove(index);
+            self.windows.remove(index);
             self.held.remove(index);
         }
         let joined = difference.joined.iter().filter_map(|peer| Some((peer, after.rank(peer)?.index())));
         for (peer, index) in joined {
-            self.links.insert(index, credits.get(peer).copied().unwrap_or(0));
-            self.held.insert(index, 0);
+            self.insert(index, flows.get(peer));
         }
     }
 
@@ -78,18 +120,18 @@ impl FlowControl {
         self.rank = rank;
     }
 
-    /// Returns the credit of all held segments, and puts the remaining credit back into `credits`.
+    /// Returns the credit of all held segments, and puts the flow control of all members back into `flows`.
     pub(super) fn release(
         &mut self,
         view: &View,
-        credits: &mut BTreeMap<PeerId, u32>,
+        flows: &mut BTreeMap<PeerId, LinkFlow>,
         out: &mut Vec<Output>,
     ) {
         self.mend();
         for (index, member) in view.members.iter().enumerate() {
             let segments = std::mem::take(&mut self.held[index]);
-            if let Some(credit) = credits.get_mut(&member.peer) {
-                *credit = self.links.credit(index);
+            if let Some(flow) = flows.get_mut(&member.peer) {
+                *flow = self.flow(index);
                 if segments > 0 {
                     out.push(Output::Credit { to: member.peer, segments });
                 }
@@ -109,7 +151,7 @@ impl FlowControl {
     /// Holds a segment that has arrived.
     pub(super) fn hold(&mut self, from: Rank) -> Result<(), Reject> {
         let held = &mut self.held[from.index()];
-        if *held == LINK_SEGMENTS {
+        if *held == self.windows[from.index()].segments {
             return Err(Reject::OverCredit);
         }
         *held += 1;
@@ -117,29 +159,49 @@ impl FlowControl {
         Ok(())
     }
 
-    /// A held segment was processed. Returns whether its credit is returned: not if the link was replaced since.
+    /// A held segment was processed. Returns whether its credit is returned: not if the link was replaced since, nor if its window becomes
+    /// smaller.
     pub(super) fn use_up(&mut self, from: usize) -> bool {
         let is_held = self.held[from] > 0;
         self.held[from] -= u32::from(is_held);
         self.held_total -= u32::from(is_held);
-        is_held
+        let window = &mut self.windows[from];
+        let is_too_large = is_held && window.segments > window.target;
+        window.segments -= u32::from(is_too_large);
+        is_held && !is_too_large
+    }
+
+    /// A member would like to have so many segments in flight to this one. Returns the credit that it gets for that now. All windows
+    /// together have at most `extra` segments more than [`LINK_SEGMENTS`] each; if that is too little, all that want more have as much.
+    pub(super) fn widen(&mut self, from: Rank, wanted: u32, extra: u32) -> u32 {
+        self.windows[from.index()].wanted = wanted.clamp(LINK_SEGMENTS, LINK_SEGMENTS_MAX);
+        let more = |window: &Window| window.wanted - LINK_SEGMENTS;
+        let wanting = self.windows.iter().filter(|window| more(window) > 0).count() as u32;
+        let is_enough = self.windows.iter().map(more).sum::<u32>() <= extra;
+        let share = if is_enough { LINK_SEGMENTS_MAX } else { extra / wanting };
+        let window = &mut self.windows[from.index()];
+        window.target = LINK_SEGMENTS + more(window).min(share);
+        let credit = window.target.saturating_sub(window.segments);
+        window.segments += credit;
+        credit
     }
 
     /// A member returned credit. Returns whether something can be sent that could not be sent before.
     pub(super) fn give_back(&mut self, from: &PeerId, segments: u32, view: &View) -> bool {
         let Some(rank) = self.rank_of(from, view) else { return false };
         if let Some(credit) = self.broken.get_mut(&rank) {
-            *credit = credit.saturating_add(segments).min(LINK_SEGMENTS);
+            *credit = credit.saturating_add(segments).min(LINK_SEGMENTS_MAX);
             return false;
         }
         // A member that returns more credit than it owes only harms itself.
-        let owed = LINK_SEGMENTS - self.links.credit(rank.index());
-        self.links.return_credit(rank.index(), segments.min(owed))
+        let room = LINK_SEGMENTS_MAX - self.links.credit(rank.index());
+        self.links.return_credit(rank.index(), segments.min(room))
     }
 
     /// There is a new link to a member, with nothing on its way yet.
     pub(super) fn link_up(&mut self, rank: Rank) {
         self.forget_held(rank);
+        self.windows[rank.index()] = Window::new(LINK_SEGMENTS);
         match self.broken.get_mut(&rank) {
             Some(credit) => *credit = LINK_SEGMENTS,
             None => self.links.set_credit(rank.index(), LINK_SEGMENTS),
@@ -185,15 +247,15 @@ mod tests {
     fn credit_outlives_the_view() {
         let (before, after) = (view(&[1, 2, 3, 4]), view(&[1, 3, 4, 5]));
         // Peer 4 is not linked; peer 9 is, and is not a member.
-        let mut credits: BTreeMap<PeerId, u32> =
-            [2, 3, 5, 9].map(|byte| (peer(byte), LINK_SEGMENTS)).into_iter().collect();
-        let mut flow_control = FlowControl::new(&before, Rank(0), &mut credits);
+        let mut flows: BTreeMap<PeerId, LinkFlow> =
+            [2, 3, 5, 9].map(|byte| (peer(byte), LinkFlow::NEW)).into_iter().collect();
+        let mut flow_control = FlowControl::new(&before, Rank(0), &mut flows);
         assert_eq!(credit(&flow_control), [0, 4, 4, 0]);
         assert!(flow_control.links.take_for_relay(2) && flow_control.links.take_for_relay(2));
         assert_eq!(flow_control.hold(Rank(1)), Ok(()));
         assert_eq!((flow_control.hold(Rank(2)), flow_control.hold(Rank(2))), (Ok(()), Ok(())));
         let mut out = Vec::new();
-        flow_control.release(&before, &mut credits, &mut out);
+        flow_control.release(&before, &mut flows, &mut out);
         let returned: Vec<_> = out
             .iter()
             .map(|output| match output {
@@ -202,10 +264,10 @@ mod tests {
             })
             .collect();
         assert_eq!((returned, flow_control.held_total()), (vec![(2, 1), (3, 2)], 0));
-        let left = credits.values().copied().collect::<Vec<_>>();
+        let left = flows.values().map(|flow| flow.credit).collect::<Vec<_>>();
         assert_eq!(left, [4, 2, 4, 4], "what is on its way to peer 3 is not there twice");
 
-        let mut flow_control = FlowControl::new(&after, Rank(0), &mut credits);
+        let mut flow_control = FlowControl::new(&after, Rank(0), &mut flows);
         assert_eq!(credit(&flow_control), [0, 2, 0, 4]);
         // A view change and the change back leave the credit as it was.
         let difference = |joined, left| ViewDifference {
@@ -214,33 +276,33 @@ mod tests {
             retiring: vec![],
         };
         let mut follow = |views, difference: &ViewDifference| {
-            flow_control.follow(views, difference, &mut credits, &mut out);
+            flow_control.follow(views, difference, &mut flows, &mut out);
             credit(&flow_control)
         };
         assert_eq!(follow((&after, &before), &difference(2, 5)), [0, 4, 2, 0]);
         assert_eq!(follow((&before, &after), &difference(5, 2)), [0, 2, 0, 4]);
         assert!(flow_control.give_back(&peer(3), 1, &after), "of a segment that was sent in the view before");
-        assert!(flow_control.give_back(&peer(3), 7, &after), "more than was owed is not taken");
         assert!(!flow_control.give_back(&peer(2), 1, &after));
-        assert_eq!(credit(&flow_control), [0, 4, 0, 4]);
+        assert!(flow_control.give_back(&peer(3), u32::MAX, &after));
+        assert_eq!(credit(&flow_control), [0, LINK_SEGMENTS_MAX, 0, 4], "it only harms itself");
     }
 
     #[test]
     fn after_a_lost_link_no_segment_is_sent_before_the_next_view() {
         let (before, after) = (view(&[1, 2, 3]), view(&[1, 3]));
-        let mut credits: BTreeMap<PeerId, u32> = [2, 3].map(|byte| (peer(byte), LINK_SEGMENTS)).into();
-        let mut flow_control = FlowControl::new(&before, Rank(0), &mut credits);
+        let mut flows: BTreeMap<PeerId, LinkFlow> = [2, 3].map(|byte| (peer(byte), LinkFlow::NEW)).into();
+        let mut flow_control = FlowControl::new(&before, Rank(0), &mut flows);
         flow_control.link_down(Rank(2));
         flow_control.link_up(Rank(2));
-        assert!(!flow_control.give_back(&peer(3), 1, &before));
+        assert!(!flow_control.give_back(&peer(3), 1, &before), "the other end widens its new window");
         assert_eq!(credit(&flow_control), [0, 4, 0]);
         let difference = ViewDifference { joined: vec![], left: vec![peer(2)], retiring: vec![] };
         let mut out = Vec::new();
-        flow_control.follow((&before, &after), &difference, &mut credits, &mut out);
-        assert_eq!(credit(&flow_control), [0, 4]);
+        flow_control.follow((&before, &after), &difference, &mut flows, &mut out);
+        assert_eq!(credit(&flow_control), [0, 5]);
         // A member that is still gone has none; one that is new has all of it.
         flow_control.link_down(Rank(1));
-        flow_control.follow((&after, &after), &ViewDifference::default(), &mut credits, &mut out);
+        flow_control.follow((&after, &after), &ViewDifference::default(), &mut flows, &mut out);
         assert_eq!(credit(&flow_control), [0, 0]);
         flow_control.link_up(Rank(1));
         assert_eq!(credit(&flow_control), [0, 4]);
@@ -260,6 +322,41 @@ mod tests {
         flow_control.link_down(Rank(0));
         assert!(!flow_control.use_up(0));
         assert_eq!(flow_control.held_total(), 0);
+    }
+
+    #[test]
+    fn a_window_follows_what_its_line_needs() {
+        let view = view(&[1, 2, 3]);
+        let mut flow_control = FlowControl::new(&view, Rank(1), &mut BTreeMap::new());
+        assert_eq!(flow_control.widen(Rank(0), 10, 100), 6);
+        assert_eq!(flow_control.widen(Rank(0), 10, 100), 0, "it has the credit");
+        assert_eq!(flow_control.widen(Rank(0), 1_000_000, 100), LINK_SEGMENTS_MAX - 10);
+        (0..LINK_SEGMENTS_MAX).for_each(|_| assert_eq!(flow_control.hold(Rank(0)), Ok(())));
+        assert_eq!(flow_control.hold(Rank(0)), Err(Reject::OverCredit));
+        // It wants less: some credit is not returned.
+        assert_eq!(flow_control.widen(Rank(0), 60, 100), 0);
+        let returned = (0..LINK_SEGMENTS_MAX).filter(|_| flow_control.use_up(0)).count();
+        assert_eq!(returned, 60);
+        // Another one wants as much, and there is not enough for both.
+        assert_eq!(flow_control.widen(Rank(2), 60, 100), 50);
+        assert_eq!(flow_control.widen(Rank(0), 60, 100), 0);
+        assert_eq!(flow_control.windows[0].target, LINK_SEGMENTS + 50);
+        flow_control.link_up(Rank(0));
+        assert_eq!(flow_control.windows[0].segments, LINK_SEGMENTS);
+    }
+
+    #[test]
+    fn a_window_outlives_the_view() {
+        let (before, after) = (view(&[1, 2, 3]), view(&[1, 2]));
+        let mut flows = BTreeMap::from([(peer(3), LinkFlow::NEW)]);
+        let mut flow_control = FlowControl::new(&before, Rank(0), &mut flows);
+        flow_control.widen(Rank(2), 20, 100);
+        let difference = ViewDifference { joined: vec![], left: vec![peer(3)], retiring: vec![] };
+        flow_control.follow((&before, &after), &difference, &mut flows, &mut Vec::new());
+        assert_eq!(flows[&peer(3)].window, 20);
+        let difference = ViewDifference { joined: vec![peer(3)], left: vec![], retiring: vec![] };
+        flow_control.follow((&after, &before), &difference, &mut flows, &mut Vec::new());
+        assert_eq!(flow_control.windows[2].segments, 20);
     }
 
     #[test]

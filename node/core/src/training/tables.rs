@@ -24,6 +24,7 @@ use super::base::EngineBase;
 use crate::io::{Event, Output, Reject};
 use crate::membership::TableStatus;
 use crate::node_report::Wait;
+use crate::peer_links::LinkFlow;
 use crate::program::command::Reply;
 use crate::state::assignment::BatchAssignment;
 use crate::state::shard_map::ShardMap;
@@ -214,14 +215,14 @@ fn replica_map(shard_map: &ShardMap) -> ReplicaMap {
 impl TableEngine {
     // The view.
 
-    /// Enters `view`. `credits` as for [`EngineBase::enter`].
+    /// Enters `view`. `flows` as for [`EngineBase::enter`].
     pub(super) fn enter(
         &mut self,
         (view, digest): (&Arc<View>, ViewDigest),
-        credits: &mut BTreeMap<PeerId, u32>,
+        flows: &mut BTreeMap<PeerId, LinkFlow>,
         out: &mut Vec<Output>,
     ) {
-        self.base.enter(view, digest, credits, out);
+        self.base.enter(view, digest, flows, out);
         let mut handover = self.exchange.leave();
         let (replica_map, restarted) = (replica_map(&self.base.shard_map), &view.moves.restarted);
         self.restart_chunks(restarted, &replica_map, &mut handover);
@@ -248,10 +249,10 @@ impl TableEngine {
     /// Returns the credit of all held segments: training is over at this member. A program that waits for a view continues to wait.
     pub(super) fn leave(
         mut self,
-        credits: &mut BTreeMap<PeerId, u32>,
+        flows: &mut BTreeMap<PeerId, LinkFlow>,
         out: &mut Vec<Output>,
     ) -> Option<Reply<()>> {
-        self.base.leave(credits, out);
+        self.base.leave(flows, out);
         self.waiting.ready.take()
     }
 

@@ -84,7 +84,7 @@ pub(crate) enum Verdict {
 pub(crate) struct Acknowledgement {
     /// Frames received whole.
     pub(crate) received: u64,
-    /// Segments consumed.
+    /// Segments consumed, and those that may be sent in addition.
     pub(crate) consumed: u64,
 }
 

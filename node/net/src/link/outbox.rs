@@ -10,11 +10,14 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use peergrad_core::io::Line;
 use peergrad_protocol::Frame;
+use peergrad_protocol::limits::LINK_SEGMENTS_MAX;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::{Acknowledgement, IN_FLIGHT_BYTES_MAX, LaneError, SMALL_FRAME_BYTES, STALL_TIMEOUT};
+use super::line::LineMeter;
+use super::{Acknowledgement, LaneError, SMALL_FRAME_BYTES, STALL_TIMEOUT};
 
 /// Frames of one life of a link, until they are acknowledged.
 #[derive(Debug)]
@@ -32,6 +35,8 @@ struct OutboxState {
     acknowledged: u64,
     next: u64,
     in_flight_bytes: usize,
+    /// What is known of the line, which bounds what may be in flight.
+    line: LineMeter,
     consumed: u64,
     /// Grows with each lane. A writer of an earlier lane sees another number and stops.
     lane: u64,
@@ -61,6 +66,7 @@ impl Default for Outbox {
             acknowledged: 0,
             next: 0,
             in_flight_bytes: 0,
+            line: LineMeter::new(Instant::now()),
             consumed: 0,
             lane: 0,
             moved_at: Instant::now(),
@@ -118,6 +124,7 @@ impl Outbox {
         let credit = state.release(acknowledgement)?;
         state.next = acknowledgement.received;
         state.in_flight_bytes = 0;
+        state.line.restart();
         state.lane += 1;
         state.moved_at = Instant::now();
         // Wakes the writer of the earlier lane, which then ends.
@@ -140,14 +147,16 @@ impl Outbox {
             usize::try_from(state.next - state.acknowledged).expect("retained frames fit in memory");
         let Some(frame) = state.retained.get(position).cloned() else { return Next::Wait };
         let (in_flight, size) = (state.in_flight_bytes, frame.byte_count());
-        let limit = if size <= SMALL_FRAME_BYTES { 2 * IN_FLIGHT_BYTES_MAX } else { IN_FLIGHT_BYTES_MAX };
+        let now = Instant::now();
+        let limit = state.line.limit(now) + if size <= SMALL_FRAME_BYTES { SMALL_FRAMES_EXTRA } else { 0 };
         if in_flight > 0 && in_flight + size > limit {
             return Next::Wait;
         }
         if in_flight == 0 {
             // The wait for an acknowledgement begins only now.
-            state.moved_at = Instant::now();
+            state.moved_at = now;
         }
+        state.line.note_sent(now, size);
         state.in_flight_bytes += size;
         state.next += 1;
         Next::Frame(frame)
@@ -169,8 +178,11 @@ impl Outbox {
         if acknowledgement.received > state.next {
             return Err(LaneError::Acknowledgement);
         }
+        let frames = usize::try_from(acknowledgement.received.saturating_sub(state.acknowledged));
         let credit = state.release(acknowledgement)?;
-        state.moved_at = Instant::now();
+        let now = Instant::now();
+        state.line.note_acknowledged(now, frames.unwrap_or(usize::MAX));
+        state.moved_at = now;
         let is_drained = state.is_drained();
         drop(state);
         self.changed.notify_one();
@@ -178,6 +190,21 @@ impl Outbox {
             self.settled.notify_waiters();
         }
         Ok(credit)
+    }
+
+    /// Whether more than a few small frames wait, or are not acknowledged.
+    pub(super) fn is_busy(&self) -> bool {
+        let state = self.lock();
+        let mut bytes = state.retained.iter().scan(0, |sum, frame| {
+            *sum += frame.byte_count();
+            Some(*sum)
+        });
+        bytes.any(|sum| sum > BUSY_BYTES)
+    }
+
+    /// What the line carries, if that differs much from what was last returned.
+    pub(super) fn take_line_news(&self) -> Option<Line> {
+        self.lock().line.take_news(Instant::now())
     }
 
     /// Whether frames have been in flight for too long without an acknowledgement. If so, the lane ends.
@@ -230,9 +257,10 @@ impl OutboxState {
         let news =
             acknowledgement.received.checked_sub(self.acknowledged).ok_or(LaneError::Acknowledgement)?;
         let credit = acknowledgement.consumed.checked_sub(self.consumed).ok_or(LaneError::Acknowledgement)?;
-        // Each segment is a frame, so no more segments than frames can have been consumed; and only frames that were written
-        // can have arrived.
-        if acknowledgement.consumed > acknowledgement.received || news > self.retained.len() as u64 {
+        // Each segment is a frame, so no more segments than frames can have been consumed, and credit for a larger window is limited; and
+        // only frames that were written can have arrived.
+        let consumed_max = acknowledgement.received.saturating_add(u64::from(LINK_SEGMENTS_MAX));
+        if acknowledgement.consumed > consumed_max || news > self.retained.len() as u64 {
             return Err(LaneError::Acknowledgement);
         }
         let credit = u32::try_from(credit).map_err(|_| LaneError::Acknowledgement)?;
@@ -248,6 +276,10 @@ impl OutboxState {
     }
 }
 
+/// What even a slow line carries within a moment.
+const BUSY_BYTES: usize = 8 << 10;
+/// How much more small frames may bring in flight: control messages must not wait behind tensors.
+const SMALL_FRAMES_EXTRA: usize = 1 << 20;
 /// Every network carries packets of this size.
 const SMALL_PACKET_BYTES: usize = 1200;
 /// A single stall may be a line that was cut.
@@ -256,6 +288,9 @@ const STALLS_BEHIND_LARGE: u32 = 2;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What may be in flight on a line that has not been measured.
+    const IN_FLIGHT: usize = 1 << 20;
 
     fn frame(size: usize) -> Frame {
         Frame { head: vec![1; size], payload: None }
@@ -289,7 +324,7 @@ mod tests {
     #[test]
     fn large_frames_wait_for_acknowledgements_and_small_ones_do_not() {
         let outbox = Outbox::default();
-        let half = IN_FLIGHT_BYTES_MAX / 2;
+        let half = IN_FLIGHT / 2;
         [half, half, 10, half].into_iter().for_each(|size| outbox.push(frame(size)));
         let (lane, _) = outbox.start_lane(received(0)).unwrap().unwrap();
         assert_eq!(sizes_ready(&outbox, lane), [half, half, 10]);
@@ -300,9 +335,22 @@ mod tests {
     }
 
     #[test]
+    fn an_outbox_is_busy_until_its_large_frames_are_acknowledged() {
+        let outbox = Outbox::default();
+        let (lane, _) = outbox.start_lane(received(0)).unwrap().unwrap();
+        outbox.push(frame(100));
+        assert!(!outbox.is_busy());
+        outbox.push(frame(BUSY_BYTES));
+        assert!(outbox.is_busy());
+        sizes_ready(&outbox, lane);
+        outbox.acknowledge(lane, received(1)).unwrap();
+        assert!(!outbox.is_busy(), "what is left is little");
+    }
+
+    #[test]
     fn a_frame_over_the_limit_goes_alone() {
         let outbox = Outbox::default();
-        outbox.push(frame(2 * IN_FLIGHT_BYTES_MAX));
+        outbox.push(frame(2 * IN_FLIGHT));
         let (lane, _) = outbox.start_lane(received(0)).unwrap().unwrap();
         assert_eq!(sizes_ready(&outbox, lane).len(), 1);
     }
@@ -327,7 +375,9 @@ mod tests {
         assert!(outbox.acknowledge(lane, received(1)).is_err(), "nothing was written yet");
         sizes_ready(&outbox, lane);
         outbox.acknowledge(lane, Acknowledgement { received: 2, consumed: 1 }).unwrap();
-        for (received, consumed) in [(1, 1), (2, 0), (5, 1), (u64::MAX, 1), (3, 4)] {
+        for (received, consumed) in
+            [(1, 1), (2, 0), (5, 1), (u64::MAX, 1), (3, 4 + u64::from(LINK_SEGMENTS_MAX))]
+        {
             assert!(
                 outbox.acknowledge(lane, Acknowledgement { received, consumed }).is_err(),
                 "{received} {consumed}"

@@ -85,9 +85,12 @@ async fn read_acknowledgements(
         let acknowledgement = Acknowledgement::read(&mut reader).await?;
         counters.add_received_bytes(ACKNOWLEDGEMENT_BYTES);
         let segments = link.outbox.acknowledge(lane, acknowledgement)?;
+        // A driver that is gone needs neither.
         if segments > 0 {
-            // A driver that is gone needs no credit.
             let _ = events.send(LinkEvent::Credit { link: Arc::clone(link), segments });
+        }
+        if let Some(line) = link.outbox.take_line_news() {
+            let _ = events.send(LinkEvent::LineMeasured { link: Arc::clone(link), line });
         }
     }
 }

@@ -87,10 +87,15 @@ impl NetworkActor {
     fn on_connected(&mut self, id: libp2p::PeerId, connection: ConnectionId, endpoint: &ConnectedPoint) {
         let now = Instant::now();
         let is_relayed = endpoint.is_relayed();
-        let Some(remote) = self.remotes.record(id) else {
+        if self.remotes.record(id).is_none() {
             self.swarm.close_connection(connection);
             return;
-        };
+        }
+        if self.remotes.violators.is_refused(&id, now) {
+            self.swarm.close_connection(connection);
+            return self.remotes.forget_if_idle(id);
+        }
+        let Some(remote) = self.remotes.get_mut(&id) else { return };
         if is_relayed && remote.link.current.as_ref().is_some_and(|link| !link.is_relayed()) {
             // A link that carries tensors waits for a connection without a relay, as long as for any lost connection.
             self.swarm.close_connection(connection);

@@ -213,9 +213,11 @@ impl Links<'_> {
     /// A peer that holds the secret has broken the protocol.
     fn on_violation(&mut self, id: libp2p::PeerId, error: &LaneError) {
         self.lanes.counters.add_bad_stream();
-        let Some(remote) = self.remotes.record(id) else { return };
-        remote.link.violations += 1;
-        let (violations, peer) = (remote.link.violations, remote.peer);
+        let violations = self.remotes.violators.note(id, Instant::now());
+        let Some(peer) = self.remotes.record(id).map(|remote| remote.peer) else { return };
+        if violations <= REJECTS_MAX {
+            self.sinks.emit(LinkEvent::BadStream(peer));
+        }
         // Reported ever more rarely, so that the peer cannot fill the screen.
         if violations.is_power_of_two() {
             self.sinks.notify_of(peer, PeerNotice::BadStream { reason: error.to_string() });

@@ -34,8 +34,6 @@ pub(crate) struct LinkState {
     pub(crate) outage: Option<Outage>,
     /// When the other end last answered that it does not know the session that an opening named; `None` before the first such answer.
     pub(crate) unknown_session_at: Option<Instant>,
-    /// How many streams of this peer broke the protocol.
-    pub(crate) violations: u32,
 }
 
 /// A link that is being ended in an orderly way.
@@ -100,7 +98,6 @@ impl LinkState {
             outgoing: Outgoing::Idle { not_before: now },
             outage: None,
             unknown_session_at: None,
-            violations: 0,
         }
     }
 

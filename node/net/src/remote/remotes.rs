@@ -7,12 +7,15 @@ use peergrad_protocol::Incarnation;
 use tokio::time::Instant;
 
 use super::RemotePeer;
+use super::violators::Violators;
 use crate::identity::from_libp2p;
 
 /// The records of the peers, by id.
 #[derive(Debug)]
 pub(crate) struct Remotes {
     records: BTreeMap<PeerId, RemotePeer>,
+    /// The peers that break the protocol of lanes.
+    pub(crate) violators: Violators,
     /// The start number of this process.
     start: Incarnation,
 }
@@ -20,7 +23,7 @@ pub(crate) struct Remotes {
 impl Remotes {
     /// No peers, for a process with this start number.
     pub(crate) fn new(start: Incarnation) -> Self {
-        Self { records: BTreeMap::new(), start }
+        Self { records: BTreeMap::new(), violators: Violators::default(), start }
     }
 
     /// The record of this peer; `None` if there is neither a connection nor a link.

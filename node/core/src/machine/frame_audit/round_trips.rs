@@ -5,18 +5,20 @@
 //!
 //! # How it works
 //! 1. Each heartbeat names the newest one that its sender has received. The receiver knows when it sent that one: the time since then is a
-//!    round trip, up to a heartbeat interval too long. It also learns how many bytes the sender has exchanged with all its peers since the
-//!    trip before.
+//!    round trip, up to a heartbeat interval too long.
 //! 2. The shortest recent trip counts. A pause or an overloaded moment makes some trips longer, not all.
-//! 3. A full line carries about as much all the time. One that carries most of its bytes in a few moments is idle in between, and does not
-//!    delay anything then. What counts is the line of the other peer: what it sends to a third one stands in front of its heartbeats as well.
-//! 4. A peer is late if even its shortest trip takes longer than any line, its line is idle at least half of the time in both directions,
-//!    and most of the other peers, two at least, are more than twice as fast. What delays this peer itself makes all of its trips longer.
+//! 3. A trip is *clear* if neither end had sent much that had not arrived: what a member sends to a third one stands in front of its
+//!    heartbeats as well. Each says so of itself. Data wait in the sender until its line has carried them, and for seconds if that is slow.
+//! 4. A peer is late if even its shortest trip takes longer than any line, half of its trips are clear, and most of the other peers, two at
+//!    least, are more than twice as fast. What delays this peer itself makes all of its trips longer.
+//!
+//! # Not here
+//! What other programs send over the same line. Whether one complaint is enough: `membership/complaints.rs`.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use peergrad_protocol::message::{ByteCounts, SentFrames};
+use peergrad_protocol::message::SentFrames;
 use peergrad_protocol::{Instant, PeerId};
 
 /// The round trips to all peers with a link.
@@ -32,8 +34,6 @@ pub(super) struct RoundTrips {
 struct Link {
     /// This peer's heartbeats that the other one has not named yet, the oldest first.
     unanswered: VecDeque<SentHeartbeat>,
-    /// What the other peer had exchanged with all its peers when the newest trip ended; `None` before the first one in this view.
-    exchanged: Option<ByteCounts>,
     /// The trips of the last [`RECENT`], the oldest first.
     recent: VecDeque<Trip>,
 }
@@ -42,13 +42,15 @@ struct SentHeartbeat {
     /// What it said of the frames before it, by which it is named.
     sent: SentFrames,
     at: Instant,
+    /// Whether much was on its way to the other peer.
+    is_busy: bool,
 }
 
 struct Trip {
     ended: Instant,
     duration: Duration,
-    /// What the other peer has exchanged with all its peers since the trip before.
-    exchanged: ByteCounts,
+    /// Whether neither end had sent much that had not arrived.
+    is_clear: bool,
 }
 
 impl RoundTrips {
@@ -65,43 +67,29 @@ impl RoundTrips {
     /// A view begins whose members send a heartbeat in each such interval. Forgets all trips, but not what is on its way.
     pub(super) fn restart(&mut self, heartbeat_interval: Duration) {
         self.heartbeat_interval = heartbeat_interval;
-        for link in self.by_peer.values_mut() {
-            link.exchanged = None;
-            link.recent.clear();
-        }
+        self.by_peer.values_mut().for_each(|link| link.recent.clear());
     }
 
-    /// A heartbeat is sent, with this count of the frames before it.
-    pub(super) fn note_sent(&mut self, now: Instant, to: &PeerId, sent: SentFrames) {
+    /// A heartbeat is sent, with this count of the frames before it. Whether much is on its way to the peer is said as well.
+    pub(super) fn note_sent(&mut self, now: Instant, to: &PeerId, sent: SentFrames, is_busy: bool) {
         let Some(link) = self.by_peer.get_mut(to) else { return };
         if link.unanswered.len() == UNANSWERED_MAX {
             link.unanswered.pop_front();
         }
-        link.unanswered.push_back(SentHeartbeat { sent, at: now });
+        link.unanswered.push_back(SentHeartbeat { sent, at: now, is_busy });
     }
 
-    /// A heartbeat has arrived, which names this one of this peer's own as the newest that its sender has received, and says what the sender
-    /// has exchanged with all its peers.
-    pub(super) fn note_heard(
-        &mut self,
-        now: Instant,
-        from: &PeerId,
-        heard: SentFrames,
-        exchanged: ByteCounts,
-    ) {
+    /// A heartbeat has arrived, which names this one of this peer's own as the newest that its sender has received. `is_busy` says whether
+    /// much is on its way from the sender to whatever peer, or from this peer to the sender.
+    pub(super) fn note_heard(&mut self, now: Instant, from: &PeerId, heard: SentFrames, is_busy: bool) {
         let Some(link) = self.by_peer.get_mut(from) else { return };
         // A heartbeat that is named twice, or was never sent, tells nothing.
         let Some(index) = link.unanswered.iter().position(|heartbeat| heartbeat.sent == heard) else {
             return;
         };
         let heartbeat = link.unanswered.drain(..=index).next_back().expect("the one at the index");
-        let Some(before) = link.exchanged.replace(exchanged) else { return };
-        // The other peer may claim any number.
-        let exchanged = ByteCounts {
-            sent: exchanged.sent.saturating_sub(before.sent),
-            received: exchanged.received.saturating_sub(before.received),
-        };
-        link.recent.push_back(Trip { ended: now, duration: now.since(heartbeat.at), exchanged });
+        let is_clear = !is_busy && !heartbeat.is_busy;
+        link.recent.push_back(Trip { ended: now, duration: now.since(heartbeat.at), is_clear });
         while link.recent.front().is_some_and(|trip| now.since(trip.ended) > RECENT) {
             link.recent.pop_front();
         }
@@ -114,7 +102,7 @@ impl RoundTrips {
         let Some(shortest) = link.shortest(now).filter(|shortest| *shortest >= late_min) else {
             return false;
         };
-        if link.recent.len() < TRIPS_MIN || link.observed_for(now) < OBSERVED_MIN || !link.is_mostly_idle() {
+        if link.recent.len() < TRIPS_MIN || link.observed_for(now) < OBSERVED_MIN || !link.is_mostly_clear() {
             return false;
         }
         let others = self.by_peer.iter().filter(|(other, _)| *other != peer);
@@ -136,14 +124,9 @@ impl Link {
         self.recent.front().map_or(Duration::ZERO, |trip| now.since(trip.ended))
     }
 
-    /// Whether, in each direction, at least half of the intervals between trips have carried little of what the fullest one has.
-    fn is_mostly_idle(&self) -> bool {
-        let directions: [fn(&ByteCounts) -> u64; 2] = [|bytes| bytes.sent, |bytes| bytes.received];
-        directions.into_iter().all(|bytes| {
-            let fullest = self.recent.iter().map(|trip| bytes(&trip.exchanged)).max().unwrap_or(0);
-            let is_idle = |trip: &&Trip| bytes(&trip.exchanged) <= (fullest / 4).max(IDLE_BYTES);
-            2 * self.recent.iter().filter(is_idle).count() >= self.recent.len()
-        })
+    /// Whether at least half of the recent trips are clear.
+    fn is_mostly_clear(&self) -> bool {
+        2 * self.recent.iter().filter(|trip| trip.is_clear).count() >= self.recent.len()
     }
 }
 
@@ -157,8 +140,6 @@ const LINE_MAX: Duration = Duration::from_millis(1500);
 const FASTER_MIN: usize = 2;
 /// How many trips are needed.
 const TRIPS_MIN: usize = 8;
-/// What a line of 256 kbit/s carries in a heartbeat interval. The heartbeats of a view of 32 are less.
-const IDLE_BYTES: u64 = 1 << 13;
 /// Heartbeats of more than a minute.
 const UNANSWERED_MAX: usize = 256;
 
@@ -167,16 +148,12 @@ mod tests {
     use super::*;
     use crate::fixtures::peer;
 
-    /// What a peer sends to all its peers between its heartbeats: so many bytes every `every`-th time, and nothing else.
-    #[derive(Clone, Copy)]
-    struct Load {
-        bytes: u64,
-        every: u64,
-    }
+    /// Every how many-th heartbeat of a peer is sent while its line is busy; `None`: none is.
+    type Load = Option<u64>;
 
     const INTERVAL: Duration = Duration::from_millis(250);
 
-    const LITTLE: Load = Load { bytes: 100, every: 1 };
+    const LITTLE: Load = None;
 
     /// Ten seconds of heartbeats to peers, each of which answers after so many milliseconds, with these loads. Returns which
     /// peers are late.
@@ -190,12 +167,11 @@ mod tests {
             for (index, (delay, load)) in peers.iter().enumerate() {
                 let number = milliseconds / 250;
                 if milliseconds % 250 == 0 {
-                    trips.note_sent(at(milliseconds), &id(index), sent(number));
+                    trips.note_sent(at(milliseconds), &id(index), sent(number), false);
                 }
                 if let Some(begun) = milliseconds.checked_sub(*delay).filter(|begun| begun % 250 == 0) {
-                    let exchanged = load.bytes * (number / load.every);
-                    let exchanged = ByteCounts { sent: exchanged, received: 0 };
-                    trips.note_heard(at(milliseconds), &id(index), sent(begun / 250), exchanged);
+                    let is_busy = load.is_some_and(|every| (number / every) % 2 == 0);
+                    trips.note_heard(at(milliseconds), &id(index), sent(begun / 250), is_busy);
                 }
             }
         }
@@ -215,12 +191,10 @@ mod tests {
 
     #[test]
     fn data_in_front_of_heartbeats_is_no_fault() {
-        // Whether to this peer or to another one.
-        let full = Load { bytes: 20_000, every: 1 };
-        assert_eq!(late(&[(2000, full), (50, LITTLE), (50, LITTLE)]), [false; 3]);
-        // The steps wait for the late peer, and send what they have in between.
-        let idle_between_steps = Load { bytes: 2_000_000, every: 8 };
-        assert_eq!(late(&[(2000, idle_between_steps), (50, LITTLE), (50, LITTLE)]), [true, false, false]);
+        let by_turns = |heartbeats| Some(heartbeats);
+        assert_eq!(late(&[(2000, by_turns(u64::MAX)), (50, LITTLE), (50, LITTLE)]), [false; 3]);
+        let mostly_clear = late(&[(2000, LITTLE), (50, by_turns(u64::MAX)), (50, by_turns(4))]);
+        assert_eq!(mostly_clear, [true, false, false], "the load of others does not matter");
     }
 
     #[test]
@@ -246,8 +220,8 @@ mod tests {
             let begun = 250 * count;
             let delay = if count == 20 { 200 } else { 2000 };
             for (index, delay) in [(1, delay), (2, 50), (3, 50)] {
-                trips.note_sent(at(begun), &peer(index), sent(count));
-                trips.note_heard(at(begun + delay), &peer(index), sent(count), ByteCounts::default());
+                trips.note_sent(at(begun), &peer(index), sent(count), false);
+                trips.note_heard(at(begun + delay), &peer(index), sent(count), false);
             }
         }
         assert!(!trips.is_late(at(9_500), &peer(1)));

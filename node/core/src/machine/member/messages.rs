@@ -24,7 +24,10 @@ pub(super) fn receive(
         Message::Agreement(message) => receive_agreement(active, cx, from, message)?,
         Message::Merge(message) => receive_merge(active, cx, from, message, payload)?,
         Message::Admin(message) => receive_admin(active, cx, from, message),
-        Message::Heartbeat(beat) => active.membership.on_heartbeat(cx.now, from, beat, cx.out),
+        Message::Heartbeat(beat) => {
+            active.training.base_mut().widen(from, beat.line_bytes, cx.out);
+            active.membership.on_heartbeat(cx.now, from, beat, cx.out);
+        }
         Message::Leave(Departure { reason }) => {
             if active.membership.departed(&from, &reason, cx.out) {
                 active.poll(cx);

@@ -36,7 +36,7 @@ impl ActiveMember {
             checkpoint,
         };
         let checkpoint_schedule = CheckpointSchedule::new(now, inputs.loaded.config.checkpoint_every);
-        let mut training = Training::begin_in(&view, digest, inputs, &mut node.links.credits, cx.out);
+        let mut training = Training::begin_in(&view, digest, inputs, &mut node.links.flows, cx.out);
         let rest = (node.cache.clone(), node.run.definition(), training.base().loaded().config.policy);
         let linked = node.links.linked().collect();
         let mut membership = Membership::new(now, node.me.clone(), Arc::clone(&view), digest, linked, rest);
@@ -78,7 +78,7 @@ impl ActiveMember {
         node.journal.drop_effects();
         node.removals_before.extend(self.membership.members.removals_ordered_here());
         node.state_before = self.training.final_state().or(node.state_before.take());
-        if let Some(reply) = self.training.leave(&mut node.links.credits, cx.out) {
+        if let Some(reply) = self.training.leave(&mut node.links.flows, cx.out) {
             node.program.park(reply);
         }
         node.early_frames.drop_all(cx.out);
@@ -113,7 +113,7 @@ pub(super) fn enter_next(active: &mut ActiveMember, cx: &mut NodeContext<'_>) ->
     let may_return = quarantined.filter(|quarantine| view.expulsion(&quarantine.peer).is_none());
     cx.out.extend(may_return.map(|quarantine| Output::Event(Event::Quarantined(*quarantine))));
     let entered_at = cx.out.len();
-    active.training.enter((&view, digest), resume, &mut cx.node.links.credits, cx.out);
+    active.training.enter((&view, digest), resume, &mut cx.node.links.flows, cx.out);
     let difference = active.membership.advance(cx.now).expect("the next view is known");
     active.negotiation.enter(cx.now);
     cx.node.frame_audit.view_entered(active.membership.members.heartbeat_interval());

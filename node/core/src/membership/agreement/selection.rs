@@ -18,6 +18,7 @@ use peergrad_protocol::limits::QUARANTINES_MAX;
 use peergrad_protocol::message::MemberReport;
 use peergrad_protocol::view::{Expulsion, ExpulsionCause, MemberFault, Quarantine, View};
 
+use super::super::complaints::that_count;
 use super::super::place::Place;
 use super::super::succession::AttemptPlan;
 use crate::membership::view_change::driver::Attempt;
@@ -145,7 +146,7 @@ struct Faults {
 }
 
 impl Faults {
-    /// The complaints among these members, which are in order.
+    /// The complaints that count among these members, which are in order.
     fn among(members: &[Rank], reports: &Reports<'_>, repetition: Repetition) -> Self {
         let own = |rank: &Rank| {
             let is_about = |about: &Rank| about != rank && members.binary_search(about).is_ok();
@@ -156,7 +157,7 @@ impl Faults {
         for pair in withheld(members, reports, repetition) {
             by_pair.entry(pair).or_insert(MemberFault::Withheld);
         }
-        Self { by_pair }
+        Self { by_pair: that_count(&by_pair).map(|(pair, fault)| (*pair, *fault)).collect() }
     }
 
     /// Why a member has to go; `None` if no complaint concerns it.

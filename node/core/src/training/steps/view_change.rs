@@ -34,6 +34,7 @@ use super::state::{StepKind, StepState};
 use super::transfer::Transfer;
 use super::{StepEngine, StepGate};
 use crate::io::Output;
+use crate::peer_links::LinkFlow;
 use crate::program::command::Reply;
 use crate::program::contribution::Contribution;
 use crate::state::optimizer_shard::Version;
@@ -120,19 +121,19 @@ impl StepEngine {
 
     // The change.
 
-    /// Enters `view`, which resumes as `resume` says. `credits` are those of all links; the members' shares are taken out of it, and put
+    /// Enters `view`, which resumes as `resume` says. `flows` are those of all links; the members' shares are taken out of it, and put
     /// back when the view is left.
     pub(in crate::training) fn enter(
         &mut self,
         (view, digest): (&Arc<View>, ViewDigest),
         resume: &Resume,
-        credits: &mut BTreeMap<PeerId, u32>,
+        flows: &mut BTreeMap<PeerId, LinkFlow>,
         out: &mut Vec<Output>,
     ) {
         let state = &mut self.state;
         let next_assignment =
             state.next_assignment.take().unwrap_or_else(|| state.assignment_of(state.step.next()));
-        state.base.enter(view, digest, credits, out);
+        state.base.enter(view, digest, flows, out);
         state.audit.leave_view();
         self.rounds.early.clear();
         self.backup_workers.leave_view();
@@ -194,10 +195,10 @@ impl StepEngine {
     /// Returns the credit of all held segments: training is over at this member. A program that waits for a view continues to wait.
     pub(in crate::training) fn leave(
         mut self,
-        credits: &mut BTreeMap<PeerId, u32>,
+        flows: &mut BTreeMap<PeerId, LinkFlow>,
         out: &mut Vec<Output>,
     ) -> Option<Reply<()>> {
-        self.state.base.leave(credits, out);
+        self.state.base.leave(flows, out);
         self.program.replies.ready.take()
     }
 
