@@ -7,7 +7,7 @@ use libp2p::PeerId;
 use peergrad_protocol::limits::REJECTS_MAX;
 use tokio::time::Instant;
 
-/// The peers that have broken the protocol of late.
+/// The peers that have broken the protocol recently.
 #[derive(Debug, Default)]
 pub(crate) struct Violators {
     by_peer: BTreeMap<PeerId, Violator>,
@@ -25,7 +25,7 @@ impl Violators {
     /// A stream of this peer has broken the protocol. Returns how many have.
     pub(crate) fn note(&mut self, peer: PeerId, now: Instant) -> u32 {
         self.by_peer.retain(|_, violator| now - violator.last < REFUSED_FOR);
-        // Whoever holds the secret may take ever other identities.
+        // A peer that holds the secret may take one identity after the other.
         if self.by_peer.len() >= VIOLATORS_MAX {
             let oldest = self.by_peer.iter().min_by_key(|(_, violator)| violator.last);
             let oldest = oldest.map(|(peer, _)| *peer).filter(|oldest| *oldest != peer);
