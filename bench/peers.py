@@ -44,11 +44,11 @@ class Peer:
         self.reader.join(seconds)
 
 
-def noise(path, columns, classes):
+def noise(path, columns, classes, rows=ROWS):
     """Rows with a label: what they are does not matter here."""
     draw = random.Random(1)
     with open(path, "w") as file:
-        for _ in range(ROWS):
+        for _ in range(rows):
             features = ",".join(str(draw.randrange(256)) for _ in range(columns))
             file.write(f"{features},{draw.randrange(classes)}\n")
 
