@@ -74,7 +74,7 @@ impl FrameAudit {
     pub(super) fn heartbeat_to(&mut self, now: Instant, to: &PeerId, heartbeat: Heartbeat) -> Heartbeat {
         let sent = self.sent.get(to).copied().unwrap_or_default();
         let heard = self.heard.get(to).copied().unwrap_or_default();
-        self.round_trips.note_sent(now, to, sent, self.busy.contains(to));
+        self.round_trips.note_sent(now, to, sent, !self.busy.is_empty());
         Heartbeat { sent, heard, is_busy: !self.busy.is_empty(), ..heartbeat }
     }
 
@@ -103,7 +103,7 @@ impl FrameAudit {
     ) -> Option<MemberFault> {
         let sent = heartbeat.sent;
         self.heard.insert(from, sent);
-        let is_busy = heartbeat.is_busy || self.busy.contains(&from);
+        let is_busy = heartbeat.is_busy || !self.busy.is_empty();
         self.round_trips.note_heard(now, &from, heartbeat.heard, is_busy);
         let received = self.received.insert(from, sent);
         if received.is_some_and(|received| received.link == sent.link && received != sent) {

@@ -93,6 +93,7 @@ impl NetworkActor {
         }
         if self.remotes.violators.is_refused(&id, now) {
             self.swarm.close_connection(connection);
+            self.dialer.try_later(connection, now + REFUSED_LATER);
             return self.remotes.forget_if_idle(id);
         }
         let Some(remote) = self.remotes.get_mut(&id) else { return };
@@ -195,14 +196,18 @@ impl NetworkActor {
             closing_link.link.close();
         }
         let reason = remote.paths.close_reason.take().unwrap_or_else(|| cause_text(cause));
-        let due = if is_smaller { now } else { now + REDIAL_LATER };
+        // A connection that is closed as soon as it stands was refused: dialing again at once would lead to the same.
+        let was_refused = closed.is_some_and(|connection| now - connection.since < REFUSED_WITHIN);
+        let due = if is_smaller && !was_refused { now } else { now + REDIAL_LATER };
         if remote.link.current.is_some() {
             let (peer, addresses, carriers) =
                 (remote.peer, remote.paths.addresses.clone(), remote.paths.carriers);
             remote.link.note_outage(reason.clone(), now);
-            remote.notices.begin(Condition::Reconnecting);
+            let is_news = remote.notices.begin(Condition::Reconnecting);
             self.dialer.reconnect(id, addresses, carriers, due);
-            self.sinks.notify_of(peer, PeerNotice::Reconnecting { reason });
+            if is_news {
+                self.sinks.notify_of(peer, PeerNotice::Reconnecting { reason });
+            }
         } else {
             self.dialer.retry_from(id, due);
         }
@@ -256,5 +261,9 @@ fn cause_text(cause: Option<ConnectionError>) -> String {
 
 /// How much later the peer with the larger id dials again.
 const REDIAL_LATER: Duration = Duration::from_millis(500);
+/// A connection that is closed so soon after it was opened was refused.
+const REFUSED_WITHIN: Duration = Duration::from_millis(500);
+/// How much later a peer is dialed whose connection was refused here.
+const REFUSED_LATER: Duration = Duration::from_secs(60);
 /// The pause after a circuit that the link cannot use.
 const CIRCUIT_LATER: Duration = Duration::from_millis(500);

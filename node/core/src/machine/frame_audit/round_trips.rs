@@ -42,7 +42,7 @@ struct SentHeartbeat {
     /// What it said of the frames before it, by which it is named.
     sent: SentFrames,
     at: Instant,
-    /// Whether much was on its way to the other peer.
+    /// Whether much was on its way from this peer.
     is_busy: bool,
 }
 
@@ -70,7 +70,7 @@ impl RoundTrips {
         self.by_peer.values_mut().for_each(|link| link.recent.clear());
     }
 
-    /// A heartbeat is sent, with this count of the frames before it. Whether much is on its way to the peer is said as well.
+    /// A heartbeat is sent, with this count of the frames before it. `is_busy` says whether much is on its way from here to whatever peer.
     pub(super) fn note_sent(&mut self, now: Instant, to: &PeerId, sent: SentFrames, is_busy: bool) {
         let Some(link) = self.by_peer.get_mut(to) else { return };
         if link.unanswered.len() == UNANSWERED_MAX {
@@ -80,7 +80,7 @@ impl RoundTrips {
     }
 
     /// A heartbeat has arrived, which names this one of this peer's own as the newest that its sender has received. `is_busy` says whether
-    /// much is on its way from the sender to whatever peer, or from this peer to the sender.
+    /// much is on its way from one of the two to whatever peer.
     pub(super) fn note_heard(&mut self, now: Instant, from: &PeerId, heard: SentFrames, is_busy: bool) {
         let Some(link) = self.by_peer.get_mut(from) else { return };
         // A heartbeat that is named twice, or was never sent, tells nothing.
