@@ -99,8 +99,9 @@ impl Mutator {
                 (Form::Binary, 1..=4) => change_integer(input, generator),
                 _ => change_bytes(input, generator),
             }
+            // After each change: a hundred lines may be put in, sixteen times over.
+            input.truncate(INPUT_BYTES_MAX);
         }
-        input.truncate(INPUT_BYTES_MAX);
     }
 
     fn change_token(&self, input: &mut Vec<u8>, generator: &mut ChaCha8Rng) {

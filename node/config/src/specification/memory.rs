@@ -54,15 +54,15 @@ impl Specification {
     pub fn memory_bytes(&self) -> u64 {
         let file = self.data.byte_count;
         let kept_file = if file <= SHIPPED_DATA_BYTES_MAX { file } else { 0 };
-        let samples = self.value_count() * SAMPLE_BYTES;
-        let training =
-            kept_file + samples + self.training.state_bytes(self.manifest().parameter_count() as u64);
-        self.loading_bytes().max(training)
+        let samples = self.value_count().saturating_mul(SAMPLE_BYTES);
+        let state = self.training.state_bytes(self.manifest().parameter_count() as u64);
+        self.loading_bytes().max(kept_file.saturating_add(samples).saturating_add(state))
     }
 
-    /// Bytes taken while the data file is loaded, without the unpacked file.
+    /// Bytes taken while the data file is loaded, without the unpacked file. A specification may claim any numbers.
     pub(super) fn loading_bytes(&self) -> u64 {
-        self.data.byte_count + self.value_count() * (TABLE_BYTES + SAMPLE_BYTES)
+        let table = self.value_count().saturating_mul(TABLE_BYTES + SAMPLE_BYTES);
+        self.data.byte_count.saturating_add(table)
     }
 
     /// To how many bytes the data file may be unpacked.
@@ -72,7 +72,11 @@ impl Specification {
 
     /// The numbers of a dense table; 0 if the samples are sparse, since they take about as much as the file that lists them.
     fn value_count(&self) -> u64 {
-        if self.is_sparse() { 0 } else { u64::from(self.data.rows) * self.data.layout.columns() as u64 }
+        if self.is_sparse() {
+            0
+        } else {
+            u64::from(self.data.rows).saturating_mul(self.data.layout.columns() as u64)
+        }
     }
 }
 
