@@ -14,6 +14,7 @@ pub mod clicks;
 pub mod logistic;
 pub mod loss;
 pub mod network;
+mod pieces;
 mod product;
 pub mod supervised;
 

@@ -5,8 +5,9 @@
 
 use std::ops::AddAssign;
 
-use ndarray::{ArrayView1, ArrayViewMut2};
+use ndarray::{ArrayViewMut2, Axis};
 
+use super::pieces::{half, join};
 use crate::data::labels::Labels;
 
 /// A loss, which training minimizes.
@@ -42,32 +43,62 @@ impl Loss {
     /// If the labels are not of the kind that the loss needs, or a class has no output.
     pub fn score(
         self,
+        outputs: ArrayViewMut2<'_, f32>,
+        labels: &Labels,
+        label_of: impl Fn(usize) -> usize + Sync,
+    ) -> Score {
+        self.score_from(0, outputs, labels, &label_of)
+    }
+
+    /// As [`score`](Self::score), of outputs whose first row is `start`.
+    fn score_from(
+        self,
+        start: usize,
         mut outputs: ArrayViewMut2<'_, f32>,
         labels: &Labels,
-        label_of: impl Fn(usize) -> usize,
+        label_of: &(impl Fn(usize) -> usize + Sync),
     ) -> Score {
-        let mut score = Score::default();
-        for (row, mut outputs) in outputs.rows_mut().into_iter().enumerate() {
-            match (self, labels) {
-                (Self::SoftmaxCrossEntropy, Labels::Classes(classes)) => {
-                    let class = classes[label_of(row)] as usize;
-                    score.correct += u64::from(largest(outputs.view()) == class);
-                    let outputs = outputs.as_slice_mut().expect("outputs are contiguous");
-                    score.loss += cross_entropy(outputs, class);
-                }
-                (Self::HalfSquaredError, Labels::Numbers(numbers)) => {
-                    outputs[0] -= numbers[label_of(row)];
-                    score.loss += 0.5 * f64::from(outputs[0]) * f64::from(outputs[0]);
-                }
-                (loss, _) => panic!("the labels do not suit {loss:?}"),
+        let Some(count) = half(outputs.nrows(), outputs.ncols() * OUTPUT_WORK) else {
+            let mut score = Score::default();
+            for (row, outputs) in (start..).zip(outputs.rows_mut()) {
+                let outputs = outputs.into_slice().expect("outputs are contiguous");
+                score += self.score_row(outputs, labels, label_of(row));
             }
-        }
+            return score;
+        };
+        let work = outputs.len() * OUTPUT_WORK;
+        let (first, second) = outputs.split_at(Axis(0), count);
+        let (mut score, rest) = join(
+            work,
+            || self.score_from(start, first, labels, label_of),
+            || self.score_from(start + count, second, labels, label_of),
+        );
+        score += rest;
         score
+    }
+
+    /// Scores the outputs of the sample with this label.
+    fn score_row(self, outputs: &mut [f32], labels: &Labels, label: usize) -> Score {
+        match (self, labels) {
+            (Self::SoftmaxCrossEntropy, Labels::Classes(classes)) => {
+                let class = classes[label] as usize;
+                let correct = u64::from(largest(outputs) == class);
+                Score { loss: cross_entropy(outputs, class), correct }
+            }
+            (Self::HalfSquaredError, Labels::Numbers(numbers)) => {
+                outputs[0] -= numbers[label];
+                Score { loss: 0.5 * f64::from(outputs[0]) * f64::from(outputs[0]), correct: 0 }
+            }
+            (loss, _) => panic!("the labels do not suit {loss:?}"),
+        }
     }
 }
 
+/// The work for one output, in the time that a term of a product takes: most of it is an exponential.
+const OUTPUT_WORK: usize = 500;
+
 /// The index of the largest output; of several equal ones, the first.
-fn largest(outputs: ArrayView1<'_, f32>) -> usize {
+fn largest(outputs: &[f32]) -> usize {
     let mut best = 0;
     for (index, &output) in outputs.iter().enumerate() {
         if output > outputs[best] {

@@ -19,13 +19,14 @@
 
 use std::ops::Range;
 
-use ndarray::{ArrayView2, ArrayViewMut2, Axis};
+use ndarray::{Array2, ArrayView2, ArrayViewMut2};
 use peergrad_protocol::manifest::Manifest;
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, SeedableRng};
 
 use super::activation::Activation;
 use super::loss::{Loss, Score};
+use super::pieces::{COLUMNS, Piece, ROWS, join, share};
 use super::product::{WriteMode, multiply};
 use crate::data::dataset::Samples;
 
@@ -53,11 +54,11 @@ struct Layer {
 #[derive(Clone, Debug)]
 pub struct Scratch {
     /// (block rows, features): the gathered rows of a batch.
-    input: Vec<f32>,
+    input: Array2<f32>,
     /// For each layer, (block rows, outputs): its outputs; in the backward pass, the gradient with respect to `z`.
-    outputs: Vec<Vec<f32>>,
+    outputs: Vec<Array2<f32>>,
     /// For each hidden layer, (block rows, outputs): the slopes of its activation.
-    slopes: Vec<Vec<f32>>,
+    slopes: Vec<Array2<f32>>,
 }
 
 impl Network {
@@ -139,9 +140,9 @@ impl Network {
     /// Scratch for this network.
     #[must_use]
     pub fn scratch(&self) -> Scratch {
-        let block = |layer: &Layer| vec![0.0; BLOCK_ROWS * layer.outputs];
+        let block = |layer: &Layer| Array2::zeros((BLOCK_ROWS, layer.outputs));
         Scratch {
-            input: vec![0.0; BLOCK_ROWS * self.features()],
+            input: Array2::zeros((BLOCK_ROWS, self.features())),
             outputs: self.layers.iter().map(block).collect(),
             slopes: self.layers[..self.layers.len() - 1].iter().map(block).collect(),
         }
@@ -180,24 +181,22 @@ impl Network {
         let count = rows.len();
         assert!(count <= BLOCK_ROWS, "{count} rows in one block");
         let Scratch { input, outputs, slopes } = scratch;
-        let input = &mut input[..count * self.features()];
-        for (place, &row) in input.chunks_exact_mut(self.features()).zip(rows) {
+        for (place, &row) in rows_mut(&mut first_rows_mut(input, count)).zip(rows) {
             place.copy_from_slice(samples.row(row as usize));
         }
-        self.forward(parameters, input, count, outputs, slopes);
+        let input = first_rows(input, count);
+        self.forward(parameters, input, outputs, slopes);
         let label_of = |row: usize| rows[row] as usize;
         let last = self.layers.len() - 1;
-        let block = matrix_mut(&mut outputs[last][..count * self.layers[last].outputs], count);
-        let score = self.loss.score(block, &samples.labels, label_of);
+        let score = self.loss.score(first_rows_mut(&mut outputs[last], count), &samples.labels, label_of);
         for (index, layer) in self.layers.iter().enumerate().rev() {
             let (before, after) = outputs.split_at_mut(index);
-            let change = matrix(&after[0][..count * layer.outputs], count);
-            let entering = before.last().map_or(&*input, |outputs| &outputs[..count * layer.inputs]);
-            layer.gradient(change, matrix(entering, count), mode, gradient);
+            let change = first_rows(&after[0], count);
+            let entering = before.last().map_or(input, |outputs| first_rows(outputs, count));
+            layer.gradient(change, entering, mode, gradient);
             if let Some(entering) = before.last_mut() {
-                let entering = &mut entering[..count * layer.inputs];
-                layer.backward(parameters, change, entering);
-                entering.iter_mut().zip(&slopes[index - 1]).for_each(|(change, slope)| *change *= slope);
+                let slopes = first_rows(&slopes[index - 1], count);
+                layer.backward(parameters, change, slopes, first_rows_mut(entering, count));
             }
         }
         score
@@ -216,28 +215,31 @@ impl Network {
     ) -> Score {
         assert!(rows.len() <= BLOCK_ROWS, "{} rows in one block", rows.len());
         let input = &samples.features[rows.start * samples.columns..rows.end * samples.columns];
-        self.forward(parameters, input, rows.len(), &mut scratch.outputs, &mut scratch.slopes);
+        self.forward(parameters, matrix(input, rows.len()), &mut scratch.outputs, &mut scratch.slopes);
         let last = self.layers.len() - 1;
-        let block = &mut scratch.outputs[last][..rows.len() * self.layers[last].outputs];
-        self.loss.score(matrix_mut(block, rows.len()), &samples.labels, |row| rows.start + row)
+        let outputs = first_rows_mut(&mut scratch.outputs[last], rows.len());
+        self.loss.score(outputs, &samples.labels, |row| rows.start + row)
     }
 
-    /// Fills the first `rows` of every layer's outputs and slopes.
+    /// Fills as many rows of every layer's outputs and slopes as `input` has.
     fn forward(
         &self,
         parameters: &[f32],
-        input: &[f32],
-        rows: usize,
-        outputs: &mut [Vec<f32>],
-        slopes: &mut [Vec<f32>],
+        input: ArrayView2<'_, f32>,
+        outputs: &mut [Array2<f32>],
+        slopes: &mut [Array2<f32>],
     ) {
+        let rows = input.nrows();
         for (index, layer) in self.layers.iter().enumerate() {
             let (before, after) = outputs.split_at_mut(index);
-            let entering = before.last().map_or(input, |outputs| &outputs[..rows * layer.inputs]);
-            let leaving = &mut after[0][..rows * layer.outputs];
-            layer.forward(parameters, matrix(entering, rows), leaving);
-            if let Some(slopes) = slopes.get_mut(index) {
-                self.activation.apply(leaving, &mut slopes[..rows * layer.outputs]);
+            let entering = before.last().map_or(input, |outputs| first_rows(outputs, rows));
+            let leaving = first_rows_mut(&mut after[0], rows);
+            match slopes.get_mut(index) {
+                Some(slopes) => {
+                    let slopes = first_rows_mut(slopes, rows);
+                    layer.forward_activated(parameters, entering, self.activation, (leaving, slopes));
+                }
+                None => layer.forward(parameters, entering, leaving),
             }
         }
     }
@@ -260,11 +262,42 @@ impl Layer {
     }
 
     /// z = a W^T + b
-    fn forward(&self, parameters: &[f32], entering: ArrayView2<'_, f32>, outputs: &mut [f32]) {
-        let biases = &parameters[self.start + self.bias()..self.end()];
-        outputs.chunks_exact_mut(self.outputs).for_each(|row| row.copy_from_slice(biases));
-        let outputs = matrix_mut(outputs, entering.nrows());
-        multiply(entering, self.weights(parameters).reversed_axes(), WriteMode::Add, outputs);
+    fn forward(&self, parameters: &[f32], entering: ArrayView2<'_, f32>, outputs: ArrayViewMut2<'_, f32>) {
+        share(outputs, self.inputs, &|piece, outputs| {
+            self.forward_piece(parameters, entering, piece, outputs);
+        });
+    }
+
+    /// a' = f(z) and the slopes f'(z), with the activation f.
+    fn forward_activated(
+        &self,
+        parameters: &[f32],
+        entering: ArrayView2<'_, f32>,
+        activation: Activation,
+        outputs_and_slopes: (ArrayViewMut2<'_, f32>, ArrayViewMut2<'_, f32>),
+    ) {
+        let work_each = self.inputs + activation.work();
+        share(outputs_and_slopes, work_each, &|piece, (mut outputs, mut slopes)| {
+            self.forward_piece(parameters, entering, piece, outputs.view_mut());
+            for (outputs, slopes) in rows_mut(&mut outputs).zip(rows_mut(&mut slopes)) {
+                activation.apply(outputs, slopes);
+            }
+        });
+    }
+
+    /// A piece of z.
+    fn forward_piece(
+        &self,
+        parameters: &[f32],
+        entering: ArrayView2<'_, f32>,
+        Piece { rows, columns }: &Piece,
+        mut outputs: ArrayViewMut2<'_, f32>,
+    ) {
+        let biases = &parameters[self.start + self.bias()..self.end()][columns.clone()];
+        rows_mut(&mut outputs).for_each(|row| row.copy_from_slice(biases));
+        let entering = entering.slice_axis(ROWS, rows.clone().into());
+        let weights = self.weights(parameters).slice_axis_move(ROWS, columns.clone().into());
+        multiply(entering, weights.reversed_axes(), WriteMode::Add, outputs);
     }
 
     /// dW = dz^T a, db = sum of dz over rows: written to `gradient`, or added to the values there.
@@ -276,19 +309,42 @@ impl Layer {
         gradient: &mut [f32],
     ) {
         let (weights, biases) = gradient[self.start..self.end()].split_at_mut(self.bias());
-        multiply(change.reversed_axes(), entering, mode, matrix_mut(weights, self.outputs));
-        if let WriteMode::Replace = mode {
-            biases.fill(0.0);
-        }
-        for row in change.axis_iter(Axis(0)) {
-            biases.iter_mut().zip(row).for_each(|(bias, change)| *bias += change);
-        }
+        let rows = entering.nrows();
+        let of_weights = || {
+            share(matrix_mut(weights, self.outputs), rows, &|piece, weights| {
+                let change = change.slice_axis(COLUMNS, piece.rows.clone().into());
+                let entering = entering.slice_axis(COLUMNS, piece.columns.clone().into());
+                multiply(change.reversed_axes(), entering, mode, weights);
+            });
+        };
+        let of_biases = || {
+            if let WriteMode::Replace = mode {
+                biases.fill(0.0);
+            }
+            for row in change.rows() {
+                let row = row.to_slice().expect("the matrix lies row by row");
+                biases.iter_mut().zip(row).for_each(|(bias, change)| *bias += change);
+            }
+        };
+        join(rows * self.bias(), of_weights, of_biases);
     }
 
-    /// da = dz W, written over a.
-    fn backward(&self, parameters: &[f32], change: ArrayView2<'_, f32>, entering: &mut [f32]) {
-        let entering = matrix_mut(entering, change.nrows());
-        multiply(change, self.weights(parameters), WriteMode::Replace, entering);
+    /// dz of the layer before: da = dz W, times the slopes of that layer's activation. Written over a.
+    fn backward(
+        &self,
+        parameters: &[f32],
+        change: ArrayView2<'_, f32>,
+        slopes: ArrayView2<'_, f32>,
+        entering: ArrayViewMut2<'_, f32>,
+    ) {
+        let weights = self.weights(parameters);
+        share(entering, self.outputs, &|Piece { rows, columns }, mut entering| {
+            let change = change.slice_axis(ROWS, rows.clone().into());
+            let weights = weights.slice_axis(COLUMNS, columns.clone().into());
+            multiply(change, weights, WriteMode::Replace, entering.view_mut());
+            let slopes = slopes.slice_axis(ROWS, rows.clone().into());
+            entering *= &slopes.slice_axis(COLUMNS, columns.clone().into());
+        });
     }
 }
 
@@ -302,6 +358,21 @@ fn matrix(values: &[f32], rows: usize) -> ArrayView2<'_, f32> {
 fn matrix_mut(values: &mut [f32], rows: usize) -> ArrayViewMut2<'_, f32> {
     let columns = values.len().checked_div(rows).unwrap_or(0);
     ArrayViewMut2::from_shape((rows, columns), values).expect("rows of the same length")
+}
+
+/// So many rows of a matrix.
+fn first_rows(matrix: &Array2<f32>, count: usize) -> ArrayView2<'_, f32> {
+    matrix.slice_axis(ROWS, (..count).into())
+}
+
+/// As [`first_rows`], to write to.
+fn first_rows_mut(matrix: &mut Array2<f32>, count: usize) -> ArrayViewMut2<'_, f32> {
+    matrix.slice_axis_mut(ROWS, (..count).into())
+}
+
+/// The rows of a matrix that lies row by row.
+fn rows_mut<'a>(matrix: &'a mut ArrayViewMut2<'_, f32>) -> impl Iterator<Item = &'a mut [f32]> {
+    matrix.rows_mut().into_iter().map(|row| row.into_slice().expect("the matrix lies row by row"))
 }
 
 /// Uniform in -1..1, from the upper 24 bits: every value is exact.

@@ -1,8 +1,7 @@
 //! The product of two matrices, in which training spends most of its time.
 //!
 //! A dense layer computes three products in each step: one in the forward pass and two in the backward pass. Matrices are views of
-//! `ndarray`. The kernel is faer's: it uses the widest vector registers of the processor, and runs on the calling thread, because the
-//! peers of one machine share its cores already.
+//! `ndarray`. The kernel is faer's: it uses the widest vector registers of the processor, and runs on the calling thread.
 //!
 //! # Invariants
 //! - A product copies nothing; with AVX2 it allocates nothing after the first product of a thread.
@@ -10,7 +9,8 @@
 //!   memory, or on earlier products.
 
 use faer::linalg::matmul::matmul;
-use faer::{Accum, MatMut, MatRef};
+use faer::{Accum, MatMut, MatRef, Par};
+use faer_ext::IntoFaer;
 use ndarray::{ArrayView2, ArrayViewMut2};
 
 /// What happens to the values that the product's memory holds before.
@@ -25,28 +25,37 @@ pub(super) enum WriteMode {
 /// Writes the product of `left` (rows, depth) and `right` (depth, columns) to `product` (rows, columns).
 ///
 /// # Panics
-/// If the shapes do not fit together, or a matrix lies in memory neither row by row nor column by column.
+/// If the shapes do not fit together.
 pub(super) fn multiply(
     left: ArrayView2<'_, f32>,
     right: ArrayView2<'_, f32>,
     mode: WriteMode,
     product: ArrayViewMut2<'_, f32>,
 ) {
-    let (rows, columns) = product.dim();
-    let values = product.into_slice().expect("a product is written row by row");
-    let product = MatMut::from_row_major_slice_mut(values, rows, columns);
     let mode = if mode == WriteMode::Replace { Accum::Replace } else { Accum::Add };
-    matmul(product, mode, view(left), view(right), 1.0, faer::Par::Seq);
+    matmul(view_mut(product), mode, view(left), view(right), 1.0, Par::Seq);
     clear_upper_halves();
 }
 
 /// The same matrix as a view of the kernel's library.
+///
+/// A side of one element has any stride in ndarray, and the kernel goes by strides. A matrix that lies row by row gets those of its shape.
 fn view(matrix: ArrayView2<'_, f32>) -> MatRef<'_, f32> {
     let (rows, columns) = matrix.dim();
-    match (matrix.to_slice(), matrix.reversed_axes().to_slice()) {
-        (Some(values), _) => MatRef::from_row_major_slice(values, rows, columns),
-        (None, Some(values)) => MatRef::from_column_major_slice(values, rows, columns),
-        (None, None) => panic!("a matrix has all its rows or all its columns one after the other"),
+    match matrix.to_slice() {
+        Some(values) => MatRef::from_row_major_slice(values, rows, columns),
+        None => matrix.into_faer(),
+    }
+}
+
+/// As [`view`], to write to.
+fn view_mut(matrix: ArrayViewMut2<'_, f32>) -> MatMut<'_, f32> {
+    let (rows, columns) = matrix.dim();
+    if matrix.is_standard_layout() {
+        let values = matrix.into_slice().expect("the matrix lies row by row");
+        MatMut::from_row_major_slice_mut(values, rows, columns)
+    } else {
+        matrix.into_faer()
     }
 }
 
@@ -62,6 +71,8 @@ fn clear_upper_halves() {
 
 #[cfg(test)]
 mod tests {
+    use ndarray::{Array2, Axis, Slice};
+
     use super::*;
 
     /// Numbers of both signs and of several sizes.
@@ -80,6 +91,11 @@ mod tests {
 
     fn to_write(values: &mut [f32], rows: usize, columns: usize) -> ArrayViewMut2<'_, f32> {
         ArrayViewMut2::from_shape((rows, columns), values).unwrap()
+    }
+
+    /// The same matrix. Its sides of one element have no stride afterwards.
+    fn sliced(matrix: ArrayView2<'_, f32>) -> ArrayView2<'_, f32> {
+        matrix.slice_axis_move(Axis(0), (..).into()).slice_axis_move(Axis(1), (..).into())
     }
 
     /// Compares with sums in `f64`, for every way in which the operands may lie.
@@ -125,6 +141,26 @@ mod tests {
     }
 
     #[test]
+    fn columns_of_a_wider_matrix_are_multiplied_and_written_alone() {
+        let wide = |rows, columns, seed| {
+            Array2::from_shape_vec((rows, columns), values(rows * columns, seed)).unwrap()
+        };
+        let (left, right, before) = (wide(40, 70, 1), wide(70, 90, 2), wide(40, 90, 3));
+        let (mut found, columns) = (before.clone(), 20..53);
+        let slice = Slice::from(columns.clone());
+        let (right_part, part) = (right.slice_axis(Axis(1), slice), found.slice_axis_mut(Axis(1), slice));
+        multiply(left.view(), right_part, WriteMode::Replace, part);
+        let whole = left.dot(&right);
+        for ((row, column), found) in found.indexed_iter() {
+            if columns.contains(&column) {
+                assert!((found - whole[(row, column)]).abs() < 1e-4, "{row}, {column}");
+            } else {
+                assert_eq!(*found, before[(row, column)], "{row}, {column}");
+            }
+        }
+    }
+
+    #[test]
     fn without_terms_a_sum_is_zero() {
         for shape in [[0, 3, 4], [3, 0, 4], [0, 0, 0], [3, 4, 0]] {
             check(shape);
@@ -134,24 +170,30 @@ mod tests {
     #[test]
     fn bits_do_not_depend_on_where_matrices_are_in_memory() {
         for [rows, columns, depth] in
-            [[5, 1, 40], [1, 7, 40], [9, 11, 1], [3, 5, 7], [33, 50, 70], [64, 256, 784]]
+            [[1, 1, 40], [5, 1, 40], [1, 7, 40], [9, 11, 1], [3, 5, 7], [33, 50, 70], [64, 256, 784]]
         {
             let (left, right) = (values(rows * depth, 1), values(depth * columns, 2));
-            let found_at = |offset: usize| {
+            let found_at = |offset: usize, is_sliced: bool| {
                 // The same numbers, a few elements further on.
                 let shifted = |values: &[f32]| [&vec![0.0; offset], values].concat();
                 let (left, right) = (shifted(&left), shifted(&right));
                 let mut product = vec![0.0; offset + rows * columns];
-                let left = laid_out(&left[offset..], rows, depth, false);
-                let right = laid_out(&right[offset..], depth, columns, false);
+                let mut left = laid_out(&left[offset..], rows, depth, false);
+                let mut right = laid_out(&right[offset..], depth, columns, false);
+                if is_sliced {
+                    (left, right) = (sliced(left), sliced(right));
+                }
                 multiply(left, right, WriteMode::Replace, to_write(&mut product[offset..], rows, columns));
                 product[offset..].iter().map(|value| value.to_bits()).collect::<Vec<_>>()
             };
-            let expected = found_at(0);
+            let expected = found_at(0, false);
             for offset in [0, 1, 3, 4, 8, 13] {
-                assert_eq!(found_at(offset), expected, "{rows} x {depth} x {columns}, {offset} further on");
+                for is_sliced in [false, true] {
+                    let found = found_at(offset, is_sliced);
+                    assert_eq!(found, expected, "{rows} x {depth} x {columns}, {offset} further on");
+                }
             }
-            let elsewhere = std::thread::scope(|scope| scope.spawn(|| found_at(2)).join().unwrap());
+            let elsewhere = std::thread::scope(|scope| scope.spawn(|| found_at(2, false)).join().unwrap());
             assert_eq!(elsewhere, expected, "on a thread of its own");
         }
     }
