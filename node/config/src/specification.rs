@@ -15,7 +15,8 @@
 //! - A specification that parses is within all bounds: its model has at most [`PARAMETERS_MAX`] parameters.
 //!
 //! # Not here
-//! `[network]`: ports and the number of peers to wait for are settings of each peer, and are not hashed.
+//! `[network]` and `[compute]`: ports, the number of peers to wait for and the number of threads are settings of each peer, and are not
+//! hashed.
 
 use std::num::NonZeroU64;
 use std::ops::RangeBounds;
@@ -54,6 +55,7 @@ mod replicas;
 pub mod resolve;
 pub mod run_file;
 mod run_file_changes;
+mod thread_count;
 
 pub use algorithm::{Aggregation, Algorithm};
 pub use builtin::BuiltinLoader;
@@ -66,6 +68,7 @@ pub use init::{WrittenRunFile, demo_run_file, write_run_file};
 pub use resolve::{resolve, resolve_with_notices};
 pub use run_file::RunFile;
 pub use run_file_changes::{ChangedKey, changed_keys};
+pub use thread_count::{NotAThreadCount, ThreadCount};
 
 /// The version of the format.
 pub const VERSION: u32 = 1;

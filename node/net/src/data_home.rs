@@ -31,6 +31,13 @@ pub fn is_in_use(directory: &Path) -> bool {
     matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock))
 }
 
+/// How many other peers of this user run in the default directories, beside the one in `own`.
+#[must_use]
+pub fn peers_beside(own: &Path) -> usize {
+    let own = own.canonicalize().ok();
+    default_directories().iter().filter(|path| path.canonicalize().ok() != own && is_in_use(path)).count()
+}
+
 /// The file that a running peer has locked.
 pub(super) const LOCK_FILE: &str = "lock";
 /// Default directories of one user.

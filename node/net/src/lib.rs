@@ -5,7 +5,7 @@
 //!   machine <--------- driver <------------------------------------- network ---- one link per peer
 //!           ---------> (the only loop) ----------------------------->   |             outgoing lane
 //!             outputs      |        frames, credit, dial, hang up       |             incoming lane
-//!                          +--> compute (one thread)                    +---- libp2p swarm: TCP, or QUIC
+//!                          +--> compute (its own threads)               +---- libp2p swarm: TCP, or QUIC
 //! ```
 //! The machine decides, and the shell carries out its decisions. A connection may break and come back. A *link* hides that: frames
 //! arrive whole, once and in order, or the machine is told that the link is gone. A *lane* of a link is a substream of libp2p, or a
@@ -58,9 +58,9 @@ mod unfinished_run;
 pub use bootstrap_address::{BootstrapAddress, NotAnAddress};
 pub use checkpoints::{CheckpointStore, Checkpoints, Damaged, decode_checkpoint};
 pub use clock::{MonotonicClock, unix_seconds};
-pub use compute::Compute;
+pub use compute::{Compute, compute_on};
 pub use counters::{Counters, Traffic};
-pub use data_home::is_in_use;
+pub use data_home::{is_in_use, peers_beside};
 pub use dial::Unreached;
 pub use directory::{ChosenDirectory, Directory, DirectoryError, default_directories};
 pub use driver::{AdminRequest, Environment, StateMachine, drive};

@@ -1,5 +1,6 @@
 //! Much data in both directions at once: intact, in order, once.
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use peergrad_net::{
@@ -19,7 +20,7 @@ pub(crate) async fn run(network: Network, mut courier: Courier) -> (Courier, Tra
     let folder = tempfile::tempdir().unwrap();
     let environment = Environment {
         network,
-        compute: Compute::start(Arc::clone(&counters)).unwrap(),
+        compute: Compute::start(Arc::clone(&counters), NonZeroUsize::MIN).unwrap(),
         clock: MonotonicClock::start(),
         find_data: Arc::new(|_| None),
         store: StableStorage::start(folder.path().join("durable")).unwrap().0,

@@ -89,6 +89,7 @@ fn a_run_file_that_cannot_be_used_is_refused() {
         (format!("{data}[shards]\nreplicas = 9\n"), "`shards.replicas` is 9"),
         (format!("{data}[model]\nkind = \"transformer\"\n"), "transformer"),
         (format!("{data}[network]\npeers = 0\n"), "--peers counts this peer too"),
+        (format!("{data}[compute]\nthreads = 0\n"), "give 1 to 1024 threads, or leave the setting out"),
         ("[data]\nfile = \"gone.csv\"\n".to_owned(), "cannot read gone.csv"),
         ("epochs = 3\n".to_owned(), "`data.file` is not given"),
         ("\0\u{1}".to_owned(), "run.toml"),

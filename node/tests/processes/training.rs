@@ -133,6 +133,28 @@ fn compare_with_alone(count: usize, topology: &str) {
 }
 
 #[test]
+fn the_number_of_threads_does_not_change_a_bit() {
+    let place = TestFolder::new();
+    // Layers whose products are cut into pieces.
+    let changes = [("epochs", "2"), ("batch", "300"), ("hidden", "[700, 500]"), ("digest_every", "1")];
+    let text = place.init(DIGITS, &changes) + "threads = 3\n";
+    place.write("run.toml", &text);
+    let peers = [&["--threads", "1"][..], &["--threads", "2"], &[]].map(|threads| {
+        let directory = format!("of-{}", threads.last().unwrap_or(&"run.toml"));
+        place.start(&directory, 1, threads).end()
+    });
+    for (peer, threads) in peers.iter().zip([1, 2, 3]) {
+        assert_eq!(
+            peer.all("listening").map(|event| event["threads"].as_u64()).collect::<Vec<_>>(),
+            [Some(threads)]
+        );
+        assert_eq!(peer.digests().len(), 10, "five steps of each epoch");
+        assert_eq!(peer.digests(), peers[0].digests(), "{threads} threads");
+        assert_eq!(peer.summary()["test_loss"], peers[0].summary()["test_loss"], "{threads} threads");
+    }
+}
+
+#[test]
 fn breast_cancer_trains_from_an_unedited_run_file() {
     let Some(summary) = train_file("breast_cancer.csv.gz", &[]) else { return };
     assert!(summary["test_accuracy"].as_f64() >= Some(0.95), "{summary}");

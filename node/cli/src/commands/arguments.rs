@@ -2,11 +2,13 @@
 
 use std::convert::Infallible;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
+use peergrad_config::specification::ThreadCount;
 use peergrad_config::specification::memory::MemoryLimit;
-use peergrad_net::available_memory;
+use peergrad_net::{available_memory, peers_beside};
 
 use crate::text::quantities::parse_bytes;
 
@@ -106,6 +108,10 @@ pub(super) struct PeerArguments {
     /// is free]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub(super) max_memory: Option<u64>,
+    /// How many threads compute a gradient, with the same result for any number; small models use one in any case [default: from
+    /// run.toml, or the cores that the peer may use, divided by the peers of this user on the machine]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub(super) threads: Option<ThreadCount>,
     /// The former name of `--capacity`
     #[arg(long = "weight", hide = true, value_name = "N", value_parser = former("--capacity"))]
     _weight: Option<Infallible>,
@@ -125,6 +131,17 @@ impl PeerArguments {
     pub(super) fn memory(&self) -> MemoryLimit {
         MemoryLimit::new(self.max_memory.or_else(|| Some(available_memory()? / 4 * 3)))
     }
+
+    /// How many threads compute at this peer, whose data directory is `directory`.
+    pub(super) fn threads(&self, directory: &Path) -> ThreadCount {
+        self.threads.unwrap_or_else(|| threads_of_one(1 + peers_beside(directory)))
+    }
+}
+
+/// How many threads each of `peers` on this machine gets by default.
+pub(super) fn threads_of_one(peers: usize) -> ThreadCount {
+    // The system tells how many cores this process may use; where it does not, one is sure.
+    ThreadCount::share(std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN), peers)
 }
 
 /// A parser for an option's former name: it rejects every value and names the option `current`.

@@ -7,8 +7,10 @@ use anyhow::{Context, bail};
 use clap::Args;
 use peergrad_config::model_file::{DataPart, ModelFile};
 use peergrad_models::data::embedded::embedded;
+use peergrad_net::compute_on;
 use serde_json::json;
 
+use super::arguments::threads_of_one;
 use super::files;
 use crate::terminal::{emit, print_line};
 use crate::text::text_table::count;
@@ -43,7 +45,9 @@ pub(super) fn evaluate(arguments: &EvaluateArguments) -> anyhow::Result<ExitCode
             arguments.model.display()
         );
     }
-    let evaluated = model.evaluate(&name, &data).with_context(|| arguments.model.display().to_string())?;
+    let evaluated = compute_on(threads_of_one(1).get(), || model.evaluate(&name, &data));
+    let evaluated = evaluated.context("cannot start threads")?;
+    let evaluated = evaluated.with_context(|| arguments.model.display().to_string())?;
     files::warn_about(&name, &evaluated.notices);
     let (evaluation, held_out) = (evaluated.evaluation, evaluated.part == DataPart::HeldOut);
     if arguments.json {

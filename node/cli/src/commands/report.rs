@@ -1,7 +1,7 @@
 //! The report of one running peer: prints its events and its result, as text for people or as JSON for programs.
 
 use std::collections::BTreeSet;
-use std::num::NonZeroU16;
+use std::num::{NonZeroU16, NonZeroUsize};
 use std::sync::Arc;
 
 use peergrad_core::io::{Committed, Event, FinalState, RecoveryProgress, RunSize};
@@ -138,15 +138,25 @@ impl Report {
         }
     }
 
-    pub(super) fn listening(&self, addresses: &[String], direct_port: Option<NonZeroU16>) {
+    pub(super) fn listening(
+        &self,
+        addresses: &[String],
+        direct_port: Option<NonZeroU16>,
+        threads: NonZeroUsize,
+    ) {
         let me = self.me;
         match self.format {
             OutputFormat::Text => {
-                self.screen.say(&format!("peer {} listens on {}", me.short(), addresses.join(", ")));
+                let threads_text = plural(threads.get(), "thread");
+                let addresses = addresses.join(", ");
+                self.screen.say(&format!(
+                    "peer {} computes on {threads_text}, and listens on {addresses}",
+                    me.short()
+                ));
             }
             OutputFormat::Json => emit(&json!({
                 "event": "listening", "peer": me.to_string(), "addresses": addresses,
-                "direct_port": direct_port.map(NonZeroU16::get),
+                "direct_port": direct_port.map(NonZeroU16::get), "threads": threads.get(),
             })),
         }
     }

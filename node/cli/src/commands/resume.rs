@@ -21,7 +21,7 @@ use super::started_from::StartedFrom;
 use crate::terminal::{complain, program_name};
 
 pub(super) fn resume(arguments: ResumeArguments, loader: Arc<dyn Loader>) -> anyhow::Result<ExitCode> {
-    let ResumeArguments { extra, alone, data, peer } = arguments;
+    let ResumeArguments { extra, alone, data, mut peer } = arguments;
     if let Some(extra) = extra {
         bail!("{}", extra_text(&extra));
     }
@@ -33,6 +33,7 @@ pub(super) fn resume(arguments: ResumeArguments, loader: Arc<dyn Loader>) -> any
     if let Some(path) = &data {
         std::fs::File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
     }
+    peer.threads = peer.threads.or_else(|| started_from.as_ref()?.threads());
     let data = DataSource::search(data.or_else(|| started_from.as_ref()?.data_path()));
     let (start_mode, secret) =
         if alone { new_run(&directory, record)? } else { same_run(&directory, &record)? };

@@ -147,6 +147,7 @@ fn found(
     let port = run_file.network.port;
     peer.port = peer.port.or((port != DEFAULT_PORT).then_some(port));
     peer.no_mdns |= !run_file.network.mdns;
+    peer.threads = peer.threads.or(run_file.compute.threads);
     let peers = peers.unwrap_or(run_file.network.peers) as usize;
     if peers == 0 || peers > MEMBERS_MAX {
         bail!("--peers counts this peer too: give 1 to train alone, or at most {MEMBERS_MAX}");
@@ -312,7 +313,8 @@ async fn run_peer(mut plan: PeerPlan) -> anyhow::Result<ExitCode> {
     let meter = UsageMeter { clock, counters: network.counters() };
     let report = Report::new(contact.peer, OutputFormat::of_flag(peer.json), meter);
     report_directory(&chosen, &report);
-    report.listening(&contact.addresses, network.direct_port());
+    let threads = peer.threads(chosen.directory.path()).get();
+    report.listening(&contact.addresses, network.direct_port(), threads);
     previous.say(&start_mode, &chosen.directory, &report);
     let checkpoint_store = chosen.directory.checkpoint_store();
     let mut running = RunningPeer::new(chosen.directory, secret, contact.clone(), network.port(), report);
@@ -343,7 +345,8 @@ async fn run_peer(mut plan: PeerPlan) -> anyhow::Result<ExitCode> {
     });
     let searched = checkpoint_store.clone();
     let find_data: DataFinder = Arc::new(move |reference| data.find(reference, &searched));
-    let compute = Compute::start(network.counters()).context("cannot start a thread")?;
+    let compute = Compute::start(network.counters(), threads)
+        .with_context(|| format!("cannot start {threads} threads; give a smaller number with --threads"))?;
     let (store, disk_notices) =
         StableStorage::start(running.directory.durable_path()).context("cannot start a thread")?;
     let checkpoints = Checkpoints::start(checkpoint_store).context("cannot start a thread")?;

@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use peergrad_config::specification::{RunFile, changed_keys};
+use peergrad_config::specification::{RunFile, ThreadCount, changed_keys};
 use peergrad_net::write_private;
 use peergrad_protocol::RunId;
 use serde::{Deserialize, Serialize};
@@ -55,6 +55,11 @@ impl StartedFrom {
     pub(super) fn data_path(&self) -> Option<PathBuf> {
         let run_file = RunFile::parse(&self.text).ok()?;
         files::data_path(&self.path, &run_file.data().ok()?.file).filter(|path| path.exists())
+    }
+
+    /// The number of threads that the run file gave for this peer; `None` if it gave none.
+    pub(super) fn threads(&self) -> Option<ThreadCount> {
+        RunFile::parse(&self.text).ok()?.compute.threads
     }
 
     /// What a user should know who resumes the run: how the file differs from what the run was started with. `None` if it does not, or is

@@ -22,6 +22,7 @@ use peergrad_net::MonotonicClock;
 use peergrad_protocol::{PeerId, StepNumber};
 use serde_json::Value;
 
+use super::arguments::threads_of_one;
 use super::curve::Curve;
 use super::progress::{Progress, Screen};
 use crate::terminal::{OutputFormat, emit};
@@ -195,6 +196,7 @@ impl<'a> Swarm<'a> {
             .args(arguments)
             .args(["--json", "--no-mdns", "--listen", "127.0.0.1", "--port", "0", "--dir"])
             .arg(self.config.folder.join((index + 1).to_string()))
+            .args(["--threads", &threads_of_one(self.config.peers as usize).get().to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -49,7 +49,8 @@ impl RunFile {
             shards,
             checkpoints,
             partition,
-            network
+            network,
+            compute
         ))
     }
 }

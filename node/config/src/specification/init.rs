@@ -462,6 +462,10 @@ policy = \"majority\"        # in a network partition: \"majority\": the part wi
 port = 4747                # port to listen on (TCP and UDP); direct tensor connections use TCP on the port 1000 above it
 peers = 2                  # how many peers, this one included, a new run waits for
 mdns = true                # whether peers on the local network find each other
+
+[compute]                  # settings of this peer only
+# threads = 2              # threads that compute a gradient, with the same result for any number; without this, the cores that the
+                           # peer may use, divided by the peers of this user on the machine
 ";
 
 #[cfg(test)]

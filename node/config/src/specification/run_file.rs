@@ -13,7 +13,7 @@ use peergrad_models::task::activation::Activation;
 use peergrad_protocol::placement::Replicas;
 use serde::Deserialize;
 
-use super::{SpecificationError, explain_former_name, replicas};
+use super::{SpecificationError, ThreadCount, explain_former_name, replicas};
 
 mod sync_section;
 
@@ -66,6 +66,9 @@ pub struct RunFile {
     /// `[network]`, which concerns this peer only.
     #[serde(default)]
     pub network: NetworkSection,
+    /// `[compute]`, which concerns this peer only.
+    #[serde(default)]
+    pub compute: ComputeSection,
 }
 
 /// `[data]`: the data file and its contents.
@@ -243,6 +246,15 @@ pub struct NetworkSection {
     pub peers: u32,
     /// Whether peers on the local network find each other without addresses. Default true.
     pub mdns: bool,
+}
+
+/// `[compute]`: how this peer computes, which is not part of the specification.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ComputeSection {
+    /// How many threads compute a gradient. Their number does not change the result. Default: the cores that this peer may use, divided by
+    /// the peers of this user on the machine.
+    pub threads: Option<ThreadCount>,
 }
 
 impl RunFile {
