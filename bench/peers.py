@@ -53,8 +53,8 @@ def noise(path, columns, classes, rows=ROWS):
             file.write(f"{features},{draw.randrange(classes)}\n")
 
 
-def train(folder, count, batch, widths, steps, replicas=2):
-    """So many peers of this machine that train an MLP on noise, once they are through."""
+def train(folder, count, batch, widths, steps, replicas=2, threads=1):
+    """So many peers of this machine that train an MLP on noise, each on so many threads, once they are through."""
     name = f"{widths[0]}.csv"
     if not (folder / name).exists():
         noise(folder / name, widths[0], widths[-1])
@@ -66,7 +66,7 @@ def train(folder, count, batch, widths, steps, replicas=2):
         f"[shards]\nreplicas = {replicas}\n"
     )
     state = f"{count}-{time.monotonic_ns()}"
-    local = ["--listen", "127.0.0.1"]
+    local = ["--listen", "127.0.0.1", "--threads", threads]
     peers = [Peer(folder, f"{state}-0", "start", run_file, "--peers", count, *local)]
     if count > 1:
         peers[0].wait_for(lambda peer: peer.invite)

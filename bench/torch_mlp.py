@@ -1,6 +1,6 @@
-"""Samples a second of an MLP with ReLU in PyTorch: cross-entropy, Adam, one thread, batches of random numbers.
+"""Samples a second of an MLP with ReLU in PyTorch: cross-entropy, Adam, batches of random numbers.
 
-    python bench/torch_mlp.py BATCH STEPS WIDTH WIDTH...      needs `pip install torch numpy`
+    python bench/torch_mlp.py THREADS BATCH STEPS WIDTH WIDTH...      needs `pip install torch numpy`
 """
 import json
 import sys
@@ -9,8 +9,8 @@ import time
 import torch
 
 
-def main(batch, steps, *widths):
-    torch.set_num_threads(1)
+def main(threads, batch, steps, *widths):
+    torch.set_num_threads(threads)
     layers = []
     for inputs, outputs in zip(widths, widths[1:]):
         layers += [torch.nn.Linear(inputs, outputs), torch.nn.ReLU()]

@@ -1,4 +1,4 @@
-"""One peer that trains alone, compared with PyTorch on one thread: samples a second, in rounds that alternate.
+"""One peer that trains alone, compared with PyTorch, both on one thread: samples a second, in rounds that alternate.
 
     cargo build --release && python bench/training.py [ROUNDS]      needs `pip install torch numpy`
 
@@ -18,14 +18,17 @@ HERE = Path(__file__).parent
 CASES = [(64, [64, 128, 10], 2000), (64, [784, 256, 10], 500), (128, [784, 1024, 1024, 10], 60)]
 
 
+def samples_per_second(peer):
+    samples = sum(event["samples"] for event in peer.steps[1:])
+    return samples / (peer.steps[-1]["wall_seconds"] - peer.steps[0]["wall_seconds"])
+
+
 def peergrad(folder, batch, widths, steps):
-    steps_told = train(folder, 1, batch, widths, steps)[0].steps
-    samples = sum(event["samples"] for event in steps_told[1:])
-    return samples / (steps_told[-1]["wall_seconds"] - steps_told[0]["wall_seconds"])
+    return samples_per_second(train(folder, 1, batch, widths, steps)[0])
 
 
-def pytorch(batch, widths, steps):
-    command = [sys.executable, str(HERE / "torch_mlp.py"), *map(str, [batch, steps, *widths])]
+def pytorch(batch, widths, steps, threads=1):
+    command = [sys.executable, str(HERE / "torch_mlp.py"), *map(str, [threads, batch, steps, *widths])]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)["samples_per_second"]
 
 
