@@ -14,7 +14,7 @@
 //! | incarnation | a number that grows with each start of a peer, and each time a peer rejoins after the members excluded it |
 //! | member, rank | a peer that is in the current view; its index there, meaningless without the view |
 //! | founder, joiner | the peer that creates a run; a peer that asks to become a member |
-//! | coordinator | the member of lowest rank with parameters: it admits joiners, and negotiates merges |
+//! | coordinator | the member of lowest rank with parameters whose disk can be written: it admits joiners, and negotiates merges |
 //! | secret, rekey | the random bytes that peers prove to know on each connection; to replace them during the run |
 //! | excluded | not in the next view, for instance after a silence; the peer may rejoin |
 //! | complaint | what a member tells all others of a fault that it has noticed of one of them |
@@ -41,6 +41,7 @@
 //! | step | one update of the shared parameters; under `local` and `diloco`, one round of local steps |
 //! | round | one collective operation: a reduce-scatter, the owners' update, and an all-gather |
 //! | segment | a piece of a shard that fits into one frame |
+//! | credit, window | how many more segments a member may send over a link; how many the other end allows in flight, and waiting there |
 //! | contribution | the vector that a member adds to a round (usually its summed gradient), with the number of its samples |
 //! | codec, residual | how elements are encoded as bytes, exactly or lossily; what a lossy codec has left out of a member's contributions so far |
 //! | master copy | the exact parameters at owners and replicas, where members compute with rounded ones |
@@ -54,6 +55,7 @@
 //! | view | an agreed [record](view::View) of the members and of where training resumes |
 //! | view change | what [changes](view::ViewChange) from one view to the next; the value that members agree on |
 //! | ballot, promise, accept | the terms of Paxos; see [`agreement`] |
+//! | withdraw | to give up a ballot before anything is proposed under it; members that have stopped for it go on |
 //! | placement, move | the owner and the replicas of each chunk, computed from the view; a chunk that changes hands during a view |
 //! | newcomer | a member without parameters: it gets them in its first step |
 //! | roll forward | to complete an interrupted step from what the remaining members hold together |

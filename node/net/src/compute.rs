@@ -124,6 +124,7 @@ mod tests {
         assert_eq!(answers, [(1, Ok(7)), (2, Err(Panicked("no such layer".to_owned()))), (3, Ok(9))]);
         assert!(counters.computing() >= nap);
     }
+
     #[tokio::test]
     async fn a_job_shares_its_work_with_the_threads_of_the_pool() {
         for threads in 1..4 {

@@ -136,6 +136,7 @@ mod tests {
     use ndarray::Array2;
 
     use super::*;
+
     /// The pieces of a matrix, sorted, after a check that they cover it once.
     fn pieces(rows: usize, columns: usize, work_each: usize) -> Vec<[usize; 4]> {
         let mut values = Array2::zeros((rows, columns));

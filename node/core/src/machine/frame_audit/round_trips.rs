@@ -148,12 +148,13 @@ mod tests {
     use super::*;
     use crate::fixtures::peer;
 
-    /// Every how many-th heartbeat of a peer is sent while its line is busy; `None`: none is.
+    /// So many heartbeats in turn are sent while the peer's line is busy, and while it is not; `None`: it is never busy.
     type Load = Option<u64>;
 
     const INTERVAL: Duration = Duration::from_millis(250);
 
     const LITTLE: Load = None;
+    const FULL: Load = Some(u64::MAX);
 
     /// Ten seconds of heartbeats to peers, each of which answers after so many milliseconds, with these loads. Returns which
     /// peers are late.
@@ -191,10 +192,9 @@ mod tests {
 
     #[test]
     fn data_in_front_of_heartbeats_is_no_fault() {
-        let by_turns = |heartbeats| Some(heartbeats);
-        assert_eq!(late(&[(2000, by_turns(u64::MAX)), (50, LITTLE), (50, LITTLE)]), [false; 3]);
-        let mostly_clear = late(&[(2000, LITTLE), (50, by_turns(u64::MAX)), (50, by_turns(4))]);
-        assert_eq!(mostly_clear, [true, false, false], "the load of others does not matter");
+        assert_eq!(late(&[(2000, FULL), (50, LITTLE), (50, LITTLE)]), [false; 3]);
+        let others = late(&[(2000, LITTLE), (50, FULL), (50, FULL)]);
+        assert_eq!(others, [true, false, false], "the load of others does not matter");
     }
 
     #[test]
