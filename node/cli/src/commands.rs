@@ -32,6 +32,7 @@ mod epochs;
 mod export;
 mod files;
 mod invite;
+mod join_target;
 mod local_peer;
 mod model;
 pub mod plot;

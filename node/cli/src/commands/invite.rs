@@ -39,7 +39,7 @@ pub(super) fn invite(arguments: &InviteArguments) -> anyhow::Result<ExitCode> {
         }
     };
     let mut invite = record.invite;
-    let external = super::run::addresses(&arguments.external)?;
+    let external = super::join_target::addresses(&arguments.external)?;
     if let Some(contact) = invite.contacts.first_mut() {
         contact.addresses.splice(0..0, external);
         contact.addresses.truncate(peergrad_protocol::limits::ADDRESSES_MAX);

@@ -2,12 +2,9 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, bail};
-use libp2p::Multiaddr;
-use peergrad_config::file_error::explained;
 use peergrad_config::specification::{BuiltinLoader, RunFile, resolve_with_notices};
 use peergrad_core::io::DataReference;
 use peergrad_core::node::{Config, Node, StartMode};
@@ -17,10 +14,10 @@ use peergrad_net::driver::DataFinder;
 use peergrad_net::{
     BootstrapAddress, CheckpointStore, Checkpoints, ChosenDirectory, Compute, DEFAULT_PORT, Damaged,
     Directory, Environment, Listen, Mdns, MonotonicClock, Network, NetworkOptions, Notice, Port,
-    StableStorage, create_private, drive, random_bytes,
+    StableStorage, drive, random_bytes,
 };
 use peergrad_protocol::durable::DurableRecord;
-use peergrad_protocol::invite::{Invite, NotAnInvite, Secret};
+use peergrad_protocol::invite::Secret;
 use peergrad_protocol::limits::{CONTACTS_MAX, MEMBERS_MAX, SEGMENTS_KEPT_MAX};
 use peergrad_protocol::message::SavedCheckpoint;
 use peergrad_protocol::{Incarnation, PeerId, Pool, RunId};
@@ -31,6 +28,7 @@ use super::arguments::{
     CustomStartArguments, FounderArguments, JoinArguments, PeerArguments, StartArguments,
 };
 use super::files;
+use super::join_target::{JoinTarget, join_target_of, multiaddresses, secret_for_a_new_run};
 use super::progress::Screen;
 use super::report::{Report, UsageMeter};
 use super::running_peer::RunningPeer;
@@ -193,102 +191,6 @@ pub(super) fn join(arguments: JoinArguments, loader: Arc<dyn Loader>) -> anyhow:
         directory: None,
         started_from: None,
     })
-}
-
-/// What is needed to join a run: its secret, and addresses of members.
-pub(super) struct JoinTarget {
-    /// The run, if an invite names it; `None` when joining by address.
-    pub(super) run: Option<RunId>,
-    pub(super) secret: Secret,
-    pub(super) bootstrap_addresses: Vec<BootstrapAddress>,
-}
-
-/// Reads an invite (or `-`, for standard input); with a secret file, `invite` and `more` are addresses.
-pub(super) fn join_target_of(
-    invite: &str,
-    more: &[String],
-    secret_file: Option<&Path>,
-) -> anyhow::Result<JoinTarget> {
-    if let Some(path) = secret_file {
-        let secret = parse_secret(path, &files::read_text(path)?)?;
-        let addresses = std::iter::once(invite).chain(more.iter().map(String::as_str));
-        let bootstrap_addresses = addresses.map(BootstrapAddress::from_str).collect::<Result<_, _>>()?;
-        return Ok(JoinTarget { run: None, secret, bootstrap_addresses });
-    }
-    let (invite, rest) = if invite == "-" {
-        let text = std::io::read_to_string(std::io::stdin());
-        let text = text.context("cannot read the invite from standard input")?;
-        if text.trim().is_empty() {
-            bail!("standard input holds no invite; pass it there, or in place of the `-`");
-        }
-        (text.parse()?, more)
-    } else {
-        invite_in(invite, more)?
-    };
-    let mut bootstrap_addresses: Vec<_> =
-        invite.contacts.into_iter().map(BootstrapAddress::Contact).collect();
-    for address in rest {
-        bootstrap_addresses.push(address.parse()?);
-    }
-    Ok(JoinTarget { run: Some(invite.run), secret: invite.secret, bootstrap_addresses })
-}
-
-/// The invite in the first of these arguments, with those that follow it. A pasted line may be several arguments: its breaks became spaces,
-/// or the command stands before the invite.
-fn invite_in<'a>(first: &str, more: &'a [String]) -> anyhow::Result<(Invite, &'a [String])> {
-    let mut text = first.to_owned();
-    let mut read = text.parse::<Invite>();
-    for (index, next) in more.iter().enumerate() {
-        if let Ok(invite) = read {
-            return Ok((invite, &more[index..]));
-        }
-        text = format!("{text} {next}");
-        read = text.parse();
-    }
-    match read {
-        Ok(invite) => Ok((invite, &[])),
-        Err(NotAnInvite::Prefix) if BootstrapAddress::from_str(first.trim()).is_ok() => bail!(
-            "`{}` is not an invite (invites begin with pg1); to join by address, add --secret-file FILE",
-            first.trim()
-        ),
-        Err(error) => Err(error.into()),
-    }
-}
-
-fn parse_secret(path: &Path, text: &str) -> anyhow::Result<Secret> {
-    let hash = blake3::Hash::from_hex(text.trim());
-    let hash = hash.map_err(|_| anyhow::anyhow!("{}: a secret is 64 hexadecimal digits", path.display()))?;
-    Ok(Secret(*hash.as_bytes()))
-}
-
-/// Reads the secret from a file, or creates the file with a new secret.
-fn secret_for_a_new_run(path: &Path) -> anyhow::Result<Secret> {
-    let secret = Secret(random_bytes());
-    let text = format!("{}\n", blake3::Hash::from_bytes(secret.0).to_hex());
-    match create_private(path, text.as_bytes()) {
-        Ok(()) => Ok(secret),
-        // An existing file decides.
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-            parse_secret(path, &files::read_text(path)?)
-        }
-        Err(error) => bail!("cannot write {}: {}", path.display(), explained(&error)),
-    }
-}
-
-/// Checks addresses that the user gave, and returns them as multiaddresses.
-pub(super) fn addresses(texts: &[String]) -> anyhow::Result<Vec<String>> {
-    Ok(multiaddresses(texts)?.iter().map(Multiaddr::to_string).collect())
-}
-
-fn multiaddresses(texts: &[String]) -> anyhow::Result<Vec<Multiaddr>> {
-    let parse = |text: &String| match BootstrapAddress::from_str(text) {
-        Ok(BootstrapAddress::Address(address)) => Ok(address),
-        Ok(BootstrapAddress::Contact(_)) => {
-            bail!("that is an invite, and not an address: `peer join` takes it")
-        }
-        Err(error) => Err(error.into()),
-    };
-    texts.iter().map(parse).collect()
 }
 
 /// Runs one peer until its run has ended.

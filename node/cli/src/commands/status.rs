@@ -10,8 +10,8 @@ use peergrad_net::{StatusTarget, default_directories, is_in_use};
 use serde_json::{Value, json};
 use tokio::time::{MissedTickBehavior, interval};
 
+use super::join_target::{JoinTarget, join_target_of};
 use super::local_peer::block_on;
-use super::run::{JoinTarget, join_target_of};
 use super::signals::stop_requested;
 use crate::status::{Status, StatusConnection, StatusError, connect_directory, connect_run};
 use crate::terminal::{OutputFormat, complain, emit, print_styled};
