@@ -26,7 +26,7 @@ use crate::program::loader::Loaded;
 use crate::state::shard_map::{ShardMap, ShardingConfig, StepShards};
 use crate::state::shared_cache::SharedCache;
 
-/// What a member needs to train in a view, in steps or with tables.
+/// What a member needs to train in a view, in steps or with tables. It has many fields because the two engines share all of these.
 pub(crate) struct EngineBase {
     /// This member, in the incarnation that is in the view.
     pub(super) me: Member,
