@@ -21,7 +21,7 @@ impl PeerId {
 /// The text form that libp2p uses (`12D3KooW...`): base 58 of the identity multihash of the public key.
 impl fmt::Display for PeerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut multihash = [0; 38];
+        let mut multihash = [0; MULTIHASH_BYTES];
         multihash[..6].copy_from_slice(&ED25519_IDENTITY_PREFIX);
         multihash[6..].copy_from_slice(&self.0);
         f.write_str(&bs58::encode(multihash).into_string())
@@ -38,8 +38,10 @@ impl FromStr for PeerId {
     type Err = NotAPeerId;
 
     fn from_str(text: &str) -> Result<Self, NotAPeerId> {
-        let bytes = bs58::decode(text).into_vec().map_err(|_| NotAPeerId)?;
-        let key = bytes.strip_prefix(&ED25519_IDENTITY_PREFIX).ok_or(NotAPeerId)?;
+        // Into a buffer of that size: a vector would follow the text, and decoding is quadratic.
+        let mut multihash = [0; MULTIHASH_BYTES];
+        let length = bs58::decode(text).onto(&mut multihash).map_err(|_| NotAPeerId)?;
+        let key = multihash[..length].strip_prefix(&ED25519_IDENTITY_PREFIX).ok_or(NotAPeerId)?;
         Ok(Self(key.try_into().map_err(|_| NotAPeerId)?))
     }
 }
@@ -51,6 +53,7 @@ pub struct NotAPeerId;
 
 /// Identity multihash (code 0, length 36) of a protobuf key message (type ed25519, 32 bytes).
 const ED25519_IDENTITY_PREFIX: [u8; 6] = [0x00, 0x24, 0x08, 0x01, 0x12, 0x20];
+const MULTIHASH_BYTES: usize = 38;
 const SHORT_CHARS: usize = 6;
 
 macro_rules! digest_id {
@@ -197,6 +200,8 @@ mod tests {
         for text in ["", "12D3KooW", "QmYwAPJzv5CZsnA625s3Xf2nemtYgPpHdWEz79ojWnPbdG", "l0O", "日本"] {
             assert_eq!(text.parse::<PeerId>(), Err(NotAPeerId), "{text}");
         }
+        // Would take hours if all of it were decoded.
+        assert_eq!("z".repeat(1 << 22).parse::<PeerId>(), Err(NotAPeerId));
     }
 
     #[test]

@@ -82,6 +82,22 @@ impl Swarm {
         hosts.iter().map(|host| self.peers[*host].wait(|event| is_change(event, "left", &name))).collect()
     }
 
+    /// Waits until the first host has gone on without one of two others, of which either may be lost. Returns its view, with the host that
+    /// is lost and the one that is not.
+    pub(crate) fn wait_for_loss_of_either(
+        &mut self,
+        host: usize,
+        others: [usize; 2],
+    ) -> (Value, usize, usize) {
+        let names = others.map(|other| self.ids[other].to_string());
+        let view = self.peers[host].wait(|event| names.iter().any(|name| is_change(event, "left", name)));
+        let [one, other] = others;
+        match is_change(&view, "left", &names[0]) {
+            true => (view, one, other),
+            false => (view, other, one),
+        }
+    }
+
     /// Waits until all peers are in one view, and train in it.
     pub(crate) fn wait_for_all(&mut self) {
         let count = self.peers.len();

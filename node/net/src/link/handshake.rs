@@ -156,10 +156,13 @@ impl Acknowledgement {
 async fn check_version(stream: &mut (impl AsyncRead + Unpin)) -> Result<(), LaneError> {
     match read_array(stream).await? {
         [LANE_VERSION] => Ok(()),
-        [other] => Err(LaneError::Version(other)),
+        [other @ ..=VERSION_MAX] => Err(LaneError::Version(other)),
+        _ => Err(LaneError::Handshake),
     }
 }
 
+/// No release has a version above it: such a byte is not the beginning of an opening.
+const VERSION_MAX: u8 = 32;
 const SESSION_BYTES: usize = 16;
 const OPEN_REQUEST_BYTES: usize = 1 + 2 * SESSION_BYTES;
 const OPEN_RESPONSE_BYTES: usize = 4 + SESSION_BYTES + ACKNOWLEDGEMENT_BYTES;
@@ -196,6 +199,8 @@ mod tests {
     async fn another_version_and_malformed_bytes_are_told_apart() {
         let error = OpenRequest::read(&mut Cursor::new([1_u8; OPEN_REQUEST_BYTES])).await.unwrap_err();
         assert!(matches!(error, LaneError::Version(1)));
+        let error = OpenRequest::read(&mut Cursor::new([163_u8; OPEN_REQUEST_BYTES])).await.unwrap_err();
+        assert!(matches!(error, LaneError::Handshake), "noise has no version");
         let mut no_session = [0_u8; OPEN_REQUEST_BYTES];
         no_session[0] = LANE_VERSION;
         let error = OpenRequest::read(&mut Cursor::new(no_session)).await.unwrap_err();
