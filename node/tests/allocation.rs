@@ -175,7 +175,7 @@ fn assert_allocations(sync: &str, written: &str, replicas: u64, vector_count: us
                     queue.push_back((index, Input::Computed { job: job.id, result: Ok((job.work)()) }));
                 }
                 Output::Persist { id, .. } => {
-                    queue.push_back((index, Input::Persisted { id, result: Ok(()) }));
+                    queue.push_back((index, Input::Persisted(id)));
                 }
                 Output::Event(Event::Committed(_)) => {
                     committed[index] += 1;

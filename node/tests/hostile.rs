@@ -176,7 +176,7 @@ impl Swarm {
                     let (job, result) = (job.id, Ok((job.work)()));
                     self.give(index, Input::Computed { job, result });
                 }
-                Output::Persist { id, .. } => self.give(index, Input::Persisted { id, result: Ok(()) }),
+                Output::Persist { id, .. } => self.give(index, Input::Persisted(id)),
                 Output::Event(Event::ViewInstalled { view, digest, .. }) => {
                     self.views[index] = Some((view, digest))
                 }

@@ -113,10 +113,11 @@ pub const SEGMENT_ELEMENTS: usize = 32 * 1024;
 pub const LINK_SEGMENTS: u32 = 4;
 /// Segments in flight on one link at most: a receiver allows more than [`LINK_SEGMENTS`] if it takes more to fill the line.
 pub const LINK_SEGMENTS_MAX: u32 = 64;
-/// Bytes of segments that a peer allows on all its links together, beyond [`LINK_SEGMENTS`] on each.
+/// Bytes of segments that a peer allows on all its links together, beyond [`LINK_SEGMENTS`] on each; and how many bytes it asks all others
+/// together to allow.
 pub const LONG_LINES_BYTES_MAX: usize = 32 << 20;
-/// Bytes of segments, sent and received, that a member's links may have in flight at once. If the direct topology could take more,
-/// the ring is used, unless the run's settings need the direct topology.
+/// Bytes of segments, sent and received, that a member's links may have in flight at once, besides those of long lines. If the direct
+/// topology could take more, the ring is used, unless the run's settings need the direct topology.
 pub const ROUND_BYTES_MAX: usize = 32 << 20;
 /// Bytes that the cost model assumes a connection carries while one frame is in flight.
 pub const HOP_BYTES: usize = 64 << 10;

@@ -28,7 +28,6 @@ use peergrad_protocol::{Instant, RunId};
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, SeedableRng};
 
-use crate::disk::DiskMode;
 use crate::filters::Filters;
 use crate::host::{HostId, Process, ProcessId};
 use crate::hosts::Hosts;
@@ -155,19 +154,17 @@ impl Cluster {
         if is_superseded || running.written_record >= Some(id) {
             return;
         }
-        let disk = &mut self.hosts.get_mut(process.host).setup.disk;
-        let is_full = disk.mode == DiskMode::Full;
-        let result = if is_full { None } else { Some(disk.write(record.clone())) };
+        let is_written = self.hosts.get_mut(process.host).setup.disk.write(record.clone());
         let Some(running) = self.hosts.process_mut(process) else { return };
-        running.disk_fails = is_full;
-        if !is_full {
+        running.disk_fails = !is_written;
+        let report = if is_written {
             running.written_record = Some(id);
-        }
-        if is_full {
+            Input::Persisted(id)
+        } else {
             let at = self.schedule.now().after(DISK_RETRY);
             self.schedule.push(at, ScheduledEvent::Written { process, id, record });
-        }
-        let report = result.map_or(Input::NotPersisted(id), |result| Input::Persisted { id, result });
+            Input::NotPersisted(id)
+        };
         self.input(process, report);
     }
 

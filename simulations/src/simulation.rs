@@ -457,7 +457,7 @@ fn ending_of(failure: &Failure) -> &'static str {
         Failure::FounderLeft { .. } => "stopped: the founder left before the start",
         Failure::Refused { .. } => "refused",
         Failure::TaskPanicked(_) => "stopped: its task failed",
-        Failure::DiskFailed(_) | Failure::CheckpointLost { .. } => "stopped: its disk failed",
+        Failure::CheckpointLost { .. } => "stopped: its disk failed",
         Failure::Diverged { .. } => "stopped: its loss was not finite",
         Failure::ParametersDiffer { .. } => "stopped: the members' parameters differ",
         Failure::Left => "left",

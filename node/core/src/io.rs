@@ -105,13 +105,8 @@ pub enum Input {
     },
     /// The answer to [`Output::FindData`]: the file's bytes; `None` if the file is not on this machine.
     DataFound(Option<Arc<[u8]>>),
-    /// The answer to [`Output::Persist`]: the record is on disk, or a text for the user that says why not.
-    Persisted {
-        /// The record's id.
-        id: PersistId,
-        /// Whether the record would survive a crash now.
-        result: Result<(), String>,
-    },
+    /// The answer to [`Output::Persist`]: the record of this id is on disk, and would survive a crash now.
+    Persisted(PersistId),
     /// This record, or a newer one in its place, could not be written. Writing is tried again.
     NotPersisted(PersistId),
     /// The answer to [`Output::SaveCheckpoint`].
@@ -324,9 +319,6 @@ pub enum Failure {
         /// The size of the file in bytes.
         byte_count: u64,
     },
-    /// A record that must survive a crash cannot be written.
-    #[error("cannot write to the data directory: {0}, or choose another with --dir, and start again")]
-    DiskFailed(String),
     /// The checkpoint with which this peer was to begin cannot be read.
     #[error(
         "the checkpoint after step {steps} cannot be read any more ({reason}): start this peer again, and the others give it what it lacks"

@@ -338,8 +338,7 @@ fn handle(role: &mut dyn Role, cx: &mut NodeContext<'_>, input: Input) -> Result
         Input::DataFound(data) => {
             cx.node.run.data_found(data, role.donor(), &mut cx.node.jobs, cx.out)?;
         }
-        Input::Persisted { id, result } => {
-            result.map_err(Failure::DiskFailed)?;
+        Input::Persisted(id) => {
             let effects = cx.node.journal.persisted(id);
             role.on_persisted(cx, effects)?;
         }

@@ -199,7 +199,7 @@ impl Membership {
         self.admission.forget_stale(now);
         self.capacity_offers.forget_stale(now);
         self.members.resend_expulsions(now, out);
-        self.members.resend_complaints(out);
+        self.members.resend_complaints(now, out);
         self.rekeying.resend(&self.members, out);
         let Self { members, admission, capacity_offers, .. } = self;
         Requests { members, admission, capacity_offers }.resend(now, out);

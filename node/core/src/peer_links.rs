@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use peergrad_protocol::PeerId;
-use peergrad_protocol::limits::{LINK_SEGMENTS, LINK_SEGMENTS_MAX, SEGMENT_BYTES_MAX};
+use peergrad_protocol::limits::{LINK_SEGMENTS, LINK_SEGMENTS_MAX, LONG_LINES_BYTES_MAX, SEGMENT_BYTES_MAX};
 
 /// The way in which frames reach a linked peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,9 +94,13 @@ impl PeerLinks {
         }
     }
 
-    /// How many bytes have to be in flight to a peer to fill the line; 0 if it has not been measured.
+    /// How many bytes have to be in flight to a peer to fill the line; 0 if it has not been measured. If all lines together would need more
+    /// than [`LONG_LINES_BYTES_MAX`], each gets its part of that: what is in flight is kept here.
     pub(crate) fn line_bytes(&self, peer: &PeerId) -> u64 {
-        self.lines.get(peer).map_or(0, Line::bytes_in_flight)
+        let Some(line) = self.lines.get(peer) else { return 0 };
+        let all: u64 = self.lines.values().map(Line::bytes_in_flight).sum();
+        let (bytes, most) = (line.bytes_in_flight(), LONG_LINES_BYTES_MAX as u64);
+        if all <= most { bytes } else { bytes * most / all }
     }
 
     /// Whether frames can be sent to this peer.
@@ -162,7 +166,11 @@ mod tests {
         links.up(peer(1));
         links.note_line(peer(1), line(100, 25_000_000));
         assert_eq!(links.line_bytes(&peer(1)), 5_000_000);
-        links.note_line(peer(1), line(60_000, u64::MAX));
-        assert_eq!(links.line_bytes(&peer(1)), 64 << 20);
+        links.up(peer(2));
+        links.note_line(peer(2), line(100, 25_000_000));
+        assert_eq!(links.line_bytes(&peer(1)), 5_000_000);
+        links.note_line(peer(2), line(60_000, u64::MAX));
+        let all = links.line_bytes(&peer(1)) + links.line_bytes(&peer(2));
+        assert!(links.line_bytes(&peer(1)) > 2_000_000 && all.abs_diff(32 << 20) < 2, "{all}");
     }
 }

@@ -113,7 +113,7 @@ pub async fn drive(
             Some(input) = driver.located.recv() => driver.feed(machine, input),
             input = driver.store.persisted() => driver.feed(machine, input),
             input = driver.checkpoints.answer() => driver.feed(machine, input),
-            () = wait_until(driver.clock, deadline) => driver.tick(machine),
+            () = wait_until(driver.clock, deadline) => driver.feed(machine, Input::Tick),
             Some(request) = driver.admin_requests.recv() => driver.on_admin_request(machine, request),
             () = &mut leave, if !is_leaving => {
                 is_leaving = true;
@@ -173,20 +173,27 @@ impl Driver {
         }
     }
 
-    /// Time has passed. Says before which links are busy, since heartbeats do.
-    fn tick(&mut self, machine: &mut impl StateMachine) {
+    /// Says which links are busy, since heartbeats do.
+    fn report_busy_links(&mut self, machine: &mut impl StateMachine) {
         let busy = self.links.iter().filter(|(_, link)| link.is_busy()).map(|(peer, _)| *peer).collect();
         let before = std::mem::replace(&mut self.busy, busy);
         for peer in before.symmetric_difference(&self.busy.clone()).copied() {
             if self.links.contains_key(&peer) {
-                self.feed(machine, Input::LineBusy { peer, is_busy: self.busy.contains(&peer) });
+                self.hand_over(machine, Input::LineBusy { peer, is_busy: self.busy.contains(&peer) });
             }
         }
-        self.feed(machine, Input::Tick);
+    }
+
+    /// Hands over an input. If a deadline has passed, the machine may send heartbeats.
+    fn feed(&mut self, machine: &mut impl StateMachine, input: Input) {
+        if machine.deadline().is_some_and(|deadline| deadline <= self.clock.now()) {
+            self.report_busy_links(machine);
+        }
+        self.hand_over(machine, input);
     }
 
     /// Hands over one input, and then those that its outputs lead to.
-    fn feed(&mut self, machine: &mut impl StateMachine, input: Input) {
+    fn hand_over(&mut self, machine: &mut impl StateMachine, input: Input) {
         let mut out = Vec::new();
         let mut next = Some(input);
         while let Some(input) = next {

@@ -16,7 +16,8 @@
 //! - A session names the start of the peer's process. If a second process with the same identity was started later, from a copy
 //!   of the data directory, the earlier process is refused and told so.
 //! - The receiver writes 16 bytes back whenever something changed: the frames received, which the sender can forget, and the
-//!   segments consumed, which are the credit for new ones. Credit for more than before counts as consumed, too. A change during a write goes into the next 16 bytes.
+//!   segments consumed, which are the credit for new ones. Credit for more than before counts as consumed, too. A change during a write
+//!   goes into the next 16 bytes.
 //! - `GOODBYE` is the last frame of an end: it is closing on purpose, and the other end need not wait for it.
 //!
 //! # Invariants
@@ -168,6 +169,11 @@ impl LaneError {
     #[must_use]
     pub fn is_violation(&self) -> bool {
         !matches!(self, Self::Broken(_) | Self::Stalled | Self::Unwanted)
+    }
+
+    /// Whether the other end is of another release, as far as its bytes say.
+    pub(super) fn is_other_release(&self) -> bool {
+        matches!(self, Self::Version(_) | Self::Wire(WireError::Version(_)))
     }
 }
 

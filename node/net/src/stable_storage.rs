@@ -16,7 +16,6 @@ use peergrad_core::io::{Input, PersistId};
 use peergrad_protocol::durable::DurableBytes;
 use tokio::sync::mpsc;
 
-use super::clock::MonotonicClock;
 use super::files;
 use super::notice::Notice;
 
@@ -41,8 +40,8 @@ impl StableStorage {
         let (notices, noticed) = mpsc::unbounded_channel();
         thread::Builder::new().name("store".to_owned()).spawn(move || {
             while let Ok(entry) = queue.recv() {
-                let Some((id, result)) = write(&path, entry, &queue, (&done, &notices)) else { break };
-                if done.send(Input::Persisted { id, result }).is_err() {
+                let Some(id) = write(&path, entry, &queue, (&done, &notices)) else { break };
+                if done.send(Input::Persisted(id)).is_err() {
                     break;
                 }
             }
@@ -68,25 +67,20 @@ fn write(
     (mut id, mut record): Entry,
     queue: &Receiver<Entry>,
     (failures, notices): (&mpsc::UnboundedSender<Input>, &mpsc::UnboundedSender<Notice>),
-) -> Option<(PersistId, Result<(), String>)> {
-    // Since the first failure.
-    let mut clock = None;
+) -> Option<PersistId> {
+    let mut has_failed = false;
     loop {
-        let result = files::write_private(path, &record.to_bytes()).map_err(|error| explained(&error));
-        let Err(reason) = &result else {
-            if clock.is_some() {
+        let Err(error) = files::write_private(path, &record.to_bytes()) else {
+            if has_failed {
                 // The receiver may be gone: notices need no reader.
                 let _ = notices.send(Notice::RecordWritten);
             }
-            return Some((id, result));
+            return Some(id);
         };
-        let clock = clock.get_or_insert_with(|| {
-            let _ = notices.send(Notice::RecordNotWritten { reason: reason.clone() });
-            MonotonicClock::start()
-        });
-        if clock.now().since(Default::default()) > PATIENCE {
-            return Some((id, result));
+        if !has_failed {
+            let _ = notices.send(Notice::RecordNotWritten { reason: explained(&error) });
         }
+        has_failed = true;
         failures.send(Input::NotPersisted(id)).ok()?;
         match queue.recv_timeout(RETRY) {
             Ok(newer) => (id, record) = newer,
@@ -98,8 +92,6 @@ fn write(
 
 /// How long after a failure the record is written again.
 const RETRY: Duration = Duration::from_secs(1);
-/// How long a disk may fail before the node learns of it, which ends the run at this peer.
-const PATIENCE: Duration = Duration::from_secs(600);
 
 #[cfg(test)]
 mod tests {
@@ -120,8 +112,7 @@ mod tests {
             store.persist(PersistId(u64::from(byte)), record(&[byte]));
         }
         for byte in [1, 2] {
-            let Input::Persisted { id, result } = store.persisted().await else { panic!("another input") };
-            assert_eq!((id, result), (PersistId(byte), Ok(())));
+            assert!(matches!(store.persisted().await, Input::Persisted(PersistId(id)) if id == byte));
         }
         assert_eq!(std::fs::read(&path).unwrap(), record(&[2]).to_bytes());
     }
@@ -141,12 +132,8 @@ mod tests {
         loop {
             match store.persisted().await {
                 Input::NotPersisted(_) => failures += 1,
-                Input::Persisted { id, result } => {
-                    assert_eq!(result, Ok(()));
-                    if id == PersistId(2) {
-                        break;
-                    }
-                }
+                Input::Persisted(PersistId(2)) => break,
+                Input::Persisted(_) => {}
                 _ => panic!("another input"),
             }
         }

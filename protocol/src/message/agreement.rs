@@ -43,8 +43,8 @@ pub enum AgreementMessage {
         /// The complaint.
         complaint: Complaint,
     },
-    /// Proposer to every member: it proposes nothing under this ballot, nor under a lower one of its own. Who has stopped before a step
-    /// that it named takes that step.
+    /// Proposer to every member: it proposes nothing under this ballot, nor under a lower one of its own. A member that has stopped before
+    /// a step that it named goes on, unless it has promised another proposer since or has accepted a change.
     Withdraw {
         /// The view whose successor was to be chosen.
         view: ViewDigest,

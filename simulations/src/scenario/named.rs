@@ -52,6 +52,7 @@ pub const NAMED: &[(&str, &str)] = &[
     ("full-disk", include_str!("../../scenarios/full-disk.toml")),
     ("full-disks", include_str!("../../scenarios/full-disks.toml")),
     ("most-disks", include_str!("../../scenarios/most-disks.toml")),
+    ("many-disks", include_str!("../../scenarios/many-disks.toml")),
     ("removed", include_str!("../../scenarios/removed.toml")),
     ("rolling-restart", include_str!("../../scenarios/rolling-restart.toml")),
     ("flash-crowd", include_str!("../../scenarios/flash-crowd.toml")),

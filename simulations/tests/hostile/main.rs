@@ -115,7 +115,7 @@ impl Alone {
                         inputs.push_back(Input::Computed { job: job.id, result: Ok((job.work)()) });
                     }
                     Output::Persist { id, .. } => {
-                        inputs.push_back(Input::Persisted { id, result: Ok(()) });
+                        inputs.push_back(Input::Persisted(id));
                     }
                     Output::Disconnect(peer) => self.hung_up.push(peer),
                     Output::Event(event) => self.events.push(event),

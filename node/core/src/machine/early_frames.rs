@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use peergrad_protocol::limits::LINK_SEGMENTS_MAX;
+use peergrad_protocol::limits::{CHUNK_BYTES_MAX, LINK_SEGMENTS, LINK_SEGMENTS_MAX, LONG_LINES_BYTES_MAX};
 use peergrad_protocol::message::{ChunkContent, Message, TrainingMessage};
 use peergrad_protocol::{Frame, PeerId, ViewDigest};
 
@@ -13,7 +13,7 @@ use crate::io::{Output, Reject};
 /// Frames that members sent in a view that this peer has not entered yet.
 #[derive(Default)]
 pub(super) struct EarlyFrames {
-    /// For each sender: the digest of the view, and the frames. At most a window for each link.
+    /// For each sender: the digest of the view, and the frames. At most the largest window for each link.
     held: BTreeMap<PeerId, (ViewDigest, Vec<Frame>)>,
 }
 
@@ -21,7 +21,7 @@ impl EarlyFrames {
     /// Keeps a frame until this peer enters the frame's view.
     ///
     /// # Errors
-    /// The sender has sent more than the credit of its link allows.
+    /// The sender has sent more than any credit allows.
     pub(super) fn hold(
         &mut self,
         from: PeerId,
@@ -31,11 +31,12 @@ impl EarlyFrames {
     ) -> Result<(), Reject> {
         self.keep_only(from, view, out);
         let (_, held) = self.held.entry(from).or_insert_with(|| (view, Vec::new()));
-        // At most a window of segments and chunk batches, and a few control messages. A repeated control message adds nothing.
+        // At most the largest window of segments and chunk batches, and a few control messages. A repeated control message adds nothing.
         if frame.payload.is_none() && held.iter().any(|other| other.head == frame.head) {
             return Ok(());
         }
-        if held.len() >= HELD_MAX {
+        let byte_count: usize = held.iter().map(Frame::byte_count).sum();
+        if held.len() >= HELD_MAX || byte_count + frame.byte_count() > HELD_BYTES_MAX {
             return Err(Reject::OverCredit);
         }
         held.push(frame);
@@ -93,6 +94,8 @@ pub(super) fn return_credit(from: PeerId, message: &TrainingMessage, out: &mut V
 
 /// The most frames of one peer that are kept for a view that is yet to be entered.
 const HELD_MAX: usize = LINK_SEGMENTS_MAX as usize + 4;
+/// Their bytes at most: those of the longest line, and of the largest chunks in a first window.
+const HELD_BYTES_MAX: usize = LONG_LINES_BYTES_MAX + LINK_SEGMENTS as usize * CHUNK_BYTES_MAX;
 
 #[cfg(test)]
 mod tests {

@@ -43,6 +43,7 @@ impl FrameAudit {
         self.sent.insert(peer, SentFrames { link: self.links, count: 0 });
         self.received.remove(&peer);
         self.heard.remove(&peer);
+        self.busy.remove(&peer);
         self.round_trips.link_up(peer);
     }
 

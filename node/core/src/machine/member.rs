@@ -286,7 +286,7 @@ impl Role for ActiveMember {
     }
 
     fn complain(&mut self, cx: &mut NodeContext<'_>, about: PeerId, fault: MemberFault) {
-        if self.membership.members.complain(&about, fault, cx.out) {
+        if self.membership.members.complain(cx.now, &about, fault, cx.out) {
             self.poll(cx);
         }
     }

@@ -240,6 +240,10 @@ pub(super) trait Role {
 
     /// Counts a wrong message. A peer that has sent too many is expelled.
     fn reject(&mut self, cx: &mut NodeContext<'_>, peer: PeerId, reject: Reject) {
+        if reject == Reject::Stream && !cx.node.links.is_linked(&peer) {
+            // The driver refuses such a peer. Counting would remember each identity that anybody invents.
+            return self.complain(cx, peer, MemberFault::Refused);
+        }
         let consequence = cx.node.violations.note(peer, reject, cx.out);
         let is_changed = matches!(reject, Reject::Wire(WireError::Changed));
         self.complain(cx, peer, if is_changed { MemberFault::Frames } else { MemberFault::Refused });

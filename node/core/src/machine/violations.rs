@@ -26,7 +26,7 @@ pub(super) enum Consequence {
 }
 
 impl Violations {
-    /// Counts a violation, and reports it to the user. Of streams, who has received them reports.
+    /// Counts a violation, and reports it to the user, unless it is a bad stream: the driver has reported that.
     pub(super) fn note(&mut self, peer: PeerId, reject: Reject, out: &mut Vec<Output>) -> Consequence {
         if reject != Reject::Stream {
             out.push(Output::Event(Event::Violation { peer, reject }));

@@ -12,6 +12,9 @@
 //! linked member has the longest time to answer. A member that is not linked, or that its neighbors do not hear, has a short one. The
 //! others wait for a proposer somewhat longer, but not once they have lost it.
 //!
+//! A change between two steps can wait. If too many members cannot vote on it, because their disks fail, its proposer withdraws it, and
+//! those that have stopped for it go on.
+//!
 //! A member that answers may be left out because it is cut off from another one that answers too. A proposer postpones that
 //! once: after a partition, links come back one by one. A member may also be
 //! quarantined, because others have noticed a fault of it.
@@ -23,7 +26,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use peergrad_protocol::message::{AgreementMessage, AwaitedAt, Prepare, Promise};
+use peergrad_protocol::message::{AgreementMessage, AwaitedAt, Promise};
 use peergrad_protocol::time::Timers;
 use peergrad_protocol::view::MemberFault;
 use peergrad_protocol::{Instant, PeerId, Rank, StepNumber};
@@ -32,7 +35,7 @@ use super::admission::Admission;
 use super::capacity::CapacityOffers;
 use super::churn::Requests;
 use super::members::Members;
-use super::succession::{AttemptPlan, PlannedChange, Succession};
+use super::succession::{AttemptPlan, PlannedChange, StoppedMembers, Succession};
 use super::training_status::TrainingStatus;
 use super::{Timer, TrainingCommand};
 use crate::io::{Event, Output};
@@ -232,13 +235,15 @@ impl Proposing<'_> {
         let requests = Requests { members, admission, capacity_offers };
         let change = requests.change_due(self.now, &self.succession.lead, self.status);
         if let Some(plan) = change.filter(|_| !obstacles.is_loss) {
-            self.attempt(Some(plan), vec![]);
-        } else if obstacles.are_any() {
-            let since = self.succession.trouble.since;
-            let waited = since.map_or(Duration::ZERO, |since| self.now.since(since));
-            if waited >= PACING.stagger * self.proposer_order(&obstacles.lost) {
-                self.attempt(None, obstacles.hanging.clone());
-            }
+            return self.attempt(Some(plan), vec![]);
+        }
+        if !obstacles.is_loss && self.withdraw() || !obstacles.are_any() {
+            return;
+        }
+        let since = self.succession.trouble.since;
+        let waited = since.map_or(Duration::ZERO, |since| self.now.since(since));
+        if waited >= PACING.stagger * self.proposer_order(&obstacles.lost) {
+            self.attempt(None, obstacles.hanging.clone());
         }
     }
 
@@ -247,6 +252,10 @@ impl Proposing<'_> {
         let unanswered = self.members.place.ranks().collect();
         let plan = AttemptPlan { planned, hanging, unanswered, missed: BTreeSet::new() };
         let prepare = self.succession.driver.begin(self.now, rule, plan.before(), plan);
+        if self.succession.stopped != StoppedMembers::MayAccept {
+            let asked = prepare.before.map(|_| StoppedMembers::Asked(prepare.ballot));
+            self.succession.stopped = asked.unwrap_or_default();
+        }
         // The others are asked once its own promise is on disk: a restart must not use this ballot again.
         self.members.send(self.members.me().peer, &AgreementMessage::Prepare(prepare).into(), self.out);
     }
@@ -262,7 +271,10 @@ impl Proposing<'_> {
             return;
         }
         if !attempt.proposer().can_propose() {
-            return if self.should_withdraw() { self.withdraw() } else { self.wait_for_quorum(waited) };
+            if !self.withdraw() {
+                self.wait_for_quorum(waited);
+            }
+            return;
         }
         if is_collecting(attempt, waited, lost, self.members) {
             return;
@@ -282,28 +294,25 @@ impl Proposing<'_> {
         self.propose(&selection);
     }
 
-    /// Whether a planned change has to wait, because too many disks fail: members that have stopped for it had better go on. Nothing may
-    /// have been proposed before in this view, since that may still be chosen.
-    fn should_withdraw(&self) -> bool {
+    /// Gives up a planned change that too many members cannot vote on, because their disks fail: those that have stopped for it had better
+    /// go on. Returns whether it does.
+    fn withdraw(&mut self) -> bool {
         let driver = &self.succession.driver;
-        let Some(attempt) = driver.attempt.as_ref().filter(|it| it.plan.between().is_some()) else {
+        let StoppedMembers::Asked(ballot) = self.succession.stopped else { return false };
+        let may_propose = driver
+            .attempt
+            .as_ref()
+            .is_some_and(|it| it.plan.between().is_none() || it.proposer().adopted().is_some());
+        let is_other = driver.acceptor.promised().is_some_and(|promised| promised.rank != ballot.rank);
+        let may_be_chosen = driver.acceptor.accepted().is_some();
+        if may_propose || is_other || may_be_chosen || self.members.can_choose(false) {
             return false;
-        };
-        let is_first = attempt.proposer().adopted().is_none() && driver.acceptor.accepted().is_none();
-        // Where all parts of a partitioned run continue, a member may have refused what it has proposed itself.
-        let may_others_wait = self.is_asking(attempt) && self.members.allows_forks();
-        is_first && !may_others_wait && !self.members.can_choose(false)
-    }
-
-    /// Gives up the attempt. All members that have stopped before the step that it named go on.
-    fn withdraw(&mut self) {
-        let Some(Prepare { view, ballot, .. }) =
-            self.succession.driver.attempt.as_ref().map(Attempt::prepare)
-        else {
-            return;
-        };
+        }
+        self.succession.stopped = StoppedMembers::None;
         self.succession.driver.give_up(self.now, PACING.retry);
+        let view = self.members.place.digest;
         self.members.broadcast(&AgreementMessage::Withdraw { view, ballot }.into(), self.out);
+        true
     }
 
     /// Whether other members have been asked: they are once this member's own promise is on disk.
@@ -357,7 +366,7 @@ impl Proposing<'_> {
             Some(rank) if self.is_possible(&promise) => self.take_promise(rank, promise),
             Some(_) => {
                 // All others would reject what this member would have to propose.
-                self.members.complain(&from, MemberFault::Refused, self.out);
+                self.members.complain(self.now, &from, MemberFault::Refused, self.out);
                 None
             }
             None => None,

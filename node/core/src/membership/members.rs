@@ -19,6 +19,7 @@ use peergrad_protocol::view::{Complaint, Expulsion, ExpulsionCause, Member, Memb
 use peergrad_protocol::{Instant, PeerId, Rank, StepNumber, ViewDigest};
 
 use super::departures::Departures;
+use super::disks::{FailingDisks, INFORMED_OF_DISKS};
 use super::failure_detection::{FailureDetection, heartbeat_interval};
 use super::links::Links;
 use super::observations::{Observations, ReportedProgress};
@@ -43,10 +44,10 @@ pub(crate) struct Members {
     pub(super) departures: Departures,
     /// What the parts of a partitioned swarm do.
     pub(super) policy: PartitionPolicy,
-    /// A heartbeat that is to be sent; `None` if none is due.
-    due_heartbeat: Option<Heartbeat>,
+    /// A heartbeat that is to be sent, and the peers that receive it; `None` if none is due.
+    due_heartbeat: Option<(Heartbeat, BTreeSet<PeerId>)>,
     /// The members that cannot write to their disks at present.
-    pub(super) failing_disks: BTreeSet<PeerId>,
+    pub(super) failing_disks: FailingDisks,
 }
 
 impl Members {
@@ -62,7 +63,7 @@ impl Members {
             policy,
             place,
             due_heartbeat: None,
-            failing_disks: BTreeSet::new(),
+            failing_disks: FailingDisks::default(),
         }
     }
 
@@ -70,7 +71,7 @@ impl Members {
     pub(super) fn enter(&mut self, now: Instant, place: Place, difference: &ViewDifference) {
         self.place = place;
         self.links.members_changed(&difference.joined, &difference.left);
-        self.failing_disks.retain(|peer| self.place.view.rank(peer).is_some());
+        self.failing_disks.enter(&self.place);
         self.observed = Observations::new(now);
         self.detection.step_timing.restart(now);
         self.detection.watch(now, &self.place);
@@ -167,6 +168,7 @@ impl Members {
     /// The link is down, and some frames may be lost.
     pub(crate) fn link_down(&mut self, peer: &PeerId) {
         self.links.down(*peer, &self.place.view);
+        self.failing_disks.link_down(peer);
         self.observed.broken.extend(self.place.view.rank(peer));
     }
 
@@ -220,17 +222,18 @@ impl Members {
             disk_fails: self.disk_fails(self.place.rank),
         };
         self.observed.note_heartbeat(now, self.place.rank, heartbeat);
-        self.due_heartbeat = Some(heartbeat);
-    }
-
-    /// The heartbeat that is due, and its receivers. If this member's disk fails, those that may propose a change learn of it as well.
-    pub(crate) fn take_heartbeat(&mut self) -> Option<(Heartbeat, Vec<PeerId>)> {
-        let heartbeat = self.due_heartbeat.take()?;
         let mut receivers: BTreeSet<PeerId> = self.neighbors().into_iter().collect();
-        if heartbeat.disk_fails {
+        // Those that may propose a change learn whether it can be chosen.
+        if self.failing_disks.are_told(now, heartbeat.disk_fails) {
             let first = self.place.ranks().take(INFORMED_OF_DISKS).map(|rank| self.place.peer(rank));
             receivers.extend(first.filter(|peer| *peer != self.place.me.peer));
         }
+        self.due_heartbeat = Some((heartbeat, receivers));
+    }
+
+    /// The heartbeat that is due, and its receivers.
+    pub(crate) fn take_heartbeat(&mut self) -> Option<(Heartbeat, Vec<PeerId>)> {
+        let (heartbeat, receivers) = self.due_heartbeat.take()?;
         Some((heartbeat, receivers.into_iter().filter(|peer| self.links.is_linked(peer)).collect()))
     }
 
@@ -256,7 +259,10 @@ impl Members {
             if self.set_disk_fails(from, heartbeat.disk_fails) {
                 out.push(Output::Event(Event::DiskFails { peer: from, fails: heartbeat.disk_fails }));
             }
-            self.observed.note_heartbeat(now, rank, heartbeat);
+            // Others send a few, which say nothing of what they do in between.
+            if self.detection.detector.is_watched(&from) {
+                self.observed.note_heartbeat(now, rank, heartbeat);
+            }
         }
     }
 
@@ -365,11 +371,17 @@ impl Members {
     // Complaints.
 
     /// This member has noticed a fault of a peer. If that is a member, all learn of it. Returns whether the next view may leave it out.
-    pub(crate) fn complain(&mut self, about: &PeerId, fault: MemberFault, out: &mut Vec<Output>) -> bool {
+    pub(crate) fn complain(
+        &mut self,
+        now: Instant,
+        about: &PeerId,
+        fault: MemberFault,
+        out: &mut Vec<Output>,
+    ) -> bool {
         let place = &self.place;
         let Some(rank) = place.view.rank(about).filter(|rank| *rank != place.rank) else { return false };
         let complaint = Complaint { about: rank, fault };
-        if !self.observed.complaints.note(place.rank, complaint) {
+        if !self.observed.complaints.note(now, place.rank, complaint) {
             return false;
         }
         out.push(Output::Event(Event::FaultNoticed { peer: *about, by: place.me.peer, fault }));
@@ -379,7 +391,8 @@ impl Members {
     }
 
     /// Complains again: a member may not have entered this view when it was told.
-    pub(super) fn resend_complaints(&self, out: &mut Vec<Output>) {
+    pub(super) fn resend_complaints(&mut self, now: Instant, out: &mut Vec<Output>) {
+        self.observed.complaints.forget_old(now);
         for complaint in self.observed.complaints.of(self.place.rank) {
             let message = AgreementMessage::Complain { view: self.place.digest, complaint }.into();
             self.place.others().for_each(|peer| self.links.send(peer, &message, out));
@@ -389,6 +402,7 @@ impl Members {
     /// Another member has noticed a fault of a member of this view. Returns whether the next view may leave one of the two out.
     pub(crate) fn on_complaint(
         &mut self,
+        now: Instant,
         from: &PeerId,
         view: ViewDigest,
         complaint: Complaint,
@@ -397,7 +411,7 @@ impl Members {
         let place = &self.place;
         let Some(rank) = place.view.rank(from).filter(|_| view == place.digest) else { return false };
         if complaint.about.index() >= place.view.members.len()
-            || !self.observed.complaints.note(rank, complaint)
+            || !self.observed.complaints.note(now, rank, complaint)
         {
             return false;
         }
@@ -472,8 +486,6 @@ impl Members {
 /// A member that has neither computed nor received anything for so long is still. It is the same for all, although they are not equally
 /// patient: one that has just joined knows no long steps.
 const STILL_MIN: Duration = Duration::from_secs(5);
-/// How many members of the lowest ranks learn at once whose disk fails. In a large view the coordinator may not be a neighbor.
-const INFORMED_OF_DISKS: usize = 8;
 /// The time within which the proposer's message about a view usually reaches all members.
 const DISSEMINATION_MAX: Duration = Duration::from_millis(200);
 /// How long a link that begins through a relay may take to become direct.

@@ -25,6 +25,8 @@ pub(super) struct Succession {
     pub(super) driver: ViewChangeDriver<AttemptPlan>,
     /// The view that is chosen; `None` until then.
     pub(super) next: Option<NextView>,
+    /// Which members may have stopped for a change that this one has planned.
+    pub(super) stopped: StoppedMembers,
     /// Whether this view can continue, and since when it cannot.
     pub(super) trouble: Trouble,
     /// The chunks of tables that are missing, and those of them that the user has declared lost. Empty without tables.
@@ -42,6 +44,18 @@ pub(super) struct NextView {
     pub(super) digest: ViewDigest,
     /// Whether training may enter it: it is on disk, or this peer is not in it.
     pub(super) is_enterable: bool,
+}
+
+/// The members that may have stopped before a step that this one has named, for a change between two steps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum StoppedMembers {
+    /// None have.
+    #[default]
+    None,
+    /// Those that this one has asked under this ballot or a lower one. Nothing was proposed to them.
+    Asked(Ballot),
+    /// Something was proposed in this view, and may still be chosen.
+    MayAccept,
 }
 
 /// Whether a view can continue.
@@ -111,6 +125,7 @@ impl Succession {
         Self {
             driver: driver(now, place, pacing),
             next: None,
+            stopped: StoppedMembers::None,
             trouble: Trouble::default(),
             table_losses: TableLosses::default(),
             lead: Lead::default(),
@@ -122,6 +137,7 @@ impl Succession {
     pub(super) fn enter(&mut self, now: Instant, place: &Place) {
         self.driver = driver(now, place, self.pacing);
         self.next = None;
+        self.stopped = StoppedMembers::None;
         self.trouble = Trouble::default();
         self.table_losses = TableLosses::default();
         self.lead.shorten();
@@ -171,8 +187,8 @@ impl Succession {
         }
     }
 
-    /// A proposer gives up: it proposes nothing under this ballot, nor under a lower one of its own. A member that has listened to another
-    /// one since, or has accepted anything, still waits.
+    /// A proposer gives up: it proposes nothing under this ballot, nor under a lower one of its own. A member that has promised another
+    /// proposer since, or has accepted anything, still waits.
     pub(super) fn on_withdraw(
         &self,
         place: &Place,

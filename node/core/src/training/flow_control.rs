@@ -50,7 +50,12 @@ struct Window {
 
 impl Window {
     fn new(segments: u32) -> Self {
-        Self { segments, target: segments, wanted: LINK_SEGMENTS }
+        Self { segments, target: segments, wanted: segments.max(LINK_SEGMENTS) }
+    }
+
+    /// It becomes as small as at first, unless the member says again that it wants more.
+    fn shrink(&mut self) {
+        (self.target, self.wanted) = (LINK_SEGMENTS, LINK_SEGMENTS);
     }
 }
 
@@ -112,6 +117,10 @@ impl FlowControl {
         let joined = difference.joined.iter().filter_map(|peer| Some((peer, after.rank(peer)?.index())));
         for (peer, index) in joined {
             self.insert(index, flows.get(peer));
+        }
+        if after.is_large() {
+            // Only neighbors go on saying what they want.
+            self.windows.iter_mut().for_each(Window::shrink);
         }
     }
 
@@ -212,6 +221,7 @@ impl FlowControl {
     pub(super) fn link_down(&mut self, rank: Rank) {
         self.forget_held(rank);
         self.links.set_credit(rank.index(), 0);
+        self.windows[rank.index()] = Window::new(LINK_SEGMENTS);
         self.broken.insert(rank, 0);
     }
 

@@ -221,7 +221,7 @@ mod tests {
     fn a_full_line_is_measured_again_with_one_frame_in_flight() {
         let (mut meter, mut now, _) = filled(25_000_000, Duration::from_millis(50), 10);
         now += RECENT;
-        // Only such as were not alone come back, ever later: they do not count.
+        // Trips of frames that were not alone, and that take longer and longer, do not count.
         meter.note_sent(now, FRAME);
         meter.note_sent(now, FRAME);
         meter.note_acknowledged(now + Duration::from_millis(150), 2);

@@ -215,7 +215,7 @@ impl Links<'_> {
         self.lanes.counters.add_bad_stream();
         let violations = self.remotes.violators.note(id, Instant::now());
         let Some(peer) = self.remotes.record(id).map(|remote| remote.peer) else { return };
-        if violations <= REJECTS_MAX {
+        if violations <= REJECTS_MAX && !error.is_other_release() {
             self.sinks.emit(LinkEvent::BadStream(peer));
         }
         // Reported ever more rarely, so that the peer cannot fill the screen.

@@ -117,7 +117,7 @@ fn receive_agreement(
         }
         AgreementMessage::Install(view) => views::on_install(active, cx, from, view)?,
         AgreementMessage::Complain { view, complaint } => {
-            if active.membership.members.on_complaint(&from, view, complaint, cx.out) {
+            if active.membership.members.on_complaint(now, &from, view, complaint, cx.out) {
                 active.poll(cx);
             }
         }

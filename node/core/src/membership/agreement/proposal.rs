@@ -10,7 +10,7 @@ use peergrad_protocol::view::ViewChange;
 use super::selection::{Repetition, Selection};
 use super::{PACING, Proposing};
 use crate::io::{Event, Output};
-use crate::membership::succession::Succession;
+use crate::membership::succession::{StoppedMembers, Succession};
 use crate::membership::view_change::{Churn, Restart};
 
 /// Why an attempt does not propose anything yet.
@@ -37,6 +37,7 @@ impl Proposing<'_> {
         let Some(attempt) = &mut self.succession.driver.attempt else { return };
         let staying = kept.iter().copied().filter(|rank| !change.removed.contains(rank)).collect();
         attempt.propose(self.now, staying, change);
+        self.succession.stopped = StoppedMembers::MayAccept;
         self.succession.broadcast_proposal(self.members, self.out);
     }
 

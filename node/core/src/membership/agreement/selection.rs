@@ -18,7 +18,7 @@ use peergrad_protocol::limits::QUARANTINES_MAX;
 use peergrad_protocol::message::MemberReport;
 use peergrad_protocol::view::{Expulsion, ExpulsionCause, MemberFault, Quarantine, View};
 
-use super::super::complaints::that_count;
+use super::super::complaints::counting;
 use super::super::place::Place;
 use super::super::succession::AttemptPlan;
 use crate::membership::view_change::driver::Attempt;
@@ -153,11 +153,12 @@ impl Faults {
             let complaints = reports[rank].complaints.iter().filter(|complaint| is_about(&complaint.about));
             complaints.map(|it| ((*rank, it.about), it.fault)).collect::<Vec<_>>()
         };
-        let mut by_pair: BTreeMap<(Rank, Rank), MemberFault> = members.iter().flat_map(own).collect();
+        let complaints: Vec<_> = members.iter().flat_map(own).collect();
+        let mut by_pair: BTreeMap<(Rank, Rank), MemberFault> = counting(complaints.iter().copied()).collect();
         for pair in withheld(members, reports, repetition) {
             by_pair.entry(pair).or_insert(MemberFault::Withheld);
         }
-        Self { by_pair: that_count(&by_pair).map(|(pair, fault)| (*pair, *fault)).collect() }
+        Self { by_pair }
     }
 
     /// Why a member has to go; `None` if no complaint concerns it.

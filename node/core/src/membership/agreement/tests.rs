@@ -425,6 +425,38 @@ fn a_change_that_is_withdrawn_stops_nobody() {
     assert_eq!(bench.membership.on_withdraw(peer(3), (view, ballot(3, 2))), [], "it may be chosen");
 }
 
+/// A member has refused, because the named step had begun there. Then so many disks fail that no change can be chosen.
+#[test]
+fn a_change_is_withdrawn_although_a_member_has_refused_it_before_too_many_disks_failed() {
+    let mut bench = Bench::among(&[1, 2, 3, 4, 5]);
+    bench.membership.members.set_disk_fails(peer(1), true);
+    bench.membership.members.on_retire(peer(5));
+    let timing = &mut bench.membership.members.detection.step_timing;
+    for (milliseconds, step) in [(0, 5), (150, 6)] {
+        timing.note(NOW.after(Duration::from_millis(milliseconds)), StepNumber(step));
+    }
+    let look = |bench: &mut Bench| {
+        bench.ask(|membership, status, _, out| membership.poll(NOW, status, out));
+        bench.sent()
+    };
+    let asked = look(&mut bench);
+    let [(2, Message::Agreement(AgreementMessage::Prepare(prepare)))] = asked[..] else {
+        panic!("it asks itself first: {asked:?}")
+    };
+    let Prepare { view, ballot: asked_under, .. } = prepare;
+    bench.answer(NOW, 2..=2, &[]);
+    bench.sent();
+    let nack = Nack { view, ballot: asked_under, promised: None, step: STEP };
+    bench.membership.on_nack(NOW, &nack);
+    (3..=4).for_each(|byte| {
+        bench.membership.members.set_disk_fails(peer(byte), true);
+    });
+    let sent = look(&mut bench);
+    let withdrawn = Message::Agreement(AgreementMessage::Withdraw { view, ballot: asked_under });
+    assert_eq!(sent, [1, 2, 3, 4, 5].map(|byte| (byte, withdrawn.clone())));
+    assert_eq!(look(&mut bench), [], "once");
+}
+
 /// A change that others have accepted takes precedence over the proposer's own.
 #[test]
 fn a_proposer_repeats_a_change_that_was_already_accepted() {
