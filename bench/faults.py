@@ -268,6 +268,7 @@ def main(minutes, seed, folder):
         stranger.terminate()
         opened = int(stranger.communicate()[0])
         time.sleep(15)
+        losses = list(peers[0].losses)
         ends = [peer for peer in peers if peer.is_running()]
         for peer in reversed(ends):
             peer.signal(signal.SIGINT)
@@ -277,11 +278,11 @@ def main(minutes, seed, folder):
             peer.signal(signal.SIGCONT)
             peer.signal(signal.SIGKILL)
         network.close()
-    print_report(folder, peers, injector, resident, longest, len(ends), opened)
+    print_report(folder, peers, injector, resident, longest, len(ends), (opened, losses))
 
 
-def print_report(folder, peers, injector, resident, longest, left, opened):
-    first = peers[0]
+def print_report(folder, peers, injector, resident, longest, left, strangers):
+    first, (opened, losses) = peers[0], strangers
     whole = list(first.epochs.values())[:-1]
     sizes = collections.Counter(whole)
     early = [mib for seconds, mib in resident if seconds < max(120, resident[-1][0] / 4)]
@@ -289,7 +290,7 @@ def print_report(folder, peers, injector, resident, longest, left, opened):
     middle = lambda values: sorted(values)[len(values) // 2]
     print(f"faults: {dict(injector.count)}")
     has_fault = lambda peer, at: any(begun <= at <= over for begun, over in peer.faults)
-    blameless = [lost for at, lost in first.losses if not any(peer.id == lost and has_fault(peer, at) for peer in peers)]
+    blameless = [lost for at, lost in losses if not any(peer.id == lost and has_fault(peer, at) for peer in peers)]
     print(f"a stranger opened {opened:,} connections; members lost without a fault of theirs: {len(blameless)} {blameless}")
     print(f"steps: {first.step + 1:,}, longest time without one {longest:.1f} s; views: {first.events['view']}")
     print(f"epochs: {len(whole):,} whole ones, of so many samples each: {dict(sizes)}")

@@ -146,7 +146,7 @@ pub fn recorded_run_of(read: Vec<Log>, wanted: Option<&str>) -> Result<RecordedR
     }
     let (run, other_runs) = choose(&process_logs, wanted)?;
     process_logs.retain(|process_log| process_log.run == Some(run));
-    let lost_lines = process_logs.iter().map(|process_log| process_log.lost_lines).sum();
+    let lost_lines = total(process_logs.iter().map(|process_log| process_log.lost_lines));
     let clock_offsets = clocks::align(&mut process_logs);
     process_logs.sort_by(|a, b| a.began().total_cmp(&b.began()).then(a.peer.cmp(&b.peer)));
     let history_builder::BuiltHistory { history, began_at, steps, peers } =
@@ -163,6 +163,11 @@ pub fn recorded_run_of(read: Vec<Log>, wanted: Option<&str>) -> Result<RecordedR
         lost_lines,
         other_runs,
     })
+}
+
+/// The sum. A damaged line may hold any number.
+fn total(numbers: impl Iterator<Item = u64>) -> u64 {
+    numbers.fold(0, u64::saturating_add)
 }
 
 /// The requested run, or else the one with the latest line; and the number of other runs.

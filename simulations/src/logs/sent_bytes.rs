@@ -9,6 +9,7 @@ use std::time::Duration;
 use peergrad_protocol::PeerId;
 
 use super::reader::{LineContent, ProcessLog};
+use super::total;
 use crate::history::Traffic;
 use crate::host::HostId;
 
@@ -57,7 +58,7 @@ impl SentBytes {
     /// All bytes sent until then.
     pub(super) fn until(&self, seconds: f64) -> u64 {
         let at = seconds - self.began_at;
-        self.series.values().flatten().map(|one| until(one, at)).sum()
+        total(self.series.values().flatten().map(|one| until(one, at)))
     }
 
     /// The traffic in the form that a report draws.
@@ -66,9 +67,9 @@ impl SentBytes {
         let slots = (seconds / step.as_secs_f64()).ceil() as usize;
         let mut traffic = Traffic { step, over_time: vec![0; slots.max(1)], ..Traffic::default() };
         for ((from, to), process_logs) in &self.series {
-            let total: u64 = process_logs.iter().filter_map(|one| Some(one.last()?.1)).sum();
-            traffic.total += total;
-            traffic.by_link.insert((HostId(*from as u32), HostId(*to as u32)), total);
+            let sent = total(process_logs.iter().filter_map(|one| Some(one.last()?.1)));
+            traffic.total = traffic.total.saturating_add(sent);
+            traffic.by_link.insert((HostId(*from as u32), HostId(*to as u32)), sent);
             for one in process_logs {
                 spread(one, step.as_secs_f64(), &mut traffic.over_time);
             }
@@ -100,7 +101,8 @@ fn spread(one: &[(f64, u64)], step: f64, slots: &mut [u64]) {
         for (index, bytes) in slots.iter_mut().enumerate().take(until + 1).skip(first) {
             let (from, to) = (index as f64 * step, (index + 1) as f64 * step);
             let before = until_within(pair, from.max(pair[0].0));
-            *bytes += until_within(pair, to.max(pair[0].0)).saturating_sub(before);
+            let sent = until_within(pair, to.max(pair[0].0)).saturating_sub(before);
+            *bytes = bytes.saturating_add(sent);
         }
     }
 }

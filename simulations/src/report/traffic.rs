@@ -64,7 +64,7 @@ fn columns(timeline: &Timeline<'_>) -> Vec<(f64, f64, f64)> {
             break;
         }
         let until = from + slots.len() as u64 * slot_nanos;
-        let rate = slots.iter().sum::<u64>() as f64 * 1e9 / (until - from) as f64;
+        let rate = slots.iter().map(|bytes| *bytes as f64).sum::<f64>() * 1e9 / (until - from) as f64;
         columns.push((timeline.x(Instant(from)), timeline.x(Instant(until)), rate));
     }
     columns
