@@ -16,7 +16,7 @@ fn named_scenarios_violate_no_invariant() {
 }
 
 /// Seeds that have found a bug, which is fixed and must not return.
-const FOUND: [(&str, u64); 6] = [
+const FOUND: [(&str, u64); 7] = [
     // A peer's own request, delayed by a cut, was taken for that of a copy of its identity.
     ("flapping-member", 1687),
     // A peer waited for admission until all members that it knew had crashed.
@@ -29,6 +29,8 @@ const FOUND: [(&str, u64); 6] = [
     ("merge-counted", 252_458_818),
     // A branch that yielded got another coordinator from the peers it admitted, and that one yielded to the other branch in turn.
     ("merge-three", 300_087),
+    // The last of members that removed each other stayed, as it should, but left once another peer had joined, and came back.
+    ("orders", 7264),
 ];
 
 #[test]

@@ -39,13 +39,13 @@ impl Cluster {
         self.hosts.is_running(order.asked) || ended_at.since(order.given_at) > PASSED_ON_AFTER
     }
 
-    /// Whether a peer was to be removed and is alone now: there is nobody left to remove it.
+    /// Whether a peer was to be removed and has been alone since: there was nobody left to remove it.
     fn is_moot(&self, order: &Order) -> bool {
-        let is_alone = match self.hosts.node_state(order.target.host) {
-            Some(NodeState::Member(member)) => member.view.members.len() == 1,
-            _ => false,
-        };
-        order.asked != order.target && is_alone
+        let target = self.hosts.peer(order.target.host);
+        let views = self.history().views.iter().rev().take_while(|note| note.at >= order.given_at);
+        let mut alone =
+            views.filter(|note| note.view.members.len() == 1 && note.view.rank(&target).is_some());
+        order.asked != order.target && alone.next().is_some()
     }
 
     /// Whether a peer is a member of the view in which the peer on `host` trains.

@@ -43,8 +43,13 @@ impl Departures {
     /// A view has begun: forgets the peers that left with it.
     pub(super) fn view_changed(&mut self, view: &View) {
         self.retiring.retain(|peer| view.rank(peer).is_some());
-        let is_alone = |peer: &PeerId| view.members.len() == 1 && view.rank(peer).is_some();
-        self.expelling.retain(|peer, _| view.expulsion(peer).is_none() && !is_alone(peer));
+        self.expelling.retain(|peer, _| view.expulsion(peer).is_none());
+        if let [last] = &view.members[..]
+            && self.expelling.remove(&last.peer).is_some()
+        {
+            // It does not leave either, once others join.
+            self.retiring.remove(&last.peer);
+        }
     }
 
     /// Members that are expelled for invalid frames: they count as lost.
@@ -130,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn all_members_that_are_to_be_expelled_have_a_coordinator_all_the_same() {
+    fn all_members_that_are_to_be_expelled_have_a_coordinator_nevertheless() {
         let mut membership = membership();
         let coordinator = |membership: &Membership| membership.members.coordinator(Instant(0));
         assert_eq!(coordinator(&membership), Some(Rank(0)));
@@ -140,6 +145,16 @@ mod tests {
             membership.members.expel(peer(byte), ExpulsionCause::Request, &mut Vec::new());
         }
         assert_eq!(coordinator(&membership), Some(Rank(0)));
+    }
+
+    #[test]
+    fn the_last_one_of_members_that_expel_each_other_stays_when_others_join() {
+        let mut departures = Departures::default();
+        departures.expel(Expulsion { peer: peer(1), by: peer(2), cause: ExpulsionCause::Request });
+        departures.view_changed(&fixtures::view(&[1, 2]));
+        assert!(departures.retiring.contains(&peer(1)));
+        departures.view_changed(&fixtures::view(&[1]));
+        assert!(departures.expelling.is_empty() && departures.retiring.is_empty());
     }
 
     #[test]
