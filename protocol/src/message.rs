@@ -9,7 +9,11 @@
 //! | [`InView`](Message::InView) | members of the same view | training; ignored in any other view |
 //! | [`Merge`](Message::Merge) | two branches of the run that meet again | the merge of both |
 //! | [`Admin`](Message::Admin) | members | requests of users |
-//! | `Heartbeat`, `Leave` | members; `Leave` also joiners and the founder | a peer is alive, or stops |
+//! | `Heartbeat`, `FrameCount`, `Leave` | members; `Leave` also joiners and the founder | a peer is alive and what it has sent, or that it stops |
+//!
+//! # Order
+//! Between two peers, messages arrive in the order in which they were sent, with one exception: urgent ones overtake the others, because
+//! those may wait behind many tensors. Urgent messages keep their own order.
 
 use crate::id::{StepNumber, ViewDigest, ViewNumber};
 use crate::limits::{REASON_BYTES_MAX, STEPS_MAX};
@@ -70,6 +74,8 @@ pub enum Message {
     Admin(AdminMessage),
     /// Member to the members that watch it, four times a second (once a second in a large view): the sender is alive, and its progress.
     Heartbeat(Heartbeat),
+    /// Member to a member that watches it, with a heartbeat, if other than urgent frames were sent since the last one: how many.
+    FrameCount(SentFrames),
     /// Member to every member, or before the first view joiner to founder and founder to every joiner: the sender stops, and why.
     Leave(Departure),
 }
@@ -110,7 +116,7 @@ pub struct Heartbeat {
     /// The step that the sender's program is computing; `None` while it computes none. If steps do not wait for all members, it may be
     /// another step than the one in progress.
     pub computing: Option<StepNumber>,
-    /// The frames that the sender has sent to the receiver before this one.
+    /// The urgent frames that the sender has sent to the receiver before this one.
     pub sent: SentFrames,
     /// `sent` in the newest heartbeat of the receiver that has arrived at the sender. So the receiver learns how long its frames take.
     pub heard: SentFrames,
@@ -140,6 +146,16 @@ impl Departure {
 }
 
 impl Message {
+    /// Whether the message overtakes those that are not urgent: others act on its absence.
+    #[must_use]
+    pub fn is_urgent(&self) -> bool {
+        match self {
+            Self::Heartbeat(_) | Self::Agreement(_) | Self::Admin(_) => true,
+            Self::Join(message) => !matches!(message, JoinMessage::Data(_)),
+            Self::InView { .. } | Self::Merge(_) | Self::FrameCount(_) | Self::Leave(_) => false,
+        }
+    }
+
     /// Checks the rules that the types do not express.
     ///
     /// # Errors
@@ -151,6 +167,7 @@ impl Message {
             Self::InView { message, .. } => message.validate(),
             Self::Merge(message) => message.validate(),
             Self::Admin(message) => message.validate(),
+            Self::FrameCount(_) => Ok(()),
             Self::Heartbeat(heartbeat) => {
                 let mut steps = heartbeat.computing.into_iter().chain([heartbeat.complete]);
                 in_range(steps.all(is_step) && heartbeat.view_number.0 <= STEPS_MAX)

@@ -111,7 +111,7 @@ impl FrameFilter for FaultyFrames {
         match self.fault {
             FrameFault::Lost => FrameAction::Drop,
             FrameFault::Withheld => {
-                self.withheld.add(envelope.to, -1);
+                self.withheld.add(envelope.to, envelope.frame.is_urgent(), -1);
                 FrameAction::Drop
             }
             FrameFault::Late(delay) => FrameAction::Delay(delay),
@@ -156,40 +156,44 @@ impl FaultyFrames {
     }
 }
 
-/// The difference between the frames that a node sends and those that its host sends, by receiver: heartbeats have to fit it, or the
-/// receiver would notice.
+/// The difference between the frames that a node sends and those that its host sends, by receiver and by whether they are urgent: what the
+/// node says of their number has to fit it, or the receiver would notice.
 #[derive(Default)]
 pub(crate) struct CountCorrection {
-    /// The link of the last heartbeat, if there was one, and the difference on it.
-    by_receiver: BTreeMap<HostId, (Option<u32>, i64)>,
+    /// The link of the last count, if there was one, and the difference on it.
+    by_receiver: BTreeMap<(HostId, bool), (Option<u32>, i64)>,
 }
 
 impl CountCorrection {
-    /// The host sends so many more frames than its node does.
-    pub(crate) fn add(&mut self, to: HostId, frames: i64) {
-        self.by_receiver.entry(to).or_default().1 += frames;
+    /// The host sends so many more such frames than its node does.
+    pub(crate) fn add(&mut self, to: HostId, is_urgent: bool, frames: i64) {
+        self.by_receiver.entry((to, is_urgent)).or_default().1 += frames;
     }
 
     /// A frame that a node sends, as its host sends it.
     pub(crate) fn corrected(&mut self, to: HostId, frame: Frame) -> Frame {
-        if !self.by_receiver.contains_key(&to) {
+        if ![true, false].iter().any(|is_urgent| self.by_receiver.contains_key(&(to, *is_urgent))) {
             return frame;
         }
         let message = frame.decode().ok();
         self.correct(to, message).unwrap_or(frame)
     }
 
-    /// The frame of a heartbeat with the count that fits; `None` if the message has no count, or the right one.
+    /// The frame of a message with the count that fits; `None` if the message has no count, or the right one.
     fn correct(&mut self, to: HostId, message: Option<Message>) -> Option<Frame> {
-        let Some(Message::Heartbeat(mut heartbeat)) = message else { return None };
-        let (known, difference) = self.by_receiver.get_mut(&to)?;
-        let link = heartbeat.sent.link;
-        if known.replace(link).is_some_and(|known| known != link) {
+        let mut message = message?;
+        let (sent, is_urgent) = match &mut message {
+            Message::Heartbeat(heartbeat) => (&mut heartbeat.sent, true),
+            Message::FrameCount(sent) => (sent, false),
+            _ => return None,
+        };
+        let (known, difference) = self.by_receiver.get_mut(&(to, is_urgent))?;
+        if known.replace(sent.link).is_some_and(|known| known != sent.link) {
             // The count began again with the link.
             *difference = 0;
         }
-        heartbeat.sent.count = heartbeat.sent.count.saturating_add_signed(*difference);
-        Some(Frame::encode(&Message::Heartbeat(heartbeat), None))
+        sent.count = sent.count.saturating_add_signed(*difference);
+        Some(Frame::encode(&message, None))
     }
 }
 

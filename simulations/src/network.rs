@@ -9,7 +9,8 @@
 //!                                                          |
 //!                                                          '-- a cut: stays there until the path heals
 //! ```
-//! - Within one link everything arrives in order and once; a cut or a lost packet only delays. There is no order between links.
+//! - Within one link everything arrives once, and in order, except that urgent frames overtake the others. A cut or a lost packet only
+//!   delays. There is no order between links.
 //! - A frame occupies the sender's uplink for its size, and the receiver's downlink from its first byte on; flows share both frame by
 //!   frame.
 //! - Each end of a connection has its own knowledge of it. An end that is dead, paused or cut off sends nothing: the other end notices
@@ -28,7 +29,7 @@ use peergrad_protocol::{Frame, Instant, PeerId};
 
 use crate::host::{Crash, HostId};
 use crate::links::Links;
-use interfaces::{Interfaces, LinkEnd};
+use interfaces::{Edge, Interfaces, LinkEnd};
 use random_delays::RandomDelays;
 
 mod connections;
@@ -151,9 +152,9 @@ impl Network {
             NetworkEvent::Reach { from, to, session, last_byte, transmission } => {
                 let downlink = &mut self.interfaces.get_mut(to).downlink;
                 let at = downlink.take_in(now, last_byte, transmission.byte_count());
-                let edge = self.interfaces.edge_mut(from, to);
-                edge.taken = edge.taken.max(at);
-                let at = edge.taken;
+                let flow = self.interfaces.edge_mut(from, to).flow_of(&transmission);
+                flow.taken = flow.taken.max(at);
+                let at = flow.taken;
                 self.scheduled.push((at, NetworkEvent::Arrival { from, to, session, transmission }));
             }
             NetworkEvent::Arrival { from, to, session, transmission } => {
@@ -203,7 +204,7 @@ impl Network {
         let interface = self.interfaces.get_mut(host);
         (interface.is_running, interface.silent_since) = (false, now);
         interface.uplink.turns.clear();
-        interface.edges.iter_mut().for_each(|edge| edge.waiting.clear());
+        interface.edges.iter_mut().for_each(Edge::clear_waiting);
         for other in self.interfaces.hosts() {
             self.interfaces.set_session(host, other, None);
             *self.interfaces.end_mut(host, other) = LinkEnd::default();

@@ -237,8 +237,8 @@ impl Machine {
     pub(crate) fn count_sent(&mut self, now: Instant, first: usize, out: &mut Vec<Output>) {
         let Self { role, node } = self;
         for output in &out[first..] {
-            if let Output::Send { to, .. } = output {
-                node.frame_audit.note_sent(to);
+            if let Output::Send { to, frame } = output {
+                node.frame_audit.note_sent(to, frame.is_urgent());
             }
         }
         let Some((heartbeat, receivers)) = role.active_mut().and_then(|role| role.take_heartbeat()) else {
@@ -247,9 +247,11 @@ impl Machine {
         for to in receivers {
             let heartbeat = Heartbeat { line_bytes: node.links.line_bytes(&to), ..heartbeat };
             let heartbeat = node.frame_audit.heartbeat_to(now, &to, heartbeat);
-            let frame = Frame::encode(&Message::Heartbeat(heartbeat), None);
-            node.frame_audit.note_sent(&to);
-            out.push(Output::Send { to, frame });
+            let frame_count = node.frame_audit.count_to(&to).map(Message::FrameCount);
+            for message in [Some(Message::Heartbeat(heartbeat)), frame_count].into_iter().flatten() {
+                node.frame_audit.note_sent(&to, message.is_urgent());
+                out.push(Output::Send { to, frame: Frame::encode(&message, None) });
+            }
         }
     }
 
@@ -372,11 +374,8 @@ fn receive(
     frame: Frame,
 ) -> Result<(), Interrupt> {
     let message = cx.node.cache.message(&frame);
-    let fault = match &message {
-        Ok(Message::Heartbeat(heartbeat)) => cx.node.frame_audit.compare(cx.now, from, heartbeat),
-        _ => None,
-    };
-    cx.node.frame_audit.note_received(&from);
+    let fault = message.as_ref().ok().and_then(|it| cx.node.frame_audit.compare(cx.now, from, it));
+    cx.node.frame_audit.note_received(&from, frame.is_urgent());
     if let Some(fault) = fault {
         role.complain(cx, from, fault);
     }

@@ -1,4 +1,4 @@
-//! The link: an ordered, reliable, resumable way from one peer to another, in both directions.
+//! The link: a reliable, resumable way from one peer to another, in both directions.
 //!
 //! A parcel service keeps a copy of every parcel until the receipt comes back. If the road is cut, the driver asks at the other
 //! end how many parcels have arrived, and continues after those.
@@ -21,7 +21,7 @@
 //! - `GOODBYE` is the last frame of an end: it is closing on purpose, and the other end need not wait for it.
 //!
 //! # Invariants
-//! - A frame is delivered once, in order, and only between the up and the down of its link.
+//! - A frame is delivered once, and only between the up and the down of its link. Urgent frames are in order, and so are the others.
 //! - What may be unacknowledged on a lane follows the measured line (`link/line.rs`). The node's credit bounds the frames that wait.
 //! - A lane on which nothing is acknowledged for `STALL_TIMEOUT` is closed: a stalled multiplexer and a half-open connection
 //!   look the same from here, and a new connection replaces both. A direct lane is closed sooner, in favour of a substream.
@@ -226,7 +226,7 @@ impl Link {
         self.theirs
     }
 
-    /// Queues a frame behind the waiting ones.
+    /// Queues a frame behind the waiting ones; an urgent one only behind urgent ones.
     pub fn send(&self, frame: Frame) {
         self.outbox.push(frame);
     }

@@ -41,6 +41,8 @@ pub const VERSION: u8 = 1;
 /// The number of bytes of a frame's prefix.
 pub const PREFIX_BYTES: usize = CHECKSUM_AT + 4;
 
+/// Where the kind is.
+const KIND_AT: usize = 1;
 /// Where the checksum begins.
 const CHECKSUM_AT: usize = 10;
 
@@ -99,6 +101,8 @@ enum Kind {
     Segment = 1,
     Data = 2,
     ChunkBatch = 3,
+    /// A control message that overtakes other frames.
+    Urgent = 4,
 }
 
 impl Kind {
@@ -110,13 +114,14 @@ impl Kind {
             Message::Join(JoinMessage::Data(_)) => Self::Data,
             Message::InView { message: TrainingMessage::ChunkBatch(_), .. }
             | Message::Merge(MergeMessage::SnapshotChunks(_)) => Self::ChunkBatch,
+            message if message.is_urgent() => Self::Urgent,
             _ => Self::Control,
         }
     }
 
     const fn header_bytes_max(self) -> usize {
         match self {
-            Self::Control => CONTROL_HEADER_BYTES_MAX,
+            Self::Control | Self::Urgent => CONTROL_HEADER_BYTES_MAX,
             Self::Segment | Self::Data => SMALL_HEADER_BYTES_MAX,
             Self::ChunkBatch => CHUNK_BATCH_HEADER_BYTES_MAX,
         }
@@ -124,7 +129,7 @@ impl Kind {
 
     const fn payload_bytes_max(self) -> usize {
         match self {
-            Self::Control => 0,
+            Self::Control | Self::Urgent => 0,
             Self::Segment => SEGMENT_BYTES_MAX,
             Self::Data => DATA_PIECE_BYTES_MAX,
             Self::ChunkBatch => CHUNK_BYTES_MAX,
@@ -147,6 +152,7 @@ impl Prefix {
             1 => Kind::Segment,
             2 => Kind::Data,
             3 => Kind::ChunkBatch,
+            4 => Kind::Urgent,
             other => return Err(WireError::Kind(other)),
         };
         let [a, b, c, d, e, f, g, h, ..] = lengths;
@@ -162,7 +168,7 @@ impl Prefix {
     fn encode(self) -> [u8; PREFIX_BYTES] {
         let mut bytes = [0; PREFIX_BYTES];
         bytes[0] = VERSION;
-        bytes[1] = self.kind as u8;
+        bytes[KIND_AT] = self.kind as u8;
         bytes[2..6].copy_from_slice(&(self.header_bytes as u32).to_le_bytes());
         bytes[6..CHECKSUM_AT].copy_from_slice(&(self.payload_bytes as u32).to_le_bytes());
         bytes
@@ -212,7 +218,7 @@ impl Frame {
             return Err(WireError::Changed);
         }
         let decoded = match prefix.kind {
-            Kind::Control => {
+            Kind::Control | Kind::Urgent => {
                 decode_within::<_, { 4 * CONTROL_HEADER_BYTES_MAX }>(header, CONTROL_HEADER_BYTES_MAX)
             }
             Kind::ChunkBatch => {
@@ -228,6 +234,12 @@ impl Frame {
         }
         message.validate()?;
         Ok(message)
+    }
+
+    /// Whether the frame overtakes frames that are not urgent, where they wait to be sent.
+    #[must_use]
+    pub fn is_urgent(&self) -> bool {
+        self.head.get(KIND_AT) == Some(&(Kind::Urgent as u8))
     }
 
     /// All bytes of the frame, as they are sent on a stream.

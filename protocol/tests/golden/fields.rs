@@ -30,6 +30,7 @@ pub(crate) fn frame_sheet(message: &Message, payload: Option<&[u8]>) -> Sheet {
         Message::Join(JoinMessage::Data(_)) => (2, "data"),
         Message::InView { message: TrainingMessage::ChunkBatch(_), .. }
         | Message::Merge(MergeMessage::SnapshotChunks(_)) => (3, "chunk_batch"),
+        Message::Heartbeat(_) | Message::Agreement(_) | Message::Admin(_) | Message::Join(_) => (4, "urgent"),
         _ => (0, "control"),
     };
     let mut sheet = Sheet::default();
@@ -77,8 +78,13 @@ fn fields(message: &Message) -> Sheet {
             sheet.raw(&[5], "message = Heartbeat");
             heartbeat_fields(heartbeat, &mut sheet);
         }
+        Message::FrameCount(sent) => {
+            sheet.raw(&[6], "message = FrameCount");
+            sheet.value("link", sent.link);
+            sheet.value("count", sent.count);
+        }
         Message::Leave(Departure { reason }) => {
-            sheet.raw(&[6], "message = Leave");
+            sheet.raw(&[7], "message = Leave");
             sheet.text("reason", reason);
         }
     }

@@ -160,12 +160,12 @@ impl FrameFilter for DropSegments {
 }
 
 impl DropSegments {
-    /// Changes messages so that no member notices what was dropped: heartbeats count less, and reports do not say who is waited for.
+    /// Changes messages so that no member notices what was dropped: counts are less, and reports do not say who is waited for.
     fn conceal(&self, envelope: &Envelope<'_>, message: Message) -> FrameAction {
         let concealed = match message {
-            Message::Heartbeat(mut heartbeat) if self.link == Some((envelope.from, envelope.to)) => {
-                heartbeat.sent.count = heartbeat.sent.count.saturating_sub(self.dropped);
-                Message::Heartbeat(heartbeat)
+            Message::FrameCount(mut sent) if self.link == Some((envelope.from, envelope.to)) => {
+                sent.count = sent.count.saturating_sub(self.dropped);
+                Message::FrameCount(sent)
             }
             Message::Agreement(AgreementMessage::Promise(mut promise)) => {
                 promise.report.awaited = None;

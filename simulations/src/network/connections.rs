@@ -115,7 +115,7 @@ impl Network {
         let at = edge.reopens.max(now.after(distance + pause));
         edge.reopens = at;
         // Frames in transit, and those sent from now on, arrive after them.
-        (edge.first_byte, edge.taken) = (edge.first_byte.max(at), edge.taken.max(at));
+        edge.hold_until(at);
         for (session, transmission) in stalled {
             self.scheduled.push((at, NetworkEvent::Arrival { from, to, session, transmission }));
         }

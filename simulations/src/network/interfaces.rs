@@ -82,18 +82,68 @@ pub(super) struct Edge {
     pub(super) cuts: u32,
     /// Since when it has been cut; unspecified while it is not.
     pub(super) cut_since: Instant,
-    /// Transmissions that wait for the sender's uplink, each with its connection.
-    pub(super) waiting: VecDeque<(u32, Transmission)>,
-    /// When the first byte of the last transmission arrives; later transmissions keep that order, and that of the two times below.
-    pub(super) first_byte: Instant,
-    /// When the last byte of the last transmission arrives.
-    pub(super) last_byte: Instant,
-    /// When the receiver's downlink has taken in the last transmission.
-    pub(super) taken: Instant,
+    /// Urgent frames, which overtake the rest.
+    pub(super) urgent: Flow,
+    /// All other transmissions.
+    pub(super) ordered: Flow,
     /// Transmissions that have arrived at the cut and wait.
     pub(super) stalled: VecDeque<(u32, Transmission)>,
     /// After a cut: when the waiting transmissions pass. Later ones pass after them.
     pub(super) reopens: Instant,
+}
+
+/// Transmissions of one direction that keep their order.
+#[derive(Default)]
+pub(super) struct Flow {
+    /// Those that wait for the sender's uplink, each with its connection.
+    pub(super) waiting: VecDeque<(u32, Transmission)>,
+    /// When the first byte of the last one arrives; later ones keep that order, and that of the two times below.
+    pub(super) first_byte: Instant,
+    /// When the last byte of the last one arrives.
+    pub(super) last_byte: Instant,
+    /// When the receiver's downlink has taken in the last one.
+    pub(super) taken: Instant,
+}
+
+impl Edge {
+    /// The flow of a transmission.
+    pub(super) fn flow_of(&mut self, transmission: &Transmission) -> &mut Flow {
+        match transmission {
+            Transmission::Frame(frame) if frame.is_urgent() => &mut self.urgent,
+            Transmission::Frame(_) | Transmission::Credit(_) => &mut self.ordered,
+            Transmission::Close | Transmission::Goodbye => {
+                // It arrives behind all frames.
+                let Self { urgent, ordered, .. } = &mut *self;
+                ordered.first_byte = ordered.first_byte.max(urgent.first_byte);
+                ordered.last_byte = ordered.last_byte.max(urgent.last_byte);
+                ordered.taken = ordered.taken.max(urgent.taken);
+                ordered
+            }
+        }
+    }
+
+    /// How many transmissions wait for the sender's uplink.
+    pub(super) fn waiting_count(&self) -> usize {
+        self.urgent.waiting.len() + self.ordered.waiting.len()
+    }
+
+    /// The next transmission for the uplink.
+    pub(super) fn next_waiting(&mut self) -> Option<(u32, Transmission)> {
+        self.urgent.waiting.pop_front().or_else(|| self.ordered.waiting.pop_front())
+    }
+
+    /// All that waits for the uplink is lost.
+    pub(super) fn clear_waiting(&mut self) {
+        self.urgent.waiting.clear();
+        self.ordered.waiting.clear();
+    }
+
+    /// What is in transit, and what is sent from now on, arrives at this time at the earliest.
+    pub(super) fn hold_until(&mut self, at: Instant) {
+        for flow in [&mut self.urgent, &mut self.ordered] {
+            (flow.first_byte, flow.taken) = (flow.first_byte.max(at), flow.taken.max(at));
+        }
+    }
 }
 
 impl Downlink {

@@ -23,14 +23,15 @@ impl Network {
         let interface = self.interfaces.get_mut(from);
         let edge = &mut interface.edges[to.index()];
         // A line whose limit was just removed may still have a queue.
-        if is_small || (interface.uplink.rate.is_none() && edge.waiting.is_empty()) {
+        if is_small || (interface.uplink.rate.is_none() && edge.waiting_count() == 0) {
             self.depart(now, from, to, (session, transmission), now, delay);
             return true;
         }
         // A filter's delay counts from now on, also for a frame that waits for its turn; such filters are for single frames.
-        edge.last_byte = edge.last_byte.max(now.after(delay));
-        edge.waiting.push_back((session, transmission));
-        if edge.waiting.len() == 1 {
+        let flow = edge.flow_of(&transmission);
+        flow.last_byte = flow.last_byte.max(now.after(delay));
+        flow.waiting.push_back((session, transmission));
+        if edge.waiting_count() == 1 {
             interface.uplink.turns.push_back(to);
         }
         self.use_uplink(now, from);
@@ -48,8 +49,8 @@ impl Network {
         while interface.uplink.free_at <= now && !interface.uplink.is_due {
             let Some(to) = interface.uplink.turns.pop_front() else { return };
             let edge = &mut interface.edges[to.index()];
-            let Some((session, transmission)) = edge.waiting.pop_front() else { continue };
-            if !edge.waiting.is_empty() {
+            let Some((session, transmission)) = edge.next_waiting() else { continue };
+            if edge.waiting_count() > 0 {
                 interface.uplink.turns.push_back(to);
             }
             interface.uplink.free_at =
@@ -82,9 +83,10 @@ impl Network {
                 .push((sent.after(delay), NetworkEvent::Arrival { from, to, session, transmission }));
             return;
         }
-        edge.first_byte = edge.first_byte.max(now.after(delay));
-        edge.last_byte = edge.last_byte.max(sent.after(delay));
-        let (first_byte, last_byte) = (edge.first_byte, edge.last_byte);
+        let flow = edge.flow_of(&transmission);
+        flow.first_byte = flow.first_byte.max(now.after(delay));
+        flow.last_byte = flow.last_byte.max(sent.after(delay));
+        let (first_byte, last_byte) = (flow.first_byte, flow.last_byte);
         self.scheduled.push((first_byte, NetworkEvent::Reach { from, to, session, last_byte, transmission }));
     }
 

@@ -1,17 +1,18 @@
 //! Frame audit: whether all frames of a peer arrive, and in time.
 //!
-//! A link delivers frames once and in order, so nothing is lost between two healthy peers while their link is up. A faulty program or
-//! memory may still lose or repeat frames on their way through a process, without a word, and a run would wait for them for good. Each
-//! heartbeat says how many frames the sender has sent before it. The receiver compares that with what has arrived.
+//! A link delivers frames once, and those of a kind in order: urgent ones, and all others. So nothing is lost between two healthy peers while
+//! their link is up. A faulty program or memory may still lose or repeat frames on their way through a process, without a word, and a run
+//! would wait for them for good. So each heartbeat says how many urgent frames the sender has sent before it, and a message that follows it
+//! in the order of the others says how many of those. The receiver compares that with what has arrived.
 //!
 //! # How it works
-//! The first heartbeat over a link sets what the receiver counts from. From then on both count all frames, heartbeats included.
-//! `round_trips.rs` measures how long they take.
+//! The first such message over a link sets what the receiver counts from. From then on both count all frames of that kind, these messages
+//! included. `round_trips.rs` measures how long heartbeats take.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use peergrad_protocol::message::{Heartbeat, SentFrames};
+use peergrad_protocol::message::{Heartbeat, Message, SentFrames};
 use peergrad_protocol::view::MemberFault;
 use peergrad_protocol::{Instant, PeerId};
 
@@ -23,35 +24,64 @@ mod round_trips;
 #[derive(Default)]
 pub(super) struct FrameAudit {
     /// The number of links so far.
-    links: u32,
-    /// What was sent over each link.
-    sent: BTreeMap<PeerId, SentFrames>,
-    /// What has arrived over each link, as its sender would count it. It begins with the sender's first heartbeat.
-    received: BTreeMap<PeerId, SentFrames>,
-    /// What the newest heartbeat over each link said.
-    heard: BTreeMap<PeerId, SentFrames>,
+    link_count: u32,
+    /// What is exchanged with each linked peer.
+    links: BTreeMap<PeerId, AuditedLink>,
     /// The peers to which much has been sent that has not arrived yet.
     busy: BTreeSet<PeerId>,
     /// How long frames take.
     round_trips: RoundTrips,
 }
 
+/// The frames of one link.
+struct AuditedLink {
+    /// Those that overtake others.
+    urgent: CountedFrames,
+    /// All others.
+    ordered: CountedFrames,
+    /// What the newest heartbeat has said.
+    heard: SentFrames,
+    /// How many of the others there were when their number was last sent.
+    reported: u64,
+}
+
+/// The frames of one kind on one link.
+struct CountedFrames {
+    /// What was sent.
+    sent: SentFrames,
+    /// What has arrived, as its sender would count it. It begins with the sender's first count.
+    received: Option<SentFrames>,
+}
+
+impl CountedFrames {
+    /// The sender says how many it had sent. Returns whether as many have arrived since its last count. The next comparison begins here.
+    fn compare(&mut self, sent: SentFrames) -> bool {
+        let received = self.received.replace(sent);
+        received.is_none_or(|received| received.link != sent.link || received == sent)
+    }
+}
+
+impl AuditedLink {
+    /// The frames of the kind of a frame.
+    fn of(&mut self, is_urgent: bool) -> &mut CountedFrames {
+        if is_urgent { &mut self.urgent } else { &mut self.ordered }
+    }
+}
+
 impl FrameAudit {
     /// There is a new link to this peer.
     pub(super) fn link_up(&mut self, peer: PeerId) {
-        self.links = self.links.wrapping_add(1);
-        self.sent.insert(peer, SentFrames { link: self.links, count: 0 });
-        self.received.remove(&peer);
-        self.heard.remove(&peer);
+        self.link_count = self.link_count.wrapping_add(1);
+        let none = || CountedFrames { sent: SentFrames { link: self.link_count, count: 0 }, received: None };
+        let link = AuditedLink { urgent: none(), ordered: none(), heard: SentFrames::default(), reported: 0 };
+        self.links.insert(peer, link);
         self.busy.remove(&peer);
         self.round_trips.link_up(peer);
     }
 
     /// The link to this peer is down.
     pub(super) fn link_down(&mut self, peer: &PeerId) {
-        self.sent.remove(peer);
-        self.received.remove(peer);
-        self.heard.remove(peer);
+        self.links.remove(peer);
         self.busy.remove(peer);
         self.round_trips.link_down(peer);
     }
@@ -73,41 +103,54 @@ impl FrameAudit {
 
     /// The heartbeat as it is sent to this peer now.
     pub(super) fn heartbeat_to(&mut self, now: Instant, to: &PeerId, heartbeat: Heartbeat) -> Heartbeat {
-        let sent = self.sent.get(to).copied().unwrap_or_default();
-        let heard = self.heard.get(to).copied().unwrap_or_default();
+        let link = self.links.get(to);
+        let sent = link.map_or_else(SentFrames::default, |link| link.urgent.sent);
+        let heard = link.map_or_else(SentFrames::default, |link| link.heard);
         self.round_trips.note_sent(now, to, sent, !self.busy.is_empty());
         Heartbeat { sent, heard, is_busy: !self.busy.is_empty(), ..heartbeat }
     }
 
+    /// What follows a heartbeat to this peer: how many other frames were sent, if that is more than it was told before.
+    pub(super) fn count_to(&mut self, to: &PeerId) -> Option<SentFrames> {
+        let link = self.links.get_mut(to)?;
+        let sent = link.ordered.sent;
+        let is_news = sent.count > link.reported;
+        // The message that says so is one of them.
+        link.reported = if is_news { sent.count + 1 } else { link.reported };
+        is_news.then_some(sent)
+    }
+
     /// A frame is sent.
-    pub(super) fn note_sent(&mut self, to: &PeerId) {
-        if let Some(sent) = self.sent.get_mut(to) {
-            sent.count += 1;
+    pub(super) fn note_sent(&mut self, to: &PeerId, is_urgent: bool) {
+        if let Some(link) = self.links.get_mut(to) {
+            link.of(is_urgent).sent.count += 1;
         }
     }
 
     /// A frame has arrived.
-    pub(super) fn note_received(&mut self, from: &PeerId) {
-        if let Some(received) = self.received.get_mut(from) {
+    pub(super) fn note_received(&mut self, from: &PeerId, is_urgent: bool) {
+        let link = self.links.get_mut(from);
+        if let Some(received) = link.and_then(|link| link.of(is_urgent).received.as_mut()) {
             // A sender may have claimed any number.
             received.count = received.count.wrapping_add(1);
         }
     }
 
-    /// A heartbeat says what was sent before it, and what its sender has heard. Returns the fault that this shows: other frames have
-    /// arrived, or they are late. The next comparison begins here.
-    pub(super) fn compare(
-        &mut self,
-        now: Instant,
-        from: PeerId,
-        heartbeat: &Heartbeat,
-    ) -> Option<MemberFault> {
-        let sent = heartbeat.sent;
-        self.heard.insert(from, sent);
-        let is_busy = heartbeat.is_busy || !self.busy.is_empty();
-        self.round_trips.note_heard(now, &from, heartbeat.heard, is_busy);
-        let received = self.received.insert(from, sent);
-        if received.is_some_and(|received| received.link == sent.link && received != sent) {
+    /// A message has arrived that may say what was sent before it, and what its sender has heard. Returns the fault that this shows: other
+    /// frames have arrived, or they are late.
+    pub(super) fn compare(&mut self, now: Instant, from: PeerId, message: &Message) -> Option<MemberFault> {
+        let link = self.links.get_mut(&from)?;
+        let is_intact = match message {
+            Message::Heartbeat(heartbeat) => {
+                link.heard = heartbeat.sent;
+                let is_busy = heartbeat.is_busy || !self.busy.is_empty();
+                self.round_trips.note_heard(now, &from, heartbeat.heard, is_busy);
+                link.urgent.compare(heartbeat.sent)
+            }
+            Message::FrameCount(sent) => link.ordered.compare(*sent),
+            _ => return None,
+        };
+        if !is_intact {
             return Some(MemberFault::Frames);
         }
         self.round_trips.is_late(now, &from).then_some(MemberFault::Late)
@@ -121,18 +164,19 @@ mod tests {
     use super::*;
     use crate::fixtures::peer;
 
-    /// Two peers with a link from the first to the second, on which the first heartbeat has arrived.
+    /// The first peer sends to the second, over a link on which both kinds of frames have been counted.
     fn linked() -> (FrameAudit, FrameAudit) {
         let (mut sender, mut receiver) = (FrameAudit::default(), FrameAudit::default());
         sender.link_up(peer(2));
         receiver.link_up(peer(1));
-        sender.note_sent(&peer(2));
-        assert!(heartbeat(&mut sender, &mut receiver));
+        sender.note_sent(&peer(2), false);
+        sender.note_sent(&peer(2), true);
+        assert!(count(&mut sender, &mut receiver));
         (sender, receiver)
     }
 
-    /// Sends a heartbeat. Returns whether the receiver finds that all frames before it have arrived.
-    fn heartbeat(sender: &mut FrameAudit, receiver: &mut FrameAudit) -> bool {
+    /// Sends a heartbeat, and what follows it. Returns whether the receiver finds that all frames before have arrived.
+    fn count(sender: &mut FrameAudit, receiver: &mut FrameAudit) -> bool {
         let heartbeat = Heartbeat {
             view: ViewDigest([0; 32]),
             view_number: ViewNumber(0),
@@ -144,37 +188,62 @@ mod tests {
             line_bytes: 0,
             disk_fails: false,
         };
-        let heartbeat = sender.heartbeat_to(Instant(0), &peer(2), heartbeat);
-        let fault = receiver.compare(Instant(0), peer(1), &heartbeat);
-        sender.note_sent(&peer(2));
-        receiver.note_received(&peer(1));
-        fault.is_none()
+        let heartbeat = Message::Heartbeat(sender.heartbeat_to(Instant(0), &peer(2), heartbeat));
+        let frame_count = sender.count_to(&peer(2)).map(Message::FrameCount);
+        let mut messages = vec![heartbeat];
+        messages.extend(frame_count);
+        let faults = messages.iter().map(|message| {
+            sender.note_sent(&peer(2), message.is_urgent());
+            let fault = receiver.compare(Instant(0), peer(1), message);
+            receiver.note_received(&peer(1), message.is_urgent());
+            fault
+        });
+        faults.collect::<Vec<_>>().iter().all(Option::is_none)
     }
 
     #[test]
     fn a_lost_and_a_repeated_frame_are_each_noticed_once() {
-        for (arrived, is_intact) in [(1, true), (0, false), (2, false)] {
-            let (mut sender, mut receiver) = linked();
-            sender.note_sent(&peer(2));
-            (0..arrived).for_each(|_| receiver.note_received(&peer(1)));
-            assert_eq!(heartbeat(&mut sender, &mut receiver), is_intact, "{arrived} of 1");
-            assert!(heartbeat(&mut sender, &mut receiver));
+        for is_urgent in [true, false] {
+            for (arrived, is_intact) in [(1, true), (0, false), (2, false)] {
+                let (mut sender, mut receiver) = linked();
+                sender.note_sent(&peer(2), is_urgent);
+                (0..arrived).for_each(|_| receiver.note_received(&peer(1), is_urgent));
+                assert_eq!(
+                    count(&mut sender, &mut receiver),
+                    is_intact,
+                    "{arrived} of 1, urgent: {is_urgent}"
+                );
+                assert!(count(&mut sender, &mut receiver));
+            }
         }
+    }
+
+    #[test]
+    fn frames_that_an_urgent_one_has_overtaken_are_not_missed() {
+        let (mut sender, mut receiver) = linked();
+        sender.note_sent(&peer(2), false);
+        sender.note_sent(&peer(2), true);
+        receiver.note_received(&peer(1), true);
+        assert!(sender.count_to(&peer(2)).is_some(), "it waits behind the first frame");
+        sender.note_sent(&peer(2), false);
+        assert!(count(&mut sender, &mut receiver));
+        assert!(sender.count_to(&peer(2)).is_none(), "nothing was sent since");
     }
 
     #[test]
     fn what_a_broken_link_lost_is_not_held_against_the_sender() {
         let (mut sender, mut receiver) = linked();
-        sender.note_sent(&peer(2));
+        sender.note_sent(&peer(2), false);
         // Only the sender has noticed.
         sender.link_down(&peer(2));
         sender.link_up(peer(2));
-        assert!(heartbeat(&mut sender, &mut receiver));
-        assert!(heartbeat(&mut sender, &mut receiver));
+        sender.note_sent(&peer(2), false);
+        assert!(count(&mut sender, &mut receiver));
+        assert!(count(&mut sender, &mut receiver));
         // Only the receiver has noticed.
-        sender.note_sent(&peer(2));
+        sender.note_sent(&peer(2), false);
         receiver.link_down(&peer(1));
         receiver.link_up(peer(1));
-        assert!(heartbeat(&mut sender, &mut receiver));
+        assert!(count(&mut sender, &mut receiver));
     }
 }

@@ -4,7 +4,8 @@
 //!
 //! # How it works
 //! 1. Each frame remembers what was acknowledged when it was sent. Its own acknowledgement gives a rate: what was acknowledged in between,
-//!    by the time in between. A pause of the sender makes some rates smaller, so the largest recent one counts.
+//!    by the time in between. Delays make some rates smaller, so the largest recent one counts. Where nothing more waited to be sent, the rate
+//!    is the sender's and not the line's: it counts only if it is larger than what is known.
 //! 2. Queues make some round trips longer, so the shortest one counts. If it is old, this end sends one frame at a time until it has a new
 //!    one, from a frame that was alone in flight.
 //! 3. Twice the product of the two may be in flight. A line that carries more shows that by the next rate, and so the limit doubles with
@@ -45,6 +46,8 @@ struct SentFrame {
     at: Instant,
     /// Whether no other frame was in flight.
     was_alone: bool,
+    /// Whether no other frame waited behind it.
+    was_last: bool,
     /// The state of the meter when it was sent.
     acknowledged: u64,
     acknowledged_at: Instant,
@@ -70,8 +73,8 @@ impl LineMeter {
         self.in_flight.clear();
     }
 
-    /// A frame is sent.
-    pub(super) fn note_sent(&mut self, now: Instant, byte_count: usize) {
+    /// A frame is sent. `was_last` says whether no other one waits behind it.
+    pub(super) fn note_sent(&mut self, now: Instant, byte_count: usize, was_last: bool) {
         let was_alone = self.in_flight.is_empty();
         if was_alone {
             (self.acknowledged_at, self.sent_at) = (now, now);
@@ -81,6 +84,7 @@ impl LineMeter {
             byte_count,
             at: now,
             was_alone,
+            was_last,
             acknowledged,
             acknowledged_at,
             sent_at,
@@ -100,7 +104,7 @@ impl LineMeter {
         self.note_round_trip(now, now - frame.at, frame.was_alone);
         // What was sent in a burst cannot have been carried faster than it was sent.
         let took = (now - frame.acknowledged_at).max(frame.at - frame.sent_at);
-        self.note_rate(now, self.acknowledged - frame.acknowledged, took);
+        self.note_rate(now, self.acknowledged - frame.acknowledged, took, frame.was_last);
     }
 
     fn note_round_trip(&mut self, now: Instant, round_trip: Duration, was_alone: bool) {
@@ -110,13 +114,16 @@ impl LineMeter {
         }
     }
 
-    fn note_rate(&mut self, now: Instant, byte_count: u64, took: Duration) {
+    fn note_rate(&mut self, now: Instant, byte_count: u64, took: Duration, was_last: bool) {
         // Acknowledgements that come together say nothing about the rate.
         if took.is_zero() || self.round_trip.is_some_and(|(shortest, _)| took < shortest) {
             return;
         }
         let rate = u128::from(byte_count) * 1_000_000_000 / took.as_nanos();
         let rate = u64::try_from(rate).unwrap_or(u64::MAX);
+        if was_last && self.rates.front().is_none_or(|(_, largest)| rate < *largest) {
+            return;
+        }
         while self.rates.back().is_some_and(|(_, earlier)| *earlier <= rate) {
             self.rates.pop_back();
         }
@@ -142,8 +149,11 @@ impl LineMeter {
         if self.is_round_trip_old(now) {
             return 0;
         }
-        let bytes = self.line().map_or(0, |line| line.bytes_in_flight());
-        usize::try_from(bytes).unwrap_or(usize::MAX).clamp(IN_FLIGHT_BYTES, IN_FLIGHT_BYTES_MAX)
+        let Some(line) = self.line() else { return UNMEASURED_BYTES };
+        // An urgent frame waits for what is in flight, and on a slow line that takes long.
+        let least = line.bytes_per_second.saturating_mul(QUEUE_MAX.as_millis() as u64) / 1000;
+        let bytes = line.bytes_in_flight().max(least.min(IN_FLIGHT_BYTES as u64));
+        usize::try_from(bytes).unwrap_or(usize::MAX).min(IN_FLIGHT_BYTES_MAX)
     }
 
     /// The line, if it differs much from what was last returned.
@@ -164,8 +174,12 @@ impl LineMeter {
 const RECENT: Duration = Duration::from_secs(10);
 /// How often a change is reported at most.
 const REPORT_INTERVAL: Duration = Duration::from_millis(50);
-/// How much may be in flight at least: short lines need no more. Well below what sockets buffer in both directions.
+/// How much may be in flight on a line that is not measured yet.
+const UNMEASURED_BYTES: usize = 256 << 10;
+/// How much may be in flight on a short line. Well below what sockets buffer in both directions.
 const IN_FLIGHT_BYTES: usize = 1 << 20;
+/// On a short line that is slow: only what it carries in this time.
+const QUEUE_MAX: Duration = Duration::from_millis(100);
 /// How much may be in flight at most.
 const IN_FLIGHT_BYTES_MAX: usize = 16 << 20;
 
@@ -185,7 +199,7 @@ mod tests {
         let mut longest = Duration::ZERO;
         while now < end {
             while in_flight == 0 || in_flight + FRAME <= meter.limit(now) {
-                meter.note_sent(now, FRAME);
+                meter.note_sent(now, FRAME, false);
                 in_flight += FRAME;
                 free_at = free_at.max(now) + Duration::from_nanos(FRAME as u64 * 1_000_000_000 / rate);
                 arrivals.push_back((now, free_at + 2 * delay));
@@ -218,21 +232,41 @@ mod tests {
     }
 
     #[test]
+    fn on_a_slow_line_little_is_in_flight() {
+        let (meter, now, _) = filled(1_000_000, Duration::from_millis(10), 100);
+        assert!((100_000..400_000).contains(&meter.limit(now)), "{}", meter.limit(now));
+    }
+
+    #[test]
+    fn a_pause_does_not_make_a_line_slow() {
+        let (mut meter, mut now, _) = filled(25_000_000, Duration::from_millis(50), 12);
+        meter.restart();
+        let before = meter.limit(now);
+        for _ in 0..100 {
+            now += Duration::from_millis(250);
+            meter.note_sent(now, 100, true);
+            now += Duration::from_millis(100);
+            meter.note_acknowledged(now, 1);
+        }
+        assert!(meter.limit(now).abs_diff(before) < before / 10, "{} after {before}", meter.limit(now));
+    }
+
+    #[test]
     fn a_full_line_is_measured_again_with_one_frame_in_flight() {
         let (mut meter, mut now, _) = filled(25_000_000, Duration::from_millis(50), 10);
         now += RECENT;
         // Trips of frames that were not alone, and that take longer and longer, do not count.
-        meter.note_sent(now, FRAME);
-        meter.note_sent(now, FRAME);
+        meter.note_sent(now, FRAME, false);
+        meter.note_sent(now, FRAME, false);
         meter.note_acknowledged(now + Duration::from_millis(150), 2);
         now += Duration::from_millis(300);
         assert_eq!(meter.limit(now), 0);
         meter.restart();
-        meter.note_sent(now, FRAME);
+        meter.note_sent(now, FRAME, false);
         now += Duration::from_millis(205);
         meter.note_acknowledged(now, 1);
         assert_eq!(meter.round_trip.unwrap().0, Duration::from_millis(205));
-        assert!(meter.limit(now) >= IN_FLIGHT_BYTES);
+        assert!(meter.limit(now) > FRAME);
     }
 
     #[test]

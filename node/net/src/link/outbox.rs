@@ -3,8 +3,9 @@
 //! ```text
 //!   acknowledged          next            acknowledged + retained
 //!      |  in flight    |   waiting       |
-//! -----[###############|#################]        frames are numbered from 0 within a link
+//! -----[###############|uuu##############]        frames are numbered from 0 within a link
 //! ```
+//! An urgent frame (`u`) goes before all waiting frames that are not urgent. A frame has its number once it is sent.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -92,7 +93,8 @@ impl Outbox {
 
     fn queue(&self, state: &mut OutboxState, frame: Frame) {
         if !state.closed && !state.finished {
-            state.retained.push_back(Arc::new(frame));
+            let place = if frame.is_urgent() { state.first_not_urgent() } else { state.retained.len() };
+            state.retained.insert(place, Arc::new(frame));
             self.changed.notify_one();
         }
     }
@@ -143,8 +145,7 @@ impl Outbox {
             self.changed.notify_one();
             return Next::Stop;
         }
-        let position =
-            usize::try_from(state.next - state.acknowledged).expect("retained frames fit in memory");
+        let position = state.in_flight_count();
         let Some(frame) = state.retained.get(position).cloned() else { return Next::Wait };
         let (in_flight, size) = (state.in_flight_bytes, frame.byte_count());
         let now = Instant::now();
@@ -156,7 +157,8 @@ impl Outbox {
             // The wait for an acknowledgement begins only now.
             state.moved_at = now;
         }
-        state.line.note_sent(now, size);
+        let was_last = position + 1 == state.retained.len();
+        state.line.note_sent(now, size, was_last);
         state.in_flight_bytes += size;
         state.next += 1;
         Next::Frame(frame)
@@ -248,6 +250,17 @@ impl Outbox {
 }
 
 impl OutboxState {
+    /// How many frames are in flight.
+    fn in_flight_count(&self) -> usize {
+        usize::try_from(self.next - self.acknowledged).expect("retained frames fit in memory")
+    }
+
+    /// The index of the first waiting frame that is not urgent, or of the end.
+    fn first_not_urgent(&self) -> usize {
+        let begin = self.in_flight_count();
+        begin + self.retained.range(begin..).take_while(|frame| frame.is_urgent()).count()
+    }
+
     /// Even with nothing retained, the last frame may still follow.
     fn is_drained(&self) -> bool {
         self.closed || (self.finished && self.retained.is_empty())
@@ -287,10 +300,14 @@ const STALLS_BEHIND_LARGE: u32 = 2;
 
 #[cfg(test)]
 mod tests {
+    use peergrad_protocol::message::{AgreementMessage, Message};
+    use peergrad_protocol::view::{Complaint, MemberFault};
+    use peergrad_protocol::{Rank, ViewDigest};
+
     use super::*;
 
     /// What may be in flight on a line that has not been measured.
-    const IN_FLIGHT: usize = 1 << 20;
+    const IN_FLIGHT: usize = 256 << 10;
 
     fn frame(size: usize) -> Frame {
         Frame { head: vec![1; size], payload: None }
@@ -322,13 +339,35 @@ mod tests {
     }
 
     #[test]
+    fn urgent_frames_go_before_waiting_ones_and_keep_their_order() {
+        let outbox = Outbox::default();
+        let urgent = |size: usize| {
+            let message = Message::from(AgreementMessage::Complain {
+                view: ViewDigest([0; 32]),
+                complaint: Complaint { about: Rank(1), fault: MemberFault::Frames },
+            });
+            let mut frame = Frame::encode(&message, None);
+            frame.head.resize(size, 0);
+            frame
+        };
+        [IN_FLIGHT, 1001, 1002].into_iter().for_each(|size| outbox.push(frame(size)));
+        let (lane, _) = outbox.start_lane(received(0)).unwrap().unwrap();
+        assert!(matches!(outbox.next(lane), Next::Frame(frame) if frame.byte_count() == IN_FLIGHT));
+        [501, 502].into_iter().for_each(|size| outbox.push(urgent(size)));
+        outbox.finish(frame(14));
+        assert_eq!(sizes_ready(&outbox, lane), [501, 502, 1001, 1002, 14]);
+        // Only the first two frames have arrived: what follows is still in order.
+        let (lane, _) = outbox.start_lane(received(2)).unwrap().unwrap();
+        assert_eq!(sizes_ready(&outbox, lane), [502, 1001, 1002, 14]);
+    }
+
+    #[test]
     fn large_frames_wait_for_acknowledgements_and_small_ones_do_not() {
         let outbox = Outbox::default();
         let half = IN_FLIGHT / 2;
         [half, half, 10, half].into_iter().for_each(|size| outbox.push(frame(size)));
         let (lane, _) = outbox.start_lane(received(0)).unwrap().unwrap();
         assert_eq!(sizes_ready(&outbox, lane), [half, half, 10]);
-        outbox.acknowledge(lane, received(1)).unwrap();
         assert!(sizes_ready(&outbox, lane).is_empty());
         outbox.acknowledge(lane, received(3)).unwrap();
         assert_eq!(sizes_ready(&outbox, lane), [half]);
