@@ -41,7 +41,7 @@
 //! | step | one update of the shared parameters; under `local` and `diloco`, one round of local steps |
 //! | round | one collective operation: a reduce-scatter, the owners' update, and an all-gather |
 //! | segment | a piece of a shard that fits into one frame |
-//! | urgent | of a message: heartbeats, votes, requests to join and orders of users, which overtake others that wait in a link |
+//! | priority | how soon a message is sent: *urgent* ones (heartbeats, votes, requests to join, orders of users) overtake *normal* ones that wait in a link |
 //! | credit, window | how many more segments a member may send over a link; how many the other end allows in flight, and waiting there |
 //! | contribution | the vector that a member adds to a round (usually its summed gradient), with the number of its samples |
 //! | codec, residual | how elements are encoded as bytes, exactly or lossily; what a lossy codec has left out of a member's contributions so far |

@@ -12,11 +12,12 @@
 //! | `Heartbeat`, `FrameCount`, `Leave` | members; `Leave` also joiners and the founder | a peer is alive and what it has sent, or that it stops |
 //!
 //! # Order
-//! Between two peers, messages arrive in the order in which they were sent, with one exception: urgent ones overtake the others, because
-//! those may wait behind many tensors. Urgent messages keep their own order.
+//! Between two peers, messages arrive in the order in which they were sent, with one exception: urgent ones overtake normal
+//! ones, which may wait behind many tensors. Messages of one [`Priority`] keep their order.
 
 use crate::id::{StepNumber, ViewDigest, ViewNumber};
 use crate::limits::{REASON_BYTES_MAX, STEPS_MAX};
+
 use crate::wire::codec::{Decode, Encode};
 
 mod admin;
@@ -24,6 +25,7 @@ mod agreement;
 mod contact;
 mod join;
 mod merge;
+mod priority;
 mod sample_stats;
 mod sent_frames;
 mod training;
@@ -40,6 +42,7 @@ pub use merge::{
     MergeAccept, MergeMessage, MergeOffer, MergeProbe, MergeReady, SnapshotChunks, SnapshotDonor,
     WantSnapshot,
 };
+pub use priority::Priority;
 pub use sample_stats::SampleStats;
 pub use sent_frames::SentFrames;
 pub use training::{
@@ -74,7 +77,7 @@ pub enum Message {
     Admin(AdminMessage),
     /// Member to the members that watch it, four times a second (once a second in a large view): the sender is alive, and its progress.
     Heartbeat(Heartbeat),
-    /// Member to a member that watches it, with a heartbeat, if other than urgent frames were sent since the last one: how many.
+    /// Member to a member that watches it, with a heartbeat, if normal frames were sent since the last one: how many.
     FrameCount(SentFrames),
     /// Member to every member, or before the first view joiner to founder and founder to every joiner: the sender stops, and why.
     Leave(Departure),
@@ -146,13 +149,13 @@ impl Departure {
 }
 
 impl Message {
-    /// Whether the message overtakes those that are not urgent: others act on its absence.
+    /// How soon the message is sent.
     #[must_use]
-    pub fn is_urgent(&self) -> bool {
+    pub fn priority(&self) -> Priority {
         match self {
-            Self::Heartbeat(_) | Self::Agreement(_) | Self::Admin(_) => true,
-            Self::Join(message) => !matches!(message, JoinMessage::Data(_)),
-            Self::InView { .. } | Self::Merge(_) | Self::FrameCount(_) | Self::Leave(_) => false,
+            Self::Join(JoinMessage::Data(_)) => Priority::Normal,
+            Self::Heartbeat(_) | Self::Agreement(_) | Self::Admin(_) | Self::Join(_) => Priority::Urgent,
+            Self::InView { .. } | Self::Merge(_) | Self::FrameCount(_) | Self::Leave(_) => Priority::Normal,
         }
     }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use peergrad_protocol::message::{Message, Phase, Segment, TrainingMessage};
+use peergrad_protocol::message::{Message, Phase, Priority, Segment, TrainingMessage};
 use peergrad_protocol::{Buffer, Frame, Instant};
 use rand::Rng;
 use rand::rngs::ChaCha8Rng;
@@ -111,7 +111,7 @@ impl FrameFilter for FaultyFrames {
         match self.fault {
             FrameFault::Lost => FrameAction::Drop,
             FrameFault::Withheld => {
-                self.withheld.add(envelope.to, envelope.frame.is_urgent(), -1);
+                self.withheld.add(envelope.to, envelope.frame.priority(), -1);
                 FrameAction::Drop
             }
             FrameFault::Late(delay) => FrameAction::Delay(delay),
@@ -156,23 +156,23 @@ impl FaultyFrames {
     }
 }
 
-/// The difference between the frames that a node sends and those that its host sends, by receiver and by whether they are urgent: what the
-/// node says of their number has to fit it, or the receiver would notice.
+/// The difference between the frames that a node sends and those that its host sends, by receiver and priority: what the node
+/// says of their number has to fit it, or the receiver would notice.
 #[derive(Default)]
 pub(crate) struct CountCorrection {
     /// The link of the last count, if there was one, and the difference on it.
-    by_receiver: BTreeMap<(HostId, bool), (Option<u32>, i64)>,
+    by_receiver: BTreeMap<(HostId, Priority), (Option<u32>, i64)>,
 }
 
 impl CountCorrection {
     /// The host sends so many more such frames than its node does.
-    pub(crate) fn add(&mut self, to: HostId, is_urgent: bool, frames: i64) {
-        self.by_receiver.entry((to, is_urgent)).or_default().1 += frames;
+    pub(crate) fn add(&mut self, to: HostId, priority: Priority, frames: i64) {
+        self.by_receiver.entry((to, priority)).or_default().1 += frames;
     }
 
     /// A frame that a node sends, as its host sends it.
     pub(crate) fn corrected(&mut self, to: HostId, frame: Frame) -> Frame {
-        if ![true, false].iter().any(|is_urgent| self.by_receiver.contains_key(&(to, *is_urgent))) {
+        if !Priority::ALL.iter().any(|priority| self.by_receiver.contains_key(&(to, *priority))) {
             return frame;
         }
         let message = frame.decode().ok();
@@ -182,12 +182,12 @@ impl CountCorrection {
     /// The frame of a message with the count that fits; `None` if the message has no count, or the right one.
     fn correct(&mut self, to: HostId, message: Option<Message>) -> Option<Frame> {
         let mut message = message?;
-        let (sent, is_urgent) = match &mut message {
-            Message::Heartbeat(heartbeat) => (&mut heartbeat.sent, true),
-            Message::FrameCount(sent) => (sent, false),
+        let (sent, priority) = match &mut message {
+            Message::Heartbeat(heartbeat) => (&mut heartbeat.sent, Priority::Urgent),
+            Message::FrameCount(sent) => (sent, Priority::Normal),
             _ => return None,
         };
-        let (known, difference) = self.by_receiver.get_mut(&(to, is_urgent))?;
+        let (known, difference) = self.by_receiver.get_mut(&(to, priority))?;
         if known.replace(sent.link).is_some_and(|known| known != sent.link) {
             // The count began again with the link.
             *difference = 0;

@@ -9,7 +9,7 @@
 //!                                                          |
 //!                                                          '-- a cut: stays there until the path heals
 //! ```
-//! - Within one link everything arrives once, and in order, except that urgent frames overtake the others. A cut or a lost packet only
+//! - Within one link everything arrives once, and in order, except that urgent frames overtake normal ones. A cut or a lost packet only
 //!   delays. There is no order between links.
 //! - A frame occupies the sender's uplink for its size, and the receiver's downlink from its first byte on; flows share both frame by
 //!   frame.

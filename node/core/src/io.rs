@@ -5,7 +5,7 @@
 //!  shell or simulator ----------> Node ----------> shell or simulator
 //!  frames, links, credit, results, time            frames, credit, dials, jobs, events
 //! ```
-//! A driver must: send one `Tick` at the start; deliver the urgent frames of one link in order, and so the others; send `LinkUp` before a
+//! A driver must: send one `Tick` at the start; deliver the frames of one link and one priority in order; send `LinkUp` before a
 //! link's first frame; return results only as inputs; carry out all outputs of one call before the next call.
 
 use std::any::Any;
@@ -136,7 +136,7 @@ pub enum Input {
 /// One thing that the driver must do for a node.
 #[derive(Debug)]
 pub enum Output {
-    /// Send a frame. Frames to one receiver stay in order, but urgent ones may overtake the others. The receiver may be this node itself.
+    /// Send a frame. Frames to one receiver stay in order, but urgent ones may overtake normal ones. The receiver may be this node itself.
     Send {
         /// The receiver.
         to: PeerId,

@@ -238,7 +238,7 @@ impl Machine {
         let Self { role, node } = self;
         for output in &out[first..] {
             if let Output::Send { to, frame } = output {
-                node.frame_audit.note_sent(to, frame.is_urgent());
+                node.frame_audit.note_sent(to, frame.priority());
             }
         }
         let Some((heartbeat, receivers)) = role.active_mut().and_then(|role| role.take_heartbeat()) else {
@@ -249,7 +249,7 @@ impl Machine {
             let heartbeat = node.frame_audit.heartbeat_to(now, &to, heartbeat);
             let frame_count = node.frame_audit.count_to(&to).map(Message::FrameCount);
             for message in [Some(Message::Heartbeat(heartbeat)), frame_count].into_iter().flatten() {
-                node.frame_audit.note_sent(&to, message.is_urgent());
+                node.frame_audit.note_sent(&to, message.priority());
                 out.push(Output::Send { to, frame: Frame::encode(&message, None) });
             }
         }
@@ -375,7 +375,7 @@ fn receive(
 ) -> Result<(), Interrupt> {
     let message = cx.node.cache.message(&frame);
     let fault = message.as_ref().ok().and_then(|it| cx.node.frame_audit.compare(cx.now, from, it));
-    cx.node.frame_audit.note_received(&from, frame.is_urgent());
+    cx.node.frame_audit.note_received(&from, frame.priority());
     if let Some(fault) = fault {
         role.complain(cx, from, fault);
     }

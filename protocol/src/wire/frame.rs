@@ -23,7 +23,7 @@ use crate::limits::{
     CHUNK_BATCH_HEADER_BYTES_MAX, CHUNK_BYTES_MAX, CONTROL_HEADER_BYTES_MAX, DATA_PIECE_BYTES_MAX,
     SEGMENT_BYTES_MAX, SMALL_HEADER_BYTES_MAX, TABLE_MESSAGE_BYTES_MAX,
 };
-use crate::message::{Invalid, JoinMessage, MergeMessage, Message, TrainingMessage};
+use crate::message::{Invalid, JoinMessage, MergeMessage, Message, Priority, TrainingMessage};
 use crate::table::TableMessage;
 
 /// One message's bytes: the prefix and header, and the payload in a pooled buffer that is never copied.
@@ -101,7 +101,7 @@ enum Kind {
     Segment = 1,
     Data = 2,
     ChunkBatch = 3,
-    /// A control message that overtakes other frames.
+    /// A control message of urgent priority.
     Urgent = 4,
 }
 
@@ -114,7 +114,7 @@ impl Kind {
             Message::Join(JoinMessage::Data(_)) => Self::Data,
             Message::InView { message: TrainingMessage::ChunkBatch(_), .. }
             | Message::Merge(MergeMessage::SnapshotChunks(_)) => Self::ChunkBatch,
-            message if message.is_urgent() => Self::Urgent,
+            message if message.priority() == Priority::Urgent => Self::Urgent,
             _ => Self::Control,
         }
     }
@@ -236,10 +236,14 @@ impl Frame {
         Ok(message)
     }
 
-    /// Whether the frame overtakes frames that are not urgent, where they wait to be sent.
+    /// How soon the frame is sent: its message's priority.
     #[must_use]
-    pub fn is_urgent(&self) -> bool {
-        self.head.get(KIND_AT) == Some(&(Kind::Urgent as u8))
+    pub fn priority(&self) -> Priority {
+        if self.head.get(KIND_AT) == Some(&(Kind::Urgent as u8)) {
+            Priority::Urgent
+        } else {
+            Priority::Normal
+        }
     }
 
     /// All bytes of the frame, as they are sent on a stream.

@@ -226,7 +226,7 @@ impl Cluster {
 
     /// Sends a frame in the name of the process there.
     pub fn forge(&mut self, from: HostId, to: HostId, frame: Frame) {
-        self.hosts.get_mut(from).forged.add(to, frame.is_urgent(), 1);
+        self.hosts.get_mut(from).forged.add(to, frame.priority(), 1);
         self.network.send(self.now(), from, to, Transmission::Frame(frame), Duration::ZERO);
         self.schedule_network();
     }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use peergrad_protocol::message::Priority;
 use peergrad_protocol::{Instant, PeerId};
 
 use super::Transmission;
@@ -82,10 +83,10 @@ pub(super) struct Edge {
     pub(super) cuts: u32,
     /// Since when it has been cut; unspecified while it is not.
     pub(super) cut_since: Instant,
-    /// Urgent frames, which overtake the rest.
+    /// Frames of urgent priority, which overtake the rest.
     pub(super) urgent: Flow,
     /// All other transmissions.
-    pub(super) ordered: Flow,
+    pub(super) normal: Flow,
     /// Transmissions that have arrived at the cut and wait.
     pub(super) stalled: VecDeque<(u32, Transmission)>,
     /// After a cut: when the waiting transmissions pass. Later ones pass after them.
@@ -109,38 +110,38 @@ impl Edge {
     /// The flow of a transmission.
     pub(super) fn flow_of(&mut self, transmission: &Transmission) -> &mut Flow {
         match transmission {
-            Transmission::Frame(frame) if frame.is_urgent() => &mut self.urgent,
-            Transmission::Frame(_) | Transmission::Credit(_) => &mut self.ordered,
+            Transmission::Frame(frame) if frame.priority() == Priority::Urgent => &mut self.urgent,
+            Transmission::Frame(_) | Transmission::Credit(_) => &mut self.normal,
             Transmission::Close | Transmission::Goodbye => {
                 // It arrives behind all frames.
-                let Self { urgent, ordered, .. } = &mut *self;
-                ordered.first_byte = ordered.first_byte.max(urgent.first_byte);
-                ordered.last_byte = ordered.last_byte.max(urgent.last_byte);
-                ordered.taken = ordered.taken.max(urgent.taken);
-                ordered
+                let Self { urgent, normal, .. } = &mut *self;
+                normal.first_byte = normal.first_byte.max(urgent.first_byte);
+                normal.last_byte = normal.last_byte.max(urgent.last_byte);
+                normal.taken = normal.taken.max(urgent.taken);
+                normal
             }
         }
     }
 
     /// How many transmissions wait for the sender's uplink.
     pub(super) fn waiting_count(&self) -> usize {
-        self.urgent.waiting.len() + self.ordered.waiting.len()
+        self.urgent.waiting.len() + self.normal.waiting.len()
     }
 
     /// The next transmission for the uplink.
     pub(super) fn next_waiting(&mut self) -> Option<(u32, Transmission)> {
-        self.urgent.waiting.pop_front().or_else(|| self.ordered.waiting.pop_front())
+        self.urgent.waiting.pop_front().or_else(|| self.normal.waiting.pop_front())
     }
 
     /// All that waits for the uplink is lost.
     pub(super) fn clear_waiting(&mut self) {
         self.urgent.waiting.clear();
-        self.ordered.waiting.clear();
+        self.normal.waiting.clear();
     }
 
     /// What is in transit, and what is sent from now on, arrives at this time at the earliest.
     pub(super) fn hold_until(&mut self, at: Instant) {
-        for flow in [&mut self.urgent, &mut self.ordered] {
+        for flow in [&mut self.urgent, &mut self.normal] {
             (flow.first_byte, flow.taken) = (flow.first_byte.max(at), flow.taken.max(at));
         }
     }

@@ -2,6 +2,11 @@
 
 use std::time::Duration;
 
+use peergrad_protocol::Rank;
+use peergrad_protocol::agreement::Ballot;
+use peergrad_protocol::id::ViewDigest;
+use peergrad_protocol::message::AgreementMessage;
+
 use super::*;
 use crate::queue::Queue;
 
@@ -45,7 +50,7 @@ impl TestNetwork {
                     LinkEvent::Up => "up".to_owned(),
                     LinkEvent::Down(reason) => reason.to_owned(),
                     LinkEvent::Credit(segments) => format!("{segments} credit"),
-                    LinkEvent::Frame(frame) => format!("frame {}", frame.head[0]),
+                    LinkEvent::Frame(frame) => format!("frame {}", frame.head.last().expect("it has bytes")),
                 };
                 self.delivered.push((self.now, from, to, words));
             }
@@ -62,7 +67,21 @@ impl TestNetwork {
     }
 
     fn send(&mut self, from: HostId, to: HostId, number: u8, bytes: usize) {
-        let frame = Frame { head: vec![number; bytes], payload: None };
+        self.send_frame(from, to, Frame { head: Vec::new(), payload: None }, number, bytes);
+    }
+
+    fn send_urgent(&mut self, from: HostId, to: HostId, number: u8, bytes: usize) {
+        let vote = AgreementMessage::Withdraw {
+            view: ViewDigest([0; 32]),
+            ballot: Ballot { attempt: 1, rank: Rank(0) },
+        };
+        self.send_frame(from, to, Frame::encode(&vote.into(), None), number, bytes);
+    }
+
+    /// Sends a frame of this priority, with its number as its last byte.
+    fn send_frame(&mut self, from: HostId, to: HostId, mut frame: Frame, number: u8, bytes: usize) {
+        frame.head.resize(bytes, 0);
+        frame.head[bytes - 1] = number;
         self.network.send(self.now, from, to, Transmission::Frame(frame), Duration::ZERO);
     }
 
@@ -87,6 +106,21 @@ fn order_is_kept_within_a_link_and_not_between_links() {
     assert_eq!(world.heard(A, C), expected);
     let receivers: Vec<HostId> = world.delivered.iter().map(|(_, _, to, _)| *to).collect();
     assert!(receivers.windows(2).any(|pair| pair[0] == pair[1]), "one link overtakes the other");
+}
+
+#[test]
+fn urgent_frames_overtake_normal_ones_that_wait_and_keep_their_order() {
+    let line = Links { jitter: Duration::ZERO, up: Some(8_000_000), ..Links::lan() };
+    let mut world = TestNetwork::new(line);
+    for number in 1..=3 {
+        world.send(A, B, number, 100_000);
+    }
+    for number in 4..=6 {
+        world.send_urgent(A, B, number, 500);
+    }
+    world.run(Duration::from_secs(1));
+    let expected = [1, 4, 5, 6, 2, 3].map(|number| format!("frame {number}"));
+    assert_eq!(world.heard(A, B), expected, "the first one is already on the line");
 }
 
 #[test]

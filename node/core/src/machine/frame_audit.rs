@@ -1,18 +1,17 @@
 //! Frame audit: whether all frames of a peer arrive, and in time.
 //!
-//! A link delivers frames once, and those of a kind in order: urgent ones, and all others. So nothing is lost between two healthy peers while
-//! their link is up. A faulty program or memory may still lose or repeat frames on their way through a process, without a word, and a run
-//! would wait for them for good. So each heartbeat says how many urgent frames the sender has sent before it, and a message that follows it
-//! in the order of the others says how many of those. The receiver compares that with what has arrived.
+//! A link delivers frames once, and those of one priority in order. So nothing is lost between two healthy peers while their link is up. A faulty program or memory may still lose or repeat frames on their way through a process, without a word, and a run
+//! would wait for them for good. So each heartbeat says how many urgent frames the sender has sent before it, and a normal message that
+//! follows it says how many normal ones. The receiver compares that with what has arrived.
 //!
 //! # How it works
-//! The first such message over a link sets what the receiver counts from. From then on both count all frames of that kind, these messages
+//! The first such message over a link sets what the receiver counts from. From then on both count all frames of that priority, these messages
 //! included. `round_trips.rs` measures how long heartbeats take.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use peergrad_protocol::message::{Heartbeat, Message, SentFrames};
+use peergrad_protocol::message::{Heartbeat, Message, Priority, SentFrames};
 use peergrad_protocol::view::MemberFault;
 use peergrad_protocol::{Instant, PeerId};
 
@@ -35,17 +34,15 @@ pub(super) struct FrameAudit {
 
 /// The frames of one link.
 struct AuditedLink {
-    /// Those that overtake others.
     urgent: CountedFrames,
-    /// All others.
-    ordered: CountedFrames,
+    normal: CountedFrames,
     /// What the newest heartbeat has said.
     heard: SentFrames,
-    /// How many of the others there were when their number was last sent.
+    /// How many normal ones there were when their number was last sent.
     reported: u64,
 }
 
-/// The frames of one kind on one link.
+/// The frames of one priority on one link.
 struct CountedFrames {
     /// What was sent.
     sent: SentFrames,
@@ -62,9 +59,11 @@ impl CountedFrames {
 }
 
 impl AuditedLink {
-    /// The frames of the kind of a frame.
-    fn of(&mut self, is_urgent: bool) -> &mut CountedFrames {
-        if is_urgent { &mut self.urgent } else { &mut self.ordered }
+    fn of(&mut self, priority: Priority) -> &mut CountedFrames {
+        match priority {
+            Priority::Urgent => &mut self.urgent,
+            Priority::Normal => &mut self.normal,
+        }
     }
 }
 
@@ -73,7 +72,7 @@ impl FrameAudit {
     pub(super) fn link_up(&mut self, peer: PeerId) {
         self.link_count = self.link_count.wrapping_add(1);
         let none = || CountedFrames { sent: SentFrames { link: self.link_count, count: 0 }, received: None };
-        let link = AuditedLink { urgent: none(), ordered: none(), heard: SentFrames::default(), reported: 0 };
+        let link = AuditedLink { urgent: none(), normal: none(), heard: SentFrames::default(), reported: 0 };
         self.links.insert(peer, link);
         self.busy.remove(&peer);
         self.round_trips.link_up(peer);
@@ -110,10 +109,10 @@ impl FrameAudit {
         Heartbeat { sent, heard, is_busy: !self.busy.is_empty(), ..heartbeat }
     }
 
-    /// What follows a heartbeat to this peer: how many other frames were sent, if that is more than it was told before.
+    /// What follows a heartbeat to this peer: how many normal frames were sent, if that is more than it was told before.
     pub(super) fn count_to(&mut self, to: &PeerId) -> Option<SentFrames> {
         let link = self.links.get_mut(to)?;
-        let sent = link.ordered.sent;
+        let sent = link.normal.sent;
         let is_news = sent.count > link.reported;
         // The message that says so is one of them.
         link.reported = if is_news { sent.count + 1 } else { link.reported };
@@ -121,16 +120,16 @@ impl FrameAudit {
     }
 
     /// A frame is sent.
-    pub(super) fn note_sent(&mut self, to: &PeerId, is_urgent: bool) {
+    pub(super) fn note_sent(&mut self, to: &PeerId, priority: Priority) {
         if let Some(link) = self.links.get_mut(to) {
-            link.of(is_urgent).sent.count += 1;
+            link.of(priority).sent.count += 1;
         }
     }
 
     /// A frame has arrived.
-    pub(super) fn note_received(&mut self, from: &PeerId, is_urgent: bool) {
+    pub(super) fn note_received(&mut self, from: &PeerId, priority: Priority) {
         let link = self.links.get_mut(from);
-        if let Some(received) = link.and_then(|link| link.of(is_urgent).received.as_mut()) {
+        if let Some(received) = link.and_then(|link| link.of(priority).received.as_mut()) {
             // A sender may have claimed any number.
             received.count = received.count.wrapping_add(1);
         }
@@ -147,7 +146,7 @@ impl FrameAudit {
                 self.round_trips.note_heard(now, &from, heartbeat.heard, is_busy);
                 link.urgent.compare(heartbeat.sent)
             }
-            Message::FrameCount(sent) => link.ordered.compare(*sent),
+            Message::FrameCount(sent) => link.normal.compare(*sent),
             _ => return None,
         };
         if !is_intact {
@@ -169,8 +168,8 @@ mod tests {
         let (mut sender, mut receiver) = (FrameAudit::default(), FrameAudit::default());
         sender.link_up(peer(2));
         receiver.link_up(peer(1));
-        sender.note_sent(&peer(2), false);
-        sender.note_sent(&peer(2), true);
+        sender.note_sent(&peer(2), Priority::Normal);
+        sender.note_sent(&peer(2), Priority::Urgent);
         assert!(count(&mut sender, &mut receiver));
         (sender, receiver)
     }
@@ -193,9 +192,9 @@ mod tests {
         let mut messages = vec![heartbeat];
         messages.extend(frame_count);
         let faults = messages.iter().map(|message| {
-            sender.note_sent(&peer(2), message.is_urgent());
+            sender.note_sent(&peer(2), message.priority());
             let fault = receiver.compare(Instant(0), peer(1), message);
-            receiver.note_received(&peer(1), message.is_urgent());
+            receiver.note_received(&peer(1), message.priority());
             fault
         });
         faults.collect::<Vec<_>>().iter().all(Option::is_none)
@@ -203,16 +202,12 @@ mod tests {
 
     #[test]
     fn a_lost_and_a_repeated_frame_are_each_noticed_once() {
-        for is_urgent in [true, false] {
+        for priority in Priority::ALL {
             for (arrived, is_intact) in [(1, true), (0, false), (2, false)] {
                 let (mut sender, mut receiver) = linked();
-                sender.note_sent(&peer(2), is_urgent);
-                (0..arrived).for_each(|_| receiver.note_received(&peer(1), is_urgent));
-                assert_eq!(
-                    count(&mut sender, &mut receiver),
-                    is_intact,
-                    "{arrived} of 1, urgent: {is_urgent}"
-                );
+                sender.note_sent(&peer(2), priority);
+                (0..arrived).for_each(|_| receiver.note_received(&peer(1), priority));
+                assert_eq!(count(&mut sender, &mut receiver), is_intact, "{arrived} of 1, {priority:?}");
                 assert!(count(&mut sender, &mut receiver));
             }
         }
@@ -221,11 +216,11 @@ mod tests {
     #[test]
     fn frames_that_an_urgent_one_has_overtaken_are_not_missed() {
         let (mut sender, mut receiver) = linked();
-        sender.note_sent(&peer(2), false);
-        sender.note_sent(&peer(2), true);
-        receiver.note_received(&peer(1), true);
+        sender.note_sent(&peer(2), Priority::Normal);
+        sender.note_sent(&peer(2), Priority::Urgent);
+        receiver.note_received(&peer(1), Priority::Urgent);
         assert!(sender.count_to(&peer(2)).is_some(), "it waits behind the first frame");
-        sender.note_sent(&peer(2), false);
+        sender.note_sent(&peer(2), Priority::Normal);
         assert!(count(&mut sender, &mut receiver));
         assert!(sender.count_to(&peer(2)).is_none(), "nothing was sent since");
     }
@@ -233,15 +228,15 @@ mod tests {
     #[test]
     fn what_a_broken_link_lost_is_not_held_against_the_sender() {
         let (mut sender, mut receiver) = linked();
-        sender.note_sent(&peer(2), false);
+        sender.note_sent(&peer(2), Priority::Normal);
         // Only the sender has noticed.
         sender.link_down(&peer(2));
         sender.link_up(peer(2));
-        sender.note_sent(&peer(2), false);
+        sender.note_sent(&peer(2), Priority::Normal);
         assert!(count(&mut sender, &mut receiver));
         assert!(count(&mut sender, &mut receiver));
         // Only the receiver has noticed.
-        sender.note_sent(&peer(2), false);
+        sender.note_sent(&peer(2), Priority::Normal);
         receiver.link_down(&peer(1));
         receiver.link_up(peer(1));
         assert!(count(&mut sender, &mut receiver));

@@ -5,7 +5,7 @@
 //!      |  in flight    |   waiting       |
 //! -----[###############|uuu##############]        frames are numbered from 0 within a link
 //! ```
-//! An urgent frame (`u`) goes before all waiting frames that are not urgent. A frame has its number once it is sent.
+//! An urgent frame (`u`) goes before all normal ones that wait. A frame has its number once it is sent.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,6 +14,7 @@ use std::time::Duration;
 use peergrad_core::io::Line;
 use peergrad_protocol::Frame;
 use peergrad_protocol::limits::LINK_SEGMENTS_MAX;
+use peergrad_protocol::message::Priority;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -93,7 +94,10 @@ impl Outbox {
 
     fn queue(&self, state: &mut OutboxState, frame: Frame) {
         if !state.closed && !state.finished {
-            let place = if frame.is_urgent() { state.first_not_urgent() } else { state.retained.len() };
+            let place = match frame.priority() {
+                Priority::Urgent => state.first_waiting_normal(),
+                Priority::Normal => state.retained.len(),
+            };
             state.retained.insert(place, Arc::new(frame));
             self.changed.notify_one();
         }
@@ -255,10 +259,11 @@ impl OutboxState {
         usize::try_from(self.next - self.acknowledged).expect("retained frames fit in memory")
     }
 
-    /// The index of the first waiting frame that is not urgent, or of the end.
-    fn first_not_urgent(&self) -> usize {
+    /// The index of the first normal frame that waits, or of the end.
+    fn first_waiting_normal(&self) -> usize {
         let begin = self.in_flight_count();
-        begin + self.retained.range(begin..).take_while(|frame| frame.is_urgent()).count()
+        let waiting = self.retained.range(begin..);
+        begin + waiting.take_while(|frame| frame.priority() == Priority::Urgent).count()
     }
 
     /// Even with nothing retained, the last frame may still follow.
