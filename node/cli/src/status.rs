@@ -267,6 +267,10 @@ pub struct LinkStatus {
     pub lane: Option<String>,
     /// The round-trip time of the last ping, in seconds; null before the first answer.
     pub round_trip_seconds: Option<f64>,
+    /// The most bytes that the peer has recently acknowledged in a second: what the line carries, if more waited to be sent; null before
+    /// the first measurement.
+    #[serde(default)]
+    pub line_bytes_per_second: Option<f64>,
     /// Why the link is down; null while it is up, and before it was ever up.
     pub trouble: Option<String>,
     /// Bytes written to the peer since this process started.

@@ -226,6 +226,11 @@ impl Link {
         self.theirs
     }
 
+    /// The line to the other end; `None` before the first measurement.
+    pub(crate) fn line(&self) -> Option<Line> {
+        self.outbox.line()
+    }
+
     /// Queues a frame behind the waiting ones; an urgent one only behind urgent ones.
     pub fn send(&self, frame: Frame) {
         self.outbox.push(frame);

@@ -322,6 +322,11 @@ impl MetricsSnapshot<'_> {
             .iter()
             .filter_map(|(peer, link)| Some((vec![("peer", peer.clone())], link.round_trip_seconds?)));
         page.gauges_in("round_trip", "Round-trip time of the last ping to a peer", Unit::Seconds, trips);
+        let rates = links
+            .iter()
+            .filter_map(|(peer, link)| Some((vec![("peer", peer.clone())], link.line_bytes_per_second?)));
+        let help = "The most that a peer has recently acknowledged in a second";
+        page.gauges_in("line_rate", help, Unit::Other("bytes_per_second".to_owned()), rates);
         let sent = links.iter().map(|(peer, link)| (peer.clone(), link.sent_bytes));
         page.counters_bytes("link_sent", "Bytes written to a peer", sent);
         let received = links.iter().map(|(peer, link)| (peer.clone(), link.received_bytes));

@@ -138,7 +138,7 @@ impl LineMeter {
     }
 
     /// What the line carries; `None` before the first measurement.
-    fn line(&self) -> Option<Line> {
+    pub(super) fn line(&self) -> Option<Line> {
         let (round_trip, _) = self.round_trip?;
         let (_, bytes_per_second) = *self.rates.front()?;
         Some(Line { round_trip, bytes_per_second })

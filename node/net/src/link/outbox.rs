@@ -208,6 +208,11 @@ impl Outbox {
         bytes.any(|sum| sum > BUSY_BYTES)
     }
 
+    /// What the line carries; `None` before the first measurement.
+    pub(super) fn line(&self) -> Option<Line> {
+        self.lock().line.line()
+    }
+
     /// What the line carries, if that differs much from what was last returned.
     pub(super) fn take_line_news(&self) -> Option<Line> {
         self.lock().line.take_news(Instant::now())

@@ -18,6 +18,8 @@ pub struct LinkSnapshot {
     pub lane: Option<Lane>,
     /// The duration of the last ping; `None` before the first ping on a connection.
     pub round_trip: Option<Duration>,
+    /// The most bytes that the peer has recently acknowledged in a second; `None` before the first measurement.
+    pub line_bytes_per_second: Option<u64>,
     /// Why the lane was lost, in words; `None` while the link has a lane, and before its first one.
     pub trouble: Option<String>,
 }
@@ -63,6 +65,7 @@ impl LinkSnapshot {
         let trouble =
             remote.link.outage.as_ref().filter(|outage| outage.was_up).map(|outage| outage.reason.clone());
         let round_trip = remote.paths.round_trip.filter(|_| !remote.paths.connections.is_empty());
-        Self { peer: remote.peer, lane, round_trip, trouble }
+        let line_bytes_per_second = link.and_then(|link| link.line()).map(|line| line.bytes_per_second);
+        Self { peer: remote.peer, lane, round_trip, line_bytes_per_second, trouble }
     }
 }

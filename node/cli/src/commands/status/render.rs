@@ -154,31 +154,46 @@ fn progress(training: &TrainingStatus, phase: Phase, width: usize) -> Vec<String
     lines
 }
 
-/// The table of members with their shards and links, and below them the other peers. If it does not fit, the bars shrink first.
-fn table(status: &Status, width: usize) -> Vec<String> {
-    let laid_out = |bar_cells, gap| {
-        let left = if bar_cells > 0 { 3 } else { 2 };
-        aligned(&rows(status, bar_cells), left, gap)
-    };
-    let whole = laid_out(BAR_CELLS, 2);
-    let excess = widest(&whole).saturating_sub(width);
-    match BAR_CELLS.saturating_sub(excess) {
-        BAR_CELLS => return whole,
-        cells @ BAR_CELLS_MIN.. => return laid_out(cells, 2),
-        _ => {}
-    }
-    let without = laid_out(0, 2);
-    if widest(&without) <= width { without } else { laid_out(0, 1) }
+/// The columns of the table of members that a narrow terminal has no room for.
+#[derive(Clone, Copy)]
+struct WideColumns {
+    /// The width of the bars; 0 without them.
+    bar_cells: usize,
+    /// Whether there is a column for what lines carry.
+    has_line: bool,
 }
 
-fn rows(status: &Status, bar_cells: usize) -> Vec<Vec<String>> {
+/// The table of members with their shards and links, and below them the other peers. If it does not fit, the rates of lines are left out
+/// first, and then the bars shrink.
+fn table(status: &Status, width: usize) -> Vec<String> {
+    let laid_out = |columns: WideColumns, gap| {
+        let left = if columns.bar_cells > 0 { 3 } else { 2 };
+        aligned(&rows(status, columns), left, gap)
+    };
+    let whole = laid_out(WideColumns { bar_cells: BAR_CELLS, has_line: true }, 2);
+    if widest(&whole) <= width {
+        return whole;
+    }
+    let with_bars = |bar_cells| WideColumns { bar_cells, has_line: false };
+    let excess = widest(&laid_out(with_bars(BAR_CELLS), 2)).saturating_sub(width);
+    if let cells @ BAR_CELLS_MIN.. = BAR_CELLS.saturating_sub(excess) {
+        return laid_out(with_bars(cells), 2);
+    }
+    let without = laid_out(with_bars(0), 2);
+    if widest(&without) <= width { without } else { laid_out(with_bars(0), 1) }
+}
+
+fn rows(status: &Status, columns: WideColumns) -> Vec<Vec<String>> {
+    let WideColumns { bar_cells, has_line } = columns;
     let largest = status.members.iter().map(|member| member.share).fold(0.0, f64::max);
     let mut header = vec!["member", "state", "owns"];
     // A bar has its own column, beside that of the share.
     header.extend((bar_cells > 0).then_some(""));
-    header.extend(["step", "heard", "over", "ping", "sent/s", "received/s"]);
+    header.extend(["step", "heard", "over", "ping"]);
+    header.extend(has_line.then_some("line/s"));
+    header.extend(["sent/s", "received/s"]);
     let mut rows = vec![header.into_iter().map(dim).collect::<Vec<String>>()];
-    rows.extend(status.members.iter().map(|member| member_row(member, (bar_cells, largest))));
+    rows.extend(status.members.iter().map(|member| member_row(member, columns, largest)));
     for other in &status.others {
         let state = match other.state {
             OtherState::Preparing => cyan("preparing"),
@@ -189,13 +204,14 @@ fn rows(status: &Status, bar_cells: usize) -> Vec<Vec<String>> {
         let mut row = vec![name(&other.peer), state];
         row.extend(std::iter::repeat_n(String::new(), if bar_cells > 0 { 4 } else { 3 }));
         let no_link = if other.state == OtherState::Missing { String::new() } else { yellow("no link") };
-        row.extend(link_cells(other.link.as_ref(), no_link));
+        row.extend(link_cells(other.link.as_ref(), no_link, has_line));
         rows.push(row);
     }
     rows
 }
 
-fn member_row(member: &MemberStatus, (bar_cells, largest): (usize, f64)) -> Vec<String> {
+fn member_row(member: &MemberStatus, columns: WideColumns, largest: f64) -> Vec<String> {
+    let WideColumns { bar_cells, has_line } = columns;
     let name = name(&member.peer);
     let is_gone = matches!(member.state, MemberState::Unreachable | MemberState::Stopped);
     let silent = member.silent_seconds.filter(|_| !member.is_this);
@@ -210,13 +226,17 @@ fn member_row(member: &MemberStatus, (bar_cells, largest): (usize, f64)) -> Vec<
             .unwrap_or_default(),
     );
     let no_link = if member.is_this || is_gone { String::new() } else { yellow("no link") };
-    row.extend(link_cells(member.link.as_ref(), no_link));
+    row.extend(link_cells(member.link.as_ref(), no_link, has_line));
     row
 }
 
-/// The cells for lane, ping and traffic. `no_link` stands in place of the lane while the link is down.
-fn link_cells(link: Option<&LinkStatus>, no_link: String) -> Vec<String> {
-    let Some(link) = link else { return vec![no_link, String::new(), String::new(), String::new()] };
+/// The cells for lane, ping, line and traffic. `no_link` stands in place of the lane while the link is down.
+fn link_cells(link: Option<&LinkStatus>, no_link: String, has_line: bool) -> Vec<String> {
+    let Some(link) = link else {
+        let mut cells = vec![no_link];
+        cells.resize(if has_line { 5 } else { 4 }, String::new());
+        return cells;
+    };
     let lane = match link.lane.as_deref() {
         Some("direct") => "direct".to_owned(),
         Some("tcp") => "libp2p".to_owned(),
@@ -226,12 +246,10 @@ fn link_cells(link: Option<&LinkStatus>, no_link: String) -> Vec<String> {
     };
     let ping = link.round_trip_seconds.map(|seconds| format!("{} ms", few_digits(1000.0 * seconds)));
     let rate = |bytes_per_second: f64| bytes(bytes_per_second.round() as u64);
-    vec![
-        lane,
-        ping.unwrap_or_default(),
-        rate(link.sent_bytes_per_second),
-        rate(link.received_bytes_per_second),
-    ]
+    let mut cells = vec![lane, ping.unwrap_or_default()];
+    cells.extend(has_line.then(|| link.line_bytes_per_second.map(rate).unwrap_or_default()));
+    cells.extend([link.sent_bytes_per_second, link.received_bytes_per_second].map(rate));
+    cells
 }
 
 fn state_text(state: MemberState) -> String {
@@ -374,6 +392,7 @@ mod tests {
         let link = LinkStatus {
             lane: Some("direct".to_owned()),
             round_trip_seconds: Some(0.000_41),
+            line_bytes_per_second: Some(118_000_000.0),
             trouble: None,
             sent_bytes: 0,
             received_bytes: 0,
@@ -471,10 +490,21 @@ mod tests {
     }
 
     #[test]
+    fn a_wide_terminal_shows_what_lines_carry() {
+        console::set_colors_enabled(false);
+        let status = status();
+        let text = render(&Block { status: &status, directory: None, trouble: None }, 120).text();
+        let rows: Vec<&str> =
+            text.lines().filter(|line| line.contains("/s") && line.contains("ping")).collect();
+        assert!(rows.len() == 1 && rows[0].ends_with("ping    line/s   sent/s  received/s"), "{text}");
+        assert!(text.contains("0.41 ms  118.0 MB  12.1 MB       950 B\n"), "{text}");
+    }
+
+    #[test]
     fn no_line_is_wider_than_the_terminal() {
         console::set_colors_enabled(false);
         let status = status();
-        for width in [20, 40, 80, 200] {
+        for width in [20, 40, 80, 108, 200] {
             let text =
                 render(&Block { status: &status, directory: None, trouble: Some("it has ended") }, width)
                     .text();
