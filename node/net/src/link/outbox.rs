@@ -5,7 +5,7 @@
 //!      |  in flight    |   waiting       |
 //! -----[###############|uuu##############]        frames are numbered from 0 within a link
 //! ```
-//! An urgent frame (`u`) goes before all normal ones that wait. A frame has its number once it is sent.
+//! An urgent frame (`u`) goes before all normal ones that wait. A frame has its number once it is sent, and keeps it when it is sent again.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -36,6 +36,8 @@ struct OutboxState {
     retained: VecDeque<Arc<Frame>>,
     acknowledged: u64,
     next: u64,
+    /// How many frames were ever sent. Those after `next` among them are sent again, in the same order.
+    sent: u64,
     in_flight_bytes: usize,
     /// What is known of the line, which bounds what may be in flight.
     line: LineMeter,
@@ -67,6 +69,7 @@ impl Default for Outbox {
             retained: VecDeque::new(),
             acknowledged: 0,
             next: 0,
+            sent: 0,
             in_flight_bytes: 0,
             line: LineMeter::new(Instant::now()),
             consumed: 0,
@@ -165,6 +168,7 @@ impl Outbox {
         state.line.note_sent(now, size, was_last);
         state.in_flight_bytes += size;
         state.next += 1;
+        state.sent = state.sent.max(state.next);
         Next::Frame(frame)
     }
 
@@ -264,9 +268,9 @@ impl OutboxState {
         usize::try_from(self.next - self.acknowledged).expect("retained frames fit in memory")
     }
 
-    /// The index of the first normal frame that waits, or of the end.
+    /// The index of the first normal frame that waits to be sent for the first time, or of the end.
     fn first_waiting_normal(&self) -> usize {
-        let begin = self.in_flight_count();
+        let begin = usize::try_from(self.sent - self.acknowledged).expect("retained frames fit in memory");
         let waiting = self.retained.range(begin..);
         begin + waiting.take_while(|frame| frame.priority() == Priority::Urgent).count()
     }
@@ -294,6 +298,7 @@ impl OutboxState {
             }
         }
         self.acknowledged = acknowledgement.received;
+        self.sent = self.sent.max(self.acknowledged);
         self.consumed = acknowledgement.consumed;
         Ok(credit)
     }
@@ -348,18 +353,19 @@ mod tests {
         assert_eq!(sizes_ready(&outbox, next_lane), [3, 4]);
     }
 
+    fn urgent(size: usize) -> Frame {
+        let message = Message::from(AgreementMessage::Complain {
+            view: ViewDigest([0; 32]),
+            complaint: Complaint { about: Rank(1), fault: MemberFault::Frames },
+        });
+        let mut frame = Frame::encode(&message, None);
+        frame.head.resize(size, 0);
+        frame
+    }
+
     #[test]
     fn urgent_frames_go_before_waiting_ones_and_keep_their_order() {
         let outbox = Outbox::default();
-        let urgent = |size: usize| {
-            let message = Message::from(AgreementMessage::Complain {
-                view: ViewDigest([0; 32]),
-                complaint: Complaint { about: Rank(1), fault: MemberFault::Frames },
-            });
-            let mut frame = Frame::encode(&message, None);
-            frame.head.resize(size, 0);
-            frame
-        };
         [IN_FLIGHT, 1001, 1002].into_iter().for_each(|size| outbox.push(frame(size)));
         let (lane, _) = outbox.start_lane(received(0)).unwrap().unwrap();
         assert!(matches!(outbox.next(lane), Next::Frame(frame) if frame.byte_count() == IN_FLIGHT));
@@ -369,6 +375,22 @@ mod tests {
         // Only the first two frames have arrived: what follows is still in order.
         let (lane, _) = outbox.start_lane(received(2)).unwrap().unwrap();
         assert_eq!(sizes_ready(&outbox, lane), [502, 1001, 1002, 14]);
+    }
+
+    #[test]
+    fn urgent_frames_do_not_overtake_those_that_are_sent_again() {
+        let outbox = Outbox::default();
+        let (lane, _) = outbox.start_lane(received(0)).unwrap().unwrap();
+        outbox.push(frame(1001));
+        outbox.push(urgent(501));
+        outbox.push(frame(1002));
+        assert_eq!(sizes_ready(&outbox, lane), [501, 1001, 1002]);
+        outbox.push(urgent(502));
+        outbox.push(frame(1003));
+        assert_eq!(sizes_ready(&outbox, lane), [502, 1003]);
+        let (lane, _) = outbox.start_lane(received(1)).unwrap().unwrap();
+        outbox.push(urgent(503));
+        assert_eq!(sizes_ready(&outbox, lane), [1001, 1002, 502, 1003, 503]);
     }
 
     #[test]
