@@ -17,7 +17,6 @@
 
 use crate::id::{StepNumber, ViewDigest, ViewNumber};
 use crate::limits::{REASON_BYTES_MAX, STEPS_MAX};
-
 use crate::wire::codec::{Decode, Encode};
 
 mod admin;

@@ -10,6 +10,6 @@ pub enum Priority {
 }
 
 impl Priority {
-    /// Both, the one that goes first first.
+    /// Both, in the order in which frames are sent.
     pub const ALL: [Self; 2] = [Self::Urgent, Self::Normal];
 }

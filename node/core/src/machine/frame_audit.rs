@@ -1,8 +1,9 @@
 //! Frame audit: whether all frames of a peer arrive, and in time.
 //!
-//! A link delivers frames once, and those of one priority in order. So nothing is lost between two healthy peers while their link is up. A faulty program or memory may still lose or repeat frames on their way through a process, without a word, and a run
-//! would wait for them for good. So each heartbeat says how many urgent frames the sender has sent before it, and a normal message that
-//! follows it says how many normal ones. The receiver compares that with what has arrived.
+//! A link delivers frames once, and those of one priority in order. So nothing is lost between two healthy peers while their link is up. A
+//! faulty program or memory may still lose or repeat frames on their way through a process, without a word, and a run would wait for them
+//! for good. So each heartbeat says how many urgent frames the sender has sent before it, and a normal message that follows it says how many
+//! normal ones. The receiver compares that with what has arrived.
 //!
 //! # How it works
 //! The first such message over a link sets what the receiver counts from. From then on both count all frames of that priority, these messages
