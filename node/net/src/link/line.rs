@@ -1,4 +1,4 @@
-//! The line under a lane: what it carries, and how long it is, as frames and their acknowledgements show.
+//! The line under a link: what it carries, and how long it is, as frames and their acknowledgements show.
 //!
 //! To fill a line, as much has to be in flight as it carries in a round trip. More only waits in queues, and delays small frames.
 //!
@@ -6,10 +6,12 @@
 //! 1. Each frame remembers what was acknowledged when it was sent. Its own acknowledgement gives a rate: what was acknowledged in between,
 //!    by the time in between. Delays make some rates smaller, so the largest recent one counts. Where nothing more waited to be sent, the rate
 //!    is the sender's and not the line's: it counts only if it is larger than what is known.
-//! 2. Queues make some round trips longer, so the shortest one counts. If it is old, this end sends one frame at a time until it has a new
-//!    one, from a frame that was alone in flight.
+//! 2. Queues make some round trips longer, so the shortest one counts. If it is old, this end sends one large frame at a time until it has a
+//!    new one, from a frame that had no large one before it. A large frame's round trip includes the time that the line takes to carry it.
 //! 3. Twice the product of the two may be in flight. A line that carries more shows that by the next rate, and so the limit doubles with
 //!    each round trip until the line is full.
+//! 4. After a pause of a minute, or over another lane, the line may be another one: little is in flight at first, and the first rate
+//!    with more frames waiting replaces all earlier ones.
 //!
 //! # Reading
 //! Cardwell et al., *BBR: Congestion-Based Congestion Control*, 2016. Here TCP decides what it sends when; this only bounds what it is given.
@@ -20,7 +22,9 @@ use std::time::Duration;
 use peergrad_core::io::Line;
 use tokio::time::Instant;
 
-/// Measures the line under one lane.
+use super::SMALL_FRAME_BYTES;
+
+/// Measures the line under one link, over all its lanes.
 #[derive(Debug)]
 pub(super) struct LineMeter {
     /// The bytes that were acknowledged so far.
@@ -31,8 +35,14 @@ pub(super) struct LineMeter {
     sent_at: Instant,
     /// The frames in flight, the oldest first.
     in_flight: VecDeque<SentFrame>,
+    /// Their bytes.
+    in_flight_bytes: usize,
+    /// How many of them are large.
+    large_in_flight: usize,
     /// Recent rates, in bytes per second, with their times: each larger than all later ones.
     rates: VecDeque<(Instant, u64)>,
+    /// When a rate was last measured while more frames waited; `None` before that on this lane.
+    filled_at: Option<Instant>,
     /// The shortest recent round trip, and when it was measured; `None` before the first one.
     round_trip: Option<(Duration, Instant)>,
     /// The line as it was last reported, and when.
@@ -44,8 +54,8 @@ pub(super) struct LineMeter {
 struct SentFrame {
     byte_count: usize,
     at: Instant,
-    /// Whether no other frame was in flight.
-    was_alone: bool,
+    /// Whether no large frame was in flight before it.
+    was_first: bool,
     /// Whether no other frame waited behind it.
     was_last: bool,
     /// The state of the meter when it was sent.
@@ -62,28 +72,52 @@ impl LineMeter {
             acknowledged_at: now,
             sent_at: now,
             in_flight: VecDeque::new(),
+            in_flight_bytes: 0,
+            large_in_flight: 0,
             rates: VecDeque::new(),
+            filled_at: None,
             round_trip: None,
             reported: None,
         }
     }
 
-    /// Another lane begins, perhaps over the same line: nothing is in flight, and what is known stays until it is old.
+    /// Another lane begins, perhaps over another line: nothing is in flight.
     pub(super) fn restart(&mut self) {
         self.in_flight.clear();
+        (self.in_flight_bytes, self.large_in_flight) = (0, 0);
+        self.filled_at = None;
+    }
+
+    /// Whether a frame of this size may be sent now. Small frames do not wait for tensors, and a large one does not wait for small ones.
+    pub(super) fn may_send(&self, now: Instant, byte_count: usize) -> bool {
+        let limit = self.limit(now);
+        if is_small(byte_count) {
+            return self.in_flight_bytes < limit + SMALL_FRAMES_EXTRA;
+        }
+        if self.large_in_flight == 0 || self.is_round_trip_old(now) {
+            return self.large_in_flight == 0;
+        }
+        self.in_flight_bytes < limit || (self.large_in_flight == 1 && self.would_pause(byte_count))
+    }
+
+    /// Whether frames of this size, one at a time, would leave the line idle for much of the time, and its rate unknown.
+    fn would_pause(&self, byte_count: usize) -> bool {
+        self.line().is_some_and(|line| byte_count as u64 <= 4 * line.bytes_in_flight())
     }
 
     /// A frame is sent. `was_last` says whether no other one waits behind it.
     pub(super) fn note_sent(&mut self, now: Instant, byte_count: usize, was_last: bool) {
-        let was_alone = self.in_flight.is_empty();
-        if was_alone {
+        if self.in_flight.is_empty() {
             (self.acknowledged_at, self.sent_at) = (now, now);
         }
+        let was_first = self.large_in_flight == 0;
+        self.in_flight_bytes += byte_count;
+        self.large_in_flight += usize::from(!is_small(byte_count));
         let Self { acknowledged, acknowledged_at, sent_at, .. } = *self;
         self.in_flight.push_back(SentFrame {
             byte_count,
             at: now,
-            was_alone,
+            was_first,
             was_last,
             acknowledged,
             acknowledged_at,
@@ -96,20 +130,22 @@ impl LineMeter {
         let mut newest = None;
         for frame in self.in_flight.drain(..frames.min(self.in_flight.len())) {
             self.acknowledged += frame.byte_count as u64;
+            self.in_flight_bytes -= frame.byte_count;
+            self.large_in_flight -= usize::from(!is_small(frame.byte_count));
             newest = Some(frame);
         }
         let Some(frame) = newest else { return };
         self.acknowledged_at = now;
         self.sent_at = frame.at;
-        self.note_round_trip(now, now - frame.at, frame.was_alone);
+        self.note_round_trip(now, now - frame.at, frame.was_first);
         // What was sent in a burst cannot have been carried faster than it was sent.
         let took = (now - frame.acknowledged_at).max(frame.at - frame.sent_at);
         self.note_rate(now, self.acknowledged - frame.acknowledged, took, frame.was_last);
     }
 
-    fn note_round_trip(&mut self, now: Instant, round_trip: Duration, was_alone: bool) {
+    fn note_round_trip(&mut self, now: Instant, round_trip: Duration, was_first: bool) {
         let is_old = self.is_round_trip_old(now);
-        if self.round_trip.is_none_or(|(shortest, _)| round_trip <= shortest || (is_old && was_alone)) {
+        if self.round_trip.is_none_or(|(shortest, _)| round_trip <= shortest || (is_old && was_first)) {
             self.round_trip = Some((round_trip, now));
         }
     }
@@ -121,8 +157,15 @@ impl LineMeter {
         }
         let rate = u128::from(byte_count) * 1_000_000_000 / took.as_nanos();
         let rate = u64::try_from(rate).unwrap_or(u64::MAX);
-        if was_last && self.rates.front().is_none_or(|(_, largest)| rate < *largest) {
-            return;
+        if was_last {
+            if self.rates.front().is_none_or(|(_, largest)| rate < *largest) {
+                return;
+            }
+        } else {
+            if !self.is_filled(now) {
+                self.rates.clear();
+            }
+            self.filled_at = Some(now);
         }
         while self.rates.back().is_some_and(|(_, earlier)| *earlier <= rate) {
             self.rates.pop_back();
@@ -137,6 +180,11 @@ impl LineMeter {
         self.round_trip.is_some_and(|(_, at)| now - at > RECENT)
     }
 
+    /// Whether the line was full not long ago, so that its rate is known.
+    fn is_filled(&self, now: Instant) -> bool {
+        self.filled_at.is_some_and(|at| now - at <= PAUSE_MAX)
+    }
+
     /// What the line carries; `None` before the first measurement.
     pub(super) fn line(&self) -> Option<Line> {
         let (round_trip, _) = self.round_trip?;
@@ -144,12 +192,14 @@ impl LineMeter {
         Some(Line { round_trip, bytes_per_second })
     }
 
+    /// How many bytes are in flight.
+    pub(super) fn in_flight_bytes(&self) -> usize {
+        self.in_flight_bytes
+    }
+
     /// How many bytes may be in flight.
-    pub(super) fn limit(&self, now: Instant) -> usize {
-        if self.is_round_trip_old(now) {
-            return 0;
-        }
-        let Some(line) = self.line() else { return UNMEASURED_BYTES };
+    fn limit(&self, now: Instant) -> usize {
+        let Some(line) = self.line().filter(|_| self.is_filled(now)) else { return UNMEASURED_BYTES };
         // An urgent frame waits for what is in flight, and on a slow line that takes long.
         let least = line.bytes_per_second.saturating_mul(QUEUE_MAX.as_millis() as u64) / 1000;
         let bytes = line.bytes_in_flight().max(least.min(IN_FLIGHT_BYTES as u64));
@@ -170,6 +220,15 @@ impl LineMeter {
     }
 }
 
+/// Whether a frame is small: it does not wait for tensors.
+fn is_small(byte_count: usize) -> bool {
+    byte_count <= SMALL_FRAME_BYTES
+}
+
+/// How much more small frames may bring in flight: control messages must not wait behind tensors.
+const SMALL_FRAMES_EXTRA: usize = 1 << 20;
+/// How long a rate counts after the line was last full. Steps may be that far apart.
+const PAUSE_MAX: Duration = Duration::from_secs(60);
 /// How long a measurement counts.
 const RECENT: Duration = Duration::from_secs(10);
 /// How often a change is reported at most.
@@ -195,19 +254,21 @@ mod tests {
         let mut now = Instant::now();
         let mut meter = LineMeter::new(now);
         let end = now + 2 * delay * round_trips;
-        let (mut free_at, mut arrivals, mut in_flight) = (now, VecDeque::new(), 0);
+        let (mut free_at, mut arrivals) = (now, VecDeque::new());
         let mut longest = Duration::ZERO;
         while now < end {
-            while in_flight == 0 || in_flight + FRAME <= meter.limit(now) {
+            while meter.may_send(now, FRAME) {
                 meter.note_sent(now, FRAME, false);
-                in_flight += FRAME;
                 free_at = free_at.max(now) + Duration::from_nanos(FRAME as u64 * 1_000_000_000 / rate);
                 arrivals.push_back((now, free_at + 2 * delay));
             }
             let (sent_at, acknowledged_at) = arrivals.pop_front().expect("a frame is in flight");
             now = acknowledged_at;
             longest = longest.max(now - sent_at);
-            in_flight -= FRAME;
+            meter.note_acknowledged(now, 1);
+        }
+        for (_, acknowledged_at) in arrivals {
+            now = acknowledged_at;
             meter.note_acknowledged(now, 1);
         }
         (meter, now, longest)
@@ -233,22 +294,81 @@ mod tests {
 
     #[test]
     fn on_a_slow_line_little_is_in_flight() {
-        let (meter, now, _) = filled(1_000_000, Duration::from_millis(10), 100);
-        assert!((100_000..400_000).contains(&meter.limit(now)), "{}", meter.limit(now));
+        let (mut meter, mut now, longest) = filled(1_000_000, Duration::from_millis(10), 100);
+        assert!(
+            longest < Duration::from_millis(450),
+            "three frames of 131 ms, since trips include the frame: {longest:?}"
+        );
+        // Once a small frame has shown how short the line is:
+        meter.note_sent(now, 100, true);
+        now += Duration::from_millis(20);
+        meter.note_acknowledged(now, 1);
+        assert!(meter.may_send(now, FRAME));
+        meter.note_sent(now, FRAME, false);
+        assert!(meter.may_send(now, FRAME), "the line would be idle for a round trip");
+        meter.note_sent(now, FRAME, false);
+        assert!(!meter.may_send(now, FRAME) && meter.may_send(now, 100));
     }
 
     #[test]
     fn a_pause_does_not_make_a_line_slow() {
         let (mut meter, mut now, _) = filled(25_000_000, Duration::from_millis(50), 12);
-        meter.restart();
         let before = meter.limit(now);
-        for _ in 0..100 {
+        let end = now + PAUSE_MAX;
+        while now < end - Duration::from_secs(1) {
             now += Duration::from_millis(250);
             meter.note_sent(now, 100, true);
             now += Duration::from_millis(100);
             meter.note_acknowledged(now, 1);
         }
         assert!(meter.limit(now).abs_diff(before) < before / 10, "{} after {before}", meter.limit(now));
+        assert_eq!(
+            meter.limit(end + RECENT),
+            UNMEASURED_BYTES,
+            "after a long pause the line may be another one"
+        );
+        meter.restart();
+        assert_eq!(meter.limit(now), UNMEASURED_BYTES, "another lane may lead over another line");
+        meter.note_sent(now, FRAME, false);
+        now += Duration::from_millis(200);
+        meter.note_acknowledged(now, 1);
+        assert!(meter.line().unwrap().bytes_per_second < 1_000_000, "{:?}", meter.line());
+    }
+
+    /// A line of 2 MB/s that takes 300 to 320 ms for a round trip, with a heartbeat every 250 ms: one is always in flight.
+    #[test]
+    fn heartbeats_that_are_always_in_flight_do_not_stop_tensors() {
+        let begin = Instant::now();
+        let (mut meter, mut now, mut free_at) = (LineMeter::new(begin), begin, begin);
+        let (mut arrivals, mut heartbeat_at) = (VecDeque::<Instant>::new(), begin);
+        let (mut carried_at, mut longest, mut carried) = (begin, Duration::ZERO, 0);
+        let mut sizes = VecDeque::new();
+        while now < begin + Duration::from_secs(60) {
+            let heartbeat = (now >= heartbeat_at).then(|| {
+                heartbeat_at += Duration::from_millis(250);
+                100
+            });
+            if let Some(size) = heartbeat.or_else(|| meter.may_send(now, FRAME).then_some(FRAME)) {
+                meter.note_sent(now, size, false);
+                free_at = free_at.max(now) + Duration::from_nanos(size as u64 * 500);
+                let jitter = Duration::from_millis((sizes.len() as u64 * 7 + carried / 10_007) % 20);
+                let last = arrivals.back().copied().unwrap_or(now);
+                arrivals.push_back(last.max(free_at + Duration::from_millis(300) + jitter));
+                sizes.push_back(size);
+                continue;
+            }
+            now = heartbeat_at.min(arrivals.front().copied().unwrap_or(heartbeat_at)).max(now);
+            if arrivals.front().is_some_and(|at| *at <= now) {
+                arrivals.pop_front();
+                meter.note_acknowledged(now, 1);
+                if let Some(FRAME) = sizes.pop_front() {
+                    longest = longest.max(now - carried_at);
+                    (carried, carried_at) = (carried + FRAME as u64, now);
+                }
+            }
+        }
+        assert!(longest < Duration::from_secs(2), "{longest:?} without a tensor");
+        assert!(carried > 60 * 2_000_000 * 8 / 10, "{carried} bytes in a minute");
     }
 
     #[test]
@@ -258,13 +378,14 @@ mod tests {
         // Trips of frames that were not alone, and that take longer and longer, do not count.
         meter.note_sent(now, FRAME, false);
         meter.note_sent(now, FRAME, false);
-        meter.note_acknowledged(now + Duration::from_millis(150), 2);
-        now += Duration::from_millis(300);
-        assert_eq!(meter.limit(now), 0);
-        meter.restart();
+        now += Duration::from_millis(150);
+        meter.note_acknowledged(now, 2);
+        meter.note_sent(now, 100, true);
+        assert!(meter.may_send(now, FRAME), "it does not wait for a small one");
         meter.note_sent(now, FRAME, false);
+        assert!(!meter.may_send(now, FRAME) && meter.may_send(now, 100));
         now += Duration::from_millis(205);
-        meter.note_acknowledged(now, 1);
+        meter.note_acknowledged(now, 2);
         assert_eq!(meter.round_trip.unwrap().0, Duration::from_millis(205));
         assert!(meter.limit(now) > FRAME);
     }
@@ -272,7 +393,11 @@ mod tests {
     #[test]
     fn a_line_is_reported_when_it_changes_much() {
         let (mut meter, now, _) = filled(25_000_000, Duration::from_millis(50), 12);
-        assert!(meter.take_news(now).is_some());
+        let known = meter.take_news(now).unwrap();
         assert_eq!(meter.take_news(now + RECENT), None);
+        let twice = Line { bytes_per_second: 2 * known.bytes_per_second, ..known };
+        meter.rates.push_front((now, twice.bytes_per_second));
+        assert_eq!(meter.take_news(now + REPORT_INTERVAL), None, "not so often");
+        assert_eq!(meter.take_news(now + 2 * REPORT_INTERVAL), Some(twice));
     }
 }

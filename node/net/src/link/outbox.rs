@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::line::LineMeter;
-use super::{Acknowledgement, LaneError, SMALL_FRAME_BYTES, STALL_TIMEOUT};
+use super::{Acknowledgement, LaneError, STALL_TIMEOUT};
 
 /// Frames of one life of a link, until they are acknowledged.
 #[derive(Debug)]
@@ -38,7 +38,6 @@ struct OutboxState {
     next: u64,
     /// How many frames were ever sent. Those after `next` among them are sent again, in the same order.
     sent: u64,
-    in_flight_bytes: usize,
     /// What is known of the line, which bounds what may be in flight.
     line: LineMeter,
     consumed: u64,
@@ -70,7 +69,6 @@ impl Default for Outbox {
             acknowledged: 0,
             next: 0,
             sent: 0,
-            in_flight_bytes: 0,
             line: LineMeter::new(Instant::now()),
             consumed: 0,
             lane: 0,
@@ -132,7 +130,6 @@ impl Outbox {
         }
         let credit = state.release(acknowledgement)?;
         state.next = acknowledgement.received;
-        state.in_flight_bytes = 0;
         state.line.restart();
         state.lane += 1;
         state.moved_at = Instant::now();
@@ -154,19 +151,16 @@ impl Outbox {
         }
         let position = state.in_flight_count();
         let Some(frame) = state.retained.get(position).cloned() else { return Next::Wait };
-        let (in_flight, size) = (state.in_flight_bytes, frame.byte_count());
-        let now = Instant::now();
-        let limit = state.line.limit(now) + if size <= SMALL_FRAME_BYTES { SMALL_FRAMES_EXTRA } else { 0 };
-        if in_flight > 0 && in_flight + size > limit {
+        let (now, size) = (Instant::now(), frame.byte_count());
+        if !state.line.may_send(now, size) {
             return Next::Wait;
         }
-        if in_flight == 0 {
+        if state.line.in_flight_bytes() == 0 {
             // The wait for an acknowledgement begins only now.
             state.moved_at = now;
         }
         let was_last = position + 1 == state.retained.len();
         state.line.note_sent(now, size, was_last);
-        state.in_flight_bytes += size;
         state.next += 1;
         state.sent = state.sent.max(state.next);
         Next::Frame(frame)
@@ -226,8 +220,8 @@ impl Outbox {
     pub(super) fn is_stalled(&self, lane: u64, patience: Duration) -> bool {
         let mut state = self.lock();
         let is_stalled =
-            state.lane == lane && state.in_flight_bytes > 0 && state.moved_at.elapsed() > patience;
-        if is_stalled && state.in_flight_bytes > SMALL_PACKET_BYTES {
+            state.lane == lane && state.line.in_flight_bytes() > 0 && state.moved_at.elapsed() > patience;
+        if is_stalled && state.line.in_flight_bytes() > SMALL_PACKET_BYTES {
             state.stalls_behind_large += 1;
         }
         is_stalled
@@ -241,7 +235,7 @@ impl Outbox {
     /// Whether the other end has just acknowledged something, or reported progress.
     pub(super) fn is_moving(&self) -> bool {
         let state = self.lock();
-        state.in_flight_bytes > 0 && state.moved_at.elapsed() <= STALL_TIMEOUT
+        state.line.in_flight_bytes() > 0 && state.moved_at.elapsed() <= STALL_TIMEOUT
     }
 
     /// Waits until the last frame is queued and all frames are acknowledged, or the outbox is closed.
@@ -287,18 +281,16 @@ impl OutboxState {
         // Each segment is a frame, so no more segments than frames can have been consumed, and credit for a larger window is limited; and
         // only frames that were written can have arrived.
         let consumed_max = acknowledgement.received.saturating_add(u64::from(LINK_SEGMENTS_MAX));
-        if acknowledgement.consumed > consumed_max || news > self.retained.len() as u64 {
+        if acknowledgement.consumed > consumed_max || acknowledgement.received > self.sent {
             return Err(LaneError::Acknowledgement);
         }
         let credit = u32::try_from(credit).map_err(|_| LaneError::Acknowledgement)?;
         for frame in self.retained.drain(..usize::try_from(news).expect("not more than are retained")) {
-            self.in_flight_bytes = self.in_flight_bytes.saturating_sub(frame.byte_count());
             if frame.byte_count() > SMALL_PACKET_BYTES {
                 self.stalls_behind_large = 0;
             }
         }
         self.acknowledged = acknowledgement.received;
-        self.sent = self.sent.max(self.acknowledged);
         self.consumed = acknowledgement.consumed;
         Ok(credit)
     }
@@ -306,8 +298,6 @@ impl OutboxState {
 
 /// What even a slow line carries within a moment.
 const BUSY_BYTES: usize = 8 << 10;
-/// How much more small frames may bring in flight: control messages must not wait behind tensors.
-const SMALL_FRAMES_EXTRA: usize = 1 << 20;
 /// Every network carries packets of this size.
 const SMALL_PACKET_BYTES: usize = 1200;
 /// A single stall may be a line that was cut.
