@@ -1,6 +1,6 @@
 //! Credit: the number of segments that may still be sent on each link.
 //!
-//! It works like returnable trays in a canteen: a link has a fixed number of them, and each segment travels on one. The receiver returns
+//! It works like returnable trays in a canteen: a link has a number of them, and each segment travels on one. The receiver returns
 //! the tray once it has used the segment or sent it on. A slow member keeps its trays, so its neighbours wait and its memory stays bounded.
 //!
 //! # Why a ring does not deadlock

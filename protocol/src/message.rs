@@ -1,6 +1,6 @@
 //! All messages between peers: the sender and receiver of each, and the message that answers it.
 //!
-//! A message belongs to one of five conversations, each with a file of its own. Two more are sent by every member at any time:
+//! A message belongs to one of five conversations, each with a file of its own. Three more are sent by every member at any time:
 //!
 //! | conversation | between | subject |
 //! |---|---|---|

@@ -106,7 +106,7 @@ impl Cluster {
                 // ignored.
                 let is_due = |process: &mut &mut Process| process.wake.take_if(|wake| *wake == now).is_some();
                 if self.hosts.process_mut(process).as_mut().is_some_and(is_due) {
-                    self.note_busy_lines(process);
+                    self.note_busy_uplink(process);
                     self.input(process, Input::Tick);
                 }
             }
@@ -134,16 +134,12 @@ impl Cluster {
         true
     }
 
-    /// Tells a node, before a tick, to which peers frames wait for its uplink, where that has changed.
-    fn note_busy_lines(&mut self, process: ProcessId) {
-        let waiting = self.network.waiting(process.host).map(|host| self.hosts.get(host).peer).collect();
+    /// Tells a node, before a tick, whether frames wait for its uplink, if that has changed.
+    fn note_busy_uplink(&mut self, process: ProcessId) {
+        let is_busy = self.network.waiting(process.host).next().is_some();
         let Some(running) = self.hosts.process_mut(process) else { return };
-        let before = std::mem::replace(&mut running.busy, waiting);
-        let now = &running.busy;
-        let changed = before.symmetric_difference(now);
-        let lines: Vec<_> = changed.map(|peer| (*peer, now.contains(peer))).collect();
-        for (peer, is_busy) in lines {
-            self.input(process, Input::LineBusy { peer, is_busy });
+        if std::mem::replace(&mut running.is_busy, is_busy) != is_busy {
+            self.input(process, Input::UplinkBusy(is_busy));
         }
     }
 

@@ -132,8 +132,8 @@ pub(crate) struct Process {
     pub(crate) wake: Option<Instant>,
     /// Peers for which the node was notified of a link.
     pub(crate) linked: BTreeSet<PeerId>,
-    /// Peers to which frames waited for the uplink at the last tick.
-    pub(crate) busy: BTreeSet<PeerId>,
+    /// Whether frames waited for the uplink at the last tick.
+    pub(crate) is_busy: bool,
     /// The newest record that the node wants to be written; `None` before the first.
     pub(crate) newest_record: Option<PersistId>,
     /// The newest record that was written.

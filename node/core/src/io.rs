@@ -73,13 +73,8 @@ pub enum Input {
         /// The peer that reports it.
         by: PeerId,
     },
-    /// Whether much that was sent to a linked peer has not arrived yet, when that changes. It need be known before a tick only.
-    LineBusy {
-        /// The peer at the other end.
-        peer: PeerId,
-        /// Whether it is so.
-        is_busy: bool,
-    },
+    /// Whether much that was sent, to whatever peers, has not arrived yet, when that changes. It need be known before a tick only.
+    UplinkBusy(bool),
     /// This peer has opened a stream that no correct peer opens, or has sent bytes on one that are no frames.
     BadStream(PeerId),
     /// The line to a linked peer has been measured again, from frames that this node sent.

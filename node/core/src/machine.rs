@@ -45,6 +45,7 @@ mod preparation;
 mod program_state;
 mod role;
 mod run_setup;
+mod speed_meter;
 mod violations;
 
 /// All state of a node except its program.
@@ -333,7 +334,7 @@ fn handle(role: &mut dyn Role, cx: &mut NodeContext<'_>, input: Input) -> Result
         Input::DuplicateIdentity { by } => {
             return Err(Failure::Refused { by, refusal: Refusal::DuplicateIdentity }.into());
         }
-        Input::LineBusy { peer, is_busy } => cx.node.frame_audit.set_busy(peer, is_busy),
+        Input::UplinkBusy(is_busy) => cx.node.frame_audit.set_busy(is_busy),
         Input::LineMeasured { peer, line } => cx.node.links.note_line(peer, line),
         Input::Credit { peer, segments } => role.on_credit(cx, peer, segments),
         Input::Computed { job, result } => computed(role, cx, job, result)?,
@@ -398,11 +399,11 @@ fn computed(
     result: Result<JobOutput, Panicked>,
 ) -> Result<(), Transition> {
     // The job belongs to an interrupted step; its buffers return to their pool by themselves.
-    let Some(purpose) = cx.node.jobs.finish(job) else { return Ok(()) };
+    let Some(purpose) = cx.node.jobs.finish(cx.now, job) else { return Ok(()) };
     let answer = result.map_err(|Panicked(message)| Failure::TaskPanicked(message))?;
     match purpose {
-        Purpose::Program(_, reply) => {
-            reply(answer);
+        Purpose::Program(job) => {
+            (job.reply)(answer);
             role.on_program_idle(cx);
         }
         Purpose::Load => {

@@ -137,8 +137,8 @@ struct Driver {
     links: BTreeMap<PeerId, Arc<Link>>,
     /// Peers whose link leads through a relay, as far as the machine knows.
     relayed: BTreeSet<PeerId>,
-    /// Peers to which much was on its way at the last tick.
-    busy: BTreeSet<PeerId>,
+    /// Whether much was on its way, to whatever peer, at the last tick.
+    is_busy: bool,
     /// Links that the machine has closed, and whose last frames are still under way.
     closing_links: Vec<Arc<Link>>,
     /// Inputs that follow from outputs, for after the current call.
@@ -164,7 +164,7 @@ impl Driver {
             admin_requests,
             links: BTreeMap::new(),
             relayed: BTreeSet::new(),
-            busy: BTreeSet::new(),
+            is_busy: false,
             closing_links: Vec::new(),
             loopback: VecDeque::new(),
             found,
@@ -173,21 +173,18 @@ impl Driver {
         }
     }
 
-    /// Says which links are busy, since heartbeats do.
-    fn report_busy_links(&mut self, machine: &mut impl StateMachine) {
-        let busy = self.links.iter().filter(|(_, link)| link.is_busy()).map(|(peer, _)| *peer).collect();
-        let before = std::mem::replace(&mut self.busy, busy);
-        for peer in before.symmetric_difference(&self.busy.clone()).copied() {
-            if self.links.contains_key(&peer) {
-                self.hand_over(machine, Input::LineBusy { peer, is_busy: self.busy.contains(&peer) });
-            }
+    /// Says whether a link is busy, since heartbeats do.
+    fn report_busy_uplink(&mut self, machine: &mut impl StateMachine) {
+        let is_busy = self.links.values().any(|link| link.is_busy());
+        if std::mem::replace(&mut self.is_busy, is_busy) != is_busy {
+            self.hand_over(machine, Input::UplinkBusy(is_busy));
         }
     }
 
     /// Hands over an input. If a deadline has passed, the machine may send heartbeats.
     fn feed(&mut self, machine: &mut impl StateMachine, input: Input) {
         if machine.deadline().is_some_and(|deadline| deadline <= self.clock.now()) {
-            self.report_busy_links(machine);
+            self.report_busy_uplink(machine);
         }
         self.hand_over(machine, input);
     }
@@ -238,7 +235,6 @@ impl Driver {
             LinkEvent::Down { link, reason } if self.knows(&link) => {
                 self.links.remove(&link.peer());
                 self.relayed.remove(&link.peer());
-                self.busy.remove(&link.peer());
                 self.feed(machine, Input::LinkDown { peer: link.peer(), reason });
             }
             // Events of a link that the machine has closed.

@@ -8,7 +8,7 @@
 //!                          +--> compute (its own threads)               +---- libp2p swarm: TCP, or QUIC
 //! ```
 //! The machine decides, and the shell carries out its decisions. A connection may break and come back. A *link* hides that: frames
-//! arrive whole, once and in order, or the machine is told that the link is gone. A *lane* of a link is a substream of libp2p, or a
+//! arrive whole, once, and in the order of their priority, or the machine is told that the link is gone. A *lane* of a link is a substream of libp2p, or a
 //! separate TLS connection between two peers that can dial each other.
 //!
 //! # Where to start

@@ -123,7 +123,7 @@ impl StateMachine for Courier {
                 progress.credit += segments;
                 assert!(progress.credit <= LINK_SEGMENTS, "credit for what was never sent");
             }
-            Input::LineMeasured { .. } | Input::LineBusy { .. } | Input::BadStream(_) => {}
+            Input::LineMeasured { .. } | Input::UplinkBusy(_) | Input::BadStream(_) => {}
             other => panic!("no reason for {other:?}"),
         }
         self.send_what_may_go(out);

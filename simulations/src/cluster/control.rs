@@ -104,7 +104,7 @@ impl Cluster {
             segments,
             wake: None,
             linked: BTreeSet::new(),
-            busy: BTreeSet::new(),
+            is_busy: false,
             newest_record: None,
             written_record: None,
             disk_fails: false,

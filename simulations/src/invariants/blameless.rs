@@ -1,7 +1,7 @@
 //! Blameless: no message of a correct peer is rejected as an offence, whenever it arrives and whatever happened to earlier messages, and
 //! no correct peer is found to have other parameters than most, to send wrong values, or to be late. All peers are correct here, except one
-//! with a planted bug, and those whose
-//! frames have a fault on purpose. Bytes that are no frame do not count: scenarios send such bytes on purpose.
+//! with a planted bug, and those whose frames have a fault on purpose. Bytes that are no frame do not count: scenarios send such bytes on
+//! purpose.
 
 use peergrad_core::io::{Event, Reject};
 use peergrad_protocol::view::MemberFault;

@@ -9,7 +9,7 @@
 //! The first such message over a link sets what the receiver counts from. From then on both count all frames of that priority, these messages
 //! included. `round_trips.rs` measures how long heartbeats take.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use peergrad_protocol::message::{Heartbeat, Message, Priority, SentFrames};
@@ -27,8 +27,8 @@ pub(super) struct FrameAudit {
     link_count: u32,
     /// What is exchanged with each linked peer.
     links: BTreeMap<PeerId, AuditedLink>,
-    /// The peers to which much has been sent that has not arrived yet.
-    busy: BTreeSet<PeerId>,
+    /// Whether much that was sent, to whatever peers, has not arrived yet.
+    is_busy: bool,
     /// How long frames take.
     round_trips: RoundTrips,
 }
@@ -75,14 +75,12 @@ impl FrameAudit {
         let none = || CountedFrames { sent: SentFrames { link: self.link_count, count: 0 }, received: None };
         let link = AuditedLink { urgent: none(), normal: none(), heard: SentFrames::default(), reported: 0 };
         self.links.insert(peer, link);
-        self.busy.remove(&peer);
         self.round_trips.link_up(peer);
     }
 
     /// The link to this peer is down.
     pub(super) fn link_down(&mut self, peer: &PeerId) {
         self.links.remove(peer);
-        self.busy.remove(peer);
         self.round_trips.link_down(peer);
     }
 
@@ -92,13 +90,9 @@ impl FrameAudit {
         self.round_trips.restart(heartbeat_interval);
     }
 
-    /// Whether much that was sent to this peer has not arrived yet.
-    pub(super) fn set_busy(&mut self, peer: PeerId, is_busy: bool) {
-        if is_busy {
-            self.busy.insert(peer)
-        } else {
-            self.busy.remove(&peer)
-        };
+    /// Whether much that was sent, to whatever peers, has not arrived yet.
+    pub(super) fn set_busy(&mut self, is_busy: bool) {
+        self.is_busy = is_busy;
     }
 
     /// The heartbeat as it is sent to this peer now.
@@ -106,8 +100,8 @@ impl FrameAudit {
         let link = self.links.get(to);
         let sent = link.map_or_else(SentFrames::default, |link| link.urgent.sent);
         let heard = link.map_or_else(SentFrames::default, |link| link.heard);
-        self.round_trips.note_sent(now, to, sent, !self.busy.is_empty());
-        Heartbeat { sent, heard, is_busy: !self.busy.is_empty(), ..heartbeat }
+        self.round_trips.note_sent(now, to, sent, self.is_busy);
+        Heartbeat { sent, heard, is_busy: self.is_busy, ..heartbeat }
     }
 
     /// What follows a heartbeat to this peer: how many normal frames were sent, if that is more than it was told before.
@@ -143,7 +137,7 @@ impl FrameAudit {
         let is_intact = match message {
             Message::Heartbeat(heartbeat) => {
                 link.heard = heartbeat.sent;
-                let is_busy = heartbeat.is_busy || !self.busy.is_empty();
+                let is_busy = heartbeat.is_busy || self.is_busy;
                 self.round_trips.note_heard(now, &from, heartbeat.heard, is_busy);
                 link.urgent.compare(heartbeat.sent)
             }

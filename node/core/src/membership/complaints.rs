@@ -93,6 +93,17 @@ impl Complaints {
         own.map(|((_, about), noted)| Complaint { about: *about, fault: noted.fault }).collect()
     }
 
+    /// The complaints of this member that it still has, and repeats. `interval` is the time between two heartbeats of a member.
+    pub(super) fn lasting(&self, now: Instant, me: Rank, interval: Duration) -> Vec<Complaint> {
+        let own = self.pairs.iter().filter(|((by, _), _)| *by == me);
+        // That a member is late is noticed anew with each of its heartbeats.
+        let is_lasting = |noted: &NotedFault| {
+            noted.fault != MemberFault::Late || now.since(noted.at) <= LATE_HEARTBEATS * interval
+        };
+        let lasting = own.filter(|(_, noted)| is_lasting(noted));
+        lasting.map(|((_, about), noted)| Complaint { about: *about, fault: noted.fault }).collect()
+    }
+
     /// Whether the fault may be this member's own: it complains about one, or one complains about it, that occurs in no more complaints.
     pub(super) fn may_be_at_fault(&self, rank: Rank, lost: &[Rank]) -> bool {
         let others = self.others.get(&rank);
@@ -105,6 +116,8 @@ impl Complaints {
 
 /// How many members have to say that one is late.
 const LATE_ACCUSERS_MIN: usize = 2;
+/// For how many heartbeats a member repeats that another one is late. The other one's heartbeats come as often, with some jitter.
+const LATE_HEARTBEATS: u32 = 2;
 /// How long such a complaint counts. A member repeats it with each heartbeat while it holds.
 const LATE_LASTS: Duration = Duration::from_secs(10);
 
@@ -154,6 +167,21 @@ mod tests {
         assert!(!complaints.are_any());
         assert_eq!((complaints.of(Rank(0)), complaints.of(Rank(2))), (vec![], vec![LATE]));
         assert!(complaints.note(at(20), Rank(0), LATE) && complaints.are_any(), "it is late again");
+    }
+
+    #[test]
+    fn a_member_repeats_that_another_one_is_late_only_while_it_is() {
+        let mut complaints = Complaints::default();
+        let interval = Duration::from_millis(250);
+        let lasting = |complaints: &Complaints, milliseconds| {
+            complaints.lasting(NOW.after(Duration::from_millis(milliseconds)), Rank(0), interval)
+        };
+        complaints.note(NOW, Rank(0), LATE);
+        complaints.note(NOW, Rank(2), LATE);
+        assert_eq!((lasting(&complaints, 500), lasting(&complaints, 501)), (vec![LATE], vec![]));
+        let frames = Complaint { fault: MemberFault::Frames, ..LATE };
+        complaints.note(NOW, Rank(0), frames);
+        assert_eq!(lasting(&complaints, 60_000), [frames]);
     }
 
     #[test]

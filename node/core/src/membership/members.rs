@@ -393,7 +393,8 @@ impl Members {
     /// Complains again: a member may not have entered this view when it was told.
     pub(super) fn resend_complaints(&mut self, now: Instant, out: &mut Vec<Output>) {
         self.observed.complaints.forget_old(now);
-        for complaint in self.observed.complaints.of(self.place.rank) {
+        let interval = self.heartbeat_interval();
+        for complaint in self.observed.complaints.lasting(now, self.place.rank, interval) {
             let message = AgreementMessage::Complain { view: self.place.digest, complaint }.into();
             self.place.others().for_each(|peer| self.links.send(peer, &message, out));
         }

@@ -10,6 +10,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use peergrad_collectives::codec::Codec;
 use peergrad_protocol::limits::LONG_LINES_BYTES_MAX;
 use peergrad_protocol::message::{Contact, Message};
 use peergrad_protocol::view::{Member, View};
@@ -205,7 +206,8 @@ impl EngineBase {
     /// A member says how many bytes of segments fill its line to this one, and gets credit for them.
     pub(crate) fn widen(&mut self, from: PeerId, line_bytes: u64, out: &mut Vec<Output>) {
         let config = &self.loaded.config;
-        let segment_bytes = config.gradients.encoded_len(config.segment_elements).max(1) as u64;
+        let encoded = |codec: Codec| codec.encoded_len(config.segment_elements).max(1) as u64;
+        let segment_bytes = encoded(config.gradients).min(encoded(config.parameters));
         let wanted = u32::try_from(line_bytes.div_ceil(segment_bytes)).unwrap_or(u32::MAX);
         let extra = LONG_LINES_BYTES_MAX / (config.segment_elements * size_of::<f32>()).max(1);
         let Some(rank) = self.view().rank(&from).filter(|rank| *rank != self.rank) else { return };

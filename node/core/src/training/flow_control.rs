@@ -181,16 +181,17 @@ impl FlowControl {
     }
 
     /// A member would like to have so many segments in flight to this one. Returns the credit that it gets for that now. All windows
-    /// together have at most `extra` segments more than [`LINK_SEGMENTS`] each; if that is too little, all that want more have as much.
+    /// together have at most `extra` segments more than [`LINK_SEGMENTS`] each; if that is too little, those that want most get as much as
+    /// each other, once these have used up what they had.
     pub(super) fn widen(&mut self, from: Rank, wanted: u32, extra: u32) -> u32 {
         self.windows[from.index()].wanted = wanted.clamp(LINK_SEGMENTS, LINK_SEGMENTS_MAX);
         let more = |window: &Window| window.wanted - LINK_SEGMENTS;
-        let wanting = self.windows.iter().filter(|window| more(window) > 0).count() as u32;
-        let is_enough = self.windows.iter().map(more).sum::<u32>() <= extra;
-        let share = if is_enough { LINK_SEGMENTS_MAX } else { extra / wanting };
+        let share = largest_share(self.windows.iter().map(more).filter(|more| *more > 0).collect(), extra);
+        let granted: u32 =
+            self.windows.iter().map(|window| window.segments.saturating_sub(LINK_SEGMENTS)).sum();
         let window = &mut self.windows[from.index()];
         window.target = LINK_SEGMENTS + more(window).min(share);
-        let credit = window.target.saturating_sub(window.segments);
+        let credit = window.target.saturating_sub(window.segments).min(extra.saturating_sub(granted));
         window.segments += credit;
         credit
     }
@@ -242,6 +243,20 @@ impl FlowControl {
     }
 }
 
+/// How much each may get at most, so that all together get no more than `sum`, and nothing is left over that one still wants.
+fn largest_share(mut wanted: Vec<u32>, sum: u32) -> u32 {
+    wanted.sort_unstable();
+    let (mut left, mut count) = (sum, wanted.len() as u32);
+    for wanted in wanted {
+        if wanted > left / count {
+            return left / count;
+        }
+        left -= wanted;
+        count -= 1;
+    }
+    u32::MAX
+}
+
 #[cfg(test)]
 mod tests {
 
@@ -283,7 +298,7 @@ mod tests {
         let difference = |joined, left| ViewDifference {
             joined: vec![peer(joined)],
             left: vec![peer(left)],
-            retiring: vec![],
+            ..ViewDifference::default()
         };
         let mut follow = |views, difference: &ViewDifference| {
             flow_control.follow(views, difference, &mut flows, &mut out);
@@ -306,7 +321,7 @@ mod tests {
         flow_control.link_up(Rank(2));
         assert!(!flow_control.give_back(&peer(3), 1, &before), "the other end widens its new window");
         assert_eq!(credit(&flow_control), [0, 4, 0]);
-        let difference = ViewDifference { joined: vec![], left: vec![peer(2)], retiring: vec![] };
+        let difference = ViewDifference { joined: vec![], left: vec![peer(2)], ..ViewDifference::default() };
         let mut out = Vec::new();
         flow_control.follow((&before, &after), &difference, &mut flows, &mut out);
         assert_eq!(credit(&flow_control), [0, 5]);
@@ -347,12 +362,24 @@ mod tests {
         assert_eq!(flow_control.widen(Rank(0), 60, 100), 0);
         let returned = (0..LINK_SEGMENTS_MAX).filter(|_| flow_control.use_up(0)).count();
         assert_eq!(returned, 60);
-        // Another one wants as much, and there is not enough for both.
-        assert_eq!(flow_control.widen(Rank(2), 60, 100), 50);
+        // Another one wants as much, and there is not enough for both: it gets the rest once the first one has used up some.
+        assert_eq!(flow_control.widen(Rank(2), 60, 100), 100 - 56);
         assert_eq!(flow_control.widen(Rank(0), 60, 100), 0);
         assert_eq!(flow_control.windows[0].target, LINK_SEGMENTS + 50);
+        (0..6).for_each(|_| assert_eq!(flow_control.hold(Rank(0)), Ok(())));
+        assert_eq!((0..6).filter(|_| flow_control.use_up(0)).count(), 0);
+        assert_eq!(flow_control.widen(Rank(2), 60, 100), 6);
         flow_control.link_up(Rank(0));
         assert_eq!(flow_control.windows[0].segments, LINK_SEGMENTS);
+    }
+
+    #[test]
+    fn those_that_want_most_share_what_the_others_leave() {
+        assert_eq!(largest_share(vec![], 10), u32::MAX);
+        assert_eq!(largest_share(vec![4, 6], 10), u32::MAX);
+        assert_eq!(largest_share(vec![60, 60, 10], 100), 45);
+        assert_eq!(largest_share(vec![60, 60, 60], 100), 33);
+        assert_eq!(largest_share(vec![1; 20], 10), 0);
     }
 
     #[test]
@@ -361,10 +388,10 @@ mod tests {
         let mut flows = BTreeMap::from([(peer(3), LinkFlow::NEW)]);
         let mut flow_control = FlowControl::new(&before, Rank(0), &mut flows);
         flow_control.widen(Rank(2), 20, 100);
-        let difference = ViewDifference { joined: vec![], left: vec![peer(3)], retiring: vec![] };
+        let difference = ViewDifference { joined: vec![], left: vec![peer(3)], ..ViewDifference::default() };
         flow_control.follow((&before, &after), &difference, &mut flows, &mut Vec::new());
         assert_eq!(flows[&peer(3)].window, 20);
-        let difference = ViewDifference { joined: vec![peer(3)], left: vec![], retiring: vec![] };
+        let difference = ViewDifference { joined: vec![peer(3)], left: vec![], ..ViewDifference::default() };
         flow_control.follow((&after, &before), &difference, &mut flows, &mut Vec::new());
         assert_eq!(flow_control.windows[2].segments, 20);
     }

@@ -1,7 +1,7 @@
 //! Round trips: how long frames take to a peer and back. A peer whose frames always arrive late delays each step several times.
 //!
-//! A link carries frames in order. So much data in front of a heartbeat delays it, and so does a long line; neither is a fault. Frames that
-//! take seconds over a line that is mostly idle are one.
+//! What is in flight before a heartbeat delays it, and so does a long line; neither is a fault. Frames that take seconds over a line that is
+//! mostly idle are one.
 //!
 //! # How it works
 //! 1. Each heartbeat names the newest one that its sender has received. The receiver knows when it sent that one: the time since then is a
