@@ -548,12 +548,14 @@ impl Truth<'_> {
         let members = (self.view.members.len() + added.len()).saturating_sub(removed.len()).max(1) as u64;
         let (resume, cursor) = self.resume(members, draws);
         let capacities = draws.list(2, |draws| (self.rank(draws), draws.below(3, 255) as u8));
+        let speeds = draws.list(3, |draws| draws.below(u64::from(u32::MAX), 1 << 40) as u32);
         let expelled = draws.list(2, |draws| self.expulsion(draws));
         ViewChange {
             parent: self.digest,
             removed,
             added,
             capacities,
+            speeds,
             resume,
             cursor,
             moves: self.moves(draws),

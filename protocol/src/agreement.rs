@@ -269,7 +269,7 @@ impl<V: Clone, R> Attempt<V, R> for Proposer<V, R> {
         self.adopted()
     }
 
-    /// A quorum decides, whomever the value concerns.
+    /// A quorum decides, also about a value that concerns the voters.
     fn propose_to(&mut self, _concerned: BTreeSet<Rank>, own: V) -> &V {
         self.propose(|_| own)
     }

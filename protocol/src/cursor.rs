@@ -88,7 +88,8 @@ impl Batch {
 
     /// The part of the member at `index` if the batch is split in proportion to `weights`.
     ///
-    /// Parts follow each other in order of rank and differ from the exact proportion by less than one sample.
+    /// Parts follow each other in order of rank and differ from the exact proportion by less than one sample. Unless all weights other than
+    /// 0 are equal, batches at other positions round differently, so that over many batches each member has its exact proportion.
     ///
     /// # Panics
     /// If all weights are zero.
@@ -97,8 +98,24 @@ impl Batch {
         let total: u64 = weights.iter().map(|&w| u64::from(w)).sum();
         assert!(total > 0, "a member computes");
         let before: u64 = weights[..index].iter().map(|&w| u64::from(w)).sum();
-        let bound = |cumulative: u64| self.len() * cumulative / total;
+        let rounding = self.rounding(weights, total);
+        let bound = |cumulative: u64| {
+            let exact = u128::from(self.len()) * u128::from(cumulative);
+            ((exact + u128::from(rounding)) / u128::from(total)) as u64
+        };
         self.slice(bound(before)..bound(before + u64::from(weights[index])))
+    }
+
+    /// What is added to each bound between two parts before it is rounded down: 0 to `total - 1`, spread evenly over positions.
+    fn rounding(&self, weights: &[u32], total: u64) -> u64 {
+        let mut computing = weights.iter().filter(|&&weight| weight > 0);
+        let first = computing.next();
+        if computing.all(|weight| Some(weight) == first) {
+            return 0;
+        }
+        let position = self.spans.first().map_or(0, |span| span.start);
+        let fraction = position.wrapping_mul(GOLDEN_RATIO);
+        ((u128::from(fraction) * u128::from(total)) >> 64) as u64
     }
 
     /// The positions at `range` in the order of assignment.
@@ -285,6 +302,9 @@ pub fn permutation(seed: u64, epoch: u64, sample_count: u32) -> Vec<u32> {
     order
 }
 
+/// The fractional part of the golden ratio, times 2^64: its multiples are spread evenly over one turn.
+const GOLDEN_RATIO: u64 = 0x9E37_79B9_7F4A_7C15;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -387,6 +407,28 @@ mod tests {
         // Once more, and at the end of an epoch.
         assert_eq!(after.for_partition(1, 2, 30), after);
         assert_eq!(rest_of(&other, 30), rest_of(&cursor, 30));
+    }
+
+    #[test]
+    fn over_many_batches_each_member_has_its_exact_proportion() {
+        let weights = [1000, 3000, 40, 5960];
+        let mut cursor = DataCursor::default();
+        let mut counts = [0_u64; 4];
+        for _ in 0..1000 {
+            let (batch, after) = cursor.next_batch(64, 1_000_000);
+            let parts: Vec<u64> =
+                (0..4).map(|index| batch.part(index, &weights).iter().map(Span::len).sum()).collect();
+            assert_eq!(parts.iter().sum::<u64>(), 64);
+            for (index, part) in parts.iter().enumerate() {
+                assert!((*part * 10_000).abs_diff(64 * u64::from(weights[index])) < 10_000, "{parts:?}");
+                counts[index] += part;
+            }
+            cursor = after;
+        }
+        for (count, weight) in counts.iter().zip(weights) {
+            let expected = 64_000 * u64::from(weight) / 10_000;
+            assert!(count.abs_diff(expected) <= 10 + expected / 50, "{counts:?}");
+        }
     }
 
     proptest! {

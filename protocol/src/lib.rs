@@ -43,6 +43,7 @@
 //! | segment | a piece of a shard that fits into one frame |
 //! | priority | how soon a message is sent: *urgent* ones (heartbeats, votes, requests to join, orders of users) overtake *normal* ones that wait in a link |
 //! | credit, window | how many more segments a member may send over a link; how many the other end allows in flight, and waiting there |
+//! | speed, dealing | how many samples a minute a member computes; how a batch is divided among the members: in proportion to their speeds, or evenly |
 //! | contribution | the vector that a member adds to a round (usually its summed gradient), with the number of its samples |
 //! | codec, residual | how elements are encoded as bytes, exactly or lossily; what a lossy codec has left out of a member's contributions so far |
 //! | master copy | the exact parameters at owners and replicas, where members compute with rounded ones |
@@ -92,7 +93,7 @@
 //! | word | meaning |
 //! |---|---|
 //! | frame | the bytes of one message: a prefix, a header, and a payload |
-//! | link | an ordered, reliable channel between two peers, which survives lost connections |
+//! | link | a reliable channel between two peers, in which frames of one priority stay in order; it survives lost connections |
 //! | violation | a frame that no correct peer sends; it is rejected and counted |
 //! | lane, direct lane | one direction of a link: a substream of libp2p; a separate TLS connection |
 //! | invite | one line of text with all that a joiner needs |

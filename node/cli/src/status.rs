@@ -180,6 +180,9 @@ pub struct MemberStatus {
     pub state: MemberState,
     /// Its capacity: how much it offers to own, relative to the others, 0 to 16.
     pub capacity: u8,
+    /// How many samples it computes in a second, by which batches are divided; null while that is not known.
+    #[serde(default)]
+    pub samples_per_second: Option<f64>,
     /// Elements of the parameter vector that it owns.
     pub owned: u64,
     /// The same as a fraction of all elements, 0 to 1.

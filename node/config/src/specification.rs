@@ -47,6 +47,7 @@ pub mod checkpointing;
 mod code_settings;
 pub mod compression;
 pub mod custom;
+mod dealing;
 mod error;
 mod former_names;
 pub mod init;
@@ -66,6 +67,7 @@ pub use former_names::explain_former_name;
 pub use init::{WrittenRunFile, demo_run_file, write_run_file};
 
 pub use resolve::{resolve, resolve_with_notices};
+use run_file::DealingName;
 pub use run_file::RunFile;
 pub use run_file_changes::{ChangedKey, changed_keys};
 pub use thread_count::{NotAThreadCount, ThreadCount};
@@ -93,7 +95,7 @@ pub struct Specification {
     pub data: DataSettings,
 }
 
-/// How a run trains. It has 17 fields because the specification is flat text, and the settings are independent of each other.
+/// How a run trains. It has 18 fields because the specification is flat text, and the settings are independent of each other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrainingSettings {
@@ -130,6 +132,8 @@ pub struct TrainingSettings {
     pub parameters: Compression,
     /// How owners combine contributions.
     pub combine: Aggregation,
+    /// How batches are divided among the peers.
+    pub dealing: DealingName,
     /// The algorithm by which the peers train together.
     pub algorithm: Algorithm,
 }
@@ -364,6 +368,7 @@ impl TrainingSettings {
             gradients: self.gradients.into(),
             parameters: self.parameters.into(),
             combine: self.combine.into(),
+            dealing: self.dealing.into(),
             backups: self.algorithm.backups(),
             segment_elements: self.segment_elements,
             replicas: self.replicas,
@@ -386,6 +391,7 @@ impl TrainingSettings {
         replicas::check(self.replicas)?;
         check_rule(&self.optimizer)?;
         self.combine.check(self.topology, &self.algorithm)?;
+        dealing::check(self)?;
         self.algorithm.check(self.topology)?;
         self.algorithm.check_rule(&self.optimizer)?;
         if self.policy.allows_forks() && self.algorithm.has_tables() {

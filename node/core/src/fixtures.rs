@@ -13,7 +13,7 @@ use peergrad_protocol::{Incarnation, Instant, PeerId, RunId};
 use crate::io::Output;
 use crate::membership::Membership;
 use crate::partition_policy::PartitionPolicy;
-use crate::program::loader::TrainingConfig;
+use crate::program::loader::{Dealing, TrainingConfig};
 use crate::state::shared_cache::SharedCache;
 
 pub(crate) fn peer(byte: u8) -> PeerId {
@@ -37,6 +37,7 @@ pub(crate) fn training() -> TrainingConfig {
         gradients: Codec::F32,
         parameters: Codec::F32,
         combine: Combine::Sum,
+        dealing: Dealing::Even,
         backups: None,
         segment_elements: 100,
         replicas: Replicas::Number(2),

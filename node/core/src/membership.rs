@@ -60,6 +60,7 @@ use partition::PartitionProbe;
 use place::Place;
 use records::Records;
 use rekey::{Recipients, Rekeying};
+use speeds::Speeds;
 use succession::Succession;
 pub(crate) use training_status::{Assignments, GateStatus, MergeStatus, TableStatus, TrainingStatus};
 
@@ -86,6 +87,7 @@ mod records;
 pub(crate) mod recovery;
 mod rekey;
 mod report;
+mod speeds;
 mod succession;
 mod training_status;
 pub(crate) mod view_change;
@@ -100,6 +102,8 @@ pub(crate) struct Membership {
     pub(crate) admission: Admission,
     /// How much each member offers to own, where that differs from the view.
     capacity_offers: CapacityOffers,
+    /// How fast each member computes, where that differs from the view.
+    speeds: Speeds,
     /// The last new secret that arrived, and which members have it.
     rekeying: Rekeying,
     /// The search for other branches of a partitioned run.
@@ -149,6 +153,7 @@ impl Membership {
             succession: Succession::new(now, &place, &agreement::PACING),
             admission: Admission::default(),
             capacity_offers: CapacityOffers::new(place.me.capacity),
+            speeds: Speeds::default(),
             rekeying: Rekeying::default(),
             probe: PartitionProbe::new(place.rank.index()),
             records: Records { cache, definition },
@@ -176,6 +181,7 @@ impl Membership {
             self.members.detection.detector.tick(now);
             self.members.make_heartbeat(now, status);
             self.resend(now, out);
+            self.speeds.consider(now, &self.members, status.planner.batch_size);
             self.members.redial(now, out);
             self.timers.set(Timer::Heartbeat as usize, now.after(self.members.heartbeat_interval()));
         }
@@ -201,8 +207,9 @@ impl Membership {
         self.members.resend_expulsions(now, out);
         self.members.resend_complaints(now, out);
         self.rekeying.resend(&self.members, out);
-        let Self { members, admission, capacity_offers, .. } = self;
-        Requests { members, admission, capacity_offers }.resend(now, out);
+        self.speeds.resend(now, &self.members, out);
+        let Self { members, admission, capacity_offers, speeds, .. } = self;
+        Requests { members, admission, capacity_offers, speeds }.resend(now, out);
     }
 
     /// Records are on disk: this member does what waited for them.
@@ -251,6 +258,7 @@ impl Membership {
         }
         self.succession.enter(now, place);
         self.admission.view_changed(&place.view);
+        self.speeds.view_changed(now);
         // A member may have restarted while this view was agreed on; the incarnation in the view is gone.
         let restarted = self.admission.all_asking().filter_map(|peer| self.members.place.view.rank(peer));
         restarted.for_each(|rank| self.members.observed.mark_restarted(rank));
@@ -289,8 +297,8 @@ impl Membership {
         status: &'m TrainingStatus<'m>,
         out: &'m mut Vec<Output>,
     ) -> Proposing<'m> {
-        let Self { members, succession, admission, capacity_offers, timers, .. } = self;
-        Proposing { now, members, succession, admission, capacity_offers, timers, status, out }
+        let Self { members, succession, admission, capacity_offers, speeds, timers, .. } = self;
+        Proposing { now, members, succession, admission, capacity_offers, speeds, timers, status, out }
     }
 
     /// A member that votes on the next view.
@@ -412,6 +420,13 @@ impl Membership {
         }
     }
 
+    /// A member tells the coordinator how many samples a minute it computes.
+    pub(crate) fn on_speed(&mut self, now: Instant, from: PeerId, view: ViewDigest, samples_per_minute: u32) {
+        if view == self.members.place.digest && self.members.is_member(&from) {
+            self.speeds.note(now, from, samples_per_minute);
+        }
+    }
+
     /// A peer announces that it stops. Returns whether it is a member.
     pub(crate) fn departed(&mut self, from: &PeerId, reason: &str, out: &mut Vec<Output>) -> bool {
         self.admission.forget(from);
@@ -449,6 +464,11 @@ impl Membership {
     /// Sets the capacity that this member offers while it reaches all others.
     pub(crate) fn offer_capacity(&mut self, capacity: u8) {
         self.capacity_offers.set_own(capacity);
+    }
+
+    /// This member has measured how many samples a minute it computes.
+    pub(crate) fn set_speed(&mut self, samples_per_minute: Option<u32>) {
+        self.speeds.set_own(samples_per_minute);
     }
 
     // Other branches.

@@ -145,6 +145,8 @@ pub struct ObservedMember {
     pub peer: PeerId,
     /// How much it offers to own.
     pub capacity: u8,
+    /// How many samples it computes in a minute, as the view has it; `None` if no member's speed is in the view, or not this one's.
+    pub samples_per_minute: Option<u32>,
     /// What it is doing, or what is wrong with it.
     pub condition: Condition,
     /// How many steps it has completed, by its last report; `None` before the first.

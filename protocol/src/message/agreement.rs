@@ -51,6 +51,13 @@ pub enum AgreementMessage {
         /// The ballot of the attempt.
         ballot: Ballot,
     },
+    /// Member to the coordinator, every few seconds while the view has another speed of the sender: how fast it computes.
+    Speed {
+        /// The view of both.
+        view: ViewDigest,
+        /// How many samples a minute the sender computes.
+        samples_per_minute: u32,
+    },
 }
 
 /// The request of the first phase.
@@ -233,7 +240,7 @@ impl AgreementMessage {
             Self::Propose(Propose { change, .. }) | Self::Learn(change) => bounded(change.is_bounded()),
             Self::Accepted(accepted) => in_range(is_ballot(&accepted.ballot)),
             Self::Install(view) => Ok(view.validate()?),
-            Self::Complain { .. } => Ok(()),
+            Self::Complain { .. } | Self::Speed { .. } => Ok(()),
             Self::Withdraw { ballot, .. } => in_range(is_ballot(ballot)),
         }
     }

@@ -275,6 +275,7 @@ mod tests {
             removed: vec![Rank(0); removed],
             added: vec![],
             capacities: vec![],
+            speeds: vec![],
             resume: crate::view::Resume::at(StepNumber(0)),
             cursor: crate::cursor::DataCursor::default(),
             moves: crate::view::Moves::default(),

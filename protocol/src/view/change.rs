@@ -22,6 +22,8 @@ pub struct ViewChange {
     pub added: Vec<Member>,
     /// Members whose capacity changes, by their ranks in the parent, with the new capacity.
     pub capacities: Vec<(Rank, u8)>,
+    /// The [speeds](View::speeds) of the members of the next view.
+    pub speeds: Vec<u32>,
     /// Where training resumes; ranks are those of the next view.
     pub resume: Resume,
     /// The data cursor of the next view.
@@ -65,6 +67,7 @@ impl View {
             cursor: change.cursor.clone(),
             moves: change.moves.clone(),
             members,
+            speeds: change.speeds.clone(),
             expelled,
             quarantined,
         };
@@ -96,6 +99,7 @@ impl ViewChange {
         self.removed.len() <= MEMBERS_MAX
             && self.added.len() <= MEMBERS_MAX
             && self.capacities.len() <= MEMBERS_MAX
+            && self.speeds.len() <= MEMBERS_MAX
             && self.added.iter().all(|member| are_bounded(&member.addresses))
             && self.resume.is_bounded()
             && self.cursor.is_valid()

@@ -20,6 +20,9 @@ pub struct View {
     pub parents: Vec<ViewDigest>,
     /// The members, sorted by peer id.
     pub members: Vec<Member>,
+    /// By rank: how many samples a minute the member computes; 0 if that is not known. Batches are divided in proportion to it, see
+    /// [`View::batch_weights`]. Empty while no speed is known.
+    pub speeds: Vec<u32>,
     /// The views and branches that led to this view.
     pub history: ViewHistory,
     /// Where training resumes.
@@ -80,6 +83,7 @@ impl View {
             number: ViewNumber(1),
             parents: vec![],
             members,
+            speeds: vec![],
             history: ViewHistory::starting_with(Branch {
                 view_number: ViewNumber(1),
                 step: StepNumber(0),
@@ -116,6 +120,26 @@ impl View {
         let mut holders: Vec<bool> = self.members.iter().map(|member| member.capacity > 0).collect();
         self.moves.list.iter().flat_map(|moved| &moved.from).for_each(|rank| holders[rank.index()] = true);
         holders
+    }
+
+    /// By rank: the weights in proportion to which a batch is divided, with 0 for those that compute nothing. A member of unknown speed counts
+    /// as one of average speed.
+    ///
+    /// # Panics
+    /// If no member computes.
+    #[must_use]
+    pub fn batch_weights(&self, computes: impl Fn(Rank) -> bool) -> Vec<u32> {
+        let speed = |index: usize| self.speeds.get(index).copied().filter(|speed| *speed > 0);
+        let known: Vec<u32> = (0..self.members.len()).filter_map(speed).collect();
+        let sum: u64 = known.iter().map(|speed| u64::from(*speed)).sum();
+        let average = sum.checked_div(known.len() as u64).map_or(1, |average| average as u32);
+        let weight = |index: usize| match computes(Rank::from_index(index)) {
+            true => speed(index).unwrap_or(average),
+            false => 0,
+        };
+        let weights: Vec<u32> = (0..self.members.len()).map(weight).collect();
+        assert!(weights.iter().any(|weight| *weight > 0), "a member computes");
+        weights
     }
 
     /// The digest that names this view.

@@ -229,6 +229,7 @@ fn no_change(parent: ViewDigest) -> ViewChange {
         removed: vec![],
         added: vec![],
         capacities: vec![],
+        speeds: vec![],
         resume: Resume::at(StepNumber(9)),
         cursor: DataCursor::default(),
         moves: Moves::default(),

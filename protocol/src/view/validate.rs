@@ -18,6 +18,9 @@ pub enum InvalidView {
     /// Members are out of order, or one of them is there twice.
     #[error("the members of a view are sorted and distinct")]
     MemberOrder,
+    /// The speeds are of other members.
+    #[error("a view has a speed of each member, or of none")]
+    Speeds,
     /// A capacity is over the limit, or no member owns anything.
     #[error("capacities are 0 to {CAPACITY_MAX}, and not all of them 0")]
     Capacity,
@@ -92,6 +95,9 @@ impl View {
         let capacities: BTreeSet<u8> = self.members.iter().map(|member| member.capacity).collect();
         if capacities.last() == Some(&0) || capacities.last() > Some(&CAPACITY_MAX) {
             return Err(InvalidView::Capacity);
+        }
+        if !self.speeds.is_empty() && self.speeds.len() != self.members.len() {
+            return Err(InvalidView::Speeds);
         }
         if !self.members.iter().all(|member| are_bounded(&member.addresses)) {
             return Err(InvalidView::Addresses);

@@ -182,6 +182,11 @@ fn agreement_message_fields(message: &AgreementMessage, sheet: &mut Sheet) {
             sheet.array("view", &view.0);
             sheet.ballot("ballot", ballot);
         }
+        AgreementMessage::Speed { view, samples_per_minute } => {
+            tag(sheet, 9, "Speed");
+            sheet.array("view", &view.0);
+            sheet.value("samples_per_minute", samples_per_minute);
+        }
     }
 }
 
@@ -364,6 +369,7 @@ pub(crate) fn view_fields(view: &View, sheet: &mut Sheet) {
         number: view_number,
         parents,
         members,
+        speeds,
         history,
         recovery,
         cursor,
@@ -375,6 +381,7 @@ pub(crate) fn view_fields(view: &View, sheet: &mut Sheet) {
     sheet.value("number", view_number);
     sheet.list("parents", parents, |sheet, parent| sheet.array("parent", &parent.0));
     sheet.list("members", members, |sheet, member| member_fields(member, sheet));
+    sheet.list("speeds", speeds, |sheet, speed| sheet.value("speed", speed));
     history_fields(history, sheet);
     match recovery {
         Recovery::Initialize => sheet.raw(&[0], "recovery = Initialize"),
@@ -597,6 +604,7 @@ pub(crate) fn change_fields(change: &ViewChange, sheet: &mut Sheet) {
         removed,
         added,
         capacities,
+        speeds,
         resume,
         cursor,
         moves,
@@ -611,6 +619,7 @@ pub(crate) fn change_fields(change: &ViewChange, sheet: &mut Sheet) {
         sheet.value("rank", rank);
         sheet.value("capacity", capacity);
     });
+    sheet.list("change.speeds", speeds, |sheet, speed| sheet.value("speed", speed));
     resume_fields(resume, sheet);
     cursor_fields(cursor, sheet);
     moves_fields(moves, sheet);

@@ -122,6 +122,7 @@ fn agreement() -> Vec<Sample> {
                 complaint: Complaint { about: Rank(251), fault: MemberFault::Withheld },
             }),
         ),
+        control("speed", Message::Agreement(AgreementMessage::Speed { view, samples_per_minute: 70_000 })),
         control("withdraw", Message::Agreement(AgreementMessage::Withdraw { view, ballot: ballot(3, 0) })),
         control(
             "prepare_at_once",
@@ -486,6 +487,7 @@ pub(crate) fn later_view() -> View {
     };
     View {
         number: ViewNumber(251),
+        speeds: vec![0, 70_000],
         parents: vec![first_view().digest(), ViewDigest(bytes(0xa0))],
         recovery: Recovery::Resume(resume),
         cursor: cursor(),
@@ -556,6 +558,7 @@ fn loss() -> ViewChange {
         removed: vec![Rank(1)],
         added: vec![],
         capacities: vec![],
+        speeds: vec![],
         resume: Resume {
             step: StepNumber(70_000),
             newcomers: vec![],
@@ -579,6 +582,7 @@ fn exchange() -> ViewChange {
         removed: vec![],
         added: vec![member(0x40, 2)],
         capacities: vec![(Rank(0), 0)],
+        speeds: vec![0, 251, 70_000],
         resume: Resume { newcomers: vec![Rank(1)], ..Resume::at(StepNumber(70_002)) },
         cursor: cursor(),
         moves: moves(),

@@ -89,6 +89,7 @@ fn all_of_them() -> (View, ViewChange, MemberReport) {
         number: ViewNumber(STEPS_MAX),
         parents: vec![ViewDigest([255; 32]); 2],
         members: crowd(MEMBERS_MAX),
+        speeds: vec![u32::MAX; MEMBERS_MAX],
         history: ViewHistory {
             branch: last_branch(),
             earlier_branches: vec![
@@ -109,6 +110,7 @@ fn all_of_them() -> (View, ViewChange, MemberReport) {
         removed: vec![Rank(u32::MAX); MEMBERS_MAX],
         added: crowd(MEMBERS_MAX),
         capacities: vec![(Rank(u32::MAX), 255); MEMBERS_MAX],
+        speeds: vec![u32::MAX; MEMBERS_MAX],
         resume,
         cursor,
         moves,

@@ -176,6 +176,7 @@ pub(crate) fn view() -> impl Strategy<Value = View> {
             run: RunId(run),
             number: ViewNumber(view_number),
             parents,
+            speeds: (0..members.len() as u32).map(|rank| rank * 1000).collect(),
             members,
             recovery,
             cursor,
@@ -208,20 +209,24 @@ fn branch_of(view_number: u64, recovery: &Recovery) -> Branch {
 /// A change without a particular parent view.
 pub(crate) fn change() -> impl Strategy<Value = ViewChange> {
     let capacities = prop::collection::vec((any::<u32>().prop_map(Rank), any::<u8>()), 0..4);
+    let speeds = prop::collection::vec(any::<u32>(), 0..4);
     let removed = prop::collection::vec(any::<u32>().prop_map(Rank), 0..4);
     let gone = (prop::collection::vec(expulsion(), 0..3), prop::collection::vec(quarantine(), 0..3));
-    (digest(), removed, members(), capacities, resume(5), (moves(5), gone, ancestors())).prop_map(
-        |(parent, removed, added, capacities, (resume, cursor), (moves, gone, ancestors))| ViewChange {
-            parent,
-            removed,
-            added,
-            capacities,
-            resume,
-            cursor,
-            moves,
-            expelled: gone.0,
-            quarantined: gone.1,
-            ancestors,
+    (digest(), removed, members(), (capacities, speeds), resume(5), (moves(5), gone, ancestors())).prop_map(
+        |(parent, removed, added, (capacities, speeds), (resume, cursor), (moves, gone, ancestors))| {
+            ViewChange {
+                parent,
+                removed,
+                added,
+                capacities,
+                speeds,
+                resume,
+                cursor,
+                moves,
+                expelled: gone.0,
+                quarantined: gone.1,
+                ancestors,
+            }
         },
     )
 }
@@ -432,6 +437,8 @@ fn agreement() -> impl Strategy<Value = AgreementMessage> {
         view().prop_map(AgreementMessage::Install),
         (digest(), complaint()).prop_map(|(view, complaint)| AgreementMessage::Complain { view, complaint }),
         (digest(), ballot()).prop_map(|(view, ballot)| AgreementMessage::Withdraw { view, ballot }),
+        (digest(), any::<u32>())
+            .prop_map(|(view, samples_per_minute)| AgreementMessage::Speed { view, samples_per_minute }),
     ]
 }
 

@@ -324,6 +324,7 @@ fn record(line: &ViewLine, run: RunId) -> View {
         number: ViewNumber(line.number),
         parents: line.parents.clone(),
         members,
+        speeds: Vec::new(),
         history: ViewHistory::starting_with(line.branch),
         recovery,
         cursor: DataCursor::default(),

@@ -252,9 +252,8 @@ impl Replay {
         let (batch, after) = self.cursor.next_batch(self.loaded.config.step_samples(), sample_count);
         self.cursor = after;
         let is_idle = |rank: Rank| is_first && view.newcomers().contains(&rank);
-        let ranks = (0..view.members.len()).map(Rank::from_index);
-        let shares: Vec<u32> = ranks.map(|rank| u32::from(!is_idle(rank))).collect();
-        (batch.epoch, (0..shares.len()).map(|index| batch.part(index, &shares)).collect())
+        let weights = view.batch_weights(|rank| !is_idle(rank));
+        (batch.epoch, (0..weights.len()).map(|index| batch.part(index, &weights)).collect())
     }
 
     /// Where the chunks are in this step: chunks that have not moved yet are still at the members that the record names.

@@ -139,6 +139,7 @@ mod tests {
                 number: ViewNumber(index as u64 + 1),
                 parents: vec![],
                 members: vec![],
+                speeds: vec![],
                 history: ViewHistory::starting_with(Branch {
                     view_number: ViewNumber(1),
                     step: StepNumber(0),

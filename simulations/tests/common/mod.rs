@@ -11,7 +11,7 @@ use peergrad_collectives::combine::Combine;
 use peergrad_collectives::plan::Topology;
 use peergrad_core::io::{Committed, Ended, Event};
 use peergrad_core::partition_policy::PartitionPolicy;
-use peergrad_core::program::loader::{Loader, TrainingConfig};
+use peergrad_core::program::loader::{Dealing, Loader, TrainingConfig};
 use peergrad_models::optimizer::Optimizer;
 use peergrad_models::schedule::Schedule;
 use peergrad_protocol::placement::Replicas;
@@ -45,6 +45,7 @@ pub(crate) fn training(topology: Topology) -> TrainingConfig {
         gradients: Codec::F32,
         parameters: Codec::F32,
         combine: Combine::Sum,
+        dealing: Dealing::Even,
         backups: None,
         segment_elements: 100,
         replicas: Replicas::Number(1),

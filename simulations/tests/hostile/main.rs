@@ -9,7 +9,7 @@ use peergrad_collectives::plan::Topology;
 use peergrad_core::io::{Event, Failure, Input, Output, Reject};
 use peergrad_core::node::{Config, Node, StartMode};
 use peergrad_core::program::ProgramFactory;
-use peergrad_core::program::loader::{Loaded, TrainingConfig};
+use peergrad_core::program::loader::{Dealing, Loaded, TrainingConfig};
 use peergrad_core::state::shared_cache::SharedCache;
 use peergrad_models::optimizer::Optimizer;
 use peergrad_models::schedule::Schedule;
@@ -64,6 +64,7 @@ impl Alone {
             gradients: Codec::F32,
             parameters: Codec::F32,
             combine: Combine::Sum,
+            dealing: Dealing::Even,
             backups: None,
             segment_elements: 100,
             digest_every: None,

@@ -275,6 +275,7 @@ impl StatusParts<'_> {
             is_this: seen.peer == self.me,
             state: state(seen.condition),
             capacity: seen.capacity,
+            samples_per_second: seen.samples_per_minute.map(|samples| f64::from(samples) / 60.0),
             owned: seen.owned as u64,
             share: seen.owned as f64 / total,
             replicated: seen.replicated as u64,

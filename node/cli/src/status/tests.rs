@@ -20,6 +20,7 @@ pub(crate) fn sample() -> Status {
         is_this,
         state,
         capacity: 4,
+        samples_per_second: Some(1250.0),
         owned: (share * 1000.0) as u64,
         share,
         replicated: 500,

@@ -20,6 +20,12 @@ pub(crate) fn change_text(view_number: u64, members: usize, change: &ViewDelta) 
     if change.is_merge {
         parts.push("merged with the other part of the swarm".to_owned());
     }
+    if let Some(per_mille) = change.batch_per_mille {
+        let (own, even) = (f64::from(per_mille) / 10.0, 100.0 / members.max(1) as f64);
+        parts.push(format!(
+            "batches are divided by speed: this peer computes {own:.1} % of each (evenly: {even:.1} %)"
+        ));
+    }
     if parts.is_empty() {
         parts.push("same members".to_owned());
     }
@@ -85,6 +91,7 @@ mod tests {
             moving: 200,
             restarted: vec![3, 9],
             retiring: vec![],
+            batch_per_mille: None,
         };
         let name = PeerId([1; 32]).short();
         assert_eq!(
@@ -108,10 +115,16 @@ mod tests {
             moving: 0,
             restarted: vec![],
             retiring: vec![],
+            batch_per_mille: None,
         };
         assert_eq!(
             change_text(4, 1, &change),
             "view 4, 1 peer: merged with the other part of the swarm; continues at step 512 without interruption"
+        );
+        let dealt = ViewDelta { is_merge: false, batch_per_mille: Some(43), ..change };
+        assert_eq!(
+            change_text(5, 8, &dealt),
+            "view 5, 8 peers: batches are divided by speed: this peer computes 4.3 % of each (evenly: 12.5 %); continues at step 512 without interruption"
         );
     }
 }

@@ -210,6 +210,7 @@ pub(crate) mod tests {
         let seen = |peer| ObservedMember {
             peer,
             capacity: 4,
+            samples_per_minute: None,
             condition: Condition::Working,
             complete: None,
             silence: None,

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::memory::MemoryLimit;
 use super::resolve::resolve_training;
-use super::run_file::ModelSection;
+use super::run_file::{DealingName, ModelSection};
 use super::{
     Algorithm, RunFile, Specification, SpecificationError, TrainingSettings, VERSION, compression, within,
 };
@@ -64,13 +64,18 @@ impl CustomSpecification {
         let parameters = task.manifest().parameter_count();
         within("parameters", parameters, 1.., "at least one parameter to train")?;
         let samples = task.sample_count();
-        let training = resolve_training(run, u64::from(samples))?;
-        if program.name() != SyncDataParallel::NAME && training.algorithm != Algorithm::Sync {
+        let mut training = resolve_training(run, u64::from(samples))?;
+        let brings_program = program.name() != SyncDataParallel::NAME;
+        if brings_program && training.algorithm != Algorithm::Sync {
             return Err(SpecificationError::Setting {
                 key: "sync.kind",
                 found: "given".to_owned(),
                 allowed: "nothing, because this binary brings its own program".to_owned(),
             });
+        }
+        if brings_program && run.sync.dealing.is_none() {
+            // Its contributions need not be weighted by their samples.
+            training.dealing = DealingName::Even;
         }
         compression::check_program(&training, program)?;
         let program = launched(program, &training).name().to_owned();

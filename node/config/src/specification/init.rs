@@ -445,6 +445,7 @@ gradients = \"f32\"          # encoding of gradients; \"bf16\", \"f16\", \"int8\
 parameters = \"f32\"         # encoding of new parameters; \"bf16\", \"f16\" and \"int8\" need less bandwidth
 segment_kib = 128          # size of one segment on the wire, in KiB
 digest_every = 100         # steps after which members compare their parameters; 0: only at the start and the end
+# dealing = \"even\"         # equal parts of each batch for all peers; without this, parts by measured speed, where results allow it
 
 [shards]
 replicas = 2               # how many peers hold the optimizer state of each parameter; with 2, one may fail without a loss;

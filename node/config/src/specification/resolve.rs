@@ -21,7 +21,7 @@ use super::algorithm::{Aggregation, Algorithm};
 use super::run_file::{DataSection, ModelKind, OptimizerKind, OptimizerSection, RunFile, ScheduleName};
 use super::{
     DataSettings, ModelForm, ModelSettings, Specification, SpecificationError, TrainingSettings, VERSION,
-    compression, replicas, within,
+    compression, dealing, replicas, within,
 };
 
 /// The most classes that may be given as a count.
@@ -80,6 +80,7 @@ pub(super) fn resolve_training(run: &RunFile, samples: u64) -> Result<TrainingSe
     within("batch", run.batch, 1..=u64::from(u32::MAX), "1 to 4294967295 samples")?;
     let steps_per_epoch = samples.div_ceil(run.batch);
     let algorithm = Algorithm::resolve(&run.sync, steps_per_epoch)?;
+    let combine = Aggregation::resolve(&run.sync)?;
     let (gradients, parameters) = compression::resolve(&run.sync)?;
     // The schedule counts local steps; an incomplete round at the end of an epoch counts in full.
     let local_steps = algorithm.local_steps();
@@ -88,7 +89,8 @@ pub(super) fn resolve_training(run: &RunFile, samples: u64) -> Result<TrainingSe
         seed: run.seed,
         batch: run.batch,
         epochs: run.epochs,
-        combine: Aggregation::resolve(&run.sync)?,
+        dealing: dealing::resolve(&run.sync, &algorithm, &combine)?,
+        combine,
         gradients,
         parameters,
         topology: run.sync.topology,
@@ -106,6 +108,7 @@ pub(super) fn resolve_training(run: &RunFile, samples: u64) -> Result<TrainingSe
     training.algorithm.check(training.topology)?;
     training.algorithm.check_rule(&training.optimizer)?;
     training.combine.check(training.topology, &training.algorithm)?;
+    dealing::check(&training)?;
     compression::check(&training)?;
     Ok(training)
 }

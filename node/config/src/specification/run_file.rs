@@ -17,7 +17,9 @@ use super::{SpecificationError, ThreadCount, explain_former_name, replicas};
 
 mod sync_section;
 
-pub use sync_section::{AggregationName, ApplyName, CompressionName, LocalSteps, SyncKind, SyncSection};
+pub use sync_section::{
+    AggregationName, ApplyName, CompressionName, DealingName, LocalSteps, SyncKind, SyncSection,
+};
 
 /// The default port.
 pub const PORT_DEFAULT: u16 = 4747;

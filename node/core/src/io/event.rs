@@ -312,6 +312,8 @@ pub struct ViewDelta {
     pub moving: usize,
     /// Chunks whose optimizer state no member has any more: it restarts from zero.
     pub restarted: Vec<u32>,
+    /// Which part of each batch this member computes, in thousandths, if this view divides batches by other speeds; `None` if it does not.
+    pub batch_per_mille: Option<u16>,
 }
 
 /// The result of a committed step.

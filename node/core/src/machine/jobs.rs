@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use peergrad_protocol::StepNumber;
+use peergrad_protocol::{Instant, StepNumber};
 
+use super::speed_meter::SpeedMeter;
 use crate::io::{Job, JobId, JobOutput, Output};
 
 /// What the result of a job is for.
@@ -14,8 +15,20 @@ pub(crate) enum Purpose {
     Evaluate,
     /// To evaluate the parameters of two branches, and the merged ones.
     EvaluateMerge,
-    /// A computation that the program waits for in this step.
-    Program(StepNumber, Box<dyn FnOnce(JobOutput) + Send>),
+    /// A computation of the program.
+    Program(ProgramJob),
+}
+
+/// A computation that the program waits for.
+pub(crate) struct ProgramJob {
+    /// The step in which it waits.
+    pub(crate) step: StepNumber,
+    /// How many samples it computes.
+    pub(crate) samples: u64,
+    /// When it was started.
+    pub(crate) began: Instant,
+    /// Passes on its result.
+    pub(crate) reply: Box<dyn FnOnce(JobOutput) + Send>,
 }
 
 /// The jobs that are running.
@@ -25,6 +38,8 @@ pub(crate) struct Jobs {
     purposes: BTreeMap<JobId, Purpose>,
     /// How many jobs were started, which is the id of the next one.
     count: u64,
+    /// How fast the program's jobs were.
+    speed: SpeedMeter,
 }
 
 impl Jobs {
@@ -45,13 +60,22 @@ impl Jobs {
     /// The step in which the program waits for a job; `None` if it waits for none.
     pub(crate) fn computing(&self) -> Option<StepNumber> {
         self.purposes.values().find_map(|purpose| match purpose {
-            Purpose::Program(step, _) => Some(*step),
+            Purpose::Program(job) => Some(job.step),
             Purpose::Load | Purpose::Evaluate | Purpose::EvaluateMerge => None,
         })
     }
 
     /// Removes a finished job and returns its purpose; `None` if nothing waits for its result any more.
-    pub(crate) fn finish(&mut self, id: JobId) -> Option<Purpose> {
-        self.purposes.remove(&id)
+    pub(crate) fn finish(&mut self, now: Instant, id: JobId) -> Option<Purpose> {
+        let purpose = self.purposes.remove(&id)?;
+        if let Purpose::Program(job) = &purpose {
+            self.speed.note(job.began, now, job.samples);
+        }
+        Some(purpose)
+    }
+
+    /// How many samples the program's jobs compute in a minute; `None` before there were enough of them.
+    pub(crate) fn samples_per_minute(&self) -> Option<u32> {
+        self.speed.samples_per_minute()
     }
 }

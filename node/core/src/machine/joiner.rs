@@ -227,7 +227,8 @@ fn receive_agreement(
             AgreementMessage::Learn(_)
             | AgreementMessage::Install(_)
             | AgreementMessage::Complain { .. }
-            | AgreementMessage::Withdraw { .. } => {}
+            | AgreementMessage::Withdraw { .. }
+            | AgreementMessage::Speed { .. } => {}
         }
     }
     if is_promise {

@@ -30,6 +30,7 @@ use crate::membership::{Membership, TrainingCommand, TrainingStatus};
 use crate::merge::{Branch, MergeNegotiation};
 use crate::node_report::{NodeReport, NodeState};
 use crate::peer_links::Route;
+use crate::program::loader::Dealing;
 use crate::state::checkpoint::CheckpointSchedule;
 use crate::training::Training;
 
@@ -173,6 +174,11 @@ impl Role for ActiveMember {
         if self.progress != Progress::Training {
             return;
         }
+        // Tables deal samples as they are asked for.
+        let is_dealt_by_speed =
+            self.training.steps().is_some() && self.training.base().loaded().config.dealing == Dealing::Speed;
+        let speed = cx.node.jobs.samples_per_minute().filter(|_| is_dealt_by_speed);
+        self.membership.set_speed(speed);
         let commands =
             self.with_status(&cx.node.jobs, |membership, status| membership.tick(cx.now, status, cx.out));
         self.apply(commands, cx.out);

@@ -21,6 +21,7 @@ use super::admission::Admission;
 use super::capacity::CapacityOffers;
 use super::lead::Lead;
 use super::members::Members;
+use super::speeds::Speeds;
 use super::succession::PlannedChange;
 use super::training_status::TrainingStatus;
 use crate::io::Output;
@@ -35,6 +36,8 @@ pub(super) struct Requests<'m> {
     pub(super) admission: &'m Admission,
     /// The changes of capacity that members ask for.
     pub(super) capacity_offers: &'m CapacityOffers,
+    /// The speeds of members.
+    pub(super) speeds: &'m Speeds,
 }
 
 impl Requests<'_> {
@@ -84,7 +87,7 @@ impl Requests<'_> {
             return None;
         }
         let churn = self.churn(now, step, status);
-        if !status.planner.changes_members(&churn) && !self.is_expulsion_late() {
+        if !status.planner.changes_anything(&churn) && !self.is_expulsion_late() {
             return None;
         }
         if status.tables.is_some() {
@@ -101,6 +104,7 @@ impl Requests<'_> {
             || self.admission.has_candidates()
             || !self.members.departures.retiring.is_empty()
             || self.capacity_offers.wants_change(now, self.members)
+            || self.speeds.proposal().is_some()
     }
 
     /// Whether a member that was to be expelled has left before that.
@@ -138,6 +142,7 @@ impl Requests<'_> {
                 churn.retirees.push(rank);
             }
         }
+        churn.speeds = self.speeds.proposal().map_or_else(Vec::new, <[u32]>::to_vec);
         churn.capacities = self.capacity_offers.changes(now, self.members, &churn);
         if let Some(last) = last.filter(|rank| view.member(*rank).capacity == 0) {
             churn.capacities.push((last, 1));

@@ -106,6 +106,7 @@ mod tests {
             removed,
             added: vec![],
             capacities: vec![],
+            speeds: vec![],
             resume: Resume::at(StepNumber(9)),
             cursor: DataCursor::default(),
             moves: Moves::default(),

@@ -57,6 +57,8 @@ pub(crate) struct Churn {
     pub(crate) retirees: Vec<Rank>,
     /// By rank: the members whose capacity changes, with the new one.
     pub(crate) capacities: Vec<(Rank, u8)>,
+    /// By rank: how many samples a minute each member computes, 0 if that is unknown. Empty if the next view keeps the speeds of this one.
+    pub(crate) speeds: Vec<u32>,
 }
 
 impl<'a> ViewChangePlanner<'a> {
@@ -83,9 +85,10 @@ impl ViewChangePlanner<'_> {
         view.run == self.view().run && view.fits(self.sample_count, self.shard_map.sharding.chunks.count())
     }
 
-    /// Whether the members of the next view would differ from those of the present one, in who they are or in what they offer to own.
-    pub(crate) fn changes_members(&self, churn: &Churn) -> bool {
-        Roster::new(self.view(), churn).members != self.view().members
+    /// Whether the members of the next view would differ from those of the present one: in who they are, in what they offer to own, or in
+    /// their speeds.
+    pub(crate) fn changes_anything(&self, churn: &Churn) -> bool {
+        !churn.speeds.is_empty() || Roster::new(self.view(), churn).members != self.view().members
     }
 
     /// The change to the view that begins with `step`, which every member reaches in the present view. `assignment` is the batch assignment

@@ -136,6 +136,8 @@ pub struct TrainingConfig {
     pub parameters: Codec,
     /// How owners combine the contributions.
     pub combine: Combine,
+    /// How batches are divided among the members.
+    pub dealing: Dealing,
     /// The number of contributions that a step does not wait for; `None`: a step waits for all. With backup workers, owners update by
     /// `rule`, at the rate of the step, even if their program has not reached the update.
     pub backups: Option<NonZeroUsize>,
@@ -154,6 +156,16 @@ pub struct TrainingConfig {
     pub policy: PartitionPolicy,
     /// Whether each epoch has its own random order; otherwise samples are visited in the order of their indices.
     pub is_shuffled: bool,
+}
+
+/// How a batch is divided among the members that compute it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dealing {
+    /// In proportion to the speeds in the view, which members measure. Where contributions are weighted by their samples, results are those
+    /// of even parts, except for rounding.
+    Speed,
+    /// Evenly.
+    Even,
 }
 
 /// Whether each member reaches the next one directly.

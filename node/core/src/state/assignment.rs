@@ -1,6 +1,7 @@
 //! Batch assignment: which samples each member computes in a step.
 //!
-//! A batch is divided among the members of the view in which its step begins, evenly among those that have parameters. If the view changes
+//! A batch is divided among the members of the view in which its step begins, among those that have parameters: in proportion to their
+//! speeds, as the view has them, and evenly before these are known. If the view changes
 //! during the step, each member keeps its part, and the parts of members that left are returned to the epoch. So a part belongs to a member
 //! by its id, not by its rank.
 
@@ -40,9 +41,8 @@ impl BatchAssignment {
     ) -> Self {
         let (batch, after) = cursor.next_batch(batch_size, sample_count);
         let newcomers = if step == view.first_step() { view.newcomers() } else { &[] };
-        let share = |index: usize| u32::from(!newcomers.contains(&Rank::from_index(index)));
-        let shares: Vec<u32> = (0..view.members.len()).map(share).collect();
-        let part = |index: usize| batch.part(index, &shares);
+        let weights = view.batch_weights(|rank| !newcomers.contains(&rank));
+        let part = |index: usize| batch.part(index, &weights);
         Self { epoch: batch.epoch, parts: named(view, part), after }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::message::MemberReport;
 use peergrad_protocol::view::{Recovery, Resume, View};
-use peergrad_protocol::{Buffer, StepNumber};
+use peergrad_protocol::{Buffer, Rank, StepNumber};
 
 use super::Training;
 use crate::io::{Event, FinalState, ViewDelta};
@@ -165,7 +165,7 @@ impl Training {
     /// first view.
     pub(crate) fn installed_event(&self, change: Option<(&ViewDifference, &Resume)>) -> Event {
         let (base, view) = (self.base(), Arc::clone(self.view()));
-        let change = change.map(|(difference, resume)| view_delta(difference, resume, &view));
+        let change = change.map(|(difference, resume)| view_delta(difference, resume, &view, base.rank));
         let share = base.shard_map.shares[base.rank.index()];
         Event::ViewInstalled {
             digest: base.digest(),
@@ -177,8 +177,15 @@ impl Training {
     }
 }
 
+/// Which part of each batch a member computes in the view, in thousandths.
+fn batch_per_mille(view: &View, rank: Rank) -> u16 {
+    let weights = view.batch_weights(|_| true);
+    let total: u64 = weights.iter().map(|weight| u64::from(*weight)).sum();
+    (1000 * u64::from(weights[rank.index()]) / total) as u16
+}
+
 /// How the view differs from the one before.
-fn view_delta(difference: &ViewDifference, resume: &Resume, view: &View) -> ViewDelta {
+fn view_delta(difference: &ViewDifference, resume: &Resume, view: &View, rank: Rank) -> ViewDelta {
     ViewDelta {
         joined: difference.joined.clone(),
         left: difference.left.clone(),
@@ -190,5 +197,6 @@ fn view_delta(difference: &ViewDifference, resume: &Resume, view: &View) -> View
         moving: view.moves.list.len(),
         restarted: view.moves.restarted.clone(),
         retiring: difference.retiring.clone(),
+        batch_per_mille: difference.has_other_speeds.then(|| batch_per_mille(view, rank)),
     }
 }

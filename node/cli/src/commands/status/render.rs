@@ -159,22 +159,22 @@ fn progress(training: &TrainingStatus, phase: Phase, width: usize) -> Vec<String
 struct WideColumns {
     /// The width of the bars; 0 without them.
     bar_cells: usize,
-    /// Whether there is a column for what lines carry.
-    has_line: bool,
+    /// Whether there are columns for what members compute and what lines carry.
+    has_rates: bool,
 }
 
-/// The table of members with their shards and links, and below them the other peers. If it does not fit, the rates of lines are left out
-/// first, and then the bars shrink.
+/// The table of members with their shards and links, and below them the other peers. If it does not fit, speeds and the rates of lines are
+/// left out first, and then the bars shrink.
 fn table(status: &Status, width: usize) -> Vec<String> {
     let laid_out = |columns: WideColumns, gap| {
         let left = if columns.bar_cells > 0 { 3 } else { 2 };
         aligned(&rows(status, columns), left, gap)
     };
-    let whole = laid_out(WideColumns { bar_cells: BAR_CELLS, has_line: true }, 2);
+    let whole = laid_out(WideColumns { bar_cells: BAR_CELLS, has_rates: true }, 2);
     if widest(&whole) <= width {
         return whole;
     }
-    let with_bars = |bar_cells| WideColumns { bar_cells, has_line: false };
+    let with_bars = |bar_cells| WideColumns { bar_cells, has_rates: false };
     let excess = widest(&laid_out(with_bars(BAR_CELLS), 2)).saturating_sub(width);
     if let cells @ BAR_CELLS_MIN.. = BAR_CELLS.saturating_sub(excess) {
         return laid_out(with_bars(cells), 2);
@@ -184,13 +184,15 @@ fn table(status: &Status, width: usize) -> Vec<String> {
 }
 
 fn rows(status: &Status, columns: WideColumns) -> Vec<Vec<String>> {
-    let WideColumns { bar_cells, has_line } = columns;
+    let WideColumns { bar_cells, has_rates } = columns;
     let largest = status.members.iter().map(|member| member.share).fold(0.0, f64::max);
     let mut header = vec!["member", "state", "owns"];
     // A bar has its own column, beside that of the share.
     header.extend((bar_cells > 0).then_some(""));
-    header.extend(["step", "heard", "over", "ping"]);
-    header.extend(has_line.then_some("line/s"));
+    header.push("step");
+    header.extend(has_rates.then_some("samples/s"));
+    header.extend(["heard", "over", "ping"]);
+    header.extend(has_rates.then_some("line/s"));
     header.extend(["sent/s", "received/s"]);
     let mut rows = vec![header.into_iter().map(dim).collect::<Vec<String>>()];
     rows.extend(status.members.iter().map(|member| member_row(member, columns, largest)));
@@ -202,16 +204,17 @@ fn rows(status: &Status, columns: WideColumns) -> Vec<Vec<String>> {
             OtherState::Missing => yellow("missing"),
         };
         let mut row = vec![name(&other.peer), state];
-        row.extend(std::iter::repeat_n(String::new(), if bar_cells > 0 { 4 } else { 3 }));
+        let empty = 3 + usize::from(bar_cells > 0) + usize::from(has_rates);
+        row.extend(std::iter::repeat_n(String::new(), empty));
         let no_link = if other.state == OtherState::Missing { String::new() } else { yellow("no link") };
-        row.extend(link_cells(other.link.as_ref(), no_link, has_line));
+        row.extend(link_cells(other.link.as_ref(), no_link, has_rates));
         rows.push(row);
     }
     rows
 }
 
 fn member_row(member: &MemberStatus, columns: WideColumns, largest: f64) -> Vec<String> {
-    let WideColumns { bar_cells, has_line } = columns;
+    let WideColumns { bar_cells, has_rates } = columns;
     let name = name(&member.peer);
     let is_gone = matches!(member.state, MemberState::Unreachable | MemberState::Stopped);
     let silent = member.silent_seconds.filter(|_| !member.is_this);
@@ -220,21 +223,23 @@ fn member_row(member: &MemberStatus, columns: WideColumns, largest: f64) -> Vec<
     row.extend((bar_cells > 0).then(|| bar(member.share, largest, bar_cells)));
     row.push(format!("{:.1} %", 100.0 * member.share));
     row.push(member.steps.map(count).unwrap_or_default());
+    let speed = || member.samples_per_second.map(|samples| count(samples.round() as u64));
+    row.extend(has_rates.then(|| speed().unwrap_or_default()));
     row.push(
         silent
             .map(|seconds| if seconds < 1.0 { "now".to_owned() } else { duration(seconds) })
             .unwrap_or_default(),
     );
     let no_link = if member.is_this || is_gone { String::new() } else { yellow("no link") };
-    row.extend(link_cells(member.link.as_ref(), no_link, has_line));
+    row.extend(link_cells(member.link.as_ref(), no_link, has_rates));
     row
 }
 
 /// The cells for lane, ping, line and traffic. `no_link` stands in place of the lane while the link is down.
-fn link_cells(link: Option<&LinkStatus>, no_link: String, has_line: bool) -> Vec<String> {
+fn link_cells(link: Option<&LinkStatus>, no_link: String, has_rates: bool) -> Vec<String> {
     let Some(link) = link else {
         let mut cells = vec![no_link];
-        cells.resize(if has_line { 5 } else { 4 }, String::new());
+        cells.resize(if has_rates { 5 } else { 4 }, String::new());
         return cells;
     };
     let lane = match link.lane.as_deref() {
@@ -247,7 +252,7 @@ fn link_cells(link: Option<&LinkStatus>, no_link: String, has_line: bool) -> Vec
     let ping = link.round_trip_seconds.map(|seconds| format!("{} ms", few_digits(1000.0 * seconds)));
     let rate = |bytes_per_second: f64| bytes(bytes_per_second.round() as u64);
     let mut cells = vec![lane, ping.unwrap_or_default()];
-    cells.extend(has_line.then(|| link.line_bytes_per_second.map(rate).unwrap_or_default()));
+    cells.extend(has_rates.then(|| link.line_bytes_per_second.map(rate).unwrap_or_default()));
     cells.extend([link.sent_bytes_per_second, link.received_bytes_per_second].map(rate));
     cells
 }
@@ -404,6 +409,7 @@ mod tests {
             is_this,
             state,
             capacity: 4,
+            samples_per_second: None,
             owned: 0,
             share,
             replicated: 0,

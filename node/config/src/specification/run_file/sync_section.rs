@@ -1,10 +1,11 @@
 //! The section `[sync]` of a run file: how the peers train together.
 
+use peergrad_core::program::loader::Dealing;
 use serde::{Deserialize, Serialize};
 
 use crate::specification::TopologyName;
 
-/// `[sync]`: the algorithm by which the peers train together. It has 23 fields because the section is flat; most belong to one kind,
+/// `[sync]`: the algorithm by which the peers train together. It has 24 fields because the section is flat; most belong to one kind,
 /// and any other kind rejects them.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -26,6 +27,9 @@ pub struct SyncSection {
     pub digest_every: u64,
     /// `mean`, `trimmed-mean` or `median`: how owners combine contributions. The last two need the direct topology. Default `mean`.
     pub combine: AggregationName,
+    /// `speed` or `even`: how batches are divided among the peers. Default `speed` where contributions are weighted by their samples (`sync`,
+    /// `backup-workers`, `local` and `diloco`, with `combine = "mean"`); `even` for `ds-sync` and other means.
+    pub dealing: Option<DealingName>,
     /// `trimmed-mean` only: how many of the largest, and how many of the smallest, contributions to an element are left out. Default 1.
     pub trim: Option<usize>,
     /// `backup-workers` only: how many contributions a step does not wait for. Default 1.
@@ -71,6 +75,7 @@ impl Default for SyncSection {
             segment_kib: 128,
             digest_every: 100,
             combine: AggregationName::Mean,
+            dealing: None,
             trim: None,
             backups: None,
             group: None,
@@ -128,6 +133,25 @@ pub enum AggregationName {
     TrimmedMean,
     /// For each element, the median.
     Median,
+}
+
+/// How batches are divided among the peers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DealingName {
+    /// In proportion to their measured speeds.
+    Speed,
+    /// Evenly.
+    Even,
+}
+
+impl From<DealingName> for Dealing {
+    fn from(name: DealingName) -> Self {
+        match name {
+            DealingName::Speed => Self::Speed,
+            DealingName::Even => Self::Even,
+        }
+    }
 }
 
 /// The number of local steps.

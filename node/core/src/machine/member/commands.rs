@@ -2,7 +2,7 @@
 
 use super::ActiveMember;
 use crate::machine::context::NodeContext;
-use crate::machine::jobs::Purpose;
+use crate::machine::jobs::{ProgramJob, Purpose};
 use crate::machine::role::Role;
 use crate::program::command::ProgramCommand;
 use crate::program::executor::ProgramExecutor;
@@ -22,8 +22,8 @@ pub(in crate::machine) fn carry_out(
     match command {
         ProgramCommand::Compute { turn, cost, work, reply } => {
             if active.training.is_current(turn) {
-                let purpose = Purpose::Program(active.training.at(), reply);
-                cx.node.jobs.start(purpose, cost, work, cx.out);
+                let job = ProgramJob { step: active.training.at(), samples: cost, began: cx.now, reply };
+                cx.node.jobs.start(Purpose::Program(job), cost, work, cx.out);
             }
         }
         command => {

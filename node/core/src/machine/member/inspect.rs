@@ -22,15 +22,18 @@ impl ActiveMember {
         let Self { training, membership, .. } = self;
         let report = || training.report();
         let report = membership.report(now, &training.status(&report, jobs.computing()));
-        let members = &training.view().members;
-        let seen = members.iter().zip(report.health).zip(training.base().shares(training.step()));
-        let seen = seen.map(|((member, health), (owned, replicated))| {
+        let view = training.view();
+        let speeds = view.speeds.iter().copied().chain(std::iter::repeat(0));
+        let seen =
+            view.members.iter().zip(speeds).zip(report.health).zip(training.base().shares(training.step()));
+        let seen = seen.map(|(((member, speed), health), (owned, replicated))| {
             let MemberHealth { condition, complete, silence } = health;
             let is_parting = condition == Condition::Working && member.capacity == 0 && owned > 0;
             let condition = if is_parting { Condition::HandingOver } else { condition };
             ObservedMember {
                 peer: member.peer,
                 capacity: member.capacity,
+                samples_per_minute: Some(speed).filter(|speed| *speed > 0),
                 condition,
                 complete,
                 silence,

@@ -122,6 +122,9 @@ fn receive_agreement(
                 active.poll(cx);
             }
         }
+        AgreementMessage::Speed { view, samples_per_minute } => {
+            active.membership.on_speed(now, from, view, samples_per_minute);
+        }
         AgreementMessage::Withdraw { view, ballot } => {
             let commands = active.membership.on_withdraw(from, (view, ballot));
             active.apply(commands, cx.out);

@@ -163,6 +163,7 @@ impl Bench {
             removed: vec![Rank(2)],
             added: vec![],
             capacities: vec![],
+            speeds: vec![],
             resume: Resume::at(STEP),
             cursor: DataCursor { position: 96, ..DataCursor::default() },
             moves: Moves::default(),

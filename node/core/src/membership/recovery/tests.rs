@@ -66,6 +66,7 @@ fn change(parent: ViewDigest) -> ViewChange {
         removed: vec![Rank(2)],
         added: vec![],
         capacities: vec![],
+        speeds: vec![],
         resume: Resume::at(StepNumber(5)),
         cursor: DataCursor::default(),
         moves: Moves::default(),

@@ -11,6 +11,8 @@ use crate::state::shard_map::ShardMap;
 pub(super) struct Roster {
     /// The members of the next view, by new rank.
     pub(super) members: Vec<Member>,
+    /// By new rank: how many samples a minute each member computes, 0 if that is unknown. Empty if no speed is known.
+    speeds: Vec<u32>,
     /// The old rank of each new one; `None` for a peer that was not in the view before.
     old_ranks: Vec<Option<Rank>>,
     /// The new rank of each old one; `None` for a member that is gone.
@@ -48,8 +50,15 @@ impl Roster {
                 new_ranks[old.index()] = Some(Rank::from_index(index));
             }
         }
-        let (members, old_ranks) = all.into_iter().unzip();
-        Self { members, old_ranks, new_ranks }
+        let (members, old_ranks): (Vec<Member>, Vec<Option<Rank>>) = all.into_iter().unzip();
+        let before = if churn.speeds.is_empty() { &view.speeds } else { &churn.speeds };
+        let speed =
+            |old: &Option<Rank>| old.and_then(|old| before.get(old.index()).copied()).unwrap_or_default();
+        let mut speeds: Vec<u32> = old_ranks.iter().map(speed).collect();
+        if speeds.iter().all(|speed| *speed == 0) {
+            speeds.clear();
+        }
+        Self { members, speeds, old_ranks, new_ranks }
     }
 
     /// The new rank of a peer, whether it stays or rejoins.
@@ -96,6 +105,7 @@ impl Roster {
             removed: churn.leavers.clone(),
             added: self.added(),
             capacities,
+            speeds: self.speeds.clone(),
             resume,
             cursor,
             moves,

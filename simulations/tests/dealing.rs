@@ -1,0 +1,119 @@
+//! Batches are divided by measured speed: a machine that computes slowly gets fewer samples, and steps take little longer for it.
+
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the answer")]
+
+use std::time::Duration;
+
+use peergrad_config::specification::RunFile;
+use peergrad_core::io::Event;
+use peergrad_protocol::Instant;
+use peergrad_simulations::host::HostId;
+use peergrad_simulations::oracles::plain::PLAIN;
+use peergrad_simulations::scenario::Scenario;
+use peergrad_simulations::simulation::Simulation;
+use peergrad_simulations::workload::Workload;
+
+mod common;
+use common::assert_nobody_is_blamed;
+
+const PEERS: usize = 8;
+const SAMPLES: u32 = 2048;
+/// Samples of each member's equal part.
+const PART: u64 = 32;
+
+/// Peers that train for so many epochs of eight steps, and compute a sample in this time.
+fn simulation(epochs: u32, sync: &str, sample_time: Duration) -> Simulation {
+    let batch = PART * PEERS as u64;
+    let text = format!(
+        "epochs = {epochs}\nbatch = {batch}\n[optimizer]\nrule = \"sgd\"\nrate = 0.01\n[sync]\n{sync}"
+    );
+    let workload = Workload::squares(&RunFile::parse(&text).unwrap(), 1000, SAMPLES).unwrap();
+    let mut scenario = Scenario::new("dealing", PEERS, workload);
+    scenario.sample_time = sample_time;
+    Simulation::new(&scenario, 5)
+}
+
+/// Runs to the end; returns when each step was committed at peer 0.
+fn run(
+    mut simulation: Simulation,
+    has_plain_losses: bool,
+    mut change: impl FnMut(&mut Simulation),
+) -> Vec<Instant> {
+    while simulation.tick() {
+        change(&mut simulation);
+    }
+    assert_nobody_is_blamed(&simulation.cluster);
+    let ends = simulation.cluster.events().iter();
+    let committed = ends.filter(|(_, host, event)| *host == HostId(0) && is_commit(event));
+    let times = committed.map(|(at, _, _)| *at).collect();
+    let outcome = simulation.finish();
+    assert_eq!(outcome.violations, []);
+    assert_eq!(outcome.checked.contains(&PLAIN), has_plain_losses);
+    times
+}
+
+fn is_commit(event: &Event) -> bool {
+    matches!(event, Event::Committed(_))
+}
+
+/// The mean time of a step, from the one that ended last before `from` to the last one before `until`.
+fn step_time(commits: &[Instant], from: Duration, until: Duration) -> Duration {
+    let at = |time: Duration| Instant(0).after(time);
+    let within: Vec<Instant> =
+        commits.iter().copied().filter(|commit| (at(from)..at(until)).contains(commit)).collect();
+    let [first, .., last] = within[..] else { panic!("steps were committed") };
+    last.since(first) / (within.len() - 1) as u32
+}
+
+fn slow_down(simulation: &mut Simulation, host: HostId, percent: u32) {
+    simulation.cluster.setup_mut(host).compute_model.slowness_percent = percent;
+}
+
+#[test]
+fn one_machine_that_is_three_times_slower_costs_little() {
+    // Only synchronous steps have the losses of the plain loop.
+    let kinds = [
+        ("topology = \"ring\"", true),
+        ("kind = \"backup-workers\"", false),
+        ("kind = \"local\"\nlocal_steps = 4", false),
+    ];
+    for (sync, has_plain_losses) in kinds {
+        // Eight machines that are as fast as seven of those and the slow one together.
+        let sample_time = Duration::from_millis(4);
+        let equal = run(simulation(40, sync, sample_time * 24 / 22), has_plain_losses, |_| {});
+        let unlike = run(simulation(40, sync, sample_time), has_plain_losses, |simulation| {
+            slow_down(simulation, HostId(3), 300)
+        });
+        let late = |commits: &[Instant]| {
+            let last = commits.last().expect("steps were committed").since(Instant(0));
+            step_time(commits, last / 2, last)
+        };
+        let ratio = late(&unlike).as_secs_f64() / late(&equal).as_secs_f64();
+        println!("{sync}: {ratio}");
+        assert!(ratio < 1.25, "{sync}: {ratio}");
+    }
+}
+
+#[test]
+fn speeds_that_change_each_minute_are_followed() {
+    let mut minute = u64::MAX;
+    let commits = run(simulation(300, "topology = \"ring\"", Duration::from_millis(4)), true, |simulation| {
+        let now = simulation.cluster.now().since(Instant(0)).as_secs() / 60;
+        if now != minute {
+            minute = now;
+            for index in 0..PEERS as u32 {
+                let percent = if u64::from(index) == now % PEERS as u64 { 300 } else { 100 };
+                slow_down(simulation, HostId(index), percent);
+            }
+        }
+    });
+    let ideal = Duration::from_millis(4 * PART) * 24 / 22;
+    let minutes = commits.last().expect("steps were committed").since(Instant(0)).as_secs() / 60;
+    assert!(minutes >= 4, "{minutes}");
+    for minute in 0..minutes {
+        let from = Duration::from_secs(60 * minute + 20);
+        let ratio =
+            step_time(&commits, from, from + Duration::from_secs(40)).as_secs_f64() / ideal.as_secs_f64();
+        assert!(ratio < 1.25, "minute {minute}: {ratio}");
+    }
+}
