@@ -58,6 +58,7 @@ pub const NAMED: &[(&str, &str)] = &[
     ("flash-crowd", include_str!("../../scenarios/flash-crowd.toml")),
     ("churn", include_str!("../../scenarios/churn.toml")),
     ("slow-peer", include_str!("../../scenarios/slow-peer.toml")),
+    ("unlike-machines", include_str!("../../scenarios/unlike-machines.toml")),
     ("groups", include_str!("../../scenarios/groups.toml")),
     ("backup-workers", include_str!("../../scenarios/backup-workers.toml")),
     ("last-groups", include_str!("../../scenarios/last-groups.toml")),
