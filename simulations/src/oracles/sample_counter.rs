@@ -6,8 +6,8 @@
 //! # How it works
 //! 1. A batch has the lowest positions of the epoch that no step was assigned, at most as many as the batch size; when there are none left,
 //!    a new epoch begins. The positions of a departed member are free again and, being low, come next.
-//! 2. A batch is assigned in equal parts, in order of rank, to the members that have parameters. If another branch may train the rest of
-//!    the epoch as well, some positions are deferred to its end, as the record says.
+//! 2. A batch is assigned in order of rank to the members that have parameters: in equal parts, or in proportion to the speeds in the view.
+//!    If another branch may train the rest of the epoch as well, some positions are deferred to its end, as the record says.
 //! 3. If the view changes in the middle of a step, a member that remains keeps its part, and the other parts are free again; so is the part
 //!    of a member that has lost its parameters.
 //!
@@ -261,23 +261,40 @@ impl SampleCounter {
         (epoch, view.members.iter().enumerate().map(part).collect())
     }
 
-    /// The next batch, in equal parts for the members that have parameters.
+    /// The next batch, in parts for the members that have parameters.
     fn fresh(&self, view: &View) -> EpochBatch {
         let (last, soon): (Vec<u64>, Vec<u64>) =
             self.free.iter().partition(|free| self.deferred.contains(free));
         let batch: Vec<u64> = soon.into_iter().chain(last).take(self.batch_size as usize).collect();
-        let busy_count = (0..view.members.len()).filter(|&index| !self.is_idle(view, index)).count();
-        let mut busy_before = 0;
+        let speeds: Vec<u128> = (0..view.members.len()).map(|index| self.speed(view, index)).collect();
+        let all: u128 = speeds.iter().sum();
+        let busy = || speeds.iter().filter(|speed| **speed > 0);
+        // Unlike speeds are rounded differently in each batch: by the fraction of a multiple of the golden ratio.
+        let is_even = busy().min() == busy().max();
+        let turn =
+            batch.first().filter(|_| !is_even).map_or(0, |first| first.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        let rounding = (u128::from(turn) * all) >> 64;
+        let mut before = 0;
         let mut part = |(index, member): (usize, &Member)| {
-            if self.is_idle(view, index) {
-                return Part::of(member, vec![]);
-            }
-            let bound = |busy: usize| batch.len() * busy / busy_count;
-            let positions = &batch[bound(busy_before)..bound(busy_before + 1)];
-            busy_before += 1;
+            let bound = |speed: u128| ((batch.len() as u128 * speed + rounding) / all) as usize;
+            let positions = &batch[bound(before)..bound(before + speeds[index])];
+            before += speeds[index];
             Part::of(member, positions.to_vec())
         };
         (self.epoch, view.members.iter().enumerate().map(&mut part).collect())
+    }
+
+    /// How fast a member computes; 0 if it cannot train the next step, and the mean of the known speeds if its own is not known.
+    fn speed(&self, view: &View, index: usize) -> u128 {
+        if self.is_idle(view, index) {
+            return 0;
+        }
+        let known = || view.speeds.iter().filter(|speed| **speed > 0).map(|speed| u128::from(*speed));
+        let own = view.speeds.get(index).filter(|speed| **speed > 0);
+        own.map_or_else(
+            || known().sum::<u128>().checked_div(known().count() as u128).unwrap_or(1),
+            |own| (*own).into(),
+        )
     }
 
     /// Whether a member does not have parameters yet, and so cannot train the next step.
@@ -417,7 +434,12 @@ mod tests {
 
     impl Chain {
         fn new(peers: &[u8]) -> Self {
-            let newest = View::first(RunId([1; 32]), peers.iter().copied().map(member).collect());
+            Self::with_speeds(peers, &[])
+        }
+
+        fn with_speeds(peers: &[u8], speeds: &[u32]) -> Self {
+            let members = peers.iter().copied().map(member).collect();
+            let newest = View { speeds: speeds.to_vec(), ..View::first(RunId([1; 32]), members) };
             let mut view_chain = ViewChain::default();
             view_chain.install(&Arc::new(newest.clone()), newest.digest());
             Self { view_chain, newest }
@@ -546,22 +568,25 @@ mod tests {
 
     #[test]
     fn without_view_changes_the_parts_are_those_of_the_data_cursor() {
-        for (batch_size, sample_count, peers) in [
-            (1, 1, &[1][..]),
-            (30, 740, &[1, 2, 3]),
-            (64, 640, &[1, 2, 3, 4, 5]),
-            (640, 640, &[1]),
-            (7, 5, &[1, 2]),
+        for (batch_size, sample_count, peers, speeds) in [
+            (1, 1, &[1][..], &[][..]),
+            (30, 740, &[1, 2, 3], &[]),
+            (64, 640, &[1, 2, 3, 4, 5], &[]),
+            (640, 640, &[1], &[]),
+            (7, 5, &[1, 2], &[]),
+            (30, 740, &[1, 2, 3], &[500, 500, 500]),
+            (30, 740, &[1, 2, 3], &[500, 1500, 7]),
+            (64, 640, &[1, 2, 3, 4, 5], &[0, 4_000_000_000, 300, 0, 7_000_000]),
         ] {
             let mut epochs = SampleCounter::of(batch_size, sample_count);
-            let (chain, mut cursor) = (Chain::new(peers), DataCursor::default());
+            let (chain, mut cursor) = (Chain::with_speeds(peers, speeds), DataCursor::default());
+            let weights = chain.newest.batch_weights(|_| true);
             for _ in 0..60 {
                 let (batch, after) = cursor.next_batch(batch_size, sample_count);
                 let counted = epochs.count(&chain.view_chain).unwrap();
                 assert_eq!((counted.epoch, counted.objection), (batch.epoch, None));
-                let shares = vec![1; peers.len()];
                 for (index, part) in counted.parts.iter().enumerate() {
-                    assert_eq!(part.positions, positions(&batch.part(index, &shares)));
+                    assert_eq!(part.positions, positions(&batch.part(index, &weights)));
                 }
                 cursor = after;
             }
