@@ -106,7 +106,7 @@ impl Cluster {
                 // ignored.
                 let is_due = |process: &mut &mut Process| process.wake.take_if(|wake| *wake == now).is_some();
                 if self.hosts.process_mut(process).as_mut().is_some_and(is_due) {
-                    self.note_busy_uplink(process);
+                    self.report_uplink(process);
                     self.input(process, Input::Tick);
                 }
             }
@@ -134,12 +134,18 @@ impl Cluster {
         true
     }
 
-    /// Tells a node, before a tick, whether frames wait for its uplink, if that has changed.
-    fn note_busy_uplink(&mut self, process: ProcessId) {
-        let is_busy = self.network.waiting(process.host).next().is_some();
+    /// Tells a node, before a tick, what has changed at its uplink.
+    fn report_uplink(&mut self, process: ProcessId) {
+        let waiting: Vec<HostId> = self.network.waiting(process.host).collect();
+        let line = |to: &HostId| {
+            let line = self.network.line(process.host, *to, waiting.len() as u64)?;
+            Some((self.hosts.get(*to).peer, line))
+        };
+        let lines = waiting.iter().filter_map(line).collect();
+        let now = self.now();
         let Some(running) = self.hosts.process_mut(process) else { return };
-        if std::mem::replace(&mut running.is_busy, is_busy) != is_busy {
-            self.input(process, Input::UplinkBusy(is_busy));
+        for input in running.uplink.news(now, !waiting.is_empty(), lines) {
+            self.input(process, input);
         }
     }
 
@@ -212,7 +218,10 @@ impl Cluster {
         let process = self.hosts.process_mut(id).expect("it was just there");
         match &input {
             Input::LinkUp(peer) => _ = process.linked.insert(*peer),
-            Input::LinkDown { peer, .. } => _ = process.linked.remove(peer),
+            Input::LinkDown { peer, .. } => {
+                process.linked.remove(peer);
+                process.uplink.forget(peer);
+            }
             _ => {}
         }
         process.node.handle(now, input, &mut out);

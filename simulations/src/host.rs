@@ -13,6 +13,7 @@ use peergrad_protocol::{Instant, PeerId, Pool, RunId};
 use crate::compute_model::ComputeModel;
 use crate::disk::Disk;
 use crate::frame_faults::CountCorrection;
+use crate::uplink_report::UplinkReport;
 
 /// A host's number, from 0 in the order in which hosts were added; printed as `p3`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -132,8 +133,8 @@ pub(crate) struct Process {
     pub(crate) wake: Option<Instant>,
     /// Peers for which the node was notified of a link.
     pub(crate) linked: BTreeSet<PeerId>,
-    /// Whether frames waited for the uplink at the last tick.
-    pub(crate) is_busy: bool,
+    /// What the node was last told of its uplink.
+    pub(crate) uplink: UplinkReport,
     /// The newest record that the node wants to be written; `None` before the first.
     pub(crate) newest_record: Option<PersistId>,
     /// The newest record that was written.

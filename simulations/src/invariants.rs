@@ -129,7 +129,7 @@ impl Invariants {
         let mut invariants: Vec<Box<dyn Invariant>> = vec![
             Box::new(one_chain::OneChain::new(policy)),
             Box::new(departed::Departed::new(known.patience, policy)),
-            Box::<bounded::Bounded>::default(),
+            Box::new(bounded::Bounded::new(known.loaded.config.segment_elements)),
             Box::<written_first::WrittenFirst>::default(),
             Box::<merged_first::MergedFirst>::default(),
             Box::<blameless::Blameless>::default(),

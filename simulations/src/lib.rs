@@ -31,6 +31,7 @@ pub mod scenario;
 pub mod simulation;
 pub mod task;
 pub mod trace;
+mod uplink_report;
 pub mod workload;
 pub mod world;
 

@@ -164,28 +164,28 @@ struct Token {
     hops: usize,
 }
 
-/// Counts what is in flight on each link, and stores the maximum.
+/// Counts the credit that is left on each link, and stores the minimum.
 #[derive(Default)]
 struct Count {
-    in_flight: BTreeMap<(HostId, HostId), u32>,
-    most: Arc<Mutex<BTreeMap<(HostId, HostId), u32>>>,
+    left: BTreeMap<(HostId, HostId), u32>,
+    least: Arc<Mutex<BTreeMap<(HostId, HostId), u32>>>,
 }
 
 impl FrameFilter for Count {
     fn on_frame(&mut self, envelope: &Envelope<'_>) -> FrameAction {
         if let Some(Message::InView { message: TrainingMessage::Segment(_), .. }) = envelope.message() {
             let link = (envelope.from, envelope.to);
-            let in_flight = self.in_flight.entry(link).or_default();
-            *in_flight += 1;
-            let mut most = self.most.lock().unwrap();
-            let most = most.entry(link).or_default();
-            *most = (*most).max(*in_flight);
+            let left = self.left.entry(link).or_insert(LINK_SEGMENTS);
+            *left -= 1;
+            let mut least = self.least.lock().unwrap();
+            let least = least.entry(link).or_insert(*left);
+            *least = (*least).min(*left);
         }
         FrameAction::Pass
     }
 
     fn on_credit(&mut self, from: HostId, to: HostId, segments: u32) -> u32 {
-        *self.in_flight.entry((to, from)).or_default() -= segments;
+        *self.left.entry((to, from)).or_insert(LINK_SEGMENTS) += segments;
         segments
     }
 }
@@ -200,11 +200,11 @@ fn a_ring_whose_credit_is_used_up_on_all_links_still_progresses() {
     scenario.expect.patience = Duration::from_secs(120);
     let mut simulation = Simulation::new(&scenario, 1);
     let count = Count::default();
-    let most = Arc::clone(&count.most);
+    let least = Arc::clone(&count.least);
     simulation.cluster.add_filter(Box::new(count));
     let outcome = simulation.run();
     assert_eq!((outcome.violations, outcome.steps), (vec![], 3));
-    let most = most.lock().unwrap();
-    assert_eq!(most.len(), 4, "each peer sends to its neighbour only");
-    assert!(most.values().all(|&most| most == LINK_SEGMENTS), "{most:?}");
+    let least = least.lock().unwrap();
+    assert_eq!(least.len(), 4, "each peer sends to its neighbour only");
+    assert!(least.values().all(|&least| least == 0), "{least:?}");
 }

@@ -16,6 +16,7 @@ use crate::history::{PeerHistory, PeerState};
 use crate::host::{Crash, EntryMode, Host, HostId, HostSetup, Process, TaskFault, address, peer_of};
 use crate::network::Transmission;
 use crate::observation::Observation;
+use crate::uplink_report::UplinkReport;
 
 /// What a user asks of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,7 +105,7 @@ impl Cluster {
             segments,
             wake: None,
             linked: BTreeSet::new(),
-            is_busy: false,
+            uplink: UplinkReport::default(),
             newest_record: None,
             written_record: None,
             disk_fails: false,

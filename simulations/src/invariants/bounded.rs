@@ -1,26 +1,27 @@
-//! Invariant 9, bounded: what is in flight on a link, and what a member stores for others, stays within the limits; and credit is only
-//! given for what was sent.
+//! Invariant 9, bounded: a member sends only what it has credit for, and what is in flight to a member, and stored there for others, stays
+//! within the limits.
 //!
 //! Credit belongs to a link, in whatever views its ends are: credit for what was sent in one view may return in the next. A new connection
-//! starts with nothing in flight, which its two ends learn one after the other. Links of a host whose frames have a fault are
-//! not checked.
+//! starts with the first credit, which its two ends learn one after the other. A link whose sender has not said that its line needs more never
+//! has more. The others have a limit each, and one together. Links of a host whose frames have a fault are not checked.
 
 use std::collections::BTreeMap;
 
 use peergrad_core::io::Event;
 use peergrad_core::node::NodeState;
-use peergrad_protocol::limits::LINK_SEGMENTS;
+use peergrad_protocol::limits::{LINK_SEGMENTS, LINK_SEGMENTS_MAX, LONG_LINES_BYTES_MAX};
 use peergrad_protocol::message::{ChunkBatch, ChunkContent, MergeMessage, Message, TrainingMessage};
 
 use super::{Invariant, Observation};
 use crate::host::HostId;
 use crate::world::World;
 
-/// Segments and chunks for which the receiver has not returned credit.
-#[derive(Default)]
+/// The credit of each link.
 pub struct Bounded {
-    /// By sender, then receiver.
-    links: BTreeMap<HostId, BTreeMap<HostId, InFlight>>,
+    /// By receiver, then sender.
+    links: BTreeMap<HostId, BTreeMap<HostId, Credit>>,
+    /// How much more than the first credit the senders to one receiver have together.
+    extra: u32,
     /// By donor and requester of chunks: what the donor may still send. Answers need no credit.
     asked: BTreeMap<(HostId, HostId), Asked>,
 }
@@ -35,16 +36,37 @@ struct Asked {
 }
 
 /// One direction of a link, as its sender knows it.
-#[derive(Default)]
-struct InFlight {
+struct Credit {
     /// The number of the connection.
     session: u32,
-    count: u32,
+    /// How many segments or chunks may still be sent.
+    left: u32,
+    /// Whether the sender has said that its line needs more.
+    is_long: bool,
+}
+
+impl Credit {
+    /// The credit of a new connection.
+    fn new(session: u32) -> Self {
+        Self { session, left: LINK_SEGMENTS, is_long: false }
+    }
 }
 
 impl Bounded {
+    /// For segments of so many elements.
+    #[must_use]
+    pub fn new(segment_elements: usize) -> Self {
+        let extra = LONG_LINES_BYTES_MAX / (segment_elements * size_of::<f32>()).max(1);
+        let extra = u32::try_from(extra).unwrap_or(u32::MAX);
+        Self { links: BTreeMap::new(), extra, asked: BTreeMap::new() }
+    }
+
     fn sent(&mut self, from: HostId, to: HostId, message: &Message) -> Result<(), String> {
         match message {
+            Message::Heartbeat(heartbeat) => {
+                self.credit(from, to).is_long |= heartbeat.line_bytes > 0;
+                Ok(())
+            }
             Message::InView { message, .. } => match message {
                 TrainingMessage::Segment(_) | TrainingMessage::Tables => self.in_flight(from, to),
                 TrainingMessage::ChunkBatch(chunk_batch) => match chunk_batch.content {
@@ -66,16 +88,17 @@ impl Bounded {
         }
     }
 
+    fn credit(&mut self, from: HostId, to: HostId) -> &mut Credit {
+        self.links.entry(to).or_default().entry(from).or_insert_with(|| Credit::new(0))
+    }
+
     /// A segment or chunk takes credit.
     fn in_flight(&mut self, from: HostId, to: HostId) -> Result<(), String> {
-        let InFlight { count, .. } = self.links.entry(from).or_default().entry(to).or_default();
-        *count += 1;
-        if *count <= LINK_SEGMENTS {
-            return Ok(());
-        }
-        Err(format!(
-            "{count} segments and chunks are in flight from {from} to {to}; the limit is {LINK_SEGMENTS}"
-        ))
+        let left = &mut self.credit(from, to).left;
+        *left = left
+            .checked_sub(1)
+            .ok_or_else(|| format!("{from} sends {to} a segment or chunk without credit"))?;
+        Ok(())
     }
 
     /// Each request for chunks that complete a step is answered by one chunk batch at most.
@@ -90,18 +113,34 @@ impl Bounded {
     }
 
     fn granted(&mut self, from: HostId, to: HostId, segments: u32) -> Result<(), String> {
-        let theirs = self.links.get(&from).and_then(|links| links.get(&to)).map_or(0, |link| link.session);
-        let link = self.links.get_mut(&to).and_then(|links| links.get_mut(&from));
+        let theirs = self.links.get(&to).and_then(|links| links.get(&from)).map_or(0, |link| link.session);
+        let Some(links) = self.links.get_mut(&from) else { return Ok(()) };
         // A receiver that has not heard of the new connection yet gives credit for the old one.
-        let Some(link) = link.filter(|link| link.session == theirs) else { return Ok(()) };
-        let Some(left) = link.count.checked_sub(segments) else {
+        let Some(link) = links.get_mut(&to).filter(|link| link.session == theirs) else { return Ok(()) };
+        link.left = link.left.saturating_add(segments);
+        let (left, limit) = (link.left, if link.is_long { LINK_SEGMENTS_MAX } else { LINK_SEGMENTS });
+        if left > limit {
             return Err(format!(
-                "{from} returns credit for {segments} segments or chunks to {to}; {} were in flight",
-                link.count
+                "{from} gives {to} credit for {segments} segments or chunks: {left}, of at most {limit}"
             ));
-        };
-        link.count = left;
+        }
+        let extra = links.values().map(|link| link.left.saturating_sub(LINK_SEGMENTS)).sum::<u32>();
+        if extra > self.extra {
+            return Err(format!(
+                "all peers may send {from} {extra} more segments than at first; the limit is {}",
+                self.extra
+            ));
+        }
         Ok(())
+    }
+    /// Checks how many received segments the member on a host holds.
+    fn holds_few_segments(&self, host: HostId, world: &World<'_>) -> Result<(), String> {
+        let Some(NodeState::Member(standing)) = world.node_state(host) else { return Ok(()) };
+        let links = standing.view.members.len() as u32 - 1;
+        if standing.held_segments <= links * LINK_SEGMENTS + self.extra {
+            return Ok(());
+        }
+        Err(format!("{host} stores {} segments from {links} links", standing.held_segments))
     }
 }
 
@@ -129,11 +168,10 @@ impl Invariant for Bounded {
             Observation::Sent { from, to, message, .. } => self.sent(from, to, message),
             Observation::Granted { from, to, segments } => self.granted(from, to, segments),
             Observation::Linked { at, to, session } => {
-                let links = self.links.entry(at).or_default();
-                links.insert(to, InFlight { session, count: 0 });
+                self.links.entry(to).or_default().insert(at, Credit::new(session));
                 Ok(())
             }
-            Observation::Emitted { host, event: Event::Committed(_) } => holds_few_segments(host, world),
+            Observation::Emitted { host, event: Event::Committed(_) } => self.holds_few_segments(host, world),
             Observation::Emitted { host, event: Event::Ended(_) } | Observation::Crashed { host } => {
                 self.links.remove(&host);
                 self.links.values_mut().for_each(|links| _ = links.remove(&host));
@@ -142,14 +180,4 @@ impl Invariant for Bounded {
             Observation::Emitted { .. } => Ok(()),
         }
     }
-}
-
-/// Checks how many received segments the member on a host holds.
-fn holds_few_segments(host: HostId, world: &World<'_>) -> Result<(), String> {
-    let Some(NodeState::Member(standing)) = world.node_state(host) else { return Ok(()) };
-    let links = standing.view.members.len() as u32 - 1;
-    if standing.held_segments <= links * LINK_SEGMENTS {
-        return Ok(());
-    }
-    Err(format!("{host} stores {} segments from {links} links", standing.held_segments))
 }

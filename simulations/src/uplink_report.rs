@@ -1,0 +1,48 @@
+//! The uplink of a process, as its node is told of it before a tick: whether frames wait, and what the lines to their receivers carry.
+//!
+//! A real peer measures its lines from frames and their acknowledgements. Here their rates and latencies are known. The rate that a link would
+//! find is its part of the uplink, since those that wait take turns, and at most what the receiver takes in.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use peergrad_core::io::{Input, Line};
+use peergrad_protocol::{Instant, PeerId};
+
+/// What a node was last told of its uplink.
+#[derive(Default)]
+pub(crate) struct UplinkReport {
+    /// Whether frames waited.
+    is_busy: bool,
+    /// What each line carried, and when that was measured.
+    lines: BTreeMap<PeerId, (Line, Instant)>,
+}
+
+impl UplinkReport {
+    /// A link has ended: what was known of its line is forgotten.
+    pub(crate) fn forget(&mut self, peer: &PeerId) {
+        self.lines.remove(peer);
+    }
+
+    /// What the node is to be told, if frames wait to be sent over these lines now.
+    pub(crate) fn news(&mut self, now: Instant, is_busy: bool, lines: Vec<(PeerId, Line)>) -> Vec<Input> {
+        let mut news = Vec::new();
+        if std::mem::replace(&mut self.is_busy, is_busy) != is_busy {
+            news.push(Input::UplinkBusy(is_busy));
+        }
+        for (peer, line) in lines {
+            let is_larger = |before: Line| line.bytes_per_second > before.bytes_per_second;
+            let known = self.lines.get(&peer).copied();
+            if known.is_none_or(|(before, at)| is_larger(before) || now.since(at) > RECENT) {
+                self.lines.insert(peer, (line, now));
+                if known.is_none_or(|(before, _)| before != line) {
+                    news.push(Input::LineMeasured { peer, line });
+                }
+            }
+        }
+        news
+    }
+}
+
+/// How long the largest rate counts.
+const RECENT: Duration = Duration::from_secs(10);
