@@ -182,7 +182,7 @@ mod tests {
         // The clock of this member is behind those of others.
         out.clear();
         membership.rekey(Secret([8; 32]), 1, &mut out);
-        assert_eq!(taken(&out), [rekey(8, 2)], "it is later all the same");
+        assert_eq!(taken(&out), [rekey(8, 2)], "it is later nevertheless");
     }
 
     #[test]
