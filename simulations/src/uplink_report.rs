@@ -1,8 +1,8 @@
 //! The uplink of a process, as the cluster reports it to the node before a tick: whether frames wait, and what the lines to their receivers
 //! carry.
 //!
-//! A real peer measures its lines from frames and their acknowledgements. Here their rates and latencies are known. The rate that a link would
-//! find is its part of the uplink, since those that wait take turns, and at most what the receiver takes in.
+//! A real peer measures its lines from frames and their acknowledgements. Here their rates and latencies are known. The rate that a link
+//! would find is its part of the uplink, since those that wait take turns, and at most what the receiver takes in.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
