@@ -136,15 +136,12 @@ impl Cluster {
 
     /// Tells a node, before a tick, what has changed at its uplink.
     fn report_uplink(&mut self, process: ProcessId) {
-        let waiting: Vec<HostId> = self.network.waiting(process.host).collect();
-        let line = |to: &HostId| {
-            let line = self.network.line(process.host, *to, waiting.len() as u64)?;
-            Some((self.hosts.get(*to).peer, line))
-        };
-        let lines = waiting.iter().filter_map(line).collect();
+        let is_busy = self.network.has_waiting(process.host);
+        let lines = self.network.take_lines(process.host).into_iter();
+        let lines = lines.map(|(to, line)| (self.hosts.get(to).peer, line)).collect();
         let now = self.now();
         let Some(running) = self.hosts.process_mut(process) else { return };
-        for input in running.uplink.news(now, !waiting.is_empty(), lines) {
+        for input in running.uplink.news(now, is_busy, lines) {
             self.input(process, input);
         }
     }

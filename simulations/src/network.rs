@@ -25,7 +25,6 @@
 //! # Not here
 //! Packets: loss costs a frame one more round trip; it does not lower the rate.
 
-use peergrad_core::io::Line;
 use peergrad_protocol::{Frame, Instant, PeerId};
 
 use crate::host::{Crash, HostId};
@@ -238,13 +237,6 @@ impl Network {
                 self.schedule_silence_check(now, host, other);
             }
         }
-    }
-
-    /// What one of so many flows that share an uplink finds that its line carries; `None` if nothing limits it.
-    pub(crate) fn line(&self, from: HostId, to: HostId, flows: u64) -> Option<Line> {
-        let up = self.interfaces.get(from).uplink.rate.map(|up| up / flows);
-        let rate = [up, self.interfaces.get(to).downlink.rate].into_iter().flatten().min()?;
-        Some(Line { round_trip: 2 * self.delays.links.distance(from, to), bytes_per_second: rate / 8 })
     }
 
     /// Changes the access line of a host.

@@ -2,7 +2,7 @@
 //! carry.
 //!
 //! A real peer measures its lines from frames and their acknowledgements. Here their rates and latencies are known. The rate that a link
-//! would find is its part of the uplink, since those that wait take turns, and at most what the receiver takes in.
+//! would find is its part of the uplink, which those to which tensors are sent share, and at most what the receiver takes in.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,7 +25,7 @@ impl UplinkReport {
         self.lines.remove(peer);
     }
 
-    /// What the node is to be told, if frames wait to be sent over these lines now.
+    /// What the node is to be told: whether frames wait, and what the lines carry over which it has sent tensors.
     pub(crate) fn news(&mut self, now: Instant, is_busy: bool, lines: Vec<(PeerId, Line)>) -> Vec<Input> {
         let mut news = Vec::new();
         if std::mem::replace(&mut self.is_busy, is_busy) != is_busy {

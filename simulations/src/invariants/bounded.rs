@@ -113,10 +113,11 @@ impl Bounded {
     }
 
     fn granted(&mut self, from: HostId, to: HostId, segments: u32) -> Result<(), String> {
-        let theirs = self.links.get(&to).and_then(|links| links.get(&from)).map_or(0, |link| link.session);
-        let Some(links) = self.links.get_mut(&from) else { return Ok(()) };
-        // A receiver that has not heard of the new connection yet gives credit for the old one.
-        let Some(link) = links.get_mut(&to).filter(|link| link.session == theirs) else { return Ok(()) };
+        if !self.is_known_to_both(to, from) {
+            // A receiver that has not heard of the new connection yet gives credit for the old one.
+            return Ok(());
+        }
+        let link = self.credit(to, from);
         link.left = link.left.saturating_add(segments);
         let (left, limit) = (link.left, if link.is_long { LINK_SEGMENTS_MAX } else { LINK_SEGMENTS });
         if left > limit {
@@ -124,15 +125,31 @@ impl Bounded {
                 "{from} gives {to} credit for {segments} segments or chunks: {left}, of at most {limit}"
             ));
         }
-        let extra = links.values().map(|link| link.left.saturating_sub(LINK_SEGMENTS)).sum::<u32>();
-        if extra > self.extra {
+        if left > LINK_SEGMENTS && self.extra_to(from) > self.extra {
             return Err(format!(
-                "all peers may send {from} {extra} more segments than at first; the limit is {}",
+                "all peers may send {from} {} more segments than at first; the limit is {}",
+                self.extra_to(from),
                 self.extra
             ));
         }
         Ok(())
     }
+
+    /// Whether both ends of a link know the same connection.
+    fn is_known_to_both(&self, from: HostId, to: HostId) -> bool {
+        let session = |from: &HostId, to: &HostId| {
+            self.links.get(to).and_then(|links| links.get(from)).map(|link| link.session)
+        };
+        session(&from, &to).is_some_and(|known| known == session(&to, &from).unwrap_or(0))
+    }
+
+    /// How many more segments than the first ones all peers may send to a host.
+    fn extra_to(&self, to: HostId) -> u32 {
+        let links = self.links.get(&to).into_iter().flatten();
+        let known = links.filter(|(from, _)| self.is_known_to_both(**from, to));
+        known.map(|(_, link)| link.left.saturating_sub(LINK_SEGMENTS)).sum()
+    }
+
     /// Checks how many received segments the member on a host holds.
     fn holds_few_segments(&self, host: HostId, world: &World<'_>) -> Result<(), String> {
         let Some(NodeState::Member(standing)) = world.node_state(host) else { return Ok(()) };
@@ -173,7 +190,7 @@ impl Invariant for Bounded {
             }
             Observation::Emitted { host, event: Event::Committed(_) } => self.holds_few_segments(host, world),
             Observation::Emitted { host, event: Event::Ended(_) } | Observation::Crashed { host } => {
-                self.links.remove(&host);
+                // What the others may send to it, they may until they notice.
                 self.links.values_mut().for_each(|links| _ = links.remove(&host));
                 Ok(())
             }

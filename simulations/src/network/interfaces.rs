@@ -1,6 +1,6 @@
 //! Interfaces: the network's record of each host, its access line, its ends of links, and the directions to the others.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use peergrad_protocol::message::Priority;
@@ -53,6 +53,8 @@ pub(super) struct Uplink {
     pub(super) is_due: bool,
     /// Receivers with frames that wait for the uplink, in their order.
     pub(super) turns: VecDeque<HostId>,
+    /// The receivers of tensors since the lines were last asked for.
+    pub(super) tensor_receivers: BTreeSet<HostId>,
 }
 
 /// A host's line from the network.
@@ -171,6 +173,7 @@ impl Interface {
                 free_at: Instant::default(),
                 is_due: false,
                 turns: VecDeque::new(),
+                tensor_receivers: BTreeSet::new(),
             },
             downlink: Downlink { rate: links.down, free_at: Instant::default() },
             connected_count: 0,

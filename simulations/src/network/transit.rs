@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use peergrad_core::io::Line;
 use peergrad_protocol::Instant;
 
 use super::{Delivery, LinkEvent, Network, NetworkEvent, Transmission};
@@ -27,6 +28,9 @@ impl Network {
             self.depart(now, from, to, (session, transmission), now, delay);
             return true;
         }
+        if matches!(&transmission, Transmission::Frame(frame) if frame.payload.is_some()) {
+            interface.uplink.tensor_receivers.insert(to);
+        }
         // A filter's delay counts from now on, also for a frame that waits for its turn; such filters are for single frames.
         let flow = edge.flow_of(&transmission);
         flow.last_byte = flow.last_byte.max(now.after(delay));
@@ -38,9 +42,22 @@ impl Network {
         true
     }
 
-    /// The hosts to which frames wait for this host's uplink.
-    pub(crate) fn waiting(&self, from: HostId) -> impl Iterator<Item = HostId> {
-        self.interfaces.get(from).uplink.turns.iter().copied()
+    /// Whether frames wait for this host's uplink.
+    pub(crate) fn has_waiting(&self, from: HostId) -> bool {
+        !self.interfaces.get(from).uplink.turns.is_empty()
+    }
+
+    /// What a host finds that its lines carry to those to which it has sent tensors since this was last asked. They share its uplink.
+    pub(crate) fn take_lines(&mut self, from: HostId) -> Vec<(HostId, Line)> {
+        let uplink = &mut self.interfaces.get_mut(from).uplink;
+        let receivers = std::mem::take(&mut uplink.tensor_receivers);
+        let part = uplink.rate.map(|rate| rate / receivers.len().max(1) as u64);
+        let line = |to: &HostId| {
+            let rate = [part, self.interfaces.get(*to).downlink.rate].into_iter().flatten().min()?;
+            let round_trip = 2 * self.delays.links.distance(from, *to);
+            Some((*to, Line { round_trip, bytes_per_second: rate / 8 }))
+        };
+        receivers.iter().filter_map(line).collect()
     }
 
     /// Puts the next frame on the uplink if that is free.

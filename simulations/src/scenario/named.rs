@@ -65,6 +65,7 @@ pub const NAMED: &[(&str, &str)] = &[
     ("outer", include_str!("../../scenarios/outer.toml")),
     ("compressed", include_str!("../../scenarios/compressed.toml")),
     ("continents", include_str!("../../scenarios/continents.toml")),
+    ("long-lines", include_str!("../../scenarios/long-lines.toml")),
     ("week", include_str!("../../scenarios/week.toml")),
     ("thousand", include_str!("../../scenarios/thousand.toml")),
     ("churn-1000", include_str!("../../scenarios/churn-1000.toml")),
