@@ -23,8 +23,8 @@ PERIOD = 20_000
 SHARE = 0.75
 SLOWNESS = 3
 # Steps that are measured, after those in which members measure their speeds.
-SETTLE, MEASURED = 60, 40
-COLUMNS, CLASSES, ROWS, HIDDEN = 64, 10, 1280, [512, 512]
+SETTLE, MEASURED = 80, 50
+COLUMNS, CLASSES, ROWS, HIDDEN = 64, 10, 12800, [512, 512]
 
 
 class Limit:

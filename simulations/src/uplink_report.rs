@@ -32,9 +32,9 @@ impl UplinkReport {
             news.push(Input::UplinkBusy(is_busy));
         }
         for (peer, line) in lines {
-            let is_larger = |before: Line| line.bytes_per_second > before.bytes_per_second;
+            let is_as_large = |before: Line| line.bytes_per_second >= before.bytes_per_second;
             let known = self.lines.get(&peer).copied();
-            if known.is_none_or(|(before, at)| is_larger(before) || now.since(at) > RECENT) {
+            if known.is_none_or(|(before, at)| is_as_large(before) || now.since(at) > RECENT) {
                 self.lines.insert(peer, (line, now));
                 if known.is_none_or(|(before, _)| before != line) {
                     news.push(Input::LineMeasured { peer, line });

@@ -117,3 +117,19 @@ fn speeds_that_change_each_minute_are_followed() {
         assert!(ratio < 1.25, "minute {minute}: {ratio}");
     }
 }
+
+#[test]
+fn a_machine_that_is_fast_again_gets_its_part_back() {
+    let host = HostId(3);
+    let simulation = simulation(120, "topology = \"ring\"", Duration::from_millis(4));
+    let mut speeds = Vec::new();
+    run(simulation, true, |simulation| {
+        let percent = if simulation.cluster.now().since(Instant(0)).as_secs() < 20 { 1000 } else { 100 };
+        slow_down(simulation, host, percent);
+        let views = &simulation.cluster.history().views;
+        speeds = views.last().map(|note| note.view.speeds.clone()).unwrap_or_default();
+    });
+    let (least, most) = (speeds.iter().min(), speeds.iter().max());
+    let ratio = f64::from(*most.expect("speeds are known")) / f64::from(*least.expect("speeds are known"));
+    assert!(ratio < 1.5, "{speeds:?}");
+}

@@ -129,15 +129,10 @@ impl View {
     /// If no member computes.
     #[must_use]
     pub fn batch_weights(&self, computes: impl Fn(Rank) -> bool) -> Vec<u32> {
-        let speed = |index: usize| self.speeds.get(index).copied().filter(|speed| *speed > 0);
-        let known: Vec<u32> = (0..self.members.len()).filter_map(speed).collect();
-        let sum: u64 = known.iter().map(|speed| u64::from(*speed)).sum();
-        let average = sum.checked_div(known.len() as u64).map_or(1, |average| average as u32);
-        let weight = |index: usize| match computes(Rank::from_index(index)) {
-            true => speed(index).unwrap_or(average),
-            false => 0,
-        };
-        let weights: Vec<u32> = (0..self.members.len()).map(weight).collect();
+        let mut weights = weights_of(&self.speeds, self.members.len());
+        for (index, weight) in weights.iter_mut().enumerate() {
+            *weight *= u32::from(computes(Rank::from_index(index)));
+        }
         assert!(weights.iter().any(|weight| *weight > 0), "a member computes");
         weights
     }
@@ -205,4 +200,14 @@ impl Member {
     pub fn contact(&self) -> Contact {
         Contact { peer: self.peer, addresses: self.addresses.clone() }
     }
+}
+
+/// By rank: the weights of `count` members with these speeds. A member of unknown speed counts as one of average speed.
+#[must_use]
+pub fn weights_of(speeds: &[u32], count: usize) -> Vec<u32> {
+    let speed = |index: usize| speeds.get(index).copied().filter(|speed| *speed > 0);
+    let known: Vec<u64> = (0..count).filter_map(speed).map(u64::from).collect();
+    let average =
+        known.iter().sum::<u64>().checked_div(known.len() as u64).map_or(1, |average| average as u32);
+    (0..count).map(|index| speed(index).unwrap_or(average)).collect()
 }

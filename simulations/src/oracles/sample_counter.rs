@@ -269,10 +269,9 @@ impl SampleCounter {
         let speeds: Vec<u128> = (0..view.members.len()).map(|index| self.speed(view, index)).collect();
         let all: u128 = speeds.iter().sum();
         let busy = || speeds.iter().filter(|speed| **speed > 0);
-        // Unlike speeds are rounded differently in each batch: by the fraction of a multiple of the golden ratio.
+        // Unlike speeds are rounded differently in each batch: by a lot that its epoch and first position decide.
         let is_even = busy().min() == busy().max();
-        let turn =
-            batch.first().filter(|_| !is_even).map_or(0, |first| first.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        let turn = batch.first().filter(|_| !is_even).map_or(0, |first| lot(lot(self.epoch) ^ first));
         let rounding = (u128::from(turn) * all) >> 64;
         let mut before = 0;
         let mut part = |(index, member): (usize, &Member)| {
@@ -375,6 +374,14 @@ fn recorded_assignment(view: &View) -> Option<&BatchParts> {
         Recovery::Initialize => None,
         Recovery::Resume(resume) => resume.batch.as_ref(),
     }
+}
+
+/// What `SplitMix64` draws in this state.
+fn lot(state: u64) -> u64 {
+    let mut number = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    number = (number ^ (number >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    number = (number ^ (number >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    number ^ (number >> 31)
 }
 
 /// The parts of a batch that a record assigns, by rank.

@@ -21,10 +21,10 @@ pub(super) fn resolve(
     Ok(section.dealing.unwrap_or(default))
 }
 
-/// Checks that the results do not depend on who computes how much.
+/// Checks that contributions count by their samples if parts differ.
 ///
 /// # Errors
-/// They do.
+/// They do not.
 pub(super) fn check(settings: &TrainingSettings) -> Result<(), SpecificationError> {
     if settings.dealing == DealingName::Even || is_weighted(&settings.algorithm, &settings.combine) {
         return Ok(());
@@ -37,7 +37,7 @@ pub(super) fn check(settings: &TrainingSettings) -> Result<(), SpecificationErro
     Err(SpecificationError::Setting { key: KEY, found, allowed: allowed.to_owned() })
 }
 
-/// Whether a contribution counts by its samples, so that it does not matter how they are divided.
+/// Whether a contribution counts by its samples.
 fn is_weighted(algorithm: &Algorithm, combine: &Aggregation) -> bool {
     let is_mean_of_samples = !matches!(algorithm, Algorithm::DsSync { .. }) && !algorithm.has_tables();
     is_mean_of_samples && *combine == Aggregation::Mean

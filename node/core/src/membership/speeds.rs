@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use peergrad_protocol::message::AgreementMessage;
-use peergrad_protocol::view::View;
+use peergrad_protocol::view::weights_of;
 use peergrad_protocol::{Instant, PeerId, Rank};
 
 use super::members::Members;
@@ -22,8 +22,8 @@ pub(super) struct Speeds {
     told_at: Option<Instant>,
     /// The speeds of other members. Empty at a member that does not coordinate.
     reports: BTreeMap<PeerId, SpeedReport>,
-    /// When the speeds of the view may change again; `None`: at once.
-    not_before: Option<Instant>,
+    /// When the view began; `None` in the first view of this member.
+    entered_at: Option<Instant>,
     /// By rank: the speeds that the next view should have; `None` if those of this view are good enough.
     proposal: Option<Vec<u32>>,
 }
@@ -48,9 +48,7 @@ impl Speeds {
 
     /// There is another view, perhaps with other speeds.
     pub(super) fn view_changed(&mut self, now: Instant) {
-        self.proposal = None;
-        self.told_at = None;
-        self.not_before = Some(now.after(CHANGE_INTERVAL));
+        *self = Self { own: self.own, entered_at: Some(now), ..Self::default() };
     }
 
     /// Tells the coordinator this member's speed again, if the view has another one.
@@ -65,13 +63,21 @@ impl Speeds {
         members.send(place.peer(coordinator), &message.into(), out);
     }
 
-    /// Finds out whether a batch of so many samples would be computed faster with the speeds that are known now.
+    /// Finds out, at the coordinator, whether a batch of so many samples would be computed faster with the speeds that are known now. A
+    /// member that has no speed itself proposes none: perhaps this run divides batches evenly.
     pub(super) fn consider(&mut self, now: Instant, members: &Members, batch_size: u64) {
         self.reports.retain(|_, report| now.since(report.reported_at) < REPORT_MEMORY);
-        let may_change = self.not_before.is_none_or(|not_before| now >= not_before);
-        let view = &members.place.view;
+        self.proposal = None;
+        let age = self.entered_at.map_or(Duration::MAX, |entered_at| now.since(entered_at));
+        let coordinates = members.coordinator(now) == Some(members.place.rank);
+        if age < CHANGE_INTERVAL || self.own.is_none() || !coordinates {
+            return;
+        }
         let speeds: Vec<u32> = members.place.ranks().map(|rank| self.speed_of(rank, members)).collect();
-        self.proposal = Some(speeds).filter(|speeds| may_change && is_worthwhile(view, speeds, batch_size));
+        let known = &members.place.view.speeds;
+        if is_worthwhile(known, &speeds, batch_size) || (age >= UNEVEN_MAX && is_uneven(known, &speeds)) {
+            self.proposal = Some(speeds);
+        }
     }
 
     /// By rank: the speeds that the next view should have; `None` if those of this view are good enough.
@@ -95,14 +101,12 @@ fn differs(known: u32, speed: u32) -> bool {
     speed.abs_diff(known) > known / 10
 }
 
-/// Whether members would compute a batch much faster if each had a part in proportion to these speeds, instead of those of the view.
-fn is_worthwhile(view: &View, speeds: &[u32], batch_size: u64) -> bool {
+/// Whether members would compute a batch much faster if each had a part in proportion to these speeds, instead of the known ones.
+fn is_worthwhile(known: &[u32], speeds: &[u32], batch_size: u64) -> bool {
     if speeds.iter().all(|speed| *speed == 0) {
         return false;
     }
-    let weights = view.batch_weights(|_| true);
-    let proposed = View { speeds: speeds.to_vec(), ..view.clone() }.batch_weights(|_| true);
-    let sum = |weights: &[u32]| weights.iter().map(|weight| f64::from(*weight)).sum::<f64>();
+    let (weights, proposed) = (weights_of(known, speeds.len()), weights_of(speeds, speeds.len()));
     let batch_size = batch_size as f64;
     // A member of unknown speed counts as one of average speed. In minutes.
     let each = weights.iter().zip(&proposed).map(|(weight, speed)| f64::from(*weight) / f64::from(*speed));
@@ -111,12 +115,33 @@ fn is_worthwhile(view: &View, speeds: &[u32], batch_size: u64) -> bool {
     present > best * GAIN_MIN && present - best > SAVING_MIN.as_secs_f64() / 60.0
 }
 
+/// Whether the known speeds give one member much more or less than its part: among many members, that one computes too little makes steps
+/// hardly longer.
+fn is_uneven(known: &[u32], speeds: &[u32]) -> bool {
+    if known.is_empty() {
+        return false;
+    }
+    let (weights, proposed) = (weights_of(known, speeds.len()), weights_of(speeds, speeds.len()));
+    let (whole, whole_proposed) = (sum(&weights), sum(&proposed));
+    weights.iter().zip(&proposed).any(|(weight, speed)| {
+        let change = f64::from(*speed) / whole_proposed * whole / f64::from(*weight);
+        !(1.0 / UNEVEN_MIN..=UNEVEN_MIN).contains(&change)
+    })
+}
+
+fn sum(weights: &[u32]) -> f64 {
+    weights.iter().map(|weight| f64::from(*weight)).sum()
+}
+
 /// By what factor steps have to become shorter.
 const GAIN_MIN: f64 = 1.15;
 /// How much shorter a step has to become.
 const SAVING_MIN: Duration = Duration::from_millis(10);
 /// The time between two changes of speeds, in which members measure what the first one has brought.
 const CHANGE_INTERVAL: Duration = Duration::from_secs(5);
+/// By what factor a part is too large or too small, if it is changed for that alone, and after how long in a view.
+const UNEVEN_MIN: f64 = 1.5;
+const UNEVEN_MAX: Duration = Duration::from_secs(30);
 /// How often a member repeats its speed.
 const REPORT_INTERVAL: Duration = Duration::from_secs(2);
 /// How long a speed counts after it was last sent.
@@ -125,25 +150,27 @@ const REPORT_MEMORY: Duration = Duration::from_secs(7);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures;
-
-    /// A view of three members with these speeds.
-    fn view(speeds: &[u32]) -> View {
-        View { speeds: speeds.to_vec(), ..fixtures::view(&[1, 2, 3]) }
-    }
-
     #[test]
     fn speeds_change_where_steps_become_much_shorter() {
         // With equal parts, a batch of 600 samples takes 0.2 s at each of three equal members, and 0.6 s at one that is three times slower.
         let (fast, slow) = (60_000, 20_000);
-        assert!(is_worthwhile(&view(&[]), &[fast, slow, fast], 600));
-        assert!(!is_worthwhile(&view(&[fast, slow, fast]), &[fast, slow, fast], 600), "they are known");
-        assert!(is_worthwhile(&view(&[fast, slow, fast]), &[fast; 3], 600), "it is faster again");
-        assert!(!is_worthwhile(&view(&[]), &[fast; 3], 600), "they are equal");
-        assert!(!is_worthwhile(&view(&[]), &[fast, fast - fast / 10, fast], 600), "almost");
-        assert!(!is_worthwhile(&view(&[]), &[fast, slow, fast], 6), "it takes no time");
-        assert!(!is_worthwhile(&view(&[]), &[0; 3], 600), "nothing is known");
-        assert!(is_worthwhile(&view(&[]), &[fast, slow, 0], 600), "one is not known yet");
+        assert!(is_worthwhile(&[], &[fast, slow, fast], 600));
+        assert!(!is_worthwhile(&[fast, slow, fast], &[fast, slow, fast], 600), "they are known");
+        assert!(is_worthwhile(&[fast, slow, fast], &[fast; 3], 600), "it is faster again");
+        assert!(!is_worthwhile(&[], &[fast; 3], 600), "they are equal");
+        assert!(!is_worthwhile(&[], &[fast, fast - fast / 10, fast], 600), "almost");
+        assert!(!is_worthwhile(&[], &[fast, slow, fast], 6), "it takes no time");
+        assert!(!is_worthwhile(&[], &[0; 3], 600), "nothing is known");
+        assert!(is_worthwhile(&[], &[fast, slow, 0], 600), "one is not known yet");
+    }
+
+    #[test]
+    fn a_machine_that_is_fast_again_gets_its_part_back_even_among_many() {
+        let mut known = vec![1000; 16];
+        known[3] = 100;
+        assert!(!is_worthwhile(&known, &[1000; 16], 1 << 20));
+        assert!(is_uneven(&known, &[1000; 16]) && is_uneven(&[1000; 16], &known));
+        assert!(!is_uneven(&[1000; 16], &[900; 16]) && !is_uneven(&[], &known));
     }
 
     #[test]

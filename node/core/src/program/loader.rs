@@ -161,8 +161,8 @@ pub struct TrainingConfig {
 /// How a batch is divided among the members that compute it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dealing {
-    /// In proportion to the speeds in the view, which members measure. Where contributions are weighted by their samples, results are those
-    /// of even parts, except for rounding.
+    /// In proportion to the speeds in the view, which members measure. With a single gradient a step, weighted by samples, results are
+    /// those of even parts, except for rounding.
     Speed,
     /// Evenly.
     Even,

@@ -15,7 +15,7 @@ use peergrad_protocol::cursor::DataCursor;
 use peergrad_protocol::message::Message;
 use peergrad_protocol::view::{InvalidView, View, ViewChange};
 use peergrad_protocol::wire::{WireError, encode_record};
-use peergrad_protocol::{Frame, PeerId, Rank, StepNumber, ViewDigest};
+use peergrad_protocol::{Frame, PeerId, StepNumber, ViewDigest};
 
 use crate::program::loader::TrainingConfig;
 use crate::state::assignment::BatchAssignment;
@@ -51,8 +51,8 @@ pub(crate) struct ViewDifference {
     pub(crate) left: Vec<PeerId>,
     /// Members of both views that owned parameters and no longer do.
     pub(crate) retiring: Vec<PeerId>,
-    /// Whether members of both views have other speeds in the later one.
-    pub(crate) has_other_speeds: bool,
+    /// Whether batches are divided by speed in one of the views, and otherwise in the other one.
+    pub(crate) has_other_parts: bool,
 }
 
 impl SharedCache {
@@ -110,16 +110,12 @@ impl SharedCache {
             member.capacity == 0 && before.rank(&member.peer).is_some_and(had_capacity)
         };
         let retiring = || after.members.iter().filter(is_retiring).map(|member| member.peer).collect();
-        let speed = |view: &View, rank: Rank| view.speeds.get(rank.index()).copied().unwrap_or_default();
-        let has_other_speed = |member: &peergrad_protocol::view::Member| {
-            let ranks = before.rank(&member.peer).zip(after.rank(&member.peer));
-            ranks.is_some_and(|(old, new)| speed(before, old) != speed(after, new))
-        };
         self.differences.find_or_compute((before_digest, after_digest), || ViewDifference {
             joined: missing_in(after, before),
             left: missing_in(before, after),
             retiring: retiring(),
-            has_other_speeds: after.members.iter().any(has_other_speed),
+            has_other_parts: before.speeds != after.speeds
+                || (!after.speeds.is_empty() && before.members.len() != after.members.len()),
         })
     }
 

@@ -197,6 +197,6 @@ fn view_delta(difference: &ViewDifference, resume: &Resume, view: &View, rank: R
         moving: view.moves.list.len(),
         restarted: view.moves.restarted.clone(),
         retiring: difference.retiring.clone(),
-        batch_per_mille: difference.has_other_speeds.then(|| batch_per_mille(view, rank)),
+        batch_per_mille: difference.has_other_parts.then(|| batch_per_mille(view, rank)),
     }
 }

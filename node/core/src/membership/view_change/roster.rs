@@ -1,4 +1,4 @@
-//! The roster of the next view: its members, and how their ranks follow from those in the present view.
+//! The roster of the next view: its members with their speeds, and how their ranks follow from those in the present view.
 
 use peergrad_protocol::cursor::DataCursor;
 use peergrad_protocol::view::{Member, Moves, Resume, View, ViewChange};
@@ -113,5 +113,25 @@ impl Roster {
             quarantined: vec![],
             ancestors: vec![],
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{self, member};
+
+    #[test]
+    fn speeds_follow_their_members_to_other_ranks() {
+        let view = View { speeds: vec![100, 200, 300], ..fixtures::view(&[1, 3, 5]) };
+        let churn = Churn { leavers: vec![Rank(0)], joiners: vec![member(2), member(4)], ..Churn::default() };
+        assert_eq!(Roster::new(&view, &churn).speeds, [0, 200, 0, 300]);
+        let measured = Churn { speeds: vec![1, 0, 7], ..churn };
+        assert_eq!(Roster::new(&view, &measured).speeds, [0, 0, 0, 7]);
+        // A peer that rejoins as a new member has another speed, perhaps.
+        let again = Churn { leavers: vec![Rank(1)], joiners: vec![member(3)], ..Churn::default() };
+        assert_eq!(Roster::new(&view, &again).speeds, [100, 0, 300]);
+        let all = Churn { leavers: vec![Rank(0), Rank(1), Rank(2)], joiners: vec![member(9)], ..again };
+        assert_eq!(Roster::new(&view, &all).speeds, [], "no speed is known");
     }
 }
