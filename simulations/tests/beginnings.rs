@@ -14,7 +14,7 @@ use peergrad_simulations::host::{EntryMode, HostId, HostSetup};
 mod common;
 use common::{
     assert_nobody_is_blamed, ended, events_of, found, join, lan, run_out, run_until, run_until_training,
-    setup, squares,
+    setup, slow_down, squares,
 };
 
 /// A host for the small task, without a data file.
@@ -81,6 +81,7 @@ fn a_joiner_that_still_prepares_when_the_run_begins_joins_later() {
     let founder = found(&mut cluster, 2, has_data.clone());
     let quick = join(&mut cluster, founder, has_data);
     let late = join(&mut cluster, founder, lacks_data);
+    slow_down(&mut cluster, &[founder, quick, late]);
     run_until_training(&mut cluster);
     assert!(events_of(&cluster, late).any(|event| matches!(event, Event::Welcomed { .. })));
     run_out(&mut cluster);

@@ -7,7 +7,7 @@ mod common;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use common::{PARAMETERS, gathered, join, run_out, run_until, run_until_training, setup, squares};
+use common::{PARAMETERS, gathered, join, run_out, run_until, run_until_training, setup, slow_down, squares};
 use peergrad_collectives::plan::Topology;
 use peergrad_core::node_report::{Condition, MemberDetails, NodeReport};
 use peergrad_core::program::loader::Loader;
@@ -54,6 +54,7 @@ fn names(conditions: &[Option<Condition>]) -> BTreeSet<String> {
 #[test]
 fn a_sleeping_member_is_suspected_before_others_continue_without_it() {
     let (mut cluster, hosts) = gathered(4, &task(), 3);
+    slow_down(&mut cluster, &hosts);
     run_until_training(&mut cluster);
     run_until(&mut cluster, "all work", |cluster| {
         hosts.iter().all(|of| condition(cluster, hosts[0], *of) == Some(Condition::Working))

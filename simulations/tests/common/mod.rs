@@ -79,6 +79,13 @@ pub(crate) fn setup(loader: Arc<dyn Loader>, data: Option<Arc<[u8]>>) -> HostSet
     }
 }
 
+/// The hosts compute so slowly that a run outlasts what happens in it.
+pub(crate) fn slow_down(cluster: &mut Cluster, hosts: &[HostId]) {
+    for host in hosts {
+        cluster.setup_mut(*host).compute_model = ComputeModel::steady(Duration::from_millis(1));
+    }
+}
+
 /// Adds a host whose peer founds a run of `peers`.
 pub(crate) fn found(cluster: &mut Cluster, peers: usize, setup: HostSetup) -> HostId {
     let host = cluster.add(setup);
