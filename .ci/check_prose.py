@@ -52,7 +52,7 @@ SKIPPED = {".git", "target", ".ci", "node_modules"}
 # Sources are checked in their comments and strings. Documents have none of the phrases. Sources had more when this check was written: the
 # number may only fall. A change that removes some lowers it here.
 CHECKED_SOURCES = (".rs", ".py", ".toml")
-SOURCE_PHRASES_MAX = 1
+SOURCE_PHRASES_MAX = 0
 
 
 def files(*suffixes):

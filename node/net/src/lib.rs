@@ -8,8 +8,8 @@
 //!                          +--> compute (its own threads)               +---- libp2p swarm: TCP, or QUIC
 //! ```
 //! The machine decides, and the shell carries out its decisions. A connection may break and come back. A *link* hides that: frames
-//! arrive whole, once, and in the order of their priority, or the machine is told that the link is gone. A *lane* of a link is a substream of libp2p, or a
-//! separate TLS connection between two peers that can dial each other.
+//! arrive whole, once, and in the order of their priority, or the machine is told that the link is gone. A *lane* of a link is a substream
+//! of libp2p, or a separate TLS connection between two peers that can dial each other.
 //!
 //! # Where to start
 //! [`driver`] is the loop; [`link`] explains how frames survive a broken connection; [`network`] keeps the links;

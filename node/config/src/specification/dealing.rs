@@ -31,6 +31,9 @@ pub(super) fn check(settings: &TrainingSettings) -> Result<(), SpecificationErro
     }
     let allowed = match settings.algorithm {
         Algorithm::DsSync { .. } => "\"even\" with kind = \"ds-sync\": all peers count alike in its means",
+        ref algorithm if algorithm.has_tables() => {
+            "\"even\" with this kind: each peer takes samples when it needs them"
+        }
         _ => "\"even\" with a robust mean: all peers count alike in it",
     };
     let found = "\"speed\"".to_owned();

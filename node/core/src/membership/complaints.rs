@@ -96,7 +96,7 @@ impl Complaints {
     /// The complaints of this member that it still has, and repeats. `interval` is the time between two heartbeats of a member.
     pub(super) fn lasting(&self, now: Instant, me: Rank, interval: Duration) -> Vec<Complaint> {
         let own = self.pairs.iter().filter(|((by, _), _)| *by == me);
-        // That a member is late is noticed anew with each of its heartbeats.
+        // Each heartbeat of a late member renews the complaint about it.
         let is_lasting = |noted: &NotedFault| {
             noted.fault != MemberFault::Late || now.since(noted.at) <= LATE_HEARTBEATS * interval
         };

@@ -1,9 +1,8 @@
 //! Batch assignment: which samples each member computes in a step.
 //!
-//! A batch is divided among the members of the view in which its step begins, among those that have parameters: in proportion to their
-//! speeds, as the view has them, and evenly before these are known. If the view changes
-//! during the step, each member keeps its part, and the parts of members that left are returned to the epoch. So a part belongs to a member
-//! by its id, not by its rank.
+//! A batch is divided among those members of the view in which its step begins that have parameters: in proportion to their speeds, as the
+//! view has them, and evenly before these are known. If the view changes during the step, each member keeps its part, and the parts of
+//! members that left are returned to the epoch. So a part belongs to a member by its id, not by its rank.
 
 use peergrad_protocol::cursor::{DataCursor, Span};
 use peergrad_protocol::view::{BatchParts, Member, Recovery, Resume, View};
