@@ -39,11 +39,11 @@ pub struct Line {
 }
 
 impl Line {
-    /// How many bytes have to be in flight to fill the line: twice what it carries in a round trip, so that a measurement with a smaller
-    /// window shows that the line carries more.
+    /// How many bytes have to be in flight to fill the line: one and a half times what it carries in a round trip, so that a measurement
+    /// with a smaller window shows that the line carries more.
     #[must_use]
     pub fn bytes_in_flight(&self) -> u64 {
-        let bytes = 2 * u128::from(self.bytes_per_second) * self.round_trip.as_micros() / 1_000_000;
+        let bytes = 3 * u128::from(self.bytes_per_second) * self.round_trip.as_micros() / 2_000_000;
         bytes.try_into().unwrap_or(u64::MAX).min(u64::from(LINK_SEGMENTS_MAX) * SEGMENT_BYTES_MAX as u64)
     }
 }

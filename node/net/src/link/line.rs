@@ -6,16 +6,21 @@
 //! 1. Each frame remembers what was acknowledged when it was sent. Its own acknowledgement gives a rate: what was acknowledged in between,
 //!    by the time in between. Delays make some rates smaller, so the largest recent one counts. Where nothing more waited to be sent, the rate
 //!    is the sender's and not the line's: it counts only if it is larger than what is known.
-//! 2. Queues make some round trips longer, so the shortest one counts. If it is old, this end sends one large frame at a time until it has a
-//!    new one, from a frame that had no large one before it. A large frame's round trip includes the time that the line takes to carry it.
-//! 3. Twice the product of the two may be in flight. A line that carries more shows that by the next rate, and so the limit doubles with
-//!    each round trip until the line is full.
+//! 2. Queues make some round trips longer, so the shortest recent one counts, and only those of frames that had no large one before them
+//!    replace an old one. If none were sent for long, this end sends one large frame at a time until it has a new one. A large frame's
+//!    round trip includes the time that the line takes to carry it.
+//! 3. One and a half times the product of the two may be in flight. A line that carries more shows that by the next rate, and so the limit
+//!    grows with each round trip until the line is full. Large frames leave at the rate of the line (`line/pacing.rs`).
 //! 4. After a pause of a minute, or over another lane, the line may be another one: little is in flight at first, and the first rate
 //!    with more frames waiting replaces all earlier ones.
 //!
 //! # Reading
 //! Cardwell et al., *BBR: Congestion-Based Congestion Control*, 2016. Here TCP decides what it sends when; this only bounds what it is given.
 
+mod pacing;
+mod recent_max;
+
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -23,6 +28,8 @@ use peergrad_core::io::Line;
 use tokio::time::Instant;
 
 use super::SMALL_FRAME_BYTES;
+use pacing::Pacing;
+use recent_max::RecentMax;
 
 /// Measures the line under one link, over all its lanes.
 #[derive(Debug)]
@@ -39,14 +46,26 @@ pub(super) struct LineMeter {
     in_flight_bytes: usize,
     /// How many of them are large.
     large_in_flight: usize,
-    /// Recent rates, in bytes per second, with their times: each larger than all later ones.
-    rates: VecDeque<(Instant, u64)>,
+    /// Recent rates, in bytes per second.
+    rates: RecentMax<u64>,
     /// When a rate was last measured while more frames waited; `None` before that on this lane.
     filled_at: Option<Instant>,
-    /// The shortest recent round trip, and when it was measured; `None` before the first one.
-    round_trip: Option<(Duration, Instant)>,
+    /// Recent round trips, of which the shortest one counts.
+    round_trips: RecentMax<Reverse<Duration>>,
+    pacing: Pacing,
     /// The line as it was last reported, and when.
     reported: Option<(Line, Instant)>,
+}
+
+/// When a frame may be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// At once.
+    Now,
+    /// At this time.
+    At(Instant),
+    /// Once others are acknowledged.
+    AfterAcknowledgement,
 }
 
 /// A frame in flight.
@@ -74,9 +93,10 @@ impl LineMeter {
             in_flight: VecDeque::new(),
             in_flight_bytes: 0,
             large_in_flight: 0,
-            rates: VecDeque::new(),
+            rates: RecentMax::default(),
             filled_at: None,
-            round_trip: None,
+            round_trips: RecentMax::default(),
+            pacing: Pacing::new(now),
             reported: None,
         }
     }
@@ -88,13 +108,22 @@ impl LineMeter {
         self.filled_at = None;
     }
 
-    /// Whether a frame of this size may be sent now. Small frames do not wait for tensors, and a large one does not wait for small ones.
-    pub(super) fn may_send(&self, now: Instant, byte_count: usize) -> bool {
+    /// When a frame of this size may be sent. Small frames do not wait for tensors, and a large one does not wait for small ones.
+    pub(super) fn turn(&self, now: Instant, byte_count: usize) -> Turn {
+        if !self.has_room(now, byte_count) {
+            return Turn::AfterAcknowledgement;
+        }
+        let line = self.filled_line(now).filter(|_| !is_small(byte_count));
+        line.and_then(|line| self.pacing.time(now, line)).map_or(Turn::Now, Turn::At)
+    }
+
+    /// Whether a frame of this size may be in flight with the others.
+    fn has_room(&self, now: Instant, byte_count: usize) -> bool {
         let limit = self.limit(now);
         if is_small(byte_count) {
             return self.in_flight_bytes < limit + SMALL_FRAMES_EXTRA;
         }
-        if self.large_in_flight == 0 || self.is_round_trip_old(now) {
+        if self.large_in_flight == 0 || self.round_trips.is_old(now) {
             return self.large_in_flight == 0;
         }
         self.in_flight_bytes < limit || (self.large_in_flight == 1 && self.would_pause(byte_count))
@@ -102,13 +131,16 @@ impl LineMeter {
 
     /// Whether frames of this size, one at a time, would leave the line idle for much of the time, and its rate unknown.
     fn would_pause(&self, byte_count: usize) -> bool {
-        self.line().is_some_and(|line| byte_count as u64 <= 4 * line.bytes_in_flight())
+        self.line().is_some_and(|line| byte_count as u64 <= 6 * line.bytes_in_flight())
     }
 
     /// A frame is sent. `was_last` says whether no other one waits behind it.
     pub(super) fn note_sent(&mut self, now: Instant, byte_count: usize, was_last: bool) {
         if self.in_flight.is_empty() {
             (self.acknowledged_at, self.sent_at) = (now, now);
+        }
+        if let Some(line) = self.filled_line(now) {
+            self.pacing.note_sent(now, byte_count, line);
         }
         let was_first = self.large_in_flight == 0;
         self.in_flight_bytes += byte_count;
@@ -128,56 +160,49 @@ impl LineMeter {
     /// So many of the oldest frames in flight have arrived.
     pub(super) fn note_acknowledged(&mut self, now: Instant, frames: usize) {
         let mut newest = None;
-        for frame in self.in_flight.drain(..frames.min(self.in_flight.len())) {
+        for _ in 0..frames.min(self.in_flight.len()) {
+            let frame = self.in_flight.pop_front().expect("counted");
             self.acknowledged += frame.byte_count as u64;
             self.in_flight_bytes -= frame.byte_count;
             self.large_in_flight -= usize::from(!is_small(frame.byte_count));
+            self.note_round_trip(now, now - frame.at, frame.was_first);
             newest = Some(frame);
         }
         let Some(frame) = newest else { return };
         self.acknowledged_at = now;
         self.sent_at = frame.at;
-        self.note_round_trip(now, now - frame.at, frame.was_first);
         // What was sent in a burst cannot have been carried faster than it was sent.
         let took = (now - frame.acknowledged_at).max(frame.at - frame.sent_at);
         self.note_rate(now, self.acknowledged - frame.acknowledged, took, frame.was_last);
     }
 
     fn note_round_trip(&mut self, now: Instant, round_trip: Duration, was_first: bool) {
-        let is_old = self.is_round_trip_old(now);
-        if self.round_trip.is_none_or(|(shortest, _)| round_trip <= shortest || (is_old && was_first)) {
-            self.round_trip = Some((round_trip, now));
+        let round_trip = Reverse(round_trip);
+        if was_first || self.round_trips.largest().is_none_or(|shortest| round_trip >= shortest) {
+            self.round_trips.insert(now, round_trip);
         }
     }
 
     fn note_rate(&mut self, now: Instant, byte_count: u64, took: Duration, was_last: bool) {
         // Acknowledgements that come together say nothing about the rate.
-        if took.is_zero() || self.round_trip.is_some_and(|(shortest, _)| took < shortest) {
+        if took.is_zero() || self.round_trips.largest().is_some_and(|Reverse(shortest)| took < shortest) {
             return;
         }
         let rate = u128::from(byte_count) * 1_000_000_000 / took.as_nanos();
         let rate = u64::try_from(rate).unwrap_or(u64::MAX);
         if was_last {
-            if self.rates.front().is_none_or(|(_, largest)| rate < *largest) {
+            if self.rates.largest().is_none_or(|largest| rate < largest) {
                 return;
             }
         } else {
             if !self.is_filled(now) {
                 self.rates.clear();
+                self.pacing = Pacing::new(now);
             }
             self.filled_at = Some(now);
         }
-        while self.rates.back().is_some_and(|(_, earlier)| *earlier <= rate) {
-            self.rates.pop_back();
-        }
-        self.rates.push_back((now, rate));
-        while self.rates.front().is_some_and(|(at, _)| now - *at > RECENT) {
-            self.rates.pop_front();
-        }
-    }
-
-    fn is_round_trip_old(&self, now: Instant) -> bool {
-        self.round_trip.is_some_and(|(_, at)| now - at > RECENT)
+        self.rates.insert(now, rate);
+        self.pacing.note_rate(now, self.rates.largest().unwrap_or(rate));
     }
 
     /// Whether the line was full not long ago, so that its rate is known.
@@ -187,9 +212,13 @@ impl LineMeter {
 
     /// What the line carries; `None` before the first measurement.
     pub(super) fn line(&self) -> Option<Line> {
-        let (round_trip, _) = self.round_trip?;
-        let (_, bytes_per_second) = *self.rates.front()?;
-        Some(Line { round_trip, bytes_per_second })
+        let Reverse(round_trip) = self.round_trips.largest()?;
+        Some(Line { round_trip, bytes_per_second: self.rates.largest()? })
+    }
+
+    /// What the line carries, if it was full not long ago.
+    fn filled_line(&self, now: Instant) -> Option<Line> {
+        self.line().filter(|_| self.is_filled(now))
     }
 
     /// How many bytes are in flight.
@@ -199,7 +228,7 @@ impl LineMeter {
 
     /// How many bytes may be in flight.
     fn limit(&self, now: Instant) -> usize {
-        let Some(line) = self.line().filter(|_| self.is_filled(now)) else { return UNMEASURED_BYTES };
+        let Some(line) = self.filled_line(now) else { return UNMEASURED_BYTES };
         // An urgent frame waits for what is in flight, and on a slow line that takes long.
         let least = line.bytes_per_second.saturating_mul(QUEUE_MAX.as_millis() as u64) / 1000;
         let bytes = line.bytes_in_flight().max(least.min(IN_FLIGHT_BYTES as u64));
@@ -248,6 +277,11 @@ mod tests {
 
     const FRAME: usize = 128 << 10;
 
+    /// Whether a frame may be in flight now; when exactly it leaves is another question.
+    fn may_send(meter: &LineMeter, now: Instant, byte_count: usize) -> bool {
+        meter.turn(now, byte_count) != Turn::AfterAcknowledgement
+    }
+
     /// A line that carries `rate` bytes a second and takes `delay` each way, with frames always ready. Returns the meter after so many
     /// round trips, and the longest time that a frame took.
     fn filled(rate: u64, delay: Duration, round_trips: u32) -> (LineMeter, Instant, Duration) {
@@ -257,15 +291,23 @@ mod tests {
         let (mut free_at, mut arrivals) = (now, VecDeque::new());
         let mut longest = Duration::ZERO;
         while now < end {
-            while meter.may_send(now, FRAME) {
-                meter.note_sent(now, FRAME, false);
-                free_at = free_at.max(now) + Duration::from_nanos(FRAME as u64 * 1_000_000_000 / rate);
-                arrivals.push_back((now, free_at + 2 * delay));
+            let next: Option<&(Instant, Instant)> = arrivals.front();
+            match (meter.turn(now, FRAME), next) {
+                (Turn::Now, _) => {
+                    meter.note_sent(now, FRAME, false);
+                    free_at = free_at.max(now) + Duration::from_nanos(FRAME as u64 * 1_000_000_000 / rate);
+                    arrivals.push_back((now, free_at + 2 * delay));
+                }
+                (Turn::At(time), next) if next.is_none_or(|(_, acknowledged_at)| time < *acknowledged_at) => {
+                    now = time;
+                }
+                _ => {
+                    let (sent_at, acknowledged_at) = arrivals.pop_front().expect("a frame is in flight");
+                    now = acknowledged_at;
+                    longest = longest.max(now - sent_at);
+                    meter.note_acknowledged(now, 1);
+                }
             }
-            let (sent_at, acknowledged_at) = arrivals.pop_front().expect("a frame is in flight");
-            now = acknowledged_at;
-            longest = longest.max(now - sent_at);
-            meter.note_acknowledged(now, 1);
         }
         for (_, acknowledged_at) in arrivals {
             now = acknowledged_at;
@@ -282,8 +324,8 @@ mod tests {
         assert!(line.bytes_per_second.abs_diff(25_000_000) < 1_500_000, "{line:?}");
         assert!(line.round_trip < Duration::from_millis(110), "{line:?}");
         let limit = meter.limit(now);
-        assert!((4_500_000..6_000_000).contains(&limit), "{limit}");
-        assert!(longest < Duration::from_millis(250), "one round trip waits in the queue: {longest:?}");
+        assert!((3_400_000..4_500_000).contains(&limit), "{limit}");
+        assert!(longest < Duration::from_millis(180), "half a round trip waits in the queue: {longest:?}");
     }
 
     #[test]
@@ -303,11 +345,11 @@ mod tests {
         meter.note_sent(now, 100, true);
         now += Duration::from_millis(20);
         meter.note_acknowledged(now, 1);
-        assert!(meter.may_send(now, FRAME));
+        assert!(may_send(&meter, now, FRAME));
         meter.note_sent(now, FRAME, false);
-        assert!(meter.may_send(now, FRAME), "the line would be idle for a round trip");
+        assert!(may_send(&meter, now, FRAME), "the line would be idle for a round trip");
         meter.note_sent(now, FRAME, false);
-        assert!(!meter.may_send(now, FRAME) && meter.may_send(now, 100));
+        assert!(!may_send(&meter, now, FRAME) && may_send(&meter, now, 100));
     }
 
     #[test]
@@ -335,6 +377,21 @@ mod tests {
         assert!(meter.line().unwrap().bytes_per_second < 1_000_000, "{:?}", meter.line());
     }
 
+    #[test]
+    fn frames_of_steps_keep_the_round_trip_up_to_date_without_a_pause() {
+        let (mut meter, mut now, _) = filled(25_000_000, Duration::from_millis(50), 12);
+        let end = now + 3 * RECENT;
+        while now < end {
+            assert!(!meter.round_trips.is_old(now));
+            meter.note_sent(now, FRAME, false);
+            meter.note_sent(now, FRAME, false);
+            now += Duration::from_millis(110);
+            meter.note_acknowledged(now, 2);
+            now += Duration::from_millis(900);
+        }
+        assert_eq!(meter.line().unwrap().round_trip, Duration::from_millis(110));
+    }
+
     /// A line of 2 MB/s that takes 300 to 320 ms for a round trip, with a heartbeat every 250 ms: one is always in flight.
     #[test]
     fn heartbeats_that_are_always_in_flight_do_not_stop_tensors() {
@@ -348,7 +405,7 @@ mod tests {
                 heartbeat_at += Duration::from_millis(250);
                 100
             });
-            if let Some(size) = heartbeat.or_else(|| meter.may_send(now, FRAME).then_some(FRAME)) {
+            if let Some(size) = heartbeat.or_else(|| may_send(&meter, now, FRAME).then_some(FRAME)) {
                 meter.note_sent(now, size, false);
                 free_at = free_at.max(now) + Duration::from_nanos(size as u64 * 500);
                 let jitter = Duration::from_millis((sizes.len() as u64 * 7 + carried / 10_007) % 20);
@@ -374,19 +431,24 @@ mod tests {
     #[test]
     fn a_full_line_is_measured_again_with_one_frame_in_flight() {
         let (mut meter, mut now, _) = filled(25_000_000, Duration::from_millis(50), 10);
-        now += RECENT;
-        // Trips of frames that were not alone, and that take longer and longer, do not count.
         meter.note_sent(now, FRAME, false);
-        meter.note_sent(now, FRAME, false);
+        let end = now + RECENT;
+        while now <= end {
+            assert!(!meter.round_trips.is_old(now));
+            // The trip of a frame that was not alone does not count.
+            meter.note_sent(now, FRAME, false);
+            now += Duration::from_millis(150);
+            meter.note_acknowledged(now, 1);
+        }
         now += Duration::from_millis(150);
-        meter.note_acknowledged(now, 2);
+        meter.note_acknowledged(now, 1);
         meter.note_sent(now, 100, true);
-        assert!(meter.may_send(now, FRAME), "it does not wait for a small one");
+        assert!(may_send(&meter, now, FRAME), "it does not wait for a small one");
         meter.note_sent(now, FRAME, false);
-        assert!(!meter.may_send(now, FRAME) && meter.may_send(now, 100));
+        assert!(!may_send(&meter, now, FRAME) && may_send(&meter, now, 100));
         now += Duration::from_millis(205);
         meter.note_acknowledged(now, 2);
-        assert_eq!(meter.round_trip.unwrap().0, Duration::from_millis(205));
+        assert_eq!(meter.line().unwrap().round_trip, Duration::from_millis(205));
         assert!(meter.limit(now) > FRAME);
     }
 
@@ -396,7 +458,7 @@ mod tests {
         let known = meter.take_news(now).unwrap();
         assert_eq!(meter.take_news(now + RECENT), None);
         let twice = Line { bytes_per_second: 2 * known.bytes_per_second, ..known };
-        meter.rates.push_front((now, twice.bytes_per_second));
+        meter.rates.insert(now, twice.bytes_per_second);
         assert_eq!(meter.take_news(now + REPORT_INTERVAL), None, "not so often");
         assert_eq!(meter.take_news(now + 2 * REPORT_INTERVAL), Some(twice));
     }

@@ -16,9 +16,9 @@ use peergrad_protocol::Frame;
 use peergrad_protocol::limits::LINK_SEGMENTS_MAX;
 use peergrad_protocol::message::Priority;
 use tokio::sync::Notify;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
-use super::line::LineMeter;
+use super::line::{LineMeter, Turn};
 use super::{Acknowledgement, LaneError, STALL_TIMEOUT};
 
 /// Frames of one life of a link, until they are acknowledged.
@@ -56,8 +56,8 @@ struct OutboxState {
 pub(super) enum Next {
     /// Write this frame.
     Frame(Arc<Frame>),
-    /// Wait: nothing may be written now.
-    Wait,
+    /// Wait until something changes, or until this time: nothing may be written now.
+    Wait(Option<Instant>),
     /// End: another lane has taken over, or the link is closed.
     Stop,
 }
@@ -150,10 +150,12 @@ impl Outbox {
             return Next::Stop;
         }
         let position = state.in_flight_count();
-        let Some(frame) = state.retained.get(position).cloned() else { return Next::Wait };
+        let Some(frame) = state.retained.get(position).cloned() else { return Next::Wait(None) };
         let (now, size) = (Instant::now(), frame.byte_count());
-        if !state.line.may_send(now, size) {
-            return Next::Wait;
+        match state.line.turn(now, size) {
+            Turn::Now => {}
+            Turn::At(time) => return Next::Wait(Some(time)),
+            Turn::AfterAcknowledgement => return Next::Wait(None),
         }
         if state.line.in_flight_bytes() == 0 {
             // The wait for an acknowledgement begins only now.
@@ -166,8 +168,13 @@ impl Outbox {
         Next::Frame(frame)
     }
 
-    pub(super) async fn changed(&self) {
-        self.changed.notified().await;
+    /// Waits until something changes, or until this time.
+    pub(super) async fn changed(&self, time: Option<Instant>) {
+        match time {
+            // The time has come, or something has changed: the writer looks again.
+            Some(time) => drop(timeout_at(time, self.changed.notified()).await),
+            None => self.changed.notified().await,
+        }
     }
 
     /// Forgets the frames that the other end has, and returns the new credit.
@@ -488,7 +495,7 @@ mod tests {
         for size in sizes {
             let (lane, _) = outbox.start_lane(Acknowledgement::default()).unwrap().unwrap();
             outbox.push(frame(*size));
-            while !matches!(outbox.next(lane), Next::Wait) {}
+            while !matches!(outbox.next(lane), Next::Wait(_)) {}
             tokio::time::advance(2 * STALL_TIMEOUT).await;
             assert!(outbox.is_stalled(lane, STALL_TIMEOUT));
         }

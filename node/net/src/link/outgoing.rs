@@ -65,9 +65,9 @@ async fn write_frames(
                 }
                 counters.add_sent_frame(lane_kind, frame.byte_count());
             }
-            Next::Wait => {
+            Next::Wait(time) => {
                 writer.flush().await?;
-                link.outbox.changed().await;
+                link.outbox.changed(time).await;
             }
             Next::Stop => return Ok(()),
         }

@@ -1,0 +1,149 @@
+//! Pacing: over a long line, large frames leave at the rate of the line and not as fast as this computer can write.
+//!
+//! A burst waits in a queue before the line, and acknowledgements of what comes the other way wait behind it. They then arrive all at once,
+//! and the other end sends a burst as well. In between, both directions are idle.
+//!
+//! # How it works
+//! After a pause, [`BURST_BYTES`] go at once. What follows leaves at the measured rate times a gain: twice the rate while that still grows;
+//! later a cycle of eight round trips, one above the rate to see whether the line carries more, one below it to empty the queue, and six at
+//! it.
+//!
+//! # Reading
+//! Zhang, Shenker & Clark, *Observations on the Dynamics of a Congestion Control Algorithm: The Effects of Two-Way Traffic*, 1991.
+//! The gains are those of BBR, see [`line`](super).
+
+use std::time::Duration;
+
+use peergrad_core::io::Line;
+use tokio::time::Instant;
+
+/// When the next large frame may leave.
+#[derive(Debug)]
+pub(super) struct Pacing {
+    /// When everything that was sent has left, at the rates of that time.
+    left_at: Instant,
+    /// The rate when it last grew by a quarter, and when that was.
+    growth: (u64, Instant),
+}
+
+impl Pacing {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { left_at: now, growth: (0, now) }
+    }
+
+    /// When the next large frame may leave over this line; `None` if it may do so now.
+    pub(super) fn time(&self, now: Instant, line: Line) -> Option<Instant> {
+        if line.round_trip < ROUND_TRIP_MIN {
+            return None;
+        }
+        let ahead = carried_in(BURST_BYTES, line.bytes_per_second).max(TIMER_PRECISION);
+        (self.left_at > now + ahead).then(|| self.left_at - ahead)
+    }
+
+    /// A frame leaves over this line.
+    pub(super) fn note_sent(&mut self, now: Instant, byte_count: usize, line: Line) {
+        let rate = line.bytes_per_second / 100 * self.gain(now, line.round_trip);
+        self.left_at = self.left_at.max(now) + carried_in(byte_count as u64, rate);
+    }
+
+    /// The line was measured again.
+    pub(super) fn note_rate(&mut self, now: Instant, bytes_per_second: u64) {
+        if bytes_per_second / 5 >= self.growth.0 / 4 {
+            self.growth = (bytes_per_second, now);
+        }
+    }
+
+    /// In hundredths.
+    fn gain(&self, now: Instant, round_trip: Duration) -> u64 {
+        let round_trips = (now - self.growth.1).as_micros() / round_trip.as_micros().max(1);
+        match round_trips {
+            0..GROWTH_ROUND_TRIPS => 200,
+            _ => match round_trips % 8 {
+                0 => 125,
+                1 => 75,
+                _ => 100,
+            },
+        }
+    }
+}
+
+/// How long a line takes to carry so many bytes; a second at most.
+fn carried_in(byte_count: u64, bytes_per_second: u64) -> Duration {
+    let micros = u128::from(byte_count) * 1_000_000 / u128::from(bytes_per_second.max(1));
+    Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX)).min(Duration::from_secs(1))
+}
+
+/// What goes at once after a pause: too little for a queue that matters, and enough that small steps do not wait.
+const BURST_BYTES: u64 = 256 << 10;
+/// On a shorter line a burst waits for no longer than a timer is late.
+const ROUND_TRIP_MIN: Duration = Duration::from_millis(5);
+/// A timer may be that late.
+const TIMER_PRECISION: Duration = Duration::from_millis(2);
+/// How long the rate may stay the same before it counts as the line's.
+const GROWTH_ROUND_TRIPS: u128 = 3;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FRAME: usize = 128 << 10;
+    const LINE: Line = Line { round_trip: Duration::from_millis(100), bytes_per_second: 10_000_000 };
+
+    /// How many frames leave within this time.
+    fn frames_in(pacing: &mut Pacing, from: Instant, time: Duration, line: Line) -> usize {
+        let (mut now, mut count) = (from, 0);
+        while now < from + time {
+            match pacing.time(now, line) {
+                Some(later) => now = later,
+                None => {
+                    pacing.note_sent(now, FRAME, line);
+                    count += 1;
+                }
+            }
+        }
+        count
+    }
+
+    #[test]
+    fn after_a_pause_a_burst_leaves_at_once_and_the_rest_at_the_rate_of_the_line() {
+        let begin = Instant::now();
+        let mut pacing = Pacing::new(begin);
+        pacing.note_rate(begin, LINE.bytes_per_second);
+        let steady = begin + 10 * LINE.round_trip;
+        assert_eq!(
+            frames_in(&mut pacing, steady, Duration::from_nanos(1), LINE),
+            3,
+            "more than 256 KiB are too many"
+        );
+        let second = frames_in(&mut pacing, steady, Duration::from_secs(1), LINE);
+        assert!((75..80).contains(&second), "{second} frames of 131 kB in a second at 10 MB/s");
+    }
+
+    #[test]
+    fn while_the_rate_grows_frames_leave_at_twice_the_rate() {
+        let begin = Instant::now();
+        let mut pacing = Pacing::new(begin);
+        pacing.note_rate(begin, LINE.bytes_per_second);
+        let growing = frames_in(&mut pacing, begin, 2 * LINE.round_trip, LINE);
+        assert!((32..36).contains(&growing), "{growing}");
+        pacing.note_rate(begin + LINE.round_trip, LINE.bytes_per_second * 6 / 5);
+        assert_eq!(
+            pacing.gain(begin + 9 * LINE.round_trip, LINE.round_trip),
+            75,
+            "a fifth more is not growth"
+        );
+        pacing.note_rate(begin + LINE.round_trip, LINE.bytes_per_second * 5 / 4);
+        assert_eq!(pacing.gain(begin + 3 * LINE.round_trip, LINE.round_trip), 200);
+    }
+
+    #[test]
+    fn frames_on_a_short_line_do_not_wait() {
+        let begin = Instant::now();
+        let line = Line { round_trip: Duration::from_micros(200), ..LINE };
+        let mut pacing = Pacing::new(begin);
+        for _ in 0..100 {
+            pacing.note_sent(begin, FRAME, line);
+        }
+        assert_eq!(pacing.time(begin, line), None);
+    }
+}
