@@ -1,10 +1,17 @@
 """All-reduce between hosts with long lines: what each host sends while it communicates, in Mbit/s.
 
-    cargo build --release && python bench/wan.py [--hosts 2,4] [--round-trips 20,100] [--rate 200] [--loss 0] [--size 14] [--rounds 1]
+    cargo build --release
+    python bench/wan.py [--hosts 2,4] [--round-trips 20,100] [--rate 200] [--loss 0] [--size 14] [--rounds 1]
+                        [--lines equal | slow | home] [--congestion cubic] [--foreign]
 
 `wan/wan.c` gives each host a network namespace and a line with a delay, a rate and losses, so that real programs meet real TCP on one
-machine. It needs root or user namespaces, and a C compiler. One bare TCP connection, Gloo (if PyTorch is installed) and peergrad take
-turns. A round trip of 0.1 s delays each half of an all-reduce by 0.05 s, which counts as communicating.
+machine. It needs root or user namespaces, and a C compiler. Bare TCP (one connection from each host to the next, all at once), Gloo (if
+PyTorch is installed) and peergrad take turns. Each number is the smallest of all hosts. A round trip of 0.1 s delays each half of an
+all-reduce by 0.05 s, which counts as communicating.
+
+`--lines slow`: the first host has a line of 20 Mbit/s. `--lines home`: 10 Mbit/s up and 50 down. No host of a ring can send faster than
+the slowest line carries. `--congestion` sets what the system uses for TCP in each host. With `--foreign`, a bare TCP connection from the
+first host to the second one sends beside peergrad, and what it carries is printed.
 """
 import argparse
 import json
@@ -14,6 +21,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -23,7 +31,11 @@ HERE = Path(__file__).resolve()
 WAN = HERE.parent.parent / "target" / "wan"
 # The widths of an MLP with about so many million bytes of parameters.
 WIDTHS = {5: [784, 1024, 512, 10], 14: [784, 1800, 1200, 10], 64: [784, 4096, 3072, 10]}
-PORT, STEPS = 7400, 20
+PORT, FOREIGN_PORT, STEPS = 7400, 7900, 20
+# These do not count: connections grow.
+FIRST_STEPS = 5
+# Seconds of bare TCP: before and while it is measured.
+WARM, MEASURED = 4, 4
 # Small, so that computing takes little of a step.
 BATCH = 16
 HOST = int(os.environ.get("WAN_HOST", 0))
@@ -39,36 +51,58 @@ def rate(size, seconds):
     return 2 * (HOSTS - 1) / HOSTS * elements(WIDTHS[size]) * 32 / 1e6 / seconds
 
 
-def host_tcp(_folder, _size):
-    """One connection from the second host to the first one, for some seconds after its start."""
-    warm, measured = 4, 4
-    if HOST == 0:
-        server = socket.create_server(("10.77.0.1", PORT))
-        connection = server.accept()[0]
-        begun, count = time.monotonic(), 0
-        while (passed := time.monotonic() - begun) < warm + measured:
-            bytes_now = len(connection.recv(1 << 20))
-            count += bytes_now if passed > warm else 0
-        return count * 8 / 1e6 / measured
-    if HOST == 1:
-        connection = connect()
-        end = time.monotonic() + warm + measured + 1
+class Receiver:
+    """Takes one connection, and counts what it carries."""
+
+    def __init__(self, port):
+        self.server = socket.create_server((os.environ["WAN_ADDRESS"], port))
+        self.count = 0
+        threading.Thread(target=self.receive, daemon=True).start()
+
+    def receive(self):
+        connection = self.server.accept()[0]
+        while block := connection.recv(1 << 20):
+            self.count += len(block)
+
+    def rate_until(self, end):
+        """Mbit/s from now on."""
+        begun, before = time.monotonic(), self.count
+        end()
+        return (self.count - before) * 8 / 1e6 / (time.monotonic() - begun)
+
+
+def send_to(host, port):
+    """Sends to a host in the background until this process ends."""
+
+    def send():
+        connection = connect(host, port)
         block = bytes(1 << 20)
         try:
-            while time.monotonic() < end:
+            while True:
                 connection.sendall(block)
         except OSError:
             pass
-    return None
+
+    threading.Thread(target=send, daemon=True).start()
 
 
-def connect():
+def host_tcp(_folder, _size):
+    """One connection to the next host, for some seconds after its start."""
+    receiver = Receiver(PORT)
+    send_to((HOST + 1) % HOSTS, PORT)
+    time.sleep(WARM)
+    found = receiver.rate_until(lambda: time.sleep(MEASURED))
+    time.sleep(2)
+    return found
+
+
+def connect(host, port):
     for _ in range(100):
         try:
-            return socket.create_connection(("10.77.0.1", PORT))
+            return socket.create_connection((f"10.77.0.{host + 1}", port))
         except OSError:
             time.sleep(0.1)
-    sys.exit("the first host does not listen")
+    sys.exit(f"host {host} does not listen")
 
 
 def host_gloo(_folder, size):
@@ -95,55 +129,78 @@ def host_peergrad(folder, size):
     else:
         time.sleep(1)
         peer = Peer(folder, str(HOST), "join", f"10.77.0.1:{PORT}", *listen)
+    if os.environ.get("FOREIGN") and HOST == 0:
+        send_to(1, FOREIGN_PORT)
+    if os.environ.get("FOREIGN") and HOST == 1:
+        receiver = Receiver(FOREIGN_PORT)
+        peer.wait_for(lambda peer: len(peer.steps) > FIRST_STEPS)
+        found = receiver.rate_until(peer.wait_for_end)
+        sys.stdout.write(f"foreign {found}\n")
     peer.wait_for_end()
     if peer.process.returncode:
         sys.exit(f"a peer has failed: {peer.others[-3:]}")
     passed = [step["wall_seconds"] - step["computing_seconds"] for step in peer.steps]
-    return rate(size, statistics.median([later - earlier for earlier, later in zip(passed, passed[1:])][5:]))
+    return rate(size, statistics.median([later - earlier for earlier, later in zip(passed, passed[1:])][FIRST_STEPS:]))
 
 
-def prepare(folder, size, topology):
+def prepare(folder, size):
     widths = WIDTHS[size]
     # A fifth of the rows is held out.
     noise(folder / "noise.csv", widths[0], widths[-1], STEPS * BATCH * 5 // 4)
     (folder / "secret").write_text("5a" * 32)
     (folder / "run.toml").write_text(
         f'epochs = 1\nbatch = {BATCH}\n[data]\nfile = "noise.csv"\n[model]\nkind = "mlp"\nhidden = {widths[1:-1]}\n'
-        f'[shards]\nreplicas = 1\n[sync]\nkind = "sync"\n{topology}'
+        f'[shards]\nreplicas = 1\n[sync]\nkind = "sync"\n'
     )
 
 
-def measure(program, hosts, round_trip, options, topology):
+def lines(options, hosts):
+    """The rates of each host's line: Mbit/s up and down."""
+    equal = [(options.rate, options.rate)] * hosts
+    return {"equal": equal, "slow": [(20, 20), *equal[1:]], "home": [(10, 50)] * hosts}[options.lines]
+
+
+def measure(program, hosts, round_trip, options):
+    """The rate of the slowest host, and of the foreign connection if there is one."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        prepare(folder, options.size, topology)
-        line = ["-n", hosts, "-d", round_trip / 2, "-r", options.rate, "-l", options.loss, "-t", 300]
+        prepare(folder, options.size)
+        (folder / "rates").write_text("".join(f"{up} {down}\n" for up, down in lines(options, hosts)))
+        line = ["-n", hosts, "-d", round_trip / 2, "-R", folder / "rates", "-l", options.loss, "-t", options.seconds]
         command = [WAN, *line, "--", sys.executable, HERE, "--as-host", program, "--folder", folder, "--size", options.size]
-        result = subprocess.run([*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        environment = os.environ | {"CONGESTION": options.congestion} | ({"FOREIGN": "1"} if options.foreign else {})
+        result = subprocess.run([*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
         if result.returncode:
             sys.exit(f"{program} has failed: {result.stderr[-2000:]}")
-        return min(float(text) for text in result.stdout.split())
+        words = [text.split() for text in result.stdout.splitlines()]
+        foreign = [float(word[1]) for word in words if word[0] == "foreign"]
+        return min(float(word[0]) for word in words if word[0] != "foreign"), *foreign
 
 
 def main(options):
     subprocess.run(["cc", "-O2", "-o", WAN, HERE.parent / "wan" / "wan.c"], check=True)
-    columns = {"one TCP connection": ("tcp", ""), "peergrad": ("peergrad", "")}
+    columns = {"bare TCP": "tcp", "peergrad": "peergrad"}
     try:
         import torch.distributed  # noqa: F401
 
-        columns["Gloo"] = ("gloo", "")
+        columns["Gloo"] = "gloo"
     except ImportError:
         print("PyTorch is not installed: without Gloo")
-    print(f"lines of {options.rate} Mbit/s, {options.loss} % lost, {options.size} MB of parameters; Mbit/s that a host sends")
-    print("| hosts | round trip, ms |", " | ".join(columns), "|\n|---|---|" + "---|" * len(columns))
+    slowest = lambda hosts: min(min(line) for line in lines(options, hosts))
+    kind = f"{options.lines} lines of {options.rate:g}" if options.lines != "home" else "home lines of 10 up and 50 down,"
+    print(f"{kind} Mbit/s, {options.loss:g} % lost, {options.size} MB of parameters; Mbit/s that a host sends")
+    foreign = ["foreign connection"] if options.foreign else []
+    print("| hosts | round trip, ms | slowest line |", " | ".join([*columns, *foreign]), "|\n|---|---|---|" + "---|" * len([*columns, *foreign]))
     for hosts in options.hosts:
         for round_trip in options.round_trips:
-            found = {name: [] for name in columns}
+            found = {name: [] for name in [*columns, *foreign]}
             for _ in range(options.rounds):
-                for name, (program, topology) in columns.items():
-                    found[name].append(measure(program, hosts, round_trip, options, topology))
-            cells = [f"{statistics.median(values):.0f}" for values in found.values()]
-            print(f"| {hosts} | {round_trip} |", " | ".join(cells), "|", flush=True)
+                for name, program in columns.items():
+                    rate, *beside = measure(program, hosts, round_trip, options)
+                    found[name].append(rate)
+                    found[foreign[0] if foreign else name] += beside
+            cells = [f"{statistics.median(values):.{0 if min(values) > 20 else 1}f}" for values in found.values()]
+            print(f"| {hosts} | {round_trip} | {slowest(hosts):g} |", " | ".join(cells), "|", flush=True)
 
 
 if __name__ == "__main__":
@@ -155,12 +212,19 @@ if __name__ == "__main__":
     parser.add_argument("--loss", type=float, default=0)
     parser.add_argument("--size", type=int, choices=WIDTHS, default=14)
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--lines", choices=["equal", "slow", "home"], default="equal")
+    parser.add_argument("--congestion", default="", help="for example cubic; by default that of this machine")
+    parser.add_argument("--foreign", action="store_true")
+    parser.add_argument("--seconds", type=int, default=300, help="the longest time of one measurement")
     parser.add_argument("--as-host", choices=["tcp", "gloo", "peergrad"], help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.as_host:
+        if os.environ.get("CONGESTION"):
+            Path("/proc/sys/net/ipv4/tcp_congestion_control").write_text(os.environ["CONGESTION"])
         result = globals()[f"host_{arguments.as_host}"](arguments.folder, arguments.size)
         if result is not None:
-            print(result, flush=True)
+            # In one piece: all hosts write to the same pipe.
+            sys.stdout.write(f"{result}\n")
     else:
         main(arguments)
