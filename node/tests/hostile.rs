@@ -353,7 +353,7 @@ impl Truth<'_> {
         let sent = SentFrames { link: 0, count: draws.below(3, u64::MAX) };
         let heard = SentFrames { link: draws.below(3, 9) as u32, count: draws.below(3, u64::MAX) };
         let (view, disk_fails, is_busy) = (self.digest, draws.is(), draws.is());
-        let line_bytes = draws.below(1 << 20, u64::MAX);
+        let window_bytes = draws.below(1 << 20, u64::MAX);
         Message::Heartbeat(Heartbeat {
             view,
             view_number,
@@ -362,7 +362,7 @@ impl Truth<'_> {
             sent,
             heard,
             is_busy,
-            line_bytes,
+            window_bytes,
             disk_fails,
         })
     }

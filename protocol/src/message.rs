@@ -124,8 +124,9 @@ pub struct Heartbeat {
     pub heard: SentFrames,
     /// Whether much that the sender has sent, to whatever peer, has not arrived yet. Then its line may delay this heartbeat.
     pub is_busy: bool,
-    /// How many bytes of segments have to be in flight to the receiver to fill the line, as far as the sender has measured it; else 0.
-    pub line_bytes: u64,
+    /// How many bytes of segments the sender wants to have at the receiver or on their way there, so that the line is full; 0 if the line
+    /// has not been measured.
+    pub window_bytes: u64,
     /// Whether the sender cannot write to its disk at present. Then it has no vote.
     pub disk_fails: bool,
 }

@@ -246,7 +246,7 @@ impl Machine {
             return;
         };
         for to in receivers {
-            let heartbeat = Heartbeat { line_bytes: node.links.line_bytes(&to), ..heartbeat };
+            let heartbeat = Heartbeat { window_bytes: node.links.window_bytes(&to), ..heartbeat };
             let heartbeat = node.frame_audit.heartbeat_to(now, &to, heartbeat);
             let frame_count = node.frame_audit.count_to(&to).map(Message::FrameCount);
             for message in [Some(Message::Heartbeat(heartbeat)), frame_count].into_iter().flatten() {

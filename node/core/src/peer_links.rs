@@ -94,12 +94,14 @@ impl PeerLinks {
         }
     }
 
-    /// How many bytes have to be in flight to a peer to fill the line; 0 if it has not been measured. If all lines together would need more
-    /// than [`LONG_LINES_BYTES_MAX`], each gets its part of that: what is in flight is kept here.
-    pub(crate) fn line_bytes(&self, peer: &PeerId) -> u64 {
+    /// How many bytes of segments this peer wants to have at another one or on their way there: twice what has to be in flight, because in a
+    /// ring they wait there until the next line takes them. 0 if the line has not been measured. If all lines together would need more than
+    /// [`LONG_LINES_BYTES_MAX`], each gets its part of that: what is in flight is kept here.
+    pub(crate) fn window_bytes(&self, peer: &PeerId) -> u64 {
         let Some(line) = self.lines.get(peer) else { return 0 };
-        let all: u64 = self.lines.values().map(Line::bytes_in_flight).sum();
-        let (bytes, most) = (line.bytes_in_flight(), LONG_LINES_BYTES_MAX as u64);
+        let wanted = |line: &Line| 2 * line.bytes_in_flight();
+        let all: u64 = self.lines.values().map(wanted).sum();
+        let (bytes, most) = (wanted(line), LONG_LINES_BYTES_MAX as u64);
         if all <= most { bytes } else { bytes * most / all }
     }
 
@@ -155,22 +157,25 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_filled_by_twice_what_it_carries_in_a_round_trip() {
+    fn a_window_is_three_times_what_the_line_carries_in_a_round_trip() {
         let mut links = PeerLinks::default();
         let line = |milliseconds, bytes_per_second| Line {
             round_trip: Duration::from_millis(milliseconds),
             bytes_per_second,
         };
-        links.note_line(peer(1), line(100, 25_000_000));
-        assert_eq!(links.line_bytes(&peer(1)), 0, "there is no link");
+        links.note_line(peer(1), line(100, 27_500_000));
+        assert_eq!(links.window_bytes(&peer(1)), 0, "there is no link");
         links.up(peer(1));
-        links.note_line(peer(1), line(100, 25_000_000));
-        assert_eq!(links.line_bytes(&peer(1)), 5_000_000);
+        links.note_line(peer(1), line(100, 27_500_000));
+        assert_eq!(links.window_bytes(&peer(1)), 7_500_000);
         links.up(peer(2));
-        links.note_line(peer(2), line(100, 25_000_000));
-        assert_eq!(links.line_bytes(&peer(1)), 5_000_000);
-        links.note_line(peer(2), line(60_000, u64::MAX));
-        let all = links.line_bytes(&peer(1)) + links.line_bytes(&peer(2));
-        assert!(links.line_bytes(&peer(1)) > 2_000_000 && all.abs_diff(32 << 20) < 2, "{all}");
+        links.note_line(peer(2), line(100, 27_500_000));
+        assert_eq!(links.window_bytes(&peer(1)), 7_500_000);
+        for other in 3..=5 {
+            links.up(peer(other));
+            links.note_line(peer(other), line(60_000, u64::MAX));
+        }
+        let all: u64 = (1..=5).map(|other| links.window_bytes(&peer(other))).sum();
+        assert!(links.window_bytes(&peer(1)) > 2_000_000 && all.abs_diff(32 << 20) < 5, "{all}");
     }
 }

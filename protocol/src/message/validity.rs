@@ -95,7 +95,7 @@ mod tests {
                 sent,
                 heard: sent,
                 is_busy: false,
-                line_bytes: 0,
+                window_bytes: 0,
                 disk_fails: false,
             })
         };

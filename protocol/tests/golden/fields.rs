@@ -507,7 +507,7 @@ fn moves_fields(moves: &Moves, sheet: &mut Sheet) {
 // Agreement.
 
 fn heartbeat_fields(heartbeat: &Heartbeat, sheet: &mut Sheet) {
-    let Heartbeat { view, view_number, complete, computing, sent, heard, is_busy, line_bytes, disk_fails } =
+    let Heartbeat { view, view_number, complete, computing, sent, heard, is_busy, window_bytes, disk_fails } =
         heartbeat;
     sheet.array("view", &view.0);
     sheet.value("view_number", view_number);
@@ -518,7 +518,7 @@ fn heartbeat_fields(heartbeat: &Heartbeat, sheet: &mut Sheet) {
         sheet.value(&format!("{name}.count"), count);
     }
     sheet.value("is_busy", is_busy);
-    sheet.value("line_bytes", line_bytes);
+    sheet.value("window_bytes", window_bytes);
     sheet.value("disk_fails", disk_fails);
 }
 

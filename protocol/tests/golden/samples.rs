@@ -110,7 +110,7 @@ fn agreement() -> Vec<Sample> {
                 sent: SentFrames { link: 3, count: 70_000 },
                 heard: SentFrames { link: 1, count: 69_999 },
                 is_busy: true,
-                line_bytes: 5_000_000,
+                window_bytes: 5_000_000,
                 disk_fails: true,
             }),
         ),

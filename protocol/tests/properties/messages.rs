@@ -348,7 +348,7 @@ pub(crate) fn message() -> impl Strategy<Value = Message> {
     let sent = || (any::<u32>(), number()).prop_map(|(link, count)| SentFrames { link, count });
     let line = (any::<bool>(), number(), any::<bool>());
     let heartbeat = (digest(), step(), step(), computing, sent(), sent(), line).prop_map(
-        |(view, view_number, complete, computing, sent, heard, (is_busy, line_bytes, disk_fails))| {
+        |(view, view_number, complete, computing, sent, heard, (is_busy, window_bytes, disk_fails))| {
             let computing = computing.map(StepNumber);
             Heartbeat {
                 view,
@@ -358,7 +358,7 @@ pub(crate) fn message() -> impl Strategy<Value = Message> {
                 sent,
                 heard,
                 is_busy,
-                line_bytes,
+                window_bytes,
                 disk_fails,
             }
         },

@@ -64,7 +64,7 @@ impl Bounded {
     fn sent(&mut self, from: HostId, to: HostId, message: &Message) -> Result<(), String> {
         match message {
             Message::Heartbeat(heartbeat) => {
-                self.credit(from, to).is_long |= heartbeat.line_bytes > 0;
+                self.credit(from, to).is_long |= heartbeat.window_bytes > 0;
                 Ok(())
             }
             Message::InView { message, .. } => match message {

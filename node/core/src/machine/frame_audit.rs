@@ -179,7 +179,7 @@ mod tests {
             sent: SentFrames::default(),
             heard: SentFrames::default(),
             is_busy: false,
-            line_bytes: 0,
+            window_bytes: 0,
             disk_fails: false,
         };
         let heartbeat = Message::Heartbeat(sender.heartbeat_to(Instant(0), &peer(2), heartbeat));

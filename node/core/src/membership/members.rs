@@ -218,7 +218,7 @@ impl Members {
             sent: SentFrames::default(),
             heard: SentFrames::default(),
             is_busy: false,
-            line_bytes: 0,
+            window_bytes: 0,
             disk_fails: self.disk_fails(self.place.rank),
         };
         self.observed.note_heartbeat(now, self.place.rank, heartbeat);

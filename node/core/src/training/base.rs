@@ -203,12 +203,12 @@ impl EngineBase {
         self.handed_over
     }
 
-    /// A member says how many bytes of segments fill its line to this one, and gets credit for them.
-    pub(crate) fn widen(&mut self, from: PeerId, line_bytes: u64, out: &mut Vec<Output>) {
+    /// A member says how many bytes of segments it wants to have here or on their way, and gets credit for them.
+    pub(crate) fn widen(&mut self, from: PeerId, window_bytes: u64, out: &mut Vec<Output>) {
         let config = &self.loaded.config;
         let encoded = |codec: Codec| codec.encoded_len(config.segment_elements).max(1) as u64;
         let segment_bytes = encoded(config.gradients).min(encoded(config.parameters));
-        let wanted = u32::try_from(line_bytes.div_ceil(segment_bytes)).unwrap_or(u32::MAX);
+        let wanted = u32::try_from(window_bytes.div_ceil(segment_bytes)).unwrap_or(u32::MAX);
         let extra = LONG_LINES_BYTES_MAX / (config.segment_elements * size_of::<f32>()).max(1);
         let Some(rank) = self.view().rank(&from).filter(|rank| *rank != self.rank) else { return };
         let segments = self.flow_control.widen(rank, wanted, u32::try_from(extra).unwrap_or(u32::MAX));

@@ -25,7 +25,7 @@ pub(super) fn receive(
         Message::Merge(message) => receive_merge(active, cx, from, message, payload)?,
         Message::Admin(message) => receive_admin(active, cx, from, message),
         Message::Heartbeat(beat) => {
-            active.training.base_mut().widen(from, beat.line_bytes, cx.out);
+            active.training.base_mut().widen(from, beat.window_bytes, cx.out);
             active.membership.on_heartbeat(cx.now, from, beat, cx.out);
         }
         Message::FrameCount(_) => {}
