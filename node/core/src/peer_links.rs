@@ -39,12 +39,18 @@ pub struct Line {
 }
 
 impl Line {
-    /// How many bytes have to be in flight to fill the line: one and a half times what it carries in a round trip, so that a measurement
-    /// with a smaller window shows that the line carries more.
+    /// How many bytes it carries in a round trip: so many have to be in flight to fill it.
     #[must_use]
-    pub fn bytes_in_flight(&self) -> u64 {
-        let bytes = 3 * u128::from(self.bytes_per_second) * self.round_trip.as_micros() / 2_000_000;
-        bytes.try_into().unwrap_or(u64::MAX).min(u64::from(LINK_SEGMENTS_MAX) * SEGMENT_BYTES_MAX as u64)
+    pub fn bytes_in_round_trip(&self) -> u64 {
+        let bytes = u128::from(self.bytes_per_second) * self.round_trip.as_micros() / 1_000_000;
+        bytes.try_into().unwrap_or(u64::MAX)
+    }
+
+    /// How many bytes of segments may be at the other end or on their way there: twice what has to be in flight, so that a measurement shows
+    /// that the line carries more, and as much again because in a ring segments wait there until the next line takes them.
+    fn window_bytes(&self) -> u64 {
+        let most = u64::from(LINK_SEGMENTS_MAX) * SEGMENT_BYTES_MAX as u64;
+        self.bytes_in_round_trip().saturating_mul(4).min(most)
     }
 }
 
@@ -94,14 +100,12 @@ impl PeerLinks {
         }
     }
 
-    /// How many bytes of segments this peer wants to have at another one or on their way there: twice what has to be in flight, because in a
-    /// ring they wait there until the next line takes them. 0 if the line has not been measured. If all lines together would need more than
-    /// [`LONG_LINES_BYTES_MAX`], each gets its part of that: what is in flight is kept here.
+    /// How many bytes of segments this peer wants to have at another one or on their way there. 0 if the line has not been measured. If all
+    /// lines together would need more than [`LONG_LINES_BYTES_MAX`], each gets its part of that: what is in flight is kept here.
     pub(crate) fn window_bytes(&self, peer: &PeerId) -> u64 {
         let Some(line) = self.lines.get(peer) else { return 0 };
-        let wanted = |line: &Line| 2 * line.bytes_in_flight();
-        let all: u64 = self.lines.values().map(wanted).sum();
-        let (bytes, most) = (wanted(line), LONG_LINES_BYTES_MAX as u64);
+        let all: u64 = self.lines.values().map(Line::window_bytes).sum();
+        let (bytes, most) = (line.window_bytes(), LONG_LINES_BYTES_MAX as u64);
         if all <= most { bytes } else { bytes * most / all }
     }
 
@@ -157,25 +161,25 @@ mod tests {
     }
 
     #[test]
-    fn a_window_is_three_times_what_the_line_carries_in_a_round_trip() {
+    fn a_window_is_four_times_what_the_line_carries_in_a_round_trip() {
         let mut links = PeerLinks::default();
         let line = |milliseconds, bytes_per_second| Line {
             round_trip: Duration::from_millis(milliseconds),
             bytes_per_second,
         };
-        links.note_line(peer(1), line(100, 27_500_000));
+        links.note_line(peer(1), line(100, 20_000_000));
         assert_eq!(links.window_bytes(&peer(1)), 0, "there is no link");
         links.up(peer(1));
-        links.note_line(peer(1), line(100, 27_500_000));
-        assert_eq!(links.window_bytes(&peer(1)), 7_500_000);
+        links.note_line(peer(1), line(100, 20_000_000));
+        assert_eq!(links.window_bytes(&peer(1)), 8_000_000);
         links.up(peer(2));
-        links.note_line(peer(2), line(100, 27_500_000));
-        assert_eq!(links.window_bytes(&peer(1)), 7_500_000);
+        links.note_line(peer(2), line(100, 20_000_000));
+        assert_eq!(links.window_bytes(&peer(1)), 8_000_000);
         for other in 3..=5 {
             links.up(peer(other));
             links.note_line(peer(other), line(60_000, u64::MAX));
         }
         let all: u64 = (1..=5).map(|other| links.window_bytes(&peer(other))).sum();
-        assert!(links.window_bytes(&peer(1)) > 2_000_000 && all.abs_diff(32 << 20) < 5, "{all}");
+        assert!(links.window_bytes(&peer(1)) > 1_000_000 && all.abs_diff(32 << 20) < 5, "{all}");
     }
 }

@@ -9,8 +9,8 @@
 //! 2. Queues make some round trips longer, so the shortest recent one counts, and only those of frames that had no large one before them
 //!    replace an old one. If none were sent for long, this end sends one large frame at a time until it has a new one. A large frame's
 //!    round trip includes the time that the line takes to carry it.
-//! 3. One and a half times the product of the two may be in flight. A line that carries more shows that by the next rate, and so the limit
-//!    grows with each round trip until the line is full. Large frames leave at the rate of the line (`line/pacing.rs`).
+//! 3. The product of the two has to be in flight, and somewhat more. How much more, and how fast large frames leave, is in
+//!    `line/pacing.rs`: a line that carries more shows that by the next rates, until it is full.
 //! 4. After a pause of a minute, or over another lane, the line may be another one: little is in flight at first, and the first rate
 //!    with more frames waiting replaces all earlier ones.
 //!
@@ -131,7 +131,7 @@ impl LineMeter {
 
     /// Whether frames of this size, one at a time, would leave the line idle for much of the time, and its rate unknown.
     fn would_pause(&self, byte_count: usize) -> bool {
-        self.line().is_some_and(|line| byte_count as u64 <= 6 * line.bytes_in_flight())
+        self.line().is_some_and(|line| byte_count as u64 <= 8 * line.bytes_in_round_trip())
     }
 
     /// A frame is sent. `was_last` says whether no other one waits behind it.
@@ -231,7 +231,9 @@ impl LineMeter {
         let Some(line) = self.filled_line(now) else { return UNMEASURED_BYTES };
         // An urgent frame waits for what is in flight, and on a slow line that takes long.
         let least = line.bytes_per_second.saturating_mul(QUEUE_MAX.as_millis() as u64) / 1000;
-        let bytes = line.bytes_in_flight().max(least.min(IN_FLIGHT_BYTES as u64));
+        let gain = self.pacing.gains(now, line.round_trip).window;
+        let bytes =
+            (line.bytes_in_round_trip() / 100).saturating_mul(gain).max(least.min(IN_FLIGHT_BYTES as u64));
         usize::try_from(bytes).unwrap_or(usize::MAX).min(IN_FLIGHT_BYTES_MAX)
     }
 
@@ -239,7 +241,7 @@ impl LineMeter {
     pub(super) fn take_news(&mut self, now: Instant) -> Option<Line> {
         let line = self.line()?;
         let is_news = self.reported.is_none_or(|(before, at)| {
-            let (old, new) = (before.bytes_in_flight(), line.bytes_in_flight());
+            let (old, new) = (before.bytes_in_round_trip(), line.bytes_in_round_trip());
             now - at > REPORT_INTERVAL && old.abs_diff(new) > old / 8
         });
         is_news.then(|| {

@@ -4,9 +4,17 @@
 //! and the other end sends a burst as well. In between, both directions are idle.
 //!
 //! # How it works
-//! After a pause, [`BURST_BYTES`] go at once. What follows leaves at the measured rate times a gain: twice the rate while that still grows;
-//! later a cycle of eight round trips, one above the rate to see whether the line carries more, one below it to empty the queue, and six at
-//! it.
+//! After a pause, [`BURST_BYTES`] go at once. What follows leaves at the measured rate times a gain, and what may be in flight is what the
+//! line carries in a round trip times another gain:
+//!
+//! | | rate | in flight |
+//! |---|---|---|
+//! | while the rate grows, and for three round trips afterwards | 2 | 3 |
+//! | then in the first of eight round trips, to see whether the line carries more | 1.25 | 2.5 |
+//! | in the second, so that the queue becomes empty | 0.75 | 1.5 |
+//! | in the others | 1 | 1.5 |
+//!
+//! Acknowledgements wait in queues too, or for a busy computer, so in flight is more than the rate alone would need.
 //!
 //! # Reading
 //! Zhang, Shenker & Clark, *Observations on the Dynamics of a Congestion Control Algorithm: The Effects of Two-Way Traffic*, 1991.
@@ -26,6 +34,15 @@ pub(super) struct Pacing {
     growth: (u64, Instant),
 }
 
+/// Factors, in hundredths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Gains {
+    /// Of the rate at which large frames leave.
+    pub(super) rate: u64,
+    /// Of what may be in flight.
+    pub(super) window: u64,
+}
+
 impl Pacing {
     pub(super) fn new(now: Instant) -> Self {
         Self { left_at: now, growth: (0, now) }
@@ -42,7 +59,7 @@ impl Pacing {
 
     /// A frame leaves over this line.
     pub(super) fn note_sent(&mut self, now: Instant, byte_count: usize, line: Line) {
-        let rate = line.bytes_per_second / 100 * self.gain(now, line.round_trip);
+        let rate = line.bytes_per_second / 100 * self.gains(now, line.round_trip).rate;
         self.left_at = self.left_at.max(now) + carried_in(byte_count as u64, rate);
     }
 
@@ -53,17 +70,18 @@ impl Pacing {
         }
     }
 
-    /// In hundredths.
-    fn gain(&self, now: Instant, round_trip: Duration) -> u64 {
+    /// By how much frames may leave faster, and how much more may be in flight, than what was measured.
+    pub(super) fn gains(&self, now: Instant, round_trip: Duration) -> Gains {
         let round_trips = (now - self.growth.1).as_micros() / round_trip.as_micros().max(1);
-        match round_trips {
-            0..GROWTH_ROUND_TRIPS => 200,
+        let (rate, window) = match round_trips {
+            0..GROWTH_ROUND_TRIPS => (200, 300),
             _ => match round_trips % 8 {
-                0 => 125,
-                1 => 75,
-                _ => 100,
+                0 => (125, 250),
+                1 => (75, 150),
+                _ => (100, 150),
             },
-        }
+        };
+        Gains { rate, window }
     }
 }
 
@@ -128,12 +146,12 @@ mod tests {
         assert!((32..36).contains(&growing), "{growing}");
         pacing.note_rate(begin + LINE.round_trip, LINE.bytes_per_second * 6 / 5);
         assert_eq!(
-            pacing.gain(begin + 9 * LINE.round_trip, LINE.round_trip),
+            pacing.gains(begin + 9 * LINE.round_trip, LINE.round_trip).rate,
             75,
             "a fifth more is not growth"
         );
         pacing.note_rate(begin + LINE.round_trip, LINE.bytes_per_second * 5 / 4);
-        assert_eq!(pacing.gain(begin + 3 * LINE.round_trip, LINE.round_trip), 200);
+        assert_eq!(pacing.gains(begin + 3 * LINE.round_trip, LINE.round_trip).rate, 200);
     }
 
     #[test]
