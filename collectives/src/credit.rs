@@ -23,6 +23,8 @@
 //! # Reading
 //! Puente et al., *The adaptive bubble router*, 2001: the same rule in hardware.
 
+use peergrad_protocol::limits::LINK_SEGMENTS;
+
 /// The credit of every link of one member, by rank of the other end.
 #[derive(Clone, Debug)]
 pub struct LinkCredits {
@@ -63,6 +65,12 @@ impl LinkCredits {
         let has_room = self.credit[rank] > self.reserve;
         self.credit[rank] -= u32::from(has_room);
         has_room
+    }
+
+    /// Whether there is so much credit that segments that begin here may go before relays: some is left for those.
+    #[must_use]
+    pub fn has_plenty(&self, rank: usize) -> bool {
+        self.credit[rank] > PLENTY.max(self.reserve)
     }
 
     /// Takes credit for a segment that begins here and ends at `rank`, where it waits for nothing. Returns false if all credit for that is
@@ -115,6 +123,8 @@ impl LinkCredits {
     }
 }
 
+/// More credit than a link has at first: the line is long.
+const PLENTY: u32 = 2 * LINK_SEGMENTS;
 /// The reserve that a ring needs: a relay returns the credit of the link on which the segment arrived.
 pub const RELAY_RESERVE: u32 = 1;
 

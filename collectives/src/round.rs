@@ -5,7 +5,7 @@
 //!
 //! # How it works
 //! 1. [`Round::new`] takes the member's contribution and only reads it, so that an interrupted round can be repeated.
-//! 2. [`Round::receive`] takes segments in; [`Round::pump`] sends what the links' credit allows, relays before starts.
+//! 2. [`Round::receive`] takes segments in; [`Round::pump`] sends what the links' credit allows.
 //! 3. As far as the own shard is [`summed`](Round::summed), the caller replaces the sums by final values in [`Round::own_shard`], and
 //!    calls [`Round::gather`] with the number of final elements. Final segments are sent without waiting for the rest.
 //! 4. When [`Round::is_complete`], [`Round::complete`] hands out the vector; the round is needed until
@@ -24,7 +24,6 @@
 //! - The buffer for the result is requested when the first finished sum arrives. Every member contributed to that sum, so by then all
 //!   members have the result of the previous round, and the caller may drop what it kept for undoing it.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use peergrad_protocol::message::{Phase, SampleStats};
@@ -39,8 +38,10 @@ use crate::residual::Residual;
 
 mod interrupted;
 mod own_shard;
+mod relays;
 
 pub use interrupted::InterruptedRound;
+use relays::Relays;
 
 /// The identity of a segment, and the samples and loss behind its sum.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -93,7 +94,7 @@ pub struct Round {
     gather: AllGather,
     /// The number of segments of the own shard that were rounded by the codec; they are the first ones.
     quantized: usize,
-    relays: VecDeque<(SegmentLabel, Buffer)>,
+    relays: Relays,
 }
 
 /// The vector of results.
@@ -133,7 +134,7 @@ impl Round {
             own_stats: stats,
             reported_stats: stats,
             quantized: 0,
-            relays: VecDeque::new(),
+            relays: Relays::default(),
         };
         let is_alone = round.plan.contribution_count(round.plan.rank) == 0;
         if is_alone && (round.plan.rank_count() == 1 || !round.plan.own().is_empty()) {
@@ -216,7 +217,7 @@ impl Round {
                 let segment = &self.plan.layout.shard(owner).segments()[index];
                 segment.add_out(self.contribution.as_ref().expect("checked on receipt"), &mut sum);
                 stats += self.contribution_stats;
-                self.relays.push_back((SegmentLabel { phase: Phase::Reduce, owner, index, stats }, sum));
+                self.relays.push(SegmentLabel { phase: Phase::Reduce, owner, index, stats }, sum);
             }
             Arrival::Last(sum, stats) => {
                 self.add_own_contribution(sum, stats, room);
@@ -304,14 +305,16 @@ impl Round {
             self.reported_stats = label.stats;
         }
         if self.gather.is_relayed(&self.plan, label.owner) {
-            self.relays.push_back((label, payload));
+            self.relays.push(label, payload);
         } else {
             out.push(Action::Grant { to: self.plan.link(from) });
         }
     }
 
-    /// Sends as many segments as the links' credit allows: relays in the order in which they arrived, then segments that begin here. What a
-    /// lossy codec leaves out of the contribution is stored in the `residual`, in which this step has been begun; without one it is lost.
+    /// Sends as many segments as the links' credit allows: relays of partial sums, relays of final values, and then segments that begin
+    /// here. Where there is [plenty](LinkCredits::has_plenty) of credit, those that begin here go before relays of the same half: they have
+    /// the most hops to go, and the round ends with the last of them. What a lossy codec leaves out of the contribution is stored in the
+    /// `residual`, in which this step has been begun; without one it is lost.
     pub fn pump(
         &mut self,
         links: &mut LinkCredits,
@@ -319,66 +322,100 @@ impl Round {
         mut residual: Option<&mut Residual>,
         out: &mut Vec<Action>,
     ) {
-        let (next, previous) = (self.plan.link(self.plan.next()), self.plan.link(self.plan.previous()));
-        while !self.relays.is_empty() && links.take_for_relay(next) {
-            let (label, payload) = self.relays.pop_front().expect("just seen");
-            out.push(Action::Send { to: next, label, payload });
-            out.push(Action::Grant { to: previous });
-        }
-        if !self.relays.is_empty() {
-            return;
+        if self.plan.has_relays() {
+            let next = self.plan.link(self.plan.next());
+            self.pump_relays(next, links, segments, residual.as_deref_mut(), out);
+            if !self.relays.is_empty() {
+                return;
+            }
         }
         if self.reduce.is_started() && !self.gather.has_start(&self.plan) {
             return;
         }
+        let take_credit =
+            if self.plan.has_relays() { LinkCredits::take_for_start } else { LinkCredits::take_for_one_hop };
         for position in 0..self.plan.destination_count() {
             let destination = self.plan.destination(position);
-            self.pump_starts(destination, links, segments, residual.as_deref_mut(), out);
+            let to = self.plan.link(destination);
+            while self.reduce.next_start(&self.plan, destination).is_some() && take_credit(links, to) {
+                self.start_reduce(destination, segments, residual.as_deref_mut(), out);
+            }
+            if self.reduce.next_start(&self.plan, destination).is_some() {
+                continue;
+            }
+            while self.gather.next_start(destination).is_some() && take_credit(links, to) {
+                self.start_gather(destination, segments, out);
+            }
         }
     }
 
-    fn pump_starts(
+    /// Sends relays in a ring, and before them segments that begin here, if there is plenty of credit.
+    fn pump_relays(
         &mut self,
-        destination: usize,
+        next: usize,
         links: &mut LinkCredits,
         segments: &Pool,
         mut residual: Option<&mut Residual>,
         out: &mut Vec<Action>,
     ) {
-        let to = self.plan.link(destination);
-        let take_credit =
-            if self.plan.has_relays() { LinkCredits::take_for_start } else { LinkCredits::take_for_one_hop };
-        while let Some((owner, index)) = self.reduce.next_start(&self.plan, destination) {
-            if !take_credit(links, to) {
-                return;
-            }
-            self.reduce.start(owner);
-            let contribution = self.contribution.as_ref().expect("kept until every start has left");
-            let segment = &self.plan.layout.shard(owner).segments()[index];
-            let codec = self.plan.codecs.reduce;
-            let payload = match residual.as_deref_mut() {
-                Some(residual) => {
-                    let mut packed = segments.take(segment.len());
-                    let mut payload = segments.take_bytes(codec.encoded_len(segment.len()));
-                    residual.encode(codec, segment, contribution, &mut packed, payload.bytes_mut());
-                    payload
+        let destination = self.plan.next();
+        for phase in [Phase::Reduce, Phase::Gather] {
+            while links.has_plenty(next) {
+                match phase {
+                    Phase::Reduce if self.reduce.next_start(&self.plan, destination).is_some() => {
+                        self.start_reduce(destination, segments, residual.as_deref_mut(), out);
+                    }
+                    Phase::Gather if self.gather.next_start(destination).is_some() => {
+                        self.start_gather(destination, segments, out);
+                    }
+                    _ => break,
                 }
-                None => payload_of(codec, segment, contribution, segments),
-            };
-            let label = SegmentLabel { phase: Phase::Reduce, owner, index, stats: self.contribution_stats };
-            out.push(Action::Send { to, label, payload });
-        }
-        while let Some(index) = self.gather.next_start(destination) {
-            if !take_credit(links, to) {
-                return;
+                assert!(links.take_for_start(next), "there is plenty");
             }
-            self.gather.start(destination);
-            let segment = &self.plan.own().segments()[index];
-            let payload = payload_of(self.plan.codecs.gather, segment, self.result.seen(), segments);
-            let label =
-                SegmentLabel { phase: Phase::Gather, owner: self.plan.rank, index, stats: self.own_stats };
-            out.push(Action::Send { to, label, payload });
+            let previous = self.plan.link(self.plan.previous());
+            while self.relays.has(phase) && links.take_for_relay(next) {
+                let (label, payload) = self.relays.take(phase).expect("just seen");
+                out.push(Action::Send { to: next, label, payload });
+                out.push(Action::Grant { to: previous });
+            }
         }
+    }
+
+    /// Sends the next segment of the contribution to `destination`, for which credit was taken.
+    fn start_reduce(
+        &mut self,
+        destination: usize,
+        segments: &Pool,
+        residual: Option<&mut Residual>,
+        out: &mut Vec<Action>,
+    ) {
+        let (owner, index) = self.reduce.next_start(&self.plan, destination).expect("the caller has looked");
+        self.reduce.start(owner);
+        let contribution = self.contribution.as_ref().expect("kept until every start has left");
+        let segment = &self.plan.layout.shard(owner).segments()[index];
+        let codec = self.plan.codecs.reduce;
+        let payload = match residual {
+            Some(residual) => {
+                let mut packed = segments.take(segment.len());
+                let mut payload = segments.take_bytes(codec.encoded_len(segment.len()));
+                residual.encode(codec, segment, contribution, &mut packed, payload.bytes_mut());
+                payload
+            }
+            None => payload_of(codec, segment, contribution, segments),
+        };
+        let label = SegmentLabel { phase: Phase::Reduce, owner, index, stats: self.contribution_stats };
+        out.push(Action::Send { to: self.plan.link(destination), label, payload });
+    }
+
+    /// Sends the next final segment of the own shard to `destination`, for which credit was taken.
+    fn start_gather(&mut self, destination: usize, segments: &Pool, out: &mut Vec<Action>) {
+        let index = self.gather.next_start(destination).expect("the caller has looked");
+        self.gather.start(destination);
+        let segment = &self.plan.own().segments()[index];
+        let payload = payload_of(self.plan.codecs.gather, segment, self.result.seen(), segments);
+        let label =
+            SegmentLabel { phase: Phase::Gather, owner: self.plan.rank, index, stats: self.own_stats };
+        out.push(Action::Send { to: self.plan.link(destination), label, payload });
     }
 
     /// The earliest segments that this member waits for: their half of the round, how many ranks they pass on their way here, and the
