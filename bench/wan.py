@@ -2,7 +2,7 @@
 
     cargo build --release
     python bench/wan.py [--hosts 2,4] [--round-trips 20,100] [--rate 200] [--loss 0] [--size 14] [--rounds 1]
-                        [--lines equal | slow | home] [--congestion cubic] [--foreign]
+                        [--lines equal | slow | home] [--topology auto] [--congestion cubic] [--foreign]
 
 `wan/wan.c` gives each host a network namespace and a line with a delay, a rate and losses, so that real programs meet real TCP on one
 machine. It needs root or user namespaces, and a C compiler. Bare TCP (one connection from each host to the next, all at once), Gloo (if
@@ -143,14 +143,14 @@ def host_peergrad(folder, size):
     return rate(size, statistics.median([later - earlier for earlier, later in zip(passed, passed[1:])][FIRST_STEPS:]))
 
 
-def prepare(folder, size):
+def prepare(folder, size, topology):
     widths = WIDTHS[size]
     # A fifth of the rows is held out.
     noise(folder / "noise.csv", widths[0], widths[-1], STEPS * BATCH * 5 // 4)
     (folder / "secret").write_text("5a" * 32)
     (folder / "run.toml").write_text(
         f'epochs = 1\nbatch = {BATCH}\n[data]\nfile = "noise.csv"\n[model]\nkind = "mlp"\nhidden = {widths[1:-1]}\n'
-        f'[shards]\nreplicas = 1\n[sync]\nkind = "sync"\n'
+        f'[shards]\nreplicas = 1\n[sync]\nkind = "sync"\ntopology = "{topology}"\n'
     )
 
 
@@ -164,7 +164,7 @@ def measure(program, hosts, round_trip, options):
     """The rate of the slowest host, and of the foreign connection if there is one."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        prepare(folder, options.size)
+        prepare(folder, options.size, options.topology)
         (folder / "rates").write_text("".join(f"{up} {down}\n" for up, down in lines(options, hosts)))
         line = ["-n", hosts, "-d", round_trip / 2, "-R", folder / "rates", "-l", options.loss, "-t", options.seconds]
         command = [WAN, *line, "--", sys.executable, HERE, "--as-host", program, "--folder", folder, "--size", options.size]
@@ -214,6 +214,7 @@ if __name__ == "__main__":
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--lines", choices=["equal", "slow", "home"], default="equal")
     parser.add_argument("--congestion", default="", help="for example cubic; by default that of this machine")
+    parser.add_argument("--topology", choices=["auto", "ring", "direct"], default="auto")
     parser.add_argument("--foreign", action="store_true")
     parser.add_argument("--seconds", type=int, default=300, help="the longest time of one measurement")
     parser.add_argument("--as-host", choices=["tcp", "gloo", "peergrad"], help=argparse.SUPPRESS)
