@@ -1,13 +1,13 @@
 """All-reduce between hosts with long lines: what each host sends while it communicates, in Mbit/s.
 
-    cargo build --release
+    cargo build --release --workspace
     python bench/wan.py [--hosts 2,4] [--round-trips 20,100] [--rate 200] [--loss 0] [--size 14] [--rounds 1]
                         [--lines equal | slow | home] [--topology auto] [--congestion cubic] [--foreign]
 
 `wan/wan.c` gives each host a network namespace and a line with a delay, a rate and losses, so that real programs meet real TCP on one
 machine. It needs root or user namespaces, and a C compiler. Bare TCP (one connection from each host to the next, all at once), Gloo (if
 PyTorch is installed) and peergrad take turns. Each number is the smallest of all hosts. A round trip of 0.1 s delays each half of an
-all-reduce by 0.05 s, which counts as communicating.
+all-reduce by 0.05 s, which counts as communicating. The last column is from the simulator, with the same lines.
 
 `--lines slow`: the first host has a line of 20 Mbit/s. `--lines home`: 10 Mbit/s up and 50 down. No host of a ring can send faster than
 the slowest line carries. `--congestion` sets what the system uses for TCP in each host. With `--foreign`, a bare TCP connection from the
@@ -16,6 +16,7 @@ first host to the second one sends beside peergrad, and what it carries is print
 import argparse
 import json
 import os
+import re
 import socket
 import statistics
 import subprocess
@@ -25,7 +26,7 @@ import threading
 import time
 from pathlib import Path
 
-from peers import Peer, noise
+from peers import PEER, Peer, noise
 
 HERE = Path(__file__).resolve()
 WAN = HERE.parent.parent / "target" / "wan"
@@ -177,6 +178,29 @@ def measure(program, hosts, round_trip, options):
         return min(float(word[0]) for word in words if word[0] != "foreign"), *foreign
 
 
+def simulated(hosts, round_trip, options):
+    """As peergrad, in virtual time. Of 1,500 bytes on a line, 1,448 are the program's."""
+    whole = 1448 / 1500
+    slow = [(host, line) for host, line in enumerate(lines(options, hosts)) if line != lines(options, hosts)[-1]]
+    up, down = lines(options, hosts)[-1]
+    throttle = "".join(
+        f'[[faults]]\nat = "0s"\nkind = "throttle"\npeers = [{host}]\nup_mbit = {up * whole}\ndown_mbit = {down * whole}\n'
+        for host, (up, down) in slow
+    )
+    with tempfile.TemporaryDirectory() as name:
+        scenario = Path(name) / "wan.toml"
+        scenario.write_text(
+            f'about = "wan"\npeers = {hosts}\n[links]\nlatency = "{round_trip / 2}ms"\njitter = "0ms"\nloss = {options.loss / 100}\n'
+            f"up_mbit = {up * whole}\ndown_mbit = {down * whole}\n"
+            f'[task]\nkind = "integers"\nparameters = {elements(WIDTHS[options.size])}\nsample_time = "20us"\n'
+            f"[run]\nepochs = 1\nbatch = 32\n[run.optimizer]\nrate = 0.01\n[run.shards]\nreplicas = 1\n"
+            f'[run.sync]\ntopology = "{options.topology}"\n{throttle}'
+        )
+        result = subprocess.run([PEER.parent / "simulate", "run", scenario], stdout=subprocess.PIPE, text=True, check=True)
+    steps, seconds = re.search(r"of (\d+) steps in .* time, ([\d.]+) s of it in training", result.stdout).groups()
+    return 2 * (hosts - 1) / hosts * elements(WIDTHS[options.size]) * 32 / 1e6 * int(steps) / float(seconds)
+
+
 def main(options):
     subprocess.run(["cc", "-O2", "-o", WAN, HERE.parent / "wan" / "wan.c"], check=True)
     columns = {"bare TCP": "tcp", "peergrad": "peergrad"}
@@ -190,7 +214,7 @@ def main(options):
     kind = f"{options.lines} lines of {options.rate:g}" if options.lines != "home" else "home lines of 10 up and 50 down,"
     print(f"{kind} Mbit/s, {options.loss:g} % lost, {options.size} MB of parameters; Mbit/s that a host sends")
     foreign = ["foreign connection"] if options.foreign else []
-    print("| hosts | round trip, ms | slowest line |", " | ".join([*columns, *foreign]), "|\n|---|---|---|" + "---|" * len([*columns, *foreign]))
+    print("| hosts | round trip, ms | slowest line |", " | ".join([*columns, *foreign]), "| simulated |\n|---|---|---|" + "---|" * len([*columns, *foreign, 1]))
     for hosts in options.hosts:
         for round_trip in options.round_trips:
             found = {name: [] for name in [*columns, *foreign]}
@@ -199,6 +223,7 @@ def main(options):
                     rate, *beside = measure(program, hosts, round_trip, options)
                     found[name].append(rate)
                     found[foreign[0] if foreign else name] += beside
+            found["simulated"] = [simulated(hosts, round_trip, options)]
             cells = [f"{statistics.median(values):.{0 if min(values) > 20 else 1}f}" for values in found.values()]
             print(f"| {hosts} | {round_trip} | {slowest(hosts):g} |", " | ".join(cells), "|", flush=True)
 
