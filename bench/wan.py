@@ -197,8 +197,9 @@ def simulated(hosts, round_trip, options):
             f'[run.sync]\ntopology = "{options.topology}"\n{throttle}'
         )
         result = subprocess.run([PEER.parent / "simulate", "run", scenario], stdout=subprocess.PIPE, text=True, check=True)
-    steps, seconds = re.search(r"of (\d+) steps in .* time, ([\d.]+) s of it in training", result.stdout).groups()
-    return 2 * (hosts - 1) / hosts * elements(WIDTHS[options.size]) * 32 / 1e6 * int(steps) / float(seconds)
+    steps, time, unit = re.search(r"of (\d+) steps in .* time, ([\d.]+) (s|min) of it in training", result.stdout).groups()
+    seconds = float(time) * {"s": 1, "min": 60}[unit]
+    return 2 * (hosts - 1) / hosts * elements(WIDTHS[options.size]) * 32 / 1e6 * int(steps) / seconds
 
 
 def main(options):

@@ -269,7 +269,7 @@ const UNMEASURED_BYTES: usize = 256 << 10;
 /// How much may be in flight on a short line. Well below what sockets buffer in both directions.
 const IN_FLIGHT_BYTES: usize = 1 << 20;
 /// On a short line that is slow: only what it carries in this time.
-const QUEUE_MAX: Duration = Duration::from_millis(100);
+const QUEUE_MAX: Duration = Duration::from_millis(150);
 /// What a socket takes without a pause: two thirds of the 4 MiB that Linux gives it. A socket that is full takes nothing until a third of it
 /// is free, and then so much at once that it waits in a queue.
 const SOCKET_BYTES: u64 = 2600 << 10;
