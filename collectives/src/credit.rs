@@ -5,7 +5,7 @@
 //!
 //! # Why a ring does not deadlock
 //! If all credit of a ring were used by segments that must be passed on, no member could send. So a member starts a segment of its own
-//! only if that leaves some credit on the link; passing on may use the last credit. A relay returns the credit of the link on which the
+//! only if that leaves some credit on the link; passing on may use the last credit. Which of the two goes first does not matter. A relay returns the credit of the link on which the
 //! segment arrived. So there is always credit on some link, and the segment before that link can move. Segments leave the ring at their
 //! last hop. So the ring empties, and all members can start theirs.
 //!

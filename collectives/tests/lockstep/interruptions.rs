@@ -20,9 +20,12 @@ fn rounds_interrupted_at_any_point_continue_in_the_next_view() {
     let mut ends = Ends::default();
     for rank_count in 2..6 {
         for topology in TOPOLOGIES {
-            for (credit, replicas, adversary) in
-                [(1, 1, Adversary::Random), (3, 2, Adversary::Random), (2, 3, Adversary::Eager)]
-            {
+            for (credit, replicas, adversary) in [
+                (1, 1, Adversary::Random),
+                (3, 2, Adversary::Random),
+                (2, 3, Adversary::Eager),
+                (12, 2, Adversary::Random),
+            ] {
                 let case = Case {
                     rank_count,
                     len: 40,
