@@ -5,9 +5,9 @@
 //!
 //! # Why a ring does not deadlock
 //! If all credit of a ring were used by segments that must be passed on, no member could send. So a member starts a segment of its own
-//! only if that leaves some credit on the link; passing on may use the last credit. Which of the two goes first does not matter. A relay returns the credit of the link on which the
-//! segment arrived. So there is always credit on some link, and the segment before that link can move. Segments leave the ring at their
-//! last hop. So the ring empties, and all members can start theirs.
+//! only if that leaves some credit on the link; passing on may use the last credit. Which of the two goes first does not matter. A relay
+//! returns the credit of the link on which the segment arrived. So there is always credit on some link, and the segment before that link
+//! can move. Segments leave the ring at their last hop. So the ring empties, and all members can start theirs.
 //!
 //! Rounds in a ring and rounds without relays may follow each other on the same links, if no segment of a round is sent before all
 //! segments of the previous round have been sent. Then no relay waits for credit behind segments of a later round.
