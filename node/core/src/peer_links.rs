@@ -47,10 +47,12 @@ impl Line {
     }
 
     /// How many bytes of segments may be at the other end or on their way there: twice what has to be in flight, so that a measurement shows
-    /// that the line carries more, and as much again because in a ring segments wait there until the next line takes them.
+    /// that the line carries more. Over a long line as much again, because in a ring segments wait at the other end until the next line
+    /// takes them. Over a short one that would only be memory that no cache holds.
     fn window_bytes(&self) -> u64 {
+        let factor = if self.round_trip < LONG_ROUND_TRIP { 2 } else { 4 };
         let most = u64::from(LINK_SEGMENTS_MAX) * SEGMENT_BYTES_MAX as u64;
-        self.bytes_in_round_trip().saturating_mul(4).min(most)
+        self.bytes_in_round_trip().saturating_mul(factor).min(most)
     }
 }
 
@@ -130,6 +132,9 @@ impl PeerLinks {
     }
 }
 
+/// The round trip of a long line. Machines in one room, and busy processes of one machine, are closer.
+const LONG_ROUND_TRIP: Duration = Duration::from_millis(10);
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -161,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_is_four_times_what_the_line_carries_in_a_round_trip() {
+    fn a_window_is_four_times_what_a_long_line_carries_in_a_round_trip() {
         let mut links = PeerLinks::default();
         let line = |milliseconds, bytes_per_second| Line {
             round_trip: Duration::from_millis(milliseconds),
@@ -172,6 +177,9 @@ mod tests {
         links.up(peer(1));
         links.note_line(peer(1), line(100, 20_000_000));
         assert_eq!(links.window_bytes(&peer(1)), 8_000_000);
+        links.note_line(peer(1), line(1, 1_000_000_000));
+        assert_eq!(links.window_bytes(&peer(1)), 2_000_000, "a short one");
+        links.note_line(peer(1), line(100, 20_000_000));
         links.up(peer(2));
         links.note_line(peer(2), line(100, 20_000_000));
         assert_eq!(links.window_bytes(&peer(1)), 8_000_000);
