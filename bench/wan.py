@@ -103,7 +103,8 @@ def connect(host, port):
             return socket.create_connection((f"10.77.0.{host + 1}", port))
         except OSError:
             time.sleep(0.1)
-    sys.exit(f"host {host} does not listen")
+    print(f"host {host} does not listen", file=sys.stderr, flush=True)
+    os._exit(1)
 
 
 def host_gloo(_folder, size):

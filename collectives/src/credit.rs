@@ -123,7 +123,7 @@ impl LinkCredits {
     }
 }
 
-/// More credit than a link has at first: the line is long.
+/// More credit than a link has at first: the window is wide.
 const PLENTY: u32 = 2 * LINK_SEGMENTS;
 /// The reserve that a ring needs: a relay returns the credit of the link on which the segment arrived.
 pub const RELAY_RESERVE: u32 = 1;

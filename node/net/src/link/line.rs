@@ -11,6 +11,7 @@
 //!    round trip includes the time that the line takes to carry it.
 //! 3. The product of the two has to be in flight, and somewhat more. How much more, and how fast large frames leave, is in
 //!    `line/pacing.rs`: a line that carries more shows that by the next rates, until it is full.
+//!    Pauses do not make a rate old.
 //! 4. After a pause of a minute, or over another lane, the line may be another one: little is in flight at first, and the first rate
 //!    with more frames waiting replaces all earlier ones.
 //!
@@ -137,6 +138,7 @@ impl LineMeter {
     /// A frame is sent. `was_last` says whether no other one waits behind it.
     pub(super) fn note_sent(&mut self, now: Instant, byte_count: usize, was_last: bool) {
         if self.in_flight.is_empty() {
+            self.rates.skip(now - self.acknowledged_at);
             (self.acknowledged_at, self.sent_at) = (now, now);
         }
         if let Some(line) = self.filled_line(now) {
@@ -382,6 +384,16 @@ mod tests {
         now += Duration::from_millis(200);
         meter.note_acknowledged(now, 1);
         assert!(meter.line().unwrap().bytes_per_second < 1_000_000, "{:?}", meter.line());
+    }
+
+    #[test]
+    fn the_first_frames_after_a_pause_do_not_replace_the_rate() {
+        let (mut meter, mut now, _) = filled(25_000_000, Duration::from_millis(50), 12);
+        now += RECENT + Duration::from_secs(5);
+        meter.note_sent(now, FRAME, false);
+        now += Duration::from_millis(105);
+        meter.note_acknowledged(now, 1);
+        assert!(meter.line().unwrap().bytes_per_second > 20_000_000, "{:?}", meter.line());
     }
 
     #[test]

@@ -60,13 +60,20 @@ impl Pacing {
     /// A frame leaves over this line.
     pub(super) fn note_sent(&mut self, now: Instant, byte_count: usize, line: Line) {
         let rate = line.bytes_per_second / 100 * self.gains(now, line.round_trip).rate;
-        self.left_at = self.left_at.max(now) + carried_in(byte_count as u64, rate);
+        let left_at = self.left_at.max(now) + carried_in(byte_count as u64, rate);
+        self.left_at = left_at.min(now + WAIT_MAX);
     }
 
     /// The line was measured again.
     pub(super) fn note_rate(&mut self, now: Instant, bytes_per_second: u64) {
+        // A line that has become slower may grow again.
+        if bytes_per_second < self.growth.0 / 2 {
+            self.growth.0 = bytes_per_second;
+        }
         if bytes_per_second / 5 >= self.growth.0 / 4 {
             self.growth = (bytes_per_second, now);
+            // What left at a smaller rate has left by now.
+            self.left_at = self.left_at.min(now);
         }
     }
 
@@ -88,13 +95,15 @@ impl Pacing {
 /// How long a line takes to carry so many bytes; a second at most.
 fn carried_in(byte_count: u64, bytes_per_second: u64) -> Duration {
     let micros = u128::from(byte_count) * 1_000_000 / u128::from(bytes_per_second.max(1));
-    Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX)).min(Duration::from_secs(1))
+    Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX)).min(WAIT_MAX)
 }
 
 /// What goes at once after a pause: too little for a queue that matters, and enough that small steps do not wait.
 const BURST_BYTES: u64 = 256 << 10;
 /// On a shorter line a burst waits for no longer than a timer is late.
 const ROUND_TRIP_MIN: Duration = Duration::from_millis(5);
+/// How long a frame waits at most: a rate may be wrong.
+const WAIT_MAX: Duration = Duration::from_secs(1);
 /// A timer may be that late.
 const TIMER_PRECISION: Duration = Duration::from_millis(2);
 /// How long the rate may stay the same before it counts as the line's.

@@ -1,6 +1,7 @@
 //! The largest of the recent values.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -28,6 +29,11 @@ impl<T: Ord + Copy> RecentMax<T> {
         while self.values.front().is_some_and(|(at, _)| now - *at > RECENT) {
             self.values.pop_front();
         }
+    }
+
+    /// A pause does not count: all values become younger by so much.
+    pub(super) fn skip(&mut self, pause: Duration) {
+        self.values.iter_mut().for_each(|(at, _)| *at += pause);
     }
 
     pub(super) fn clear(&mut self) {
