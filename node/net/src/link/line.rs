@@ -5,13 +5,13 @@
 //! # How it works
 //! 1. Each frame remembers what was acknowledged when it was sent. Its own acknowledgement gives a rate: what was acknowledged in between,
 //!    by the time in between. Delays make some rates smaller, so the largest recent one counts. Where nothing more waited to be sent, the rate
-//!    is the sender's and not the line's: it counts only if it is larger than what is known.
-//! 2. Queues make some round trips longer, so the shortest recent one counts, and only those of frames that had no large one before them
-//!    replace an old one. If none were sent for long, this end sends one large frame at a time until it has a new one. A large frame's
+//!    is the sender's and not the line's: it counts only if it is larger than what is known. A
+//!    pause does not make a rate old.
+//! 2. Queues make some round trips longer, so the shortest recent one counts, and only those of frames that were sent while no large
+//!    frame was in flight replace an old one. If no such frame was sent for ten seconds, this end sends one large frame at a time until it has a new one. A large frame's
 //!    round trip includes the time that the line takes to carry it.
 //! 3. The product of the two has to be in flight, and somewhat more. How much more, and how fast large frames leave, is in
 //!    `line/pacing.rs`: a line that carries more shows that by the next rates, until it is full.
-//!    Pauses do not make a rate old.
 //! 4. After a pause of a minute, or over another lane, the line may be another one: little is in flight at first, and the first rate
 //!    with more frames waiting replaces all earlier ones.
 //!

@@ -14,7 +14,8 @@
 //! | in the second, so that the queue becomes empty | 0.75 | 1.5 |
 //! | in the others | 1 | 1.5 |
 //!
-//! Acknowledgements wait in queues too, or for a busy computer, so in flight is more than the rate alone would need.
+//! Acknowledgements wait in queues too, or for a busy computer, so in flight is more than the rate alone would need. What a socket takes
+//! bounds it ([`line`](super)). Lines with a round trip below [`ROUND_TRIP_MIN`] are not paced.
 //!
 //! # Reading
 //! Zhang, Shenker & Clark, *Observations on the Dynamics of a Congestion Control Algorithm: The Effects of Two-Way Traffic*, 1991.
@@ -92,7 +93,7 @@ impl Pacing {
     }
 }
 
-/// How long a line takes to carry so many bytes; a second at most.
+/// How long a line takes to carry so many bytes; [`WAIT_MAX`] at most.
 fn carried_in(byte_count: u64, bytes_per_second: u64) -> Duration {
     let micros = u128::from(byte_count) * 1_000_000 / u128::from(bytes_per_second.max(1));
     Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX)).min(WAIT_MAX)

@@ -40,7 +40,7 @@ impl<T: Ord + Copy> RecentMax<T> {
         self.values.clear();
     }
 
-    /// The largest value; `None` if there is none.
+    /// The largest of the inserted values; `None` before the first one.
     pub(super) fn largest(&self) -> Option<T> {
         self.values.front().map(|(_, value)| *value)
     }
