@@ -32,9 +32,9 @@ HERE = Path(__file__).resolve()
 WAN = HERE.parent.parent / "target" / "wan"
 # The widths of an MLP with about so many million bytes of parameters.
 WIDTHS = {5: [784, 1024, 512, 10], 14: [784, 1800, 1200, 10], 64: [784, 4096, 3072, 10]}
-PORT, FOREIGN_PORT, STEPS = 7400, 7900, 20
-# These do not count: connections grow.
-FIRST_STEPS = 5
+PORT, FOREIGN_PORT, STEPS = 7400, 7900, int(os.environ.get("WAN_STEPS", 20))
+# These do not count: connections grow, and become more.
+FIRST_STEPS = STEPS // 4 if STEPS < 40 else STEPS // 2
 # Seconds of bare TCP: before and while it is measured.
 WARM, MEASURED = 4, 4
 # Small, so that computing takes little of a step.
@@ -145,10 +145,10 @@ def host_peergrad(folder, size):
     return rate(size, statistics.median([later - earlier for earlier, later in zip(passed, passed[1:])][FIRST_STEPS:]))
 
 
-def prepare(folder, size, topology):
+def prepare(folder, size, topology, steps):
     widths = WIDTHS[size]
     # A fifth of the rows is held out.
-    noise(folder / "noise.csv", widths[0], widths[-1], STEPS * BATCH * 5 // 4)
+    noise(folder / "noise.csv", widths[0], widths[-1], steps * BATCH * 5 // 4)
     (folder / "secret").write_text("5a" * 32)
     (folder / "run.toml").write_text(
         f'epochs = 1\nbatch = {BATCH}\n[data]\nfile = "noise.csv"\n[model]\nkind = "mlp"\nhidden = {widths[1:-1]}\n'
@@ -166,11 +166,11 @@ def measure(program, hosts, round_trip, options):
     """The rate of the slowest host, and of the foreign connection if there is one."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        prepare(folder, options.size, options.topology)
+        prepare(folder, options.size, options.topology, options.steps)
         (folder / "rates").write_text("".join(f"{up} {down}\n" for up, down in lines(options, hosts)))
         line = ["-n", hosts, "-d", round_trip / 2, "-R", folder / "rates", "-l", options.loss, "-t", options.seconds]
         command = [WAN, *line, "--", sys.executable, HERE, "--as-host", program, "--folder", folder, "--size", options.size]
-        environment = os.environ | {"CONGESTION": options.congestion} | ({"FOREIGN": "1"} if options.foreign else {})
+        environment = os.environ | {"CONGESTION": options.congestion, "WAN_STEPS": str(options.steps)} | ({"FOREIGN": "1"} if options.foreign else {})
         result = subprocess.run([*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
         if result.returncode:
             sys.exit(f"{program} has failed: {result.stderr[-2000:]}")
@@ -239,6 +239,7 @@ if __name__ == "__main__":
     parser.add_argument("--loss", type=float, default=0)
     parser.add_argument("--size", type=int, choices=WIDTHS, default=14)
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=20, help="of 40 or more only the second half counts, of fewer all but a quarter")
     parser.add_argument("--lines", choices=["equal", "slow", "home"], default="equal")
     parser.add_argument("--congestion", default="", help="for example cubic; by default that of this machine")
     parser.add_argument("--topology", choices=["auto", "ring", "direct"], default="auto")

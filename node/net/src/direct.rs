@@ -7,16 +7,20 @@
 //! Each peer listens on a second port for direct lanes, and names the port in its answer to an opening. A link uses a substream
 //! until its direct lane is open, and again whenever that breaks.
 
+mod bundle;
 mod handshake;
+mod joins;
 mod path;
 mod records;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream, lookup_host};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::address::DIRECT_PORT_OFFSET;
 use super::identity::Identity;
@@ -24,8 +28,10 @@ use super::keyring::Keyring;
 use super::listen::Listen;
 use super::machine::{Machine, Places};
 use super::open_files::FileLimit;
+pub(super) use bundle::{Change, Incoming, Outgoing, Stripe};
 use handshake::Credentials;
 pub(super) use handshake::{CredentialsError, HandshakeError};
+pub(super) use joins::Joins;
 pub(super) use path::DirectPath;
 pub(super) use records::Records;
 
@@ -37,6 +43,8 @@ pub(super) struct DirectEndpoint {
     port: Option<NonZeroU16>,
     /// The places of handshakes that are not complete.
     handshakes: Places,
+    /// The places of connections that are added to lanes: to outgoing ones, and to incoming ones.
+    stripes: [Arc<Semaphore>; 2],
 }
 
 /// The listening sockets.
@@ -58,9 +66,21 @@ impl DirectEndpoint {
             bound => bound,
         };
         let port = listeners.as_ref().ok().and_then(Listeners::port);
-        let (count_max, count_per_machine_max) = FileLimit::raise().handshakes_max();
+        let files = FileLimit::raise();
+        let (count_max, count_per_machine_max) = files.handshakes_max();
         let handshakes = Places::new(count_max, count_per_machine_max);
-        Ok((Self { credentials, port, handshakes }, listeners))
+        let stripes = [(); 2].map(|()| Arc::new(Semaphore::new(files.stripes_max())));
+        Ok((Self { credentials, port, handshakes, stripes }, listeners))
+    }
+
+    /// A place for a connection that is added to an outgoing lane; `None` if all are taken.
+    pub(super) fn take_stripe(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.stripes[0]).try_acquire_owned().ok()
+    }
+
+    /// A place for a connection that the other end has added to an incoming lane; `None` if all are taken.
+    pub(super) fn take_joined(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.stripes[1]).try_acquire_owned().ok()
     }
 
     /// The port on which this peer listens; `None` if it cannot listen.

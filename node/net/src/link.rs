@@ -10,9 +10,11 @@
 //! # How it works
 //! - Each end draws a random *session* for each life of a link, and a link is a pair of sessions. Frames are numbered within
 //!   the pair. An end that restarted or gave up draws another session, so numbers of two lives never mix.
-//! - The sender opens a lane by naming its own session and the session that it knows of the other end (33 bytes). The receiver
-//!   answers with its session and the number of frames of this pair that it has (36 bytes), and the sender continues after
+//! - The sender opens a lane by naming its own session and the session that it knows of the other end (41 bytes). The receiver
+//!   answers with its session and the number of frames of this pair that it has (44 bytes), and the sender continues after
 //!   those.
+//! - A direct lane may have several connections, its *stripes*: `link/stripes.rs` finds how many, and `direct/bundle.rs` makes one stream
+//!   of them.
 //! - A session names the start of the peer's process. If a second process with the same identity was started later, from a copy
 //!   of the data directory, the earlier process is refused and told so.
 //! - The receiver writes 16 bytes back whenever something changed: the frames received, which the sender can forget, and the
@@ -35,6 +37,7 @@ mod incoming;
 mod line;
 mod outbox;
 mod outgoing;
+mod stripes;
 
 use std::io;
 use std::sync::Arc;
@@ -48,9 +51,10 @@ use tokio::sync::OwnedSemaphorePermit;
 
 pub(super) use handshake::{Acknowledgement, OpenRequest, OpenResponse, SessionId, Verdict};
 pub(super) use inbox::Inbox;
-pub(super) use incoming::{Shared, read_opening, receive, refuse};
+pub(super) use incoming::{Shared, read_opening, receive, refuse, welcome_stripe};
 pub(super) use outbox::Outbox;
 pub(super) use outgoing::{open, transmit};
+pub(super) use stripes::StripeSearch;
 
 /// One life of a link. A closed link stays closed, and frames that are sent into it are dropped.
 #[derive(Debug)]
@@ -289,8 +293,10 @@ pub(super) fn error_text(error: &io::Error) -> String {
 
 /// The bytes of a goodbye, in place of a frame's prefix. No frame has version 0.
 const GOODBYE: [u8; PREFIX_BYTES] = [0; PREFIX_BYTES];
-/// The version of the greeting and of the acknowledgements. Frames have their own version.
-const LANE_VERSION: u8 = 3;
+/// The version of the greeting, of the acknowledgements, and of the pieces of a direct lane. Frames have their own version.
+const LANE_VERSION: u8 = 4;
+/// How many connections a lane may have.
+pub(super) const STRIPES_MAX: usize = 16;
 /// How long frames on a lane may stay unacknowledged. The other end's network acknowledges them even if its node is busy.
 pub(super) const STALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Frames up to this size may exceed the limit of what is in flight.

@@ -34,7 +34,7 @@ use tokio::task::JoinHandle;
 use super::address::port_of;
 use super::bootstrap_address::BootstrapAddress;
 use super::counters::Counters;
-use super::direct::{CredentialsError, DirectEndpoint, Listeners};
+use super::direct::{CredentialsError, DirectEndpoint, Joins, Listeners};
 use super::identity::Identity;
 use super::keyring::Keyring;
 use super::link::LinkEvent;
@@ -143,6 +143,7 @@ impl Network {
         let lanes = lanes::Lanes {
             opener,
             direct_endpoint: Arc::new(direct_endpoint),
+            joins: Joins::default(),
             events: events.clone(),
             counters: Arc::clone(&counters),
             pool: options.pool,

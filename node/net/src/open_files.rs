@@ -25,6 +25,11 @@ impl FileLimit {
         (all, all / 4)
     }
 
+    /// Connections that may be added to outgoing direct lanes in all, and as many to incoming ones.
+    pub(super) fn stripes_max(self) -> usize {
+        (self.0 / 8).min(STRIPES_MAX) as usize
+    }
+
     /// How many files a member of a view of so many members may need, if that is more than the limit.
     #[must_use]
     pub fn shortage(self, members: usize) -> Option<FileShortage> {
@@ -70,6 +75,8 @@ const FILES_PER_MEMBER: u64 = 5;
 /// Bounds of unproven connections.
 const PENDING_MIN: u64 = 16;
 const PENDING_MAX: u64 = 256;
+/// The largest bound of added connections.
+const STRIPES_MAX: u64 = 512;
 
 #[cfg(test)]
 mod tests {

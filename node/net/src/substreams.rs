@@ -12,7 +12,7 @@ use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::io;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use libp2p::core::Endpoint;
@@ -50,9 +50,48 @@ pub(super) struct Opener {
     /// Not bounded: only this peer's own tasks ask, each for one substream at a time, and requests that were given up are
     /// skipped.
     wanted: mpsc::UnboundedSender<(PeerId, SubstreamRequest)>,
+    kept: Kept,
+}
+
+/// How many reasons there are to keep the connections with each peer, although no substream is open.
+#[derive(Clone, Debug, Default)]
+struct Kept(Arc<Mutex<BTreeMap<PeerId, usize>>>);
+
+/// A reason to keep the connections with a peer, for as long as this lasts.
+#[derive(Debug)]
+pub(super) struct Keep {
+    peer: PeerId,
+    kept: Kept,
+}
+
+impl Kept {
+    fn contains(&self, peer: PeerId) -> bool {
+        self.lock().contains_key(&peer)
+    }
+
+    /// A panic elsewhere cannot leave the counts half-changed: nothing in between can panic.
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<PeerId, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Keep {
+    fn drop(&mut self) {
+        let mut kept = self.kept.lock();
+        match kept.get_mut(&self.peer) {
+            Some(count) if *count > 1 => *count -= 1,
+            _ => drop(kept.remove(&self.peer)),
+        }
+    }
 }
 
 impl Opener {
+    /// Keeps the connections with this peer, although no substream is open, for as long as the returned value lasts.
+    pub(super) fn keep(&self, peer: PeerId) -> Keep {
+        *self.kept.lock().entry(peer).or_default() += 1;
+        Keep { peer, kept: self.kept.clone() }
+    }
+
     /// Opens a substream to a connected peer, on the newest of its connections.
     pub(super) async fn open(&self, peer: PeerId, protocol: StreamProtocol) -> Result<Stream, OpenError> {
         let (reply, replied) = oneshot::channel();
@@ -105,7 +144,7 @@ pub(super) struct SubstreamBehaviour {
 impl Default for SubstreamBehaviour {
     fn default() -> Self {
         let (sender, wanted) = mpsc::unbounded_channel();
-        let opener = Opener { wanted: sender };
+        let opener = Opener { wanted: sender, kept: Kept::default() };
         Self { opener, wanted, acceptors: Vec::new(), connections: BTreeMap::new(), ips: BTreeMap::new() }
     }
 }
@@ -126,9 +165,10 @@ impl SubstreamBehaviour {
         Incoming(incoming)
     }
 
-    fn handler(&self) -> Handler {
+    fn handler(&self, peer: PeerId) -> Handler {
         let accepted = AnyOf(self.acceptors.iter().map(|(protocol, _)| protocol.clone()).collect());
-        Handler { accepted, wanted: VecDeque::new(), inbound: VecDeque::new() }
+        let kept = self.opener.kept.clone();
+        Handler { peer, kept, accepted, wanted: VecDeque::new(), inbound: VecDeque::new() }
     }
 }
 
@@ -139,22 +179,22 @@ impl NetworkBehaviour for SubstreamBehaviour {
     fn handle_established_inbound_connection(
         &mut self,
         _: ConnectionId,
-        _: PeerId,
+        peer: PeerId,
         _: &Multiaddr,
         _: &Multiaddr,
     ) -> Result<THandler<Self>, ConnectionDenied> {
-        Ok(self.handler())
+        Ok(self.handler(peer))
     }
 
     fn handle_established_outbound_connection(
         &mut self,
         _: ConnectionId,
-        _: PeerId,
+        peer: PeerId,
         _: &Multiaddr,
         _: Endpoint,
         _: PortUse,
     ) -> Result<THandler<Self>, ConnectionDenied> {
-        Ok(self.handler())
+        Ok(self.handler(peer))
     }
 
     fn on_swarm_event(&mut self, event: FromSwarm<'_>) {
@@ -209,6 +249,9 @@ impl NetworkBehaviour for SubstreamBehaviour {
 
 /// The handler of one connection.
 pub(super) struct Handler {
+    /// The other end.
+    peer: PeerId,
+    kept: Kept,
     accepted: AnyOf,
     wanted: VecDeque<SubstreamRequest>,
     inbound: VecDeque<(StreamProtocol, Stream)>,
@@ -221,6 +264,10 @@ impl ConnectionHandler for Handler {
     type OutboundProtocol = ReadyUpgrade<StreamProtocol>;
     type InboundOpenInfo = ();
     type OutboundOpenInfo = SubstreamRequest;
+
+    fn connection_keep_alive(&self) -> bool {
+        self.kept.contains(self.peer)
+    }
 
     fn listen_protocol(&self) -> SubstreamProtocol<AnyOf> {
         SubstreamProtocol::new(self.accepted.clone(), ())
@@ -313,20 +360,25 @@ mod tests {
     const KNOWN: StreamProtocol = StreamProtocol::new("/known/1");
     const UNKNOWN: StreamProtocol = StreamProtocol::new("/unknown/1");
 
-    fn swarm() -> Swarm<SubstreamBehaviour> {
+    fn swarm(idle: Duration) -> Swarm<SubstreamBehaviour> {
         SwarmBuilder::with_new_identity()
             .with_tokio()
             .with_tcp(tcp::Config::new(), noise::Config::new, yamux::Config::default)
             .unwrap()
             .with_behaviour(|_| SubstreamBehaviour::default())
             .unwrap()
-            .with_swarm_config(|config| config.with_idle_connection_timeout(Duration::from_secs(60)))
+            .with_swarm_config(|config| config.with_idle_connection_timeout(idle))
             .build()
     }
 
     /// One that takes in [`KNOWN`], and one that is connected to it.
     async fn pair() -> (Swarm<SubstreamBehaviour>, Incoming, Swarm<SubstreamBehaviour>) {
-        let (mut taker, mut opener) = (swarm(), swarm());
+        pair_with(Duration::from_secs(60)).await
+    }
+
+    /// The same, with another limit for a connection without substreams.
+    async fn pair_with(idle: Duration) -> (Swarm<SubstreamBehaviour>, Incoming, Swarm<SubstreamBehaviour>) {
+        let (mut taker, mut opener) = (swarm(idle), swarm(idle));
         let incoming = taker.behaviour_mut().accept(KNOWN);
         taker.listen_on("/ip4/127.0.0.1/tcp/0".parse().unwrap()).unwrap();
         taker.select_next_some().await;
@@ -430,6 +482,30 @@ mod tests {
         stream.read_to_end(&mut Vec::new()).await.unwrap_err();
         moving(&mut taker, &mut opener, out.open(there, KNOWN)).await.unwrap();
         assert!(incoming.next().await.is_some() && incoming.next().await.is_some());
+    }
+
+    #[tokio::test]
+    async fn a_connection_without_substreams_is_kept_as_long_as_somebody_asks() {
+        let idle = Duration::from_millis(50);
+        let (mut taker, _incoming, mut opener) = pair_with(idle).await;
+        let keep = [(&taker, &opener), (&opener, &taker)]
+            .map(|(one, other)| [(); 2].map(|()| one.behaviour().opener().keep(*other.local_peer_id())));
+        let keep = keep.map(|[first, _]| first);
+        let (there, out) = (*taker.local_peer_id(), opener.behaviour().opener());
+        moving(&mut taker, &mut opener, out.open(there, KNOWN)).await.unwrap();
+        moving(&mut taker, &mut opener, tokio::time::sleep(10 * idle)).await;
+        assert_eq!(
+            (connections(&taker, &opener), connections(&opener, &taker)),
+            (1, 1),
+            "one reason is enough"
+        );
+        drop(keep);
+        assert!(taker.behaviour().opener.kept.lock().is_empty());
+        // The connection looks again when something happens on it.
+        moving(&mut taker, &mut opener, out.open(there, KNOWN)).await.unwrap();
+        while connections(&opener, &taker) > 0 {
+            future::select(taker.next(), opener.next()).await;
+        }
     }
 
     #[tokio::test]

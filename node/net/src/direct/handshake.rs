@@ -370,7 +370,7 @@ const EXPORT_LABEL: &[u8] = b"EXPORTER-peergrad-lane";
 const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use peergrad_protocol::invite::Secret;
     use tokio::net::TcpListener;
 
@@ -394,15 +394,26 @@ mod tests {
         tokio::join!(dialer.dial(address, wanted.keypair().public().to_peer_id()), answering)
     }
 
-    #[tokio::test]
-    async fn idle_lanes_hold_no_buffers_and_share_a_pool() {
+    /// Connections between two peers, each with both ends.
+    pub(in crate::direct) async fn record_pairs(count: usize) -> Vec<(Records, Records)> {
+        record_pairs_of(count).await.0
+    }
+
+    /// And what the two show.
+    async fn record_pairs_of(count: usize) -> (Vec<(Records, Records)>, [Credentials; 2]) {
         let identities = [Identity::generate(), Identity::generate()];
         let [one, other] = [&identities[0], &identities[1]].map(|identity| credentials(identity, 1));
-        let mut lanes = Vec::new();
-        for _ in 0..12 {
+        let mut pairs = Vec::new();
+        for _ in 0..count {
             let (dialed, answered) = handshake_pair(&one, &other, &identities[1]).await;
-            lanes.push((dialed.unwrap(), answered.unwrap().0));
+            pairs.push((dialed.unwrap(), answered.unwrap().0));
         }
+        (pairs, [one, other])
+    }
+
+    #[tokio::test]
+    async fn idle_lanes_hold_no_buffers_and_share_a_pool() {
+        let (mut lanes, peers) = record_pairs_of(12).await;
         for round in 0..5_u8 {
             for (index, (near, far)) in lanes.iter_mut().enumerate() {
                 // From less than a record to more than a few.
@@ -417,7 +428,7 @@ mod tests {
                 assert_eq!(there, sent);
             }
         }
-        let allocated = [one, other].map(|credentials| credentials.bursts.allocated_count());
+        let allocated = peers.map(|credentials| credentials.bursts.allocated_count());
         assert!(allocated.iter().all(|count| *count <= 4), "{allocated:?} for 24 ends");
     }
 

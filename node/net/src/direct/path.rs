@@ -22,14 +22,14 @@ struct PathState {
     /// The pause after the next failure.
     pause: Duration,
     patience: Duration,
+    /// How many connections the last lane had.
+    stripe_count: usize,
 }
 
 impl DirectPath {
     pub(crate) fn new(now: Instant) -> Self {
-        let hosts = Vec::new();
-        Self {
-            state: Mutex::new(PathState { hosts, not_before: now, pause: PAUSE_MIN, patience: PATIENCE_MIN }),
-        }
+        let (hosts, pause, patience) = (Vec::new(), PAUSE_MIN, PATIENCE_MIN);
+        Self { state: Mutex::new(PathState { hosts, not_before: now, pause, patience, stripe_count: 1 }) }
     }
 
     /// Remembers an IP address or a name of the peer's machine.
@@ -42,6 +42,16 @@ impl DirectPath {
 
     pub(crate) fn hosts(&self) -> Vec<String> {
         self.lock().hosts.clone()
+    }
+
+    /// How many connections the next lane should have.
+    pub(crate) fn stripe_count(&self) -> usize {
+        self.lock().stripe_count
+    }
+
+    /// A lane is better with so many connections.
+    pub(crate) fn note_stripe_count(&self, count: usize) {
+        self.lock().stripe_count = count;
     }
 
     /// When to try it next.

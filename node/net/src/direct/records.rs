@@ -97,6 +97,21 @@ impl Records {
         let opening = Opening { key: Key::new(secrets.rx)?, buffer: buffer(), sealed: 0..0, opened: 0..0 };
         Ok(Self { socket, sealing, opening })
     }
+
+    /// From now on the socket takes only so much before it is sent, if it is one of several; or as much as the system likes.
+    ///
+    /// Otherwise a connection that carries little would hold much that others could carry. On a system that knows no such limit, what
+    /// is in flight on the lane is the only one.
+    pub(super) fn limit_unsent(&self, is_limited: bool) {
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        let _ = socket2::SockRef::from(&self.socket).set_tcp_notsent_lowat(if is_limited {
+            UNSENT_BYTES
+        } else {
+            0
+        });
+        #[cfg(not(any(target_os = "linux", target_os = "android")))]
+        let _ = is_limited;
+    }
 }
 
 impl Burst {
@@ -377,6 +392,9 @@ pub(super) const SEALED_BYTES_MAX: usize = PLAIN_BYTES_MAX + 256;
 const RECORD_BYTES_MAX: usize = HEADER_BYTES + SEALED_BYTES_MAX;
 const KIND_ALERT: u8 = 21;
 const KIND_DATA: u8 = 23;
+/// How much may wait in the socket of one of several connections before it is sent.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const UNSENT_BYTES: u32 = 16 << 10;
 /// How many bytes one call writes or reads.
 const BURST_BYTES: usize = 128 << 10;
 // A burst ends with a record that begins within its limit and follows a sealed record.

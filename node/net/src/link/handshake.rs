@@ -1,8 +1,8 @@
 //! The bytes on a lane besides frames: the opening, the answer to it, and acknowledgements. Fixed sizes, little-endian.
 //!
 //! ```text
-//! opening           version u8, session, known session of the other end (zeros: none)
-//! answer            version u8, verdict u8, port for direct lanes u16 (0: none), session, acknowledgement
+//! opening           version u8, session, known session of the other end (zeros: none), token of the lane that it joins u64 (0: a lane of its own)
+//! answer            version u8, verdict u8, port for direct lanes u16 (0: none), session, acknowledgement, token u64 (0: nothing can join)
 //! session           start of the process u64, draw u64
 //! acknowledgement   frames received u64, segments consumed u64     (both since the pair of sessions began)
 //! ```
@@ -55,6 +55,8 @@ pub(crate) struct OpenRequest {
     pub(crate) session: SessionId,
     /// The session of the receiver that the opener knows; `None` before it knows any.
     pub(crate) known: Option<SessionId>,
+    /// The token of the lane to which the connection is added; `None` if it begins a lane.
+    pub(crate) joins: Option<NonZeroU64>,
 }
 
 /// The first bytes of the end that receives frames.
@@ -67,6 +69,8 @@ pub(crate) struct OpenResponse {
     pub(crate) session: SessionId,
     /// How far the receiver has come.
     pub(crate) acknowledgement: Acknowledgement,
+    /// What the opening of a connection names that is added to this lane; `None` if none can be added.
+    pub(crate) token: Option<NonZeroU64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +96,8 @@ impl OpenRequest {
     pub(super) async fn write(&self, stream: &mut (impl AsyncWrite + Unpin)) -> Result<(), LaneError> {
         let mut bytes = [LANE_VERSION; OPEN_REQUEST_BYTES];
         bytes[1..][..SESSION_BYTES].copy_from_slice(&SessionId::to_bytes(Some(self.session)));
-        bytes[1 + SESSION_BYTES..].copy_from_slice(&SessionId::to_bytes(self.known));
+        bytes[1 + SESSION_BYTES..][..SESSION_BYTES].copy_from_slice(&SessionId::to_bytes(self.known));
+        bytes[1 + 2 * SESSION_BYTES..].copy_from_slice(&token_to_bytes(self.joins));
         stream.write_all(&bytes).await?;
         Ok(stream.flush().await?)
     }
@@ -100,7 +105,8 @@ impl OpenRequest {
     pub(super) async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Result<Self, LaneError> {
         check_version(stream).await?;
         let session = SessionId::read(stream).await?.ok_or(LaneError::Handshake)?;
-        Ok(Self { session, known: SessionId::read(stream).await? })
+        let known = SessionId::read(stream).await?;
+        Ok(Self { session, known, joins: read_token(stream).await? })
     }
 }
 
@@ -114,7 +120,8 @@ impl OpenResponse {
         };
         bytes[2..4].copy_from_slice(&self.port.map_or(0, NonZeroU16::get).to_le_bytes());
         bytes[4..][..SESSION_BYTES].copy_from_slice(&SessionId::to_bytes(Some(self.session)));
-        bytes[4 + SESSION_BYTES..].copy_from_slice(&self.acknowledgement.to_bytes());
+        bytes[4 + SESSION_BYTES..][..ACKNOWLEDGEMENT_BYTES].copy_from_slice(&self.acknowledgement.to_bytes());
+        bytes[4 + SESSION_BYTES + ACKNOWLEDGEMENT_BYTES..].copy_from_slice(&token_to_bytes(self.token));
         stream.write_all(&bytes).await?;
         Ok(stream.flush().await?)
     }
@@ -129,7 +136,8 @@ impl OpenResponse {
         };
         let port = NonZeroU16::new(u16::from_le_bytes(read_array(stream).await?));
         let session = SessionId::read(stream).await?.ok_or(LaneError::Handshake)?;
-        Ok(Self { verdict, port, session, acknowledgement: Acknowledgement::read(stream).await? })
+        let acknowledgement = Acknowledgement::read(stream).await?;
+        Ok(Self { verdict, port, session, acknowledgement, token: read_token(stream).await? })
     }
 }
 
@@ -152,6 +160,14 @@ impl Acknowledgement {
     }
 }
 
+fn token_to_bytes(token: Option<NonZeroU64>) -> [u8; TOKEN_BYTES] {
+    token.map_or(0, NonZeroU64::get).to_le_bytes()
+}
+
+async fn read_token(stream: &mut (impl AsyncRead + Unpin)) -> Result<Option<NonZeroU64>, LaneError> {
+    Ok(NonZeroU64::new(u64::from_le_bytes(read_array(stream).await?)))
+}
+
 /// Reads the version alone first: another version may have other sizes.
 async fn check_version(stream: &mut (impl AsyncRead + Unpin)) -> Result<(), LaneError> {
     match read_array(stream).await? {
@@ -164,8 +180,9 @@ async fn check_version(stream: &mut (impl AsyncRead + Unpin)) -> Result<(), Lane
 /// No release has a version above it: such a byte is not the beginning of an opening.
 const VERSION_MAX: u8 = 32;
 const SESSION_BYTES: usize = 16;
-const OPEN_REQUEST_BYTES: usize = 1 + 2 * SESSION_BYTES;
-const OPEN_RESPONSE_BYTES: usize = 4 + SESSION_BYTES + ACKNOWLEDGEMENT_BYTES;
+const TOKEN_BYTES: usize = 8;
+const OPEN_REQUEST_BYTES: usize = 1 + 2 * SESSION_BYTES + TOKEN_BYTES;
+const OPEN_RESPONSE_BYTES: usize = 4 + SESSION_BYTES + ACKNOWLEDGEMENT_BYTES + TOKEN_BYTES;
 pub(super) const ACKNOWLEDGEMENT_BYTES: usize = 16;
 
 #[cfg(test)]
@@ -177,18 +194,21 @@ mod tests {
     #[tokio::test]
     async fn open_requests_and_responses_read_back() {
         let session = || SessionId::draw(Incarnation::of_start(3, 7));
-        for known in [None, Some(session())] {
-            let opening = OpenRequest { session: session(), known };
+        let token = NonZeroU64::new(9);
+        for (known, joins) in [(None, None), (Some(session()), token)] {
+            let opening = OpenRequest { session: session(), known, joins };
             let mut bytes = Cursor::new(Vec::new());
             opening.write(&mut bytes).await.unwrap();
             assert_eq!(OpenRequest::read(&mut Cursor::new(bytes.into_inner())).await.unwrap(), opening);
         }
         let acknowledgement = Acknowledgement { received: 1 << 40, consumed: 7 };
-        for (verdict, port) in
-            [(Verdict::Welcome, 0), (Verdict::UnknownSession, 7401), (Verdict::DuplicateIdentity, 0)]
-        {
-            let answer =
-                OpenResponse { verdict, port: NonZeroU16::new(port), session: session(), acknowledgement };
+        for (verdict, port, token) in [
+            (Verdict::Welcome, 0, token),
+            (Verdict::UnknownSession, 7401, None),
+            (Verdict::DuplicateIdentity, 0, None),
+        ] {
+            let (port, session) = (NonZeroU16::new(port), session());
+            let answer = OpenResponse { verdict, port, session, acknowledgement, token };
             let mut bytes = Cursor::new(Vec::new());
             answer.write(&mut bytes).await.unwrap();
             assert_eq!(OpenResponse::read(&mut Cursor::new(bytes.into_inner())).await.unwrap(), answer);

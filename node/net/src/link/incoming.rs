@@ -1,7 +1,7 @@
 //! The incoming lane: reads frames straight into pooled buffers, hands them over, and acknowledges.
 
 use std::io;
-use std::num::NonZeroU16;
+use std::num::{NonZeroU16, NonZeroU64};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,7 +30,24 @@ pub(crate) async fn refuse(
     verdict: Verdict,
     session: SessionId,
 ) -> Result<(), LaneError> {
-    let answer = OpenResponse { verdict, port: None, session, acknowledgement: Acknowledgement::default() };
+    answer(stream, verdict, session).await
+}
+
+/// Tells the opener that its connection is added to the lane that it named.
+pub(crate) async fn welcome_stripe(
+    stream: &mut (impl AsyncWrite + Unpin),
+    session: SessionId,
+) -> Result<(), LaneError> {
+    answer(stream, Verdict::Welcome, session).await
+}
+
+async fn answer(
+    stream: &mut (impl AsyncWrite + Unpin),
+    verdict: Verdict,
+    session: SessionId,
+) -> Result<(), LaneError> {
+    let acknowledgement = Acknowledgement::default();
+    let answer = OpenResponse { verdict, port: None, session, acknowledgement, token: None };
     timeout(STALL_TIMEOUT, answer.write(stream)).await.unwrap_or(Err(LaneError::Stalled))
 }
 
@@ -47,9 +64,8 @@ pub(crate) async fn receive(
     said_goodbye: impl FnOnce(),
 ) -> Result<(), LaneError> {
     let (mut reader, mut writer) = stream.split();
-    OpenResponse { verdict: Verdict::Welcome, port: shared.port, session, acknowledgement: start }
-        .write(&mut writer)
-        .await?;
+    let (verdict, port, token) = (Verdict::Welcome, shared.port, shared.token);
+    OpenResponse { verdict, port, session, acknowledgement: start, token }.write(&mut writer).await?;
     let counters = &shared.counters.with(link.peer());
     let reading = async {
         match read_frames(&mut reader, link, lane, shared, counters).await {
@@ -74,13 +90,15 @@ pub(crate) async fn receive(
     Ok(())
 }
 
-/// What all incoming lanes share.
+/// What an incoming lane needs besides its stream and its link.
 pub(crate) struct Shared<'a> {
     pub(crate) pool: &'a Pool,
     pub(crate) events: &'a mpsc::UnboundedSender<LinkEvent>,
     pub(crate) counters: &'a Counters,
     /// The port on which this peer listens for direct lanes; `None` if it offers none.
     pub(crate) port: Option<NonZeroU16>,
+    /// What a connection names that is added to the lane; `None` if none can be added.
+    pub(crate) token: Option<NonZeroU64>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -244,7 +262,7 @@ mod tests {
         let link = Arc::new(Link::new(PeerId([1; 32]), session, Route::Straight));
         let (events, _heard) = mpsc::unbounded_channel();
         let (pool, counters) = (Pool::new(1), Counters::default());
-        let shared = Shared { pool: &pool, events: &events, counters: &counters, port: None };
+        let shared = Shared { pool: &pool, events: &events, counters: &counters, port: None, token: None };
         let said_goodbye = || {
             is_goodbye_known.set(true);
             // The actor may be done with the link at once.
@@ -252,6 +270,6 @@ mod tests {
         };
         let lane = link.inbox.start_lane();
         receive(leaver, &link, lane, session, &shared, said_goodbye).await.unwrap();
-        assert_eq!(*writes.borrow(), [(36, false), (16, true)], "the answer, and the acknowledgement");
+        assert_eq!(*writes.borrow(), [(44, false), (16, true)], "the answer, and the acknowledgement");
     }
 }

@@ -54,6 +54,8 @@ pub(super) struct LineMeter {
     /// Recent round trips, of which the shortest one counts.
     round_trips: RecentMax<Reverse<Duration>>,
     pacing: Pacing,
+    /// How many connections share what is in flight.
+    stripes: usize,
     /// The line as it was last reported, and when.
     reported: Option<(Line, Instant)>,
 }
@@ -98,6 +100,7 @@ impl LineMeter {
             filled_at: None,
             round_trips: RecentMax::default(),
             pacing: Pacing::new(now),
+            stripes: 1,
             reported: None,
         }
     }
@@ -107,6 +110,15 @@ impl LineMeter {
         self.in_flight.clear();
         (self.in_flight_bytes, self.large_in_flight) = (0, 0);
         self.filled_at = None;
+        self.stripes = 1;
+    }
+
+    /// So many connections share what is in flight from now on. More of them may carry more.
+    pub(super) fn set_stripes(&mut self, now: Instant, count: usize) {
+        if count > self.stripes {
+            self.pacing.probe(now);
+        }
+        self.stripes = count;
     }
 
     /// When a frame of this size may be sent. Small frames do not wait for tensors, and a large one does not wait for small ones.
@@ -235,7 +247,9 @@ impl LineMeter {
         let least = line.bytes_per_second.saturating_mul(QUEUE_MAX.as_millis() as u64) / 1000;
         let (carried, gain) = (line.bytes_in_round_trip(), self.pacing.gains(now, line.round_trip).window);
         let wanted = (carried / 100).saturating_mul(gain).max(least.min(IN_FLIGHT_BYTES as u64));
-        let bytes = wanted.min(SOCKET_BYTES.max(carried.saturating_add(carried / 10)));
+        let stripes = self.stripes as u64;
+        let bytes = wanted.min((stripes * SOCKET_BYTES).max(carried.saturating_add(carried / 10)));
+        let bytes = bytes.saturating_add((stripes - 1) * STRIPE_BYTES);
         usize::try_from(bytes).unwrap_or(usize::MAX).min(IN_FLIGHT_BYTES_MAX)
     }
 
@@ -275,6 +289,8 @@ const QUEUE_MAX: Duration = Duration::from_millis(150);
 /// What a socket takes without a pause: two thirds of the 4 MiB that Linux gives it. A socket that is full takes nothing until a third of it
 /// is free, and then so much at once that it waits in a queue.
 const SOCKET_BYTES: u64 = 2600 << 10;
+/// What waits at each of several connections: a piece in its buffer, one in its socket, and one that is being sent.
+const STRIPE_BYTES: u64 = 48 << 10;
 /// How much may be in flight at most.
 const IN_FLIGHT_BYTES_MAX: usize = 16 << 20;
 

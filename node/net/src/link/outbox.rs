@@ -19,6 +19,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
 use super::line::{LineMeter, Turn};
+use super::stripes::{Throughput, ThroughputMeter};
 use super::{Acknowledgement, LaneError, STALL_TIMEOUT};
 
 /// Frames of one life of a link, until they are acknowledged.
@@ -40,6 +41,7 @@ struct OutboxState {
     sent: u64,
     /// What is known of the line, which bounds what may be in flight.
     line: LineMeter,
+    throughput: ThroughputMeter,
     consumed: u64,
     /// Grows with each lane. A writer of an earlier lane sees another number and stops.
     lane: u64,
@@ -70,6 +72,7 @@ impl Default for Outbox {
             next: 0,
             sent: 0,
             line: LineMeter::new(Instant::now()),
+            throughput: ThroughputMeter::default(),
             consumed: 0,
             lane: 0,
             moved_at: Instant::now(),
@@ -100,6 +103,7 @@ impl Outbox {
                 Priority::Normal => state.retained.len(),
             };
             state.retained.insert(place, Arc::new(frame));
+            state.throughput.note_waiting(Instant::now(), true);
             self.changed.notify_one();
         }
     }
@@ -163,6 +167,7 @@ impl Outbox {
         }
         let was_last = position + 1 == state.retained.len();
         state.line.note_sent(now, size, was_last);
+        state.throughput.note_waiting(now, !was_last);
         state.next += 1;
         state.sent = state.sent.max(state.next);
         Next::Frame(frame)
@@ -216,6 +221,21 @@ impl Outbox {
     /// What the line carries; `None` before the first measurement.
     pub(super) fn line(&self) -> Option<Line> {
         self.lock().line.line()
+    }
+
+    /// What was acknowledged while frames waited for the line.
+    pub(crate) fn throughput(&self) -> Throughput {
+        self.lock().throughput.sum(Instant::now())
+    }
+
+    /// So many connections of this lane share what is in flight from now on.
+    pub(crate) fn set_stripes(&self, lane: u64, count: usize) {
+        let mut state = self.lock();
+        if state.lane == lane {
+            state.line.set_stripes(Instant::now(), count);
+            drop(state);
+            self.changed.notify_one();
+        }
     }
 
     /// What the line carries, if that differs much from what was last returned.
@@ -293,6 +313,7 @@ impl OutboxState {
         }
         let credit = u32::try_from(credit).map_err(|_| LaneError::Acknowledgement)?;
         for frame in self.retained.drain(..usize::try_from(news).expect("not more than are retained")) {
+            self.throughput.note_acknowledged(frame.byte_count());
             if frame.byte_count() > SMALL_PACKET_BYTES {
                 self.stalls_behind_large = 0;
             }

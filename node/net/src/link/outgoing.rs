@@ -65,13 +65,19 @@ async fn write_frames(
                 }
                 counters.add_sent_frame(lane_kind, frame.byte_count());
             }
-            Next::Wait(time) => {
-                writer.flush().await?;
-                link.outbox.changed(time).await;
-            }
+            Next::Wait(time) => tokio::select! {
+                ended = flush(&mut writer) => ended?,
+                () = link.outbox.changed(time) => {}
+            },
             Next::Stop => return Ok(()),
         }
     }
+}
+
+/// Hands over what was written, and then waits for good.
+async fn flush(writer: &mut (impl AsyncWrite + Unpin)) -> Result<(), LaneError> {
+    writer.flush().await?;
+    std::future::pending().await
 }
 
 async fn read_acknowledgements(

@@ -6,9 +6,12 @@
 //!      ^                 (tries a direct lane)            |
 //!      '------------------------- it broke ---------------'
 //! ```
-//! A link numbers its frames whatever it runs over, so changing from one lane to another loses no frame.
+//! A link numbers its frames whatever it runs over, so changing from one lane to another loses no frame. A direct lane may have several
+//! connections (`lanes/stripes.rs`).
 
-use std::num::NonZeroU16;
+mod stripes;
+
+use std::num::{NonZeroU16, NonZeroU64};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,17 +24,24 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::command::{Admission, Command, LaneReport};
 use crate::counters::Counters;
-use crate::direct::{DirectEndpoint, DirectPath, HandshakeError, Listeners, Records};
-use crate::link::{self, LaneError, LaneKind, Link, LinkEvent, OpenRequest, OpenResponse, Shared};
+use crate::direct::{
+    DirectEndpoint, DirectPath, HandshakeError, Incoming, Joins, Listeners, Outgoing, Records,
+};
+use crate::link::{
+    self, Acknowledgement, LaneError, LaneKind, Link, LinkEvent, OpenRequest, OpenResponse, SessionId, Shared,
+};
 use crate::reachability::dial_back::{self, DIAL_BACK_PROTOCOL, DialBackServer};
-use crate::substreams::{Accepted, Incoming, OpenError, Opener};
+use crate::substreams::{Accepted, Incoming as IncomingSubstreams, OpenError, Opener};
 use crate::transport::LANE_PROTOCOL;
+use stripes::OutgoingLane;
 
 /// The state that all lanes share.
 #[derive(Clone)]
 pub(super) struct Lanes {
     pub(super) opener: Opener,
     pub(super) direct_endpoint: Arc<DirectEndpoint>,
+    /// The incoming direct lanes to which the other ends can add connections.
+    pub(super) joins: Joins,
     pub(super) events: mpsc::UnboundedSender<LinkEvent>,
     pub(super) counters: Arc<Counters>,
     pub(super) pool: Pool,
@@ -41,15 +51,19 @@ pub(super) struct Lanes {
 }
 
 /// Accepts lanes and spawns a task for each. It does nothing else, since only a few substreams may wait for it.
-pub(super) async fn accept(mut incoming: Incoming, lanes: Lanes) {
+pub(super) async fn accept(mut incoming: IncomingSubstreams, lanes: Lanes) {
     while let Some(Accepted { peer, stream, .. }) = incoming.next().await {
         let receiving = lanes.clone();
-        lanes.spawn(async move { receiving.receive(peer, stream, LaneKind::Substream).await });
+        lanes.spawn(async move { receiving.receive(peer, stream).await });
     }
 }
 
 /// Dials back for peers that ask whether they can be reached.
-pub(super) async fn serve_dial_backs(mut status_streams: Incoming, helper: DialBackServer, lanes: Lanes) {
+pub(super) async fn serve_dial_backs(
+    mut status_streams: IncomingSubstreams,
+    helper: DialBackServer,
+    lanes: Lanes,
+) {
     while let Some(Accepted { peer, ip, stream, .. }) = status_streams.next().await {
         let helper = helper.clone();
         lanes.spawn(helper.answer(peer, ip, stream));
@@ -57,7 +71,7 @@ pub(super) async fn serve_dial_backs(mut status_streams: Incoming, helper: DialB
 }
 
 /// Takes in that circuits to this peer are wanted.
-pub(super) async fn note_wanted_circuits(mut incoming: Incoming, lanes: Lanes) {
+pub(super) async fn note_wanted_circuits(mut incoming: IncomingSubstreams, lanes: Lanes) {
     while incoming.next().await.is_some() {
         // Without the actor, nothing can be reserved.
         let _ = lanes.reports.send(Command::CircuitWanted);
@@ -71,7 +85,7 @@ pub(super) async fn answer(listeners: Listeners, lanes: Lanes) {
         let receiving = lanes.clone();
         lanes.spawn(async move {
             let reason = match receiving.direct_endpoint.answer(socket, from.into()).await {
-                Some(Ok((records, peer))) => return receiving.receive(peer, records, LaneKind::Direct).await,
+                Some(Ok((records, peer))) => return receiving.receive_direct(peer, records).await,
                 // Perhaps a member that has changed its mind.
                 Some(Err(HandshakeError::Broken(_))) => None,
                 Some(Err(error)) => Some(error.to_string()),
@@ -165,11 +179,21 @@ impl Lanes {
                     continue;
                 }
             };
+            let token = answer.token;
             let Some((link, lane)) = self.await_reply(peer, number, answer).await else { return Ok(()) };
             self.report(peer, LaneReport::Direct(Ok(())));
             opening.known = Some(link.theirs());
             let (since, patience) = (Instant::now(), (LaneKind::Direct, path.patience()));
-            match link::transmit(records, patience, &link, lane, &self.events, &self.counters).await {
+            let _kept = self.opener.keep(peer);
+            let (changes, changed) = mpsc::unbounded_channel();
+            let joining = token.map(|_| OpenRequest { joins: token, ..opening });
+            let outgoing = OutgoingLane { peer, path, port, link: &link, number: lane, joining, changes };
+            let records = Outgoing::new(records, changed);
+            let ended = tokio::select! {
+                ended = link::transmit(records, patience, &link, lane, &self.events, &self.counters) => ended,
+                () = self.keep_stripes(outgoing) => Ok(()),
+            };
+            match ended {
                 Err(LaneError::Stalled) => {
                     // A short stall is not worth reporting.
                     if path.stalled(since, Instant::now()) {
@@ -213,31 +237,66 @@ impl Lanes {
         replied.await.ok()
     }
 
-    /// Receives frames on an incoming lane as long as it lasts.
-    async fn receive(&self, peer: PeerId, stream: impl AsyncRead + AsyncWrite + Unpin, lane_kind: LaneKind) {
-        if let Err(error) = self.try_receive(peer, stream, lane_kind).await {
-            self.report(peer, LaneReport::IncomingFailed { error });
-        }
+    /// Receives frames on a substream as long as it lasts.
+    async fn receive(&self, peer: PeerId, mut stream: Stream) {
+        let received = async {
+            let opening = link::read_opening(&mut stream).await?;
+            let Some(admission) = self.admit(peer, opening, LaneKind::Substream).await else { return Ok(()) };
+            match admission {
+                Admission::Welcome { link, lane, session } => {
+                    self.receive_frames(peer, stream, (&link, lane, session), None).await
+                }
+                Admission::Refused { verdict, session } => link::refuse(&mut stream, verdict, session).await,
+            }
+        };
+        self.report_end(peer, received.await);
     }
 
-    async fn try_receive(
-        &self,
-        peer: PeerId,
-        mut stream: impl AsyncRead + AsyncWrite + Unpin,
-        lane_kind: LaneKind,
-    ) -> Result<(), LaneError> {
-        let opening = link::read_opening(&mut stream).await?;
+    /// Receives frames on a connection to the port for direct lanes, or adds it to the lane that its opening names.
+    async fn receive_direct(&self, peer: PeerId, mut records: Records) {
+        let received = async {
+            let opening = link::read_opening(&mut records).await?;
+            if let Some(token) = opening.joins {
+                return self.join(peer, records, token).await;
+            }
+            let Some(admission) = self.admit(peer, opening, LaneKind::Direct).await else { return Ok(()) };
+            match admission {
+                Admission::Welcome { link, lane, session } => {
+                    let _kept = self.opener.keep(peer);
+                    let (entry, joining) = self.joins.enter(peer, session);
+                    let stream = Incoming::new(records, joining);
+                    self.receive_frames(peer, stream, (&link, lane, session), Some(entry.token)).await
+                }
+                Admission::Refused { verdict, session } => link::refuse(&mut records, verdict, session).await,
+            }
+        };
+        self.report_end(peer, received.await);
+    }
+
+    /// Asks the actor whether frames may come in. Returns `None` if nobody waits for them.
+    async fn admit(&self, peer: PeerId, opening: OpenRequest, lane_kind: LaneKind) -> Option<Admission> {
         let (reply, replied) = oneshot::channel();
         self.report(peer, LaneReport::OpenRequested { lane_kind, opening, reply });
-        match replied.await {
-            Ok(Admission::Welcome { link, lane, session }) => {
-                let (pool, events, counters) = (&self.pool, &self.events, &self.counters);
-                let shared = Shared { pool, events, counters, port: self.direct_endpoint.port() };
-                let said_goodbye = || self.report(peer, LaneReport::Goodbye { link: Arc::clone(&link) });
-                link::receive(stream, &link, lane, session, &shared, said_goodbye).await
-            }
-            Ok(Admission::Refused { verdict, session }) => link::refuse(&mut stream, verdict, session).await,
-            Err(_) => Ok(()),
+        replied.await.ok()
+    }
+
+    async fn receive_frames(
+        &self,
+        peer: PeerId,
+        stream: impl AsyncRead + AsyncWrite + Unpin,
+        (link, lane, session): (&Arc<Link>, (u64, Acknowledgement), SessionId),
+        token: Option<NonZeroU64>,
+    ) -> Result<(), LaneError> {
+        let (pool, events, counters) = (&self.pool, &self.events, &self.counters);
+        let shared = Shared { pool, events, counters, port: self.direct_endpoint.port(), token };
+        let said_goodbye = || self.report(peer, LaneReport::Goodbye { link: Arc::clone(link) });
+        link::receive(stream, link, lane, session, &shared, said_goodbye).await
+    }
+
+    /// An incoming lane has ended.
+    fn report_end(&self, peer: PeerId, result: Result<(), LaneError>) {
+        if let Err(error) = result {
+            self.report(peer, LaneReport::IncomingFailed { error });
         }
     }
 

@@ -113,7 +113,11 @@ impl LinkState {
 
     /// The request that opens a lane.
     pub(crate) fn open_request(&self) -> OpenRequest {
-        OpenRequest { session: self.mine, known: self.current.as_ref().map(|link| link.theirs()) }
+        OpenRequest {
+            session: self.mine,
+            known: self.current.as_ref().map(|link| link.theirs()),
+            joins: None,
+        }
     }
 
     /// Whether an opening is meant for the current life of the link, and not for an earlier one.

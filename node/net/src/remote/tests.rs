@@ -85,7 +85,7 @@ fn an_opening_for_an_earlier_session_is_recognized() {
     let now = Instant::now();
     let mut remote = remote(now);
     let theirs = draw();
-    let opening = |known| OpenRequest { session: theirs, known };
+    let opening = |known| OpenRequest { session: theirs, known, joins: None };
     assert!(remote.link.is_current(opening(None)));
     assert!(remote.link.is_current(opening(Some(remote.link.mine))));
     let before = remote.link.mine;

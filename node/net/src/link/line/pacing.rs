@@ -78,6 +78,11 @@ impl Pacing {
         }
     }
 
+    /// The line may carry more from now on.
+    pub(super) fn probe(&mut self, now: Instant) {
+        self.growth.1 = now;
+    }
+
     /// By how much frames may leave faster, and how much more may be in flight, than what was measured.
     pub(super) fn gains(&self, now: Instant, round_trip: Duration) -> Gains {
         let round_trips = (now - self.growth.1).as_micros() / round_trip.as_micros().max(1);

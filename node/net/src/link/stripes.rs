@@ -1,0 +1,345 @@
+//! How many connections a direct lane has. Each of them is a *stripe*.
+//!
+//! A TCP connection takes a packet that was lost for a sign of a full line, and sends less. Where packets are lost for other reasons, as on
+//! radio, one connection uses a small part of the line, and each further connection as much again. A connection is also limited by the
+//! window that the system gives it.
+//!
+//! # How it works
+//! 1. What counts is the throughput: what was acknowledged while frames waited for the line, by the time in which they waited.
+//! 2. It is measured with as many stripes as there are, and then with twice as many, or else half as many more. With `m` stripes instead of
+//!    `k` it grows by `m / k` where each connection is limited by itself. Beside one connection of somebody else on a full line, it grows by
+//!    `(m / (m + 1)) / (k / (k + 1))`, and only because the other one gets less. Between the two lies the limit, `m / k` times
+//!    `(k + 1) / (m + 1)` to the power of 0.65. Above it, the added stripes are kept, and more are tried.
+//! 3. Losses come at random, so a trial takes up to three times as long where the throughput is near the limit.
+//! 4. After a pause, which doubles from a quarter of a minute to half an hour, half as many are tried, by the same limit, and after the
+//!    next pause more.
+//!
+//! # Reading
+//! Hacker, Athey & Noble, *The End-to-End Performance Effects of Parallel TCP Sockets on a Lossy Wide-Area Network*, 2002.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::STRIPES_MAX;
+
+/// What was acknowledged while frames waited for the line, and how long they waited.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Throughput {
+    pub(super) byte_count: u64,
+    pub(super) time: Duration,
+}
+
+/// Measures throughput.
+#[derive(Debug, Default)]
+pub(super) struct ThroughputMeter {
+    sum: Throughput,
+    /// Since when frames wait; `None` if none does.
+    waiting_since: Option<Instant>,
+}
+
+/// Finds how many stripes a lane should have.
+#[derive(Debug)]
+pub(crate) struct StripeSearch {
+    /// How many are kept.
+    count: usize,
+    phase: Phase,
+    /// The pause after the next trials.
+    pause: Duration,
+    /// Whether fewer are tried next.
+    tries_fewer: bool,
+}
+
+/// What the search does now. `from` is the throughput when that began.
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    /// It measures with the stripes that are kept, once they have settled.
+    Measuring { from: Throughput, begin: Instant, is_settled: bool },
+    /// It measures with another number, once that has settled.
+    Trying { count: usize, from: Throughput, begin: Instant, is_settled: bool, before: f64 },
+    /// It waits until this time.
+    Resting(Instant),
+}
+
+impl ThroughputMeter {
+    /// Frames wait from now on, or none does.
+    pub(super) fn note_waiting(&mut self, now: Instant, is_waiting: bool) {
+        self.sum.time += self.waited(now);
+        self.waiting_since = is_waiting.then_some(now);
+    }
+
+    pub(super) fn note_acknowledged(&mut self, byte_count: usize) {
+        if self.waiting_since.is_some() {
+            self.sum.byte_count += byte_count as u64;
+        }
+    }
+
+    /// The sum since the beginning.
+    pub(super) fn sum(&self, now: Instant) -> Throughput {
+        Throughput { time: self.sum.time + self.waited(now), ..self.sum }
+    }
+
+    fn waited(&self, now: Instant) -> Duration {
+        self.waiting_since.map_or(Duration::ZERO, |since| now - since)
+    }
+}
+
+impl Throughput {
+    fn since(self, from: Self) -> Self {
+        Self { byte_count: self.byte_count - from.byte_count, time: self.time - from.time }
+    }
+
+    fn bytes_per_second(self) -> f64 {
+        self.byte_count as f64 / self.time.as_secs_f64()
+    }
+}
+
+impl StripeSearch {
+    /// A search that begins with so many stripes, when this is the throughput so far.
+    pub(crate) fn new(now: Instant, count: usize, from: Throughput) -> Self {
+        let phase = Phase::Measuring { from, begin: now, is_settled: false };
+        Self { count, phase, pause: PAUSE_MIN, tries_fewer: false }
+    }
+
+    /// How many stripes are kept.
+    pub(crate) fn kept(&self) -> usize {
+        self.count
+    }
+
+    /// No more connections can be opened: there are only so many.
+    pub(crate) fn settle_for(&mut self, now: Instant, count: usize) {
+        self.count = count.max(1);
+        self.rest(now);
+    }
+
+    /// How many stripes the lane should have now.
+    pub(crate) fn wanted(&self) -> usize {
+        match self.phase {
+            Phase::Trying { count, .. } => count,
+            Phase::Measuring { .. } | Phase::Resting(_) => self.count,
+        }
+    }
+
+    /// Takes in the throughput of the lane so far, over a line with this round trip.
+    pub(crate) fn note(&mut self, now: Instant, sum: Throughput, round_trip: Duration) {
+        // A short line loses too little for too short a time.
+        if round_trip < ROUND_TRIP_MIN {
+            self.phase = Phase::Measuring { from: sum, begin: now, is_settled: false };
+            return;
+        }
+        match self.phase {
+            Phase::Resting(until) if now < until => {}
+            Phase::Resting(_) => self.phase = Phase::Measuring { from: sum, begin: now, is_settled: true },
+            Phase::Measuring { from, is_settled: false, .. } => {
+                if is_settled(sum, from, round_trip) {
+                    self.phase = Phase::Measuring { from: sum, begin: now, is_settled: true };
+                }
+            }
+            Phase::Measuring { from, begin, .. } => match measured(sum, from, now - begin, round_trip) {
+                Some(trial) => self.begin_trials(now, sum, trial.bytes_per_second()),
+                // Old and new together would be neither.
+                None if now - begin > MEASURING_MAX => {
+                    self.phase = Phase::Measuring { from: sum, begin: now, is_settled: true }
+                }
+                None => {}
+            },
+            Phase::Trying { count, from, is_settled: false, before, .. } => {
+                if is_settled(sum, from, round_trip) {
+                    self.phase = Phase::Trying { count, from: sum, begin: now, is_settled: true, before };
+                }
+            }
+            Phase::Trying { count, from, begin, before, .. } => {
+                if let Some(trial) = measured(sum, from, now - begin, round_trip) {
+                    self.judge(now, sum, count, before, trial);
+                } else if now - begin > MEASURING_MAX {
+                    self.rest(now);
+                }
+            }
+        }
+    }
+
+    fn begin_trials(&mut self, now: Instant, sum: Throughput, rate: f64) {
+        let count = if self.tries_fewer && self.count > 1 { self.count / 2 } else { 2 * self.count };
+        self.try_count(now, sum, count, rate);
+    }
+
+    fn try_count(&mut self, now: Instant, from: Throughput, count: usize, before: f64) {
+        let count = count.min(STRIPES_MAX);
+        if count == self.count {
+            self.rest(now);
+        } else {
+            self.phase = Phase::Trying { count, from, begin: now, is_settled: false, before };
+        }
+    }
+
+    /// Decides whether to keep `tried` stripes, with this throughput, or those that had `before` bytes per second.
+    fn judge(&mut self, now: Instant, sum: Throughput, tried: usize, before: f64, trial: Throughput) {
+        let (kept, rate) = (self.count, trial.bytes_per_second());
+        let (fewer, more) = (kept.min(tried), kept.max(tried));
+        let gain = if tried == more { rate / before } else { before / rate };
+        let excess = (gain / gain_min(fewer, more)).ln();
+        if excess.abs() < CLOSE && trial.time < 3 * TRIAL_MIN {
+            return;
+        }
+        match (excess > 0.0, tried == more) {
+            (true, true) => {
+                self.count = tried;
+                self.pause = PAUSE_MIN;
+                self.try_count(now, sum, 2 * tried, rate);
+            }
+            (false, true) if tried == 2 * kept && kept > 1 => {
+                self.try_count(now, sum, kept + kept / 2, before);
+            }
+            (false, false) => {
+                self.count = tried;
+                self.rest(now);
+            }
+            _ => self.rest(now),
+        }
+    }
+
+    fn rest(&mut self, now: Instant) {
+        self.phase = Phase::Resting(now + self.pause);
+        self.pause = (2 * self.pause).min(PAUSE_MAX);
+        self.tries_fewer = !self.tries_fewer;
+    }
+}
+
+/// Whether connections that began at `from` have found their rates.
+fn is_settled(sum: Throughput, from: Throughput, round_trip: Duration) -> bool {
+    sum.since(from).time >= SETTLING_MIN.max(SETTLING_ROUND_TRIPS * round_trip)
+}
+
+/// The throughput since `from`, if enough was measured.
+fn measured(sum: Throughput, from: Throughput, passed: Duration, round_trip: Duration) -> Option<Throughput> {
+    let since = sum.since(from);
+    let is_enough = since.time >= TRIAL_MIN.max(TRIAL_ROUND_TRIPS * round_trip)
+        // Where frames wait rarely, the line is not what steps wait for.
+        && since.time >= passed / 5;
+    is_enough.then_some(since)
+}
+
+/// By which factor the throughput must grow with `m` stripes instead of `k`.
+fn gain_min(k: usize, m: usize) -> f64 {
+    let (k, m) = (k as f64, m as f64);
+    m / k * ((k + 1.0) / (m + 1.0)).powf(0.65)
+}
+
+/// Below it, a connection recovers from a lost packet quickly enough.
+const ROUND_TRIP_MIN: Duration = Duration::from_millis(5);
+/// For how long frames must have waited in a trial.
+const TRIAL_MIN: Duration = Duration::from_secs(10);
+const TRIAL_ROUND_TRIPS: u32 = 60;
+/// A connection that begins is slow at first, and then fast until it loses its first packets.
+const SETTLING_MIN: Duration = Duration::from_secs(6);
+const SETTLING_ROUND_TRIPS: u32 = 60;
+/// How long a trial may take, with pauses.
+const MEASURING_MAX: Duration = Duration::from_secs(120);
+const PAUSE_MIN: Duration = Duration::from_secs(15);
+const PAUSE_MAX: Duration = Duration::from_secs(1800);
+/// The logarithm of a factor: so near the limit, a trial takes longer.
+const CLOSE: f64 = 0.2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROUND_TRIP: Duration = Duration::from_millis(100);
+
+    /// A lane over a line whose throughput is `rate` of the number of stripes, for so many seconds. Returns the numbers that it had.
+    fn searched(search: &mut StripeSearch, rate: impl Fn(usize) -> f64, seconds: u64) -> Vec<usize> {
+        let (begin, mut sum) = (Instant::now(), Throughput::default());
+        search.phase = Phase::Measuring { from: sum, begin, is_settled: true };
+        let mut counts = vec![search.wanted()];
+        for tick in 1..4 * seconds {
+            let now = begin + Duration::from_millis(250 * tick);
+            let count = search.wanted();
+            sum.time += Duration::from_millis(200);
+            sum.byte_count += (rate(count) / 5.0) as u64;
+            search.note(now, sum, ROUND_TRIP);
+            if counts.last() != Some(&search.wanted()) {
+                counts.push(search.wanted());
+            }
+        }
+        counts
+    }
+
+    fn search() -> StripeSearch {
+        StripeSearch::new(Instant::now(), 1, Throughput::default())
+    }
+
+    #[test]
+    fn where_each_connection_is_limited_the_lane_gets_many() {
+        let counts = searched(&mut search(), |count| 1e6 * count as f64, 120);
+        assert_eq!(counts, [1, 2, 4, 8, 16]);
+    }
+
+    #[test]
+    fn the_line_itself_limits_how_many_help() {
+        let counts = searched(&mut search(), |count| (1e6 * count as f64).min(5.2e6), 220);
+        assert_eq!(counts, [1, 2, 4, 8, 6, 12, 9, 6], "with 12 and 9 the line is no fuller than with 6");
+    }
+
+    #[test]
+    fn a_line_that_one_connection_fills_is_tried_ever_more_rarely() {
+        let counts = searched(&mut search(), |_| 2e7, 4 * 3600);
+        assert!(counts.iter().all(|count| *count <= 2));
+        assert!((16..36).contains(&counts.len()), "{counts:?}");
+    }
+
+    #[test]
+    fn beside_the_traffic_of_others_the_lane_takes_no_more_than_its_part() {
+        for others in [1.0, 2.0, 5.0] {
+            let shared = |count| 2e7 * count as f64 / (count as f64 + others);
+            let counts = searched(&mut search(), shared, 1000);
+            let kept = *counts.last().unwrap();
+            assert!(others > 1.0 || kept == 1, "{counts:?}");
+            assert!(kept as f64 <= 2.0 * others, "{kept} beside {others}");
+        }
+    }
+
+    #[test]
+    fn when_packets_are_no_longer_lost_the_lane_gets_fewer_again() {
+        let mut search = search();
+        searched(&mut search, |count| 1e6 * count as f64, 120);
+        assert_eq!(search.wanted(), 16);
+        let begin = Instant::now();
+        search.phase = Phase::Resting(begin);
+        let counts = searched(&mut search, |_| 2e7, 3 * 3600);
+        assert!(counts.last() == Some(&1) || counts.contains(&1), "{counts:?}");
+    }
+
+    #[test]
+    fn short_lines_and_idle_ones_have_one_connection() {
+        let mut short = search();
+        let begin = Instant::now();
+        let mut sum = Throughput::default();
+        for tick in 1..400 {
+            sum.time += Duration::from_millis(200);
+            sum.byte_count += 1_000_000;
+            short.note(begin + Duration::from_millis(250 * tick), sum, Duration::from_millis(1));
+            assert_eq!(short.wanted(), 1);
+        }
+        let mut idle = search();
+        for tick in 1..400 {
+            let waited = Throughput { byte_count: tick * 1000, time: Duration::from_millis(tick * 10) };
+            idle.note(begin + Duration::from_millis(250 * tick), waited, ROUND_TRIP);
+            assert_eq!(idle.wanted(), 1);
+        }
+    }
+
+    #[test]
+    fn only_the_time_counts_in_which_frames_wait() {
+        let begin = Instant::now();
+        let at = |millis| begin + Duration::from_millis(millis);
+        let mut meter = ThroughputMeter::default();
+        meter.note_acknowledged(7);
+        meter.note_waiting(at(10), true);
+        meter.note_acknowledged(100);
+        assert_eq!(meter.sum(at(15)), Throughput { byte_count: 100, time: Duration::from_millis(5) });
+        meter.note_waiting(at(20), false);
+        meter.note_acknowledged(7);
+        let sum = Throughput { byte_count: 100, time: Duration::from_millis(10) };
+        assert_eq!(meter.sum(at(99)), sum);
+    }
+}

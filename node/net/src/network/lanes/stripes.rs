@@ -1,0 +1,95 @@
+//! The stripes of direct lanes: opens connections beside the first one of an outgoing lane, as many as raise its throughput, and takes in
+//! those that other peers add to incoming ones.
+
+use std::num::{NonZeroU16, NonZeroU64};
+use std::time::Duration;
+
+use futures::future::join_all;
+use libp2p::PeerId;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+
+use super::{ANSWER_MAX, Lanes};
+use crate::direct::{Change, DirectPath, Records, Stripe};
+use crate::link::{self, LaneError, Link, OpenRequest, StripeSearch, Verdict};
+
+/// A direct lane that sends frames.
+pub(super) struct OutgoingLane<'a> {
+    /// The peer at its other end.
+    pub(super) peer: PeerId,
+    /// The way there.
+    pub(super) path: &'a DirectPath,
+    /// Where the peer listens for direct lanes.
+    pub(super) port: NonZeroU16,
+    pub(super) link: &'a Link,
+    /// The outbox's number of the lane.
+    pub(super) number: u64,
+    /// The request that adds a connection to it; `None` if the other end takes none.
+    pub(super) joining: Option<OpenRequest>,
+    /// Takes the changes of its connections.
+    pub(super) changes: mpsc::UnboundedSender<Change>,
+}
+
+impl Lanes {
+    /// Adds connections to the lane, and ends them, as the search says.
+    pub(super) async fn keep_stripes(&self, lane: OutgoingLane<'_>) {
+        let OutgoingLane { link, number, path, .. } = lane;
+        let mut search = StripeSearch::new(Instant::now(), path.stripe_count(), link.outbox.throughput());
+        let mut looks = interval(LOOK_INTERVAL);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut count = 1;
+        loop {
+            looks.tick().await;
+            let Some(line) = link.line() else { continue };
+            search.note(Instant::now(), link.outbox.throughput(), line.round_trip);
+            path.note_stripe_count(search.kept());
+            let wanted = search.wanted();
+            if wanted == count {
+                continue;
+            }
+            if wanted < count {
+                count = wanted;
+                // A lane that has ended needs no change.
+                let _ = lane.changes.send(Change::Keep(count));
+            } else {
+                let opening = (count..wanted).map(|_| self.open_stripe(&lane));
+                for stripe in join_all(opening).await.into_iter().flatten() {
+                    count += 1;
+                    let _ = lane.changes.send(Change::Add(Box::new(stripe)));
+                }
+                if count < wanted {
+                    search.settle_for(Instant::now(), count);
+                }
+            }
+            link.outbox.set_stripes(number, count);
+        }
+    }
+
+    /// Opens a connection and adds it to the lane.
+    async fn open_stripe(&self, lane: &OutgoingLane<'_>) -> Option<Stripe> {
+        let place = self.direct_endpoint.take_stripe()?;
+        let mut records = self.direct_endpoint.dial(lane.peer, &lane.path.hosts(), lane.port).await.ok()?;
+        let answer = timeout(ANSWER_MAX, link::open(&mut records, lane.joining?)).await.ok()?.ok()?;
+        (answer.verdict == Verdict::Welcome).then_some(Stripe { records, place })
+    }
+
+    /// Adds a connection to the incoming lane that the other end has named.
+    pub(super) async fn join(
+        &self,
+        peer: PeerId,
+        mut records: Records,
+        token: NonZeroU64,
+    ) -> Result<(), LaneError> {
+        // The lane may just have ended.
+        let Some(lane) = self.joins.find(peer, token) else { return Ok(()) };
+        let Some(place) = self.direct_endpoint.take_joined() else { return Ok(()) };
+        // Its place in the queue comes before the answer: pieces may follow at once.
+        let Ok(queue) = lane.joining.reserve().await else { return Ok(()) };
+        link::welcome_stripe(&mut records, lane.session).await?;
+        queue.send(Stripe { records, place });
+        Ok(())
+    }
+}
+
+/// How often the throughput is looked at.
+const LOOK_INTERVAL: Duration = Duration::from_millis(250);
