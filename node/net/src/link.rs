@@ -54,7 +54,7 @@ pub(super) use inbox::Inbox;
 pub(super) use incoming::{Shared, read_opening, receive, refuse, welcome_stripe};
 pub(super) use outbox::Outbox;
 pub(super) use outgoing::{open, transmit};
-pub(super) use stripes::StripeSearch;
+pub(super) use stripes::{LaneWaiting, StripeSearch, WaitingTime};
 
 /// One life of a link. A closed link stays closed, and frames that are sent into it are dropped.
 #[derive(Debug)]

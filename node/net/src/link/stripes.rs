@@ -11,12 +11,16 @@
 //!    `(m / (m + 1)) / (k / (k + 1))`, and only because the other one gets less. Between the two lies the limit, `m / k` times
 //!    `(k + 1) / (m + 1)` to the power of 0.65. Above it, the added stripes are kept, and more are tried.
 //! 3. Losses come at random, so a trial takes up to three times as long where the throughput is near the limit.
-//! 4. After a pause, which doubles from a quarter of a minute to half an hour, half as many are tried, by the same limit, and after the
+//! 4. A peer that sends to several others at once has several connections already, and more on one lane would take from its other lanes. So a
+//!    lane has one where others wait at the same time. The receiver refuses more where others send much to it (`direct/joins.rs`).
+//! 5. After a pause, which doubles from a quarter of a minute to half an hour, half as many are tried, by the same limit, and after the
 //!    next pause more.
 //!
 //! # Reading
 //! Hacker, Athey & Noble, *The End-to-End Performance Effects of Parallel TCP Sockets on a Lossy Wide-Area Network*, 2002.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -27,7 +31,23 @@ use super::STRIPES_MAX;
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Throughput {
     pub(super) byte_count: u64,
-    pub(super) time: Duration,
+    pub(crate) time: Duration,
+    /// How long frames of other lanes waited meanwhile, in all.
+    pub(crate) others: Duration,
+}
+
+/// How long frames of all direct lanes of this peer have waited, in all.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct WaitingTime(Arc<AtomicU64>);
+
+/// The part of one lane in that.
+#[derive(Debug)]
+pub(crate) struct LaneWaiting {
+    all: WaitingTime,
+    /// What this lane has added to it.
+    own: Duration,
+    /// The lane's own sum when that was last added.
+    counted: Duration,
 }
 
 /// Measures throughput.
@@ -58,7 +78,7 @@ enum Phase {
     /// It measures with another number, once that has settled.
     Trying { count: usize, from: Throughput, begin: Instant, is_settled: bool, before: f64 },
     /// It waits until this time.
-    Resting(Instant),
+    Resting { until: Instant, from: Throughput },
 }
 
 impl ThroughputMeter {
@@ -84,9 +104,35 @@ impl ThroughputMeter {
     }
 }
 
+impl LaneWaiting {
+    /// The part of a lane that begins now.
+    pub(crate) fn begin(all: &WaitingTime, throughput: Throughput) -> Self {
+        Self { all: all.clone(), own: Duration::ZERO, counted: throughput.time }
+    }
+
+    /// Takes in the lane's throughput, and returns it with the time of the others.
+    pub(crate) fn note(&mut self, throughput: Throughput) -> Throughput {
+        let news = throughput.time.saturating_sub(self.counted);
+        self.counted = throughput.time;
+        self.own += news;
+        let news = u64::try_from(news.as_micros()).unwrap_or(u64::MAX);
+        let all = self.all.0.fetch_add(news, Ordering::Relaxed).saturating_add(news);
+        Throughput { others: Duration::from_micros(all).saturating_sub(self.own), ..throughput }
+    }
+}
+
 impl Throughput {
     fn since(self, from: Self) -> Self {
-        Self { byte_count: self.byte_count - from.byte_count, time: self.time - from.time }
+        Self {
+            byte_count: self.byte_count.saturating_sub(from.byte_count),
+            time: self.time.saturating_sub(from.time),
+            others: self.others.saturating_sub(from.others),
+        }
+    }
+
+    /// Whether other lanes of this peer send at the same time.
+    fn is_shared(self) -> bool {
+        self.time >= SHARED_TIME && self.others > self.time / 4
     }
 
     fn bytes_per_second(self) -> f64 {
@@ -107,16 +153,16 @@ impl StripeSearch {
     }
 
     /// No more connections can be opened: there are only so many.
-    pub(crate) fn settle_for(&mut self, now: Instant, count: usize) {
+    pub(crate) fn settle_for(&mut self, now: Instant, sum: Throughput, count: usize) {
         self.count = count.max(1);
-        self.rest(now);
+        self.rest(now, sum);
     }
 
     /// How many stripes the lane should have now.
     pub(crate) fn wanted(&self) -> usize {
         match self.phase {
             Phase::Trying { count, .. } => count,
-            Phase::Measuring { .. } | Phase::Resting(_) => self.count,
+            Phase::Measuring { .. } | Phase::Resting { .. } => self.count,
         }
     }
 
@@ -127,9 +173,16 @@ impl StripeSearch {
             self.phase = Phase::Measuring { from: sum, begin: now, is_settled: false };
             return;
         }
+        let (Phase::Measuring { from, .. } | Phase::Trying { from, .. } | Phase::Resting { from, .. }) =
+            self.phase;
+        if sum.since(from).is_shared() {
+            return self.settle_for(now, sum, 1);
+        }
         match self.phase {
-            Phase::Resting(until) if now < until => {}
-            Phase::Resting(_) => self.phase = Phase::Measuring { from: sum, begin: now, is_settled: true },
+            Phase::Resting { until, .. } if now < until => {}
+            Phase::Resting { .. } => {
+                self.phase = Phase::Measuring { from: sum, begin: now, is_settled: true }
+            }
             Phase::Measuring { from, is_settled: false, .. } => {
                 if is_settled(sum, from, round_trip) {
                     self.phase = Phase::Measuring { from: sum, begin: now, is_settled: true };
@@ -152,7 +205,7 @@ impl StripeSearch {
                 if let Some(trial) = measured(sum, from, now - begin, round_trip) {
                     self.judge(now, sum, count, before, trial);
                 } else if now - begin > MEASURING_MAX {
-                    self.rest(now);
+                    self.rest(now, sum);
                 }
             }
         }
@@ -163,12 +216,12 @@ impl StripeSearch {
         self.try_count(now, sum, count, rate);
     }
 
-    fn try_count(&mut self, now: Instant, from: Throughput, count: usize, before: f64) {
+    fn try_count(&mut self, now: Instant, sum: Throughput, count: usize, before: f64) {
         let count = count.min(STRIPES_MAX);
         if count == self.count {
-            self.rest(now);
+            self.rest(now, sum);
         } else {
-            self.phase = Phase::Trying { count, from, begin: now, is_settled: false, before };
+            self.phase = Phase::Trying { count, from: sum, begin: now, is_settled: false, before };
         }
     }
 
@@ -192,14 +245,14 @@ impl StripeSearch {
             }
             (false, false) => {
                 self.count = tried;
-                self.rest(now);
+                self.rest(now, sum);
             }
-            _ => self.rest(now),
+            _ => self.rest(now, sum),
         }
     }
 
-    fn rest(&mut self, now: Instant) {
-        self.phase = Phase::Resting(now + self.pause);
+    fn rest(&mut self, now: Instant, from: Throughput) {
+        self.phase = Phase::Resting { until: now + self.pause, from };
         self.pause = (2 * self.pause).min(PAUSE_MAX);
         self.tries_fewer = !self.tries_fewer;
     }
@@ -225,6 +278,8 @@ fn gain_min(k: usize, m: usize) -> f64 {
     m / k * ((k + 1.0) / (m + 1.0)).powf(0.65)
 }
 
+/// For how long frames must have waited before other lanes count.
+const SHARED_TIME: Duration = Duration::from_secs(1);
 /// Below it, a connection recovers from a lost packet quickly enough.
 const ROUND_TRIP_MIN: Duration = Duration::from_millis(5);
 /// For how long frames must have waited in a trial.
@@ -304,9 +359,37 @@ mod tests {
         searched(&mut search, |count| 1e6 * count as f64, 120);
         assert_eq!(search.wanted(), 16);
         let begin = Instant::now();
-        search.phase = Phase::Resting(begin);
+        search.phase = Phase::Resting { until: begin, from: Throughput::default() };
         let counts = searched(&mut search, |_| 2e7, 3 * 3600);
         assert!(counts.last() == Some(&1) || counts.contains(&1), "{counts:?}");
+    }
+
+    #[test]
+    fn lanes_know_how_long_others_waited() {
+        let waited = |millis| Throughput { time: Duration::from_millis(millis), ..Throughput::default() };
+        let all = WaitingTime::default();
+        // One of them waited before this peer had others.
+        let (mut one, mut other) =
+            (LaneWaiting::begin(&all, waited(500)), LaneWaiting::begin(&all, waited(0)));
+        assert_eq!(one.note(waited(600)).others, Duration::ZERO);
+        assert_eq!(other.note(waited(30)).others, Duration::from_millis(100));
+        assert_eq!(one.note(waited(700)).others, Duration::from_millis(30));
+    }
+
+    #[test]
+    fn a_lane_beside_other_lanes_of_this_peer_has_one_connection() {
+        let mut search = search();
+        searched(&mut search, |count| 1e6 * count as f64, 120);
+        assert_eq!(search.wanted(), 16);
+        let (begin, mut sum) = (Instant::now(), Throughput::default());
+        search.phase = Phase::Resting { until: begin + PAUSE_MAX, from: sum };
+        for tick in 1..400 {
+            sum.time += Duration::from_millis(200);
+            sum.others += Duration::from_millis(100);
+            sum.byte_count += 1_000_000;
+            search.note(begin + Duration::from_millis(250 * tick), sum, ROUND_TRIP);
+            assert!(tick < 8 || search.wanted() == 1, "{tick}");
+        }
     }
 
     #[test]
@@ -322,7 +405,11 @@ mod tests {
         }
         let mut idle = search();
         for tick in 1..400 {
-            let waited = Throughput { byte_count: tick * 1000, time: Duration::from_millis(tick * 10) };
+            let waited = Throughput {
+                byte_count: tick * 1000,
+                time: Duration::from_millis(tick * 10),
+                ..Throughput::default()
+            };
             idle.note(begin + Duration::from_millis(250 * tick), waited, ROUND_TRIP);
             assert_eq!(idle.wanted(), 1);
         }
@@ -336,10 +423,13 @@ mod tests {
         meter.note_acknowledged(7);
         meter.note_waiting(at(10), true);
         meter.note_acknowledged(100);
-        assert_eq!(meter.sum(at(15)), Throughput { byte_count: 100, time: Duration::from_millis(5) });
+        assert_eq!(
+            meter.sum(at(15)),
+            Throughput { byte_count: 100, time: Duration::from_millis(5), ..Throughput::default() }
+        );
         meter.note_waiting(at(20), false);
         meter.note_acknowledged(7);
-        let sum = Throughput { byte_count: 100, time: Duration::from_millis(10) };
+        let sum = Throughput { byte_count: 100, time: Duration::from_millis(10), ..Throughput::default() };
         assert_eq!(meter.sum(at(99)), sum);
     }
 }

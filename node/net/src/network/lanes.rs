@@ -28,7 +28,8 @@ use crate::direct::{
     DirectEndpoint, DirectPath, HandshakeError, Incoming, Joins, Listeners, Outgoing, Records,
 };
 use crate::link::{
-    self, Acknowledgement, LaneError, LaneKind, Link, LinkEvent, OpenRequest, OpenResponse, SessionId, Shared,
+    self, Acknowledgement, LaneError, LaneKind, Link, LinkEvent, OpenRequest, OpenResponse, SessionId,
+    Shared, WaitingTime,
 };
 use crate::reachability::dial_back::{self, DIAL_BACK_PROTOCOL, DialBackServer};
 use crate::substreams::{Accepted, Incoming as IncomingSubstreams, OpenError, Opener};
@@ -42,6 +43,8 @@ pub(super) struct Lanes {
     pub(super) direct_endpoint: Arc<DirectEndpoint>,
     /// The incoming direct lanes to which the other ends can add connections.
     pub(super) joins: Joins,
+    /// How long frames of direct lanes have waited.
+    pub(super) waiting: WaitingTime,
     pub(super) events: mpsc::UnboundedSender<LinkEvent>,
     pub(super) counters: Arc<Counters>,
     pub(super) pool: Pool,
@@ -264,7 +267,7 @@ impl Lanes {
                 Admission::Welcome { link, lane, session } => {
                     let _kept = self.opener.keep(peer);
                     let (entry, joining) = self.joins.enter(peer, session);
-                    let stream = Incoming::new(records, joining);
+                    let stream = Incoming::new(records, joining, Arc::clone(&entry.received));
                     self.receive_frames(peer, stream, (&link, lane, session), Some(entry.token)).await
                 }
                 Admission::Refused { verdict, session } => link::refuse(&mut records, verdict, session).await,

@@ -2,6 +2,8 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 
 use futures::{AsyncRead, AsyncWrite};
@@ -15,6 +17,8 @@ use crate::link::STRIPES_MAX;
 pub(crate) struct Incoming {
     stripes: Vec<IncomingStripe>,
     joining: mpsc::Receiver<Stripe>,
+    /// How many bytes have come in.
+    received: Arc<AtomicU64>,
     /// How many pieces have begun.
     piece_count: u64,
     /// The stripe of the piece that has begun, and how many of its bytes are still to come.
@@ -38,9 +42,9 @@ enum Next {
 
 impl Incoming {
     /// A bundle of one stripe, to which others may be added.
-    pub(crate) fn new(first: Records, joining: mpsc::Receiver<Stripe>) -> Self {
+    pub(crate) fn new(first: Records, joining: mpsc::Receiver<Stripe>, received: Arc<AtomicU64>) -> Self {
         let stripes = vec![IncomingStripe::new(first, None)];
-        Self { stripes, joining, piece_count: 0, current: (0, 0) }
+        Self { stripes, joining, received, piece_count: 0, current: (0, 0) }
     }
 
     /// How many stripes there are.
@@ -112,6 +116,7 @@ impl AsyncRead for Incoming {
             0 if count > 0 => Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
             read => {
                 *rest -= read as u32;
+                this.received.fetch_add(read as u64, Ordering::Relaxed);
                 Poll::Ready(Ok(read))
             }
         }

@@ -27,7 +27,7 @@ impl Lane {
         let mut pairs = record_pairs(1 + more).await;
         let (near, far) = pairs.pop().unwrap();
         let ((changes, changed), (joining, joined)) = (mpsc::unbounded_channel(), mpsc::channel(4));
-        let (sender, receiver) = (Outgoing::new(near, changed), Incoming::new(far, joined));
+        let (sender, receiver) = (Outgoing::new(near, changed), Incoming::new(far, joined, Arc::default()));
         (Self { sender, receiver, changes, joining }, pairs)
     }
 
@@ -111,7 +111,7 @@ async fn what_is_not_a_piece_is_refused() {
     // A piece that never has its turn only waits.
     let (near, far) = record_pairs(1).await.pop().unwrap();
     let (mut near, (_joining, joined)) = (near, mpsc::channel(1));
-    let mut receiver = Incoming::new(far, joined);
+    let mut receiver = Incoming::new(far, joined, Arc::default());
     near.write_all(&PieceHead { number: 1, byte_count: 1 }.to_bytes()).await.unwrap();
     near.flush().await.unwrap();
     assert!(timeout(Duration::from_millis(50), receiver.read(&mut [0])).await.is_err());

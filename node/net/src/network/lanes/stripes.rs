@@ -9,9 +9,9 @@ use libp2p::PeerId;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
-use super::{ANSWER_MAX, Lanes};
-use crate::direct::{Change, DirectPath, Records, Stripe};
-use crate::link::{self, LaneError, Link, OpenRequest, StripeSearch, Verdict};
+use super::Lanes;
+use crate::direct::{Change, DirectPath, MOMENT, Records, Stripe};
+use crate::link::{self, LaneError, LaneWaiting, Link, OpenRequest, StripeSearch, Verdict};
 
 /// A direct lane that sends frames.
 pub(super) struct OutgoingLane<'a> {
@@ -34,14 +34,17 @@ impl Lanes {
     /// Adds connections to the lane, and ends them, as the search says.
     pub(super) async fn keep_stripes(&self, lane: OutgoingLane<'_>) {
         let OutgoingLane { link, number, path, .. } = lane;
-        let mut search = StripeSearch::new(Instant::now(), path.stripe_count(), link.outbox.throughput());
+        let mut waiting = LaneWaiting::begin(&self.waiting, link.outbox.throughput());
+        let now_with_others = waiting.note(link.outbox.throughput());
+        let mut search = StripeSearch::new(Instant::now(), path.stripe_count(), now_with_others);
         let mut looks = interval(LOOK_INTERVAL);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut count = 1;
         loop {
             looks.tick().await;
+            let throughput = waiting.note(link.outbox.throughput());
             let Some(line) = link.line() else { continue };
-            search.note(Instant::now(), link.outbox.throughput(), line.round_trip);
+            search.note(Instant::now(), throughput, line.round_trip);
             path.note_stripe_count(search.kept());
             let wanted = search.wanted();
             if wanted == count {
@@ -58,7 +61,7 @@ impl Lanes {
                     let _ = lane.changes.send(Change::Add(Box::new(stripe)));
                 }
                 if count < wanted {
-                    search.settle_for(Instant::now(), count);
+                    search.settle_for(Instant::now(), throughput, count);
                 }
             }
             link.outbox.set_stripes(number, count);
@@ -69,7 +72,7 @@ impl Lanes {
     async fn open_stripe(&self, lane: &OutgoingLane<'_>) -> Option<Stripe> {
         let place = self.direct_endpoint.take_stripe()?;
         let mut records = self.direct_endpoint.dial(lane.peer, &lane.path.hosts(), lane.port).await.ok()?;
-        let answer = timeout(ANSWER_MAX, link::open(&mut records, lane.joining?)).await.ok()?.ok()?;
+        let answer = timeout(JOIN_MAX, link::open(&mut records, lane.joining?)).await.ok()?.ok()?;
         (answer.verdict == Verdict::Welcome).then_some(Stripe { records, place })
     }
 
@@ -82,6 +85,9 @@ impl Lanes {
     ) -> Result<(), LaneError> {
         // The lane may just have ended.
         let Some(lane) = self.joins.find(peer, token) else { return Ok(()) };
+        if !self.joins.gets_most(token).await {
+            return link::refuse(&mut records, Verdict::UnknownSession, lane.session).await;
+        }
         let Some(place) = self.direct_endpoint.take_joined() else { return Ok(()) };
         // Its place in the queue comes before the answer: pieces may follow at once.
         let Ok(queue) = lane.joining.reserve().await else { return Ok(()) };
@@ -91,5 +97,7 @@ impl Lanes {
     }
 }
 
+/// How long the other end may take to answer: it first looks at what comes in.
+const JOIN_MAX: Duration = MOMENT.saturating_add(Duration::from_secs(2));
 /// How often the throughput is looked at.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
