@@ -31,7 +31,7 @@ use super::open_files::FileLimit;
 pub(super) use bundle::{Change, Incoming, Outgoing, Stripe};
 use handshake::Credentials;
 pub(super) use handshake::{CredentialsError, HandshakeError};
-pub(super) use joins::{Joins, MOMENT};
+pub(super) use joins::{COMPARING, Joins};
 pub(super) use path::DirectPath;
 pub(super) use records::Records;
 

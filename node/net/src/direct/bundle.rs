@@ -1,8 +1,8 @@
 //! A bundle: the connections of a direct lane as one stream of bytes.
 //!
 //! Each connection is a *stripe*. The stream is cut into pieces, and whichever stripe can take one gets the next. Within a stripe pieces
-//! are in order, so the receiver reads the number of the next piece of each, and then the piece whose turn it is. The others wait
-//! where the system keeps them.
+//! are in order, so the receiver reads the number of the next piece of each, and then the piece whose turn it is. The others wait,
+//! up to 145 KiB of them in the buffer of each stripe, and the rest where the system keeps them.
 //!
 //! ```text
 //! piece    number u64, bytes that follow u32, little-endian; then the bytes

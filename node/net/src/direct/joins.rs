@@ -51,7 +51,7 @@ impl Joins {
     /// Whether, within a moment from now, this lane gets most of what comes in. A further connection would take from the others.
     pub(crate) async fn gets_most(&self, token: NonZeroU64) -> bool {
         let (own, all) = self.received(token);
-        sleep(MOMENT).await;
+        sleep(COMPARING).await;
         let (own_later, all_later) = self.received(token);
         let (own, all) = (own_later.saturating_sub(own), all_later.saturating_sub(all));
         own >= all / 4 * 3
@@ -82,7 +82,7 @@ impl Drop for Entry {
 }
 
 /// For how long incoming bytes are compared.
-pub(crate) const MOMENT: Duration = Duration::from_secs(1);
+pub(crate) const COMPARING: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {

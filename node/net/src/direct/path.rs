@@ -54,6 +54,12 @@ impl DirectPath {
         self.lock().stripe_count = count;
     }
 
+    /// A lane with several connections broke, or stalled. With fewer that is less likely.
+    pub(crate) fn halve_stripe_count(&self) {
+        let count = &mut self.lock().stripe_count;
+        *count = (*count / 2).max(1);
+    }
+
     /// When to try it next.
     pub(crate) fn due(&self) -> Instant {
         self.lock().not_before

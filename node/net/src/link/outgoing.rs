@@ -66,6 +66,8 @@ async fn write_frames(
                 counters.add_sent_frame(lane_kind, frame.byte_count());
             }
             Next::Wait(time) => tokio::select! {
+                // What was written goes out before this end waits.
+                biased;
                 ended = flush(&mut writer) => ended?,
                 () = link.outbox.changed(time) => {}
             },

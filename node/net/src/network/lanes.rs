@@ -194,8 +194,11 @@ impl Lanes {
             let records = Outgoing::new(records, changed);
             let ended = tokio::select! {
                 ended = link::transmit(records, patience, &link, lane, &self.events, &self.counters) => ended,
-                () = self.keep_stripes(outgoing) => Ok(()),
+                never = self.keep_stripes(outgoing) => match never {},
             };
+            if ended.is_err() {
+                path.halve_stripe_count();
+            }
             match ended {
                 Err(LaneError::Stalled) => {
                     // A short stall is not worth reporting.

@@ -150,6 +150,9 @@ impl AsyncWrite for Outgoing {
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
+        if this.current.rest == 0 {
+            this.follow_changes(context);
+        }
         let mut flushed = Poll::Ready(Ok(()));
         for index in 0..this.stripe_count() {
             if this.poll_flushed(context, index)?.is_pending() {

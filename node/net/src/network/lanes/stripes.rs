@@ -1,6 +1,7 @@
 //! The stripes of direct lanes: opens connections beside the first one of an outgoing lane, as many as raise its throughput, and takes in
 //! those that other peers add to incoming ones.
 
+use std::convert::Infallible;
 use std::num::{NonZeroU16, NonZeroU64};
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use super::Lanes;
-use crate::direct::{Change, DirectPath, MOMENT, Records, Stripe};
+use crate::direct::{COMPARING, Change, DirectPath, Records, Stripe};
 use crate::link::{self, LaneError, LaneWaiting, Link, OpenRequest, StripeSearch, Verdict};
 
 /// A direct lane that sends frames.
@@ -32,7 +33,7 @@ pub(super) struct OutgoingLane<'a> {
 
 impl Lanes {
     /// Adds connections to the lane, and ends them, as the search says.
-    pub(super) async fn keep_stripes(&self, lane: OutgoingLane<'_>) {
+    pub(super) async fn keep_stripes(&self, lane: OutgoingLane<'_>) -> Infallible {
         let OutgoingLane { link, number, path, .. } = lane;
         let mut waiting = LaneWaiting::begin(&self.waiting, link.outbox.throughput());
         let now_with_others = waiting.note(link.outbox.throughput());
@@ -61,7 +62,7 @@ impl Lanes {
                     let _ = lane.changes.send(Change::Add(Box::new(stripe)));
                 }
                 if count < wanted {
-                    search.settle_for(Instant::now(), throughput, count);
+                    search.note_failure(Instant::now(), count);
                 }
             }
             link.outbox.set_stripes(number, count);
@@ -70,9 +71,10 @@ impl Lanes {
 
     /// Opens a connection and adds it to the lane.
     async fn open_stripe(&self, lane: &OutgoingLane<'_>) -> Option<Stripe> {
+        let joining = lane.joining?;
         let place = self.direct_endpoint.take_stripe()?;
         let mut records = self.direct_endpoint.dial(lane.peer, &lane.path.hosts(), lane.port).await.ok()?;
-        let answer = timeout(JOIN_MAX, link::open(&mut records, lane.joining?)).await.ok()?.ok()?;
+        let answer = timeout(JOIN_MAX, link::open(&mut records, joining)).await.ok()?.ok()?;
         (answer.verdict == Verdict::Welcome).then_some(Stripe { records, place })
     }
 
@@ -83,14 +85,14 @@ impl Lanes {
         mut records: Records,
         token: NonZeroU64,
     ) -> Result<(), LaneError> {
-        // The lane may just have ended.
+        // The lane may just have ended. Without an answer, the other end does without the connection.
         let Some(lane) = self.joins.find(peer, token) else { return Ok(()) };
-        if !self.joins.gets_most(token).await {
-            return link::refuse(&mut records, Verdict::UnknownSession, lane.session).await;
-        }
         let Some(place) = self.direct_endpoint.take_joined() else { return Ok(()) };
+        if !self.joins.gets_most(token).await {
+            return Ok(());
+        }
         // Its place in the queue comes before the answer: pieces may follow at once.
-        let Ok(queue) = lane.joining.reserve().await else { return Ok(()) };
+        let Ok(queue) = lane.joining.try_reserve() else { return Ok(()) };
         link::welcome_stripe(&mut records, lane.session).await?;
         queue.send(Stripe { records, place });
         Ok(())
@@ -98,6 +100,6 @@ impl Lanes {
 }
 
 /// How long the other end may take to answer: it first looks at what comes in.
-const JOIN_MAX: Duration = MOMENT.saturating_add(Duration::from_secs(2));
+const JOIN_MAX: Duration = COMPARING.saturating_add(Duration::from_secs(2));
 /// How often the throughput is looked at.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
