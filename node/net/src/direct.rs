@@ -43,8 +43,10 @@ pub(super) struct DirectEndpoint {
     port: Option<NonZeroU16>,
     /// The places of handshakes that are not complete.
     handshakes: Places,
-    /// The places of connections that are added to lanes: to outgoing ones, and to incoming ones.
-    stripes: [Arc<Semaphore>; 2],
+    /// The places of connections that are added to outgoing lanes.
+    added: Arc<Semaphore>,
+    /// The places of connections that other ends add to incoming lanes.
+    joined: Arc<Semaphore>,
 }
 
 /// The listening sockets.
@@ -69,18 +71,18 @@ impl DirectEndpoint {
         let files = FileLimit::raise();
         let (count_max, count_per_machine_max) = files.handshakes_max();
         let handshakes = Places::new(count_max, count_per_machine_max);
-        let stripes = [(); 2].map(|()| Arc::new(Semaphore::new(files.stripes_max())));
-        Ok((Self { credentials, port, handshakes, stripes }, listeners))
+        let [added, joined] = [(); 2].map(|()| Arc::new(Semaphore::new(files.stripes_max())));
+        Ok((Self { credentials, port, handshakes, added, joined }, listeners))
     }
 
     /// A place for a connection that is added to an outgoing lane; `None` if all are taken.
-    pub(super) fn take_stripe(&self) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.stripes[0]).try_acquire_owned().ok()
+    pub(super) fn take_added(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.added).try_acquire_owned().ok()
     }
 
     /// A place for a connection that the other end has added to an incoming lane; `None` if all are taken.
     pub(super) fn take_joined(&self) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.stripes[1]).try_acquire_owned().ok()
+        Arc::clone(&self.joined).try_acquire_owned().ok()
     }
 
     /// The port on which this peer listens; `None` if it cannot listen.

@@ -1,4 +1,4 @@
-//! Open files: how many the system allows this process, and how many of them unproven connections may use.
+//! Open files: how many the system allows this process, and how many of them unproven and added connections may use.
 //!
 //! Each connection is an open file. Without bounds that follow from the limit, strangers could use up all of them, and a member could not
 //! even write its vote to disk.
@@ -27,7 +27,7 @@ impl FileLimit {
 
     /// Connections that may be added to outgoing direct lanes in all, and as many to incoming ones.
     pub(super) fn stripes_max(self) -> usize {
-        (self.0 / 8).min(STRIPES_MAX) as usize
+        (self.0 / 8).min(ADDED_MAX) as usize
     }
 
     /// How many files a member of a view of so many members may need, if that is more than the limit.
@@ -76,7 +76,7 @@ const FILES_PER_MEMBER: u64 = 5;
 const PENDING_MIN: u64 = 16;
 const PENDING_MAX: u64 = 256;
 /// The largest bound of added connections.
-const STRIPES_MAX: u64 = 512;
+const ADDED_MAX: u64 = 512;
 
 #[cfg(test)]
 mod tests {

@@ -98,10 +98,10 @@ impl Records {
         Ok(Self { socket, sealing, opening })
     }
 
-    /// From now on the socket takes only so much before it is sent, if it is one of several; or as much as the system likes.
+    /// Limits how much the socket takes before it is sent, or lets the system decide.
     ///
-    /// Otherwise a connection that carries little would hold much that others could carry. On a system that knows no such limit, what
-    /// is in flight on the lane is the only one.
+    /// Of several connections, one that carries little would otherwise hold much that others could carry. The limit is set on Linux only;
+    /// elsewhere what is in flight on the lane is the only one.
     pub(super) fn limit_unsent(&self, is_limited: bool) {
         #[cfg(any(target_os = "linux", target_os = "android"))]
         let _ = socket2::SockRef::from(&self.socket).set_tcp_notsent_lowat(if is_limited {

@@ -1,3 +1,5 @@
+//! Both ends of a bundle, over real connections: order, changes of the stripes, and stripes that break.
+
 use std::sync::Arc;
 use std::time::Duration;
 

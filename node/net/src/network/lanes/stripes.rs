@@ -22,6 +22,7 @@ pub(super) struct OutgoingLane<'a> {
     pub(super) path: &'a DirectPath,
     /// Where the peer listens for direct lanes.
     pub(super) port: NonZeroU16,
+    /// The link whose frames it carries.
     pub(super) link: &'a Link,
     /// The outbox's number of the lane.
     pub(super) number: u64,
@@ -36,8 +37,8 @@ impl Lanes {
     pub(super) async fn keep_stripes(&self, lane: OutgoingLane<'_>) -> Infallible {
         let OutgoingLane { link, number, path, .. } = lane;
         let mut waiting = LaneWaiting::begin(&self.waiting, link.outbox.throughput());
-        let now_with_others = waiting.note(link.outbox.throughput());
-        let mut search = StripeSearch::new(Instant::now(), path.stripe_count(), now_with_others);
+        let begin = waiting.note(link.outbox.throughput());
+        let mut search = StripeSearch::new(Instant::now(), path.stripe_count(), begin);
         let mut looks = interval(LOOK_INTERVAL);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut count = 1;
@@ -72,7 +73,7 @@ impl Lanes {
     /// Opens a connection and adds it to the lane.
     async fn open_stripe(&self, lane: &OutgoingLane<'_>) -> Option<Stripe> {
         let joining = lane.joining?;
-        let place = self.direct_endpoint.take_stripe()?;
+        let place = self.direct_endpoint.take_added()?;
         let mut records = self.direct_endpoint.dial(lane.peer, &lane.path.hosts(), lane.port).await.ok()?;
         let answer = timeout(JOIN_MAX, link::open(&mut records, joining)).await.ok()?.ok()?;
         (answer.verdict == Verdict::Welcome).then_some(Stripe { records, place })
