@@ -57,6 +57,8 @@ pub const PARTITIONED_MAX: usize = 64;
 pub const RETURNED_SPANS_MAX: usize = 4096;
 /// Ranges of one batch: it may consist of returned ranges, and each member's part is cut out of them.
 pub const BATCH_SPANS_MAX: usize = MEMBERS_MAX + RETURNED_SPANS_MAX;
+/// Local steps of a round.
+pub const LOCAL_STEPS_MAX: u64 = 1_000_000;
 /// Steps of a run, epochs, and numbers of views: far beyond any run, and far from where adding one overflows.
 pub const STEPS_MAX: u64 = 1 << 48;
 /// Samples of a run, over all its epochs: far from where adding one overflows.

@@ -361,6 +361,7 @@ impl TrainingSettings {
             seed: self.seed,
             batch_size: self.batch,
             local_steps: self.algorithm.local_steps(),
+            round_duration: self.algorithm.round_duration(),
             epochs: self.epochs,
             rule: self.optimizer,
             schedule: self.schedule,

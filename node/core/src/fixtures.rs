@@ -14,6 +14,7 @@ use crate::io::Output;
 use crate::membership::Membership;
 use crate::partition_policy::PartitionPolicy;
 use crate::program::loader::{Dealing, TrainingConfig};
+use crate::state::round_size::RoundSize;
 use crate::state::shared_cache::SharedCache;
 
 pub(crate) fn peer(byte: u8) -> PeerId {
@@ -24,12 +25,18 @@ pub(crate) fn member(byte: u8) -> Member {
     Member { peer: peer(byte), incarnation: Incarnation(1), addresses: vec![], capacity: 1 }
 }
 
+/// Steps of so many samples.
+pub(crate) const fn round_size(batch_size: u64) -> RoundSize {
+    RoundSize { batch_size, local_steps: 1, duration: None }
+}
+
 /// The training configuration of a small task.
 pub(crate) fn training() -> TrainingConfig {
     TrainingConfig {
         seed: 7,
         batch_size: 30,
         local_steps: 1,
+        round_duration: None,
         epochs: 8,
         rule: Optimizer::Sgd { weight_decay: 0.0 },
         schedule: Schedule::constant(0.01),

@@ -181,7 +181,7 @@ impl Membership {
             self.members.detection.detector.tick(now);
             self.members.make_heartbeat(now, status);
             self.resend(now, out);
-            self.speeds.consider(now, &self.members, status.planner.batch_size);
+            self.speeds.consider(now, &self.members, status.planner.round_size);
             self.members.redial(now, out);
             self.timers.set(Timer::Heartbeat as usize, now.after(self.members.heartbeat_interval()));
         }

@@ -6,6 +6,7 @@ pub mod checkpoint;
 pub(crate) mod optimizer_shard;
 pub(crate) mod optimizer_state;
 pub(crate) mod owner_rule;
+pub(crate) mod round_size;
 pub(crate) mod shard_map;
 pub mod shared_cache;
 pub(crate) mod snapshot_id;

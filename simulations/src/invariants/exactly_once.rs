@@ -47,7 +47,8 @@ impl ExactlyOnce {
     /// Whether the parameters of such a run can be computed exactly: plain gradient descent, and batches with exact sums.
     #[must_use]
     pub fn applies(task: &Integers, training: &TrainingConfig) -> bool {
-        let is_exact_sync = training.rule == Optimizer::Sgd { weight_decay: 0.0 };
+        let has_steps = training.round_duration.is_none();
+        let is_exact_sync = has_steps && training.rule == Optimizer::Sgd { weight_decay: 0.0 };
         let batch_size = training.step_samples().min(u64::from(task.sample_count()));
         is_exact_sync && batch_size.saturating_mul(GRADIENT_MAX) <= EXACT_MAX
     }

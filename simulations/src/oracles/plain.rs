@@ -218,7 +218,7 @@ mod tests {
         assert!(compare(&loaded, &view_chain, &committed, 0.0).unwrap() > 0.0);
         // Rates that are too high by one in a thousand.
         let mut other = loaded.clone();
-        other.config.schedule = Schedule::constant(other.config.rate(0) * 1.001);
+        other.config.schedule = Schedule::constant(other.config.schedule.rate(0) * 1.001);
         let words = compare(&other, &view_chain, &committed, 0.0).unwrap_err();
         assert!(words.contains("the loss of step 1 is"), "{words}");
     }

@@ -4,8 +4,8 @@
 //! or face down. It follows what the records say of a batch, and compares it with what the cards require.
 //!
 //! # How it works
-//! 1. A batch has the lowest positions of the epoch that no step was assigned, at most as many as the batch size; when there are none left,
-//!    a new epoch begins. The positions of a departed member are free again and, being low, come next.
+//! 1. A batch has the lowest positions of the epoch that no step was assigned, at most as many as the batch size, which may follow from the
+//!    speeds in the view; when there are none left, a new epoch begins. The positions of a departed member are free again and, being low, come next.
 //! 2. A batch is assigned in order of rank to the members that have parameters: in equal parts, or in proportion to the speeds in the view.
 //!    If another branch may train the rest of the epoch as well, some positions are deferred to its end, as the record says.
 //! 3. If the view changes in the middle of a step, a member that remains keeps its part, and the other parts are free again; so is the part
@@ -16,9 +16,11 @@
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
-use peergrad_core::program::loader::Loaded;
+use peergrad_core::program::loader::{Loaded, TrainingConfig};
 use peergrad_protocol::cursor::{DataCursor, Span};
+use peergrad_protocol::limits::LOCAL_STEPS_MAX;
 use peergrad_protocol::view::{BatchParts, Member, Merge, Recovery, View};
 use peergrad_protocol::{Incarnation, PeerId, Rank};
 
@@ -28,6 +30,8 @@ use super::view_chain::{Installed, ViewChain};
 #[derive(Clone, Debug)]
 pub struct SampleCounter {
     batch_size: u64,
+    /// Where rounds have a duration: that, and the samples of a local step. Then the batch size is that of views without speeds.
+    timing: Option<(Duration, u64)>,
     sample_count: u64,
     /// The epoch of the last step.
     epoch: u64,
@@ -84,7 +88,10 @@ impl SampleCounter {
     /// A counter at the start of a run.
     #[must_use]
     pub fn new(loaded: &Loaded) -> Self {
-        Self::of(loaded.config.step_samples(), u64::from(loaded.task.sample_count()))
+        let TrainingConfig { batch_size, round_duration, .. } = loaded.config;
+        let timing = round_duration.map(|duration| (duration, batch_size));
+        let counter = Self::of(loaded.config.step_samples(), u64::from(loaded.task.sample_count()));
+        Self { timing, ..counter }
     }
 
     /// As [`SampleCounter::new`], with these numbers of samples in all and in a batch.
@@ -93,6 +100,7 @@ impl SampleCounter {
         let free = (0..sample_count).collect();
         Self {
             batch_size,
+            timing: None,
             sample_count,
             epoch: 0,
             free,
@@ -146,7 +154,7 @@ impl SampleCounter {
     /// The run goes back to a checkpoint: only the steps before this one count, and are counted again.
     pub fn rewind(&mut self, view_chain: &ViewChain, step: u64) {
         let merged = std::mem::take(&mut self.merged);
-        *self = Self { merged, ..Self::of(self.batch_size, self.sample_count) };
+        *self = Self { merged, timing: self.timing, ..Self::of(self.batch_size, self.sample_count) };
         while self.steps < step && self.count(view_chain).is_some() {}
     }
 
@@ -265,9 +273,10 @@ impl SampleCounter {
     fn fresh(&self, view: &View) -> EpochBatch {
         let (last, soon): (Vec<u64>, Vec<u64>) =
             self.free.iter().partition(|free| self.deferred.contains(free));
-        let batch: Vec<u64> = soon.into_iter().chain(last).take(self.batch_size as usize).collect();
         let speeds: Vec<u128> = (0..view.members.len()).map(|index| self.speed(view, index)).collect();
         let all: u128 = speeds.iter().sum();
+        let batch_size = self.batch_size_at(view, all);
+        let batch: Vec<u64> = soon.into_iter().chain(last).take(batch_size as usize).collect();
         let busy = || speeds.iter().filter(|speed| **speed > 0);
         // Unlike speeds are rounded differently in each batch: by a lot that its epoch and first position decide.
         let is_even = busy().min() == busy().max();
@@ -281,6 +290,20 @@ impl SampleCounter {
             Part::of(member, positions.to_vec())
         };
         (self.epoch, view.members.iter().enumerate().map(&mut part).collect())
+    }
+
+    /// The samples of a batch where members compute so many samples a minute together: as many local steps as come closest to the duration
+    /// of a round.
+    fn batch_size_at(&self, view: &View, samples_per_minute: u128) -> u64 {
+        let Some((duration, of_each)) = self.timing.filter(|_| view.speeds.iter().any(|speed| *speed > 0))
+        else {
+            return self.batch_size;
+        };
+        let in_time = duration.as_nanos() * samples_per_minute;
+        let for_each = u128::from(of_each) * 60_000_000_000;
+        let (whole, rest) = (in_time / for_each, in_time % for_each);
+        let steps = whole + u128::from(rest >= for_each - rest);
+        of_each * (steps as u64).clamp(1, LOCAL_STEPS_MAX)
     }
 
     /// How fast a member computes; 0 if it cannot train the next step, and the mean of the known speeds if its own is not known.

@@ -38,6 +38,7 @@ pub(crate) fn training(topology: Topology) -> TrainingConfig {
         seed: 3,
         batch_size: 30,
         local_steps: 1,
+        round_duration: None,
         epochs: 8,
         rule: Optimizer::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 },
         schedule: Schedule::constant(0.01),

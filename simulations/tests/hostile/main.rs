@@ -57,6 +57,7 @@ impl Alone {
             seed: SEED,
             batch_size: 30,
             local_steps: 1,
+            round_duration: None,
             epochs: 8,
             rule: Optimizer::Sgd { weight_decay: 0.0 },
             schedule: Schedule::constant(0.01),

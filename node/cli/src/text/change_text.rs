@@ -26,6 +26,9 @@ pub(crate) fn change_text(view_number: u64, members: usize, change: &ViewDelta) 
             "batches are divided by speed: this peer computes {own:.1} % of each (evenly: {even:.1} %)"
         ));
     }
+    if let Some(local_steps) = change.local_steps {
+        parts.push(format!("rounds of {}", plural(local_steps as usize, "local step")));
+    }
     if parts.is_empty() {
         parts.push("same members".to_owned());
     }
@@ -92,6 +95,7 @@ mod tests {
             restarted: vec![3, 9],
             retiring: vec![],
             batch_per_mille: None,
+            local_steps: None,
         };
         let name = PeerId([1; 32]).short();
         assert_eq!(
@@ -116,10 +120,16 @@ mod tests {
             restarted: vec![],
             retiring: vec![],
             batch_per_mille: None,
+            local_steps: None,
         };
         assert_eq!(
             change_text(4, 1, &change),
             "view 4, 1 peer: merged with the other part of the swarm; continues at step 512 without interruption"
+        );
+        let timed = ViewDelta { is_merge: false, local_steps: Some(24), ..change.clone() };
+        assert_eq!(
+            change_text(4, 2, &timed),
+            "view 4, 2 peers: rounds of 24 local steps; continues at step 512 without interruption"
         );
         let dealt = ViewDelta { is_merge: false, batch_per_mille: Some(43), ..change };
         assert_eq!(

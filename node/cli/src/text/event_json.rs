@@ -179,6 +179,7 @@ fn change_json(change: &ViewDelta) -> Value {
         "interrupted": change.is_interruption, "rolled_forward": change.is_forward, "merges": change.is_merge,
         "returned": change.returned, "moving": change.moving, "restarted": change.restarted,
         "retiring": texts(&change.retiring),
+        "local_steps": change.local_steps,
         "batch_share": change.batch_per_mille.map(|per_mille| f64::from(per_mille) / 1000.0),
     })
 }
@@ -202,6 +203,7 @@ pub(crate) fn change_of(object: &Value) -> Option<(u64, usize, ViewDelta)> {
         returned: change["returned"].as_u64()?,
         moving: change["moving"].as_u64()? as usize,
         restarted: restarted.collect::<Option<_>>()?,
+        local_steps: change["local_steps"].as_u64(),
         batch_per_mille: change["batch_share"].as_f64().map(|share| (1000.0 * share).round() as u16),
     };
     Some((object["number"].as_u64()?, members, change))
@@ -271,6 +273,7 @@ mod tests {
             restarted: vec![4, 9],
             retiring: vec![PeerId([4; 32])],
             batch_per_mille: Some(43),
+            local_steps: Some(24),
         };
         let object = json!({"number": 3, "members": ["a", "b"], "change": change_json(&change)});
         assert_eq!(change_of(&object), Some((3, 2, change)));

@@ -1,7 +1,9 @@
 //! The training algorithm: resolves `[sync]` of a run file, checks it, and creates the program that runs it.
 
 use std::num::{NonZeroU64, NonZeroUsize};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::time::Duration;
 
 use peergrad_collectives::combine::Combine;
 use peergrad_collectives::groups::Groups;
@@ -19,7 +21,7 @@ use peergrad_core::table::{
     ApplyMode, BatchScope, Init, ReadPolicy, ReadSchedule, Table, TableLayout, TableRule, TableSpec,
 };
 use peergrad_models::optimizer::Optimizer;
-use peergrad_protocol::limits::{LEASES_MAX, PER_CLOCK_STALENESS_MAX, STEPS_MAX};
+use peergrad_protocol::limits::{LEASES_MAX, LOCAL_STEPS_MAX, PER_CLOCK_STALENESS_MAX, STEPS_MAX};
 use serde::{Deserialize, Serialize};
 
 use super::run_file::{AggregationName, ApplyName, LocalSteps, SyncKind, SyncSection};
@@ -48,11 +50,17 @@ pub enum Algorithm {
     Local {
         /// Local steps between two averages.
         local_steps: u64,
+        /// Seconds that these take, by the measured speeds; `None`: as long as `local_steps` take.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        round_seconds: Option<f64>,
     },
     /// Local steps, then an outer step: [`Diloco`].
     Diloco {
         /// Local steps between two outer steps.
         local_steps: u64,
+        /// Seconds that these take, by the measured speeds; `None`: as long as `local_steps` take.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        round_seconds: Option<f64>,
         /// The outer learning rate.
         outer_rate: f64,
         /// The outer momentum: the share of the outer velocity that is kept, 0 to 1.
@@ -101,7 +109,8 @@ impl Algorithm {
             within("sync.group", group, 2.., "2 or more peers")?;
         }
         let (warm_up, wave) = (section.warm_up.unwrap_or(0), section.wave.unwrap_or(0));
-        let local_steps = resolve_local_steps(section.local_steps, steps_per_epoch)?;
+        let round_seconds = section.round_seconds;
+        let local_steps = resolve_local_steps(section, steps_per_epoch)?;
         Ok(match section.kind {
             SyncKind::Sync => Self::Sync,
             SyncKind::BackupWorkers => {
@@ -110,9 +119,10 @@ impl Algorithm {
             SyncKind::DsSync => {
                 Self::DsSync { group: section.group.unwrap_or(0), shuffle: section.shuffle.unwrap_or(true) }
             }
-            SyncKind::Local => Self::Local { local_steps },
+            SyncKind::Local => Self::Local { local_steps, round_seconds },
             SyncKind::Diloco => Self::Diloco {
                 local_steps,
+                round_seconds,
                 outer_rate: section.outer_rate.unwrap_or(OUTER_RATE_DEFAULT),
                 outer_momentum: section.outer_momentum.unwrap_or(OUTER_MOMENTUM_DEFAULT),
             },
@@ -137,8 +147,6 @@ impl Algorithm {
     /// # Errors
     /// One is not.
     pub(super) fn check(&self, topology: TopologyName) -> Result<(), SpecificationError> {
-        let steps =
-            |steps: u64| within("sync.local_steps", steps, 1..=1_000_000, "1 to 1000000, or \"epoch\"");
         match *self {
             Self::Sync | Self::DsSync { .. } => Ok(()),
             Self::BackupWorkers { .. } if topology == TopologyName::Ring => {
@@ -153,9 +161,9 @@ impl Algorithm {
             Self::BackupWorkers { backups } => {
                 within("sync.backups", backups, 1..=500, "1 to 500 contributions")
             }
-            Self::Local { local_steps } => steps(local_steps),
-            Self::Diloco { local_steps, outer_rate, outer_momentum } => {
-                steps(local_steps)?;
+            Self::Local { local_steps, round_seconds } => check_round(local_steps, round_seconds),
+            Self::Diloco { local_steps, round_seconds, outer_rate, outer_momentum } => {
+                check_round(local_steps, round_seconds)?;
                 within("sync.outer_rate", outer_rate, f64::MIN_POSITIVE..=10.0, "above 0, up to 10")?;
                 within("sync.outer_momentum", outer_momentum, 0.0..1.0, "0 up to, not including, 1")
             }
@@ -186,7 +194,18 @@ impl Algorithm {
         match *self {
             Self::Sync | Self::BackupWorkers { .. } | Self::DsSync { .. } => 1,
             Self::Ssp { .. } | Self::Async { .. } | Self::Downpour { .. } => 1,
-            Self::Local { local_steps } | Self::Diloco { local_steps, .. } => local_steps,
+            Self::Local { local_steps, .. } | Self::Diloco { local_steps, .. } => local_steps,
+        }
+    }
+
+    /// How long the local steps of a round take together; `None` if their number is fixed.
+    #[must_use]
+    pub fn round_duration(&self) -> Option<Duration> {
+        match *self {
+            Self::Local { round_seconds, .. } | Self::Diloco { round_seconds, .. } => {
+                round_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+            }
+            _ => None,
         }
     }
 
@@ -272,6 +291,7 @@ fn check_keys(section: &SyncSection) -> Result<(), SpecificationError> {
         ("sync.group", section.group.is_some(), ds_sync),
         ("sync.shuffle", section.shuffle.is_some(), ds_sync),
         ("sync.local_steps", section.local_steps.is_some(), local),
+        ("sync.round_seconds", section.round_seconds.is_some(), local),
         ("sync.outer_rate", section.outer_rate.is_some(), diloco),
         ("sync.outer_momentum", section.outer_momentum.is_some(), diloco),
         ("sync.staleness", section.staleness.is_some(), ssp),
@@ -293,8 +313,10 @@ fn check_keys(section: &SyncSection) -> Result<(), SpecificationError> {
 }
 
 /// The number of local steps in a round. A round ends with its epoch, so more steps than an epoch has make no sense.
-fn resolve_local_steps(given: Option<LocalSteps>, steps_per_epoch: u64) -> Result<u64, SpecificationError> {
-    match given {
+fn resolve_local_steps(section: &SyncSection, steps_per_epoch: u64) -> Result<u64, SpecificationError> {
+    let is_timed = section.round_seconds.is_some();
+    match section.local_steps {
+        None if is_timed => Ok(UNMEASURED_STEPS_DEFAULT.min(steps_per_epoch)),
         None => Ok(LOCAL_STEPS_DEFAULT.min(steps_per_epoch)),
         Some(LocalSteps::Number(number)) => {
             let allowed = format!("1 to {steps_per_epoch}, the steps of an epoch; or \"epoch\"");
@@ -303,6 +325,13 @@ fn resolve_local_steps(given: Option<LocalSteps>, steps_per_epoch: u64) -> Resul
         }
         Some(LocalSteps::Epoch) => Ok(steps_per_epoch),
     }
+}
+
+/// Checks the length of a round.
+fn check_round(local_steps: u64, round_seconds: Option<f64>) -> Result<(), SpecificationError> {
+    within("sync.local_steps", local_steps, 1..=LOCAL_STEPS_MAX, "1 to 1000000, or \"epoch\"")?;
+    let Some(seconds) = round_seconds else { return Ok(()) };
+    within("sync.round_seconds", seconds, ROUND_SECONDS, "0.001 to 86400 seconds")
 }
 
 /// Whether all gradients of a step are applied together. By default that holds for all optimizers but plain SGD.
@@ -437,6 +466,10 @@ impl From<Aggregation> for Combine {
 const BACKUPS_DEFAULT: usize = 1;
 /// Enough local steps that traffic no longer matters on most links.
 const LOCAL_STEPS_DEFAULT: u64 = 32;
+/// The first rounds of a run whose rounds have a length in seconds: short ones, since nothing is known of how long they take.
+const UNMEASURED_STEPS_DEFAULT: u64 = 4;
+/// The seconds of a round.
+const ROUND_SECONDS: RangeInclusive<f64> = 0.001..=86_400.0;
 /// The outer learning rate that the DiLoCo paper recommends.
 const OUTER_RATE_DEFAULT: f64 = 0.7;
 /// The outer momentum that the DiLoCo paper recommends.
@@ -483,14 +516,22 @@ mod tests {
         assert_eq!(resolve("kind = \"ds-sync\""), Ok(Algorithm::DsSync { group: 0, shuffle: true }));
         assert_eq!(
             resolve("kind = \"local\""),
-            Ok(Algorithm::Local { local_steps: 23 }),
+            Ok(Algorithm::Local { local_steps: 23, round_seconds: None }),
             "at most the steps of an epoch"
         );
         let once_an_epoch = resolve("kind = \"local\"\nlocal_steps = \"epoch\"");
-        assert_eq!(once_an_epoch, Ok(Algorithm::Local { local_steps: 23 }));
+        assert_eq!(once_an_epoch, Ok(Algorithm::Local { local_steps: 23, round_seconds: None }));
         assert_eq!(resolve("kind = \"backup-workers\""), Ok(Algorithm::BackupWorkers { backups: 1 }));
-        let diloco = Algorithm::Diloco { local_steps: 8, outer_rate: 0.7, outer_momentum: 0.9 };
-        assert_eq!(resolve("kind = \"diloco\"\nlocal_steps = 8"), Ok(diloco));
+        let diloco = |local_steps, round_seconds| Algorithm::Diloco {
+            local_steps,
+            round_seconds,
+            outer_rate: 0.7,
+            outer_momentum: 0.9,
+        };
+        assert_eq!(resolve("kind = \"diloco\"\nlocal_steps = 8"), Ok(diloco(8, None)));
+        assert_eq!(resolve("kind = \"diloco\"\nround_seconds = 30"), Ok(diloco(4, Some(30.0))));
+        let both = resolve("kind = \"diloco\"\nround_seconds = 0.5\nlocal_steps = 9");
+        assert_eq!(both, Ok(diloco(9, Some(0.5))));
     }
 
     #[test]
@@ -546,6 +587,15 @@ mod tests {
                 "`sync.local_steps` is 0; allowed: 1 to 23, the steps of an epoch",
             ),
             ("kind = \"diloco\"\nlocal_steps = 24", "`sync.local_steps` is 24; allowed: 1 to 23"),
+            ("round_seconds = 30", "`sync.round_seconds` is given; allowed: only with kind = \"local\" or"),
+            ("kind = \"ds-sync\"\nround_seconds = 30", "`sync.round_seconds` is given; allowed: only with"),
+            (
+                "kind = \"local\"\nround_seconds = 0",
+                "`sync.round_seconds` is 0; allowed: 0.001 to 86400 seconds",
+            ),
+            ("kind = \"diloco\"\nround_seconds = -5", "`sync.round_seconds` is -5; allowed: 0.001 to"),
+            ("kind = \"diloco\"\nround_seconds = nan", "`sync.round_seconds` is NaN; allowed: 0.001 to"),
+            ("kind = \"diloco\"\nround_seconds = 1e9", "`sync.round_seconds` is 1000000000; allowed: 0.001"),
             ("backups = 2", "`sync.backups` is given; allowed: only with kind = \"backup-workers\""),
             ("kind = \"ds-sync\"\ngroup = 1", "`sync.group` is 1; allowed: 2 or more"),
             ("staleness = 1", "`sync.staleness` is given; allowed: only with kind = \"ssp\""),

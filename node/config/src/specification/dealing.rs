@@ -21,11 +21,17 @@ pub(super) fn resolve(
     Ok(section.dealing.unwrap_or(default))
 }
 
-/// Checks that contributions count by their samples if parts differ.
+/// Checks that contributions count by their samples if parts differ, and that speeds are measured if they decide how long rounds are.
 ///
 /// # Errors
-/// They do not.
+/// They do not, or are not.
 pub(super) fn check(settings: &TrainingSettings) -> Result<(), SpecificationError> {
+    if settings.dealing == DealingName::Even && settings.algorithm.round_duration().is_some() {
+        let allowed =
+            "only with dealing = \"speed\" and combine = \"mean\": speeds decide how long a round is";
+        let (key, found) = ("sync.round_seconds", "given".to_owned());
+        return Err(SpecificationError::Setting { key, found, allowed: allowed.to_owned() });
+    }
     if settings.dealing == DealingName::Even || is_weighted(&settings.algorithm, &settings.combine) {
         return Ok(());
     }
@@ -69,6 +75,12 @@ mod tests {
             assert_eq!(dealing(other), Ok(DealingName::Even));
             let error = dealing(&format!("{other}\ndealing = \"speed\"")).expect_err("it would be wrong");
             assert!(error.contains("`sync.dealing`") && error.contains("all peers count alike"), "{error}");
+        }
+        let timed = "kind = \"diloco\"\nround_seconds = 30";
+        assert_eq!(dealing(timed), Ok(DealingName::Speed));
+        for other in ["dealing = \"even\"", "combine = \"median\""] {
+            let error = dealing(&format!("{timed}\n{other}")).expect_err("no speed is measured");
+            assert!(error.contains("`sync.round_seconds` is given; allowed: only with dealing"), "{error}");
         }
         let error = dealing("kind = \"ssp\"\ndealing = \"even\"").expect_err("there are no batches");
         assert!(error.contains("takes samples when it needs them"), "{error}");

@@ -82,8 +82,9 @@ pub(super) fn resolve_training(run: &RunFile, samples: u64) -> Result<TrainingSe
     let algorithm = Algorithm::resolve(&run.sync, steps_per_epoch)?;
     let combine = Aggregation::resolve(&run.sync)?;
     let (gradients, parameters) = compression::resolve(&run.sync)?;
-    // The schedule counts local steps; an incomplete round at the end of an epoch counts in full.
-    let local_steps = algorithm.local_steps();
+    // The schedule counts local steps; an incomplete round at the end of an epoch counts in full. Rounds that are as long as speeds allow
+    // count as many local steps as they have.
+    let local_steps = if algorithm.round_duration().is_some() { 1 } else { algorithm.local_steps() };
     let rated_steps = samples.div_ceil(run.batch.saturating_mul(local_steps)).saturating_mul(local_steps);
     let training = TrainingSettings {
         seed: run.seed,

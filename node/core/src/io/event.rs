@@ -314,6 +314,8 @@ pub struct ViewDelta {
     pub restarted: Vec<u32>,
     /// Which part of each batch this member computes, in thousandths, if this view divides batches by other speeds; `None` if it does not.
     pub batch_per_mille: Option<u16>,
+    /// How many local steps the rounds of this view have; `None` unless speeds decide.
+    pub local_steps: Option<u64>,
 }
 
 /// The result of a committed step.

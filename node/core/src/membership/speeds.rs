@@ -1,7 +1,8 @@
 //! Speeds: how many samples a minute each member computes. Batches are divided in proportion, so that all need the same time.
 //!
 //! A member tells the coordinator its speed while the view has another one. If steps would become shorter, the coordinator proposes a view
-//! with the new speeds. Nothing moves for it, and training continues.
+//! with the new speeds. Nothing moves for it, and training continues. It does the same if rounds of a length in seconds would be too short
+//! or too long.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,6 +13,7 @@ use peergrad_protocol::{Instant, PeerId, Rank};
 
 use super::members::Members;
 use crate::io::Output;
+use crate::state::round_size::RoundSize;
 
 /// The speeds of members, where they differ from the view.
 #[derive(Default)]
@@ -63,9 +65,9 @@ impl Speeds {
         members.send(place.peer(coordinator), &message.into(), out);
     }
 
-    /// Finds out, at the coordinator, whether a batch of so many samples would be computed faster with the speeds that are known now. A
-    /// member that has no speed itself proposes none: perhaps this run divides batches evenly.
-    pub(super) fn consider(&mut self, now: Instant, members: &Members, batch_size: u64) {
+    /// Finds out, at the coordinator, whether a step of this size would be computed faster with the speeds that are known now, or would have
+    /// the length that the run asks for. A member that has no speed itself proposes none: perhaps this run divides batches evenly.
+    pub(super) fn consider(&mut self, now: Instant, members: &Members, round_size: RoundSize) {
         self.reports.retain(|_, report| now.since(report.reported_at) < REPORT_MEMORY);
         self.proposal = None;
         let age = self.entered_at.map_or(Duration::MAX, |entered_at| now.since(entered_at));
@@ -74,8 +76,12 @@ impl Speeds {
             return;
         }
         let speeds: Vec<u32> = members.place.ranks().map(|rank| self.speed_of(rank, members)).collect();
-        let known = &members.place.view.speeds;
-        if is_worthwhile(known, &speeds, batch_size) || (age >= UNEVEN_MAX && is_uneven(known, &speeds)) {
+        let view = &members.place.view;
+        let known = &view.speeds;
+        if is_worthwhile(known, &speeds, round_size.samples(view, |_| true))
+            || (age >= UNEVEN_MAX && is_uneven(known, &speeds))
+            || round_size.is_off(known, &speeds)
+        {
             self.proposal = Some(speeds);
         }
     }

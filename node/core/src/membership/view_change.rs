@@ -18,6 +18,7 @@ use peergrad_protocol::{Rank, StepNumber};
 
 use crate::program::loader::Loaded;
 use crate::state::assignment::BatchAssignment;
+use crate::state::round_size::RoundSize;
 use crate::state::shard_map::ShardMap;
 
 pub(crate) use restart::Restart;
@@ -35,8 +36,8 @@ pub(crate) struct ViewChangePlanner<'a> {
     pub(crate) shard_map: &'a ShardMap,
     /// The number of training samples, which is the length of an epoch.
     pub(crate) sample_count: u64,
-    /// The number of samples of one step, of all members together.
-    pub(crate) batch_size: u64,
+    /// How many samples one step has, of all members together.
+    pub(crate) round_size: RoundSize,
     /// The number of epochs after which the run ends.
     pub(crate) epochs: u64,
     /// Whether members have local parameters. Then no step is undone, and a member that is behind skips the steps that others have
@@ -67,7 +68,7 @@ impl<'a> ViewChangePlanner<'a> {
         Self {
             shard_map,
             sample_count: u64::from(loaded.task.sample_count()),
-            batch_size: training.step_samples(),
+            round_size: training.round_size(),
             epochs: training.epochs,
             has_local_parameters: loaded.program.has_local_parameters(),
             allows_forks: training.policy.allows_forks(),
@@ -171,7 +172,7 @@ impl ViewChangePlanner<'_> {
     }
 
     fn assignment_after(&self, assignment: &BatchAssignment, step: StepNumber) -> BatchAssignment {
-        BatchAssignment::following(assignment, self.batch_size, self.sample_count, self.view(), step)
+        BatchAssignment::following(assignment, self.round_size, self.sample_count, self.view(), step)
     }
 
     /// The moves from `holders`, the holders of each chunk's state, to the placement among `members`; all by new ranks.

@@ -1,5 +1,6 @@
 //! The batch: what a step and a clock have in common.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use peergrad_protocol::Rank;
@@ -12,8 +13,10 @@ pub struct Batch {
     pub is_over: bool,
     /// The epoch its samples belong to.
     pub epoch: u64,
-    /// The learning rate of the schedule.
+    /// The learning rate of the schedule, at the first local step.
     pub rate: f64,
+    /// The numbers of its local steps, counted over the whole run; a single one unless the program takes local steps.
+    pub local_steps: Range<u64>,
     /// Indices of the samples that this member computes. They may be empty, if there are none for this member at present.
     pub samples: Arc<[u32]>,
     /// This member's rank in the view.

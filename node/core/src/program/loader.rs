@@ -17,10 +17,12 @@ use peergrad_protocol::cursor::{DataCursor, permutation};
 use peergrad_protocol::limits::{HOP_BYTES, LINK_SEGMENTS, ROUND_BYTES_MAX};
 use peergrad_protocol::manifest::Manifest;
 use peergrad_protocol::placement::Replicas;
+use peergrad_protocol::view::View;
 
 use crate::io::{DataReference, RunSize};
 use crate::partition_policy::PartitionPolicy;
 use crate::program::ProgramFactory;
+use crate::state::round_size::RoundSize;
 
 /// Parses a specification and builds its task.
 pub trait Loader: Send + Sync + 'static {
@@ -86,18 +88,19 @@ impl Loaded {
         config.policy == PartitionPolicy::Merge && has_common_state
     }
 
-    /// The number of steps of the whole run.
+    /// The number of steps of the whole run. Where rounds have a duration, the number before any speed is known.
     #[must_use]
     pub fn step_count(&self) -> u64 {
         let steps_per_epoch = u64::from(self.task.sample_count()).div_ceil(self.config.step_samples());
         self.config.epochs * steps_per_epoch
     }
 
-    /// The number of steps from this data cursor to the end of the run.
+    /// The number of steps from this data cursor to the end of the run, if all have as many samples as those of this view.
     #[must_use]
-    pub fn steps_left(&self, cursor: &DataCursor) -> u64 {
+    pub fn steps_left(&self, cursor: &DataCursor, view: &View) -> u64 {
         let sample_count = u64::from(self.task.sample_count());
-        cursor.steps_left(self.config.epochs, self.config.step_samples(), sample_count)
+        let step_samples = self.config.round_size().samples(view, |_| true);
+        cursor.steps_left(self.config.epochs, step_samples, sample_count)
     }
 
     /// The size of the run.
@@ -119,8 +122,11 @@ pub struct TrainingConfig {
     pub seed: u64,
     /// Samples of one step, over all members together. Where a step consists of several local steps, samples of one local step.
     pub batch_size: u64,
-    /// Steps that each member takes by itself between two exchanges; 1, unless the program takes local steps.
+    /// Steps that each member takes by itself between two exchanges; 1, unless the program takes local steps. Where rounds have a duration:
+    /// only while no speed is known.
     pub local_steps: u64,
+    /// How long the local steps of a round take together, by the speeds in the view. `None`: their number is `local_steps`.
+    pub round_duration: Option<Duration>,
     /// The number of passes over the training samples.
     pub epochs: u64,
     /// The rule that turns a mean gradient into new parameters.
@@ -206,12 +212,6 @@ impl TrainingConfig {
         }
     }
 
-    /// The learning rate at the start of a step.
-    #[must_use]
-    pub fn rate(&self, step: u64) -> f64 {
-        self.schedule.rate(step.saturating_mul(self.local_steps))
-    }
-
     /// The codec by which owners send sums to replicas, or to all members. Owners use the rounded sums themselves.
     ///
     /// No later step makes up for what this codec leaves out, so a lossy codec for contributions may be too coarse for sums.
@@ -220,9 +220,15 @@ impl TrainingConfig {
         if self.gradients.is_exact() { Codec::F32 } else { Codec::Bf16 }
     }
 
-    /// The number of samples that are assigned for one step.
+    /// The number of samples that are assigned for one step. Where rounds have a duration, the number before any speed is known.
     #[must_use]
     pub fn step_samples(&self) -> u64 {
         self.batch_size.saturating_mul(self.local_steps)
+    }
+
+    /// How many samples are assigned for one step, as a function of the view.
+    pub(crate) fn round_size(&self) -> RoundSize {
+        let Self { batch_size, local_steps, round_duration: duration, .. } = *self;
+        RoundSize { batch_size, local_steps, duration }
     }
 }

@@ -19,6 +19,7 @@ use peergrad_protocol::{Frame, PeerId, StepNumber, ViewDigest};
 
 use crate::program::loader::TrainingConfig;
 use crate::state::assignment::BatchAssignment;
+use crate::state::round_size::RoundSize;
 use crate::state::shard_map::{ShardMap, ShardingConfig, StepShards};
 
 /// A handle to the cache of one process: its clones share one cache.
@@ -33,7 +34,7 @@ pub struct SharedCache {
     /// Which members joined and left, by the digests of two views.
     differences: Recent<(ViewDigest, ViewDigest), ViewDifference>,
     /// Batch assignments, by view, step, data cursor before it, and two sizes: of the batch, and of the data set.
-    assignments: Recent<(ViewDigest, StepNumber, DataCursor, u64, u64), BatchAssignment>,
+    assignments: Recent<(ViewDigest, StepNumber, DataCursor, RoundSize, u64), BatchAssignment>,
     /// Shard maps, by view and sharding.
     shard_maps: Recent<(ViewDigest, ShardingConfig), ShardMap>,
     /// The shards of one step, by view, sharding, and how many chunks have moved.
@@ -123,15 +124,17 @@ impl SharedCache {
     pub(crate) fn assignment(
         &self,
         before: &BatchAssignment,
-        (batch_size, sample_count): (u64, u64),
+        (round_size, sample_count): (RoundSize, u64),
         (view, digest): (&View, ViewDigest),
         step: StepNumber,
     ) -> Arc<BatchAssignment> {
-        let is_it = |(of, at, after, batch, samples): &(ViewDigest, StepNumber, DataCursor, u64, u64)| {
-            (*of, *at, *batch, *samples) == (digest, step, batch_size, sample_count) && *after == before.after
-        };
-        let key = || (digest, step, before.after.clone(), batch_size, sample_count);
-        let compute = || BatchAssignment::following(before, batch_size, sample_count, view, step);
+        let is_it =
+            |(of, at, after, batch, samples): &(ViewDigest, StepNumber, DataCursor, RoundSize, u64)| {
+                (*of, *at, *batch, *samples) == (digest, step, round_size, sample_count)
+                    && *after == before.after
+            };
+        let key = || (digest, step, before.after.clone(), round_size, sample_count);
+        let compute = || BatchAssignment::following(before, round_size, sample_count, view, step);
         self.assignments.find_or_compute_by(is_it, key, compute)
     }
 

@@ -8,6 +8,7 @@ use peergrad_protocol::view::{Recovery, Resume, View};
 use peergrad_protocol::{Buffer, Rank, StepNumber};
 
 use super::Training;
+use super::base::EngineBase;
 use crate::io::{Event, FinalState, ViewDelta};
 use crate::membership::view_change::ViewChangePlanner;
 use crate::membership::{Assignments, GateStatus, MergeStatus, TrainingStatus};
@@ -165,7 +166,7 @@ impl Training {
     /// first view.
     pub(crate) fn installed_event(&self, change: Option<(&ViewDifference, &Resume)>) -> Event {
         let (base, view) = (self.base(), Arc::clone(self.view()));
-        let change = change.map(|(difference, resume)| view_delta(difference, resume, &view, base.rank));
+        let change = change.map(|(difference, resume)| view_delta(difference, resume, base));
         let share = base.shard_map.shares[base.rank.index()];
         Event::ViewInstalled {
             digest: base.digest(),
@@ -185,7 +186,8 @@ fn batch_per_mille(view: &View, rank: Rank) -> u16 {
 }
 
 /// How the view differs from the one before.
-fn view_delta(difference: &ViewDifference, resume: &Resume, view: &View, rank: Rank) -> ViewDelta {
+fn view_delta(difference: &ViewDifference, resume: &Resume, base: &EngineBase) -> ViewDelta {
+    let (view, round_size) = (base.view(), base.loaded.config.round_size());
     ViewDelta {
         joined: difference.joined.clone(),
         left: difference.left.clone(),
@@ -197,6 +199,7 @@ fn view_delta(difference: &ViewDifference, resume: &Resume, view: &View, rank: R
         moving: view.moves.list.len(),
         restarted: view.moves.restarted.clone(),
         retiring: difference.retiring.clone(),
-        batch_per_mille: difference.has_other_parts.then(|| batch_per_mille(view, rank)),
+        batch_per_mille: difference.has_other_parts.then(|| batch_per_mille(view, base.rank)),
+        local_steps: round_size.duration.map(|_| round_size.local_steps(view, |_| true)),
     }
 }

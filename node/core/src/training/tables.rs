@@ -95,7 +95,7 @@ impl TableEngine {
         let config = &base.loaded.config;
         let (epochs, samples) = (config.epochs, u64::from(base.loaded.task.sample_count()));
         let first_step = base.view().first_step();
-        let batch = (config.step_samples(), samples);
+        let batch = (config.round_size(), samples);
         let view = (&**base.view(), base.digest());
         let start = if base.is_newcomer() { WorkerStart::Late } else { WorkerStart::WithRun };
         let worker = TableWorker::new(Arc::clone(&layout), read_schedule, start);

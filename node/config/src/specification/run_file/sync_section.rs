@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::specification::TopologyName;
 
-/// `[sync]`: the algorithm by which the peers train together. It has 24 fields because the section is flat; most belong to one kind,
+/// `[sync]`: the algorithm by which the peers train together. It has 25 fields because the section is flat; most belong to one kind,
 /// and any other kind rejects them.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -38,8 +38,11 @@ pub struct SyncSection {
     pub group: Option<usize>,
     /// `ds-sync` only: whether groups change from step to step. Default true.
     pub shuffle: Option<bool>,
-    /// `local` and `diloco` only: local steps between two rounds, or `"epoch"`. Default 32.
+    /// `local` and `diloco` only: local steps of a round, or `"epoch"`. Default 32.
     pub local_steps: Option<LocalSteps>,
+    /// `local` and `diloco` only: how many seconds the local steps of a round take, above 0 and up to 86400. Then `local_steps` only counts
+    /// until speeds are measured, and its default is 4. Default: none, and the number of local steps is fixed.
+    pub round_seconds: Option<f64>,
     /// `diloco` only: the outer learning rate. Default 0.7.
     pub outer_rate: Option<f64>,
     /// `diloco` only: the outer momentum. Default 0.9.
@@ -81,6 +84,7 @@ impl Default for SyncSection {
             group: None,
             shuffle: None,
             local_steps: None,
+            round_seconds: None,
             outer_rate: None,
             outer_momentum: None,
             staleness: None,

@@ -20,12 +20,15 @@ use crate::membership::view_change::ViewChangePlanner;
 use crate::membership::{Assignments, GateStatus, Membership, MergeStatus};
 use crate::partition_policy::PartitionPolicy;
 use crate::state::assignment::BatchAssignment;
+use crate::state::round_size::RoundSize;
 use crate::state::shard_map::{ShardMap, ShardingConfig};
 use crate::state::shared_cache::SharedCache;
 
 const NOW: Instant = Instant(0);
 /// The step in progress.
 const STEP: StepNumber = StepNumber(7);
+/// The samples of a step.
+const ROUND: RoundSize = fixtures::round_size(12);
 
 fn view(peers: &[u8]) -> View {
     View { cursor: DataCursor { position: 84, ..DataCursor::default() }, ..fixtures::view(peers) }
@@ -76,7 +79,7 @@ impl Bench {
                 linked,
                 (SharedCache::default(), encode_record(&definition).into(), PartitionPolicy::Majority),
             ),
-            assignment: BatchAssignment::next(&view.cursor, 12, 100, &view, STEP),
+            assignment: BatchAssignment::next(&view.cursor, ROUND, 100, &view, STEP),
             shard_map: ShardMap::new(view, digest, sharding),
             is_open: true,
             is_held: false,
@@ -96,7 +99,7 @@ impl Bench {
             planner: ViewChangePlanner {
                 shard_map: &self.shard_map,
                 sample_count: 100,
-                batch_size: 12,
+                round_size: ROUND,
                 epochs: 3,
                 has_local_parameters: false,
                 allows_forks: false,

@@ -13,7 +13,7 @@ use peergrad_protocol::placement::Replicas;
 use peergrad_protocol::view::{Donor, Recovery, View};
 
 use super::*;
-use crate::fixtures::{member, view};
+use crate::fixtures::{member, round_size, view};
 use crate::state::shard_map::ShardingConfig;
 
 mod any_reports;
@@ -24,6 +24,7 @@ mod restarted;
 const CHUNKS: usize = 40;
 const SAMPLES: u64 = 100;
 const BATCH: u64 = 12;
+const ROUND: RoundSize = round_size(BATCH);
 const EPOCHS: u64 = 3;
 const STATS: SampleStats = SampleStats { samples: BATCH, loss: 3.0 };
 /// The step in progress of most cases.
@@ -63,7 +64,7 @@ fn planner(shard_map: &ShardMap) -> ViewChangePlanner<'_> {
     ViewChangePlanner {
         shard_map,
         sample_count: SAMPLES,
-        batch_size: BATCH,
+        round_size: ROUND,
         epochs: EPOCHS,
         has_local_parameters: false,
         allows_forks: false,
@@ -72,9 +73,9 @@ fn planner(shard_map: &ShardMap) -> ViewChangePlanner<'_> {
 
 /// The assignment of `step` in a view that began with the run.
 fn assignment(view: &View, step: StepNumber) -> BatchAssignment {
-    let first = BatchAssignment::next(&DataCursor::default(), BATCH, SAMPLES, view, StepNumber(0));
+    let first = BatchAssignment::next(&DataCursor::default(), ROUND, SAMPLES, view, StepNumber(0));
     (1..=step.0).fold(first, |assignment, step| {
-        BatchAssignment::next(&assignment.after, BATCH, SAMPLES, view, StepNumber(step))
+        BatchAssignment::next(&assignment.after, ROUND, SAMPLES, view, StepNumber(step))
     })
 }
 
@@ -481,7 +482,7 @@ fn no_samples_are_assigned_after_the_last_step() {
     let mut steps = StepNumber(0);
     while last.epoch < EPOCHS {
         steps = steps.next();
-        last = BatchAssignment::next(&last.after, BATCH, SAMPLES, &shard_map.view, steps);
+        last = BatchAssignment::next(&last.after, ROUND, SAMPLES, &shard_map.view, steps);
     }
     let done = |rank| (rank, MemberReport { complete: Some(steps), ..inside(&shard_map, rank) });
     let kept = [Rank(0), Rank(2)];
@@ -490,7 +491,7 @@ fn no_samples_are_assigned_after_the_last_step() {
     assert_eq!((change.resume.step, &change.resume.batch), (steps, &None));
     assert_eq!(change.cursor.taken(SAMPLES), EPOCHS * SAMPLES);
     let next = shard_map.view.apply(shard_map.digest, &change).expect("a valid change");
-    assert_eq!(BatchAssignment::next(&change.cursor, BATCH, SAMPLES, &next, steps).epoch, EPOCHS);
+    assert_eq!(BatchAssignment::next(&change.cursor, ROUND, SAMPLES, &next, steps).epoch, EPOCHS);
 }
 
 // Between two steps.
@@ -549,7 +550,7 @@ fn chunks_that_have_not_moved_yet_move_from_their_present_holders() {
     let first_step = view.first_step();
     let shard_map = shard_map(view, sharding(2, true));
     let assignment =
-        BatchAssignment::next(&shard_map.view.cursor, BATCH, SAMPLES, &shard_map.view, first_step);
+        BatchAssignment::next(&shard_map.view.cursor, ROUND, SAMPLES, &shard_map.view, first_step);
     let step = StepNumber(first_step.0 + 3);
     let churn = Churn { joiners: vec![member(9)], ..Churn::default() };
     let next = planner(&shard_map).between_steps(step, first_step, &assignment, &churn).unwrap();

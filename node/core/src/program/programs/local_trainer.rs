@@ -21,8 +21,6 @@ pub struct LocalTrainer {
     rule: Optimizer,
     /// The learning rate of each local step, counted over the whole run.
     schedule: Schedule,
-    /// The number of local steps in a round.
-    local_steps: u64,
     /// The optimizer state after the last complete round.
     state: Arc<OptimizerState>,
     /// Vectors of the previous round, for reuse.
@@ -71,13 +69,12 @@ impl LocalTrainer {
             task: Arc::clone(&loaded.task),
             rule,
             schedule: loaded.config.schedule,
-            local_steps: loaded.config.local_steps,
             state: Arc::new(OptimizerState { moments, updates: 0 }),
             spare: SpareBuffers::default(),
         }
     }
 
-    /// Trains this member's samples of the step on a compute thread, in as many local steps as the run's configuration says.
+    /// Trains this member's samples of the step on a compute thread, in as many local steps as the step has.
     ///
     /// # Errors
     /// [`Interrupted`] if the step is undone meanwhile.
@@ -88,15 +85,15 @@ impl LocalTrainer {
         room: Buffer,
     ) -> Result<RoundResult, Interrupted> {
         let (task, samples, state) = (self.task.clone(), step.samples.clone(), self.state.clone());
-        let (rule, schedule, local_steps) = (self.rule, self.schedule, self.local_steps);
-        let first = step.number.0 * local_steps;
+        let (rule, schedule, numbers) = (self.rule, self.schedule, step.local_steps.clone());
         let spare = std::mem::take(&mut self.spare);
         let work = move || {
             let mut run = LocalRun { task: &*task, rule, at: room, stats: SampleStats::default(), spare };
             run.at.copy_from_slice(&parameters);
             let mut state = run.begin(&state);
-            let batch = samples.len().div_ceil(local_steps as usize).max(1);
-            for (samples, number) in samples.chunks(batch).zip(first..) {
+            let count = (numbers.end - numbers.start) as usize;
+            let batch = samples.len().div_ceil(count).max(1);
+            for (samples, number) in samples.chunks(batch).zip(numbers) {
                 run.step(samples, schedule.rate(number), &mut state);
             }
             RoundResult { parameters: run.at, stats: run.stats, state, spare: run.spare }

@@ -241,8 +241,8 @@ impl BackupWorkers {
     /// This member's program is too late for the step in progress. Returns the step that the member takes without its program.
     fn go_without_program(&mut self, state: &StepState) -> CurrentStep {
         self.late_in = Some(state.step);
-        let config = &state.base.loaded.config;
-        let (rule, rate) = (config.rule, config.rate(state.step.0));
+        let rule = state.base.loaded.config.rule;
+        let rate = state.rate(state.step, state.assignment());
         CurrentStep::silent(state.commit.complete.is_some().then_some(OwnerRule::Optimizer { rule, rate }))
     }
 

@@ -61,13 +61,13 @@ impl StepState {
         out.push(Output::Event(Event::Committed(Committed {
             step,
             epoch: record.assignment.epoch,
-            steps_expected: steps + self.base.loaded.steps_left(&record.assignment.after),
+            steps_expected: steps + self.base.loaded.steps_left(&record.assignment.after, self.base.view()),
             loss,
             samples: record.samples,
             left_out: record.left_out,
             may_be_late: self.kind == StepKind::BackupWorkers,
             is_own: false,
-            rate: self.base.loaded.config.rate(steps - 1),
+            rate: self.rate(step, &record.assignment),
             digest: digest.filter(|_| is_due),
         })));
         self.commit.assignment = Some(record.assignment);

@@ -99,12 +99,14 @@ impl ProgramStep {
             let of = |span: &Span| order[span.start as usize..span.end as usize].iter().copied();
             state.part().iter().flat_map(of).collect()
         };
+        let local_steps = state.local_steps(state.step, state.assignment());
         self.turn += 1;
         self.current = Some(CurrentStep::of_program(self.turn));
         let batch = Batch {
             is_over,
             epoch: state.assignment.epoch,
-            rate: config.rate(state.step.0),
+            rate: config.schedule.rate(local_steps.start),
+            local_steps,
             samples,
             rank: base.rank,
             member_count: base.view().members.len(),

@@ -2,6 +2,7 @@
 //!
 //! The other parts of the [step engine](super) read this state, and change it as rounds end, steps are undone, or chunks move.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use peergrad_collectives::residual::Residual;
@@ -111,10 +112,21 @@ impl StepState {
 
     /// The assignment of a step that follows the step in progress.
     pub(super) fn assignment_of(&self, step: StepNumber) -> Arc<BatchAssignment> {
-        let batch_size = self.base.loaded.config.step_samples();
+        let round_size = self.base.loaded.config.round_size();
         let sample_count = u64::from(self.base.loaded.task.sample_count());
         let view = (&**self.base.view(), self.base.digest());
-        self.base.cache.assignment(&self.assignment, (batch_size, sample_count), view, step)
+        self.base.cache.assignment(&self.assignment, (round_size, sample_count), view, step)
+    }
+
+    /// The numbers, in the whole run, of the local steps of a step with this assignment.
+    pub(super) fn local_steps(&self, step: StepNumber, assignment: &BatchAssignment) -> Range<u64> {
+        let loaded = &self.base.loaded;
+        assignment.local_steps(loaded.config.round_size(), u64::from(loaded.task.sample_count()), step)
+    }
+
+    /// The learning rate at the start of a step with this assignment.
+    pub(super) fn rate(&self, step: StepNumber, assignment: &BatchAssignment) -> f64 {
+        self.base.loaded.config.schedule.rate(self.local_steps(step, assignment).start)
     }
 
     /// The part of the step's batch that this member computes.

@@ -169,6 +169,7 @@ impl TableEngine {
             is_over,
             epoch: lease.epoch,
             rate: loaded.config.schedule.rate(clock),
+            local_steps: clock..clock + 1,
             samples,
             rank,
             member_count,

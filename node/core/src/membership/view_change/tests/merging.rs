@@ -43,7 +43,7 @@ fn with_snapshot(shard_map: &ShardMap, rank: u32, has_merge_snapshot: bool) -> M
 fn lost(shard_map: &ShardMap, reports: &BTreeMap<Rank, MemberReport>) -> (ViewChange, View) {
     let kept: Vec<Rank> = reports.keys().copied().collect();
     let merged =
-        BatchAssignment::following(&BatchAssignment::default(), BATCH, SAMPLES, &shard_map.view, STEP);
+        BatchAssignment::following(&BatchAssignment::default(), ROUND, SAMPLES, &shard_map.view, STEP);
     let assignment_of = |step| (step == STEP).then_some(&merged);
     let change =
         forking(shard_map).after_loss(&kept, reports, assignment_of).expect("somebody has parameters");
@@ -60,7 +60,7 @@ fn a_merge_weighs_each_branch_by_the_samples_it_trained_alone() {
     // The cursor does not include the other branch's samples before the step is completed.
     assert_eq!(shard_map.view.cursor.taken(SAMPLES), BATCH * STEP.0);
     let merged =
-        BatchAssignment::following(&BatchAssignment::default(), BATCH, SAMPLES, &shard_map.view, STEP);
+        BatchAssignment::following(&BatchAssignment::default(), ROUND, SAMPLES, &shard_map.view, STEP);
     assert_eq!((merged.len(), merged.after.taken(SAMPLES)), (0, BATCH * STEP.0));
     let short = MergeOffer { trained: 0, ..merge_offer() };
     let far =
@@ -121,10 +121,10 @@ fn a_step_that_merges_is_never_rolled_forward() {
 fn a_merge_is_done_once_all_members_have_completed_its_step() {
     let shard_map = merging_view(sharding(2, true));
     let merged =
-        BatchAssignment::following(&BatchAssignment::default(), BATCH, SAMPLES, &shard_map.view, STEP);
+        BatchAssignment::following(&BatchAssignment::default(), ROUND, SAMPLES, &shard_map.view, STEP);
     let reports = reports([0, 1, 3].map(|rank| (rank, ahead(&shard_map, rank))));
     let kept: Vec<Rank> = reports.keys().copied().collect();
-    let after = BatchAssignment::following(&merged, BATCH, SAMPLES, &shard_map.view, STEP.next());
+    let after = BatchAssignment::following(&merged, ROUND, SAMPLES, &shard_map.view, STEP.next());
     let assignment_of = |step| (step == STEP.next()).then_some(&after);
     let change =
         forking(&shard_map).after_loss(&kept, &reports, assignment_of).expect("they have parameters");
