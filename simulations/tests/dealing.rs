@@ -94,6 +94,33 @@ fn one_machine_that_is_three_times_slower_costs_little() {
     assert!(cost_of_a_slow_machine("dealing = \"even\"", true) > 2.0, "without it, all wait");
 }
 
+/// Rounds of a second, while all machines become three times slower and then one of them fast again.
+#[test]
+fn rounds_take_the_time_that_the_run_asks_for() {
+    let text = "epochs = 3\nbatch = 256\n[optimizer]\nrule = \"sgd\"\nrate = 0.01\n\
+                [sync]\nkind = \"diloco\"\nround_seconds = 1";
+    let workload = Workload::squares(&RunFile::parse(text).unwrap(), 1000, 100_000).unwrap();
+    let mut scenario = Scenario::new("timed rounds", PEERS, workload);
+    scenario.sample_time = Duration::from_millis(4);
+    // At the end, each peer evaluates all samples.
+    scenario.expect.patience = Duration::from_secs(1500);
+    let mut views = 0;
+    let commits = run(Simulation::new(&scenario, 5), false, |simulation| {
+        let now = simulation.cluster.now().since(Instant(0)).as_secs();
+        for index in 0..PEERS as u32 {
+            let is_fast = now < 50 || (now > 100 && index == 3);
+            slow_down(simulation, HostId(index), if is_fast { 100 } else { 300 });
+        }
+        views = simulation.cluster.history().views.len();
+    });
+    for (from, until) in [(20, 50), (80, 100), (130, 200)] {
+        let [from, until] = [from, until].map(Duration::from_secs);
+        let time = step_time(&commits, from, until).as_secs_f64();
+        assert!((0.85..1.25).contains(&time), "{time} s from {from:?} on");
+    }
+    assert!(views <= 8, "{views}: the speeds are steady but for two changes");
+}
+
 #[test]
 fn speeds_that_change_each_minute_are_followed() {
     let mut minute = u64::MAX;

@@ -63,6 +63,7 @@ pub const NAMED: &[(&str, &str)] = &[
     ("backup-workers", include_str!("../../scenarios/backup-workers.toml")),
     ("last-groups", include_str!("../../scenarios/last-groups.toml")),
     ("outer", include_str!("../../scenarios/outer.toml")),
+    ("timed-rounds", include_str!("../../scenarios/timed-rounds.toml")),
     ("compressed", include_str!("../../scenarios/compressed.toml")),
     ("continents", include_str!("../../scenarios/continents.toml")),
     ("long-lines", include_str!("../../scenarios/long-lines.toml")),
