@@ -3,6 +3,8 @@
 //! Each connection is an open file. Without bounds that follow from the limit, strangers could use up all of them, and a member could not
 //! even write its vote to disk.
 
+use super::link::STRIPES_MAX;
+
 /// The files that this process may have open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileLimit(u64);
@@ -34,6 +36,10 @@ impl FileLimit {
     #[must_use]
     pub fn shortage(self, members: usize) -> Option<FileShortage> {
         let needed = FILES_OF_A_PEER + FILES_PER_MEMBER * members as u64;
+        // Added connections, in both directions: with a third more files than all others need, they are at most a quarter of all.
+        let per_member = 2 * (STRIPES_MAX as u64 - 1);
+        let others = (members as u64).saturating_sub(1);
+        let needed = needed + needed.div_ceil(3).min(2 * ADDED_MAX).min(per_member * others);
         (needed > self.0).then_some(FileShortage { limit: self.0, needed })
     }
 }
@@ -96,7 +102,14 @@ mod tests {
     #[test]
     fn a_view_that_needs_more_files_is_noticed() {
         assert_eq!(FileLimit(256).shortage(12), None);
-        assert_eq!(FileLimit(256).shortage(50), Some(FileShortage { limit: 256, needed: 314 }));
+        assert_eq!(FileLimit(256).shortage(50), Some(FileShortage { limit: 256, needed: 419 }));
+        for members in [1, 2, 3, 50, 1024] {
+            let needed = FileLimit(0).shortage(members).unwrap().needed;
+            assert_eq!(FileLimit(needed).shortage(members), None);
+            let added = 2 * FileLimit(needed).stripes_max().min(15 * (members - 1)) as u64;
+            let rest = FILES_OF_A_PEER + FILES_PER_MEMBER * members as u64;
+            assert!(rest + added <= needed && needed <= WANTED, "{members}: {needed}");
+        }
     }
 
     #[cfg(unix)]
