@@ -28,7 +28,7 @@ use super::keyring::Keyring;
 use super::listen::Listen;
 use super::machine::{Machine, Places};
 use super::open_files::FileLimit;
-pub(super) use bundle::{Change, Incoming, Outgoing, Stripe};
+pub(super) use bundle::{BundleReceiver, BundleSender, Change, Stripe};
 use handshake::Credentials;
 pub(super) use handshake::{CredentialsError, HandshakeError};
 pub(super) use joins::{COMPARING, Joins};

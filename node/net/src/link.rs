@@ -145,7 +145,7 @@ pub enum LinkEvent {
 pub enum LaneError {
     /// The connection under the lane is gone.
     #[error("{}", error_text(.0))]
-    Broken(#[from] io::Error),
+    Broken(#[source] io::Error),
     /// Nothing moves, although the connection seems to exist.
     #[error("no answer for {} s", STALL_TIMEOUT.as_secs())]
     Stalled,
@@ -163,9 +163,32 @@ pub enum LaneError {
     /// The bytes are not a frame.
     #[error(transparent)]
     Wire(#[from] WireError),
+    /// The bytes on a direct connection are not a piece of its lane.
+    #[error(transparent)]
+    Piece(NotAPiece),
     /// An acknowledgement of frames that were never sent, or one that is behind an earlier acknowledgement.
     #[error("the acknowledgement does not match what was sent")]
     Acknowledgement,
+}
+
+/// The bytes on a connection of a direct lane are not a piece of the lane. A connection reports it as an [`io::Error`].
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the received bytes are not a piece of this lane")]
+pub struct NotAPiece;
+
+impl From<NotAPiece> for io::Error {
+    fn from(error: NotAPiece) -> Self {
+        Self::new(io::ErrorKind::InvalidData, error)
+    }
+}
+
+impl From<io::Error> for LaneError {
+    fn from(error: io::Error) -> Self {
+        match error.get_ref().and_then(|cause| cause.downcast_ref()) {
+            Some(not_a_piece) => Self::Piece(*not_a_piece),
+            None => Self::Broken(error),
+        }
+    }
 }
 
 impl LaneError {

@@ -11,18 +11,19 @@
 //! stripe 1     | 1 |   4   | 5 |
 //! ```
 //! A stripe that is added is open before the first piece goes there. One that is no longer needed is closed after a piece. If another
-//! one breaks, the lane ends, and its frames go into the next lane.
+//! one breaks, the lane ends, and its frames go into the next lane. Bytes that are no piece are a violation, as bytes that are no frame.
 
-mod incoming;
-mod outgoing;
+mod receiver;
+mod sender;
 
 use std::io;
 
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::Records;
-pub(crate) use incoming::Incoming;
-pub(crate) use outgoing::{Change, Outgoing};
+use crate::link::NotAPiece;
+pub(crate) use receiver::BundleReceiver;
+pub(crate) use sender::{BundleSender, Change};
 
 /// A connection that is added to a lane, and its place among all those of this peer.
 #[derive(Debug)]
@@ -52,10 +53,7 @@ impl PieceHead {
         let number = u64::from_le_bytes(number.try_into().expect("eight bytes"));
         let byte_count = u32::from_le_bytes(byte_count.try_into().expect("four bytes"));
         if number < expected || !(1..=PIECE_BYTES_MAX).contains(&byte_count) {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                "the received bytes are not a piece of this lane",
-            ));
+            return Err(NotAPiece.into());
         }
         Ok(Self { number, byte_count })
     }

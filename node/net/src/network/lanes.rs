@@ -25,14 +25,14 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::command::{Admission, Command, LaneReport};
 use crate::counters::Counters;
 use crate::direct::{
-    DirectEndpoint, DirectPath, HandshakeError, Incoming, Joins, Listeners, Outgoing, Records,
+    BundleReceiver, BundleSender, DirectEndpoint, DirectPath, HandshakeError, Joins, Listeners, Records,
 };
 use crate::link::{
     self, Acknowledgement, LaneError, LaneKind, Link, LinkEvent, OpenRequest, OpenResponse, SessionId,
     Shared, WaitingTime,
 };
 use crate::reachability::dial_back::{self, DIAL_BACK_PROTOCOL, DialBackServer};
-use crate::substreams::{Accepted, Incoming as IncomingSubstreams, OpenError, Opener};
+use crate::substreams::{Accepted, Incoming, OpenError, Opener};
 use crate::transport::LANE_PROTOCOL;
 use stripes::OutgoingLane;
 
@@ -54,7 +54,7 @@ pub(super) struct Lanes {
 }
 
 /// Accepts lanes and spawns a task for each. It does nothing else, since only a few substreams may wait for it.
-pub(super) async fn accept(mut incoming: IncomingSubstreams, lanes: Lanes) {
+pub(super) async fn accept(mut incoming: Incoming, lanes: Lanes) {
     while let Some(Accepted { peer, stream, .. }) = incoming.next().await {
         let receiving = lanes.clone();
         lanes.spawn(async move { receiving.receive(peer, stream).await });
@@ -62,11 +62,7 @@ pub(super) async fn accept(mut incoming: IncomingSubstreams, lanes: Lanes) {
 }
 
 /// Dials back for peers that ask whether they can be reached.
-pub(super) async fn serve_dial_backs(
-    mut status_streams: IncomingSubstreams,
-    helper: DialBackServer,
-    lanes: Lanes,
-) {
+pub(super) async fn serve_dial_backs(mut status_streams: Incoming, helper: DialBackServer, lanes: Lanes) {
     while let Some(Accepted { peer, ip, stream, .. }) = status_streams.next().await {
         let helper = helper.clone();
         lanes.spawn(helper.answer(peer, ip, stream));
@@ -74,7 +70,7 @@ pub(super) async fn serve_dial_backs(
 }
 
 /// Takes in that circuits to this peer are wanted.
-pub(super) async fn note_wanted_circuits(mut incoming: IncomingSubstreams, lanes: Lanes) {
+pub(super) async fn note_wanted_circuits(mut incoming: Incoming, lanes: Lanes) {
     while incoming.next().await.is_some() {
         // Without the actor, nothing can be reserved.
         let _ = lanes.reports.send(Command::CircuitWanted);
@@ -191,7 +187,7 @@ impl Lanes {
             let (changes, changed) = mpsc::unbounded_channel();
             let joining = token.map(|_| OpenRequest { joins: token, ..opening });
             let outgoing = OutgoingLane { peer, path, port, link: &link, number: lane, joining, changes };
-            let records = Outgoing::new(records, changed);
+            let records = BundleSender::new(records, changed);
             let ended = tokio::select! {
                 ended = link::transmit(records, patience, &link, lane, &self.events, &self.counters) => ended,
                 never = self.keep_stripes(outgoing) => match never {},
@@ -270,7 +266,7 @@ impl Lanes {
                 Admission::Welcome { link, lane, session } => {
                     let _kept = self.opener.keep(peer);
                     let (entry, joining) = self.joins.enter(peer, session);
-                    let stream = Incoming::new(records, joining, Arc::clone(&entry.received));
+                    let stream = BundleReceiver::new(records, joining, Arc::clone(&entry.received));
                     self.receive_frames(peer, stream, (&link, lane, session), Some(entry.token)).await
                 }
                 Admission::Refused { verdict, session } => link::refuse(&mut records, verdict, session).await,

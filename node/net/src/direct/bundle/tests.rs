@@ -9,11 +9,12 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::direct::handshake::tests::record_pairs;
+use crate::link::LaneError;
 
 /// Both ends of a lane, and what adds stripes at each.
 struct Lane {
-    sender: Outgoing,
-    receiver: Incoming,
+    sender: BundleSender,
+    receiver: BundleReceiver,
     changes: mpsc::UnboundedSender<Change>,
     joining: mpsc::Sender<Stripe>,
 }
@@ -29,7 +30,8 @@ impl Lane {
         let mut pairs = record_pairs(1 + more).await;
         let (near, far) = pairs.pop().unwrap();
         let ((changes, changed), (joining, joined)) = (mpsc::unbounded_channel(), mpsc::channel(4));
-        let (sender, receiver) = (Outgoing::new(near, changed), Incoming::new(far, joined, Arc::default()));
+        let (sender, receiver) =
+            (BundleSender::new(near, changed), BundleReceiver::new(far, joined, Arc::default()));
         (Self { sender, receiver, changes, joining }, pairs)
     }
 
@@ -90,7 +92,8 @@ async fn both_ends_notice_that_a_stripe_breaks() {
     lane.changes.send(Change::Add(Box::new(stripe(near)))).unwrap();
     lane.sender.write_all(b"a piece").await.unwrap();
     drop(far);
-    assert!(lane.sender.read(&mut [0]).await.is_err(), "a piece may be lost");
+    let error = LaneError::from(lane.sender.read(&mut [0]).await.unwrap_err());
+    assert!(!error.is_violation(), "a piece may be lost: {error}");
 
     let (mut lane, mut more) = Lane::open(1).await;
     let (mut near, far) = more.pop().unwrap();
@@ -105,15 +108,25 @@ async fn what_is_not_a_piece_is_refused() {
     for head in
         [PieceHead { number: 0, byte_count: 0 }, PieceHead { number: 0, byte_count: PIECE_BYTES_MAX + 1 }]
     {
-        assert!(PieceHead::from_bytes(head.to_bytes(), 0).is_err(), "{head:?}");
+        let error = PieceHead::from_bytes(head.to_bytes(), 0).unwrap_err();
+        assert!(LaneError::from(error).is_violation(), "{head:?}");
     }
     let repeated = PieceHead { number: 6, byte_count: 1 };
-    assert!(PieceHead::from_bytes(repeated.to_bytes(), 7).is_err());
+    assert!(LaneError::from(PieceHead::from_bytes(repeated.to_bytes(), 7).unwrap_err()).is_violation());
+
+    // Nothing comes back on an added stripe.
+    let (mut lane, mut more) = Lane::open(1).await;
+    let (near, mut far) = more.pop().unwrap();
+    lane.changes.send(Change::Add(Box::new(stripe(near)))).unwrap();
+    lane.sender.write_all(b"a piece").await.unwrap();
+    far.write_all(b"no acknowledgement").await.unwrap();
+    far.flush().await.unwrap();
+    assert!(LaneError::from(lane.sender.read(&mut [0]).await.unwrap_err()).is_violation());
 
     // A piece that never has its turn only waits.
     let (near, far) = record_pairs(1).await.pop().unwrap();
     let (mut near, (_joining, joined)) = (near, mpsc::channel(1));
-    let mut receiver = Incoming::new(far, joined, Arc::default());
+    let mut receiver = BundleReceiver::new(far, joined, Arc::default());
     near.write_all(&PieceHead { number: 1, byte_count: 1 }.to_bytes()).await.unwrap();
     near.flush().await.unwrap();
     assert!(timeout(Duration::from_millis(50), receiver.read(&mut [0])).await.is_err());

@@ -11,6 +11,7 @@ use tokio::time::timeout;
 
 use super::{HEAD_BYTES, PIECE_BYTES_MAX, PieceHead, STRIPED_PIECE_BYTES, Stripe};
 use crate::direct::Records;
+use crate::link::NotAPiece;
 
 /// A change of the stripes.
 pub(crate) enum Change {
@@ -21,7 +22,7 @@ pub(crate) enum Change {
 }
 
 /// The sending end of a bundle. What it reads is what the other end sends on the first stripe.
-pub(crate) struct Outgoing {
+pub(crate) struct BundleSender {
     first: Records,
     added: Vec<Stripe>,
     changes: mpsc::UnboundedReceiver<Change>,
@@ -40,7 +41,7 @@ struct Piece {
     rest: u32,
 }
 
-impl Outgoing {
+impl BundleSender {
     /// A bundle of one stripe, which follows these changes.
     pub(crate) fn new(first: Records, changes: mpsc::UnboundedReceiver<Change>) -> Self {
         let current = Piece { stripe: 0, head: [0; HEAD_BYTES], head_written: HEAD_BYTES, rest: 0 };
@@ -116,7 +117,7 @@ impl Outgoing {
     }
 }
 
-impl AsyncRead for Outgoing {
+impl AsyncRead for BundleSender {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -127,7 +128,7 @@ impl AsyncRead for Outgoing {
             // Nothing comes on these but their end.
             match Pin::new(&mut stripe.records).poll_read(context, &mut [0])? {
                 Poll::Ready(0) => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
-                Poll::Ready(_) => return Poll::Ready(Err(io::ErrorKind::InvalidData.into())),
+                Poll::Ready(_) => return Poll::Ready(Err(NotAPiece.into())),
                 Poll::Pending => {}
             }
         }
@@ -135,7 +136,7 @@ impl AsyncRead for Outgoing {
     }
 }
 
-impl AsyncWrite for Outgoing {
+impl AsyncWrite for BundleSender {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         if bytes.is_empty() {

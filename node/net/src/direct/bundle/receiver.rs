@@ -14,7 +14,7 @@ use crate::direct::Records;
 use crate::link::STRIPES_MAX;
 
 /// The receiving end of a bundle. What it writes goes out on the first stripe.
-pub(crate) struct Incoming {
+pub(crate) struct BundleReceiver {
     stripes: Vec<IncomingStripe>,
     joining: mpsc::Receiver<Stripe>,
     /// How many bytes have come in.
@@ -40,7 +40,7 @@ enum Next {
     End,
 }
 
-impl Incoming {
+impl BundleReceiver {
     /// A bundle of one stripe, to which others may be added.
     pub(crate) fn new(first: Records, joining: mpsc::Receiver<Stripe>, received: Arc<AtomicU64>) -> Self {
         let stripes = vec![IncomingStripe::new(first, None)];
@@ -99,7 +99,7 @@ impl IncomingStripe {
     }
 }
 
-impl AsyncRead for Incoming {
+impl AsyncRead for BundleReceiver {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -123,7 +123,7 @@ impl AsyncRead for Incoming {
     }
 }
 
-impl AsyncWrite for Incoming {
+impl AsyncWrite for BundleReceiver {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.get_mut().stripes[0].records).poll_write(context, bytes)
     }
