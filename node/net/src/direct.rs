@@ -107,13 +107,22 @@ impl DirectEndpoint {
                 }
             };
             for address in addresses {
-                match self.credentials.dial(address, peer).await {
+                match self.dial_address(peer, address).await {
                     Ok(records) => return Ok(records),
                     Err(error) => last = error,
                 }
             }
         }
         Err(last)
+    }
+
+    /// Opens a connection to `peer`, which listens at this address.
+    pub(super) async fn dial_address(
+        &self,
+        peer: libp2p::PeerId,
+        address: SocketAddr,
+    ) -> Result<Records, HandshakeError> {
+        self.credentials.dial(address, peer).await
     }
 
     /// Makes the handshake with a machine that has connected; `None` if too many handshakes are under way.

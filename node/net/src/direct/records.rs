@@ -15,6 +15,7 @@
 //! and a peer may have a thousand.
 
 use std::io;
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -96,6 +97,11 @@ impl Records {
         };
         let opening = Opening { key: Key::new(secrets.rx)?, buffer: buffer(), sealed: 0..0, opened: 0..0 };
         Ok(Self { socket, sealing, opening })
+    }
+
+    /// The address of the other end; `None` if the connection is gone.
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        self.socket.peer_addr().ok()
     }
 
     /// Limits how much the socket takes before it is sent, or lets the system decide.

@@ -24,9 +24,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::command::{Admission, Command, LaneReport};
 use crate::counters::Counters;
-use crate::direct::{
-    BundleReceiver, BundleSender, DirectEndpoint, DirectPath, HandshakeError, Joins, Listeners, Records,
-};
+use crate::direct::{BundleReceiver, DirectEndpoint, DirectPath, HandshakeError, Joins, Listeners, Records};
 use crate::link::{
     self, Acknowledgement, LaneError, LaneKind, Link, LinkEvent, OpenRequest, OpenResponse, SessionId,
     Shared, WaitingTime,
@@ -182,16 +180,11 @@ impl Lanes {
             let Some((link, lane)) = self.await_reply(peer, number, answer).await else { return Ok(()) };
             self.report(peer, LaneReport::Direct(Ok(())));
             opening.known = Some(link.theirs());
-            let (since, patience) = (Instant::now(), (LaneKind::Direct, path.patience()));
+            let (since, patience) = (Instant::now(), path.patience());
             let _kept = self.opener.keep(peer);
-            let (changes, changed) = mpsc::unbounded_channel();
             let joining = token.map(|_| OpenRequest { joins: token, ..opening });
-            let outgoing = OutgoingLane { peer, path, port, link: &link, number: lane, joining, changes };
-            let records = BundleSender::new(records, changed);
-            let ended = tokio::select! {
-                ended = link::transmit(records, patience, &link, lane, &self.events, &self.counters) => ended,
-                never = self.keep_stripes(outgoing) => match never {},
-            };
+            let outgoing = OutgoingLane { peer, path, link: &link, number: lane, patience, joining };
+            let ended = self.send_directly(records, outgoing).await;
             if ended.is_err() {
                 path.halve_stripe_count();
             }

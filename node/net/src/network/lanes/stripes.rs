@@ -2,7 +2,9 @@
 //! those that other peers add to incoming ones.
 
 use std::convert::Infallible;
-use std::num::{NonZeroU16, NonZeroU64};
+use std::net::SocketAddr;
+use std::num::NonZeroU64;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -11,8 +13,8 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use super::Lanes;
-use crate::direct::{COMPARING, Change, DirectPath, Records, Stripe};
-use crate::link::{self, LaneError, LaneWaiting, Link, OpenRequest, StripeSearch, Verdict};
+use crate::direct::{BundleSender, COMPARING, Change, DirectPath, Records, Stripe};
+use crate::link::{self, LaneError, LaneKind, LaneWaiting, Link, OpenRequest, StripeSearch, Verdict};
 
 /// A direct lane that sends frames.
 pub(super) struct OutgoingLane<'a> {
@@ -20,22 +22,42 @@ pub(super) struct OutgoingLane<'a> {
     pub(super) peer: PeerId,
     /// The way there.
     pub(super) path: &'a DirectPath,
-    /// Where the peer listens for direct lanes.
-    pub(super) port: NonZeroU16,
     /// The link whose frames it carries.
-    pub(super) link: &'a Link,
+    pub(super) link: &'a Arc<Link>,
     /// The outbox's number of the lane.
     pub(super) number: u64,
+    /// How long it may go without an acknowledgement.
+    pub(super) patience: Duration,
     /// The request that adds a connection to it; `None` if the other end takes none.
     pub(super) joining: Option<OpenRequest>,
-    /// Takes the changes of its connections.
-    pub(super) changes: mpsc::UnboundedSender<Change>,
 }
 
 impl Lanes {
-    /// Adds connections to the lane, and ends them, as the search says.
-    pub(super) async fn keep_stripes(&self, lane: OutgoingLane<'_>) -> Infallible {
-        let OutgoingLane { link, number, path, .. } = lane;
+    /// Sends the link's frames on the lane, whose first connection this is, until it breaks or another lane takes its place. Meanwhile adds
+    /// connections where that raises the throughput.
+    pub(super) async fn send_directly(
+        &self,
+        first: Records,
+        lane: OutgoingLane<'_>,
+    ) -> Result<(), LaneError> {
+        let address = first.address();
+        let (changes, changed) = mpsc::unbounded_channel();
+        let bundle = BundleSender::new(first, changed);
+        let (kind, Self { events, counters, .. }) = ((LaneKind::Direct, lane.patience), self);
+        tokio::select! {
+            ended = link::transmit(bundle, kind, lane.link, lane.number, events, counters) => ended,
+            never = self.keep_stripes(&lane, address, &changes) => match never {},
+        }
+    }
+
+    /// Adds connections to the lane, and ends them, as the search says. They go to the `address` over which its first one runs.
+    async fn keep_stripes(
+        &self,
+        lane: &OutgoingLane<'_>,
+        address: Option<SocketAddr>,
+        changes: &mpsc::UnboundedSender<Change>,
+    ) -> Infallible {
+        let OutgoingLane { link, number, path, .. } = *lane;
         let mut waiting = LaneWaiting::begin(&self.waiting, link.outbox.throughput());
         let begin = waiting.note(link.outbox.throughput());
         let mut search = StripeSearch::new(Instant::now(), path.stripe_count(), begin);
@@ -55,12 +77,12 @@ impl Lanes {
             if wanted < count {
                 count = wanted;
                 // A lane that has ended needs no change.
-                let _ = lane.changes.send(Change::Keep(count));
+                let _ = changes.send(Change::Keep(count));
             } else {
-                let opening = (count..wanted).map(|_| self.open_stripe(&lane));
+                let opening = (count..wanted).map(|_| self.open_stripe(lane, address));
                 for stripe in join_all(opening).await.into_iter().flatten() {
                     count += 1;
-                    let _ = lane.changes.send(Change::Add(Box::new(stripe)));
+                    let _ = changes.send(Change::Add(Box::new(stripe)));
                 }
                 if count < wanted {
                     search.note_failure(Instant::now(), count);
@@ -71,10 +93,10 @@ impl Lanes {
     }
 
     /// Opens a connection and adds it to the lane.
-    async fn open_stripe(&self, lane: &OutgoingLane<'_>) -> Option<Stripe> {
-        let joining = lane.joining?;
+    async fn open_stripe(&self, lane: &OutgoingLane<'_>, address: Option<SocketAddr>) -> Option<Stripe> {
+        let (joining, address) = lane.joining.zip(address)?;
         let place = self.direct_endpoint.take_added()?;
-        let mut records = self.direct_endpoint.dial(lane.peer, &lane.path.hosts(), lane.port).await.ok()?;
+        let mut records = self.direct_endpoint.dial_address(lane.peer, address).await.ok()?;
         let answer = timeout(JOIN_MAX, link::open(&mut records, joining)).await.ok()?.ok()?;
         (answer.verdict == Verdict::Welcome).then_some(Stripe { records, place })
     }
@@ -104,3 +126,6 @@ impl Lanes {
 const JOIN_MAX: Duration = COMPARING.saturating_add(Duration::from_secs(2));
 /// How often the throughput is looked at.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+
+#[cfg(test)]
+mod tests;
