@@ -268,6 +268,9 @@ pub struct UnreachedStatus {
 pub struct LinkStatus {
     /// The lane of its frames: `direct` (TLS over TCP), `tcp` or `quic` (a libp2p substream); null while the link is down.
     pub lane: Option<String>,
+    /// How many TCP connections carry the frames to the peer, 1 to 16; null unless the lane is direct.
+    #[serde(default)]
+    pub connections: Option<usize>,
     /// The round-trip time of the last ping, in seconds; null before the first answer.
     pub round_trip_seconds: Option<f64>,
     /// The most bytes that the peer has recently acknowledged in a second: what the line carries, if more waited to be sent; null before

@@ -318,6 +318,10 @@ impl MetricsSnapshot<'_> {
             (vec![("peer", peer.clone()), ("lane", lane)], f64::from(u8::from(link.lane.is_some())))
         });
         page.gauges("link", "1 if the link to a peer is up, otherwise 0; by lane", lanes);
+        let connections = links
+            .iter()
+            .filter_map(|(peer, link)| Some((vec![("peer", peer.clone())], link.connections? as f64)));
+        page.gauges("link_connections", "TCP connections that carry frames to a peer directly", connections);
         let trips = links
             .iter()
             .filter_map(|(peer, link)| Some((vec![("peer", peer.clone())], link.round_trip_seconds?)));

@@ -164,6 +164,7 @@ fn link_status(
     });
     LinkStatus {
         lane: lane.map(str::to_owned),
+        connections: link.stripe_count,
         round_trip_seconds: link.round_trip.map(|time| time.as_secs_f64()),
         line_bytes_per_second: link.line_bytes_per_second.map(|rate| rate as f64),
         trouble: link.trouble,

@@ -8,6 +8,7 @@ pub(crate) fn sample() -> Status {
     let link = LinkStatus {
         lane: Some("direct".to_owned()),
         round_trip_seconds: Some(0.0004),
+        connections: Some(4),
         line_bytes_per_second: Some(118_000_000.0),
         trouble: None,
         sent_bytes: 1_000_000,
@@ -31,6 +32,7 @@ pub(crate) fn sample() -> Status {
     let broken = LinkStatus {
         lane: None,
         round_trip_seconds: None,
+        connections: None,
         line_bytes_per_second: None,
         trouble: Some("connection reset".to_owned()),
         ..link.clone()

@@ -39,6 +39,7 @@ pub(crate) async fn transmit(
     counters: &Counters,
 ) -> Result<(), LaneError> {
     link.is_direct.store(lane_kind == LaneKind::Direct, Ordering::Relaxed);
+    link.stripe_count.store(1, Ordering::Relaxed);
     let (reader, writer) = stream.split();
     let counters = &counters.with(link.peer());
     // The first of these that ends ends the lane. The next lane writes a half-written frame again.

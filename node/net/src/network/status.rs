@@ -16,6 +16,8 @@ pub struct LinkSnapshot {
     pub peer: PeerId,
     /// The kind of lane for frames to the peer; `None` while the link has no lane.
     pub lane: Option<Lane>,
+    /// How many TCP connections carry the frames to the peer; `None` unless they go over a direct lane.
+    pub stripe_count: Option<usize>,
     /// The duration of the last ping; `None` before the first ping on a connection.
     pub round_trip: Option<Duration>,
     /// The most bytes that the peer has recently acknowledged in a second; `None` before the first measurement.
@@ -62,10 +64,11 @@ impl LinkSnapshot {
             (false, Some(Carrier::Tcp) | None) => Lane::Tcp,
             (false, Some(Carrier::Quic)) => Lane::Quic,
         });
+        let stripe_count = link.and_then(|link| link.stripe_count());
         let trouble =
             remote.link.outage.as_ref().filter(|outage| outage.was_up).map(|outage| outage.reason.clone());
         let round_trip = remote.paths.round_trip.filter(|_| !remote.paths.connections.is_empty());
         let line_bytes_per_second = link.and_then(|link| link.line()).map(|line| line.bytes_per_second);
-        Self { peer: remote.peer, lane, round_trip, line_bytes_per_second, trouble }
+        Self { peer: remote.peer, lane, stripe_count, round_trip, line_bytes_per_second, trouble }
     }
 }

@@ -243,7 +243,11 @@ fn link_cells(link: Option<&LinkStatus>, no_link: String, has_rates: bool) -> Ve
         return cells;
     };
     let lane = match link.lane.as_deref() {
-        Some("direct") => "direct".to_owned(),
+        Some("direct") => match link.connections {
+            // As many connections.
+            Some(count @ 2..) if has_rates => format!("direct x{count}"),
+            _ => "direct".to_owned(),
+        },
         Some("tcp") => "libp2p".to_owned(),
         Some("quic") => "QUIC".to_owned(),
         Some(other) => other.to_owned(),
@@ -393,9 +397,23 @@ mod tests {
     use super::*;
     use crate::status::{OtherStatus, TrafficStatus, ViewStatus};
 
+    #[test]
+    fn a_wide_terminal_shows_how_many_connections_a_direct_lane_has() {
+        let link = |connections| {
+            let status = member("8fXa", false, MemberState::Working, 0.5);
+            LinkStatus { connections, ..status.link.expect("it is another peer") }
+        };
+        let lane = |connections, has_rates| {
+            link_cells(Some(&link(connections)), String::new(), has_rates).swap_remove(0)
+        };
+        assert_eq!(lane(Some(4), true), "direct x4");
+        assert_eq!([lane(Some(1), true), lane(Some(4), false), lane(None, true)], ["direct"; 3]);
+    }
+
     fn member(name: &str, is_this: bool, state: MemberState, share: f64) -> MemberStatus {
         let link = LinkStatus {
             lane: Some("direct".to_owned()),
+            connections: Some(1),
             round_trip_seconds: Some(0.000_41),
             line_bytes_per_second: Some(118_000_000.0),
             trouble: None,

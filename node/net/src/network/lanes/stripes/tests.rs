@@ -233,6 +233,7 @@ async fn frames_arrive_in_order_over_two_connections_and_after_one_of_them_break
         ended = &mut lane => panic!("the lane has ended: {ended:?}"),
         () = frames.carry_until(second_carries) => {}
     }
+    assert!(link.stripe_count() >= Some(2));
     line.cut(1);
     let ended = lane.await;
     assert!(matches!(ended, Err(LaneError::Broken(_))), "{ended:?}");
