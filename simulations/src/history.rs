@@ -162,6 +162,17 @@ pub struct Traffic {
     pub over_time: Vec<u64>,
     /// By (sender, receiver): bytes sent.
     pub by_link: BTreeMap<(HostId, HostId), u64>,
+    /// By (sender, receiver): the line as the sender last measured it. Empty for a simulated run.
+    pub lines: BTreeMap<(HostId, HostId), LineRate>,
+}
+
+/// What a line carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LineRate {
+    /// The most bytes that were acknowledged in a second.
+    pub bytes_per_second: u64,
+    /// The round trip.
+    pub round_trip: Duration,
 }
 
 /// Length of one entry of [`Traffic::over_time`] at the start of a simulated run.
@@ -294,7 +305,13 @@ fn redone(view: &View) -> Option<u64> {
 
 impl Default for Traffic {
     fn default() -> Self {
-        Self { total: 0, step: TRAFFIC_STEP, over_time: Vec::new(), by_link: BTreeMap::new() }
+        Self {
+            total: 0,
+            step: TRAFFIC_STEP,
+            over_time: Vec::new(),
+            by_link: BTreeMap::new(),
+            lines: BTreeMap::new(),
+        }
     }
 }
 

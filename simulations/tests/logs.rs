@@ -2,11 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the answer")]
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
 use peergrad_protocol::PeerId;
-use peergrad_simulations::history::{ExitStatus, PeerState};
+use peergrad_simulations::history::{ExitStatus, LineRate, PeerState};
+use peergrad_simulations::host::HostId;
 use peergrad_simulations::logs::{LogError, RecordedRun, recorded_run};
 use peergrad_simulations::report::{Report, render};
 use serde_json::{Value, json};
@@ -65,7 +68,8 @@ impl TestLog {
         let other = PeerId([other; 32]).to_string();
         for second in from..until {
             let bytes = json!({&other: [second * 1000, second * 500]});
-            self.line(second as f64, json!({"event": "traffic", "bytes": bytes}));
+            let lines = json!({&other: [2_000_000 + second, 0.1]});
+            self.line(second as f64, json!({"event": "traffic", "bytes": bytes, "lines": lines}));
         }
     }
 
@@ -182,6 +186,10 @@ fn unlogged_steps_and_bytes_are_counted() {
     assert_eq!(recorded_run.history.traffic.total, 2 * 59_000);
     let over_time: u64 = recorded_run.history.traffic.over_time.iter().sum();
     assert!(over_time.abs_diff(2 * 59_000) < 1000, "{over_time}");
+    let line = LineRate { bytes_per_second: 2_000_059, round_trip: Duration::from_millis(100) };
+    let [first, second] = [HostId(0), HostId(1)];
+    let lines = BTreeMap::from([((first, second), line), ((second, first), line)]);
+    assert_eq!(recorded_run.history.traffic.lines, lines);
     assert_eq!(recorded_run.history.parameters, Some(100));
 }
 

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use peergrad_core::io::Line;
 use peergrad_protocol::PeerId;
 use peergrad_protocol::limits::MEMBERS_MAX;
 
@@ -26,7 +27,7 @@ pub struct Counters {
     refused_strangers: AtomicU64,
     refused_connections: AtomicU64,
     computing_nanoseconds: AtomicU64,
-    /// The bytes again for each peer at the other end, also of links that have ended.
+    /// The bytes again for each peer at the other end, and the line to it, also of links that have ended.
     peers: Mutex<BTreeMap<PeerId, Arc<PeerCounters>>>,
 }
 
@@ -35,6 +36,15 @@ pub struct Counters {
 struct PeerCounters {
     sent_bytes: AtomicU64,
     received_bytes: AtomicU64,
+    /// The line to it, as last measured.
+    line: Mutex<Option<Line>>,
+}
+
+impl PeerCounters {
+    /// A panic elsewhere cannot leave the line half-changed.
+    fn line(&self) -> MutexGuard<'_, Option<Line>> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The counters for one lane: each byte is counted in total and for the lane's peer.
@@ -109,6 +119,12 @@ impl Counters {
         self.peers().iter().map(|(peer, one)| (*peer, both(one))).collect()
     }
 
+    /// The lines to other peers, as last measured; without those that were not.
+    #[must_use]
+    pub fn lines(&self) -> BTreeMap<PeerId, Line> {
+        self.peers().iter().filter_map(|(peer, one)| Some((*peer, (*one.line())?))).collect()
+    }
+
     /// A panic elsewhere cannot leave the map half-changed.
     fn peers(&self) -> MutexGuard<'_, BTreeMap<PeerId, Arc<PeerCounters>>> {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner)
@@ -156,6 +172,13 @@ impl LaneCounters<'_> {
         }
     }
 
+    /// The line of the lane was measured again.
+    pub(super) fn note_line(&self, line: Line) {
+        if let Some(peer) = &self.peer {
+            *peer.line() = Some(line);
+        }
+    }
+
     pub(super) fn add_received_frame(&self, byte_count: usize) {
         self.all.received_frames.fetch_add(1, Ordering::Relaxed);
         self.add_received_bytes(byte_count);
@@ -182,6 +205,9 @@ mod tests {
         assert_eq!((sent_bytes, received_bytes, direct_bytes), (15, 7, 10));
         assert_eq!((sent_frames, received_frames), (2, 1));
         assert_eq!(counters.by_peer(), BTreeMap::from([(first, (15, 0)), (second, (0, 7))]));
+        let line = Line { round_trip: Duration::from_millis(100), bytes_per_second: 25_000_000 };
+        counters.with(second).note_line(line);
+        assert_eq!(counters.lines(), BTreeMap::from([(second, line)]));
     }
 
     #[test]

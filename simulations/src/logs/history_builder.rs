@@ -148,7 +148,7 @@ impl HistoryBuilder<'_> {
                 was.into_iter().for_each(|was| self.history.set_state(host, self.at(line.at), was));
                 traffic_at = None;
             }
-            if let LineContent::Traffic(_) = line.content
+            if let LineContent::Traffic { .. } = line.content
                 && let Some(before) = traffic_at.replace(line.at)
             {
                 pause = (line.at - before).clamp(TRAFFIC_PAUSE, TRAFFIC_PAUSE_MAX);
@@ -214,7 +214,7 @@ impl HistoryBuilder<'_> {
                     self.note(host, line.at, words.clone());
                 }
             }
-            LineContent::Prepared { .. } | LineContent::Traffic(_) | LineContent::Other => {}
+            LineContent::Prepared { .. } | LineContent::Traffic { .. } | LineContent::Other => {}
         }
     }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use peergrad_core::io::MergeEvaluation;
 use peergrad_models::task::Evaluation;
@@ -11,7 +12,7 @@ use peergrad_protocol::{PeerId, RunId, StepNumber, ViewDigest, ViewNumber};
 use serde_json::Value;
 
 use super::{FORMAT, LogError};
-use crate::history::{ExitStatus, MergeSummary};
+use crate::history::{ExitStatus, LineRate, MergeSummary};
 
 /// The log of one peer.
 #[derive(Debug)]
@@ -68,8 +69,13 @@ pub enum LineContent {
     View(ViewLine),
     /// A step was committed.
     Step(StepLine),
-    /// By peer: bytes written and read so far.
-    Traffic(BTreeMap<PeerId, (u64, u64)>),
+    /// What has gone to and come from other peers.
+    Traffic {
+        /// By peer: bytes written and read so far.
+        bytes: BTreeMap<PeerId, (u64, u64)>,
+        /// By peer: the line, where it was measured.
+        lines: BTreeMap<PeerId, LineRate>,
+    },
     /// The peer is no longer a member, and asks to rejoin.
     Excluded(String),
     /// The peer is no longer a member, since its branch yields to another one and nothing of it is kept.
@@ -360,7 +366,17 @@ fn content(value: &Value) -> Option<LineContent> {
                 let count = |index: usize| both[index].as_u64().filter(|count| *count <= NUMBER_MAX);
                 Some((peer.parse().ok()?, (count(0)?, count(1)?)))
             };
-            LineContent::Traffic(entries.map(entry).collect::<Option<_>>()?)
+            // An old log has no lines.
+            let lines = value["lines"].as_object().into_iter().flatten();
+            let line = |(peer, both): (&String, &Value)| {
+                let bytes_per_second = both[0].as_u64().filter(|rate| *rate <= NUMBER_MAX)?;
+                let round_trip = Duration::try_from_secs_f64(both[1].as_f64()?).ok()?;
+                Some((peer.parse().ok()?, LineRate { bytes_per_second, round_trip }))
+            };
+            LineContent::Traffic {
+                bytes: entries.map(entry).collect::<Option<_>>()?,
+                lines: lines.map(line).collect::<Option<_>>()?,
+            }
         }
         "branch_abandoned" if value["merged"] == false => LineContent::BranchAbandoned(words()),
         "excluded" | "branch_abandoned" => LineContent::Excluded(words()),

@@ -10,13 +10,15 @@ use peergrad_protocol::PeerId;
 
 use super::reader::{LineContent, ProcessLog};
 use super::total;
-use crate::history::Traffic;
+use crate::history::{LineRate, Traffic};
 use crate::host::HostId;
 
 /// Bytes sent from one peer to another, over time.
 pub(super) struct SentBytes {
     /// By sender and receiver: a series for each process log, as counts restart with a process.
     series: BTreeMap<(usize, usize), Vec<Series>>,
+    /// By sender and receiver: the line as the sender last measured it.
+    lines: BTreeMap<(usize, usize), LineRate>,
     began_at: f64,
 }
 
@@ -29,12 +31,15 @@ impl SentBytes {
         let index = |peer: &PeerId| peers.iter().position(|known| known == peer);
         let wrote: BTreeSet<PeerId> = process_logs.iter().map(|process_log| process_log.peer).collect();
         let mut series: BTreeMap<(usize, usize), Vec<Series>> = BTreeMap::new();
+        let mut lines = BTreeMap::new();
         for process_log in process_logs {
             let Some(me) = index(&process_log.peer) else { continue };
             let mut of_life: BTreeMap<(usize, usize), Series> = BTreeMap::new();
             let start = process_log.began() - began_at;
             for line in &process_log.lines {
-                let LineContent::Traffic(bytes) = &line.content else { continue };
+                let LineContent::Traffic { bytes, lines: measured } = &line.content else { continue };
+                let known = |(peer, rate): (&PeerId, &LineRate)| Some(((me, index(peer)?), *rate));
+                lines.extend(measured.iter().filter_map(known));
                 for (peer, (sent, received)) in bytes {
                     // Status clients and unknown peers are not peers of the run.
                     let Some(other) = index(peer) else { continue };
@@ -52,7 +57,7 @@ impl SentBytes {
                 series.entry(edge).or_default().push(one);
             }
         }
-        Self { series, began_at }
+        Self { series, lines, began_at }
     }
 
     /// All bytes sent until then.
@@ -74,6 +79,8 @@ impl SentBytes {
                 spread(one, step.as_secs_f64(), &mut traffic.over_time);
             }
         }
+        let hosts = |(from, to): &(usize, usize)| (HostId(*from as u32), HostId(*to as u32));
+        traffic.lines = self.lines.iter().map(|(edge, rate)| (hosts(edge), *rate)).collect();
         traffic
     }
 }

@@ -9,6 +9,7 @@ use super::axis;
 use super::peers::Groups;
 use super::svg::{Area, Drawing, LEFT};
 use super::timeline::Timeline;
+use crate::history::LineRate;
 
 /// The chart; empty if nothing was sent.
 pub(super) fn panel(timeline: &Timeline<'_>) -> String {
@@ -154,6 +155,11 @@ fn busiest(drawing: &mut Drawing, timeline: &Timeline<'_>, x: f64, top: f64) -> 
         drawing.text("words", x, y, &format!("{from} → {to}"));
         drawing.text("words end", x + 190.0, y, &axis::bytes(*bytes as f64));
         drawing.text("words end", x + 260.0, y, &axis::percent(*bytes as f64, traffic.total as f64));
+        if let Some(LineRate { bytes_per_second, round_trip }) = traffic.lines.get(&(*from, *to)) {
+            let rate = axis::bytes(*bytes_per_second as f64);
+            let words = format!("line: {rate}/s, {:.1} ms", 1000.0 * round_trip.as_secs_f64());
+            drawing.text("words", x + 280.0, y, &words);
+        }
     }
     top + (BUSIEST_MAX + 1) as f64 * 17.0
 }

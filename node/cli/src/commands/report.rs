@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::num::{NonZeroU16, NonZeroUsize};
 use std::sync::Arc;
 
-use peergrad_core::io::{Committed, Event, FinalState, RecoveryProgress, RunSize};
+use peergrad_core::io::{Committed, Event, FinalState, Line, RecoveryProgress, RunSize};
 use peergrad_models::task::Evaluation;
 use peergrad_net::{Advice, Counters, MonotonicClock, Notice, Reachability, ReachabilityState, Traffic};
 use peergrad_protocol::{Instant, PeerId, RunId};
@@ -17,6 +17,7 @@ use super::progress::{Progress, Screen, fitted};
 use crate::terminal::{OutputFormat, emit, print_line, program_name};
 use crate::text::event_json::event_json;
 use crate::text::event_text::event_text;
+use crate::text::quantities::few_digits;
 use crate::text::text_table::{bytes, count, plural};
 
 /// Prints what happens to one peer.
@@ -65,6 +66,8 @@ struct Summary<'a> {
     state: &'a FinalState,
     wall_seconds: f64,
     traffic: Traffic,
+    /// The lines to other peers, as last measured, the slowest first.
+    lines: Vec<(PeerId, Line)>,
 }
 
 impl Report {
@@ -257,7 +260,9 @@ impl Report {
     /// Prints the results of a finished run.
     pub(super) fn summary(&self, state: &FinalState) {
         let (wall_seconds, traffic) = (self.meter.wall_seconds(), self.meter.counters.read());
-        let summary = &Summary { state, wall_seconds, traffic };
+        let mut lines: Vec<(PeerId, Line)> = self.meter.counters.lines().into_iter().collect();
+        lines.sort_by_key(|(_, line)| line.bytes_per_second);
+        let summary = &Summary { state, wall_seconds, traffic, lines };
         match self.format {
             OutputFormat::Json => emit(&self.summary_object(summary)),
             OutputFormat::Text => {
@@ -325,7 +330,13 @@ impl Report {
     }
 
     fn summary_object(&self, summary: &Summary) -> Value {
-        let Summary { state, wall_seconds, traffic } = summary;
+        let Summary { state, wall_seconds, traffic, lines } = summary;
+        let line = |(peer, line): &(PeerId, Line)| {
+            json!({
+                "peer": peer.to_string(), "bytes_per_second": line.bytes_per_second,
+                "round_trip_seconds": line.round_trip.as_secs_f64(),
+            })
+        };
         // A loss of no samples is not a number.
         let evaluation = state.evaluation.filter(|evaluation| evaluation.samples > 0);
         json!({
@@ -343,6 +354,7 @@ impl Report {
             "bytes_sent": traffic.sent_bytes,
             "bytes_sent_directly": traffic.direct_bytes,
             "bytes_received": traffic.received_bytes,
+            "lines": lines.iter().map(line).collect::<Vec<Value>>(),
             "own_samples": state.own_samples,
             "shard": state.shard,
             "optimizer_bytes": state.optimizer_bytes,
@@ -367,7 +379,7 @@ impl UsageMeter {
 }
 
 fn summary_text(summary: &Summary, epochs: &str) -> String {
-    let Summary { state, wall_seconds, traffic } = summary;
+    let Summary { state, wall_seconds, traffic, lines } = summary;
     let result = match state.evaluation {
         Some(Evaluation { samples: 0, .. }) => "not tested, because no samples are held out".to_owned(),
         Some(evaluation) => {
@@ -384,13 +396,58 @@ fn summary_text(summary: &Summary, epochs: &str) -> String {
     // Without common steps (asynchronous kinds), no peer has seen an epoch.
     let epochs = if epochs.is_empty() { String::new() } else { format!(", {epochs}") };
     format!(
-        "{result}\n{} steps, {} samples ({} here){epochs}; {wall_seconds:.1} s; {} sent ({} over direct connections), {} received\ndigest {}",
+        "{result}\n{} steps, {} samples ({} here){epochs}; {wall_seconds:.1} s; {} sent ({} over direct connections), {} received{}\ndigest {}",
         count(state.steps),
         count(state.samples),
         count(state.own_samples),
         bytes(traffic.sent_bytes),
         bytes(traffic.direct_bytes),
         bytes(traffic.received_bytes),
+        lines_text(lines),
         state.digest
     )
+}
+
+/// What the slowest lines have carried, with their round trips, as a line of the summary; nothing if no line was measured.
+fn lines_text(lines: &[(PeerId, Line)]) -> String {
+    let line = |(peer, line): &(PeerId, Line)| {
+        let round_trip = few_digits(1000.0 * line.round_trip.as_secs_f64());
+        format!("{}/s to {} ({round_trip} ms)", bytes(line.bytes_per_second), peer.short())
+    };
+    let shown: Vec<String> = lines.iter().take(LINES_SHOWN).map(line).collect();
+    let rest = match lines.len() - shown.len() {
+        0 => String::new(),
+        more => format!(", and more to {}", plural(more, "other")),
+    };
+    if shown.is_empty() {
+        return String::new();
+    }
+    format!("\nlines carried up to {}{rest}", shown.join(", "))
+}
+
+/// How many lines a summary shows; the JSON form has all.
+const LINES_SHOWN: usize = 3;
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_summary_shows_the_slowest_lines() {
+        let line = |byte: u8, megabytes: u64| {
+            let round_trip = Duration::from_millis(u64::from(byte));
+            (PeerId([byte; 32]), Line { round_trip, bytes_per_second: megabytes * 1_000_000 })
+        };
+        assert_eq!(lines_text(&[]), "");
+        let short = |byte: u8| PeerId([byte; 32]).short();
+        let lines: Vec<_> = (1..=5).map(|byte| line(byte, 10 * u64::from(byte))).collect();
+        assert_eq!(
+            lines_text(&lines[..1]),
+            format!("\nlines carried up to 10.0 MB/s to {} (1.0 ms)", short(1))
+        );
+        let end = format!("30.0 MB/s to {} (3.0 ms), and more to 2 others", short(3));
+        assert!(lines_text(&lines).ends_with(&end), "{}", lines_text(&lines));
+    }
 }

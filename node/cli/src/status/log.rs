@@ -20,7 +20,6 @@
 //! - After a crash, all lines are complete except the last one, which lacks its line break. The next start begins a new line.
 //! - A full disk is reported once, and writing is retried with each batch. Training continues without the log.
 
-use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -32,7 +31,7 @@ use std::time::Duration;
 
 use peergrad_config::file_error::explained;
 use peergrad_core::io::{Committed, Event, Failure};
-use peergrad_net::{Notice, unix_seconds};
+use peergrad_net::{Counters, Notice, unix_seconds};
 use peergrad_protocol::view::{Branch, Recovery, View};
 use peergrad_protocol::{Incarnation, Instant, PeerId, RunId, ViewDigest};
 use serde_json::{Value, json};
@@ -158,17 +157,26 @@ impl EventLog {
         self.write(Line::Plain(json!({"event": "notice", "text": text})));
     }
 
-    /// Logs the bytes written to and read from each peer since the process started, if a line is due.
-    pub(super) fn traffic(&mut self, now: Instant, bytes: &BTreeMap<PeerId, (u64, u64)>) {
+    /// Logs the bytes written to and read from each peer since the process started, and the lines to peers where these were measured, if it
+    /// is time for that.
+    pub(super) fn traffic(&mut self, now: Instant, counters: &Counters) {
         if now < self.traffic_due {
             return;
         }
         self.traffic_due = now.after((TRAFFIC_PAUSE * self.slowness()).min(TRAFFIC_PAUSE_MAX));
-        let bytes: serde_json::Map<String, Value> = bytes
+        let bytes: serde_json::Map<String, Value> = counters
+            .by_peer()
             .iter()
             .map(|(peer, (sent, received))| (peer.to_string(), json!([sent, received])))
             .collect();
-        self.write(Line::Plain(json!({"event": "traffic", "bytes": bytes})));
+        let rates: serde_json::Map<String, Value> = counters
+            .lines()
+            .iter()
+            .map(|(peer, line)| {
+                (peer.to_string(), json!([line.bytes_per_second, line.round_trip.as_secs_f64()]))
+            })
+            .collect();
+        self.write(Line::Plain(json!({"event": "traffic", "bytes": bytes, "lines": rates})));
     }
 
     /// Waits until everything is on disk, but at most [`CLOSING_MAX`].

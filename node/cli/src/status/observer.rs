@@ -160,7 +160,7 @@ impl Observer {
 
     fn sample_traffic(&mut self) {
         let (now, bytes) = (self.observations.clock.now(), self.observations.counters.by_peer());
-        self.log.traffic(now, &bytes);
+        self.log.traffic(now, &self.observations.counters);
         self.observations.recent().sample_traffic(now, bytes);
     }
 }

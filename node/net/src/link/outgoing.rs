@@ -99,6 +99,7 @@ async fn read_acknowledgements(
             let _ = events.send(LinkEvent::Credit { link: Arc::clone(link), segments });
         }
         if let Some(line) = link.outbox.take_line_news() {
+            counters.note_line(line);
             let _ = events.send(LinkEvent::LineMeasured { link: Arc::clone(link), line });
         }
     }

@@ -40,7 +40,7 @@ impl Results<'_> {
         let slowest =
             summaries.iter().filter_map(|summary| summary["wall_seconds"].as_f64()).fold(0.0, f64::max);
         let mut object = summaries[0].clone();
-        for key in ["peer", "own_samples", "shard", "optimizer_bytes"] {
+        for key in ["peer", "own_samples", "shard", "optimizer_bytes", "lines"] {
             object.as_object_mut().expect("a summary is an object").remove(key);
         }
         let stall = self.faults.killed.as_ref().and_then(|killed| killed.stall);
