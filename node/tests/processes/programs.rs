@@ -44,6 +44,11 @@ fn local_and_outer_steps() {
 }
 
 #[test]
+fn rounds_in_seconds() {
+    train("kind = \"diloco\"\nround_seconds = 0.005", 400);
+}
+
+#[test]
 fn compressed_gradients_and_parameters() {
     train("gradients = \"int8\"\nparameters = \"bf16\"", 300);
 }
