@@ -16,16 +16,30 @@
 //! A member may need memory for one window of segments for each of its links, in each direction: two links in a ring, n - 1 in the direct
 //! topology.
 //!
-//! # Not measured
-//! All members must choose the same topology for every step without exchanging messages. They all know the shares. They would have to
-//! agree on measurements of latency and bandwidth. Only the product of the two matters for a hop, that is, the bytes in flight on a line,
-//! and it varies less between networks than either: 25 KB at 1 Gbit/s and 0.2 ms, and at 10 Mbit/s and 20 ms; about 100 KB between
-//! processes of one machine. So one value is assumed. A fast line across an ocean has a hundred times as much. There, a run file can set
-//! `topology = "direct"` if some members own several times as much as others.
+//! # Long lines
+//! On long lines the latency is no longer short beside the time that a shard takes, and the lines of a swarm differ. There, members measure
+//! what their lines carry and how long a round trip takes, and agree on that with the view. With B bytes a second of a member, and h seconds
+//! for one direction:
+//!
+//! | topology | time |
+//! |---|---|
+//! | ring | the larger of 2 (S - least) / B of the slowest member and 2 (n - 1) h, and 2 h |
+//! | direct | 1.15 (S + (n - 2) share) / B of the slowest member, and 2 h |
+//!
+//! In a ring the shards are under way at the same time, so latencies only show where they take longer than sending. The factor 1.15 is
+//! measured: the connections of a member share its line unevenly, and the last one does not fill it. A member without a long line does not
+//! count. The faster topology is chosen.
+//!
+//! # Short lines
+//! There, measurements say little: rates follow what computers do at the moment. Only the product of latency and bandwidth matters for a
+//! hop, that is, the bytes in flight on a line, and it varies less between networks than either: 25 KB at 1 Gbit/s and 0.2 ms; about 100 KB
+//! between processes of one machine. So one value is assumed.
 //!
 //! # Reading
 //! Patarasuk & Yuan, *Bandwidth Optimal All-reduce Algorithms for Clusters of Workstations*, 2009: the ring. Thakur et al., *Optimization
 //! of Collective Communication Operations in MPICH*, 2005, section 3: the latency and bandwidth terms. Here shards are unequal.
+
+use peergrad_protocol::view::MemberLine;
 
 use crate::plan::{ShardLayout, Topology};
 
@@ -42,23 +56,67 @@ pub struct CostModel {
 }
 
 impl CostModel {
-    /// The topology for a round over `layout`: direct, unless a ring takes less than half the time, or the segments of all links do not fit
-    /// into memory.
+    /// The topology for a round over `layout` between members with these lines, by rank; none if they are short. Direct, unless a ring is
+    /// faster, or the segments of all links do not fit into memory. Over short lines, a ring has to take less than half the time.
     #[must_use]
-    pub fn choose(&self, layout: &ShardLayout) -> Topology {
+    pub fn choose(&self, layout: &ShardLayout, lines: &[MemberLine]) -> Topology {
         let links = layout.rank_count().saturating_sub(1);
         let (least, most) = layout.shares();
         let [all, least, most] = [layout.len(), least, most].map(|elements| elements * size_of::<f32>());
         let is_room = 2 * links * self.window_bytes.min(most) <= self.room_bytes;
         let around = 2 * (all - least) + 2 * links * self.hop_bytes;
         let straight = all + links.saturating_sub(1) * most + 2 * self.hop_bytes;
-        let is_shorter = straight <= MARGIN * around;
+        let is_shorter = match LongLines::of(lines) {
+            Some(lines) => lines.direct_time(layout) <= lines.ring_time(layout),
+            None => straight <= MARGIN * around,
+        };
         // Two members have the same edges either way.
         if links <= 1 || (is_room && is_shorter) { Topology::Direct } else { Topology::Ring }
     }
 }
 
-/// A ring is chosen if direct takes more than this many times as long. A margin is needed because a ring is much slower if links limit.
+/// The long lines of a swarm. Times are in microseconds.
+struct LongLines<'a> {
+    /// By rank.
+    lines: &'a [MemberLine],
+    /// The mean time for one direction.
+    hop: u64,
+}
+
+impl<'a> LongLines<'a> {
+    /// The lines, if any of them is known.
+    fn of(lines: &'a [MemberLine]) -> Option<Self> {
+        let trips = lines.iter().filter(|line| line.is_known()).map(|line| line.round_trip_milliseconds);
+        let (count, sum) = trips.fold((0, 0), |(count, sum), trip| (count + 1, sum + u64::from(trip)));
+        (sum * 1000 / 2).checked_div(count).map(|hop| Self { lines, hop })
+    }
+
+    fn ring_time(&self, layout: &ShardLayout) -> u64 {
+        let (least, _) = layout.shares();
+        let sending = self.sending_time(|_| 2 * (layout.len() - least));
+        sending.max(2 * (layout.rank_count() as u64 - 1) * self.hop) + 2 * self.hop
+    }
+
+    fn direct_time(&self, layout: &ShardLayout) -> u64 {
+        let others = layout.rank_count() - 2;
+        let sending = self.sending_time(|rank| layout.len() + others * layout.shard(rank).len());
+        sending.saturating_mul(UNEVEN_PERCENT) / 100 + 2 * self.hop
+    }
+
+    /// How long the slowest member takes to send so many elements.
+    fn sending_time(&self, elements: impl Fn(usize) -> usize) -> u64 {
+        let lines = self.lines.iter().enumerate().filter(|(_, line)| line.is_known());
+        let times = lines.map(|(rank, line)| {
+            let bytes = elements(rank).saturating_mul(size_of::<f32>()) as u64;
+            bytes.saturating_mul(1000) / u64::from(line.kilobytes_per_second.max(1))
+        });
+        times.max().unwrap_or_default()
+    }
+}
+
+/// How much longer direct takes on long lines, in hundredths, because connections share a line unevenly.
+const UNEVEN_PERCENT: u64 = 115;
+/// Over short lines, a ring is chosen if direct takes more than this many times as long. A margin is needed because a ring is much slower if links limit.
 const MARGIN: usize = 2;
 
 #[cfg(test)]
@@ -72,7 +130,7 @@ mod tests {
     const COSTS: CostModel = CostModel { hop_bytes: 100, window_bytes: 1000, room_bytes: 1 << 20 };
 
     /// Of shares with so many elements, one after the other.
-    fn chosen(terms: CostModel, shares: &[usize]) -> Topology {
+    fn layout(shares: &[usize]) -> ShardLayout {
         let ends: Vec<usize> = shares
             .iter()
             .scan(0, |end, share| {
@@ -81,7 +139,12 @@ mod tests {
             })
             .collect();
         let owned = ends.iter().zip(shares).map(|(end, share)| std::iter::once(end - share..*end).collect());
-        terms.choose(&ShardLayout::new(shares.iter().sum(), owned.collect(), 64))
+        ShardLayout::new(shares.iter().sum(), owned.collect(), 64)
+    }
+
+    /// Over short lines.
+    fn chosen(terms: CostModel, shares: &[usize]) -> Topology {
+        terms.choose(&layout(shares), &[])
     }
 
     #[test]
@@ -142,5 +205,25 @@ mod tests {
         ] {
             assert_eq!(chosen(CostModel { room_bytes, ..COSTS }, &[share; 4]), topology, "{room_bytes}");
         }
+    }
+
+    #[test]
+    fn over_long_lines_a_ring_is_chosen_unless_latencies_or_one_slow_line_take_longer() {
+        let line = |kilobytes_per_second| MemberLine { kilobytes_per_second, round_trip_milliseconds: 100 };
+        let costs = CostModel { room_bytes: usize::MAX, ..COSTS };
+        let chosen = |shares: &[usize], lines: &[MemberLine]| costs.choose(&layout(shares), lines);
+        // 14 MB: 0.84 s over either, of which latencies in a ring take 0.3 s.
+        assert_eq!(chosen(&[875_000; 4], &[line(25_000); 4]), Topology::Ring);
+        // 1 MB: 0.06 s, and latencies of 0.3 s.
+        assert_eq!(chosen(&[62_500; 4], &[line(25_000); 4]), Topology::Direct);
+        assert_eq!(chosen(&[62_500; 4], &[]), Topology::Direct);
+        let slow = [line(2500), line(25_000), line(25_000), line(25_000)];
+        assert_eq!(chosen(&[875_000; 4], &slow), Topology::Ring, "it sends as much either way");
+        let shares = [90_000, 1_136_667, 1_136_667, 1_136_666];
+        assert_eq!(chosen(&shares, &slow), Topology::Direct, "it owns little, and a ring would not care");
+        // The members of unknown lines have short ones.
+        let some = [line(25_000), line(25_000), MemberLine::default(), MemberLine::default()];
+        assert_eq!(chosen(&[875_000; 4], &some), Topology::Ring);
+        assert_eq!(chosen(&[875_000; 2], &[line(25_000); 2]), Topology::Direct, "two have the same edges");
     }
 }

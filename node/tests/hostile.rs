@@ -30,8 +30,8 @@ use peergrad_protocol::message::{
     WantChunks, WantSnapshot,
 };
 use peergrad_protocol::view::{
-    Ancestor, BatchParts, Branch, Complaint, Donor, Expulsion, ExpulsionCause, Member, MemberFault, Merge,
-    Move, Moves, Quarantine, Recovery, Resume, RollForward, View, ViewChange,
+    Ancestor, BatchParts, Branch, Complaint, Donor, Expulsion, ExpulsionCause, Member, MemberFault,
+    MemberLine, Merge, Move, Moves, Quarantine, Recovery, Resume, RollForward, View, ViewChange,
 };
 use peergrad_protocol::{
     Buffer, Frame, Incarnation, Instant, PeerId, Pool, Rank, RunId, StepNumber, ViewDigest, ViewNumber,
@@ -549,6 +549,10 @@ impl Truth<'_> {
         let (resume, cursor) = self.resume(members, draws);
         let capacities = draws.list(2, |draws| (self.rank(draws), draws.below(3, 255) as u8));
         let speeds = draws.list(3, |draws| draws.below(u64::from(u32::MAX), 1 << 40) as u32);
+        let lines = draws.list(3, |draws| MemberLine {
+            kilobytes_per_second: draws.below(u64::from(u32::MAX), 1 << 40) as u32,
+            round_trip_milliseconds: draws.below(200, 1 << 40) as u32,
+        });
         let expelled = draws.list(2, |draws| self.expulsion(draws));
         ViewChange {
             parent: self.digest,
@@ -556,6 +560,7 @@ impl Truth<'_> {
             added,
             capacities,
             speeds,
+            lines,
             resume,
             cursor,
             moves: self.moves(draws),

@@ -44,6 +44,7 @@
 //! | priority | how soon a message is sent: *urgent* ones (heartbeats, votes, requests to join, orders of users) overtake *normal* ones that wait in a link |
 //! | credit, window | how many more segments a member may send over a link; how many the other end allows in flight, and waiting there |
 //! | speed, dealing | how many samples a minute a member computes; how a batch is divided among the members: in proportion to their speeds, or evenly |
+//! | line | what carries a member's frames to the others: how much it can send in all, and how long a round trip takes; a *long* line has a round trip of some milliseconds or more |
 //! | contribution | the vector that a member adds to a round (usually its summed gradient), with the number of its samples |
 //! | codec, residual | how elements are encoded as bytes, exactly or lossily; what a lossy codec has left out of a member's contributions so far |
 //! | master copy | the exact parameters at owners and replicas, where members compute with rounded ones |

@@ -141,8 +141,8 @@ const SPAN_BYTES_MAX: usize = 18;
 /// Bytes of the largest view record.
 const VIEW_BYTES_MAX: usize = 1024
     + MEMBERS_MAX * (64 + ADDRESSES_MAX * (ADDRESS_BYTES_MAX + 3))
-    // Speeds.
-    + MEMBERS_MAX * INDEX_BYTES_MAX
+    // Speeds and lines.
+    + MEMBERS_MAX * 3 * INDEX_BYTES_MAX
     // Newcomers, and the assignment of a batch.
     + MEMBERS_MAX * (2 * INDEX_BYTES_MAX)
     + BATCH_SPANS_MAX * SPAN_BYTES_MAX

@@ -17,7 +17,7 @@ pub use change::ViewChange;
 pub use faults::{Complaint, MemberFault, Quarantine};
 pub use history::{Ancestor, Branch, ViewHistory, fork_point};
 pub use moves::{Move, Moves};
-pub use record::{Expulsion, ExpulsionCause, Member, View, weights_of};
+pub use record::{Expulsion, ExpulsionCause, Member, MemberLine, View, weights_of};
 pub use resume::{BatchParts, Donor, Merge, Recovery, Resume, RollForward};
 pub use validate::{InvalidView, are_bounded};
 

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use peergrad_core::io::{Input, Line};
+use peergrad_core::io::{Input, LONG_ROUND_TRIP, Line};
 use peergrad_protocol::{Instant, PeerId};
 
 /// What a node was last told of its uplink.
@@ -15,6 +15,8 @@ use peergrad_protocol::{Instant, PeerId};
 pub(crate) struct UplinkReport {
     /// Whether frames waited.
     is_busy: bool,
+    /// What the long lines carried together.
+    uplink: Option<Line>,
     /// What each line carried, and when that was measured.
     lines: BTreeMap<PeerId, (Line, Instant)>,
 }
@@ -31,6 +33,11 @@ impl UplinkReport {
         if std::mem::replace(&mut self.is_busy, is_busy) != is_busy {
             news.push(Input::UplinkBusy(is_busy));
         }
+        if let Some(uplink) = together(&lines).filter(|line| self.uplink.is_none_or(|before| before != *line))
+        {
+            self.uplink = Some(uplink);
+            news.push(Input::UplinkMeasured(uplink));
+        }
         for (peer, line) in lines {
             let is_as_large = |before: Line| line.bytes_per_second >= before.bytes_per_second;
             let known = self.lines.get(&peer).copied();
@@ -43,6 +50,15 @@ impl UplinkReport {
         }
         news
     }
+}
+
+/// The long ones of these lines, which share an uplink: their sum, with the mean of their round trips.
+fn together(lines: &[(PeerId, Line)]) -> Option<Line> {
+    let long = || lines.iter().map(|(_, line)| line).filter(|line| line.round_trip >= LONG_ROUND_TRIP);
+    let count = u32::try_from(long().count()).ok().filter(|count| *count > 0)?;
+    let round_trips: Duration = long().map(|line| line.round_trip).sum();
+    let bytes_per_second = long().map(|line| line.bytes_per_second).sum();
+    Some(Line { round_trip: round_trips / count, bytes_per_second })
 }
 
 /// How long the largest rate counts.

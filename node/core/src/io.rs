@@ -24,7 +24,7 @@ use peergrad_protocol::view::{Expulsion, ExpulsionCause};
 use peergrad_protocol::wire::WireError;
 use peergrad_protocol::{Buffer, Frame, PeerId, RunId, StepNumber};
 
-pub use crate::peer_links::Line;
+pub use crate::peer_links::{LONG_ROUND_TRIP, Line};
 use crate::state::checkpoint::Checkpoint;
 use crate::table::TableError;
 
@@ -84,6 +84,9 @@ pub enum Input {
         /// What the line carries.
         line: Line,
     },
+    /// What this peer has sent over all its long lines together has been measured again, with the mean of their round trips. A line is long
+    /// from a round trip of [`LONG_ROUND_TRIP`] on.
+    UplinkMeasured(Line),
     /// The peer has processed segments that this node sent, or allows more of them: as many more may be sent.
     Credit {
         /// The peer that returns the credit.

@@ -55,12 +55,13 @@ use agreement::voting::Voting;
 use capacity::CapacityOffers;
 use churn::Requests;
 pub(crate) use health::MemberHealth;
+pub(crate) use measurements::Measurement;
+use measurements::Measurements;
 use members::Members;
 use partition::PartitionProbe;
 use place::Place;
 use records::Records;
 use rekey::{Recipients, Rekeying};
-use speeds::Speeds;
 use succession::Succession;
 pub(crate) use training_status::{Assignments, GateStatus, MergeStatus, TableStatus, TrainingStatus};
 
@@ -78,6 +79,7 @@ pub(crate) mod join;
 pub(crate) mod journal;
 mod lead;
 mod links;
+mod measurements;
 mod members;
 mod observations;
 mod partition;
@@ -87,7 +89,6 @@ mod records;
 pub(crate) mod recovery;
 mod rekey;
 mod report;
-mod speeds;
 mod succession;
 mod training_status;
 pub(crate) mod view_change;
@@ -103,7 +104,7 @@ pub(crate) struct Membership {
     /// How much each member offers to own, where that differs from the view.
     capacity_offers: CapacityOffers,
     /// How fast each member computes, where that differs from the view.
-    speeds: Speeds,
+    measurements: Measurements,
     /// The last new secret that arrived, and which members have it.
     rekeying: Rekeying,
     /// The search for other branches of a partitioned run.
@@ -153,7 +154,7 @@ impl Membership {
             succession: Succession::new(now, &place, &agreement::PACING),
             admission: Admission::default(),
             capacity_offers: CapacityOffers::new(place.me.capacity),
-            speeds: Speeds::default(),
+            measurements: Measurements::new(now),
             rekeying: Rekeying::default(),
             probe: PartitionProbe::new(place.rank.index()),
             records: Records { cache, definition },
@@ -181,7 +182,7 @@ impl Membership {
             self.members.detection.detector.tick(now);
             self.members.make_heartbeat(now, status);
             self.resend(now, out);
-            self.speeds.consider(now, &self.members, status.planner.round_size);
+            self.measurements.consider(now, &self.members, status.planner.round_size);
             self.members.redial(now, out);
             self.timers.set(Timer::Heartbeat as usize, now.after(self.members.heartbeat_interval()));
         }
@@ -207,9 +208,9 @@ impl Membership {
         self.members.resend_expulsions(now, out);
         self.members.resend_complaints(now, out);
         self.rekeying.resend(&self.members, out);
-        self.speeds.resend(now, &self.members, out);
-        let Self { members, admission, capacity_offers, speeds, .. } = self;
-        Requests { members, admission, capacity_offers, speeds }.resend(now, out);
+        self.measurements.resend(now, &self.members, out);
+        let Self { members, admission, capacity_offers, measurements, .. } = self;
+        Requests { members, admission, capacity_offers, measurements }.resend(now, out);
     }
 
     /// Records are on disk: this member does what waited for them.
@@ -258,7 +259,7 @@ impl Membership {
         }
         self.succession.enter(now, place);
         self.admission.view_changed(&place.view);
-        self.speeds.view_changed(now);
+        self.measurements.view_changed(now);
         // A member may have restarted while this view was agreed on; the incarnation in the view is gone.
         let restarted = self.admission.all_asking().filter_map(|peer| self.members.place.view.rank(peer));
         restarted.for_each(|rank| self.members.observed.mark_restarted(rank));
@@ -297,8 +298,8 @@ impl Membership {
         status: &'m TrainingStatus<'m>,
         out: &'m mut Vec<Output>,
     ) -> Proposing<'m> {
-        let Self { members, succession, admission, capacity_offers, speeds, timers, .. } = self;
-        Proposing { now, members, succession, admission, capacity_offers, speeds, timers, status, out }
+        let Self { members, succession, admission, capacity_offers, measurements, timers, .. } = self;
+        Proposing { now, members, succession, admission, capacity_offers, measurements, timers, status, out }
     }
 
     /// A member that votes on the next view.
@@ -420,10 +421,16 @@ impl Membership {
         }
     }
 
-    /// A member tells the coordinator how many samples a minute it computes.
-    pub(crate) fn on_speed(&mut self, now: Instant, from: PeerId, view: ViewDigest, samples_per_minute: u32) {
+    /// A member tells the coordinator what it has measured of itself.
+    pub(crate) fn on_measured(
+        &mut self,
+        now: Instant,
+        from: PeerId,
+        view: ViewDigest,
+        measurement: Measurement,
+    ) {
         if view == self.members.place.digest && self.members.is_member(&from) {
-            self.speeds.note(now, from, samples_per_minute);
+            self.measurements.note(now, from, measurement);
         }
     }
 
@@ -466,9 +473,9 @@ impl Membership {
         self.capacity_offers.set_own(capacity);
     }
 
-    /// This member has measured how many samples a minute it computes.
-    pub(crate) fn set_speed(&mut self, samples_per_minute: Option<u32>) {
-        self.speeds.set_own(samples_per_minute);
+    /// This member has measured how fast it computes, and what its line carries.
+    pub(crate) fn set_measurement(&mut self, measurement: Measurement) {
+        self.measurements.set_own(measurement);
     }
 
     // Other branches.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use peergrad_protocol::PeerId;
 use peergrad_protocol::limits::{LINK_SEGMENTS, LINK_SEGMENTS_MAX, LONG_LINES_BYTES_MAX, SEGMENT_BYTES_MAX};
+use peergrad_protocol::view::MemberLine;
 
 /// The way in which frames reach a linked peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +64,8 @@ pub(crate) struct PeerLinks {
     pub(crate) flows: BTreeMap<PeerId, LinkFlow>,
     /// The lines to linked peers that have been measured.
     lines: BTreeMap<PeerId, Line>,
+    /// What the long ones among them carry together; `None` before the first measurement.
+    uplink: Option<Line>,
     /// The peers that are reached through another peer.
     relayed: BTreeSet<PeerId>,
 }
@@ -102,6 +105,21 @@ impl PeerLinks {
         }
     }
 
+    /// All long lines together have been measured again.
+    pub(crate) fn note_uplink(&mut self, line: Line) {
+        self.uplink = Some(line);
+    }
+
+    /// This peer's line, as members agree on it. Unknown if none of its lines is long.
+    pub(crate) fn member_line(&self) -> MemberLine {
+        let Some(line) = self.uplink else { return MemberLine::default() };
+        let within = |number: u128| u32::try_from(number).unwrap_or(u32::MAX);
+        MemberLine {
+            kilobytes_per_second: within(u128::from(line.bytes_per_second / 1000)),
+            round_trip_milliseconds: within(line.round_trip.as_millis()),
+        }
+    }
+
     /// How many bytes of segments this peer wants to have at another one or on their way there. 0 if the line has not been measured. If all
     /// lines together would need more than [`LONG_LINES_BYTES_MAX`], each gets its part of that: what is in flight is kept here.
     pub(crate) fn window_bytes(&self, peer: &PeerId) -> u64 {
@@ -132,8 +150,8 @@ impl PeerLinks {
     }
 }
 
-/// The round trip of a long line. Machines in one room, and busy processes of one machine, are closer.
-const LONG_ROUND_TRIP: Duration = Duration::from_millis(10);
+/// The round trip of a long line, at least. Machines in one room, and busy processes of one machine, are closer.
+pub const LONG_ROUND_TRIP: Duration = Duration::from_millis(10);
 
 #[cfg(test)]
 mod tests {

@@ -52,6 +52,7 @@ use tokio::sync::OwnedSemaphorePermit;
 pub(super) use handshake::{Acknowledgement, OpenRequest, OpenResponse, SessionId, Verdict};
 pub(super) use inbox::Inbox;
 pub(super) use incoming::{Shared, read_opening, receive, refuse, welcome_stripe};
+pub(super) use line::Uplink;
 pub(super) use outbox::Outbox;
 pub(super) use outgoing::{open, transmit};
 pub(super) use stripes::{LaneWaiting, StripeSearch, WaitingTime};
@@ -112,6 +113,8 @@ pub enum LinkEvent {
         /// What it carries.
         line: Line,
     },
+    /// All long lines together have been measured again.
+    UplinkMeasured(Line),
     /// The other end has consumed segments, or allows more of them.
     Credit {
         /// The link.
@@ -218,6 +221,11 @@ impl Link {
             stripe_count: AtomicUsize::new(1),
             is_relayed: AtomicBool::new(route == Route::Relayed),
         }
+    }
+
+    /// Its line is one of those that share this uplink.
+    pub(super) fn share(&self, uplink: Uplink) {
+        self.outbox.share(uplink);
     }
 
     /// Whether the link leads through a relay, and so carries no tensors. Once this is false it stays false.

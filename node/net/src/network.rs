@@ -37,7 +37,7 @@ use super::counters::Counters;
 use super::direct::{CredentialsError, DirectEndpoint, Joins, Listeners};
 use super::identity::Identity;
 use super::keyring::Keyring;
-use super::link::{LinkEvent, WaitingTime};
+use super::link::{LinkEvent, Uplink, WaitingTime};
 use super::listen::{Claim, Listen, ListenError, Port, announced};
 use super::notice::Notice;
 use super::reachability::{CIRCUIT_WANTED_PROTOCOL, DIAL_BACK_PROTOCOL, DialBackServer, Gateway, Ports};
@@ -145,6 +145,7 @@ impl Network {
             direct_endpoint: Arc::new(direct_endpoint),
             joins: Joins::default(),
             waiting: WaitingTime::default(),
+            uplink: Uplink::default(),
             events: events.clone(),
             counters: Arc::clone(&counters),
             pool: options.pool,

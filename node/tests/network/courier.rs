@@ -123,7 +123,10 @@ impl StateMachine for Courier {
                 progress.credit += segments;
                 assert!(progress.credit <= LINK_SEGMENTS, "credit for what was never sent");
             }
-            Input::LineMeasured { .. } | Input::UplinkBusy(_) | Input::BadStream(_) => {}
+            Input::LineMeasured { .. }
+            | Input::UplinkMeasured(_)
+            | Input::UplinkBusy(_)
+            | Input::BadStream(_) => {}
             other => panic!("no reason for {other:?}"),
         }
         self.send_what_may_go(out);

@@ -16,7 +16,7 @@ use crate::chunk_set::ChunkSet;
 use crate::cursor::DataCursor;
 use crate::id::{ContentDigest, Rank, StepNumber, ViewDigest};
 use crate::limits::{ATTEMPTS_MAX, CAPACITY_MAX, CHECKPOINTS_MAX, MEMBERS_MAX, STEPS_MAX};
-use crate::view::{Branch, Complaint, Member, View, ViewChange, are_bounded};
+use crate::view::{Branch, Complaint, Member, MemberLine, View, ViewChange, are_bounded};
 use crate::wire::codec::{Decode, Encode};
 
 /// A message about the successor of a view.
@@ -51,12 +51,14 @@ pub enum AgreementMessage {
         /// The ballot of the attempt.
         ballot: Ballot,
     },
-    /// Member to the coordinator, every few seconds while the view has another speed of the sender: how fast it computes.
-    Speed {
+    /// Member to the coordinator, every few seconds while the view has another speed or another line of the sender.
+    Measured {
         /// The view of both.
         view: ViewDigest,
-        /// How many samples a minute the sender computes.
+        /// How many samples a minute the sender computes; 0 if that is not known.
         samples_per_minute: u32,
+        /// What the sender's line carries.
+        line: MemberLine,
     },
 }
 
@@ -240,7 +242,7 @@ impl AgreementMessage {
             Self::Propose(Propose { change, .. }) | Self::Learn(change) => bounded(change.is_bounded()),
             Self::Accepted(accepted) => in_range(is_ballot(&accepted.ballot)),
             Self::Install(view) => Ok(view.validate()?),
-            Self::Complain { .. } | Self::Speed { .. } => Ok(()),
+            Self::Complain { .. } | Self::Measured { .. } => Ok(()),
             Self::Withdraw { ballot, .. } => in_range(is_ballot(ballot)),
         }
     }

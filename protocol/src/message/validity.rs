@@ -276,6 +276,7 @@ mod tests {
             added: vec![],
             capacities: vec![],
             speeds: vec![],
+            lines: vec![],
             resume: crate::view::Resume::at(StepNumber(0)),
             cursor: crate::cursor::DataCursor::default(),
             moves: crate::view::Moves::default(),

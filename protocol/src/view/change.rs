@@ -8,7 +8,8 @@ use crate::limits::{ANCESTORS_MAX, EXPELLED_MAX, MEMBERS_MAX, QUARANTINES_MAX};
 use crate::wire::codec::{Decode, Encode};
 
 use super::{
-    Ancestor, Expulsion, InvalidView, Member, Moves, Quarantine, Recovery, Resume, View, are_bounded,
+    Ancestor, Expulsion, InvalidView, Member, MemberLine, Moves, Quarantine, Recovery, Resume, View,
+    are_bounded,
 };
 
 /// What changes from one view to the next.
@@ -24,6 +25,8 @@ pub struct ViewChange {
     pub capacities: Vec<(Rank, u8)>,
     /// The [speeds](View::speeds) of the members of the next view.
     pub speeds: Vec<u32>,
+    /// The [lines](View::lines) of the members of the next view.
+    pub lines: Vec<MemberLine>,
     /// Where training resumes; ranks are those of the next view.
     pub resume: Resume,
     /// The data cursor of the next view.
@@ -68,6 +71,7 @@ impl View {
             moves: change.moves.clone(),
             members,
             speeds: change.speeds.clone(),
+            lines: change.lines.clone(),
             expelled,
             quarantined,
         };
@@ -100,6 +104,7 @@ impl ViewChange {
             && self.added.len() <= MEMBERS_MAX
             && self.capacities.len() <= MEMBERS_MAX
             && self.speeds.len() <= MEMBERS_MAX
+            && self.lines.len() <= MEMBERS_MAX
             && self.added.iter().all(|member| are_bounded(&member.addresses))
             && self.resume.is_bounded()
             && self.cursor.is_valid()

@@ -23,6 +23,8 @@ pub struct View {
     /// By rank: how many samples a minute the member computes; 0 if that is not known. Batches are divided in proportion to it, see
     /// [`View::batch_weights`]. Empty while no speed is known.
     pub speeds: Vec<u32>,
+    /// By rank: the line of the member. Empty while no line is known.
+    pub lines: Vec<MemberLine>,
     /// The views and branches that led to this view.
     pub history: ViewHistory,
     /// Where training resumes.
@@ -50,6 +52,24 @@ pub struct Member {
     pub addresses: Vec<String>,
     /// The share of the parameters that the member owns relative to others, 0 to [`CAPACITY_MAX`](crate::limits::CAPACITY_MAX).
     pub capacity: u8,
+}
+
+/// The line of a member, as its own frames show it: what it sends in all, and how far the others are. Only long lines count, those with a
+/// round trip of some milliseconds or more. All zero if that is not known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode)]
+pub struct MemberLine {
+    /// How many thousand bytes a second the member can send, to all others together.
+    pub kilobytes_per_second: u32,
+    /// The mean round trip to those to which it sends.
+    pub round_trip_milliseconds: u32,
+}
+
+impl MemberLine {
+    /// Whether the line was measured.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        *self != Self::default()
+    }
 }
 
 /// A peer that the members have removed from the run for good. The expulsion is bound to the peer's key.
@@ -84,6 +104,7 @@ impl View {
             parents: vec![],
             members,
             speeds: vec![],
+            lines: vec![],
             history: ViewHistory::starting_with(Branch {
                 view_number: ViewNumber(1),
                 step: StepNumber(0),

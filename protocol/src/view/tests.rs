@@ -230,6 +230,7 @@ fn no_change(parent: ViewDigest) -> ViewChange {
         added: vec![],
         capacities: vec![],
         speeds: vec![],
+        lines: vec![],
         resume: Resume::at(StepNumber(9)),
         cursor: DataCursor::default(),
         moves: Moves::default(),

@@ -18,9 +18,9 @@ pub enum InvalidView {
     /// Members are out of order, or one of them is there twice.
     #[error("the members of a view are sorted and distinct")]
     MemberOrder,
-    /// The speeds are of other members.
-    #[error("a view has a speed of each member, or of none")]
-    Speeds,
+    /// The speeds or the lines are of other members.
+    #[error("a view has the speeds and the lines of all members, or of none")]
+    Measurements,
     /// A capacity is over the limit, or no member owns anything.
     #[error("capacities are 0 to {CAPACITY_MAX}, and not all of them 0")]
     Capacity,
@@ -96,8 +96,9 @@ impl View {
         if capacities.last() == Some(&0) || capacities.last() > Some(&CAPACITY_MAX) {
             return Err(InvalidView::Capacity);
         }
-        if !self.speeds.is_empty() && self.speeds.len() != self.members.len() {
-            return Err(InvalidView::Speeds);
+        let of_all = |count: usize| count == 0 || count == self.members.len();
+        if !of_all(self.speeds.len()) || !of_all(self.lines.len()) {
+            return Err(InvalidView::Measurements);
         }
         if !self.members.iter().all(|member| are_bounded(&member.addresses)) {
             return Err(InvalidView::Addresses);

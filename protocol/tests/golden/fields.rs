@@ -12,8 +12,8 @@ use peergrad_protocol::message::{
     WantData, WantSnapshot, Welcome,
 };
 use peergrad_protocol::view::{
-    Ancestor, BatchParts, Branch, Complaint, Donor, Expulsion, ExpulsionCause, Member, MemberFault, Merge,
-    Move, Moves, Quarantine, Recovery, Resume, RollForward, View, ViewChange, ViewHistory,
+    Ancestor, BatchParts, Branch, Complaint, Donor, Expulsion, ExpulsionCause, Member, MemberFault,
+    MemberLine, Merge, Move, Moves, Quarantine, Recovery, Resume, RollForward, View, ViewChange, ViewHistory,
 };
 
 use crate::sheet::Sheet;
@@ -182,10 +182,11 @@ fn agreement_message_fields(message: &AgreementMessage, sheet: &mut Sheet) {
             sheet.array("view", &view.0);
             sheet.ballot("ballot", ballot);
         }
-        AgreementMessage::Speed { view, samples_per_minute } => {
-            tag(sheet, 9, "Speed");
+        AgreementMessage::Measured { view, samples_per_minute, line } => {
+            tag(sheet, 9, "Measured");
             sheet.array("view", &view.0);
             sheet.value("samples_per_minute", samples_per_minute);
+            line_fields(line, sheet);
         }
     }
 }
@@ -355,6 +356,12 @@ fn refusal_fields(refusal: &Refusal, sheet: &mut Sheet) {
 
 // Views.
 
+fn line_fields(line: &MemberLine, sheet: &mut Sheet) {
+    let MemberLine { kilobytes_per_second, round_trip_milliseconds } = line;
+    sheet.value("kilobytes_per_second", kilobytes_per_second);
+    sheet.value("round_trip_milliseconds", round_trip_milliseconds);
+}
+
 fn member_fields(member: &Member, sheet: &mut Sheet) {
     let Member { peer, incarnation, addresses, capacity } = member;
     sheet.array("member.peer", &peer.0);
@@ -370,6 +377,7 @@ pub(crate) fn view_fields(view: &View, sheet: &mut Sheet) {
         parents,
         members,
         speeds,
+        lines,
         history,
         recovery,
         cursor,
@@ -382,6 +390,7 @@ pub(crate) fn view_fields(view: &View, sheet: &mut Sheet) {
     sheet.list("parents", parents, |sheet, parent| sheet.array("parent", &parent.0));
     sheet.list("members", members, |sheet, member| member_fields(member, sheet));
     sheet.list("speeds", speeds, |sheet, speed| sheet.value("speed", speed));
+    sheet.list("lines", lines, |sheet, line| line_fields(line, sheet));
     history_fields(history, sheet);
     match recovery {
         Recovery::Initialize => sheet.raw(&[0], "recovery = Initialize"),
@@ -605,6 +614,7 @@ pub(crate) fn change_fields(change: &ViewChange, sheet: &mut Sheet) {
         added,
         capacities,
         speeds,
+        lines,
         resume,
         cursor,
         moves,
@@ -620,6 +630,7 @@ pub(crate) fn change_fields(change: &ViewChange, sheet: &mut Sheet) {
         sheet.value("capacity", capacity);
     });
     sheet.list("change.speeds", speeds, |sheet, speed| sheet.value("speed", speed));
+    sheet.list("change.lines", lines, |sheet, line| line_fields(line, sheet));
     resume_fields(resume, sheet);
     cursor_fields(cursor, sheet);
     moves_fields(moves, sheet);

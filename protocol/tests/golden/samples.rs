@@ -21,8 +21,8 @@ use peergrad_protocol::table::{
     TableChunk, TableMessage, WorkerClock, WorkerId, WorkerLeases,
 };
 use peergrad_protocol::view::{
-    Ancestor, BatchParts, Branch, Complaint, Donor, Expulsion, ExpulsionCause, Member, MemberFault, Merge,
-    Move, Moves, Quarantine, Recovery, Resume, RollForward, View, ViewChange, ViewHistory,
+    Ancestor, BatchParts, Branch, Complaint, Donor, Expulsion, ExpulsionCause, Member, MemberFault,
+    MemberLine, Merge, Move, Moves, Quarantine, Recovery, Resume, RollForward, View, ViewChange, ViewHistory,
 };
 use peergrad_protocol::wire::encode_table_message;
 use peergrad_protocol::{Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest, ViewNumber};
@@ -122,7 +122,10 @@ fn agreement() -> Vec<Sample> {
                 complaint: Complaint { about: Rank(251), fault: MemberFault::Withheld },
             }),
         ),
-        control("speed", Message::Agreement(AgreementMessage::Speed { view, samples_per_minute: 70_000 })),
+        control(
+            "measured",
+            Message::Agreement(AgreementMessage::Measured { view, samples_per_minute: 70_000, line: LINE }),
+        ),
         control("withdraw", Message::Agreement(AgreementMessage::Withdraw { view, ballot: ballot(3, 0) })),
         control(
             "prepare_at_once",
@@ -488,6 +491,7 @@ pub(crate) fn later_view() -> View {
     View {
         number: ViewNumber(251),
         speeds: vec![0, 70_000],
+        lines: vec![LINE, MemberLine::default()],
         parents: vec![first_view().digest(), ViewDigest(bytes(0xa0))],
         recovery: Recovery::Resume(resume),
         cursor: cursor(),
@@ -559,6 +563,7 @@ fn loss() -> ViewChange {
         added: vec![],
         capacities: vec![],
         speeds: vec![],
+        lines: vec![],
         resume: Resume {
             step: StepNumber(70_000),
             newcomers: vec![],
@@ -583,6 +588,7 @@ fn exchange() -> ViewChange {
         added: vec![member(0x40, 2)],
         capacities: vec![(Rank(0), 0)],
         speeds: vec![0, 251, 70_000],
+        lines: vec![MemberLine::default(), LINE, LINE],
         resume: Resume { newcomers: vec![Rank(1)], ..Resume::at(StepNumber(70_002)) },
         cursor: cursor(),
         moves: moves(),
@@ -682,3 +688,5 @@ pub(crate) fn durable() -> DurableRecord {
 pub(crate) fn bytes<const N: usize>(first: u8) -> [u8; N] {
     array::from_fn(|index| first + index as u8)
 }
+
+const LINE: MemberLine = MemberLine { kilobytes_per_second: 25_000, round_trip_milliseconds: 100 };

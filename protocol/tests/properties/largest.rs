@@ -17,8 +17,8 @@ use peergrad_protocol::message::{
     WantChunks,
 };
 use peergrad_protocol::view::{
-    Ancestor, BatchParts, Branch, Complaint, Donor, Expulsion, ExpulsionCause, Member, MemberFault, Move,
-    Moves, Quarantine, Recovery, Resume, RollForward, View, ViewChange, ViewHistory,
+    Ancestor, BatchParts, Branch, Complaint, Donor, Expulsion, ExpulsionCause, Member, MemberFault,
+    MemberLine, Move, Moves, Quarantine, Recovery, Resume, RollForward, View, ViewChange, ViewHistory,
 };
 use peergrad_protocol::{Frame, Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest, ViewNumber};
 
@@ -90,6 +90,10 @@ fn all_of_them() -> (View, ViewChange, MemberReport) {
         parents: vec![ViewDigest([255; 32]); 2],
         members: crowd(MEMBERS_MAX),
         speeds: vec![u32::MAX; MEMBERS_MAX],
+        lines: vec![
+            MemberLine { kilobytes_per_second: u32::MAX, round_trip_milliseconds: u32::MAX };
+            MEMBERS_MAX
+        ],
         history: ViewHistory {
             branch: last_branch(),
             earlier_branches: vec![
@@ -111,6 +115,10 @@ fn all_of_them() -> (View, ViewChange, MemberReport) {
         added: crowd(MEMBERS_MAX),
         capacities: vec![(Rank(u32::MAX), 255); MEMBERS_MAX],
         speeds: vec![u32::MAX; MEMBERS_MAX],
+        lines: vec![
+            MemberLine { kilobytes_per_second: u32::MAX, round_trip_milliseconds: u32::MAX };
+            MEMBERS_MAX
+        ],
         resume,
         cursor,
         moves,

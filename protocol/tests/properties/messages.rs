@@ -20,8 +20,8 @@ use peergrad_protocol::message::{
     TrainingMessage, WantChunks, WantData, WantSnapshot, Welcome,
 };
 use peergrad_protocol::view::{
-    Ancestor, BatchParts, Branch, Complaint, Donor, Expulsion, ExpulsionCause, Member, MemberFault, Merge,
-    Move, Moves, Quarantine, Recovery, Resume, RollForward, View, ViewChange, ViewHistory,
+    Ancestor, BatchParts, Branch, Complaint, Donor, Expulsion, ExpulsionCause, Member, MemberFault,
+    MemberLine, Merge, Move, Moves, Quarantine, Recovery, Resume, RollForward, View, ViewChange, ViewHistory,
 };
 use peergrad_protocol::{Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest, ViewNumber};
 use proptest::prelude::*;
@@ -177,6 +177,7 @@ pub(crate) fn view() -> impl Strategy<Value = View> {
             number: ViewNumber(view_number),
             parents,
             speeds: (0..members.len() as u32).map(|rank| rank * 1000).collect(),
+            lines: vec![],
             members,
             recovery,
             cursor,
@@ -206,29 +207,46 @@ fn branch_of(view_number: u64, recovery: &Recovery) -> Branch {
     }
 }
 
+fn line() -> impl Strategy<Value = MemberLine> {
+    (any::<u32>(), any::<u32>()).prop_map(|(kilobytes_per_second, round_trip_milliseconds)| MemberLine {
+        kilobytes_per_second,
+        round_trip_milliseconds,
+    })
+}
+
 /// A change without a particular parent view.
 pub(crate) fn change() -> impl Strategy<Value = ViewChange> {
     let capacities = prop::collection::vec((any::<u32>().prop_map(Rank), any::<u8>()), 0..4);
     let speeds = prop::collection::vec(any::<u32>(), 0..4);
+    let lines = prop::collection::vec(line(), 0..4);
     let removed = prop::collection::vec(any::<u32>().prop_map(Rank), 0..4);
     let gone = (prop::collection::vec(expulsion(), 0..3), prop::collection::vec(quarantine(), 0..3));
-    (digest(), removed, members(), (capacities, speeds), resume(5), (moves(5), gone, ancestors())).prop_map(
-        |(parent, removed, added, (capacities, speeds), (resume, cursor), (moves, gone, ancestors))| {
-            ViewChange {
+    (digest(), removed, members(), (capacities, speeds, lines), resume(5), (moves(5), gone, ancestors()))
+        .prop_map(
+            |(
                 parent,
                 removed,
                 added,
-                capacities,
-                speeds,
-                resume,
-                cursor,
-                moves,
-                expelled: gone.0,
-                quarantined: gone.1,
-                ancestors,
-            }
-        },
-    )
+                (capacities, speeds, lines),
+                (resume, cursor),
+                (moves, gone, ancestors),
+            )| {
+                ViewChange {
+                    parent,
+                    removed,
+                    added,
+                    capacities,
+                    speeds,
+                    lines,
+                    resume,
+                    cursor,
+                    moves,
+                    expelled: gone.0,
+                    quarantined: gone.1,
+                    ancestors,
+                }
+            },
+        )
 }
 
 fn expulsion() -> impl Strategy<Value = Expulsion> {
@@ -437,8 +455,9 @@ fn agreement() -> impl Strategy<Value = AgreementMessage> {
         view().prop_map(AgreementMessage::Install),
         (digest(), complaint()).prop_map(|(view, complaint)| AgreementMessage::Complain { view, complaint }),
         (digest(), ballot()).prop_map(|(view, ballot)| AgreementMessage::Withdraw { view, ballot }),
-        (digest(), any::<u32>())
-            .prop_map(|(view, samples_per_minute)| AgreementMessage::Speed { view, samples_per_minute }),
+        (digest(), any::<u32>(), line()).prop_map(|(view, samples_per_minute, line)| {
+            AgreementMessage::Measured { view, samples_per_minute, line }
+        }),
     ]
 }
 

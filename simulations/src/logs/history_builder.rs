@@ -325,6 +325,7 @@ fn record(line: &ViewLine, run: RunId) -> View {
         parents: line.parents.clone(),
         members,
         speeds: Vec::new(),
+        lines: Vec::new(),
         history: ViewHistory::starting_with(line.branch),
         recovery,
         cursor: DataCursor::default(),

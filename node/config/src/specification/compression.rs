@@ -186,7 +186,8 @@ mod tests {
         assert_eq!((settings.gradients, settings.parameters), (Compression::Int8, Compression::Bf16));
         // With shards like these, a ring is faster and is selected otherwise.
         let uneven = ShardLayout::even(1 << 20, 8, &[0], 1 << 15);
-        let topology = |sync: &str| resolve(sync).unwrap().training().topology(&uneven, RingLinks::Complete);
+        let topology =
+            |sync: &str| resolve(sync).unwrap().training().topology(&uneven, RingLinks::Complete, &[]);
         assert_eq!(topology("parameters = \"bf16\""), Topology::Ring);
         for sync in [
             "gradients = \"int8\"",

@@ -228,7 +228,7 @@ fn receive_agreement(
             | AgreementMessage::Install(_)
             | AgreementMessage::Complain { .. }
             | AgreementMessage::Withdraw { .. }
-            | AgreementMessage::Speed { .. } => {}
+            | AgreementMessage::Measured { .. } => {}
         }
     }
     if is_promise {

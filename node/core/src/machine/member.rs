@@ -26,7 +26,7 @@ use crate::machine::jobs::{Jobs, Purpose};
 use crate::machine::role::{Farewell, Interrupt, Role, Transition};
 use crate::machine::run_setup::RunSetup;
 use crate::membership::journal::Effect;
-use crate::membership::{Membership, TrainingCommand, TrainingStatus};
+use crate::membership::{Measurement, Membership, TrainingCommand, TrainingStatus};
 use crate::merge::{Branch, MergeNegotiation};
 use crate::node_report::{NodeReport, NodeState};
 use crate::peer_links::Route;
@@ -178,7 +178,8 @@ impl Role for ActiveMember {
         let is_dealt_by_speed =
             self.training.steps().is_some() && self.training.base().loaded().config.dealing == Dealing::Speed;
         let speed = cx.node.jobs.samples_per_minute().filter(|_| is_dealt_by_speed);
-        self.membership.set_speed(speed);
+        let (samples_per_minute, line) = (speed.unwrap_or_default(), cx.node.links.member_line());
+        self.membership.set_measurement(Measurement { samples_per_minute, line });
         let commands =
             self.with_status(&cx.node.jobs, |membership, status| membership.tick(cx.now, status, cx.out));
         self.apply(commands, cx.out);

@@ -34,8 +34,8 @@ use peergrad_protocol::{Instant, PeerId, Rank, StepNumber};
 use super::admission::Admission;
 use super::capacity::CapacityOffers;
 use super::churn::Requests;
+use super::measurements::Measurements;
 use super::members::Members;
-use super::speeds::Speeds;
 use super::succession::{AttemptPlan, PlannedChange, StoppedMembers, Succession};
 use super::training_status::TrainingStatus;
 use super::{Timer, TrainingCommand};
@@ -59,8 +59,8 @@ pub(super) struct Proposing<'m> {
     pub(super) admission: &'m Admission,
     /// The changes of capacity that members ask for.
     pub(super) capacity_offers: &'m CapacityOffers,
-    /// The speeds of members.
-    pub(super) speeds: &'m Speeds,
+    /// What members have measured.
+    pub(super) measurements: &'m Measurements,
     /// When this member next looks at its attempt.
     pub(super) timers: &'m mut Timers<2>,
     /// The state of training, from which reports and plans are made.
@@ -234,8 +234,8 @@ impl Proposing<'_> {
         if driver.attempt.is_some() || self.now < driver.not_before {
             return;
         }
-        let Self { members, admission, capacity_offers, speeds, .. } = &*self;
-        let requests = Requests { members, admission, capacity_offers, speeds };
+        let Self { members, admission, capacity_offers, measurements, .. } = &*self;
+        let requests = Requests { members, admission, capacity_offers, measurements };
         let change = requests.change_due(self.now, &self.succession.lead, self.status);
         if let Some(plan) = change.filter(|_| !obstacles.is_loss) {
             return self.attempt(Some(plan), vec![]);

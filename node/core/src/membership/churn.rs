@@ -20,8 +20,8 @@ use peergrad_protocol::{Instant, PeerId, Rank, StepNumber};
 use super::admission::Admission;
 use super::capacity::CapacityOffers;
 use super::lead::Lead;
+use super::measurements::{Measurement, Measurements};
 use super::members::Members;
-use super::speeds::Speeds;
 use super::succession::PlannedChange;
 use super::training_status::TrainingStatus;
 use crate::io::Output;
@@ -36,8 +36,8 @@ pub(super) struct Requests<'m> {
     pub(super) admission: &'m Admission,
     /// The changes of capacity that members ask for.
     pub(super) capacity_offers: &'m CapacityOffers,
-    /// The speeds of members.
-    pub(super) speeds: &'m Speeds,
+    /// What members have measured.
+    pub(super) measurements: &'m Measurements,
 }
 
 impl Requests<'_> {
@@ -104,7 +104,7 @@ impl Requests<'_> {
             || self.admission.has_candidates()
             || !self.members.departures.retiring.is_empty()
             || self.capacity_offers.wants_change(now, self.members)
-            || self.speeds.proposal().is_some()
+            || self.measurements.proposal().is_some()
     }
 
     /// Whether a member that was to be expelled has left before that.
@@ -142,7 +142,7 @@ impl Requests<'_> {
                 churn.retirees.push(rank);
             }
         }
-        churn.speeds = self.speeds.proposal().map_or_else(Vec::new, <[u32]>::to_vec);
+        churn.measurements = self.measurements.proposal().map_or_else(Vec::new, <[Measurement]>::to_vec);
         churn.capacities = self.capacity_offers.changes(now, self.members, &churn);
         if let Some(last) = last.filter(|rank| view.member(*rank).capacity == 0) {
             churn.capacities.push((last, 1));

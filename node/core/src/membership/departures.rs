@@ -107,6 +107,7 @@ mod tests {
             added: vec![],
             capacities: vec![],
             speeds: vec![],
+            lines: vec![],
             resume: Resume::at(StepNumber(9)),
             cursor: DataCursor::default(),
             moves: Moves::default(),

@@ -16,6 +16,7 @@ use peergrad_protocol::message::MergeOffer;
 use peergrad_protocol::view::{Ancestor, Member, Merge, Move, Moves, Resume, View, ViewChange, fork_point};
 use peergrad_protocol::{Rank, StepNumber};
 
+use crate::membership::measurements::Measurement;
 use crate::program::loader::Loaded;
 use crate::state::assignment::BatchAssignment;
 use crate::state::round_size::RoundSize;
@@ -58,8 +59,8 @@ pub(crate) struct Churn {
     pub(crate) retirees: Vec<Rank>,
     /// By rank: the members whose capacity changes, with the new one.
     pub(crate) capacities: Vec<(Rank, u8)>,
-    /// By rank: how many samples a minute each member computes, 0 if that is unknown. Empty if the next view keeps the speeds of this one.
-    pub(crate) speeds: Vec<u32>,
+    /// By rank: what each member has measured of itself. Empty if the next view keeps what this one has.
+    pub(crate) measurements: Vec<Measurement>,
 }
 
 impl<'a> ViewChangePlanner<'a> {
@@ -87,9 +88,9 @@ impl ViewChangePlanner<'_> {
     }
 
     /// Whether the members of the next view would differ from those of the present one: in who they are, in what they offer to own, or in
-    /// their speeds.
+    /// their measurements.
     pub(crate) fn changes_anything(&self, churn: &Churn) -> bool {
-        !churn.speeds.is_empty() || Roster::new(self.view(), churn).members != self.view().members
+        !churn.measurements.is_empty() || Roster::new(self.view(), churn).members != self.view().members
     }
 
     /// The change to the view that begins with `step`, which every member reaches in the present view. `assignment` is the batch assignment

@@ -17,7 +17,7 @@ use peergrad_protocol::cursor::{DataCursor, permutation};
 use peergrad_protocol::limits::{HOP_BYTES, LINK_SEGMENTS, ROUND_BYTES_MAX};
 use peergrad_protocol::manifest::Manifest;
 use peergrad_protocol::placement::Replicas;
-use peergrad_protocol::view::View;
+use peergrad_protocol::view::{MemberLine, View};
 
 use crate::io::{DataReference, RunSize};
 use crate::partition_policy::PartitionPolicy;
@@ -133,7 +133,7 @@ pub struct TrainingConfig {
     pub rule: Optimizer,
     /// The learning rate over the run.
     pub schedule: Schedule,
-    /// How tensors travel. `None`: the topology is chosen for each shard layout, a ring only where it is far faster than direct.
+    /// How tensors travel. `None`: the topology is chosen for each shard layout, by the lines that members have measured.
     pub fixed_topology: Option<Topology>,
     /// The codec of contributions. A lossy codec needs the direct topology.
     pub gradients: Codec,
@@ -194,9 +194,10 @@ impl TrainingConfig {
         }
     }
 
-    /// The topology of a round over `layout`: the same at all members, because all compute it from the same values.
+    /// The topology of a round over `layout` among members with these lines: the same at all members, because all compute it from the same
+    /// values.
     #[must_use]
-    pub fn topology(&self, layout: &ShardLayout, ring: RingLinks) -> Topology {
+    pub fn topology(&self, layout: &ShardLayout, ring: RingLinks, lines: &[MemberLine]) -> Topology {
         // In a ring no member sees single contributions, and a lossy codec would be applied at each hop.
         let is_direct = !self.gradients.is_exact() || self.combine.is_robust() || self.backups.is_some();
         let segment_bytes = self.segment_elements * size_of::<f32>();
@@ -208,7 +209,7 @@ impl TrainingConfig {
         match self.fixed_topology {
             _ if is_direct || ring == RingLinks::Incomplete => Topology::Direct,
             Some(topology) => topology,
-            None => terms.choose(layout),
+            None => terms.choose(layout, lines),
         }
     }
 

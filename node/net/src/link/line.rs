@@ -20,6 +20,7 @@
 
 mod pacing;
 mod recent_max;
+mod uplink;
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -31,6 +32,8 @@ use tokio::time::Instant;
 use super::SMALL_FRAME_BYTES;
 use pacing::Pacing;
 use recent_max::RecentMax;
+pub(crate) use uplink::Uplink;
+use uplink::{AcknowledgedFrame, UplinkMark};
 
 /// Measures the line under one link, over all its lanes.
 #[derive(Debug)]
@@ -56,6 +59,8 @@ pub(super) struct LineMeter {
     pacing: Pacing,
     /// How many connections share what is in flight.
     stripes: usize,
+    /// What measures all lines together.
+    uplink: Uplink,
     /// The line as it was last reported, and when.
     reported: Option<(Line, Instant)>,
 }
@@ -84,6 +89,8 @@ struct SentFrame {
     acknowledged: u64,
     acknowledged_at: Instant,
     sent_at: Instant,
+    /// The state of the uplink then; `None` unless this is a large frame over a long line.
+    mark: Option<UplinkMark>,
 }
 
 impl LineMeter {
@@ -101,6 +108,7 @@ impl LineMeter {
             round_trips: RecentMax::default(),
             pacing: Pacing::new(now),
             stripes: 1,
+            uplink: Uplink::default(),
             reported: None,
         }
     }
@@ -111,6 +119,11 @@ impl LineMeter {
         (self.in_flight_bytes, self.large_in_flight) = (0, 0);
         self.filled_at = None;
         self.stripes = 1;
+    }
+
+    /// The line is one of those that share this uplink.
+    pub(super) fn share(&mut self, uplink: Uplink) {
+        self.uplink = uplink;
     }
 
     /// So many connections share what is in flight from now on. More of them may carry more.
@@ -159,6 +172,9 @@ impl LineMeter {
         let was_first = self.large_in_flight == 0;
         self.in_flight_bytes += byte_count;
         self.large_in_flight += usize::from(!is_small(byte_count));
+        let is_large = !is_small(byte_count);
+        let round_trip = self.round_trips.largest().filter(|_| is_large);
+        let mark = round_trip.and_then(|Reverse(round_trip)| self.uplink.note_sent(now, round_trip));
         let Self { acknowledged, acknowledged_at, sent_at, .. } = *self;
         self.in_flight.push_back(SentFrame {
             byte_count,
@@ -168,6 +184,7 @@ impl LineMeter {
             acknowledged,
             acknowledged_at,
             sent_at,
+            mark,
         });
     }
 
@@ -180,6 +197,7 @@ impl LineMeter {
             self.in_flight_bytes -= frame.byte_count;
             self.large_in_flight -= usize::from(!is_small(frame.byte_count));
             self.note_round_trip(now, now - frame.at, frame.was_first);
+            self.note_uplink(now, &frame);
             newest = Some(frame);
         }
         let Some(frame) = newest else { return };
@@ -188,6 +206,14 @@ impl LineMeter {
         // What was sent in a burst cannot have been carried faster than it was sent.
         let took = (now - frame.acknowledged_at).max(frame.at - frame.sent_at);
         self.note_rate(now, self.acknowledged - frame.acknowledged, took, frame.was_last);
+    }
+
+    fn note_uplink(&self, now: Instant, frame: &SentFrame) {
+        let (Some(mark), Some(Reverse(round_trip))) = (frame.mark, self.round_trips.largest()) else {
+            return;
+        };
+        let SentFrame { byte_count, was_last, .. } = *frame;
+        self.uplink.note_acknowledged(now, &AcknowledgedFrame { byte_count, mark, was_last, round_trip });
     }
 
     fn note_round_trip(&mut self, now: Instant, round_trip: Duration, was_first: bool) {
@@ -253,18 +279,27 @@ impl LineMeter {
         usize::try_from(bytes).unwrap_or(usize::MAX).min(IN_FLIGHT_BYTES_MAX)
     }
 
+    /// All lines together, if that differs much from what was last returned.
+    pub(super) fn take_uplink_news(&self, now: Instant) -> Option<Line> {
+        self.uplink.take_news(now)
+    }
+
     /// The line, if it differs much from what was last returned.
     pub(super) fn take_news(&mut self, now: Instant) -> Option<Line> {
         let line = self.line()?;
         let is_news = self.reported.is_none_or(|(before, at)| {
-            let (old, new) = (before.bytes_in_round_trip(), line.bytes_in_round_trip());
-            now - at > REPORT_INTERVAL && old.abs_diff(new) > old / 8
+            now - at > REPORT_INTERVAL && is_other(before.bytes_in_round_trip(), line.bytes_in_round_trip())
         });
         is_news.then(|| {
             self.reported = Some((line, now));
             line
         })
     }
+}
+
+/// Whether a value differs so much from the one before that it is reported.
+fn is_other(before: u64, now: u64) -> bool {
+    before.abs_diff(now) > before / 8
 }
 
 /// Whether a frame is small: it does not wait for tensors.

@@ -18,7 +18,7 @@ use peergrad_protocol::message::Priority;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
-use super::line::{LineMeter, Turn};
+use super::line::{LineMeter, Turn, Uplink};
 use super::stripes::{Throughput, ThroughputMeter};
 use super::{Acknowledgement, LaneError, STALL_TIMEOUT};
 
@@ -236,6 +236,16 @@ impl Outbox {
             drop(state);
             self.changed.notify_one();
         }
+    }
+
+    /// The line is one of those that share this uplink.
+    pub(super) fn share(&self, uplink: Uplink) {
+        self.lock().line.share(uplink);
+    }
+
+    /// What all lines of this peer carry together, if that differs much from what was last returned.
+    pub(super) fn take_uplink_news(&self) -> Option<Line> {
+        self.lock().line.take_uplink_news(Instant::now())
     }
 
     /// What the line carries, if that differs much from what was last returned.

@@ -102,6 +102,9 @@ async fn read_acknowledgements(
             counters.note_line(line);
             let _ = events.send(LinkEvent::LineMeasured { link: Arc::clone(link), line });
         }
+        if let Some(line) = link.outbox.take_uplink_news() {
+            let _ = events.send(LinkEvent::UplinkMeasured(line));
+        }
     }
 }
 

@@ -27,7 +27,7 @@ use crate::counters::Counters;
 use crate::direct::{BundleReceiver, DirectEndpoint, DirectPath, HandshakeError, Joins, Listeners, Records};
 use crate::link::{
     self, Acknowledgement, LaneError, LaneKind, Link, LinkEvent, OpenRequest, OpenResponse, SessionId,
-    Shared, WaitingTime,
+    Shared, Uplink, WaitingTime,
 };
 use crate::reachability::dial_back::{self, DIAL_BACK_PROTOCOL, DialBackServer};
 use crate::substreams::{Accepted, Incoming, OpenError, Opener};
@@ -43,6 +43,8 @@ pub(super) struct Lanes {
     pub(super) joins: Joins,
     /// How long frames of direct lanes have waited.
     pub(super) waiting: WaitingTime,
+    /// What the long ones among their lines carry together.
+    pub(super) uplink: Uplink,
     pub(super) events: mpsc::UnboundedSender<LinkEvent>,
     pub(super) counters: Arc<Counters>,
     pub(super) pool: Pool,

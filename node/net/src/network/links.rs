@@ -299,10 +299,12 @@ impl Links<'_> {
         match remote.note_session(theirs, Instant::now()) {
             SessionChange::Same(link) => link,
             SessionChange::New(link) => {
+                link.share(self.lanes.uplink.clone());
                 self.sinks.emit(LinkEvent::Up(Arc::clone(&link)));
                 link
             }
             SessionChange::Replaced { old, new } => {
+                new.share(self.lanes.uplink.clone());
                 self.sinks.emit(LinkEvent::Down {
                     link: old,
                     reason: "it restarted, or another machine uses a copy of its data directory".to_owned(),

@@ -9,7 +9,7 @@ use super::{ActiveMember, views};
 use crate::io::Reject;
 use crate::machine::context::NodeContext;
 use crate::machine::role::{Interrupt, Role};
-use crate::membership::{JoinAnswer, RunPhase};
+use crate::membership::{JoinAnswer, Measurement, RunPhase};
 
 /// Handles a message while the run continues.
 pub(super) fn receive(
@@ -122,8 +122,8 @@ fn receive_agreement(
                 active.poll(cx);
             }
         }
-        AgreementMessage::Speed { view, samples_per_minute } => {
-            active.membership.on_speed(now, from, view, samples_per_minute);
+        AgreementMessage::Measured { view, samples_per_minute, line } => {
+            active.membership.on_measured(now, from, view, Measurement { samples_per_minute, line });
         }
         AgreementMessage::Withdraw { view, ballot } => {
             let commands = active.membership.on_withdraw(from, (view, ballot));

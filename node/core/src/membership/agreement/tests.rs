@@ -167,6 +167,7 @@ impl Bench {
             added: vec![],
             capacities: vec![],
             speeds: vec![],
+            lines: vec![],
             resume: Resume::at(STEP),
             cursor: DataCursor { position: 96, ..DataCursor::default() },
             moves: Moves::default(),

@@ -67,6 +67,7 @@ fn change(parent: ViewDigest) -> ViewChange {
         added: vec![],
         capacities: vec![],
         speeds: vec![],
+        lines: vec![],
         resume: Resume::at(StepNumber(5)),
         cursor: DataCursor::default(),
         moves: Moves::default(),

@@ -1,18 +1,19 @@
-//! The roster of the next view: its members with their speeds, and how their ranks follow from those in the present view.
+//! The roster of the next view: its members with what they have measured, and how their ranks follow from those in the present view.
 
 use peergrad_protocol::cursor::DataCursor;
 use peergrad_protocol::view::{Member, Moves, Resume, View, ViewChange};
 use peergrad_protocol::{PeerId, Rank};
 
 use super::Churn;
+use crate::membership::measurements::Measurement;
 use crate::state::shard_map::ShardMap;
 
 /// The members of the next view, and the mapping between old and new ranks.
 pub(super) struct Roster {
     /// The members of the next view, by new rank.
     pub(super) members: Vec<Member>,
-    /// By new rank: how many samples a minute each member computes, 0 if that is unknown. Empty if no speed is known.
-    speeds: Vec<u32>,
+    /// By new rank: what each member has measured.
+    measurements: Vec<Measurement>,
     /// The old rank of each new one; `None` for a peer that was not in the view before.
     old_ranks: Vec<Option<Rank>>,
     /// The new rank of each old one; `None` for a member that is gone.
@@ -51,14 +52,10 @@ impl Roster {
             }
         }
         let (members, old_ranks): (Vec<Member>, Vec<Option<Rank>>) = all.into_iter().unzip();
-        let before = if churn.speeds.is_empty() { &view.speeds } else { &churn.speeds };
-        let speed =
-            |old: &Option<Rank>| old.and_then(|old| before.get(old.index()).copied()).unwrap_or_default();
-        let mut speeds: Vec<u32> = old_ranks.iter().map(speed).collect();
-        if speeds.iter().all(|speed| *speed == 0) {
-            speeds.clear();
-        }
-        Self { members, speeds, old_ranks, new_ranks }
+        let measured = |old: Rank| churn.measurements.get(old.index()).copied();
+        let measurement = |old: Rank| measured(old).unwrap_or_else(|| Measurement::in_view(view, old));
+        let measurements = old_ranks.iter().map(|old| old.map(measurement).unwrap_or_default()).collect();
+        Self { members, measurements, old_ranks, new_ranks }
     }
 
     /// The new rank of a peer, whether it stays or rejoins.
@@ -87,6 +84,12 @@ impl Roster {
         self.old_ranks.iter().enumerate().filter(is_new).map(|(index, _)| Rank::from_index(index)).collect()
     }
 
+    /// By new rank: this part of what members have measured. Empty if it is known of none.
+    fn known<T: Default + PartialEq>(&self, part: impl Fn(&Measurement) -> T) -> Vec<T> {
+        let parts: Vec<T> = self.measurements.iter().map(part).collect();
+        if parts.iter().all(|part| *part == T::default()) { vec![] } else { parts }
+    }
+
     pub(super) fn change(
         &self,
         shard_map: &ShardMap,
@@ -105,7 +108,8 @@ impl Roster {
             removed: churn.leavers.clone(),
             added: self.added(),
             capacities,
-            speeds: self.speeds.clone(),
+            speeds: self.known(|measurement| measurement.samples_per_minute),
+            lines: self.known(|measurement| measurement.line),
             resume,
             cursor,
             moves,
@@ -125,13 +129,15 @@ mod tests {
     fn speeds_follow_their_members_to_other_ranks() {
         let view = View { speeds: vec![100, 200, 300], ..fixtures::view(&[1, 3, 5]) };
         let churn = Churn { leavers: vec![Rank(0)], joiners: vec![member(2), member(4)], ..Churn::default() };
-        assert_eq!(Roster::new(&view, &churn).speeds, [0, 200, 0, 300]);
-        let measured = Churn { speeds: vec![1, 0, 7], ..churn };
-        assert_eq!(Roster::new(&view, &measured).speeds, [0, 0, 0, 7]);
+        let speeds = |churn: &Churn| Roster::new(&view, churn).known(|measured| measured.samples_per_minute);
+        assert_eq!(speeds(&churn), [0, 200, 0, 300]);
+        let news = [1, 0, 7].map(|speed| Measurement { samples_per_minute: speed, ..Measurement::default() });
+        let measured = Churn { measurements: news.into(), ..churn };
+        assert_eq!(speeds(&measured), [0, 0, 0, 7]);
         // A peer that rejoins as a new member has another speed, perhaps.
         let again = Churn { leavers: vec![Rank(1)], joiners: vec![member(3)], ..Churn::default() };
-        assert_eq!(Roster::new(&view, &again).speeds, [100, 0, 300]);
+        assert_eq!(speeds(&again), [100, 0, 300]);
         let all = Churn { leavers: vec![Rank(0), Rank(1), Rank(2)], joiners: vec![member(9)], ..again };
-        assert_eq!(Roster::new(&view, &all).speeds, [], "no speed is known");
+        assert_eq!(speeds(&all), [], "no speed is known");
     }
 }

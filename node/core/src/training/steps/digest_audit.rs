@@ -28,7 +28,7 @@ use peergrad_protocol::{Buffer, Frame, PeerId, Rank, StepNumber};
 
 use super::state::{StepKind, StepState};
 use crate::io::{Failure, Output, Reject};
-use crate::state::shard_map::StepShards;
+use crate::state::shard_map::{ShardMap, StepShards};
 
 /// The digests that one member of a view has received, with its own.
 #[derive(Default)]
@@ -250,7 +250,8 @@ impl StepState {
         {
             let StepShards { is_fully_replicated: is_whole, layout, .. } =
                 &*self.base.shards(last_step(steps));
-            let topology = self.base.loaded.config.topology(layout, self.base.shard_map.ring);
+            let ShardMap { view, ring, .. } = &*self.base.shard_map;
+            let topology = self.base.loaded.config.topology(layout, *ring, &view.lines);
             round.way = Some(ValueWay { is_whole: *is_whole, topology });
         }
         self.note_failure();

@@ -20,6 +20,7 @@ use peergrad_collectives::groups::Groups;
 use peergrad_collectives::plan::{Plan, Segment, ShardLayout, are_finite};
 use peergrad_collectives::round::Round;
 use peergrad_protocol::message::SampleStats;
+use peergrad_protocol::view::MemberLine;
 use peergrad_protocol::{Buffer, StepNumber};
 
 use super::StepEngine;
@@ -102,7 +103,9 @@ pub(super) fn group_plan(
     let parameter_count = sharding.chunks.parameter_count();
     let layout = ShardLayout::even(parameter_count, group.len(), &owners, sharding.segment_elements);
     let rank = group.binary_search(&base.rank.index()).expect("everyone is in its own group");
-    let topology = base.loaded.config.topology(&layout, base.shard_map.ring);
+    let line = |rank: &usize| view.lines.get(*rank).copied().unwrap_or_default();
+    let lines: Vec<MemberLine> = group.iter().map(line).collect();
+    let topology = base.loaded.config.topology(&layout, base.shard_map.ring, &lines);
     let plan = Plan {
         layout: Arc::new(layout),
         topology,

@@ -64,7 +64,7 @@ pub(super) struct ActiveRound {
 pub(super) fn plan(state: &StepState, shards: &StepShards, contributors: Option<Arc<[usize]>>) -> Plan {
     let config = &state.base.loaded.config;
     let layout = Arc::clone(&shards.layout);
-    let topology = config.topology(&layout, state.base.shard_map.ring);
+    let topology = config.topology(&layout, state.base.shard_map.ring, &state.base.shard_map.view.lines);
     // How the elements travel.
     let gather =
         if shards.is_fully_replicated { shards.sum_codec(config.sum_codec()) } else { config.parameters };

@@ -1,0 +1,166 @@
+//! The uplink: what all long lines of this peer carry together.
+//!
+//! It is measured like a single [line](super): each large frame over a long line remembers what was acknowledged on all of them when it
+//! was sent, and its own acknowledgement gives a rate.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use peergrad_core::io::{LONG_ROUND_TRIP, Line};
+use tokio::time::Instant;
+
+use super::is_other;
+use super::recent_max::RecentMax;
+
+/// Measures the uplink. Its clones measure the same one.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Uplink(Arc<Mutex<UplinkState>>);
+
+#[derive(Debug, Default)]
+struct UplinkState {
+    /// The bytes that were acknowledged so far, and when that last grew.
+    acknowledged: u64,
+    acknowledged_at: Option<Instant>,
+    /// When a frame was last sent.
+    sent_at: Option<Instant>,
+    /// Recent rates, in bytes per second.
+    rates: RecentMax<u64>,
+    /// The mean round trip of the lines, over recent frames.
+    round_trip: Option<Duration>,
+    /// The uplink as it was last reported, and when.
+    reported: Option<(Line, Instant)>,
+}
+
+/// What was acknowledged when a frame was sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct UplinkMark {
+    acknowledged: u64,
+    acknowledged_at: Instant,
+}
+
+/// A frame that was acknowledged.
+pub(super) struct AcknowledgedFrame {
+    pub(super) byte_count: usize,
+    /// The state of the uplink when it was sent.
+    pub(super) mark: UplinkMark,
+    /// Whether no other frame waited behind it on its line.
+    pub(super) was_last: bool,
+    /// The shortest recent round trip of its line.
+    pub(super) round_trip: Duration,
+}
+
+impl Uplink {
+    /// A frame leaves over a line with this round trip. `None` if that is no long line.
+    pub(super) fn note_sent(&self, now: Instant, round_trip: Duration) -> Option<UplinkMark> {
+        if round_trip < LONG_ROUND_TRIP {
+            return None;
+        }
+        let mut state = self.lock();
+        let used_at = state.sent_at.max(state.acknowledged_at);
+        if let Some(at) = used_at.filter(|at| now - *at > PAUSE_MIN) {
+            state.rates.skip(now - at);
+            state.acknowledged_at = Some(now);
+        }
+        state.sent_at = Some(now);
+        let acknowledged_at = *state.acknowledged_at.get_or_insert(now);
+        Some(UplinkMark { acknowledged: state.acknowledged, acknowledged_at })
+    }
+
+    /// A frame has arrived.
+    pub(super) fn note_acknowledged(&self, now: Instant, frame: &AcknowledgedFrame) {
+        let mut state = self.lock();
+        state.acknowledged += frame.byte_count as u64;
+        state.acknowledged_at = Some(now);
+        let before = state.round_trip.unwrap_or(frame.round_trip);
+        state.round_trip = Some((before * (SMOOTHING - 1) + frame.round_trip) / SMOOTHING);
+        let took = now - frame.mark.acknowledged_at;
+        // What arrives within less than a round trip may have waited for one acknowledgement.
+        if took < frame.round_trip || took.is_zero() {
+            return;
+        }
+        let byte_count = u128::from(state.acknowledged - frame.mark.acknowledged);
+        let rate = u64::try_from(byte_count * 1_000_000_000 / took.as_nanos()).unwrap_or(u64::MAX);
+        // Where nothing more waited, the rate is the sender's and not the uplink's.
+        if !frame.was_last || state.rates.largest().is_none_or(|largest| rate > largest) {
+            state.rates.insert(now, rate);
+        }
+    }
+
+    /// The uplink, if it differs much from what was last returned.
+    pub(super) fn take_news(&self, now: Instant) -> Option<Line> {
+        let mut state = self.lock();
+        let line = Line { round_trip: state.round_trip?, bytes_per_second: state.rates.largest()? };
+        let is_news = state.reported.is_none_or(|(before, at)| {
+            now - at > REPORT_INTERVAL
+                && (is_other(before.bytes_per_second, line.bytes_per_second)
+                    || is_other(before.round_trip.as_micros() as u64, line.round_trip.as_micros() as u64))
+        });
+        is_news.then(|| {
+            state.reported = Some((line, now));
+            line
+        })
+    }
+
+    /// A panic elsewhere cannot leave the state half-changed: nothing in between can panic.
+    fn lock(&self) -> MutexGuard<'_, UplinkState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// After so long without a frame, the uplink pauses.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+/// How many frames the mean round trip covers, about.
+const SMOOTHING: u32 = 32;
+/// How often a change is reported at most.
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::line::{LineMeter, Turn};
+
+    const FRAME: usize = 128 << 10;
+    const ROUND_TRIP: Duration = Duration::from_millis(100);
+
+    /// Sends over two lines that share an uplink of 20 MB/s, for some seconds. Their frames take turns.
+    fn sent(uplink: &Uplink, round_trip: Duration, seconds: u64) -> Instant {
+        let begin = Instant::now();
+        let mut now = begin;
+        let mut meters = [0, 1].map(|_| LineMeter::new(now));
+        meters.iter_mut().for_each(|meter| meter.share(uplink.clone()));
+        let (mut free_at, mut arrivals) = (now, std::collections::VecDeque::new());
+        while now < begin + Duration::from_secs(seconds) {
+            let may_send = |meter: &LineMeter| meter.turn(now, FRAME) == Turn::Now;
+            let next = (0..2).filter(|lane| may_send(&meters[*lane]));
+            // The one with less in flight.
+            if let Some(lane) = next.min_by_key(|lane| meters[*lane].in_flight_bytes()) {
+                meters[lane].note_sent(now, FRAME, false);
+                free_at = free_at.max(now) + Duration::from_nanos(FRAME as u64 * 50);
+                arrivals.push_back((free_at + round_trip, lane));
+                continue;
+            }
+            now += Duration::from_millis(1);
+            while let Some((_, lane)) = arrivals.pop_front_if(|(at, _)| *at <= now) {
+                meters[lane].note_acknowledged(now, 1);
+            }
+        }
+        now
+    }
+
+    #[test]
+    fn lines_that_share_an_uplink_show_what_it_carries() {
+        let uplink = Uplink::default();
+        let now = sent(&uplink, ROUND_TRIP, 5);
+        let line = uplink.take_news(now).unwrap();
+        assert!(line.bytes_per_second.abs_diff(20_000_000) < 2_000_000, "{line:?}");
+        assert!(line.round_trip.abs_diff(ROUND_TRIP) < ROUND_TRIP / 5, "{line:?}");
+        assert_eq!(uplink.take_news(now + 2 * REPORT_INTERVAL), None, "it is as before");
+    }
+
+    #[test]
+    fn short_lines_do_not_count() {
+        let uplink = Uplink::default();
+        let now = sent(&uplink, Duration::from_micros(100), 2);
+        assert_eq!(uplink.take_news(now), None);
+    }
+}
