@@ -14,8 +14,11 @@ pub struct Links {
     pub latency: Duration,
     /// The most that is added to the latency; the amount differs for each frame.
     pub jitter: Duration,
-    /// Packets lost of a million. A lost packet is sent again: that costs time, and delays the frames behind it on its link.
+    /// Packets lost of a million. A lost packet is sent again: that costs time, and delays the frames behind it on its link. The more are
+    /// lost, the less a link carries, as with TCP.
     pub loss_per_million: u32,
+    /// TCP connections of a link, 1 to 16. Where packets are lost, each carries as much. Real peers find by trying how many they need.
+    pub connections: u32,
     /// Bits a second that a peer can send; `None` means no limit.
     pub up: Option<u64>,
     /// Bits a second that a peer can receive; `None` means no limit.
@@ -36,6 +39,7 @@ impl Links {
             latency: Duration::from_micros(200),
             jitter: Duration::from_micros(300),
             loss_per_million: 0,
+            connections: 1,
             up: Some(1_000_000_000),
             down: Some(1_000_000_000),
             regions: vec![],

@@ -5,14 +5,16 @@
 //!
 //! # How it works
 //! ```text
-//! send --> filters --> uplink (turns between flows) --> distance, jitter, loss --> downlink --> deliver
-//!                                                          |
-//!                                                          '-- a cut: stays there until the path heals
+//! send --> filters --> link (rate of TCP), uplink (turns between links) --> distance, jitter, loss --> downlink --> deliver
+//!                                                                             |
+//!                                                                             '-- a cut: stays there until the path heals
 //! ```
 //! - Within one link everything arrives once, and in order, except that urgent frames overtake normal ones. A cut or a lost packet only
 //!   delays. There is no order between links.
 //! - A frame occupies the sender's uplink for its size, and the receiver's downlink from its first byte on; flows share both frame by
 //!   frame.
+//! - Where packets are lost, a link takes its next frame only when its connections have sent the one before, at the rate of TCP. Meanwhile
+//!   the uplink is free for other links.
 //! - Each end of a connection has its own knowledge of it. An end that is dead, paused or cut off sends nothing: the other end notices
 //!   after a time of silence, and until then believes that the link is up. It then closes the connection, and the close travels too.
 //! - A restarted process does not know the connections of the one before. A peer that sends over one of them gets a reset.
@@ -20,10 +22,11 @@
 //!
 //! # Parts
 //! `interfaces.rs` has what the network knows of each host, `connections.rs` how links open and close, `transit.rs` the path of a frame,
-//! and `random_delays.rs` what varies from frame to frame.
+//! `tcp_rate.rs` what a link carries when packets are lost, and `random_delays.rs` what varies from frame to frame.
 //!
 //! # Not here
-//! Packets: loss costs a frame one more round trip; it does not lower the rate.
+//! Packets: loss costs a frame one more round trip, and limits the rate of its link by a formula, evenly. What `tcp_rate.rs` leaves out is
+//! listed there.
 
 use peergrad_protocol::{Frame, Instant, PeerId};
 
@@ -31,10 +34,12 @@ use crate::host::{Crash, HostId};
 use crate::links::Links;
 use interfaces::{Edge, Interfaces, LinkEnd};
 use random_delays::RandomDelays;
+use tcp_rate::TcpRates;
 
 mod connections;
 mod interfaces;
 mod random_delays;
+mod tcp_rate;
 #[cfg(test)]
 mod tests;
 mod transit;
@@ -45,6 +50,8 @@ pub(crate) struct Network {
     pub(crate) interfaces: Interfaces,
     /// The lines between hosts, and what varies on them.
     delays: RandomDelays,
+    /// What each link carries at most.
+    rates: TcpRates,
     /// The number of connections so far; the next one has the number after it.
     session_count: u32,
     /// Events to schedule, until the cluster takes them.
@@ -118,6 +125,7 @@ impl Network {
     pub(crate) fn new(links: Links, seed: u64) -> Self {
         Self {
             interfaces: Interfaces::default(),
+            rates: TcpRates::new(&links),
             delays: RandomDelays::new(links, seed),
             session_count: 0,
             scheduled: Vec::new(),
@@ -146,7 +154,7 @@ impl Network {
     pub(crate) fn handle(&mut self, now: Instant, event: NetworkEvent) {
         match event {
             NetworkEvent::Uplink(host) => {
-                self.interfaces.get_mut(host).uplink.is_due = false;
+                self.interfaces.get_mut(host).uplink.due.take_if(|due| *due <= now);
                 self.use_uplink(now, host);
             }
             NetworkEvent::Reach { from, to, session, last_byte, transmission } => {

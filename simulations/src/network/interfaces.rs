@@ -49,8 +49,8 @@ pub(super) struct Uplink {
     pub(super) rate: Option<u64>,
     /// When it has sent everything that it took.
     pub(super) free_at: Instant,
-    /// Whether an event is scheduled for then.
-    pub(super) is_due: bool,
+    /// For when the next event is scheduled: then it is free, and so is a link with a frame that waits. `None` if no event is.
+    pub(super) due: Option<Instant>,
     /// Receivers with frames that wait for the uplink, in their order.
     pub(super) turns: VecDeque<HostId>,
     /// The receivers of tensors since the lines were last asked for.
@@ -89,6 +89,9 @@ pub(super) struct Edge {
     pub(super) urgent: Flow,
     /// All other transmissions.
     pub(super) normal: Flow,
+    /// When the connections of the link have sent everything that they took. Only where packets are lost does this come after the uplink
+    /// has.
+    pub(super) free_at: Instant,
     /// Transmissions that have arrived at the cut and wait.
     pub(super) stalled: VecDeque<(u32, Transmission)>,
     /// After a cut: when the waiting transmissions pass. Later ones pass after them.
@@ -106,6 +109,32 @@ pub(super) struct Flow {
     pub(super) last_byte: Instant,
     /// When the receiver's downlink has taken in the last one.
     pub(super) taken: Instant,
+}
+
+impl Uplink {
+    /// Takes out the first receiver in turn whose link can take a frame, and that frame with its connection.
+    pub(super) fn next_turn(
+        &mut self,
+        now: Instant,
+        edges: &mut [Edge],
+    ) -> Option<(HostId, (u32, Transmission))> {
+        loop {
+            let turn = self.turns.iter().position(|to| edges[to.index()].free_at <= now)?;
+            let to = self.turns.remove(turn).expect("it was just found");
+            let edge = &mut edges[to.index()];
+            let Some(next) = edge.next_waiting() else { continue };
+            if edge.waiting_count() > 0 {
+                self.turns.push_back(to);
+            }
+            return Some((to, next));
+        }
+    }
+
+    /// When the next frame can be sent; `None` if none waits.
+    pub(super) fn next_at(&self, edges: &[Edge]) -> Option<Instant> {
+        let link_is_free = self.turns.iter().map(|to| edges[to.index()].free_at).min()?;
+        Some(link_is_free.max(self.free_at))
+    }
 }
 
 impl Edge {
@@ -135,8 +164,9 @@ impl Edge {
         self.urgent.waiting.pop_front().or_else(|| self.normal.waiting.pop_front())
     }
 
-    /// All that waits for the uplink is lost.
+    /// All that waits for the uplink is lost, and so are the connections.
     pub(super) fn clear_waiting(&mut self) {
+        self.free_at = Instant::default();
         self.urgent.waiting.clear();
         self.normal.waiting.clear();
     }
@@ -171,7 +201,7 @@ impl Interface {
             uplink: Uplink {
                 rate: links.up,
                 free_at: Instant::default(),
-                is_due: false,
+                due: None,
                 turns: VecDeque::new(),
                 tensor_receivers: BTreeSet::new(),
             },

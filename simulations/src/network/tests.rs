@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use peergrad_protocol::Rank;
 use peergrad_protocol::agreement::Ballot;
 use peergrad_protocol::id::ViewDigest;
 use peergrad_protocol::message::AgreementMessage;
+use peergrad_protocol::{Pool, Rank};
 
 use super::*;
 use crate::queue::Queue;
@@ -141,6 +141,104 @@ fn flows_share_a_line_and_use_all_of_its_rate() {
     };
     assert!((200..400).contains(&arrival(C, 99)), "it waits for one or two of the others, not for ten");
     assert!((1100..1110).contains(&arrival(B, 9)), "together they take event eleven take");
+}
+
+/// Lines of 100 Mbit/s with a round trip of 100 ms.
+fn long_lines(loss_per_million: u32, connections: u32) -> Links {
+    let (latency, rate) = (Duration::from_millis(50), Some(100_000_000));
+    Links {
+        latency,
+        jitter: Duration::ZERO,
+        loss_per_million,
+        connections,
+        up: rate,
+        down: rate,
+        ..Links::lan()
+    }
+}
+
+/// Sends so many frames of 0.1 MB to one receiver or several in turn. Returns how much of them arrived within ten seconds, in Mbit/s.
+fn throughput(links: Links, receivers: &[HostId]) -> f64 {
+    let mut world = TestNetwork::new(links);
+    for number in 0..1250 {
+        world.send(A, receivers[number % receivers.len()], 0, 100_000);
+    }
+    world.run(Duration::from_secs(10));
+    world.delivered.len() as f64 * 0.8 / 10.0
+}
+
+/// 0.1 %: one connection has 38.73 packets of 1448 bytes in flight, by the formula of Mathis et al. What is on its way at the end is less
+/// than a twentieth.
+#[test]
+fn losses_limit_a_link_and_each_connection_adds_as_much() {
+    let one = 38.73 * 1448.0 * 8.0 / 0.1 / 1e6;
+    for connections in [1, 2, 8, 16] {
+        let found = throughput(long_lines(1000, connections), &[B]);
+        let expected = f64::from(connections) * one;
+        assert!(found < expected && found > 0.95 * expected, "{connections}: {found} of {expected} Mbit/s");
+    }
+    let found = throughput(long_lines(0, 1), &[B]);
+    assert!(found < 100.0 && found > 95.0, "without loss {found} Mbit/s, on a line of 100");
+    let found = throughput(long_lines(1000, 16), &[B, C]);
+    assert!(
+        found < 100.0 && found > 95.0,
+        "of two links of {} Mbit/s each, a line of 100 gets {found}",
+        16.0 * one
+    );
+    let found = throughput(long_lines(1000, 1), &[B, C]);
+    assert!(
+        found < 2.0 * one && found > 1.9 * one,
+        "each link has a limit of its own: {found} of {}",
+        2.0 * one
+    );
+    let no_line = Links { up: None, down: None, ..long_lines(1000, 1) };
+    let found = throughput(no_line, &[B]);
+    assert!(found < one && found > 0.95 * one, "without another limit, {found} of {one} Mbit/s");
+}
+
+#[test]
+fn a_link_that_is_limited_leaves_the_line_to_others_and_lets_urgent_frames_overtake() {
+    // A distant region: to it, a frame of 0.1 MB takes 0.18 s. To the near one it takes 0.01 s.
+    let [here, far] = [0, 50].map(Duration::from_millis);
+    let regions = vec![vec![here, far], vec![far, here]];
+    let mut world =
+        TestNetwork::new(Links { latency: Duration::from_millis(1), regions, ..long_lines(1000, 1) });
+    // A and C are near, and B is not.
+    for number in 0..10 {
+        world.send(A, B, number, 100_000);
+    }
+    world.run(Duration::from_millis(1));
+    world.send_urgent(A, B, 10, 500);
+    world.send(A, C, 11, 100_000);
+    let start = world.now;
+    world.run(Duration::from_millis(170));
+    assert_eq!((world.heard(A, C), world.heard(A, B)), (vec!["frame 11"], vec![]));
+    world.run(Duration::from_secs(10));
+    let order = [0, 10, 1, 2, 3, 4, 5, 6, 7, 8, 9].map(|number| format!("frame {number}"));
+    assert_eq!(world.heard(A, B), order, "only the first one is already on its way");
+    let last = world.delivered.last().expect("they arrived").0.since(start).as_millis();
+    assert!((1700..2100).contains(&last), "{last} ms");
+}
+
+#[test]
+fn a_host_finds_what_its_lines_carry_with_losses() {
+    let found = |links: Links, receivers: &[HostId]| {
+        let mut world = TestNetwork::new(links);
+        for to in receivers {
+            let payload = Some(Pool::new(1).take(1));
+            world.send_frame(A, *to, Frame { head: Vec::new(), payload }, 1, 100);
+        }
+        let lines = world.network.take_lines(A);
+        lines
+            .iter()
+            .map(|(_, line)| (line.round_trip.as_millis(), line.bytes_per_second / 1000))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(found(long_lines(0, 1), &[B]), [(100, 12_500)]);
+    assert_eq!(found(long_lines(1000, 1), &[B]), [(100, 560)], "38.73 packets of 1448 bytes in 0.1 s");
+    assert_eq!(found(long_lines(1000, 4), &[B]), [(100, 2243)]);
+    assert_eq!(found(long_lines(1000, 16), &[B, C]), [(100, 6250); 2], "half of the line is less");
+    assert_eq!(found(Links { up: None, down: None, ..long_lines(1000, 1) }, &[B]), [(100, 560)]);
 }
 
 #[test]

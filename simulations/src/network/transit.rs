@@ -5,6 +5,7 @@ use std::time::Duration;
 use peergrad_core::io::Line;
 use peergrad_protocol::Instant;
 
+use super::interfaces::Interface;
 use super::{Delivery, LinkEvent, Network, NetworkEvent, Transmission};
 use crate::host::HostId;
 use crate::links::sending_time;
@@ -23,8 +24,9 @@ impl Network {
         let is_small = matches!(transmission, Transmission::Credit(_));
         let interface = self.interfaces.get_mut(from);
         let edge = &mut interface.edges[to.index()];
+        let is_limited = interface.uplink.rate.is_some() || self.rates.rate(from, to).is_some();
         // A line whose limit was just removed may still have a queue.
-        if is_small || (interface.uplink.rate.is_none() && edge.waiting_count() == 0) {
+        if is_small || (!is_limited && edge.waiting_count() == 0) {
             self.depart(now, from, to, (session, transmission), now, delay);
             return true;
         }
@@ -47,38 +49,43 @@ impl Network {
         !self.interfaces.get(from).uplink.turns.is_empty()
     }
 
-    /// What a host finds that its lines carry to those to which it has sent tensors since this was last asked. They share its uplink.
+    /// What a host finds that its lines carry to those to which it has sent tensors since this was last asked. They share its uplink, and
+    /// losses limit each of them.
     pub(crate) fn take_lines(&mut self, from: HostId) -> Vec<(HostId, Line)> {
         let uplink = &mut self.interfaces.get_mut(from).uplink;
         let receivers = std::mem::take(&mut uplink.tensor_receivers);
         let part = uplink.rate.map(|rate| rate / receivers.len().max(1) as u64);
         let line = |to: &HostId| {
-            let rate = [part, self.interfaces.get(*to).downlink.rate].into_iter().flatten().min()?;
+            let rates = [part, self.rates.rate(from, *to), self.interfaces.get(*to).downlink.rate];
+            let rate = rates.into_iter().flatten().min()?;
             let round_trip = 2 * self.delays.links.distance(from, *to);
             Some((*to, Line { round_trip, bytes_per_second: rate / 8 }))
         };
         receivers.iter().filter_map(line).collect()
     }
 
-    /// Puts the next frame on the uplink if that is free.
+    /// Puts frames on the uplink while it is free, and a link with a frame that waits is too.
     pub(super) fn use_uplink(&mut self, now: Instant, from: HostId) {
-        let interface = self.interfaces.get_mut(from);
-        while interface.uplink.free_at <= now && !interface.uplink.is_due {
-            let Some(to) = interface.uplink.turns.pop_front() else { return };
-            let edge = &mut interface.edges[to.index()];
-            let Some((session, transmission)) = edge.next_waiting() else { continue };
-            if edge.waiting_count() > 0 {
-                interface.uplink.turns.push_back(to);
+        loop {
+            let Interface { uplink, edges, .. } = self.interfaces.get_mut(from);
+            // An event that is due now has its turn first.
+            if uplink.free_at > now || uplink.due.is_some_and(|due| due <= now) {
+                break;
             }
-            interface.uplink.free_at =
-                now.after(sending_time(transmission.byte_count(), interface.uplink.rate));
-            let sent = interface.uplink.free_at;
+            let Some((to, (session, transmission))) = uplink.next_turn(now, edges) else { break };
+            let bytes = transmission.byte_count();
+            uplink.free_at = now.after(sending_time(bytes, uplink.rate));
+            let edge = &mut edges[to.index()];
+            edge.free_at = now.after(sending_time(bytes, self.rates.rate(from, to)));
+            let sent = uplink.free_at.max(edge.free_at);
             self.depart(now, from, to, (session, transmission), sent, Duration::ZERO);
-            return self.use_uplink(now, from);
         }
-        if !interface.uplink.turns.is_empty() && !interface.uplink.is_due {
-            interface.uplink.is_due = true;
-            self.scheduled.push((interface.uplink.free_at, NetworkEvent::Uplink(from)));
+        let Interface { uplink, edges, .. } = self.interfaces.get_mut(from);
+        if let Some(at) = uplink.next_at(edges).map(|at| at.max(now))
+            && uplink.due.is_none_or(|due| at < due)
+        {
+            uplink.due = Some(at);
+            self.scheduled.push((at, NetworkEvent::Uplink(from)));
         }
     }
 

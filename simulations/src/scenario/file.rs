@@ -4,7 +4,7 @@
 //! about = "five peers, cut 3|2 for twenty seconds"
 //! peers = 5
 //! [links]
-//! preset = "home"            # lan, home or continents; any of latency, jitter, loss, up_mbit, down_mbit changes it
+//! preset = "home"            # lan, home or continents; other keys change it, such as latency, loss, up_mbit
 //! [task]
 //! kind = "digits"            # digits, squares, integers, clicks, text or file
 //! [run]                      # as in a run.toml
@@ -171,6 +171,7 @@ struct LinksSection {
     latency: Option<Time>,
     jitter: Option<Time>,
     loss: Option<Within<Share>>,
+    connections: Option<Whole<1, CONNECTIONS_MAX>>,
     up_mbit: Option<Within<Mbit>>,
     down_mbit: Option<Within<Mbit>>,
     reset_patience: Option<Time>,
@@ -201,6 +202,7 @@ impl LinksSection {
         if let Some(loss) = self.loss {
             links.loss_per_million = (loss.0 * 1e6).round() as u32;
         }
+        links.connections = self.connections.map_or(links.connections, |connections| connections.0 as u32);
         links.up = self.up_mbit.map(Within::bits).or(links.up);
         links.down = self.down_mbit.map(Within::bits).or(links.down);
         links
@@ -349,6 +351,8 @@ struct SweepSection {
 }
 
 const PARAMETERS_MAX: u64 = 100_000_000;
+/// Most connections of a link, as of the stripes of a direct lane.
+const CONNECTIONS_MAX: u64 = 16;
 const SAMPLES_MAX: u64 = 10_000_000;
 const EPOCHS_MAX: u64 = 1_000_000_000;
 /// Most repetitions of a fault, frames, or joiners.
@@ -406,6 +410,7 @@ mod tests {
         for (rest, expected) in [
             ("[links]\nloss = 2", "from 0 to 1"),
             ("[links]\nloss = nan", "from 0 to 1"),
+            ("[links]\nconnections = 17", "from 1 to 16"),
             ("[links]\nup_mbit = 0", "from 0.001"),
             ("[run.optimizer]\nrate = 0", "line 8, `run.optimizer.rate`: is 0"),
             ("epochs = 0", "line 7, `run.epochs`"),
