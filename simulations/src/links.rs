@@ -48,7 +48,7 @@ impl Links {
         }
     }
 
-    /// Home connections in one country: 30 ms, 50 Mbit/s down, 10 Mbit/s up.
+    /// Home connections in one country: 30 ms, 50 Mbit/s down, 10 Mbit/s up. Losses would limit a TCP connection to 24 Mbit/s.
     #[must_use]
     pub fn home() -> Self {
         Self {
@@ -61,7 +61,8 @@ impl Links {
         }
     }
 
-    /// Data centres in Europe, North America and Asia: 200 Mbit/s, 40 to 120 ms between them.
+    /// Data centres in Europe, North America and Asia: 200 Mbit/s, 40 to 120 ms between them. Losses limit a TCP connection between two of
+    /// them to 30 to 38 Mbit/s.
     #[must_use]
     pub fn continents() -> Self {
         let row = |millis: [u64; 3]| millis.map(Duration::from_millis).to_vec();

@@ -131,6 +131,17 @@ mod tests {
     }
 
     #[test]
+    fn one_connection_fills_the_line_of_a_home_and_a_sixth_of_one_between_continents() {
+        let home = Links::home();
+        assert!(TcpRates::new(&home).rate(HostId(0), HostId(1)) > home.up);
+        let rates = TcpRates::new(&Links::continents());
+        let mbit = [(0, 1), (1, 2), (0, 2)]
+            .map(|(from, to)| rates.rate(HostId(from), HostId(to)).unwrap() as f64 / 1e6);
+        assert_eq!(mbit.map(f64::round), [38.0, 33.0, 30.0]);
+        assert_eq!(TcpRates::new(&Links::lan()).rate(HostId(0), HostId(1)), None);
+    }
+
+    #[test]
     fn each_pair_of_regions_has_its_rate_and_each_connection_adds_as_much() {
         let one = Links::continents();
         let rates = TcpRates::new(&one);
@@ -140,6 +151,7 @@ mod tests {
             let three = TcpRates::new(&Links { connections: 3, ..one.clone() });
             assert_eq!(three.rate(from, to), rates.rate(from, to).map(|rate| 3 * rate));
         }
+        assert!(rates.rate(HostId(0), HostId(3)) > one.up, "within a region, the line is the limit");
         assert_eq!(rates.rate(HostId(1), HostId(5)), rates.rate(HostId(4), HostId(2)), "regions in turn");
         assert!(rates.rate(HostId(0), HostId(1)) > rates.rate(HostId(0), HostId(2)), "a longer line");
     }
