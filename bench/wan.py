@@ -3,20 +3,23 @@
     cargo build --release --workspace
     python bench/wan.py [--hosts 2,4] [--round-trips 20,100] [--rate 200] [--loss 0] [--size 14] [--rounds 1]
                         [--lines equal | slow | home] [--topology auto] [--congestion cubic] [--foreign]
+    python bench/wan.py --compare [long,ring,slow,lossy] [--rounds 1]
 
 `wan/wan.c` gives each host a network namespace and a line with a delay, a rate and losses, so that real programs meet real TCP on one
 machine. It needs root or user namespaces, and a C compiler. Bare TCP (one connection from each host to the next, all at once), Gloo (if
 PyTorch is installed) and peergrad take turns. Each number is the smallest of all hosts. A round trip of 0.1 s delays each half of an
-all-reduce by 0.05 s, which counts as communicating. The last column is from the simulator, with the same lines.
+all-reduce by 0.05 s, which counts as communicating. The last column is from the simulator, with the same lines, computing times and numbers
+of connections.
 
 `--lines slow`: the first host has a line of 20 Mbit/s. `--lines home`: 10 Mbit/s up and 50 down. No host of a ring can send faster than
 the slowest line carries. `--congestion` sets what the system uses for TCP in each host. With `--foreign`, a bare TCP connection from the
 first host to the second one sends beside peergrad, and what it carries is printed.
+
+`--compare` runs peergrad and the simulator over four kinds of lines, and prints the times of their steps.
 """
 import argparse
 import json
 import os
-import re
 import socket
 import statistics
 import subprocess
@@ -24,6 +27,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 
 from peers import PEER, Peer, noise
@@ -41,15 +45,22 @@ WARM, MEASURED = 4, 4
 BATCH = 16
 HOST = int(os.environ.get("WAN_HOST", 0))
 HOSTS = int(os.environ.get("WAN_HOSTS", 1))
+# What `--compare` runs. With losses, it takes two minutes to find how many connections a lane needs: of so many steps half count.
+COMPARED = {
+    "long": {"hosts": 2, "round_trip": 100},
+    "ring": {"hosts": 4, "round_trip": 100, "topology": "ring"},
+    "slow": {"hosts": 2, "round_trip": 50, "lines": "slow", "size": 5},
+    "lossy": {"hosts": 2, "round_trip": 100, "loss": 0.1, "congestion": "cubic", "size": 5, "steps": 140, "seconds": 540},
+}
 
 
 def elements(widths):
     return sum(inputs * outputs + outputs for inputs, outputs in zip(widths, widths[1:]))
 
 
-def rate(size, seconds):
+def rate(size, seconds, hosts=HOSTS):
     """Mbit/s of a host in a ring, or in an exchange with all others."""
-    return 2 * (HOSTS - 1) / HOSTS * elements(WIDTHS[size]) * 32 / 1e6 / seconds
+    return 2 * (hosts - 1) / hosts * elements(WIDTHS[size]) * 32 / 1e6 / seconds
 
 
 class Receiver:
@@ -94,7 +105,7 @@ def host_tcp(_folder, _size):
     time.sleep(WARM)
     found = receiver.rate_until(lambda: time.sleep(MEASURED))
     time.sleep(2)
-    return found
+    return {"rate": found}
 
 
 def connect(host, port):
@@ -120,7 +131,16 @@ def host_gloo(_folder, size):
         begun = time.monotonic()
         distributed.all_reduce(tensor)
         seconds.append(time.monotonic() - begun)
-    return rate(size, statistics.median(seconds[4:]))
+    return {"rate": rate(size, statistics.median(seconds[4:]))}
+
+
+def lane_connections():
+    """The number of connections that this host has opened to send to one other, beside the one of libp2p."""
+    rows = [line.split()[1:4] for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    split = [(int(local.split(":")[1], 16), *remote.split(":"), state) for local, remote, state in rows]
+    listening = {port for port, *_, state in split if state == "0A"}
+    opened = [there for port, there, to, state in split if state == "01" and port not in listening and int(to, 16) not in (PORT, FOREIGN_PORT)]
+    return max(Counter(opened).values(), default=1)
 
 
 def host_peergrad(folder, size):
@@ -131,18 +151,30 @@ def host_peergrad(folder, size):
     else:
         time.sleep(1)
         peer = Peer(folder, str(HOST), "join", f"10.77.0.1:{PORT}", *listen)
+    beside = {}
     if os.environ.get("FOREIGN") and HOST == 0:
         send_to(1, FOREIGN_PORT)
     if os.environ.get("FOREIGN") and HOST == 1:
         receiver = Receiver(FOREIGN_PORT)
         peer.wait_for(lambda peer: len(peer.steps) > FIRST_STEPS)
-        found = receiver.rate_until(peer.wait_for_end)
-        sys.stdout.write(f"foreign {found}\n")
+        beside = {"foreign": receiver.rate_until(peer.wait_for_end)}
+    peer.wait_for(lambda peer: len(peer.steps) > FIRST_STEPS)
+    connections = []
+    while peer.process.poll() is None:
+        connections.append(lane_connections())
+        time.sleep(0.5)
     peer.wait_for_end()
     if peer.process.returncode:
         sys.exit(f"a peer has failed: {peer.others[-3:]}")
-    passed = [step["wall_seconds"] - step["computing_seconds"] for step in peer.steps]
-    return rate(size, statistics.median([later - earlier for earlier, later in zip(passed, passed[1:])][FIRST_STEPS:]))
+    medians = {key: statistics.median(differences([step[key] for step in peer.steps])) for key in ("wall_seconds", "computing_seconds")}
+    communicating = differences([step["wall_seconds"] - step["computing_seconds"] for step in peer.steps])
+    found = {"rate": rate(size, statistics.median(communicating)), "connections": statistics.fmean(connections or [1])}
+    return found | medians | beside
+
+
+def differences(sums):
+    """What was added at each step, without the first steps."""
+    return [later - earlier for earlier, later in zip(sums, sums[1:])][FIRST_STEPS:]
 
 
 def prepare(folder, size, topology, steps):
@@ -163,7 +195,7 @@ def lines(options, hosts):
 
 
 def measure(program, hosts, round_trip, options):
-    """The rate of the slowest host, and of the foreign connection if there is one."""
+    """What the slowest host found, and the rate of the foreign connection if there is one."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         prepare(folder, options.size, options.topology, options.steps)
@@ -174,14 +206,16 @@ def measure(program, hosts, round_trip, options):
         result = subprocess.run([*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
         if result.returncode:
             sys.exit(f"{program} has failed: {result.stderr[-2000:]}")
-        words = [text.split() for text in result.stdout.splitlines()]
-        foreign = [float(word[1]) for word in words if word[0] == "foreign"]
-        return min(float(word[0]) for word in words if word[0] != "foreign"), *foreign
+        found = [json.loads(line) for line in result.stdout.splitlines()]
+        foreign = [host for host in found if "foreign" in host]
+        return {key: value for host in foreign for key, value in host.items()} | min(found, key=lambda host: host["rate"])
 
 
-def simulated(hosts, round_trip, options):
-    """As peergrad, in virtual time. Of 1,500 bytes on a line, 1,448 are the program's."""
+def simulated(hosts, round_trip, options, measured):
+    """The seconds of a step in virtual time, with the computing time and the connections that were measured. Of 1,500 bytes on a line, 1,448
+    are the program's."""
     whole = 1448 / 1500
+    sample_time = measured["computing_seconds"] * hosts / 32
     slow = [(host, line) for host, line in enumerate(lines(options, hosts)) if line != lines(options, hosts)[-1]]
     up, down = lines(options, hosts)[-1]
     throttle = "".join(
@@ -191,20 +225,32 @@ def simulated(hosts, round_trip, options):
     with tempfile.TemporaryDirectory() as name:
         scenario = Path(name) / "wan.toml"
         scenario.write_text(
-            f'about = "wan"\npeers = {hosts}\n[links]\nlatency = "{round_trip / 2}ms"\njitter = "0ms"\nloss = {options.loss / 100}\n'
+            f'about = "wan"\npeers = {hosts}\n[links]\nlatency = "{round_trip / 2}ms"\njitter = "0ms"\n'
+            f"loss = {options.loss / 100}\nconnections = {round(measured['connections'])}\n"
             f"up_mbit = {up * whole}\ndown_mbit = {down * whole}\n"
-            f'[task]\nkind = "integers"\nparameters = {elements(WIDTHS[options.size])}\nsample_time = "20us"\n'
+            f'[task]\nkind = "integers"\nparameters = {elements(WIDTHS[options.size])}\nsample_time = "{1e6 * sample_time:.0f}us"\n'
             f"[run]\nepochs = 1\nbatch = 32\n[run.optimizer]\nrate = 0.01\n[run.shards]\nreplicas = 1\n"
-            f'[run.sync]\ntopology = "{options.topology}"\n{throttle}'
+            f'[run.sync]\ntopology = "{options.topology}"\n[expect]\npatience = "1h"\n{throttle}'
         )
-        result = subprocess.run([PEER.parent / "simulate", "run", scenario], stdout=subprocess.PIPE, text=True, check=True)
-    steps, time, unit = re.search(r"of (\d+) steps in .* time, ([\d.]+) (s|min) of it in training", result.stdout).groups()
-    seconds = float(time) * {"s": 1, "min": 60}[unit]
-    return 2 * (hosts - 1) / hosts * elements(WIDTHS[options.size]) * 32 / 1e6 * int(steps) / seconds
+        result = subprocess.run([PEER.parent / "simulate", "run", scenario, "--json"], stdout=subprocess.PIPE, text=True, check=True)
+    events = [json.loads(line) for line in result.stdout.splitlines()]
+    at = [event["at"] for event in events if event["event"] == "step"]
+    return statistics.median([later - earlier for earlier, later in zip(at, at[1:])][len(at) // 4 :])
 
 
-def main(options):
-    subprocess.run(["cc", "-O2", "-o", WAN, HERE.parent / "wan" / "wan.c"], check=True)
+def compare(options):
+    """Times of steps, measured and simulated."""
+    print("| lines | connections | measured, s | simulated, s | simulated / measured |\n|---|---|---|---|---|")
+    for name in options.compare:
+        settings = argparse.Namespace(**vars(options) | COMPARED[name])
+        rounds = [measure("peergrad", settings.hosts, settings.round_trip, settings) for _ in range(options.rounds)]
+        found = {key: statistics.median(one[key] for one in rounds) for key in rounds[0]}
+        step = simulated(settings.hosts, settings.round_trip, settings, found)
+        wall = found["wall_seconds"]
+        print(f"| {name} | {found['connections']:.1f} | {wall:.3f} | {step:.3f} | {step / wall:.2f} |", flush=True)
+
+
+def tabulate(options):
     columns = {"bare TCP": "tcp", "peergrad": "peergrad"}
     try:
         import torch.distributed  # noqa: F401
@@ -222,10 +268,13 @@ def main(options):
             found = {name: [] for name in [*columns, *foreign]}
             for _ in range(options.rounds):
                 for name, program in columns.items():
-                    rate, *beside = measure(program, hosts, round_trip, options)
-                    found[name].append(rate)
-                    found[foreign[0] if foreign else name] += beside
-            found["simulated"] = [simulated(hosts, round_trip, options)]
+                    last = measure(program, hosts, round_trip, options)
+                    found[name].append(last["rate"])
+                    if program == "peergrad":
+                        peergrad = last
+                        found |= {beside: [*found[beside], last["foreign"]] for beside in foreign}
+            step = simulated(hosts, round_trip, options, peergrad)
+            found["simulated"] = [rate(options.size, step - peergrad["computing_seconds"], hosts)]
             cells = [f"{statistics.median(values):.{0 if min(values) > 20 else 1}f}" for values in found.values()]
             print(f"| {hosts} | {round_trip} | {slowest(hosts):g} |", " | ".join(cells), "|", flush=True)
 
@@ -244,6 +293,7 @@ if __name__ == "__main__":
     parser.add_argument("--congestion", default="", help="for example cubic; by default that of this machine")
     parser.add_argument("--topology", choices=["auto", "ring", "direct"], default="auto")
     parser.add_argument("--foreign", action="store_true")
+    parser.add_argument("--compare", nargs="?", const=list(COMPARED), type=lambda text: text.split(","), metavar="NAMES", help="default: all")
     parser.add_argument("--seconds", type=int, default=300, help="the longest time of one measurement")
     parser.add_argument("--as-host", choices=["tcp", "gloo", "peergrad"], help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
@@ -252,8 +302,8 @@ if __name__ == "__main__":
         if os.environ.get("CONGESTION"):
             Path("/proc/sys/net/ipv4/tcp_congestion_control").write_text(os.environ["CONGESTION"])
         result = globals()[f"host_{arguments.as_host}"](arguments.folder, arguments.size)
-        if result is not None:
-            # In one piece: all hosts write to the same pipe.
-            sys.stdout.write(f"{result}\n")
+        # In one piece: all hosts write to the same pipe.
+        sys.stdout.write(f"{json.dumps(result)}\n")
     else:
-        main(arguments)
+        subprocess.run(["cc", "-O2", "-o", WAN, HERE.parent / "wan" / "wan.c"], check=True)
+        (compare if arguments.compare else tabulate)(arguments)
