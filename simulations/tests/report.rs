@@ -71,6 +71,7 @@ impl RunBuilder {
             number: ViewNumber(view_number),
             parents,
             members,
+            lines: vec![],
             speeds: vec![],
             history: ViewHistory::starting_with(Branch {
                 view_number: ViewNumber(1),

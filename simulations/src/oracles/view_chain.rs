@@ -140,6 +140,7 @@ mod tests {
                 parents: vec![],
                 members: vec![],
                 speeds: vec![],
+                lines: vec![],
                 history: ViewHistory::starting_with(Branch {
                     view_number: ViewNumber(1),
                     step: StepNumber(0),

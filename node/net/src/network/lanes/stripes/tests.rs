@@ -20,7 +20,7 @@ use crate::counters::Counters;
 use crate::direct::{DirectEndpoint, Joins};
 use crate::identity::Identity;
 use crate::keyring::Keyring;
-use crate::link::{LinkEvent, Route, STALL_TIMEOUT, SessionId, WaitingTime};
+use crate::link::{LinkEvent, Route, STALL_TIMEOUT, SessionId, Uplink, WaitingTime};
 use crate::listen::{Listen, Port};
 use crate::network::command::{Admission, Command, LaneReport};
 use crate::network::lanes::answer;
@@ -63,6 +63,7 @@ impl End {
             direct_endpoint: Arc::new(endpoint),
             joins: Joins::default(),
             waiting: WaitingTime::default(),
+            uplink: Uplink::default(),
             events,
             counters: Arc::new(Counters::default()),
             pool: Pool::new(UNDER_WAY as usize),
