@@ -146,7 +146,7 @@ pub enum TopologyName {
     Ring,
     /// Tensors travel straight to their owner and back.
     Direct,
-    /// Direct, unless a ring is much faster.
+    /// Direct, unless a ring is faster.
     #[default]
     Auto,
 }

@@ -75,10 +75,13 @@ impl WrittenFirst {
         }
     }
 
-    /// Whether a promise, and the accepted value in it, is on the disk of its sender.
+    /// Whether a promise, and the accepted value in it, is on the disk of its sender. A value that was accepted under the promised ballot or
+    /// a later one came after the promise, whose answer may still have waited for the disk.
     fn is_promised(&self, host: HostId, promise: &Promise, world: &World<'_>) -> Result<(), String> {
         let is_written = self.acceptor(host, promise.view, world).is_some_and(|acceptor| {
-            acceptor.promised() >= Some(promise.ballot) && acceptor.accepted() == promise.accepted.as_ref()
+            let accepted = acceptor.accepted();
+            let is_later = accepted.is_some_and(|(ballot, _)| *ballot >= promise.ballot);
+            acceptor.promised() >= Some(promise.ballot) && (is_later || accepted == promise.accepted.as_ref())
         });
         if is_written { Ok(()) } else { Err(format!("{host} sends a promise that is not on its disk")) }
     }

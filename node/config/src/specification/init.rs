@@ -440,7 +440,7 @@ kind = \"sync\"              # how the peers train together:
                            #   \"async\": parameters in a table; no peer waits for another
                            #   \"downpour\": as \"async\", but peers send and read only every few steps
 topology = \"auto\"          # \"direct\": tensors go straight to their owner; \"ring\": from neighbour to neighbour;
-                           # \"auto\": direct, unless a ring is much faster
+                           # \"auto\": direct, unless a ring is faster
 gradients = \"f32\"          # encoding of gradients; \"bf16\", \"f16\", \"int8\" and \"top-k\" need less bandwidth
 parameters = \"f32\"         # encoding of new parameters; \"bf16\", \"f16\" and \"int8\" need less bandwidth
 segment_kib = 128          # size of one segment on the wire, in KiB

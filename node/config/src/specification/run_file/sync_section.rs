@@ -12,7 +12,7 @@ use crate::specification::TopologyName;
 pub struct SyncSection {
     /// `sync`, `backup-workers`, `ds-sync`, `local`, `diloco`, `ssp`, `async` or `downpour`. Default `sync`.
     pub kind: SyncKind,
-    /// `auto`, `ring` or `direct`: the topology of the all-reduce. Default `auto`: direct, unless a ring is much faster.
+    /// `auto`, `ring` or `direct`: the topology of the all-reduce. Default `auto`: direct, unless a ring is faster.
     pub topology: TopologyName,
     /// `f32`, `bf16`, `f16`, `int8` or `top-k`: the encoding of gradients. All except `f32` use the direct topology, and add the encoding
     /// error to the next gradient. Default `f32`.
