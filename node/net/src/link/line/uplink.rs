@@ -122,8 +122,8 @@ mod tests {
     const FRAME: usize = 128 << 10;
     const ROUND_TRIP: Duration = Duration::from_millis(100);
 
-    /// Sends over two lines that share an uplink of 20 MB/s, for some seconds. Their frames take turns.
-    fn sent(uplink: &Uplink, round_trip: Duration, seconds: u64) -> Instant {
+    /// Sends over two lines that share an uplink for some seconds. Their frames take turns.
+    fn sent(uplink: &Uplink, bytes_per_second: u64, round_trip: Duration, seconds: u64) -> Instant {
         let begin = Instant::now();
         let mut now = begin;
         let mut meters = [0, 1].map(|_| LineMeter::new(now));
@@ -135,7 +135,8 @@ mod tests {
             // The one with less in flight.
             if let Some(lane) = next.min_by_key(|lane| meters[*lane].in_flight_bytes()) {
                 meters[lane].note_sent(now, FRAME, false);
-                free_at = free_at.max(now) + Duration::from_nanos(FRAME as u64 * 50);
+                free_at =
+                    free_at.max(now) + Duration::from_nanos(FRAME as u64 * 1_000_000_000 / bytes_per_second);
                 arrivals.push_back((free_at + round_trip, lane));
                 continue;
             }
@@ -150,7 +151,7 @@ mod tests {
     #[test]
     fn lines_that_share_an_uplink_show_what_it_carries() {
         let uplink = Uplink::default();
-        let now = sent(&uplink, ROUND_TRIP, 5);
+        let now = sent(&uplink, 20_000_000, ROUND_TRIP, 5);
         let line = uplink.take_news(now).unwrap();
         assert!(line.bytes_per_second.abs_diff(20_000_000) < 2_000_000, "{line:?}");
         assert!(line.round_trip.abs_diff(ROUND_TRIP) < ROUND_TRIP / 5, "{line:?}");
@@ -160,7 +161,7 @@ mod tests {
     #[test]
     fn short_lines_do_not_count() {
         let uplink = Uplink::default();
-        let now = sent(&uplink, Duration::from_micros(100), 2);
+        let now = sent(&uplink, 1_000_000_000, Duration::from_micros(100), 2);
         assert_eq!(uplink.take_news(now), None);
     }
 }
