@@ -16,7 +16,7 @@ fn named_scenarios_violate_no_invariant() {
 }
 
 /// Seeds that have found a bug, which is fixed and must not return.
-const FOUND: [(&str, u64); 7] = [
+const FOUND: [(&str, u64); 8] = [
     // A peer's own request, delayed by a cut, was taken for that of a copy of its identity.
     ("flapping-member", 1687),
     // A peer waited for admission until all members that it knew had crashed.
@@ -31,6 +31,8 @@ const FOUND: [(&str, u64); 7] = [
     ("merge-three", 300_087),
     // The last of members that removed each other stayed, as it should, but left once another peer had joined, and came back.
     ("orders", 7264),
+    // Not in the node: a promise that had waited for the disk was sent after the acceptance that followed it, which was called a violation.
+    ("trouble", 3819),
 ];
 
 #[test]
