@@ -98,7 +98,7 @@ impl<'a> LongLines<'a> {
     }
 
     fn direct_time(&self, layout: &ShardLayout) -> u64 {
-        let others = layout.rank_count() - 2;
+        let others = layout.rank_count().saturating_sub(2);
         let sending = self.sending_time(|rank| layout.len() + others * layout.shard(rank).len());
         sending.saturating_mul(UNEVEN_PERCENT) / 100 + 2 * self.hop
     }
@@ -225,5 +225,6 @@ mod tests {
         let some = [line(25_000), line(25_000), MemberLine::default(), MemberLine::default()];
         assert_eq!(chosen(&[875_000; 4], &some), Topology::Ring);
         assert_eq!(chosen(&[875_000; 2], &[line(25_000); 2]), Topology::Direct, "two have the same edges");
+        assert_eq!(chosen(&[875_000], &[line(25_000)]), Topology::Direct, "one has none");
     }
 }
