@@ -27,8 +27,8 @@
 //! | direct | 1.15 (S + (n - 2) share) / B of the slowest member, and 2 h |
 //!
 //! In a ring the shards are under way at the same time, so latencies only show where they take longer than sending. The factor 1.15 is
-//! measured: the connections of a member share its line unevenly, and the last one does not fill it. A member without a long line does not
-//! count. The faster topology is chosen.
+//! measured: the connections of a member share its line unevenly, and the last one does not fill it. The faster topology is
+//! chosen. If some members have no long line, shares alone decide, as on short lines.
 //!
 //! # Short lines
 //! There, measurements say little: rates follow what computers do at the moment. Only the product of latency and bandwidth matters for a
@@ -84,9 +84,12 @@ struct LongLines<'a> {
 }
 
 impl<'a> LongLines<'a> {
-    /// The lines, if any of them is known.
+    /// The lines, if all of them are known.
     fn of(lines: &'a [MemberLine]) -> Option<Self> {
-        let trips = lines.iter().filter(|line| line.is_known()).map(|line| line.round_trip_milliseconds);
+        if !lines.iter().all(MemberLine::is_known) {
+            return None;
+        }
+        let trips = lines.iter().map(|line| line.round_trip_milliseconds);
         let (count, sum) = trips.fold((0, 0), |(count, sum), trip| (count + 1, sum + u64::from(trip)));
         (sum * 1000 / 2).checked_div(count).map(|hop| Self { lines, hop })
     }
@@ -221,9 +224,9 @@ mod tests {
         assert_eq!(chosen(&[875_000; 4], &slow), Topology::Ring, "it sends as much either way");
         let shares = [90_000, 1_136_667, 1_136_667, 1_136_666];
         assert_eq!(chosen(&shares, &slow), Topology::Direct, "it owns little, and a ring would not care");
-        // The members of unknown lines have short ones.
+        // Some have short lines.
         let some = [line(25_000), line(25_000), MemberLine::default(), MemberLine::default()];
-        assert_eq!(chosen(&[875_000; 4], &some), Topology::Ring);
+        assert_eq!(chosen(&[875_000; 4], &some), Topology::Direct);
         assert_eq!(chosen(&[875_000; 2], &[line(25_000); 2]), Topology::Direct, "two have the same edges");
         assert_eq!(chosen(&[875_000], &[line(25_000)]), Topology::Direct, "one has none");
     }

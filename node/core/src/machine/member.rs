@@ -174,11 +174,12 @@ impl Role for ActiveMember {
         if self.progress != Progress::Training {
             return;
         }
-        // Tables deal samples as they are asked for.
-        let is_dealt_by_speed =
-            self.training.steps().is_some() && self.training.base().loaded().config.dealing == Dealing::Speed;
+        // Tables deal samples as they are asked for, and their messages have no topology.
+        let config = self.training.steps().is_some().then(|| &self.training.base().loaded().config);
+        let is_dealt_by_speed = config.is_some_and(|config| config.dealing == Dealing::Speed);
+        let line = config.filter(|config| config.chooses_topology()).map(|_| cx.node.links.member_line());
         let speed = cx.node.jobs.samples_per_minute().filter(|_| is_dealt_by_speed);
-        let (samples_per_minute, line) = (speed.unwrap_or_default(), cx.node.links.member_line());
+        let (samples_per_minute, line) = (speed.unwrap_or_default(), line.unwrap_or_default());
         self.membership.set_measurement(Measurement { samples_per_minute, line });
         let commands =
             self.with_status(&cx.node.jobs, |membership, status| membership.tick(cx.now, status, cx.out));

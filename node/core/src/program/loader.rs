@@ -194,12 +194,21 @@ impl TrainingConfig {
         }
     }
 
+    /// Whether a ring is impossible: in one no member sees single contributions, and a lossy codec would be applied at each hop.
+    fn is_direct(&self) -> bool {
+        !self.gradients.is_exact() || self.combine.is_robust() || self.backups.is_some()
+    }
+
+    /// Whether the topology depends on what members measure.
+    #[must_use]
+    pub fn chooses_topology(&self) -> bool {
+        self.fixed_topology.is_none() && !self.is_direct()
+    }
+
     /// The topology of a round over `layout` among members with these lines: the same at all members, because all compute it from the same
     /// values.
     #[must_use]
     pub fn topology(&self, layout: &ShardLayout, ring: RingLinks, lines: &[MemberLine]) -> Topology {
-        // In a ring no member sees single contributions, and a lossy codec would be applied at each hop.
-        let is_direct = !self.gradients.is_exact() || self.combine.is_robust() || self.backups.is_some();
         let segment_bytes = self.segment_elements * size_of::<f32>();
         let terms = CostModel {
             hop_bytes: HOP_BYTES + segment_bytes,
@@ -207,7 +216,7 @@ impl TrainingConfig {
             room_bytes: ROUND_BYTES_MAX,
         };
         match self.fixed_topology {
-            _ if is_direct || ring == RingLinks::Incomplete => Topology::Direct,
+            _ if self.is_direct() || ring == RingLinks::Incomplete => Topology::Direct,
             Some(topology) => topology,
             None => terms.choose(layout, lines),
         }

@@ -57,7 +57,7 @@ impl Uplink {
         }
         let mut state = self.lock();
         let used_at = state.sent_at.max(state.acknowledged_at);
-        if let Some(at) = used_at.filter(|at| now - *at > PAUSE_MIN) {
+        if let Some(at) = used_at.filter(|at| now - *at > round_trip) {
             state.rates.skip(now - at);
             state.acknowledged_at = Some(now);
         }
@@ -107,8 +107,6 @@ impl Uplink {
     }
 }
 
-/// After so long without a frame, the uplink pauses.
-const PAUSE_MIN: Duration = Duration::from_secs(1);
 /// How many frames the mean round trip covers, about.
 const SMOOTHING: u32 = 32;
 /// How often a change is reported at most.
