@@ -8,7 +8,7 @@
 //! | ring | 2 (n - 1) | 2 (S - least) | 2 (S - least) |
 //! | direct | 2 | S + (n - 2) most | 2 most |
 //!
-//! With equal shards, a ring never takes less time by this model. It does if one member owns so much that its line limits the round: a
+//! With equal shards, a ring never takes less time by this model of short lines. It does if one member owns so much that its line limits the round: a
 //! strong peer, or one whose chunks have not moved to newcomers yet. If instead each link limits (to a window of segments per round trip),
 //! a ring may take up to n - 1 times longer. So a ring is chosen only if direct would take `MARGIN` times as long, hops included. The
 //! variation of shards from rendezvous hashing, up to a quarter above the mean, never suffices for that.
@@ -23,8 +23,8 @@
 //!
 //! | topology | time |
 //! |---|---|
-//! | ring | the larger of 2 (S - least) / B of the slowest member and 2 (n - 1) h, and 2 h |
-//! | direct | 1.15 (S + (n - 2) share) / B of the slowest member, and 2 h |
+//! | ring | 2 (S - least) / B of the slowest member, or 2 (n - 1) h if that is longer; plus 2 h |
+//! | direct | 1.15 (S + (n - 2) share) / B of the slowest member; plus 2 h |
 //!
 //! In a ring the shards are under way at the same time, so latencies only show where they take longer than sending. The factor 1.15 is
 //! measured: the connections of a member share its line unevenly, and the last one does not fill it. The faster topology is
@@ -108,8 +108,7 @@ impl<'a> LongLines<'a> {
 
     /// How long the slowest member takes to send so many elements.
     fn sending_time(&self, elements: impl Fn(usize) -> usize) -> u64 {
-        let lines = self.lines.iter().enumerate().filter(|(_, line)| line.is_known());
-        let times = lines.map(|(rank, line)| {
+        let times = self.lines.iter().enumerate().map(|(rank, line)| {
             let bytes = elements(rank).saturating_mul(size_of::<f32>()) as u64;
             bytes.saturating_mul(1000) / u64::from(line.kilobytes_per_second.max(1))
         });

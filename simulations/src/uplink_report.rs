@@ -15,8 +15,8 @@ use peergrad_protocol::{Instant, PeerId};
 pub(crate) struct UplinkReport {
     /// Whether frames waited.
     is_busy: bool,
-    /// What the long lines carried together.
-    uplink: Option<Line>,
+    /// How many bytes a second the long lines carried together, and when that was measured.
+    uplink: Option<(u64, Instant)>,
     /// What each line carried, and when that was measured.
     lines: BTreeMap<PeerId, (Line, Instant)>,
 }
@@ -33,10 +33,15 @@ impl UplinkReport {
         if std::mem::replace(&mut self.is_busy, is_busy) != is_busy {
             news.push(Input::UplinkBusy(is_busy));
         }
-        if let Some(uplink) = together(&lines).filter(|line| self.uplink.is_none_or(|before| before != *line))
+        let long = lines.iter().map(|(_, line)| line).filter(|line| line.round_trip >= LONG_ROUND_TRIP);
+        // They share the uplink.
+        let together = long.map(|line| line.bytes_per_second).sum();
+        if together > 0 && self.uplink.is_none_or(|(before, at)| together >= before || now.since(at) > RECENT)
         {
-            self.uplink = Some(uplink);
-            news.push(Input::UplinkMeasured(uplink));
+            let before = self.uplink.replace((together, now));
+            if before.is_none_or(|(before, _)| before != together) {
+                news.push(Input::UplinkMeasured { bytes_per_second: together });
+            }
         }
         for (peer, line) in lines {
             let is_as_large = |before: Line| line.bytes_per_second >= before.bytes_per_second;
@@ -50,15 +55,6 @@ impl UplinkReport {
         }
         news
     }
-}
-
-/// The long ones of these lines, which share an uplink: their sum, with the mean of their round trips.
-fn together(lines: &[(PeerId, Line)]) -> Option<Line> {
-    let long = || lines.iter().map(|(_, line)| line).filter(|line| line.round_trip >= LONG_ROUND_TRIP);
-    let count = u32::try_from(long().count()).ok().filter(|count| *count > 0)?;
-    let round_trips: Duration = long().map(|line| line.round_trip).sum();
-    let bytes_per_second = long().map(|line| line.bytes_per_second).sum();
-    Some(Line { round_trip: round_trips / count, bytes_per_second })
 }
 
 /// How long the largest rate counts.

@@ -84,9 +84,12 @@ pub enum Input {
         /// What the line carries.
         line: Line,
     },
-    /// What this peer has sent over all its long lines together has been measured again, with the mean of their round trips. A line is long
-    /// from a round trip of [`LONG_ROUND_TRIP`] on.
-    UplinkMeasured(Line),
+    /// All long lines of this peer together have been measured again, from frames that this node sent. A line is long from a round trip of
+    /// [`LONG_ROUND_TRIP`] on.
+    UplinkMeasured {
+        /// What they carry.
+        bytes_per_second: u64,
+    },
     /// The peer has processed segments that this node sent, or allows more of them: as many more may be sent.
     Credit {
         /// The peer that returns the credit.

@@ -336,7 +336,7 @@ fn handle(role: &mut dyn Role, cx: &mut NodeContext<'_>, input: Input) -> Result
         }
         Input::UplinkBusy(is_busy) => cx.node.frame_audit.set_busy(is_busy),
         Input::LineMeasured { peer, line } => cx.node.links.note_line(peer, line),
-        Input::UplinkMeasured(line) => cx.node.links.note_uplink(line),
+        Input::UplinkMeasured { bytes_per_second } => cx.node.links.note_uplink(bytes_per_second),
         Input::Credit { peer, segments } => role.on_credit(cx, peer, segments),
         Input::Computed { job, result } => computed(role, cx, job, result)?,
         Input::DataFound(data) => {

@@ -41,7 +41,7 @@ use peergrad_protocol::invite::Secret;
 use peergrad_protocol::message::{Accepted, AdminMessage, Heartbeat, Join, Nack, Prepare, Promise, Propose};
 use peergrad_protocol::time::Timers;
 use peergrad_protocol::view::{Member, Recovery, View, ViewChange};
-use peergrad_protocol::{Instant, PeerId, StepNumber, ViewDigest};
+use peergrad_protocol::{Instant, PeerId, ViewDigest};
 
 use crate::io::{Output, Reject};
 use crate::membership::journal::{Effect, Journal};
@@ -63,6 +63,7 @@ use place::Place;
 use records::Records;
 use rekey::{Recipients, Rekeying};
 use succession::Succession;
+pub(crate) use training_command::TrainingCommand;
 pub(crate) use training_status::{Assignments, GateStatus, MergeStatus, TableStatus, TrainingStatus};
 
 mod admission;
@@ -90,6 +91,7 @@ pub(crate) mod recovery;
 mod rekey;
 mod report;
 mod succession;
+mod training_command;
 mod training_status;
 pub(crate) mod view_change;
 
@@ -103,7 +105,7 @@ pub(crate) struct Membership {
     pub(crate) admission: Admission,
     /// How much each member offers to own, where that differs from the view.
     capacity_offers: CapacityOffers,
-    /// How fast each member computes, where that differs from the view.
+    /// What each member has measured, where that differs from the view.
     measurements: Measurements,
     /// The last new secret that arrived, and which members have it.
     rekeying: Rekeying,
@@ -115,17 +117,6 @@ pub(crate) struct Membership {
     timers: Timers<2>,
     /// When this member last wrote a record only to learn whether its disk works.
     disk_tested_at: Instant,
-}
-
-/// What membership asks of training.
-#[derive(Debug, PartialEq)]
-pub(crate) enum TrainingCommand {
-    /// Stop at once.
-    Freeze,
-    /// Leave this view before this step.
-    StopBefore(StepNumber),
-    /// Take that step in this view after all: no change happens before it.
-    Continue,
 }
 
 /// The timers of a membership.

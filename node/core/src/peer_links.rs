@@ -64,8 +64,8 @@ pub(crate) struct PeerLinks {
     pub(crate) flows: BTreeMap<PeerId, LinkFlow>,
     /// The lines to linked peers that have been measured.
     lines: BTreeMap<PeerId, Line>,
-    /// What the long ones among them carry together; `None` before the first measurement.
-    uplink: Option<Line>,
+    /// How many bytes a second the long ones among them carry together; `None` before the first measurement.
+    uplink: Option<u64>,
     /// The peers that are reached through another peer.
     relayed: BTreeSet<PeerId>,
 }
@@ -105,18 +105,21 @@ impl PeerLinks {
         }
     }
 
-    /// All long lines together have been measured again.
-    pub(crate) fn note_uplink(&mut self, line: Line) {
-        self.uplink = Some(line);
+    /// All long lines together carry so many bytes a second.
+    pub(crate) fn note_uplink(&mut self, bytes_per_second: u64) {
+        self.uplink = Some(bytes_per_second);
     }
 
-    /// This peer's line, as members agree on it. Unknown if none of its lines is long.
+    /// This peer's line, as members agree on it. Unknown if none of its lines is long now. The mean is over all long lines, and so does not
+    /// depend on the topology in use.
     pub(crate) fn member_line(&self) -> MemberLine {
-        let Some(line) = self.uplink else { return MemberLine::default() };
+        let trips = self.lines.values().map(|line| line.round_trip).filter(|trip| *trip >= LONG_ROUND_TRIP);
+        let (count, sum) = trips.fold((0, Duration::ZERO), |(count, sum), trip| (count + 1, sum + trip));
+        let Some(bytes_per_second) = self.uplink.filter(|_| count > 0) else { return MemberLine::default() };
         let within = |number: u128| u32::try_from(number).unwrap_or(u32::MAX);
         MemberLine {
-            kilobytes_per_second: within(u128::from(line.bytes_per_second / 1000)),
-            round_trip_milliseconds: within(line.round_trip.as_millis()),
+            kilobytes_per_second: within(u128::from(bytes_per_second / 1000)),
+            round_trip_milliseconds: within((sum / count).as_millis()),
         }
     }
 
@@ -207,5 +210,27 @@ mod tests {
         }
         let all: u64 = (1..=5).map(|other| links.window_bytes(&peer(other))).sum();
         assert!(links.window_bytes(&peer(1)) > 1_000_000 && all.abs_diff(32 << 20) < 5, "{all}");
+    }
+
+    #[test]
+    fn a_members_line_is_known_while_one_of_its_lines_is_long() {
+        let mut links = PeerLinks::default();
+        let line = |milliseconds| Line {
+            round_trip: Duration::from_millis(milliseconds),
+            bytes_per_second: 1_000_000,
+        };
+        (1..=3).for_each(|byte| links.up(peer(byte)));
+        links.note_line(peer(1), line(1));
+        assert_eq!(links.member_line(), MemberLine::default());
+        links.note_uplink(5_000_000);
+        assert_eq!(links.member_line(), MemberLine::default(), "its line is short");
+        links.note_line(peer(2), line(100));
+        links.note_line(peer(3), line(50));
+        let known = MemberLine { kilobytes_per_second: 5000, round_trip_milliseconds: 75 };
+        assert_eq!(links.member_line(), known);
+        links.down(&peer(2));
+        assert_eq!(links.member_line().round_trip_milliseconds, 50);
+        links.down(&peer(3));
+        assert_eq!(links.member_line(), MemberLine::default(), "those far away have left");
     }
 }

@@ -223,7 +223,9 @@ impl Driver {
             LinkEvent::LineMeasured { link, line } if self.knows(&link) => {
                 self.feed(machine, Input::LineMeasured { peer: link.peer(), line });
             }
-            LinkEvent::UplinkMeasured(line) => self.feed(machine, Input::UplinkMeasured(line)),
+            LinkEvent::UplinkMeasured { bytes_per_second } => {
+                self.feed(machine, Input::UplinkMeasured { bytes_per_second });
+            }
             LinkEvent::NoLongerRelayed(link) if self.knows(&link) => {
                 self.relayed.remove(&link.peer());
                 self.feed(machine, Input::Relayed { peer: link.peer(), is_relayed: false });

@@ -41,7 +41,7 @@ mod stripes;
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use peergrad_core::io::Line;
@@ -66,8 +66,6 @@ pub struct Link {
     pub(super) inbox: Inbox,
     /// Whether its outgoing lane is a direct lane.
     is_direct: AtomicBool,
-    /// How many connections the outgoing lane has, if that is a direct lane.
-    stripe_count: AtomicUsize,
     /// Whether it leads through a relay, and so carries control messages only.
     is_relayed: AtomicBool,
 }
@@ -114,7 +112,10 @@ pub enum LinkEvent {
         line: Line,
     },
     /// All long lines together have been measured again.
-    UplinkMeasured(Line),
+    UplinkMeasured {
+        /// What they carry.
+        bytes_per_second: u64,
+    },
     /// The other end has consumed segments, or allows more of them.
     Credit {
         /// The link.
@@ -218,7 +219,6 @@ impl Link {
             outbox: Outbox::default(),
             inbox: Inbox::default(),
             is_direct: AtomicBool::new(false),
-            stripe_count: AtomicUsize::new(1),
             is_relayed: AtomicBool::new(route == Route::Relayed),
         }
     }
@@ -257,13 +257,7 @@ impl Link {
 
     /// How many connections carry the frames to the peer; `None` unless they go over a direct lane.
     pub(super) fn stripe_count(&self) -> Option<usize> {
-        self.is_direct().then(|| self.stripe_count.load(Ordering::Relaxed))
-    }
-
-    /// A direct lane has so many connections from now on. `lane` is the outbox's number of it.
-    pub(super) fn set_stripes(&self, lane: u64, count: usize) {
-        self.stripe_count.store(count, Ordering::Relaxed);
-        self.outbox.set_stripes(lane, count);
+        self.is_direct().then(|| self.outbox.stripe_count())
     }
 
     /// Whether much that was sent has not arrived yet.

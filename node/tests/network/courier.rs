@@ -124,7 +124,7 @@ impl StateMachine for Courier {
                 assert!(progress.credit <= LINK_SEGMENTS, "credit for what was never sent");
             }
             Input::LineMeasured { .. }
-            | Input::UplinkMeasured(_)
+            | Input::UplinkMeasured { .. }
             | Input::UplinkBusy(_)
             | Input::BadStream(_) => {}
             other => panic!("no reason for {other:?}"),

@@ -58,7 +58,7 @@ fn address_of(network: &Network) -> BootstrapAddress {
 /// The next event of a link that is not a measurement, as short text.
 async fn next(network: &mut Network) -> String {
     match network.next().await {
-        LinkEvent::LineMeasured { .. } | LinkEvent::UplinkMeasured(_) => Box::pin(next(network)).await,
+        LinkEvent::LineMeasured { .. } | LinkEvent::UplinkMeasured { .. } => Box::pin(next(network)).await,
         LinkEvent::BadStream(peer) => format!("bad stream {}", peer.short()),
         LinkEvent::Up(link) => format!("up {}", link.peer().short()),
         LinkEvent::Frame { link, frame, .. } => format!("frame {} {:?}", link.peer().short(), frame.decode()),

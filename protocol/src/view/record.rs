@@ -58,9 +58,9 @@ pub struct Member {
 /// round trip of some milliseconds or more. All zero if that is not known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode)]
 pub struct MemberLine {
-    /// How many thousand bytes a second the member can send, to all others together.
+    /// How many thousand bytes a second the member has sent over its long lines together, at most.
     pub kilobytes_per_second: u32,
-    /// The mean round trip to those to which it sends.
+    /// Their mean round trip.
     pub round_trip_milliseconds: u32,
 }
 

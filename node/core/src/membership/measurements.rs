@@ -58,17 +58,6 @@ impl Measurement {
         }
     }
 
-    /// With what is unknown taken from an earlier one.
-    fn or(self, earlier: Self) -> Self {
-        Self {
-            samples_per_minute: match self.samples_per_minute {
-                0 => earlier.samples_per_minute,
-                known => known,
-            },
-            line: if self.line.is_known() { self.line } else { earlier.line },
-        }
-    }
-
     /// Whether it is so far from what the view has that a member reports it.
     fn differs(self, known: Self) -> bool {
         let (now, before) = (self.samples_per_minute, known.samples_per_minute);
@@ -159,12 +148,15 @@ impl Measurements {
 
     /// The newest measurement of a member.
     fn newest_of(&self, rank: Rank, members: &Members) -> Measurement {
+        let known = Measurement::in_view(&members.place.view, rank);
         let newest = if rank == members.place.rank {
             self.own
         } else {
-            self.reports.get(&members.place.peer(rank)).map(|report| report.measurement).unwrap_or_default()
+            self.reports.get(&members.place.peer(rank)).map_or(known, |report| report.measurement)
         };
-        newest.or(Measurement::in_view(&members.place.view, rank))
+        // A member that has no speed yet keeps its last one.
+        let speed = Some(newest.samples_per_minute).filter(|speed| *speed > 0);
+        Measurement { samples_per_minute: speed.unwrap_or(known.samples_per_minute), ..newest }
     }
 }
 
@@ -178,15 +170,14 @@ fn are_other_lines(known: &[MemberLine], lines: &[MemberLine], age: Duration) ->
     age >= LINES_INTERVAL && all.any(|(index, line)| is_other_line(before(index), *line, AGREED_CHANGE))
 }
 
-/// Whether a line was measured that has another rate or round trip than the known one, by more than so many hundredths.
+/// Whether a line has another rate or round trip than the known one, by more than so many hundredths. One that is no longer long does.
 fn is_other_line(known: MemberLine, line: MemberLine, hundredths: u64) -> bool {
     let is_other = |before: u32, now: u32| {
         let (least, most) = (u64::from(before.min(now)), u64::from(before.max(now)));
         100 * most > hundredths * least
     };
-    line.is_known()
-        && (is_other(known.kilobytes_per_second, line.kilobytes_per_second)
-            || is_other(known.round_trip_milliseconds, line.round_trip_milliseconds))
+    is_other(known.kilobytes_per_second, line.kilobytes_per_second)
+        || is_other(known.round_trip_milliseconds, line.round_trip_milliseconds)
 }
 
 /// Whether members would compute a batch much faster if each had a part in proportion to these speeds, instead of the known ones.
@@ -281,7 +272,8 @@ mod tests {
             ..Measurement::default()
         };
         assert!(line(1000, 50).differs(line(0, 0)) && line(1000, 50).differs(line(1000, 30)));
-        assert!(!line(1000, 50).differs(line(1200, 45)) && !line(0, 0).differs(line(1200, 45)));
+        assert!(!line(1000, 50).differs(line(1200, 45)) && !line(0, 0).differs(line(0, 0)));
+        assert!(line(0, 0).differs(line(1200, 45)), "it is no longer long");
     }
 
     #[test]
@@ -301,6 +293,6 @@ mod tests {
         assert!(are_other_lines(&[fast, fast], &[fast, slow], seconds(30)));
         assert!(are_other_lines(&[fast, fast], &[line(25_000, 160), fast], seconds(30)));
         assert!(!are_other_lines(&[fast, fast], &[line(30_000, 90), line(20_000, 120)], seconds(30)));
-        assert!(!are_other_lines(&[fast, fast], &[fast, unknown], seconds(30)), "it was known before");
+        assert!(are_other_lines(&[fast, fast], &[fast, unknown], seconds(30)), "it is no longer long");
     }
 }

@@ -126,6 +126,11 @@ impl LineMeter {
         self.uplink = uplink;
     }
 
+    /// How many connections share what is in flight.
+    pub(super) fn stripes(&self) -> usize {
+        self.stripes
+    }
+
     /// So many connections share what is in flight from now on. More of them may carry more.
     pub(super) fn set_stripes(&mut self, now: Instant, count: usize) {
         if count > self.stripes {
@@ -279,8 +284,8 @@ impl LineMeter {
         usize::try_from(bytes).unwrap_or(usize::MAX).min(IN_FLIGHT_BYTES_MAX)
     }
 
-    /// All lines together, if that differs much from what was last returned.
-    pub(super) fn take_uplink_news(&self, now: Instant) -> Option<Line> {
+    /// How many bytes a second all long lines carry together, if that differs much from what was last returned.
+    pub(super) fn take_uplink_news(&self, now: Instant) -> Option<u64> {
         self.uplink.take_news(now)
     }
 

@@ -228,6 +228,11 @@ impl Outbox {
         self.lock().throughput.sum(Instant::now())
     }
 
+    /// How many connections share what is in flight.
+    pub(super) fn stripe_count(&self) -> usize {
+        self.lock().line.stripes()
+    }
+
     /// So many connections of this lane share what is in flight from now on.
     pub(crate) fn set_stripes(&self, lane: u64, count: usize) {
         let mut state = self.lock();
@@ -243,8 +248,8 @@ impl Outbox {
         self.lock().line.share(uplink);
     }
 
-    /// What all lines of this peer carry together, if that differs much from what was last returned.
-    pub(super) fn take_uplink_news(&self) -> Option<Line> {
+    /// How many bytes a second all long lines of this peer carry together, if that differs much from what was last returned.
+    pub(super) fn take_uplink_news(&self) -> Option<u64> {
         self.lock().line.take_uplink_news(Instant::now())
     }
 

@@ -39,7 +39,6 @@ pub(crate) async fn transmit(
     counters: &Counters,
 ) -> Result<(), LaneError> {
     link.is_direct.store(lane_kind == LaneKind::Direct, Ordering::Relaxed);
-    link.stripe_count.store(1, Ordering::Relaxed);
     let (reader, writer) = stream.split();
     let counters = &counters.with(link.peer());
     // The first of these that ends ends the lane. The next lane writes a half-written frame again.
@@ -102,8 +101,8 @@ async fn read_acknowledgements(
             counters.note_line(line);
             let _ = events.send(LinkEvent::LineMeasured { link: Arc::clone(link), line });
         }
-        if let Some(line) = link.outbox.take_uplink_news() {
-            let _ = events.send(LinkEvent::UplinkMeasured(line));
+        if let Some(bytes_per_second) = link.outbox.take_uplink_news() {
+            let _ = events.send(LinkEvent::UplinkMeasured { bytes_per_second });
         }
     }
 }

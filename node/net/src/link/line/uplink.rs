@@ -1,12 +1,13 @@
 //! The uplink: what all long lines of this peer carry together.
 //!
-//! It is measured like a single [line](super): each large frame over a long line remembers what was acknowledged on all of them when it
-//! was sent, and its own acknowledgement gives a rate.
+//! Each large frame over a long line remembers what was acknowledged on all of them when it was sent, and its own acknowledgement gives a
+//! rate, as for a single [line](super). A pause of a round trip begins another measurement: a burst after it says nothing about the time
+//! before.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use peergrad_core::io::{LONG_ROUND_TRIP, Line};
+use peergrad_core::io::LONG_ROUND_TRIP;
 use tokio::time::Instant;
 
 use super::is_other;
@@ -18,17 +19,15 @@ pub(crate) struct Uplink(Arc<Mutex<UplinkState>>);
 
 #[derive(Debug, Default)]
 struct UplinkState {
-    /// The bytes that were acknowledged so far, and when that last grew.
+    /// The bytes that were acknowledged so far, and when that last grew, or when a pause ended.
     acknowledged: u64,
     acknowledged_at: Option<Instant>,
-    /// When a frame was last sent.
+    /// When a large frame was last sent over a long line.
     sent_at: Option<Instant>,
     /// Recent rates, in bytes per second.
     rates: RecentMax<u64>,
-    /// The mean round trip of the lines, over recent frames.
-    round_trip: Option<Duration>,
-    /// The uplink as it was last reported, and when.
-    reported: Option<(Line, Instant)>,
+    /// The rate that was last reported, and when.
+    reported: Option<(u64, Instant)>,
 }
 
 /// What was acknowledged when a frame was sent.
@@ -71,8 +70,6 @@ impl Uplink {
         let mut state = self.lock();
         state.acknowledged += frame.byte_count as u64;
         state.acknowledged_at = Some(now);
-        let before = state.round_trip.unwrap_or(frame.round_trip);
-        state.round_trip = Some((before * (SMOOTHING - 1) + frame.round_trip) / SMOOTHING);
         let took = now - frame.mark.acknowledged_at;
         // What arrives within less than a round trip may have waited for one acknowledgement.
         if took < frame.round_trip || took.is_zero() {
@@ -86,18 +83,15 @@ impl Uplink {
         }
     }
 
-    /// The uplink, if it differs much from what was last returned.
-    pub(super) fn take_news(&self, now: Instant) -> Option<Line> {
+    /// The rate in bytes per second, if it differs much from what was last returned.
+    pub(super) fn take_news(&self, now: Instant) -> Option<u64> {
         let mut state = self.lock();
-        let line = Line { round_trip: state.round_trip?, bytes_per_second: state.rates.largest()? };
-        let is_news = state.reported.is_none_or(|(before, at)| {
-            now - at > REPORT_INTERVAL
-                && (is_other(before.bytes_per_second, line.bytes_per_second)
-                    || is_other(before.round_trip.as_micros() as u64, line.round_trip.as_micros() as u64))
-        });
+        let rate = state.rates.largest()?;
+        let is_news =
+            state.reported.is_none_or(|(before, at)| now - at > REPORT_INTERVAL && is_other(before, rate));
         is_news.then(|| {
-            state.reported = Some((line, now));
-            line
+            state.reported = Some((rate, now));
+            rate
         })
     }
 
@@ -107,8 +101,6 @@ impl Uplink {
     }
 }
 
-/// How many frames the mean round trip covers, about.
-const SMOOTHING: u32 = 32;
 /// How often a change is reported at most.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -150,9 +142,8 @@ mod tests {
     fn lines_that_share_an_uplink_show_what_it_carries() {
         let uplink = Uplink::default();
         let now = sent(&uplink, 20_000_000, ROUND_TRIP, 5);
-        let line = uplink.take_news(now).unwrap();
-        assert!(line.bytes_per_second.abs_diff(20_000_000) < 2_000_000, "{line:?}");
-        assert!(line.round_trip.abs_diff(ROUND_TRIP) < ROUND_TRIP / 5, "{line:?}");
+        let rate = uplink.take_news(now).unwrap();
+        assert!(rate.abs_diff(20_000_000) < 2_000_000, "{rate}");
         assert_eq!(uplink.take_news(now + 2 * REPORT_INTERVAL), None, "it is as before");
     }
 

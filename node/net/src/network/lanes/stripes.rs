@@ -88,7 +88,7 @@ impl Lanes {
                     search.note_failure(Instant::now(), count);
                 }
             }
-            link.set_stripes(number, count);
+            link.outbox.set_stripes(number, count);
         }
     }
 
