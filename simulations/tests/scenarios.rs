@@ -16,7 +16,7 @@ fn named_scenarios_violate_no_invariant() {
 }
 
 /// Seeds that have found a bug, which is fixed and must not return.
-const FOUND: [(&str, u64); 8] = [
+const FOUND: [(&str, u64); 9] = [
     // A peer's own request, delayed by a cut, was taken for that of a copy of its identity.
     ("flapping-member", 1687),
     // A peer waited for admission until all members that it knew had crashed.
@@ -33,6 +33,9 @@ const FOUND: [(&str, u64); 8] = [
     ("orders", 7264),
     // Not in the node: a promise that had waited for the disk was sent after the acceptance that followed it, which was called a violation.
     ("trouble", 3819),
+    // Not in the node: a member had a wrong value from a sender that the next view removed. A checker of the order of commits compared
+    // parameters, too.
+    ("wrong-values", 97_291_606),
 ];
 
 #[test]

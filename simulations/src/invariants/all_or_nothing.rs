@@ -1,12 +1,13 @@
 //! Invariant 5, all or nothing: steps are committed in order, each only once it is complete at every member. No process commits a step
-//! twice, or leaves one out after it joined. A committed step is never undone, and the final state at a peer is a committed state.
+//! twice, or leaves one out after it joined. A committed step is never undone, and the final state at a peer is a committed state. Whether
+//! the parameters after a step are everywhere the same is [another invariant](super::same_bits), which does not hold where a member sends
+//! wrong values.
 
 use std::any::Any;
 use std::collections::BTreeMap;
 
 use peergrad_core::io::{Committed, Event};
 use peergrad_core::node::NodeState;
-use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::view::{Recovery, View};
 use peergrad_protocol::{PeerId, ViewNumber};
 
@@ -24,8 +25,6 @@ pub struct AllOrNothing {
     begins: BTreeMap<ViewNumber, u64>,
     /// By number of the view: how many steps its members have reported as committed. Only grows.
     committed: BTreeMap<ViewNumber, u64>,
-    /// By step: the view in which it was first reported as committed, and the digest of the parameters.
-    digests: BTreeMap<u64, (ViewNumber, ContentDigest)>,
 }
 
 /// The progress of one process.
@@ -60,7 +59,6 @@ impl AllOrNothing {
         if is_restored(view) {
             // No member had the state in memory any more: only then a run goes back.
             self.committed.values_mut().for_each(|steps| *steps = (*steps).min(first));
-            self.digests.split_off(&first);
             return Ok(());
         }
         let committed = self.committed.range(..view.number).map(|(_, steps)| *steps).max().unwrap_or(0);
@@ -93,15 +91,6 @@ impl AllOrNothing {
                 "{host} commits step {step} in view {}, but view {} has begun with step {first}",
                 view_number.0, view.0
             ));
-        }
-        if let Some(digest) = committed.digest {
-            let (known_in, known) = *self.digests.entry(step).or_insert((view_number, digest));
-            if known_in != view_number && known != digest {
-                return Err(format!(
-                    "step {step} is committed by {host} in view {} with other parameters than in view {}",
-                    view_number.0, known_in.0
-                ));
-            }
         }
         // What was complete at every member of a view when the first of them reported the commit, still is complete.
         if is_first { is_complete_everywhere(host, step, world) } else { Ok(()) }
