@@ -7,7 +7,7 @@ use libp2p::core::upgrade::{NegotiationError, ProtocolError};
 use libp2p::swarm::DialError;
 use libp2p::{Multiaddr, TransportError, dns, noise};
 
-use crate::address::without_peer;
+use crate::address::{is_relayed, without_peer};
 use crate::link::error_text;
 use crate::proof::ProofError;
 
@@ -69,12 +69,13 @@ pub(super) fn is_final(trouble: &DialFailure) -> bool {
     }
 }
 
-/// The addresses that an attempt has tried, if the machine at each of them refuses the connection.
+/// The addresses that an attempt has tried, if the machine at each of them refuses the connection. Addresses through relays do not count:
+/// they fail when the peer has left the relay.
 pub(in super::super) fn refused_everywhere(error: &DialError) -> Vec<Multiaddr> {
     let DialError::Transport(errors) = error else { return Vec::new() };
-    let is_refused = |(_, error): &(_, TransportError<io::Error>)| failure_of(error) == DialFailure::Refused;
-    if errors.iter().all(is_refused) {
-        errors.iter().map(|(address, _)| without_peer(address.clone())).collect()
+    let direct = || errors.iter().filter(|(address, _)| !is_relayed(address));
+    if direct().all(|(_, error)| failure_of(error) == DialFailure::Refused) {
+        direct().map(|(address, _)| without_peer(address.clone())).collect()
     } else {
         Vec::new()
     }

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use libp2p::swarm::dial_opts::DialOpts;
+use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
 use libp2p::swarm::{ConnectionId, DialError};
 use libp2p::{Multiaddr, PeerId};
 use tokio::time::Instant;
 
 use super::failure::{DialFailure, failure_of, is_final};
 use super::{CarrierHistory, OwnAddresses};
-use crate::address::{Carrier, over_quic, over_tcp, remember, without_peer};
+use crate::address::{Carrier, is_relayed, over_quic, over_tcp, remember, without_peer};
 use crate::identity::from_libp2p;
 
 #[derive(Debug)]
@@ -222,7 +222,9 @@ impl DialTarget {
                 DialOpts::unknown_peer_id().address(address).allocate_new_port().build()
             }
             DialAim::Peer { id, .. } => {
-                let options = DialOpts::peer_id(*id).addresses(addresses).allocate_new_port();
+                // The peer discovery may be dialing it at the same time, through relays that take long to fail.
+                let options = DialOpts::peer_id(*id).condition(PeerCondition::Disconnected);
+                let options = options.addresses(addresses).allocate_new_port();
                 // The peer may have moved, and others may know its new address.
                 if self.failures > 0 {
                     options.extend_addresses_through_behaviour().build()
@@ -242,6 +244,10 @@ impl DialTarget {
                 (wanted, given) => (wanted == given).then(|| address.clone()),
             };
             found.extend(address.filter(|address| !found.contains(address)));
+        }
+        // Relays are tried as well, by other attempts. In this one they would delay the news that the peer's own machine refuses.
+        if !found.iter().all(is_relayed) {
+            found.retain(|address| !is_relayed(address));
         }
         found
     }

@@ -116,6 +116,10 @@ fn addresses() -> Vec<Multiaddr> {
     vec![TCP.parse().unwrap()]
 }
 
+fn circuit() -> Multiaddr {
+    format!("/ip4/10.0.0.9/tcp/9/p2p/{}/p2p-circuit", PeerId::random()).parse().unwrap()
+}
+
 fn named(address: &str, start: Instant) -> Dialer {
     let mut dialer = Dialer::default();
     dialer.want_bootstrap(address.parse().unwrap(), start);
@@ -324,10 +328,23 @@ fn a_relayed_connection_does_not_change_the_known_carrier() {
     let mut dialer = Dialer::default();
     dialer.want(peer, addresses(), start);
     dialer.mark_connected(peer, through(Carrier::Quic));
-    let circuit = format!("/ip4/10.0.0.9/tcp/9/p2p/{}/p2p-circuit", PeerId::random()).parse().unwrap();
+    let circuit = circuit();
     let relayed =
         NewConnection { evidence: CarrierEvidence::None, ..dialed(ConnectionId::new_unchecked(0), &circuit) };
     assert_eq!(dialer.connected(peer, relayed, CarrierHistory::default(), start), through(Carrier::Quic));
+}
+
+#[test]
+fn relays_are_dialed_only_where_a_peer_has_no_other_address() {
+    let start = Instant::now();
+    let shown = |addresses| {
+        let mut dialer = Dialer::default();
+        dialer.want(PeerId::random(), addresses, start);
+        format!("{:?}", dialer.take_due(start).pop().unwrap())
+    };
+    let both = shown(vec![circuit(), TCP.parse().unwrap()]);
+    assert!(both.contains(TCP) && !both.contains("p2p-circuit"), "{both}");
+    assert!(shown(vec![circuit()]).contains("p2p-circuit"));
 }
 
 /// A firewall may have begun to refuse what it let pass.
@@ -478,8 +495,11 @@ fn dead_addresses_are_reported_beside_those_of_this_peer_itself() {
 #[test]
 fn a_peer_counts_as_gone_only_if_every_address_refuses() {
     assert_eq!(refused_everywhere(&refusal()).len(), 1);
-    let DialError::Transport(mut errors) = refusal() else { unreachable!() };
-    let silent = TransportError::Other(io::Error::from(io::ErrorKind::TimedOut));
-    errors.push(("/ip4/10.0.0.8/tcp/9".parse().unwrap(), silent));
-    assert!(refused_everywhere(&DialError::Transport(errors)).is_empty());
+    let with_silent = |address| {
+        let DialError::Transport(mut errors) = refusal() else { unreachable!() };
+        errors.push((address, TransportError::Other(io::Error::from(io::ErrorKind::TimedOut))));
+        refused_everywhere(&DialError::Transport(errors)).len()
+    };
+    assert_eq!(with_silent("/ip4/10.0.0.8/tcp/9".parse().unwrap()), 0);
+    assert_eq!(with_silent(circuit()), 1, "the peer has left the relay");
 }

@@ -218,8 +218,8 @@ impl ReachabilityUpkeep<'_> {
             return;
         }
         self.connectivity.search_due = now + SEARCH_PAUSE;
-        let guesses =
-            self.connectivity.relays.iter().map(|(relay, address)| through(*relay, address.clone()));
+        let relays = self.connectivity.relays.iter().filter(|(_, address)| !is_relayed(address));
+        let guesses = relays.map(|(relay, address)| through(*relay, address.clone()));
         let guesses: Vec<Multiaddr> = guesses.take(GUESSES_MAX).collect();
         let missing: Vec<_> = self.dialer.missing().take(SEARCHES_MAX).collect();
         for (id, mut circuits) in missing {
