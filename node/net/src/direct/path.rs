@@ -111,7 +111,7 @@ const PAUSE_MIN: Duration = Duration::from_secs(5);
 const PAUSE_MAX: Duration = Duration::from_secs(300);
 /// A lane that was open for so long resets the pause.
 const STABLE_AFTER: Duration = Duration::from_secs(60);
-/// Less than the members' failure detector allows: there is another way.
+/// Less than the failure detector of members allows: there is another way. On a long line it is more.
 const PATIENCE_MIN: Duration = Duration::from_millis(750);
 /// As long as a substream may go without an acknowledgement.
 const PATIENCE_MAX: Duration = Duration::from_secs(5);

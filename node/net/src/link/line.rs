@@ -12,13 +12,15 @@
 //!    round trip includes the time that the line takes to carry it.
 //! 3. The product of the two has to be in flight, and somewhat more. How much more, and how fast large frames leave, is in
 //!    `line/pacing.rs`: a line that carries more shows that by the next rates, until it is full.
-//! 4. After a pause of a minute, or over another lane, the line may be another one: little is in flight at first, and the first rate
+//! 4. Where the queue before the line grows, less is in flight, as `line/queue.rs` says.
+//! 5. After a pause of a minute, or over another lane, the line may be another one: little is in flight at first, and the first rate
 //!    with more frames waiting replaces all earlier ones.
 //!
 //! # Reading
 //! Cardwell et al., *BBR: Congestion-Based Congestion Control*, 2016. Here TCP decides what it sends when; this only bounds what it is given.
 
 mod pacing;
+mod queue;
 mod recent_max;
 mod uplink;
 
@@ -29,11 +31,12 @@ use std::time::Duration;
 use peergrad_core::io::Line;
 use tokio::time::Instant;
 
-use super::SMALL_FRAME_BYTES;
+use super::{SMALL_FRAME_BYTES, STALL_TIMEOUT};
 use pacing::Pacing;
+use queue::Queue;
 use recent_max::RecentMax;
 pub(crate) use uplink::Uplink;
-use uplink::{AcknowledgedFrame, UplinkMark};
+use uplink::{AcknowledgedFrame, UplinkMark, UplinkUse};
 
 /// Measures the line under one link, over all its lanes.
 #[derive(Debug)]
@@ -57,10 +60,11 @@ pub(super) struct LineMeter {
     /// Recent round trips, of which the shortest one counts.
     round_trips: RecentMax<Reverse<Duration>>,
     pacing: Pacing,
+    queue: Queue,
     /// How many connections share what is in flight.
     stripes: usize,
-    /// What measures all lines together.
-    uplink: Uplink,
+    /// What this line takes of the uplink that it shares with others.
+    uplink: UplinkUse,
     /// The line as it was last reported, and when.
     reported: Option<(Line, Instant)>,
 }
@@ -107,8 +111,9 @@ impl LineMeter {
             filled_at: None,
             round_trips: RecentMax::default(),
             pacing: Pacing::new(now),
+            queue: Queue::new(now),
             stripes: 1,
-            uplink: Uplink::default(),
+            uplink: UplinkUse::default(),
             reported: None,
         }
     }
@@ -117,13 +122,14 @@ impl LineMeter {
     pub(super) fn restart(&mut self) {
         self.in_flight.clear();
         (self.in_flight_bytes, self.large_in_flight) = (0, 0);
+        self.uplink.clear();
         self.filled_at = None;
         self.stripes = 1;
     }
 
     /// The line is one of those that share this uplink.
     pub(super) fn share(&mut self, uplink: Uplink) {
-        self.uplink = uplink;
+        self.uplink = UplinkUse::new(uplink);
     }
 
     /// How many connections share what is in flight.
@@ -179,7 +185,7 @@ impl LineMeter {
         self.large_in_flight += usize::from(!is_small(byte_count));
         let is_large = !is_small(byte_count);
         let round_trip = self.round_trips.largest().filter(|_| is_large);
-        let mark = round_trip.and_then(|Reverse(round_trip)| self.uplink.note_sent(now, round_trip));
+        let mark = round_trip.and_then(|Reverse(trip)| self.uplink.note_sent(now, byte_count, trip));
         let Self { acknowledged, acknowledged_at, sent_at, .. } = *self;
         self.in_flight.push_back(SentFrame {
             byte_count,
@@ -203,6 +209,10 @@ impl LineMeter {
             self.large_in_flight -= usize::from(!is_small(frame.byte_count));
             self.note_round_trip(now, now - frame.at, frame.was_first);
             self.note_uplink(now, &frame);
+            if let (Some(Reverse(shortest)), false) = (self.round_trips.largest(), is_small(frame.byte_count))
+            {
+                self.queue.note(now, frame.at, shortest);
+            }
             newest = Some(frame);
         }
         let Some(frame) = newest else { return };
@@ -213,7 +223,7 @@ impl LineMeter {
         self.note_rate(now, self.acknowledged - frame.acknowledged, took, frame.was_last);
     }
 
-    fn note_uplink(&self, now: Instant, frame: &SentFrame) {
+    fn note_uplink(&mut self, now: Instant, frame: &SentFrame) {
         let (Some(mark), Some(Reverse(round_trip))) = (frame.mark, self.round_trips.largest()) else {
             return;
         };
@@ -271,6 +281,13 @@ impl LineMeter {
         self.in_flight_bytes
     }
 
+    /// How long a frame may go without an acknowledgement, on a line on which `least` would do if it were short. Queues hold what a line
+    /// carries in some round trips, and TCP waits for one or more of them before it sends a lost packet again.
+    pub(super) fn patience(&self, least: Duration) -> Duration {
+        let Some(Reverse(round_trip)) = self.round_trips.largest() else { return least };
+        (least + PATIENCE_ROUND_TRIPS * round_trip).min(least.max(STALL_TIMEOUT))
+    }
+
     /// How many bytes may be in flight.
     fn limit(&self, now: Instant) -> usize {
         let Some(line) = self.filled_line(now) else { return UNMEASURED_BYTES };
@@ -278,8 +295,10 @@ impl LineMeter {
         let least = line.bytes_per_second.saturating_mul(QUEUE_MAX.as_millis() as u64) / 1000;
         let (carried, gain) = (line.bytes_in_round_trip(), self.pacing.gains(now, line.round_trip).window);
         let wanted = (carried / 100).saturating_mul(gain).max(least.min(IN_FLIGHT_BYTES as u64));
+        let wanted = wanted.saturating_mul(self.queue.percent()) / 100;
         let stripes = self.stripes as u64;
         let bytes = wanted.min((stripes * SOCKET_BYTES).max(carried.saturating_add(carried / 10)));
+        let bytes = bytes.min(self.uplink.limit(line.round_trip).unwrap_or(u64::MAX));
         let bytes = bytes.saturating_add((stripes - 1) * STRIPE_BYTES);
         usize::try_from(bytes).unwrap_or(usize::MAX).min(IN_FLIGHT_BYTES_MAX)
     }
@@ -312,6 +331,8 @@ fn is_small(byte_count: usize) -> bool {
     byte_count <= SMALL_FRAME_BYTES
 }
 
+/// How many round trips more an acknowledgement may take.
+const PATIENCE_ROUND_TRIPS: u32 = 8;
 /// How much more small frames may bring in flight: control messages must not wait behind tensors.
 const SMALL_FRAMES_EXTRA: usize = 1 << 20;
 /// How long a rate counts after the line was last full. Steps may be that far apart.
@@ -391,6 +412,21 @@ mod tests {
         let limit = meter.limit(now);
         assert!((2_600_000..3_000_000).contains(&limit), "{limit}");
         assert!(longest < Duration::from_millis(210), "at most a round trip waits in the queue: {longest:?}");
+    }
+
+    #[test]
+    fn an_acknowledgement_gets_more_time_on_a_long_line() {
+        let least = Duration::from_millis(750);
+        let patience = |delay| filled(2_500_000, Duration::from_millis(delay), 20).0.patience(least);
+        assert_eq!(LineMeter::new(Instant::now()).patience(least), least, "nothing is known yet");
+        // A trip of the first frame includes the 52 ms that the line takes to carry it.
+        assert!(patience(1) < Duration::from_millis(1_250), "{:?}", patience(1));
+        assert!(patience(100) > Duration::from_millis(2_350), "{:?}", patience(100));
+        assert_eq!(patience(1_000), STALL_TIMEOUT, "another way may be better");
+        assert_eq!(
+            filled(2_500_000, Duration::from_millis(100), 20).0.patience(STALL_TIMEOUT),
+            STALL_TIMEOUT
+        );
     }
 
     #[test]

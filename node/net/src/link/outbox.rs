@@ -258,11 +258,13 @@ impl Outbox {
         self.lock().line.take_news(Instant::now())
     }
 
-    /// Whether frames have been in flight for too long without an acknowledgement. If so, the lane ends.
+    /// Whether frames have been in flight for too long without an acknowledgement. If so, the lane ends. On a long line an
+    /// acknowledgement gets more time than this patience, as [`LineMeter::patience`] says.
     pub(super) fn is_stalled(&self, lane: u64, patience: Duration) -> bool {
         let mut state = self.lock();
-        let is_stalled =
-            state.lane == lane && state.line.in_flight_bytes() > 0 && state.moved_at.elapsed() > patience;
+        let is_stalled = state.lane == lane
+            && state.line.in_flight_bytes() > 0
+            && state.moved_at.elapsed() > state.line.patience(patience);
         if is_stalled && state.line.in_flight_bytes() > SMALL_PACKET_BYTES {
             state.stalls_behind_large += 1;
         }

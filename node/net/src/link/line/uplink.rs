@@ -3,11 +3,15 @@
 //! Each large frame over a long line remembers what was acknowledged on all of them when it was sent, and its own acknowledgement gives a
 //! rate, as for a single [line](super). A pause of a round trip begins another measurement: a burst after it says nothing about the time
 //! before.
+//!
+//! A line that is alone for a moment is measured with the whole uplink. If each line then had in flight what it once carried, a queue before
+//! the uplink would overflow. So where several lines are in use, they share what the uplink carries in a round trip, and somewhat more: a
+//! line may have an equal part of it in flight, and what the others leave.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use peergrad_core::io::LONG_ROUND_TRIP;
+use peergrad_core::io::{LONG_ROUND_TRIP, Line};
 use tokio::time::Instant;
 
 use super::is_other;
@@ -28,6 +32,18 @@ struct UplinkState {
     rates: RecentMax<u64>,
     /// The rate that was last reported, and when.
     reported: Option<(u64, Instant)>,
+    /// The bytes of large frames in flight over long lines.
+    in_flight: u64,
+    /// On how many lines these are.
+    lines_in_use: u64,
+}
+
+/// The use of an uplink by one line. Once it is dropped, nothing of this line is in flight.
+#[derive(Debug, Default)]
+pub(super) struct UplinkUse {
+    uplink: Uplink,
+    /// The bytes of this line's large frames in flight.
+    in_flight: u64,
 }
 
 /// What was acknowledged when a frame was sent.
@@ -50,7 +66,7 @@ pub(super) struct AcknowledgedFrame {
 
 impl Uplink {
     /// A frame leaves over a line with this round trip. `None` if that is no long line.
-    pub(super) fn note_sent(&self, now: Instant, round_trip: Duration) -> Option<UplinkMark> {
+    fn note_sent(&self, now: Instant, round_trip: Duration) -> Option<UplinkMark> {
         if round_trip < LONG_ROUND_TRIP {
             return None;
         }
@@ -66,7 +82,7 @@ impl Uplink {
     }
 
     /// A frame has arrived.
-    pub(super) fn note_acknowledged(&self, now: Instant, frame: &AcknowledgedFrame) {
+    fn note_acknowledged(&self, now: Instant, frame: &AcknowledgedFrame) {
         let mut state = self.lock();
         state.acknowledged += frame.byte_count as u64;
         state.acknowledged_at = Some(now);
@@ -101,6 +117,70 @@ impl Uplink {
     }
 }
 
+impl UplinkUse {
+    pub(super) fn new(uplink: Uplink) -> Self {
+        Self { uplink, in_flight: 0 }
+    }
+
+    /// A large frame leaves over this line, which has this round trip. `None` if it is no long line.
+    pub(super) fn note_sent(
+        &mut self,
+        now: Instant,
+        byte_count: usize,
+        round_trip: Duration,
+    ) -> Option<UplinkMark> {
+        let mark = self.uplink.note_sent(now, round_trip)?;
+        self.set_in_flight(self.in_flight + byte_count as u64);
+        Some(mark)
+    }
+
+    /// A large frame has arrived.
+    pub(super) fn note_acknowledged(&mut self, now: Instant, frame: &AcknowledgedFrame) {
+        self.uplink.note_acknowledged(now, frame);
+        self.set_in_flight(self.in_flight.saturating_sub(frame.byte_count as u64));
+    }
+
+    /// Nothing of this line is in flight any more.
+    pub(super) fn clear(&mut self) {
+        self.set_in_flight(0);
+    }
+
+    /// The rate of the uplink, as for [`Uplink::take_news`].
+    pub(super) fn take_news(&self, now: Instant) -> Option<u64> {
+        self.uplink.take_news(now)
+    }
+
+    /// How many bytes of this line, with this round trip, may be in flight beside those of the others; `None` if it is alone, or the
+    /// uplink is not measured.
+    pub(super) fn limit(&self, round_trip: Duration) -> Option<u64> {
+        let state = self.uplink.lock();
+        let line_count = state.lines_in_use + u64::from(self.in_flight == 0);
+        if line_count <= 1 || round_trip < LONG_ROUND_TRIP {
+            return None;
+        }
+        let line = Line { round_trip, bytes_per_second: state.rates.largest()? };
+        let all = line.bytes_in_round_trip() / 100 * SHARED_WINDOW_PERCENT;
+        Some((all / line_count).max(all.saturating_sub(state.in_flight - self.in_flight)))
+    }
+
+    fn set_in_flight(&mut self, bytes: u64) {
+        let mut state = self.uplink.lock();
+        state.in_flight = state.in_flight - self.in_flight + bytes;
+        state.lines_in_use = state.lines_in_use - u64::from(self.in_flight > 0) + u64::from(bytes > 0);
+        drop(state);
+        self.in_flight = bytes;
+    }
+}
+
+impl Drop for UplinkUse {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// What several lines may have in flight together, in hundredths of what the uplink carries in a round trip. Each may exceed its part by
+/// a frame.
+const SHARED_WINDOW_PERCENT: u64 = 125;
 /// How often a change is reported at most.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -145,6 +225,28 @@ mod tests {
         let rate = uplink.take_news(now).unwrap();
         assert!(rate.abs_diff(20_000_000) < 2_000_000, "{rate}");
         assert_eq!(uplink.take_news(now + 2 * REPORT_INTERVAL), None, "it is as before");
+    }
+
+    #[test]
+    fn lines_share_what_the_uplink_carries_in_a_round_trip() {
+        let uplink = Uplink::default();
+        let now = sent(&uplink, 20_000_000, ROUND_TRIP, 5);
+        let [mut one, mut other] = [0, 1].map(|_| UplinkUse::new(uplink.clone()));
+        assert_eq!(one.limit(ROUND_TRIP), None, "it is alone");
+        let mark = one.note_sent(now, 500_000, ROUND_TRIP).unwrap();
+        assert_eq!(one.limit(ROUND_TRIP), None, "it still is");
+        // 2.5 MB for both.
+        let is_about = |bytes: Option<u64>, expected| bytes.unwrap().abs_diff(expected) < expected / 5;
+        assert!(is_about(other.limit(ROUND_TRIP), 2_000_000), "what the first one leaves");
+        other.note_sent(now, 2_000_000, ROUND_TRIP).unwrap();
+        assert!(is_about(one.limit(ROUND_TRIP), 1_250_000), "an equal part");
+        let frame = AcknowledgedFrame { byte_count: 500_000, mark, was_last: false, round_trip: ROUND_TRIP };
+        one.note_acknowledged(now + ROUND_TRIP, &frame);
+        assert_eq!(other.limit(ROUND_TRIP), None, "it is alone again");
+        one.note_sent(now, 500_000, ROUND_TRIP).unwrap();
+        drop(one);
+        assert_eq!(other.limit(ROUND_TRIP), None);
+        assert_eq!(other.limit(LONG_ROUND_TRIP / 2), None);
     }
 
     #[test]

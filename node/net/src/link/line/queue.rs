@@ -1,0 +1,129 @@
+//! The queue before a line: less is in flight where it grows.
+//!
+//! A line is measured when nothing else is on its way. Where other lines share the uplink of this end or the downlink of the other one, each of
+//! them has in flight what it once carried alone, and a queue fills until the system drops packets. Then small frames wait as well, and
+//! a new connection may take seconds.
+//!
+//! # How it works
+//! Once in a round trip, the shortest round trip of its frames is compared with the shortest one that is known. If the difference is
+//! [`LONG_QUEUE`] and as long as that one, a quarter less may be in flight from now on, down to [`PERCENT_MIN`]. If it is half as long or less, a
+//! quarter more may be, up to all that the line carries by its own measurement. On a line whose round trip is shorter than half of
+//! [`LONG_QUEUE`], little is in flight anyway.
+//!
+//! # Reading
+//! Shalunov et al., *Low Extra Delay Background Transport (LEDBAT)*, RFC 6817, 2012: a window that follows the delay in a queue. A lower
+//! bound is needed beside connections that fill any queue.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// How much of its measured window a line may use.
+#[derive(Debug)]
+pub(super) struct Queue {
+    percent: u64,
+    /// When that was last looked at.
+    looked_at: Instant,
+    /// The shortest round trip of the frames that have arrived since then.
+    shortest: Option<Duration>,
+    /// The round trip with an empty queue, as it was known then.
+    empty: Duration,
+}
+
+impl Queue {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { percent: 100, looked_at: now, shortest: None, empty: Duration::ZERO }
+    }
+
+    /// A large frame that was sent at this time has arrived. `empty` is the round trip with an empty queue.
+    pub(super) fn note(&mut self, now: Instant, sent_at: Instant, empty: Duration) {
+        if empty < LONG_QUEUE / 2 {
+            return;
+        }
+        let round_trip = now - sent_at;
+        let shortest = self.shortest.map_or(round_trip, |shortest| shortest.min(round_trip));
+        self.shortest = Some(shortest);
+        // What was sent before shows the queue as it was before.
+        if sent_at < self.looked_at {
+            return;
+        }
+        let queue = shortest.saturating_sub(empty);
+        if empty > self.empty * 3 / 2 {
+            // It was measured again: what was taken for a queue is the line.
+            self.percent = 100;
+        } else if queue >= empty.max(LONG_QUEUE) {
+            self.percent = (self.percent * 3 / 4).max(PERCENT_MIN);
+        } else if queue <= empty / 2 {
+            self.percent = (self.percent * 5 / 4).min(100);
+        }
+        (self.looked_at, self.shortest, self.empty) = (now, None, empty);
+    }
+
+    /// How much of the measured window may be in flight, in hundredths.
+    pub(super) fn percent(&self) -> u64 {
+        self.percent
+    }
+}
+
+/// A shorter queue delays nothing that matters.
+const LONG_QUEUE: Duration = Duration::from_millis(50);
+/// What may be in flight at least, in hundredths of the measured window.
+const PERCENT_MIN: u64 = 25;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EMPTY: Duration = Duration::from_millis(100);
+
+    /// The percentage after so many round trips of this length, with eight frames in each.
+    fn after(queue: &mut Queue, from: Instant, round_trips: u32, round_trip: Duration) -> (Instant, u64) {
+        let end = from + round_trips * round_trip;
+        let mut now = from;
+        while now < end {
+            now += round_trip / 8;
+            queue.note(now, now - round_trip, EMPTY);
+        }
+        (now, queue.percent())
+    }
+
+    #[test]
+    fn less_is_in_flight_while_the_queue_is_long() {
+        let begin = Instant::now() + Duration::from_secs(10);
+        let mut queue = Queue::new(begin);
+        let (now, percent) = after(&mut queue, begin, 20, Duration::from_millis(140));
+        assert_eq!(percent, 100, "a short queue");
+        let (now, percent) = after(&mut queue, now, 3, Duration::from_millis(250));
+        assert!((40..80).contains(&percent), "{percent}");
+        let (now, percent) = after(&mut queue, now, 40, Duration::from_millis(400));
+        assert_eq!(percent, PERCENT_MIN);
+        let (now, percent) = after(&mut queue, now, 20, Duration::from_millis(180));
+        assert_eq!(percent, PERCENT_MIN, "neither long nor short");
+        let (_, percent) = after(&mut queue, now, 20, Duration::from_millis(120));
+        assert!(percent > 95, "{percent}");
+    }
+
+    #[test]
+    fn a_single_fast_frame_shows_that_the_queue_was_empty_in_between() {
+        let begin = Instant::now() + Duration::from_secs(10);
+        let mut queue = Queue::new(begin);
+        let mut now = begin;
+        for frame in 0..400 {
+            now += Duration::from_millis(20);
+            let round_trip = Duration::from_millis(if frame % 10 == 0 { 120 } else { 300 });
+            queue.note(now, now - round_trip, EMPTY);
+        }
+        assert!(queue.percent() > 75, "{}", queue.percent());
+    }
+
+    #[test]
+    fn on_short_lines_no_queue_is_long() {
+        let begin = Instant::now() + Duration::from_secs(10);
+        let mut queue = Queue::new(begin);
+        for frame in 0..1000 {
+            let now = begin + frame * Duration::from_millis(5);
+            queue.note(now, now - Duration::from_millis(40), Duration::from_micros(200));
+        }
+        assert_eq!(queue.percent(), 100);
+    }
+}
