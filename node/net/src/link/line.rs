@@ -295,7 +295,9 @@ impl LineMeter {
         let least = line.bytes_per_second.saturating_mul(QUEUE_MAX.as_millis() as u64) / 1000;
         let (carried, gain) = (line.bytes_in_round_trip(), self.pacing.gains(now, line.round_trip).window);
         let wanted = (carried / 100).saturating_mul(gain).max(least.min(IN_FLIGHT_BYTES as u64));
-        let wanted = wanted.saturating_mul(self.queue.percent()) / 100;
+        // Alone on its uplink, a line waits for lost packets rather than for others.
+        let percent = if self.uplink.is_shared() { self.queue.percent() } else { 100 };
+        let wanted = wanted.saturating_mul(percent) / 100;
         let stripes = self.stripes as u64;
         let bytes = wanted.min((stripes * SOCKET_BYTES).max(carried.saturating_add(carried / 10)));
         let bytes = bytes.min(self.uplink.limit(line.round_trip).unwrap_or(u64::MAX));

@@ -8,7 +8,8 @@
 //! Once in a round trip, the shortest round trip of its frames is compared with the shortest one that is known. If the difference is
 //! [`LONG_QUEUE`] and as long as that one, a quarter less may be in flight from now on, down to [`PERCENT_MIN`]. If it is half as long or less, a
 //! quarter more may be, up to all that the line carries by its own measurement. On a line whose round trip is shorter than half of
-//! [`LONG_QUEUE`], little is in flight anyway.
+//! [`LONG_QUEUE`], little is in flight anyway. A line that is alone on its [uplink](super::uplink) ignores this: a frame is late there because
+//! packets were lost, and waits for no other line.
 //!
 //! # Reading
 //! Shalunov et al., *Low Extra Delay Background Transport (LEDBAT)*, RFC 6817, 2012: a window that follows the delay in a queue. A lower

@@ -154,13 +154,23 @@ impl UplinkUse {
     /// uplink is not measured.
     pub(super) fn limit(&self, round_trip: Duration) -> Option<u64> {
         let state = self.uplink.lock();
-        let line_count = state.lines_in_use + u64::from(self.in_flight == 0);
+        let line_count = self.line_count(&state);
         if line_count <= 1 || round_trip < LONG_ROUND_TRIP {
             return None;
         }
         let line = Line { round_trip, bytes_per_second: state.rates.largest()? };
         let all = line.bytes_in_round_trip() / 100 * SHARED_WINDOW_PERCENT;
         Some((all / line_count).max(all.saturating_sub(state.in_flight - self.in_flight)))
+    }
+
+    /// Whether other lines have large frames in flight.
+    pub(super) fn is_shared(&self) -> bool {
+        self.line_count(&self.uplink.lock()) > 1
+    }
+
+    /// The number of lines in use, with this one.
+    fn line_count(&self, state: &UplinkState) -> u64 {
+        state.lines_in_use + u64::from(self.in_flight == 0)
     }
 
     fn set_in_flight(&mut self, bytes: u64) {
