@@ -140,7 +140,7 @@ fn assert_allocations(sync: &str, written: &str, replicas: u64, vector_count: us
             peer: peer(index),
             incarnation: Incarnation(1),
             addresses: vec![],
-            capacity: 1,
+            capacity: Some(1),
             loader: Arc::new(CustomLoader::new("ones", Arc::clone(&task), ProgramFactory::sync())),
             segments: Pool::new(64),
             cache: SharedCache::default(),

@@ -107,7 +107,7 @@ impl Swarm {
                 peer: peer(index),
                 incarnation: Incarnation(1),
                 addresses: vec![],
-                capacity: 1,
+                capacity: Some(1),
                 loader: Arc::new(CustomLoader::new("ones", Arc::clone(&task), ProgramFactory::sync())),
                 segments: Pool::new(64),
                 cache: SharedCache::default(),

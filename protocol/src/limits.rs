@@ -106,8 +106,8 @@ pub const REPLICAS_NUMBER_MAX: usize = 8;
 pub const TENSORS_MAX: usize = 4096;
 /// The largest capacity of a member.
 pub const CAPACITY_MAX: u8 = 16;
-/// The capacity of a peer without a setting. A stronger machine is given a multiple of it.
-pub const CAPACITY_DEFAULT: u8 = 1;
+/// The capacity of a peer whose user has declared none, until the lines of all members are known; later, that of a line of the median rate.
+pub const CAPACITY_DEFAULT: u8 = 4;
 
 /// Elements of a segment by default: 128 KiB.
 pub const SEGMENT_ELEMENTS: usize = 32 * 1024;
@@ -195,4 +195,4 @@ const _: () = assert!(
     "there is room for one more large message"
 );
 const _: () = assert!(LINK_SEGMENTS >= 2, "one segment is reserved for relays");
-const _: () = assert!(CAPACITY_DEFAULT <= CAPACITY_MAX);
+const _: () = assert!(0 < CAPACITY_DEFAULT && CAPACITY_DEFAULT <= CAPACITY_MAX);

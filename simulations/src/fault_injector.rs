@@ -458,7 +458,7 @@ pub(crate) fn host_setup(scenario: &Scenario) -> HostSetup {
         compute_model: ComputeModel::steady(scenario.sample_time),
         disk: Disk::honest(scenario.write_time),
         reading_time: Duration::from_millis(5),
-        capacity: 1,
+        capacity: scenario.capacity,
     }
 }
 

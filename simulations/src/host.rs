@@ -46,8 +46,8 @@ pub struct HostSetup {
     pub disk: Disk,
     /// Time that it takes to read the data file.
     pub reading_time: Duration,
-    /// The capacity that it offers: its weight in the placement of chunks.
-    pub capacity: u8,
+    /// The capacity that it offers: its weight in the placement of chunks. With `None`, that follows from its line.
+    pub capacity: Option<u8>,
 }
 
 /// How a process enters the run.

@@ -31,6 +31,8 @@ pub struct Scenario {
     pub links: Links,
     /// Their task, program and data.
     pub workload: Workload,
+    /// The capacity that each peer offers. With `None`, that follows from its line, as at a peer without `--capacity`.
+    pub capacity: Option<u8>,
     /// Computing time for each sample.
     pub sample_time: Duration,
     /// Time that a disk takes to write a record.
@@ -333,6 +335,7 @@ impl Scenario {
             peers,
             links: Links::lan(),
             workload,
+            capacity: None,
             sample_time: Duration::from_micros(20),
             write_time: Duration::from_millis(1),
             faults: Vec::new(),

@@ -156,7 +156,7 @@ fn weighted(capacities: &[u8], topology: Topology) -> (Cluster, Vec<FinalState>)
     cluster.set_invariants(invariants);
     let setup = |capacity| {
         let mut setup = setup(Arc::clone(&fixed) as Arc<dyn Loader>, None);
-        setup.capacity = capacity;
+        setup.capacity = Some(capacity);
         setup
     };
     let mut hosts = vec![found(&mut cluster, capacities.len(), setup(capacities[0]))];

@@ -16,8 +16,9 @@ pub struct Config {
     pub incarnation: Incarnation,
     /// The addresses at which others can dial it, best first.
     pub addresses: Vec<String>,
-    /// How much the peer offers to own, 0 to [`CAPACITY_MAX`](peergrad_protocol::limits::CAPACITY_MAX).
-    pub capacity: u8,
+    /// How much the peer offers to own, 0 to [`CAPACITY_MAX`](peergrad_protocol::limits::CAPACITY_MAX). With `None`, that follows from its line
+    /// beside those of the other members.
+    pub capacity: Option<u8>,
     /// Turns the run's specification into a task.
     pub loader: Arc<dyn Loader>,
     /// The pool for the memory of segments, received ones and new ones.

@@ -28,6 +28,7 @@ use crate::machine::violations::Violations;
 use crate::membership::bootstrap::Founder;
 use crate::membership::join::Joiner;
 use crate::membership::journal::Journal;
+use crate::membership::own_capacity::OwnCapacity;
 use crate::membership::recovery::RecoveringMember;
 use crate::node_report::{NodeReport, NodeState};
 use crate::peer_links::{PeerLinks, Route};
@@ -97,11 +98,12 @@ impl NodeRole {
 
 impl Machine {
     pub(crate) fn new(config: Config) -> Self {
+        let own_capacity = OwnCapacity::new(config.capacity);
         let me = Member {
             peer: config.peer,
             incarnation: config.incarnation,
             addresses: config.addresses,
-            capacity: config.capacity,
+            capacity: own_capacity.offered(),
         };
         let (role, defined) = match config.start_mode {
             StartMode::Bootstrap { specification, nonce, peers, from } => {
@@ -126,7 +128,7 @@ impl Machine {
         };
         let node = NodeParts {
             me,
-            offered_capacity: config.capacity,
+            own_capacity,
             segments: config.segments,
             cache: config.cache,
             links: PeerLinks::default(),
@@ -326,9 +328,7 @@ fn handle(role: &mut dyn Role, cx: &mut NodeContext<'_>, input: Input) -> Result
             role.on_route_changed(cx, peer, route);
         }
         Input::ReachabilityChanged { addresses, is_reachable } => {
-            // A peer that others cannot dial owns nothing.
-            cx.node.me.capacity = if is_reachable { cx.node.offered_capacity } else { 0 };
-            cx.node.me.addresses = addresses;
+            cx.node.set_reachable(addresses, is_reachable);
             role.on_reachability_changed(cx);
         }
         Input::DuplicateIdentity { by } => {

@@ -18,7 +18,7 @@
 //! | [`succession`], [`agreement`], [`view_change`] | when a member proposes the next view, how it votes, and what that view is |
 //! | [`admission`], [`churn`], [`lead`] | peers that join or leave between two steps, and before which step |
 //! | [`departures`], [`rekey`] | members that leave or are expelled, and a new secret |
-//! | [`capacity`] | how much members offer to own |
+//! | [`capacity`], [`own_capacity`] | how much members offer to own; how much this one does |
 //! | [`partition`] | other branches of a partitioned run |
 //! | [`health`], [`pause`], [`report`] | what the user learns about the members |
 //! | [`join`], [`bootstrap`], [`recovery`] | peers that are not in a view yet |
@@ -83,6 +83,7 @@ mod links;
 mod measurements;
 mod members;
 mod observations;
+pub(crate) mod own_capacity;
 mod partition;
 mod pause;
 mod place;
@@ -195,7 +196,7 @@ impl Membership {
     fn resend(&mut self, now: Instant, out: &mut Vec<Output>) {
         agreement::resend(&self.succession, &self.members, now, out);
         self.admission.forget_stale(now);
-        self.capacity_offers.forget_stale(now);
+        self.capacity_offers.tick(now, &self.members);
         self.members.resend_expulsions(now, out);
         self.members.resend_complaints(now, out);
         self.rekeying.resend(&self.members, out);

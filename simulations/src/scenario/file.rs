@@ -96,6 +96,7 @@ pub fn parse(name: &str, text: &str, folder: &Path, size: Size) -> Result<Scenar
         peers,
         links: file.links.links(),
         workload: file.task.workload(&file.run, folder, &source)?,
+        capacity: None,
         sample_time: file.task.sample_time.map_or(Duration::from_micros(20), |time| time.0),
         write_time: file.task.write_time.map_or(Duration::from_millis(1), |time| time.0),
         faults,

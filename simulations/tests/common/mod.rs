@@ -76,7 +76,7 @@ pub(crate) fn setup(loader: Arc<dyn Loader>, data: Option<Arc<[u8]>>) -> HostSet
         compute_model: ComputeModel::steady(Duration::from_micros(20)),
         disk: Disk::honest(Duration::from_millis(1)),
         reading_time: Duration::ZERO,
-        capacity: 1,
+        capacity: Some(1),
     }
 }
 

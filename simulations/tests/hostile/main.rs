@@ -81,7 +81,7 @@ impl Alone {
             peer: ME,
             incarnation: Incarnation(1),
             addresses: vec![],
-            capacity,
+            capacity: Some(capacity),
             loader: Arc::new(fixed),
             segments: Pool::new(64),
             cache: SharedCache::default(),

@@ -100,10 +100,11 @@ pub(super) struct PeerArguments {
     /// Data directory [default: the first unused one of ~/.local/share/peergrad, .../2, ...]
     #[arg(long, value_name = "DIR")]
     pub(super) dir: Option<PathBuf>,
-    /// How much of the parameters to own, relative to other peers, 0 to 16; a peer that others cannot dial owns nothing
-    #[arg(long, value_name = "N", default_value_t = peergrad_protocol::limits::CAPACITY_DEFAULT,
+    /// How much of the parameters to own, relative to other peers, 0 to 16; a peer that others cannot dial owns nothing [default: 4, and
+    /// with `topology = "auto"` over long lines, more or less than that by the rate of this peer's line]
+    #[arg(long, value_name = "N",
           value_parser = clap::value_parser!(u8).range(..=i64::from(peergrad_protocol::limits::CAPACITY_MAX)))]
-    pub(super) capacity: u8,
+    pub(super) capacity: Option<u8>,
     /// How much memory the run may take here, such as 500MB or 2GiB; a run that needs more is refused [default: three quarters of what
     /// is free]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]

@@ -20,6 +20,11 @@ pub(crate) fn change_text(view_number: u64, members: usize, change: &ViewDelta) 
     if change.is_merge {
         parts.push("merged with the other part of the swarm".to_owned());
     }
+    if let Some(per_mille) = change.owned_per_mille {
+        let own = f64::from(per_mille) / 10.0;
+        parts
+            .push(format!("members have other capacities: this peer is to own {own:.1} % of the parameters"));
+    }
     if let Some(per_mille) = change.batch_per_mille {
         let (own, even) = (f64::from(per_mille) / 10.0, 100.0 / members.max(1) as f64);
         parts.push(format!(
@@ -94,6 +99,7 @@ mod tests {
             moving: 200,
             restarted: vec![3, 9],
             retiring: vec![],
+            owned_per_mille: None,
             batch_per_mille: None,
             local_steps: None,
         };
@@ -119,6 +125,7 @@ mod tests {
             moving: 0,
             restarted: vec![],
             retiring: vec![],
+            owned_per_mille: None,
             batch_per_mille: None,
             local_steps: None,
         };
@@ -130,6 +137,11 @@ mod tests {
         assert_eq!(
             change_text(4, 2, &timed),
             "view 4, 2 peers: rounds of 24 local steps; continues at step 512 without interruption"
+        );
+        let by_line = ViewDelta { is_merge: false, owned_per_mille: Some(77), moving: 680, ..change.clone() };
+        assert_eq!(
+            change_text(4, 4, &by_line),
+            "view 4, 4 peers: members have other capacities: this peer is to own 7.7 % of the parameters; continues at step 512 without interruption; moving 680 chunks"
         );
         let dealt = ViewDelta { is_merge: false, batch_per_mille: Some(43), ..change };
         assert_eq!(

@@ -180,6 +180,7 @@ fn change_json(change: &ViewDelta) -> Value {
         "returned": change.returned, "moving": change.moving, "restarted": change.restarted,
         "retiring": texts(&change.retiring),
         "local_steps": change.local_steps,
+        "owned_share": change.owned_per_mille.map(|per_mille| f64::from(per_mille) / 1000.0),
         "batch_share": change.batch_per_mille.map(|per_mille| f64::from(per_mille) / 1000.0),
     })
 }
@@ -192,6 +193,7 @@ pub(crate) fn change_of(object: &Value) -> Option<(u64, usize, ViewDelta)> {
         change[key].as_array()?.iter().map(|peer| peer.as_str()?.parse().ok()).collect()
     };
     let restarted = change["restarted"].as_array()?.iter().map(|chunk| u32::try_from(chunk.as_u64()?).ok());
+    let per_mille = |key: &str| change[key].as_f64().map(|share| (1000.0 * share).round() as u16);
     let change = ViewDelta {
         joined: peers("joined")?,
         left: peers("left")?,
@@ -204,7 +206,8 @@ pub(crate) fn change_of(object: &Value) -> Option<(u64, usize, ViewDelta)> {
         moving: change["moving"].as_u64()? as usize,
         restarted: restarted.collect::<Option<_>>()?,
         local_steps: change["local_steps"].as_u64(),
-        batch_per_mille: change["batch_share"].as_f64().map(|share| (1000.0 * share).round() as u16),
+        owned_per_mille: per_mille("owned_share"),
+        batch_per_mille: per_mille("batch_share"),
     };
     Some((object["number"].as_u64()?, members, change))
 }
@@ -272,6 +275,7 @@ mod tests {
             moving: 200,
             restarted: vec![4, 9],
             retiring: vec![PeerId([4; 32])],
+            owned_per_mille: Some(77),
             batch_per_mille: Some(43),
             local_steps: Some(24),
         };

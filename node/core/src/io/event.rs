@@ -312,6 +312,9 @@ pub struct ViewDelta {
     pub moving: usize,
     /// Chunks whose optimizer state no member has any more: it restarts from zero.
     pub restarted: Vec<u32>,
+    /// Which part of the parameters this member owns after all moves, in thousandths, if members have other capacities than before; `None` if
+    /// they do not.
+    pub owned_per_mille: Option<u16>,
     /// Which part of each batch this member computes, in thousandths, if this view divides batches by other speeds; `None` if it does not.
     pub batch_per_mille: Option<u16>,
     /// How many local steps the rounds of this view have; `None` unless speeds decide.

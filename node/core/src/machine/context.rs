@@ -6,7 +6,7 @@ use peergrad_protocol::agreement::Acceptor;
 use peergrad_protocol::durable::DurableBytes;
 use peergrad_protocol::message::{JoinMessage, Message, WantData};
 use peergrad_protocol::view::{Member, View};
-use peergrad_protocol::{Frame, Instant, PeerId, Pool};
+use peergrad_protocol::{Frame, Instant, PeerId, Pool, Rank};
 
 use crate::io::{FinalState, Output, Reject};
 use crate::machine::early_frames::EarlyFrames;
@@ -16,6 +16,7 @@ use crate::machine::program_state::ProgramState;
 use crate::machine::run_setup::RunSetup;
 use crate::machine::violations::Violations;
 use crate::membership::journal::{Effect, Journal};
+use crate::membership::own_capacity::OwnCapacity;
 use crate::peer_links::PeerLinks;
 use crate::state::shared_cache::SharedCache;
 
@@ -23,8 +24,8 @@ use crate::state::shared_cache::SharedCache;
 pub(super) struct NodeParts {
     /// This peer, in its present incarnation.
     pub(super) me: Member,
-    /// The capacity that this peer offers if others can reach it: how much it is willing to own.
-    pub(super) offered_capacity: u8,
+    /// How much this peer offers to own; `me` has the number.
+    pub(super) own_capacity: OwnCapacity,
     /// The pool for the memory of segments.
     pub(super) segments: Pool,
     /// The results that nodes of one process compute alike.
@@ -52,6 +53,19 @@ pub(super) struct NodeParts {
 }
 
 impl NodeParts {
+    /// Others can dial this peer at these addresses, or at none. A peer that others cannot dial owns nothing.
+    pub(super) fn set_reachable(&mut self, addresses: Vec<String>, is_reachable: bool) {
+        self.own_capacity.set_reachable(is_reachable);
+        self.me.capacity = self.own_capacity.offered();
+        self.me.addresses = addresses;
+    }
+
+    /// This peer is at `rank` of a view, which may have other lines.
+    pub(super) fn follow_lines(&mut self, view: &View, rank: Rank) {
+        self.own_capacity.follow_lines(view, rank);
+        self.me.capacity = self.own_capacity.offered();
+    }
+
     /// Writes a view to disk. When that is done, this peer becomes a member of it.
     pub(super) fn record(&mut self, view: View, out: &mut Vec<Output>) {
         let digest = view.digest();

@@ -7,6 +7,9 @@
 //!
 //! Two members that own nothing exchange only short messages, which a third one relays. All other pairs must reach each other.
 //!
+//! Offers that follow from lines come from several members, after the same view. The coordinator gathers them before it proposes a view, so
+//! that chunks move once. An offer to begin or to stop owning does not wait. A view that is proposed for other reasons takes them all.
+//!
 //! # Invariants
 //! - A member offers to own something only while it reaches all others itself.
 //! - At least one member owns something.
@@ -26,6 +29,8 @@ pub(super) struct CapacityOffers {
     own: u8,
     /// The offers of other members, by peer. Empty at a member that does not coordinate.
     offers: BTreeMap<PeerId, CapacityOffer>,
+    /// Since when there are offers that can wait for others; `None` if there are none.
+    gathering_since: Option<Instant>,
 }
 
 /// The capacity that another member offers, and when it last said so.
@@ -40,12 +45,14 @@ struct CapacityOffer {
 impl CapacityOffers {
     /// The offers of a member whose own offer is its present capacity.
     pub(super) fn new(own: u8) -> Self {
-        Self { own, offers: BTreeMap::new() }
+        Self { own, offers: BTreeMap::new(), gathering_since: None }
     }
 
-    /// Forgets offers that are no longer repeated: they are in the view, or were taken back.
-    pub(super) fn forget_stale(&mut self, now: Instant) {
+    /// A heartbeat is due. Forgets offers that are no longer repeated: they are in the view, or were taken back.
+    pub(super) fn tick(&mut self, now: Instant, members: &Members) {
         self.offers.retain(|_, offered| now.since(offered.announced_at) < CAPACITY_OFFER_MEMORY);
+        let is_gathering = self.differing(now, members).next().is_some();
+        self.gathering_since = is_gathering.then(|| self.gathering_since.unwrap_or(now));
     }
 
     /// This member offers another capacity while it reaches all others.
@@ -68,24 +75,39 @@ impl CapacityOffers {
         (capacity != current && !members.is_retiring()).then(|| Member { capacity, ..place.me.clone() })
     }
 
-    /// Whether the capacity of any member is to change.
+    /// Whether the capacity of any member is to change now.
     pub(super) fn wants_change(&self, now: Instant, members: &Members) -> bool {
-        !self.offers.is_empty() || self.own_offer(now, members).is_some()
+        let patience = GATHERING.max(members.step_time());
+        let is_gathered = self.gathering_since.is_some_and(|since| now.since(since) >= patience);
+        self.differing(now, members).any(|(current, offered)| is_gathered || current == 0 || offered == 0)
+    }
+
+    /// The members' present capacities and the other ones that they offer.
+    fn differing(&self, now: Instant, members: &Members) -> impl Iterator<Item = (u8, u8)> {
+        let place = &members.place;
+        let others = self.offers.keys().filter_map(|peer| place.view.rank(peer));
+        let ranks = others.filter(|rank| *rank != place.rank).chain([place.rank]);
+        ranks.filter_map(move |rank| {
+            Some((place.view.member(rank).capacity, self.offered(now, members, rank)?))
+        })
+    }
+
+    /// The capacity that a member offers, if it is to have another one in the next view.
+    fn offered(&self, now: Instant, members: &Members, rank: Rank) -> Option<u8> {
+        if rank == members.place.rank {
+            return self.own_offer(now, members).map(|offer| offer.capacity);
+        }
+        let member = members.place.view.member(rank);
+        let offered = self.offers.get(&member.peer)?;
+        let is_fresh = now.since(offered.announced_at) < CAPACITY_OFFER_MEMORY;
+        let is_staying = !members.departures.retiring.contains(&member.peer);
+        (is_fresh && is_staying && offered.capacity != member.capacity).then_some(offered.capacity)
     }
 
     /// The capacities that change with the next view, in the order of ranks.
     pub(super) fn changes(&self, now: Instant, members: &Members, churn: &Churn) -> Vec<(Rank, u8)> {
         let place = &members.place;
-        let is_fresh = |offered: &&CapacityOffer| now.since(offered.announced_at) < CAPACITY_OFFER_MEMORY;
-        let offered = |rank: Rank| {
-            let member = place.view.member(rank);
-            if rank == place.rank {
-                return self.own_offer(now, members).map(|offer| offer.capacity);
-            }
-            let offered = self.offers.get(&member.peer).filter(is_fresh)?;
-            (offered.capacity != member.capacity && !members.departures.retiring.contains(&member.peer))
-                .then_some(offered.capacity)
-        };
+        let offered = |rank: Rank| self.offered(now, members, rank);
         let is_staying = |rank: &Rank| !churn.leavers.contains(rank) && !churn.retirees.contains(rank);
         let staying = || place.ranks().filter(is_staying);
         let is_owner = |rank: Rank| offered(rank).unwrap_or(place.view.member(rank).capacity) > 0;
@@ -98,6 +120,8 @@ impl CapacityOffers {
 
 /// How long an offer counts after it was last sent. It is repeated with every heartbeat.
 const CAPACITY_OFFER_MEMORY: Duration = Duration::from_secs(3);
+/// How long the coordinator waits for other offers, at least. Members may enter a view up to a step apart, so it waits as long as that takes.
+const GATHERING: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
@@ -199,7 +223,36 @@ mod tests {
         assert_eq!(capacities(&membership, at(0)), [(Rank(0), 0), (Rank(1), 1), (Rank(2), 0)]);
         membership.members.departures.retiring.insert(peer(1));
         assert_eq!(capacities(&membership, at(0)), [(Rank(1), 1), (Rank(2), 0)], "it hands over anyway");
-        membership.capacity_offers.forget_stale(at(3000));
+        membership.capacity_offers.tick(at(3000), &membership.members);
         assert_eq!(capacities(&membership, at(3000)), [(Rank(1), 1)]);
+    }
+
+    #[test]
+    fn offers_of_other_shares_are_taken_together_and_others_at_once() {
+        let mut membership = membership([4, 4, 4]);
+        let offer = |byte: u8, capacity| Member { capacity, ..fixtures::member(byte) };
+        let wants_change = |membership: &mut Membership, milliseconds| {
+            let Membership { capacity_offers, members, .. } = membership;
+            capacity_offers.tick(at(milliseconds), members);
+            capacity_offers.wants_change(at(milliseconds), members)
+        };
+        assert!(!wants_change(&mut membership, 0), "there is no offer");
+        membership.capacity_offers.note(at(250), &offer(1, 1));
+        assert!(!wants_change(&mut membership, 250));
+        membership.capacity_offers.note(at(750), &offer(1, 1));
+        membership.offer_capacity(8);
+        assert!(!wants_change(&mut membership, 1000), "perhaps peer 3 has one, too");
+        membership.capacity_offers.note(at(1200), &offer(3, 12));
+        assert!(wants_change(&mut membership, 1250));
+        let changes = membership.capacity_offers.changes(at(1250), &membership.members, &Churn::default());
+        assert_eq!(changes, [(Rank(0), 1), (Rank(1), 8), (Rank(2), 12)]);
+        membership.offer_capacity(4);
+        membership.capacity_offers.note(at(1300), &offer(1, 4));
+        membership.capacity_offers.note(at(1300), &offer(3, 4));
+        assert!(!wants_change(&mut membership, 1300), "they were taken back");
+        membership.capacity_offers.note(at(1400), &offer(3, 12));
+        assert!(!wants_change(&mut membership, 1500), "it begins again");
+        membership.capacity_offers.note(at(1600), &offer(1, 0));
+        assert!(wants_change(&mut membership, 1600), "others cannot dial it any more");
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! A member tells the coordinator what it has measured while the view has something else. The coordinator proposes a view with the new
 //! values where that makes a difference. Nothing moves for it, and training continues. By speeds, batches are divided so that all members
-//! need the same time, and rounds get the length in seconds that a run asks for. By lines, members choose the topology of a round.
+//! need the same time, and rounds get the length in seconds that a run asks for. By lines, members choose the topology of a round, and how much
+//! they offer to own.
 //!
 //! Lines change the topology of all steps, so they change rarely: the first ones are taken in after [`FIRST_LINES_AFTER`], others after
 //! [`LINES_INTERVAL`], where one has become much faster or slower, longer or shorter.

@@ -54,6 +54,8 @@ pub(crate) struct ViewDifference {
     pub(crate) retiring: Vec<PeerId>,
     /// Whether batches are divided by speed in one of the views, and otherwise in the other one.
     pub(crate) has_other_parts: bool,
+    /// Whether a member that stays has another capacity, and does not only hand over what it owns.
+    pub(crate) has_other_capacities: bool,
 }
 
 impl SharedCache {
@@ -110,11 +112,16 @@ impl SharedCache {
             let had_capacity = |rank| before.member(rank).capacity > 0;
             member.capacity == 0 && before.rank(&member.peer).is_some_and(had_capacity)
         };
+        let has_other_capacity = |member: &peergrad_protocol::view::Member| {
+            let is_other = |rank| before.member(rank).capacity != member.capacity;
+            member.capacity > 0 && before.rank(&member.peer).is_some_and(is_other)
+        };
         let retiring = || after.members.iter().filter(is_retiring).map(|member| member.peer).collect();
         self.differences.find_or_compute((before_digest, after_digest), || ViewDifference {
             joined: missing_in(after, before),
             left: missing_in(before, after),
             retiring: retiring(),
+            has_other_capacities: after.members.iter().any(has_other_capacity),
             has_other_parts: before.speeds != after.speeds
                 || (!after.speeds.is_empty() && before.members.len() != after.members.len()),
         })

@@ -185,6 +185,13 @@ fn batch_per_mille(view: &View, rank: Rank) -> u16 {
     (1000 * u64::from(weights[rank.index()]) / total) as u16
 }
 
+/// Which part of the parameters a member owns after all moves of the view, in thousandths.
+fn owned_per_mille(base: &EngineBase) -> u16 {
+    let shares = &base.shard_map.shares;
+    let total: usize = shares.iter().sum();
+    (1000 * shares[base.rank.index()] / total.max(1)) as u16
+}
+
 /// How the view differs from the one before.
 fn view_delta(difference: &ViewDifference, resume: &Resume, base: &EngineBase) -> ViewDelta {
     let (view, round_size) = (base.view(), base.loaded.config.round_size());
@@ -199,6 +206,7 @@ fn view_delta(difference: &ViewDifference, resume: &Resume, base: &EngineBase) -
         moving: view.moves.list.len(),
         restarted: view.moves.restarted.clone(),
         retiring: difference.retiring.clone(),
+        owned_per_mille: difference.has_other_capacities.then(|| owned_per_mille(base)),
         batch_per_mille: difference.has_other_parts.then(|| batch_per_mille(view, base.rank)),
         local_steps: round_size.duration.map(|_| round_size.local_steps(view, |_| true)),
     }

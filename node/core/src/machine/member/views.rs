@@ -101,10 +101,8 @@ pub(super) fn enter_next(active: &mut ActiveMember, cx: &mut NodeContext<'_>) ->
         }
     }
     let me = active.membership.members.me();
-    let is_in = view.rank(&me.peer).is_some_and(|rank| view.member(rank).incarnation == me.incarnation);
-    if !is_in {
-        return Err(exclude(active, cx, &view));
-    }
+    let rank = view.rank(&me.peer).filter(|rank| view.member(*rank).incarnation == me.incarnation);
+    let Some(rank) = rank else { return Err(exclude(active, cx, &view)) };
     let sponsored = active.membership.admission.sponsored_in(&view);
     let known = &active.training.view().expelled;
     let expelled = view.expelled.iter().filter(|expulsion| !known.contains(expulsion));
@@ -115,6 +113,8 @@ pub(super) fn enter_next(active: &mut ActiveMember, cx: &mut NodeContext<'_>) ->
     let entered_at = cx.out.len();
     active.training.enter((&view, digest), resume, &mut cx.node.links.flows, cx.out);
     let difference = active.membership.advance(cx.now).expect("the next view is known");
+    cx.node.follow_lines(&view, rank);
+    active.membership.offer_capacity(cx.node.me.capacity);
     active.negotiation.enter(cx.now);
     cx.node.frame_audit.view_entered(active.membership.members.heartbeat_interval());
     // The step that entering completes is committed in this view: another view after the same one might not have committed it.
