@@ -252,6 +252,7 @@ impl Membership {
         self.succession.enter(now, place);
         self.admission.view_changed(&place.view);
         self.measurements.view_changed(now);
+        self.capacity_offers.view_changed();
         // A member may have restarted while this view was agreed on; the incarnation in the view is gone.
         let restarted = self.admission.all_asking().filter_map(|peer| self.members.place.view.rank(peer));
         restarted.for_each(|rank| self.members.observed.mark_restarted(rank));

@@ -13,7 +13,7 @@ use libp2p::Multiaddr;
 use peergrad_protocol::{Incarnation, PeerId};
 use tokio::time::Instant;
 
-use super::address::{Carrier, ip_of};
+use super::address::{Carrier, ip_of, is_relayed};
 use super::link::{Link, SessionId};
 pub(super) use link_state::{ClosingLink, LinkIntent, LinkState, Outage, Outgoing, SessionChange};
 pub(super) use notices::{Condition, Notices};
@@ -65,11 +65,14 @@ impl RemotePeer {
     }
 
     /// Whether the other end's process is gone: there is no connection, and a machine on which it was seen refuses TCP. If TCP did not
-    /// get through before, the refusal may come from a firewall and shows nothing.
+    /// get through before, the refusal may come from a firewall and shows nothing. A peer with a relay may be behind one, so TCP has to have
+    /// got through from here.
     pub(super) fn is_gone(&self, refused: &[Multiaddr]) -> bool {
+        let was_dialed = self.paths.carriers.out == Some(Carrier::Tcp) || self.paths.direct.was_accepted();
         let is_known = |address: &Multiaddr| ip_of(address).is_some_and(|ip| self.paths.ips.contains(&ip));
         !self.has_usable_connection()
             && self.paths.carriers.likely() == Carrier::Tcp
+            && (was_dialed || !self.paths.addresses.iter().any(is_relayed))
             && refused.iter().any(is_known)
     }
 

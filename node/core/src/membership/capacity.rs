@@ -48,6 +48,11 @@ impl CapacityOffers {
         Self { own, offers: BTreeMap::new(), gathering_since: None }
     }
 
+    /// Another view begins, with other offers.
+    pub(super) fn view_changed(&mut self) {
+        self.gathering_since = None;
+    }
+
     /// A heartbeat is due. Forgets offers that are no longer repeated: they are in the view, or were taken back.
     pub(super) fn tick(&mut self, now: Instant, members: &Members) {
         self.offers.retain(|_, offered| now.since(offered.announced_at) < CAPACITY_OFFER_MEMORY);

@@ -48,7 +48,8 @@ impl OwnCapacity {
 }
 
 /// The capacity of the member at `rank` among members with these lines, 1 to [`CAPACITY_MAX`]: [`CAPACITY_DEFAULT`] x its rate / the
-/// median rate, rounded. It stays `current` if that is near, or if a line is unknown. Of two rates in the middle, the lower one is
+/// median rate, rounded. It stays `current` if that is near, so that a rate that varies around a limit changes nothing, or if a line is
+/// unknown. Of two rates in the middle, the lower one is
 /// the median, so that faster members are told apart up to four times that rate.
 fn capacity_by_line(current: u8, lines: &[MemberLine], rank: Rank) -> u8 {
     let mut rates: Vec<u64> = lines.iter().map(|line| u64::from(line.kilobytes_per_second.max(1))).collect();
@@ -58,18 +59,24 @@ fn capacity_by_line(current: u8, lines: &[MemberLine], rank: Rank) -> u8 {
     };
     rates.sort_unstable();
     let median = rates[(rates.len() - 1) / 2];
-    let capacity = if 100 * own.max(median) <= ALIKE_HUNDREDTHS * own.min(median) {
+    let alike = if current == CAPACITY_DEFAULT { STILL_ALIKE_HUNDREDTHS } else { ALIKE_HUNDREDTHS };
+    let hundredths = 100 * u64::from(CAPACITY_DEFAULT) * own / median;
+    let capacity = if 100 * own.max(median) <= alike * own.min(median) {
         u64::from(CAPACITY_DEFAULT)
     } else {
-        (2 * u64::from(CAPACITY_DEFAULT) * own + median) / (2 * median)
+        (hundredths + 50) / 100
     };
     let capacity = capacity.clamp(1, u64::from(CAPACITY_MAX)) as u8;
-    let is_far = CHANGE_PARTS * capacity.abs_diff(current) >= capacity.max(current);
+    let is_far = CHANGE_PARTS * capacity.abs_diff(current) >= capacity.max(current)
+        && hundredths.abs_diff(100 * u64::from(current)) >= CHANGE_HUNDREDTHS;
     if is_far { capacity } else { current }
 }
 
-/// Up to how many hundredths of each other a rate and the median count as equal.
-const ALIKE_HUNDREDTHS: u64 = 150;
+/// Up to how many hundredths of each other a rate and the median count as equal, and where they did before.
+const ALIKE_HUNDREDTHS: u64 = 125;
+const STILL_ALIKE_HUNDREDTHS: u64 = 150;
+/// The capacity changes if it is this far from what the rates say, before that is rounded.
+const CHANGE_HUNDREDTHS: u64 = 75;
 /// The capacity changes if it differs by at least this part of the larger of the two: a third.
 const CHANGE_PARTS: u8 = 3;
 
@@ -105,7 +112,8 @@ mod tests {
     fn rates_that_are_much_alike_change_nothing() {
         assert_eq!(capacities(4, &[20_000, 30_000, 45_000]), [4; 3]);
         assert_eq!(capacities(4, &[10_000, 25_000, 60_000]), [2, 4, 10]);
-        assert_eq!(capacities(1, &[20_000, 30_000, 45_000]), [4; 3], "they were unlike before");
+        assert_eq!(capacities(1, &[25_000, 30_000, 37_000]), [4; 3], "they were unlike before");
+        assert_eq!(capacities(6, &[20_000, 30_000, 45_000]), [3, 4, 6], "they were, and are not much alike yet");
     }
 
     #[test]
@@ -118,12 +126,28 @@ mod tests {
         assert_eq!(changed(4, 1600), 6);
         assert_eq!(changed(6, 2300), 9);
         assert_eq!(changed(9, 1600), 6);
-        assert_eq!(changed(1, 400), 2);
+        assert_eq!(changed(1, 450), 2);
         assert_eq!(changed(16, 10_000), 16);
         // Whatever the rate is, a repetition changes nothing.
         for (current, rate) in (1..=16).flat_map(|current| (1..20).map(move |rate| (current, 250 * rate))) {
             let once = changed(current, rate);
             assert_eq!(changed(once, rate), once);
+        }
+    }
+
+    #[test]
+    fn a_rate_that_varies_a_little_does_not_change_the_capacity_again_and_again() {
+        for (first, rate) in (1..=16).flat_map(|first| (100..4500).step_by(5).map(move |rate| (first, rate)))
+        {
+            let mut capacity: u8 = first;
+            let mut changes = 0;
+            for turn in 0..10 {
+                let now = if turn % 2 == 0 { rate } else { rate * 105 / 100 };
+                let next = capacities(capacity, &[now, 1000, 1000])[0];
+                changes += usize::from(next != capacity);
+                capacity = next;
+            }
+            assert!(changes <= 2, "{changes} changes from {first} around {rate}");
         }
     }
 

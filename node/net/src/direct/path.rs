@@ -24,12 +24,23 @@ struct PathState {
     patience: Duration,
     /// How many connections the last lane had.
     stripe_count: usize,
+    /// Whether the peer's machine has ever accepted a connection from here.
+    was_accepted: bool,
 }
 
 impl DirectPath {
     pub(crate) fn new(now: Instant) -> Self {
         let (hosts, pause, patience) = (Vec::new(), PAUSE_MIN, PATIENCE_MIN);
-        Self { state: Mutex::new(PathState { hosts, not_before: now, pause, patience, stripe_count: 1 }) }
+        Self {
+            state: Mutex::new(PathState {
+                hosts,
+                not_before: now,
+                pause,
+                patience,
+                stripe_count: 1,
+                was_accepted: false,
+            }),
+        }
     }
 
     /// Remembers an IP address or a name of the peer's machine.
@@ -42,6 +53,16 @@ impl DirectPath {
 
     pub(crate) fn hosts(&self) -> Vec<String> {
         self.lock().hosts.clone()
+    }
+
+    /// The peer's machine has accepted a connection from here.
+    pub(crate) fn note_accepted(&self) {
+        self.lock().was_accepted = true;
+    }
+
+    /// Whether the peer's machine has ever accepted a connection from here.
+    pub(crate) fn was_accepted(&self) -> bool {
+        self.lock().was_accepted
     }
 
     /// How many connections the next lane should have.
@@ -111,7 +132,7 @@ const PAUSE_MIN: Duration = Duration::from_secs(5);
 const PAUSE_MAX: Duration = Duration::from_secs(300);
 /// A lane that was open for so long resets the pause.
 const STABLE_AFTER: Duration = Duration::from_secs(60);
-/// Less than the failure detector of members allows: there is another way. On a long line it is more.
+/// On a short line. It is less than the failure detector of members allows, so that the other way is tried before.
 const PATIENCE_MIN: Duration = Duration::from_millis(750);
 /// As long as a substream may go without an acknowledgement.
 const PATIENCE_MAX: Duration = Duration::from_secs(5);

@@ -119,12 +119,18 @@ impl LineMeter {
     }
 
     /// Another lane begins, perhaps over another line: nothing is in flight.
-    pub(super) fn restart(&mut self) {
+    pub(super) fn restart(&mut self, now: Instant) {
         self.in_flight.clear();
         (self.in_flight_bytes, self.large_in_flight) = (0, 0);
-        self.uplink.clear();
+        self.leave_uplink();
+        self.queue = Queue::new(now);
         self.filled_at = None;
         self.stripes = 1;
+    }
+
+    /// What was in flight does not use the uplink any more.
+    pub(super) fn leave_uplink(&mut self) {
+        self.uplink.clear();
     }
 
     /// The line is one of those that share this uplink.
@@ -472,7 +478,7 @@ mod tests {
             UNMEASURED_BYTES,
             "after a long pause the line may be another one"
         );
-        meter.restart();
+        meter.restart(now);
         assert_eq!(meter.limit(now), UNMEASURED_BYTES, "another lane may lead over another line");
         meter.note_sent(now, FRAME, false);
         now += Duration::from_millis(200);

@@ -118,6 +118,15 @@ impl Outbox {
         self.settled.notify_waiters();
     }
 
+    /// This lane has ended, and perhaps another one has begun. What was in flight on it waits for the next lane, and other lines need not
+    /// wait for that.
+    pub(super) fn lane_ended(&self, lane: u64) {
+        let mut state = self.lock();
+        if state.lane == lane {
+            state.line.leave_uplink();
+        }
+    }
+
     /// Starts a lane, after the frames that the other end has.
     ///
     /// Returns the lane's number and the new credit, or `None` if the link is closed.
@@ -134,7 +143,7 @@ impl Outbox {
         }
         let credit = state.release(acknowledgement)?;
         state.next = acknowledgement.received;
-        state.line.restart();
+        state.line.restart(Instant::now());
         state.lane += 1;
         state.moved_at = Instant::now();
         // Wakes the writer of the earlier lane, which then ends.

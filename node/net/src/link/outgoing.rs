@@ -41,11 +41,24 @@ pub(crate) async fn transmit(
     link.is_direct.store(lane_kind == LaneKind::Direct, Ordering::Relaxed);
     let (reader, writer) = stream.split();
     let counters = &counters.with(link.peer());
+    let _ending = LaneEnding { link, lane };
     // The first of these that ends ends the lane. The next lane writes a half-written frame again.
     tokio::select! {
         ended = write_frames(writer, lane_kind, link, lane, counters) => ended,
         ended = read_acknowledgements(reader, link, lane, events, counters) => ended,
         ended = watch(link, lane, patience) => ended,
+    }
+}
+
+/// However a lane ends, even if its task is cancelled, it takes nothing of the uplink any more.
+struct LaneEnding<'a> {
+    link: &'a Link,
+    lane: u64,
+}
+
+impl Drop for LaneEnding<'_> {
+    fn drop(&mut self) {
+        self.link.outbox.lane_ended(self.lane);
     }
 }
 

@@ -20,7 +20,7 @@ use super::links::Links;
 use super::sinks::Sinks;
 use super::status::NetworkStatus;
 use super::upkeep::ReachabilityUpkeep;
-use crate::address::parse_all;
+use crate::address::{is_relayed, parse_all};
 use crate::bootstrap_address::BootstrapAddress;
 use crate::dial::Dialer;
 use crate::handshake_limits::RefusedMachine;
@@ -135,6 +135,9 @@ impl NetworkActor {
                 let own = self.dialer.own_ips();
                 let seen_at = self.remotes.get_mut(&id).map_or(&[][..], |remote| &remote.paths.ips);
                 addresses.retain(|address| may_lead_there(address, seen_at, &own));
+                if addresses.iter().any(is_relayed) {
+                    self.connectivity.search_soon(Instant::now());
+                }
                 self.dialer.want(id, addresses, Instant::now());
                 if let Some(remote) = self.remotes.get_mut(&id) {
                     remote.link.intent = LinkIntent::Connect;

@@ -205,7 +205,7 @@ impl NetworkActor {
             remote.link.note_outage(reason.clone(), now);
             let is_news = remote.notices.begin(Condition::Reconnecting);
             self.dialer.reconnect(id, addresses, carriers, due);
-            self.connectivity.search_due = self.connectivity.search_due.min(now);
+            self.connectivity.search_soon(now);
             if is_news {
                 self.sinks.notify_of(peer, PeerNotice::Reconnecting { reason });
             }

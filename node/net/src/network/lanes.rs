@@ -221,7 +221,10 @@ impl Lanes {
         loop {
             sleep_until(path.due()).await;
             match self.direct_endpoint.dial(peer, &path.hosts(), port).await {
-                Ok(records) => return records,
+                Ok(records) => {
+                    path.note_accepted();
+                    return records;
+                }
                 Err(error) => self.report(peer, LaneReport::Direct(Err(error.to_string()))),
             }
             path.failed(Instant::now());

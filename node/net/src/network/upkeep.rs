@@ -221,8 +221,13 @@ impl ReachabilityUpkeep<'_> {
         let relays = self.connectivity.relays.iter().filter(|(_, address)| !is_relayed(address));
         let guesses = relays.map(|(relay, address)| through(*relay, address.clone()));
         let guesses: Vec<Multiaddr> = guesses.take(GUESSES_MAX).collect();
-        let missing: Vec<_> = self.dialer.missing().take(SEARCHES_MAX).collect();
-        for (id, mut circuits) in missing {
+        let mut missing: Vec<_> = self.dialer.missing().collect();
+        // Where many are missing, they take turns.
+        let searched = missing.len().min(SEARCHES_MAX);
+        let first = self.connectivity.next_search.checked_rem(missing.len()).unwrap_or_default();
+        self.connectivity.next_search = first + searched;
+        missing.rotate_left(first);
+        for (id, mut circuits) in missing.into_iter().take(searched) {
             circuits.extend(guesses.iter().cloned());
             circuits.retain(|circuit| relay_of(circuit) != Some(id));
             if !circuits.is_empty() {

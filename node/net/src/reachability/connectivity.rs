@@ -35,6 +35,8 @@ pub(crate) struct Connectivity {
     pub(crate) cut_off: CutOff,
     /// Missing peers are not searched for before this time.
     pub(crate) search_due: Instant,
+    /// With which of the missing peers the next search begins.
+    pub(crate) next_search: usize,
 }
 
 impl Connectivity {
@@ -54,7 +56,13 @@ impl Connectivity {
             upgraded: BTreeSet::new(),
             cut_off: CutOff::default(),
             search_due: now,
+            next_search: 0,
         }
+    }
+
+    /// Peers that are missing are searched for at once, and not only when that is due.
+    pub(crate) fn search_soon(&mut self, now: Instant) {
+        self.search_due = self.search_due.min(now);
     }
 
     /// A peer is not connected any more: it neither dials back nor relays.

@@ -131,6 +131,10 @@ fn a_peer_is_gone_if_its_own_machine_refuses_the_connection() {
     assert!(!remote.is_gone(&refused), "another machine may have that address");
     remote.paths.note_ip(&"/ip4/10.0.0.7/tcp/40000".parse().unwrap());
     assert!(remote.is_gone(&refused));
+    remote.paths.addresses.push("/ip4/10.0.0.9/tcp/9/p2p-circuit".parse().unwrap());
+    assert!(!remote.is_gone(&refused), "it may be behind a firewall");
+    remote.paths.direct.note_accepted();
+    assert!(remote.is_gone(&refused));
     remote.paths.carriers.last = Some(Carrier::Quic);
     assert!(!remote.is_gone(&refused), "what keeps TCP out may say so as well");
     remote.paths.carriers.out = Some(Carrier::Tcp);

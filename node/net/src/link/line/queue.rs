@@ -5,9 +5,9 @@
 //! a new connection may take seconds.
 //!
 //! # How it works
-//! Once in a round trip, the shortest round trip of its frames is compared with the shortest one that is known. If the difference is
-//! [`LONG_QUEUE`] and as long as that one, a quarter less may be in flight from now on, down to [`PERCENT_MIN`]. If it is half as long or less, a
-//! quarter more may be, up to all that the line carries by its own measurement. On a line whose round trip is shorter than half of
+//! Once in a round trip, the shortest round trip of its frames is compared with the shortest one that is known. If it is longer by at least
+//! [`LONG_QUEUE`], and at least twice as long, a quarter less may be in flight from now on, down to [`PERCENT_MIN`]. If it is longer by half or
+//! less, a quarter more may be, up to all that the line carries by its own measurement. On a line whose round trip is shorter than half of
 //! [`LONG_QUEUE`], little is in flight anyway. A line that is alone on its [uplink](super::uplink) ignores this: a frame is late there because
 //! packets were lost, and waits for no other line.
 //!
@@ -39,6 +39,7 @@ impl Queue {
     /// A large frame that was sent at this time has arrived. `empty` is the round trip with an empty queue.
     pub(super) fn note(&mut self, now: Instant, sent_at: Instant, empty: Duration) {
         if empty < LONG_QUEUE / 2 {
+            self.percent = 100;
             return;
         }
         let round_trip = now - sent_at;
@@ -102,6 +103,16 @@ mod tests {
         assert_eq!(percent, PERCENT_MIN, "neither long nor short");
         let (_, percent) = after(&mut queue, now, 20, Duration::from_millis(120));
         assert!(percent > 95, "{percent}");
+    }
+
+    #[test]
+    fn a_line_that_has_become_short_has_no_long_queue() {
+        let begin = Instant::now() + Duration::from_secs(10);
+        let mut queue = Queue::new(begin);
+        let (now, percent) = after(&mut queue, begin, 40, Duration::from_millis(400));
+        assert_eq!(percent, PERCENT_MIN);
+        queue.note(now, now - Duration::from_millis(3), Duration::from_millis(1));
+        assert_eq!(queue.percent(), 100);
     }
 
     #[test]

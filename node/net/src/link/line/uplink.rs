@@ -6,7 +6,7 @@
 //!
 //! A line that is alone for a moment is measured with the whole uplink. If each line then had in flight what it once carried, a queue before
 //! the uplink would overflow. So where several lines are in use, they share what the uplink carries in a round trip, and somewhat more: a
-//! line may have an equal part of it in flight, and what the others leave.
+//! line may have an equal part of it in flight, or what the others leave, if that is more.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -254,6 +254,12 @@ mod tests {
         one.note_acknowledged(now + ROUND_TRIP, &frame);
         assert_eq!(other.limit(ROUND_TRIP), None, "it is alone again");
         one.note_sent(now, 500_000, ROUND_TRIP).unwrap();
+        one.clear();
+        assert_eq!(other.limit(ROUND_TRIP), None, "the lane of the first one has ended");
+        let late = AcknowledgedFrame { byte_count: 500_000, mark, was_last: true, round_trip: ROUND_TRIP };
+        one.note_acknowledged(now + ROUND_TRIP, &late);
+        one.note_sent(now, 500_000, ROUND_TRIP).unwrap();
+        assert!(other.limit(ROUND_TRIP).is_some());
         drop(one);
         assert_eq!(other.limit(ROUND_TRIP), None);
         assert_eq!(other.limit(LONG_ROUND_TRIP / 2), None);
