@@ -113,7 +113,11 @@ mod tests {
         assert_eq!(capacities(4, &[20_000, 30_000, 45_000]), [4; 3]);
         assert_eq!(capacities(4, &[10_000, 25_000, 60_000]), [2, 4, 10]);
         assert_eq!(capacities(1, &[25_000, 30_000, 37_000]), [4; 3], "they were unlike before");
-        assert_eq!(capacities(6, &[20_000, 30_000, 45_000]), [3, 4, 6], "they were, and are not much alike yet");
+        assert_eq!(
+            capacities(6, &[20_000, 30_000, 45_000]),
+            [3, 4, 6],
+            "they were, and are not much alike yet"
+        );
     }
 
     #[test]
