@@ -35,7 +35,7 @@ from peers import PEER, Peer, noise
 HERE = Path(__file__).resolve()
 WAN = HERE.parent.parent / "target" / "wan"
 # The widths of an MLP with about so many million bytes of parameters.
-WIDTHS = {5: [784, 1024, 512, 10], 14: [784, 1800, 1200, 10], 64: [784, 4096, 3072, 10]}
+WIDTHS = {5: [784, 1024, 512, 10], 14: [784, 1800, 1200, 10], 20: [784, 2400, 1240, 10], 64: [784, 4096, 3072, 10]}
 PORT, FOREIGN_PORT, STEPS = 7400, 7900, int(os.environ.get("WAN_STEPS", 20))
 # These do not count: connections grow, and become more.
 FIRST_STEPS = STEPS // 4 if STEPS < 40 else STEPS // 2

@@ -228,6 +228,11 @@ impl Link {
         self.outbox.share(uplink);
     }
 
+    /// A ping of libp2p to the peer has come back.
+    pub(super) fn note_ping(&self, round_trip: Duration) {
+        self.outbox.note_ping(round_trip);
+    }
+
     /// Whether the link leads through a relay, and so carries no tensors. Once this is false it stays false.
     #[must_use]
     pub fn is_relayed(&self) -> bool {

@@ -22,6 +22,7 @@
 mod pacing;
 mod queue;
 mod recent_max;
+mod recovery;
 mod uplink;
 
 use std::cmp::Reverse;
@@ -35,6 +36,7 @@ use super::{SMALL_FRAME_BYTES, STALL_TIMEOUT};
 use pacing::Pacing;
 use queue::Queue;
 use recent_max::RecentMax;
+use recovery::Recovery;
 pub(crate) use uplink::Uplink;
 use uplink::{AcknowledgedFrame, UplinkMark, UplinkUse};
 
@@ -59,6 +61,7 @@ pub(super) struct LineMeter {
     filled_at: Option<Instant>,
     /// Recent round trips, of which the shortest one counts.
     round_trips: RecentMax<Reverse<Duration>>,
+    recovery: Recovery,
     pacing: Pacing,
     queue: Queue,
     /// How many connections share what is in flight.
@@ -110,6 +113,7 @@ impl LineMeter {
             rates: RecentMax::default(),
             filled_at: None,
             round_trips: RecentMax::default(),
+            recovery: Recovery::default(),
             pacing: Pacing::new(now),
             queue: Queue::new(now),
             stripes: 1,
@@ -124,6 +128,7 @@ impl LineMeter {
         (self.in_flight_bytes, self.large_in_flight) = (0, 0);
         self.leave_uplink();
         self.queue = Queue::new(now);
+        self.recovery.restart();
         self.filled_at = None;
         self.stripes = 1;
     }
@@ -215,9 +220,11 @@ impl LineMeter {
             self.large_in_flight -= usize::from(!is_small(frame.byte_count));
             self.note_round_trip(now, now - frame.at, frame.was_first);
             self.note_uplink(now, &frame);
-            if let (Some(Reverse(shortest)), false) = (self.round_trips.largest(), is_small(frame.byte_count))
-            {
-                self.queue.note(now, frame.at, shortest);
+            if !is_small(frame.byte_count) {
+                self.recovery.note_frame(now - frame.at);
+                if let Some(frame_time) = self.frame_time(now) {
+                    self.queue.note(now, frame.at, frame_time);
+                }
             }
             newest = Some(frame);
         }
@@ -277,9 +284,21 @@ impl LineMeter {
         Some(Line { round_trip, bytes_per_second: self.rates.largest()? })
     }
 
-    /// What the line carries, if it was full not long ago.
+    /// How long a large frame takes where no queue is in its way; `None` before the first measurement.
+    fn frame_time(&self, now: Instant) -> Option<Duration> {
+        let Reverse(shortest) = self.round_trips.largest()?;
+        Some(self.recovery.frame_time(now, shortest))
+    }
+
+    /// What the line carries, if it was full not long ago, with the time that a frame takes as its round trip.
     fn filled_line(&self, now: Instant) -> Option<Line> {
-        self.line().filter(|_| self.is_filled(now))
+        let line = self.line().filter(|_| self.is_filled(now))?;
+        Some(Line { round_trip: self.frame_time(now)?, ..line })
+    }
+
+    /// A ping outside this lane has come back.
+    pub(super) fn note_ping(&mut self, now: Instant, round_trip: Duration) {
+        self.recovery.note_ping(now, round_trip);
     }
 
     /// How many bytes are in flight.

@@ -257,6 +257,11 @@ impl Outbox {
         self.lock().line.share(uplink);
     }
 
+    /// A ping to the same peer has come back over a connection of its own.
+    pub(super) fn note_ping(&self, round_trip: Duration) {
+        self.lock().line.note_ping(Instant::now(), round_trip);
+    }
+
     /// How many bytes a second all long lines of this peer carry together, if that differs much from what was last returned.
     pub(super) fn take_uplink_news(&self) -> Option<u64> {
         self.lock().line.take_uplink_news(Instant::now())

@@ -44,6 +44,9 @@ impl NetworkActor {
             SwarmBehaviourEvent::Ping(ping::Event { peer, result: Ok(round_trip), .. }) => {
                 if let Some(remote) = self.remotes.get_mut(&peer) {
                     remote.paths.round_trip = Some(round_trip);
+                    if let Some(link) = &remote.link.current {
+                        link.note_ping(round_trip);
+                    }
                 }
             }
             // libp2p only reports the failure; this peer decides to close the connection.

@@ -1,0 +1,67 @@
+//! Recovery from losses: how much longer frames take where packets are lost and sent again.
+//!
+//! TCP delivers in order. What follows a lost packet waits until that one was sent again, a round trip or more later. Where packets are
+//! lost in every round trip, each frame takes two or three of them. To fill such a line, as much has to be in flight as it carries in that
+//! time.
+//!
+//! A frame that waits in a queue takes as long, and more in flight would only make the queue longer. The pings of libp2p tell the two apart:
+//! they have a connection of their own. So they wait in the same queues, but not for lost packets of the lane.
+//!
+//! # How it works
+//! The time of frames is averaged. What they take longer than a ping is recovery; what a ping takes longer than the shortest round trip is
+//! queue, and counts against it. So where both are there, frames in flight are not made more until the queue is short. Where the lane shares
+//! a connection with the pings, both take as long, and nothing counts as recovery.
+//!
+//! # Reading
+//! Cheng et al., *The RACK-TLP Loss Detection Algorithm for TCP*, RFC 8985, 2021: when TCP sends a packet again.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Measures the times of frames and pings.
+#[derive(Debug, Default)]
+pub(super) struct Recovery {
+    /// The mean time of recent large frames; `None` before the first one on this lane.
+    frames: Option<Duration>,
+    /// The last pings, and when they came back.
+    pings: VecDeque<(Instant, Duration)>,
+}
+
+impl Recovery {
+    /// Another lane begins. Pings go on as before.
+    pub(super) fn restart(&mut self) {
+        self.frames = None;
+    }
+
+    /// A ping has come back.
+    pub(super) fn note_ping(&mut self, now: Instant, round_trip: Duration) {
+        self.pings.push_back((now, round_trip));
+        if self.pings.len() > PINGS {
+            self.pings.pop_front();
+        }
+    }
+
+    /// A large frame has taken so long.
+    pub(super) fn note_frame(&mut self, took: Duration) {
+        let mean = self.frames.unwrap_or(took);
+        self.frames = Some((mean * 7 + took) / 8);
+    }
+
+    /// How long a frame takes on a line with an empty queue and this shortest round trip.
+    pub(super) fn frame_time(&self, now: Instant, shortest: Duration) -> Duration {
+        let recent = self.pings.iter().filter(|(at, _)| now - *at < PING_AGE_MAX).map(|(_, trip)| *trip);
+        let (Some(ping), Some(frames)) = (recent.min(), self.frames) else { return shortest };
+        let queue = ping.saturating_sub(shortest);
+        let recovery = frames.saturating_sub(ping.max(shortest)).saturating_sub(queue);
+        shortest + recovery.min(RECOVERY_MAX * shortest)
+    }
+}
+
+/// The shortest of so many pings counts: one that was lost takes longer.
+const PINGS: usize = 3;
+/// An older ping says nothing about the queue. They come every two seconds.
+const PING_AGE_MAX: Duration = Duration::from_secs(10);
+/// How many round trips a recovery may count for.
+const RECOVERY_MAX: u32 = 3;
