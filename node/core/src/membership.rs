@@ -244,6 +244,7 @@ impl Membership {
         let difference =
             self.records.cache.difference((&before.view, before.digest), (&next.view, next.digest));
         let place = Place::new(before.me.clone(), next.view, next.digest);
+        self.capacity_offers.view_changed(now, &before.view, &place.view);
         self.members.enter(now, place, &difference);
         let Members { place, departures, .. } = &self.members;
         if matches!(&place.view.recovery, Recovery::Resume(resume) if resume.is_interruption()) {
@@ -252,7 +253,6 @@ impl Membership {
         self.succession.enter(now, place);
         self.admission.view_changed(&place.view);
         self.measurements.view_changed(now);
-        self.capacity_offers.view_changed();
         // A member may have restarted while this view was agreed on; the incarnation in the view is gone.
         let restarted = self.admission.all_asking().filter_map(|peer| self.members.place.view.rank(peer));
         restarted.for_each(|rank| self.members.observed.mark_restarted(rank));

@@ -8,7 +8,7 @@
 //! Two members that own nothing exchange only short messages, which a third one relays. All other pairs must reach each other.
 //!
 //! Offers that follow from lines come from several members, after the same view. The coordinator gathers them before it proposes a view, so
-//! that chunks move once. An offer to begin or to stop owning does not wait. A view that is proposed for other reasons takes them all.
+//! that chunks move once, and at most once a minute. An offer to begin or to stop owning does not wait. A view that is proposed for other reasons takes them all.
 //!
 //! # Invariants
 //! - A member offers to own something only while it reaches all others itself.
@@ -17,7 +17,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use peergrad_protocol::view::Member;
+use peergrad_protocol::view::{Member, View};
 use peergrad_protocol::{Instant, PeerId, Rank};
 
 use super::members::Members;
@@ -31,6 +31,8 @@ pub(super) struct CapacityOffers {
     offers: BTreeMap<PeerId, CapacityOffer>,
     /// Since when there are offers that can wait for others; `None` if there are none.
     gathering_since: Option<Instant>,
+    /// When owners last got other capacities; `None` if they never did.
+    changed_at: Option<Instant>,
 }
 
 /// The capacity that another member offers, and when it last said so.
@@ -45,12 +47,19 @@ struct CapacityOffer {
 impl CapacityOffers {
     /// The offers of a member whose own offer is its present capacity.
     pub(super) fn new(own: u8) -> Self {
-        Self { own, offers: BTreeMap::new(), gathering_since: None }
+        Self { own, offers: BTreeMap::new(), gathering_since: None, changed_at: None }
     }
 
-    /// Another view begins, with other offers.
-    pub(super) fn view_changed(&mut self) {
+    /// This view replaces the one before, with other offers.
+    pub(super) fn view_changed(&mut self, now: Instant, before: &View, view: &View) {
         self.gathering_since = None;
+        let has_changed = |member: &Member| {
+            let earlier = before.rank(&member.peer).map(|rank| before.member(rank).capacity);
+            earlier.is_some_and(|earlier| ![earlier, member.capacity].contains(&0) && earlier != member.capacity)
+        };
+        if view.members.iter().any(has_changed) {
+            self.changed_at = Some(now);
+        }
     }
 
     /// A heartbeat is due. Forgets offers that are no longer repeated: they are in the view, or were taken back.
@@ -83,7 +92,9 @@ impl CapacityOffers {
     /// Whether the capacity of any member is to change now.
     pub(super) fn wants_change(&self, now: Instant, members: &Members) -> bool {
         let patience = GATHERING.max(members.step_time());
-        let is_gathered = self.gathering_since.is_some_and(|since| now.since(since) >= patience);
+        let is_early = self.changed_at.is_some_and(|at| now.since(at) < CHANGE_PAUSE);
+        let is_gathered =
+            !is_early && self.gathering_since.is_some_and(|since| now.since(since) >= patience);
         self.differing(now, members).any(|(current, offered)| is_gathered || current == 0 || offered == 0)
     }
 
@@ -125,6 +136,8 @@ impl CapacityOffers {
 
 /// How long an offer counts after it was last sent. It is repeated with every heartbeat.
 const CAPACITY_OFFER_MEMORY: Duration = Duration::from_secs(3);
+/// How long capacities stay after they have changed: rates vary, above all where packets are lost.
+const CHANGE_PAUSE: Duration = Duration::from_secs(60);
 /// How long the coordinator waits for other offers, at least. Members may enter a view up to a step apart, so it waits as long as that takes.
 const GATHERING: Duration = Duration::from_secs(1);
 
@@ -132,8 +145,6 @@ const GATHERING: Duration = Duration::from_secs(1);
 mod tests {
     use std::collections::BTreeSet;
     use std::sync::Arc;
-
-    use peergrad_protocol::view::View;
 
     use super::*;
     use crate::fixtures::{self, peer};
@@ -259,5 +270,30 @@ mod tests {
         assert!(!wants_change(&mut membership, 1500), "it begins again");
         membership.capacity_offers.note(at(1600), &offer(1, 0));
         assert!(wants_change(&mut membership, 1600), "others cannot dial it any more");
+    }
+
+    #[test]
+    fn after_a_change_capacities_stay_for_a_minute() {
+        let mut membership = membership([4, 4, 4]);
+        let wants_change = |membership: &mut Membership, seconds: u64| {
+            let Membership { capacity_offers, members, .. } = membership;
+            capacity_offers.note(at(1000 * seconds), &Member { capacity: 8, ..fixtures::member(1) });
+            capacity_offers.tick(at(1000 * seconds), members);
+            capacity_offers.wants_change(at(1000 * seconds), members)
+        };
+        let view = membership.members.place.view.as_ref().clone();
+        let with = |capacity| {
+            let mut other = view.clone();
+            other.members[2].capacity = capacity;
+            other
+        };
+        membership.capacity_offers.view_changed(at(0), &with(0), &view);
+        assert!(!wants_change(&mut membership, 1));
+        assert!(wants_change(&mut membership, 2), "a member that begins to own is not counted");
+        membership.capacity_offers.view_changed(at(2000), &with(2), &view);
+        for second in [3, 30, 61] {
+            assert!(!wants_change(&mut membership, second));
+        }
+        assert!(wants_change(&mut membership, 62));
     }
 }

@@ -324,7 +324,8 @@ impl LineMeter {
         let percent = if self.uplink.is_shared() { self.queue.percent() } else { 100 };
         let wanted = wanted.saturating_mul(percent) / 100;
         let stripes = self.stripes as u64;
-        let bytes = wanted.min((stripes * SOCKET_BYTES).max(carried.saturating_add(carried / 10)));
+        let sockets = if stripes == 1 { SOCKET_BYTES } else { stripes * FULL_SOCKET_BYTES };
+        let bytes = wanted.min(sockets.max(carried.saturating_add(carried / 10)));
         let bytes = bytes.min(self.uplink.limit(line.round_trip).unwrap_or(u64::MAX));
         let bytes = bytes.saturating_add((stripes - 1) * STRIPE_BYTES);
         usize::try_from(bytes).unwrap_or(usize::MAX).min(IN_FLIGHT_BYTES_MAX)
@@ -335,9 +336,9 @@ impl LineMeter {
         self.uplink.take_news(now)
     }
 
-    /// The line, if it differs much from what was last returned.
+    /// The line, with the time that a frame takes as its round trip, if it differs much from what was last returned.
     pub(super) fn take_news(&mut self, now: Instant) -> Option<Line> {
-        let line = self.line()?;
+        let line = Line { round_trip: self.frame_time(now)?, ..self.line()? };
         let is_news = self.reported.is_none_or(|(before, at)| {
             now - at > REPORT_INTERVAL && is_other(before.bytes_in_round_trip(), line.bytes_in_round_trip())
         });
@@ -377,6 +378,8 @@ const QUEUE_MAX: Duration = Duration::from_millis(150);
 /// What a socket takes without a pause: two thirds of the 4 MiB that Linux gives it. A socket that is full takes nothing until a third of it
 /// is free, and then so much at once that it waits in a queue.
 const SOCKET_BYTES: u64 = 2600 << 10;
+/// What each of several sockets takes: where a line needs them, packets are lost, and each socket is full until they were sent again.
+const FULL_SOCKET_BYTES: u64 = 4 << 20;
 /// What waits at each of several connections: a piece in its buffer, one in its socket, and one that is being sent.
 const STRIPE_BYTES: u64 = 48 << 10;
 /// How much may be in flight at most.

@@ -187,6 +187,7 @@ impl Lanes {
             let joining = token.map(|_| OpenRequest { joins: token, ..opening });
             let outgoing = OutgoingLane { peer, path, link: &link, number: lane, patience, joining };
             let ended = self.send_directly(records, outgoing).await;
+            tracing::debug!(%peer, lasted = ?since.elapsed(), ?ended, "a direct lane has ended");
             if ended.is_err() {
                 path.halve_stripe_count();
             }

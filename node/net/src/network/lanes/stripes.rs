@@ -74,6 +74,7 @@ impl Lanes {
             if wanted == count {
                 continue;
             }
+            tracing::debug!(peer = %lane.peer, count, wanted, "the connections of a direct lane change");
             if wanted < count {
                 count = wanted;
                 // A lane that has ended needs no change.
