@@ -55,7 +55,8 @@ impl CapacityOffers {
         self.gathering_since = None;
         let has_changed = |member: &Member| {
             let earlier = before.rank(&member.peer).map(|rank| before.member(rank).capacity);
-            earlier.is_some_and(|earlier| ![earlier, member.capacity].contains(&0) && earlier != member.capacity)
+            earlier
+                .is_some_and(|earlier| ![earlier, member.capacity].contains(&0) && earlier != member.capacity)
         };
         if view.members.iter().any(has_changed) {
             self.changed_at = Some(now);
@@ -93,8 +94,7 @@ impl CapacityOffers {
     pub(super) fn wants_change(&self, now: Instant, members: &Members) -> bool {
         let patience = GATHERING.max(members.step_time());
         let is_early = self.changed_at.is_some_and(|at| now.since(at) < CHANGE_PAUSE);
-        let is_gathered =
-            !is_early && self.gathering_since.is_some_and(|since| now.since(since) >= patience);
+        let is_gathered = !is_early && self.gathering_since.is_some_and(|since| now.since(since) >= patience);
         self.differing(now, members).any(|(current, offered)| is_gathered || current == 0 || offered == 0)
     }
 

@@ -9,7 +9,8 @@
 //!    pause does not make a rate old.
 //! 2. Queues make some round trips longer, so the shortest recent one counts, and only those of frames that were sent while no large
 //!    frame was in flight replace an old one. If no such frame was sent for ten seconds, this end sends one large frame at a time until it has a new one. A large frame's
-//!    round trip includes the time that the line takes to carry it.
+//!    round trip includes the time that the line takes to carry it. Where packets are lost, frames take longer than that, as
+//!    `line/recovery.rs` says.
 //! 3. The product of the two has to be in flight, and somewhat more. How much more, and how fast large frames leave, is in
 //!    `line/pacing.rs`: a line that carries more shows that by the next rates, until it is full.
 //! 4. Where the queue before the line grows, less is in flight, as `line/queue.rs` says.
@@ -399,8 +400,18 @@ mod tests {
     /// A line that carries `rate` bytes a second and takes `delay` each way, with frames always ready. Returns the meter after so many
     /// round trips, and the longest time that a frame took in the second half.
     fn filled(rate: u64, delay: Duration, round_trips: u32) -> (LineMeter, Instant, Duration) {
-        let mut now = Instant::now();
-        let mut meter = LineMeter::new(now);
+        let now = Instant::now();
+        fill(LineMeter::new(now), now, rate, delay, round_trips)
+    }
+
+    /// The same with a meter that may have measured before.
+    fn fill(
+        mut meter: LineMeter,
+        mut now: Instant,
+        rate: u64,
+        delay: Duration,
+        round_trips: u32,
+    ) -> (LineMeter, Instant, Duration) {
         let end = now + 2 * delay * round_trips;
         let (mut free_at, mut arrivals) = (now, VecDeque::new());
         let mut longest = Duration::ZERO;
@@ -442,6 +453,23 @@ mod tests {
         let limit = meter.limit(now);
         assert!((2_600_000..3_000_000).contains(&limit), "{limit}");
         assert!(longest < Duration::from_millis(210), "at most a round trip waits in the queue: {longest:?}");
+    }
+
+    #[test]
+    fn a_line_that_loses_packets_is_filled_as_well() {
+        // Small frames and pings take 100 ms, and all large ones 150 ms longer.
+        let filled = |ping: u64| {
+            let mut now = Instant::now();
+            let mut meter = LineMeter::new(now);
+            meter.note_sent(now, 100, true);
+            now += Duration::from_millis(100);
+            meter.note_acknowledged(now, 1);
+            meter.note_ping(now, Duration::from_millis(ping));
+            let (meter, _, _) = fill(meter, now, 10_000_000, Duration::from_millis(125), 30);
+            meter.line().unwrap().bytes_per_second
+        };
+        assert!(filled(100) > 9_000_000, "{}", filled(100));
+        assert!(filled(250) < 7_000_000, "what delays pings too is a queue: {}", filled(250));
     }
 
     #[test]

@@ -65,3 +65,52 @@ const PINGS: usize = 3;
 const PING_AGE_MAX: Duration = Duration::from_secs(10);
 /// How many round trips a recovery may count for.
 const RECOVERY_MAX: u32 = 3;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHORTEST: Duration = Duration::from_millis(100);
+
+    /// How long a frame takes where frames took so long, and pings so long.
+    fn frame_time(frames: u64, pings: &[u64]) -> Duration {
+        let now = Instant::now();
+        let mut recovery = Recovery::default();
+        pings.iter().for_each(|ping| recovery.note_ping(now, Duration::from_millis(*ping)));
+        for _ in 0..20 {
+            recovery.note_frame(Duration::from_millis(frames));
+        }
+        recovery.frame_time(now, SHORTEST)
+    }
+
+    #[test]
+    fn frames_that_take_longer_than_pings_wait_for_lost_packets() {
+        assert_eq!(frame_time(250, &[102, 101]), Duration::from_millis(248));
+        assert_eq!(
+            frame_time(250, &[100, 400, 100]),
+            Duration::from_millis(250),
+            "one ping was lost as well"
+        );
+        assert_eq!(frame_time(100, &[90]), SHORTEST, "what a line takes to carry a frame is no queue");
+        assert_eq!(frame_time(2_000, &[100]), 4 * SHORTEST);
+    }
+
+    #[test]
+    fn frames_that_take_as_long_as_pings_wait_in_a_queue() {
+        assert_eq!(frame_time(250, &[250]), SHORTEST);
+        assert_eq!(frame_time(300, &[150]), SHORTEST + Duration::from_millis(100), "part of it is a queue");
+        assert_eq!(frame_time(250, &[]), SHORTEST, "nothing is known");
+    }
+
+    #[test]
+    fn old_pings_and_other_lanes_do_not_count() {
+        let now = Instant::now();
+        let mut recovery = Recovery::default();
+        recovery.note_ping(now, SHORTEST);
+        recovery.note_frame(2 * SHORTEST);
+        assert_eq!(recovery.frame_time(now, SHORTEST), 2 * SHORTEST);
+        assert_eq!(recovery.frame_time(now + PING_AGE_MAX, SHORTEST), SHORTEST);
+        recovery.restart();
+        assert_eq!(recovery.frame_time(now, SHORTEST), SHORTEST);
+    }
+}
