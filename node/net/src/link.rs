@@ -250,9 +250,9 @@ impl Link {
         self.peer
     }
 
-    /// Whether frames are in flight on a substream and are being acknowledged.
-    pub(super) fn is_moving_on_substream(&self) -> bool {
-        !self.is_direct() && self.outbox.is_moving()
+    /// Whether frames are in flight and are being acknowledged.
+    pub(super) fn is_moving(&self) -> bool {
+        self.outbox.is_moving()
     }
 
     /// Whether the outgoing lane is, or last was, a direct lane.

@@ -54,11 +54,10 @@ impl NetworkActor {
                 if !matches!(error, ping::Failure::Unsupported) =>
             {
                 let remote = self.remotes.get(&peer);
-                if remote
-                    .and_then(|remote| remote.link.current.as_ref())
-                    .is_some_and(|link| link.is_moving_on_substream())
+                if remote.and_then(|remote| remote.link.current.as_ref()).is_some_and(|link| link.is_moving())
                 {
-                    // On a slow line a ping waits behind tensors. The lane's own time limit covers this connection.
+                    // On a slow line a ping waits behind tensors, and some are lost. The lane shows that the peer is there, and has its
+                    // own time limit.
                     return;
                 }
                 if let Some(remote) = self.remotes.get_mut(&peer) {
