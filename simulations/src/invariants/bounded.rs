@@ -2,7 +2,7 @@
 //! within the limits.
 //!
 //! Credit belongs to a link, in whatever views its ends are: credit for what was sent in one view may return in the next. A new connection
-//! starts with the first credit, which its two ends learn one after the other. A link whose sender has not said that its line needs more never
+//! starts with the first credit, which its two ends learn one after the other. Chunks that complete a step need none, and are requested. A link whose sender has not said that its line needs more never
 //! has more. The others have a limit each, and one together. Links of a host whose frames have a fault are not checked.
 
 use std::collections::BTreeMap;
@@ -29,10 +29,10 @@ pub struct Bounded {
 /// What was requested from a donor and has not been sent.
 #[derive(Default)]
 struct Asked {
-    /// Requests that are answered by one chunk batch each.
-    chunk_batches: u64,
+    /// Chunks that complete a step.
+    of_step: u64,
     /// Chunks of another branch.
-    chunks: u64,
+    of_branch: u64,
 }
 
 /// One direction of a link, as its sender knows it.
@@ -71,17 +71,20 @@ impl Bounded {
                 TrainingMessage::Segment(_) | TrainingMessage::Tables => self.in_flight(from, to),
                 TrainingMessage::ChunkBatch(chunk_batch) => match chunk_batch.content {
                     ChunkContent::State => self.in_flight(from, to),
-                    ChunkContent::Values => self.answered(from, to),
+                    ChunkContent::Values => {
+                        let of_step = &mut self.asked.entry((from, to)).or_default().of_step;
+                        take(of_step, chunk_batch.entries.len() as u64, from, to)
+                    }
                 },
-                TrainingMessage::WantChunks(_) => {
-                    self.asked.entry((to, from)).or_default().chunk_batches += 1;
+                TrainingMessage::WantChunks(want) => {
+                    self.asked.entry((to, from)).or_default().of_step += want.chunks.len() as u64;
                     Ok(())
                 }
                 _ => Ok(()),
             },
             Message::Merge(MergeMessage::SnapshotChunks(chunks)) => self.given(from, to, &chunks.batch),
             Message::Merge(MergeMessage::WantSnapshot(want)) => {
-                self.asked.entry((to, from)).or_default().chunks += want.chunks.len() as u64;
+                self.asked.entry((to, from)).or_default().of_branch += want.chunks.len() as u64;
                 Ok(())
             }
             _ => Ok(()),
@@ -101,14 +104,9 @@ impl Bounded {
         Ok(())
     }
 
-    /// Each request for chunks that complete a step is answered by one chunk batch at most.
-    fn answered(&mut self, from: HostId, to: HostId) -> Result<(), String> {
-        take(&mut self.asked.entry((from, to)).or_default().chunk_batches, 1, from, to)
-    }
-
     /// A merge snapshot comes in several batches, and has only chunks that were requested.
     fn given(&mut self, from: HostId, to: HostId, chunk_batch: &ChunkBatch) -> Result<(), String> {
-        let chunks = &mut self.asked.entry((from, to)).or_default().chunks;
+        let chunks = &mut self.asked.entry((from, to)).or_default().of_branch;
         take(chunks, chunk_batch.entries.len() as u64, from, to)
     }
 

@@ -133,8 +133,11 @@ impl Preparation {
         else {
             return;
         };
+        // Each piece that arrives brings two more, up to the limit: a long line needs many, and a slow one few.
         let in_flight_max = (DATA_PIECES_IN_FLIGHT_MAX * DATA_PIECE_BYTES_MAX) as u64;
-        while *requested < reference.byte_count && *requested < received.len() as u64 + in_flight_max {
+        let received = received.len() as u64;
+        let end = received + in_flight_max.min(in_flight_max / 8 + received);
+        while *requested < reference.byte_count.min(end) {
             let message = Message::Join(JoinMessage::WantData(WantData {
                 digest: reference.digest,
                 offset: *requested,

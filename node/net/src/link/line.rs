@@ -222,7 +222,9 @@ impl LineMeter {
             self.note_round_trip(now, now - frame.at, frame.was_first);
             self.note_uplink(now, &frame);
             if !is_small(frame.byte_count) {
-                self.recovery.note_frame(now - frame.at);
+                let rate = self.rates.largest().unwrap_or(u64::MAX);
+                let carrying = pacing::carried_in(frame.byte_count as u64, rate);
+                self.recovery.note_frame((now - frame.at).saturating_sub(carrying));
                 if let Some(frame_time) = self.frame_time(now) {
                     self.queue.note(now, frame.at, frame_time);
                 }
@@ -299,7 +301,9 @@ impl LineMeter {
 
     /// A ping outside this lane has come back.
     pub(super) fn note_ping(&mut self, now: Instant, round_trip: Duration) {
-        self.recovery.note_ping(now, round_trip);
+        if self.large_in_flight > 0 {
+            self.recovery.note_ping(now, round_trip);
+        }
     }
 
     /// How many bytes are in flight.
@@ -464,7 +468,10 @@ mod tests {
             meter.note_sent(now, 100, true);
             now += Duration::from_millis(100);
             meter.note_acknowledged(now, 1);
+            meter.note_sent(now, FRAME, false);
             meter.note_ping(now, Duration::from_millis(ping));
+            now += Duration::from_millis(250);
+            meter.note_acknowledged(now, 1);
             let (meter, _, _) = fill(meter, now, 10_000_000, Duration::from_millis(125), 30);
             meter.line().unwrap().bytes_per_second
         };

@@ -142,7 +142,7 @@ impl StepEngine {
     pub(in crate::training) fn link_up(&mut self, peer: &PeerId, rank: Rank, out: &mut Vec<Output>) {
         self.state.base.flow_control.link_up(rank);
         self.rounds.drop_early(rank);
-        self.transfer.ask(&self.state, rank, out);
+        self.transfer.ask_again(&self.state, rank, out);
         self.backup_workers.resend(&self.state, peer, out);
         self.make_progress(out);
     }

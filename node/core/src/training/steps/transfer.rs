@@ -11,14 +11,14 @@
 //!
 //! Every batch of chunks has a digest. A moving batch uses a credit of its link, as a segment does, and precedes the segments of its step:
 //! the new owner cannot complete the step without it, and until then holds segments of the next step. A filling batch uses no credit:
-//! segments of the next step may have used up all of it, and wait at the receiver for this very step. So filling batches are requested, one
-//! at a time.
+//! segments of the next step may have used up all of it, and wait at the receiver for this very step. So filling batches are requested: as
+//! many at a time as the window of the link has segments, which is enough to fill a long line.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use peergrad_protocol::chunk_set::ChunkSet;
-use peergrad_protocol::limits::CHUNKS_MAX;
+use peergrad_protocol::limits::{CHUNK_BATCH_BYTES, CHUNKS_MAX};
 use peergrad_protocol::message::{
     ChunkBatch, ChunkContent, ChunkEntry, PartialStep, SampleStats, TrainingMessage, WantChunks,
 };
@@ -70,6 +70,8 @@ struct Filling {
     vector: Buffer,
     /// The chunks that have not arrived.
     missing: BTreeSet<usize>,
+    /// Those of them that were requested, and from which donor.
+    requested: BTreeMap<usize, Rank>,
     /// The number of samples in the step, and their summed loss, from the view's record.
     stats: SampleStats,
     /// The members that are asked for chunks, and for which.
@@ -144,7 +146,8 @@ impl Transfer {
     ) {
         let donors = forward.donors.clone();
         let ranks: BTreeSet<Rank> = donors.iter().map(|donor| donor.rank).collect();
-        self.filling = Some(Filling { vector, missing, stats: forward.stats, donors });
+        let requested = BTreeMap::new();
+        self.filling = Some(Filling { vector, missing, requested, stats: forward.stats, donors });
         ranks.into_iter().for_each(|rank| self.ask(state, rank, out));
     }
 
@@ -177,20 +180,39 @@ impl Transfer {
         due.iter().filter(is_due).map(|moved| moved.from[0]).collect()
     }
 
-    /// Requests missing chunks of the step in progress from a donor that has them.
-    pub(super) fn ask(&self, state: &StepState, donor: Rank, out: &mut Vec<Output>) {
-        let Some(filling) = &self.filling else { return };
-        let has = |chunk: &&usize| {
-            let is_its = |at: &Donor| at.rank == donor && (at.first..at.end).contains(&(**chunk as u32));
-            filling.donors.iter().any(is_its)
-        };
-        let chunks: ChunkSet = filling.missing.iter().filter(has).copied().collect();
+    /// Requests missing chunks of the step in progress from a donor that has them, as many as may be on their way.
+    pub(super) fn ask(&mut self, state: &StepState, donor: Rank, out: &mut Vec<Output>) {
+        let Some(filling) = &mut self.filling else { return };
+        let (base, all) = (&state.base, state.base.shard_map.sharding.chunks);
+        let bytes_of = |chunk: usize| all.range(chunk).len() * size_of::<f32>();
+        let window = base.flow_control.window(donor) as usize * CHUNK_BATCH_BYTES;
+        let on_their_way = filling.requested.iter().filter(|(_, from)| **from == donor);
+        let mut byte_count: usize = on_their_way.map(|(chunk, _)| bytes_of(*chunk)).sum();
+        let mut chunks = ChunkSet::default();
+        for &chunk in filling.missing.iter().filter(|chunk| !filling.requested.contains_key(chunk)) {
+            if byte_count >= window {
+                break;
+            }
+            let is_its = |at: &Donor| at.rank == donor && (at.first..at.end).contains(&(chunk as u32));
+            if filling.donors.iter().any(is_its) {
+                chunks.insert(chunk);
+                byte_count += bytes_of(chunk);
+            }
+        }
         if !chunks.is_empty() {
-            let base = &state.base;
+            filling.requested.extend(chunks.iter().map(|chunk| (chunk, donor)));
             let want = WantChunks { steps: state.step.next(), chunks };
             let frame = Frame::encode(&TrainingMessage::WantChunks(want).in_view(base.digest()), None);
             out.push(Output::Send { to: base.view().member(donor).peer, frame });
         }
+    }
+
+    /// There is a new link to a donor: what was requested from it is lost, and requested again.
+    pub(super) fn ask_again(&mut self, state: &StepState, donor: Rank, out: &mut Vec<Output>) {
+        if let Some(filling) = &mut self.filling {
+            filling.requested.retain(|_, from| *from != donor);
+        }
+        self.ask(state, donor, out);
     }
 
     /// The chunks and state of the step that is being filled; `states` are those that are here. `None` if no step is.
@@ -224,7 +246,7 @@ impl Transfer {
 
     // Both.
 
-    /// Sends moving chunks as far as credit goes, and one chunk batch of those that were requested.
+    /// Sends moving chunks as far as credit goes, and all that were requested.
     pub(super) fn send_chunks(&mut self, state: &mut StepState, out: &mut Vec<Output>) {
         let mut replies = VecDeque::new();
         while let Some(first) = self.outbox.front().copied() {
@@ -233,7 +255,6 @@ impl Transfer {
                 if let Some(frame) = self.next_chunk_batch(state) {
                     out.push(Output::Send { to: state.base.view().member(to).peer, frame });
                 }
-                self.outbox.retain(|outgoing| outgoing.chunk_batch != first.chunk_batch);
                 continue;
             }
             // Without credit for one chunk batch there is none for the next.
@@ -319,10 +340,10 @@ impl Transfer {
 
     /// Takes in the values of a chunk of the step that is being filled.
     fn receive_values(&mut self, state: &StepState, chunk: usize, values: &[f32]) {
+        let Some(filling) = &mut self.filling else { return };
+        filling.requested.remove(&chunk);
         // A chunk that was requested twice may arrive twice.
-        if let Some(filling) = &mut self.filling
-            && filling.missing.remove(&chunk)
-        {
+        if filling.missing.remove(&chunk) {
             filling.vector[state.base.shard_map.sharding.chunks.range(chunk)].copy_from_slice(values);
         }
     }

@@ -99,7 +99,7 @@ impl Pacing {
 }
 
 /// How long a line takes to carry so many bytes; [`WAIT_MAX`] at most.
-fn carried_in(byte_count: u64, bytes_per_second: u64) -> Duration {
+pub(super) fn carried_in(byte_count: u64, bytes_per_second: u64) -> Duration {
     let micros = u128::from(byte_count) * 1_000_000 / u128::from(bytes_per_second.max(1));
     Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX)).min(WAIT_MAX)
 }

@@ -8,9 +8,10 @@
 //! they have a connection of their own. So they wait in the same queues, but not for lost packets of the lane.
 //!
 //! # How it works
-//! The time of frames is averaged. What they take longer than a ping is recovery; what a ping takes longer than the shortest round trip is
-//! queue, and counts against it. So where both are there, frames in flight are not made more until the queue is short. Where the lane shares
-//! a connection with the pings, both take as long, and nothing counts as recovery.
+//! The time of frames is averaged, without the time that the line takes to carry each. What they take longer than a ping is recovery; what a
+//! ping takes longer than the shortest round trip is queue, and counts against it. So where both are there, no more is in flight until the
+//! queue is short. Only pings beside large frames count: between two steps the queue is empty. Where the lane shares a connection with the
+//! pings, both take as long, and nothing counts as recovery.
 //!
 //! # Reading
 //! Cheng et al., *The RACK-TLP Loss Detection Algorithm for TCP*, RFC 8985, 2021: when TCP sends a packet again.
@@ -23,9 +24,9 @@ use tokio::time::Instant;
 /// Measures the times of frames and pings.
 #[derive(Debug, Default)]
 pub(super) struct Recovery {
-    /// The mean time of recent large frames; `None` before the first one on this lane.
+    /// The mean time of recent large frames, without that of carrying them; `None` before the first one on this lane.
     frames: Option<Duration>,
-    /// The last pings, and when they came back.
+    /// The last pings beside large frames, and when they came back.
     pings: VecDeque<(Instant, Duration)>,
 }
 
@@ -35,7 +36,7 @@ impl Recovery {
         self.frames = None;
     }
 
-    /// A ping has come back.
+    /// A ping has come back while a large frame was on its way.
     pub(super) fn note_ping(&mut self, now: Instant, round_trip: Duration) {
         self.pings.push_back((now, round_trip));
         if self.pings.len() > PINGS {
@@ -43,7 +44,7 @@ impl Recovery {
         }
     }
 
-    /// A large frame has taken so long.
+    /// A large frame has taken so long, without the time that the line takes to carry it.
     pub(super) fn note_frame(&mut self, took: Duration) {
         let mean = self.frames.unwrap_or(took);
         self.frames = Some((mean * 7 + took) / 8);
@@ -52,17 +53,22 @@ impl Recovery {
     /// How long a frame takes on a line with an empty queue and this shortest round trip.
     pub(super) fn frame_time(&self, now: Instant, shortest: Duration) -> Duration {
         let recent = self.pings.iter().filter(|(at, _)| now - *at < PING_AGE_MAX).map(|(_, trip)| *trip);
-        let (Some(ping), Some(frames)) = (recent.min(), self.frames) else { return shortest };
+        let mut recent: Vec<Duration> = recent.collect();
+        recent.sort_unstable();
+        // Of two in the middle, the longer one.
+        let (Some(ping), Some(frames)) = (recent.get(recent.len() / 2).copied(), self.frames) else {
+            return shortest;
+        };
         let queue = ping.saturating_sub(shortest);
         let recovery = frames.saturating_sub(ping.max(shortest)).saturating_sub(queue);
         shortest + recovery.min(RECOVERY_MAX * shortest)
     }
 }
 
-/// The shortest of so many pings counts: one that was lost takes longer.
-const PINGS: usize = 3;
+/// The median of so many pings counts: one that was lost takes longer.
+const PINGS: usize = 5;
 /// An older ping says nothing about the queue. They come every two seconds.
-const PING_AGE_MAX: Duration = Duration::from_secs(10);
+const PING_AGE_MAX: Duration = Duration::from_secs(20);
 /// How many round trips a recovery may count for.
 const RECOVERY_MAX: u32 = 3;
 
@@ -85,13 +91,13 @@ mod tests {
 
     #[test]
     fn frames_that_take_longer_than_pings_wait_for_lost_packets() {
-        assert_eq!(frame_time(250, &[102, 101]), Duration::from_millis(248));
+        assert_eq!(frame_time(250, &[99, 102, 101]), Duration::from_millis(248));
         assert_eq!(
             frame_time(250, &[100, 400, 100]),
             Duration::from_millis(250),
             "one ping was lost as well"
         );
-        assert_eq!(frame_time(100, &[90]), SHORTEST, "what a line takes to carry a frame is no queue");
+        assert_eq!(frame_time(100, &[90]), SHORTEST);
         assert_eq!(frame_time(2_000, &[100]), 4 * SHORTEST);
     }
 
