@@ -162,8 +162,9 @@ impl LineMeter {
         if !self.has_room(now, byte_count) {
             return Turn::AfterAcknowledgement;
         }
-        let line = self.filled_line(now).filter(|_| !is_small(byte_count));
-        line.and_then(|line| self.pacing.time(now, line)).map_or(Turn::Now, Turn::At)
+        let Some(line) = self.filled_line(now).filter(|_| !is_small(byte_count)) else { return Turn::Now };
+        let time = self.pacing.time(now, line).max(self.uplink.time(now, line.round_trip));
+        time.map_or(Turn::Now, Turn::At)
     }
 
     /// Whether a frame of this size may be in flight with the others.

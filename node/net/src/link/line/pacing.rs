@@ -4,7 +4,7 @@
 //! and the other end sends a burst as well. In between, both directions are idle.
 //!
 //! # How it works
-//! After a pause, [`BURST_BYTES`] go at once. What follows leaves at the measured rate times a gain, and what may be in flight is what the
+//! After a pause, [`BURST_BYTES`] go at once, or one frame over a slow line. What follows leaves at the measured rate times a gain, and what may be in flight is what the
 //! line carries in a round trip times another gain:
 //!
 //! | | rate | in flight |
@@ -54,8 +54,7 @@ impl Pacing {
         if line.round_trip < ROUND_TRIP_MIN {
             return None;
         }
-        let ahead = carried_in(BURST_BYTES, line.bytes_per_second).max(TIMER_PRECISION);
-        (self.left_at > now + ahead).then(|| self.left_at - ahead)
+        leaves_at(now, self.left_at, line.bytes_per_second)
     }
 
     /// A frame leaves over this line.
@@ -98,6 +97,12 @@ impl Pacing {
     }
 }
 
+/// When the next frame may leave if everything before has left at `left_at`; `None` if it may do so now.
+pub(super) fn leaves_at(now: Instant, left_at: Instant, bytes_per_second: u64) -> Option<Instant> {
+    let ahead = carried_in(BURST_BYTES, bytes_per_second).clamp(TIMER_PRECISION, BURST_TIME_MAX);
+    (left_at > now + ahead).then(|| left_at - ahead)
+}
+
 /// How long a line takes to carry so many bytes; [`WAIT_MAX`] at most.
 pub(super) fn carried_in(byte_count: u64, bytes_per_second: u64) -> Duration {
     let micros = u128::from(byte_count) * 1_000_000 / u128::from(bytes_per_second.max(1));
@@ -106,6 +111,8 @@ pub(super) fn carried_in(byte_count: u64, bytes_per_second: u64) -> Duration {
 
 /// What goes at once after a pause: too little for a queue that matters, and enough that small steps do not wait.
 const BURST_BYTES: u64 = 256 << 10;
+/// On a slow line less goes at once: only what it carries in this time, or one frame.
+const BURST_TIME_MAX: Duration = Duration::from_millis(20);
 /// On a shorter line a burst waits for no longer than a timer is late.
 const ROUND_TRIP_MIN: Duration = Duration::from_millis(5);
 /// How long a frame waits at most: a rate may be wrong.
@@ -145,8 +152,8 @@ mod tests {
         let steady = begin + 10 * LINE.round_trip;
         assert_eq!(
             frames_in(&mut pacing, steady, Duration::from_nanos(1), LINE),
-            3,
-            "more than 256 KiB are too many"
+            2,
+            "more than 20 ms are too many"
         );
         let second = frames_in(&mut pacing, steady, Duration::from_secs(1), LINE);
         assert!((75..80).contains(&second), "{second} frames of 131 kB in a second at 10 MB/s");
@@ -167,6 +174,17 @@ mod tests {
         );
         pacing.note_rate(begin + LINE.round_trip, LINE.bytes_per_second * 5 / 4);
         assert_eq!(pacing.gains(begin + 3 * LINE.round_trip, LINE.round_trip).rate, 200);
+    }
+
+    #[test]
+    fn over_a_slow_line_one_frame_leaves_at_a_time() {
+        let begin = Instant::now();
+        let line = Line { bytes_per_second: 1_000_000, ..LINE };
+        let mut pacing = Pacing::new(begin);
+        pacing.note_rate(begin, line.bytes_per_second);
+        let steady = begin + 10 * line.round_trip;
+        assert_eq!(frames_in(&mut pacing, steady, Duration::from_nanos(1), line), 1);
+        assert_eq!(frames_in(&mut pacing, steady, Duration::from_secs(1), line), 7, "of 131 ms each");
     }
 
     #[test]

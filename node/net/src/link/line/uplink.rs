@@ -6,7 +6,8 @@
 //!
 //! A line that is alone for a moment is measured with the whole uplink. If each line then had in flight what it once carried, a queue before
 //! the uplink would overflow. So where several lines are in use, they share what the uplink carries in a round trip, and somewhat more: a
-//! line may have an equal part of it in flight, or what the others leave, if that is more.
+//! line may have an equal part of it in flight, or what the others leave, if that is more. And their large frames leave one after another, at
+//! about the rate of the uplink: on a slow one, a single frame of each line together would fill the queue.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,6 +16,7 @@ use peergrad_core::io::{LONG_ROUND_TRIP, Line};
 use tokio::time::Instant;
 
 use super::is_other;
+use super::pacing::{carried_in, leaves_at};
 use super::recent_max::RecentMax;
 
 /// Measures the uplink. Its clones measure the same one.
@@ -36,6 +38,8 @@ struct UplinkState {
     in_flight: u64,
     /// On how many lines these are.
     lines_in_use: u64,
+    /// When all that was sent has left, at the rate of the uplink; `None` before the first frame.
+    left_at: Option<Instant>,
 }
 
 /// The use of an uplink by one line. Once it is dropped, nothing of this line is in flight.
@@ -130,8 +134,18 @@ impl UplinkUse {
         round_trip: Duration,
     ) -> Option<UplinkMark> {
         let mark = self.uplink.note_sent(now, round_trip)?;
+        self.note_leaving(now, byte_count);
         self.set_in_flight(self.in_flight + byte_count as u64);
         Some(mark)
+    }
+
+    /// A large frame takes its turn behind those of the other lines. A line that is alone leaves no such trace: it has a pace of its own.
+    fn note_leaving(&self, now: Instant, byte_count: usize) {
+        let mut state = self.uplink.lock();
+        let Some(rate) = state.rates.largest() else { return };
+        let takes = carried_in(byte_count as u64, rate / 100 * SHARED_RATE_PERCENT);
+        let before = state.left_at.filter(|at| *at > now && self.line_count(&state) > 1);
+        state.left_at = Some(before.unwrap_or(now) + takes);
     }
 
     /// A large frame has arrived.
@@ -163,6 +177,15 @@ impl UplinkUse {
         Some((all / line_count).max(all.saturating_sub(state.in_flight - self.in_flight)))
     }
 
+    /// When the next large frame may leave over this line, with this round trip, beside those of the others; `None` if it may do so now.
+    pub(super) fn time(&self, now: Instant, round_trip: Duration) -> Option<Instant> {
+        let state = self.uplink.lock();
+        if self.line_count(&state) <= 1 || round_trip < LONG_ROUND_TRIP {
+            return None;
+        }
+        leaves_at(now, state.left_at?, state.rates.largest()?)
+    }
+
     /// Whether other lines have large frames in flight.
     pub(super) fn is_shared(&self) -> bool {
         self.line_count(&self.uplink.lock()) > 1
@@ -191,6 +214,8 @@ impl Drop for UplinkUse {
 /// What several lines may have in flight together, in hundredths of what the uplink carries in a round trip. Each may exceed its part by
 /// a frame.
 const SHARED_WINDOW_PERCENT: u64 = 125;
+/// At which part of the uplink's rate their frames leave, in hundredths: it may carry more than was measured.
+const SHARED_RATE_PERCENT: u64 = 110;
 /// How often a change is reported at most.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -263,6 +288,26 @@ mod tests {
         drop(one);
         assert_eq!(other.limit(ROUND_TRIP), None);
         assert_eq!(other.limit(LONG_ROUND_TRIP / 2), None);
+    }
+
+    #[test]
+    fn large_frames_leave_a_slow_uplink_one_after_another() {
+        let uplink = Uplink::default();
+        let now = sent(&uplink, 1_000_000, ROUND_TRIP, 20);
+        let [mut one, mut other] = [0, 1].map(|_| UplinkUse::new(uplink.clone()));
+        assert_eq!(one.time(now, ROUND_TRIP), None);
+        one.note_sent(now, FRAME, ROUND_TRIP).unwrap();
+        let waits = other.time(now, ROUND_TRIP).unwrap() - now;
+        assert!(
+            (80..120).contains(&waits.as_millis()),
+            "a frame takes 131 ms at most, a tenth less here: {waits:?}"
+        );
+        let then = now + waits;
+        assert_eq!(other.time(then, ROUND_TRIP), None);
+        other.note_sent(then, FRAME, ROUND_TRIP).unwrap();
+        assert!(one.time(then, ROUND_TRIP).is_some());
+        other.clear();
+        assert_eq!(one.time(then, ROUND_TRIP), None, "it is alone again");
     }
 
     #[test]
