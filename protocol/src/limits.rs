@@ -69,6 +69,9 @@ pub const ATTEMPTS_MAX: u32 = 1 << 30;
 pub const CONTACTS_MAX: usize = 32;
 /// Bytes of a reason that one peer gives another as text.
 pub const REASON_BYTES_MAX: usize = 512;
+/// Bytes of chunks that one peer requests of another at a time, apart from the last of these chunks. Such chunks need no credit, and wait in
+/// the memory of the one that sends them. It keeps a link across the world busy.
+pub const REQUESTED_BYTES_MAX: usize = 1 << 20;
 
 /// Chunks that the parameters are cut into.
 pub const CHUNKS_MAX: usize = 4096;

@@ -129,7 +129,10 @@ impl Invariants {
         let mut invariants: Vec<Box<dyn Invariant>> = vec![
             Box::new(one_chain::OneChain::new(policy)),
             Box::new(departed::Departed::new(known.patience, policy)),
-            Box::new(bounded::Bounded::new(known.loaded.config.segment_elements)),
+            Box::new(bounded::Bounded::new(
+                known.loaded.config.segment_elements,
+                known.loaded.task.manifest().chunks(),
+            )),
             Box::<written_first::WrittenFirst>::default(),
             Box::<merged_first::MergedFirst>::default(),
             Box::<blameless::Blameless>::default(),

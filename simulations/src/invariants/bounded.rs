@@ -9,7 +9,10 @@ use std::collections::BTreeMap;
 
 use peergrad_core::io::Event;
 use peergrad_core::node::NodeState;
-use peergrad_protocol::limits::{LINK_SEGMENTS, LINK_SEGMENTS_MAX, LONG_LINES_BYTES_MAX};
+use peergrad_protocol::limits::{
+    LINK_SEGMENTS, LINK_SEGMENTS_MAX, LONG_LINES_BYTES_MAX, REQUESTED_BYTES_MAX,
+};
+use peergrad_protocol::manifest::Chunks;
 use peergrad_protocol::message::{ChunkBatch, ChunkContent, MergeMessage, Message, TrainingMessage};
 
 use super::{Invariant, Observation};
@@ -22,6 +25,8 @@ pub struct Bounded {
     links: BTreeMap<HostId, BTreeMap<HostId, Credit>>,
     /// How much more than the first credit the senders to one receiver have together.
     extra: u32,
+    /// The chunks of the parameters.
+    chunks: Chunks,
     /// By donor and requester of chunks: what the donor may still send. Answers need no credit.
     asked: BTreeMap<(HostId, HostId), Asked>,
 }
@@ -53,12 +58,12 @@ impl Credit {
 }
 
 impl Bounded {
-    /// For segments of so many elements.
+    /// For segments of so many elements, and parameters in these chunks.
     #[must_use]
-    pub fn new(segment_elements: usize) -> Self {
+    pub fn new(segment_elements: usize, chunks: Chunks) -> Self {
         let extra = LONG_LINES_BYTES_MAX / (segment_elements * size_of::<f32>()).max(1);
         let extra = u32::try_from(extra).unwrap_or(u32::MAX);
-        Self { links: BTreeMap::new(), extra, asked: BTreeMap::new() }
+        Self { links: BTreeMap::new(), extra, chunks, asked: BTreeMap::new() }
     }
 
     fn sent(&mut self, from: HostId, to: HostId, message: &Message) -> Result<(), String> {
@@ -78,6 +83,11 @@ impl Bounded {
                 },
                 TrainingMessage::WantChunks(want) => {
                     self.asked.entry((to, from)).or_default().of_step += want.chunks.len() as u64;
+                    let others = want.chunks.iter().take(want.chunks.len().saturating_sub(1));
+                    let bytes = |chunk| self.chunks.range(chunk).len() * size_of::<f32>();
+                    if others.map(bytes).sum::<usize>() > REQUESTED_BYTES_MAX {
+                        return Err(format!("{from} requests too much of {to} at a time"));
+                    }
                     Ok(())
                 }
                 _ => Ok(()),

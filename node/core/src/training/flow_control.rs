@@ -237,11 +237,6 @@ impl FlowControl {
         }
     }
 
-    /// How many segments a member may have in flight to this one.
-    pub(super) fn window(&self, from: Rank) -> u32 {
-        self.windows[from.index()].segments
-    }
-
     /// The number of segments that are held, over all members.
     pub(super) fn held_total(&self) -> u32 {
         self.held_total

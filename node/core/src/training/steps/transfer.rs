@@ -11,14 +11,14 @@
 //!
 //! Every batch of chunks has a digest. A moving batch uses a credit of its link, as a segment does, and precedes the segments of its step:
 //! the new owner cannot complete the step without it, and until then holds segments of the next step. A filling batch uses no credit:
-//! segments of the next step may have used up all of it, and wait at the receiver for this very step. So filling batches are requested: as
-//! many at a time as the window of the link has segments, which is enough to fill a long line.
+//! segments of the next step may have used up all of it, and wait at the receiver for this very step. So filling batches are requested:
+//! of each donor [`REQUESTED_BYTES_MAX`] at a time.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use peergrad_protocol::chunk_set::ChunkSet;
-use peergrad_protocol::limits::{CHUNK_BATCH_BYTES, CHUNKS_MAX};
+use peergrad_protocol::limits::{CHUNKS_MAX, REQUESTED_BYTES_MAX};
 use peergrad_protocol::message::{
     ChunkBatch, ChunkContent, ChunkEntry, PartialStep, SampleStats, TrainingMessage, WantChunks,
 };
@@ -185,12 +185,11 @@ impl Transfer {
         let Some(filling) = &mut self.filling else { return };
         let (base, all) = (&state.base, state.base.shard_map.sharding.chunks);
         let bytes_of = |chunk: usize| all.range(chunk).len() * size_of::<f32>();
-        let window = base.flow_control.window(donor) as usize * CHUNK_BATCH_BYTES;
         let on_their_way = filling.requested.iter().filter(|(_, from)| **from == donor);
         let mut byte_count: usize = on_their_way.map(|(chunk, _)| bytes_of(*chunk)).sum();
         let mut chunks = ChunkSet::default();
         for &chunk in filling.missing.iter().filter(|chunk| !filling.requested.contains_key(chunk)) {
-            if byte_count >= window {
+            if byte_count >= REQUESTED_BYTES_MAX {
                 break;
             }
             let is_its = |at: &Donor| at.rank == donor && (at.first..at.end).contains(&(chunk as u32));
@@ -235,8 +234,14 @@ impl Transfer {
     ) -> Result<(), Reject> {
         let to = state.base.view().rank(&from).ok_or(Reject::NotAMember)?;
         let asked = self.outbox.iter().filter(|outgoing| outgoing.chunk_batch.to == to).count();
-        let is_chunk = |chunk: usize| chunk < state.base.shard_map.sharding.chunks.count();
-        if asked + want.chunks.len() > CHUNKS_MAX || !want.chunks.iter().all(is_chunk) {
+        let all = state.base.shard_map.sharding.chunks;
+        if asked + want.chunks.len() > CHUNKS_MAX || !want.chunks.iter().all(|chunk| chunk < all.count()) {
+            return Err(Reject::OutOfPlace);
+        }
+        // All but the last one, since a single chunk may be larger.
+        let others = want.chunks.iter().take(want.chunks.len().saturating_sub(1));
+        if others.map(|chunk| all.range(chunk).len() * size_of::<f32>()).sum::<usize>() > REQUESTED_BYTES_MAX
+        {
             return Err(Reject::OutOfPlace);
         }
         let chunk_batch = BatchKey { to, steps: want.steps, content: ChunkContent::Values };

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use peergrad_protocol::limits::REQUESTED_BYTES_MAX;
 use peergrad_protocol::message::{
     ChunkContent, MergeMessage, MergeOffer, SavedCheckpoint, SnapshotChunks, SnapshotDonor, WantSnapshot,
 };
@@ -10,7 +11,6 @@ use peergrad_protocol::{Frame, Instant, Rank, StepNumber, ViewDigest};
 
 use super::super::super::base::EngineBase;
 use super::super::chunk_batch::ChunkBatchBuilder;
-use super::import::WINDOW_BYTES;
 use crate::state::checkpoint::Checkpoint;
 use crate::state::snapshot_id::SnapshotId;
 
@@ -55,7 +55,7 @@ impl KeptSnapshot {
         }
     }
 
-    /// The next requested chunk batches, of at most [`WINDOW_BYTES`]; none if the request is for another snapshot.
+    /// The next requested chunk batches, of at most [`REQUESTED_BYTES_MAX`]; none if the request is for another snapshot.
     pub(super) fn frames(&mut self, base: &EngineBase, want: &WantSnapshot) -> Vec<Frame> {
         if self.id() != (want.view, want.steps) {
             return vec![];
@@ -78,7 +78,7 @@ impl KeptSnapshot {
             bytes += size_of_val(part);
             if batch.is_full() {
                 frames.extend(seal(std::mem::take(&mut batch)));
-                if bytes >= WINDOW_BYTES {
+                if bytes >= REQUESTED_BYTES_MAX {
                     break;
                 }
             }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use peergrad_collectives::plan::are_finite;
 use peergrad_protocol::chunk_set::ChunkSet;
-use peergrad_protocol::limits::CHUNK_BATCH_BYTES;
+use peergrad_protocol::limits::{CHUNK_BATCH_BYTES, REQUESTED_BYTES_MAX};
 use peergrad_protocol::message::{
     ChunkContent, ChunkEntry, MergeMessage, MergeOffer, SnapshotChunks, SnapshotDonor, WantSnapshot,
 };
@@ -175,7 +175,7 @@ impl SnapshotImport {
             _ if took > WINDOW_TIME => self.window(&donor) / 2,
             _ => return,
         };
-        self.windows.insert(donor, window.clamp(CHUNK_BATCH_BYTES, WINDOW_BYTES));
+        self.windows.insert(donor, window.clamp(CHUNK_BATCH_BYTES, REQUESTED_BYTES_MAX));
     }
 
     /// The next request to each donor. `len_of`: the number of elements of a chunk's values, or of its state.
@@ -223,8 +223,6 @@ fn timeout_for(bytes: usize) -> Duration {
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(4);
 /// The slowest link that is waited for carries a quarter of a megabit per second to one recipient.
 const BYTE_TIME_MAX: Duration = Duration::from_micros(32);
-/// The largest window of a donor; the first window is one chunk batch. It keeps a link across the world busy.
-pub(super) const WINDOW_BYTES: usize = 1 << 20;
 /// A window that takes longer than this is halved.
 const WINDOW_TIME: Duration = Duration::from_secs(1);
 /// How many neighboring chunks are requested from the same donor.
