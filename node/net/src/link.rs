@@ -228,9 +228,11 @@ impl Link {
         self.outbox.share(uplink);
     }
 
-    /// A ping of libp2p to the peer has come back.
+    /// A ping of libp2p to the peer has come back, not through a relay. On a substream, frames have the same connection, and it says nothing.
     pub(super) fn note_ping(&self, round_trip: Duration) {
-        self.outbox.note_ping(round_trip);
+        if self.is_direct() {
+            self.outbox.note_ping(round_trip);
+        }
     }
 
     /// Whether the link leads through a relay, and so carries no tensors. Once this is false it stays false.

@@ -35,7 +35,7 @@ use tokio::time::Instant;
 
 use super::{SMALL_FRAME_BYTES, STALL_TIMEOUT};
 use pacing::Pacing;
-use queue::Queue;
+use queue::{EmptyQueue, Queue};
 use recent_max::RecentMax;
 use recovery::Recovery;
 pub(crate) use uplink::Uplink;
@@ -226,8 +226,10 @@ impl LineMeter {
                 let rate = self.rates.largest().unwrap_or(u64::MAX);
                 let carrying = pacing::carried_in(frame.byte_count as u64, rate);
                 self.recovery.note_frame((now - frame.at).saturating_sub(carrying));
-                if let Some(frame_time) = self.frame_time(now) {
-                    self.queue.note(now, frame.at, frame_time);
+                if let (Some(Reverse(shortest)), Some(usual)) =
+                    (self.round_trips.largest(), self.frame_time(now))
+                {
+                    self.queue.note(now, frame.at, EmptyQueue { shortest, usual });
                 }
             }
             newest = Some(frame);
@@ -294,10 +296,9 @@ impl LineMeter {
         Some(self.recovery.frame_time(now, shortest))
     }
 
-    /// What the line carries, if it was full not long ago, with the time that a frame takes as its round trip.
+    /// What the line carries, if it was full not long ago.
     fn filled_line(&self, now: Instant) -> Option<Line> {
-        let line = self.line().filter(|_| self.is_filled(now))?;
-        Some(Line { round_trip: self.frame_time(now)?, ..line })
+        self.line().filter(|_| self.is_filled(now))
     }
 
     /// A ping outside this lane has come back.
@@ -324,7 +325,9 @@ impl LineMeter {
         let Some(line) = self.filled_line(now) else { return UNMEASURED_BYTES };
         // An urgent frame waits for what is in flight, and on a slow line that takes long.
         let least = line.bytes_per_second.saturating_mul(QUEUE_MAX.as_millis() as u64) / 1000;
-        let (carried, gain) = (line.bytes_in_round_trip(), self.pacing.gains(now, line.round_trip).window);
+        let gain = self.pacing.gains(now, line.round_trip).window;
+        let frame_time = self.recovery.frame_time(now, line.round_trip);
+        let carried = Line { round_trip: frame_time, ..line }.bytes_in_round_trip();
         let wanted = (carried / 100).saturating_mul(gain).max(least.min(IN_FLIGHT_BYTES as u64));
         // Alone on its uplink, a line waits for lost packets rather than for others.
         let percent = if self.uplink.is_shared() { self.queue.percent() } else { 100 };
@@ -332,7 +335,7 @@ impl LineMeter {
         let stripes = self.stripes as u64;
         let sockets = if stripes == 1 { SOCKET_BYTES } else { stripes * FULL_SOCKET_BYTES };
         let bytes = wanted.min(sockets.max(carried.saturating_add(carried / 10)));
-        let bytes = bytes.min(self.uplink.limit(line.round_trip).unwrap_or(u64::MAX));
+        let bytes = bytes.min(self.uplink.limit(frame_time).unwrap_or(u64::MAX));
         let bytes = bytes.saturating_add((stripes - 1) * STRIPE_BYTES);
         usize::try_from(bytes).unwrap_or(usize::MAX).min(IN_FLIGHT_BYTES_MAX)
     }
@@ -342,9 +345,9 @@ impl LineMeter {
         self.uplink.take_news(now)
     }
 
-    /// The line, with the time that a frame takes as its round trip, if it differs much from what was last returned.
+    /// The line, if it differs much from what was last returned.
     pub(super) fn take_news(&mut self, now: Instant) -> Option<Line> {
-        let line = Line { round_trip: self.frame_time(now)?, ..self.line()? };
+        let line = self.line()?;
         let is_news = self.reported.is_none_or(|(before, at)| {
             now - at > REPORT_INTERVAL && is_other(before.bytes_in_round_trip(), line.bytes_in_round_trip())
         });

@@ -41,10 +41,12 @@ impl NetworkActor {
 
     fn on_behaviour_event(&mut self, event: SwarmBehaviourEvent) {
         match event {
-            SwarmBehaviourEvent::Ping(ping::Event { peer, result: Ok(round_trip), .. }) => {
+            SwarmBehaviourEvent::Ping(ping::Event { peer, connection, result: Ok(round_trip) }) => {
                 if let Some(remote) = self.remotes.get_mut(&peer) {
                     remote.paths.round_trip = Some(round_trip);
-                    if let Some(link) = &remote.link.current {
+                    let is_straight =
+                        remote.paths.connections.get(&connection).is_some_and(|found| !found.is_relayed);
+                    if let Some(link) = remote.link.current.as_ref().filter(|_| is_straight) {
                         link.note_ping(round_trip);
                     }
                 }

@@ -116,7 +116,7 @@ const BURST_TIME_MAX: Duration = Duration::from_millis(20);
 /// On a shorter line a burst waits for no longer than a timer is late.
 const ROUND_TRIP_MIN: Duration = Duration::from_millis(5);
 /// How long a frame waits at most: a rate may be wrong.
-const WAIT_MAX: Duration = Duration::from_secs(1);
+pub(super) const WAIT_MAX: Duration = Duration::from_secs(1);
 /// A timer may be that late.
 const TIMER_PRECISION: Duration = Duration::from_millis(2);
 /// How long the rate may stay the same before it counts as the line's.

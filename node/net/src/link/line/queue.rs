@@ -5,7 +5,7 @@
 //! a new connection may take seconds.
 //!
 //! # How it works
-//! Once in a round trip, the shortest round trip of its frames is compared with the shortest one that is known. If it is longer by at least
+//! Once in a round trip, the shortest time of its frames is compared with what they take with an empty queue. If it is longer by at least
 //! [`LONG_QUEUE`], and at least twice as long, a quarter less may be in flight from now on, down to [`PERCENT_MIN`]. If it is longer by half or
 //! less, a quarter more may be, up to all that the line carries by its own measurement. On a line whose round trip is shorter than half of
 //! [`LONG_QUEUE`], little is in flight anyway. A line that is alone on its [uplink](super::uplink) ignores this: a frame is late there because
@@ -19,6 +19,15 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+/// How long frames take with an empty queue.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EmptyQueue {
+    /// The shortest round trip.
+    pub(super) shortest: Duration,
+    /// What frames usually take, with what they wait for lost packets.
+    pub(super) usual: Duration,
+}
+
 /// How much of its measured window a line may use.
 #[derive(Debug)]
 pub(super) struct Queue {
@@ -27,7 +36,7 @@ pub(super) struct Queue {
     looked_at: Instant,
     /// The shortest round trip of the frames that have arrived since then.
     shortest: Option<Duration>,
-    /// The round trip with an empty queue, as it was known then.
+    /// The shortest round trip that was known then.
     empty: Duration,
 }
 
@@ -36,8 +45,13 @@ impl Queue {
         Self { percent: 100, looked_at: now, shortest: None, empty: Duration::ZERO }
     }
 
-    /// A large frame that was sent at this time has arrived. `empty` is the round trip with an empty queue.
-    pub(super) fn note(&mut self, now: Instant, sent_at: Instant, empty: Duration) {
+    /// A large frame that was sent at this time has arrived.
+    pub(super) fn note(
+        &mut self,
+        now: Instant,
+        sent_at: Instant,
+        EmptyQueue { shortest: empty, usual }: EmptyQueue,
+    ) {
         if empty < LONG_QUEUE / 2 {
             self.percent = 100;
             return;
@@ -49,7 +63,7 @@ impl Queue {
         if sent_at < self.looked_at {
             return;
         }
-        let queue = shortest.saturating_sub(empty);
+        let queue = shortest.saturating_sub(usual);
         if empty > self.empty * 3 / 2 {
             // It was measured again: what was taken for a queue is the line.
             self.percent = 100;
@@ -76,7 +90,8 @@ const PERCENT_MIN: u64 = 25;
 mod tests {
     use super::*;
 
-    const EMPTY: Duration = Duration::from_millis(100);
+    const EMPTY: EmptyQueue =
+        EmptyQueue { shortest: Duration::from_millis(100), usual: Duration::from_millis(100) };
 
     /// The percentage after so many round trips of this length, with eight frames in each.
     fn after(queue: &mut Queue, from: Instant, round_trips: u32, round_trip: Duration) -> (Instant, u64) {
@@ -111,7 +126,8 @@ mod tests {
         let mut queue = Queue::new(begin);
         let (now, percent) = after(&mut queue, begin, 40, Duration::from_millis(400));
         assert_eq!(percent, PERCENT_MIN);
-        queue.note(now, now - Duration::from_millis(3), Duration::from_millis(1));
+        let short = EmptyQueue { shortest: Duration::from_millis(1), usual: Duration::from_millis(1) };
+        queue.note(now, now - Duration::from_millis(3), short);
         assert_eq!(queue.percent(), 100);
     }
 
@@ -134,7 +150,9 @@ mod tests {
         let mut queue = Queue::new(begin);
         for frame in 0..1000 {
             let now = begin + frame * Duration::from_millis(5);
-            queue.note(now, now - Duration::from_millis(40), Duration::from_micros(200));
+            let short =
+                EmptyQueue { shortest: Duration::from_micros(200), usual: Duration::from_micros(200) };
+            queue.note(now, now - Duration::from_millis(40), short);
         }
         assert_eq!(queue.percent(), 100);
     }

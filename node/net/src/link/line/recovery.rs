@@ -19,6 +19,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use peergrad_core::io::LONG_ROUND_TRIP;
 use tokio::time::Instant;
 
 /// Measures the times of frames and pings.
@@ -52,6 +53,10 @@ impl Recovery {
 
     /// How long a frame takes on a line with an empty queue and this shortest round trip.
     pub(super) fn frame_time(&self, now: Instant, shortest: Duration) -> Duration {
+        // On a short line, a frame rather waits for a busy computer.
+        if shortest < LONG_ROUND_TRIP {
+            return shortest;
+        }
         let recent = self.pings.iter().filter(|(at, _)| now - *at < PING_AGE_MAX).map(|(_, trip)| *trip);
         let mut recent: Vec<Duration> = recent.collect();
         recent.sort_unstable();

@@ -16,7 +16,7 @@ use peergrad_core::io::{LONG_ROUND_TRIP, Line};
 use tokio::time::Instant;
 
 use super::is_other;
-use super::pacing::{carried_in, leaves_at};
+use super::pacing::{WAIT_MAX, carried_in, leaves_at};
 use super::recent_max::RecentMax;
 
 /// Measures the uplink. Its clones measure the same one.
@@ -145,7 +145,8 @@ impl UplinkUse {
         let Some(rate) = state.rates.largest() else { return };
         let takes = carried_in(byte_count as u64, rate / 100 * SHARED_RATE_PERCENT);
         let before = state.left_at.filter(|at| *at > now && self.line_count(&state) > 1);
-        state.left_at = Some(before.unwrap_or(now) + takes);
+        // A rate may be wrong.
+        state.left_at = Some((before.unwrap_or(now) + takes).min(now + WAIT_MAX));
     }
 
     /// A large frame has arrived.
