@@ -76,8 +76,13 @@ pub enum Message {
     Admin(AdminMessage),
     /// Member to the members that watch it, four times a second (once a second in a large view): the sender is alive, and its progress.
     Heartbeat(Heartbeat),
-    /// Member to a member that watches it, with a heartbeat, if normal frames were sent since the last one: how many.
-    FrameCount(SentFrames),
+    /// Member to a member that watches it, with a heartbeat, if it has sent normal frames or entered another view since the last one.
+    FrameCount {
+        /// The sender's view. No normal frame of an earlier view follows.
+        view: ViewDigest,
+        /// How many normal frames were sent before.
+        sent: SentFrames,
+    },
     /// Member to every member, or before the first view joiner to founder and founder to every joiner: the sender stops, and why.
     Leave(Departure),
 }
@@ -155,7 +160,9 @@ impl Message {
         match self {
             Self::Join(JoinMessage::Data(_)) => Priority::Normal,
             Self::Heartbeat(_) | Self::Agreement(_) | Self::Admin(_) | Self::Join(_) => Priority::Urgent,
-            Self::InView { .. } | Self::Merge(_) | Self::FrameCount(_) | Self::Leave(_) => Priority::Normal,
+            Self::InView { .. } | Self::Merge(_) | Self::FrameCount { .. } | Self::Leave(_) => {
+                Priority::Normal
+            }
         }
     }
 
@@ -170,7 +177,7 @@ impl Message {
             Self::InView { message, .. } => message.validate(),
             Self::Merge(message) => message.validate(),
             Self::Admin(message) => message.validate(),
-            Self::FrameCount(_) => Ok(()),
+            Self::FrameCount { .. } => Ok(()),
             Self::Heartbeat(heartbeat) => {
                 let mut steps = heartbeat.computing.into_iter().chain([heartbeat.complete]);
                 in_range(steps.all(is_step) && heartbeat.view_number.0 <= STEPS_MAX)

@@ -184,7 +184,7 @@ impl CountCorrection {
         let mut message = message?;
         let (sent, priority) = match &mut message {
             Message::Heartbeat(heartbeat) => (&mut heartbeat.sent, Priority::Urgent),
-            Message::FrameCount(sent) => (sent, Priority::Normal),
+            Message::FrameCount { sent, .. } => (sent, Priority::Normal),
             _ => return None,
         };
         let (known, difference) = self.by_receiver.get_mut(&(to, priority))?;

@@ -16,7 +16,7 @@ fn named_scenarios_violate_no_invariant() {
 }
 
 /// Seeds that have found a bug, which is fixed and must not return.
-const FOUND: [(&str, u64); 9] = [
+const FOUND: [(&str, u64); 10] = [
     // A peer's own request, delayed by a cut, was taken for that of a copy of its identity.
     ("flapping-member", 1687),
     // A peer waited for admission until all members that it knew had crashed.
@@ -36,6 +36,8 @@ const FOUND: [(&str, u64); 9] = [
     // Not in the node: a member had a wrong value from a sender that the next view removed. A checker of the order of commits compared
     // parameters, too.
     ("wrong-values", 97_291_606),
+    // A heartbeat of an earlier view, overtaken by segments of the next one, made a member drop them.
+    ("long-lines", 57_881_011),
 ];
 
 #[test]

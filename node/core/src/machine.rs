@@ -250,7 +250,7 @@ impl Machine {
         for to in receivers {
             let heartbeat = Heartbeat { window_bytes: node.links.window_bytes(&to), ..heartbeat };
             let heartbeat = node.frame_audit.heartbeat_to(now, &to, heartbeat);
-            let frame_count = node.frame_audit.count_to(&to).map(Message::FrameCount);
+            let frame_count = node.frame_audit.count_to(&to, heartbeat.view);
             for message in [Some(Message::Heartbeat(heartbeat)), frame_count].into_iter().flatten() {
                 node.frame_audit.note_sent(&to, message.priority());
                 out.push(Output::Send { to, frame: Frame::encode(&message, None) });
@@ -384,8 +384,8 @@ fn receive(
     match message.map_err(Reject::from)? {
         Message::InView { view, message } => Ok(role.on_view_message(cx, from, view, message, frame)?),
         message => {
-            if let Message::Heartbeat(heartbeat) = &message {
-                cx.node.early_frames.keep_only(from, heartbeat.view, cx.out);
+            if let Message::FrameCount { view, .. } = &message {
+                cx.node.early_frames.keep_only(from, *view, cx.out);
             }
             role.on_message(cx, from, message, frame.payload)
         }

@@ -78,8 +78,9 @@ fn fields(message: &Message) -> Sheet {
             sheet.raw(&[5], "message = Heartbeat");
             heartbeat_fields(heartbeat, &mut sheet);
         }
-        Message::FrameCount(sent) => {
+        Message::FrameCount { view, sent } => {
             sheet.raw(&[6], "message = FrameCount");
+            sheet.array("view", &view.0);
             sheet.value("link", sent.link);
             sheet.value("count", sent.count);
         }

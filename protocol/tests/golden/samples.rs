@@ -114,7 +114,7 @@ fn agreement() -> Vec<Sample> {
                 disk_fails: true,
             }),
         ),
-        control("frame_count", Message::FrameCount(SentFrames { link: 3, count: 70_000 })),
+        control("frame_count", Message::FrameCount { view, sent: SentFrames { link: 3, count: 70_000 } }),
         control(
             "complain",
             Message::Agreement(AgreementMessage::Complain {

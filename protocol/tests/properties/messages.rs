@@ -388,8 +388,8 @@ pub(crate) fn message() -> impl Strategy<Value = Message> {
         merge_messages().prop_map(Message::Merge),
         admin().prop_map(Message::Admin),
         heartbeat.prop_map(Message::Heartbeat),
-        (any::<u32>(), any::<u64>())
-            .prop_map(|(link, count)| Message::FrameCount(SentFrames { link, count })),
+        (digest(), any::<u32>(), any::<u64>())
+            .prop_map(|(view, link, count)| Message::FrameCount { view, sent: SentFrames { link, count } }),
         ".{0,60}".prop_map(|reason| Message::Leave(Departure { reason })),
     ]
 }

@@ -144,7 +144,7 @@ fn view_of(message: &Message) -> Option<ViewDigest> {
         | Message::Agreement(_)
         | Message::Merge(_)
         | Message::Admin(_)
-        | Message::FrameCount(_)
+        | Message::FrameCount { .. }
         | Message::Leave(_) => None,
     }
 }

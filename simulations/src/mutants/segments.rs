@@ -163,9 +163,9 @@ impl DropSegments {
     /// Changes messages so that no member notices what was dropped: counts are less, and reports do not say who is waited for.
     fn conceal(&self, envelope: &Envelope<'_>, message: Message) -> FrameAction {
         let concealed = match message {
-            Message::FrameCount(mut sent) if self.link == Some((envelope.from, envelope.to)) => {
+            Message::FrameCount { view, mut sent } if self.link == Some((envelope.from, envelope.to)) => {
                 sent.count = sent.count.saturating_sub(self.dropped);
-                Message::FrameCount(sent)
+                Message::FrameCount { view, sent }
             }
             Message::Agreement(AgreementMessage::Promise(mut promise)) => {
                 promise.report.awaited = None;

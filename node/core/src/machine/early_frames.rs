@@ -1,6 +1,9 @@
 //! Early frames: frames of a view that this peer has yet to enter, because other members may enter it, and train in it, earlier.
 //!
 //! A frame that is dropped returns the credit that it has used. Without that, its sender would wait for the credit forever.
+//!
+//! # Invariants
+//! - Only a normal frame tells that its sender has left a view: a heartbeat overtakes normal frames, and is overtaken by them.
 
 use std::collections::BTreeMap;
 
@@ -43,7 +46,7 @@ impl EarlyFrames {
         Ok(())
     }
 
-    /// A peer that sends in one view has left its earlier ones: drops the frames that were kept for any other view.
+    /// A peer that sends normal frames in one view has left its earlier ones: drops those that were kept for any other view.
     pub(super) fn keep_only(&mut self, from: PeerId, view: ViewDigest, out: &mut Vec<Output>) {
         if self.held.get(&from).is_some_and(|(of, _)| *of != view) {
             self.drop_all_of(from, out);

@@ -65,7 +65,7 @@ impl Role for Founder {
             Message::Join(JoinMessage::Ready(parameters)) if self.ready(from, parameters, cx.out) => {}
             Message::Join(JoinMessage::WantData(want)) => cx.send_data_piece(from, want)?,
             Message::Leave(departure) => self.peer_left(from, departure.reason, cx.out),
-            Message::Heartbeat(_) | Message::FrameCount(_) => {}
+            Message::Heartbeat(_) | Message::FrameCount { .. } => {}
             _ => return Err(Reject::OutOfPlace.into()),
         }
         Ok(())

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use peergrad_protocol::message::{Heartbeat, Message, Priority, SentFrames};
 use peergrad_protocol::view::MemberFault;
-use peergrad_protocol::{Instant, PeerId};
+use peergrad_protocol::{Instant, PeerId, ViewDigest};
 
 use round_trips::RoundTrips;
 
@@ -39,8 +39,8 @@ struct AuditedLink {
     normal: CountedFrames,
     /// What the newest heartbeat has said.
     heard: SentFrames,
-    /// How many normal ones there were when their number was last sent.
-    reported: u64,
+    /// The view in which the number of normal ones was last sent, and that number.
+    reported: Option<(ViewDigest, u64)>,
 }
 
 /// The frames of one priority on one link.
@@ -73,7 +73,8 @@ impl FrameAudit {
     pub(super) fn link_up(&mut self, peer: PeerId) {
         self.link_count = self.link_count.wrapping_add(1);
         let none = || CountedFrames { sent: SentFrames { link: self.link_count, count: 0 }, received: None };
-        let link = AuditedLink { urgent: none(), normal: none(), heard: SentFrames::default(), reported: 0 };
+        let link =
+            AuditedLink { urgent: none(), normal: none(), heard: SentFrames::default(), reported: None };
         self.links.insert(peer, link);
         self.round_trips.link_up(peer);
     }
@@ -104,14 +105,16 @@ impl FrameAudit {
         Heartbeat { sent, heard, is_busy: self.is_busy, ..heartbeat }
     }
 
-    /// What follows a heartbeat to this peer: how many normal frames were sent, if that is more than it was told before.
-    pub(super) fn count_to(&mut self, to: &PeerId) -> Option<SentFrames> {
+    /// What follows a heartbeat to this peer in this view: how many normal frames were sent, if it was told of another view or number before.
+    pub(super) fn count_to(&mut self, to: &PeerId, view: ViewDigest) -> Option<Message> {
         let link = self.links.get_mut(to)?;
         let sent = link.normal.sent;
-        let is_news = sent.count > link.reported;
+        if link.reported == Some((view, sent.count)) {
+            return None;
+        }
         // The message that says so is one of them.
-        link.reported = if is_news { sent.count + 1 } else { link.reported };
-        is_news.then_some(sent)
+        link.reported = Some((view, sent.count + 1));
+        Some(Message::FrameCount { view, sent })
     }
 
     /// A frame is sent.
@@ -141,7 +144,7 @@ impl FrameAudit {
                 self.round_trips.note_heard(now, &from, heartbeat.heard, is_busy);
                 link.urgent.compare(heartbeat.sent)
             }
-            Message::FrameCount(sent) => link.normal.compare(*sent),
+            Message::FrameCount { sent, .. } => link.normal.compare(*sent),
             _ => return None,
         };
         if !is_intact {
@@ -153,10 +156,12 @@ impl FrameAudit {
 
 #[cfg(test)]
 mod tests {
-    use peergrad_protocol::{StepNumber, ViewDigest, ViewNumber};
+    use peergrad_protocol::{StepNumber, ViewNumber};
 
     use super::*;
     use crate::fixtures::peer;
+
+    const VIEW: ViewDigest = ViewDigest([0; 32]);
 
     /// The first peer sends to the second, over a link on which both kinds of frames have been counted.
     fn linked() -> (FrameAudit, FrameAudit) {
@@ -172,7 +177,7 @@ mod tests {
     /// Sends a heartbeat, and what follows it. Returns whether the receiver finds that all frames before have arrived.
     fn count(sender: &mut FrameAudit, receiver: &mut FrameAudit) -> bool {
         let heartbeat = Heartbeat {
-            view: ViewDigest([0; 32]),
+            view: VIEW,
             view_number: ViewNumber(0),
             complete: StepNumber(0),
             computing: None,
@@ -183,7 +188,7 @@ mod tests {
             disk_fails: false,
         };
         let heartbeat = Message::Heartbeat(sender.heartbeat_to(Instant(0), &peer(2), heartbeat));
-        let frame_count = sender.count_to(&peer(2)).map(Message::FrameCount);
+        let frame_count = sender.count_to(&peer(2), VIEW);
         let mut messages = vec![heartbeat];
         messages.extend(frame_count);
         let faults = messages.iter().map(|message| {
@@ -214,10 +219,11 @@ mod tests {
         sender.note_sent(&peer(2), Priority::Normal);
         sender.note_sent(&peer(2), Priority::Urgent);
         receiver.note_received(&peer(1), Priority::Urgent);
-        assert!(sender.count_to(&peer(2)).is_some(), "it waits behind the first frame");
+        assert!(sender.count_to(&peer(2), VIEW).is_some(), "it waits behind the first frame");
         sender.note_sent(&peer(2), Priority::Normal);
         assert!(count(&mut sender, &mut receiver));
-        assert!(sender.count_to(&peer(2)).is_none(), "nothing was sent since");
+        assert!(sender.count_to(&peer(2), VIEW).is_none(), "nothing was sent since");
+        assert!(sender.count_to(&peer(2), ViewDigest([1; 32])).is_some(), "the view is news");
     }
 
     #[test]

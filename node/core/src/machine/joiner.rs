@@ -81,7 +81,7 @@ impl Role for Joiner {
             Message::Join(message) => receive_join(self, cx, from, message, payload)?,
             Message::Agreement(message) => receive_agreement(self, cx, from, message)?,
             Message::Heartbeat(_) => self.on_heartbeat(from),
-            Message::FrameCount(_) => {}
+            Message::FrameCount { .. } => {}
             Message::Leave(departure) => self.departed(cx.now, from, &departure.reason)?,
             // It belongs to a view that this peer is not in, or to a branch that it has left.
             Message::Admin(_) | Message::Merge(_) | Message::InView { .. } => {}

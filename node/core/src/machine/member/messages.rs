@@ -28,7 +28,7 @@ pub(super) fn receive(
             active.training.base_mut().widen(from, beat.window_bytes, cx.out);
             active.membership.on_heartbeat(cx.now, from, beat, cx.out);
         }
-        Message::FrameCount(_) => {}
+        Message::FrameCount { .. } => {}
         Message::Leave(Departure { reason }) => {
             if active.membership.departed(&from, &reason, cx.out) {
                 active.poll(cx);
