@@ -35,15 +35,29 @@ impl LinkFlow {
 pub struct Line {
     /// The shortest recent time from sending a frame to its acknowledgement.
     pub round_trip: Duration,
+    /// How long a frame takes where no queue is in its way. That is longer than the round trip where lost packets are sent again.
+    pub frame_time: Duration,
     /// The most bytes that have recently been acknowledged in a second.
     pub bytes_per_second: u64,
 }
 
 impl Line {
-    /// How many bytes it carries in a round trip: so many have to be in flight to fill it.
+    /// A line that loses no packets.
     #[must_use]
-    pub fn bytes_in_round_trip(&self) -> u64 {
-        let bytes = u128::from(self.bytes_per_second) * self.round_trip.as_micros() / 1_000_000;
+    pub fn without_losses(round_trip: Duration, bytes_per_second: u64) -> Self {
+        Self { round_trip, frame_time: round_trip, bytes_per_second }
+    }
+
+    /// Whether frames evidently wait for packets that are sent again.
+    #[must_use]
+    pub fn is_lossy(&self) -> bool {
+        self.frame_time >= self.round_trip * 3 / 2
+    }
+
+    /// How many bytes it carries while a frame is on its way: so many have to be in flight to fill it.
+    #[must_use]
+    pub fn bytes_to_fill(&self) -> u64 {
+        let bytes = u128::from(self.bytes_per_second) * self.frame_time.as_micros() / 1_000_000;
         bytes.try_into().unwrap_or(u64::MAX)
     }
 
@@ -53,7 +67,7 @@ impl Line {
     fn window_bytes(&self) -> u64 {
         let factor = if self.round_trip < LONG_ROUND_TRIP { 2 } else { 4 };
         let most = u64::from(LINK_SEGMENTS_MAX) * SEGMENT_BYTES_MAX as u64;
-        self.bytes_in_round_trip().saturating_mul(factor).min(most)
+        self.bytes_to_fill().saturating_mul(factor).min(most)
     }
 }
 
@@ -189,10 +203,7 @@ mod tests {
     #[test]
     fn a_window_is_four_times_what_a_long_line_carries_in_a_round_trip() {
         let mut links = PeerLinks::default();
-        let line = |milliseconds, bytes_per_second| Line {
-            round_trip: Duration::from_millis(milliseconds),
-            bytes_per_second,
-        };
+        let line = |milliseconds, rate| Line::without_losses(Duration::from_millis(milliseconds), rate);
         links.note_line(peer(1), line(100, 20_000_000));
         assert_eq!(links.window_bytes(&peer(1)), 0, "there is no link");
         links.up(peer(1));
@@ -215,10 +226,7 @@ mod tests {
     #[test]
     fn a_members_line_is_known_while_one_of_its_lines_is_long() {
         let mut links = PeerLinks::default();
-        let line = |milliseconds| Line {
-            round_trip: Duration::from_millis(milliseconds),
-            bytes_per_second: 1_000_000,
-        };
+        let line = |milliseconds| Line::without_losses(Duration::from_millis(milliseconds), 1_000_000);
         (1..=3).for_each(|byte| links.up(peer(byte)));
         links.note_line(peer(1), line(1));
         assert_eq!(links.member_line(), MemberLine::default());

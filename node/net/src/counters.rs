@@ -205,7 +205,7 @@ mod tests {
         assert_eq!((sent_bytes, received_bytes, direct_bytes), (15, 7, 10));
         assert_eq!((sent_frames, received_frames), (2, 1));
         assert_eq!(counters.by_peer(), BTreeMap::from([(first, (15, 0)), (second, (0, 7))]));
-        let line = Line { round_trip: Duration::from_millis(100), bytes_per_second: 25_000_000 };
+        let line = Line::without_losses(Duration::from_millis(100), 25_000_000);
         counters.with(second).note_line(line);
         assert_eq!(counters.lines(), BTreeMap::from([(second, line)]));
     }

@@ -2,8 +2,9 @@
 //! within the limits.
 //!
 //! Credit belongs to a link, in whatever views its ends are: credit for what was sent in one view may return in the next. A new connection
-//! starts with the first credit, which its two ends learn one after the other. Chunks that complete a step need none, and are requested. A link whose sender has not said that its line needs more never
-//! has more. The others have a limit each, and one together. Links of a host whose frames have a fault are not checked.
+//! starts with the first credit, which its two ends learn one after the other. Chunks that complete a step need none, and are requested. A
+//! link whose sender has not said that its line needs more never has more. The others have a limit each, and one together. Links of a host
+//! whose frames have a fault are not checked.
 
 use std::collections::BTreeMap;
 

@@ -59,7 +59,7 @@ impl Network {
             let rates = [part, self.rates.rate(from, *to), self.interfaces.get(*to).downlink.rate];
             let rate = rates.into_iter().flatten().min()?;
             let round_trip = 2 * self.delays.links.distance(from, *to);
-            Some((*to, Line { round_trip, bytes_per_second: rate / 8 }))
+            Some((*to, Line::without_losses(round_trip, rate / 8)))
         };
         receivers.iter().filter_map(line).collect()
     }

@@ -438,7 +438,7 @@ mod tests {
     fn a_summary_shows_the_slowest_lines() {
         let line = |byte: u8, megabytes: u64| {
             let round_trip = Duration::from_millis(u64::from(byte));
-            (PeerId([byte; 32]), Line { round_trip, bytes_per_second: megabytes * 1_000_000 })
+            (PeerId([byte; 32]), Line::without_losses(round_trip, megabytes * 1_000_000))
         };
         assert_eq!(lines_text(&[]), "");
         let short = |byte: u8| PeerId([byte; 32]).short();

@@ -8,7 +8,8 @@
 //! Two members that own nothing exchange only short messages, which a third one relays. All other pairs must reach each other.
 //!
 //! Offers that follow from lines come from several members, after the same view. The coordinator gathers them before it proposes a view, so
-//! that chunks move once, and at most once a minute. An offer to begin or to stop owning does not wait. A view that is proposed for other reasons takes them all.
+//! that chunks move once. A view for this alone comes at most once a minute. An offer to begin or to stop owning does not wait. A view that is
+//! proposed for other reasons takes them all.
 //!
 //! # Invariants
 //! - A member offers to own something only while it reaches all others itself.

@@ -163,8 +163,10 @@ impl LineMeter {
             return Turn::AfterAcknowledgement;
         }
         let Some(line) = self.filled_line(now).filter(|_| !is_small(byte_count)) else { return Turn::Now };
-        let time = self.pacing.time(now, line).max(self.uplink.time(now, line.round_trip));
-        time.map_or(Turn::Now, Turn::At)
+        let own = self.pacing.time(now, line);
+        // Where packets are lost, lines seldom fill their uplink at the same time.
+        let shared = self.uplink.time(now, line.round_trip).filter(|_| !line.is_lossy());
+        own.max(shared).map_or(Turn::Now, Turn::At)
     }
 
     /// Whether a frame of this size may be in flight with the others.
@@ -176,12 +178,12 @@ impl LineMeter {
         if self.large_in_flight == 0 || self.round_trips.is_old(now) {
             return self.large_in_flight == 0;
         }
-        self.in_flight_bytes < limit || (self.large_in_flight == 1 && self.would_pause(byte_count))
+        self.in_flight_bytes < limit || (self.large_in_flight == 1 && self.would_pause(now, byte_count))
     }
 
     /// Whether frames of this size, one at a time, would leave the line idle for much of the time, and its rate unknown.
-    fn would_pause(&self, byte_count: usize) -> bool {
-        self.line().is_some_and(|line| byte_count as u64 <= 8 * line.bytes_in_round_trip())
+    fn would_pause(&self, now: Instant, byte_count: usize) -> bool {
+        self.line(now).is_some_and(|line| byte_count as u64 <= 8 * line.bytes_to_fill())
     }
 
     /// A frame is sent. `was_last` says whether no other one waits behind it.
@@ -226,9 +228,8 @@ impl LineMeter {
                 let rate = self.rates.largest().unwrap_or(u64::MAX);
                 let carrying = pacing::carried_in(frame.byte_count as u64, rate);
                 self.recovery.note_frame((now - frame.at).saturating_sub(carrying));
-                if let (Some(Reverse(shortest)), Some(usual)) =
-                    (self.round_trips.largest(), self.frame_time(now))
-                {
+                if let Some(Reverse(shortest)) = self.round_trips.largest() {
+                    let usual = self.recovery.frame_time(now, shortest);
                     self.queue.note(now, frame.at, EmptyQueue { shortest, usual });
                 }
             }
@@ -285,20 +286,15 @@ impl LineMeter {
     }
 
     /// What the line carries; `None` before the first measurement.
-    pub(super) fn line(&self) -> Option<Line> {
+    pub(super) fn line(&self, now: Instant) -> Option<Line> {
         let Reverse(round_trip) = self.round_trips.largest()?;
-        Some(Line { round_trip, bytes_per_second: self.rates.largest()? })
-    }
-
-    /// How long a large frame takes where no queue is in its way; `None` before the first measurement.
-    fn frame_time(&self, now: Instant) -> Option<Duration> {
-        let Reverse(shortest) = self.round_trips.largest()?;
-        Some(self.recovery.frame_time(now, shortest))
+        let frame_time = self.recovery.frame_time(now, round_trip);
+        Some(Line { round_trip, frame_time, bytes_per_second: self.rates.largest()? })
     }
 
     /// What the line carries, if it was full not long ago.
     fn filled_line(&self, now: Instant) -> Option<Line> {
-        self.line().filter(|_| self.is_filled(now))
+        self.line(now).filter(|_| self.is_filled(now))
     }
 
     /// A ping outside this lane has come back.
@@ -325,9 +321,7 @@ impl LineMeter {
         let Some(line) = self.filled_line(now) else { return UNMEASURED_BYTES };
         // An urgent frame waits for what is in flight, and on a slow line that takes long.
         let least = line.bytes_per_second.saturating_mul(QUEUE_MAX.as_millis() as u64) / 1000;
-        let gain = self.pacing.gains(now, line.round_trip).window;
-        let frame_time = self.recovery.frame_time(now, line.round_trip);
-        let carried = Line { round_trip: frame_time, ..line }.bytes_in_round_trip();
+        let (carried, gain) = (line.bytes_to_fill(), self.pacing.gains(now, line).window);
         let wanted = (carried / 100).saturating_mul(gain).max(least.min(IN_FLIGHT_BYTES as u64));
         // Alone on its uplink, a line waits for lost packets rather than for others.
         let percent = if self.uplink.is_shared() { self.queue.percent() } else { 100 };
@@ -335,7 +329,7 @@ impl LineMeter {
         let stripes = self.stripes as u64;
         let sockets = if stripes == 1 { SOCKET_BYTES } else { stripes * FULL_SOCKET_BYTES };
         let bytes = wanted.min(sockets.max(carried.saturating_add(carried / 10)));
-        let bytes = bytes.min(self.uplink.limit(frame_time).unwrap_or(u64::MAX));
+        let bytes = bytes.min(self.uplink.limit(line.frame_time).unwrap_or(u64::MAX));
         let bytes = bytes.saturating_add((stripes - 1) * STRIPE_BYTES);
         usize::try_from(bytes).unwrap_or(usize::MAX).min(IN_FLIGHT_BYTES_MAX)
     }
@@ -347,9 +341,9 @@ impl LineMeter {
 
     /// The line, if it differs much from what was last returned.
     pub(super) fn take_news(&mut self, now: Instant) -> Option<Line> {
-        let line = self.line()?;
+        let line = self.line(now)?;
         let is_news = self.reported.is_none_or(|(before, at)| {
-            now - at > REPORT_INTERVAL && is_other(before.bytes_in_round_trip(), line.bytes_in_round_trip())
+            now - at > REPORT_INTERVAL && is_other(before.bytes_to_fill(), line.bytes_to_fill())
         });
         is_news.then(|| {
             self.reported = Some((line, now));
@@ -455,7 +449,7 @@ mod tests {
     fn a_long_line_is_filled_within_some_round_trips_and_not_flooded() {
         let delay = Duration::from_millis(50);
         let (meter, now, longest) = filled(25_000_000, delay, 40);
-        let line = meter.line().unwrap();
+        let line = meter.line(now).unwrap();
         assert!(line.bytes_per_second.abs_diff(25_000_000) < 1_500_000, "{line:?}");
         assert!(line.round_trip < Duration::from_millis(110), "{line:?}");
         let limit = meter.limit(now);
@@ -477,7 +471,7 @@ mod tests {
             now += Duration::from_millis(250);
             meter.note_acknowledged(now, 1);
             let (meter, _, _) = fill(meter, now, 10_000_000, Duration::from_millis(125), 30);
-            meter.line().unwrap().bytes_per_second
+            meter.line(now).unwrap().bytes_per_second
         };
         assert!(filled(100) > 9_000_000, "{}", filled(100));
         assert!(filled(250) < 7_000_000, "what delays pings too is a queue: {}", filled(250));
@@ -544,7 +538,7 @@ mod tests {
         meter.note_sent(now, FRAME, false);
         now += Duration::from_millis(200);
         meter.note_acknowledged(now, 1);
-        assert!(meter.line().unwrap().bytes_per_second < 1_000_000, "{:?}", meter.line());
+        assert!(meter.line(now).unwrap().bytes_per_second < 1_000_000, "{:?}", meter.line(now));
     }
 
     #[test]
@@ -554,7 +548,7 @@ mod tests {
         meter.note_sent(now, FRAME, false);
         now += Duration::from_millis(105);
         meter.note_acknowledged(now, 1);
-        assert!(meter.line().unwrap().bytes_per_second > 20_000_000, "{:?}", meter.line());
+        assert!(meter.line(now).unwrap().bytes_per_second > 20_000_000, "{:?}", meter.line(now));
     }
 
     #[test]
@@ -569,7 +563,7 @@ mod tests {
             meter.note_acknowledged(now, 2);
             now += Duration::from_millis(900);
         }
-        assert_eq!(meter.line().unwrap().round_trip, Duration::from_millis(110));
+        assert_eq!(meter.line(now).unwrap().round_trip, Duration::from_millis(110));
     }
 
     /// A line of 2 MB/s that takes 300 to 320 ms for a round trip, with a heartbeat every 250 ms: one is always in flight.
@@ -628,7 +622,7 @@ mod tests {
         assert!(!may_send(&meter, now, FRAME) && may_send(&meter, now, 100));
         now += Duration::from_millis(205);
         meter.note_acknowledged(now, 2);
-        assert_eq!(meter.line().unwrap().round_trip, Duration::from_millis(205));
+        assert_eq!(meter.line(now).unwrap().round_trip, Duration::from_millis(205));
         assert!(meter.limit(now) > FRAME);
     }
 

@@ -229,7 +229,7 @@ impl Outbox {
 
     /// What the line carries; `None` before the first measurement.
     pub(super) fn line(&self) -> Option<Line> {
-        self.lock().line.line()
+        self.lock().line.line(Instant::now())
     }
 
     /// What was acknowledged while frames waited for the line.

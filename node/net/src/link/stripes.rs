@@ -6,16 +6,17 @@
 //!
 //! # How it works
 //! 1. What counts is the throughput: what was acknowledged while frames waited for the line, by the time in which they waited.
-//! 2. It is measured with as many stripes as there are, and then with twice as many, or else half as many more. With `m` stripes instead of
-//!    `k` it grows by `m / k` where each connection is limited by itself. Beside one connection of somebody else on a full line, it grows by
-//!    `(m / (m + 1)) / (k / (k + 1))`, and only because the other one gets less. Between the two lies the limit, `m / k` times
-//!    `(k + 1) / (m + 1)` to the power of 0.65. Above it, the added stripes are kept, and more are tried. Beside one or two connections of
-//!    others a lane so keeps one. Beside many, it cannot tell: with eight of them, it keeps sixteen.
-//! 3. Losses come at random, so a trial takes up to three times as long where the throughput is near the limit.
-//! 4. A peer that sends to several others at once has several connections already, and more on one lane would take from its other lanes. So a
+//! 2. It is measured with as many stripes as there are, and then with twice as many, or else half as many more. Where frames already take
+//!    much longer than a round trip, four times as many are tried first, for half as long.
+//! 3. With `m` stripes instead of `k` the throughput grows by `m / k` where each connection is limited by itself. Beside one connection of
+//!    somebody else on a full line, it grows by `(m / (m + 1)) / (k / (k + 1))`, and only because the other one gets less. Between the two
+//!    lies the limit, `m / k` times `(k + 1) / (m + 1)` to the power of 0.65. Above it, the added stripes are kept, and more are tried.
+//!    Beside one or two connections of others a lane so keeps one. Beside many, it cannot tell: with eight of them, it keeps sixteen.
+//! 4. Losses come at random, so a trial takes up to three times as long where the throughput is near the limit.
+//! 5. A peer that sends to several others at once has several connections already, and more on one lane would take from its other lanes. So a
 //!    lane has one where others wait at the same time. The receiver refuses more where others send much to it (`direct/joins.rs`).
-//! 5. After a pause, which doubles from a quarter of a minute to half an hour, half as many are tried, by the same limit, and after the
-//!    next pause more.
+//! 6. After a pause, which doubles from a quarter of a minute to half an hour, half as many are tried, by the same limit, and after the
+//!    next pause more. While frames evidently wait for lost packets, the pause before fewer is four times as long.
 //!
 //! # Reading
 //! Hacker, Athey & Noble, *The End-to-End Performance Effects of Parallel TCP Sockets on a Lossy Wide-Area Network*, 2002.
@@ -24,6 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use peergrad_core::io::Line;
 use tokio::time::Instant;
 
 use super::STRIPES_MAX;
@@ -69,6 +71,8 @@ pub(crate) struct StripeSearch {
     pause: Duration,
     /// Whether fewer are tried next.
     tries_fewer: bool,
+    /// Whether frames evidently wait for lost packets.
+    is_lossy: bool,
     /// The throughput when other lanes were last considered.
     looked_at: Throughput,
 }
@@ -142,7 +146,7 @@ impl StripeSearch {
     /// A search that begins with so many stripes, when this is the throughput so far.
     pub(crate) fn new(now: Instant, count: usize, from: Throughput) -> Self {
         let phase = Phase::Measuring { from, begin: now, is_settled: false };
-        Self { count, phase, pause: PAUSE_MIN, tries_fewer: false, looked_at: from }
+        Self { count, phase, pause: PAUSE_MIN, tries_fewer: false, is_lossy: false, looked_at: from }
     }
 
     /// How many stripes are kept.
@@ -164,8 +168,9 @@ impl StripeSearch {
         }
     }
 
-    /// Takes in the throughput of the lane so far, over a line with this round trip.
-    pub(crate) fn note(&mut self, now: Instant, sum: Throughput, round_trip: Duration) {
+    /// Takes in the throughput of the lane so far, over this line.
+    pub(crate) fn note(&mut self, now: Instant, sum: Throughput, line: Line) {
+        let round_trip = line.round_trip;
         // A short line loses too little for too short a time.
         if round_trip < ROUND_TRIP_MIN {
             self.count = 1;
@@ -177,6 +182,7 @@ impl StripeSearch {
             self.phase = Phase::Resting(now + PAUSE_MIN);
             return;
         }
+        self.is_lossy = line.is_lossy();
         match self.phase {
             Phase::Resting(until) if now < until => {}
             Phase::Resting(_) => self.phase = Phase::Measuring { from: sum, begin: now, is_settled: true },
@@ -185,7 +191,7 @@ impl StripeSearch {
                     self.phase = Phase::Measuring { from: sum, begin: now, is_settled: true };
                 }
             }
-            Phase::Measuring { from, begin, .. } => match measured(sum, from, now - begin, round_trip) {
+            Phase::Measuring { from, begin, .. } => match measured(sum, from, now - begin, round_trip, 2) {
                 Some(trial) => self.begin_trials(now, sum, trial.bytes_per_second()),
                 // Old and new together would be neither.
                 None if now - begin > MEASURING_MAX => {
@@ -201,7 +207,8 @@ impl StripeSearch {
                 }
             }
             Phase::Trying { count, from, begin, before, .. } => {
-                if let Some(trial) = measured(sum, from, now - begin, round_trip) {
+                let growth = count.max(self.count) / count.min(self.count);
+                if let Some(trial) = measured(sum, from, now - begin, round_trip, growth) {
                     self.judge(now, sum, count, before, trial);
                 } else if now - begin > MEASURING_MAX {
                     self.rest(now);
@@ -221,7 +228,8 @@ impl StripeSearch {
     }
 
     fn begin_trials(&mut self, now: Instant, sum: Throughput, rate: f64) {
-        let count = if self.tries_fewer && self.count > 1 { self.count / 2 } else { 2 * self.count };
+        let count =
+            if self.tries_fewer && self.count > 1 { self.count / 2 } else { self.growth() * self.count };
         self.try_count(now, sum, count, rate);
     }
 
@@ -247,8 +255,9 @@ impl StripeSearch {
             (true, true) => {
                 self.count = tried;
                 self.pause = PAUSE_MIN;
-                self.try_count(now, sum, 2 * tried, rate);
+                self.try_count(now, sum, self.growth() * tried, rate);
             }
+            (false, true) if tried > 2 * kept => self.try_count(now, sum, 2 * kept, before),
             (false, true) if tried == 2 * kept && kept > 1 => {
                 self.try_count(now, sum, kept + kept / 2, before);
             }
@@ -260,10 +269,16 @@ impl StripeSearch {
         }
     }
 
+    /// How many times as many are tried first.
+    fn growth(&self) -> usize {
+        if self.is_lossy { 4 } else { 2 }
+    }
+
     fn rest(&mut self, now: Instant) {
-        self.phase = Phase::Resting(now + self.pause);
-        self.pause = (2 * self.pause).min(PAUSE_MAX);
         self.tries_fewer = !self.tries_fewer;
+        let is_unlikely = self.tries_fewer && self.is_lossy;
+        self.phase = Phase::Resting(now + if is_unlikely { UNLIKELY_PAUSES } else { 1 } * self.pause);
+        self.pause = (2 * self.pause).min(PAUSE_MAX);
     }
 }
 
@@ -272,10 +287,17 @@ fn is_settled(sum: Throughput, from: Throughput, round_trip: Duration) -> bool {
     sum.since(from).time >= SETTLING_MIN.max(SETTLING_ROUND_TRIPS * round_trip)
 }
 
-/// The throughput since `from`, if enough was measured.
-fn measured(sum: Throughput, from: Throughput, passed: Duration, round_trip: Duration) -> Option<Throughput> {
+/// The throughput since `from`, if enough was measured to compare it with that of so many times as many stripes.
+fn measured(
+    sum: Throughput,
+    from: Throughput,
+    passed: Duration,
+    round_trip: Duration,
+    growth: usize,
+) -> Option<Throughput> {
     let since = sum.since(from);
-    let is_enough = since.time >= TRIAL_MIN.max(TRIAL_ROUND_TRIPS * round_trip)
+    let trial_min = TRIAL_MIN.max(TRIAL_ROUND_TRIPS * round_trip);
+    let is_enough = since.time >= if growth < 4 { trial_min } else { trial_min / 2 }
         // Where frames wait rarely, the line is not what steps wait for.
         && since.time >= passed / 5;
     is_enough.then_some(since)
@@ -301,6 +323,8 @@ const SETTLING_ROUND_TRIPS: u32 = 60;
 const MEASURING_MAX: Duration = Duration::from_secs(120);
 const PAUSE_MIN: Duration = Duration::from_secs(15);
 const PAUSE_MAX: Duration = Duration::from_secs(1800);
+/// How many pauses come before fewer are tried where packets are evidently lost.
+const UNLIKELY_PAUSES: u32 = 4;
 /// The logarithm of a factor: so near the limit, a trial takes longer.
 const CLOSE: f64 = 0.2;
 
@@ -309,9 +333,21 @@ mod tests {
     use super::*;
 
     const ROUND_TRIP: Duration = Duration::from_millis(100);
+    const LINE: Line = Line { round_trip: ROUND_TRIP, frame_time: ROUND_TRIP, bytes_per_second: 1_000_000 };
+    /// Frames wait for packets that are sent again.
+    const LOSSY: Line = Line { frame_time: Duration::from_millis(250), ..LINE };
 
     /// A lane over a line whose throughput is `rate` of the number of stripes, for so many seconds. Returns the numbers that it had.
     fn searched(search: &mut StripeSearch, rate: impl Fn(usize) -> f64, seconds: u64) -> Vec<usize> {
+        searched_over(LINE, search, rate, seconds)
+    }
+
+    fn searched_over(
+        line: Line,
+        search: &mut StripeSearch,
+        rate: impl Fn(usize) -> f64,
+        seconds: u64,
+    ) -> Vec<usize> {
         let (begin, mut sum) = (Instant::now(), Throughput::default());
         search.looked_at = sum;
         search.phase = Phase::Measuring { from: sum, begin, is_settled: true };
@@ -321,7 +357,7 @@ mod tests {
             let count = search.wanted();
             sum.time += Duration::from_millis(200);
             sum.byte_count += (rate(count) / 5.0) as u64;
-            search.note(now, sum, ROUND_TRIP);
+            search.note(now, sum, line);
             if counts.last() != Some(&search.wanted()) {
                 counts.push(search.wanted());
             }
@@ -337,6 +373,14 @@ mod tests {
     fn where_each_connection_is_limited_the_lane_gets_many() {
         let counts = searched(&mut search(), |count| 1e6 * count as f64, 120);
         assert_eq!(counts, [1, 2, 4, 8, 16]);
+    }
+
+    #[test]
+    fn where_packets_are_evidently_lost_the_lane_soon_gets_many() {
+        let counts = searched_over(LOSSY, &mut search(), |count| 1e6 * count as f64, 55);
+        assert_eq!(counts, [1, 4, 16]);
+        let counts = searched_over(LOSSY, &mut search(), |count| (1e6 * count as f64).min(2.2e6), 150);
+        assert_eq!(counts[..3], [1, 4, 2], "four are hardly better than two");
     }
 
     #[test]
@@ -398,7 +442,7 @@ mod tests {
             sum.time += Duration::from_millis(200);
             sum.others += Duration::from_millis(100);
             sum.byte_count += 1_000_000;
-            search.note(begin + Duration::from_millis(250 * tick), sum, ROUND_TRIP);
+            search.note(begin + Duration::from_millis(250 * tick), sum, LINE);
             assert!(tick < 8 || search.wanted() == 1, "{tick}");
         }
     }
@@ -411,7 +455,11 @@ mod tests {
         for tick in 1..400 {
             sum.time += Duration::from_millis(200);
             sum.byte_count += 1_000_000;
-            short.note(begin + Duration::from_millis(250 * tick), sum, Duration::from_millis(1));
+            short.note(
+                begin + Duration::from_millis(250 * tick),
+                sum,
+                Line::without_losses(Duration::from_millis(1), 1_000_000),
+            );
             assert_eq!(short.wanted(), 1);
         }
         let mut idle = search();
@@ -421,7 +469,7 @@ mod tests {
                 time: Duration::from_millis(tick * 10),
                 ..Throughput::default()
             };
-            idle.note(begin + Duration::from_millis(250 * tick), waited, ROUND_TRIP);
+            idle.note(begin + Duration::from_millis(250 * tick), waited, LINE);
             assert_eq!(idle.wanted(), 1);
         }
     }

@@ -4,13 +4,13 @@
 //! and the other end sends a burst as well. In between, both directions are idle.
 //!
 //! # How it works
-//! After a pause, [`BURST_BYTES`] go at once, or one frame over a slow line. What follows leaves at the measured rate times a gain, and what may be in flight is what the
-//! line carries in a round trip times another gain:
+//! After a pause, [`BURST_BYTES`] go at once, or one frame over a slow line. What follows leaves at the measured rate times a gain. What may be
+//! in flight is what the line carries while a frame is on its way, times another gain. A phase is as long as a frame takes:
 //!
 //! | | rate | in flight |
 //! |---|---|---|
-//! | while the rate grows, and for three round trips afterwards | 2 | 3 |
-//! | then in the first of eight round trips, to see whether the line carries more | 1.25 | 2.5 |
+//! | while the rate grows, and for three phases afterwards | 2 | 3 |
+//! | then in the first of eight phases, to see whether the line carries more | 1.25 | 2.5 |
 //! | in the second, so that the queue becomes empty | 0.75 | 1.5 |
 //! | in the others | 1 | 1.5 |
 //!
@@ -59,7 +59,7 @@ impl Pacing {
 
     /// A frame leaves over this line.
     pub(super) fn note_sent(&mut self, now: Instant, byte_count: usize, line: Line) {
-        let rate = line.bytes_per_second / 100 * self.gains(now, line.round_trip).rate;
+        let rate = line.bytes_per_second / 100 * self.gains(now, line).rate;
         let left_at = self.left_at.max(now) + carried_in(byte_count as u64, rate);
         self.left_at = left_at.min(now + WAIT_MAX);
     }
@@ -82,12 +82,15 @@ impl Pacing {
         self.growth.1 = now;
     }
 
-    /// By how much frames may leave faster, and how much more may be in flight, than what was measured.
-    pub(super) fn gains(&self, now: Instant, round_trip: Duration) -> Gains {
-        let round_trips = (now - self.growth.1).as_micros() / round_trip.as_micros().max(1);
-        let (rate, window) = match round_trips {
-            0..GROWTH_ROUND_TRIPS => (200, 300),
-            _ => match round_trips % 8 {
+    /// By how much frames may leave faster, and how much more may be in flight, than what was measured. What a phase brings shows only once
+    /// its frames have arrived. The time of a frame varies, so whole round trips of it count.
+    pub(super) fn gains(&self, now: Instant, line: Line) -> Gains {
+        let round_trip = line.round_trip.as_micros().max(1);
+        let phase = round_trip * line.frame_time.as_micros().div_ceil(round_trip).max(1);
+        let phases = (now - self.growth.1).as_micros() / phase;
+        let (rate, window) = match phases {
+            0..GROWTH_PHASES => (200, 300),
+            _ => match phases % 8 {
                 0 => (125, 250),
                 1 => (75, 150),
                 _ => (100, 150),
@@ -120,14 +123,15 @@ pub(super) const WAIT_MAX: Duration = Duration::from_secs(1);
 /// A timer may be that late.
 const TIMER_PRECISION: Duration = Duration::from_millis(2);
 /// How long the rate may stay the same before it counts as the line's.
-const GROWTH_ROUND_TRIPS: u128 = 3;
+const GROWTH_PHASES: u128 = 3;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const FRAME: usize = 128 << 10;
-    const LINE: Line = Line { round_trip: Duration::from_millis(100), bytes_per_second: 10_000_000 };
+    const ROUND_TRIP: Duration = Duration::from_millis(100);
+    const LINE: Line = Line { round_trip: ROUND_TRIP, frame_time: ROUND_TRIP, bytes_per_second: 10_000_000 };
 
     /// How many frames leave within this time.
     fn frames_in(pacing: &mut Pacing, from: Instant, time: Duration, line: Line) -> usize {
@@ -167,13 +171,9 @@ mod tests {
         let growing = frames_in(&mut pacing, begin, 2 * LINE.round_trip, LINE);
         assert!((32..36).contains(&growing), "{growing}");
         pacing.note_rate(begin + LINE.round_trip, LINE.bytes_per_second * 6 / 5);
-        assert_eq!(
-            pacing.gains(begin + 9 * LINE.round_trip, LINE.round_trip).rate,
-            75,
-            "a fifth more is not growth"
-        );
+        assert_eq!(pacing.gains(begin + 9 * LINE.round_trip, LINE).rate, 75, "a fifth more is not growth");
         pacing.note_rate(begin + LINE.round_trip, LINE.bytes_per_second * 5 / 4);
-        assert_eq!(pacing.gains(begin + 3 * LINE.round_trip, LINE.round_trip).rate, 200);
+        assert_eq!(pacing.gains(begin + 3 * LINE.round_trip, LINE).rate, 200);
     }
 
     #[test]
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn frames_on_a_short_line_do_not_wait() {
         let begin = Instant::now();
-        let line = Line { round_trip: Duration::from_micros(200), ..LINE };
+        let line = Line::without_losses(Duration::from_micros(200), LINE.bytes_per_second);
         let mut pacing = Pacing::new(begin);
         for _ in 0..100 {
             pacing.note_sent(begin, FRAME, line);

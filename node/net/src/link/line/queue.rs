@@ -6,7 +6,7 @@
 //!
 //! # How it works
 //! Once in a round trip, the shortest time of its frames is compared with what they take with an empty queue. If it is longer by at least
-//! [`LONG_QUEUE`], and at least twice as long, a quarter less may be in flight from now on, down to [`PERCENT_MIN`]. If it is longer by half or
+//! [`LONG_QUEUE`], and twice as long or more, a quarter less may be in flight from now on, down to [`PERCENT_MIN`]. If it is longer by half or
 //! less, a quarter more may be, up to all that the line carries by its own measurement. On a line whose round trip is shorter than half of
 //! [`LONG_QUEUE`], little is in flight anyway. A line that is alone on its [uplink](super::uplink) ignores this: a frame is late there because
 //! packets were lost, and waits for no other line.
@@ -67,9 +67,9 @@ impl Queue {
         if empty > self.empty * 3 / 2 {
             // It was measured again: what was taken for a queue is the line.
             self.percent = 100;
-        } else if queue >= empty.max(LONG_QUEUE) {
+        } else if queue >= usual.max(LONG_QUEUE) {
             self.percent = (self.percent * 3 / 4).max(PERCENT_MIN);
-        } else if queue <= empty / 2 {
+        } else if queue <= usual / 2 {
             self.percent = (self.percent * 5 / 4).min(100);
         }
         (self.looked_at, self.shortest, self.empty) = (now, None, empty);

@@ -173,8 +173,8 @@ impl UplinkUse {
         if line_count <= 1 || round_trip < LONG_ROUND_TRIP {
             return None;
         }
-        let line = Line { round_trip, bytes_per_second: state.rates.largest()? };
-        let all = line.bytes_in_round_trip() / 100 * SHARED_WINDOW_PERCENT;
+        let line = Line::without_losses(round_trip, state.rates.largest()?);
+        let all = line.bytes_to_fill() / 100 * SHARED_WINDOW_PERCENT;
         Some((all / line_count).max(all.saturating_sub(state.in_flight - self.in_flight)))
     }
 

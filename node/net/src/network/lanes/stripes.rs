@@ -68,7 +68,7 @@ impl Lanes {
             looks.tick().await;
             let throughput = waiting.note(link.outbox.throughput());
             let Some(line) = link.line() else { continue };
-            search.note(Instant::now(), throughput, line.round_trip);
+            search.note(Instant::now(), throughput, line);
             path.note_stripe_count(search.kept());
             let wanted = search.wanted();
             if wanted == count {
