@@ -76,7 +76,7 @@ pub enum Message {
     Admin(AdminMessage),
     /// Member to the members that watch it, four times a second (once a second in a large view): the sender is alive, and its progress.
     Heartbeat(Heartbeat),
-    /// Member to a member that watches it, with a heartbeat, if it has sent normal frames or entered another view since the last one.
+    /// Member to the receivers of a heartbeat, after it, if the number or the view differs from what was last sent over this link.
     FrameCount {
         /// The sender's view. No normal frame of an earlier view follows.
         view: ViewDigest,

@@ -35,7 +35,7 @@ impl LinkFlow {
 pub struct Line {
     /// The shortest recent time from sending a frame to its acknowledgement.
     pub round_trip: Duration,
-    /// How long a frame takes where no queue is in its way. That is longer than the round trip where lost packets are sent again.
+    /// How long a frame takes beside an empty queue, as pings show it. That is longer than the round trip where lost packets are sent again.
     pub frame_time: Duration,
     /// The most bytes that have recently been acknowledged in a second.
     pub bytes_per_second: u64,
@@ -48,10 +48,10 @@ impl Line {
         Self { round_trip, frame_time: round_trip, bytes_per_second }
     }
 
-    /// Whether frames evidently wait for packets that are sent again.
+    /// Whether frames take so much longer than a round trip that they probably wait for packets that are sent again.
     #[must_use]
-    pub fn is_lossy(&self) -> bool {
-        self.frame_time >= self.round_trip * 3 / 2
+    pub fn resends_packets(&self) -> bool {
+        self.frame_time > self.round_trip * 3 / 2
     }
 
     /// How many bytes it carries while a frame is on its way: so many have to be in flight to fill it.
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_is_four_times_what_a_long_line_carries_in_a_round_trip() {
+    fn a_window_is_four_times_what_a_long_line_carries_while_a_frame_is_on_its_way() {
         let mut links = PeerLinks::default();
         let line = |milliseconds, rate| Line::without_losses(Duration::from_millis(milliseconds), rate);
         links.note_line(peer(1), line(100, 20_000_000));
@@ -211,6 +211,8 @@ mod tests {
         assert_eq!(links.window_bytes(&peer(1)), 8_000_000);
         links.note_line(peer(1), line(1, 1_000_000_000));
         assert_eq!(links.window_bytes(&peer(1)), 2_000_000, "a short one");
+        links.note_line(peer(1), Line { frame_time: Duration::from_millis(150), ..line(100, 20_000_000) });
+        assert_eq!(links.window_bytes(&peer(1)), 12_000_000, "packets are lost");
         links.note_line(peer(1), line(100, 20_000_000));
         links.up(peer(2));
         links.note_line(peer(2), line(100, 20_000_000));

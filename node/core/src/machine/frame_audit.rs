@@ -3,7 +3,8 @@
 //! A link delivers frames once, and those of one priority in order. So nothing is lost between two healthy peers while their link is up. A
 //! faulty program or memory may still lose or repeat frames on their way through a process, without a word, and a run would wait for them
 //! for good. So each heartbeat says how many urgent frames the sender has sent before it, and a normal message that follows it says how many
-//! normal ones. The receiver compares that with what has arrived.
+//! normal ones. The receiver compares that with what has arrived. The second message also names the sender's view: being in order with other
+//! normal frames, it shows that none of an earlier view follows.
 //!
 //! # How it works
 //! The first such message over a link sets what the receiver counts from. From then on both count all frames of that priority, these messages
@@ -39,7 +40,7 @@ struct AuditedLink {
     normal: CountedFrames,
     /// What the newest heartbeat has said.
     heard: SentFrames,
-    /// The view in which the number of normal ones was last sent, and that number.
+    /// The view in which the number of normal ones was last sent, and that number with the message itself; `None` before the first one.
     reported: Option<(ViewDigest, u64)>,
 }
 
@@ -223,7 +224,11 @@ mod tests {
         sender.note_sent(&peer(2), Priority::Normal);
         assert!(count(&mut sender, &mut receiver));
         assert!(sender.count_to(&peer(2), VIEW).is_none(), "nothing was sent since");
-        assert!(sender.count_to(&peer(2), ViewDigest([1; 32])).is_some(), "the view is news");
+        let next = ViewDigest([1; 32]);
+        let news = sender.count_to(&peer(2), next);
+        assert!(matches!(news, Some(Message::FrameCount { view, .. }) if view == next), "the view is news");
+        sender.note_sent(&peer(2), Priority::Normal);
+        assert!(sender.count_to(&peer(2), next).is_none());
     }
 
     #[test]

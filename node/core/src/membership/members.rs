@@ -70,6 +70,8 @@ impl Members {
     /// Enters another view, which differs from the present one by `difference`.
     pub(super) fn enter(&mut self, now: Instant, place: Place, difference: &ViewDifference) {
         self.place = place;
+        // What follows it would say that no frame of this view was sent.
+        self.due_heartbeat = None;
         self.links.members_changed(&difference.joined, &difference.left);
         self.failing_disks.enter(&self.place);
         self.observed = Observations::new(now);

@@ -163,10 +163,8 @@ impl LineMeter {
             return Turn::AfterAcknowledgement;
         }
         let Some(line) = self.filled_line(now).filter(|_| !is_small(byte_count)) else { return Turn::Now };
-        let own = self.pacing.time(now, line);
-        // Where packets are lost, lines seldom fill their uplink at the same time.
-        let shared = self.uplink.time(now, line.round_trip).filter(|_| !line.is_lossy());
-        own.max(shared).map_or(Turn::Now, Turn::At)
+        let time = self.pacing.time(now, line).max(self.uplink.time(now, line.round_trip));
+        time.map_or(Turn::Now, Turn::At)
     }
 
     /// Whether a frame of this size may be in flight with the others.
@@ -343,7 +341,10 @@ impl LineMeter {
     pub(super) fn take_news(&mut self, now: Instant) -> Option<Line> {
         let line = self.line(now)?;
         let is_news = self.reported.is_none_or(|(before, at)| {
-            now - at > REPORT_INTERVAL && is_other(before.bytes_to_fill(), line.bytes_to_fill())
+            let micros = |line: Line| u64::try_from(line.round_trip.as_micros()).unwrap_or(u64::MAX);
+            now - at > REPORT_INTERVAL
+                && (is_other(before.bytes_to_fill(), line.bytes_to_fill())
+                    || is_other(micros(before), micros(line)))
         });
         is_news.then(|| {
             self.reported = Some((line, now));

@@ -16,7 +16,8 @@
 //! 5. A peer that sends to several others at once has several connections already, and more on one lane would take from its other lanes. So a
 //!    lane has one where others wait at the same time. The receiver refuses more where others send much to it (`direct/joins.rs`).
 //! 6. After a pause, which doubles from a quarter of a minute to half an hour, half as many are tried, by the same limit, and after the
-//!    next pause more. While frames evidently wait for lost packets, the pause before fewer is four times as long.
+//!    next pause more. While frames take much longer than a round trip, the pause before fewer is four times as long, and half an hour at
+//!    most.
 //!
 //! # Reading
 //! Hacker, Athey & Noble, *The End-to-End Performance Effects of Parallel TCP Sockets on a Lossy Wide-Area Network*, 2002.
@@ -71,8 +72,8 @@ pub(crate) struct StripeSearch {
     pause: Duration,
     /// Whether fewer are tried next.
     tries_fewer: bool,
-    /// Whether frames evidently wait for lost packets.
-    is_lossy: bool,
+    /// Whether frames take much longer than a round trip, probably because packets are lost.
+    resends_packets: bool,
     /// The throughput when other lanes were last considered.
     looked_at: Throughput,
 }
@@ -84,8 +85,8 @@ enum Phase {
     Measuring { from: Throughput, begin: Instant, is_settled: bool },
     /// It measures with another number, once that has settled.
     Trying { count: usize, from: Throughput, begin: Instant, is_settled: bool, before: f64 },
-    /// It waits until this time.
-    Resting(Instant),
+    /// It waits until this time, or the later one.
+    Resting(Instant, Instant),
 }
 
 impl ThroughputMeter {
@@ -146,7 +147,7 @@ impl StripeSearch {
     /// A search that begins with so many stripes, when this is the throughput so far.
     pub(crate) fn new(now: Instant, count: usize, from: Throughput) -> Self {
         let phase = Phase::Measuring { from, begin: now, is_settled: false };
-        Self { count, phase, pause: PAUSE_MIN, tries_fewer: false, is_lossy: false, looked_at: from }
+        Self { count, phase, pause: PAUSE_MIN, tries_fewer: false, resends_packets: false, looked_at: from }
     }
 
     /// How many stripes are kept.
@@ -154,8 +155,14 @@ impl StripeSearch {
         self.count
     }
 
-    /// Not all connections could be opened: a trial ends, and so many are left of those that were kept.
+    /// Not all connections could be opened: the lane has so many now. Those beyond what was kept are tried instead.
     pub(crate) fn note_failure(&mut self, now: Instant, opened: usize) {
+        if let Phase::Trying { count, .. } = &mut self.phase
+            && opened > self.count
+        {
+            *count = opened;
+            return;
+        }
         self.count = self.count.min(opened).max(1);
         self.rest(now);
     }
@@ -164,7 +171,7 @@ impl StripeSearch {
     pub(crate) fn wanted(&self) -> usize {
         match self.phase {
             Phase::Trying { count, .. } => count,
-            Phase::Measuring { .. } | Phase::Resting(_) => self.count,
+            Phase::Measuring { .. } | Phase::Resting(..) => self.count,
         }
     }
 
@@ -179,19 +186,20 @@ impl StripeSearch {
         }
         if self.is_shared(sum) {
             self.count = 1;
-            self.phase = Phase::Resting(now + PAUSE_MIN);
+            self.phase = Phase::Resting(now + PAUSE_MIN, now + PAUSE_MIN);
             return;
         }
-        self.is_lossy = line.is_lossy();
+        self.resends_packets = line.resends_packets();
+        let trial_min = TRIAL_MIN.max(TRIAL_ROUND_TRIPS * round_trip);
         match self.phase {
-            Phase::Resting(until) if now < until => {}
-            Phase::Resting(_) => self.phase = Phase::Measuring { from: sum, begin: now, is_settled: true },
+            Phase::Resting(until, later) if now < if self.expects_failure() { later } else { until } => {}
+            Phase::Resting(..) => self.phase = Phase::Measuring { from: sum, begin: now, is_settled: true },
             Phase::Measuring { from, is_settled: false, .. } => {
                 if is_settled(sum, from, round_trip) {
                     self.phase = Phase::Measuring { from: sum, begin: now, is_settled: true };
                 }
             }
-            Phase::Measuring { from, begin, .. } => match measured(sum, from, now - begin, round_trip, 2) {
+            Phase::Measuring { from, begin, .. } => match measured(sum, from, now - begin, trial_min) {
                 Some(trial) => self.begin_trials(now, sum, trial.bytes_per_second()),
                 // Old and new together would be neither.
                 None if now - begin > MEASURING_MAX => {
@@ -207,8 +215,9 @@ impl StripeSearch {
                 }
             }
             Phase::Trying { count, from, begin, before, .. } => {
-                let growth = count.max(self.count) / count.min(self.count);
-                if let Some(trial) = measured(sum, from, now - begin, round_trip, growth) {
+                let is_far = count >= 4 * self.count;
+                let least = if is_far { trial_min / 2 } else { trial_min };
+                if let Some(trial) = measured(sum, from, now - begin, least) {
                     self.judge(now, sum, count, before, trial);
                 } else if now - begin > MEASURING_MAX {
                     self.rest(now);
@@ -228,8 +237,8 @@ impl StripeSearch {
     }
 
     fn begin_trials(&mut self, now: Instant, sum: Throughput, rate: f64) {
-        let count =
-            if self.tries_fewer && self.count > 1 { self.count / 2 } else { self.growth() * self.count };
+        let fewer = self.tries_fewer && self.count > 1;
+        let count = if fewer { self.count / 2 } else { self.growth() * self.count };
         self.try_count(now, sum, count, rate);
     }
 
@@ -271,13 +280,17 @@ impl StripeSearch {
 
     /// How many times as many are tried first.
     fn growth(&self) -> usize {
-        if self.is_lossy { 4 } else { 2 }
+        if self.resends_packets { 4 } else { 2 }
+    }
+
+    /// Whether the next trial is one of fewer, which probably fails.
+    fn expects_failure(&self) -> bool {
+        self.tries_fewer && self.count > 1 && self.resends_packets
     }
 
     fn rest(&mut self, now: Instant) {
         self.tries_fewer = !self.tries_fewer;
-        let is_unlikely = self.tries_fewer && self.is_lossy;
-        self.phase = Phase::Resting(now + if is_unlikely { UNLIKELY_PAUSES } else { 1 } * self.pause);
+        self.phase = Phase::Resting(now + self.pause, now + (RESENDING_PAUSES * self.pause).min(PAUSE_MAX));
         self.pause = (2 * self.pause).min(PAUSE_MAX);
     }
 }
@@ -287,17 +300,10 @@ fn is_settled(sum: Throughput, from: Throughput, round_trip: Duration) -> bool {
     sum.since(from).time >= SETTLING_MIN.max(SETTLING_ROUND_TRIPS * round_trip)
 }
 
-/// The throughput since `from`, if enough was measured to compare it with that of so many times as many stripes.
-fn measured(
-    sum: Throughput,
-    from: Throughput,
-    passed: Duration,
-    round_trip: Duration,
-    growth: usize,
-) -> Option<Throughput> {
+/// The throughput since `from`, if at least for so long frames have waited.
+fn measured(sum: Throughput, from: Throughput, passed: Duration, least: Duration) -> Option<Throughput> {
     let since = sum.since(from);
-    let trial_min = TRIAL_MIN.max(TRIAL_ROUND_TRIPS * round_trip);
-    let is_enough = since.time >= if growth < 4 { trial_min } else { trial_min / 2 }
+    let is_enough = since.time >= least
         // Where frames wait rarely, the line is not what steps wait for.
         && since.time >= passed / 5;
     is_enough.then_some(since)
@@ -323,8 +329,8 @@ const SETTLING_ROUND_TRIPS: u32 = 60;
 const MEASURING_MAX: Duration = Duration::from_secs(120);
 const PAUSE_MIN: Duration = Duration::from_secs(15);
 const PAUSE_MAX: Duration = Duration::from_secs(1800);
-/// How many pauses come before fewer are tried where packets are evidently lost.
-const UNLIKELY_PAUSES: u32 = 4;
+/// So many pauses come before fewer are tried where packets are probably lost.
+const RESENDING_PAUSES: u32 = 4;
 /// The logarithm of a factor: so near the limit, a trial takes longer.
 const CLOSE: f64 = 0.2;
 
@@ -384,6 +390,32 @@ mod tests {
     }
 
     #[test]
+    fn where_packets_are_lost_fewer_are_tried_after_a_longer_pause() {
+        let begin = Instant::now();
+        let sum = Throughput::default();
+        for (line, count, seconds) in [(LINE, 4, 15), (LOSSY, 4, 60), (LOSSY, 1, 15)] {
+            let mut search = StripeSearch::new(begin, count, sum);
+            search.rest(begin);
+            assert!(search.tries_fewer);
+            search.note(begin + Duration::from_secs(seconds - 1), sum, line);
+            assert!(matches!(search.phase, Phase::Resting(..)), "{count}");
+            search.note(begin + Duration::from_secs(seconds), sum, line);
+            assert!(matches!(search.phase, Phase::Measuring { .. }), "{count}");
+        }
+    }
+
+    #[test]
+    fn those_that_could_be_opened_are_tried() {
+        let (now, sum) = (Instant::now(), Throughput::default());
+        let mut search = StripeSearch::new(now, 4, sum);
+        search.try_count(now, sum, 16, 1e6);
+        search.note_failure(now, 10);
+        assert_eq!((search.wanted(), search.kept()), (10, 4));
+        search.note_failure(now, 3);
+        assert_eq!((search.wanted(), search.kept()), (3, 3));
+    }
+
+    #[test]
     fn the_line_itself_limits_how_many_help() {
         let counts = searched(&mut search(), |count| (1e6 * count as f64).min(5.2e6), 220);
         assert_eq!(counts, [1, 2, 4, 8, 6, 12, 9, 6], "with 12 and 9 the line is no fuller than with 6");
@@ -413,7 +445,7 @@ mod tests {
         searched(&mut search, |count| 1e6 * count as f64, 120);
         assert_eq!(search.wanted(), 16);
         let begin = Instant::now();
-        search.phase = Phase::Resting(begin);
+        search.phase = Phase::Resting(begin, begin);
         let counts = searched(&mut search, |_| 2e7, 3 * 3600);
         assert!(counts.last() == Some(&1) || counts.contains(&1), "{counts:?}");
     }
@@ -436,7 +468,7 @@ mod tests {
         searched(&mut search, |count| 1e6 * count as f64, 120);
         assert_eq!(search.wanted(), 16);
         let (begin, mut sum) = (Instant::now(), Throughput::default());
-        search.phase = Phase::Resting(begin + PAUSE_MAX);
+        search.phase = Phase::Resting(begin + PAUSE_MAX, begin + PAUSE_MAX);
         search.looked_at = sum;
         for tick in 1..400 {
             sum.time += Duration::from_millis(200);

@@ -5,7 +5,8 @@
 //!
 //! # How it works
 //! After a pause, [`BURST_BYTES`] go at once, or one frame over a slow line. What follows leaves at the measured rate times a gain. What may be
-//! in flight is what the line carries while a frame is on its way, times another gain. A phase is as long as a frame takes:
+//! in flight is what the line carries while a frame is on its way, times another gain. A phase is as long as a frame takes, in whole round
+//! trips:
 //!
 //! | | rate | in flight |
 //! |---|---|---|
@@ -86,7 +87,7 @@ impl Pacing {
     /// its frames have arrived. The time of a frame varies, so whole round trips of it count.
     pub(super) fn gains(&self, now: Instant, line: Line) -> Gains {
         let round_trip = line.round_trip.as_micros().max(1);
-        let phase = round_trip * line.frame_time.as_micros().div_ceil(round_trip).max(1);
+        let phase = round_trip * ((line.frame_time.as_micros() + round_trip / 2) / round_trip).max(1);
         let phases = (now - self.growth.1).as_micros() / phase;
         let (rate, window) = match phases {
             0..GROWTH_PHASES => (200, 300),
@@ -172,6 +173,9 @@ mod tests {
         assert!((32..36).contains(&growing), "{growing}");
         pacing.note_rate(begin + LINE.round_trip, LINE.bytes_per_second * 6 / 5);
         assert_eq!(pacing.gains(begin + 9 * LINE.round_trip, LINE).rate, 75, "a fifth more is not growth");
+        let resending = Line { frame_time: 2 * ROUND_TRIP, ..LINE };
+        assert_eq!(pacing.gains(begin + 5 * ROUND_TRIP, resending).rate, 200, "three phases have not passed");
+        assert_eq!(pacing.gains(begin + 19 * ROUND_TRIP, resending).rate, 75);
         pacing.note_rate(begin + LINE.round_trip, LINE.bytes_per_second * 5 / 4);
         assert_eq!(pacing.gains(begin + 3 * LINE.round_trip, LINE).rate, 200);
     }

@@ -5,7 +5,7 @@
 //! a new connection may take seconds.
 //!
 //! # How it works
-//! Once in a round trip, the shortest time of its frames is compared with what they take with an empty queue. If it is longer by at least
+//! Once in a round trip, the shortest time of its frames is compared with what they take with an empty queue, lost packets included. If it is longer by at least
 //! [`LONG_QUEUE`], and twice as long or more, a quarter less may be in flight from now on, down to [`PERCENT_MIN`]. If it is longer by half or
 //! less, a quarter more may be, up to all that the line carries by its own measurement. On a line whose round trip is shorter than half of
 //! [`LONG_QUEUE`], little is in flight anyway. A line that is alone on its [uplink](super::uplink) ignores this: a frame is late there because
@@ -118,6 +118,22 @@ mod tests {
         assert_eq!(percent, PERCENT_MIN, "neither long nor short");
         let (_, percent) = after(&mut queue, now, 20, Duration::from_millis(120));
         assert!(percent > 95, "{percent}");
+    }
+
+    #[test]
+    fn frames_that_wait_for_lost_packets_wait_in_no_queue() {
+        let begin = Instant::now() + Duration::from_secs(10);
+        let mut queue = Queue::new(begin);
+        let resending = EmptyQueue { usual: Duration::from_millis(250), ..EMPTY };
+        let mut percent_after = |millis, frames| {
+            for frame in 1..frames {
+                let now = begin + Duration::from_millis(millis) * frame;
+                queue.note(now, now - Duration::from_millis(millis), resending);
+            }
+            queue.percent()
+        };
+        assert_eq!(percent_after(400, 20), 100);
+        assert_eq!(percent_after(600, 40), PERCENT_MIN);
     }
 
     #[test]
