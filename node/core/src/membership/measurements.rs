@@ -1,7 +1,7 @@
 //! Measurements: how many samples a minute each member computes, and what its line carries.
 //!
 //! A member tells the coordinator what it has measured while the view has something else. The coordinator proposes a view with the new
-//! values where that makes a difference. Nothing moves for it, and training continues. By speeds, batches are divided so that all members
+//! values where that makes a difference, and training continues. By speeds, batches are divided so that all members
 //! need the same time, and rounds get the length in seconds that a run asks for. By lines, members choose the topology of a round, and how much
 //! they offer to own.
 //!

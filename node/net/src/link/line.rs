@@ -225,10 +225,11 @@ impl LineMeter {
             if !is_small(frame.byte_count) {
                 let rate = self.rates.largest().unwrap_or(u64::MAX);
                 let carrying = pacing::carried_in(frame.byte_count as u64, rate);
-                self.recovery.note_frame((now - frame.at).saturating_sub(carrying));
+                let took = (now - frame.at).saturating_sub(carrying);
+                self.recovery.note_frame(took);
                 if let Some(Reverse(shortest)) = self.round_trips.largest() {
                     let usual = self.recovery.frame_time(now, shortest);
-                    self.queue.note(now, frame.at, EmptyQueue { shortest, usual });
+                    self.queue.note(now, frame.at, took, EmptyQueue { shortest, usual });
                 }
             }
             newest = Some(frame);
@@ -317,10 +318,9 @@ impl LineMeter {
     /// How many bytes may be in flight.
     fn limit(&self, now: Instant) -> usize {
         let Some(line) = self.filled_line(now) else { return UNMEASURED_BYTES };
-        // An urgent frame waits for what is in flight, and on a slow line that takes long.
-        let least = line.bytes_per_second.saturating_mul(QUEUE_MAX.as_millis() as u64) / 1000;
+        let least = least_in_flight(line.bytes_per_second);
         let (carried, gain) = (line.bytes_to_fill(), self.pacing.gains(now, line).window);
-        let wanted = (carried / 100).saturating_mul(gain).max(least.min(IN_FLIGHT_BYTES as u64));
+        let wanted = (carried / 100).saturating_mul(gain).max(least);
         // Alone on its uplink, a line waits for lost packets rather than for others.
         let percent = if self.uplink.is_shared() { self.queue.percent() } else { 100 };
         let wanted = wanted.saturating_mul(percent) / 100;
@@ -356,6 +356,13 @@ impl LineMeter {
 /// Whether a value differs so much from the one before that it is reported.
 fn is_other(before: u64, now: u64) -> bool {
     before.abs_diff(now) > before / 8
+}
+
+/// How much may be in flight on a line with this rate, however short it is. An urgent frame waits for what is in flight, and on a slow line
+/// that takes long.
+fn least_in_flight(bytes_per_second: u64) -> u64 {
+    let bytes = bytes_per_second.saturating_mul(QUEUE_MAX.as_millis() as u64) / 1000;
+    bytes.min(IN_FLIGHT_BYTES as u64)
 }
 
 /// Whether a frame is small: it does not wait for tensors.

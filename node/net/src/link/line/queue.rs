@@ -7,8 +7,8 @@
 //! # How it works
 //! Once in a round trip, the shortest time of its frames is compared with what they take with an empty queue, lost packets included. If it is longer by at least
 //! [`LONG_QUEUE`], and twice as long or more, a quarter less may be in flight from now on, down to [`PERCENT_MIN`]. If it is longer by half or
-//! less, a quarter more may be, up to all that the line carries by its own measurement. On a line whose round trip is shorter than half of
-//! [`LONG_QUEUE`], little is in flight anyway. A line that is alone on its [uplink](super::uplink) ignores this: a frame is late there because
+//! less, a quarter more may be, up to all that the line carries by its own measurement. On a line whose round trip is shorter than
+//! [`SHORT_ROUND_TRIP`], little is in flight anyway. A line that is alone on its [uplink](super::uplink) ignores this: a frame is late there because
 //! packets were lost, and waits for no other line.
 //!
 //! # Reading
@@ -45,19 +45,19 @@ impl Queue {
         Self { percent: 100, looked_at: now, shortest: None, empty: Duration::ZERO }
     }
 
-    /// A large frame that was sent at this time has arrived.
+    /// A large frame that was sent at this time has arrived, and has taken so long, without the time that the line takes to carry it.
     pub(super) fn note(
         &mut self,
         now: Instant,
         sent_at: Instant,
+        took: Duration,
         EmptyQueue { shortest: empty, usual }: EmptyQueue,
     ) {
-        if empty < LONG_QUEUE / 2 {
+        if empty < SHORT_ROUND_TRIP {
             self.percent = 100;
             return;
         }
-        let round_trip = now - sent_at;
-        let shortest = self.shortest.map_or(round_trip, |shortest| shortest.min(round_trip));
+        let shortest = self.shortest.map_or(took, |shortest| shortest.min(took));
         self.shortest = Some(shortest);
         // What was sent before shows the queue as it was before.
         if sent_at < self.looked_at {
@@ -81,8 +81,10 @@ impl Queue {
     }
 }
 
+/// A line with a shorter round trip has little in flight.
+const SHORT_ROUND_TRIP: Duration = Duration::from_millis(25);
 /// A shorter queue delays nothing that matters.
-const LONG_QUEUE: Duration = Duration::from_millis(50);
+const LONG_QUEUE: Duration = Duration::from_millis(100);
 /// What may be in flight at least, in hundredths of the measured window.
 const PERCENT_MIN: u64 = 25;
 
@@ -99,7 +101,7 @@ mod tests {
         let mut now = from;
         while now < end {
             now += round_trip / 8;
-            queue.note(now, now - round_trip, EMPTY);
+            queue.note(now, now - round_trip, round_trip, EMPTY);
         }
         (now, queue.percent())
     }
@@ -128,7 +130,8 @@ mod tests {
         let mut percent_after = |millis, frames| {
             for frame in 1..frames {
                 let now = begin + Duration::from_millis(millis) * frame;
-                queue.note(now, now - Duration::from_millis(millis), resending);
+                let took = Duration::from_millis(millis);
+                queue.note(now, now - took, took, resending);
             }
             queue.percent()
         };
@@ -143,7 +146,7 @@ mod tests {
         let (now, percent) = after(&mut queue, begin, 40, Duration::from_millis(400));
         assert_eq!(percent, PERCENT_MIN);
         let short = EmptyQueue { shortest: Duration::from_millis(1), usual: Duration::from_millis(1) };
-        queue.note(now, now - Duration::from_millis(3), short);
+        queue.note(now, now - Duration::from_millis(3), Duration::from_millis(3), short);
         assert_eq!(queue.percent(), 100);
     }
 
@@ -155,7 +158,7 @@ mod tests {
         for frame in 0..400 {
             now += Duration::from_millis(20);
             let round_trip = Duration::from_millis(if frame % 10 == 0 { 120 } else { 300 });
-            queue.note(now, now - round_trip, EMPTY);
+            queue.note(now, now - round_trip, round_trip, EMPTY);
         }
         assert!(queue.percent() > 75, "{}", queue.percent());
     }
@@ -168,7 +171,7 @@ mod tests {
             let now = begin + frame * Duration::from_millis(5);
             let short =
                 EmptyQueue { shortest: Duration::from_micros(200), usual: Duration::from_micros(200) };
-            queue.note(now, now - Duration::from_millis(40), short);
+            queue.note(now, now - Duration::from_millis(40), Duration::from_millis(40), short);
         }
         assert_eq!(queue.percent(), 100);
     }

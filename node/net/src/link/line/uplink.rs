@@ -16,6 +16,7 @@ use peergrad_core::io::{LONG_ROUND_TRIP, Line};
 use tokio::time::Instant;
 
 use super::is_other;
+use super::least_in_flight;
 use super::pacing::{WAIT_MAX, carried_in, leaves_at};
 use super::recent_max::RecentMax;
 
@@ -175,6 +176,8 @@ impl UplinkUse {
         }
         let line = Line::without_losses(round_trip, state.rates.largest()?);
         let all = line.bytes_to_fill() / 100 * SHARED_WINDOW_PERCENT;
+        // On a slow one, acknowledgements wait behind frames that go the other way.
+        let all = all.max(least_in_flight(line.bytes_per_second));
         Some((all / line_count).max(all.saturating_sub(state.in_flight - self.in_flight)))
     }
 
@@ -298,6 +301,8 @@ mod tests {
         let [mut one, mut other] = [0, 1].map(|_| UplinkUse::new(uplink.clone()));
         assert_eq!(one.time(now, ROUND_TRIP), None);
         one.note_sent(now, FRAME, ROUND_TRIP).unwrap();
+        let limit = other.limit(ROUND_TRIP).unwrap();
+        assert!((70_000..80_000).contains(&limit), "half of what it carries in 0.15 s: {limit}");
         let waits = other.time(now, ROUND_TRIP).unwrap() - now;
         assert!(
             (80..120).contains(&waits.as_millis()),
