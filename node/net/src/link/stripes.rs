@@ -85,7 +85,7 @@ enum Phase {
     Measuring { from: Throughput, begin: Instant, is_settled: bool },
     /// It measures with another number, once that has settled.
     Trying { count: usize, from: Throughput, begin: Instant, is_settled: bool, before: f64 },
-    /// It waits until this time, or the later one.
+    /// It waits until this time, or the later one before a trial that probably fails.
     Resting(Instant, Instant),
 }
 

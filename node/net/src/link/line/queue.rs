@@ -5,10 +5,10 @@
 //! a new connection may take seconds.
 //!
 //! # How it works
-//! Once in a round trip, the shortest time of its frames is compared with what they take with an empty queue, lost packets included. If it is longer by at least
-//! [`LONG_QUEUE`], and twice as long or more, a quarter less may be in flight from now on, down to [`PERCENT_MIN`]. If it is longer by half or
-//! less, a quarter more may be, up to all that the line carries by its own measurement. On a line whose round trip is shorter than
-//! [`SHORT_ROUND_TRIP`], little is in flight anyway. A line that is alone on its [uplink](super::uplink) ignores this: a frame is late there because
+//! Once in a round trip, the shortest time of its frames is compared with what they take with an empty queue, lost packets included. If it
+//! is longer by at least [`LONG_QUEUE`], and twice as long or more, a quarter less may be in flight from now on, down to [`PERCENT_MIN`]. If
+//! it is longer by half or less, a quarter more may be, up to all that the line carries by its own measurement. On a line whose round trip is
+//! shorter than [`SHORT_ROUND_TRIP`], little is in flight anyway. A line that is alone on its [uplink](super::uplink) ignores this: a frame is late there because
 //! packets were lost, and waits for no other line.
 //!
 //! # Reading
