@@ -35,7 +35,7 @@ use tokio::time::Instant;
 
 use super::{SMALL_FRAME_BYTES, STALL_TIMEOUT};
 use pacing::Pacing;
-use queue::{EmptyQueue, Queue};
+use queue::Queue;
 use recent_max::RecentMax;
 use recovery::Recovery;
 pub(crate) use uplink::Uplink;
@@ -227,9 +227,8 @@ impl LineMeter {
                 let carrying = pacing::carried_in(frame.byte_count as u64, rate);
                 let took = (now - frame.at).saturating_sub(carrying);
                 self.recovery.note_frame(took);
-                if let Some(Reverse(shortest)) = self.round_trips.largest() {
-                    let usual = self.recovery.frame_time(now, shortest);
-                    self.queue.note(now, frame.at, took, EmptyQueue { shortest, usual });
+                if let Some(line) = self.line(now) {
+                    self.queue.note(now, frame.at, took, line);
                 }
             }
             newest = Some(frame);
@@ -463,6 +462,18 @@ mod tests {
         let limit = meter.limit(now);
         assert!((2_600_000..3_000_000).contains(&limit), "{limit}");
         assert!(longest < Duration::from_millis(210), "at most a round trip waits in the queue: {longest:?}");
+    }
+
+    #[test]
+    fn a_slow_line_that_carries_more_again_is_soon_full() {
+        // A frame takes longer than several round trips.
+        let delay = Duration::from_millis(25);
+        let (meter, now, _) = filled(150_000, delay, 600);
+        let slow = meter.line(now).unwrap().bytes_per_second;
+        assert!(slow < 200_000, "{slow}");
+        let (meter, now, _) = fill(meter, now, 1_200_000, delay, 240);
+        let rate = meter.line(now).unwrap().bytes_per_second;
+        assert!(rate > 1_100_000, "{rate}");
     }
 
     #[test]

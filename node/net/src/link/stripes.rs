@@ -68,7 +68,7 @@ pub(crate) struct StripeSearch {
     /// How many are kept.
     count: usize,
     phase: Phase,
-    /// The pause after the next trials.
+    /// The present pause, or the next one.
     pause: Duration,
     /// Whether fewer are tried next.
     tries_fewer: bool,
@@ -78,15 +78,33 @@ pub(crate) struct StripeSearch {
     looked_at: Throughput,
 }
 
-/// What the search does now. `from` is the throughput when that began.
+/// What the search does now.
 #[derive(Clone, Copy, Debug)]
 enum Phase {
-    /// It measures with the stripes that are kept, once they have settled.
-    Measuring { from: Throughput, begin: Instant, is_settled: bool },
-    /// It measures with another number, once that has settled.
-    Trying { count: usize, from: Throughput, begin: Instant, is_settled: bool, before: f64 },
-    /// It waits until this time, or the later one before a trial that probably fails.
-    Resting(Instant, Instant),
+    /// It measures the throughput, with the stripes that are kept or in a trial.
+    Measuring(Measurement),
+    /// It waits since then.
+    Resting(Instant),
+}
+
+/// A measurement of the throughput.
+#[derive(Clone, Copy, Debug)]
+struct Measurement {
+    /// The throughput when it began.
+    from: Throughput,
+    begin: Instant,
+    /// Whether the connections had found their rates by then: before that, it only waits for them.
+    is_settled: bool,
+    /// What is tried; `None` with the stripes that are kept.
+    trial: Option<Trial>,
+}
+
+/// Another number of stripes than what is kept.
+#[derive(Clone, Copy, Debug)]
+struct Trial {
+    count: usize,
+    /// What the stripes that are kept carried before it, in bytes per second.
+    before: f64,
 }
 
 impl ThroughputMeter {
@@ -146,7 +164,7 @@ impl Throughput {
 impl StripeSearch {
     /// A search that begins with so many stripes, when this is the throughput so far.
     pub(crate) fn new(now: Instant, count: usize, from: Throughput) -> Self {
-        let phase = Phase::Measuring { from, begin: now, is_settled: false };
+        let phase = Phase::Measuring(Measurement::begin(now, from));
         Self { count, phase, pause: PAUSE_MIN, tries_fewer: false, resends_packets: false, looked_at: from }
     }
 
@@ -157,10 +175,10 @@ impl StripeSearch {
 
     /// Not all connections could be opened: the lane has so many now. Those beyond what was kept are tried instead.
     pub(crate) fn note_failure(&mut self, now: Instant, opened: usize) {
-        if let Phase::Trying { count, .. } = &mut self.phase
+        if let Phase::Measuring(Measurement { trial: Some(trial), .. }) = &mut self.phase
             && opened > self.count
         {
-            *count = opened;
+            trial.count = opened;
             return;
         }
         self.count = self.count.min(opened).max(1);
@@ -170,60 +188,59 @@ impl StripeSearch {
     /// How many stripes the lane should have now.
     pub(crate) fn wanted(&self) -> usize {
         match self.phase {
-            Phase::Trying { count, .. } => count,
-            Phase::Measuring { .. } | Phase::Resting(..) => self.count,
+            Phase::Measuring(Measurement { trial: Some(trial), .. }) => trial.count,
+            Phase::Measuring(_) | Phase::Resting(_) => self.count,
         }
     }
 
     /// Takes in the throughput of the lane so far, over this line.
     pub(crate) fn note(&mut self, now: Instant, sum: Throughput, line: Line) {
-        let round_trip = line.round_trip;
         // A short line loses too little for too short a time.
-        if round_trip < ROUND_TRIP_MIN {
+        if line.round_trip < ROUND_TRIP_MIN {
             self.count = 1;
-            self.phase = Phase::Measuring { from: sum, begin: now, is_settled: false };
+            self.phase = Phase::Measuring(Measurement::begin(now, sum));
             return;
         }
         if self.is_shared(sum) {
-            self.count = 1;
-            self.phase = Phase::Resting(now + PAUSE_MIN, now + PAUSE_MIN);
+            (self.count, self.pause) = (1, PAUSE_MIN);
+            self.phase = Phase::Resting(now);
             return;
         }
         self.resends_packets = line.resends_packets();
-        let trial_min = TRIAL_MIN.max(TRIAL_ROUND_TRIPS * round_trip);
         match self.phase {
-            Phase::Resting(until, later) if now < if self.expects_failure() { later } else { until } => {}
-            Phase::Resting(..) => self.phase = Phase::Measuring { from: sum, begin: now, is_settled: true },
-            Phase::Measuring { from, is_settled: false, .. } => {
-                if is_settled(sum, from, round_trip) {
-                    self.phase = Phase::Measuring { from: sum, begin: now, is_settled: true };
-                }
+            Phase::Resting(since) if now - since < self.present_pause() => {}
+            Phase::Resting(_) => {
+                self.pause = (2 * self.pause).min(PAUSE_MAX);
+                self.phase =
+                    Phase::Measuring(Measurement { is_settled: true, ..Measurement::begin(now, sum) });
             }
-            Phase::Measuring { from, begin, .. } => match measured(sum, from, now - begin, trial_min) {
-                Some(trial) => self.begin_trials(now, sum, trial.bytes_per_second()),
+            Phase::Measuring(measurement) => self.note_measured(now, sum, line.round_trip, measurement),
+        }
+    }
+
+    /// Takes in the throughput while it is measured.
+    fn note_measured(&mut self, now: Instant, sum: Throughput, round_trip: Duration, running: Measurement) {
+        let restarted = Measurement { from: sum, begin: now, ..running };
+        if !running.is_settled && is_settled(sum, running.from, round_trip) {
+            self.phase = Phase::Measuring(Measurement { is_settled: true, ..restarted });
+        } else if let Some(found) = running.found(now, sum, self.time_min(round_trip, running.trial)) {
+            match running.trial {
+                Some(trial) => self.judge(now, sum, trial, found),
+                None => self.begin_trials(now, sum, found.bytes_per_second()),
+            }
+        } else if now - running.begin > MEASURING_MAX {
+            match running.trial {
+                Some(_) => self.rest(now),
                 // Old and new together would be neither.
-                None if now - begin > MEASURING_MAX => {
-                    self.phase = Phase::Measuring { from: sum, begin: now, is_settled: true }
-                }
-                None => {}
-            },
-            Phase::Trying { count, from, begin, is_settled: false, before } => {
-                if is_settled(sum, from, round_trip) {
-                    self.phase = Phase::Trying { count, from: sum, begin: now, is_settled: true, before };
-                } else if now - begin > MEASURING_MAX {
-                    self.rest(now);
-                }
-            }
-            Phase::Trying { count, from, begin, before, .. } => {
-                let is_far = count >= 4 * self.count;
-                let least = if is_far { trial_min / 2 } else { trial_min };
-                if let Some(trial) = measured(sum, from, now - begin, least) {
-                    self.judge(now, sum, count, before, trial);
-                } else if now - begin > MEASURING_MAX {
-                    self.rest(now);
-                }
+                None => self.phase = Phase::Measuring(restarted),
             }
         }
+    }
+
+    /// For how long frames must have waited in a measurement. A trial of many more stripes is short.
+    fn time_min(&self, round_trip: Duration, trial: Option<Trial>) -> Duration {
+        let time = TRIAL_MIN.max(TRIAL_ROUND_TRIPS * round_trip);
+        if trial.is_some_and(|trial| trial.count >= 4 * self.count) { time / 2 } else { time }
     }
 
     /// Whether other lanes of this peer have sent at the same time recently.
@@ -236,45 +253,44 @@ impl StripeSearch {
         since.others > since.time / 4
     }
 
-    fn begin_trials(&mut self, now: Instant, sum: Throughput, rate: f64) {
+    /// Begins with trials, if the stripes that are kept carry `before` bytes per second.
+    fn begin_trials(&mut self, now: Instant, sum: Throughput, before: f64) {
         let fewer = self.tries_fewer && self.count > 1;
         let count = if fewer { self.count / 2 } else { self.growth() * self.count };
-        self.try_count(now, sum, count, rate);
+        self.try_count(now, sum, Trial { count, before });
     }
 
-    fn try_count(&mut self, now: Instant, sum: Throughput, count: usize, before: f64) {
-        let count = count.min(STRIPES_MAX);
-        if count == self.count {
+    fn try_count(&mut self, now: Instant, sum: Throughput, trial: Trial) {
+        let trial = Trial { count: trial.count.min(STRIPES_MAX), ..trial };
+        if trial.count == self.count {
             self.rest(now);
         } else {
-            self.phase = Phase::Trying { count, from: sum, begin: now, is_settled: false, before };
+            self.phase = Phase::Measuring(Measurement { trial: Some(trial), ..Measurement::begin(now, sum) });
         }
     }
 
-    /// Decides whether to keep `tried` stripes, with this throughput, or those that had `before` bytes per second.
-    fn judge(&mut self, now: Instant, sum: Throughput, tried: usize, before: f64, trial: Throughput) {
-        let (kept, rate) = (self.count, trial.bytes_per_second());
-        let (fewer, more) = (kept.min(tried), kept.max(tried));
-        let gain = if tried == more { rate / before } else { before / rate };
-        let excess = (gain / gain_min(fewer, more)).ln();
-        if excess.abs() < CLOSE && trial.time < 3 * TRIAL_MIN {
+    /// Decides whether to keep what was tried, with the throughput that was found.
+    fn judge(&mut self, now: Instant, sum: Throughput, trial: Trial, found: Throughput) {
+        let (kept, tried, rate) = (self.count, trial.count, found.bytes_per_second());
+        let gain = if tried > kept { rate / trial.before } else { trial.before / rate };
+        let excess = (gain / gain_min(kept.min(tried), kept.max(tried))).ln();
+        if excess.abs() < CLOSE && found.time < 3 * TRIAL_MIN {
             return;
         }
-        match (excess > 0.0, tried == more) {
+        match (excess > 0.0, tried > kept) {
             (true, true) => {
-                self.count = tried;
-                self.pause = PAUSE_MIN;
-                self.try_count(now, sum, self.growth() * tried, rate);
+                (self.count, self.pause) = (tried, PAUSE_MIN);
+                self.try_count(now, sum, Trial { count: self.growth() * tried, before: rate });
             }
-            (false, true) if tried > 2 * kept => self.try_count(now, sum, 2 * kept, before),
-            (false, true) if tried == 2 * kept && kept > 1 => {
-                self.try_count(now, sum, kept + kept / 2, before);
-            }
+            (false, true) => match more(kept).find(|count| *count < tried) {
+                Some(count) => self.try_count(now, sum, Trial { count, ..trial }),
+                None => self.rest(now),
+            },
+            (true, false) => self.rest(now),
             (false, false) => {
                 self.count = tried;
                 self.rest(now);
             }
-            _ => self.rest(now),
         }
     }
 
@@ -283,30 +299,41 @@ impl StripeSearch {
         if self.resends_packets { 4 } else { 2 }
     }
 
-    /// Whether the next trial is one of fewer, which probably fails.
-    fn expects_failure(&self) -> bool {
-        self.tries_fewer && self.count > 1 && self.resends_packets
+    /// How long the search rests now: longer before a trial that probably fails, that of fewer where packets are lost.
+    fn present_pause(&self) -> Duration {
+        let expects_failure = self.tries_fewer && self.count > 1 && self.resends_packets;
+        if expects_failure { (RESENDING_PAUSES * self.pause).min(PAUSE_MAX) } else { self.pause }
     }
 
     fn rest(&mut self, now: Instant) {
         self.tries_fewer = !self.tries_fewer;
-        self.phase = Phase::Resting(now + self.pause, now + (RESENDING_PAUSES * self.pause).min(PAUSE_MAX));
-        self.pause = (2 * self.pause).min(PAUSE_MAX);
+        self.phase = Phase::Resting(now);
     }
+}
+
+impl Measurement {
+    /// One with the stripes that are kept, which have not settled.
+    fn begin(now: Instant, from: Throughput) -> Self {
+        Self { from, begin: now, is_settled: false, trial: None }
+    }
+
+    /// The throughput, if frames have waited for at least so long.
+    fn found(&self, now: Instant, sum: Throughput, time_min: Duration) -> Option<Throughput> {
+        let since = sum.since(self.from);
+        // Where frames wait rarely, the line is not what steps wait for.
+        let is_enough = since.time >= time_min && since.time >= (now - self.begin) / 5;
+        (self.is_settled && is_enough).then_some(since)
+    }
+}
+
+/// What may be tried instead of fewer stripes, the most first.
+fn more(kept: usize) -> impl Iterator<Item = usize> {
+    [4 * kept, 2 * kept, kept + kept / 2].into_iter().filter(move |count| *count > kept)
 }
 
 /// Whether connections that began at `from` have found their rates.
 fn is_settled(sum: Throughput, from: Throughput, round_trip: Duration) -> bool {
     sum.since(from).time >= SETTLING_MIN.max(SETTLING_ROUND_TRIPS * round_trip)
-}
-
-/// The throughput since `from`, if at least for so long frames have waited.
-fn measured(sum: Throughput, from: Throughput, passed: Duration, least: Duration) -> Option<Throughput> {
-    let since = sum.since(from);
-    let is_enough = since.time >= least
-        // Where frames wait rarely, the line is not what steps wait for.
-        && since.time >= passed / 5;
-    is_enough.then_some(since)
 }
 
 /// By which factor the throughput must grow with `m` stripes instead of `k`.
@@ -341,7 +368,7 @@ mod tests {
     const ROUND_TRIP: Duration = Duration::from_millis(100);
     const LINE: Line = Line { round_trip: ROUND_TRIP, frame_time: ROUND_TRIP, bytes_per_second: 1_000_000 };
     /// Frames wait for packets that are sent again.
-    const LOSSY: Line = Line { frame_time: Duration::from_millis(250), ..LINE };
+    const RESENDING: Line = Line { frame_time: Duration::from_millis(250), ..LINE };
 
     /// A lane over a line whose throughput is `rate` of the number of stripes, for so many seconds. Returns the numbers that it had.
     fn searched(search: &mut StripeSearch, rate: impl Fn(usize) -> f64, seconds: u64) -> Vec<usize> {
@@ -356,7 +383,7 @@ mod tests {
     ) -> Vec<usize> {
         let (begin, mut sum) = (Instant::now(), Throughput::default());
         search.looked_at = sum;
-        search.phase = Phase::Measuring { from: sum, begin, is_settled: true };
+        search.phase = Phase::Measuring(Measurement { is_settled: true, ..Measurement::begin(begin, sum) });
         let mut counts = vec![search.wanted()];
         for tick in 1..4 * seconds {
             let now = begin + Duration::from_millis(250 * tick);
@@ -382,10 +409,10 @@ mod tests {
     }
 
     #[test]
-    fn where_packets_are_evidently_lost_the_lane_soon_gets_many() {
-        let counts = searched_over(LOSSY, &mut search(), |count| 1e6 * count as f64, 55);
+    fn where_frames_wait_for_lost_packets_the_lane_soon_gets_many() {
+        let counts = searched_over(RESENDING, &mut search(), |count| 1e6 * count as f64, 55);
         assert_eq!(counts, [1, 4, 16]);
-        let counts = searched_over(LOSSY, &mut search(), |count| (1e6 * count as f64).min(2.2e6), 150);
+        let counts = searched_over(RESENDING, &mut search(), |count| (1e6 * count as f64).min(2.2e6), 150);
         assert_eq!(counts[..3], [1, 4, 2], "four are hardly better than two");
     }
 
@@ -393,14 +420,14 @@ mod tests {
     fn where_packets_are_lost_fewer_are_tried_after_a_longer_pause() {
         let begin = Instant::now();
         let sum = Throughput::default();
-        for (line, count, seconds) in [(LINE, 4, 15), (LOSSY, 4, 60), (LOSSY, 1, 15)] {
+        for (line, count, seconds) in [(LINE, 4, 15), (RESENDING, 4, 60), (RESENDING, 1, 15)] {
             let mut search = StripeSearch::new(begin, count, sum);
             search.rest(begin);
             assert!(search.tries_fewer);
             search.note(begin + Duration::from_secs(seconds - 1), sum, line);
-            assert!(matches!(search.phase, Phase::Resting(..)), "{count}");
+            assert!(matches!(search.phase, Phase::Resting(_)), "{count}");
             search.note(begin + Duration::from_secs(seconds), sum, line);
-            assert!(matches!(search.phase, Phase::Measuring { .. }), "{count}");
+            assert!(matches!(search.phase, Phase::Measuring(_)), "{count}");
         }
     }
 
@@ -408,7 +435,7 @@ mod tests {
     fn those_that_could_be_opened_are_tried() {
         let (now, sum) = (Instant::now(), Throughput::default());
         let mut search = StripeSearch::new(now, 4, sum);
-        search.try_count(now, sum, 16, 1e6);
+        search.try_count(now, sum, Trial { count: 16, before: 1e6 });
         search.note_failure(now, 10);
         assert_eq!((search.wanted(), search.kept()), (10, 4));
         search.note_failure(now, 3);
@@ -445,7 +472,7 @@ mod tests {
         searched(&mut search, |count| 1e6 * count as f64, 120);
         assert_eq!(search.wanted(), 16);
         let begin = Instant::now();
-        search.phase = Phase::Resting(begin, begin);
+        search.phase = Phase::Resting(begin);
         let counts = searched(&mut search, |_| 2e7, 3 * 3600);
         assert!(counts.last() == Some(&1) || counts.contains(&1), "{counts:?}");
     }
@@ -468,7 +495,7 @@ mod tests {
         searched(&mut search, |count| 1e6 * count as f64, 120);
         assert_eq!(search.wanted(), 16);
         let (begin, mut sum) = (Instant::now(), Throughput::default());
-        search.phase = Phase::Resting(begin + PAUSE_MAX, begin + PAUSE_MAX);
+        (search.phase, search.pause) = (Phase::Resting(begin), PAUSE_MAX);
         search.looked_at = sum;
         for tick in 1..400 {
             sum.time += Duration::from_millis(200);

@@ -17,16 +17,8 @@
 
 use std::time::Duration;
 
+use peergrad_core::io::Line;
 use tokio::time::Instant;
-
-/// How long frames take with an empty queue.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct EmptyQueue {
-    /// The shortest round trip.
-    pub(super) shortest: Duration,
-    /// What frames usually take, with what they wait for lost packets.
-    pub(super) usual: Duration,
-}
 
 /// How much of its measured window a line may use.
 #[derive(Debug)]
@@ -45,14 +37,10 @@ impl Queue {
         Self { percent: 100, looked_at: now, shortest: None, empty: Duration::ZERO }
     }
 
-    /// A large frame that was sent at this time has arrived, and has taken so long, without the time that the line takes to carry it.
-    pub(super) fn note(
-        &mut self,
-        now: Instant,
-        sent_at: Instant,
-        took: Duration,
-        EmptyQueue { shortest: empty, usual }: EmptyQueue,
-    ) {
+    /// A large frame that was sent at this time over this line has arrived, and has taken so long, without the time that the line takes to
+    /// carry it.
+    pub(super) fn note(&mut self, now: Instant, sent_at: Instant, took: Duration, line: Line) {
+        let (empty, usual) = (line.round_trip, line.frame_time);
         if empty < SHORT_ROUND_TRIP {
             self.percent = 100;
             return;
@@ -92,8 +80,13 @@ const PERCENT_MIN: u64 = 25;
 mod tests {
     use super::*;
 
-    const EMPTY: EmptyQueue =
-        EmptyQueue { shortest: Duration::from_millis(100), usual: Duration::from_millis(100) };
+    fn line(round_trip: Duration) -> Line {
+        Line::without_losses(round_trip, 10_000_000)
+    }
+
+    fn long_line() -> Line {
+        line(Duration::from_millis(100))
+    }
 
     /// The percentage after so many round trips of this length, with eight frames in each.
     fn after(queue: &mut Queue, from: Instant, round_trips: u32, round_trip: Duration) -> (Instant, u64) {
@@ -101,7 +94,7 @@ mod tests {
         let mut now = from;
         while now < end {
             now += round_trip / 8;
-            queue.note(now, now - round_trip, round_trip, EMPTY);
+            queue.note(now, now - round_trip, round_trip, long_line());
         }
         (now, queue.percent())
     }
@@ -126,7 +119,7 @@ mod tests {
     fn frames_that_wait_for_lost_packets_wait_in_no_queue() {
         let begin = Instant::now() + Duration::from_secs(10);
         let mut queue = Queue::new(begin);
-        let resending = EmptyQueue { usual: Duration::from_millis(250), ..EMPTY };
+        let resending = Line { frame_time: Duration::from_millis(250), ..long_line() };
         let mut percent_after = |millis, frames| {
             for frame in 1..frames {
                 let now = begin + Duration::from_millis(millis) * frame;
@@ -145,7 +138,7 @@ mod tests {
         let mut queue = Queue::new(begin);
         let (now, percent) = after(&mut queue, begin, 40, Duration::from_millis(400));
         assert_eq!(percent, PERCENT_MIN);
-        let short = EmptyQueue { shortest: Duration::from_millis(1), usual: Duration::from_millis(1) };
+        let short = line(Duration::from_millis(1));
         queue.note(now, now - Duration::from_millis(3), Duration::from_millis(3), short);
         assert_eq!(queue.percent(), 100);
     }
@@ -158,7 +151,7 @@ mod tests {
         for frame in 0..400 {
             now += Duration::from_millis(20);
             let round_trip = Duration::from_millis(if frame % 10 == 0 { 120 } else { 300 });
-            queue.note(now, now - round_trip, round_trip, EMPTY);
+            queue.note(now, now - round_trip, round_trip, long_line());
         }
         assert!(queue.percent() > 75, "{}", queue.percent());
     }
@@ -169,8 +162,7 @@ mod tests {
         let mut queue = Queue::new(begin);
         for frame in 0..1000 {
             let now = begin + frame * Duration::from_millis(5);
-            let short =
-                EmptyQueue { shortest: Duration::from_micros(200), usual: Duration::from_micros(200) };
+            let short = line(Duration::from_micros(200));
             queue.note(now, now - Duration::from_millis(40), Duration::from_millis(40), short);
         }
         assert_eq!(queue.percent(), 100);
