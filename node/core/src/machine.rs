@@ -239,21 +239,29 @@ impl Machine {
     /// Counts the frames among the outputs from the index `first` on, and adds the heartbeats that are due, which name these counts.
     pub(crate) fn count_sent(&mut self, now: Instant, first: usize, out: &mut Vec<Output>) {
         let Self { role, node } = self;
+        let NodeParts { frame_audit, links, .. } = node;
         for output in &out[first..] {
             if let Output::Send { to, frame } = output {
-                node.frame_audit.note_sent(to, frame.priority());
+                frame_audit.note_sent(to, frame.priority());
             }
+        }
+        let mut send = |frame_audit: &mut FrameAudit, to, message: &Message| {
+            frame_audit.note_sent(&to, message.priority());
+            out.push(Output::Send { to, frame: Frame::encode(message, None) });
+        };
+        for (to, frame_count) in frame_audit.counts_on_entry() {
+            send(frame_audit, to, &frame_count);
         }
         let Some((heartbeat, receivers)) = role.active_mut().and_then(|role| role.take_heartbeat()) else {
             return;
         };
         for to in receivers {
-            let heartbeat = Heartbeat { window_bytes: node.links.window_bytes(&to), ..heartbeat };
-            let heartbeat = node.frame_audit.heartbeat_to(now, &to, heartbeat);
-            let frame_count = node.frame_audit.count_to(&to, heartbeat.view);
-            for message in [Some(Message::Heartbeat(heartbeat)), frame_count].into_iter().flatten() {
-                node.frame_audit.note_sent(&to, message.priority());
-                out.push(Output::Send { to, frame: Frame::encode(&message, None) });
+            let heartbeat = Heartbeat { window_bytes: links.window_bytes(&to), ..heartbeat };
+            let heartbeat = frame_audit.heartbeat_to(now, &to, heartbeat);
+            let frame_count = frame_audit.count_to(&to, heartbeat.view);
+            send(frame_audit, to, &Message::Heartbeat(heartbeat));
+            if let Some(frame_count) = frame_count {
+                send(frame_audit, to, &frame_count);
             }
         }
     }

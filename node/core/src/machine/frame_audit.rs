@@ -4,7 +4,8 @@
 //! faulty program or memory may still lose or repeat frames on their way through a process, without a word, and a run would wait for them
 //! for good. So each heartbeat says how many urgent frames the sender has sent before it, and a normal message that follows it says how many
 //! normal ones. The receiver compares that with what has arrived. The second message also names the sender's view: being in order with other
-//! normal frames, it shows that none of an earlier view follows.
+//! normal frames, it shows that none of an earlier view follows. So it is also sent after this peer has entered a view, over all links over which
+//! something went before: who has skipped the view before keeps frames of it, and their credit, until then.
 //!
 //! # How it works
 //! The first such message over a link sets what the receiver counts from. From then on both count all frames of that priority, these messages
@@ -28,6 +29,8 @@ pub(super) struct FrameAudit {
     link_count: u32,
     /// What is exchanged with each linked peer.
     links: BTreeMap<PeerId, AuditedLink>,
+    /// The view that this peer has entered, until that was told.
+    entered: Option<ViewDigest>,
     /// Whether much that was sent, to whatever peers, has not arrived yet.
     is_busy: bool,
     /// How long frames take.
@@ -86,9 +89,10 @@ impl FrameAudit {
         self.round_trips.link_down(peer);
     }
 
-    /// This peer has entered another view, whose members send a heartbeat in each such interval. What it waited for until now has another
+    /// This peer has entered this view, whose members send a heartbeat in each such interval. What it waited for until now has another
     /// cause.
-    pub(super) fn view_entered(&mut self, heartbeat_interval: Duration) {
+    pub(super) fn view_entered(&mut self, view: ViewDigest, heartbeat_interval: Duration) {
+        self.entered = Some(view);
         self.round_trips.restart(heartbeat_interval);
     }
 
@@ -116,6 +120,16 @@ impl FrameAudit {
         // The message that says so is one of them.
         link.reported = Some((view, sent.count + 1));
         Some(Message::FrameCount { view, sent })
+    }
+
+    /// What is due after this peer has entered a view: the numbers of normal frames, for those to whom some went since the last number.
+    pub(super) fn counts_on_entry(&mut self) -> Vec<(PeerId, Message)> {
+        let Some(view) = self.entered.take() else { return Vec::new() };
+        let has_news =
+            |link: &AuditedLink| link.reported.map_or(0, |(_, count)| count) != link.normal.sent.count;
+        let peers: Vec<PeerId> =
+            self.links.iter().filter(|(_, link)| has_news(link)).map(|(peer, _)| *peer).collect();
+        peers.into_iter().filter_map(|to| Some((to, self.count_to(&to, view)?))).collect()
     }
 
     /// A frame is sent.
@@ -212,6 +226,26 @@ mod tests {
                 assert!(count(&mut sender, &mut receiver));
             }
         }
+    }
+
+    #[test]
+    fn those_to_whom_something_went_hear_once_of_a_view_that_was_entered() {
+        let (mut sender, _) = linked();
+        for other in [3, 4] {
+            sender.link_up(peer(other));
+        }
+        let next = ViewDigest([1; 32]);
+        assert!(sender.counts_on_entry().is_empty(), "no view was entered");
+        sender.note_sent(&peer(2), Priority::Normal);
+        sender.note_sent(&peer(3), Priority::Normal);
+        sender.view_entered(next, Duration::from_secs(1));
+        let counts = sender.counts_on_entry();
+        assert!(counts.iter().all(|(_, it)| matches!(it, Message::FrameCount { view, .. } if *view == next)));
+        assert_eq!(counts.iter().map(|(to, _)| *to).collect::<Vec<_>>(), [peer(2), peer(3)]);
+        counts.iter().for_each(|(to, message)| sender.note_sent(to, message.priority()));
+        assert!(sender.counts_on_entry().is_empty());
+        sender.view_entered(VIEW, Duration::from_secs(1));
+        assert!(sender.counts_on_entry().is_empty(), "nothing went since");
     }
 
     #[test]

@@ -66,7 +66,7 @@ impl ActiveMember {
         resume_removals(&mut active, cx);
         let me = cx.node.me.peer;
         active.membership.members.set_disk_fails(me, cx.node.journal.is_failing());
-        cx.node.frame_audit.view_entered(active.membership.members.heartbeat_interval());
+        cx.node.frame_audit.view_entered(digest, active.membership.members.heartbeat_interval());
         dial(&view, view.members.iter().map(|member| member.peer).filter(|peer| *peer != me), cx.out);
         frames::replay_early(&mut active, cx);
         active
@@ -116,7 +116,7 @@ pub(super) fn enter_next(active: &mut ActiveMember, cx: &mut NodeContext<'_>) ->
     cx.node.follow_lines(&view, rank);
     active.membership.offer_capacity(cx.node.me.capacity);
     active.negotiation.enter(cx.now);
-    cx.node.frame_audit.view_entered(active.membership.members.heartbeat_interval());
+    cx.node.frame_audit.view_entered(digest, active.membership.members.heartbeat_interval());
     // The step that entering completes is committed in this view: another view after the same one might not have committed it.
     cx.out.insert(entered_at, Output::Event(active.training.installed_event(Some((&difference, resume)))));
     // New members do not know about the save.
