@@ -16,6 +16,11 @@
 //! return depends on no other member. This holds because no step waits for credit before it begins: all that a member needs to complete a
 //! step is sent before segments of the next step.
 //!
+//! # Fewer trays
+//! A member that wants to get less may keep a tray instead of returning it, but not that of a segment that it has passed on: in a ring that
+//! has one free tray left, none would be left. Nor that of a segment that goes one hop beside a ring, which may have taken the last one. The
+//! last hop of a ring frees a tray, which may be kept.
+//!
 //! # View changes
 //! Credit belongs to the two ends of a link, not to a view, because some of it is in flight. The links of the next view begin with the
 //! remaining credit. The rest returns when the other end drops segments that it no longer needs.

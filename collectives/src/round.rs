@@ -71,6 +71,8 @@ pub enum Action {
     Grant {
         /// The segment's sender, by its rank on the links.
         to: usize,
+        /// Whether the credit may be kept instead, so that the link has less of it: see [`crate::credit`].
+        may_keep: bool,
     },
 }
 
@@ -220,7 +222,7 @@ impl Round {
             }
             Arrival::Last(sum, stats) => {
                 self.add_own_contribution(sum, stats, room);
-                out.push(Action::Grant { to: self.plan.link(from) });
+                out.push(Action::Grant { to: self.plan.link(from), may_keep: true });
             }
             Arrival::Waiting | Arrival::Absorbed if self.plan.combine.is_robust() => {
                 self.combine_rows(room, out)
@@ -240,12 +242,12 @@ impl Round {
                     self.add_own_contribution(sum, stats, || room.take().expect("asked once")());
                     // The accumulator came on the first contributor's link, the last contribution on its own.
                     let first = plan.contributor(plan.rank, 0);
-                    out.push(Action::Grant { to: plan.link(first) });
+                    out.push(Action::Grant { to: plan.link(first), may_keep: true });
                     if source != first {
-                        out.push(Action::Grant { to: plan.link(source) });
+                        out.push(Action::Grant { to: plan.link(source), may_keep: true });
                     }
                 }
-                Arrival::Absorbed => out.push(Action::Grant { to: plan.link(source) }),
+                Arrival::Absorbed => out.push(Action::Grant { to: plan.link(source), may_keep: true }),
                 Arrival::Waiting | Arrival::Relay(..) => {}
             }
         }
@@ -272,7 +274,8 @@ impl Round {
             self.record_stats(stats);
             // Asked at most once: after it, the result is there.
             segment.copy_in(&combined, self.result.filling(|| room.take().expect("asked once")()));
-            out.extend(row.iter().map(|(source, ..)| Action::Grant { to: plan.link(*source) }));
+            let grant = |source| Action::Grant { to: plan.link(source), may_keep: true };
+            out.extend(row.iter().map(|(source, ..)| grant(*source)));
         }
     }
 
@@ -306,7 +309,7 @@ impl Round {
         if self.gather.is_relayed(&self.plan, label.owner) {
             self.relays.push(label, payload);
         } else {
-            out.push(Action::Grant { to: self.plan.link(from) });
+            out.push(Action::Grant { to: self.plan.link(from), may_keep: true });
         }
     }
 

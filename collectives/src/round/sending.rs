@@ -77,7 +77,7 @@ impl Round {
             while self.relays.has(phase) && links.take_for_relay(next) {
                 let (label, payload) = self.relays.take(phase).expect("just seen");
                 out.push(Action::Send { to: next, label, payload });
-                out.push(Action::Grant { to: previous });
+                out.push(Action::Grant { to: previous, may_keep: false });
             }
         }
     }

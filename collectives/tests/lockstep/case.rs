@@ -24,6 +24,8 @@ pub(crate) struct Case {
     pub(crate) codecs: Codecs,
     /// How many segments a member may have started on a link.
     pub(crate) credit: u32,
+    /// How many more at first: receivers keep this credit.
+    pub(crate) surplus: u32,
     /// How many members get the sums of an element, including its owner; all if there are fewer members.
     pub(crate) replicas: usize,
     /// How many members contribute nothing; requires the direct topology.
@@ -43,6 +45,7 @@ pub(crate) const PLAIN: Case = Case {
     alternates: false,
     codecs: Codecs { reduce: Codec::F32, gather: Codec::F32 },
     credit: 1,
+    surplus: 0,
     replicas: 1,
     absent: 0,
     gathers_sums: false,
@@ -60,6 +63,8 @@ pub(crate) enum Rule {
     Greedy,
     /// As `Bubble`, but the mirror of a step may be overtaken by the segments of the next step.
     Overtake,
+    /// As `Bubble`, but receivers also keep credit of segments that they pass on.
+    KeepAll,
     /// As `Bubble`, but a round may overtake the one before if that has another topology.
     Hasty,
 }
@@ -112,7 +117,9 @@ impl Case {
     /// Places of a link: the most segments in flight on it.
     pub(crate) fn window(&self) -> u32 {
         // Credit is for segments that a member starts; relays have one more place.
-        self.credit + u32::from((self.topology == Topology::Ring || self.alternates) && self.rank_count > 2)
+        self.credit
+            + self.surplus
+            + u32::from((self.topology == Topology::Ring || self.alternates) && self.rank_count > 2)
     }
 
     /// The topology of a round.

@@ -90,7 +90,7 @@ impl Swarm {
         for action in actions {
             let (to, packet) = match action {
                 Action::Send { to, label, payload } => (to, Some((number, label, payload))),
-                Action::Grant { to } => (to, None),
+                Action::Grant { to, .. } => (to, None),
             };
             self.queues.entry((rank, to)).or_default().push_back(packet);
         }

@@ -83,6 +83,37 @@ fn every_member_gets_the_sum_of_the_contributing_members() {
     }
 }
 
+/// Receivers keep some of the credit while rounds go on.
+fn with_less_credit(rule: Rule) {
+    for rank_count in [2, 3, 5, 8] {
+        for topology in TOPOLOGIES {
+            for (credit, surplus) in
+                [1, 2, 4].into_iter().flat_map(|credit| [1, 9, 30].map(|it| (credit, it)))
+            {
+                for adversary in [Adversary::Random, Adversary::Eager, Adversary::Starve(0)] {
+                    let case = Case { rank_count, topology, credit, surplus, adversary, rule, ..PLAIN };
+                    for (alternates, replicas) in [(false, 1), (true, 2)] {
+                        let case = Case { round_count: 6, alternates, replicas, ..case };
+                        case.check(seed(&[rank_count as u64, u64::from(credit), u64::from(surplus)]));
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn rounds_end_although_receivers_keep_credit() {
+    with_less_credit(Rule::Bubble);
+}
+
+/// Planted bug: receivers also keep the credit of segments that they pass on. In the end, none is left on any link.
+#[test]
+#[should_panic(expected = "is stuck")]
+fn a_ring_gets_stuck_if_receivers_keep_credit_of_what_they_pass_on() {
+    with_less_credit(Rule::KeepAll);
+}
+
 /// All members change their values only after their own shard has been sent: no member waits for ever, and none receives changed values.
 #[test]
 fn members_update_gathered_sums_only_after_sending_their_shard() {

@@ -41,6 +41,8 @@ pub(crate) struct Member {
     pub(crate) completed: usize,
     /// By sender: segments received and not yet granted.
     pub(crate) held: Vec<u32>,
+    /// By sender: the credit that this member keeps as soon as it may.
+    surplus: Vec<u32>,
     /// Space for the packed sums of the next mirror.
     room: Vec<f32>,
 }
@@ -117,6 +119,7 @@ impl Swarm {
                 begun: 0,
                 completed: 0,
                 held: vec![0; count],
+                surplus: vec![case.surplus; count],
                 room: Vec::new(),
             }
         };
@@ -141,8 +144,9 @@ impl Swarm {
         for (rank, member) in self.members.iter().enumerate() {
             assert_eq!(member.completed, self.case.round_count, "rank {rank} is stuck in {:?}", self.case);
             assert!(member.turns.is_empty(), "rank {rank} still owes segments in {:?}", self.case);
-            for other in 0..self.members.len() {
-                let credit = member.links.credit(other);
+            for (other, receiver) in self.members.iter().enumerate() {
+                let kept = self.case.surplus - receiver.surplus[rank];
+                let credit = member.links.credit(other) + kept;
                 assert_eq!(credit, self.window, "trays to {other} are lost in {:?}", self.case);
             }
         }
@@ -255,7 +259,7 @@ impl Swarm {
         let mut out = Vec::new();
         if label.phase == Phase::Mirror {
             turn.copy_in(from, label, &payload);
-            out.push(Action::Grant { to: from });
+            out.push(Action::Grant { to: from, may_keep: false });
         } else {
             let room = || member.vectors.take(member.plan.layout.len());
             turn.round
@@ -341,9 +345,14 @@ impl Swarm {
                 Action::Send { to, label, payload } => {
                     self.queues[rank][to].push_back(Packet::Segment { round, label, payload });
                 }
-                Action::Grant { to } => {
-                    self.members[rank].held[to] -= 1;
-                    self.queues[rank][to].push_back(Packet::Credit);
+                Action::Grant { to, may_keep } => {
+                    let member = &mut self.members[rank];
+                    member.held[to] -= 1;
+                    if member.surplus[to] > 0 && (may_keep || self.case.rule == Rule::KeepAll) {
+                        member.surplus[to] -= 1;
+                    } else {
+                        self.queues[rank][to].push_back(Packet::Credit);
+                    }
                 }
             }
         }

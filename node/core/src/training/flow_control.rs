@@ -2,7 +2,7 @@
 //!
 //! The *window* of a link is how many segments the other end may have in flight to this member, and waiting here: it got credit for so
 //! many. A long line needs a larger one. The other end measures the line, and its heartbeats say how large. All windows together have a
-//! limit. A window becomes smaller as credit is not returned.
+//! limit. A window becomes smaller as credit is kept, where a ring allows it ([`peergrad_collectives::credit`]).
 //!
 //! Credit belongs to a link, not to a view. Segments that are on their way when the view changes are dropped where they arrive, and their
 //! credit is returned. So a new view starts with the credit that is left.
@@ -168,16 +168,16 @@ impl FlowControl {
         Ok(())
     }
 
-    /// A held segment was processed. Returns whether its credit is returned: not if the link was replaced since, nor if its window becomes
-    /// smaller.
-    pub(super) fn use_up(&mut self, from: usize) -> bool {
+    /// A held segment was processed. Returns whether its credit is returned: not if the link was replaced since, nor if this member may keep
+    /// it and the window becomes smaller.
+    pub(super) fn use_up(&mut self, from: usize, may_keep: bool) -> bool {
         let is_held = self.held[from] > 0;
         self.held[from] -= u32::from(is_held);
         self.held_total -= u32::from(is_held);
         let window = &mut self.windows[from];
-        let is_too_large = is_held && window.segments > window.target;
-        window.segments -= u32::from(is_too_large);
-        is_held && !is_too_large
+        let is_kept = is_held && may_keep && window.segments > window.target;
+        window.segments -= u32::from(is_kept);
+        is_held && !is_kept
     }
 
     /// A member would like to have so many segments in flight to this one. Returns the credit that it gets for that now. All windows
@@ -341,11 +341,11 @@ mod tests {
             assert_eq!(flow_control.hold(Rank(0)), Ok(()));
         }
         assert_eq!(flow_control.hold(Rank(0)), Err(Reject::OverCredit));
-        assert!(flow_control.use_up(0));
+        assert!(flow_control.use_up(0, true));
         assert_eq!((flow_control.hold(Rank(0)), flow_control.held_total()), (Ok(()), LINK_SEGMENTS));
         // Segments of a link that is gone have no credit to return.
         flow_control.link_down(Rank(0));
-        assert!(!flow_control.use_up(0));
+        assert!(!flow_control.use_up(0, true));
         assert_eq!(flow_control.held_total(), 0);
     }
 
@@ -360,14 +360,16 @@ mod tests {
         assert_eq!(flow_control.hold(Rank(0)), Err(Reject::OverCredit));
         // It wants less: some credit is not returned.
         assert_eq!(flow_control.widen(Rank(0), 60, 100), 0);
-        let returned = (0..LINK_SEGMENTS_MAX).filter(|_| flow_control.use_up(0)).count();
-        assert_eq!(returned, 60);
+        let mut returned =
+            |segments: u32, may_keep| (0..segments).filter(|_| flow_control.use_up(0, may_keep)).count();
+        assert_eq!(returned(9, false), 9, "what was passed on");
+        assert_eq!(returned(LINK_SEGMENTS_MAX - 9, true), 60 - 9);
         // Another one wants as much, and there is not enough for both: it gets the rest once the first one has used up some.
         assert_eq!(flow_control.widen(Rank(2), 60, 100), 100 - 56);
         assert_eq!(flow_control.widen(Rank(0), 60, 100), 0);
         assert_eq!(flow_control.windows[0].target, LINK_SEGMENTS + 50);
         (0..6).for_each(|_| assert_eq!(flow_control.hold(Rank(0)), Ok(())));
-        assert_eq!((0..6).filter(|_| flow_control.use_up(0)).count(), 0);
+        assert_eq!((0..6).filter(|_| flow_control.use_up(0, true)).count(), 0);
         assert_eq!(flow_control.widen(Rank(2), 60, 100), 6);
         flow_control.link_up(Rank(0));
         assert_eq!(flow_control.windows[0].segments, LINK_SEGMENTS);

@@ -296,7 +296,7 @@ impl TableEngine {
         let mut result = Ok(());
         while let Some((from, payload)) = self.exchange.streams.early.pop_front() {
             result = result.and(self.exchange.receive(from, payload.bytes()));
-            if self.base.flow_control.use_up(from.index()) {
+            if self.base.flow_control.use_up(from.index(), true) {
                 out.push(Output::Credit { to: self.base.view().member(from).peer, segments: 1 });
             }
         }

@@ -76,7 +76,7 @@ impl Delivery<'_> {
         let (codec, len) = (base.loaded.config.sum_codec(), ranges.iter().map(ExactSizeIterator::len).sum());
         let sums = decoded(codec, len, payload, &base.segments).map_err(|_| Reject::Segment)?;
         optimizer.receive_sums(&ranges, sums.as_ref().unwrap_or(payload));
-        self.rounds.actions.push(Action::Grant { to: from.index() });
+        self.rounds.actions.push(Action::Grant { to: from.index(), may_keep: false });
         Ok(())
     }
 

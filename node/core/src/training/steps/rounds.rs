@@ -208,8 +208,8 @@ impl Rounds {
                         Frame::encode(&TrainingMessage::Segment(segment).in_view(digest), Some(payload));
                     out.push(Output::Send { to: view.members[to].peer, frame });
                 }
-                Action::Grant { to } => {
-                    if base.flow_control.use_up(to) {
+                Action::Grant { to, may_keep } => {
+                    if base.flow_control.use_up(to, may_keep) {
                         out.push(Output::Credit { to: view.members[to].peer, segments: 1 });
                     }
                 }
