@@ -69,6 +69,7 @@ pub const NAMED: &[(&str, &str)] = &[
     ("long-lines", include_str!("../../scenarios/long-lines.toml")),
     ("lossy-lines", include_str!("../../scenarios/lossy-lines.toml")),
     ("slow-uplink", include_str!("../../scenarios/slow-uplink.toml")),
+    ("slower-lines", include_str!("../../scenarios/slower-lines.toml")),
     ("week", include_str!("../../scenarios/week.toml")),
     ("thousand", include_str!("../../scenarios/thousand.toml")),
     ("churn-1000", include_str!("../../scenarios/churn-1000.toml")),
