@@ -17,9 +17,9 @@
 //! step is sent before segments of the next step.
 //!
 //! # Fewer trays
-//! A member that wants to get less may keep a tray instead of returning it, but not that of a segment that it has passed on: in a ring that
-//! has one free tray left, none would be left. Nor that of a segment that goes one hop beside a ring, which may have taken the last one. The
-//! last hop of a ring frees a tray, which may be kept.
+//! A member that wants to get less may keep a tray. It must return the tray of a segment that it has passed on: a ring may have only one
+//! free tray. It must also return the tray of a mirrored segment, which may have taken that one. It may keep the tray of a last hop. It may
+//! keep that of a round without relays: a member begins to send such a round only when it has sent all of its ring.
 //!
 //! # View changes
 //! Credit belongs to the two ends of a link, not to a view, because some of it is in flight. The links of the next view begin with the

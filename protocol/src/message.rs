@@ -76,7 +76,8 @@ pub enum Message {
     Admin(AdminMessage),
     /// Member to the members that watch it, four times a second (once a second in a large view): the sender is alive, and its progress.
     Heartbeat(Heartbeat),
-    /// Member to the receivers of a heartbeat, after it, if the number or the view differs from what was last sent over this link.
+    /// Member to the receivers of a heartbeat, after it, if the number or the view differs from what was last sent over this link. When a
+    /// member enters a view, to all to whom it sent normal frames in the view before.
     FrameCount {
         /// The sender's view. No normal frame of an earlier view follows.
         view: ViewDigest,

@@ -236,13 +236,14 @@ impl Machine {
 
     // Frames.
 
-    /// Counts the frames among the outputs from the index `first` on, and adds the heartbeats that are due, which name these counts.
+    /// Counts the frames among the outputs from the index `first` on, and adds what is due and names these counts: after an entry into a view
+    /// and with heartbeats.
     pub(crate) fn count_sent(&mut self, now: Instant, first: usize, out: &mut Vec<Output>) {
         let Self { role, node } = self;
         let NodeParts { frame_audit, links, .. } = node;
         for output in &out[first..] {
             if let Output::Send { to, frame } = output {
-                frame_audit.note_sent(to, frame.priority());
+                frame_audit.note_used(to, frame.priority());
             }
         }
         let mut send = |frame_audit: &mut FrameAudit, to, message: &Message| {

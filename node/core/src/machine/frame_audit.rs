@@ -4,8 +4,8 @@
 //! faulty program or memory may still lose or repeat frames on their way through a process, without a word, and a run would wait for them
 //! for good. So each heartbeat says how many urgent frames the sender has sent before it, and a normal message that follows it says how many
 //! normal ones. The receiver compares that with what has arrived. The second message also names the sender's view: being in order with other
-//! normal frames, it shows that none of an earlier view follows. So it is also sent after this peer has entered a view, over all links over which
-//! something went before: who has skipped the view before keeps frames of it, and their credit, until then.
+//! normal frames, it shows that none of an earlier view follows. So it is also sent after this peer has entered a view, over all links that
+//! carried normal frames in the view before. A peer that skipped that view keeps its frames, and their credit, until then.
 //!
 //! # How it works
 //! The first such message over a link sets what the receiver counts from. From then on both count all frames of that priority, these messages
@@ -29,8 +29,8 @@ pub(super) struct FrameAudit {
     link_count: u32,
     /// What is exchanged with each linked peer.
     links: BTreeMap<PeerId, AuditedLink>,
-    /// The view that this peer has entered, until that was told.
-    entered: Option<ViewDigest>,
+    /// The view that this peer has just entered, and those to whom normal frames went in the view before, until they are told.
+    entered: Option<(ViewDigest, Vec<PeerId>)>,
     /// Whether much that was sent, to whatever peers, has not arrived yet.
     is_busy: bool,
     /// How long frames take.
@@ -45,6 +45,8 @@ struct AuditedLink {
     heard: SentFrames,
     /// The view in which the number of normal ones was last sent, and that number with the message itself; `None` before the first one.
     reported: Option<(ViewDigest, u64)>,
+    /// Whether a normal frame, other than such a number, was sent since this peer last entered a view.
+    is_used: bool,
 }
 
 /// The frames of one priority on one link.
@@ -77,8 +79,13 @@ impl FrameAudit {
     pub(super) fn link_up(&mut self, peer: PeerId) {
         self.link_count = self.link_count.wrapping_add(1);
         let none = || CountedFrames { sent: SentFrames { link: self.link_count, count: 0 }, received: None };
-        let link =
-            AuditedLink { urgent: none(), normal: none(), heard: SentFrames::default(), reported: None };
+        let link = AuditedLink {
+            urgent: none(),
+            normal: none(),
+            heard: SentFrames::default(),
+            reported: None,
+            is_used: false,
+        };
         self.links.insert(peer, link);
         self.round_trips.link_up(peer);
     }
@@ -92,7 +99,12 @@ impl FrameAudit {
     /// This peer has entered this view, whose members send a heartbeat in each such interval. What it waited for until now has another
     /// cause.
     pub(super) fn view_entered(&mut self, view: ViewDigest, heartbeat_interval: Duration) {
-        self.entered = Some(view);
+        let used = self
+            .links
+            .iter_mut()
+            .filter_map(|(peer, link)| std::mem::take(&mut link.is_used).then_some(*peer));
+        let before = self.entered.take().map(|(_, before)| before).unwrap_or_default();
+        self.entered = Some((view, used.chain(before).collect()));
         self.round_trips.restart(heartbeat_interval);
     }
 
@@ -110,7 +122,8 @@ impl FrameAudit {
         Heartbeat { sent, heard, is_busy: self.is_busy, ..heartbeat }
     }
 
-    /// What follows a heartbeat to this peer in this view: how many normal frames were sent, if it was told of another view or number before.
+    /// What follows a heartbeat to this peer in this view, or an entry into it: how many normal frames were sent, if it was told of another
+    /// view or number before.
     pub(super) fn count_to(&mut self, to: &PeerId, view: ViewDigest) -> Option<Message> {
         let link = self.links.get_mut(to)?;
         let sent = link.normal.sent;
@@ -122,17 +135,21 @@ impl FrameAudit {
         Some(Message::FrameCount { view, sent })
     }
 
-    /// What is due after this peer has entered a view: the numbers of normal frames, for those to whom some went since the last number.
+    /// What is due after this peer has entered a view: the numbers of normal frames, for those to whom some went in the view before.
     pub(super) fn counts_on_entry(&mut self) -> Vec<(PeerId, Message)> {
-        let Some(view) = self.entered.take() else { return Vec::new() };
-        let has_news =
-            |link: &AuditedLink| link.reported.map_or(0, |(_, count)| count) != link.normal.sent.count;
-        let peers: Vec<PeerId> =
-            self.links.iter().filter(|(_, link)| has_news(link)).map(|(peer, _)| *peer).collect();
+        let Some((view, peers)) = self.entered.take() else { return Vec::new() };
         peers.into_iter().filter_map(|to| Some((to, self.count_to(&to, view)?))).collect()
     }
 
-    /// A frame is sent.
+    /// A frame is sent that belongs to no audit.
+    pub(super) fn note_used(&mut self, to: &PeerId, priority: Priority) {
+        self.note_sent(to, priority);
+        if let Some(link) = self.links.get_mut(to).filter(|_| priority == Priority::Normal) {
+            link.is_used = true;
+        }
+    }
+
+    /// A heartbeat or a number of frames is sent.
     pub(super) fn note_sent(&mut self, to: &PeerId, priority: Priority) {
         if let Some(link) = self.links.get_mut(to) {
             link.of(priority).sent.count += 1;
@@ -229,23 +246,35 @@ mod tests {
     }
 
     #[test]
-    fn those_to_whom_something_went_hear_once_of_a_view_that_was_entered() {
+    fn an_entered_view_is_told_once_over_links_that_carried_frames_before() {
         let (mut sender, _) = linked();
         for other in [3, 4] {
             sender.link_up(peer(other));
         }
         let next = ViewDigest([1; 32]);
-        assert!(sender.counts_on_entry().is_empty(), "no view was entered");
-        sender.note_sent(&peer(2), Priority::Normal);
-        sender.note_sent(&peer(3), Priority::Normal);
+        let told = |sender: &mut FrameAudit, in_view| {
+            let counts = sender.counts_on_entry();
+            let is_it =
+                |message: &Message| matches!(message, Message::FrameCount { view, .. } if *view == in_view);
+            assert!(counts.iter().all(|(_, message)| is_it(message)));
+            counts.iter().for_each(|(to, message)| sender.note_sent(to, message.priority()));
+            counts.iter().map(|(to, _)| *to).collect::<Vec<_>>()
+        };
+        assert!(told(&mut sender, next).is_empty(), "no view was entered");
+        sender.note_used(&peer(2), Priority::Normal);
+        sender.note_used(&peer(4), Priority::Urgent);
         sender.view_entered(next, Duration::from_secs(1));
-        let counts = sender.counts_on_entry();
-        assert!(counts.iter().all(|(_, it)| matches!(it, Message::FrameCount { view, .. } if *view == next)));
-        assert_eq!(counts.iter().map(|(to, _)| *to).collect::<Vec<_>>(), [peer(2), peer(3)]);
-        counts.iter().for_each(|(to, message)| sender.note_sent(to, message.priority()));
-        assert!(sender.counts_on_entry().is_empty());
+        // It goes with the entry, before that is told.
+        sender.note_used(&peer(3), Priority::Normal);
+        assert_eq!(told(&mut sender, next), [peer(2)]);
+        assert!(told(&mut sender, next).is_empty());
+        // A heartbeat has told how many frames went in the view that is left now, and the receiver keeps them.
+        assert!(sender.count_to(&peer(3), next).is_some());
+        sender.note_sent(&peer(3), Priority::Normal);
         sender.view_entered(VIEW, Duration::from_secs(1));
-        assert!(sender.counts_on_entry().is_empty(), "nothing went since");
+        assert_eq!(told(&mut sender, VIEW), [peer(3)]);
+        sender.view_entered(next, Duration::from_secs(1));
+        assert!(told(&mut sender, next).is_empty(), "nothing went since");
     }
 
     #[test]

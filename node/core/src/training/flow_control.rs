@@ -2,7 +2,8 @@
 //!
 //! The *window* of a link is how many segments the other end may have in flight to this member, and waiting here: it got credit for so
 //! many. A long line needs a larger one. The other end measures the line, and its heartbeats say how large. All windows together have a
-//! limit. A window becomes smaller as credit is kept, where a ring allows it ([`peergrad_collectives::credit`]).
+//! limit. A window becomes smaller as credit is kept, where a ring allows it ([`peergrad_collectives::credit`]). So the window of a member
+//! from which only relayed or mirrored segments come stays as it is.
 //!
 //! Credit belongs to a link, not to a view. Segments that are on their way when the view changes are dropped where they arrive, and their
 //! credit is returned. So a new view starts with the credit that is left.
@@ -168,8 +169,8 @@ impl FlowControl {
         Ok(())
     }
 
-    /// A held segment was processed. Returns whether its credit is returned: not if the link was replaced since, nor if this member may keep
-    /// it and the window becomes smaller.
+    /// A held segment was processed. Returns whether its credit is returned: not if the link was replaced since, nor if this member may
+    /// keep it and the window becomes smaller.
     pub(super) fn use_up(&mut self, from: usize, may_keep: bool) -> bool {
         let is_held = self.held[from] > 0;
         self.held[from] -= u32::from(is_held);

@@ -13,8 +13,9 @@
 //!    lies the limit, `m / k` times `(k + 1) / (m + 1)` to the power of 0.65. Above it, the added stripes are kept, and more are tried.
 //!    Beside one or two connections of others a lane so keeps one. Beside many, it cannot tell: with eight of them, it keeps sixteen.
 //! 4. Losses come at random, so a trial takes up to three times as long where the throughput is near the limit.
-//! 5. A peer that sends to several others at once has several connections already, and more on one lane would take from its other lanes. So a
-//!    lane has one where others wait at the same time. The receiver refuses more where others send much to it (`direct/joins.rs`).
+//! 5. A peer that sends to several others at once has several connections already, and more on one lane would take from its other lanes.
+//!    So a lane has one where others wait at the same time, and its pauses are short again. The receiver refuses more where others send
+//!    much to it (`direct/joins.rs`).
 //! 6. After a pause, which doubles from a quarter of a minute to half an hour, half as many are tried, by the same limit, and after the
 //!    next pause more. While frames take much longer than a round trip, the pause before fewer is four times as long, and half an hour at
 //!    most.
@@ -83,7 +84,7 @@ pub(crate) struct StripeSearch {
 enum Phase {
     /// It measures the throughput, with the stripes that are kept or in a trial.
     Measuring(Measurement),
-    /// It waits since then.
+    /// It has rested since then.
     Resting(Instant),
 }
 
@@ -282,7 +283,7 @@ impl StripeSearch {
                 (self.count, self.pause) = (tried, PAUSE_MIN);
                 self.try_count(now, sum, Trial { count: self.growth() * tried, before: rate });
             }
-            (false, true) => match more(kept).find(|count| *count < tried) {
+            (false, true) => match larger_counts(kept).find(|count| *count < tried) {
                 Some(count) => self.try_count(now, sum, Trial { count, ..trial }),
                 None => self.rest(now),
             },
@@ -326,8 +327,8 @@ impl Measurement {
     }
 }
 
-/// What may be tried instead of fewer stripes, the most first.
-fn more(kept: usize) -> impl Iterator<Item = usize> {
+/// The larger numbers that may be tried instead of so many stripes, the largest first.
+fn larger_counts(kept: usize) -> impl Iterator<Item = usize> {
     [4 * kept, 2 * kept, kept + kept / 2].into_iter().filter(move |count| *count > kept)
 }
 
