@@ -184,7 +184,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "new-view-dropped",
-        about: "frames of a view are lost if their receiver has not entered it yet",
+        about: "frames of a view are lost if their receiver has not entered it yet, and are not counted",
         invariant: LIVENESS,
         scenario: "kill-mid-step",
         bug: Bug::NewViewDropped,

@@ -243,10 +243,13 @@ pub(super) fn flip_mirror(envelope: &Envelope<'_>) -> FrameAction {
 pub(super) struct DropNewView {
     /// By host: the views in which it has sent something.
     entered: BTreeMap<HostId, BTreeSet<ViewDigest>>,
+    /// By sender and receiver: how many frames were dropped.
+    dropped: BTreeMap<(HostId, HostId), u64>,
 }
 
 impl FrameFilter for DropNewView {
     fn on_frame(&mut self, envelope: &Envelope<'_>) -> FrameAction {
+        let link = (envelope.from, envelope.to);
         let view = match envelope.message() {
             Some(Message::InView {
                 view,
@@ -256,12 +259,21 @@ impl FrameFilter for DropNewView {
                 self.entered.entry(envelope.from).or_default().insert(beat.view);
                 return FrameAction::Pass;
             }
+            // No member notices what was dropped.
+            Some(Message::FrameCount { view, mut sent }) => {
+                let Some(dropped) = self.dropped.get(&link) else { return FrameAction::Pass };
+                sent.count = sent.count.saturating_sub(*dropped);
+                return FrameAction::Replace(vec![Frame::encode(&Message::FrameCount { view, sent }, None)]);
+            }
             _ => return FrameAction::Pass,
         };
         self.entered.entry(envelope.from).or_default().insert(view);
         match self.entered.get(&envelope.to) {
             // All hosts enter the first view at once.
-            Some(entered) if !entered.contains(&view) => FrameAction::Drop,
+            Some(entered) if !entered.contains(&view) => {
+                *self.dropped.entry(link).or_default() += 1;
+                FrameAction::Drop
+            }
             _ => FrameAction::Pass,
         }
     }
