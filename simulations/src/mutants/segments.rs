@@ -162,19 +162,24 @@ impl FrameFilter for DropSegments {
 impl DropSegments {
     /// Changes messages so that no member notices what was dropped: counts are less, and reports do not say who is waited for.
     fn conceal(&self, envelope: &Envelope<'_>, message: Message) -> FrameAction {
-        let concealed = match message {
-            Message::FrameCount { view, mut sent } if self.link == Some((envelope.from, envelope.to)) => {
-                sent.count = sent.count.saturating_sub(self.dropped);
-                Message::FrameCount { view, sent }
-            }
+        match message {
             Message::Agreement(AgreementMessage::Promise(mut promise)) => {
                 promise.report.awaited = None;
-                Message::Agreement(AgreementMessage::Promise(promise))
+                FrameAction::Replace(vec![Frame::encode(&AgreementMessage::Promise(promise).into(), None)])
             }
-            _ => return FrameAction::Pass,
-        };
-        FrameAction::Replace(vec![Frame::encode(&concealed, None)])
+            message if self.link == Some((envelope.from, envelope.to)) => {
+                without_dropped(message, self.dropped)
+            }
+            _ => FrameAction::Pass,
+        }
     }
+}
+
+/// A number of frames that does not count so many that were dropped. Other messages pass.
+pub(super) fn without_dropped(message: Message, dropped: u64) -> FrameAction {
+    let Message::FrameCount { view, mut sent } = message else { return FrameAction::Pass };
+    sent.count = sent.count.saturating_sub(dropped);
+    FrameAction::Replace(vec![Frame::encode(&Message::FrameCount { view, sent }, None)])
 }
 
 /// Doubles credit.

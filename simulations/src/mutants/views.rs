@@ -10,7 +10,7 @@ use peergrad_protocol::message::{
 use peergrad_protocol::view::ViewChange;
 use peergrad_protocol::{Buffer, Frame, PeerId, ViewDigest};
 
-use super::segments::{changed, learn_ranks};
+use super::segments::{changed, learn_ranks, without_dropped};
 use crate::filters::{Envelope, FrameAction, FrameFilter};
 use crate::host::{HostId, peer_of};
 
@@ -260,12 +260,8 @@ impl FrameFilter for DropNewView {
                 return FrameAction::Pass;
             }
             // No member notices what was dropped.
-            Some(Message::FrameCount { view, mut sent }) => {
-                let Some(dropped) = self.dropped.get(&link) else { return FrameAction::Pass };
-                sent.count = sent.count.saturating_sub(*dropped);
-                return FrameAction::Replace(vec![Frame::encode(&Message::FrameCount { view, sent }, None)]);
-            }
-            _ => return FrameAction::Pass,
+            Some(message) => return without_dropped(message, self.dropped.get(&link).copied().unwrap_or(0)),
+            None => return FrameAction::Pass,
         };
         self.entered.entry(envelope.from).or_default().insert(view);
         match self.entered.get(&envelope.to) {
