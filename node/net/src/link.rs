@@ -340,7 +340,7 @@ pub(super) fn error_text(error: &io::Error) -> String {
 /// The bytes of a goodbye, in place of a frame's prefix. No frame has version 0.
 const GOODBYE: [u8; PREFIX_BYTES] = [0; PREFIX_BYTES];
 /// The version of the greeting, of the acknowledgements, and of the pieces of a direct lane. Frames have their own version.
-const LANE_VERSION: u8 = 4;
+const LANE_VERSION: u8 = 5;
 /// How many connections a lane may have.
 pub(super) const STRIPES_MAX: usize = 16;
 /// How long frames on a lane may stay unacknowledged. The other end's network acknowledges them even if its node is busy.

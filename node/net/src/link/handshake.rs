@@ -8,6 +8,7 @@
 //! ```
 
 use std::num::{NonZeroU16, NonZeroU64};
+use std::time::Duration;
 
 use futures::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use peergrad_protocol::Incarnation;
@@ -88,6 +89,8 @@ pub(crate) enum Verdict {
 pub(crate) struct Acknowledgement {
     /// Frames received whole.
     pub(crate) received: u64,
+    /// When the last of them had arrived, after the receiver's end of the link began: whole microseconds.
+    pub(crate) arrived_at: Duration,
     /// Segments consumed, and those that may be sent in addition.
     pub(crate) consumed: u64,
 }
@@ -149,13 +152,17 @@ impl Acknowledgement {
 
     pub(super) async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Result<Self, LaneError> {
         let received = u64::from_le_bytes(read_array(stream).await?);
-        Ok(Self { received, consumed: u64::from_le_bytes(read_array(stream).await?) })
+        let consumed = u64::from_le_bytes(read_array(stream).await?);
+        let arrived_at = Duration::from_micros(u64::from_le_bytes(read_array(stream).await?));
+        Ok(Self { received, consumed, arrived_at })
     }
 
     fn to_bytes(self) -> [u8; ACKNOWLEDGEMENT_BYTES] {
         let mut bytes = [0; ACKNOWLEDGEMENT_BYTES];
         bytes[..8].copy_from_slice(&self.received.to_le_bytes());
-        bytes[8..].copy_from_slice(&self.consumed.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.consumed.to_le_bytes());
+        let micros = u64::try_from(self.arrived_at.as_micros()).unwrap_or(u64::MAX);
+        bytes[16..].copy_from_slice(&micros.to_le_bytes());
         bytes
     }
 }
@@ -183,7 +190,7 @@ const SESSION_BYTES: usize = 16;
 const TOKEN_BYTES: usize = 8;
 const OPEN_REQUEST_BYTES: usize = 1 + 2 * SESSION_BYTES + TOKEN_BYTES;
 const OPEN_RESPONSE_BYTES: usize = 4 + SESSION_BYTES + ACKNOWLEDGEMENT_BYTES + TOKEN_BYTES;
-pub(super) const ACKNOWLEDGEMENT_BYTES: usize = 16;
+pub(super) const ACKNOWLEDGEMENT_BYTES: usize = 24;
 
 #[cfg(test)]
 mod tests {
@@ -201,7 +208,8 @@ mod tests {
             opening.write(&mut bytes).await.unwrap();
             assert_eq!(OpenRequest::read(&mut Cursor::new(bytes.into_inner())).await.unwrap(), opening);
         }
-        let acknowledgement = Acknowledgement { received: 1 << 40, consumed: 7 };
+        let acknowledgement =
+            Acknowledgement { received: 1 << 40, consumed: 7, arrived_at: Duration::from_micros(1 << 50) };
         for (verdict, port, token) in [
             (Verdict::Welcome, 0, token),
             (Verdict::UnknownSession, 7401, None),

@@ -270,6 +270,6 @@ mod tests {
         };
         let lane = link.inbox.start_lane();
         receive(leaver, &link, lane, session, &shared, said_goodbye).await.unwrap();
-        assert_eq!(*writes.borrow(), [(44, false), (16, true)], "the answer, and the acknowledgement");
+        assert_eq!(*writes.borrow(), [(52, false), (24, true)], "the answer, and the acknowledgement");
     }
 }

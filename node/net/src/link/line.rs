@@ -4,7 +4,7 @@
 //!
 //! # How it works
 //! 1. Each frame remembers what was acknowledged when it was sent. Its own acknowledgement gives a rate: what was acknowledged in between,
-//!    by the time in between. Delays make some rates smaller, so the largest recent one counts. Where nothing more waited to be sent, the rate
+//!    by the time in between, on the other end's clock. Delays make some rates smaller, so the largest recent one counts. Where nothing more waited to be sent, the rate
 //!    is the sender's and not the line's: it counts only if it is larger than what is known. A
 //!    pause does not make a rate old.
 //! 2. Queues make some round trips longer, so the shortest recent one counts, and only those of frames that were sent while no large
@@ -34,6 +34,7 @@ use peergrad_core::io::Line;
 use tokio::time::Instant;
 
 use super::{SMALL_FRAME_BYTES, STALL_TIMEOUT};
+pub(super) use pacing::Pace;
 use pacing::Pacing;
 use queue::Queue;
 use recent_max::RecentMax;
@@ -44,12 +45,7 @@ use uplink::{AcknowledgedFrame, UplinkMark, UplinkUse};
 /// Measures the line under one link, over all its lanes.
 #[derive(Debug)]
 pub(super) struct LineMeter {
-    /// The bytes that were acknowledged so far.
-    acknowledged: u64,
-    /// When that last grew, or when a frame was sent after a pause.
-    acknowledged_at: Instant,
-    /// When the newest acknowledged frame was sent, or the first one after a pause.
-    sent_at: Instant,
+    progress: Progress,
     /// The frames in flight, the oldest first.
     in_flight: VecDeque<SentFrame>,
     /// Their bytes.
@@ -73,6 +69,32 @@ pub(super) struct LineMeter {
     reported: Option<(Line, Instant)>,
 }
 
+/// What the other end has, as far as this end knows.
+#[derive(Clone, Copy, Debug)]
+struct Progress {
+    /// The bytes that were acknowledged so far.
+    acknowledged: u64,
+    /// When that last grew, or when a frame was sent after a pause.
+    acknowledged_at: Instant,
+    /// When the newest acknowledged frame was sent, or the first one after a pause.
+    sent_at: Instant,
+    /// When the newest acknowledged frame had arrived, by the clock of the other end; `None` after a pause.
+    arrived_at: Option<Duration>,
+}
+
+impl Progress {
+    /// How long the line took to carry what was acknowledged since then.
+    fn time_since(&self, before: &Self) -> Duration {
+        // Acknowledgements may wait behind what goes the same way, and then come together. So the other end's clock counts.
+        let arriving = match (before.arrived_at, self.arrived_at) {
+            (Some(before), Some(now)) => now.saturating_sub(before),
+            _ => self.acknowledged_at - before.acknowledged_at,
+        };
+        // What was sent in a burst cannot have been carried faster than it was sent.
+        arriving.max(self.sent_at - before.sent_at)
+    }
+}
+
 /// When a frame may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
@@ -93,10 +115,8 @@ struct SentFrame {
     was_first: bool,
     /// Whether no other frame waited behind it.
     was_last: bool,
-    /// The state of the meter when it was sent.
-    acknowledged: u64,
-    acknowledged_at: Instant,
-    sent_at: Instant,
+    /// What the other end had when it was sent.
+    before: Progress,
     /// The state of the uplink then; `None` unless this is a large frame over a long line.
     mark: Option<UplinkMark>,
 }
@@ -105,9 +125,7 @@ impl LineMeter {
     /// The meter of a new lane.
     pub(super) fn new(now: Instant) -> Self {
         Self {
-            acknowledged: 0,
-            acknowledged_at: now,
-            sent_at: now,
+            progress: Progress { acknowledged: 0, acknowledged_at: now, sent_at: now, arrived_at: None },
             in_flight: VecDeque::new(),
             in_flight_bytes: 0,
             large_in_flight: 0,
@@ -126,6 +144,7 @@ impl LineMeter {
     /// Another lane begins, perhaps over another line: nothing is in flight.
     pub(super) fn restart(&mut self, now: Instant) {
         self.in_flight.clear();
+        self.progress.arrived_at = None;
         (self.in_flight_bytes, self.large_in_flight) = (0, 0);
         self.leave_uplink();
         self.queue = Queue::new(now);
@@ -184,40 +203,32 @@ impl LineMeter {
         self.line(now).is_some_and(|line| byte_count as u64 <= 8 * line.bytes_to_fill())
     }
 
-    /// A frame is sent. `was_last` says whether no other one waits behind it.
-    pub(super) fn note_sent(&mut self, now: Instant, byte_count: usize, was_last: bool) {
+    /// A frame is sent. `was_last` says whether no other one waits behind it. Returns when its parts leave; `None` if that is at once.
+    pub(super) fn note_sent(&mut self, now: Instant, byte_count: usize, was_last: bool) -> Option<Pace> {
         if self.in_flight.is_empty() {
-            self.rates.skip(now - self.acknowledged_at);
-            (self.acknowledged_at, self.sent_at) = (now, now);
+            self.rates.skip(now - self.progress.acknowledged_at);
+            let acknowledged = self.progress.acknowledged;
+            self.progress = Progress { acknowledged, acknowledged_at: now, sent_at: now, arrived_at: None };
         }
-        if let Some(line) = self.filled_line(now) {
-            self.pacing.note_sent(now, byte_count, line);
-        }
+        let line = self.filled_line(now);
+        let pace = line.and_then(|line| self.pacing.note_sent(now, byte_count, line));
         let was_first = self.large_in_flight == 0;
-        self.in_flight_bytes += byte_count;
-        self.large_in_flight += usize::from(!is_small(byte_count));
         let is_large = !is_small(byte_count);
+        self.in_flight_bytes += byte_count;
+        self.large_in_flight += usize::from(is_large);
         let round_trip = self.round_trips.largest().filter(|_| is_large);
         let mark = round_trip.and_then(|Reverse(trip)| self.uplink.note_sent(now, byte_count, trip));
-        let Self { acknowledged, acknowledged_at, sent_at, .. } = *self;
-        self.in_flight.push_back(SentFrame {
-            byte_count,
-            at: now,
-            was_first,
-            was_last,
-            acknowledged,
-            acknowledged_at,
-            sent_at,
-            mark,
-        });
+        let before = self.progress;
+        self.in_flight.push_back(SentFrame { byte_count, at: now, was_first, was_last, before, mark });
+        pace.filter(|_| is_large)
     }
 
-    /// So many of the oldest frames in flight have arrived.
-    pub(super) fn note_acknowledged(&mut self, now: Instant, frames: usize) {
+    /// So many of the oldest frames in flight have arrived, the last of them at this time by the other end's clock.
+    pub(super) fn note_acknowledged(&mut self, now: Instant, frames: usize, arrived_at: Duration) {
         let mut newest = None;
         for _ in 0..frames.min(self.in_flight.len()) {
             let frame = self.in_flight.pop_front().expect("counted");
-            self.acknowledged += frame.byte_count as u64;
+            self.progress.acknowledged += frame.byte_count as u64;
             self.in_flight_bytes -= frame.byte_count;
             self.large_in_flight -= usize::from(!is_small(frame.byte_count));
             self.note_round_trip(now, now - frame.at, frame.was_first);
@@ -234,11 +245,12 @@ impl LineMeter {
             newest = Some(frame);
         }
         let Some(frame) = newest else { return };
-        self.acknowledged_at = now;
-        self.sent_at = frame.at;
-        // What was sent in a burst cannot have been carried faster than it was sent.
-        let took = (now - frame.acknowledged_at).max(frame.at - frame.sent_at);
-        self.note_rate(now, self.acknowledged - frame.acknowledged, took, frame.was_last);
+        self.progress.acknowledged_at = now;
+        self.progress.sent_at = frame.at;
+        self.progress.arrived_at = Some(arrived_at);
+        let took = self.progress.time_since(&frame.before);
+        let byte_count = self.progress.acknowledged - frame.before.acknowledged;
+        self.note_rate(now, byte_count, took, frame.was_last);
     }
 
     fn note_uplink(&mut self, now: Instant, frame: &SentFrame) {
@@ -397,9 +409,17 @@ const IN_FLIGHT_BYTES_MAX: usize = 16 << 20;
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use super::*;
 
     const FRAME: usize = 128 << 10;
+
+    /// The clock of the other end, when this end hears of an arrival at this time.
+    fn arrival(now: Instant) -> Duration {
+        static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
+        now.saturating_duration_since(*BEGIN)
+    }
 
     /// Whether a frame may be in flight now; when exactly it leaves is another question.
     fn may_send(meter: &LineMeter, now: Instant, byte_count: usize) -> bool {
@@ -441,13 +461,13 @@ mod tests {
                     if now + delay * round_trips > end {
                         longest = longest.max(now - sent_at);
                     }
-                    meter.note_acknowledged(now, 1);
+                    meter.note_acknowledged(now, 1, arrival(now));
                 }
             }
         }
         for (_, acknowledged_at) in arrivals {
             now = acknowledged_at;
-            meter.note_acknowledged(now, 1);
+            meter.note_acknowledged(now, 1, arrival(now));
         }
         (meter, now, longest)
     }
@@ -484,16 +504,40 @@ mod tests {
             let mut meter = LineMeter::new(now);
             meter.note_sent(now, 100, true);
             now += Duration::from_millis(100);
-            meter.note_acknowledged(now, 1);
+            meter.note_acknowledged(now, 1, arrival(now));
             meter.note_sent(now, FRAME, false);
             meter.note_ping(now, Duration::from_millis(ping));
             now += Duration::from_millis(250);
-            meter.note_acknowledged(now, 1);
+            meter.note_acknowledged(now, 1, arrival(now));
             let (meter, _, _) = fill(meter, now, 10_000_000, Duration::from_millis(125), 30);
             meter.line(now).unwrap().bytes_per_second
         };
         assert!(filled(100) > 9_000_000, "{}", filled(100));
         assert!(filled(250) < 7_000_000, "what delays pings too is a queue: {}", filled(250));
+    }
+
+    #[test]
+    fn acknowledgements_that_come_together_do_not_make_a_line_fast() {
+        let begin = Instant::now();
+        let mut meter = LineMeter::new(begin);
+        // The line carries a frame in 131 ms, and eight are in flight. Acknowledgements wait behind what goes the same way, and come every
+        // 300 ms.
+        let millis = |count: usize| Duration::from_millis(count as u64);
+        let (mut sent, mut acknowledged) = (0_usize, 0);
+        for now in (0..20_000_usize).step_by(300) {
+            let arrived = sent.min(now.saturating_sub(50) / 131);
+            if arrived > acknowledged {
+                let arrived_at = millis(arrived * 131 + 25);
+                meter.note_acknowledged(begin + millis(now), arrived - acknowledged, arrived_at);
+                acknowledged = arrived;
+            }
+            while sent < acknowledged + 8 {
+                meter.note_sent(begin + millis(now), FRAME, false);
+                sent += 1;
+            }
+        }
+        let rate = meter.rates.largest().unwrap();
+        assert!(rate.abs_diff(1_000_000) < 10_000, "{rate}");
     }
 
     #[test]
@@ -527,7 +571,7 @@ mod tests {
         // Once a small frame has shown how short the line is:
         meter.note_sent(now, 100, true);
         now += Duration::from_millis(20);
-        meter.note_acknowledged(now, 1);
+        meter.note_acknowledged(now, 1, arrival(now));
         assert!(may_send(&meter, now, FRAME));
         meter.note_sent(now, FRAME, false);
         assert!(may_send(&meter, now, FRAME), "the line would be idle for a round trip");
@@ -544,7 +588,7 @@ mod tests {
             now += Duration::from_millis(250);
             meter.note_sent(now, 100, true);
             now += Duration::from_millis(100);
-            meter.note_acknowledged(now, 1);
+            meter.note_acknowledged(now, 1, arrival(now));
         }
         assert!(meter.limit(now).abs_diff(before) < before / 10, "{} after {before}", meter.limit(now));
         assert_eq!(
@@ -556,7 +600,7 @@ mod tests {
         assert_eq!(meter.limit(now), UNMEASURED_BYTES, "another lane may lead over another line");
         meter.note_sent(now, FRAME, false);
         now += Duration::from_millis(200);
-        meter.note_acknowledged(now, 1);
+        meter.note_acknowledged(now, 1, arrival(now));
         assert!(meter.line(now).unwrap().bytes_per_second < 1_000_000, "{:?}", meter.line(now));
     }
 
@@ -566,7 +610,7 @@ mod tests {
         now += RECENT + Duration::from_secs(5);
         meter.note_sent(now, FRAME, false);
         now += Duration::from_millis(105);
-        meter.note_acknowledged(now, 1);
+        meter.note_acknowledged(now, 1, arrival(now));
         assert!(meter.line(now).unwrap().bytes_per_second > 20_000_000, "{:?}", meter.line(now));
     }
 
@@ -579,7 +623,7 @@ mod tests {
             meter.note_sent(now, FRAME, false);
             meter.note_sent(now, FRAME, false);
             now += Duration::from_millis(110);
-            meter.note_acknowledged(now, 2);
+            meter.note_acknowledged(now, 2, arrival(now));
             now += Duration::from_millis(900);
         }
         assert_eq!(meter.line(now).unwrap().round_trip, Duration::from_millis(110));
@@ -610,7 +654,7 @@ mod tests {
             now = heartbeat_at.min(arrivals.front().copied().unwrap_or(heartbeat_at)).max(now);
             if arrivals.front().is_some_and(|at| *at <= now) {
                 arrivals.pop_front();
-                meter.note_acknowledged(now, 1);
+                meter.note_acknowledged(now, 1, arrival(now));
                 if let Some(FRAME) = sizes.pop_front() {
                     longest = longest.max(now - carried_at);
                     (carried, carried_at) = (carried + FRAME as u64, now);
@@ -631,16 +675,16 @@ mod tests {
             // The trip of a frame that was not alone does not count.
             meter.note_sent(now, FRAME, false);
             now += Duration::from_millis(150);
-            meter.note_acknowledged(now, 1);
+            meter.note_acknowledged(now, 1, arrival(now));
         }
         now += Duration::from_millis(150);
-        meter.note_acknowledged(now, 1);
+        meter.note_acknowledged(now, 1, arrival(now));
         meter.note_sent(now, 100, true);
         assert!(may_send(&meter, now, FRAME), "it does not wait for a small one");
         meter.note_sent(now, FRAME, false);
         assert!(!may_send(&meter, now, FRAME) && may_send(&meter, now, 100));
         now += Duration::from_millis(205);
-        meter.note_acknowledged(now, 2);
+        meter.note_acknowledged(now, 2, arrival(now));
         assert_eq!(meter.line(now).unwrap().round_trip, Duration::from_millis(205));
         assert!(meter.limit(now) > FRAME);
     }

@@ -18,7 +18,7 @@ use peergrad_protocol::message::Priority;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
-use super::line::{LineMeter, Turn, Uplink};
+use super::line::{LineMeter, Pace, Turn, Uplink};
 use super::stripes::{Throughput, ThroughputMeter};
 use super::{Acknowledgement, LaneError, STALL_TIMEOUT};
 
@@ -56,8 +56,8 @@ struct OutboxState {
 /// What a lane's writer has to do.
 #[derive(Debug)]
 pub(super) enum Next {
-    /// Write this frame.
-    Frame(Arc<Frame>),
+    /// Write this frame, on a slow line at this pace.
+    Frame(Arc<Frame>, Option<Pace>),
     /// Wait until something changes, or until this time: nothing may be written now.
     Wait(Option<Instant>),
     /// End: another lane has taken over, or the link is closed.
@@ -175,11 +175,11 @@ impl Outbox {
             state.moved_at = now;
         }
         let was_last = position + 1 == state.retained.len();
-        state.line.note_sent(now, size, was_last);
+        let pace = state.line.note_sent(now, size, was_last);
         state.throughput.note_waiting(now, !was_last);
         state.next += 1;
         state.sent = state.sent.max(state.next);
-        Next::Frame(frame)
+        Next::Frame(frame, pace)
     }
 
     /// Waits until something changes, or until this time.
@@ -206,7 +206,7 @@ impl Outbox {
         let frames = usize::try_from(acknowledgement.received.saturating_sub(state.acknowledged));
         let credit = state.release(acknowledgement)?;
         let now = Instant::now();
-        state.line.note_acknowledged(now, frames.unwrap_or(usize::MAX));
+        state.line.note_acknowledged(now, frames.unwrap_or(usize::MAX), acknowledgement.arrived_at);
         state.moved_at = now;
         let is_drained = state.is_drained();
         drop(state);
@@ -379,14 +379,18 @@ mod tests {
 
     fn sizes_ready(outbox: &Outbox, lane: u64) -> Vec<usize> {
         let mut sizes = Vec::new();
-        while let Next::Frame(frame) = outbox.next(lane) {
+        while let Next::Frame(frame, _) = outbox.next(lane) {
             sizes.push(frame.byte_count());
         }
         sizes
     }
 
+    fn acknowledgement(received: u64, consumed: u64) -> Acknowledgement {
+        Acknowledgement { received, consumed, arrived_at: Duration::ZERO }
+    }
+
     fn received(received: u64) -> Acknowledgement {
-        Acknowledgement { received, consumed: 0 }
+        acknowledgement(received, 0)
     }
 
     #[test]
@@ -417,7 +421,7 @@ mod tests {
         let outbox = Outbox::default();
         [IN_FLIGHT, 1001, 1002].into_iter().for_each(|size| outbox.push(frame(size)));
         let (lane, _) = outbox.start_lane(received(0)).unwrap().unwrap();
-        assert!(matches!(outbox.next(lane), Next::Frame(frame) if frame.byte_count() == IN_FLIGHT));
+        assert!(matches!(outbox.next(lane), Next::Frame(frame, _) if frame.byte_count() == IN_FLIGHT));
         [501, 502].into_iter().for_each(|size| outbox.push(urgent(size)));
         outbox.finish(frame(14));
         assert_eq!(sizes_ready(&outbox, lane), [501, 502, 1001, 1002, 14]);
@@ -481,9 +485,9 @@ mod tests {
         (0..4).for_each(|_| outbox.push(frame(1)));
         let (lane, _) = outbox.start_lane(received(0)).unwrap().unwrap();
         sizes_ready(&outbox, lane);
-        assert_eq!(outbox.acknowledge(lane, Acknowledgement { received: 3, consumed: 2 }).unwrap(), 2);
-        assert_eq!(outbox.acknowledge(lane, Acknowledgement { received: 3, consumed: 2 }).unwrap(), 0);
-        let (_, credit) = outbox.start_lane(Acknowledgement { received: 4, consumed: 4 }).unwrap().unwrap();
+        assert_eq!(outbox.acknowledge(lane, acknowledgement(3, 2)).unwrap(), 2);
+        assert_eq!(outbox.acknowledge(lane, acknowledgement(3, 2)).unwrap(), 0);
+        let (_, credit) = outbox.start_lane(acknowledgement(4, 4)).unwrap().unwrap();
         assert_eq!(credit, 2);
     }
 
@@ -494,12 +498,12 @@ mod tests {
         let (lane, _) = outbox.start_lane(received(0)).unwrap().unwrap();
         assert!(outbox.acknowledge(lane, received(1)).is_err(), "nothing was written yet");
         sizes_ready(&outbox, lane);
-        outbox.acknowledge(lane, Acknowledgement { received: 2, consumed: 1 }).unwrap();
+        outbox.acknowledge(lane, acknowledgement(2, 1)).unwrap();
         for (received, consumed) in
             [(1, 1), (2, 0), (5, 1), (u64::MAX, 1), (3, 4 + u64::from(LINK_SEGMENTS_MAX))]
         {
             assert!(
-                outbox.acknowledge(lane, Acknowledgement { received, consumed }).is_err(),
+                outbox.acknowledge(lane, acknowledgement(received, consumed)).is_err(),
                 "{received} {consumed}"
             );
         }
@@ -566,16 +570,16 @@ mod tests {
         let outbox = Outbox::default();
         outbox.push(frame(2000));
         let lane = |received| {
-            let acknowledgement = Acknowledgement { received, consumed: 0 };
+            let acknowledgement = acknowledgement(received, 0);
             outbox.start_lane(acknowledgement).unwrap().unwrap().0
         };
         let first = lane(0);
-        assert!(matches!(outbox.next(first), Next::Frame(_)));
+        assert!(matches!(outbox.next(first), Next::Frame(..)));
         tokio::time::advance(2 * STALL_TIMEOUT).await;
         assert!(outbox.is_stalled(first, STALL_TIMEOUT));
         outbox.push(frame(2000));
         let second = lane(1);
-        assert!(matches!(outbox.next(second), Next::Frame(_)));
+        assert!(matches!(outbox.next(second), Next::Frame(..)));
         tokio::time::advance(2 * STALL_TIMEOUT).await;
         assert!(outbox.is_stalled(second, STALL_TIMEOUT) && !outbox.loses_large_packets());
     }

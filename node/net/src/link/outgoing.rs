@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use futures::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
 use super::handshake::ACKNOWLEDGEMENT_BYTES;
+use super::line::Pace;
 use super::outbox::Next;
 use super::{
     Acknowledgement, LaneError, LaneKind, Link, LinkEvent, OpenRequest, OpenResponse, STALL_TIMEOUT,
@@ -71,10 +72,12 @@ async fn write_frames(
 ) -> Result<(), LaneError> {
     loop {
         match link.outbox.next(lane) {
-            Next::Frame(frame) => {
+            Next::Frame(frame, pace) => {
                 writer.write_all(&frame.head).await?;
-                if let Some(payload) = &frame.payload {
-                    writer.write_all(payload.bytes()).await?;
+                match (&frame.payload, pace) {
+                    (Some(payload), Some(pace)) => write_paced(&mut writer, payload.bytes(), &pace).await?,
+                    (Some(payload), None) => writer.write_all(payload.bytes()).await?,
+                    (None, _) => {}
                 }
                 counters.add_sent_frame(lane_kind, frame.byte_count());
             }
@@ -87,6 +90,23 @@ async fn write_frames(
             Next::Stop => return Ok(()),
         }
     }
+}
+
+/// Writes piece by piece, each when its time has come.
+async fn write_paced(
+    writer: &mut (impl AsyncWrite + Unpin),
+    bytes: &[u8],
+    pace: &Pace,
+) -> Result<(), LaneError> {
+    for (index, piece) in bytes.chunks(PIECE_BYTES).enumerate() {
+        let time = pace.time(index * PIECE_BYTES);
+        if time > Instant::now() {
+            writer.flush().await?;
+            sleep_until(time).await;
+        }
+        writer.write_all(piece).await?;
+    }
+    Ok(())
 }
 
 /// Hands over what was written, and then waits for good.
@@ -130,6 +150,9 @@ async fn watch(link: &Link, lane: u64, patience: Duration) -> Result<(), LaneErr
         }
     }
 }
+
+/// A piece is as large as the body of a record.
+const PIECE_BYTES: usize = 16 << 10;
 
 #[cfg(test)]
 mod tests {

@@ -6,14 +6,19 @@
 //! # How it works
 //! After a pause, [`BURST_BYTES`] go at once, or one frame over a slow line. What follows leaves at the measured rate times a gain. What may be
 //! in flight is what the line carries while a frame is on its way, times another gain. A phase is as long as a frame takes, in whole round
-//! trips:
+//! trips, or at least as long as the line takes to carry 128 KiB:
 //!
 //! | | rate | in flight |
 //! |---|---|---|
 //! | while the rate grows, and for three phases afterwards | 2 | 3 |
 //! | then in the first of eight phases, to see whether the line carries more | 1.25 | 2.5 |
 //! | in the second, so that the queue becomes empty | 0.75 | 1.5 |
-//! | in the others | 1 | 1.5 |
+//! | in the others, over a slow line | 0.95 | 1.5 |
+//! | in the others, over another one | 1 | 1.5 |
+//!
+//! Over a slow line a frame takes long: it does not leave at once either, but in pieces at the same rate. There a queue of a few frames
+//! would delay what comes the other way, and acknowledgements with it, by more than a round trip. So the line carries somewhat less than it
+//! could, and the queue stays empty.
 //!
 //! Acknowledgements wait in queues too, or for a busy computer, so in flight is more than the rate alone would need. What a socket takes
 //! bounds it ([`line`](super)). Lines with a round trip below [`ROUND_TRIP_MIN`] are not paced.
@@ -58,11 +63,12 @@ impl Pacing {
         leaves_at(now, self.left_at, line.bytes_per_second)
     }
 
-    /// A frame leaves over this line.
-    pub(super) fn note_sent(&mut self, now: Instant, byte_count: usize, line: Line) {
-        let rate = line.bytes_per_second / 100 * self.gains(now, line).rate;
-        let left_at = self.left_at.max(now) + carried_in(byte_count as u64, rate);
-        self.left_at = left_at.min(now + WAIT_MAX);
+    /// A frame leaves over this line. Returns when its parts leave; `None` if that is at once.
+    pub(super) fn note_sent(&mut self, now: Instant, byte_count: usize, line: Line) -> Option<Pace> {
+        let bytes_per_second = line.bytes_per_second / 100 * self.gains(now, line).rate;
+        let pace = Pace { begin: self.left_at.max(now), bytes_per_second };
+        self.left_at = pace.time(byte_count).min(now + WAIT_MAX);
+        (is_slow(line) && line.round_trip >= ROUND_TRIP_MIN).then_some(pace)
     }
 
     /// The line was measured again.
@@ -88,17 +94,39 @@ impl Pacing {
     pub(super) fn gains(&self, now: Instant, line: Line) -> Gains {
         let round_trip = line.round_trip.as_micros().max(1);
         let phase = round_trip * ((line.frame_time.as_micros() + round_trip / 2) / round_trip).max(1);
+        // Over a slow line, no frame is shorter than a phase.
+        let phase = phase.max(carried_in(PHASE_BYTES, line.bytes_per_second).as_micros());
         let phases = (now - self.growth.1).as_micros() / phase;
         let (rate, window) = match phases {
             0..GROWTH_PHASES => (200, 300),
             _ => match phases % 8 {
                 0 => (125, 250),
                 1 => (75, 150),
+                _ if is_slow(line) => (95, 150),
                 _ => (100, 150),
             },
         };
         Gains { rate, window }
     }
+}
+
+/// When the parts of a frame leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::link) struct Pace {
+    begin: Instant,
+    bytes_per_second: u64,
+}
+
+impl Pace {
+    /// When what follows so many bytes of the frame may leave.
+    pub(in crate::link) fn time(&self, byte_count: usize) -> Instant {
+        self.begin + carried_in(byte_count as u64, self.bytes_per_second)
+    }
+}
+
+/// Whether a frame takes so long that it must not leave at once.
+fn is_slow(line: Line) -> bool {
+    line.bytes_per_second < SLOW_BYTES_PER_SECOND
 }
 
 /// When the next frame may leave if everything before has left at `left_at`; `None` if it may do so now.
@@ -117,6 +145,10 @@ pub(super) fn carried_in(byte_count: u64, bytes_per_second: u64) -> Duration {
 const BURST_BYTES: u64 = 256 << 10;
 /// On a slow line less goes at once: only what it carries in this time, or one frame.
 const BURST_TIME_MAX: Duration = Duration::from_millis(20);
+/// A line that carries less is slow: a frame of 128 KiB takes longer than 20 ms.
+const SLOW_BYTES_PER_SECOND: u64 = 6_500_000;
+/// A phase is long enough for so many bytes.
+const PHASE_BYTES: u64 = 128 << 10;
 /// On a shorter line a burst waits for no longer than a timer is late.
 const ROUND_TRIP_MIN: Duration = Duration::from_millis(5);
 /// How long a frame waits at most: a rate may be wrong.
@@ -189,6 +221,25 @@ mod tests {
         let steady = begin + 10 * line.round_trip;
         assert_eq!(frames_in(&mut pacing, steady, Duration::from_nanos(1), line), 1);
         assert_eq!(frames_in(&mut pacing, steady, Duration::from_secs(1), line), 7, "of 131 ms each");
+    }
+
+    #[test]
+    fn over_a_slow_line_a_frame_leaves_in_parts_somewhat_slower_than_the_line() {
+        let begin = Instant::now();
+        let line = Line { bytes_per_second: 1_000_000, ..LINE };
+        let mut pacing = Pacing::new(begin);
+        pacing.note_rate(begin, line.bytes_per_second);
+        // Phases are as long as a frame: the third of eight begins.
+        let steady = begin + 10 * carried_in(FRAME as u64, line.bytes_per_second);
+        let first = pacing.note_sent(steady, FRAME, line).unwrap();
+        assert_eq!(first.time(0), steady);
+        let whole = first.time(FRAME) - steady;
+        assert!((136..140).contains(&whole.as_millis()), "{whole:?}");
+        let second = pacing.note_sent(steady, FRAME, line).unwrap();
+        assert_eq!(second.time(0), first.time(FRAME), "it follows the first one");
+        let wrong = Line { bytes_per_second: 1, ..line };
+        assert!(pacing.note_sent(steady, FRAME, wrong).unwrap().time(FRAME) <= steady + 2 * WAIT_MAX);
+        assert_eq!(pacing.note_sent(steady, FRAME, LINE), None, "13 ms are short");
     }
 
     #[test]

@@ -251,7 +251,7 @@ mod tests {
             }
             now += Duration::from_millis(1);
             while let Some((_, lane)) = arrivals.pop_front_if(|(at, _)| *at <= now) {
-                meters[lane].note_acknowledged(now, 1);
+                meters[lane].note_acknowledged(now, 1, now - begin);
             }
         }
         now
