@@ -222,7 +222,7 @@ impl Round {
             }
             Arrival::Last(sum, stats) => {
                 self.add_own_contribution(sum, stats, room);
-                out.push(self.ended(from));
+                out.push(self.grant(from));
             }
             Arrival::Waiting | Arrival::Absorbed if self.plan.combine.is_robust() => {
                 self.combine_rows(room, out)
@@ -242,12 +242,12 @@ impl Round {
                     self.add_own_contribution(sum, stats, || room.take().expect("asked once")());
                     // The accumulator came on the first contributor's link, the last contribution on its own.
                     let first = plan.contributor(plan.rank, 0);
-                    out.push(self.ended(first));
+                    out.push(self.grant(first));
                     if source != first {
-                        out.push(self.ended(source));
+                        out.push(self.grant(source));
                     }
                 }
-                Arrival::Absorbed => out.push(self.ended(source)),
+                Arrival::Absorbed => out.push(self.grant(source)),
                 Arrival::Waiting | Arrival::Relay(..) => {}
             }
         }
@@ -274,12 +274,12 @@ impl Round {
             self.record_stats(stats);
             // Asked at most once: after it, the result is there.
             segment.copy_in(&combined, self.result.filling(|| room.take().expect("asked once")()));
-            out.extend(row.iter().map(|(source, ..)| self.ended(*source)));
+            out.extend(row.iter().map(|(source, ..)| self.grant(*source)));
         }
     }
 
     /// Returns credit for a segment of the member with this rank that goes no further, or keeps it.
-    fn ended(&self, source: usize) -> Action {
+    fn grant(&self, source: usize) -> Action {
         Action::Grant { to: self.plan.link(source), may_keep: true }
     }
 
@@ -313,7 +313,7 @@ impl Round {
         if self.gather.is_relayed(&self.plan, label.owner) {
             self.relays.push(label, payload);
         } else {
-            out.push(self.ended(from));
+            out.push(self.grant(from));
         }
     }
 

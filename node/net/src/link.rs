@@ -11,15 +11,15 @@
 //! - Each end draws a random *session* for each life of a link, and a link is a pair of sessions. Frames are numbered within
 //!   the pair. An end that restarted or gave up draws another session, so numbers of two lives never mix.
 //! - The sender opens a lane by naming its own session and the session that it knows of the other end (41 bytes). The receiver
-//!   answers with its session and the number of frames of this pair that it has (44 bytes), and the sender continues after
+//!   answers with its session and the number of frames of this pair that it has (52 bytes), and the sender continues after
 //!   those.
 //! - A direct lane may have several connections, its *stripes*: `link/stripes.rs` finds how many, and `direct/bundle.rs` makes one stream
 //!   of them.
 //! - A session names the start of the peer's process. If a second process with the same identity was started later, from a copy
 //!   of the data directory, the earlier process is refused and told so.
-//! - The receiver writes 16 bytes back whenever something changed: the frames received, which the sender can forget, and the
-//!   segments consumed, which are the credit for new ones. Credit for more than before counts as consumed, too. A change during a write
-//!   goes into the next 16 bytes.
+//! - The receiver writes 24 bytes back whenever something changed: the frames received, which the sender can forget, when the last
+//!   one arrived, which measures the line, and the segments consumed, which are the credit for new ones. Credit for more than before counts as consumed, too. A change during a write
+//!   goes into the next 24 bytes.
 //! - `GOODBYE` is the last frame of an end: it is closing on purpose, and the other end need not wait for it.
 //!
 //! # Invariants

@@ -11,6 +11,7 @@ use super::{Acknowledgement, UNREAD_FRAMES_MAX};
 /// The receiving end of one life of a link.
 #[derive(Debug)]
 pub(crate) struct Inbox {
+    /// Its clock: the times of arrivals count from here.
     began_at: Instant,
     state: Mutex<InboxState>,
     /// Wakes the writer of the current lane: there is something to acknowledge.

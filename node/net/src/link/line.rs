@@ -87,7 +87,10 @@ impl Progress {
     fn time_since(&self, before: &Self) -> Duration {
         // Acknowledgements may wait behind what goes the same way, and then come together. So the other end's clock counts.
         let arriving = match (before.arrived_at, self.arrived_at) {
-            (Some(before), Some(now)) => now.saturating_sub(before),
+            // A clock may be wrong: what arrived before was sent before.
+            (Some(earlier), Some(later)) => {
+                later.saturating_sub(earlier).min(self.acknowledged_at - before.sent_at)
+            }
             _ => self.acknowledged_at - before.acknowledged_at,
         };
         // What was sent in a burst cannot have been carried faster than it was sent.
@@ -111,6 +114,8 @@ pub(super) enum Turn {
 struct SentFrame {
     byte_count: usize,
     at: Instant,
+    /// How long its pace held back the end of it.
+    held_back: Duration,
     /// Whether no large frame was in flight before it.
     was_first: bool,
     /// Whether no other frame waited behind it.
@@ -219,8 +224,18 @@ impl LineMeter {
         let round_trip = self.round_trips.largest().filter(|_| is_large);
         let mark = round_trip.and_then(|Reverse(trip)| self.uplink.note_sent(now, byte_count, trip));
         let before = self.progress;
-        self.in_flight.push_back(SentFrame { byte_count, at: now, was_first, was_last, before, mark });
-        pace.filter(|_| is_large)
+        let pace = pace.filter(|_| is_large);
+        let held_back = pace.map_or(Duration::ZERO, |pace| pace.time(byte_count) - now);
+        self.in_flight.push_back(SentFrame {
+            byte_count,
+            at: now,
+            held_back,
+            was_first,
+            was_last,
+            before,
+            mark,
+        });
+        pace
     }
 
     /// So many of the oldest frames in flight have arrived, the last of them at this time by the other end's clock.
@@ -236,7 +251,7 @@ impl LineMeter {
             if !is_small(frame.byte_count) {
                 let rate = self.rates.largest().unwrap_or(u64::MAX);
                 let carrying = pacing::carried_in(frame.byte_count as u64, rate);
-                let took = (now - frame.at).saturating_sub(carrying);
+                let took = (now - frame.at).saturating_sub(carrying.max(frame.held_back));
                 self.recovery.note_frame(took);
                 if let Some(line) = self.line(now) {
                     self.queue.note(now, frame.at, took, line);
@@ -250,7 +265,9 @@ impl LineMeter {
         self.progress.arrived_at = Some(arrived_at);
         let took = self.progress.time_since(&frame.before);
         let byte_count = self.progress.acknowledged - frame.before.acknowledged;
-        self.note_rate(now, byte_count, took, frame.was_last);
+        // Of a line that is not known yet, a small frame may show much too little.
+        let shows_least = frame.was_last || (is_small(frame.byte_count) && !self.is_filled(now));
+        self.note_rate(now, byte_count, took, shows_least);
     }
 
     fn note_uplink(&mut self, now: Instant, frame: &SentFrame) {
@@ -448,8 +465,9 @@ mod tests {
             let next: Option<&(Instant, Instant)> = arrivals.front();
             match (meter.turn(now, FRAME), next) {
                 (Turn::Now, _) => {
-                    meter.note_sent(now, FRAME, false);
+                    let pace = meter.note_sent(now, FRAME, false);
                     free_at = free_at.max(now) + Duration::from_nanos(FRAME as u64 * 1_000_000_000 / rate);
+                    free_at = free_at.max(pace.map_or(now, |pace| pace.time(FRAME)));
                     arrivals.push_back((now, free_at + 2 * delay));
                 }
                 (Turn::At(time), next) if next.is_none_or(|(_, acknowledged_at)| time < *acknowledged_at) => {

@@ -92,19 +92,20 @@ async fn write_frames(
     }
 }
 
-/// Writes piece by piece, each when its time has come.
+/// Writes part by part, each when its time has come and the system has taken what was written before. So several connections, each with a
+/// window of its own, hold no more than one.
 async fn write_paced(
     writer: &mut (impl AsyncWrite + Unpin),
     bytes: &[u8],
     pace: &Pace,
 ) -> Result<(), LaneError> {
-    for (index, piece) in bytes.chunks(PIECE_BYTES).enumerate() {
-        let time = pace.time(index * PIECE_BYTES);
+    for (index, part) in bytes.chunks(PART_BYTES).enumerate() {
+        let time = pace.time(index * PART_BYTES);
         if time > Instant::now() {
             writer.flush().await?;
             sleep_until(time).await;
         }
-        writer.write_all(piece).await?;
+        writer.write_all(part).await?;
     }
     Ok(())
 }
@@ -151,8 +152,8 @@ async fn watch(link: &Link, lane: u64, patience: Duration) -> Result<(), LaneErr
     }
 }
 
-/// A piece is as large as the body of a record.
-const PIECE_BYTES: usize = 16 << 10;
+/// A part fills a record.
+const PART_BYTES: usize = 16 << 10;
 
 #[cfg(test)]
 mod tests {
@@ -205,5 +206,37 @@ mod tests {
         assert!(timeout(10 * STALL_TIMEOUT, &mut lane).await.is_err(), "nothing was under way");
         link.send(Frame { head: vec![1; 10], payload: None });
         assert!(matches!(lane.await, Err(LaneError::Stalled)));
+    }
+
+    /// Takes bytes, and notes when.
+    struct Noting(Vec<(Instant, usize)>);
+
+    impl AsyncWrite for Noting {
+        fn poll_write(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            self.0.push((Instant::now(), bytes.len()));
+            Poll::Ready(Ok(bytes.len()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn parts_of_a_frame_leave_one_after_another() {
+        let (begin, mut writer) = (Instant::now(), Noting(Vec::new()));
+        let pace = Pace { begin, bytes_per_second: PART_BYTES as u64 * 50 };
+        write_paced(&mut writer, &[1; 3 * PART_BYTES + 7], &pace).await.unwrap();
+        let expected = [(0, PART_BYTES), (20, PART_BYTES), (40, PART_BYTES), (60, 7)];
+        let expected = expected.map(|(millis, count)| (begin + Duration::from_millis(millis), count));
+        assert_eq!(writer.0, expected);
     }
 }

@@ -4,9 +4,9 @@
 //! and the other end sends a burst as well. In between, both directions are idle.
 //!
 //! # How it works
-//! After a pause, [`BURST_BYTES`] go at once, or one frame over a slow line. What follows leaves at the measured rate times a gain. What may be
+//! After a pause, [`BURST_BYTES`] go at once over a fast line. What follows leaves at the measured rate times a gain. What may be
 //! in flight is what the line carries while a frame is on its way, times another gain. A phase is as long as a frame takes, in whole round
-//! trips, or at least as long as the line takes to carry 128 KiB:
+//! trips, and at least as long as the line takes to carry 128 KiB:
 //!
 //! | | rate | in flight |
 //! |---|---|---|
@@ -16,9 +16,9 @@
 //! | in the others, over a slow line | 0.95 | 1.5 |
 //! | in the others, over another one | 1 | 1.5 |
 //!
-//! Over a slow line a frame takes long: it does not leave at once either, but in pieces at the same rate. There a queue of a few frames
-//! would delay what comes the other way, and acknowledgements with it, by more than a round trip. So the line carries somewhat less than it
-//! could, and the queue stays empty.
+//! Over a slow line, one below [`SLOW_BYTES_PER_SECOND`], a frame takes long. So its parts leave at that rate as well, though within
+//! [`FRAME_TIME_MAX`]. There a queue of a few frames would delay acknowledgements of what comes the other way by more than a round trip. So
+//! the line carries somewhat less than it could, and the queue stays empty.
 //!
 //! Acknowledgements wait in queues too, or for a busy computer, so in flight is more than the rate alone would need. What a socket takes
 //! bounds it ([`line`](super)). Lines with a round trip below [`ROUND_TRIP_MIN`] are not paced.
@@ -67,7 +67,7 @@ impl Pacing {
     pub(super) fn note_sent(&mut self, now: Instant, byte_count: usize, line: Line) -> Option<Pace> {
         let bytes_per_second = line.bytes_per_second / 100 * self.gains(now, line).rate;
         let pace = Pace { begin: self.left_at.max(now), bytes_per_second };
-        self.left_at = pace.time(byte_count).min(now + WAIT_MAX);
+        self.left_at = (pace.begin + carried_in(byte_count as u64, bytes_per_second)).min(now + WAIT_MAX);
         (is_slow(line) && line.round_trip >= ROUND_TRIP_MIN).then_some(pace)
     }
 
@@ -94,8 +94,8 @@ impl Pacing {
     pub(super) fn gains(&self, now: Instant, line: Line) -> Gains {
         let round_trip = line.round_trip.as_micros().max(1);
         let phase = round_trip * ((line.frame_time.as_micros() + round_trip / 2) / round_trip).max(1);
-        // Over a slow line, no frame is shorter than a phase.
-        let phase = phase.max(carried_in(PHASE_BYTES, line.bytes_per_second).as_micros());
+        // Over a slow line, a phase has a frame of its own.
+        let phase = phase.max(carried_in(FRAME_BYTES, line.bytes_per_second).as_micros());
         let phases = (now - self.growth.1).as_micros() / phase;
         let (rate, window) = match phases {
             0..GROWTH_PHASES => (200, 300),
@@ -113,18 +113,19 @@ impl Pacing {
 /// When the parts of a frame leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::link) struct Pace {
-    begin: Instant,
-    bytes_per_second: u64,
+    pub(in crate::link) begin: Instant,
+    pub(in crate::link) bytes_per_second: u64,
 }
 
 impl Pace {
     /// When what follows so many bytes of the frame may leave.
     pub(in crate::link) fn time(&self, byte_count: usize) -> Instant {
-        self.begin + carried_in(byte_count as u64, self.bytes_per_second)
+        // The rate may be wrong, and small frames wait until this one has left.
+        self.begin + carried_in(byte_count as u64, self.bytes_per_second).min(FRAME_TIME_MAX)
     }
 }
 
-/// Whether a frame takes so long that it must not leave at once.
+/// Whether a frame takes so long over this line that its parts leave one after another.
 fn is_slow(line: Line) -> bool {
     line.bytes_per_second < SLOW_BYTES_PER_SECOND
 }
@@ -143,12 +144,14 @@ pub(super) fn carried_in(byte_count: u64, bytes_per_second: u64) -> Duration {
 
 /// What goes at once after a pause: too little for a queue that matters, and enough that small steps do not wait.
 const BURST_BYTES: u64 = 256 << 10;
-/// On a slow line less goes at once: only what it carries in this time, or one frame.
+/// On a slower line less goes at once: only what it carries in this time.
 const BURST_TIME_MAX: Duration = Duration::from_millis(20);
 /// A line that carries less is slow: a frame of 128 KiB takes longer than 20 ms.
 const SLOW_BYTES_PER_SECOND: u64 = 6_500_000;
-/// A phase is long enough for so many bytes.
-const PHASE_BYTES: u64 = 128 << 10;
+/// Within this time the whole frame leaves.
+const FRAME_TIME_MAX: Duration = Duration::from_millis(250);
+/// A large frame usually has so many bytes.
+const FRAME_BYTES: u64 = 128 << 10;
 /// On a shorter line a burst waits for no longer than a timer is late.
 const ROUND_TRIP_MIN: Duration = Duration::from_millis(5);
 /// How long a frame waits at most: a rate may be wrong.
@@ -238,7 +241,8 @@ mod tests {
         let second = pacing.note_sent(steady, FRAME, line).unwrap();
         assert_eq!(second.time(0), first.time(FRAME), "it follows the first one");
         let wrong = Line { bytes_per_second: 1, ..line };
-        assert!(pacing.note_sent(steady, FRAME, wrong).unwrap().time(FRAME) <= steady + 2 * WAIT_MAX);
+        let late = pacing.note_sent(steady, FRAME, wrong).unwrap();
+        assert_eq!(late.time(FRAME), late.time(0) + FRAME_TIME_MAX);
         assert_eq!(pacing.note_sent(steady, FRAME, LINE), None, "13 ms are short");
     }
 

@@ -6,8 +6,8 @@
 //!
 //! A line that is alone for a moment is measured with the whole uplink. If each line then had in flight what it once carried, a queue before
 //! the uplink would overflow. So where several lines are in use, they share what the uplink carries in a round trip, and somewhat more: a
-//! line may have an equal part of it in flight, or what the others leave, if that is more. And their large frames leave one after another, at
-//! about the rate of the uplink: on a slow one, a single frame of each line together would fill the queue.
+//! line may have an equal part of it in flight, or what the others leave, if that is more. And their large frames leave at about the rate of
+//! the uplink together: on a slow one, a single frame of each line together would fill the queue.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
