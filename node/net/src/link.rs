@@ -17,9 +17,9 @@
 //!   of them.
 //! - A session names the start of the peer's process. If a second process with the same identity was started later, from a copy
 //!   of the data directory, the earlier process is refused and told so.
-//! - The receiver writes 24 bytes back whenever something changed: the frames received, which the sender can forget, when the last
-//!   one arrived, which measures the line, and the segments consumed, which are the credit for new ones. Credit for more than before counts as consumed, too. A change during a write
-//!   goes into the next 24 bytes.
+//! - The receiver writes 24 bytes back whenever something changed: the frames received, which the sender can forget, when the last one
+//!   arrived, which measures the line, and the segments consumed, which are the credit for new ones. Credit for more than before counts as
+//!   consumed, too. A change during a write goes into the next 24 bytes.
 //! - `GOODBYE` is the last frame of an end: it is closing on purpose, and the other end need not wait for it.
 //!
 //! # Invariants

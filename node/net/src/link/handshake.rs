@@ -4,7 +4,8 @@
 //! opening           version u8, session, known session of the other end (zeros: none), token of the lane that it joins u64 (0: a lane of its own)
 //! answer            version u8, verdict u8, port for direct lanes u16 (0: none), session, acknowledgement, token u64 (0: nothing can join)
 //! session           start of the process u64, draw u64
-//! acknowledgement   frames received u64, segments consumed u64 (both since the pair of sessions began), arrival of the last frame u64 (microseconds)
+//! acknowledgement   frames received u64, segments consumed u64 (both since the pair of sessions began),
+//!                   arrival of the last frame u64 (microseconds)
 //! ```
 
 use std::num::{NonZeroU16, NonZeroU64};
@@ -89,7 +90,7 @@ pub(crate) enum Verdict {
 pub(crate) struct Acknowledgement {
     /// Frames received whole.
     pub(crate) received: u64,
-    /// When the last of them had arrived: whole microseconds by a clock of the receiver, which only it can tell the beginning of.
+    /// When the last of them had arrived, by a clock of the receiver that began at any time; whole microseconds.
     pub(crate) arrived_at: Duration,
     /// Segments consumed, and those that may be sent in addition.
     pub(crate) consumed: u64,

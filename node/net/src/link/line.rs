@@ -4,13 +4,13 @@
 //!
 //! # How it works
 //! 1. Each frame remembers what was acknowledged when it was sent. Its own acknowledgement gives a rate: what was acknowledged in between,
-//!    by the time in between, on the other end's clock. Delays make some rates smaller, so the largest recent one counts. Where nothing more waited to be sent, the rate
-//!    is the sender's and not the line's: it counts only if it is larger than what is known. A
-//!    pause does not make a rate old.
-//! 2. Queues make some round trips longer, so the shortest recent one counts, and only those of frames that were sent while no large
-//!    frame was in flight replace an old one. If no such frame was sent for ten seconds, this end sends one large frame at a time until it has a new one. A large frame's
-//!    round trip includes the time that the line takes to carry it. Where packets are lost, frames take longer than that, as
-//!    `line/recovery.rs` says.
+//!    by the time in between. That time is taken from the receiver's clock, since acknowledgements may come late, and together. Delays make
+//!    some rates smaller, so the largest recent one counts. Where nothing more waited to be sent, the rate is the sender's and not the
+//!    line's: it counts only if it is larger than what is known. A pause does not make a rate old.
+//! 2. Queues make some round trips longer, so the shortest recent one counts, and only those of frames that were sent while no large frame
+//!    was in flight replace an old one. If no such frame was sent for ten seconds, this end sends one large frame at a time until it has a
+//!    new one. A large frame's round trip includes the time that the line takes to carry it. Where packets are lost, frames take longer
+//!    than that, as `line/recovery.rs` says.
 //! 3. The product of the two has to be in flight, and somewhat more. How much more, and how fast large frames leave, is in
 //!    `line/pacing.rs`: a line that carries more shows that by the next rates, until it is full.
 //! 4. Where the queue before the line grows, less is in flight, as `line/queue.rs` says.
@@ -87,7 +87,7 @@ impl Progress {
     fn time_since(&self, before: &Self) -> Duration {
         // Acknowledgements may wait behind what goes the same way, and then come together. So the other end's clock counts.
         let arriving = match (before.arrived_at, self.arrived_at) {
-            // A clock may be wrong: what arrived before was sent before.
+            // A clock may be wrong. What had arrived before was sent before, so no more time than since then has passed.
             (Some(earlier), Some(later)) => {
                 later.saturating_sub(earlier).min(self.acknowledged_at - before.sent_at)
             }

@@ -166,8 +166,9 @@ mod tests {
     use super::super::{Route, SessionId};
     use super::*;
 
-    /// Takes everything and never says a word: a half-open connection, or a stalled multiplexer.
-    struct Silent;
+    /// Takes everything and never says a word: a half-open connection, or a stalled multiplexer. Notes when it took how many bytes.
+    #[derive(Default)]
+    struct Silent(Vec<(Instant, usize)>);
 
     impl AsyncRead for Silent {
         fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut [u8]) -> Poll<io::Result<usize>> {
@@ -176,42 +177,6 @@ mod tests {
     }
 
     impl AsyncWrite for Silent {
-        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-            Poll::Ready(Ok(bytes.len()))
-        }
-
-        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-            Poll::Ready(Ok(()))
-        }
-
-        fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-            Poll::Ready(Ok(()))
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_lane_without_acknowledgements_is_given_up_but_an_idle_one_is_not() {
-        let link = Arc::new(Link::new(PeerId([1; 32]), SessionId::draw(Incarnation(1)), Route::Straight));
-        let (events, _heard) = mpsc::unbounded_channel();
-        let counters = Counters::default();
-        let (lane, _) = link.outbox.start_lane(Acknowledgement::default()).unwrap().unwrap();
-        let mut lane = std::pin::pin!(transmit(
-            Silent,
-            (LaneKind::Substream, STALL_TIMEOUT),
-            &link,
-            lane,
-            &events,
-            &counters
-        ));
-        assert!(timeout(10 * STALL_TIMEOUT, &mut lane).await.is_err(), "nothing was under way");
-        link.send(Frame { head: vec![1; 10], payload: None });
-        assert!(matches!(lane.await, Err(LaneError::Stalled)));
-    }
-
-    /// Takes bytes, and notes when.
-    struct Noting(Vec<(Instant, usize)>);
-
-    impl AsyncWrite for Noting {
         fn poll_write(
             mut self: Pin<&mut Self>,
             _: &mut Context<'_>,
@@ -231,8 +196,27 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_lane_without_acknowledgements_is_given_up_but_an_idle_one_is_not() {
+        let link = Arc::new(Link::new(PeerId([1; 32]), SessionId::draw(Incarnation(1)), Route::Straight));
+        let (events, _heard) = mpsc::unbounded_channel();
+        let counters = Counters::default();
+        let (lane, _) = link.outbox.start_lane(Acknowledgement::default()).unwrap().unwrap();
+        let mut lane = std::pin::pin!(transmit(
+            Silent::default(),
+            (LaneKind::Substream, STALL_TIMEOUT),
+            &link,
+            lane,
+            &events,
+            &counters
+        ));
+        assert!(timeout(10 * STALL_TIMEOUT, &mut lane).await.is_err(), "nothing was under way");
+        link.send(Frame { head: vec![1; 10], payload: None });
+        assert!(matches!(lane.await, Err(LaneError::Stalled)));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn parts_of_a_frame_leave_one_after_another() {
-        let (begin, mut writer) = (Instant::now(), Noting(Vec::new()));
+        let (begin, mut writer) = (Instant::now(), Silent::default());
         let pace = Pace { begin, bytes_per_second: PART_BYTES as u64 * 50 };
         write_paced(&mut writer, &[1; 3 * PART_BYTES + 7], &pace).await.unwrap();
         let expected = [(0, PART_BYTES), (20, PART_BYTES), (40, PART_BYTES), (60, 7)];

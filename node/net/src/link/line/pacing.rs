@@ -94,7 +94,7 @@ impl Pacing {
     pub(super) fn gains(&self, now: Instant, line: Line) -> Gains {
         let round_trip = line.round_trip.as_micros().max(1);
         let phase = round_trip * ((line.frame_time.as_micros() + round_trip / 2) / round_trip).max(1);
-        // Over a slow line, a phase has a frame of its own.
+        // Over a slow line, a frame takes longer than that.
         let phase = phase.max(carried_in(FRAME_BYTES, line.bytes_per_second).as_micros());
         let phases = (now - self.growth.1).as_micros() / phase;
         let (rate, window) = match phases {
