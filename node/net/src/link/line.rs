@@ -126,6 +126,14 @@ struct SentFrame {
     mark: Option<UplinkMark>,
 }
 
+impl SentFrame {
+    /// The part of its time in flight in which a line of this rate did not carry it, and its pace did not hold it back.
+    fn waited(&self, now: Instant, bytes_per_second: u64) -> Duration {
+        let carrying = pacing::carried_in(self.byte_count as u64, bytes_per_second);
+        (now - self.at).saturating_sub(carrying.max(self.held_back))
+    }
+}
+
 impl LineMeter {
     /// The meter of a new lane.
     pub(super) fn new(now: Instant) -> Self {
@@ -249,9 +257,7 @@ impl LineMeter {
             self.note_round_trip(now, now - frame.at, frame.was_first);
             self.note_uplink(now, &frame);
             if !is_small(frame.byte_count) {
-                let rate = self.rates.largest().unwrap_or(u64::MAX);
-                let carrying = pacing::carried_in(frame.byte_count as u64, rate);
-                let took = (now - frame.at).saturating_sub(carrying.max(frame.held_back));
+                let took = frame.waited(now, self.rates.largest().unwrap_or(u64::MAX));
                 self.recovery.note_frame(took);
                 if let Some(line) = self.line(now) {
                     self.queue.note(now, frame.at, took, line);
