@@ -37,6 +37,25 @@
 //! [tables](table), set with [`Training::tables`]. The [`prelude`] has all that they are written with; the folder `examples` has
 //! one of each.
 //!
+//! # Embed a peer
+//! The same task trains inside a program that has its own command line, or none:
+//!
+//! ```no_run
+//! use peergrad::embed::{Peer, PeerEvent};
+//! # fn trained(task: impl peergrad::Task) -> Result<(), Box<dyn std::error::Error>> {
+//! let training = peergrad::train("slope", task).epochs(40).peers(2);
+//! let mut peer = Peer::start(training.found()?)?;
+//! println!("others join with {}", peer.handle().invite().expect("a founder knows its run"));
+//! while let Some(event) = peer.next_blocking() {
+//!     if let PeerEvent::Ended(outcome) = event {
+//!         println!("ended: {:?}", outcome.result);
+//!         break;
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Map
 //! This crate re-exports what a user's binary needs, and makes the `peer` binary. Each of the crates below depends only on those
 //! before it:
@@ -49,7 +68,8 @@
 //! | `peergrad-core` | the node: membership and training as a state machine without input or output |
 //! | `peergrad-config` | from a run.toml to a task and its settings: [`specification`], [`model_file`] |
 //! | `peergrad-net` | the node's input and output: links over libp2p, the data directory, threads, the clock |
-//! | `peergrad-cli` | the commands of `peer`, and the status of a running peer |
+//! | [`embed`] | a whole peer inside a program, and the status of a running peer |
+//! | `peergrad-cli` | the commands of `peer` |
 //! | `peergrad-page` | HTML pages with charts |
 
 #![forbid(unsafe_code)]
@@ -57,6 +77,7 @@
 pub mod prelude;
 
 pub use peergrad_collectives as collectives;
+pub use peergrad_embed as embed;
 pub use peergrad_protocol as protocol;
 
 pub use peergrad_config::{model_file, specification};

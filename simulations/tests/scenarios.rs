@@ -21,7 +21,7 @@ fn named_scenarios_violate_no_invariant() {
 }
 
 fn violations(name: &str, seed: u64) -> Vec<Violation> {
-    let scenario = named(name, Size::Sweep).unwrap().unwrap();
+    let scenario = named(name, Size::Sweep).expect("it can be read").expect("it exists");
     Simulation::new(&scenario, seed).run().violations
 }
 

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use peergrad_cli::commands::status_text;
-use peergrad_cli::status::connection::parse_answer;
-use peergrad_cli::status::{AdminCommand, Status};
+use peergrad_embed::status::connection::parse_answer;
+use peergrad_embed::status::{AdminCommand, Status};
 use peergrad_protocol::PeerId;
 use peergrad_simulations::logs::{reader, recorded_run_of};
 use peergrad_simulations::report::{Report, render};
@@ -26,7 +26,7 @@ impl Target for StatusTarget {
     }
 
     fn examples(&self) -> Vec<Vec<u8>> {
-        let golden: Value = serde_json::from_str(&repository_file("node/cli/src/status/golden.json"))
+        let golden: Value = serde_json::from_str(&repository_file("node/embed/src/status/golden.json"))
             .expect("the file is JSON");
         let mut joining = golden.clone();
         for key in ["training", "view", "run", "rekey"] {

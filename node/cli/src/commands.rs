@@ -42,7 +42,6 @@ mod remove;
 mod report;
 mod resume;
 mod run;
-mod running_peer;
 mod scratch_directory;
 mod signals;
 mod started_from;

@@ -1,11 +1,9 @@
-//! The command line of peergrad: the [commands] of the `peer` binary, the [status] service of a running peer, and the [text] that
-//! both show.
+//! The command line of peergrad: the [commands] of the `peer` binary, and of binaries with a custom task.
 
 #![forbid(unsafe_code)]
 
 pub mod commands;
-pub mod status;
 mod terminal;
-pub mod text;
+mod text;
 
 pub use commands::{Training, main, train};

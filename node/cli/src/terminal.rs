@@ -1,4 +1,4 @@
-//! The terminal: writes lines to standard output and standard error, and knows the name of this program.
+//! The terminal: writes lines to standard output and standard error.
 
 use std::io::{ErrorKind, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use peergrad_config::file_error::explained;
 use serde_json::Value;
 
-use crate::text::printable::{is_obeyed, printable};
+use peergrad_embed::text::printable::{is_obeyed, printable};
 
 /// The form of a command's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,10 +80,3 @@ pub(crate) fn is_output_incomplete() -> bool {
 }
 
 static IS_OUTPUT_INCOMPLETE: AtomicBool = AtomicBool::new(false);
-
-/// The name by which this program was started, without its folder.
-pub(crate) fn program_name() -> String {
-    let path = std::env::args_os().next().map(std::path::PathBuf::from);
-    let name = path.as_deref().and_then(std::path::Path::file_name).and_then(std::ffi::OsStr::to_str);
-    name.unwrap_or("peer").to_owned()
-}

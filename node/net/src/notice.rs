@@ -105,6 +105,13 @@ pub enum Notice {
         /// Why, in words.
         reason: String,
     },
+    /// The file that the user named is not the data file of the run, which the swarm is asked for instead.
+    OtherDataFile {
+        /// The file.
+        path: PathBuf,
+        /// The founder's name for the data file of the run.
+        wanted: String,
+    },
     /// This peer serves metrics for Prometheus.
     Metrics {
         /// Where it serves them.
@@ -157,21 +164,8 @@ impl fmt::Display for Notice {
                 write!(f, "port {wanted} is in use; listening on port {listening} instead")
             }
             Self::NoMdns { reason } => write!(f, "cannot look for peers on the local network: {reason}"),
-            Self::Unreachable { peer: Some(peer), address, trouble: trouble @ DialFailure::Ourselves } => {
-                let peer = peer.short();
-                write!(
-                    f,
-                    "peer {peer} at {address}: {trouble}, so peer {peer} has stopped or moved: the run may have ended. Ask for a fresh invite (`peer invite` on a member's machine); still trying elsewhere"
-                )
-            }
-            Self::Unreachable { peer: None, address, trouble: trouble @ DialFailure::Ourselves } => {
-                write!(f, "{address}: {trouble}; give the address of another peer")
-            }
-            Self::Unreachable { peer: Some(peer), address, trouble } => {
-                write!(f, "peer {} at {address}: {trouble}; still trying", peer.short())
-            }
-            Self::Unreachable { peer: None, address, trouble } => {
-                write!(f, "{address}: {trouble}; still trying")
+            Self::Unreachable { peer, address, trouble } => {
+                write_unreachable(peer.as_ref(), address, trouble, f)
             }
             Self::Peer { peer, change } => change.write(peer, f),
             Self::Reachability(reachability) => write!(f, "{reachability}"),
@@ -217,8 +211,31 @@ impl fmt::Display for Notice {
             Self::NoStatus { reason } => {
                 write!(f, "`peer status` on this machine cannot ask this peer: {reason}")
             }
+            Self::OtherDataFile { path, wanted } => write!(
+                f,
+                "{} is not the data file of this run; asking the swarm for `{wanted}`",
+                path.display()
+            ),
             Self::Metrics { address } => write!(f, "metrics at http://{address}/metrics"),
         }
+    }
+}
+
+/// An address that could not be reached, which may be that of this peer itself.
+fn write_unreachable(
+    peer: Option<&PeerId>,
+    address: &Multiaddr,
+    trouble: &DialFailure,
+    f: &mut fmt::Formatter<'_>,
+) -> fmt::Result {
+    match (peer.map(PeerId::short), trouble) {
+        (Some(peer), DialFailure::Ourselves) => write!(
+            f,
+            "peer {peer} at {address}: {trouble}, so peer {peer} has stopped or moved: the run may have ended. Ask for a fresh invite (`peer invite` on a member's machine); still trying elsewhere"
+        ),
+        (None, DialFailure::Ourselves) => write!(f, "{address}: {trouble}; give the address of another peer"),
+        (Some(peer), _) => write!(f, "peer {peer} at {address}: {trouble}; still trying"),
+        (None, _) => write!(f, "{address}: {trouble}; still trying"),
     }
 }
 

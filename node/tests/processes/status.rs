@@ -2,7 +2,7 @@
 
 #![cfg(unix)]
 
-use peergrad_cli::status::{StatusError, connect_run};
+use peergrad_embed::status::{StatusError, connect_run};
 use peergrad_net::{BootstrapAddress, StatusTarget};
 use peergrad_protocol::invite::Invite;
 use serde_json::Value;

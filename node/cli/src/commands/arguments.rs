@@ -2,13 +2,12 @@
 
 use std::convert::Infallible;
 use std::net::IpAddr;
-use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use peergrad_config::specification::ThreadCount;
 use peergrad_config::specification::memory::MemoryLimit;
-use peergrad_net::{available_memory, peers_beside};
+use peergrad_embed::memory_limit;
 
 use crate::text::quantities::parse_bytes;
 
@@ -130,19 +129,8 @@ pub(super) struct PeerArguments {
 impl PeerArguments {
     /// How much memory the run may take at this peer.
     pub(super) fn memory(&self) -> MemoryLimit {
-        MemoryLimit::new(self.max_memory.or_else(|| Some(available_memory()? / 4 * 3)))
+        memory_limit(self.max_memory)
     }
-
-    /// How many threads compute at this peer, whose data directory is `directory`.
-    pub(super) fn threads(&self, directory: &Path) -> ThreadCount {
-        self.threads.unwrap_or_else(|| threads_of_one(1 + peers_beside(directory)))
-    }
-}
-
-/// How many threads each of `peers` on this machine gets by default.
-pub(super) fn threads_of_one(peers: usize) -> ThreadCount {
-    // The system tells how many cores this process may use; where it does not, one is sure.
-    ThreadCount::share(std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN), peers)
 }
 
 /// A parser for an option's former name: it rejects every value and names the option `current`.
@@ -152,5 +140,5 @@ pub(super) fn former(
     move |_| Err(format!("this option is now called `{current}`"))
 }
 
-/// [`DEFAULT_METRICS_PORT`](crate::status::DEFAULT_METRICS_PORT) as text, for clap.
+/// [`DEFAULT_METRICS_PORT`](peergrad_embed::status::DEFAULT_METRICS_PORT) as text, for clap.
 const DEFAULT_METRICS_PORT_TEXT: &str = "9747";

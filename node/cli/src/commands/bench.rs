@@ -25,7 +25,7 @@ use super::scratch_directory::ScratchDirectory;
 use super::swarm::{LineChannel, Swarm, SwarmConfig, SwarmOutput};
 use super::{CustomCommand, run_custom_command, train};
 use crate::terminal::{OutputFormat, emit, print_line};
-use crate::text::text_table::text_table;
+use peergrad_embed::text::text_table::text_table;
 
 /// Displays a value by its name in run files and on the command line.
 macro_rules! shown_by_name {

@@ -24,9 +24,9 @@ use super::progress::Screen;
 use super::scratch_directory::ScratchDirectory;
 use super::swarm::{LineChannel, Swarm, SwarmConfig, SwarmOutput};
 use crate::terminal::{OutputFormat, emit, print_line};
-use crate::text::text_table::plural;
 use entries::ComparedRun;
 use learning_curve::{LearningCurve, ProgressPoint};
+use peergrad_embed::text::text_table::plural;
 use results::{ComparisonResults, TrainingResult};
 
 mod entries;

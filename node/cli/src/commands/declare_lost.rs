@@ -6,8 +6,9 @@ use std::process::ExitCode;
 use clap::Args;
 
 use super::local_peer::{block_on, running_member};
-use crate::status::{AdminCommand, connect_directory};
-use crate::terminal::{print_line, program_name};
+use crate::terminal::print_line;
+use peergrad_embed::status::{AdminCommand, connect_directory};
+use peergrad_embed::text::command_name::command_name;
 
 #[derive(Args)]
 pub(super) struct DeclareLostArguments {
@@ -23,7 +24,7 @@ pub(super) fn declare_lost(arguments: &DeclareLostArguments) -> anyhow::Result<E
         connection.order(AdminCommand::DeclareLost).await?;
         print_line(&format!(
             "declared lost: the peers are agreeing to continue, and the missing table chunks restart from initial values; `{} status` shows the progress",
-            program_name()
+            command_name()
         ));
         Ok(ExitCode::SUCCESS)
     })

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use peergrad_core::io::Committed;
 use serde_json::{Value, json};
 
-use crate::text::text_table::{count, plural};
+use peergrad_embed::text::text_table::{count, plural};
 
 /// The samples of the committed steps, by epoch.
 #[derive(Default)]

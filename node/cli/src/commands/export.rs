@@ -17,9 +17,11 @@ use peergrad_net::{CheckpointStore, UnfinishedRun, write_atomically};
 use serde_json::json;
 
 use super::files;
-use super::model::{MODEL_FILE, decode};
-use crate::terminal::{complain, emit, print_line, program_name};
-use crate::text::text_table::count;
+use super::model::decode;
+use crate::terminal::{complain, emit, print_line};
+use peergrad_embed::outcome::MODEL_FILE;
+use peergrad_embed::text::command_name::command_name;
+use peergrad_embed::text::text_table::count;
 
 #[derive(Args)]
 pub(super) struct ExportArguments {
@@ -115,7 +117,7 @@ fn find(directory: &Path) -> anyhow::Result<FoundModel> {
 /// Why an unfinished run has no checkpoint, and when it will have one.
 fn no_checkpoint_text(directory: &Path, unfinished: &UnfinishedRun, has_earlier_model: bool) -> String {
     let UnfinishedRun { run, specification, is_running } = unfinished;
-    let program = program_name();
+    let program = command_name();
     let when = match (specification.as_deref().map(Checkpointing::of), is_running) {
         (None, _) => format!("training has not begun there (`{program} status` shows what it waits for)"),
         (Some(Some(Checkpointing::Every { seconds })), true) => {

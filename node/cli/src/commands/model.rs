@@ -10,13 +10,10 @@ use peergrad_models::data::embedded::embedded;
 use peergrad_net::compute_on;
 use serde_json::json;
 
-use super::arguments::threads_of_one;
 use super::files;
 use crate::terminal::{emit, print_line};
-use crate::text::text_table::count;
-
-/// The file name of the model in a data directory.
-pub(super) const MODEL_FILE: &str = "model.safetensors";
+use peergrad_embed::text::text_table::count;
+use peergrad_embed::threads_of_one;
 
 #[derive(Args)]
 pub(super) struct EvaluateArguments {

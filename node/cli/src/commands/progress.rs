@@ -16,12 +16,12 @@ use peergrad_core::io::{Committed, RunSize};
 use peergrad_net::MonotonicClock;
 use peergrad_protocol::Instant;
 
-use crate::status::rate_meter::RateMeter;
 use crate::terminal::complain;
-use crate::text::printable::printable;
 use crate::text::quantities::{PAUSED, loss_text, speed_text, time_to_go};
-use crate::text::text_table::count;
 use crate::text::wrapping::wrapped_as_is;
+use peergrad_embed::status::rate_meter::RateMeter;
+use peergrad_embed::text::printable::printable;
+use peergrad_embed::text::text_table::count;
 
 /// Standard error, where messages and progress bars share the terminal without overwriting each other.
 #[derive(Clone)]

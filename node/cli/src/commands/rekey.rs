@@ -11,10 +11,11 @@ use peergrad_protocol::PeerId;
 use tokio::time::Instant;
 
 use super::local_peer::{block_on, running_member};
-use crate::status::{AdminCommand, Status, connect_directory};
-use crate::terminal::{print_line, program_name};
-use crate::text::event_text::short_names;
-use crate::text::text_table::plural;
+use crate::terminal::print_line;
+use peergrad_embed::status::{AdminCommand, Status, connect_directory};
+use peergrad_embed::text::command_name::command_name;
+use peergrad_embed::text::event_text::short_names;
+use peergrad_embed::text::text_table::plural;
 
 #[derive(Args)]
 pub(super) struct RekeyArguments {
@@ -58,7 +59,7 @@ pub(super) fn rekey(arguments: &RekeyArguments) -> anyhow::Result<ExitCode> {
         });
         print_line(&format!(
             "old invites and secret files no longer work; disconnected members rejoin with\n{} join {}",
-            program_name(),
+            command_name(),
             RunRecord::read(&directory)?.invite
         ));
         Ok(ExitCode::SUCCESS)

@@ -10,9 +10,10 @@ use peergrad_protocol::PeerId;
 
 use super::local_peer::{block_on, running_member};
 use super::signals::stop_requested;
-use crate::status::{AdminCommand, Status, StatusConnection, connect_directory};
-use crate::terminal::{print_line, program_name};
-use crate::text::event_text::{is_called, short_names};
+use crate::terminal::print_line;
+use peergrad_embed::status::{AdminCommand, Status, StatusConnection, connect_directory};
+use peergrad_embed::text::command_name::command_name;
+use peergrad_embed::text::event_text::{is_called, short_names};
 
 #[derive(Args)]
 pub(super) struct RemoveArguments {
@@ -28,7 +29,7 @@ pub(super) fn remove(arguments: &RemoveArguments) -> anyhow::Result<ExitCode> {
     block_on(async {
         let directory = running_member(arguments.dir.as_deref())?;
         if arguments.peer.len() > NAME_BYTES_MAX {
-            bail!("that is not the name of a member; `{} status` lists them", program_name());
+            bail!("that is not the name of a member; `{} status` lists them", command_name());
         }
         let mut connection = connect_directory(&directory).await?;
         // The order is the first request: the peer has places for orders that no question takes.
@@ -41,11 +42,11 @@ pub(super) fn remove(arguments: &RemoveArguments) -> anyhow::Result<ExitCode> {
         tokio::select! {
             view_number = until_out(&mut connection, &peer, status) => {
                 let view_number = view_number?;
-                print_line(&format!("peer {name} was removed from the run in view {view_number}, and its id cannot join again. Anyone who knows the secret can still join with a new id; `{} rekey` changes the secret", program_name()));
+                print_line(&format!("peer {name} was removed from the run in view {view_number}, and its id cannot join again. Anyone who knows the secret can still join with a new id; `{} rekey` changes the secret", command_name()));
                 Ok(ExitCode::SUCCESS)
             }
             () = stop_requested() => {
-                print_line(&format!("the members continue the removal; `{} status` shows who is in the run", program_name()));
+                print_line(&format!("the members continue the removal; `{} status` shows who is in the run", command_name()));
                 Ok(ExitCode::SUCCESS)
             }
         }

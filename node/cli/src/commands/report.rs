@@ -1,12 +1,17 @@
 //! The report of one running peer: prints its events and its result, as text for people or as JSON for programs.
 
 use std::collections::BTreeSet;
-use std::num::{NonZeroU16, NonZeroUsize};
+use std::num::NonZeroU16;
+use std::path::Path;
 use std::sync::Arc;
 
-use peergrad_core::io::{Committed, Event, FinalState, Line, RecoveryProgress, RunSize};
+use peergrad_core::io::{Committed, Event, Failure, FinalState, Line, RecoveryProgress, RunSize};
+use peergrad_embed::text::command_name::command_name;
+use peergrad_embed::{Opening, Outcome, SavedModel};
 use peergrad_models::task::Evaluation;
-use peergrad_net::{Advice, Counters, MonotonicClock, Notice, Reachability, ReachabilityState, Traffic};
+use peergrad_net::{
+    Advice, Counters, Damaged, MonotonicClock, Notice, Reachability, ReachabilityState, Traffic,
+};
 use peergrad_protocol::{Instant, PeerId, RunId};
 use serde_json::{Value, json};
 
@@ -14,11 +19,11 @@ use super::curve::Curve;
 use super::epochs::Epochs;
 use super::plot;
 use super::progress::{Progress, Screen, fitted};
-use crate::terminal::{OutputFormat, emit, print_line, program_name};
-use crate::text::event_json::event_json;
-use crate::text::event_text::event_text;
+use crate::terminal::{OutputFormat, emit, print_line};
 use crate::text::quantities::few_digits;
-use crate::text::text_table::{bytes, count, plural};
+use peergrad_embed::text::event_json::event_json;
+use peergrad_embed::text::event_text::event_text;
+use peergrad_embed::text::text_table::{bytes, count, plural};
 
 /// Prints what happens to one peer.
 pub(super) struct Report {
@@ -135,30 +140,55 @@ impl Report {
             OutputFormat::Text => self.screen.say(&format!(
                 "run {}; on every other machine, type\n\n    {} join {invite}\n\n(this command contains the run's secret: treat it like a password)",
                 run.short(),
-                program_name()
+                command_name()
             )),
             OutputFormat::Json => emit(&json!({"event": "invite", "invite": invite, "run": run.to_string()})),
         }
     }
 
-    pub(super) fn listening(
-        &self,
-        addresses: &[String],
-        direct_port: Option<NonZeroU16>,
-        threads: NonZeroUsize,
-    ) {
-        let me = self.me;
+    /// What the peer chose and found when it started.
+    pub(super) fn opening(&self, opening: &Opening) {
+        let here = opening.directory.display();
+        if !opening.passed_over.is_empty() {
+            self.say(&format!("another peer runs on this machine, so this one keeps its data in {here}"));
+        }
+        if let Some(path) = opening.stopped.first() {
+            self.say(&format!(
+                "{} holds an unfinished run (`{} resume` continues it), so this peer keeps its data in {here}",
+                path.display(),
+                command_name()
+            ));
+        }
+        self.listening(opening);
+        for Damaged { path, reason } in &opening.damaged {
+            self.say(&format!("skipped the damaged checkpoint {} ({reason})", path.display()));
+        }
+        if opening.is_record_damaged {
+            self.say(
+                "the durable record of an earlier run is damaged on disk: this peer takes part as a new one",
+            );
+        }
+        if let Some(run) = opening.replaced {
+            self.say(&format!(
+                "this new run replaces the unfinished run {} in {here} (to keep both, give a new run its own directory with --dir)",
+                run.short(),
+            ));
+        }
+    }
+
+    fn listening(&self, opening: &Opening) {
+        let Opening { peer, addresses, direct_port, threads, .. } = opening;
         match self.format {
             OutputFormat::Text => {
                 let threads_text = plural(threads.get(), "thread");
                 let addresses = addresses.join(", ");
                 self.screen.say(&format!(
                     "peer {} computes on {threads_text}, and listens on {addresses}",
-                    me.short()
+                    peer.short()
                 ));
             }
             OutputFormat::Json => emit(&json!({
-                "event": "listening", "peer": me.to_string(), "addresses": addresses,
+                "event": "listening", "peer": peer.to_string(), "addresses": addresses,
                 "direct_port": direct_port.map(NonZeroU16::get), "threads": threads.get(),
             })),
         }
@@ -257,8 +287,33 @@ impl Report {
         }
     }
 
+    /// Prints how the run has ended, and what is in the data directory now.
+    pub(super) fn outcome(&self, outcome: &Outcome, directory: &Path) {
+        if let Some(progress) = &self.progress {
+            progress.close();
+        }
+        if let Ok(Some(SavedModel { steps, earlier })) = &outcome.model {
+            if let Some(earlier) = earlier {
+                self.say(&format!("moved the model of an earlier run to {}", earlier.display()));
+            }
+            self.say(&format!(
+                "saved the model after {steps} committed steps; `{} export FILE --dir {}` copies it",
+                command_name(),
+                directory.display()
+            ));
+        }
+        // The last message, since readers of the JSON output stop here.
+        match (&outcome.result, &outcome.state) {
+            (Ok(()), Some(state)) => self.summary(state),
+            (Ok(()), None) => {}
+            (Err(Failure::Left), state) if outcome.has_handed_over => self.left(state.as_ref()),
+            (Err(failure @ Failure::Left), _) => self.stopped(&failure.to_string()),
+            (Err(failure), _) => self.failed(&failure.to_string()),
+        }
+    }
+
     /// Prints the results of a finished run.
-    pub(super) fn summary(&self, state: &FinalState) {
+    fn summary(&self, state: &FinalState) {
         let (wall_seconds, traffic) = (self.meter.wall_seconds(), self.meter.counters.read());
         let mut lines: Vec<(PeerId, Line)> = self.meter.counters.lines().into_iter().collect();
         lines.sort_by_key(|(_, line)| line.bytes_per_second);
@@ -275,15 +330,8 @@ impl Report {
         }
     }
 
-    /// Removes the progress bar.
-    pub(super) fn close(&self) {
-        if let Some(progress) = &self.progress {
-            progress.close();
-        }
-    }
-
     /// Reports that this peer has left on request, after handing over everything; the others continue.
-    pub(super) fn left(&self, state: Option<&FinalState>) {
+    fn left(&self, state: Option<&FinalState>) {
         match self.format {
             OutputFormat::Text => {
                 self.screen.say("left the run; the other members continue without this peer")
@@ -298,7 +346,7 @@ impl Report {
     }
 
     /// Reports that this peer stops on request without a handover, for `reason`.
-    pub(super) fn stopped(&self, reason: &str) {
+    fn stopped(&self, reason: &str) {
         match self.format {
             OutputFormat::Text if self.reported.paused => {
                 self.screen.say(&format!(
@@ -308,7 +356,7 @@ impl Report {
             OutputFormat::Text if self.peers == 1 => {
                 self.screen.say(&format!(
                     "{reason}; this was the only member: `{} resume` continues the run",
-                    program_name()
+                    command_name()
                 ));
             }
             OutputFormat::Text => self.screen.say(reason),
@@ -317,7 +365,7 @@ impl Report {
     }
 
     /// Reports that the run ended too early, for `reason`.
-    pub(super) fn failed(&self, reason: &str) {
+    fn failed(&self, reason: &str) {
         match self.format {
             OutputFormat::Text => self.screen.say(&format!("error: {reason}")),
             OutputFormat::Json => emit(&json!({"event": "failed", "reason": reason})),

@@ -10,15 +10,17 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use peergrad_core::node::StartMode;
 use peergrad_core::program::loader::Loader;
+use peergrad_embed::{DataSource, DirectoryChoice, PeerOptions};
 use peergrad_net::directory::default_directories;
 use peergrad_net::{Directory, DirectoryError, random_bytes};
 use peergrad_protocol::durable::DurableRecord;
 use peergrad_protocol::invite::{Invite, NotAnInvite, Secret};
 
 use super::arguments::ResumeArguments;
-use super::run::{DataSource, PeerPlan, run};
+use super::run::run;
 use super::started_from::StartedFrom;
-use crate::terminal::{complain, program_name};
+use crate::terminal::complain;
+use peergrad_embed::text::command_name::command_name;
 
 pub(super) fn resume(arguments: ResumeArguments, loader: Arc<dyn Loader>) -> anyhow::Result<ExitCode> {
     let ResumeArguments { extra, alone, data, mut peer } = arguments;
@@ -37,22 +39,15 @@ pub(super) fn resume(arguments: ResumeArguments, loader: Arc<dyn Loader>) -> any
     let data = DataSource::search(data.or_else(|| started_from.as_ref()?.data_path()));
     let (start_mode, secret) =
         if alone { new_run(&directory, record)? } else { same_run(&directory, &record)? };
-    run(PeerPlan {
-        start_mode,
-        loader,
-        secret,
-        bootstrap_addresses: vec![],
-        data,
-        peer,
-        directory: Some(directory),
-        // With `--alone`, a new run begins with the values of the old one.
-        started_from,
-    })
+    let options = PeerOptions::new(start_mode, secret, loader);
+    let directory = DirectoryChoice::Open(directory);
+    // With `--alone`, a new run begins with the values of the old one.
+    run(PeerOptions { data, directory, ..options }, peer, started_from)
 }
 
 /// What to do instead, for a user who gave `resume` something to resume.
 fn extra_text(extra: &str) -> String {
-    let program = program_name();
+    let program = command_name();
     if !matches!(extra.parse::<Invite>(), Err(NotAnInvite::Prefix)) {
         return format!(
             "`resume` takes no invite: `{program} resume` continues the last run of this machine, and `{program} join INVITE` joins a run"
@@ -79,7 +74,7 @@ fn new_run(directory: &Directory, record: DurableRecord) -> anyhow::Result<(Star
             "there is no checkpoint of run {} in {} to continue from; start a new run with `{} start`",
             run_id.short(),
             directory.path().display(),
-            program_name()
+            command_name()
         );
     };
     complain(&format!(
@@ -101,7 +96,7 @@ fn same_run(directory: &Directory, record: &DurableRecord) -> anyhow::Result<(St
             "{} no longer holds the secret of run {}; use `{} join INVITE --dir` with an invite to it",
             directory.path().display(),
             record.view.run.short(),
-            program_name()
+            command_name()
         )
     })?;
     Ok((StartMode::Join { run: Some(last.invite.run) }, last.invite.secret))

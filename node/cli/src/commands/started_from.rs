@@ -10,7 +10,7 @@ use peergrad_protocol::RunId;
 use serde::{Deserialize, Serialize};
 
 use super::files;
-use crate::terminal::program_name;
+use peergrad_embed::text::command_name::command_name;
 
 /// A run file, as it was when a run was started from it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,7 +69,7 @@ impl StartedFrom {
         let name = self.path.display();
         let advice = format!(
             "the run goes on with its own values. To train with the new ones, begin a new run: `{} start {name} --dir DIRECTORY`, with a new directory",
-            program_name()
+            command_name()
         );
         match changed_keys(&self.text, &now) {
             Ok(changed) if changed.is_empty() => None,

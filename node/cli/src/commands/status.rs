@@ -13,8 +13,8 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::join_target::{JoinTarget, join_target_of};
 use super::local_peer::block_on;
 use super::signals::stop_requested;
-use crate::status::{Status, StatusConnection, StatusError, connect_directory, connect_run};
 use crate::terminal::{OutputFormat, complain, emit, print_styled};
+use peergrad_embed::status::{Status, StatusConnection, StatusError, connect_directory, connect_run};
 use render::{Block, RenderedStatus, render};
 use terminal::{Canvas, joined};
 

@@ -22,12 +22,12 @@ use peergrad_net::MonotonicClock;
 use peergrad_protocol::{PeerId, StepNumber};
 use serde_json::Value;
 
-use super::arguments::threads_of_one;
 use super::curve::Curve;
 use super::progress::{Progress, Screen};
 use crate::terminal::{OutputFormat, emit};
-use crate::text::change_text;
-use crate::text::event_json::change_of;
+use peergrad_embed::text::change_text;
+use peergrad_embed::text::event_json::change_of;
+use peergrad_embed::threads_of_one;
 
 /// What a swarm trains, and with how many peers.
 pub(super) struct SwarmConfig<'a> {

@@ -16,11 +16,13 @@ use std::sync::Arc;
 use peergrad_config::specification::custom::{CustomLoader, CustomSpecification};
 use peergrad_config::specification::run_file::OptimizerSection;
 use peergrad_config::specification::{RunFile, SpecificationError};
-use peergrad_core::program::loader::Loaded;
+use peergrad_core::program::loader::{Loaded, Loader};
 use peergrad_core::program::{Program, ProgramFactory};
 use peergrad_core::table::TableSpec;
+use peergrad_embed::{PeerOptions, memory_limit};
 use peergrad_models::optimizer::Optimizer;
 use peergrad_models::task::Task;
+use peergrad_protocol::invite::Invite;
 
 /// Begins to describe how this binary trains `task`; [`Training::run`] ends it.
 ///
@@ -111,6 +113,27 @@ impl Training {
     ) -> Self {
         self.program = ProgramFactory::with_tables(tables, program);
         self
+    }
+
+    /// What a peer in this process is started with that founds a run of this task: see [`Peer::start`](peergrad_embed::Peer::start). The
+    /// command line is not read.
+    ///
+    /// # Errors
+    /// A setting is out of bounds.
+    pub fn found(&self) -> Result<PeerOptions, SpecificationError> {
+        let specification = self.specification(&self.settings)?.to_bytes()?;
+        let peers = self.settings.network.peers as usize;
+        Ok(PeerOptions::found(specification.into(), peers, self.shared_loader()))
+    }
+
+    /// The same for a peer that joins such a run. The settings are the founder's.
+    #[must_use]
+    pub fn join(&self, invite: Invite) -> PeerOptions {
+        PeerOptions::join(invite, self.shared_loader())
+    }
+
+    fn shared_loader(&self) -> Arc<dyn Loader> {
+        Arc::new(self.loader().within(memory_limit(None)))
     }
 
     /// Runs the command that the command line names: `start`, `join`, `resume`, `invite`, `status`, `remove`, `rekey`, `declare-lost`

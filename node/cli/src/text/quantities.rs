@@ -1,6 +1,6 @@
 //! Quantities: numbers, durations and speeds as short text, the same in every command.
 
-use super::text_table::count;
+use peergrad_embed::text::text_table::count;
 
 /// "0.4 s", "12 s", "3 min 47 s", "2 h 5 min", "3 d 4 h".
 pub(crate) fn duration(seconds: f64) -> String {

@@ -25,7 +25,7 @@ use super::super::{CustomCommand, Training, run_custom_command, train};
 use super::rows::{EPOCHS_BEFORE, FEW, OperationsTask, TableWorkload, Work};
 use super::{Bench, BenchmarkRound, median_of, optional_text, range_text, run_rounds};
 use crate::terminal::OutputFormat;
-use crate::text::text_table::text_table;
+use peergrad_embed::text::text_table::text_table;
 
 #[derive(Args)]
 pub(crate) struct BenchTableArguments {

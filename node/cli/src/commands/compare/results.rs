@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::learning_curve::{LearningCurve, training_time};
 use crate::commands::swarm::Swarm;
-use crate::text::text_table::{bytes, count, text_table};
+use peergrad_embed::text::text_table::{bytes, count, text_table};
 
 /// The result of one training.
 #[derive(Clone, Debug)]

@@ -8,8 +8,8 @@ use super::faults::{DemoFaults, KilledPeer};
 use crate::commands::plot;
 use crate::commands::swarm::{ChildPeer, Swarm, short};
 use crate::terminal::{emit, print_line};
-use crate::text::text_table::plural;
-use crate::text::text_table::{bytes, count, text_table};
+use peergrad_embed::text::text_table::plural;
+use peergrad_embed::text::text_table::{bytes, count, text_table};
 
 /// A finished demo.
 pub(super) struct Results<'a> {

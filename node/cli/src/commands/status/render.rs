@@ -23,14 +23,14 @@ use std::path::Path;
 use console::{Style, measure_text_width, truncate_str};
 use peergrad_protocol::PeerId;
 
-use crate::status::{
+use crate::text::quantities::{PAUSED, duration, few_digits, loss_text, speed_text, time_to_go};
+use crate::text::wrapping::{pieces, wrapped};
+use peergrad_embed::status::{
     EventStatus, LinkStatus, MemberState, MemberStatus, OtherState, Phase, Status, TrainingStatus,
     UnreachedStatus,
 };
-use crate::text::printable::printable;
-use crate::text::quantities::{PAUSED, duration, few_digits, loss_text, speed_text, time_to_go};
-use crate::text::text_table::{bytes, count};
-use crate::text::wrapping::{pieces, wrapped};
+use peergrad_embed::text::printable::printable;
+use peergrad_embed::text::text_table::{bytes, count};
 
 /// What to render for one peer.
 pub(super) struct Block<'a> {
@@ -395,7 +395,7 @@ const EVENT_LINES_MAX: usize = 3;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::{OtherStatus, TrafficStatus, ViewStatus};
+    use peergrad_embed::status::{OtherStatus, TrafficStatus, ViewStatus};
 
     #[test]
     fn a_wide_terminal_shows_how_many_connections_a_direct_lane_has() {

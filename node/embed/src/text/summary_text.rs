@@ -11,11 +11,11 @@ use super::text_table::{count, plural};
 
 /// A peer's state in a sentence.
 #[derive(Debug, PartialEq)]
-pub(crate) struct StatusSummary {
+pub struct StatusSummary {
     /// False where a user may have to act.
-    pub(crate) is_well: bool,
+    pub is_well: bool,
     /// One sentence, or a few parts separated by semicolons.
-    pub(crate) text: String,
+    pub text: String,
 }
 
 impl StatusSummary {
@@ -28,19 +28,19 @@ impl StatusSummary {
     }
 
     /// The run has ended at this peer.
-    pub(crate) fn ended() -> Self {
+    pub fn ended() -> Self {
         Self::well("the run has ended here")
     }
 
     /// The peer had no time to report its state.
-    pub(crate) fn busy() -> Self {
+    pub fn busy() -> Self {
         Self::trouble(
             "too busy to report its state: ask again; if this persists, check what else uses this machine",
         )
     }
 
     /// A founder of whose `wanted` peers `ready` are ready.
-    pub(crate) fn bootstrapping(ready: usize, wanted: usize) -> Self {
+    pub fn bootstrapping(ready: usize, wanted: usize) -> Self {
         Self::well(format!(
             "waiting for {} more before training begins: {ready} of {wanted} ready, this one included",
             plural(wanted.saturating_sub(ready), "peer")
@@ -48,22 +48,22 @@ impl StatusSummary {
     }
 
     /// A former member that waits for the others to be back.
-    pub(crate) fn recovering(progress: &RecoveryProgress) -> Self {
+    pub fn recovering(progress: &RecoveryProgress) -> Self {
         Self::trouble(format!("this peer was a member when it stopped: {}", recovery_text(progress)))
     }
 
     /// A joiner that no member has answered yet.
-    pub(crate) fn looking_for_sponsor() -> Self {
+    pub fn looking_for_sponsor() -> Self {
         Self::trouble("looking for a member that admits this peer")
     }
 
     /// A joiner that loads the data, after `sponsor` has welcomed it.
-    pub(crate) fn preparing(sponsor: &PeerId) -> Self {
+    pub fn preparing(sponsor: &PeerId) -> Self {
         Self::well(format!("welcomed by peer {}; fetching and preparing the data", sponsor.short()))
     }
 
     /// A joiner that has the data and waits for the view that admits it. It has to reach the members in `out_of_reach` first.
-    pub(crate) fn awaiting_admission(sponsor: &PeerId, out_of_reach: &[PeerId]) -> Self {
+    pub fn awaiting_admission(sponsor: &PeerId, out_of_reach: &[PeerId]) -> Self {
         if out_of_reach.is_empty() {
             return Self::well(format!(
                 "ready; peer {} is arranging the admission of this peer",
@@ -77,7 +77,7 @@ impl StatusSummary {
     }
 
     /// The member `me`, whose details are `member`.
-    pub(crate) fn member(member: &MemberDetails, me: &PeerId) -> Self {
+    pub fn member(member: &MemberDetails, me: &PeerId) -> Self {
         let troubled =
             || member.members.iter().filter(|seen| seen.peer != *me && seen.condition.is_trouble());
         if let Some(pause) = pause_text(member, troubled().map(|seen| seen.peer).collect()) {

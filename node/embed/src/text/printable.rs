@@ -5,11 +5,11 @@
 
 use std::borrow::Cow;
 
-pub(crate) use peergrad_config::terminal::is_obeyed;
+pub use peergrad_config::terminal::is_obeyed;
 use serde_json::Value;
 
 /// The text with each character that a terminal would obey replaced by its number, such as `\u{1b}`. Line ends and tabs stay.
-pub(crate) fn printable(text: &str) -> Cow<'_, str> {
+pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.contains(is_obeyed) {
         return Cow::Borrowed(text);
     }
@@ -25,7 +25,7 @@ pub(crate) fn printable(text: &str) -> Cow<'_, str> {
 }
 
 /// Makes all strings of a JSON value printable, and the names of its fields.
-pub(crate) fn make_printable(value: &mut Value) {
+pub fn make_printable(value: &mut Value) {
     match value {
         Value::String(text) => {
             if let Cow::Owned(shown) = printable(text) {

@@ -8,12 +8,12 @@ use peergrad_protocol::view::{Expulsion, ExpulsionCause, MemberFault, Quarantine
 use peergrad_protocol::{PeerId, StepNumber};
 
 use super::change_text::change_text;
+use super::command_name::command_name;
 use super::text_table::{bytes, count, plural};
-use crate::terminal::program_name;
 
 /// The line for an event of the peer `me`. `None` for events that occur all the time (committed steps, partly received data) and
 /// for the end of the run, which has its own report. `scope` is the size of the run, once the peer has prepared its task.
-pub(crate) fn event_text(event: &Event, me: &PeerId, scope: Option<&RunSize>) -> Option<String> {
+pub fn event_text(event: &Event, me: &PeerId, scope: Option<&RunSize>) -> Option<String> {
     joining_text(event, me)
         .or_else(|| membership_text(event, scope))
         .or_else(|| state_text(event))
@@ -69,11 +69,11 @@ fn joining_text(event: &Event, me: &PeerId) -> Option<String> {
             "{} {}, but no member is training; waiting for one (if all members have stopped, run `{} resume` on their machines to continue from the checkpoints)",
             short_names(peers),
             if peers.len() == 1 { "answers" } else { "answer" },
-            program_name(),
+            command_name(),
         ),
         Event::NoPeerAnswers => format!(
             "no peer of the run answers; still trying. The run may have ended, or its peers have other addresses now: ask for a fresh invite (`{} invite` on the machine of a peer that trains)",
-            program_name()
+            command_name()
         ),
         _ => return None,
     })
@@ -111,7 +111,7 @@ fn membership_text(event: &Event, scope: Option<&RunSize>) -> Option<String> {
         Event::Rekeyed { rekey: Rekey { by, .. }, .. } => format!(
             "a user of peer {} changed the run's secret: old invites no longer work; `{} invite` prints a new one",
             by.short(),
-            program_name()
+            command_name()
         ),
         Event::Paused { reached, needed, members, missing } => format!(
             "paused: {reached} of {members} peers can be reached (this one included) and {needed} are needed; waiting for {} more of {} (a stopped peer can rejoin from its data directory; Ctrl-C saves the current model)",
@@ -217,7 +217,7 @@ fn state_text(event: &Event) -> Option<String> {
             "no reachable peer has the current state of {}; waiting for one of {} (a peer that has stopped cannot bring it back; if all of them have stopped, `{} declare-lost` on this machine continues without it)",
             plural(*chunks, "table chunk"),
             short_names(peers),
-            program_name()
+            command_name()
         ),
         Event::ChunksLost { chunks, retrains_all } => format!(
             "{} reset to initial values, because a user declared the state lost: all additions to them are gone{}",
@@ -308,7 +308,7 @@ fn quality(evaluation: &Evaluation) -> String {
 }
 
 /// How many members are back after all of them had stopped, and what the peer waits for.
-pub(crate) fn recovery_text(progress: &RecoveryProgress) -> String {
+pub fn recovery_text(progress: &RecoveryProgress) -> String {
     let RecoveryProgress { present, needed, ref missing, .. } = *progress;
     let of = present + missing.len();
     match (needed.checked_sub(present), missing.len()) {
@@ -320,18 +320,18 @@ pub(crate) fn recovery_text(progress: &RecoveryProgress) -> String {
         (Some(more), _) => format!(
             "{present} of {of} members are back and {needed} are needed; waiting for {more} more of {} (to continue alone as a new run: Ctrl-C, then `{} resume --alone`)",
             short_names(missing),
-            program_name()
+            command_name()
         ),
     }
 }
 
 /// Whether a user may call a peer by this name: its short name or its whole id.
-pub(crate) fn is_called(peer: &PeerId, name: &str) -> bool {
+pub fn is_called(peer: &PeerId, name: &str) -> bool {
     peer.short() == name || peer.to_string() == name
 }
 
 /// The short names of peers, separated by commas.
-pub(crate) fn short_names(peers: &[PeerId]) -> String {
+pub fn short_names(peers: &[PeerId]) -> String {
     peers.iter().map(PeerId::short).collect::<Vec<_>>().join(", ")
 }
 

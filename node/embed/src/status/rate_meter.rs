@@ -9,7 +9,7 @@ use peergrad_protocol::Instant;
 
 /// Counts occurrences, and measures their present rate.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct RateMeter {
+pub struct RateMeter {
     count: u64,
     /// The count at a few times, oldest first.
     marks: VecDeque<(Instant, u64)>,
@@ -17,7 +17,7 @@ pub(crate) struct RateMeter {
 
 impl RateMeter {
     /// Counts one occurrence.
-    pub(crate) fn note(&mut self, now: Instant) {
+    pub fn note(&mut self, now: Instant) {
         self.count += 1;
         // Marks are at least `MARKS_APART` apart, so that high rates need few of them.
         let is_early =
@@ -29,12 +29,12 @@ impl RateMeter {
     }
 
     /// The number of occurrences so far.
-    pub(crate) fn count(&self) -> u64 {
+    pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Occurrences per second over [`WINDOW`]; for rarer ones, the rate between the last two. 0 once nothing has happened for a while.
-    pub(crate) fn per_second(&self, now: Instant) -> f64 {
+    /// Occurrences per second over the last eight seconds; for rarer ones, the rate between the last two. 0 once nothing has happened for a while.
+    pub fn per_second(&self, now: Instant) -> f64 {
         let is_recent = |(at, _): &&(Instant, u64)| now.since(*at) <= WINDOW;
         let newest = self.marks.iter().rev();
         match (self.marks.iter().find(is_recent), newest.clone().next(), newest.clone().nth(1)) {

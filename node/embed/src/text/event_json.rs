@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 /// The object of an event: its [name](event_name) under `event`, and its fields. `None` for the end of the run, which has the
 /// objects `summary` and `failed`.
-pub(crate) fn event_json(event: &Event) -> Option<Value> {
+pub fn event_json(event: &Event) -> Option<Value> {
     let mut object = joining_fields(event)
         .or_else(|| membership_fields(event))
         .or_else(|| state_fields(event))
@@ -19,7 +19,7 @@ pub(crate) fn event_json(event: &Event) -> Option<Value> {
 }
 
 /// The name of an event in JSON and in the event log.
-pub(crate) fn event_name(event: &Event) -> &'static str {
+pub fn event_name(event: &Event) -> &'static str {
     match event {
         Event::JoinRequested(_) => "join_requested",
         Event::PeerReady { .. } => "peer_ready",
@@ -187,7 +187,7 @@ fn change_json(change: &ViewDelta) -> Value {
 
 /// Reads the object of a `view` event: the view's number, how many members it has, and how it differs from the view before.
 /// `None` for a first view, and for an object that is none of this program.
-pub(crate) fn change_of(object: &Value) -> Option<(u64, usize, ViewDelta)> {
+pub fn change_of(object: &Value) -> Option<(u64, usize, ViewDelta)> {
     let (change, members) = (&object["change"], object["members"].as_array()?.len());
     let peers = |key: &str| -> Option<Vec<PeerId>> {
         change[key].as_array()?.iter().map(|peer| peer.as_str()?.parse().ok()).collect()
@@ -250,7 +250,7 @@ fn fault_word(fault: MemberFault) -> &'static str {
 }
 
 /// Why a peer was expelled, as one word.
-pub(crate) fn cause_text(cause: ExpulsionCause) -> &'static str {
+pub fn cause_text(cause: ExpulsionCause) -> &'static str {
     match cause {
         ExpulsionCause::Request => "request",
         ExpulsionCause::Violations => "violations",

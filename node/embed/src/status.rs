@@ -27,7 +27,7 @@ pub mod log;
 pub mod metrics;
 pub mod monitoring;
 pub mod observer;
-pub(crate) mod rate_meter;
+pub mod rate_meter;
 pub mod server;
 pub mod service;
 

@@ -6,7 +6,7 @@ use peergrad_protocol::PeerId;
 use super::text_table::{count, plural};
 
 /// The line for view `view_number`, which has `members` members and differs from the view before it by `change`.
-pub(crate) fn change_text(view_number: u64, members: usize, change: &ViewDelta) -> String {
+pub fn change_text(view_number: u64, members: usize, change: &ViewDelta) -> String {
     let mut parts = Vec::new();
     if !change.left.is_empty() {
         parts.push(format!("without {}", names(&change.left)));

@@ -1,0 +1,134 @@
+//! Where a run's data file comes from: memory, the checkpoints, or this machine's disk. If it is in none of them, the swarm sends it.
+
+use std::ffi::OsStr;
+use std::fs::{File, Metadata};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use peergrad_core::io::DataReference;
+use peergrad_models::data::embedded::embedded;
+use peergrad_net::CheckpointStore;
+use peergrad_protocol::id::ContentDigest;
+
+/// Where a run's data file comes from.
+#[derive(Debug, Default)]
+pub struct DataSource {
+    /// Its bytes, if it has been read. The first request takes them, so that a file that nobody needs any more takes no memory.
+    loaded: Mutex<Option<Arc<[u8]>>>,
+    /// Its path on this machine, if the user gave one.
+    path: Option<PathBuf>,
+}
+
+/// What a search for a data file found on disk.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// The file's bytes; `None` if it is not on this machine.
+    pub(crate) bytes: Option<Arc<[u8]>>,
+    /// The path that the user gave, if another file is there.
+    pub(crate) other_at: Option<PathBuf>,
+}
+
+impl DataSource {
+    /// It has been read already, from this path if it has one.
+    #[must_use]
+    pub fn loaded(bytes: Arc<[u8]>, path: Option<PathBuf>) -> Self {
+        Self { loaded: Mutex::new(Some(bytes)), path }
+    }
+
+    /// It has to be found on this machine, at this path if there is one.
+    #[must_use]
+    pub fn search(path: Option<PathBuf>) -> Self {
+        Self { loaded: Mutex::new(None), path }
+    }
+
+    /// The data file: what has been read, from among the checkpoints, or found on this machine.
+    pub(crate) fn find(&self, reference: &DataReference, checkpoints: &CheckpointStore) -> Found {
+        let loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match loaded.or_else(|| checkpoints.data(reference)) {
+            Some(bytes) => Found { bytes: Some(bytes), other_at: None },
+            None => search(reference, self.path.as_deref(), Path::new("")),
+        }
+    }
+}
+
+/// Looks for a run's data file: at the path `given` by the user, among the built-in sets, and in the working directory under the last
+/// part of the founder's name for it.
+///
+/// A file with a different digest is ignored, since it may be another file of the same name.
+fn search(reference: &DataReference, given: Option<&Path>, working_directory: &Path) -> Found {
+    let is_it = |bytes: &Vec<u8>| ContentDigest::of(bytes) == reference.digest;
+    let named = base_name(&reference.name).map(|name| working_directory.join(name));
+    let on_disk = given.map(Path::to_owned).into_iter().chain(named);
+    let found = embedded(&reference.name).map(<[u8]>::to_vec).filter(is_it);
+    let found =
+        found.or_else(|| on_disk.filter_map(|path| read_exactly(&path, reference.byte_count)).find(is_it));
+    let other_at = given.filter(|_| found.is_none()).map(Path::to_owned);
+    Found { bytes: found.map(Arc::from), other_at }
+}
+
+/// The last part of a path from another peer, whose system may separate parts otherwise. The rest is not used: it would let that peer
+/// choose which of this machine's files are opened.
+fn base_name(name: &str) -> Option<&OsStr> {
+    Path::new(name.rsplit(['/', '\\']).next()?).file_name()
+}
+
+/// The contents of a regular file of this length; `None` if there is no such file. A device or a pipe might have no end, and is not read.
+fn read_exactly(path: &Path, byte_count: u64) -> Option<Vec<u8>> {
+    let is_readable = |metadata: &Metadata| metadata.is_file() && metadata.len() == byte_count;
+    // Before it is opened, since opening a pipe waits for a writer; and again, since the path may name another file by now.
+    std::fs::metadata(path).ok().filter(is_readable)?;
+    let file = File::open(path).ok()?;
+    file.metadata().ok().filter(is_readable)?;
+    let mut bytes = Vec::new();
+    file.take(byte_count).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DATA: &[u8] = b"1,2,a\n";
+
+    fn reference(name: &str, bytes: &[u8]) -> DataReference {
+        DataReference {
+            digest: ContentDigest::of(bytes),
+            byte_count: bytes.len() as u64,
+            name: name.to_owned(),
+        }
+    }
+
+    #[test]
+    fn only_the_last_part_of_the_name_is_looked_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let elsewhere = folder.path().join("elsewhere");
+        std::fs::create_dir(&elsewhere).unwrap();
+        std::fs::write(elsewhere.join("data.csv"), DATA).unwrap();
+        let find = |name: &str, given| search(&reference(name, DATA), given, folder.path()).bytes;
+        let foreign = elsewhere.join("data.csv");
+        for name in [foreign.to_str().unwrap(), "elsewhere/data.csv", "elsewhere/..", "/", ".."] {
+            assert_eq!(find(name, None), None, "{name}");
+        }
+        assert_eq!(find("other.csv", Some(&foreign)).as_deref(), Some(DATA), "the user may name any file");
+        std::fs::write(folder.path().join("data.csv"), DATA).unwrap();
+        for name in ["data.csv", "elsewhere/data.csv", "/far/away/data.csv", "C:\\far\\data.csv"] {
+            assert_eq!(find(name, None).as_deref(), Some(DATA), "{name}");
+        }
+        std::fs::write(folder.path().join("data.csv"), [DATA, DATA].concat()).unwrap();
+        assert_eq!(find("data.csv", None), None, "of another length");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn devices_and_pipes_are_not_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        for path in [Path::new("/dev/null"), Path::new("/dev/zero"), &pipe, folder.path()] {
+            let name = path.to_str().unwrap();
+            let found = search(&reference(name, b""), Some(path), folder.path());
+            assert_eq!(found, Found { bytes: None, other_at: Some(path.to_owned()) }, "{name}");
+        }
+    }
+}
