@@ -44,9 +44,9 @@
 //! use peergrad::embed::{Peer, PeerEvent};
 //! # fn trained(task: impl peergrad::Task) -> Result<(), Box<dyn std::error::Error>> {
 //! let training = peergrad::train("slope", task).epochs(40).peers(2);
-//! let mut peer = Peer::start(training.found()?)?;
+//! let mut peer = Peer::start(training.new_run()?)?;
 //! println!("others join with {}", peer.handle().invite().expect("a founder knows its run"));
-//! while let Some(event) = peer.next_blocking() {
+//! for event in &mut peer {
 //!     if let PeerEvent::Ended(outcome) = event {
 //!         println!("ended: {:?}", outcome.result);
 //!         break;

@@ -2,16 +2,23 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use peergrad::embed::status::Phase;
-use peergrad::embed::{Connectivity, DirectoryChoice, Outcome, Peer, PeerEvent, PeerOptions, StartError};
+use peergrad::embed::{
+    Connectivity, DirectoryChoice, DirectoryError, Mdns, NotYet, Outcome, Peer, PeerEvent, PeerOptions,
+    StartError,
+};
 use peergrad::io::{Event, Failure};
 use peergrad::protocol::invite::Invite;
+use peergrad::specification::RunFile;
+use peergrad::specification::run_file::{LocalSteps, SyncKind};
+use peergrad::task::StepInfo;
 use peergrad::{Evaluation, Manifest, Optimizer, Task, Training};
-use peergrad_net::{DirectoryError, Mdns};
 use tempfile::TempDir;
 
 /// Finds `w` in y = w x, from points with w = 3, at leisure.
@@ -61,7 +68,7 @@ fn start(options: PeerOptions, directory: &Path) -> Result<Peer, StartError> {
 fn swarm(peers: u32) -> Vec<(Peer, TempDir)> {
     let folder = || tempfile::tempdir().unwrap();
     let (training, first) = (training(peers), folder());
-    let founder = start(training.found().unwrap(), first.path()).unwrap();
+    let founder = start(training.new_run().unwrap(), first.path()).unwrap();
     let invite: Invite = founder.handle().invite().expect("a founder knows its run");
     let joined = (1..peers).map(|_| {
         let folder = folder();
@@ -73,9 +80,10 @@ fn swarm(peers: u32) -> Vec<(Peer, TempDir)> {
 
 fn outcome(mut peer: Peer) -> Outcome {
     loop {
-        match peer.next_blocking().expect("the peer does not panic") {
+        match peer.next().expect("the peer does not panic") {
             PeerEvent::Ended(outcome) => return outcome,
             PeerEvent::Node(_) | PeerEvent::Notice(_) => {}
+            PeerEvent::Panicked(reason) => panic!("{reason}"),
         }
     }
 }
@@ -83,7 +91,7 @@ fn outcome(mut peer: Peer) -> Outcome {
 /// Returns once the peer has committed so many steps.
 fn wait_for_steps(peer: &mut Peer, steps: u64) {
     loop {
-        let event = peer.next_blocking().expect("the peer does not panic");
+        let event = peer.next().expect("the peer does not panic");
         if let PeerEvent::Node(Event::Committed(committed)) = event
             && committed.step.0 >= steps
         {
@@ -112,9 +120,9 @@ fn peers_of_one_process_train_together_and_answer_meanwhile() {
     let mut swarm = swarm(2);
     let (founder, folder) = &mut swarm[0];
     wait_for_steps(founder, 3);
-    let status = founder.handle().status_blocking().unwrap();
+    let status = founder.handle().status().unwrap();
     assert_eq!((status.phase, status.members.len()), (Phase::Training, 2));
-    assert_eq!(founder.opening().directory, folder.path());
+    assert_eq!(founder.start_report().directory, folder.path());
     let invite = founder.handle().invite().unwrap();
     assert_eq!(invite.contacts.len(), 2, "an invite names other members, too");
     let (peers, folders): (Vec<_>, Vec<_>) = swarm.into_iter().unzip();
@@ -133,7 +141,7 @@ fn a_peer_that_leaves_hands_over() {
     assert_eq!((&outcome.result, outcome.is_success()), (&Err(Failure::Left), true));
     let (peers, _folders): (Vec<_>, Vec<_>) = swarm.into_iter().unzip();
     all_end(peers);
-    assert!(handle.invite().is_some() && handle.status_blocking().is_none(), "a handle outlives its peer");
+    assert!(handle.invite().is_some() && handle.status().is_none(), "a handle outlives its peer");
 }
 
 #[test]
@@ -150,8 +158,106 @@ fn a_peer_that_is_dropped_is_a_crashed_one() {
 fn a_peer_that_cannot_start_says_why() {
     let swarm = swarm(1);
     let directory = swarm[0].1.path();
-    let again = start(training(1).found().unwrap(), directory);
+    let again = start(training(1).new_run().unwrap(), directory);
     let error = again.err().expect("the directory is in use");
     assert!(matches!(error, StartError::Directory(DirectoryError::InUse { .. })), "{error}");
-    assert!(training(1).batch(0).found().is_err(), "a setting is out of bounds");
+    assert!(training(1).batch(0).new_run().is_err(), "a setting is out of bounds");
+}
+
+#[test]
+fn a_directory_is_free_again_after_its_peer() {
+    let mut swarm = swarm(1);
+    let (mut peer, folder) = swarm.pop().unwrap();
+    assert_eq!(peer.next_within(Duration::ZERO).err(), Some(NotYet));
+    assert_eq!(outcome(peer).result, Ok(()));
+    let mut again = start(training(1).new_run().unwrap(), folder.path()).unwrap();
+    wait_for_steps(&mut again, 3);
+    drop(again);
+    // What was being written is written first.
+    let restarted = (0..500).find_map(|_| {
+        thread::sleep(Duration::from_millis(10));
+        start(training(1).new_run().unwrap(), folder.path()).ok()
+    });
+    assert!(restarted.is_some());
+}
+
+/// Keeps what it is told, and takes the local steps of every second round by itself.
+struct Told(Arc<Mutex<Vec<StepInfo>>>);
+
+impl Told {
+    fn note(&self, step: &StepInfo) {
+        assert!(step.is_wanted() && (step.rank, step.member_count) == (0, 1));
+        self.0.lock().unwrap().push(step.clone());
+    }
+}
+
+impl Task for Told {
+    fn manifest(&self) -> Manifest {
+        Manifest::tensor("w", [1])
+    }
+
+    fn sample_count(&self) -> u32 {
+        SAMPLES
+    }
+
+    fn gradient(&self, _: &[f32], _: &[u32], _: &mut [f32]) -> f64 {
+        panic!("programs call `contribute`")
+    }
+
+    fn contribute(&self, step: &StepInfo, _: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64 {
+        self.note(step);
+        gradient[0] = samples.len() as f32;
+        0.0
+    }
+
+    fn learn(&self, step: &StepInfo, parameters: &mut [f32], samples: &[u32]) -> Option<f64> {
+        if step.number.is_multiple_of(2) {
+            return None;
+        }
+        self.note(step);
+        assert_eq!(samples.len(), 500);
+        parameters[0] += 1000.0;
+        Some(0.0)
+    }
+
+    fn evaluate(&self, _: &[f32]) -> Evaluation {
+        Evaluation { samples: 0, loss: 0.0, accuracy: None }
+    }
+}
+
+/// What a task is told in two epochs, and its parameter at their end.
+fn told(batch: u64, configure: impl FnOnce(&mut RunFile)) -> (Vec<StepInfo>, f32) {
+    let told = Arc::default();
+    let training = peergrad::train("told", Told(Arc::clone(&told))).optimizer(Optimizer::SGD);
+    let training = training.learning_rate(1.0).epochs(2).batch(batch).peers(1).configure(configure);
+    let folder = tempfile::tempdir().unwrap();
+    let ended = outcome(start(training.new_run().unwrap(), folder.path()).unwrap());
+    assert_eq!(ended.result, Ok(()));
+    let told = std::mem::take(&mut *told.lock().unwrap());
+    assert!(told.iter().all(|step| !step.is_wanted()), "nothing is wanted any more");
+    (told, ended.state.unwrap().parameters[0])
+}
+
+#[test]
+fn a_task_is_told_of_its_steps() {
+    let (told, _) = told(500, |_| {});
+    let numbers: Vec<_> =
+        told.iter().map(|step| (step.number, step.epoch, step.local_steps.clone())).collect();
+    assert_eq!(numbers, [(0, 0, 0..1), (1, 0, 1..2), (2, 1, 2..3), (3, 1, 3..4)]);
+    let seeds: BTreeSet<u64> = told.iter().map(|step| step.seed).collect();
+    assert_eq!(seeds.len(), 4, "each step has a seed of its own");
+    assert!(told[0].rate > 0.0);
+}
+
+#[test]
+fn a_task_may_take_local_steps_by_itself() {
+    for kind in [SyncKind::Local, SyncKind::Diloco] {
+        let (told, parameter) = told(250, |run| {
+            run.sync.kind = kind;
+            run.sync.local_steps = Some(LocalSteps::Number(2));
+        });
+        let steps: Vec<_> = told.iter().map(|step| (step.number, step.local_steps.clone())).collect();
+        assert_eq!(steps, [(0, 0..1), (0, 1..2), (1, 2..4), (2, 4..5), (2, 5..6), (3, 6..8)], "{kind:?}");
+        assert!(parameter > 900.0, "{kind:?}: {parameter}");
+    }
 }

@@ -303,7 +303,7 @@ pub fn permutation(seed: u64, epoch: u64, sample_count: u32) -> Vec<u32> {
 }
 
 /// A number in which each bit depends on all bits of `number`: the output function of `SplitMix64` (Steele et al., 2014).
-fn mixed(number: u64) -> u64 {
+pub fn mixed(number: u64) -> u64 {
     let number = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let number = (number ^ (number >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let number = (number ^ (number >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);

@@ -128,6 +128,8 @@ pub const ROUND_BYTES_MAX: usize = 32 << 20;
 pub const HOP_BYTES: usize = 64 << 10;
 /// Idle segment buffers that a peer keeps for reuse.
 pub const SEGMENTS_KEPT_MAX: usize = 64;
+/// The events of committed steps that a peer keeps until its user takes them.
+pub const STEP_EVENTS_KEPT_MAX: usize = 100_000;
 /// Violations by one peer before the others expel it from the run.
 pub const REJECTS_MAX: u32 = 64;
 

@@ -183,7 +183,7 @@ fn checkpoint() -> Checkpoint {
 /// The contents of a checkpoint's two files, as the checkpoint thread writes them.
 fn written(checkpoint: Checkpoint) -> Vec<u8> {
     let folder = tempfile::tempdir().expect("a folder for temporary files");
-    let thread = Checkpoints::start(CheckpointStore::in_directory(folder.path())).expect("a thread");
+    let thread = Checkpoints::start(CheckpointStore::in_directory(folder.path()), ()).expect("a thread");
     let place = folder.path().join("checkpoints").join(checkpoint.run.short());
     let steps = checkpoint.saved.steps.0;
     thread.save(Arc::new(checkpoint), 1);

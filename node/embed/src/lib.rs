@@ -7,6 +7,14 @@
 //! A peer runs on threads of its own. It reads no arguments, handles no signals, prints nothing and never ends the process: the `peer`
 //! binary is one user of it, and adds these.
 //!
+//! # In your process
+//! - No call needs an async runtime, and none may be made in an async task: each waits for the peer's threads.
+//! - A peer raises the limit of open files, as far as the system allows without special rights.
+//! - A forked child has no threads of the peer: it must not use the peer.
+//! - Several peers in one process each take three quarters of the free memory, and all cores, unless they are told otherwise.
+//! - Texts name the command of this process: see [`text::command_name`]. They may hold what other peers sent: a terminal should get them
+//!   through [`text::printable`].
+//!
 //! # Map
 //! | module | what it is |
 //! |---|---|
@@ -19,10 +27,10 @@
 #![forbid(unsafe_code)]
 
 pub mod data_source;
-mod host;
 pub mod options;
 pub mod outcome;
 pub mod peer;
+mod peer_task;
 mod previous_run;
 mod run_publication;
 pub mod status;
@@ -31,4 +39,11 @@ pub mod text;
 pub use data_source::DataSource;
 pub use options::{Connectivity, DirectoryChoice, PeerOptions, memory_limit, threads_of_one};
 pub use outcome::{Outcome, SaveError, SavedModel};
-pub use peer::{Opening, Peer, PeerEvent, PeerHandle, StartError};
+pub use peer::{NotYet, Peer, PeerEvent, PeerHandle, StartError, StartReport};
+
+pub use libp2p::Multiaddr;
+pub use peergrad_core::node::StartMode;
+pub use peergrad_net::{
+    BootstrapAddress, Counters, Damaged, Directory, DirectoryError, IdentityError, Mdns, MonotonicClock,
+    Notice, StartError as NetworkError,
+};

@@ -6,11 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use libp2p::Multiaddr;
-use peergrad_config::specification::ThreadCount;
 use peergrad_config::specification::memory::MemoryLimit;
+use peergrad_config::specification::{RunFile, ThreadCount};
 use peergrad_core::node::StartMode;
 use peergrad_core::program::loader::Loader;
-use peergrad_net::{BootstrapAddress, Directory, Mdns, available_memory, peers_beside, random_bytes};
+use peergrad_net::{
+    BootstrapAddress, DEFAULT_PORT, Directory, Mdns, available_memory, peers_beside, random_bytes,
+};
 use peergrad_protocol::invite::{Invite, Secret};
 
 use crate::DataSource;
@@ -40,11 +42,25 @@ pub struct PeerOptions {
 }
 
 impl PeerOptions {
-    /// Founds a run of this encoded specification with a new secret. Training begins once so many peers are there, this one included.
+    /// Founds a run of this encoded specification, with a new secret and what the run file says of this peer. Training begins once so many
+    /// peers are there, this one included.
     #[must_use]
-    pub fn found(specification: Arc<[u8]>, peers: usize, loader: Arc<dyn Loader>) -> Self {
+    pub fn new_run(
+        run_file: &RunFile,
+        specification: Arc<[u8]>,
+        peers: usize,
+        loader: Arc<dyn Loader>,
+    ) -> Self {
         let start_mode = StartMode::Bootstrap { specification, nonce: random_bytes(), peers, from: None };
-        Self::new(start_mode, Secret(random_bytes()), loader)
+        let RunFile { network, compute, .. } = run_file;
+        let connectivity = Connectivity {
+            // The default port may be replaced by a free one if it is taken, even if the file states it.
+            port: (network.port != DEFAULT_PORT).then_some(network.port),
+            mdns: if network.mdns { Mdns::On } else { Mdns::Off },
+            ..Connectivity::default()
+        };
+        let threads = compute.threads;
+        Self { connectivity, threads, ..Self::new(start_mode, Secret(random_bytes()), loader) }
     }
 
     /// Joins the run of this invite.

@@ -27,8 +27,10 @@ pub struct Outcome {
 pub struct SavedModel {
     /// How many committed steps are behind it.
     pub steps: u64,
-    /// Where the model of an earlier run is now; `None` if there was none.
-    pub earlier: Option<PathBuf>,
+    /// Where it is.
+    pub path: PathBuf,
+    /// Where the model of an earlier run is now, if it was moved out of the way.
+    pub earlier_model: Option<PathBuf>,
 }
 
 /// The model cannot be saved.
@@ -102,10 +104,10 @@ fn save(directory: &Directory, state: &FinalState) -> Result<SavedModel, SaveErr
         steps: state.steps,
         specification: String::from_utf8(state.specification.to_vec()).unwrap_or_default(),
     };
-    let earlier = keep_earlier_run(&path, state.run);
+    let earlier_model = keep_earlier_run(&path, state.run);
     let model = ModelFile { manifest: state.manifest.clone(), parameters: state.parameters.to_vec(), origin };
     match write_private(&path, &model.encode()) {
-        Ok(()) => Ok(SavedModel { steps: state.steps, earlier }),
+        Ok(()) => Ok(SavedModel { steps: state.steps, path, earlier_model }),
         Err(error) => {
             let (reason, has_checkpoints) = (explained(&error).to_string(), has_checkpoints(directory));
             Err(SaveError { path, reason, has_checkpoints })

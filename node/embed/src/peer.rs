@@ -1,10 +1,12 @@
 //! A running peer.
 
 use std::io;
-use std::net::SocketAddr;
 use std::num::{NonZeroU16, NonZeroUsize};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Duration;
 
 use peergrad_core::io::Event;
 use peergrad_core::node::{Config, Node, StartMode};
@@ -19,10 +21,11 @@ use peergrad_protocol::limits::SEGMENTS_KEPT_MAX;
 use peergrad_protocol::{Incarnation, PeerId, Pool, RunId};
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinError, JoinHandle};
 
 use crate::data_source::Found;
-use crate::host::{Host, Reports};
 use crate::options::default_threads;
+use crate::peer_task::{EventQueue, PeerTask, Reports};
 use crate::previous_run::PreviousRun;
 use crate::run_publication::RunPublication;
 use crate::status::log::LogOrigin;
@@ -36,14 +39,16 @@ use crate::{Connectivity, DataSource, DirectoryChoice, Outcome, PeerOptions};
 pub struct Peer {
     /// The threads of the network, the status and the storage; `None` while it is dropped.
     runtime: Option<Runtime>,
-    opening: Opening,
-    events: mpsc::UnboundedReceiver<PeerEvent>,
+    start_report: StartReport,
+    events: std::sync::mpsc::Receiver<PeerEvent>,
+    /// How many of the events that wait are of committed steps.
+    waiting_steps: Arc<AtomicUsize>,
     handle: PeerHandle,
 }
 
 /// What a peer chose and found when it started.
 #[derive(Clone, Debug)]
-pub struct Opening {
+pub struct StartReport {
     /// Its id.
     pub peer: PeerId,
     /// Addresses that it announces.
@@ -55,9 +60,9 @@ pub struct Opening {
     /// Its data directory.
     pub directory: PathBuf,
     /// Default directories that it did not take because other peers use them.
-    pub passed_over: Vec<PathBuf>,
+    pub directories_in_use: Vec<PathBuf>,
     /// Default directories that it did not take because they hold another unfinished run.
-    pub stopped: Vec<PathBuf>,
+    pub directories_of_other_runs: Vec<PathBuf>,
     /// Checkpoints of the run that cannot be read.
     pub damaged: Vec<Damaged>,
     /// Whether its record of an earlier run cannot be read, so that it takes part as a new peer.
@@ -75,9 +80,16 @@ pub enum PeerEvent {
     Node(Event),
     /// Something has happened around it: on the network, or on disk.
     Notice(Notice),
-    /// The run has ended at this peer. Nothing follows.
+    /// The run has ended at this peer, and its directory is released. Nothing follows.
     Ended(Outcome),
+    /// The peer's own code has panicked, with this message. Nothing follows.
+    Panicked(String),
 }
+
+/// There is no event yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no event yet")]
+pub struct NotYet;
 
 /// A way to ask a running peer, from any thread. Clones are the same.
 #[derive(Clone, Debug)]
@@ -114,6 +126,9 @@ pub enum StartError {
         /// The system's error.
         cause: io::Error,
     },
+    /// The peer's own code has panicked.
+    #[error("the peer has panicked while it started")]
+    Panicked,
     /// The system has no room for the threads of the network or the disk.
     #[error("cannot start threads: {0}")]
     Threads(io::Error),
@@ -122,7 +137,8 @@ pub enum StartError {
 impl Peer {
     /// Starts a peer. Returns once it listens; a founder can invite others from then on.
     ///
-    /// It waits, so it must not be called within an async task.
+    /// # Errors
+    /// Its directory cannot be used, or the system refuses a port or threads.
     pub fn start(options: PeerOptions) -> Result<Self, StartError> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(NETWORK_THREADS)
@@ -130,9 +146,16 @@ impl Peer {
             .enable_all()
             .build()
             .map_err(StartError::Threads)?;
-        let (sender, events) = mpsc::unbounded_channel();
-        match runtime.block_on(launch(options, sender)) {
-            Ok((opening, handle)) => Ok(Self { runtime: Some(runtime), opening, events, handle }),
+        let (sender, events) = std::sync::mpsc::channel();
+        let queue = EventQueue { sender, steps: Arc::default() };
+        let waiting_steps = Arc::clone(&queue.steps);
+        let (started, start) = std::sync::mpsc::channel();
+        runtime.spawn(async move { started.send(launch(options, queue).await) });
+        let launched = start.recv().unwrap_or_else(|_| Err(StartError::Panicked));
+        match launched {
+            Ok((start_report, handle)) => {
+                Ok(Self { runtime: Some(runtime), start_report, events, waiting_steps, handle })
+            }
             Err(error) => {
                 runtime.shutdown_background();
                 Err(error)
@@ -142,8 +165,8 @@ impl Peer {
 
     /// What the peer chose and found when it started.
     #[must_use]
-    pub fn opening(&self) -> &Opening {
-        &self.opening
+    pub fn start_report(&self) -> &StartReport {
+        &self.start_report
     }
 
     /// A way to ask the peer while others wait for its events.
@@ -152,16 +175,33 @@ impl Peer {
         self.handle.clone()
     }
 
-    /// The next event. The last one is [`PeerEvent::Ended`]; `None` follows it, or comes instead of it if the peer has panicked.
+    /// As [`next`](Iterator::next), for at most so long.
     ///
-    /// Events are kept until they are taken, so somebody should take them.
-    pub async fn next(&mut self) -> Option<PeerEvent> {
-        self.events.recv().await
+    /// # Errors
+    /// There was no event in this time.
+    pub fn next_within(&mut self, time: Duration) -> Result<Option<PeerEvent>, NotYet> {
+        match self.events.recv_timeout(time) {
+            Ok(event) => Ok(Some(self.taken(event))),
+            Err(RecvTimeoutError::Disconnected) => Ok(None),
+            Err(RecvTimeoutError::Timeout) => Err(NotYet),
+        }
     }
 
-    /// As [`next`](Self::next), outside of async tasks.
-    pub fn next_blocking(&mut self) -> Option<PeerEvent> {
-        self.events.blocking_recv()
+    fn taken(&self, event: PeerEvent) -> PeerEvent {
+        if let PeerEvent::Node(Event::Committed(_)) = event {
+            self.waiting_steps.fetch_sub(1, Ordering::Relaxed);
+        }
+        event
+    }
+}
+
+/// Waits for each event. The last one is [`PeerEvent::Ended`] or [`PeerEvent::Panicked`].
+impl Iterator for Peer {
+    type Item = PeerEvent;
+
+    fn next(&mut self) -> Option<PeerEvent> {
+        let event = self.events.recv().ok()?;
+        Some(self.taken(event))
     }
 }
 
@@ -181,15 +221,11 @@ impl PeerHandle {
     }
 
     /// The state of the peer, as `peer status --json` prints it; `None` once the peer was dropped.
-    pub async fn status(&self) -> Option<Arc<Status>> {
-        let service = self.service.clone();
-        self.runtime.spawn(async move { service.status().await }).await.ok()
-    }
-
-    /// As [`status`](Self::status), outside of async tasks.
     #[must_use]
-    pub fn status_blocking(&self) -> Option<Arc<Status>> {
-        futures::executor::block_on(self.status())
+    pub fn status(&self) -> Option<Arc<Status>> {
+        let (service, (answer, answered)) = (self.service.clone(), std::sync::mpsc::channel());
+        self.runtime.spawn(async move { answer.send(service.status().await) });
+        answered.recv().ok()
     }
 
     /// An invite to the run, with which others join it; `None` until the peer knows its run.
@@ -227,17 +263,17 @@ struct Prepared {
 /// Starts all parts of a peer.
 async fn launch(
     mut options: PeerOptions,
-    sender: mpsc::UnboundedSender<PeerEvent>,
-) -> Result<(Opening, PeerHandle), StartError> {
+    queue: EventQueue,
+) -> Result<(StartReport, PeerHandle), StartError> {
     let prepared = prepare(&mut options).await?;
-    let opening = opening(&prepared, &options.start_mode);
+    let start_report = start_report(&prepared, &options.start_mode);
     let PeerOptions { start_mode, loader, secret, data, capacity, .. } = options;
     let Prepared { chosen, previous, incarnation, segments, mut network, notices, metrics, threads } =
         prepared;
     let (contact, counters, clock) = (network.contact(), network.counters(), MonotonicClock::start());
     let directory = chosen.directory;
     let mut publication = RunPublication::new(secret, contact.clone(), network.port());
-    if let Some(run) = opening.founded {
+    if let Some(run) = start_report.founded {
         publication.set_run(run);
         publication.publish(&directory)?;
     }
@@ -254,19 +290,20 @@ async fn launch(
         saved: previous.saved,
         start_mode,
     };
-    let origin = LogOrigin { peer: contact.peer, incarnation, run: opening.founded };
+    let origin = LogOrigin { peer: contact.peer, incarnation, run: start_report.founded };
     let (events, observed) = mpsc::unbounded_channel();
     let (monitoring, EventStreams { admin_requests, events: reported, notices }) =
         Monitoring::open(directory.path(), &origin, (&mut network, clock), observed, notices);
     let service = monitoring.service().clone();
-    let metrics = metrics.map(|port| serve_metrics(port, &service, &sender));
+    let (tell, other_notices) = mpsc::unbounded_channel();
+    let metrics = metrics.map(|port| serve_metrics(port, &service, &tell));
     let compute = Compute::start(Arc::clone(&counters), threads)
         .map_err(|cause| StartError::Compute { threads, cause })?;
     let (store, disk_notices) =
-        StableStorage::start(directory.durable_path()).map_err(StartError::Threads)?;
-    let checkpoint_store = directory.checkpoint_store();
-    let find_data = data_finder(data, &directory, sender.clone());
-    let checkpoints = Checkpoints::start(checkpoint_store).map_err(StartError::Threads)?;
+        StableStorage::start(directory.durable_path(), directory.lock()).map_err(StartError::Threads)?;
+    let find_data = data_finder(data, &directory, tell);
+    let checkpoints =
+        Checkpoints::start(directory.checkpoint_store(), directory.lock()).map_err(StartError::Threads)?;
     let environment =
         Environment { network, compute, clock, find_data, store, checkpoints, events, admin_requests };
     let (is_leaving, mut leaves) = watch::channel(false);
@@ -279,16 +316,37 @@ async fn launch(
         };
         drive(&mut Node::new(config), environment, leave).await;
     });
-    let mut host = Host::new(directory, publication, sender);
-    tokio::spawn(async move {
-        let ended = host.watch(Reports { events: reported, notices, disk_notices }).await;
-        let (Some(ended), Ok(())) = (ended, driving.await) else { return };
-        monitoring.close().await;
-        drop(metrics);
-        host.conclude(ended);
-    });
+    let reports = Reports { events: reported, notices, disk_notices, other_notices };
+    let task = PeerTask::new(directory, publication, queue);
+    tokio::spawn(finish(task, reports, driving, monitoring, metrics));
     let runtime = tokio::runtime::Handle::current();
-    Ok((opening, PeerHandle { runtime, service, invites, is_leaving, counters, clock }))
+    Ok((start_report, PeerHandle { runtime, service, invites, is_leaving, counters, clock }))
+}
+
+/// Surrounds the node until it has ended, and then ends what was started with it.
+async fn finish(
+    mut task: PeerTask,
+    reports: Reports,
+    driving: JoinHandle<()>,
+    monitoring: Monitoring,
+    metrics: Option<MetricsServer>,
+) {
+    let ended = task.watch(reports).await;
+    let driven = driving.await;
+    monitoring.close().await;
+    drop(metrics);
+    match (ended, driven) {
+        (Some(ended), Ok(())) => task.conclude(ended),
+        (_, Err(error)) if error.is_panic() => task.panicked(panic_text(error)),
+        // The peer was dropped.
+        _ => {}
+    }
+}
+
+fn panic_text(error: JoinError) -> String {
+    let payload = error.into_panic();
+    let text = payload.downcast_ref::<&str>().map(ToString::to_string);
+    text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
 }
 
 /// Opens the data directory, the metrics port and the network.
@@ -332,21 +390,21 @@ fn choose(choice: DirectoryChoice, start_mode: &StartMode) -> Result<ChosenDirec
     Ok(ChosenDirectory { directory, passed_over: vec![], stopped: vec![] })
 }
 
-fn opening(prepared: &Prepared, start_mode: &StartMode) -> Opening {
+fn start_report(prepared: &Prepared, start_mode: &StartMode) -> StartReport {
     let Prepared { chosen, previous, network, threads, .. } = prepared;
     let contact = network.contact();
     let founded = match start_mode {
         StartMode::Bootstrap { specification, nonce, .. } => Some(RunId::derive(specification, nonce)),
         StartMode::Join { .. } => None,
     };
-    Opening {
+    StartReport {
         peer: contact.peer,
         addresses: contact.addresses,
         direct_port: network.direct_port(),
         threads: *threads,
         directory: chosen.directory.path().to_owned(),
-        passed_over: chosen.passed_over.clone(),
-        stopped: chosen.stopped.clone(),
+        directories_in_use: chosen.passed_over.clone(),
+        directories_of_other_runs: chosen.stopped.clone(),
         damaged: previous.damaged.clone(),
         is_record_damaged: previous.is_record_damaged(),
         replaced: previous.replaced_by(start_mode),
@@ -357,25 +415,19 @@ fn opening(prepared: &Prepared, start_mode: &StartMode) -> Opening {
 fn serve_metrics(
     port: MetricsPort,
     service: &StatusService,
-    events: &mpsc::UnboundedSender<PeerEvent>,
+    tell: &mpsc::UnboundedSender<Notice>,
 ) -> MetricsServer {
-    let address: SocketAddr = port.address();
-    let _ = events.send(PeerEvent::Notice(Notice::Metrics { address }));
+    let _ = tell.send(Notice::Metrics { address: port.address() });
     port.serve(service.clone())
 }
 
 /// What looks for the run's data file at this peer.
-fn data_finder(
-    data: DataSource,
-    directory: &Directory,
-    events: mpsc::UnboundedSender<PeerEvent>,
-) -> DataFinder {
+fn data_finder(data: DataSource, directory: &Directory, tell: mpsc::UnboundedSender<Notice>) -> DataFinder {
     let checkpoints = directory.checkpoint_store();
     Arc::new(move |reference| {
         let Found { bytes, other_at } = data.find(reference, &checkpoints);
         if let Some(path) = other_at {
-            let notice = Notice::OtherDataFile { path, wanted: reference.name.clone() };
-            let _ = events.send(PeerEvent::Notice(notice));
+            let _ = tell.send(Notice::OtherDataFile { path, wanted: reference.name.clone() });
         }
         bytes
     })

@@ -16,7 +16,10 @@ pub mod loss;
 pub mod network;
 mod pieces;
 mod product;
+pub mod step_info;
 pub mod supervised;
+
+pub use step_info::{Claim, StepInfo, Wanted};
 
 /// A model with its loss, its gradient and its data.
 pub trait Task: Send + Sync + 'static {
@@ -47,6 +50,26 @@ pub trait Task: Send + Sync + 'static {
     /// The result is a sum and not a mean because members compute different numbers of samples; the owner of a shard divides
     /// once. If an element or the loss is not finite, these samples are left out of the step.
     fn gradient(&self, parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64;
+
+    /// As [`gradient`](Self::gradient), for a task that wants to know which step it computes for. Programs call this one; the default
+    /// ignores the step.
+    fn contribute(&self, step: &StepInfo, parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64 {
+        let _ = step;
+        self.gradient(parameters, samples, gradient)
+    }
+
+    /// Takes the local steps of a round in its own way, for example with an optimizer of its own, and returns the summed loss of the
+    /// samples. `None`, the default, leaves them to the built-in optimizer.
+    ///
+    /// - `parameters`: (parameters), those of the round's start, overwritten with those after its local steps.
+    /// - `samples`: (round part), for all local steps.
+    ///
+    /// If an element or the loss is not finite, this member's part is left out of the round. A round may be undone and repeated: then it
+    /// starts again from the round's parameters, and a state that the task keeps by itself has seen the samples twice.
+    fn learn(&self, step: &StepInfo, parameters: &mut [f32], samples: &[u32]) -> Option<f64> {
+        let _ = (step, parameters, samples);
+        None
+    }
 
     /// Number of samples that [`evaluate`](Task::evaluate) computes, from which the simulator models its duration. Default:
     /// [`sample_count`](Self::sample_count).

@@ -53,16 +53,17 @@ enum CheckpointCommand {
 }
 
 impl Checkpoints {
-    /// Starts the thread. It writes and reads everything in `store`.
+    /// Starts the thread. It writes and reads everything in `store`, and drops `lock` when it ends.
     ///
     /// # Errors
     /// The operating system cannot start another thread.
-    pub fn start(store: CheckpointStore) -> io::Result<Self> {
+    pub fn start(store: CheckpointStore, lock: impl Send + 'static) -> io::Result<Self> {
         let (commands, queue) = std::sync::mpsc::channel::<CheckpointCommand>();
         let (done, results) = mpsc::unbounded_channel();
         let saving = Arc::new(AtomicUsize::new(0));
         let (refused, written) = (done.clone(), Arc::clone(&saving));
         thread::Builder::new().name("checkpoints".to_owned()).spawn(move || {
+            let _lock = lock;
             for command in queue {
                 let answer = match command {
                     CheckpointCommand::Save { checkpoint, keep } => {

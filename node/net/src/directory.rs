@@ -31,7 +31,7 @@ use super::record::RunRecord;
 pub struct Directory {
     path: PathBuf,
     /// Held, never read: dropping it releases the directory.
-    lock: File,
+    lock: Arc<File>,
 }
 
 /// A directory, and what the user should know about the choice.
@@ -108,7 +108,7 @@ impl Directory {
         let lock = options.open(&lock_path);
         let lock = lock.map_err(|cause| unusable(&lock_path, cause))?;
         match try_lock(&lock) {
-            Ok(()) => Ok(Self { path: path.to_owned(), lock }),
+            Ok(()) => Ok(Self { path: path.to_owned(), lock: Arc::new(lock) }),
             Err(TryLockError::WouldBlock) => Err(DirectoryError::InUse { path: path.to_owned() }),
             Err(TryLockError::Error(cause)) => Err(unusable(&lock_path, cause)),
         }
@@ -225,6 +225,18 @@ impl Directory {
     #[must_use]
     pub fn last_record(&self) -> Option<RunRecord> {
         RunRecord::read_last(&self.path)
+    }
+
+    /// What keeps the directory locked until it is dropped, for a thread that writes to it.
+    #[must_use]
+    pub fn lock(&self) -> Arc<File> {
+        Arc::clone(&self.lock)
+    }
+
+    /// Whether a thread still has a [`lock`](Self::lock).
+    #[must_use]
+    pub fn is_written_to(&self) -> bool {
+        Arc::strong_count(&self.lock) > 1
     }
 
     /// Removes what a later start would resume. A file that cannot be removed makes the run look like one that was stopped in

@@ -30,15 +30,19 @@ pub struct StableStorage {
 type Entry = (PersistId, DurableBytes);
 
 impl StableStorage {
-    /// Starts the thread. It writes the record to `path`. The second result receives notices about the disk.
+    /// Starts the thread. It writes the record to `path`, and drops `lock` when it ends. The second result receives notices about the disk.
     ///
     /// # Errors
     /// The operating system cannot start another thread.
-    pub fn start(path: PathBuf) -> std::io::Result<(Self, mpsc::UnboundedReceiver<Notice>)> {
+    pub fn start(
+        path: PathBuf,
+        lock: impl Send + 'static,
+    ) -> std::io::Result<(Self, mpsc::UnboundedReceiver<Notice>)> {
         let (records, queue) = std::sync::mpsc::channel::<Entry>();
         let (done, results) = mpsc::unbounded_channel();
         let (notices, noticed) = mpsc::unbounded_channel();
         thread::Builder::new().name("store".to_owned()).spawn(move || {
+            let _lock = lock;
             while let Ok(entry) = queue.recv() {
                 let Some(id) = write(&path, entry, &queue, (&done, &notices)) else { break };
                 if done.send(Input::Persisted(id)).is_err() {
@@ -107,7 +111,7 @@ mod tests {
     async fn records_are_written_in_order() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("durable");
-        let (mut store, _notices) = StableStorage::start(path.clone()).unwrap();
+        let (mut store, _notices) = StableStorage::start(path.clone(), ()).unwrap();
         for byte in [1_u8, 2] {
             store.persist(PersistId(u64::from(byte)), record(&[byte]));
         }
@@ -122,7 +126,7 @@ mod tests {
     async fn a_record_that_cannot_be_written_is_written_later() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("absent/durable");
-        let (mut store, mut notices) = StableStorage::start(path.clone()).unwrap();
+        let (mut store, mut notices) = StableStorage::start(path.clone(), ()).unwrap();
         for byte in [1_u8, 2] {
             store.persist(PersistId(u64::from(byte)), record(&[byte]));
         }

@@ -23,8 +23,8 @@ pub(crate) async fn run(network: Network, mut courier: Courier) -> (Courier, Tra
         compute: Compute::start(Arc::clone(&counters), NonZeroUsize::MIN).unwrap(),
         clock: MonotonicClock::start(),
         find_data: Arc::new(|_| None),
-        store: StableStorage::start(folder.path().join("durable")).unwrap().0,
-        checkpoints: Checkpoints::start(CheckpointStore::in_directory(folder.path())).unwrap(),
+        store: StableStorage::start(folder.path().join("durable"), ()).unwrap().0,
+        checkpoints: Checkpoints::start(CheckpointStore::in_directory(folder.path()), ()).unwrap(),
         events,
         admin_requests: mpsc::channel(1).1,
     };

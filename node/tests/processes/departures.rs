@@ -2,12 +2,16 @@
 
 #![cfg(unix)]
 
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
 use peergrad_config::model_file::ModelFile;
 use peergrad_protocol::id::ContentDigest;
 
 use super::process::{
-    ENDLESS, Ended, Process, TestFolder, check_left, check_one_history, end_all, invite_of, is_change,
-    is_view_of, name_of,
+    ENDLESS, Ended, PROGRAM, Process, TestFolder, check_left, check_one_history, end_all, invite_of,
+    is_change, is_view_of, name_of,
 };
 
 /// Members in the middle of a run over the digits, and their names.
@@ -49,6 +53,35 @@ fn the_others_finish_when_a_member_is_killed() {
         assert_eq!(peer.summary()["steps"].as_u64(), Some(peer.digests().len() as u64));
     }
     check_one_history(&[&killed, &survivors[0], &survivors[1]]);
+}
+
+/// As when a program has started a peer and does not read what it prints.
+#[test]
+fn a_peer_whose_output_nobody_reads_can_be_ended() {
+    let place = TestFolder::new();
+    place.write(
+        "run.toml",
+        format!("epochs = {ENDLESS}\n[data]\nfile = \"digits\"\n[network]\nmdns = false\n"),
+    );
+    let mut command = Command::new(PROGRAM);
+    command.args(["start", "--peers", "1", "--json", "--listen", "127.0.0.1", "--port", "0", "--dir"]);
+    command.arg(place.path("peer")).arg(place.path("run.toml"));
+    let mut peer = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the program starts");
+    let mut ask = || {
+        thread::sleep(Duration::from_secs(2));
+        let status = Command::new("kill").args(["-s", "TERM", &peer.id().to_string()]).status();
+        assert!(status.expect("there is a kill command").success());
+        peer.try_wait().expect("a child can be waited for")
+    };
+    // By the first time, the pipe is full; the first signal asks the peer to leave, the second one stops it.
+    assert_eq!(ask(), None);
+    ask();
+    let code = (0..500).find_map(|_| {
+        thread::sleep(Duration::from_millis(20));
+        peer.try_wait().expect("a child can be waited for")
+    });
+    let _ = peer.kill();
+    assert_eq!(code.expect("it ends").code(), Some(1));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use peergrad_core::io::{Committed, Event, Failure, FinalState, Line, RecoveryProgress, RunSize};
 use peergrad_embed::text::command_name::command_name;
-use peergrad_embed::{Opening, Outcome, SavedModel};
+use peergrad_embed::{Outcome, SavedModel, StartReport};
 use peergrad_models::task::Evaluation;
 use peergrad_net::{
     Advice, Counters, Damaged, MonotonicClock, Notice, Reachability, ReachabilityState, Traffic,
@@ -147,28 +147,28 @@ impl Report {
     }
 
     /// What the peer chose and found when it started.
-    pub(super) fn opening(&self, opening: &Opening) {
-        let here = opening.directory.display();
-        if !opening.passed_over.is_empty() {
+    pub(super) fn started(&self, started: &StartReport) {
+        let here = started.directory.display();
+        if !started.directories_in_use.is_empty() {
             self.say(&format!("another peer runs on this machine, so this one keeps its data in {here}"));
         }
-        if let Some(path) = opening.stopped.first() {
+        if let Some(path) = started.directories_of_other_runs.first() {
             self.say(&format!(
                 "{} holds an unfinished run (`{} resume` continues it), so this peer keeps its data in {here}",
                 path.display(),
                 command_name()
             ));
         }
-        self.listening(opening);
-        for Damaged { path, reason } in &opening.damaged {
+        self.listening(started);
+        for Damaged { path, reason } in &started.damaged {
             self.say(&format!("skipped the damaged checkpoint {} ({reason})", path.display()));
         }
-        if opening.is_record_damaged {
+        if started.is_record_damaged {
             self.say(
                 "the durable record of an earlier run is damaged on disk: this peer takes part as a new one",
             );
         }
-        if let Some(run) = opening.replaced {
+        if let Some(run) = started.replaced {
             self.say(&format!(
                 "this new run replaces the unfinished run {} in {here} (to keep both, give a new run its own directory with --dir)",
                 run.short(),
@@ -176,8 +176,8 @@ impl Report {
         }
     }
 
-    fn listening(&self, opening: &Opening) {
-        let Opening { peer, addresses, direct_port, threads, .. } = opening;
+    fn listening(&self, started: &StartReport) {
+        let StartReport { peer, addresses, direct_port, threads, .. } = started;
         match self.format {
             OutputFormat::Text => {
                 let threads_text = plural(threads.get(), "thread");
@@ -292,8 +292,8 @@ impl Report {
         if let Some(progress) = &self.progress {
             progress.close();
         }
-        if let Ok(Some(SavedModel { steps, earlier })) = &outcome.model {
-            if let Some(earlier) = earlier {
+        if let Ok(Some(SavedModel { steps, earlier_model, .. })) = &outcome.model {
+            if let Some(earlier) = earlier_model {
                 self.say(&format!("moved the model of an earlier run to {}", earlier.display()));
             }
             self.say(&format!(

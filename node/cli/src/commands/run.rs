@@ -2,7 +2,9 @@
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use peergrad_config::specification::{BuiltinLoader, RunFile, resolve_with_notices};
@@ -10,7 +12,7 @@ use peergrad_core::node::StartMode;
 use peergrad_core::program::loader::Loader;
 use peergrad_embed::text::command_name::command_name;
 use peergrad_embed::{Connectivity, DataSource, DirectoryChoice, Peer, PeerEvent, PeerHandle, PeerOptions};
-use peergrad_net::{DEFAULT_PORT, Mdns, random_bytes};
+use peergrad_net::{Mdns, random_bytes};
 use peergrad_protocol::invite::Secret;
 use peergrad_protocol::limits::MEMBERS_MAX;
 
@@ -92,12 +94,7 @@ fn found(
     arguments: FounderArguments,
 ) -> anyhow::Result<ExitCode> {
     // `run_file` holds the seed already.
-    let FounderArguments { peers, seed: _, secret_file, mut peer } = arguments;
-    // The default port may be replaced by a free one if it is taken, even if the file states it.
-    let port = run_file.network.port;
-    peer.port = peer.port.or((port != DEFAULT_PORT).then_some(port));
-    peer.no_mdns |= !run_file.network.mdns;
-    peer.threads = peer.threads.or(run_file.compute.threads);
+    let FounderArguments { peers, seed: _, secret_file, peer } = arguments;
     let peers = peers.unwrap_or(run_file.network.peers) as usize;
     if peers == 0 || peers > MEMBERS_MAX {
         bail!("--peers counts this peer too: give 1 to train alone, or at most {MEMBERS_MAX}");
@@ -106,7 +103,7 @@ fn found(
         Some(path) => secret_for_a_new_run(&path)?,
         None => Secret(random_bytes()),
     };
-    let options = PeerOptions::found(specification.into(), peers, loader);
+    let options = PeerOptions::new_run(run_file, specification.into(), peers, loader);
     run(PeerOptions { secret, data, ..options }, peer, started_from)
 }
 
@@ -130,30 +127,26 @@ pub(super) fn run(
 ) -> anyhow::Result<ExitCode> {
     let format = OutputFormat::of_flag(arguments.json);
     let mut peer = Peer::start(with_arguments(options, arguments)?)?;
-    let handle = peer.handle();
-    let opening = peer.opening();
-    if let (Some(file), Some(run)) = (started_from, opening.founded) {
-        file.keep(&opening.directory, run);
+    let (handle, started) = (peer.handle(), peer.start_report());
+    if let (Some(file), Some(run)) = (started_from, started.founded) {
+        file.keep(&started.directory, run);
     }
     let meter = UsageMeter { clock: handle.clock(), counters: Arc::clone(handle.counters()) };
-    let mut report = Report::new(opening.peer, format, meter);
-    report.opening(opening);
-    if let (Some(run), Some(invite)) = (opening.founded, handle.invite()) {
+    let mut report = Report::new(started.peer, format, meter);
+    report.started(started);
+    if let (Some(run), Some(invite)) = (started.founded, handle.invite()) {
         report.invite(&invite.to_string(), &run);
     }
-    let directory = opening.directory.clone();
-    // For signals; the peer has its own threads.
-    let signals = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let outcome = signals.context("cannot wait for signals")?.block_on(async {
-        tokio::spawn(leave_when_interrupted(report.screen(), handle));
-        loop {
-            match peer.next().await.context("the peer stopped unexpectedly")? {
-                PeerEvent::Node(event) => report.event(&event),
-                PeerEvent::Notice(notice) => report.notice(&notice),
-                PeerEvent::Ended(outcome) => return anyhow::Ok(outcome),
-            }
+    let directory = started.directory.clone();
+    leave_when_interrupted(report.screen(), handle)?;
+    let outcome = loop {
+        match peer.next().context("the peer stopped unexpectedly")? {
+            PeerEvent::Node(event) => report.event(&event),
+            PeerEvent::Notice(notice) => report.notice(&notice),
+            PeerEvent::Ended(outcome) => break outcome,
+            PeerEvent::Panicked(reason) => bail!("the peer stopped unexpectedly: {reason}"),
         }
-    })?;
+    };
     report.outcome(&outcome, &directory);
     let code = if outcome.is_success() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     // The outcome is reported even if saving has failed.
@@ -165,13 +158,15 @@ pub(super) fn run(
 fn with_arguments(options: PeerOptions, arguments: PeerArguments) -> anyhow::Result<PeerOptions> {
     let PeerArguments { listen, port, external, upnp, no_mdns, dir, capacity, threads, metrics, .. } =
         arguments;
+    let of_run = options.connectivity;
     let connectivity = Connectivity {
         listen,
-        port,
+        port: port.or(of_run.port),
         external: multiaddresses(&external)?,
         upnp,
-        mdns: if no_mdns { Mdns::Off } else { Mdns::On },
+        mdns: if no_mdns { Mdns::Off } else { of_run.mdns },
     };
+    let threads = threads.or(options.threads);
     let directory = match (options.directory, dir) {
         (DirectoryChoice::Default, Some(path)) => DirectoryChoice::At(path),
         (chosen, _) => chosen,
@@ -179,11 +174,29 @@ fn with_arguments(options: PeerOptions, arguments: PeerArguments) -> anyhow::Res
     Ok(PeerOptions { directory, connectivity, capacity, threads, metrics, ..options })
 }
 
-/// Asks the peer to leave at the first Ctrl-C; a second one stops the process at once.
-async fn leave_when_interrupted(screen: Screen, peer: PeerHandle) {
-    stop_requested().await;
-    screen.say("leaving; press Ctrl-C again to stop at once without saving");
-    peer.leave();
-    stop_requested_again().await;
-    std::process::exit(1);
+/// Asks the peer to leave at the first Ctrl-C; a second one stops the process at once. Waits on a thread of its own, since the others may
+/// wait for the reader of the output.
+fn leave_when_interrupted(screen: Screen, peer: PeerHandle) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.context("cannot wait for signals")?;
+    let wait = move || {
+        runtime.block_on(stop_requested());
+        let (said, saying) = mpsc::channel();
+        let say = move || {
+            screen.say("leaving; press Ctrl-C again to stop at once without saving");
+            said.send(())
+        };
+        // It waits for the reader of the output, if that does not read.
+        if thread::Builder::new().spawn(say).is_ok() {
+            let _ = saying.recv_timeout(SAYING_MAX);
+        }
+        peer.leave();
+        runtime.block_on(stop_requested_again());
+        std::process::exit(1);
+    };
+    thread::Builder::new().name("signals".to_owned()).spawn(wait).context("cannot wait for signals")?;
+    Ok(())
 }
+
+/// How long a peer waits for the reader of the output before it leaves.
+const SAYING_MAX: Duration = Duration::from_millis(200);

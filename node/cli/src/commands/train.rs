@@ -23,8 +23,10 @@ use peergrad_embed::{PeerOptions, memory_limit};
 use peergrad_models::optimizer::Optimizer;
 use peergrad_models::task::Task;
 use peergrad_protocol::invite::Invite;
+use peergrad_protocol::limits::MEMBERS_MAX;
 
-/// Begins to describe how this binary trains `task`; [`Training::run`] ends it.
+/// Begins to describe how this binary trains `task`; [`Training::run`] ends it, or [`Training::new_run`] and [`Training::join`] without a
+/// command line.
 ///
 /// All peers of a run must be the same binary. They compare `name`, which error messages quote where the binaries differ.
 pub fn train(name: &str, task: impl Task) -> Training {
@@ -120,10 +122,18 @@ impl Training {
     ///
     /// # Errors
     /// A setting is out of bounds.
-    pub fn found(&self) -> Result<PeerOptions, SpecificationError> {
+    pub fn new_run(&self) -> Result<PeerOptions, SpecificationError> {
         let specification = self.specification(&self.settings)?.to_bytes()?;
         let peers = self.settings.network.peers as usize;
-        Ok(PeerOptions::found(specification.into(), peers, self.shared_loader()))
+        if peers == 0 || peers > MEMBERS_MAX {
+            let allowed = format!("1 to {MEMBERS_MAX}, this peer included");
+            return Err(SpecificationError::Setting {
+                key: "network.peers",
+                found: peers.to_string(),
+                allowed,
+            });
+        }
+        Ok(PeerOptions::new_run(&self.settings, specification.into(), peers, self.shared_loader()))
     }
 
     /// The same for a peer that joins such a run. The settings are the founder's.

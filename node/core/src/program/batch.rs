@@ -3,7 +3,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use peergrad_models::task::{StepInfo, Wanted};
 use peergrad_protocol::Rank;
+use peergrad_protocol::cursor::mixed;
 
 /// The samples of one step or clock at this member, and the view in which it began.
 ///
@@ -25,4 +27,28 @@ pub struct Batch {
     pub member_count: usize,
     /// The number that commands of this step or clock carry: each has its own.
     pub(crate) turn: u64,
+    /// The seed of the run.
+    pub(crate) run_seed: u64,
+    /// Whether the members still wait for what this one computes.
+    pub(crate) wanted: Wanted,
+}
+
+impl Batch {
+    /// What a task learns about the step or clock of this number.
+    pub(crate) fn info(&self, number: u64) -> StepInfo {
+        let Self { epoch, rate, member_count, .. } = *self;
+        let rank = self.rank.index();
+        let seed =
+            [number, rank as u64].into_iter().fold(self.run_seed, |seed, part| mixed(seed ^ mixed(part)));
+        StepInfo {
+            number,
+            epoch,
+            rate,
+            local_steps: self.local_steps.clone(),
+            rank,
+            member_count,
+            seed,
+            wanted: self.wanted.clone(),
+        }
+    }
 }

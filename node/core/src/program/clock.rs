@@ -3,6 +3,7 @@
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
+use peergrad_models::task::StepInfo;
 use peergrad_protocol::Buffer;
 use peergrad_protocol::message::SampleStats;
 use peergrad_protocol::table::{Map, Reduce, Row, RowSet, Rows};
@@ -38,6 +39,12 @@ impl Deref for Clock {
 }
 
 impl Clock {
+    /// What a task learns about this clock.
+    #[must_use]
+    pub fn info(&self) -> StepInfo {
+        self.batch.info(self.number)
+    }
+
     /// Runs `work` on a compute thread: see [`Step::compute`](crate::program::context::Step::compute).
     pub fn compute<T: Send + 'static>(
         &self,

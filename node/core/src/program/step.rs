@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use peergrad_collectives::groups::Groups;
 use peergrad_models::optimizer::Optimizer;
-use peergrad_models::task::Task;
+use peergrad_models::task::{StepInfo, Task};
 use peergrad_protocol::message::SampleStats;
 use peergrad_protocol::{Buffer, StepNumber};
 
@@ -35,6 +35,12 @@ impl Deref for Step {
 }
 
 impl Step {
+    /// What a task learns about this step.
+    #[must_use]
+    pub fn info(&self) -> StepInfo {
+        self.batch.info(self.number.0)
+    }
+
     /// Runs `work` on a compute thread, while the node continues. `cost` is the number of samples that the work computes, from which the
     /// simulator models its duration.
     pub fn compute<T: Send + 'static>(
@@ -57,9 +63,9 @@ impl Step {
         parameters: Arc<Buffer>,
         mut room: Buffer,
     ) -> Pending<Contribution> {
-        let (task, samples) = (Arc::clone(task), Arc::clone(&self.samples));
+        let (task, samples, info) = (Arc::clone(task), Arc::clone(&self.samples), self.info());
         self.compute(self.samples.len() as u64, move || {
-            let loss = task.gradient(&parameters, &samples, &mut room);
+            let loss = task.contribute(&info, &parameters, &samples, &mut room);
             Contribution::finite(room, SampleStats { samples: samples.len() as u64, loss })
         })
     }

@@ -186,7 +186,7 @@ fn a_failed_write_is_reported_and_leaves_earlier_checkpoints() {
 #[tokio::test]
 async fn the_disk_thread_answers_in_order_and_finishes_pending_requests() {
     let (_folder, store) = store();
-    let mut checkpoints = Checkpoints::start(store.clone()).unwrap();
+    let mut checkpoints = Checkpoints::start(store.clone(), ()).unwrap();
     checkpoints.save(Arc::new(checkpoint(10)), 3);
     let Input::CheckpointSaved { steps: saved, result } = checkpoints.answer().await else {
         panic!("another input")
@@ -214,7 +214,7 @@ async fn the_disk_thread_answers_in_order_and_finishes_pending_requests() {
 #[tokio::test]
 async fn a_checkpoint_is_refused_while_a_slow_disk_is_busy() {
     let (_folder, store) = store();
-    let checkpoints = Checkpoints::start(store.clone()).unwrap();
+    let checkpoints = Checkpoints::start(store.clone(), ()).unwrap();
     // As if these were being written.
     checkpoints.saving.store(SAVING_MAX, Ordering::Relaxed);
     checkpoints.save(Arc::new(checkpoint(10)), 3);

@@ -85,9 +85,10 @@ impl Downpour {
         // Where owners add what they receive, the worker adds it to its own parameters unchanged.
         let rate = if self.is_sum { -1.0 } else { self.settings.local_rate.unwrap_or(clock.rate) as f32 };
         let (task, samples, layout) = (self.task.clone(), clock.samples.clone(), clock.layout.clone());
+        let info = clock.info();
         let work = move || {
             let mut gradient = vec![0.0; parameters.len()];
-            let loss = task.gradient(&parameters, &samples, &mut gradient);
+            let loss = task.contribute(&info, &parameters, &samples, &mut gradient);
             let (rows, stats) =
                 scaled(gradient, scale, SampleStats { samples: samples.len() as u64, loss }, &layout);
             if is_last {

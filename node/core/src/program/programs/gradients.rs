@@ -21,13 +21,13 @@ pub(super) async fn gradient(
     scale: f32,
 ) -> Result<(Rows, SampleStats), Interrupted> {
     let (task, samples, layout) = (task.clone(), clock.samples.clone(), clock.layout.clone());
-    let cost = samples.len() as u64;
+    let (cost, info) = (samples.len() as u64, clock.info());
     if task.sparse().is_none() {
         let parameters = clock.parameters().await?;
         return clock
             .compute(cost, move || {
                 let mut gradient = vec![0.0; parameters.len()];
-                let loss = task.gradient(&parameters, &samples, &mut gradient);
+                let loss = task.contribute(&info, &parameters, &samples, &mut gradient);
                 scaled(gradient, scale, SampleStats { samples: cost, loss }, &layout)
             })
             .await;

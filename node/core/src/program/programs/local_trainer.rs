@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use peergrad_collectives::plan::are_finite;
 use peergrad_models::optimizer::{Optimizer, Schedule};
-use peergrad_models::task::Task;
+use peergrad_models::task::{StepInfo, Task};
 use peergrad_protocol::Buffer;
 use peergrad_protocol::message::SampleStats;
 
@@ -53,10 +53,8 @@ pub struct RoundResult {
     pub parameters: Buffer,
     /// The number of the round's samples, and their summed loss.
     pub stats: SampleStats,
-    /// The optimizer state after the round.
-    state: OptimizerState,
-    /// The vectors that the round has used, for the next one.
-    spare: SpareBuffers,
+    /// What the worker keeps if the round is not interrupted.
+    pending: PendingState,
 }
 
 impl LocalTrainer {
@@ -87,24 +85,33 @@ impl LocalTrainer {
         let (task, samples, state) = (self.task.clone(), step.samples.clone(), self.state.clone());
         let (rule, schedule, numbers) = (self.rule, self.schedule, step.local_steps.clone());
         let spare = std::mem::take(&mut self.spare);
+        let info = step.info();
         let work = move || {
-            let mut run = LocalRun { task: &*task, rule, at: room, stats: SampleStats::default(), spare };
-            run.at.copy_from_slice(&parameters);
+            let mut at = room;
+            at.copy_from_slice(&parameters);
+            if let Some(loss) = task.learn(&info, &mut at, &samples) {
+                return RoundResult::of_task(at, loss, &parameters, samples.len());
+            }
+            let mut run = LocalRun { task: &*task, rule, at, stats: SampleStats::default(), spare };
             let mut state = run.begin(&state);
             let count = (numbers.end - numbers.start) as usize;
             let batch = samples.len().div_ceil(count).max(1);
             for (samples, number) in samples.chunks(batch).zip(numbers) {
-                run.step(samples, schedule.rate(number), &mut state);
+                let info =
+                    StepInfo { rate: schedule.rate(number), local_steps: number..number + 1, ..info.clone() };
+                run.step(&info, samples, &mut state);
             }
-            RoundResult { parameters: run.at, stats: run.stats, state, spare: run.spare }
+            let pending = PendingState { state: Some(state), spare: run.spare };
+            RoundResult { parameters: run.at, stats: run.stats, pending }
         };
         step.compute(step.samples.len() as u64, work).await
     }
 
     /// The round is complete: its optimizer state becomes the current one.
     pub fn commit(&mut self, pending: PendingState) {
-        let before = std::mem::replace(&mut self.state, Arc::new(pending.state));
         self.spare = pending.spare;
+        let Some(state) = pending.state else { return };
+        let before = std::mem::replace(&mut self.state, Arc::new(state));
         // A job of an interrupted round may still read the state before.
         if let Ok(before) = Arc::try_unwrap(before) {
             self.spare.next = before.moments;
@@ -113,18 +120,30 @@ impl LocalTrainer {
 }
 
 /// What a worker keeps from a round until the round is complete.
+#[derive(Default)]
 pub struct PendingState {
-    /// The optimizer state after the round.
-    state: OptimizerState,
+    /// The optimizer state after the round; `None` if the task has taken the local steps by itself.
+    state: Option<OptimizerState>,
     /// The vectors that the round has used, for the next one.
     spare: SpareBuffers,
 }
 
 impl RoundResult {
+    /// The result of a task that takes local steps by itself. What is not finite would ruin the parameters of every member, so it counts for
+    /// nothing.
+    fn of_task(mut parameters: Buffer, loss: f64, begun_at: &[f32], samples: usize) -> Self {
+        let mut stats = SampleStats { samples: samples as u64, loss };
+        if !loss.is_finite() || !are_finite(&parameters) {
+            parameters.copy_from_slice(begun_at);
+            stats = SampleStats::default();
+        }
+        Self { parameters, stats, pending: PendingState::default() }
+    }
+
     /// Splits the result into the parameters, their weight, and what the worker keeps if the round is not interrupted.
     #[must_use]
     pub fn split(self) -> (Buffer, SampleStats, PendingState) {
-        (self.parameters, self.stats, PendingState { state: self.state, spare: self.spare })
+        (self.parameters, self.stats, self.pending)
     }
 }
 
@@ -153,14 +172,14 @@ impl LocalRun<'_> {
     }
 
     /// Takes one local step. A gradient that overflowed would ruin the parameters, so its samples are left out.
-    fn step(&mut self, samples: &[u32], rate: f64, state: &mut OptimizerState) {
+    fn step(&mut self, info: &StepInfo, samples: &[u32], state: &mut OptimizerState) {
         let SpareBuffers { between, gradient, .. } = &mut self.spare;
-        let loss = self.task.gradient(&self.at, samples, gradient);
+        let loss = self.task.contribute(info, &self.at, samples, gradient);
         if !loss.is_finite() || !are_finite(gradient) {
             return;
         }
         state.updates += 1;
-        let update = self.rule.update(rate, state.updates, 1.0 / samples.len() as f32);
+        let update = self.rule.update(info.rate, state.updates, 1.0 / samples.len() as f32);
         update.apply(&self.at, gradient, &state.moments, between);
         self.at.swap_with_slice(gradient);
         std::mem::swap(&mut state.moments, between);

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use peergrad_collectives::groups::Groups;
+use peergrad_models::task::Claim;
 use peergrad_protocol::PeerId;
 use peergrad_protocol::cursor::Span;
 
@@ -48,6 +49,8 @@ pub(super) struct CurrentStep {
     /// The turn in which the program has begun the step. `None` if the member takes the step without its program: a newcomer has no
     /// parameters to begin with, and a late member has missed the step.
     pub(super) turn: Option<u64>,
+    /// What the program's jobs compute is wanted for as long as this step is in progress.
+    claim: Claim,
     /// Whether this member has contributed, so that sums of its shard may become final.
     pub(super) has_contributed: bool,
     /// How the members of the step's round are grouped; `None`: all are one group.
@@ -101,7 +104,7 @@ impl ProgramStep {
         };
         let local_steps = state.local_steps(state.step, state.assignment());
         self.turn += 1;
-        self.current = Some(CurrentStep::of_program(self.turn));
+        let current = self.current.insert(CurrentStep::of_program(self.turn));
         let batch = Batch {
             is_over,
             epoch: state.assignment.epoch,
@@ -111,6 +114,8 @@ impl ProgramStep {
             rank: base.rank,
             member_count: base.view().members.len(),
             turn: self.turn,
+            run_seed: config.seed,
+            wanted: current.claim.wanted(),
         };
         let begun = StepStart {
             number: state.step,
@@ -238,6 +243,7 @@ impl CurrentStep {
     fn of_program(turn: u64) -> Self {
         Self {
             turn: Some(turn),
+            claim: Claim::default(),
             has_contributed: false,
             among: None,
             rule: None,
@@ -250,6 +256,7 @@ impl CurrentStep {
     pub(super) fn silent(rule: Option<OwnerRule>) -> Self {
         Self {
             turn: None,
+            claim: Claim::default(),
             has_contributed: true,
             among: None,
             rule,

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use peergrad_models::task::Claim;
 use peergrad_protocol::cursor::Span;
 use peergrad_protocol::message::SampleStats;
 use peergrad_protocol::table::{RowSet, Rows, SampleLease};
@@ -50,8 +51,8 @@ enum Read {
 pub(super) struct ClockProgress {
     /// Counts the clocks that the program has begun: a command of an older one is void.
     turn: u64,
-    /// The turn of the clock in progress. `None` between two clocks.
-    pub(super) current: Option<u64>,
+    /// The turn of the clock in progress, whose results are wanted until it ends. `None` between two clocks.
+    pub(super) current: Option<(u64, Claim)>,
     /// Whether the last clock had no samples: then none begins before an input from other members.
     pub(super) is_idle: bool,
 }
@@ -95,7 +96,7 @@ struct ComputedLease {
 impl TableEngine {
     /// Whether a command belongs to the clock that the program has begun last.
     pub(in crate::training) fn is_current(&self, turn: u64) -> bool {
-        self.clock.current == Some(turn)
+        self.clock.current.as_ref().is_some_and(|(current, _)| *current == turn)
     }
 
     /// Carries out a command of the program.
@@ -163,7 +164,9 @@ impl TableEngine {
         self.leases.take(number, &lease, self.lease_policy);
         self.clock.is_idle = lease.is_empty() && !is_over;
         self.clock.turn += 1;
-        self.clock.current = Some(self.clock.turn);
+        let claim = Claim::default();
+        let wanted = claim.wanted();
+        self.clock.current = Some((self.clock.turn, claim));
         let clock = self.exchange.worker.clock();
         let batch = Batch {
             is_over,
@@ -174,6 +177,8 @@ impl TableEngine {
             rank,
             member_count,
             turn: self.clock.turn,
+            run_seed: loaded.config.seed,
+            wanted,
         };
         let begun = ClockStart { number: clock, batch, layout: Arc::clone(&self.exchange.layout) };
         if let Some(reply) = self.waiting.begin.take() {

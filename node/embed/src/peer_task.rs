@@ -1,16 +1,22 @@
 //! What surrounds the node of one peer: passes on its events and notices, keeps its invite current, and saves its model at the end.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::Sender;
+use std::thread;
 use std::time::Duration;
 
 use peergrad_core::io::{Ended, Event};
-use peergrad_net::{Directory, FileLimit, Notice};
+use peergrad_net::{Directory, DirectoryError, FileLimit, Notice};
+use peergrad_protocol::limits::STEP_EVENTS_KEPT_MAX;
 use tokio::sync::mpsc;
+use tokio::task::block_in_place;
 
 use crate::run_publication::RunPublication;
 use crate::{Outcome, PeerEvent};
 
-/// The surroundings of one running peer.
-pub(crate) struct Host {
+/// The task that surrounds the node of one running peer.
+pub(crate) struct PeerTask {
     directory: Directory,
     publication: RunPublication,
     /// Whether the record on disk is older than the publication, because it could not be written.
@@ -19,8 +25,28 @@ pub(crate) struct Host {
     has_handed_over: bool,
     /// How many files may be open; `None` once the user knows that these are too few.
     files: Option<FileLimit>,
-    /// The user of the peer, which may be gone.
-    events: mpsc::UnboundedSender<PeerEvent>,
+    events: EventQueue,
+}
+
+/// The events that the user of the peer has not taken yet. The user may be gone.
+#[derive(Clone)]
+pub(crate) struct EventQueue {
+    pub(crate) sender: Sender<PeerEvent>,
+    /// How many of them are of committed steps.
+    pub(crate) steps: Arc<AtomicUsize>,
+}
+
+impl EventQueue {
+    /// Adds an event. Of committed steps, there are at most [`STEP_EVENTS_KEPT_MAX`]: later ones are left out.
+    fn push(&self, event: PeerEvent) {
+        if matches!(event, PeerEvent::Node(Event::Committed(_)))
+            && self.steps.fetch_add(1, Ordering::Relaxed) >= STEP_EVENTS_KEPT_MAX
+        {
+            self.steps.fetch_sub(1, Ordering::Relaxed);
+            return;
+        }
+        let _ = self.sender.send(event);
+    }
 }
 
 /// What the parts of a peer report.
@@ -31,22 +57,20 @@ pub(crate) struct Reports {
     pub(crate) notices: mpsc::UnboundedReceiver<Notice>,
     /// Those of its storage.
     pub(crate) disk_notices: mpsc::UnboundedReceiver<Notice>,
+    /// Those of what was started beside them: metrics, and the search for data.
+    pub(crate) other_notices: mpsc::UnboundedReceiver<Notice>,
 }
 
-impl Host {
+impl PeerTask {
     /// For a peer that is about to start.
-    pub(crate) fn new(
-        directory: Directory,
-        publication: RunPublication,
-        events: mpsc::UnboundedSender<PeerEvent>,
-    ) -> Self {
+    pub(crate) fn new(directory: Directory, publication: RunPublication, events: EventQueue) -> Self {
         let files = Some(FileLimit::raise());
         Self { directory, publication, is_outdated: false, has_handed_over: false, files, events }
     }
 
     /// Passes on what is reported until the peer's parts have stopped, and returns how the run ended; `None` if they stopped before that.
     pub(crate) async fn watch(&mut self, reports: Reports) -> Option<Ended> {
-        let Reports { mut events, mut notices, mut disk_notices } = reports;
+        let Reports { mut events, mut notices, mut disk_notices, mut other_notices } = reports;
         let mut ended = None;
         let mut retry = tokio::time::interval(RETRY_INTERVAL);
         loop {
@@ -58,15 +82,35 @@ impl Host {
                 },
                 Some(notice) = notices.recv(), if ended.is_none() => self.on_notice(notice),
                 Some(notice) = disk_notices.recv(), if ended.is_none() => self.tell(notice),
+                Some(notice) = other_notices.recv(), if ended.is_none() => self.tell(notice),
                 _ = retry.tick(), if self.is_outdated => self.publish(),
             }
         }
     }
 
-    /// Saves the model, and tells how the run ended.
+    /// Saves the model, releases the directory, and tells how the run ended.
     pub(crate) fn conclude(self, ended: Ended) {
-        let outcome = Outcome::conclude(ended, self.has_handed_over, &self.directory);
-        let _ = self.events.send(PeerEvent::Ended(outcome));
+        let Self { directory, events, has_handed_over, .. } = self;
+        let outcome = block_in_place(|| {
+            let outcome = Outcome::conclude(ended, has_handed_over, &directory);
+            // The threads of the storage end as soon as they have written what they were given.
+            for _ in 0..LOOKS_MAX {
+                if !directory.is_written_to() {
+                    break;
+                }
+                thread::sleep(LOOK_INTERVAL);
+            }
+            drop(directory);
+            outcome
+        });
+        events.push(PeerEvent::Ended(outcome));
+    }
+
+    /// Tells that the peer's code has panicked.
+    pub(crate) fn panicked(self, reason: String) {
+        let Self { directory, events, .. } = self;
+        drop(directory);
+        events.push(PeerEvent::Panicked(reason));
     }
 
     fn on_event(&mut self, event: Event) {
@@ -86,7 +130,7 @@ impl Host {
                 if !self.publication.set_secret(rekey.secret) {
                     return;
                 }
-                if let Err(error) = self.publication.publish(&self.directory) {
+                if let Err(error) = self.write_record() {
                     self.is_outdated = true;
                     self.tell(Notice::OldSecretOnDisk { reason: error.to_string() });
                 }
@@ -94,7 +138,7 @@ impl Host {
             Event::HandedOver { .. } => self.has_handed_over = true,
             _ => {}
         }
-        let _ = self.events.send(PeerEvent::Node(event));
+        self.events.push(PeerEvent::Node(event));
     }
 
     fn on_notice(&mut self, notice: Notice) {
@@ -116,7 +160,7 @@ impl Host {
 
     /// Writes the record again. If that fails, the run goes on, and the record is written later.
     fn publish(&mut self) {
-        let result = self.publication.publish(&self.directory);
+        let result = self.write_record();
         let was_outdated = std::mem::replace(&mut self.is_outdated, result.is_err());
         if let Err(error) = result
             && !was_outdated
@@ -125,10 +169,18 @@ impl Host {
         }
     }
 
+    /// A disk may be slow, and sockets must not wait for it.
+    fn write_record(&self) -> Result<(), DirectoryError> {
+        block_in_place(|| self.publication.publish(&self.directory))
+    }
+
     fn tell(&self, notice: Notice) {
-        let _ = self.events.send(PeerEvent::Notice(notice));
+        self.events.push(PeerEvent::Notice(notice));
     }
 }
 
 /// How long after a failure the record is written again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+/// How often a peer looks at its end whether the threads that write to its directory have ended: for a minute at most.
+const LOOKS_MAX: u32 = 30_000;
+const LOOK_INTERVAL: Duration = Duration::from_millis(2);

@@ -1,0 +1,58 @@
+//! What a task learns about the step that it computes for.
+
+use std::ops::Range;
+use std::sync::{Arc, Weak};
+
+/// The step for which a task computes, at one member.
+#[derive(Clone, Debug)]
+pub struct StepInfo {
+    /// The number of the step, from 0; in a run with tables, of this worker's clock.
+    pub number: u64,
+    /// The epoch that its samples belong to, from 0.
+    pub epoch: u64,
+    /// The learning rate of the schedule, at the first of its local steps.
+    pub rate: f64,
+    /// The numbers of its local steps, counted over the whole run: a single one, unless the program takes local steps.
+    pub local_steps: Range<u64>,
+    /// This member's rank, below [`member_count`](Self::member_count).
+    pub rank: usize,
+    /// The number of members that take part.
+    pub member_count: usize,
+    /// A seed for what the task draws at random, such as dropout: another one in each step and at each member, and the same if the step is
+    /// repeated.
+    pub seed: u64,
+    /// Whether the members still wait for the result.
+    pub wanted: Wanted,
+}
+
+impl StepInfo {
+    /// Whether the result still counts. The members may have gone on without it: then the task may return at once, with any result.
+    #[must_use]
+    pub fn is_wanted(&self) -> bool {
+        self.wanted.is_wanted()
+    }
+}
+
+/// Keeps the result of a job wanted, until it is dropped.
+#[derive(Debug, Default)]
+pub struct Claim(Arc<()>);
+
+/// Whether there is still a [`Claim`] to a result.
+#[derive(Clone, Debug)]
+pub struct Wanted(Weak<()>);
+
+impl Claim {
+    /// What is true until this claim is dropped.
+    #[must_use]
+    pub fn wanted(&self) -> Wanted {
+        Wanted(Arc::downgrade(&self.0))
+    }
+}
+
+impl Wanted {
+    /// Whether the claim still stands.
+    #[must_use]
+    pub fn is_wanted(&self) -> bool {
+        self.0.strong_count() > 0
+    }
+}
