@@ -11,7 +11,7 @@ use std::time::Duration;
 use peergrad::embed::status::Phase;
 use peergrad::embed::{
     Connectivity, DirectoryChoice, DirectoryError, Mdns, NotYet, Outcome, Peer, PeerEvent, PeerOptions,
-    StartError,
+    StartError, StoppedPeer,
 };
 use peergrad::io::{Event, Failure};
 use peergrad::protocol::invite::Invite;
@@ -60,7 +60,10 @@ fn start(options: PeerOptions, directory: &Path) -> Result<Peer, StartError> {
         mdns: Mdns::Off,
         ..Connectivity::default()
     };
-    let directory = DirectoryChoice::At(directory.to_owned());
+    let directory = match options.directory {
+        open @ DirectoryChoice::Open(_) => open,
+        _ => DirectoryChoice::At(directory.to_owned()),
+    };
     Peer::start(PeerOptions { directory, connectivity, ..options })
 }
 
@@ -155,6 +158,36 @@ fn a_peer_that_is_dropped_is_a_crashed_one() {
 }
 
 #[test]
+fn a_founder_waits_for_others_and_its_user_need_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut founder = start(training(2).new_run().unwrap(), folder.path()).unwrap();
+    let error = loop {
+        if let Err(error) = founder.next_within(Duration::from_millis(100)) {
+            break error;
+        }
+    };
+    assert_eq!(error, NotYet);
+    assert_eq!(founder.handle().status().unwrap().phase, Phase::Bootstrapping);
+}
+
+#[test]
+fn a_peer_that_stopped_goes_on() {
+    let mut swarm = swarm(2);
+    let (mut stopped, folder) = swarm.pop().unwrap();
+    wait_for_steps(&mut stopped, 3);
+    drop(stopped);
+    let found = (0..500).find_map(|_| {
+        thread::sleep(Duration::from_millis(10));
+        StoppedPeer::find(Some(folder.path())).ok()
+    });
+    let loader = training(2).join(swarm[0].0.handle().invite().unwrap()).loader;
+    let again = start(found.unwrap().resume(loader).unwrap(), folder.path()).unwrap();
+    let (mut peers, _folders): (Vec<_>, Vec<_>) = swarm.into_iter().unzip();
+    peers.push(again);
+    all_end(peers);
+}
+
+#[test]
 fn a_peer_that_cannot_start_says_why() {
     let swarm = swarm(1);
     let directory = swarm[0].1.path();
@@ -167,8 +200,7 @@ fn a_peer_that_cannot_start_says_why() {
 #[test]
 fn a_directory_is_free_again_after_its_peer() {
     let mut swarm = swarm(1);
-    let (mut peer, folder) = swarm.pop().unwrap();
-    assert_eq!(peer.next_within(Duration::ZERO).err(), Some(NotYet));
+    let (peer, folder) = swarm.pop().unwrap();
     assert_eq!(outcome(peer).result, Ok(()));
     let mut again = start(training(1).new_run().unwrap(), folder.path()).unwrap();
     wait_for_steps(&mut again, 3);

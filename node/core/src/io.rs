@@ -204,6 +204,9 @@ pub struct Job {
     pub id: JobId,
     /// The number of samples that it computes, from which a simulator models its duration.
     pub cost: u64,
+    /// Whether it is a computation of the program. Others, such as loading and evaluating, must not wait for these: a task may keep one as
+    /// long as it likes.
+    pub is_of_program: bool,
     /// The computation itself.
     pub work: Box<dyn FnOnce() -> JobOutput + Send>,
 }

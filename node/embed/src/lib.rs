@@ -21,6 +21,7 @@
 //! | [`options`] | what a peer is started with |
 //! | [`peer`] | the running peer: its events, and the handle by which others ask it |
 //! | [`outcome`] | how it ended, and its model on disk |
+//! | [`stopped_peer`] | a peer that stopped in the middle of a run, and how it goes on |
 //! | [`status`] | the status of a running peer: answers over a socket, an event log, metrics |
 //! | [`text`] | events and states as sentences and as JSON |
 
@@ -34,12 +35,14 @@ mod peer_task;
 mod previous_run;
 mod run_publication;
 pub mod status;
+pub mod stopped_peer;
 pub mod text;
 
 pub use data_source::DataSource;
 pub use options::{Connectivity, DirectoryChoice, PeerOptions, memory_limit, threads_of_one};
 pub use outcome::{Outcome, SaveError, SavedModel};
 pub use peer::{NotYet, Peer, PeerEvent, PeerHandle, StartError, StartReport};
+pub use stopped_peer::{ResumeError, StoppedPeer};
 
 pub use libp2p::Multiaddr;
 pub use peergrad_core::node::StartMode;

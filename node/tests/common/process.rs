@@ -19,6 +19,8 @@ pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_peer");
 /// A process that reports nothing for this time is stuck, and so is one that goes on for this time without the expected event. This is no
 /// promise of speed.
 const PATIENCE: Duration = Duration::from_secs(100);
+/// A process that still reports events may need more time to its end, on a machine that does much else.
+const PATIENCE_TO_END: Duration = Duration::from_secs(500);
 
 /// A process. Dropping it kills it.
 pub(crate) struct Process {
@@ -131,7 +133,7 @@ impl Process {
 
     /// Waits for the process's end. A panic on standard error fails every test.
     pub(crate) fn end(mut self) -> Ended {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + PATIENCE_TO_END;
         while self.event().is_some() {
             assert!(Instant::now() < end, "it does not end");
         }

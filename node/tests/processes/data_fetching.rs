@@ -98,5 +98,5 @@ fn a_given_file_that_is_not_the_data_is_reported() {
     let (_, _, joiner) = join_with(&[("mine.csv", "1,2,0\n")], &["--data", "mine.csv"]);
     assert_eq!(fetched_bytes(&joiner), Some(table().len() as u64));
     let words = "mine.csv is not the data file of this run; asking the swarm for `table.csv`";
-    assert!(joiner.stderr.contains(words), "{}", joiner.stderr);
+    assert!(joiner.all("notice").any(|notice| notice["text"] == words), "{:?}", joiner.events);
 }

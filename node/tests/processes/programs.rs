@@ -55,7 +55,7 @@ fn compressed_gradients_and_parameters() {
 
 #[test]
 fn parameters_in_a_table() {
-    train("kind = \"ssp\"\nstaleness = 2", 300);
+    train("kind = \"ssp\"\nstaleness = 2", 100);
 }
 
 #[test]

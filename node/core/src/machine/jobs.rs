@@ -53,8 +53,9 @@ impl Jobs {
     ) {
         let id = JobId(self.count);
         self.count += 1;
+        let is_of_program = matches!(purpose, Purpose::Program(_));
         self.purposes.insert(id, purpose);
-        out.push(Output::Compute(Job { id, cost, work }));
+        out.push(Output::Compute(Job { id, cost, is_of_program, work }));
     }
 
     /// The step in which the program waits for a job; `None` if it waits for none.
