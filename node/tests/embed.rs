@@ -167,7 +167,9 @@ fn a_founder_waits_for_others_and_its_user_need_not() {
         }
     };
     assert_eq!(error, NotYet);
-    assert_eq!(founder.handle().status().unwrap().phase, Phase::Bootstrapping);
+    while founder.handle().status().unwrap().phase != Phase::Bootstrapping {
+        thread::sleep(Duration::from_millis(10));
+    }
 }
 
 #[test]
@@ -290,6 +292,8 @@ fn a_task_may_take_local_steps_by_itself() {
         });
         let steps: Vec<_> = told.iter().map(|step| (step.number, step.local_steps.clone())).collect();
         assert_eq!(steps, [(0, 0..1), (0, 1..2), (1, 2..4), (2, 4..5), (2, 5..6), (3, 6..8)], "{kind:?}");
+        let seeds: BTreeSet<u64> = told.iter().map(|step| step.seed).collect();
+        assert_eq!(seeds.len(), told.len(), "each local step has a seed of its own");
         assert!(parameter > 900.0, "{kind:?}: {parameter}");
     }
 }

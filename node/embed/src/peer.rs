@@ -55,7 +55,7 @@ pub struct StartReport {
     pub addresses: Vec<String>,
     /// The port of its direct lanes; `None` if it cannot offer any.
     pub direct_port: Option<NonZeroU16>,
-    /// How many threads compute.
+    /// How many threads compute a gradient.
     pub threads: NonZeroUsize,
     /// Its data directory.
     pub directory: PathBuf,
@@ -76,7 +76,7 @@ pub struct StartReport {
 /// What a running peer tells.
 #[derive(Debug)]
 pub enum PeerEvent {
-    /// Something has happened in the run.
+    /// Something has happened in the run. Of the committed steps, the newest are left out while very many wait to be taken.
     Node(Event),
     /// Something has happened around it: on the network, or on disk.
     Notice(Notice),
@@ -336,8 +336,8 @@ async fn finish(
     monitoring.close().await;
     drop(metrics);
     match (ended, driven) {
-        (Some(ended), Ok(())) => task.conclude(ended),
-        (_, Err(error)) if error.is_panic() => task.panicked(panic_text(error)),
+        (Some(ended), _) => task.conclude(ended),
+        (None, Err(error)) if error.is_panic() => task.panicked(panic_text(error)),
         // The peer was dropped.
         _ => {}
     }

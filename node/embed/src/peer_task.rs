@@ -92,14 +92,14 @@ impl PeerTask {
     pub(crate) fn conclude(self, ended: Ended) {
         let Self { directory, events, has_handed_over, .. } = self;
         let outcome = block_in_place(|| {
-            let outcome = Outcome::conclude(ended, has_handed_over, &directory);
-            // The threads of the storage end as soon as they have written what they were given.
+            // The threads of the storage end as soon as they have written what they were given. What they wrote last may be forgotten then.
             for _ in 0..LOOKS_MAX {
                 if !directory.is_written_to() {
                     break;
                 }
                 thread::sleep(LOOK_INTERVAL);
             }
+            let outcome = Outcome::conclude(ended, has_handed_over, &directory);
             drop(directory);
             outcome
         });

@@ -51,8 +51,8 @@ pub trait Task: Send + Sync + 'static {
     /// once. If an element or the loss is not finite, these samples are left out of the step.
     fn gradient(&self, parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64;
 
-    /// As [`gradient`](Self::gradient), for a task that wants to know which step it computes for. Programs call this one; the default
-    /// ignores the step.
+    /// As [`gradient`](Self::gradient), for a task that wants to know which step it computes for. The built-in programs call this one; the
+    /// default ignores the step.
     fn contribute(&self, step: &StepInfo, parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64 {
         let _ = step;
         self.gradient(parameters, samples, gradient)
@@ -62,7 +62,7 @@ pub trait Task: Send + Sync + 'static {
     /// samples. `None`, the default, leaves them to the built-in optimizer.
     ///
     /// - `parameters`: (parameters), those of the round's start, overwritten with those after its local steps.
-    /// - `samples`: (round part), for all local steps.
+    /// - `samples`: (round part), for all local steps; may be empty.
     ///
     /// If an element or the loss is not finite, this member's part is left out of the round. A round may be undone and repeated: then it
     /// starts again from the round's parameters, and a state that the task keeps by itself has seen the samples twice.
@@ -77,7 +77,8 @@ pub trait Task: Send + Sync + 'static {
         self.sample_count()
     }
 
-    /// The mean loss, and the accuracy if there are classes, on samples that are never trained.
+    /// The mean loss, and the accuracy if there are classes, on samples that are never trained. It may be called while another thread
+    /// computes a gradient.
     ///
     /// - `parameters`: (parameters), the flat vector.
     fn evaluate(&self, parameters: &[f32]) -> Evaluation;

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use peergrad_core::program::loader::Loader;
 use peergrad_embed::text::command_name::command_name;
 use peergrad_embed::{Damaged, DataSource, PeerOptions, StoppedPeer};
@@ -23,7 +23,8 @@ pub(super) fn resume(arguments: ResumeArguments, loader: Arc<dyn Loader>) -> any
     if let Some(extra) = extra {
         bail!("{}", extra_text(&extra));
     }
-    let stopped = StoppedPeer::find(peer.dir.as_deref())?;
+    let stopped = StoppedPeer::find(peer.dir.as_deref());
+    let stopped = stopped.map_err(|error| anyhow!("{error} (--dir DIR names a data directory)"))?;
     let started_from = StartedFrom::load(stopped.directory(), stopped.run());
     if let Some(text) = started_from.as_ref().and_then(StartedFrom::change_text) {
         complain(&text);

@@ -18,8 +18,7 @@ pub struct StepInfo {
     pub rank: usize,
     /// The number of members that take part.
     pub member_count: usize,
-    /// A seed for what the task draws at random, such as dropout: another one in each step and at each member, and the same if the step is
-    /// repeated.
+    /// A seed for what the task draws at random, such as dropout: another one in each local step, and at each member of a view.
     pub seed: u64,
     /// Whether the members still wait for the result.
     pub wanted: Wanted,

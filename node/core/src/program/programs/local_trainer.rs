@@ -7,6 +7,7 @@ use peergrad_collectives::plan::are_finite;
 use peergrad_models::optimizer::{Optimizer, Schedule};
 use peergrad_models::task::{StepInfo, Task};
 use peergrad_protocol::Buffer;
+use peergrad_protocol::cursor::mixed;
 use peergrad_protocol::message::SampleStats;
 
 use crate::program::context::{Interrupted, Step};
@@ -92,13 +93,18 @@ impl LocalTrainer {
             if let Some(loss) = task.learn(&info, &mut at, &samples) {
                 return RoundResult::of_task(at, loss, &parameters, samples.len());
             }
+            at.copy_from_slice(&parameters);
             let mut run = LocalRun { task: &*task, rule, at, stats: SampleStats::default(), spare };
             let mut state = run.begin(&state);
             let count = (numbers.end - numbers.start) as usize;
             let batch = samples.len().div_ceil(count).max(1);
             for (samples, number) in samples.chunks(batch).zip(numbers) {
-                let info =
-                    StepInfo { rate: schedule.rate(number), local_steps: number..number + 1, ..info.clone() };
+                let info = StepInfo {
+                    rate: schedule.rate(number),
+                    local_steps: number..number + 1,
+                    seed: mixed(info.seed ^ mixed(number)),
+                    ..info.clone()
+                };
                 run.step(&info, samples, &mut state);
             }
             let pending = PendingState { state: Some(state), spare: run.spare };
