@@ -73,15 +73,15 @@ fn a_peer_whose_output_nobody_reads_can_be_ended() {
     let mut output = BufReader::with_capacity(512, peer.stdout.take().expect("piped"));
     output.read_line(&mut first).expect("a pipe can be read");
     assert!(first.contains("listening"), "{first}");
-    let mut ask = || {
-        thread::sleep(Duration::from_secs(3));
+    let mut ask_after = |seconds| {
+        thread::sleep(Duration::from_secs(seconds));
         assert_eq!(peer.try_wait().expect("a child can be waited for"), None, "it waits for its reader");
         let status = Command::new("kill").args(["-s", "TERM", &peer.id().to_string()]).status();
         assert!(status.expect("there is a kill command").success());
     };
     // By the first time, the pipe is full; the first signal asks the peer to leave, the second one stops it.
-    ask();
-    ask();
+    ask_after(10);
+    ask_after(2);
     let code = (0..500).find_map(|_| {
         thread::sleep(Duration::from_millis(20));
         peer.try_wait().expect("a child can be waited for")
