@@ -222,7 +222,9 @@ impl Job {
     }
 }
 
-fn panic_message(payload: &(dyn Any + Send)) -> String {
+/// What a panic says of itself.
+#[must_use]
+pub fn panic_message(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<&str>().copied();
     let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
     text.unwrap_or("a panic without words").to_owned()

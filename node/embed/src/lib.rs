@@ -28,6 +28,7 @@
 #![forbid(unsafe_code)]
 
 pub mod data_source;
+mod event_queue;
 pub mod options;
 pub mod outcome;
 pub mod peer;

@@ -4,11 +4,10 @@ use std::io;
 use std::num::{NonZeroU16, NonZeroUsize};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
-use peergrad_core::io::Event;
+use peergrad_core::io::{Event, panic_message};
 use peergrad_core::node::{Config, Node, StartMode};
 use peergrad_core::state::shared_cache::SharedCache;
 use peergrad_net::driver::DataFinder;
@@ -21,11 +20,12 @@ use peergrad_protocol::limits::SEGMENTS_KEPT_MAX;
 use peergrad_protocol::{Incarnation, PeerId, Pool, RunId};
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
-use tokio::task::{JoinError, JoinHandle};
+use tokio::task::JoinHandle;
 
 use crate::data_source::Found;
+use crate::event_queue::{EventReceiver, EventSender, event_queue};
 use crate::options::default_threads;
-use crate::peer_task::{EventQueue, PeerTask, Reports};
+use crate::peer_task::{PeerTask, Reports};
 use crate::previous_run::PreviousRun;
 use crate::run_publication::RunPublication;
 use crate::status::log::LogOrigin;
@@ -40,9 +40,7 @@ pub struct Peer {
     /// The threads of the network, the status and the storage; `None` while it is dropped.
     runtime: Option<Runtime>,
     start_report: StartReport,
-    events: std::sync::mpsc::Receiver<PeerEvent>,
-    /// How many of the events that wait are of committed steps.
-    waiting_steps: Arc<AtomicUsize>,
+    events: EventReceiver,
     handle: PeerHandle,
 }
 
@@ -121,7 +119,7 @@ pub enum StartError {
     /// The system has no room for so many threads that compute.
     #[error("cannot start {threads} threads: {cause}; give a smaller number of threads")]
     Compute {
-        /// How many.
+        /// The number of threads.
         threads: NonZeroUsize,
         /// The system's error.
         cause: io::Error,
@@ -146,16 +144,12 @@ impl Peer {
             .enable_all()
             .build()
             .map_err(StartError::Threads)?;
-        let (sender, events) = std::sync::mpsc::channel();
-        let queue = EventQueue { sender, steps: Arc::default() };
-        let waiting_steps = Arc::clone(&queue.steps);
+        let (sender, events) = event_queue();
         let (started, start) = std::sync::mpsc::channel();
-        runtime.spawn(async move { started.send(launch(options, queue).await) });
+        runtime.spawn(async move { started.send(launch(options, sender).await) });
         let launched = start.recv().unwrap_or_else(|_| Err(StartError::Panicked));
         match launched {
-            Ok((start_report, handle)) => {
-                Ok(Self { runtime: Some(runtime), start_report, events, waiting_steps, handle })
-            }
+            Ok((start_report, handle)) => Ok(Self { runtime: Some(runtime), start_report, events, handle }),
             Err(error) => {
                 runtime.shutdown_background();
                 Err(error)
@@ -180,18 +174,11 @@ impl Peer {
     /// # Errors
     /// There was no event in this time.
     pub fn next_within(&mut self, time: Duration) -> Result<Option<PeerEvent>, NotYet> {
-        match self.events.recv_timeout(time) {
-            Ok(event) => Ok(Some(self.taken(event))),
+        match self.events.take_within(time) {
+            Ok(event) => Ok(Some(event)),
             Err(RecvTimeoutError::Disconnected) => Ok(None),
             Err(RecvTimeoutError::Timeout) => Err(NotYet),
         }
-    }
-
-    fn taken(&self, event: PeerEvent) -> PeerEvent {
-        if let PeerEvent::Node(Event::Committed(_)) = event {
-            self.waiting_steps.fetch_sub(1, Ordering::Relaxed);
-        }
-        event
     }
 }
 
@@ -200,8 +187,7 @@ impl Iterator for Peer {
     type Item = PeerEvent;
 
     fn next(&mut self) -> Option<PeerEvent> {
-        let event = self.events.recv().ok()?;
-        Some(self.taken(event))
+        self.events.take().ok()
     }
 }
 
@@ -263,7 +249,7 @@ struct Prepared {
 /// Starts all parts of a peer.
 async fn launch(
     mut options: PeerOptions,
-    queue: EventQueue,
+    sender: EventSender,
 ) -> Result<(StartReport, PeerHandle), StartError> {
     let prepared = prepare(&mut options).await?;
     let start_report = start_report(&prepared, &options.start_mode);
@@ -317,7 +303,7 @@ async fn launch(
         drive(&mut Node::new(config), environment, leave).await;
     });
     let reports = Reports { events: reported, notices, disk_notices, other_notices };
-    let task = PeerTask::new(directory, publication, queue);
+    let task = PeerTask::new(directory, publication, sender);
     tokio::spawn(finish(task, reports, driving, monitoring, metrics));
     let runtime = tokio::runtime::Handle::current();
     Ok((start_report, PeerHandle { runtime, service, invites, is_leaving, counters, clock }))
@@ -337,16 +323,10 @@ async fn finish(
     drop(metrics);
     match (ended, driven) {
         (Some(ended), _) => task.conclude(ended),
-        (None, Err(error)) if error.is_panic() => task.panicked(panic_text(error)),
+        (None, Err(error)) if error.is_panic() => task.panicked(panic_message(&*error.into_panic())),
         // The peer was dropped.
         _ => {}
     }
-}
-
-fn panic_text(error: JoinError) -> String {
-    let payload = error.into_panic();
-    let text = payload.downcast_ref::<&str>().map(ToString::to_string);
-    text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
 }
 
 /// Opens the data directory, the metrics port and the network.

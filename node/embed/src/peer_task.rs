@@ -1,17 +1,14 @@
 //! What surrounds the node of one peer: passes on its events and notices, keeps its invite current, and saves its model at the end.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::Sender;
 use std::thread;
 use std::time::Duration;
 
 use peergrad_core::io::{Ended, Event};
 use peergrad_net::{Directory, DirectoryError, FileLimit, Notice};
-use peergrad_protocol::limits::STEP_EVENTS_KEPT_MAX;
 use tokio::sync::mpsc;
 use tokio::task::block_in_place;
 
+use crate::event_queue::EventSender;
 use crate::run_publication::RunPublication;
 use crate::{Outcome, PeerEvent};
 
@@ -25,28 +22,7 @@ pub(crate) struct PeerTask {
     has_handed_over: bool,
     /// How many files may be open; `None` once the user knows that these are too few.
     files: Option<FileLimit>,
-    events: EventQueue,
-}
-
-/// The events that the user of the peer has not taken yet. The user may be gone.
-#[derive(Clone)]
-pub(crate) struct EventQueue {
-    pub(crate) sender: Sender<PeerEvent>,
-    /// How many of them are of committed steps.
-    pub(crate) steps: Arc<AtomicUsize>,
-}
-
-impl EventQueue {
-    /// Adds an event. Of committed steps, there are at most [`STEP_EVENTS_KEPT_MAX`]: later ones are left out.
-    fn push(&self, event: PeerEvent) {
-        if matches!(event, PeerEvent::Node(Event::Committed(_)))
-            && self.steps.fetch_add(1, Ordering::Relaxed) >= STEP_EVENTS_KEPT_MAX
-        {
-            self.steps.fetch_sub(1, Ordering::Relaxed);
-            return;
-        }
-        let _ = self.sender.send(event);
-    }
+    events: EventSender,
 }
 
 /// What the parts of a peer report.
@@ -63,7 +39,7 @@ pub(crate) struct Reports {
 
 impl PeerTask {
     /// For a peer that is about to start.
-    pub(crate) fn new(directory: Directory, publication: RunPublication, events: EventQueue) -> Self {
+    pub(crate) fn new(directory: Directory, publication: RunPublication, events: EventSender) -> Self {
         let files = Some(FileLimit::raise());
         Self { directory, publication, is_outdated: false, has_handed_over: false, files, events }
     }

@@ -56,7 +56,7 @@ impl StoppedPeer {
     /// The peer whose data is in this directory; with `None`, the first one that stopped in a default directory.
     ///
     /// # Errors
-    /// There is none, or the system refuses a directory.
+    /// No peer has stopped there in the middle of a run, or the system refuses a directory.
     pub fn find(path: Option<&Path>) -> Result<Self, ResumeError> {
         let Some(path) = path else { return Self::find_in_defaults() };
         let found = Self::in_directory(Directory::open(path)?)?;

@@ -465,4 +465,4 @@ const BATCH_BYTES: usize = 256 << 10;
 const CLOSING_MAX: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -265,9 +265,8 @@ const EVENTS_KEPT: usize = 16;
 
 #[cfg(test)]
 mod tests {
-    use peergrad_protocol::StepNumber;
-
     use super::*;
+    use crate::status::log::tests::committed;
     use peergrad_net::PeerNotice;
     use peergrad_net::notice::DialFailure;
 
@@ -276,18 +275,7 @@ mod tests {
     }
 
     fn step(number: u64) -> Event {
-        Event::Committed(Committed {
-            step: StepNumber(number),
-            epoch: 0,
-            steps_expected: 6000,
-            loss: 1.0,
-            samples: 8,
-            left_out: 0,
-            may_be_late: false,
-            is_own: false,
-            rate: 0.1,
-            digest: None,
-        })
+        Event::Committed(Committed { steps_expected: 6000, loss: 1.0, ..committed(number) })
     }
 
     #[test]

@@ -15,7 +15,8 @@ fn at(milliseconds: u64) -> Instant {
     Instant(0).after(Duration::from_millis(milliseconds))
 }
 
-fn committed(number: u64) -> Committed {
+/// A committed step of this number.
+pub(crate) fn committed(number: u64) -> Committed {
     Committed {
         step: StepNumber(number),
         epoch: 0,
