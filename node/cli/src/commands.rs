@@ -5,6 +5,7 @@
 //! built-in models: `start`, and those that it shares with `peer`.
 
 use std::borrow::Cow;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -140,7 +141,13 @@ enum CustomCommand {
 /// Runs the `peer` binary.
 #[must_use]
 pub fn main() -> ExitCode {
-    let Cli { command } = parsed();
+    main_of(std::env::args_os())
+}
+
+/// The same with other arguments than those of this process. The first one is the name of the program.
+#[must_use]
+pub fn main_of(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> ExitCode {
+    let Cli { command } = parsed(arguments);
     signals::outlive_file_size_limit();
     start_logging();
     finish(match command {
@@ -159,7 +166,7 @@ pub fn main() -> ExitCode {
 
 /// Runs a binary that trains a custom task: it has the commands of `peer` that do not depend on built-in models.
 fn run_custom(training: Training) -> ExitCode {
-    let CustomCli { command } = parsed();
+    let CustomCli { command } = parsed(std::env::args_os());
     signals::outlive_file_size_limit();
     start_logging();
     finish(run_custom_command(training, command))
@@ -194,9 +201,9 @@ impl RunCommand {
     }
 }
 
-/// The arguments of this process. An error repeats what was typed, but no invite.
-fn parsed<A: Parser>() -> A {
-    A::try_parse().unwrap_or_else(|error| {
+/// The arguments of a command line. An error repeats what was typed, but no invite.
+fn parsed<A: Parser>(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> A {
+    A::try_parse_from(arguments).unwrap_or_else(|error| {
         let text = error.render().to_string();
         match without_invites(text.trim_end()) {
             Cow::Owned(shown) if error.use_stderr() => {

@@ -6,4 +6,4 @@ pub mod commands;
 mod terminal;
 mod text;
 
-pub use commands::{Training, main, train};
+pub use commands::{Training, main, main_of, train};

@@ -19,14 +19,14 @@ use peergrad_config::specification::{RunFile, SpecificationError};
 use peergrad_core::program::loader::{Loaded, Loader};
 use peergrad_core::program::{Program, ProgramFactory};
 use peergrad_core::table::TableSpec;
-use peergrad_embed::{PeerOptions, memory_limit};
+use peergrad_embed::{PeerOptions, ResumeError, StoppedPeer, memory_limit};
 use peergrad_models::optimizer::Optimizer;
 use peergrad_models::task::Task;
 use peergrad_protocol::invite::Invite;
 use peergrad_protocol::limits::MEMBERS_MAX;
 
-/// Begins to describe how this binary trains `task`; [`Training::run`] ends it, or [`Training::new_run`] and [`Training::join`] without a
-/// command line.
+/// Begins to describe how this binary trains `task`; [`Training::run`] ends it, or [`Training::new_run`], [`Training::join`] and [`Training::resume`]
+/// without a command line.
 ///
 /// All peers of a run must be the same binary. They compare `name`, which error messages quote where the binaries differ.
 pub fn train(name: &str, task: impl Task) -> Training {
@@ -140,6 +140,14 @@ impl Training {
     #[must_use]
     pub fn join(&self, invite: Invite) -> PeerOptions {
         PeerOptions::join(invite, self.shared_loader())
+    }
+
+    /// The same for a peer that stopped in the middle of such a run and continues it.
+    ///
+    /// # Errors
+    /// Its directory no longer has the run's secret.
+    pub fn resume(&self, stopped: StoppedPeer) -> Result<PeerOptions, ResumeError> {
+        stopped.resume(self.shared_loader())
     }
 
     fn shared_loader(&self) -> Arc<dyn Loader> {

@@ -1,0 +1,7 @@
+"""``python -m peergrad status`` and the like: the commands of ``peer``."""
+
+import sys
+
+from peergrad._native import command
+
+sys.exit(0 if command(["python -m peergrad", *sys.argv[1:]]) else 1)

@@ -1,0 +1,249 @@
+"""PyTorch: a module in, and the loop stays yours.
+
+::
+
+    import peergrad.torch as pg
+
+    with pg.Swarm(model, name="digits", samples=len(images), run={"epochs": 3, "batch": 256}) as swarm:
+        for step in swarm:                               # the swarm's parameters are in the model
+            x, y = images[step.samples], labels[step.samples]
+            loss = F.cross_entropy(model(x), y, reduction="sum")
+            model.zero_grad()
+            loss.backward()
+            step.finish(loss)                            # owners take the optimizer step
+
+With ``kind="local"`` or ``"diloco"`` the optimizer is your own: take as many local steps as you like on ``step.samples``, then
+``step.finish(loss)`` gives the model's parameters back.
+
+The parameters that train are those with ``requires_grad``: only these travel. Frozen ones must be the same at all peers. Buffers, such
+as the running statistics of batch normalization, stay at each peer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import peergrad
+from peergrad._native import NativeStep
+from peergrad._swarm import _Peer
+
+__all__ = ["Optimizer", "Sampler", "Step", "Swarm"]
+
+_TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+class Step(peergrad.Step):
+    """One step: the swarm's parameters are in the model. Finish it before you ask for the next one."""
+
+    _swarm: Swarm
+
+    @property
+    def samples(self) -> Tensor:
+        """(samples of this peer), int64, on the CPU: the numbers of the samples to compute. ``step.samples.split(32)`` cuts them into
+        micro-batches, whose gradients add up."""
+        return torch.from_numpy(self._samples.astype(np.int64))
+
+    def finish(  # type: ignore[override]
+        self, loss: Tensor | float | None = None, *, is_mean: bool = False, allow_unused: bool = False
+    ) -> bool:
+        """Gives the result of the step back: the gradients that the parameters have (``p.grad``), or the parameters themselves if
+        the kind is ``local`` or ``diloco``.
+
+        - ``loss``: the *summed* loss of the samples, for reports: a number or a tensor of one element.
+        - ``is_mean``: gradients and loss are means over the samples, as with ``reduction="mean"``: they are multiplied by the number
+          of samples.
+        - ``allow_unused``: a parameter without a gradient counts as one with a zero gradient; otherwise it is an error.
+
+        Returns whether the members still waited for the step.
+
+        Raises ``ValueError`` if a gradient is missing or not finite, or if a parameter has changed its shape. The step is then still
+        open: call :meth:`finish` again, or :meth:`skip`.
+        """
+        total = None if loss is None else float(loss.detach()) if isinstance(loss, Tensor) else float(loss)
+        count = len(self._samples)
+        if is_mean and total is not None:
+            total *= count
+        vectors = self._swarm._values() if self.wants_parameters else self._swarm._gradients(count if is_mean else 1, allow_unused)
+        return super().finish(vectors, total)
+
+
+class Swarm(_Peer[Step]):
+    """One peer that trains a module: a context manager, and an iterator of steps.
+
+    - ``model``: its parameters with ``requires_grad`` train: float32, or float64, bfloat16 and float16, which are converted; on a
+      CPU or another device. The swarm overwrites them at the start of each step, and at the end of the run.
+    - All other arguments are those of :class:`peergrad.Swarm`.
+
+    The parameters of the founder count: a joiner's module gets them before its first step.
+    """
+
+    def __init__(self, model: nn.Module, *, name: str, samples: int, **options: Any) -> None:
+        self.model = model
+        """The module."""
+        parameters = {key: p for key, p in model.named_parameters() if p.requires_grad}
+        if not parameters:
+            raise ValueError("the model has no parameter with requires_grad: there is nothing to train")
+        for key, parameter in parameters.items():
+            if parameter.dtype not in _TYPES or parameter.is_sparse or parameter.is_meta:
+                raise TypeError(f"the parameter {key} ({parameter.dtype}, {parameter.device}) cannot train: it must be dense and floating")
+        self._parameters = parameters
+        self._count = sum(p.numel() for p in parameters.values())
+        # Where a tensor is not what the peer reads, a flat vector on the CPU stands between them.
+        self._is_direct = all(
+            p.dtype == torch.float32 and p.device.type == "cpu" and p.is_contiguous() for p in parameters.values()
+        )
+        self._flat = torch.empty(0)
+        if not self._is_direct:
+            is_on_gpu = any(p.device.type == "cuda" for p in parameters.values())
+            self._flat = torch.empty(self._count, dtype=torch.float32, pin_memory=is_on_gpu)
+        shapes = {key: tuple(p.shape) for key, p in parameters.items()}
+        super().__init__(name, shapes, samples=samples, initial=self._values(), **options)
+
+    def sampler(self, micro_batch: int | None = None) -> Sampler:
+        """A batch sampler for a ``DataLoader``, which serves the samples of the open step: see :class:`Sampler`."""
+        return Sampler(self, micro_batch)
+
+    def _begin(self, native: NativeStep) -> Step:
+        self._check_model()
+        native.parameters(self._ordered(self._targets()))
+        self._spread()
+        return Step(self, native)
+
+    def _ended(self) -> None:
+        super()._ended()
+        if self._native.last_parameters(self._ordered(self._targets())):
+            self._spread()
+
+    def _targets(self) -> list[Any]:
+        """The arrays that the peer overwrites with parameters."""
+        if self._is_direct:
+            return [p.detach().numpy() for p in self._parameters.values()]
+        return [self._flat.numpy()]
+
+    def _spread(self) -> None:
+        """Moves the parameters from the flat vector into the model."""
+        if not self._is_direct:
+            with torch.no_grad():
+                for parameter, part in self._parts():
+                    parameter.copy_(part.view(parameter.shape), non_blocking=True)
+
+    def _values(self) -> list[Any]:
+        """The present parameters, as the peer reads them."""
+        if self._is_direct:
+            return self._targets()
+        return self._gathered([p.detach() for p in self._parameters.values()])
+
+    def _gradients(self, factor: int, allow_unused: bool) -> list[Any]:
+        """The present gradients, as the peer reads them, times ``factor``."""
+        self._check_model()
+        gradients = []
+        for key, parameter in self._parameters.items():
+            gradient = parameter.grad
+            if gradient is None:
+                if not allow_unused:
+                    raise ValueError(
+                        f"the parameter {key} has no gradient: call loss.backward() before finish(), freeze it with "
+                        "requires_grad_(False) before the swarm starts, or pass allow_unused=True if the loss need not depend on it"
+                    )
+                gradient = torch.zeros_like(parameter)
+            gradient = gradient.detach()
+            gradients.append((gradient.to_dense() if gradient.is_sparse else gradient))
+        if factor != 1:
+            gradients = [gradient * factor for gradient in gradients]
+        if self._is_direct:
+            return [gradient.contiguous().numpy() for gradient in gradients]
+        return self._gathered(gradients)
+
+    def _gathered(self, tensors: Sequence[Tensor]) -> list[Any]:
+        for (_, part), tensor in zip(self._parts(), tensors, strict=True):
+            part.view(tensor.shape).copy_(tensor, non_blocking=True)
+        if self._flat.is_pinned():
+            torch.cuda.synchronize()
+        return [self._flat.numpy()]
+
+    def _parts(self) -> Iterator[tuple[nn.Parameter, Tensor]]:
+        """Each parameter with its part of the flat vector."""
+        parameters = self._parameters.values()
+        return zip(parameters, torch.split(self._flat, [p.numel() for p in parameters]), strict=True)
+
+    def _check_model(self) -> None:
+        for (key, parameter), shape in zip(self._parameters.items(), self.shapes.values(), strict=True):
+            if tuple(parameter.shape) != shape:
+                raise ValueError(
+                    f"the parameter {key} had the shape {shape} when the swarm started, and has {tuple(parameter.shape)} now: "
+                    "do not change a model that trains"
+                )
+
+
+class Sampler(torch.utils.data.Sampler[list[int]]):
+    """A batch sampler for a ``DataLoader``: it serves the samples of the swarm's open step, in micro-batches.
+
+    ::
+
+        loader = DataLoader(dataset, batch_sampler=swarm.sampler(32), num_workers=2, persistent_workers=True)
+        for step in swarm:
+            for x, y in loader:
+                ...
+
+    ``micro_batch``: samples of one micro-batch; all samples of the step by default.
+    """
+
+    def __init__(self, swarm: Swarm, micro_batch: int | None = None) -> None:
+        if micro_batch is not None and micro_batch < 1:
+            raise ValueError(f"a micro-batch of {micro_batch} samples is too small: give at least 1")
+        self._swarm = swarm
+        self._micro_batch = micro_batch
+
+    def __iter__(self) -> Iterator[list[int]]:
+        step = self._swarm._step
+        if step is None:
+            raise RuntimeError("no step is open: iterate the loader inside `for step in swarm`")
+        samples = step.samples
+        yield from (part.tolist() for part in torch.split(samples, self._micro_batch or max(len(samples), 1)))
+
+
+class Optimizer(torch.optim.Optimizer):
+    """An optimizer for a framework that owns the loop: ``step()`` gives the gradients to the swarm and takes the next parameters.
+
+    The owners' optimizer, which the run's settings name, takes the step; ``param_groups`` only show its rate. Let your loop end when
+    :attr:`is_over` is true. The samples of the next step are in :attr:`samples`.
+
+    - ``is_mean``: the framework's loss is a mean over the samples of a step, as is usual.
+    """
+
+    def __init__(self, swarm: Swarm, *, is_mean: bool = True) -> None:
+        self._swarm = swarm
+        self._is_mean = is_mean
+        self._loss: Tensor | float | None = None
+        self._current: Step | None = next(swarm, None)
+        rate = 0.0 if self._current is None else self._current.rate
+        super().__init__(list(swarm._parameters.values()), {"lr": rate})
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run is over: then ``step()`` does nothing."""
+        return self._current is None
+
+    @property
+    def samples(self) -> Tensor:
+        """(samples of this peer), int64: the samples of the open step; empty once the run is over."""
+        return torch.empty(0, dtype=torch.int64) if self._current is None else self._current.samples
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """Finishes the open step, and waits for the next one. ``closure`` computes the gradients and returns the loss."""
+        loss = self._loss
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        if self._current is not None:
+            self._current.finish(loss, is_mean=self._is_mean, allow_unused=True)
+            self._current = next(self._swarm, None)
+            if self._current is not None:
+                for group in self.param_groups:
+                    group["lr"] = self._current.rate
+        return loss

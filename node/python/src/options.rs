@@ -1,0 +1,145 @@
+//! From the keyword arguments of a user to the options of a peer.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use peergrad::embed::{DirectoryChoice, Mdns, Multiaddr, Peer, PeerOptions, ResumeError, StoppedPeer};
+use peergrad::protocol::invite::Invite;
+use peergrad::specification::{RunFile, ThreadCount};
+use peergrad::{Manifest, Training};
+use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::prelude::*;
+
+use crate::swarm::Refused;
+
+/// What the task is: the keys of a Python mapping.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct TaskOptions {
+    /// What peers of a run call it, and compare.
+    pub(crate) name: String,
+    /// Name and shape of each tensor, in the order of the flat vector.
+    pub(crate) tensors: Vec<(String, Vec<u32>)>,
+    /// The number of training samples.
+    pub(crate) samples: u32,
+    /// What a run is trained with where the run file says nothing, as a run file.
+    pub(crate) defaults: String,
+    /// The user's run file.
+    pub(crate) run_file: String,
+}
+
+/// Which run the peer is in.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct RunOptions {
+    /// An invite; `None` founds a run.
+    pub(crate) invite: Option<String>,
+    /// Where the peer keeps its files.
+    pub(crate) directory: Option<PathBuf>,
+    /// Whether it continues the run that a peer of this directory was in when it stopped.
+    pub(crate) resume: bool,
+    /// How much of the parameters it owns.
+    pub(crate) capacity: Option<u8>,
+    /// How many threads the built-in arithmetic uses.
+    pub(crate) threads: Option<i64>,
+    /// How others reach it.
+    pub(crate) network: NetworkOptions,
+}
+
+/// How others reach the peer.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct NetworkOptions {
+    pub(crate) listen: Option<String>,
+    pub(crate) port: Option<u16>,
+    pub(crate) external: Vec<String>,
+    pub(crate) upnp: bool,
+    pub(crate) mdns: Option<bool>,
+}
+
+impl TaskOptions {
+    /// The shape of the parameters.
+    pub(crate) fn manifest(&self) -> PyResult<Manifest> {
+        if self.tensors.is_empty() || self.tensors.iter().any(|(_, shape)| shape.contains(&0)) {
+            return Err(PyValueError::new_err("`shapes` needs a tensor, and no tensor may be empty"));
+        }
+        let tensors = self.tensors.iter().map(|(name, shape)| (name.as_str(), &shape[..]));
+        Ok(Manifest::new(tensors))
+    }
+
+    /// The settings of a run that this peer founds.
+    pub(crate) fn run_file(&self) -> PyResult<RunFile> {
+        let defaults = RunFile::parse(&self.defaults).map_err(value_error)?;
+        RunFile::parse_over(&self.run_file, &defaults).map_err(value_error)
+    }
+}
+
+impl RunOptions {
+    /// Starts the peer.
+    pub(crate) fn start(self, training: &Training) -> PyResult<Peer> {
+        let mut options = self.entry(training)?;
+        let NetworkOptions { listen, port, external, upnp, mdns } = self.network;
+        let connectivity = &mut options.connectivity;
+        if let Some(listen) = listen {
+            connectivity.listen = Some(listen.parse::<IpAddr>().map_err(|_| {
+                PyValueError::new_err(format!("`listen` is `{listen}`: give an IP address of this machine"))
+            })?);
+        }
+        connectivity.port = port.or(connectivity.port);
+        connectivity.external = external.iter().map(|text| address(text)).collect::<PyResult<_>>()?;
+        connectivity.upnp = upnp;
+        match mdns {
+            Some(true) => connectivity.mdns = Mdns::On,
+            Some(false) => connectivity.mdns = Mdns::Off,
+            None => {}
+        }
+        if let Some(threads) = self.threads {
+            options.threads = Some(ThreadCount::try_from(threads).map_err(value_error)?);
+        }
+        options.capacity = self.capacity.or(options.capacity);
+        if let (DirectoryChoice::Default, Some(path)) = (&options.directory, self.directory) {
+            options.directory = DirectoryChoice::At(path);
+        }
+        Peer::start(options).map_err(|error| PyOSError::new_err(error.to_string()))
+    }
+
+    /// The run that this peer continues, joins or founds.
+    fn entry(&self, training: &Training) -> PyResult<PeerOptions> {
+        if self.resume {
+            match StoppedPeer::find(self.directory.as_deref()) {
+                Ok(stopped) => return training.resume(stopped).map_err(refused),
+                Err(ResumeError::NothingUnfinished { .. } | ResumeError::NobodyStopped { .. }) => {}
+                Err(other) => return Err(PyOSError::new_err(other.to_string())),
+            }
+        }
+        match &self.invite {
+            Some(text) => {
+                let invite: Invite = text.trim().parse().map_err(value_error)?;
+                Ok(training.join(invite))
+            }
+            None => training.new_run().map_err(value_error),
+        }
+    }
+}
+
+fn address(text: &str) -> PyResult<Multiaddr> {
+    text.parse().map_err(|error| {
+        PyValueError::new_err(format!(
+            "`{text}` in `external` is not an address ({error}): write it as /ip4/203.0.113.7/tcp/4001"
+        ))
+    })
+}
+
+fn value_error(error: impl std::fmt::Display) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}
+
+fn refused(error: impl std::fmt::Display) -> PyErr {
+    Refused::new_err(error.to_string())
+}
+
+/// The task with its settings.
+pub(crate) fn training(options: &TaskOptions, task: crate::user_task::UserTask) -> PyResult<Training> {
+    let run_file = options.run_file()?;
+    Ok(peergrad::train(&options.name, task).configure(move |settings| *settings = run_file))
+}

@@ -1,0 +1,134 @@
+//! One step in the user's hands.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::arrays::{ArrayError, Arrays, Sizes, python_error};
+use crate::user_task::{Offer, Request, Wants};
+
+/// A step that waits for its result. If it is dropped unfinished, the peer leaves the run.
+#[pyclass(module = "peergrad._native", frozen)]
+pub(crate) struct NativeStep {
+    offer: Offer,
+    /// Name and number of elements of each tensor.
+    tensors: Arc<[(String, usize)]>,
+}
+
+impl NativeStep {
+    pub(crate) fn new(offer: Offer, tensors: Arc<[(String, usize)]>) -> Self {
+        Self { offer, tensors }
+    }
+
+    /// Tells the compute thread something; nothing happens if the peer has stopped.
+    fn tell(&self, request: Request) {
+        let _ = self.offer.requests.send(request);
+    }
+
+    /// Has the compute thread do something, and waits without the interpreter.
+    fn ask(
+        &self,
+        py: Python<'_>,
+        request: impl FnOnce(Sender<Result<(), ArrayError>>) -> Request,
+    ) -> PyResult<()> {
+        let (reply, replied): (_, Receiver<Result<(), ArrayError>>) = channel();
+        let request = request(reply);
+        let replied = Mutex::new(replied);
+        let answer = py.detach(|| {
+            self.offer.requests.send(request).ok()?;
+            replied.into_inner().ok()?.recv().ok()
+        });
+        match answer {
+            Some(answer) => answer.map_err(|error| python_error(&error, &self.tensors)),
+            None => Err(PyRuntimeError::new_err("the peer has stopped: it no longer takes this step")),
+        }
+    }
+}
+
+#[pymethods]
+impl NativeStep {
+    /// The number of the step, from 0.
+    #[getter]
+    fn number(&self) -> u64 {
+        self.offer.info.number
+    }
+
+    /// The epoch of its samples, from 0.
+    #[getter]
+    fn epoch(&self) -> u64 {
+        self.offer.info.epoch
+    }
+
+    /// The learning rate of the schedule.
+    #[getter]
+    fn rate(&self) -> f64 {
+        self.offer.info.rate
+    }
+
+    /// How many local steps the schedule counts for it.
+    #[getter]
+    fn local_steps(&self) -> u64 {
+        let numbers = &self.offer.info.local_steps;
+        numbers.end - numbers.start
+    }
+
+    #[getter]
+    fn rank(&self) -> usize {
+        self.offer.info.rank
+    }
+
+    #[getter]
+    fn members(&self) -> usize {
+        self.offer.info.member_count
+    }
+
+    #[getter]
+    fn seed(&self) -> u64 {
+        self.offer.info.seed
+    }
+
+    /// Whether the members still wait for it.
+    #[getter]
+    fn is_wanted(&self) -> bool {
+        self.offer.info.is_wanted()
+    }
+
+    /// Whether it wants parameters back, and not a gradient.
+    #[getter]
+    fn wants_parameters(&self) -> bool {
+        self.offer.wants == Wants::Parameters
+    }
+
+    /// The indices of its samples, as bytes of 32-bit numbers in this machine's order.
+    fn samples<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        let bytes: Vec<u8> = self.offer.samples.iter().flat_map(|sample| sample.to_ne_bytes()).collect();
+        PyBytes::new(py, &bytes)
+    }
+
+    /// Copies the parameters into arrays.
+    fn parameters(&self, py: Python<'_>, into: Vec<Bound<'_, PyAny>>) -> PyResult<()> {
+        let into = Arrays::get(&into, &Sizes { tensors: &self.tensors, are_written: true })?;
+        self.ask(py, |reply| Request::Parameters { into, reply })
+    }
+
+    /// Gives the result back; afterwards the arrays may change. Returns whether the members still waited for it.
+    fn finish(&self, py: Python<'_>, vectors: Vec<Bound<'_, PyAny>>, loss: f64) -> PyResult<bool> {
+        let is_wanted = self.is_wanted();
+        let vectors = Arrays::get(&vectors, &Sizes { tensors: &self.tensors, are_written: false })?;
+        self.ask(py, |reply| Request::Finish { vectors, loss, reply })?;
+        Ok(is_wanted)
+    }
+
+    /// Leaves the samples of the step out.
+    fn skip(&self) {
+        self.tell(Request::Skip);
+    }
+
+    /// The peer leaves the run, and the other members repeat the step.
+    fn give_up(&self) {
+        self.tell(Request::GiveUp);
+    }
+}

@@ -1,0 +1,244 @@
+"""The programs of the tests' peers: `python programs.py NAME '{"directory": ...}'`. Each prints what happens as lines of JSON."""
+
+import dataclasses
+import json
+import logging
+import sys
+import time
+
+import numpy as np
+
+import peergrad
+
+SAMPLES = 600
+EPOCHS = 4
+BATCH = 30
+
+
+def tell(event: str, **fields) -> None:
+    print(json.dumps({"event": event, **fields}, default=str), flush=True)
+
+
+def local_network(options: dict) -> dict:
+    return {"mdns": False, "listen": "127.0.0.1", "port": 0, **options}
+
+
+def settings(options: dict, **more) -> dict:
+    run = {"epochs": options.pop("epochs", EPOCHS), "batch": options.pop("batch", BATCH), **more, **options.pop("run", {})}
+    return {**local_network(options), "run": run}
+
+
+def ended(swarm) -> None:
+    tell("result", **dataclasses.asdict(swarm.result))
+
+
+def points() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(SAMPLES, 3)).astype(np.float32)
+    return x, x @ np.array([1, -2, 3], np.float32)
+
+
+def line(options: dict) -> None:
+    """Linear regression in NumPy. `pause` seconds in each step; at `at` something happens."""
+    pause, at, what = options.pop("pause", 0), options.pop("at", None), options.pop("what", None)
+    x, y = points()
+    sgd = {"rule": "sgd", "rate": 0.05}
+    begun = 0
+    with peergrad.Swarm("line", {"w": (3,)}, samples=SAMPLES, **settings(options, optimizer=sgd)) as swarm:
+        tell("invite", invite=swarm.invite)
+        for step in swarm:
+            time.sleep(pause)
+            if what is not None and begun == at:
+                HAPPENINGS[what](swarm, step)
+            begun += 1
+            w = step.parameters()["w"]
+            error = x[step.samples] @ w - y[step.samples]
+            step.finish({"w": 2 * x[step.samples].T @ error}, float((error**2).sum()))
+            tell("step", number=step.number, members=step.members, samples=len(step.samples))
+            if swarm.result is None and what == "leave" and begun == at:
+                swarm.leave()
+    ended(swarm)
+
+
+def fail(swarm, step) -> None:
+    raise ZeroDivisionError("the user's own code failed")
+
+
+HAPPENINGS = {
+    "fail": fail,
+    "leave": lambda swarm, step: None,
+    "leave within": lambda swarm, step: swarm.leave(),
+    "skip": lambda swarm, step: None,
+}
+
+
+def mlp(options: dict) -> None:
+    """A perceptron in PyTorch; `kind` says how, and `optimizer` is the peer's own."""
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+
+    import peergrad.torch as pg
+
+    torch.manual_seed(options.pop("seed", 1))
+    pause = options.pop("pause", 0)
+    own, type_ = options.pop("own", None), getattr(torch, options.pop("type", "float32"))
+    x, y = (torch.from_numpy(part) for part in points())
+    labels = (y > 0).long()
+    if options.pop("conv", False):
+        model = nn.Sequential(nn.Conv1d(1, 4, 2), nn.GELU(), nn.Flatten(), nn.Linear(8, 2))
+        x = x[:, None]
+    else:
+        model = nn.Sequential(nn.Linear(3, 16), nn.ReLU(), nn.Linear(16, 2))
+    model.to(type_)
+    with pg.Swarm(model, name="mlp", samples=SAMPLES, **settings(options)) as swarm:
+        tell("invite", invite=swarm.invite)
+        inner = torch.optim.AdamW(model.parameters(), lr=0.01) if own else None
+        for step in swarm:
+            time.sleep(pause)
+            if inner is None:
+                loss = F.cross_entropy(model(x[step.samples].to(type_)).float(), labels[step.samples], reduction="sum")
+                model.zero_grad()
+                loss.backward()
+                step.finish(loss)
+            else:
+                total = 0.0
+                for samples in step.samples.split(10):
+                    loss = F.cross_entropy(model(x[samples]), labels[samples])
+                    inner.zero_grad()
+                    loss.backward()
+                    inner.step()
+                    total += loss.item() * len(samples)
+                step.finish(total)
+            tell("step", number=step.number, members=step.members)
+    correct = (model(x.to(type_)).argmax(1) == labels).float().mean().item()
+    tell("accuracy", accuracy=correct)
+    ended(swarm)
+
+
+def loader(options: dict) -> None:
+    """Samples come through a DataLoader whose workers are forked, and whose children may not use the swarm."""
+    import torch
+    from torch.utils.data import DataLoader, Dataset
+
+    import peergrad.torch as pg
+
+    x, y = (torch.from_numpy(part) for part in points())
+
+    class Points(Dataset):
+        def __len__(self) -> int:
+            return SAMPLES
+
+        def __getitem__(self, index: int):
+            if torch.utils.data.get_worker_info() is not None:
+                try:
+                    swarm.status()
+                except RuntimeError as error:
+                    assert "forked" in str(error)
+                else:
+                    raise AssertionError("a forked child has used the swarm")
+            return x[index], y[index]
+
+    torch.manual_seed(1)
+    model = torch.nn.Linear(3, 1, bias=False)
+    with pg.Swarm(model, name="loader", samples=SAMPLES, **settings(options, epochs=1)) as swarm:
+        tell("invite", invite=swarm.invite)
+        batches = DataLoader(
+            Points(), batch_sampler=swarm.sampler(8), num_workers=2, persistent_workers=True, multiprocessing_context="fork"
+        )
+        for step in swarm:
+            model.zero_grad()
+            total, count = 0.0, 0
+            for inputs, wanted in batches:
+                loss = ((model(inputs)[:, 0] - wanted) ** 2).sum()
+                loss.backward()
+                total += loss.item()
+                count += len(inputs)
+            assert count == len(step.samples)
+            step.finish(total)
+    ended(swarm)
+
+
+def tree(options: dict) -> None:
+    """Linear regression in JAX."""
+    import jax
+    import jax.numpy as jnp
+
+    import peergrad.jax as pg
+
+    x, y = points()
+    loss_of = jax.jit(jax.value_and_grad(lambda params, x, y: jnp.sum((x @ params["w"] + params["b"][0] - y) ** 2)))
+    params = {"w": jnp.zeros(3), "b": [jnp.zeros(())]}
+    sgd = {"rule": "sgd", "rate": 0.05}
+    with pg.Swarm(params, name="tree", samples=SAMPLES, **settings(options, optimizer=sgd)) as swarm:
+        tell("invite", invite=swarm.invite)
+        for step in swarm:
+            loss, gradients = loss_of(step.params, x[step.samples], y[step.samples])
+            step.finish(gradients, loss)
+    tell("learned", w=np.asarray(swarm.params["w"]).tolist())
+    ended(swarm)
+
+
+def trainer(options: dict) -> None:
+    """A Trainer of Hugging Face with LoRA: only the adapters travel."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+
+    import peergrad.torch as pg
+    from peergrad.transformers import Rounds
+
+    torch.manual_seed(1)
+    config = BertConfig(
+        vocab_size=32, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, num_labels=2
+    )
+    model = get_peft_model(BertForSequenceClassification(config), LoraConfig(task_type="SEQ_CLS", r=2))
+    tokens = torch.randint(32, (SAMPLES, 8))
+    data = [{"input_ids": row, "labels": int(row[0] > 15)} for row in tokens]
+    swarm = pg.Swarm(model, name="lora", samples=SAMPLES, kind="diloco", **settings(options))
+    tell("invite", invite=swarm.invite)
+    travels = sum(torch.Size(shape).numel() for shape in swarm.shapes.values())
+    tell("sizes", travels=travels, all=sum(p.numel() for p in model.parameters()))
+    arguments = TrainingArguments(
+        output_dir=str(swarm.directory / "trainer"), report_to=[], per_device_train_batch_size=8, num_train_epochs=100,
+        save_strategy="no", logging_steps=5, use_cpu=True, disable_tqdm=True,
+    )
+    Trainer(model, arguments, train_dataset=data, callbacks=[Rounds(swarm, every=4)]).train()
+    ended(swarm)
+
+
+def module(options: dict) -> None:
+    """A Trainer of Lightning."""
+    import torch
+    from lightning.pytorch import LightningModule, Trainer
+
+    import peergrad.torch as pg
+    from peergrad.lightning import Rounds
+
+    x, y = (torch.from_numpy(part) for part in points())
+
+    class Line(LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(3, 1)
+
+        def training_step(self, batch, index):
+            return ((self.layer(batch[0])[:, 0] - batch[1]) ** 2).mean()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.05)
+
+    torch.manual_seed(1)
+    line = Line()
+    swarm = pg.Swarm(line, name="lightning", samples=SAMPLES, kind="local", **settings(options))
+    tell("invite", invite=swarm.invite)
+    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=10, shuffle=True)
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+    Trainer(max_epochs=-1, accelerator="cpu", callbacks=[Rounds(swarm, every=4)], **quiet).fit(line, data)
+    tell("learned", w=line.layer.weight[0].tolist())
+    ended(swarm)
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+    globals()[sys.argv[1]](json.loads(sys.argv[2]))

@@ -1,0 +1,99 @@
+"""Two and three real processes: what one does is noticed by the others, and no sample is lost."""
+
+import signal
+
+import pytest
+from conftest import agree
+from programs import EPOCHS, SAMPLES
+
+ALL = EPOCHS * SAMPLES
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_peers_train_together(swarm, count):
+    results = agree(swarm("line", count), ALL)
+    assert sum(result["own_samples"] for result in results) == ALL
+
+
+@pytest.mark.parametrize("kind", ["backup-workers", "ssp", "async"])
+def test_every_kind_serves_the_same_loop(swarm, kind):
+    processes = swarm("line", 2, kind=kind)
+    results = [process.result() for process in processes]
+    assert all(result["outcome"] == "done" for result in results), results
+    assert results[0]["samples"] + results[0]["left_out"] == ALL
+
+
+def test_a_killed_peer_costs_no_sample(swarm):
+    processes = swarm("line", 3, pause=0.02)
+    processes[2].wait_for_step(10)
+    processes[2].send(signal.SIGKILL)
+    agree(processes[:2], ALL)
+
+
+def test_an_exception_ends_one_peer_only(swarm, start):
+    founder, other = swarm("line", 2, pause=0.02)
+    failing = start("line", invite=invite_of(founder), at=5, what="fail")
+    assert failing.code() == 1
+    assert "ZeroDivisionError: the user's own code failed" in failing.say()
+    agree([founder, other], ALL)
+
+
+def test_ctrl_c_is_an_exception_like_others(swarm):
+    processes = swarm("line", 3, pause=0.02)
+    processes[2].wait_for_step(10)
+    processes[2].send(signal.SIGINT)
+    assert processes[2].code() in (1, 130, -signal.SIGINT)
+    assert "KeyboardInterrupt" in processes[2].say()
+    agree(processes[:2], ALL)
+
+
+@pytest.mark.parametrize("what", ["leave", "leave within"])
+def test_a_peer_that_leaves_costs_no_sample(swarm, start, what):
+    founder, other = swarm("line", 2, pause=0.02)
+    leaver = start("line", invite=invite_of(founder), at=5, what=what)
+    if what == "leave":
+        assert leaver.result()["outcome"] in ("left", "gave_up")
+        assert leaver.code() == 0
+    else:
+        assert leaver.code() == 1
+        assert "Left" in leaver.say()
+    agree([founder, other], ALL)
+
+
+def test_a_late_joiner_gets_the_parameters(swarm, start):
+    processes = swarm("line", 2, pause=0.02)
+    processes[0].wait_for_step(10)
+    processes.append(start("line", invite=invite_of(processes[0]), pause=0.02))
+    agree(processes, ALL)
+
+
+def test_a_frozen_process_is_waited_for_or_left_out(swarm):
+    processes = swarm("line", 3, pause=0.02)
+    processes[2].wait_for_step(10)
+    processes[2].send(signal.SIGSTOP)
+    results = [process.result() for process in processes[:2]]
+    processes[2].send(signal.SIGCONT)
+    for result in results:
+        assert (result["outcome"], result["samples"], result["left_out"]) == ("done", ALL, 0)
+
+
+def test_all_killed_peers_continue(swarm, start):
+    # Without a port of its own, a peer listens again where the others look for it.
+    processes = swarm("line", 2, pause=0.05, port=None, run={"checkpoints": {"seconds": 1}})
+    processes[0].wait_for_step(30)
+    for process in processes:
+        process.send(signal.SIGKILL)
+        process.code()
+    again = [start("line", directory=process.folder, port=None, resume=True) for process in processes]
+    agree(again, ALL)
+
+
+def test_a_stranger_is_refused(start):
+    founder = start("line", peers=2)
+    stranger = start("tree", invite=founder.wait_for("invite")["invite"])
+    assert stranger.code() == 1
+    assert "Refused" in stranger.say() and "trains the task `line`" in stranger.say()
+
+
+def invite_of(process):
+    return process.seen[0]["invite"]
