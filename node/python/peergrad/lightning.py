@@ -22,7 +22,7 @@ from peergrad.torch import Swarm
 __all__ = ["Rounds"]
 
 
-class Rounds(Callback):  # type: ignore[misc]
+class Rounds(Callback):
     """Combines the parameters of all peers after every so many optimizer steps of a Trainer.
 
     - ``swarm``: a swarm of the Trainer's module, of the kind ``local`` or ``diloco``.

@@ -24,7 +24,7 @@ from peergrad.torch import Swarm
 __all__ = ["Rounds"]
 
 
-class Rounds(TrainerCallback):  # type: ignore[misc]
+class Rounds(TrainerCallback):
     """Combines the parameters of all peers after every so many optimizer steps of a Trainer.
 
     - ``swarm``: a swarm of the Trainer's model, of the kind ``local`` or ``diloco``.

@@ -13,6 +13,8 @@ import peergrad
 SAMPLES = 600
 EPOCHS = 4
 BATCH = 30
+PARABOLA_SAMPLES = 10_000
+PARABOLA_EPOCHS = 40
 
 
 def tell(event: str, **fields) -> None:
@@ -24,7 +26,8 @@ def local_network(options: dict) -> dict:
 
 
 def settings(options: dict, **more) -> dict:
-    run = {"epochs": options.pop("epochs", EPOCHS), "batch": options.pop("batch", BATCH), **more, **options.pop("run", {})}
+    run = {"epochs": EPOCHS, "batch": BATCH, **more}
+    run |= {key: options.pop(key) for key in ("epochs", "batch") if key in options} | options.pop("run", {})
     return {**local_network(options), "run": run}
 
 
@@ -70,6 +73,27 @@ HAPPENINGS = {
     "leave within": lambda swarm, step: swarm.leave(),
     "skip": lambda swarm, step: None,
 }
+
+
+def parabola(options: dict) -> None:
+    """The task of `examples/src/bin/custom_task.rs`, with the same arithmetic in the same order."""
+    one, two, three = np.float32(1), np.float32(2), np.float32(3)
+    index = np.arange(PARABOLA_SAMPLES, dtype=np.uint32)
+    x = (index % 201).astype(np.float32) / np.float32(100) - one
+    noise = (index * np.uint32(2_654_435_761) >> np.uint32(16)).astype(np.float32) / np.float32(65536)
+    y = one - two * x + three * x * x + (noise * np.float32(0.2) - np.float32(0.1))
+    run = settings(options, epochs=PARABOLA_EPOCHS, batch=64, optimizer={"rule": "adam"})
+    with peergrad.Swarm("parabola", {"coefficients": (3,)}, samples=PARABOLA_SAMPLES, **run) as swarm:
+        tell("invite", invite=swarm.invite)
+        for step in swarm:
+            a, b, c = step.parameters()["coefficients"]
+            at = x[step.samples]
+            error = a + b * at + c * at * at - y[step.samples]
+            slopes = [two * error * power for power in (one, at, at * at)]
+            # A running sum adds in the order of the samples.
+            gradient = np.array([np.cumsum(slope, dtype=np.float32)[-1] for slope in slopes])
+            step.finish([gradient], float(np.sum(error.astype(np.float64) ** 2)))
+    ended(swarm)
 
 
 def mlp(options: dict) -> None:

@@ -44,8 +44,8 @@ impl Loader for BuiltinLoader {
             CustomSpecification::parse(specification)
                 .map_or(error.to_string(), |CustomSpecification { task, program, .. }| {
                     format!(
-                        "this run trains the custom task `{task}` (program `{program}`), which is part of the binary that founded the run: \
-                         copy that binary to this machine and use it in place of `peer`"
+                        "this run trains the custom task `{task}` (program `{program}`), which is part of the program that founded the run: \
+                         use that program on this machine in place of `peer`. If it is a Python script, install the package `peergrad` here"
                     )
                 })
         })
