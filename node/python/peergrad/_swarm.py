@@ -251,7 +251,11 @@ class _Peer(Generic[StepT]):
             native = self._native.wait(_POLL_SECONDS)
             self._handle_events()
             if native is not None:
-                self._step = self._begin(native)
+                try:
+                    self._step = self._begin(native)
+                except BaseException:
+                    native.give_up()
+                    raise
                 return self._step
         self._ended()
         raise StopIteration
