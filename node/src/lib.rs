@@ -88,6 +88,6 @@ pub use peergrad_models::{data, optimizer, schedule, task};
 pub use peergrad_cli::{Training, train};
 pub use peergrad_core::program::ProgramFactory;
 pub use prelude::{
-    Buffer, Clock, Context, Contribution, Evaluation, Flow, Interrupted, Loaded, Manifest, Optimizer,
-    Pending, Program, Rank, SampleStats, ShardUpdate, SparseTask, Step, Task,
+    Buffer, Clock, Context, Contribution, Evaluation, Flow, GroupSettings, Interrupted, Loaded, Manifest,
+    Optimizer, Pending, Program, Rank, SampleStats, ShardUpdate, SparseTask, Step, Task,
 };

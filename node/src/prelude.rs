@@ -1,7 +1,7 @@
 //! What a binary with a task of its own needs: `use peergrad::prelude::*;`.
 //!
 //! - A task: [`Task`] with its [`Manifest`] and [`Evaluation`].
-//! - The binary around it: [`train`], with an [`Optimizer`].
+//! - The binary around it: [`train`], with an [`Optimizer`], and [`GroupSettings`] for tensors that are trained differently.
 //! - A program that takes steps: [`Program`], whose round asks its [`Context`] for a [`Step`], adds a [`Contribution`], and says by
 //!   a [`ShardUpdate`] how owners update.
 //! - A program that keeps its state in tables: a [`TableSpec`] of [`Table`]s, and a [`Clock`] in place of the step.
@@ -10,6 +10,7 @@ pub use std::process::ExitCode;
 pub use std::sync::Arc;
 
 pub use peergrad_cli::{Training, train};
+pub use peergrad_config::specification::GroupSettings;
 pub use peergrad_core::program::context::{
     Clock, Context, Contribution, Interrupted, Pending, ShardUpdate, Step,
 };

@@ -1,6 +1,6 @@
 //! The plain reference: trains a run in one process with one loop. Tests compare the results of swarms with it, number by number.
 //!
-//! Batches, their order, learning rates and optimizer are those of a run with many peers. Only the order of summation within a batch
+//! Batches, their order, learning rates, optimizer and parameter groups are those of a run with many peers. Only the order of summation within a batch
 //! differs, so results agree closely but not in every bit.
 
 use peergrad_core::program::loader::Loaded;
@@ -24,7 +24,8 @@ pub fn train_single_process(loaded: &Loaded, mut watch: impl FnMut(SingleProcess
     let mut parameters = vec![0.0; count];
     task.initial(training.seed, &mut parameters);
     let mut vector = vec![0.0; count];
-    let mut old = vec![0.0; count * training.rule.moment_count()];
+    let optimizer = training.optimizer();
+    let mut old = vec![0.0; count * optimizer.rule.moment_count()];
     let mut new = old.clone();
     let sample_count = task.sample_count();
     let mut cursor = DataCursor::default();
@@ -44,10 +45,10 @@ pub fn train_single_process(loaded: &Loaded, mut watch: impl FnMut(SingleProcess
             samples.extend_from_slice(&order[span.start as usize..span.end as usize]);
         }
         let loss = task.gradient(&parameters, &samples, &mut vector);
-        let scale = 1.0 / samples.len() as f32;
         let update_count = u32::try_from(step + 1).expect("a run in one process has fewer than 2^32 steps");
         let rate = training.schedule.rate(step);
-        training.rule.update(rate, update_count, scale).apply(&parameters, &mut vector, &old, &mut new);
+        let update = optimizer.update(rate, update_count, samples.len() as u64);
+        update.apply(0, &parameters, &mut vector, &old, &mut new);
         std::mem::swap(&mut parameters, &mut vector);
         std::mem::swap(&mut old, &mut new);
         watch(SingleProcessStep { step, epoch: batch.epoch, loss: loss / samples.len() as f64 });

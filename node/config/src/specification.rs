@@ -50,6 +50,7 @@ pub mod custom;
 mod dealing;
 mod error;
 mod former_names;
+pub mod groups;
 pub mod init;
 pub mod memory;
 mod replicas;
@@ -64,6 +65,7 @@ pub use checkpointing::Checkpointing;
 pub use compression::Compression;
 pub use error::SpecificationError;
 pub use former_names::explain_former_name;
+pub use groups::GroupSettings;
 pub use init::{WrittenRunFile, demo_run_file, write_run_file};
 
 pub use resolve::{resolve, resolve_with_notices};
@@ -95,7 +97,7 @@ pub struct Specification {
     pub data: DataSettings,
 }
 
-/// How a run trains. It has 18 fields because the specification is flat text, and the settings are independent of each other.
+/// How a run trains. It has 19 fields because the specification is flat text, and the settings are independent of each other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrainingSettings {
@@ -124,6 +126,9 @@ pub struct TrainingSettings {
     pub shuffle: bool,
     /// The optimizer.
     pub optimizer: Optimizer,
+    /// The tensors that are trained differently; empty if there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<GroupSettings>,
     /// The schedule of the learning rate.
     pub schedule: Schedule,
     /// The encoding of contributions.
@@ -292,7 +297,8 @@ impl Specification {
         self.digest()?;
         self.training.check()?;
         self.check_data()?;
-        self.check_model()
+        self.check_model()?;
+        self.training.training(&self.manifest()).map(drop)
     }
 
     fn check_data(&self) -> Result<(), SpecificationError> {
@@ -354,16 +360,19 @@ impl Specification {
 }
 
 impl TrainingSettings {
-    /// The settings in the form that the node uses.
-    #[must_use]
-    pub fn training(&self) -> TrainingConfig {
-        TrainingConfig {
+    /// The settings in the form that the node uses, for a model of these tensors.
+    ///
+    /// # Errors
+    /// There is a group of tensors that the model does not have.
+    pub fn training(&self, manifest: &Manifest) -> Result<TrainingConfig, SpecificationError> {
+        Ok(TrainingConfig {
             seed: self.seed,
             batch_size: self.batch,
             local_steps: self.algorithm.local_steps(),
             round_duration: self.algorithm.round_duration(),
             epochs: self.epochs,
             rule: self.optimizer,
+            groups: groups::resolve(&self.groups, manifest)?,
             schedule: self.schedule,
             fixed_topology: self.topology.into(),
             gradients: self.gradients.into(),
@@ -379,7 +388,7 @@ impl TrainingSettings {
             checkpoints_kept: self.checkpoints_kept,
             policy: self.policy,
             is_shuffled: self.shuffle,
-        }
+        })
     }
 
     fn check(&self) -> Result<(), SpecificationError> {
@@ -391,6 +400,7 @@ impl TrainingSettings {
         within("sync.segment_kib", self.segment_elements, 1..=elements_max, "1 to 1024")?;
         replicas::check(self.replicas)?;
         check_rule(&self.optimizer)?;
+        groups::check(self)?;
         self.combine.check(self.topology, &self.algorithm)?;
         dealing::check(self)?;
         self.algorithm.check(self.topology)?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use peergrad_collectives::codec::Codec;
 use peergrad_collectives::combine::Combine;
-use peergrad_models::optimizer::{Optimizer, Schedule};
+use peergrad_models::optimizer::{Optimizer, ParameterGroups, Schedule};
 use peergrad_protocol::message::Message;
 use peergrad_protocol::placement::Replicas;
 use peergrad_protocol::view::{Member, View};
@@ -39,6 +39,7 @@ pub(crate) fn training() -> TrainingConfig {
         round_duration: None,
         epochs: 8,
         rule: Optimizer::Sgd { weight_decay: 0.0 },
+        groups: ParameterGroups::default(),
         schedule: Schedule::constant(0.01),
         fixed_topology: None,
         gradients: Codec::F32,

@@ -46,6 +46,10 @@ pub trait Program: Send + 'static {
     /// are sent without compression.
     const CUSTOM_RULE: bool = false;
 
+    /// Whether the program updates with the [grouped optimizer](crate::program::loader::TrainingConfig::optimizer) of the run. Otherwise
+    /// a run file with parameter groups is refused.
+    const GROUPED_OPTIMIZER: bool = false;
+
     /// Moments that the owner of a shard keeps for each parameter: as many as the optimizer given to
     /// [`Step::update_owned`](crate::program::context::Step::update_owned) needs. Unused with a [custom rule](Program::CUSTOM_RULE).
     #[must_use]
@@ -74,6 +78,8 @@ pub struct ProgramFactory {
     has_local_parameters: bool,
     /// Whether owners update by a rule of the program: [`Program::CUSTOM_RULE`].
     has_custom_rule: bool,
+    /// Whether it updates with the run's grouped optimizer: [`Program::GROUPED_OPTIMIZER`].
+    has_grouped_optimizer: bool,
     /// How many numbers for each element the owners' rule keeps: [`Program::owner_moments`].
     owner_moments: fn(&Loaded) -> usize,
     /// Makes the tables of the program; `None` if it has none.
@@ -92,6 +98,7 @@ impl ProgramFactory {
             name: P::NAME,
             has_local_parameters,
             has_custom_rule,
+            has_grouped_optimizer: P::GROUPED_OPTIMIZER,
             owner_moments: P::owner_moments,
             table_spec: None,
             executor,
@@ -130,6 +137,12 @@ impl ProgramFactory {
     #[must_use]
     pub fn has_custom_rule(&self) -> bool {
         self.has_custom_rule
+    }
+
+    /// Whether the program updates with the run's grouped optimizer: see [`Program::GROUPED_OPTIMIZER`].
+    #[must_use]
+    pub fn has_grouped_optimizer(&self) -> bool {
+        self.has_grouped_optimizer
     }
 
     /// The tables of the program; `None` if it has none.

@@ -20,11 +20,15 @@
 //! algorithm 2; Sutskever et al., "On the importance of initialization and momentum", 2013 (PyTorch's form: the rate
 //! multiplies the velocity, not the gradient that enters it); Duchi et al., "Adaptive Subgradient Methods", 2011 (Adagrad).
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 pub use crate::schedule::Schedule;
+pub use groups::{GroupedOptimizer, GroupedUpdate, ParameterGroups, Treatment};
 use proximal::{FtrlUpdate, ProximalUpdate};
 
+mod groups;
 mod proximal;
 
 /// A rule for updating parameters from a mean gradient.
@@ -117,6 +121,26 @@ impl Optimizer {
         }
     }
 
+    /// The same rule with another weight decay; unchanged if the rule has none.
+    #[must_use]
+    pub fn with_weight_decay(mut self, decay: f32) -> Self {
+        match &mut self {
+            Self::Sgd { weight_decay }
+            | Self::Momentum { weight_decay, .. }
+            | Self::Adam { weight_decay, .. }
+            | Self::AdamW { weight_decay, .. }
+            | Self::Adagrad { weight_decay, .. } => *weight_decay = decay,
+            Self::Prox { .. } | Self::Ftrl { .. } => {}
+        }
+        self
+    }
+
+    /// Whether the rule has a weight decay. `prox` and `ftrl` have an L2 penalty in its place.
+    #[must_use]
+    pub fn has_weight_decay(&self) -> bool {
+        !matches!(self, Self::Prox { .. } | Self::Ftrl { .. })
+    }
+
     /// The update of one step.
     ///
     /// - `rate`: the learning rate.
@@ -174,9 +198,16 @@ enum Kind {
     Prox(ProximalUpdate),
     Ftrl(FtrlUpdate),
     Adam(AdamUpdate),
+    /// No optimizer: the mean, of so many samples, replaces the parameter.
+    Mean(f32),
 }
 
 impl Update {
+    /// The update of a statistic: the sum over so many samples becomes their mean. All moments stay as they are.
+    fn mean(moment_count: usize, samples: u64) -> Self {
+        Self { moment_count, kind: Kind::Mean(samples as f32) }
+    }
+
     /// Updates one slice of n elements, for example a chunk.
     ///
     /// - `parameters`: (n), the values before.
@@ -186,24 +217,82 @@ impl Update {
     /// # Panics
     /// If the lengths do not fit together.
     pub fn apply(&self, parameters: &[f32], vector: &mut [f32], old: &[f32], new: &mut [f32]) {
+        self.apply_within(0..vector.len(), parameters, vector, old, new);
+    }
+
+    /// As [`apply`](Self::apply), for the elements `within` of the slice only; all others stay as they are.
+    ///
+    /// # Panics
+    /// If the lengths do not fit together, or the slice is shorter than `within` says.
+    pub fn apply_within(
+        &self,
+        within: Range<usize>,
+        parameters: &[f32],
+        vector: &mut [f32],
+        old: &[f32],
+        new: &mut [f32],
+    ) {
         let count = vector.len();
         assert_eq!(parameters.len(), count, "a parameter for each gradient");
         assert_eq!(old.len(), count * self.moment_count, "the rule's state before");
         assert_eq!(new.len(), count * self.moment_count, "the rule's state after");
+        let moments = Moments { old, new, count, within: within.clone() };
+        let (parameters, vector) = (&parameters[within.clone()], &mut vector[within]);
         match &self.kind {
             Kind::Sgd(MomentumUpdate { rate, scale, weight_decay, .. }) => {
                 sgd(*rate, *scale, *weight_decay, parameters, vector);
             }
-            Kind::Momentum(rule) => rule.apply(parameters, vector, old, new, |_, velocity| velocity),
+            Kind::Momentum(rule) => rule.apply(parameters, vector, moments.first(), |_, velocity| velocity),
             Kind::Nesterov(rule) => {
-                rule.apply(parameters, vector, old, new, |gradient, velocity| {
+                rule.apply(parameters, vector, moments.first(), |gradient, velocity| {
                     gradient + rule.momentum * velocity
                 });
             }
-            Kind::Adagrad(rule) => rule.apply(parameters, vector, old, new),
+            Kind::Adagrad(rule) => rule.apply(parameters, vector, moments.first()),
             Kind::Prox(rule) => rule.apply(parameters, vector),
-            Kind::Ftrl(rule) => rule.apply(parameters, vector, old, new),
-            Kind::Adam(rule) => rule.apply(parameters, vector, old, new),
+            Kind::Ftrl(rule) => rule.apply(parameters, vector, moments.both()),
+            Kind::Adam(rule) => rule.apply(parameters, vector, moments.both()),
+            Kind::Mean(samples) => {
+                vector.iter_mut().for_each(|sum| *sum /= samples);
+                moments.keep(self.moment_count);
+            }
+        }
+    }
+}
+
+/// The moments of the elements of a slice that are updated.
+struct Moments<'a> {
+    /// (moment count, `count`): those before.
+    old: &'a [f32],
+    /// (moment count, `count`): those after.
+    new: &'a mut [f32],
+    /// The number of elements of the slice.
+    count: usize,
+    /// The elements that are updated.
+    within: Range<usize>,
+}
+
+/// One moment of the elements that are updated: before, and after.
+type Moment<'a> = (&'a [f32], &'a mut [f32]);
+
+impl<'a> Moments<'a> {
+    /// The only moment of a rule.
+    fn first(self) -> Moment<'a> {
+        (&self.old[self.within.clone()], &mut self.new[self.within])
+    }
+
+    /// The two moments of a rule.
+    fn both(self) -> [Moment<'a>; 2] {
+        let (old, new) = (self.old.split_at(self.count), self.new.split_at_mut(self.count));
+        let within = self.within;
+        [(&old.0[within.clone()], &mut new.0[within.clone()]), (&old.1[within.clone()], &mut new.1[within])]
+    }
+
+    /// Leaves each of so many moments as it was.
+    fn keep(self, moment_count: usize) {
+        for moment in 0..moment_count {
+            let within = self.within.start + moment * self.count..self.within.end + moment * self.count;
+            self.new[within.clone()].copy_from_slice(&self.old[within]);
         }
     }
 }
@@ -229,8 +318,7 @@ impl MomentumUpdate {
         &self,
         parameters: &[f32],
         vector: &mut [f32],
-        old: &[f32],
-        new: &mut [f32],
+        (old, new): Moment<'_>,
         direction: impl Fn(f32, f32) -> f32,
     ) {
         let moments = old.iter().zip(new);
@@ -252,7 +340,7 @@ struct AdagradUpdate {
 }
 
 impl AdagradUpdate {
-    fn apply(&self, parameters: &[f32], vector: &mut [f32], old: &[f32], new: &mut [f32]) {
+    fn apply(&self, parameters: &[f32], vector: &mut [f32], (old, new): Moment<'_>) {
         let sums = old.iter().zip(new);
         for ((element, &parameter), (&before, after)) in vector.iter_mut().zip(parameters).zip(sums) {
             let gradient = *element * self.scale + self.weight_decay * parameter;
@@ -295,12 +383,9 @@ impl AdamUpdate {
         }
     }
 
-    fn apply(&self, parameters: &[f32], vector: &mut [f32], old: &[f32], new: &mut [f32]) {
-        let count = vector.len();
-        let (old_means, old_squares) = old.split_at(count);
-        let (new_means, new_squares) = new.split_at_mut(count);
-        let means = old_means.iter().zip(new_means);
-        let squares = old_squares.iter().zip(new_squares);
+    fn apply(&self, parameters: &[f32], vector: &mut [f32], [means, squares]: [Moment<'_>; 2]) {
+        let means = means.0.iter().zip(means.1);
+        let squares = squares.0.iter().zip(squares.1);
         let (new_share1, new_share2) = (1.0 - self.beta1, 1.0 - self.beta2);
         for (((element, &parameter), mean), square) in
             vector.iter_mut().zip(parameters).zip(means).zip(squares)

@@ -48,7 +48,8 @@ pub trait Task: Send + Sync + 'static {
     /// - `gradient`: (parameters), with unspecified values before the call.
     ///
     /// The result is a sum and not a mean because members compute different numbers of samples; the owner of a shard divides
-    /// once. If an element or the loss is not finite, these samples are left out of the step.
+    /// once. If an element or the loss is not finite, these samples are left out of the step. The elements of a
+    /// [statistic](crate::optimizer::Treatment::Statistic) are no gradient but the statistic's value times the number of samples.
     fn gradient(&self, parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64;
 
     /// As [`gradient`](Self::gradient), for a task that wants to know which step it computes for. The built-in programs call this one; the
@@ -65,7 +66,8 @@ pub trait Task: Send + Sync + 'static {
     /// - `samples`: (round part), for all local steps; may be empty.
     ///
     /// If an element or the loss is not finite, this member's part is left out of the round. A round may be undone and repeated: then it
-    /// starts again from the round's parameters, and a state that the task keeps by itself has seen the samples twice.
+    /// starts again from the round's parameters, and a state that the task keeps by itself has seen the samples twice. Parameter groups hold
+    /// only as far as the task itself treats these parameters so.
     fn learn(&self, step: &StepInfo, parameters: &mut [f32], samples: &[u32]) -> Option<f64> {
         let _ = (step, parameters, samples);
         None

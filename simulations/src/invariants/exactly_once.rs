@@ -48,7 +48,8 @@ impl ExactlyOnce {
     #[must_use]
     pub fn applies(task: &Integers, training: &TrainingConfig) -> bool {
         let has_steps = training.round_duration.is_none();
-        let is_exact_sync = has_steps && training.rule == Optimizer::Sgd { weight_decay: 0.0 };
+        let is_plain = training.rule == Optimizer::SGD && training.groups.is_empty();
+        let is_exact_sync = has_steps && is_plain;
         let batch_size = training.step_samples().min(u64::from(task.sample_count()));
         is_exact_sync && batch_size.saturating_mul(GRADIENT_MAX) <= EXACT_MAX
     }
@@ -186,6 +187,7 @@ mod tests {
             ExactlyOnce::applies(workload.integers.as_ref().unwrap(), &workload.loaded.config)
         };
         let optimizer = "[optimizer]\nrule = \"sgd\"\nrate";
+        let groups = "[[optimizer.groups]]\ntensors = [\"integers\"]\nrate_factor = 0.5";
         for run in ["batch = 64\nepochs = 4", "batch = 60\nepochs = 100000"] {
             assert!(applies(&format!("{run}\n{optimizer} = 0.3")), "{run}");
         }
@@ -193,6 +195,7 @@ mod tests {
             "".to_owned(),
             "batch = 64\nepochs = 4\n[optimizer]\nrule = \"adam\"\nrate = 0.5".to_owned(),
             format!("batch = 64\nepochs = 4\n{optimizer} = 0.5\nweight_decay = 0.1"),
+            format!("batch = 64\nepochs = 4\n{optimizer} = 0.5\n{groups}"),
         ] {
             assert!(!applies(&run), "{run}");
         }

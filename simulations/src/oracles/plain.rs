@@ -137,13 +137,19 @@ impl<'a> Plain<'a> {
         }
         let (task, training) = (&self.loaded.task, &self.loaded.config);
         let loss = task.gradient(&self.parameters, &samples, &mut self.vector);
-        let (rate, scale) = (training.schedule.rate(number), 1.0 / samples.len() as f32);
+        let (rate, optimizer) = (training.schedule.rate(number), training.optimizer());
         for chunk in 0..self.chunks.count() {
             let (moments, updates) = &mut self.moments[chunk];
             *updates += 1;
             let (range, old) = (self.chunks.range(chunk), moments.clone());
-            let update = training.rule.update(rate, *updates, scale);
-            update.apply(&self.parameters[range.clone()], &mut self.vector[range], &old, moments);
+            let update = optimizer.update(rate, *updates, samples.len() as u64);
+            update.apply(
+                range.start,
+                &self.parameters[range.clone()],
+                &mut self.vector[range],
+                &old,
+                moments,
+            );
         }
         std::mem::swap(&mut self.parameters, &mut self.vector);
         Some(Some(loss / samples.len() as f64))

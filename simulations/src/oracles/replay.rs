@@ -324,8 +324,8 @@ impl Replay {
         let (moments, updates) = &mut self.moments[chunk];
         *updates += 1;
         let before = moments.clone();
-        let scale = 1.0 / stats.samples as f32;
-        self.loaded.config.rule.update(rate, *updates, scale).apply(old, sum, &before, moments);
+        let update = self.loaded.config.optimizer().update(rate, *updates, stats.samples);
+        update.apply(range.start, old, sum, &before, moments);
         self.master[range].copy_from_slice(sum);
     }
 }

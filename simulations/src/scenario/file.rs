@@ -488,6 +488,7 @@ mod tests {
             "run.data",
             "run.model",
             "run.optimizer",
+            "[run.optimizer.groups]",
             "run.sync",
             "run.shards",
             "run.partition",
@@ -500,7 +501,8 @@ mod tests {
             let text = format!("about = \"x\"\npeers = 2\n[{section}]\nnonsense = 1");
             let error = parse("x", &text, Path::new("."), Size::Full).err().unwrap().to_string();
             for key in offered(&error) {
-                let is_section = KEYS.contains(&format!("[{section}.{key}]"));
+                let is_section = KEYS.contains(&format!("[{section}.{key}]"))
+                    || KEYS.contains(&format!("[[{section}.{key}]]"));
                 assert!(is_explained(&key) || is_section, "[{section}] {key}");
             }
         }

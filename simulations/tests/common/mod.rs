@@ -12,7 +12,7 @@ use peergrad_collectives::plan::Topology;
 use peergrad_core::io::{Committed, Ended, Event};
 use peergrad_core::partition_policy::PartitionPolicy;
 use peergrad_core::program::loader::{Dealing, Loader, TrainingConfig};
-use peergrad_models::optimizer::Optimizer;
+use peergrad_models::optimizer::{Optimizer, ParameterGroups};
 use peergrad_models::schedule::Schedule;
 use peergrad_protocol::placement::Replicas;
 use peergrad_simulations::cluster::Cluster;
@@ -41,6 +41,7 @@ pub(crate) fn training(topology: Topology) -> TrainingConfig {
         round_duration: None,
         epochs: 8,
         rule: Optimizer::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 },
+        groups: ParameterGroups::default(),
         schedule: Schedule::constant(0.01),
         fixed_topology: Some(topology),
         gradients: Codec::F32,

@@ -11,7 +11,7 @@ use peergrad_core::node::{Config, Node, StartMode};
 use peergrad_core::program::ProgramFactory;
 use peergrad_core::program::loader::{Dealing, Loaded, TrainingConfig};
 use peergrad_core::state::shared_cache::SharedCache;
-use peergrad_models::optimizer::Optimizer;
+use peergrad_models::optimizer::{Optimizer, ParameterGroups};
 use peergrad_models::schedule::Schedule;
 use peergrad_models::task::Task;
 use peergrad_protocol::id::ContentDigest;
@@ -60,6 +60,7 @@ impl Alone {
             round_duration: None,
             epochs: 8,
             rule: Optimizer::Sgd { weight_decay: 0.0 },
+            groups: ParameterGroups::default(),
             schedule: Schedule::constant(0.01),
             fixed_topology: Some(Topology::Ring),
             gradients: Codec::F32,

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use peergrad_config::specification::custom::{CustomLoader, CustomSpecification};
 use peergrad_config::specification::run_file::OptimizerSection;
-use peergrad_config::specification::{RunFile, SpecificationError};
+use peergrad_config::specification::{GroupSettings, RunFile, SpecificationError};
 use peergrad_core::program::loader::{Loaded, Loader};
 use peergrad_core::program::{Program, ProgramFactory};
 use peergrad_core::table::TableSpec;
@@ -60,6 +60,7 @@ impl Training {
             decay_epochs: before.decay_epochs,
             floor: before.floor,
             scale_from_batch: before.scale_from_batch,
+            groups: before.groups,
             ..OptimizerSection::of(rule)
         };
         self
@@ -68,6 +69,23 @@ impl Training {
     /// The learning rate. Default: what run.toml's `[optimizer]` takes for the rule, 0.001 for Adam.
     pub fn learning_rate(mut self, rate: f64) -> Self {
         self.settings.optimizer.rate = Some(rate);
+        self
+    }
+
+    /// Tensors that are trained differently from the rest, in addition to the groups before: as one entry of run.toml's
+    /// `[[optimizer.groups]]`. A tensor is in the first group that matches it. Default: none.
+    ///
+    /// ```
+    /// # use peergrad_cli::{Training, train};
+    /// # use peergrad_config::specification::GroupSettings;
+    /// # fn groups_of(training: Training) -> Training {
+    /// training
+    ///     .parameter_group(GroupSettings::of(["norm.*.mean", "norm.*.variance"]).statistic())
+    ///     .parameter_group(GroupSettings::of(["*.bias", "norm.*"]).weight_decay(0.0))
+    /// # }
+    /// ```
+    pub fn parameter_group(mut self, group: GroupSettings) -> Self {
+        self.settings.optimizer.groups.push(group);
         self
     }
 

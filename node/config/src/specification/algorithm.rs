@@ -267,6 +267,7 @@ impl Algorithm {
                 local_trainer: LocalTrainer::new(loaded),
                 outer_rate,
                 outer_momentum,
+                statistics: loaded.config.groups.statistics_only(),
             }),
             Self::Ssp { staleness, ref staleness_from, apply } => ssp(staleness, staleness_from, apply),
             Self::Async { warm_up, wave } => downpour(DownpourSettings::default(), (warm_up, wave)),

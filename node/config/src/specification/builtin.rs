@@ -103,7 +103,8 @@ impl Specification {
                 Arc::new(Logistic::new(self.unpacked_rows(&bytes)?, training))
             }
         };
-        let loaded = Loaded::new(task, self.training.training());
+        let config = self.training.training(&task.manifest())?;
+        let loaded = Loaded::new(task, config);
         Ok(Loaded { program: self.training.algorithm.launch(), ..loaded })
     }
 

@@ -172,6 +172,7 @@ mod tests {
     use super::*;
     use peergrad_collectives::plan::{ShardLayout, Topology};
     use peergrad_core::program::loader::RingLinks;
+    use peergrad_protocol::manifest::Manifest;
 
     use crate::specification::RunFile;
     use crate::specification::resolve::resolve_training;
@@ -182,12 +183,12 @@ mod tests {
 
     #[test]
     fn lossy_gradients_use_the_direct_topology() {
+        let training = |sync: &str| resolve(sync).unwrap().training(&Manifest::default()).unwrap();
         let settings = resolve("gradients = \"int8\"\nparameters = \"bf16\"").unwrap();
         assert_eq!((settings.gradients, settings.parameters), (Compression::Int8, Compression::Bf16));
         // With shards like these, a ring is faster and is selected otherwise.
         let uneven = ShardLayout::even(1 << 20, 8, &[0], 1 << 15);
-        let topology =
-            |sync: &str| resolve(sync).unwrap().training().topology(&uneven, RingLinks::Complete, &[]);
+        let topology = |sync: &str| training(sync).topology(&uneven, RingLinks::Complete, &[]);
         assert_eq!(topology("parameters = \"bf16\""), Topology::Ring);
         for sync in [
             "gradients = \"int8\"",
@@ -197,9 +198,9 @@ mod tests {
         ] {
             assert_eq!(topology(sync), Topology::Direct, "{sync}");
         }
-        let training = resolve("gradients = \"top-k\"").unwrap().training();
-        assert_eq!((training.gradients.encoded_len(1000) < 50, training.sum_codec()), (true, Codec::Bf16));
-        assert_eq!(resolve("").unwrap().training().sum_codec(), Codec::F32);
+        let sparse = training("gradients = \"top-k\"");
+        assert_eq!((sparse.gradients.encoded_len(1000) < 50, sparse.sum_codec()), (true, Codec::Bf16));
+        assert_eq!(training("").sum_codec(), Codec::F32);
     }
 
     #[test]

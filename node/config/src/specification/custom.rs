@@ -19,7 +19,8 @@ use super::memory::MemoryLimit;
 use super::resolve::resolve_training;
 use super::run_file::{DealingName, ModelSection};
 use super::{
-    Algorithm, RunFile, Specification, SpecificationError, TrainingSettings, VERSION, compression, within,
+    Algorithm, RunFile, Specification, SpecificationError, TrainingSettings, VERSION, compression, groups,
+    within,
 };
 
 /// What the peers of a run with a custom task agree on.
@@ -78,6 +79,8 @@ impl CustomSpecification {
             training.dealing = DealingName::Even;
         }
         compression::check_program(&training, program)?;
+        groups::check_program(&training, program)?;
+        training.training(&task.manifest())?;
         let program = launched(program, &training).name().to_owned();
         let (task, manifest) = (name.to_owned(), manifest_digest(task));
         let specification = Self { version: VERSION, task, program, manifest, samples, training };
@@ -187,7 +190,9 @@ impl Loader for CustomLoader {
         let parameters = self.task.manifest().parameter_count() as u64;
         let needed = specification.training.state_bytes(parameters);
         self.memory.check(needed).map_err(|error| error.to_string())?;
-        let loaded = Loaded::new(Arc::clone(&self.task), specification.training.training());
+        let config = specification.training.training(&self.task.manifest());
+        let config = config.map_err(|error| error.to_string())?;
+        let loaded = Loaded::new(Arc::clone(&self.task), config);
         Ok(Loaded { program: launched(&self.program, &specification.training), ..loaded })
     }
 }
@@ -197,6 +202,7 @@ mod tests {
     use super::*;
     use peergrad_core::program::context::{Context, Interrupted};
     use peergrad_core::program::{Flow, Program};
+    use peergrad_models::optimizer::{ParameterGroups, Treatment};
     use peergrad_models::task::Evaluation;
     use peergrad_protocol::manifest::Manifest;
 
@@ -268,6 +274,25 @@ mod tests {
             let error = resolve(&run, &Line(2)).unwrap_err().to_string();
             assert!(error.contains("brings its own"), "{error}");
         }
+    }
+
+    #[test]
+    #[expect(clippy::single_range_in_vec_init, reason = "one range is what is meant")]
+    fn groups_are_found_among_the_tensors_of_the_task() {
+        let with_group = |tensor: &str| {
+            let text = format!("[[optimizer.groups]]\ntensors = [\"{tensor}\"]\nrate_factor = 0.5");
+            RunFile::parse(&text).unwrap()
+        };
+        let bytes = resolve(&with_group("sl*"), &Line(2)).unwrap().to_bytes().unwrap();
+        let loader = CustomLoader::new("line", Arc::new(Line(2)), ProgramFactory::sync());
+        let slow = Treatment::Trained { weight_decay: None, rate_factor: 0.5 };
+        let expected = ParameterGroups::new([(slow, vec![0..2])]);
+        assert_eq!(loader.load(&bytes, None).unwrap().config.groups, expected);
+        let error = resolve(&with_group("slop"), &Line(2)).unwrap_err().to_string();
+        assert!(error.contains("\"slop\" in group 1") && error.ends_with("matches one: slope"), "{error}");
+        let (slope, idle) = (with_group("slope"), ProgramFactory::new(|_| Idle));
+        let error = CustomSpecification::resolve(&slope, "line", &Line(2), &idle).unwrap_err().to_string();
+        assert!(error.contains("the program `idle`, which does not declare"), "{error}");
     }
 
     #[test]

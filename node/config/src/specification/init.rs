@@ -278,8 +278,22 @@ impl Preset {
             line("warmup_steps = 0", "steps over which the rate rises from 0"),
         ]
         .concat();
-        format!("\n[model]\n{model}\n[optimizer]\n{optimizer}")
+        format!("\n[model]\n{model}\n[optimizer]\n{optimizer}{}", groups())
     }
+}
+
+/// How tensors are trained differently from the rest, commented out.
+fn groups() -> String {
+    [
+        line("# [[optimizer.groups]]", "tensors that are trained differently; there may be several groups"),
+        line(
+            "# tensors = [\"*.bias\"]",
+            "names of tensors, such as layer.0.weight; * stands for any characters",
+        ),
+        line("# weight_decay = 0.0", "in place of the one above"),
+        line("# rate_factor = 0.1", "times the learning rate"),
+    ]
+    .concat()
 }
 
 /// The section `[data]` with everything that was inferred. `shape` describes a row.

@@ -84,8 +84,7 @@ impl TrainingSettings {
     /// About how many bytes a member keeps for a model of so many parameters, however many members there are. What it owns comes on top.
     #[must_use]
     pub fn state_bytes(&self, parameters: u64) -> u64 {
-        let config = self.training();
-        let residual = u64::from(!config.gradients.is_exact());
+        let residual = u64::from(self.gradients.is_lossy());
         let vectors = VECTORS + residual;
         parameters.saturating_mul(vectors * size_of::<f32>() as u64)
     }

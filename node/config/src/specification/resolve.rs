@@ -21,7 +21,7 @@ use super::algorithm::{Aggregation, Algorithm};
 use super::run_file::{DataSection, ModelKind, OptimizerKind, OptimizerSection, RunFile, ScheduleName};
 use super::{
     DataSettings, ModelForm, ModelSettings, Specification, SpecificationError, TrainingSettings, VERSION,
-    compression, dealing, replicas, within,
+    compression, dealing, groups, replicas, within,
 };
 
 /// The most classes that may be given as a count.
@@ -104,6 +104,7 @@ pub(super) fn resolve_training(run: &RunFile, samples: u64) -> Result<TrainingSe
         policy: run.partition.policy,
         shuffle: run.shuffle,
         optimizer: resolve_rule(&run.optimizer)?,
+        groups: run.optimizer.groups.clone(),
         schedule: resolve_schedule(run, rated_steps)?,
     };
     training.algorithm.check(training.topology)?;
@@ -111,6 +112,7 @@ pub(super) fn resolve_training(run: &RunFile, samples: u64) -> Result<TrainingSe
     training.combine.check(training.topology, &training.algorithm)?;
     dealing::check(&training)?;
     compression::check(&training)?;
+    groups::check(&training)?;
     Ok(training)
 }
 
@@ -450,7 +452,8 @@ mod tests {
         {
             let text = format!("[data]\nfile = \"f.csv\"\n[shards]\nreplicas = {written}");
             let specification = resolved(&text, SMALL).unwrap();
-            assert_eq!(specification.training.training().replicas, replicas);
+            let training = specification.training.training(&specification.manifest()).unwrap();
+            assert_eq!(training.replicas, replicas);
             let bytes = specification.to_bytes().unwrap();
             assert!(String::from_utf8_lossy(&bytes).contains(&format!("\nreplicas = {written}\n")));
             assert_eq!(Specification::parse(&bytes).unwrap(), specification);

@@ -13,7 +13,7 @@ use peergrad_models::task::activation::Activation;
 use peergrad_protocol::placement::Replicas;
 use serde::Deserialize;
 
-use super::{SpecificationError, ThreadCount, explain_former_name, replicas};
+use super::{GroupSettings, SpecificationError, ThreadCount, explain_former_name, replicas};
 
 mod sync_section;
 
@@ -136,7 +136,7 @@ pub enum ModelKind {
     Logistic,
 }
 
-/// `[optimizer]`: the optimizer and the learning rate. It has 17 fields because the section is flat.
+/// `[optimizer]`: the optimizer and the learning rate. It has 18 fields because the section is flat.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct OptimizerSection {
@@ -175,6 +175,8 @@ pub struct OptimizerSection {
     pub floor: Option<f64>,
     /// The batch size that `rate` was chosen for; the rate is multiplied by `batch / scale_from_batch`. Default: `batch`.
     pub scale_from_batch: Option<u64>,
+    /// `[[optimizer.groups]]`: tensors that are trained differently. Default: none.
+    pub groups: Vec<GroupSettings>,
 }
 
 /// The optimizers.

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use peergrad_collectives::plan::are_finite;
-use peergrad_models::optimizer::Optimizer;
+use peergrad_models::optimizer::{GroupedOptimizer, Optimizer};
 use peergrad_protocol::Buffer;
 use peergrad_protocol::message::SampleStats;
 
@@ -35,12 +35,14 @@ impl Contribution {
 /// How the owner of a shard turns the sums of a step into the shard's new parameters: see
 /// [`Step::all_reduce`](crate::program::context::Step::all_reduce).
 pub enum ShardUpdate {
-    /// One step of this optimizer with the mean gradient, at the learning rate of the step.
-    Optimizer(Optimizer),
+    /// One step of this optimizer with the mean gradient, at the learning rate of the step. With the
+    /// [groups](crate::program::loader::TrainingConfig::optimizer) of the run, a program declares
+    /// [`GROUPED_OPTIMIZER`](crate::program::Program::GROUPED_OPTIMIZER).
+    Optimizer(GroupedOptimizer),
     /// One step of this optimizer with the mean gradient, at this learning rate.
     OptimizerAt {
         /// The optimizer. The peers keep its state between steps.
-        rule: Optimizer,
+        optimizer: GroupedOptimizer,
         /// The learning rate, in place of the step's.
         rate: f64,
     },
@@ -60,8 +62,8 @@ impl ShardUpdate {
     /// The rule as the machine sees it, in a step with this learning rate.
     pub(super) fn owner_rule(self, step_rate: f64) -> OwnerRule {
         match self {
-            Self::Optimizer(rule) => OwnerRule::Optimizer { rule, rate: step_rate },
-            Self::OptimizerAt { rule, rate } => OwnerRule::Optimizer { rule, rate },
+            Self::Optimizer(optimizer) => OwnerRule::Optimizer { optimizer, rate: step_rate },
+            Self::OptimizerAt { optimizer, rate } => OwnerRule::Optimizer { optimizer, rate },
             Self::Mean => OwnerRule::Mean,
             Self::Custom(rule) => OwnerRule::Custom(rule),
         }
@@ -70,7 +72,13 @@ impl ShardUpdate {
 
 impl From<Optimizer> for ShardUpdate {
     fn from(rule: Optimizer) -> Self {
-        Self::Optimizer(rule)
+        Self::Optimizer(rule.into())
+    }
+}
+
+impl From<GroupedOptimizer> for ShardUpdate {
+    fn from(optimizer: GroupedOptimizer) -> Self {
+        Self::Optimizer(optimizer)
     }
 }
 

@@ -11,7 +11,7 @@ use peergrad_collectives::codec::Codec;
 use peergrad_collectives::combine::Combine;
 use peergrad_collectives::cost::CostModel;
 use peergrad_collectives::plan::{ShardLayout, Topology};
-use peergrad_models::optimizer::{Optimizer, Schedule};
+use peergrad_models::optimizer::{GroupedOptimizer, Optimizer, ParameterGroups, Schedule};
 use peergrad_models::task::Task;
 use peergrad_protocol::cursor::{DataCursor, permutation};
 use peergrad_protocol::limits::{HOP_BYTES, LINK_SEGMENTS, ROUND_BYTES_MAX};
@@ -131,6 +131,8 @@ pub struct TrainingConfig {
     pub epochs: u64,
     /// The rule that turns a mean gradient into new parameters.
     pub rule: Optimizer,
+    /// The parameters that are updated differently.
+    pub groups: ParameterGroups,
     /// The learning rate over the run.
     pub schedule: Schedule,
     /// How tensors travel. `None`: the topology is chosen for each shard layout, by the lines that members have measured.
@@ -192,6 +194,12 @@ impl TrainingConfig {
         } else {
             (0..sample_count).collect()
         }
+    }
+
+    /// The rule with the groups of the parameters.
+    #[must_use]
+    pub fn optimizer(&self) -> GroupedOptimizer {
+        GroupedOptimizer { rule: self.rule, groups: self.groups.clone() }
     }
 
     /// Whether a ring is impossible: in one no member sees single contributions, and a lossy codec would be applied at each hop.

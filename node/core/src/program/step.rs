@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use peergrad_collectives::groups::Groups;
-use peergrad_models::optimizer::Optimizer;
+use peergrad_models::optimizer::GroupedOptimizer;
 use peergrad_models::task::{StepInfo, Task};
 use peergrad_protocol::message::SampleStats;
 use peergrad_protocol::{Buffer, StepNumber};
@@ -119,13 +119,13 @@ impl Step {
         self.mailbox.ask(|reply| ProgramCommand::ReduceScatter { turn, contribution, among, reply })
     }
 
-    /// Applies `rule` to this member's shard: computes new parameters, and new optimizer state that becomes valid when the step is
+    /// Applies an optimizer to this member's shard: computes new parameters, and new optimizer state that becomes valid when the step is
     /// committed. If it is called before all sums have arrived, it updates each chunk when the chunk's sums have.
     ///
     /// # Panics
     /// The node panics if the program has [local parameters](crate::program::Program::LOCAL_PARAMETERS), since its owners keep no state.
-    pub fn update_owned(&self, rule: Optimizer, rate: f64) -> Pending<()> {
-        self.update(OwnerRule::Optimizer { rule, rate })
+    pub fn update_owned(&self, optimizer: impl Into<GroupedOptimizer>, rate: f64) -> Pending<()> {
+        self.update(OwnerRule::Optimizer { optimizer: optimizer.into(), rate })
     }
 
     /// Replaces this member's shard with the mean of all contributions, each of the same weight. A segment whose sums are not finite keeps

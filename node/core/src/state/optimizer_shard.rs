@@ -23,7 +23,7 @@
 use std::ops::Range;
 
 use peergrad_collectives::plan::are_finite;
-use peergrad_models::optimizer::Update;
+use peergrad_models::optimizer::GroupedUpdate;
 use peergrad_protocol::chunk_set::ChunkSet;
 use peergrad_protocol::manifest::Chunks;
 use peergrad_protocol::message::SampleStats;
@@ -216,7 +216,8 @@ impl OptimizerShard {
         for chunk in chunks {
             let elements = self.chunks.range(chunk);
             let kept = self.kept[chunk].as_mut().expect("the state of a chunk that is updated is here");
-            kept.update(&mut updating, chunk, &parameters[elements.clone()], &mut vector[elements]);
+            let sums = &mut vector[elements.clone()];
+            kept.update(&mut updating, (chunk, elements.start), &parameters[elements], sums);
         }
     }
 
@@ -259,7 +260,7 @@ impl OptimizerShard {
                 // The rule keeps no state, so no sums were sent and nothing changes.
                 sums.resize(elements.len(), f32::NAN);
             }
-            kept.update(&mut updating, chunk, &parameters[elements], sums);
+            kept.update(&mut updating, (chunk, elements.start), &parameters[elements], sums);
         }
     }
 
@@ -308,7 +309,7 @@ struct Updating<'a> {
     /// Whether the state has a master copy of the parameters.
     has_master: bool,
     /// The rule's preparation for this count of updates. Most chunks have the same count, so one preparation serves them all.
-    prepared: Option<(u32, Update)>,
+    prepared: Option<(u32, GroupedUpdate)>,
 }
 
 impl<'a> Updating<'a> {
@@ -318,8 +319,15 @@ impl<'a> Updating<'a> {
 }
 
 impl ChunkState {
-    /// Turns `sums` into new values, and the committed state into the pending one.
-    fn update(&mut self, updating: &mut Updating<'_>, chunk: usize, parameters: &[f32], sums: &mut [f32]) {
+    /// Turns `sums` into new values, and the committed state into the pending one. `first` is the first element of the chunk in the flat
+    /// vector.
+    fn update(
+        &mut self,
+        updating: &mut Updating<'_>,
+        (chunk, first): (usize, usize),
+        parameters: &[f32],
+        sums: &mut [f32],
+    ) {
         assert!(self.pending.is_none(), "the update before is committed");
         let old = self.committed.as_ref().expect("the committed state is here");
         let mut moments = self.room.take(old.moments.len());
@@ -350,13 +358,12 @@ impl ChunkState {
             // The step has no samples.
             OwnerRule::Blend(_) => old.updates,
             OwnerRule::Mean => panic!("plain means are for programs with local parameters"),
-            OwnerRule::Optimizer { rule, rate } => {
-                let scale = 1.0 / stats.samples as f32;
+            OwnerRule::Optimizer { optimizer, rate } => {
                 if prepared.as_ref().is_none_or(|(updates, _)| *updates != old.updates) {
-                    *prepared = Some((old.updates, rule.update(*rate, old.updates + 1, scale)));
+                    *prepared = Some((old.updates, optimizer.update(*rate, old.updates + 1, stats.samples)));
                 }
                 let (_, update) = prepared.as_ref().expect("just prepared");
-                update.apply(parameters, sums, &old.moments[..count], &mut moments[..count]);
+                update.apply(first, parameters, sums, &old.moments[..count], &mut moments[..count]);
                 if *has_master {
                     moments[count..].copy_from_slice(sums);
                 }
@@ -375,6 +382,10 @@ mod tests {
     const MOMENTUM: Optimizer = Optimizer::Momentum { momentum: 0.5, nesterov: false, weight_decay: 0.0 };
     const STATS: SampleStats = SampleStats { samples: 2, loss: 0.0 };
 
+    fn optimizer_rule(rule: Optimizer, rate: f64) -> OwnerRule {
+        OwnerRule::Optimizer { optimizer: rule.into(), rate }
+    }
+
     /// Two chunks of 16 elements; those in `kept` have new state.
     fn owned(kept: &[usize]) -> OptimizerShard {
         let mut owned = OptimizerShard::new(Chunks::of(32), 1, Precision::Exact);
@@ -386,7 +397,7 @@ mod tests {
     fn small_updates_add_up_in_the_master_copy() {
         let mut owned = OptimizerShard::new(Chunks::of(32), 0, Precision::MasterCopy);
         owned.insert(Version::Committed, 1, None);
-        let mut rule = OwnerRule::Optimizer { rule: Optimizer::Sgd { weight_decay: 0.0 }, rate: 0.25 };
+        let mut rule = optimizer_rule(Optimizer::SGD, 0.25);
         let stats = SampleStats { samples: 1, loss: 0.0 };
         // All members see whole numbers only.
         let mut seen = [10.0; 32];
@@ -422,7 +433,7 @@ mod tests {
     }
 
     fn update(owned: &mut OptimizerShard, chunks: &[usize], parameters: f32, vector: &mut [f32]) {
-        let mut rule = OwnerRule::Optimizer { rule: MOMENTUM, rate: 1.0 };
+        let mut rule = optimizer_rule(MOMENTUM, 1.0);
         owned.update(&mut rule, STATS, chunks.iter().copied(), &[parameters; 32], vector);
     }
 
@@ -457,7 +468,7 @@ mod tests {
             copy.receive_sums(&[0..5], &vector[0..5]);
             copy.receive_sums(&[5..16], &vector[5..16]);
             update(&mut owner, &[0], 3.0, &mut vector);
-            let mut rule = OwnerRule::Optimizer { rule: MOMENTUM, rate: 1.0 };
+            let mut rule = optimizer_rule(MOMENTUM, 1.0);
             copy.update_replicas(&mut rule, STATS, &[0], &[3.0; 32]);
             assert_eq!(owner.state(Version::Pending, 0), copy.state(Version::Pending, 0));
             owner.commit();
@@ -504,7 +515,7 @@ mod tests {
     fn a_step_without_samples_changes_nothing() {
         let mut owned = owned(&[0]);
         let mut vector = [5.0; 32];
-        let mut rule = OwnerRule::Optimizer { rule: MOMENTUM, rate: 1.0 };
+        let mut rule = optimizer_rule(MOMENTUM, 1.0);
         owned.update(&mut rule, SampleStats::default(), [0], &[1.0; 32], &mut vector);
         owned.commit();
         assert_eq!((vector[0], owned.state(Version::Committed, 0).unwrap().updates), (1.0, 0));

@@ -1,14 +1,14 @@
 //! The owner's rule: how the owner of a shard turns the sums of a step into new parameters.
 
-use peergrad_models::optimizer::Optimizer;
+use peergrad_models::optimizer::GroupedOptimizer;
 use peergrad_protocol::message::SampleStats;
 
 use crate::state::blend::Blend;
 
 /// The rule by which an owner turns the sums of its shard into new parameters.
 pub(crate) enum OwnerRule {
-    /// An optimizer, at a learning rate.
-    Optimizer { rule: Optimizer, rate: f64 },
+    /// An optimizer with the groups of the parameters, at a learning rate.
+    Optimizer { optimizer: GroupedOptimizer, rate: f64 },
     /// The mean of the members' contributions: the sum divided by their number.
     Mean,
     /// A rule of the program.

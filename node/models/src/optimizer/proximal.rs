@@ -7,6 +7,8 @@
 //! Duchi and Singer, *Efficient Online and Batch Learning Using Forward Backward Splitting*, 2009 (`prox`); McMahan et al., *Ad
 //! Click Prediction: a View from the Trenches*, 2013, algorithm 1 (`ftrl`).
 
+use super::Moment;
+
 /// The constants of one proximal step.
 pub(super) struct ProximalUpdate {
     pub(super) rate: f32,
@@ -38,12 +40,9 @@ pub(super) struct FtrlUpdate {
 
 impl FtrlUpdate {
     /// Two moments: z, the sum of gradients minus the proximal corrections, and n, the sum of squared gradients.
-    pub(super) fn apply(&self, parameters: &[f32], vector: &mut [f32], old: &[f32], new: &mut [f32]) {
-        let count = vector.len();
-        let (old_sums, old_squares) = old.split_at(count);
-        let (new_sums, new_squares) = new.split_at_mut(count);
-        let sums = old_sums.iter().zip(new_sums);
-        let squares = old_squares.iter().zip(new_squares);
+    pub(super) fn apply(&self, parameters: &[f32], vector: &mut [f32], [sums, squares]: [Moment<'_>; 2]) {
+        let sums = sums.0.iter().zip(sums.1);
+        let squares = squares.0.iter().zip(squares.1);
         for (((element, &parameter), sum), square) in vector.iter_mut().zip(parameters).zip(sums).zip(squares)
         {
             let gradient = *element * self.scale;

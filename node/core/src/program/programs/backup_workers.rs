@@ -27,6 +27,7 @@ pub struct BackupWorkers {
 
 impl Program for BackupWorkers {
     const NAME: &'static str = "backup-workers";
+    const GROUPED_OPTIMIZER: bool = true;
 
     async fn round(&mut self, context: &Context) -> Result<Flow, Interrupted> {
         self.sync.round(context).await

@@ -2,7 +2,8 @@
 //! members have moved on average.
 //!
 //! The difference between the common parameters and a member's local ones serves as a gradient. The outer optimizer is Nesterov's momentum.
-//! Its state is at the owners of the shards, with replicas as usual: a joiner needs only the parameters.
+//! Its state is at the owners of the shards, with replicas as usual: a joiner needs only the parameters. Statistics have no part in that:
+//! their new value is the mean of the members' values, weighted by samples.
 //!
 //! # Cost
 //! Bytes as in [`local`](super::local): those of one step for every H local steps. The inner optimizer state is as large as on one machine;
@@ -17,7 +18,7 @@
 use std::ops::ControlFlow::{Break, Continue};
 use std::sync::Arc;
 
-use peergrad_models::optimizer::Optimizer;
+use peergrad_models::optimizer::{GroupedOptimizer, Optimizer, ParameterGroups};
 
 use super::local_trainer::LocalTrainer;
 use crate::program::context::{Context, Contribution, Interrupted, ShardUpdate};
@@ -32,10 +33,13 @@ pub struct Diloco {
     pub outer_momentum: f32,
     /// The outer learning rate.
     pub outer_rate: f64,
+    /// The parameters that the outer optimizer leaves out, because they are statistics.
+    pub statistics: ParameterGroups,
 }
 
 impl Program for Diloco {
     const NAME: &'static str = "diloco";
+    const GROUPED_OPTIMIZER: bool = true;
 
     fn owner_moments(_: &Loaded) -> usize {
         outer(0.0).moment_count()
@@ -48,14 +52,31 @@ impl Program for Diloco {
         }
         let begun_at = Arc::clone(&parameters);
         let (mut vector, stats, pending) = self.local_trainer.train(&step, parameters, room).await?.split();
-        for (way, begun) in vector.iter_mut().zip(begun_at.iter()) {
-            *way = (*begun - *way) * stats.samples as f32;
-        }
+        self.weigh(&mut vector, &begun_at, stats.samples as f32);
         drop(begun_at);
-        let update = ShardUpdate::OptimizerAt { rule: outer(self.outer_momentum), rate: self.outer_rate };
+        let optimizer =
+            GroupedOptimizer { rule: outer(self.outer_momentum), groups: self.statistics.clone() };
+        let update = ShardUpdate::OptimizerAt { optimizer, rate: self.outer_rate };
         step.all_reduce(Contribution { vector, stats }, update).await?;
         self.local_trainer.commit(pending);
         Ok(Continue(()))
+    }
+}
+
+impl Diloco {
+    /// Turns the parameters of this member into its contribution: the way from there back to the common parameters, and the values of
+    /// statistics, both times the number of its samples.
+    fn weigh(&self, vector: &mut [f32], begun_at: &[f32], samples: f32) {
+        let mut start = 0;
+        let end = vector.len()..vector.len();
+        for statistic in self.statistics.statistics().chain(std::iter::once(end)) {
+            let trained = start..statistic.start;
+            for (way, begun) in vector[trained.clone()].iter_mut().zip(&begun_at[trained]) {
+                *way = (*begun - *way) * samples;
+            }
+            start = statistic.end;
+            vector[statistic].iter_mut().for_each(|value| *value *= samples);
+        }
     }
 }
 

@@ -37,6 +37,7 @@ pub struct DsSync {
 impl Program for DsSync {
     const NAME: &'static str = "ds-sync";
     const LOCAL_PARAMETERS: bool = true;
+    const GROUPED_OPTIMIZER: bool = true;
 
     fn owner_moments(_: &Loaded) -> usize {
         0

@@ -27,8 +27,8 @@ pub struct Local {
 
 impl Program for Local {
     const NAME: &'static str = "local";
-
     const CUSTOM_RULE: bool = true;
+    const GROUPED_OPTIMIZER: bool = true;
 
     async fn round(&mut self, context: &Context) -> Result<Flow, Interrupted> {
         let (step, parameters, room) = context.begin_step().await?;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use peergrad_collectives::plan::are_finite;
-use peergrad_models::optimizer::{Optimizer, Schedule};
+use peergrad_models::optimizer::{GroupedOptimizer, Schedule};
 use peergrad_models::task::{StepInfo, Task};
 use peergrad_protocol::Buffer;
 use peergrad_protocol::cursor::mixed;
@@ -18,8 +18,8 @@ use crate::program::loader::Loaded;
 pub struct LocalTrainer {
     /// The model and its data.
     task: Arc<dyn Task>,
-    /// The optimizer of the local steps.
-    rule: Optimizer,
+    /// The optimizer of the local steps, and the groups of the parameters.
+    optimizer: GroupedOptimizer,
     /// The learning rate of each local step, counted over the whole run.
     schedule: Schedule,
     /// The optimizer state after the last complete round.
@@ -62,11 +62,11 @@ impl LocalTrainer {
     /// The trainer at the start of a run, or of this member's part in it: without optimizer state.
     #[must_use]
     pub fn new(loaded: &Loaded) -> Self {
-        let rule = loaded.config.rule;
-        let moments = vec![0.0; loaded.manifest.parameter_count() * rule.moment_count()];
+        let optimizer = loaded.config.optimizer();
+        let moments = vec![0.0; loaded.manifest.parameter_count() * optimizer.rule.moment_count()];
         Self {
             task: Arc::clone(&loaded.task),
-            rule,
+            optimizer,
             schedule: loaded.config.schedule,
             state: Arc::new(OptimizerState { moments, updates: 0 }),
             spare: SpareBuffers::default(),
@@ -84,7 +84,8 @@ impl LocalTrainer {
         room: Buffer,
     ) -> Result<RoundResult, Interrupted> {
         let (task, samples, state) = (self.task.clone(), step.samples.clone(), self.state.clone());
-        let (rule, schedule, numbers) = (self.rule, self.schedule, step.local_steps.clone());
+        let (optimizer, schedule, numbers) =
+            (self.optimizer.clone(), self.schedule, step.local_steps.clone());
         let spare = std::mem::take(&mut self.spare);
         let info = step.info();
         let work = move || {
@@ -94,7 +95,7 @@ impl LocalTrainer {
                 return RoundResult::of_task(at, loss, &parameters, samples.len());
             }
             at.copy_from_slice(&parameters);
-            let mut run = LocalRun { task: &*task, rule, at, stats: SampleStats::default(), spare };
+            let mut run = LocalRun { task: &*task, optimizer, at, stats: SampleStats::default(), spare };
             let mut state = run.begin(&state);
             let count = (numbers.end - numbers.start) as usize;
             let batch = samples.len().div_ceil(count).max(1);
@@ -157,8 +158,8 @@ impl RoundResult {
 struct LocalRun<'a> {
     /// The model and its data.
     task: &'a dyn Task,
-    /// The optimizer of the local steps.
-    rule: Optimizer,
+    /// The optimizer of the local steps, and the groups of the parameters.
+    optimizer: GroupedOptimizer,
     /// The member's parameters, after the local steps so far.
     at: Buffer,
     /// The number of samples so far, and their summed loss.
@@ -185,8 +186,8 @@ impl LocalRun<'_> {
             return;
         }
         state.updates += 1;
-        let update = self.rule.update(info.rate, state.updates, 1.0 / samples.len() as f32);
-        update.apply(&self.at, gradient, &state.moments, between);
+        let update = self.optimizer.update(info.rate, state.updates, samples.len() as u64);
+        update.apply(0, &self.at, gradient, &state.moments, between);
         self.at.swap_with_slice(gradient);
         std::mem::swap(&mut state.moments, between);
         self.stats += SampleStats { samples: samples.len() as u64, loss };

@@ -13,7 +13,7 @@
 use std::ops::ControlFlow::{Break, Continue};
 use std::sync::Arc;
 
-use peergrad_models::optimizer::Optimizer;
+use peergrad_models::optimizer::GroupedOptimizer;
 use peergrad_models::task::Task;
 
 use crate::program::context::{Context, Interrupted};
@@ -24,12 +24,13 @@ use crate::program::{Flow, Program};
 pub struct SyncDataParallel {
     /// The model and its data.
     pub task: Arc<dyn Task>,
-    /// The optimizer with which owners update their shards.
-    pub rule: Optimizer,
+    /// The optimizer with which owners update their shards, and the groups of the parameters.
+    pub optimizer: GroupedOptimizer,
 }
 
 impl Program for SyncDataParallel {
     const NAME: &'static str = "sync";
+    const GROUPED_OPTIMIZER: bool = true;
 
     async fn round(&mut self, context: &Context) -> Result<Flow, Interrupted> {
         let (step, parameters, room) = context.begin_step().await?;
@@ -37,7 +38,7 @@ impl Program for SyncDataParallel {
             return Ok(Break(()));
         }
         let gradient = step.gradient(&self.task, parameters, room).await?;
-        step.all_reduce(gradient, self.rule).await?;
+        step.all_reduce(gradient, self.optimizer.clone()).await?;
         Ok(Continue(()))
     }
 }
@@ -46,6 +47,6 @@ impl SyncDataParallel {
     /// The program for a loaded task, with the optimizer of its configuration.
     #[must_use]
     pub fn of(loaded: &Loaded) -> Self {
-        Self { task: Arc::clone(&loaded.task), rule: loaded.config.rule }
+        Self { task: Arc::clone(&loaded.task), optimizer: loaded.config.optimizer() }
     }
 }

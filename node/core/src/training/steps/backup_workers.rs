@@ -241,9 +241,11 @@ impl BackupWorkers {
     /// This member's program is too late for the step in progress. Returns the step that the member takes without its program.
     fn go_without_program(&mut self, state: &StepState) -> CurrentStep {
         self.late_in = Some(state.step);
-        let rule = state.base.loaded.config.rule;
+        let optimizer = state.base.loaded.config.optimizer();
         let rate = state.rate(state.step, state.assignment());
-        CurrentStep::silent(state.commit.complete.is_some().then_some(OwnerRule::Optimizer { rule, rate }))
+        CurrentStep::silent(
+            state.commit.complete.is_some().then_some(OwnerRule::Optimizer { optimizer, rate }),
+        )
     }
 
     /// The late members of this step; `None` until they are known.
