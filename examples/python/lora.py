@@ -32,12 +32,12 @@ def main() -> None:
     data = [{"input_ids": text, "labels": int(text[0] >= 32)} for text in texts]
     # 20,000 samples over all peers, whichever of them computes them.
     run = {"epochs": 1, "batch": BATCH * ROUND, "sync": {"kind": "diloco", "local_steps": 1}}
-    swarm = pg.Swarm(model, name="lora", samples=20_000, run=run)
-    arguments = TrainingArguments(
-        output_dir=str(swarm.directory / "trainer"), per_device_train_batch_size=BATCH, learning_rate=1e-3,
-        num_train_epochs=1000, save_strategy="no", report_to=[], use_cpu=True, disable_tqdm=True,
-    )
-    Trainer(model, arguments, train_dataset=data, callbacks=[Rounds(swarm, every=ROUND)]).train()
+    with pg.Swarm(model, name="lora", samples=20_000, run=run) as swarm:
+        arguments = TrainingArguments(
+            output_dir=str(swarm.directory / "trainer"), per_device_train_batch_size=BATCH, learning_rate=1e-3,
+            lr_scheduler_type="constant", num_train_epochs=1000, save_strategy="no", report_to=[], use_cpu=True, disable_tqdm=True,
+        )
+        Trainer(model, arguments, train_dataset=data, callbacks=[Rounds(swarm, every=ROUND)]).train()
     travels = sum(p.numel() for p in model.parameters() if p.requires_grad)
     total = sum(p.numel() for p in model.parameters())
     print(f"{travels} of {total} parameters travel; digest {swarm.result.digest}")

@@ -141,13 +141,20 @@ enum CustomCommand {
 /// Runs the `peer` binary.
 #[must_use]
 pub fn main() -> ExitCode {
-    main_of(std::env::args_os())
+    run_command(parsed(std::env::args_os()))
 }
 
-/// The same with other arguments than those of this process. The first one is the name of the program.
+/// The same inside a program with a command line of its own.
+///
+/// - `program`: the executable and the arguments that start this program again, before those of a command.
+/// - `arguments`: the name of the program, and what its user has typed.
 #[must_use]
-pub fn main_of(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> ExitCode {
-    let Cli { command } = parsed(arguments);
+pub fn main_of(program: impl IntoIterator<Item = String>, arguments: Vec<String>) -> ExitCode {
+    swarm::set_program(program.into_iter().collect());
+    run_command(parsed(arguments))
+}
+
+fn run_command(Cli { command }: Cli) -> ExitCode {
     signals::outlive_file_size_limit();
     start_logging();
     finish(match command {

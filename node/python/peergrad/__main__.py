@@ -4,4 +4,6 @@ import sys
 
 from peergrad._native import command
 
-sys.exit(0 if command(["python -m peergrad", *sys.argv[1:]]) else 1)
+PROGRAM = [sys.executable, "-m", "peergrad"]
+
+sys.exit(0 if command(PROGRAM, ["python -m peergrad", *sys.argv[1:]]) else 1)

@@ -25,10 +25,14 @@ class Progress:
         """Shows a line that a user has to see."""
         if not self._is_shown:
             return
-        if self._bar is not None:
-            self._bar.write(text, file=sys.stderr)
-        else:
-            print(text, file=sys.stderr, flush=True)
+        try:
+            if self._bar is not None:
+                self._bar.write(text, file=sys.stderr)
+            else:
+                print(text, file=sys.stderr, flush=True)
+        except OSError:
+            # Nobody reads it any more, which is no reason to stop training.
+            self._is_shown = False
 
     def step(self, done: int, expected: int, loss: float, epoch: int) -> None:
         """So many of the expected steps are done; ``loss`` is the mean of the last one."""

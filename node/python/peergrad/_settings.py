@@ -3,44 +3,97 @@
 from __future__ import annotations
 
 import json
+import numbers
 import os
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+Run = str | os.PathLike[str] | Mapping[str, Any] | None
+"""A run file: its path, its text, or a mapping with the same keys."""
 
-def run_text(run: str | os.PathLike[str] | Mapping[str, Any] | None) -> str:
-    """The text of a run file: of a path, of a text that has a line with ``=``, or of a mapping with the same keys."""
-    if run is None:
-        return ""
-    if isinstance(run, Mapping):
-        return toml_text(run)
-    if isinstance(run, str) and ("=" in run or "\n" in run):
-        return run
-    try:
-        return Path(run).read_text(encoding="utf-8")
-    except OSError as error:
-        raise ValueError(f"cannot read the run file {os.fspath(run)}: {error.strerror}") from None
+
+def run_text(run: Run, *, kind: str | None, peers: int | None) -> str:
+    """The text of a run file, together with what other arguments say.
+
+    Raises ``ValueError`` if the file cannot be read, or if it says something else than an argument.
+    """
+    table = _table(run)
+    for argument, (section, key, value) in {"kind": ("sync", "kind", kind), "peers": ("network", "peers", peers)}.items():
+        if value is None:
+            continue
+        keys = table.setdefault(section, {})
+        if not isinstance(keys, dict):
+            raise ValueError(f"`{section}` in the run is not a section")
+        if keys.setdefault(key, value) != value:
+            raise ValueError(f"{argument} is {value!r}, but the run says {keys[key]!r} for `{section}.{key}`: give one of the two")
+    return toml_text(table)
+
+
+def check_numbers(*, samples: Any, port: Any, capacity: Any, peers: Any) -> None:
+    """Raises ``ValueError`` for a number that is out of bounds."""
+    bounds = {"samples": (samples, 1, 2**32 - 1), "port": (port, 0, 65535), "capacity": (capacity, 0, 16), "peers": (peers, 1, 1024)}
+    for name, (value, least, most) in bounds.items():
+        if value is None and name != "samples":
+            continue
+        if not isinstance(value, numbers.Integral) or isinstance(value, bool) or not least <= int(value) <= most:
+            raise ValueError(f"`{name}` is {value!r}: give a whole number from {least} to {most}")
 
 
 def toml_text(table: Mapping[str, Any], prefix: str = "") -> str:
     """A mapping as TOML: values first, then sections."""
-    lines = [f"{key} = {_value(key, value)}" for key, value in table.items() if not isinstance(value, Mapping)]
+    lines = [f"{_key(key)} = {_value(key, value)}" for key, value in table.items() if not isinstance(value, Mapping)]
     for key, value in table.items():
         if isinstance(value, Mapping):
-            lines += [f"[{prefix}{key}]", toml_text(value, f"{prefix}{key}.")]
+            lines += [f"[{prefix}{_key(key)}]", toml_text(value, f"{prefix}{_key(key)}.")]
     return "\n".join(lines)
 
 
-def _value(key: str, value: Any) -> str:
+def _table(run: Run) -> dict[str, Any]:
+    if run is None:
+        return {}
+    if isinstance(run, Mapping):
+        return {key: dict(value) if isinstance(value, Mapping) else value for key, value in run.items()}
+    text = run if isinstance(run, str) and _is_text(run) else _read(run)
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"the run is not TOML: {error}") from None
+
+
+def _is_text(run: str) -> bool:
+    """Whether a text is a run file, and not the path of one: paths may have any characters, but a file that exists is meant."""
+    return "\n" in run or ("=" in run and not Path(run).exists())
+
+
+def _read(path: str | os.PathLike[str]) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"cannot read the run file {os.fspath(path)}: {error.strerror}") from None
+
+
+def _key(key: Any) -> str:
+    text = str(key)
+    return text if text.replace("_", "").replace("-", "").isalnum() and text.isascii() else _text(text)
+
+
+def _text(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _value(key: Any, value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, int | float):
-        return repr(value)
+    if isinstance(value, numbers.Integral):
+        return str(int(value))
+    if isinstance(value, numbers.Real):
+        return repr(float(value))
     if isinstance(value, str):
-        return json.dumps(value)
+        return _text(value)
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_value(key, item) for item in value) + "]"
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{name} = {_value(name, item)}" for name, item in value.items()) + "}"
+        return "{" + ", ".join(f"{_key(name)} = {_value(name, item)}" for name, item in value.items()) + "}"
     raise TypeError(f"the setting `{key}` is a {type(value).__name__}: give a number, a text, a list or a mapping")

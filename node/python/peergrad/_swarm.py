@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from peergrad._native import NativeStep, NativeSwarm, Refused
 from peergrad._progress import Progress
 from peergrad._result import Failed, Left, Result
-from peergrad._settings import run_text, toml_text
+from peergrad._settings import check_numbers, run_text
 
 Kind = Literal["sync", "backup-workers", "local", "diloco", "ds-sync", "ssp", "async"]
 """How peers train together; docs/training-modes.md explains each."""
@@ -114,12 +114,6 @@ class Step:
         self._open().skip()
         self._close()
 
-    def _give_up(self) -> None:
-        """This peer leaves the run, and the others repeat the step."""
-        if self._native is not None:
-            self._native.give_up()
-            self._native = None
-
     def _open(self) -> NativeStep:
         self._swarm._check()
         if self._native is None:
@@ -128,7 +122,7 @@ class Step:
 
     def _close(self) -> None:
         self._native = None
-        self._swarm._step_closed()
+        self._swarm._close_step()
 
 
 StepT = TypeVar("StepT", bound=Step)
@@ -167,21 +161,20 @@ class _Peer(Generic[StepT]):
         """How the run ended at this peer; ``None`` until then."""
         self.loss: float = math.nan
         """The mean loss of the last committed step."""
-        self._step: StepT | None = None
+        # The step that the user has, or is about to get. The object that the user holds refers to this one, and not the other way round, so
+        # that a swarm without a user is dropped at once.
+        self._open: NativeStep | None = None
+        self._is_begun = False
+        self._kind = kind
         self._has_left = False
         self._progress = Progress(name, shown=progress)
         invite = invite or os.environ.get("PEERGRAD_INVITE") or None
-        defaults: dict[str, Any] = {}
-        if kind is not None:
-            defaults["sync"] = {"kind": kind}
-        if peers is not None:
-            defaults["network"] = {"peers": peers}
+        check_numbers(samples=samples, port=port, capacity=capacity, peers=peers)
         task = {
             "name": name,
             "tensors": [(key, list(shape)) for key, shape in self.shapes.items()],
             "samples": samples,
-            "defaults": toml_text(defaults),
-            "run_file": run_text(run),
+            "run_file": run_text(run, kind=kind, peers=peers),
         }
         network = {"listen": listen, "port": port, "external": list(external), "upnp": upnp, "mdns": mdns}
         entry = {
@@ -225,7 +218,8 @@ class _Peer(Generic[StepT]):
     def leave(self) -> None:
         """Leaves the run: hands over what this peer owns, and waits for that. The others go on.
 
-        Within a step, the peer gives it up, and the others repeat it: finish it first if you can.
+        They finish their step first, which may take as long as it takes them. Within a step of its own, the peer gives it up, and the
+        others repeat it: finish it first if you can.
         """
         self._end(None)
 
@@ -243,22 +237,26 @@ class _Peer(Generic[StepT]):
         return self
 
     def __next__(self) -> StepT:
-        if self._step is not None:
+        if self._open is not None and self._is_begun:
             raise RuntimeError(
-                f"step {self._step.number} is not finished: call `step.finish(...)`, or `step.skip()`, which leaves its samples out"
+                f"step {self._open.number} is not finished: call `step.finish(...)`, or `step.skip()`, which leaves its samples out"
             )
         while self.result is None:
-            native = self._native.wait(_POLL_SECONDS)
+            # It is kept at once: whatever is raised below, the step can still be taken, or given up.
+            self._open = self._open or self._native.wait(_POLL_SECONDS)
             self._handle_events()
-            if native is not None:
-                try:
-                    self._step = self._begin(native)
-                except BaseException:
-                    native.give_up()
-                    raise
-                return self._step
+            if self._open is not None:
+                self._check_kind(self._open)
+                step = self._begin(self._open)
+                self._is_begun = True
+                return step
         self._ended()
         raise StopIteration
+
+    def _check_kind(self, native: NativeStep) -> None:
+        if self._kind is not None and native.wants_parameters != (self._kind in ("local", "diloco")):
+            found = "`local` or `diloco`" if native.wants_parameters else "a kind with gradients"
+            raise ValueError(f"the founder's run is {found}, but this peer was made with kind={self._kind!r}: use the founder's kind")
 
     def _begin(self, native: NativeStep) -> StepT:
         raise NotImplementedError
@@ -273,14 +271,25 @@ class _Peer(Generic[StepT]):
             raise Failed(result.reason)
 
     def _ordered(self, arrays: Mapping[str, Any] | Sequence[Any]) -> list[Any]:
-        """The arrays in the order of the tensors. One of a single number gets a dimension, since the native half expects one."""
+        """The arrays in the order of the tensors, if their shapes are right.
+
+        One of a single number gets a dimension, since the native half expects one.
+        """
         if not isinstance(arrays, Mapping):
+            if len(arrays) == len(self.shapes) > 1:
+                for (name, shape), array in zip(self.shapes.items(), arrays, strict=True):
+                    found = getattr(array, "shape", shape)
+                    if tuple(found) != shape:
+                        raise ValueError(f"the array of `{name}` has the shape {tuple(found)}, but the model has {shape} there")
             return [array.reshape(1) if getattr(array, "ndim", 1) == 0 else array for array in arrays]
         if arrays.keys() != self.shapes.keys():
             missing, unknown = self.shapes.keys() - arrays.keys(), arrays.keys() - self.shapes.keys()
             told = [f"{', '.join(sorted(names))} {word}" for names, word in ((missing, "missing"), (unknown, "unknown")) if names]
             raise ValueError(f"one array for each tensor of the model is needed: {'; '.join(told)}")
-        return self._ordered([arrays[name] for name in self.shapes])
+        ordered = [arrays[name] for name in self.shapes]
+        if len(ordered) == 1 and tuple(np.shape(ordered[0])) != (shape := next(iter(self.shapes.values()))):
+            raise ValueError(f"the array of `{next(iter(arrays))}` has the shape {np.shape(ordered[0])}, but the model has {shape} there")
+        return self._ordered(ordered)
 
     def _new_arrays(self) -> dict[str, NDArray[np.float32]]:
         return {name: np.empty(shape, np.float32) for name, shape in self.shapes.items()}
@@ -289,8 +298,8 @@ class _Peer(Generic[StepT]):
         if self._has_left:
             raise Left("this peer has left the swarm: make a new one to take part again")
 
-    def _step_closed(self) -> None:
-        self._step = None
+    def _close_step(self) -> None:
+        self._open, self._is_begun = None, False
 
     def _handle_events(self) -> None:
         """Passes on what has happened, from the user's thread."""
@@ -328,9 +337,9 @@ class _Peer(Generic[StepT]):
         if self.result is not None:
             self._has_left = True
             return
-        if self._step is not None:
-            self._step._give_up()
-            self._step = None
+        if self._open is not None:
+            self._open.give_up()
+            self._close_step()
         else:
             self._native.leave()
         self._has_left = True
@@ -361,14 +370,16 @@ class Swarm(_Peer[Step]):
     - ``shapes``: the shape of each tensor.
     - ``samples``: the number of training samples. The swarm deals the numbers from 0 to ``samples - 1``.
     - ``initial``: the parameters to start from, by name or in the order of ``shapes``; zeros by default. Those of the founder count.
-    - ``kind``: how peers train together: see :data:`Kind`. The default is ``sync``.
+    - ``kind``: how peers train together: see :data:`Kind`. The default is that of ``run``, or else ``sync``.
     - ``run``: the founder's settings, with the keys of a run.toml: a path, a text, or a mapping such as
       ``{"epochs": 5, "batch": 256, "optimizer": {"rule": "adam", "rate": 0.001}}``. Peers that join get the founder's.
     - ``invite``: the run to join; by default the environment variable ``PEERGRAD_INVITE``. Without one, this peer founds a run.
     - ``peers``: how many peers must be there before a new run begins, this one included. The default is 2.
     - ``directory``: where this peer keeps its identity, its checkpoints and its model. The default is one in the user's home.
-    - ``resume``: whether to continue the run that a peer of this directory was in when it stopped, if there is one.
+    - ``resume``: whether to continue the run that a peer of this directory was in when it stopped. Without one, this peer joins or founds
+      a run as usual.
     - ``capacity``: how much of the parameters this peer owns, 0 to 16; by default the members choose.
+    - ``threads``: how many threads the peer's own arithmetic uses; by default the cores of this machine, divided by its peers.
     - ``listen``, ``port``, ``external``, ``upnp``, ``mdns``: how others reach this peer; docs/router.md explains them.
     - ``progress``: whether to show a bar. By default it is shown in terminals and notebooks, and lines elsewhere.
 
@@ -394,8 +405,8 @@ def _stop_all() -> None:
     """The interpreter ends: no peer may wait for its user any more."""
     for peer in list(_alive):
         if peer.result is None:
-            if peer._step is not None:
-                peer._step._give_up()
+            if peer._open is not None:
+                peer._open.give_up()
             peer._native.stop()
 
 

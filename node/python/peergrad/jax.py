@@ -45,7 +45,7 @@ class Step(peergrad.Step):
         leaves, structure = jax.tree_util.tree_flatten(tree)
         if structure != self._swarm._structure:
             raise ValueError(f"the tree has the structure {structure}, but the parameters have {self._swarm._structure}")
-        vectors = [np.ascontiguousarray(leaf, np.float32) for leaf in leaves]
+        vectors = [np.asarray(leaf, np.float32, order="C") for leaf in leaves]
         return super().finish(vectors, None if loss is None else float(loss))
 
 
@@ -63,7 +63,7 @@ class Swarm(_Peer[Step]):
         for (path, _), kind in zip(paths, self._types, strict=True):
             if not jnp.issubdtype(kind, jnp.floating):
                 raise TypeError(f"the parameter {jax.tree_util.keystr(path)} is {kind}: only floating arrays train")
-        named = {jax.tree_util.keystr(path): np.ascontiguousarray(leaf, np.float32) for path, leaf in paths}
+        named = {jax.tree_util.keystr(path): np.asarray(leaf, np.float32, order="C") for path, leaf in paths}
         self.params = params
         """The tree of parameters at which the last step started; after the run, the last ones."""
         shapes = {key: leaf.shape for key, leaf in named.items()}

@@ -46,3 +46,6 @@ class Rounds(Callback):
 
     def on_train_end(self, trainer: Any, module: Any) -> None:
         self._rounds.end()
+
+    def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
+        self._rounds.end()

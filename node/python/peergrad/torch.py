@@ -94,13 +94,7 @@ class Swarm(_Peer[Step]):
         self._parameters = parameters
         self._count = sum(p.numel() for p in parameters.values())
         # Where a tensor is not what the peer reads, a flat vector on the CPU stands between them.
-        self._is_direct = all(
-            p.dtype == torch.float32 and p.device.type == "cpu" and p.is_contiguous() for p in parameters.values()
-        )
-        self._flat = torch.empty(0)
-        if not self._is_direct:
-            is_on_gpu = any(p.device.type == "cuda" for p in parameters.values())
-            self._flat = torch.empty(self._count, dtype=torch.float32, pin_memory=is_on_gpu)
+        self._flat: Tensor | None = None
         shapes = {key: tuple(p.shape) for key, p in parameters.items()}
         super().__init__(name, shapes, samples=samples, initial=self._values(), **options)
 
@@ -119,22 +113,34 @@ class Swarm(_Peer[Step]):
         if self._native.last_parameters(self._ordered(self._targets())):
             self._spread()
 
+    def _is_direct(self) -> bool:
+        """Whether the peer reads and writes the parameters in place. A framework may move a model at any time."""
+        parameters = self._parameters.values()
+        return all(p.dtype == torch.float32 and p.device.type == "cpu" and p.is_contiguous() for p in parameters)
+
     def _targets(self) -> list[Any]:
         """The arrays that the peer overwrites with parameters."""
-        if self._is_direct:
+        if self._is_direct():
             return [p.detach().numpy() for p in self._parameters.values()]
-        return [self._flat.numpy()]
+        return [self._vector().numpy()]
+
+    def _vector(self) -> Tensor:
+        """(parameters), float32 on the CPU: pinned memory if a parameter is on a CUDA device."""
+        if self._flat is None:
+            is_on_gpu = any(p.device.type == "cuda" for p in self._parameters.values())
+            self._flat = torch.empty(self._count, dtype=torch.float32, pin_memory=is_on_gpu)
+        return self._flat
 
     def _spread(self) -> None:
         """Moves the parameters from the flat vector into the model."""
-        if not self._is_direct:
+        if not self._is_direct():
             with torch.no_grad():
                 for parameter, part in self._parts():
-                    parameter.copy_(part.view(parameter.shape), non_blocking=True)
+                    parameter.copy_(part.view(parameter.shape))
 
     def _values(self) -> list[Any]:
         """The present parameters, as the peer reads them."""
-        if self._is_direct:
+        if self._is_direct():
             return self._targets()
         return self._gathered([p.detach() for p in self._parameters.values()])
 
@@ -155,21 +161,20 @@ class Swarm(_Peer[Step]):
             gradients.append((gradient.to_dense() if gradient.is_sparse else gradient))
         if factor != 1:
             gradients = [gradient * factor for gradient in gradients]
-        if self._is_direct:
+        if self._is_direct():
             return [gradient.contiguous().numpy() for gradient in gradients]
         return self._gathered(gradients)
 
     def _gathered(self, tensors: Sequence[Tensor]) -> list[Any]:
         for (_, part), tensor in zip(self._parts(), tensors, strict=True):
-            part.view(tensor.shape).copy_(tensor, non_blocking=True)
-        if self._flat.is_pinned():
-            torch.cuda.synchronize()
-        return [self._flat.numpy()]
+            # A blocking copy: the peer reads the vector at once.
+            part.view(tensor.shape).copy_(tensor)
+        return [self._vector().numpy()]
 
     def _parts(self) -> Iterator[tuple[nn.Parameter, Tensor]]:
         """Each parameter with its part of the flat vector."""
         parameters = self._parameters.values()
-        return zip(parameters, torch.split(self._flat, [p.numel() for p in parameters]), strict=True)
+        return zip(parameters, torch.split(self._vector(), [p.numel() for p in parameters]), strict=True)
 
     def _check_model(self) -> None:
         for (key, parameter), shape in zip(self._parameters.items(), self.shapes.values(), strict=True):
@@ -200,17 +205,17 @@ class Sampler(torch.utils.data.Sampler[list[int]]):
         self._micro_batch = micro_batch
 
     def __iter__(self) -> Iterator[list[int]]:
-        step = self._swarm._step
-        if step is None:
+        native = self._swarm._open
+        if native is None:
             raise RuntimeError("no step is open: iterate the loader inside `for step in swarm`")
-        samples = step.samples
+        samples = torch.from_numpy(np.frombuffer(native.samples(), np.uint32).astype(np.int64))
         yield from (part.tolist() for part in torch.split(samples, self._micro_batch or max(len(samples), 1)))
 
 
 class Optimizer(torch.optim.Optimizer):
     """An optimizer for a framework that owns the loop: ``step()`` gives the gradients to the swarm and takes the next parameters.
 
-    The owners' optimizer, which the run's settings name, takes the step; ``param_groups`` only show its rate. Let your loop end when
+    It waits for the first step when it is made. The owners' optimizer, which the run's settings name, takes the step; ``param_groups`` only show its rate. Let your loop end when
     :attr:`is_over` is true. The samples of the next step are in :attr:`samples`.
 
     - ``is_mean``: the framework's loss is a mean over the samples of a step, as is usual.
@@ -219,7 +224,6 @@ class Optimizer(torch.optim.Optimizer):
     def __init__(self, swarm: Swarm, *, is_mean: bool = True) -> None:
         self._swarm = swarm
         self._is_mean = is_mean
-        self._loss: Tensor | float | None = None
         self._current: Step | None = next(swarm, None)
         rate = 0.0 if self._current is None else self._current.rate
         super().__init__(list(swarm._parameters.values()), {"lr": rate})
@@ -235,8 +239,9 @@ class Optimizer(torch.optim.Optimizer):
         return torch.empty(0, dtype=torch.int64) if self._current is None else self._current.samples
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        """Finishes the open step, and waits for the next one. ``closure`` computes the gradients and returns the loss."""
-        loss = self._loss
+        """Finishes the open step, and waits for the next one. ``closure`` computes the gradients and returns the loss; without it, the
+        run reports a loss of 0."""
+        loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()

@@ -2,9 +2,10 @@
 
 ::
 
-    swarm = peergrad.torch.Swarm(model, name="bert", samples=1_000_000, kind="diloco", run="run.toml")
-    trainer = Trainer(model, args, train_dataset=data, callbacks=[Rounds(swarm, every=100)])
-    trainer.train()
+    with peergrad.torch.Swarm(model, name="bert", samples=1_000_000, kind="diloco", run="run.toml") as swarm:
+        Trainer(model, args, train_dataset=data, callbacks=[Rounds(swarm, every=100)]).train()
+
+The ``with`` lets this peer leave if the Trainer raises.
 
 Only parameters with ``requires_grad`` travel: with LoRA (the library peft) these are the adapters.
 

@@ -20,8 +20,8 @@ pub(crate) enum ArrayError {
     },
     /// An element is infinite or not a number.
     NotFinite {
-        /// The index of the array.
-        array: usize,
+        /// Its index in the flat vector.
+        element: usize,
     },
 }
 
@@ -59,12 +59,15 @@ impl Arrays {
 
     /// Copies the arrays.
     pub(crate) fn copy_to(&self, py: Python<'_>, mut values: &mut [f32]) -> Result<(), ArrayError> {
+        let mut begin = 0;
         for (array, buffer) in self.0.iter().enumerate() {
             let (part, after) = values.split_at_mut(buffer.item_count());
             buffer.copy_to_slice(py, part).map_err(|_| ArrayError::Changed { array })?;
             if !are_finite(part) {
-                return Err(ArrayError::NotFinite { array });
+                let at = part.iter().position(|value| !value.is_finite()).unwrap_or_default();
+                return Err(ArrayError::NotFinite { element: begin + at });
             }
+            begin += part.len();
             values = after;
         }
         Ok(())
@@ -91,6 +94,10 @@ impl Sizes<'_> {
                 name()
             ))
         })?;
+        if !is_native(buffer.format().to_bytes()) {
+            let text = format!("{} has bytes in another order than this machine", name());
+            return Err(PyTypeError::new_err(format!("{text}: convert it with `.astype(numpy.float32)`")));
+        }
         if buffer.item_count() != size {
             let found = buffer.item_count();
             let text = format!("{} has {found} elements, but the model has {size} there", name());
@@ -107,19 +114,48 @@ impl Sizes<'_> {
     }
 }
 
-/// The exception for an error.
-pub(crate) fn python_error(error: &ArrayError, tensors: &[(String, usize)]) -> PyErr {
-    let name = |array: usize| tensors.get(array).map_or("the model", |(name, _)| name);
+/// Whether an array of this format has the byte order of the machine.
+fn is_native(format: &[u8]) -> bool {
+    let other = if cfg!(target_endian = "little") { b">!".as_slice() } else { b"<".as_slice() };
+    format.first().is_none_or(|first| !other.contains(first))
+}
+
+/// The exception for an error in arrays that were `given`, in words, for these tensors.
+pub(crate) fn python_error(error: &ArrayError, tensors: &[(String, usize)], given: Given) -> PyErr {
     match error {
         ArrayError::InterpreterGone => PyRuntimeError::new_err("the interpreter is shutting down"),
         ArrayError::Changed { array } => {
-            PyRuntimeError::new_err(format!("the array of `{}` cannot be copied", name(*array)))
+            PyRuntimeError::new_err(format!("array {array} of the model cannot be copied any more"))
         }
-        ArrayError::NotFinite { array } => {
-            let name = name(*array);
-            PyValueError::new_err(format!(
-                "what was computed for `{name}` has an element that is infinite or not a number: lower the rate or check the samples, or call `step.skip()`, which leaves these samples out"
-            ))
+        ArrayError::NotFinite { element } => {
+            let name = tensor_of(tensors, *element);
+            PyValueError::new_err(match given {
+                Given::Initial => {
+                    format!("`initial` has an element in `{name}` that is infinite or not a number")
+                }
+                Given::InStep => format!(
+                    "what was computed for `{name}` has an element that is infinite or not a number: lower the rate or check the samples, or call `step.skip()`, which leaves these samples out"
+                ),
+            })
         }
     }
+}
+
+/// What arrays were given for.
+#[derive(Clone, Copy)]
+pub(crate) enum Given {
+    /// For the parameters that a run starts from.
+    Initial,
+    /// For a step.
+    InStep,
+}
+
+/// The name of the tensor that has this element of the flat vector.
+fn tensor_of(tensors: &[(String, usize)], element: usize) -> &str {
+    let mut end = 0;
+    let found = tensors.iter().find(|(_, size)| {
+        end += size;
+        element < end
+    });
+    found.map_or("the model", |(name, _)| name)
 }

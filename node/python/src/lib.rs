@@ -5,8 +5,8 @@
 //! | `swarm.rs` | the peer as a Python object: its steps, its events, its end |
 //! | `user_task.rs` | the task that waits for the user's thread |
 //! | `step.rs` | one step in the user's hands |
-//! | `tables.rs` | the same for a run with tables: a clock in the user's hands |
 //! | `arrays.rs` | the user's arrays |
+//! | `process.rs` | whether this process is a forked child |
 //! | `options.rs` | from keyword arguments to a peer |
 //!
 //! The Python half, in `peergrad/`, has the classes that users see. It calls this one with arrays and plain values only.
@@ -17,6 +17,7 @@ use pyo3::prelude::*;
 
 mod arrays;
 mod options;
+mod process;
 mod step;
 mod swarm;
 mod user_task;

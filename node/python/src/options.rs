@@ -22,9 +22,7 @@ pub(crate) struct TaskOptions {
     pub(crate) tensors: Vec<(String, Vec<u32>)>,
     /// The number of training samples.
     pub(crate) samples: u32,
-    /// What a run is trained with where the run file says nothing, as a run file.
-    pub(crate) defaults: String,
-    /// The user's run file.
+    /// The settings of a run that this peer founds, as the text of a run.toml.
     pub(crate) run_file: String,
 }
 
@@ -69,8 +67,7 @@ impl TaskOptions {
 
     /// The settings of a run that this peer founds.
     pub(crate) fn run_file(&self) -> PyResult<RunFile> {
-        let defaults = RunFile::parse(&self.defaults).map_err(value_error)?;
-        RunFile::parse_over(&self.run_file, &defaults).map_err(value_error)
+        RunFile::parse(&self.run_file).map_err(value_error)
     }
 }
 

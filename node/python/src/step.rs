@@ -7,25 +7,29 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::arrays::{ArrayError, Arrays, Sizes, python_error};
+use crate::arrays::{ArrayError, Arrays, Given, Sizes, python_error};
+use crate::process::Process;
 use crate::user_task::{Offer, Request, Wants};
 
 /// A step that waits for its result. If it is dropped unfinished, the peer leaves the run.
 #[pyclass(module = "peergrad._native", frozen)]
 pub(crate) struct NativeStep {
     offer: Offer,
+    process: Process,
     /// Name and number of elements of each tensor.
     tensors: Arc<[(String, usize)]>,
 }
 
 impl NativeStep {
-    pub(crate) fn new(offer: Offer, tensors: Arc<[(String, usize)]>) -> Self {
-        Self { offer, tensors }
+    pub(crate) fn new(offer: Offer, process: Process, tensors: Arc<[(String, usize)]>) -> Self {
+        Self { offer, process, tensors }
     }
 
     /// Tells the compute thread something; nothing happens if the peer has stopped.
-    fn tell(&self, request: Request) {
+    fn tell(&self, request: Request) -> PyResult<()> {
+        self.process.check()?;
         let _ = self.offer.requests.send(request);
+        Ok(())
     }
 
     /// Has the compute thread do something, and waits without the interpreter.
@@ -34,6 +38,7 @@ impl NativeStep {
         py: Python<'_>,
         request: impl FnOnce(Sender<Result<(), ArrayError>>) -> Request,
     ) -> PyResult<()> {
+        self.process.check()?;
         let (reply, replied): (_, Receiver<Result<(), ArrayError>>) = channel();
         let request = request(reply);
         let replied = Mutex::new(replied);
@@ -42,7 +47,7 @@ impl NativeStep {
             replied.into_inner().ok()?.recv().ok()
         });
         match answer {
-            Some(answer) => answer.map_err(|error| python_error(&error, &self.tensors)),
+            Some(answer) => answer.map_err(|error| python_error(&error, &self.tensors, Given::InStep)),
             None => Err(PyRuntimeError::new_err("the peer has stopped: it no longer takes this step")),
         }
     }
@@ -123,12 +128,12 @@ impl NativeStep {
     }
 
     /// Leaves the samples of the step out.
-    fn skip(&self) {
-        self.tell(Request::Skip);
+    fn skip(&self) -> PyResult<()> {
+        self.tell(Request::Skip)
     }
 
     /// The peer leaves the run, and the other members repeat the step.
-    fn give_up(&self) {
-        self.tell(Request::GiveUp);
+    fn give_up(&self) -> PyResult<()> {
+        self.tell(Request::GiveUp)
     }
 }

@@ -14,8 +14,9 @@ use pyo3::exceptions::{PyException, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::arrays::{Arrays, Sizes, python_error};
+use crate::arrays::{Arrays, Given, Sizes, python_error};
 use crate::options::{RunOptions, TaskOptions, training};
+use crate::process::Process;
 use crate::step::NativeStep;
 use crate::user_task::{Offer, UserTask};
 
@@ -29,8 +30,7 @@ create_exception!(
 /// A peer, and the steps that it wants from its user.
 #[pyclass(module = "peergrad._native", frozen)]
 pub(crate) struct NativeSwarm {
-    /// The process that started the peer: a forked child has none of its threads.
-    process: u32,
+    process: Process,
     peer: Mutex<Option<Peer>>,
     handle: PeerHandle,
     start_report: StartReport,
@@ -46,7 +46,7 @@ struct Progress {
     /// The size of the run, once the peer has prepared its task.
     scope: Option<RunSize>,
     /// How the run has ended.
-    outcome: Option<Outcome>,
+    outcome: Option<Arc<Outcome>>,
 }
 
 #[pymethods]
@@ -66,14 +66,16 @@ impl NativeSwarm {
         let mut values = vec![0.0; manifest.parameter_count()];
         if !initial.is_empty() {
             let arrays = Arrays::get(&initial, &Sizes { tensors: &tensors, are_written: false })?;
-            arrays.copy_to(py, &mut values).map_err(|error| python_error(&error, &tensors))?;
+            arrays
+                .copy_to(py, &mut values)
+                .map_err(|error| python_error(&error, &tensors, Given::Initial))?;
         }
         let (sender, offers) = channel();
         let user_task = UserTask { manifest, initial: values, samples: task.samples, offers: sender };
         let training = training(&task, user_task)?;
         let peer = py.detach(|| run.start(&training))?;
         Ok(Self {
-            process: std::process::id(),
+            process: Process::this(),
             handle: peer.handle(),
             start_report: peer.start_report().clone(),
             peer: Mutex::new(Some(peer)),
@@ -85,15 +87,15 @@ impl NativeSwarm {
 
     /// The next step, if there is one within so many seconds.
     fn wait(&self, py: Python<'_>, seconds: f64) -> PyResult<Option<NativeStep>> {
-        self.check_process()?;
+        self.process.check()?;
         let time = Duration::try_from_secs_f64(seconds).unwrap_or_default();
         let offer = py.detach(|| locked(&self.offers).recv_timeout(time).ok());
-        Ok(offer.map(|offer| NativeStep::new(offer, Arc::clone(&self.tensors))))
+        Ok(offer.map(|offer| NativeStep::new(offer, self.process, Arc::clone(&self.tensors))))
     }
 
     /// What has happened since the last call: tuples of a kind and what belongs to it.
     fn events<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyTuple>>> {
-        self.check_process()?;
+        self.process.check()?;
         let new: VecDeque<PeerEvent> = py.detach(|| {
             let mut peer = locked(&self.peer);
             let Some(peer) = peer.as_mut() else { return VecDeque::new() };
@@ -108,29 +110,32 @@ impl NativeSwarm {
 
     /// How the run has ended at this peer; `None` until then.
     fn outcome<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
-        let progress = locked(&self.progress);
-        progress.outcome.as_ref().map(|outcome| outcome_dict(py, outcome)).transpose()
+        self.process.check()?;
+        self.ended().map(|outcome| outcome_dict(py, &outcome)).transpose()
     }
 
     /// Copies the last parameters into arrays, after the end. Returns whether there are any.
     fn last_parameters(&self, py: Python<'_>, into: Vec<Bound<'_, PyAny>>) -> PyResult<bool> {
+        self.process.check()?;
         let into = Arrays::get(&into, &Sizes { tensors: &self.tensors, are_written: true })?;
-        let progress = locked(&self.progress);
-        let state = progress.outcome.as_ref().and_then(|outcome| outcome.state.as_ref());
-        let Some(state) = state else { return Ok(false) };
-        into.fill(py, &state.parameters).map_err(|error| python_error(&error, &self.tensors))?;
+        let outcome = self.ended();
+        let Some(state) = outcome.as_ref().and_then(|outcome| outcome.state.as_ref()) else {
+            return Ok(false);
+        };
+        into.fill(py, &state.parameters)
+            .map_err(|error| python_error(&error, &self.tensors, Given::InStep))?;
         Ok(true)
     }
 
     /// The invite; `None` until the run is known.
     fn invite(&self) -> PyResult<Option<String>> {
-        self.check_process()?;
+        self.process.check()?;
         Ok(self.handle.invite().map(|invite| invite.to_string()))
     }
 
     /// What `peer status --json` prints; `None` once the peer has stopped.
     fn status(&self, py: Python<'_>) -> PyResult<Option<String>> {
-        self.check_process()?;
+        self.process.check()?;
         let status = py.detach(|| self.handle.status());
         let text = status.map(|status| serde_json::to_string(&*status));
         text.transpose().map_err(|error| PyRuntimeError::new_err(error.to_string()))
@@ -150,14 +155,14 @@ impl NativeSwarm {
 
     /// Asks the peer to hand over what it owns and to leave.
     fn leave(&self) -> PyResult<()> {
-        self.check_process()?;
+        self.process.check()?;
         self.handle.leave();
         Ok(())
     }
 
     /// Stops the peer at once, as in a crash.
     fn stop(&self, py: Python<'_>) {
-        if self.is_of_this_process() {
+        if self.process.is_this() {
             let peer = locked(&self.peer).take();
             py.detach(|| drop(peer));
         }
@@ -165,22 +170,13 @@ impl NativeSwarm {
 }
 
 impl NativeSwarm {
-    fn is_of_this_process(&self) -> bool {
-        std::process::id() == self.process
-    }
-
-    fn check_process(&self) -> PyResult<()> {
-        if self.is_of_this_process() {
-            return Ok(());
-        }
-        Err(PyRuntimeError::new_err(
-            "this process was forked from the one that trains: the swarm works there only. Workers of a DataLoader may load data, but not use the swarm",
-        ))
+    /// How the run has ended. No lock is held while Python objects are made: that may run any code, which may want the lock.
+    fn ended(&self) -> Option<Arc<Outcome>> {
+        locked(&self.progress).outcome.clone()
     }
 
     /// The event as Python reads it, if it reads it.
     fn event<'py>(&self, py: Python<'py>, event: PeerEvent) -> PyResult<Option<Bound<'py, PyTuple>>> {
-        let mut progress = locked(&self.progress);
         Ok(Some(match event {
             PeerEvent::Node(Event::Committed(it)) => {
                 ("step", (it.step.0, it.epoch, it.loss, it.samples, it.left_out, it.steps_expected))
@@ -188,9 +184,10 @@ impl NativeSwarm {
             }
             PeerEvent::Node(event) => {
                 if let Event::Prepared { size, .. } = &event {
-                    progress.scope = Some(*size);
+                    locked(&self.progress).scope = Some(*size);
                 }
-                match event_text(&event, &self.start_report.peer, progress.scope.as_ref()) {
+                let scope = locked(&self.progress).scope;
+                match event_text(&event, &self.start_report.peer, scope.as_ref()) {
                     Some(text) => {
                         (if is_trouble(&event) { "warning" } else { "info" }, text).into_pyobject(py)?
                     }
@@ -201,7 +198,7 @@ impl NativeSwarm {
             PeerEvent::Panicked(reason) => ("panicked", reason).into_pyobject(py)?,
             PeerEvent::Ended(outcome) => {
                 let text = outcome.result.as_ref().err().map(ToString::to_string);
-                progress.outcome = Some(outcome);
+                locked(&self.progress).outcome = Some(Arc::new(outcome));
                 ("ended", text).into_pyobject(py)?
             }
         }))
@@ -210,7 +207,7 @@ impl NativeSwarm {
 
 impl Drop for NativeSwarm {
     fn drop(&mut self) {
-        if !self.is_of_this_process() {
+        if !self.process.is_this() {
             // Its threads do not exist in a forked child, and nothing here may wait for them.
             std::mem::forget(locked(&self.peer).take());
         }
@@ -264,8 +261,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs a command of `peer` with these arguments, and returns its exit code.
+/// Runs a command of `peer` with these arguments, and returns whether it succeeded. `program` is what starts this program again.
 #[pyfunction]
-pub(crate) fn command(py: Python<'_>, arguments: Vec<String>) -> bool {
-    py.detach(|| peergrad_cli::main_of(arguments) == ExitCode::SUCCESS)
+pub(crate) fn command(py: Python<'_>, program: Vec<String>, arguments: Vec<String>) -> bool {
+    py.detach(|| peergrad_cli::main_of(program, arguments) == ExitCode::SUCCESS)
 }

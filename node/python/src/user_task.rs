@@ -75,7 +75,7 @@ impl UserTask {
         &self,
         info: &StepInfo,
         wants: Wants,
-        parameters: Given<'_>,
+        parameters: ParameterPlace<'_>,
         samples: &[u32],
         result: &mut [f32],
     ) -> f64 {
@@ -88,8 +88,8 @@ impl UserTask {
             match request {
                 Request::Parameters { into, reply } => {
                     let parameters = match parameters {
-                        Given::Apart(parameters) => parameters,
-                        Given::InResult => result,
+                        ParameterPlace::Apart(parameters) => parameters,
+                        ParameterPlace::InResult => result,
                     };
                     let copied = attached(into, |py, into| into.fill(py, parameters));
                     let _ = reply.send(copied);
@@ -113,7 +113,7 @@ impl UserTask {
 
 /// Where the parameters of a step are.
 #[derive(Clone, Copy)]
-enum Given<'a> {
+enum ParameterPlace<'a> {
     /// In memory of their own.
     Apart(&'a [f32]),
     /// In the memory of the result.
@@ -166,14 +166,14 @@ impl Task for UserTask {
             gradient.fill(0.0);
             return 0.0;
         }
-        self.serve(step, Wants::Gradient, Given::Apart(parameters), samples, gradient)
+        self.serve(step, Wants::Gradient, ParameterPlace::Apart(parameters), samples, gradient)
     }
 
     fn learn(&self, step: &StepInfo, parameters: &mut [f32], samples: &[u32]) -> Option<f64> {
         if samples.is_empty() {
             return Some(0.0);
         }
-        Some(self.serve(step, Wants::Parameters, Given::InResult, samples, parameters))
+        Some(self.serve(step, Wants::Parameters, ParameterPlace::InResult, samples, parameters))
     }
 
     fn held_out_count(&self) -> u32 {

@@ -71,7 +71,6 @@ HAPPENINGS = {
     "fail": fail,
     "leave": lambda swarm, step: None,
     "leave within": lambda swarm, step: swarm.leave(),
-    "skip": lambda swarm, step: None,
 }
 
 
@@ -197,6 +196,7 @@ def tree(options: dict) -> None:
     with pg.Swarm(params, name="tree", samples=SAMPLES, **settings(options, optimizer=sgd)) as swarm:
         tell("invite", invite=swarm.invite)
         for step in swarm:
+            assert (step.params["w"].shape, step.params["b"][0].shape) == ((3,), ())
             loss, gradients = loss_of(step.params, x[step.samples], y[step.samples])
             step.finish(gradients, loss)
     tell("learned", w=np.asarray(swarm.params["w"]).tolist())

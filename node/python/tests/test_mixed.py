@@ -1,10 +1,14 @@
 """Peers in Python and in Rust: they train one model together, and compute the same bits."""
 
+import contextlib
 import json
 import subprocess
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from conftest import PATIENCE_SECONDS
 from programs import PARABOLA_EPOCHS, PARABOLA_SAMPLES
 
 TARGET = Path(__file__).parents[3] / "target"
@@ -13,9 +17,19 @@ BUILT = next((path for path in BUILDS if path.exists()), None)
 pytestmark = pytest.mark.skipif(BUILT is None, reason="`cargo build -p peergrad-examples` has not been run")
 
 
-def rust_peer(folder: Path, *arguments: str) -> subprocess.Popen:
+@contextlib.contextmanager
+def rust_peer(folder: Path, *arguments: str) -> Iterator[subprocess.Popen]:
     local = ["--json", "--no-mdns", "--listen", "127.0.0.1", "--port", "0", "--dir", str(folder)]
-    return subprocess.Popen([str(BUILT), *arguments, *local], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([str(BUILT), *arguments, *local], stdout=subprocess.PIPE, text=True)
+    # A test that fails must not wait for it.
+    limit = threading.Timer(PATIENCE_SECONDS, process.kill)
+    limit.start()
+    try:
+        yield process
+    finally:
+        limit.cancel()
+        process.kill()
+        process.wait()
 
 
 def event(process: subprocess.Popen, name: str) -> dict:

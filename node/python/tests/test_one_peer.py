@@ -2,6 +2,7 @@
 
 import math
 import os
+import time
 
 import numpy as np
 import pytest
@@ -50,7 +51,7 @@ def test_training_starts_from_the_founders_parameters(tmp_path):
 
 
 BAD = {
-    "shape": ({"w": np.zeros(3, np.float32), "b": np.zeros((), np.float32)}, 0.0, ValueError, "3 elements, but the model has 2"),
+    "shape": ({"w": np.zeros(3, np.float32), "b": np.zeros((), np.float32)}, 0.0, ValueError, r"shape \(3,\), but the model has \(2,\)"),
     "type": ({"w": np.zeros(2), "b": np.zeros((), np.float32)}, 0.0, TypeError, "not an array of float32"),
     "none": ({"w": None, "b": np.zeros((), np.float32)}, 0.0, TypeError, "the array of `w`"),
     "missing": ({"w": np.zeros(2, np.float32)}, 0.0, ValueError, "b missing"),
@@ -59,6 +60,8 @@ BAD = {
     "not finite": ({**zeros(), "w": np.array([1, np.nan], np.float32)}, 0.0, ValueError, "computed for `w` .*`step.skip"),
     "infinite": ({**zeros(), "b": np.array(np.inf, np.float32)}, 0.0, ValueError, "computed for `b`"),
     "loss": (zeros(), math.nan, ValueError, "the loss of step 0 is nan"),
+    "transposed": ({"w": np.zeros((1, 2), np.float32), "b": np.zeros((), np.float32)}, 0.0, ValueError, r"shape \(1, 2\), but the model has \(2,\)"),
+    "byte order": ({"w": np.full(2, 4, ">f4"), "b": np.zeros((), np.float32)}, 0.0, TypeError, "bytes in another order"),
     "strides": ({"w": np.zeros(4, np.float32)[::2], "b": np.zeros((), np.float32)}, 0.0, ValueError, "not contiguous"),
 }
 
@@ -126,7 +129,14 @@ def test_an_exception_passes_through(tmp_path):
         ({"listen": "here"}, "`listen` is `here`"),
         ({"external": ["here"]}, "`here` in `external`"),
         ({"threads": 0}, "thread"),
-        ({"initial": {"w": np.array([np.nan, 0], np.float32), "b": np.zeros((), np.float32)}}, "computed for `w`"),
+        ({"initial": {"w": np.array([np.nan, 0], np.float32), "b": np.zeros((), np.float32)}}, "`initial` has an element in `w`"),
+        ({"samples": 2**32}, "`samples` is 4294967296: give a whole number from 1 to 4294967295"),
+        ({"samples": 1.5}, "`samples` is 1.5"),
+        ({"port": 70000}, "`port` is 70000"),
+        ({"capacity": 17}, "`capacity` is 17"),
+        ({"peers": 0}, "`peers` is 0"),
+        ({"kind": "sync", "run": {"sync": {"kind": "local"}}}, "kind is 'sync', but the run says 'local' for `sync.kind`"),
+        ({"run": {"epochs": float("nan")}}, "epochs"),
     ],
 )
 def test_bad_settings_are_refused_in_words(tmp_path, options, words):
@@ -135,6 +145,52 @@ def test_bad_settings_are_refused_in_words(tmp_path, options, words):
     arguments = {"shapes": {"w": (2,), "b": ()}, "samples": 10, **defaults, **options}
     with pytest.raises(ValueError, match=words):
         peergrad.Swarm("test", arguments.pop("shapes"), run=run, **arguments)
+
+
+def test_an_argument_adds_to_the_sections_of_a_run(tmp_path):
+    with one_peer(tmp_path, kind="local", run={"sync": {"local_steps": 2}, "network": {"mdns": False}}) as swarm:
+        step = next(swarm)
+        assert (step.wants_parameters, step.local_steps, len(step.samples)) == (True, 2, 8)
+        step.finish(step.parameters())
+        next(swarm).skip()
+
+
+def test_a_run_can_be_a_path_a_text_or_a_mapping(tmp_path):
+    path = tmp_path / "a=b.toml"
+    path.write_text("epochs = 2\nbatch = 6\n")
+    for run in (path, str(path), path.read_text(), {"epochs": np.int64(2), "batch": 6, "optimizer": {"rate": np.float64(0.5)}}):
+        quiet = {"mdns": False, "listen": "127.0.0.1", "port": 0, "progress": False, "peers": 1}
+        with peergrad.Swarm("test", {"w": (1,)}, samples=12, directory=tmp_path / "peer", run=run, **quiet) as swarm:
+            numbers = [step.finish([np.zeros(1, np.float32)]) for step in swarm]
+        assert numbers == [True] * 4
+
+
+def test_a_step_outlives_an_exception_of_a_log_handler(tmp_path, caplog):
+    with one_peer(tmp_path) as swarm:
+        handle, swarm._handle_events = swarm._handle_events, lambda: 1 / 0
+        with pytest.raises(ZeroDivisionError):
+            while True:
+                next(swarm)
+        swarm._handle_events = handle
+        for step in swarm:
+            step.finish(zeros())
+    assert (swarm.result.samples, swarm.result.left_out) == (12, 0)
+
+
+def test_a_dropped_swarm_frees_its_directory(tmp_path):
+    for _ in range(3):
+        swarm = one_peer(tmp_path)
+        next(swarm)
+        del swarm
+        # What it was writing is written first.
+        for _ in range(200):
+            try:
+                swarm = one_peer(tmp_path)
+                break
+            except OSError:
+                time.sleep(0.01)
+        del swarm
+        time.sleep(0.2)
 
 
 def test_a_directory_serves_one_peer_at_a_time(tmp_path):
@@ -149,15 +205,16 @@ def test_a_forked_child_may_not_use_the_swarm(tmp_path):
         read, write = os.pipe()
         child = os.fork()
         if child == 0:
-            try:
-                swarm.status()
-                said = "nothing"
-            except RuntimeError as error:
-                said = str(error)
-            os.write(write, said.encode())
+            said = []
+            for use in (swarm.status, step.parameters, lambda: step.finish(zeros()), step.skip, swarm.leave, lambda: swarm.invite):
+                try:
+                    use()
+                except RuntimeError as error:
+                    said.append("forked" in str(error))
+            os.write(write, repr(said).encode())
             os._exit(0)
         os.waitpid(child, 0)
-        assert "forked" in os.read(read, 1000).decode()
+        assert os.read(read, 1000).decode() == repr([True] * 6)
         assert swarm.status()["phase"] == "training"
         step.finish(zeros())
 

@@ -138,6 +138,38 @@ def test_a_model_must_keep_its_shapes(tmp_path):
         step.skip()
 
 
+def test_a_framework_may_move_the_model(tmp_path):
+    model = torch.nn.Linear(3, 1, bias=False)
+    with one_peer(tmp_path, model) as swarm:
+        for step in swarm:
+            model.bfloat16() if step.number == 0 else None
+            model.zero_grad()
+            loss = model(torch.ones(4, 3, dtype=model.weight.dtype)).sum()
+            loss.backward()
+            step.finish(loss)
+    assert model.weight.dtype == torch.bfloat16 and swarm.result.left_out == 0
+
+
+def test_a_nan_is_found_in_its_own_tensor(tmp_path):
+    model = torch.nn.Sequential(torch.nn.Linear(3, 1), torch.nn.Linear(1, 1)).bfloat16()
+    with one_peer(tmp_path, model) as swarm:
+        step = next(swarm)
+        model(torch.ones(4, 3, dtype=torch.bfloat16)).sum().backward()
+        model[1].bias.grad.fill_(float("nan"))
+        with pytest.raises(ValueError, match="computed for `1.bias`"):
+            step.finish(0.0)
+        step.skip()
+        next(swarm).finish(0.0, allow_unused=True)
+
+
+def test_another_kind_than_the_founders_is_refused(start):
+    founder = start("mlp", peers=2, pause=0.05)
+    other = start("mlp", kind="diloco", own=True, invite=founder.wait_for("invite")["invite"])
+    assert other.code() == 1
+    assert "use the founder's kind" in other.say()
+    agree([founder], ALL)
+
+
 def test_frozen_parameters_do_not_travel(tmp_path):
     model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1))
     model[0].requires_grad_(False)

@@ -12,8 +12,9 @@
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use anyhow::{Context, bail};
@@ -189,9 +190,10 @@ impl<'a> Swarm<'a> {
     }
 
     fn spawn(&mut self, arguments: &[&OsStr], input: &str) -> anyhow::Result<&mut ChildPeer> {
-        let program = std::env::current_exe().context("cannot find this program itself")?;
+        let (program, before) = this_program()?;
         let index = self.peers.len();
         let mut process = Command::new(program)
+            .args(before)
             .args(self.config.program)
             .args(arguments)
             .args(["--json", "--no-mdns", "--listen", "127.0.0.1", "--port", "0", "--dir"])
@@ -472,4 +474,20 @@ fn stop_on_signals(sender: Sender<(usize, Line)>) {
         runtime.block_on(super::signals::stop_requested());
         let _ = sender.send((0, Line::Stop));
     });
+}
+
+/// What starts this program again, if its executable alone does not.
+static PROGRAM: OnceLock<Vec<String>> = OnceLock::new();
+
+/// Sets what starts this program again: its executable, and the first arguments. Only the first call counts.
+pub(super) fn set_program(program: Vec<String>) {
+    let _ = PROGRAM.set(program);
+}
+
+/// The executable of this program, and the arguments before those of a command.
+fn this_program() -> anyhow::Result<(PathBuf, &'static [String])> {
+    match PROGRAM.get().and_then(|program| program.split_first()) {
+        Some((executable, before)) => Ok((executable.into(), before)),
+        None => Ok((std::env::current_exe().context("cannot find this program itself")?, &[])),
+    }
 }
