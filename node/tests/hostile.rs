@@ -26,8 +26,8 @@ use peergrad_protocol::message::{
     Closed, Complete, Contact, Departure, Heartbeat, Join, JoinMessage, MemberReport, MergeAccept,
     MergeMessage, MergeOffer, MergeProbe, MergeReady, Message, Nack, ParametersDigest, PartialStep, Phase,
     Prepare, Promise, Propose, RejoinCandidate, SampleStats, SaveAt, SavedCheckpoint, Segment, SentFrames,
-    ShardDigest, SnapshotChunks, SnapshotDonor, Stage, StepContributors, StepProgress, TrainingMessage,
-    WantChunks, WantSnapshot,
+    ShardDigest, ShardNorm, SnapshotChunks, SnapshotDonor, Stage, StepContributors, StepProgress,
+    TrainingMessage, WantChunks, WantSnapshot,
 };
 use peergrad_protocol::view::{
     Ancestor, BatchParts, Branch, Complaint, Donor, Expulsion, ExpulsionCause, Member, MemberFault,
@@ -368,7 +368,11 @@ impl Truth<'_> {
     }
 
     fn word(&self, draws: &mut Draws<'_>) -> Message {
-        match draws.below(15, 15) {
+        match draws.below(16, 16) {
+            14 => {
+                let norm = ShardNorm { step: self.near(draws), squares: draws.below(9, 1 << 40) as f64 };
+                TrainingMessage::ShardNorm(norm).in_view(self.digest)
+            }
             13 => {
                 let contacts = vec![Contact { peer: self.member(draws).peer, addresses: vec![] }];
                 let (view, question) = (self.some_view(draws), draws.below(10, u64::MAX));

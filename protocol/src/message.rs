@@ -46,7 +46,7 @@ pub use sample_stats::SampleStats;
 pub use sent_frames::SentFrames;
 pub use training::{
     ChunkBatch, ChunkContent, ChunkEntry, Closed, Complete, ParametersDigest, Phase, SaveAt, Segment,
-    ShardDigest, StepContributors, StepProgress, TrainingMessage, WantChunks,
+    ShardDigest, ShardNorm, StepContributors, StepProgress, TrainingMessage, WantChunks,
 };
 pub use validity::Invalid;
 

@@ -53,6 +53,8 @@ pub enum FrameKind {
     Heartbeats,
     /// Digests of parameters.
     Digests,
+    /// Norms of the sums of shards.
+    Norms,
 }
 
 impl FrameKind {
@@ -75,6 +77,7 @@ impl FrameKind {
             Self::Agreement => matches!(message, Some(Message::Agreement(_))),
             Self::Heartbeats => matches!(message, Some(Message::Heartbeat(_))),
             Self::Digests => matches!(in_view, Some(TrainingMessage::ParametersDigest(_))),
+            Self::Norms => matches!(in_view, Some(TrainingMessage::ShardNorm(_))),
         }
     }
 }

@@ -150,9 +150,9 @@ fn a_swarm_holds_the_bits_of_one_loop() {
 
 #[test]
 fn a_running_mean_follows_the_plain_loop() {
-    for topology in ["ring", "direct"] {
+    for (topology, clip) in [("ring", ""), ("direct", ""), ("direct", "clip_norm = 0.02\n")] {
         let workload = squares(&format!(
-            "epochs = 8\nbatch = 30\n[optimizer]\nrule = \"adamw\"\nrate = 0.01\nweight_decay = 0.1\n{GROUPS}\
+            "epochs = 8\nbatch = 30\n[optimizer]\nrule = \"adamw\"\nrate = 0.01\nweight_decay = 0.1\n{clip}{GROUPS}\
              [sync]\ntopology = \"{topology}\"\nsegment_kib = 1"
         ));
         let mut losses = Vec::new();

@@ -1,6 +1,6 @@
 //! The plain reference: trains a run in one process with one loop. Tests compare the results of swarms with it, number by number.
 //!
-//! Batches, their order, learning rates, optimizer and parameter groups are those of a run with many peers. Only the order of summation within a batch
+//! Batches, their order, learning rates, optimizer, parameter groups and clipping are those of a run with many peers. Only the order of summation within a batch
 //! differs, so results agree closely but not in every bit.
 
 use peergrad_core::program::loader::Loaded;
@@ -47,7 +47,9 @@ pub fn train_single_process(loaded: &Loaded, mut watch: impl FnMut(SingleProcess
         let loss = task.gradient(&parameters, &samples, &mut vector);
         let update_count = u32::try_from(step + 1).expect("a run in one process has fewer than 2^32 steps");
         let rate = training.schedule.rate(step);
-        let update = optimizer.update(rate, update_count, samples.len() as u64);
+        let sample_count = samples.len() as u64;
+        let clip_factor = optimizer.clip_factor_of(&vector, sample_count);
+        let update = optimizer.update(rate, update_count, sample_count, clip_factor);
         update.apply(0, &parameters, &mut vector, &old, &mut new);
         std::mem::swap(&mut parameters, &mut vector);
         std::mem::swap(&mut old, &mut new);

@@ -97,7 +97,7 @@ pub struct Specification {
     pub data: DataSettings,
 }
 
-/// How a run trains. It has 19 fields because the specification is flat text, and the settings are independent of each other.
+/// How a run trains. It has 20 fields because the specification is flat text, and the settings are independent of each other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrainingSettings {
@@ -129,6 +129,9 @@ pub struct TrainingSettings {
     /// The tensors that are trained differently; empty if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GroupSettings>,
+    /// The greatest norm of the mean gradient; `None` for no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clip_norm: Option<f32>,
     /// The schedule of the learning rate.
     pub schedule: Schedule,
     /// The encoding of contributions.
@@ -373,6 +376,7 @@ impl TrainingSettings {
             epochs: self.epochs,
             rule: self.optimizer,
             groups: groups::resolve(&self.groups, manifest)?,
+            clip_norm: self.clip_norm,
             schedule: self.schedule,
             fixed_topology: self.topology.into(),
             gradients: self.gradients.into(),

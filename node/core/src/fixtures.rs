@@ -40,6 +40,7 @@ pub(crate) fn training() -> TrainingConfig {
         epochs: 8,
         rule: Optimizer::Sgd { weight_decay: 0.0 },
         groups: ParameterGroups::default(),
+        clip_norm: None,
         schedule: Schedule::constant(0.01),
         fixed_topology: None,
         gradients: Codec::F32,

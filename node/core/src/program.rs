@@ -47,7 +47,7 @@ pub trait Program: Send + 'static {
     const CUSTOM_RULE: bool = false;
 
     /// Whether the program updates with the [grouped optimizer](crate::program::loader::TrainingConfig::optimizer) of the run. Otherwise
-    /// a run file with parameter groups is refused.
+    /// a run file with parameter groups or a greatest norm is refused.
     const GROUPED_OPTIMIZER: bool = false;
 
     /// Moments that the owner of a shard keeps for each parameter: as many as the optimizer given to

@@ -28,6 +28,7 @@ pub use crate::schedule::Schedule;
 pub use groups::{GroupedOptimizer, GroupedUpdate, ParameterGroups, Treatment};
 use proximal::{FtrlUpdate, ProximalUpdate};
 
+mod clipping;
 mod groups;
 mod proximal;
 

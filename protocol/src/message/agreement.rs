@@ -10,6 +10,8 @@
 //! ```
 //! [`agreement`](crate::agreement) has the rules.
 
+use std::cmp::Ordering;
+
 use super::{Invalid, SampleStats, bounded, in_range, is_step};
 use crate::agreement::Ballot;
 use crate::chunk_set::ChunkSet;
@@ -140,8 +142,8 @@ pub struct AwaitedAt {
     pub hop: u32,
 }
 
-/// What members need of each other in a step, in this order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Encode, Decode)]
+/// What members need of each other in a step. They are ordered by when it is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 pub enum Stage {
     /// Chunks that move to the member, or that complete an interrupted step.
     Chunks,
@@ -159,6 +161,37 @@ pub enum Stage {
     Clocks,
     /// Rows of tables.
     Rows,
+    /// Between sums and final values, if gradients are clipped: the norms of shards.
+    Norms,
+}
+
+impl Stage {
+    /// Its place in a step.
+    fn place(self) -> u8 {
+        match self {
+            Self::Chunks => 0,
+            Self::Progress => 1,
+            Self::Contributors => 2,
+            Self::Reduce => 3,
+            Self::Mirror => 4,
+            Self::Norms => 5,
+            Self::Gather => 6,
+            Self::Clocks => 7,
+            Self::Rows => 8,
+        }
+    }
+}
+
+impl Ord for Stage {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.place().cmp(&other.place())
+    }
+}
+
+impl PartialOrd for Stage {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
 }
 
 /// A peer that was a member before its process stopped, and is ready to rejoin.

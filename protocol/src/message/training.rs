@@ -6,6 +6,7 @@
 //!   | -- StepProgress -----------------------------> |    to the first owner, if steps do not wait for all contributions
 //!   | <-------------------------- StepContributors --|    first owner to all: the contributions of the step
 //!   | <====== Segment ... Segment =================> |    in each step, along the plan, and to holders of replicas
+//!   | -- ShardNorm --------------------------------> |    owner to all, if gradients are clipped: the norm of its sums
 //!   | -- WantChunks -------------------------------> |    to complete an interrupted step
 //!   | <-------------------------------- ChunkBatch --|    requested chunks, or chunks that move to new owners
 //!   | <====== Tables ... Tables ===================> |    in programs with tables: between workers, owners and replicas
@@ -48,6 +49,8 @@ pub enum TrainingMessage {
     Tables,
     /// Member to the first members: the digest of the sender's parameters, which are those of all members if nothing is wrong.
     ParametersDigest(ParametersDigest),
+    /// Owner to every member, if gradients are clipped: the norm of the sums of its shard. No owner updates before it has those of all.
+    ShardNorm(ShardNorm),
 }
 
 /// The identity of the segment in the payload.
@@ -63,6 +66,15 @@ pub struct Segment {
     pub index: u32,
     /// The samples and loss of the contributions in the payload: a part of them while reducing, all while gathering.
     pub stats: SampleStats,
+}
+
+/// The norm of the sums of one member's shard.
+#[derive(Clone, Copy, Debug, PartialEq, Encode, Decode)]
+pub struct ShardNorm {
+    /// The step that the sums belong to.
+    pub step: StepNumber,
+    /// The sum of their squares, without statistics: at least 0, and finite.
+    pub squares: f64,
 }
 
 /// A request for the values of chunks.
@@ -221,6 +233,7 @@ impl TrainingMessage {
             }
             Self::ParametersDigest(parameters) => in_range(is_step(parameters.steps)),
             Self::Tables => Ok(()),
+            Self::ShardNorm(norm) => in_range(is_step(norm.step) && (0.0..=f64::MAX).contains(&norm.squares)),
         }
     }
 }

@@ -181,6 +181,13 @@ mod tests {
             .in_view(VIEW)
         };
         assert_limit(|n| segment(n, 0), STEPS_MAX);
+        let norm = |step, squares| {
+            TrainingMessage::ShardNorm(ShardNorm { step: StepNumber(step), squares }).in_view(VIEW)
+        };
+        assert_limit(|n| norm(n, 0.5), STEPS_MAX);
+        for wrong in [f64::NAN, f64::INFINITY, -0.5] {
+            assert_eq!(norm(1, wrong).validate(), Err(Invalid::OutOfRange));
+        }
         assert_limit(|n| segment(0, n), samples);
     }
 

@@ -8,8 +8,8 @@ use peergrad_protocol::message::{
     Closed, Complete, DataPiece, Departure, Heartbeat, Join, JoinMessage, MemberReport, MergeAccept,
     MergeMessage, MergeOffer, MergeProbe, MergeReady, Message, Nack, ParametersDigest, PartialStep, Phase,
     Prepare, Promise, Propose, Refusal, RejoinCandidate, Rekey, SaveAt, SavedCheckpoint, Segment, SentFrames,
-    SnapshotChunks, SnapshotDonor, Stage, StepContributors, StepProgress, TrainingMessage, WantChunks,
-    WantData, WantSnapshot, Welcome,
+    ShardNorm, SnapshotChunks, SnapshotDonor, Stage, StepContributors, StepProgress, TrainingMessage,
+    WantChunks, WantData, WantSnapshot, Welcome,
 };
 use peergrad_protocol::view::{
     Ancestor, BatchParts, Branch, Complaint, Donor, Expulsion, ExpulsionCause, Member, MemberFault,
@@ -240,6 +240,11 @@ fn training_message_fields(message: &TrainingMessage, sheet: &mut Sheet) {
             sheet.value("steps", steps);
             sheet.array("digest", &digest.0);
             sheet.list("shards", shards, |sheet, shard| sheet.array("shard", &shard.0));
+        }
+        TrainingMessage::ShardNorm(ShardNorm { step, squares }) => {
+            tag(sheet, 11, "ShardNorm");
+            sheet.value("step", step);
+            sheet.raw(&squares.to_le_bytes(), format!("squares = {squares}"));
         }
     }
 }
@@ -590,6 +595,7 @@ fn awaited_fields(Awaited { at: AwaitedAt { step, stage, hop }, from }: &Awaited
         Stage::Gather,
         Stage::Clocks,
         Stage::Rows,
+        Stage::Norms,
     ];
     let tag = stages.iter().position(|other| other == stage).expect("all stages are listed") as u8;
     sheet.raw(&[tag], format!("awaited.stage = {stage:?}"));

@@ -13,8 +13,8 @@ use peergrad_protocol::message::{
     Closed, Complete, Contact, DataPiece, Departure, Heartbeat, Join, JoinMessage, MemberReport, MergeAccept,
     MergeMessage, MergeOffer, MergeProbe, MergeReady, Message, Nack, ParametersDigest, PartialStep, Phase,
     Prepare, Promise, Propose, Refusal, RejoinCandidate, Rekey, SampleStats, SaveAt, SavedCheckpoint,
-    Segment, SentFrames, ShardDigest, SnapshotChunks, SnapshotDonor, Stage, StepContributors, StepProgress,
-    TrainingMessage, WantChunks, WantData, WantSnapshot, Welcome,
+    Segment, SentFrames, ShardDigest, ShardNorm, SnapshotChunks, SnapshotDonor, Stage, StepContributors,
+    StepProgress, TrainingMessage, WantChunks, WantData, WantSnapshot, Welcome,
 };
 use peergrad_protocol::table::{
     LastLease, LeaseTable, Map, Reduce, ReplicaUpdate, Request, Response, RowSet, Rows, SampleLease,
@@ -365,12 +365,43 @@ fn tables() -> Vec<Sample> {
 /// Messages between the members of one view.
 fn training() -> Vec<Sample> {
     let view = ViewDigest(bytes(0xa0));
+    let mut samples = training_controls(view);
+    let elements: Vec<u8> = [1.0_f32, -0.5, 3.25].iter().flat_map(|value| value.to_le_bytes()).collect();
+    for (name, phase, payload) in [
+        ("segment_reduce", Phase::Reduce, elements.clone()),
+        ("segment_mirror", Phase::Mirror, elements.clone()),
+        // The payload of a gathered segment may be empty, as a shard may be.
+        ("segment_gather_empty", Phase::Gather, vec![]),
+    ] {
+        samples.push(Sample {
+            name,
+            message: TrainingMessage::Segment(segment(phase)).in_view(view),
+            payload: Some(payload),
+        });
+    }
+    for (name, content, updates) in
+        [("chunk_batch_values", ChunkContent::Values, 0), ("chunk_batch_state", ChunkContent::State, 299)]
+    {
+        let digest = ContentDigest::of(&elements);
+        let entries = vec![ChunkEntry { chunk: 251, updates }, ChunkEntry { chunk: 4095, updates: 0 }];
+        let chunk_batch = ChunkBatch { steps: StepNumber(300), content, entries, digest };
+        samples.push(Sample {
+            name,
+            message: TrainingMessage::ChunkBatch(chunk_batch).in_view(view),
+            payload: Some(elements.clone()),
+        });
+    }
+    samples
+}
+
+/// Those without a payload.
+fn training_controls(view: ViewDigest) -> Vec<Sample> {
     let want = WantChunks { steps: StepNumber(300), chunks: [0, 9, 300].into_iter().collect() };
     let complete = Complete { steps: StepNumber(5_000_000_000), left_out: 64 };
     let shards = vec![ShardDigest([1, 2, 3, 4, 5, 6, 7, 8]), ShardDigest([0xff; 8])];
     let (steps, digest) = (StepNumber(300), ContentDigest(bytes(0x70)));
     let parameters = ParametersDigest { steps, digest, shards };
-    let mut samples = vec![
+    vec![
         control("want_chunks", TrainingMessage::WantChunks(want).in_view(view)),
         control("complete", TrainingMessage::Complete(complete).in_view(view)),
         control("parameters_digest", TrainingMessage::ParametersDigest(parameters).in_view(view)),
@@ -399,6 +430,10 @@ fn training() -> Vec<Sample> {
             .in_view(view),
         ),
         control(
+            "shard_norm",
+            TrainingMessage::ShardNorm(ShardNorm { step: StepNumber(300), squares: 12.5 }).in_view(view),
+        ),
+        control(
             "step_contributors",
             TrainingMessage::StepContributors(StepContributors {
                 step: StepNumber(300),
@@ -407,33 +442,7 @@ fn training() -> Vec<Sample> {
             })
             .in_view(view),
         ),
-    ];
-    let elements: Vec<u8> = [1.0_f32, -0.5, 3.25].iter().flat_map(|value| value.to_le_bytes()).collect();
-    for (name, phase, payload) in [
-        ("segment_reduce", Phase::Reduce, elements.clone()),
-        ("segment_mirror", Phase::Mirror, elements.clone()),
-        // The payload of a gathered segment may be empty, as a shard may be.
-        ("segment_gather_empty", Phase::Gather, vec![]),
-    ] {
-        samples.push(Sample {
-            name,
-            message: TrainingMessage::Segment(segment(phase)).in_view(view),
-            payload: Some(payload),
-        });
-    }
-    for (name, content, updates) in
-        [("chunk_batch_values", ChunkContent::Values, 0), ("chunk_batch_state", ChunkContent::State, 299)]
-    {
-        let digest = ContentDigest::of(&elements);
-        let entries = vec![ChunkEntry { chunk: 251, updates }, ChunkEntry { chunk: 4095, updates: 0 }];
-        let chunk_batch = ChunkBatch { steps: StepNumber(300), content, entries, digest };
-        samples.push(Sample {
-            name,
-            message: TrainingMessage::ChunkBatch(chunk_batch).in_view(view),
-            payload: Some(elements.clone()),
-        });
-    }
-    samples
+    ]
 }
 
 fn control(name: &'static str, message: Message) -> Sample {

@@ -152,7 +152,7 @@ fn largest_report(rejoin: RejoinCandidate) -> MemberReport {
         lost: vec![Rank(u32::MAX); MEMBERS_MAX],
         complaints: vec![Complaint { about: Rank(u32::MAX), fault: MemberFault::Withheld }; MEMBERS_MAX],
         awaited: Some(Awaited {
-            at: AwaitedAt { step: StepNumber(STEPS_MAX), stage: Stage::Rows, hop: u32::MAX },
+            at: AwaitedAt { step: StepNumber(STEPS_MAX), stage: Stage::Norms, hop: u32::MAX },
             from: vec![Rank(u32::MAX); MEMBERS_MAX],
         }),
         is_still: true,

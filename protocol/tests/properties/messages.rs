@@ -16,8 +16,8 @@ use peergrad_protocol::message::{
     Closed, Complete, Contact, DataPiece, Departure, Heartbeat, Join, JoinMessage, MemberReport, MergeAccept,
     MergeMessage, MergeOffer, MergeProbe, MergeReady, Message, Nack, ParametersDigest, PartialStep, Phase,
     Prepare, Promise, Propose, Refusal, RejoinCandidate, Rekey, SampleStats, SaveAt, SavedCheckpoint,
-    Segment, SentFrames, ShardDigest, SnapshotChunks, SnapshotDonor, Stage, StepContributors, StepProgress,
-    TrainingMessage, WantChunks, WantData, WantSnapshot, Welcome,
+    Segment, SentFrames, ShardDigest, ShardNorm, SnapshotChunks, SnapshotDonor, Stage, StepContributors,
+    StepProgress, TrainingMessage, WantChunks, WantData, WantSnapshot, Welcome,
 };
 use peergrad_protocol::view::{
     Ancestor, BatchParts, Branch, Complaint, Donor, Expulsion, ExpulsionCause, Member, MemberFault,
@@ -276,7 +276,8 @@ fn complaint() -> impl Strategy<Value = Complaint> {
 }
 
 fn awaited() -> impl Strategy<Value = Awaited> {
-    let stage = prop_oneof![Just(Stage::Chunks), Just(Stage::Reduce), Just(Stage::Gather), Just(Stage::Rows)];
+    let stage =
+        prop_oneof![Just(Stage::Chunks), Just(Stage::Reduce), Just(Stage::Gather), Just(Stage::Norms)];
     let from = prop::collection::vec(any::<u32>().prop_map(Rank), 0..4);
     (step(), stage, any::<u32>(), from).prop_map(|(step, stage, hop, from)| {
         let at = AwaitedAt { step: StepNumber(step), stage, hop };
@@ -480,6 +481,8 @@ fn training() -> impl Strategy<Value = TrainingMessage> {
         late: late.into_iter().map(Rank).collect(),
         left_out,
     });
+    let norm =
+        (step(), 0.0..=f64::MAX).prop_map(|(step, squares)| ShardNorm { step: StepNumber(step), squares });
     let save_at = || step().prop_map(|steps| SaveAt { steps: StepNumber(steps) });
     prop_oneof![
         segment(),
@@ -492,6 +495,7 @@ fn training() -> impl Strategy<Value = TrainingMessage> {
         contributors.prop_map(TrainingMessage::StepContributors),
         save_at().prop_map(TrainingMessage::SaveCheckpoint),
         save_at().prop_map(TrainingMessage::TakeSnapshot),
+        norm.prop_map(TrainingMessage::ShardNorm),
     ]
 }
 

@@ -48,7 +48,7 @@ impl ExactlyOnce {
     #[must_use]
     pub fn applies(task: &Integers, training: &TrainingConfig) -> bool {
         let has_steps = training.round_duration.is_none();
-        let is_plain = training.rule == Optimizer::SGD && training.groups.is_empty();
+        let is_plain = training.optimizer() == Optimizer::SGD.into();
         let is_exact_sync = has_steps && is_plain;
         let batch_size = training.step_samples().min(u64::from(task.sample_count()));
         is_exact_sync && batch_size.saturating_mul(GRADIENT_MAX) <= EXACT_MAX
@@ -196,6 +196,7 @@ mod tests {
             "batch = 64\nepochs = 4\n[optimizer]\nrule = \"adam\"\nrate = 0.5".to_owned(),
             format!("batch = 64\nepochs = 4\n{optimizer} = 0.5\nweight_decay = 0.1"),
             format!("batch = 64\nepochs = 4\n{optimizer} = 0.5\n{groups}"),
+            format!("batch = 64\nepochs = 4\n{optimizer} = 0.5\nclip_norm = 1.0"),
         ] {
             assert!(!applies(&run), "{run}");
         }

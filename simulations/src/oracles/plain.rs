@@ -138,11 +138,13 @@ impl<'a> Plain<'a> {
         let (task, training) = (&self.loaded.task, &self.loaded.config);
         let loss = task.gradient(&self.parameters, &samples, &mut self.vector);
         let (rate, optimizer) = (training.schedule.rate(number), training.optimizer());
+        let sample_count = samples.len() as u64;
+        let clip_factor = optimizer.clip_factor_of(&self.vector, sample_count);
         for chunk in 0..self.chunks.count() {
             let (moments, updates) = &mut self.moments[chunk];
             *updates += 1;
             let (range, old) = (self.chunks.range(chunk), moments.clone());
-            let update = optimizer.update(rate, *updates, samples.len() as u64);
+            let update = optimizer.update(rate, *updates, sample_count, clip_factor);
             update.apply(
                 range.start,
                 &self.parameters[range.clone()],

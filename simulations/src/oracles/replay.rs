@@ -151,9 +151,12 @@ impl Replay {
                 .collect();
             let (sum, stats) = sum_for(owner, &parts, range.clone());
             updated[range.clone()].copy_from_slice(&sum);
-            round(sums, &mut updated[range.clone()]);
-            self.update(chunk, range, rate, stats, &mut updated);
+            round(sums, &mut updated[range]);
             self.stats = stats;
+        }
+        let clip_factor = self.clip_factor(&placed.now.1, view.members.len(), &updated);
+        for chunk in 0..self.chunks.count() {
+            self.update(chunk, rate, clip_factor, &mut updated);
         }
         if !self.gathers_sums(&view, &placed) {
             round_segments(self.loaded.config.parameters, &layout, &mut updated);
@@ -289,15 +292,24 @@ impl Replay {
         parts.iter().map(contribution).collect()
     }
 
+    /// The factor that clips the gradient to the greatest norm, from all sums: each owner adds up the squares of its chunks in order, and all
+    /// members add up what the owners tell, by rank. A chunk whose sums are not finite is not updated, and has no part in it.
+    fn clip_factor(&self, placement: &Placement, member_count: usize, sums: &[f32]) -> f32 {
+        let optimizer = self.loaded.config.optimizer();
+        let mut squares = vec![0.0; member_count];
+        for chunk in 0..self.chunks.count() {
+            let range = self.chunks.range(chunk);
+            let chunk_sums = &sums[range.clone()];
+            if chunk_sums.iter().all(|sum| sum.is_finite()) {
+                squares[placement.owner(chunk).index()] += optimizer.squares(range.start, chunk_sums);
+            }
+        }
+        optimizer.clip_factor(squares.into_iter().sum(), self.stats.samples)
+    }
+
     /// Computes an owner's update of a chunk from its sum, which is in `updated`.
-    fn update(
-        &mut self,
-        chunk: usize,
-        range: Range<usize>,
-        rate: f64,
-        stats: SampleStats,
-        updated: &mut [f32],
-    ) {
+    fn update(&mut self, chunk: usize, rate: f64, clip_factor: f32, updated: &mut [f32]) {
+        let (range, stats) = (self.chunks.range(chunk), self.stats);
         let has_master = self.loaded.keeps_master() && self.moments[chunk].1 > 0;
         let old = if has_master { &self.master[range.clone()] } else { &self.parameters[range.clone()] };
         let sum = &mut updated[range.clone()];
@@ -324,7 +336,7 @@ impl Replay {
         let (moments, updates) = &mut self.moments[chunk];
         *updates += 1;
         let before = moments.clone();
-        let update = self.loaded.config.optimizer().update(rate, *updates, stats.samples);
+        let update = self.loaded.config.optimizer().update(rate, *updates, stats.samples, clip_factor);
         update.apply(range.start, old, sum, &before, moments);
         self.master[range].copy_from_slice(sum);
     }

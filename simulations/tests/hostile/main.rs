@@ -61,6 +61,7 @@ impl Alone {
             epochs: 8,
             rule: Optimizer::Sgd { weight_decay: 0.0 },
             groups: ParameterGroups::default(),
+            clip_norm: None,
             schedule: Schedule::constant(0.01),
             fixed_topology: Some(Topology::Ring),
             gradients: Codec::F32,

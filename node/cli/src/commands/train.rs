@@ -60,6 +60,7 @@ impl Training {
             decay_epochs: before.decay_epochs,
             floor: before.floor,
             scale_from_batch: before.scale_from_batch,
+            clip_norm: before.clip_norm,
             groups: before.groups,
             ..OptimizerSection::of(rule)
         };
@@ -69,6 +70,12 @@ impl Training {
     /// The learning rate. Default: what run.toml's `[optimizer]` takes for the rule, 0.001 for Adam.
     pub fn learning_rate(mut self, rate: f64) -> Self {
         self.settings.optimizer.rate = Some(rate);
+        self
+    }
+
+    /// The greatest norm of the mean gradient of a step; a longer one is shortened before its update. Default: no limit.
+    pub fn clip_norm(mut self, norm: f32) -> Self {
+        self.settings.optimizer.clip_norm = Some(norm);
         self
     }
 

@@ -10,6 +10,8 @@
 //! ```
 //! A specification has the groups as they are written. Every peer has the same manifest, so every peer finds the same tensors.
 //!
+//! The greatest norm of a gradient, `clip_norm`, is checked here as well, because the same programs support it.
+//!
 //! # Invariants
 //! - A tensor is in the first group with a pattern that matches its name.
 //! - A pattern that matches no tensor is an error: most often, it is a misspelt name.
@@ -19,7 +21,7 @@ use peergrad_models::optimizer::{Optimizer, ParameterGroups, Treatment};
 use peergrad_protocol::manifest::Manifest;
 use serde::{Deserialize, Serialize};
 
-use super::{Algorithm, Compression, SpecificationError, TrainingSettings};
+use super::{Algorithm, Compression, SpecificationError, TrainingSettings, within};
 
 /// One entry of `[[optimizer.groups]]`: some tensors, and how they are trained.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -120,12 +122,15 @@ impl GroupSettings {
     }
 }
 
-/// Checks the keys of each group, and that the other settings support them.
+/// Checks the keys of each group and the norm to which gradients are clipped, and that the other settings support them.
 ///
 /// # Errors
-/// A key is wrong, or another setting does not support groups.
+/// A key is wrong, or another setting does not support it.
 pub(super) fn check(settings: &TrainingSettings) -> Result<(), SpecificationError> {
-    let TrainingSettings { groups, algorithm, optimizer, .. } = settings;
+    let TrainingSettings { groups, algorithm, optimizer, clip_norm, .. } = settings;
+    if let Some(norm) = clip_norm {
+        within(CLIP_NORM, *norm, f32::MIN_POSITIVE..=f32::MAX, "above 0")?;
+    }
     if groups.len() > GROUPS_MAX {
         return refuse(GROUPS, format!("a list of {}", groups.len()), "at most 32 groups".to_owned());
     }
@@ -140,7 +145,7 @@ pub(super) fn check(settings: &TrainingSettings) -> Result<(), SpecificationErro
     check_program(settings, &algorithm.launch())
 }
 
-/// Checks that a program supports the groups.
+/// Checks that a program supports groups and clipping.
 ///
 /// # Errors
 /// It does not.
@@ -148,18 +153,23 @@ pub(super) fn check_program(
     settings: &TrainingSettings,
     program: &ProgramFactory,
 ) -> Result<(), SpecificationError> {
-    let groups = &settings.groups;
+    let TrainingSettings { groups, clip_norm, .. } = settings;
     let given = || "given".to_owned();
-    if !groups.is_empty() && program.has_tables() {
-        let allowed = "nothing with this [sync] kind: the owner of a table updates all of its rows alike";
-        return refuse(GROUPS, given(), allowed.to_owned());
+    let key = match (groups.is_empty(), clip_norm) {
+        (false, _) => GROUPS,
+        (true, Some(_)) => CLIP_NORM,
+        (true, None) => return Ok(()),
+    };
+    if program.has_tables() {
+        let allowed = "nothing with this [sync] kind: the owner of a table updates each row when it can, and all rows alike";
+        return refuse(key, given(), allowed.to_owned());
     }
-    if !groups.is_empty() && !program.has_grouped_optimizer() {
+    if !program.has_grouped_optimizer() {
         let allowed = format!(
             "nothing with the program `{}`, which does not declare `Program::GROUPED_OPTIMIZER`",
             program.name()
         );
-        return refuse(GROUPS, given(), allowed);
+        return refuse(key, given(), allowed);
     }
     if has_statistics(groups) && program.has_local_parameters() {
         let allowed = "false with this program: its means count all peers alike, and not their samples";
@@ -263,6 +273,7 @@ fn refuse<T>(key: &'static str, found: String, allowed: String) -> Result<T, Spe
     Err(SpecificationError::Setting { key, found, allowed })
 }
 
+const CLIP_NORM: &str = "optimizer.clip_norm";
 const GROUPS: &str = "optimizer.groups";
 const TENSORS: &str = "optimizer.groups.tensors";
 const WEIGHT_DECAY: &str = "optimizer.groups.weight_decay";
@@ -426,6 +437,25 @@ mod tests {
             "[\"*.bias\"] in group 2; allowed: a tensor that no earlier group has",
         );
         assert_error("[[optimizer.groups]]\nrate_factor = 1.0", "missing field `tensors`");
+    }
+
+    #[test]
+    fn a_norm_is_above_zero_and_needs_the_whole_gradient() {
+        let norm = |norm: &str| format!("[optimizer]\nclip_norm = {norm}\n");
+        let with = settings(&norm("2.5")).unwrap();
+        assert_eq!((with.clip_norm, with.training(&manifest()).unwrap().clip_norm), (Some(2.5), Some(2.5)));
+        assert!(toml::to_string(&with).unwrap().contains("\nclip_norm = 2.5\n"));
+        assert!(!toml::to_string(&settings("").unwrap()).unwrap().contains("clip_norm"));
+        for wrong in ["0.0", "-1.0", "nan", "inf"] {
+            assert_error(&norm(wrong), "; allowed: above 0");
+        }
+        for kind in ["sync", "backup-workers", "local", "diloco", "ds-sync"] {
+            assert!(settings(&format!("{}[sync]\nkind = \"{kind}\"", norm("1.0"))).is_ok(), "{kind}");
+        }
+        for kind in ["ssp", "async", "downpour"] {
+            let words = "`optimizer.clip_norm` is given; allowed: nothing with this [sync] kind";
+            assert_error(&format!("{}[sync]\nkind = \"{kind}\"", norm("1.0")), words);
+        }
     }
 
     #[test]

@@ -276,6 +276,7 @@ impl Preset {
             line("schedule = \"cosine\"", "decays to 0 at the end; or step, constant"),
             line("weight_decay = 0.0", "this multiple of the parameters is added to the gradient"),
             line("warmup_steps = 0", "steps over which the rate rises from 0"),
+            line("# clip_norm = 1.0", "a gradient with a larger norm is shortened to this one"),
         ]
         .concat();
         format!("\n[model]\n{model}\n[optimizer]\n{optimizer}{}", groups())

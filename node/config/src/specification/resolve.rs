@@ -105,6 +105,7 @@ pub(super) fn resolve_training(run: &RunFile, samples: u64) -> Result<TrainingSe
         shuffle: run.shuffle,
         optimizer: resolve_rule(&run.optimizer)?,
         groups: run.optimizer.groups.clone(),
+        clip_norm: run.optimizer.clip_norm,
         schedule: resolve_schedule(run, rated_steps)?,
     };
     training.algorithm.check(training.topology)?;

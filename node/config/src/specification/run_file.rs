@@ -136,7 +136,7 @@ pub enum ModelKind {
     Logistic,
 }
 
-/// `[optimizer]`: the optimizer and the learning rate. It has 18 fields because the section is flat.
+/// `[optimizer]`: the optimizer and the learning rate. It has 19 fields because the section is flat.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct OptimizerSection {
@@ -175,6 +175,9 @@ pub struct OptimizerSection {
     pub floor: Option<f64>,
     /// The batch size that `rate` was chosen for; the rate is multiplied by `batch / scale_from_batch`. Default: `batch`.
     pub scale_from_batch: Option<u64>,
+    /// The greatest norm of the mean gradient of a step, over all parameters but statistics: a longer one is shortened before its update, as
+    /// by `torch.nn.utils.clip_grad_norm_`. Under `local`, `diloco` and `ds-sync`, each peer's in each of its local steps. Default: no limit.
+    pub clip_norm: Option<f32>,
     /// `[[optimizer.groups]]`: tensors that are trained differently. Default: none.
     pub groups: Vec<GroupSettings>,
 }

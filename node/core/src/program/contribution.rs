@@ -62,8 +62,8 @@ impl ShardUpdate {
     /// The rule as the machine sees it, in a step with this learning rate.
     pub(super) fn owner_rule(self, step_rate: f64) -> OwnerRule {
         match self {
-            Self::Optimizer(optimizer) => OwnerRule::Optimizer { optimizer, rate: step_rate },
-            Self::OptimizerAt { optimizer, rate } => OwnerRule::Optimizer { optimizer, rate },
+            Self::Optimizer(optimizer) => OwnerRule::optimizer(optimizer, step_rate),
+            Self::OptimizerAt { optimizer, rate } => OwnerRule::optimizer(optimizer, rate),
             Self::Mean => OwnerRule::Mean,
             Self::Custom(rule) => OwnerRule::Custom(rule),
         }

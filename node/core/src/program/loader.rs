@@ -133,6 +133,8 @@ pub struct TrainingConfig {
     pub rule: Optimizer,
     /// The parameters that are updated differently.
     pub groups: ParameterGroups,
+    /// The greatest norm of a mean gradient, before its update; `None` for no limit.
+    pub clip_norm: Option<f32>,
     /// The learning rate over the run.
     pub schedule: Schedule,
     /// How tensors travel. `None`: the topology is chosen for each shard layout, by the lines that members have measured.
@@ -196,10 +198,10 @@ impl TrainingConfig {
         }
     }
 
-    /// The rule with the groups of the parameters.
+    /// The rule with the groups of the parameters and the greatest norm of their gradient.
     #[must_use]
     pub fn optimizer(&self) -> GroupedOptimizer {
-        GroupedOptimizer { rule: self.rule, groups: self.groups.clone() }
+        GroupedOptimizer { rule: self.rule, groups: self.groups.clone(), clip_norm: self.clip_norm }
     }
 
     /// Whether a ring is impossible: in one no member sees single contributions, and a lossy codec would be applied at each hop.

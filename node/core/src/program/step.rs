@@ -125,7 +125,7 @@ impl Step {
     /// # Panics
     /// The node panics if the program has [local parameters](crate::program::Program::LOCAL_PARAMETERS), since its owners keep no state.
     pub fn update_owned(&self, optimizer: impl Into<GroupedOptimizer>, rate: f64) -> Pending<()> {
-        self.update(OwnerRule::Optimizer { optimizer: optimizer.into(), rate })
+        self.update(OwnerRule::optimizer(optimizer.into(), rate))
     }
 
     /// Replaces this member's shard with the mean of all contributions, each of the same weight. A segment whose sums are not finite keeps

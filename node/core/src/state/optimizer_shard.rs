@@ -358,9 +358,10 @@ impl ChunkState {
             // The step has no samples.
             OwnerRule::Blend(_) => old.updates,
             OwnerRule::Mean => panic!("plain means are for programs with local parameters"),
-            OwnerRule::Optimizer { optimizer, rate } => {
+            OwnerRule::Optimizer { optimizer, rate, clip_factor } => {
                 if prepared.as_ref().is_none_or(|(updates, _)| *updates != old.updates) {
-                    *prepared = Some((old.updates, optimizer.update(*rate, old.updates + 1, stats.samples)));
+                    let update = optimizer.update(*rate, old.updates + 1, stats.samples, *clip_factor);
+                    *prepared = Some((old.updates, update));
                 }
                 let (_, update) = prepared.as_ref().expect("just prepared");
                 update.apply(first, parameters, sums, &old.moments[..count], &mut moments[..count]);
@@ -383,7 +384,7 @@ mod tests {
     const STATS: SampleStats = SampleStats { samples: 2, loss: 0.0 };
 
     fn optimizer_rule(rule: Optimizer, rate: f64) -> OwnerRule {
-        OwnerRule::Optimizer { optimizer: rule.into(), rate }
+        OwnerRule::optimizer(rule.into(), rate)
     }
 
     /// Two chunks of 16 elements; those in `kept` have new state.

@@ -30,6 +30,7 @@ use super::base::EngineBase;
 use crate::io::{Output, Reject};
 use crate::state::checkpoint::Checkpoint;
 use backup_workers::BackupWorkers;
+use clipping::ShardNorms;
 use group_averaging::GroupSteps;
 use merge_snapshot::{BranchSnapshots, BranchSnapshotsMut, MergeSnapshots};
 use program::ProgramStep;
@@ -42,6 +43,7 @@ mod arrivals;
 mod awaited;
 mod backup_workers;
 mod chunk_batch;
+mod clipping;
 mod closing;
 mod commit;
 mod commit_state;
@@ -70,6 +72,8 @@ pub(crate) struct StepEngine {
     rounds: Rounds,
     /// Which members are late. Unused unless steps have backup workers.
     backup_workers: BackupWorkers,
+    /// The norms of the shards' gradients. Unused unless gradients are clipped.
+    norms: ShardNorms,
     /// The state beside the rounds of members with local parameters. Unused by other programs.
     group: GroupSteps,
     /// The chunks that move in this step, and those that an interrupted step lacks.
@@ -111,6 +115,7 @@ impl StepEngine {
             program: ProgramStep::default(),
             rounds: Rounds::default(),
             backup_workers: BackupWorkers::default(),
+            norms: ShardNorms::default(),
             group: GroupSteps::default(),
             transfer: Transfer::default(),
             merge_snapshots: MergeSnapshots::default(),
@@ -171,6 +176,7 @@ impl StepEngine {
             TrainingMessage::StepContributors(chosen) => {
                 self.backup_workers.receive_choice(&mut self.state, from, chosen)?;
             }
+            TrainingMessage::ShardNorm(norm) => self.norms.receive(&self.state, from, norm)?,
             TrainingMessage::TakeSnapshot(save) => {
                 self.branch_snapshots_mut().snapshot_after(save.steps);
                 return Ok(());

@@ -232,6 +232,7 @@ fn stage_word(stage: Stage) -> &'static str {
         Stage::Reduce => "reduce",
         Stage::Mirror => "mirror",
         Stage::Gather => "gather",
+        Stage::Norms => "norms",
         Stage::Clocks => "clocks",
         Stage::Rows => "rows",
     }

@@ -170,6 +170,7 @@ fn stage_text(stage: Stage) -> &'static str {
         Stage::Reduce => "partial sums",
         Stage::Mirror => "the sums of replicated chunks",
         Stage::Gather => "new parameters",
+        Stage::Norms => "the norm of the gradient",
         Stage::Clocks => "the clocks",
         Stage::Rows => "rows",
     }

@@ -22,7 +22,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{Optimizer, Update};
+use super::{Optimizer, Update, clipping};
 
 /// How the elements of a group are updated.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -131,33 +131,64 @@ impl Groups {
     }
 }
 
-/// An optimizer, and the groups of the parameters that it updates.
+/// An optimizer, the groups of the parameters that it updates, and the greatest norm of their gradient.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GroupedOptimizer {
     /// The optimizer of elements without a group, whose settings those of a group replace.
     pub rule: Optimizer,
     /// The groups.
     pub groups: ParameterGroups,
+    /// The greatest norm of the mean gradient of all parameters but statistics; `None` for no limit. The [factor](Self::clip_factor) that
+    /// keeps it needs the sums of all parameters.
+    pub clip_norm: Option<f32>,
 }
 
 impl From<Optimizer> for GroupedOptimizer {
     fn from(rule: Optimizer) -> Self {
-        Self { rule, groups: ParameterGroups::default() }
+        Self { rule, groups: ParameterGroups::default(), clip_norm: None }
     }
 }
 
 impl GroupedOptimizer {
+    /// The part of some elements in the norm of the gradient: the sum of their squares, without statistics.
+    ///
+    /// - `sums`: (n), summed gradients, all finite; `first` is the index of the first element in the flat vector.
+    #[must_use]
+    pub fn squares(&self, first: usize, sums: &[f32]) -> f64 {
+        let Some(groups) = &self.groups.groups else { return clipping::squares(sums) };
+        let pieces = groups.pieces(first..first + sums.len());
+        let is_trained =
+            |group: Option<usize>| group.is_none_or(|group| groups.treatments[group] != Treatment::Statistic);
+        let trained = pieces.filter(|(_, group)| is_trained(*group));
+        trained.map(|(range, _)| clipping::squares(&sums[range.start - first..range.end - first])).sum()
+    }
+
+    /// The factor that makes the mean gradient as short as the limit says; 1 if it is not too long, or there is no limit.
+    ///
+    /// - `squares`: the [sum](Self::squares) of the squares of all parameters' sums over `samples`.
+    #[must_use]
+    pub fn clip_factor(&self, squares: f64, samples: u64) -> f32 {
+        self.clip_norm.map_or(1.0, |limit| clipping::factor(limit, squares, samples))
+    }
+
+    /// As [`clip_factor`](Self::clip_factor), where the sums of all parameters are in one place.
+    #[must_use]
+    pub fn clip_factor_of(&self, sums: &[f32], samples: u64) -> f32 {
+        if self.clip_norm.is_some() { self.clip_factor(self.squares(0, sums), samples) } else { 1.0 }
+    }
+
     /// The update of one step.
     ///
     /// - `rate`: the learning rate of the schedule.
     /// - `step`: how many updates the elements have had, this one included: 1 for the first, when all moments are zero.
     /// - `samples`: the samples behind the sums, which are divided by it.
+    /// - `clip_factor`: the mean gradient is multiplied by it; 1 without clipping.
     ///
     /// # Panics
     /// If `step` is 0.
     #[must_use]
-    pub fn update(&self, rate: f64, step: u32, samples: u64) -> GroupedUpdate {
-        let scale = 1.0 / samples as f32;
+    pub fn update(&self, rate: f64, step: u32, samples: u64, clip_factor: f32) -> GroupedUpdate {
+        let scale = 1.0 / samples as f32 * clip_factor;
         let rest = self.rule.update(rate, step, scale);
         let update = |treatment: &Treatment| match *treatment {
             Treatment::Trained { weight_decay, rate_factor } => {
@@ -252,10 +283,10 @@ mod tests {
     #[test]
     fn each_element_is_updated_as_its_group_says() {
         for rule in RULES {
-            let found = GroupedOptimizer { rule, groups: groups() }.update(0.05, 3, 7);
+            let found = GroupedOptimizer { rule, groups: groups(), clip_norm: None }.update(0.05, 3, 7, 1.0);
             let found = updated(&found, rule, 0..40);
             let alone = |rule: Optimizer, rate| {
-                updated(&GroupedOptimizer::from(rule).update(rate, 3, 7), rule, 0..40)
+                updated(&GroupedOptimizer::from(rule).update(rate, 3, 7, 1.0), rule, 0..40)
             };
             let rest = alone(rule, 0.05);
             let (no_decay, slow) = (alone(rule.with_weight_decay(0.0), 0.05), alone(rule, 0.05 * 0.1));
@@ -278,7 +309,7 @@ mod tests {
     #[test]
     fn cutting_into_chunks_changes_no_bit() {
         for rule in RULES {
-            let update = GroupedOptimizer { rule, groups: groups() }.update(0.05, 3, 7);
+            let update = GroupedOptimizer { rule, groups: groups(), clip_norm: None }.update(0.05, 3, 7, 1.0);
             let whole = updated(&update, rule, 0..40);
             for cut in 0..=40 {
                 let (head, tail) = (updated(&update, rule, 0..cut), updated(&update, rule, cut..40));
@@ -288,6 +319,29 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn the_norm_is_that_of_trained_elements() {
+        let sums: Vec<f32> = (0..40).map(|index| index as f32).collect();
+        let squares = |range: Range<usize>| range.map(|index| (index * index) as f64).sum::<f64>();
+        let all = GroupedOptimizer { clip_norm: Some(2.0), ..Optimizer::SGD.into() };
+        assert_eq!(all.squares(0, &sums), squares(0..40));
+        let grouped = GroupedOptimizer { groups: groups(), ..all.clone() };
+        assert_eq!(grouped.squares(0, &sums), squares(0..9) + squares(11..40));
+        assert_eq!(grouped.squares(10, &sums[10..12]), squares(11..12));
+        // A mean gradient of norm 3 is shortened to 2, and its update is that of this shorter one.
+        let factor = all.clip_factor(9.0 * 49.0, 7);
+        assert!((factor - 2.0 / 3.0).abs() < 1e-6);
+        assert_eq!(GroupedOptimizer::from(Optimizer::SGD).clip_factor(9.0 * 49.0, 7), 1.0);
+        let clipped = grouped.update(1.0, 1, 1, 0.5);
+        let (mut vector, before) = ([8.0; 40], [10.0; 40]);
+        clipped.apply(0, &before, &mut vector, &[], &mut []);
+        assert_eq!(
+            [vector[0], vector[5], vector[9]],
+            [6.0, 10.0 - 0.1 * 4.0, 8.0],
+            "a statistic is not clipped"
+        );
     }
 
     #[test]

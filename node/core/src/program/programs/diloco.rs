@@ -55,7 +55,7 @@ impl Program for Diloco {
         self.weigh(&mut vector, &begun_at, stats.samples as f32);
         drop(begun_at);
         let optimizer =
-            GroupedOptimizer { rule: outer(self.outer_momentum), groups: self.statistics.clone() };
+            GroupedOptimizer { groups: self.statistics.clone(), ..outer(self.outer_momentum).into() };
         let update = ShardUpdate::OptimizerAt { optimizer, rate: self.outer_rate };
         step.all_reduce(Contribution { vector, stats }, update).await?;
         self.local_trainer.commit(pending);

@@ -186,10 +186,12 @@ impl LocalRun<'_> {
             return;
         }
         state.updates += 1;
-        let update = self.optimizer.update(info.rate, state.updates, samples.len() as u64);
+        let samples = samples.len() as u64;
+        let clip_factor = self.optimizer.clip_factor_of(gradient, samples);
+        let update = self.optimizer.update(info.rate, state.updates, samples, clip_factor);
         update.apply(0, &self.at, gradient, &state.moments, between);
         self.at.swap_with_slice(gradient);
         std::mem::swap(&mut state.moments, between);
-        self.stats += SampleStats { samples: samples.len() as u64, loss };
+        self.stats += SampleStats { samples, loss };
     }
 }

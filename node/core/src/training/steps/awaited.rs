@@ -35,9 +35,27 @@ impl StepEngine {
         if !is_reducing && !mirrors.is_empty() {
             return Some(awaited(step, Stage::Mirror, 0, mirrors));
         }
+        let norms = self.awaited_norms().filter(|_| !is_reducing && !is_hidden);
+        if let Some(norms) = norms {
+            return Some(awaited(step, Stage::Norms, 0, norms));
+        }
         let (_, hop, from) = segments?;
         let stage = if is_reducing { Stage::Reduce } else { Stage::Gather };
         Some(awaited(step, stage, hop as u32, from.into_iter().map(rank).collect()))
+    }
+}
+
+impl StepEngine {
+    /// The owners whose norms this member waits for, if it waits for some.
+    fn awaited_norms(&self) -> Option<BTreeSet<Rank>> {
+        let (state, live) = (&self.state, self.rounds.live.back()?);
+        let current = self.program.current.as_ref()?;
+        // The round of a member that is behind its view belongs to the view before.
+        if self.gate.is_behind_view || !live.needs_norms(current) {
+            return None;
+        }
+        let norms = self.norms.awaited(state, &state.base.shards(state.step));
+        (!norms.is_empty()).then_some(norms)
     }
 }
 

@@ -243,9 +243,8 @@ impl BackupWorkers {
         self.late_in = Some(state.step);
         let optimizer = state.base.loaded.config.optimizer();
         let rate = state.rate(state.step, state.assignment());
-        CurrentStep::silent(
-            state.commit.complete.is_some().then_some(OwnerRule::Optimizer { optimizer, rate }),
-        )
+        let rule = OwnerRule::optimizer(optimizer, rate);
+        CurrentStep::silent(state.commit.complete.is_some().then_some(rule))
     }
 
     /// The late members of this step; `None` until they are known.

@@ -57,15 +57,19 @@ pub(super) struct CurrentStep {
     pub(super) among: Option<Groups>,
     /// The rule by which owners use their sums; `None` until the program has named it.
     pub(super) rule: Option<OwnerRule>,
+    /// How much of this member's shard is summed, and was sent to holders of replicas.
+    pub(super) summed: ShardPrefix,
+    /// The sum of the squares of these sums; 0 unless gradients are clipped.
+    pub(super) squares: f64,
     /// How much of this member's shard has its final values.
-    pub(super) updated: UpdatedPrefix,
+    pub(super) updated: ShardPrefix,
     /// Whether final values may be sent to all members.
     pub(super) wants_gather: bool,
 }
 
-/// How much of this member's shard has its final values, from the first chunk on.
+/// The first chunks of this member's shard.
 #[derive(Clone, Copy, Default)]
-pub(super) struct UpdatedPrefix {
+pub(super) struct ShardPrefix {
     /// The number of those chunks.
     pub(super) chunks: usize,
     /// The number of their elements.
@@ -247,7 +251,9 @@ impl CurrentStep {
             has_contributed: false,
             among: None,
             rule: None,
-            updated: UpdatedPrefix::default(),
+            summed: ShardPrefix::default(),
+            squares: 0.0,
+            updated: ShardPrefix::default(),
             wants_gather: false,
         }
     }
@@ -260,9 +266,17 @@ impl CurrentStep {
             has_contributed: true,
             among: None,
             rule,
-            updated: UpdatedPrefix::default(),
+            summed: ShardPrefix::default(),
+            squares: 0.0,
+            updated: ShardPrefix::default(),
             wants_gather: true,
         }
+    }
+
+    /// The step is repeated, with the same rule.
+    pub(super) fn repeat(&mut self) {
+        (self.summed, self.updated) = (ShardPrefix::default(), ShardPrefix::default());
+        self.squares = 0.0;
     }
 
     pub(super) fn is_silent(&self) -> bool {

@@ -34,10 +34,10 @@ impl StepEngine {
             self.open(out);
             self.begin_backup_round(out);
             commit_if_confirmed(&mut self.state, &mut self.merge_snapshots, out);
-            self.rounds.update(&mut self.state, &mut self.program);
+            self.rounds.update(&mut self.state, &mut self.program, &mut self.norms, out);
             self.rounds.pump(&mut self.state, &mut self.transfer, out);
-            let Self { state, program, group, backup_workers, .. } = self;
-            let result = self.rounds.take_result(state, program, group, backup_workers);
+            let Self { state, program, group, backup_workers, norms, .. } = self;
+            let result = self.rounds.take_result(state, program, group, (backup_workers, norms));
             let Some((parameters, record)) = result else { break };
             self.complete_step(parameters, record);
         }

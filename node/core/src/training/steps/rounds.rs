@@ -13,14 +13,16 @@ use peergrad_collectives::mirror::Mirror;
 use peergrad_collectives::plan::Plan;
 use peergrad_collectives::round::{Action, Round};
 use peergrad_protocol::chunk_set::ChunkSet;
+use peergrad_protocol::manifest::Chunks;
 use peergrad_protocol::message::{PartialStep, Segment, TrainingMessage};
 use peergrad_protocol::{Buffer, Frame, Rank, StepNumber};
 
 use super::super::base::EngineBase;
 use super::backup_workers::BackupWorkers;
+use super::clipping::ShardNorms;
 use super::commit_state::CompletedStep;
 use super::group_averaging::{GroupAveraging, GroupSteps};
-use super::program::{CurrentStep, ProgramStep, UpdatedPrefix};
+use super::program::{CurrentStep, ProgramStep, ShardPrefix};
 use super::state::StepState;
 use super::transfer::Transfer;
 use crate::io::Output;
@@ -125,7 +127,13 @@ impl Rounds {
     }
 
     /// Makes the sums that have arrived final, as an owner does, so that they are sent to all members.
-    pub(super) fn update(&mut self, state: &mut StepState, program: &mut ProgramStep) {
+    pub(super) fn update(
+        &mut self,
+        state: &mut StepState,
+        program: &mut ProgramStep,
+        norms: &mut ShardNorms,
+        out: &mut Vec<Output>,
+    ) {
         let (Some(current), Some(live)) = (&mut program.current, self.live.back_mut()) else { return };
         if !current.has_contributed || live.step != state.step || live.round.is_final() {
             return;
@@ -143,7 +151,7 @@ impl Rounds {
             // The sums stay unchanged: every member updates all chunks later.
             live.round.summed()
         } else {
-            live.update_summed(current, state);
+            live.update_summed(current, state, norms, out);
             current.updated.elements
         };
         if final_count == live.plan.own().len()
@@ -223,7 +231,7 @@ impl Rounds {
         state: &mut StepState,
         program: &mut ProgramStep,
         group: &mut GroupSteps,
-        backup_workers: &BackupWorkers,
+        (backup_workers, norms): (&BackupWorkers, &ShardNorms),
     ) -> Option<(Arc<Buffer>, CompletedStep)> {
         let is_alone = self.live.len() <= 1;
         let (current, live) = (program.current.as_mut()?, self.live.back_mut()?);
@@ -238,7 +246,7 @@ impl Rounds {
             let (stats, vector) = (live.round.stats(), live.round.complete(|| state.base.vectors.take(len)));
             return Some((vector, group.record(state, group_averaging, &live.plan, stats)));
         }
-        if !live.apply_sums(state, current) {
+        if !live.apply_sums(state, current, norms) {
             return None;
         }
         let stats = live.round.stats();
@@ -266,17 +274,45 @@ impl ActiveRound {
         self.group_averaging.is_some() || self.plan.topology != before.plan.topology
     }
 
-    /// The optimizer step for the owned chunks whose sums have arrived since the last call.
-    fn update_summed(&mut self, current: &mut CurrentStep, state: &mut StepState) {
-        let (Some(rule), before, summed) = (&mut current.rule, current.updated, self.round.summed()) else {
+    /// The optimizer step for the owned chunks whose sums have arrived since the last call; for all owned chunks together if gradients are
+    /// clipped, once the norm of the whole gradient is known.
+    fn update_summed(
+        &mut self,
+        current: &mut CurrentStep,
+        state: &mut StepState,
+        norms: &mut ShardNorms,
+        out: &mut Vec<Output>,
+    ) {
+        self.take_sums(current, state);
+        let (Some(rule), shards) = (&mut current.rule, Arc::clone(&self.shards)) else { return };
+        let owned = &shards.owned[state.base.rank.index()][current.updated.chunks..current.summed.chunks];
+        if owned.is_empty() {
             return;
-        };
+        }
+        let (vector, stats) = self.round.own_shard().expect("some of it is summed up");
+        if rule.clips() {
+            if current.summed.elements < self.plan.own().len() {
+                return;
+            }
+            norms.tell(state, current.squares, out);
+            let Some(squares) = norms.total(state, &shards) else { return };
+            rule.clip(squares, stats.samples);
+        }
+        let parameters = state.commit.complete.as_ref().expect("an owner has parameters");
+        state.optimizer.update(rule, stats, owned.iter().copied(), parameters, vector);
+        current.updated = current.summed;
+    }
+
+    /// Takes over the sums of owned chunks that have arrived since the last call, as far as this member can update with them: sends them to
+    /// the holders of replicas, and adds up their squares if gradients are clipped.
+    fn take_sums(&mut self, current: &mut CurrentStep, state: &mut StepState) {
+        let (Some(rule), before) = (&current.rule, current.summed) else { return };
         let owned = &self.shards.owned[state.base.rank.index()][before.chunks..];
         let chunks = state.base.shard_map.sharding.chunks;
-        let mut updated = before;
+        let mut summed = before;
         for &chunk in owned {
-            let elements = updated.elements + chunks.range(chunk).len();
-            if elements > summed {
+            let elements = summed.elements + chunks.range(chunk).len();
+            if elements > self.round.summed() {
                 break;
             }
             if !state.base.shard_map.sharding.has_state {
@@ -286,12 +322,12 @@ impl ActiveRound {
                 // The chunk has just moved here, and its state is still on its way.
                 break;
             }
-            updated = UpdatedPrefix { chunks: updated.chunks + 1, elements };
+            summed = ShardPrefix { chunks: summed.chunks + 1, elements };
         }
-        if updated.chunks == before.chunks {
+        if summed.chunks == before.chunks {
             return;
         }
-        let owned = &owned[..updated.chunks - before.chunks];
+        let owned = &owned[..summed.chunks - before.chunks];
         if rule.keeps_state() {
             // Replicas update with the rounded sums, so the owner does too.
             let sums = self.shards.sum_codec(state.base.loaded.config.sum_codec());
@@ -305,14 +341,23 @@ impl ActiveRound {
             // The rule keeps no state, so replicas need no sums.
             OwnerRule::Custom(_) | OwnerRule::Mean => self.is_mirrored = false,
         }
-        let parameters = state.commit.complete.as_ref().expect("an owner has parameters");
-        state.optimizer.update(rule, stats, owned.iter().copied(), parameters, vector);
-        current.updated = updated;
+        if rule.clips() {
+            current.squares = add_squares(current.squares, rule, owned, chunks, vector);
+        }
+        current.summed = summed;
+    }
+
+    /// Whether this member needs the norms of all shards before the step is complete here.
+    pub(super) fn needs_norms(&self, current: &CurrentStep) -> bool {
+        let is_clipped = current.rule.as_ref().is_some_and(OwnerRule::clips);
+        let has_to_update = current.updated.elements < self.plan.own().len();
+        let has_replicas = || !self.shards.replicated[self.plan.rank].is_empty();
+        is_clipped && !current.gathers_sums(&self.shards) && (has_to_update || has_replicas())
     }
 
     /// Updates the chunks that this member does not own, from the sums of the complete round. Returns whether all that the step needs is
     /// here.
-    fn apply_sums(&mut self, state: &mut StepState, current: &mut CurrentStep) -> bool {
+    fn apply_sums(&mut self, state: &mut StepState, current: &mut CurrentStep, norms: &ShardNorms) -> bool {
         let rank = state.base.rank.index();
         let (owned, replicated) = (&self.shards.owned[rank], &self.shards.replicated[rank]);
         let keeps_state = current.rule.as_ref().is_some_and(OwnerRule::keeps_state);
@@ -330,8 +375,19 @@ impl ActiveRound {
         }
         let stats = self.round.stats();
         if let (Some(rule), Some(parameters)) = (&mut current.rule, &state.commit.complete) {
+            let chunks = state.base.shard_map.sharding.chunks;
+            if rule.clips() && gathers_sums {
+                let sums = self.round.gathered();
+                // By rank, as if each owner had told its own.
+                let of_owner = |owned: &Vec<usize>| add_squares(0.0, rule, owned, chunks, sums);
+                let total = self.shards.owned.iter().fold(0.0, |total, owned| total + of_owner(owned));
+                rule.clip(total, stats.samples);
+            } else if rule.clips() && !replicated.is_empty() {
+                let Some(total) = norms.total(state, &self.shards) else { return false };
+                rule.clip(total, stats.samples);
+            }
             if gathers_sums {
-                let all = 0..state.base.shard_map.sharding.chunks.count();
+                let all = 0..chunks.count();
                 state.optimizer.update(rule, stats, all, parameters, self.round.gathered());
             } else {
                 state.optimizer.update_replicas(rule, stats, replicated, parameters);
@@ -358,4 +414,10 @@ impl ActiveRound {
         }
         values
     }
+}
+
+/// `before` and the part of some chunks in the square of the gradient's norm, in order; `sums` is the whole vector.
+fn add_squares(before: f64, rule: &OwnerRule, owned: &[usize], chunks: Chunks, sums: &[f32]) -> f64 {
+    let of_chunk = |chunk: usize| rule.squares(chunks.range(chunk).start, &sums[chunks.range(chunk)]);
+    owned.iter().fold(before, |sum, &chunk| sum + of_chunk(chunk))
 }

@@ -28,7 +28,6 @@ use peergrad_protocol::view::{Resume, RollForward, View};
 use peergrad_protocol::{PeerId, StepNumber, ViewDigest};
 
 use super::commit::commit_if_confirmed;
-use super::program::UpdatedPrefix;
 use super::rounds::Rounds;
 use super::state::{StepKind, StepState};
 use super::transfer::Transfer;
@@ -137,6 +136,7 @@ impl StepEngine {
         state.audit.leave_view();
         self.rounds.early.clear();
         self.backup_workers.leave_view();
+        self.norms.leave_view();
         self.merge_snapshots.leave_view();
         self.gate = StepGate::default();
         // A committed step is never undone, whatever the record says.
@@ -225,7 +225,7 @@ impl StepEngine {
             self.program.current = None;
         }
         let Some(current) = &mut self.program.current else { return };
-        current.updated = UpdatedPrefix::default();
+        current.repeat();
         if was_late {
             // The program still computes for a step that is repeated.
             return self.interrupt();
