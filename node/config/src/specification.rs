@@ -53,6 +53,7 @@ mod former_names;
 pub mod groups;
 pub mod init;
 pub mod memory;
+mod patience;
 mod replicas;
 pub mod resolve;
 pub mod run_file;
@@ -97,7 +98,7 @@ pub struct Specification {
     pub data: DataSettings,
 }
 
-/// How a run trains. It has 20 fields because the specification is flat text, and the settings are independent of each other.
+/// How a run trains. It has 21 fields because the specification is flat text, and the settings are independent of each other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrainingSettings {
@@ -116,6 +117,9 @@ pub struct TrainingSettings {
     pub replicas: Replicas,
     /// Steps between two digests of the parameters; 0 for only one at the end.
     pub digest_every: u64,
+    /// Seconds that a member may compute at one step before the others go on without it, at least.
+    #[serde(default = "patience::default", skip_serializing_if = "patience::is_default")]
+    pub patience_seconds: u64,
     /// Seconds between two checkpoints; 0 for only one when a peer stops.
     pub checkpoint_seconds: u64,
     /// How many checkpoints each peer keeps.
@@ -387,6 +391,7 @@ impl TrainingSettings {
             segment_elements: self.segment_elements,
             replicas: self.replicas,
             digest_every: NonZeroU64::new(self.digest_every),
+            patience: Duration::from_secs(self.patience_seconds),
             checkpoint_every: (self.checkpoint_seconds > 0)
                 .then(|| Duration::from_secs(self.checkpoint_seconds)),
             checkpoints_kept: self.checkpoints_kept,
@@ -403,6 +408,7 @@ impl TrainingSettings {
         let elements_max = SEGMENT_BYTES_MAX / size_of::<f32>();
         within("sync.segment_kib", self.segment_elements, 1..=elements_max, "1 to 1024")?;
         replicas::check(self.replicas)?;
+        patience::check(self.patience_seconds)?;
         check_rule(&self.optimizer)?;
         groups::check(self)?;
         self.combine.check(self.topology, &self.algorithm)?;

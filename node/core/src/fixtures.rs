@@ -1,6 +1,7 @@
 //! Test fixtures: peers and views, named by one byte, and a training configuration.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use peergrad_collectives::codec::Codec;
 use peergrad_collectives::combine::Combine;
@@ -11,7 +12,7 @@ use peergrad_protocol::view::{Member, View};
 use peergrad_protocol::{Incarnation, Instant, PeerId, RunId};
 
 use crate::io::Output;
-use crate::membership::Membership;
+use crate::membership::{MemberRules, Membership};
 use crate::partition_policy::PartitionPolicy;
 use crate::program::loader::{Dealing, TrainingConfig};
 use crate::state::round_size::RoundSize;
@@ -51,6 +52,7 @@ pub(crate) fn training() -> TrainingConfig {
         segment_elements: 100,
         replicas: Replicas::Number(2),
         digest_every: None,
+        patience: Duration::from_secs(10),
         checkpoint_every: None,
         checkpoints_kept: 1,
         policy: PartitionPolicy::Majority,
@@ -58,12 +60,18 @@ pub(crate) fn training() -> TrainingConfig {
     }
 }
 
+/// What the specification of that task says of members.
+pub(crate) fn rules() -> MemberRules {
+    let TrainingConfig { policy, patience, .. } = training();
+    MemberRules { policy, patience }
+}
+
 /// Peer 2 of 1, 2 and 3, with the others linked.
 pub(crate) fn membership() -> Membership {
     let view = view(&[1, 2, 3]);
     let (me, digest) = (view.members[1].clone(), view.digest());
     let linked = [peer(1), peer(3)].into();
-    let rest = (SharedCache::default(), [].into(), PartitionPolicy::Majority);
+    let rest = (SharedCache::default(), [].into(), rules());
     Membership::new(Instant(0), me, Arc::new(view), digest, linked, rest)
 }
 

@@ -45,7 +45,6 @@ use peergrad_protocol::{Instant, PeerId, ViewDigest};
 
 use crate::io::{Output, Reject};
 use crate::membership::journal::{Effect, Journal};
-use crate::partition_policy::PartitionPolicy;
 use crate::state::shared_cache::{SharedCache, ViewDifference};
 use crate::state::snapshot_id::SnapshotId;
 use admission::Admission;
@@ -57,6 +56,7 @@ use churn::Requests;
 pub(crate) use health::MemberHealth;
 pub(crate) use measurements::Measurement;
 use measurements::Measurements;
+pub(crate) use members::MemberRules;
 use members::Members;
 use partition::PartitionProbe;
 use place::Place;
@@ -137,7 +137,7 @@ impl Membership {
         view: Arc<View>,
         digest: ViewDigest,
         linked: BTreeSet<PeerId>,
-        (cache, definition, policy): (SharedCache, Arc<[u8]>, PartitionPolicy),
+        (cache, definition, rules): (SharedCache, Arc<[u8]>, MemberRules),
     ) -> Self {
         let place = Place::new(me, view, digest);
         let mut timers = Timers::default();
@@ -152,7 +152,7 @@ impl Membership {
             records: Records { cache, definition },
             timers,
             disk_tested_at: now,
-            members: Members::new(now, place, linked, policy),
+            members: Members::new(now, place, linked, rules),
         }
     }
 

@@ -53,6 +53,7 @@ pub(crate) fn training(topology: Topology) -> TrainingConfig {
         segment_elements: 100,
         replicas: Replicas::Number(1),
         digest_every: NonZeroU64::new(1),
+        patience: Duration::from_secs(10),
         checkpoint_every: None,
         checkpoints_kept: 1,
         policy: PartitionPolicy::Majority,

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use peergrad_collectives::codec::Codec;
 use peergrad_collectives::combine::Combine;
@@ -71,6 +72,7 @@ impl Alone {
             backups: None,
             segment_elements: 100,
             digest_every: None,
+            patience: Duration::from_secs(10),
             checkpoint_every: None,
             checkpoints_kept: 1,
             policy: peergrad_core::partition_policy::PartitionPolicy::Majority,

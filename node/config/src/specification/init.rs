@@ -460,6 +460,8 @@ gradients = \"f32\"          # encoding of gradients; \"bf16\", \"f16\", \"int8\
 parameters = \"f32\"         # encoding of new parameters; \"bf16\", \"f16\" and \"int8\" need less bandwidth
 segment_kib = 128          # size of one segment on the wire, in KiB
 digest_every = 100         # steps after which members compare their parameters; 0: only at the start and the end
+patience_seconds = 10      # a peer that computes at one step for longer counts as stuck: the others go on without it;
+                           # they wait for ten times the longest recent step, if that is more
 # local_steps = 32         # \"local\", \"diloco\": steps that each peer takes by itself in a round; or \"epoch\"
 # round_seconds = 30       # the same: how long these steps take, by the measured speeds; then local_steps (4) is only for the first rounds
 # dealing = \"even\"         # equal parts of each batch for all peers; without this, parts by measured speed, where results allow it

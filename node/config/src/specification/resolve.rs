@@ -21,7 +21,7 @@ use super::algorithm::{Aggregation, Algorithm};
 use super::run_file::{DataSection, ModelKind, OptimizerKind, OptimizerSection, RunFile, ScheduleName};
 use super::{
     DataSettings, ModelForm, ModelSettings, Specification, SpecificationError, TrainingSettings, VERSION,
-    compression, dealing, groups, replicas, within,
+    compression, dealing, groups, patience, replicas, within,
 };
 
 /// The most classes that may be given as a count.
@@ -74,6 +74,7 @@ pub fn resolve_with_notices(
 /// Resolves how a run trains its `samples` training samples.
 pub(super) fn resolve_training(run: &RunFile, samples: u64) -> Result<TrainingSettings, SpecificationError> {
     replicas::check(run.shards.replicas)?;
+    patience::check(run.sync.patience_seconds)?;
     within("sync.segment_kib", run.sync.segment_kib, 1..=1024, "1 to 1024")?;
     within("checkpoints.seconds", run.checkpoints.seconds, ..=86_400, "0 to 86400")?;
     within("checkpoints.keep", run.checkpoints.keep, 1..=CHECKPOINTS_MAX, "1 to 4")?;
@@ -99,6 +100,7 @@ pub(super) fn resolve_training(run: &RunFile, samples: u64) -> Result<TrainingSe
         segment_elements: run.sync.segment_kib * ELEMENTS_PER_KIB,
         replicas: run.shards.replicas,
         digest_every: run.sync.digest_every,
+        patience_seconds: run.sync.patience_seconds,
         checkpoint_seconds: run.checkpoints.seconds,
         checkpoints_kept: run.checkpoints.keep,
         policy: run.partition.policy,
@@ -339,6 +341,8 @@ fn contradiction(key: &'static str, found: &str, allowed: &str) -> Specification
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use peergrad_protocol::placement::Replicas;
 
@@ -461,6 +465,19 @@ mod tests {
         }
     }
 
+    #[test]
+    fn patience_is_named_only_where_it_is_not_the_default() {
+        for (written, seconds, is_named) in [("", 10, false), ("10", 10, false), ("300", 300, true)] {
+            let key =
+                if written.is_empty() { String::new() } else { format!("patience_seconds = {written}") };
+            let specification = resolved(&format!("[data]\nfile = \"f.csv\"\n[sync]\n{key}"), SMALL).unwrap();
+            assert_eq!(specification.training.training().patience, Duration::from_secs(seconds));
+            let bytes = specification.to_bytes().unwrap();
+            assert_eq!(String::from_utf8_lossy(&bytes).contains("patience"), is_named);
+            assert_eq!(Specification::parse(&bytes).unwrap(), specification);
+        }
+    }
+
     #[track_caller]
     fn assert_error(sections: &str, expected: &str) {
         let text = format!("[data]\nfile = \"f.csv\"\n{sections}");
@@ -472,6 +489,10 @@ mod tests {
         for count in ["0", "9", "32"] {
             let expected = format!("`shards.replicas` is {count}; allowed: 1 to 8, or \"all\"");
             assert_error(&format!("[shards]\nreplicas = {count}"), &expected);
+        }
+        for seconds in ["0", "86401"] {
+            let expected = format!("`sync.patience_seconds` is {seconds}; allowed: 1 to 86400");
+            assert_error(&format!("[sync]\npatience_seconds = {seconds}"), &expected);
         }
         assert_error("held_out = 1.0", "`data.held_out` is 1; allowed: a share of 0 to 0.9");
         for count in ["0", "16777217"] {
@@ -535,6 +556,7 @@ mod tests {
         assert!(altered(|s| s.training.batch = 0).is_err());
         assert!(altered(|s| s.training.replicas = Replicas::Number(9)).is_err());
         assert!(altered(|s| s.training.segment_elements = 1 << 30).is_err());
+        assert!(altered(|s| s.training.patience_seconds = 0).is_err());
         assert!(altered(|s| s.data.digest = "12".into()).is_err());
         assert!(altered(|s| s.data.target = Target::Class { classes: vec!["a".into(); 2] }).is_err());
         assert!(Specification::parse(b"\xff").is_err());

@@ -150,7 +150,6 @@ mod tests {
     use super::*;
     use crate::fixtures::{self, peer};
     use crate::membership::Membership;
-    use crate::partition_policy::PartitionPolicy;
     use crate::peer_links::Route;
     use crate::state::shared_cache::SharedCache;
 
@@ -173,7 +172,7 @@ mod tests {
             Arc::new(view),
             digest,
             linked,
-            (SharedCache::default(), [].into(), PartitionPolicy::Majority),
+            (SharedCache::default(), [].into(), fixtures::rules()),
         )
     }
 

@@ -164,12 +164,12 @@ mod tests {
     use peergrad_protocol::{Incarnation, RunId};
 
     use super::super::admission::{BAN, BAN_DECAY, BAN_DOUBLINGS_MAX};
+    use super::super::failure_detection::StepTiming;
     use super::super::lead::{LEAD_STEPS_MAX, Lead};
     use super::super::succession::NextView;
     use super::*;
     use crate::fixtures::{self, peer};
     use crate::membership::{JoinAnswer, Membership, RunPhase};
-    use crate::partition_policy::PartitionPolicy;
     use crate::state::shared_cache::SharedCache;
 
     fn member(byte: u8, incarnation: u64) -> Member {
@@ -193,7 +193,7 @@ mod tests {
             Arc::new(view),
             digest,
             BTreeSet::new(),
-            (SharedCache::default(), Arc::new([]), PartitionPolicy::Majority),
+            (SharedCache::default(), Arc::new([]), fixtures::rules()),
         )
     }
 
@@ -279,7 +279,7 @@ mod tests {
     fn a_view_change_has_a_longer_lead_if_steps_are_short_or_it_came_too_late() {
         let mut membership = membership(&[1]);
         let mut lead = |step_milliseconds: u64, doublings: u32| {
-            membership.members.detection.step_timing = super::super::failure_detection::StepTiming::default();
+            membership.members.detection.step_timing = StepTiming::new(fixtures::rules().patience);
             membership.members.detection.step_timing.note(at(0), StepNumber(0));
             membership.members.detection.step_timing.note(at(step_milliseconds), StepNumber(1));
             membership.succession.lead = Lead::default();

@@ -11,8 +11,10 @@ use peergrad_protocol::{Instant, StepNumber};
 use super::place::Place;
 
 /// How long steps take at this member.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct StepTiming {
+    /// The least time that a program may take, as the run's specification says.
+    patience_min: Duration,
     /// The step in progress.
     step: StepNumber,
     /// Since when it is in progress; `None` before the first one.
@@ -24,6 +26,16 @@ pub(super) struct StepTiming {
 }
 
 impl StepTiming {
+    pub(super) fn new(patience_min: Duration) -> Self {
+        Self {
+            patience_min,
+            step: StepNumber::default(),
+            since: None,
+            computing_since: None,
+            longest: Duration::ZERO,
+        }
+    }
+
     pub(super) fn note(&mut self, now: Instant, step: StepNumber) {
         if let Some(since) = self.since.filter(|_| step > self.step) {
             let steps = u32::try_from(step.0 - self.step.0).unwrap_or(u32::MAX);
@@ -49,9 +61,14 @@ impl StepTiming {
         self.since = Some(now);
     }
 
-    /// How long a member may take to complete a step.
+    /// How long a program may compute at a step.
     pub(super) fn patience(&self) -> Duration {
-        (self.longest * HANG_STEPS).max(HANG_MIN)
+        (self.longest * HANG_STEPS).max(self.patience_min)
+    }
+
+    /// How long a step may go on if nobody computes and nothing arrives.
+    fn stall_patience(&self) -> Duration {
+        (self.longest * HANG_STEPS).max(STALL_MIN)
     }
 
     /// Whether no step has ended for that long.
@@ -78,10 +95,11 @@ pub(super) struct FailureDetection {
 }
 
 impl FailureDetection {
-    pub(super) fn new(now: Instant, view: &View) -> Self {
+    /// Detection in a view, by a member that lets every program compute at one step for `patience` at least.
+    pub(super) fn new(now: Instant, view: &View, patience: Duration) -> Self {
         Self {
             detector: FailureDetector::new(heartbeat_interval(view)),
-            step_timing: StepTiming::default(),
+            step_timing: StepTiming::new(patience),
             dialed_at: now,
             data_arrived_at: now,
         }
@@ -113,7 +131,7 @@ impl FailureDetection {
 
     /// Whether this member has neither completed a step nor received anything for longer than a step may take.
     pub(super) fn is_still(&self, now: Instant) -> bool {
-        self.has_been_still(now, self.step_timing.patience())
+        self.has_been_still(now, self.step_timing.stall_patience())
     }
 
     /// Whether this member has neither completed a step nor received anything for so long.
@@ -136,8 +154,8 @@ const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(250);
 const HEARTBEAT_INTERVAL_OF_MANY: Duration = Duration::from_secs(1);
 /// How many times as long as the slowest recent step a program may take.
 const HANG_STEPS: u32 = 10;
-/// The least time that a program may take.
-const HANG_MIN: Duration = Duration::from_secs(10);
+/// The least time for which a step may go on if nobody computes and nothing arrives.
+const STALL_MIN: Duration = Duration::from_secs(10);
 /// The number of steps over which the longest step loses its weight.
 const STEP_TIMING_MEMORY: u32 = 32;
 
@@ -145,15 +163,17 @@ const STEP_TIMING_MEMORY: u32 = 32;
 mod tests {
     use super::*;
 
+    const PATIENCE: Duration = Duration::from_secs(7);
+
     fn at(milliseconds: u64) -> Instant {
         Instant(0).after(Duration::from_millis(milliseconds))
     }
 
     #[test]
     fn the_usual_step_time_rises_at_once_and_falls_slowly() {
-        let mut step_timing = StepTiming::default();
+        let mut step_timing = StepTiming::new(PATIENCE);
         step_timing.note(at(0), StepNumber(7));
-        assert_eq!((step_timing.usual(), step_timing.patience()), (Duration::ZERO, HANG_MIN));
+        assert_eq!((step_timing.usual(), step_timing.patience()), (Duration::ZERO, PATIENCE));
         step_timing.note(at(100), StepNumber(8));
         assert_eq!(step_timing.usual(), Duration::from_millis(100));
         // No new step, however long it takes.
@@ -171,11 +191,11 @@ mod tests {
     /// A member that computes for long is as patient with others, even if the view has changed meanwhile.
     #[test]
     fn computing_time_counts_across_view_changes() {
-        let mut step_timing = StepTiming::default();
+        let mut step_timing = StepTiming::new(PATIENCE);
         step_timing.note_computing(at(0), Some(StepNumber(0)));
         step_timing.restart(at(19_000));
         step_timing.note_computing(at(19_500), Some(StepNumber(0)));
-        assert_eq!(step_timing.patience(), HANG_MIN);
+        assert_eq!(step_timing.patience(), PATIENCE);
         step_timing.note_computing(at(20_000), None);
         step_timing.note_computing(at(21_000), None);
         assert_eq!(
@@ -186,7 +206,7 @@ mod tests {
 
     #[test]
     fn steps_that_are_noted_together_share_the_time() {
-        let mut step_timing = StepTiming::default();
+        let mut step_timing = StepTiming::new(PATIENCE);
         step_timing.note(at(0), StepNumber(0));
         step_timing.note(at(1000), StepNumber(4));
         assert_eq!(step_timing.usual(), Duration::from_millis(250));
@@ -195,7 +215,7 @@ mod tests {
     /// A step that is undone counts from when it is repeated.
     #[test]
     fn an_undone_step_does_not_count_as_a_step() {
-        let mut step_timing = StepTiming::default();
+        let mut step_timing = StepTiming::new(PATIENCE);
         step_timing.note(at(0), StepNumber(3));
         step_timing.note(at(100), StepNumber(4));
         step_timing.note(at(5000), StepNumber(3));

@@ -30,6 +30,15 @@ use crate::partition_policy::PartitionPolicy;
 use crate::peer_links::Route;
 use crate::state::shared_cache::ViewDifference;
 
+/// What a run's specification says of its members.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MemberRules {
+    /// What the parts of a partitioned swarm do.
+    pub(crate) policy: PartitionPolicy,
+    /// The least time that a member may compute at one step before the others go on without it.
+    pub(crate) patience: Duration,
+}
+
 /// The members of the view, as one of them sees them.
 pub(crate) struct Members {
     /// The view, and this member's rank in it.
@@ -52,15 +61,15 @@ pub(crate) struct Members {
 
 impl Members {
     /// The members of a view that this one enters now, with the peers that it is linked to.
-    pub(super) fn new(now: Instant, place: Place, linked: BTreeSet<PeerId>, policy: PartitionPolicy) -> Self {
-        let mut detection = FailureDetection::new(now, &place.view);
+    pub(super) fn new(now: Instant, place: Place, linked: BTreeSet<PeerId>, rules: MemberRules) -> Self {
+        let mut detection = FailureDetection::new(now, &place.view, rules.patience);
         detection.watch(now, &place);
         Self {
             links: Links::new(place.me.peer, linked, &place.view),
             detection,
             observed: Observations::new(now),
             departures: Departures::default(),
-            policy,
+            policy: rules.policy,
             place,
             due_heartbeat: None,
             failing_disks: FailingDisks::default(),
@@ -326,7 +335,8 @@ impl Members {
         }
         let hangs = |seen: &ReportedProgress| {
             let is_behind = seen.computing.is_some_and(|step| step <= status.progress());
-            is_behind && now.since(seen.since) > timing.patience()
+            // What it said last, for heartbeats may be late.
+            is_behind && seen.arrived_at().since(seen.since) > timing.patience()
         };
         let seen = self.observed.reported_progress.iter();
         seen.filter(|(_, seen)| hangs(seen)).map(|(rank, _)| *rank).collect()

@@ -47,6 +47,13 @@ pub(super) struct ReportedProgress {
     arrived: (Instant, Instant),
 }
 
+impl ReportedProgress {
+    /// When the heartbeat arrived.
+    pub(super) fn arrived_at(&self) -> Instant {
+        self.arrived.0
+    }
+}
+
 impl Observations {
     /// Those of a view that is entered now: none yet.
     pub(super) fn new(now: Instant) -> Self {

@@ -158,6 +158,8 @@ pub struct TrainingConfig {
     /// The number of steps between two digests of the parameters, which are reported and compared; `None`: only the final digest is
     /// reported, and members compare their parameters at the start of each view and at the end.
     pub digest_every: Option<NonZeroU64>,
+    /// The least time that a member may compute at one step before the others go on without it. They wait longer where steps take long.
+    pub patience: Duration,
     /// The interval between checkpoints. `None`: only a member that stops writes one.
     pub checkpoint_every: Option<Duration>,
     /// How many checkpoints a peer keeps.

@@ -3,9 +3,9 @@
 use peergrad_core::program::loader::Dealing;
 use serde::{Deserialize, Serialize};
 
-use crate::specification::TopologyName;
+use crate::specification::{TopologyName, patience};
 
-/// `[sync]`: the algorithm by which the peers train together. It has 25 fields because the section is flat; most belong to one kind,
+/// `[sync]`: the algorithm by which the peers train together. It has 26 fields because the section is flat; most belong to one kind,
 /// and any other kind rejects them.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -25,6 +25,9 @@ pub struct SyncSection {
     pub segment_kib: usize,
     /// Steps between two digests of the parameters, which all members compare; 0: only at the start and at the end. Default 100.
     pub digest_every: u64,
+    /// How many seconds a peer may compute at one step before the others go on without it, 1 to 86400. They wait longer where steps take
+    /// long: ten times the longest recent one. Default 10.
+    pub patience_seconds: u64,
     /// `mean`, `trimmed-mean` or `median`: how owners combine contributions. The last two need the direct topology. Default `mean`.
     pub combine: AggregationName,
     /// `speed` or `even`: how batches are divided among the peers. Default `speed` where contributions are weighted by their samples (`sync`,
@@ -77,6 +80,7 @@ impl Default for SyncSection {
             one_in: None,
             segment_kib: 128,
             digest_every: 100,
+            patience_seconds: patience::DEFAULT,
             combine: AggregationName::Mean,
             dealing: None,
             trim: None,

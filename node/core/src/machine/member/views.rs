@@ -12,11 +12,12 @@ use super::{ActiveMember, Progress, frames};
 use crate::io::{Event, Failure, Output, Reject};
 use crate::machine::context::NodeContext;
 use crate::machine::role::{Interrupt, Transition};
-use crate::membership::Membership;
 use crate::membership::join::ViewEntry;
+use crate::membership::{MemberRules, Membership};
 use crate::merge::MergeNegotiation;
 use crate::peer_links::Route;
 use crate::program::command::ProgramCommand;
+use crate::program::loader::TrainingConfig;
 use crate::state::checkpoint::CheckpointSchedule;
 use crate::training::{Training, TrainingInputs};
 
@@ -37,7 +38,9 @@ impl ActiveMember {
         };
         let checkpoint_schedule = CheckpointSchedule::new(now, inputs.loaded.config.checkpoint_every);
         let mut training = Training::begin_in(&view, digest, inputs, &mut node.links.flows, cx.out);
-        let rest = (node.cache.clone(), node.run.definition(), training.base().loaded().config.policy);
+        let TrainingConfig { policy, patience, .. } = training.base().loaded().config;
+        let rules = MemberRules { policy, patience };
+        let rest = (node.cache.clone(), node.run.definition(), rules);
         let linked = node.links.linked().collect();
         let mut membership = Membership::new(now, node.me.clone(), Arc::clone(&view), digest, linked, rest);
         node.links.relayed().for_each(|peer| membership.members.set_route(now, peer, Route::Relayed));

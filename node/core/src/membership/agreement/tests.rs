@@ -77,7 +77,7 @@ impl Bench {
                 Arc::clone(&view),
                 digest,
                 linked,
-                (SharedCache::default(), encode_record(&definition).into(), PartitionPolicy::Majority),
+                (SharedCache::default(), encode_record(&definition).into(), fixtures::rules()),
             ),
             assignment: BatchAssignment::next(&view.cursor, ROUND, 100, &view, STEP),
             shard_map: ShardMap::new(view, digest, sharding),
