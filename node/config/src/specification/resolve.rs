@@ -471,7 +471,8 @@ mod tests {
             let key =
                 if written.is_empty() { String::new() } else { format!("patience_seconds = {written}") };
             let specification = resolved(&format!("[data]\nfile = \"f.csv\"\n[sync]\n{key}"), SMALL).unwrap();
-            assert_eq!(specification.training.training().patience, Duration::from_secs(seconds));
+            let training = specification.training.training(&specification.manifest()).unwrap();
+            assert_eq!(training.patience, Duration::from_secs(seconds));
             let bytes = specification.to_bytes().unwrap();
             assert_eq!(String::from_utf8_lossy(&bytes).contains("patience"), is_named);
             assert_eq!(Specification::parse(&bytes).unwrap(), specification);
