@@ -4,14 +4,15 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-use peergrad::embed::status::Phase;
+use peergrad::embed::status::{MemberState, Phase, Status};
 use peergrad::embed::{
-    Connectivity, DirectoryChoice, DirectoryError, Mdns, NotYet, Outcome, Peer, PeerEvent, PeerOptions,
-    StartError, StoppedPeer,
+    Connectivity, DirectoryChoice, DirectoryError, Mdns, NotYet, Outcome, Peer, PeerEvent, PeerHandle,
+    PeerOptions, StartError, StoppedPeer,
 };
 use peergrad::io::{Event, Failure};
 use peergrad::protocol::invite::Invite;
@@ -106,10 +107,14 @@ fn wait_for_steps(peer: &mut Peer, steps: u64) {
 /// The peers train all samples to the end, with the same parameters.
 fn all_end(peers: Vec<Peer>) {
     let ending: Vec<_> = peers.into_iter().map(|peer| thread::spawn(move || outcome(peer))).collect();
-    let outcomes: Vec<Outcome> = ending.into_iter().map(|ending| ending.join().unwrap()).collect();
+    assert_complete(&ending.into_iter().map(|ending| ending.join().unwrap()).collect::<Vec<_>>());
+}
+
+/// The outcomes are those of peers that have trained all samples, with the same parameters.
+fn assert_complete(outcomes: &[Outcome]) {
     let first = outcomes[0].state.clone().unwrap();
     assert!((first.parameters[0] - 3.0).abs() < 0.01, "{:?}", first.parameters);
-    for outcome in &outcomes {
+    for outcome in outcomes {
         assert_eq!(outcome.result, Ok(()));
         let state = outcome.state.as_ref().unwrap();
         assert_eq!((state.samples, state.left_out), (EPOCHS * u64::from(SAMPLES), 0));
@@ -213,6 +218,124 @@ fn a_directory_is_free_again_after_its_peer() {
         start(training(1).new_run().unwrap(), folder.path()).ok()
     });
     assert!(restarted.is_some());
+}
+
+/// A slope of which one peer computes one gradient for longer than the other peer is patient.
+struct LongStep {
+    /// Whether this is the task of that peer.
+    is_slow: bool,
+    shared: Arc<LongStepState>,
+}
+
+/// What the two tasks have in common.
+struct LongStepState {
+    /// Whether the slow peer says that it is busy.
+    says_so: bool,
+    founder: OnceLock<PeerHandle>,
+    slow: OnceLock<PeerHandle>,
+    /// How many gradients the slow peer has begun.
+    begun: AtomicUsize,
+}
+
+/// The slow peer's gradient that takes long, from 1.
+const LONG: usize = 20;
+const PATIENCE: Duration = Duration::from_secs(2);
+
+impl LongStepState {
+    /// Takes longer than the patience, after the other peer has heard that this is intended.
+    fn take_long(&self) {
+        if !self.says_so {
+            return thread::sleep(PATIENCE * 5 / 2);
+        }
+        let (slow, founder) = (self.slow.wait(), self.founder.wait());
+        slow.busy(PATIENCE * 10);
+        let is_busy = |status: &Status| status.members.iter().any(|it| it.state == MemberState::Busy);
+        while !founder.status().is_some_and(|status| status.is_well && is_busy(&status)) {
+            thread::sleep(Duration::from_millis(10));
+        }
+        thread::sleep(PATIENCE * 5 / 2);
+        slow.not_busy();
+    }
+}
+
+impl Task for LongStep {
+    fn manifest(&self) -> Manifest {
+        Slope.manifest()
+    }
+
+    fn sample_count(&self) -> u32 {
+        Slope.sample_count()
+    }
+
+    fn gradient(&self, parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64 {
+        let begun = &self.shared.begun;
+        if self.is_slow && begun.fetch_add(1, Ordering::SeqCst) + 1 == LONG {
+            self.shared.take_long();
+        } else if !self.is_slow && begun.load(Ordering::SeqCst) == LONG {
+            // The run outlasts that gradient, and the return of the slow peer.
+            thread::sleep(Duration::from_millis(50));
+        }
+        Slope.gradient(parameters, samples, gradient)
+    }
+
+    fn evaluate(&self, parameters: &[f32]) -> Evaluation {
+        Slope.evaluate(parameters)
+    }
+}
+
+/// The events of a peer that tell how it stands with the other one, and its outcome.
+fn watched(mut peer: Peer) -> (Vec<Event>, Outcome) {
+    let mut events = vec![];
+    loop {
+        match peer.next().expect("the peer does not panic") {
+            PeerEvent::Node(event @ (Event::Excluded { .. } | Event::MemberSuspected(_))) => {
+                events.push(event)
+            }
+            PeerEvent::Ended(outcome) => return (events, outcome),
+            PeerEvent::Node(_) | PeerEvent::Notice(_) => {}
+            PeerEvent::Panicked(reason) => panic!("{reason}"),
+        }
+    }
+}
+
+/// The events of two peers, one of which takes long at one step.
+fn events_of_long_step(says_so: bool) -> Vec<Event> {
+    let shared = Arc::new(LongStepState {
+        says_so,
+        founder: OnceLock::new(),
+        slow: OnceLock::new(),
+        begun: AtomicUsize::new(0),
+    });
+    let training = |is_slow| {
+        let task = LongStep { is_slow, shared: Arc::clone(&shared) };
+        let training = peergrad::train("slope", task).optimizer(Optimizer::SGD).epochs(EPOCHS).batch(40);
+        training.peers(2).configure(|run| run.sync.patience_seconds = PATIENCE.as_secs())
+    };
+    let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let founder = start(training(false).new_run().unwrap(), folders[0].path()).unwrap();
+    let invite = founder.handle().invite().unwrap();
+    let slow = start(training(true).join(invite), folders[1].path()).unwrap();
+    assert!(shared.founder.set(founder.handle()).is_ok() && shared.slow.set(slow.handle()).is_ok());
+    let watching = [founder, slow].map(|peer| thread::spawn(move || watched(peer)));
+    let (events, outcomes): (Vec<_>, Vec<_>) =
+        watching.into_iter().map(|watching| watching.join().unwrap()).unzip();
+    assert_complete(&outcomes);
+    events.concat()
+}
+
+#[test]
+fn a_peer_that_says_that_it_is_busy_is_waited_for() {
+    let events = events_of_long_step(true);
+    let is_excluded = |event: &Event| matches!(event, Event::Excluded { .. });
+    // Peers of a machine that stands still suspect each other, which is another matter.
+    let is_suspected = |event: &Event| matches!(event, Event::MemberSuspected(_));
+    assert!(!events.iter().any(is_excluded) || events.iter().any(is_suspected), "{events:?}");
+}
+
+#[test]
+fn a_peer_that_takes_long_and_says_nothing_is_left_out_and_comes_back() {
+    let events = events_of_long_step(false);
+    assert!(events.iter().any(|event| matches!(event, Event::Excluded { .. })), "{events:?}");
 }
 
 /// Keeps what it is told, and takes the local steps of every second round by itself.

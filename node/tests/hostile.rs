@@ -19,7 +19,7 @@ use peergrad_protocol::agreement::Ballot;
 use peergrad_protocol::chunk_set::ChunkSet;
 use peergrad_protocol::cursor::{DataCursor, Span};
 use peergrad_protocol::id::ContentDigest;
-use peergrad_protocol::limits::{ATTEMPTS_MAX, CHUNKS_MAX, SAMPLES_MAX, STEPS_MAX};
+use peergrad_protocol::limits::{ATTEMPTS_MAX, BUSY_MAX, CHUNKS_MAX, SAMPLES_MAX, STEPS_MAX};
 use peergrad_protocol::manifest::Manifest;
 use peergrad_protocol::message::{
     Accepted, AdminMessage, AgreementMessage, Awaited, AwaitedAt, ChunkBatch, ChunkContent, ChunkEntry,
@@ -352,7 +352,8 @@ impl Truth<'_> {
         let computing = draws.some(|draws| self.near(draws));
         let sent = SentFrames { link: 0, count: draws.below(3, u64::MAX) };
         let heard = SentFrames { link: draws.below(3, 9) as u32, count: draws.below(3, u64::MAX) };
-        let (view, disk_fails, is_busy) = (self.digest, draws.is(), draws.is());
+        let (view, disk_fails, is_uplink_busy) = (self.digest, draws.is(), draws.is());
+        let busy_milliseconds = draws.below(3, BUSY_MAX.as_millis() as u64) as u32;
         let window_bytes = draws.below(1 << 20, u64::MAX);
         Message::Heartbeat(Heartbeat {
             view,
@@ -361,9 +362,10 @@ impl Truth<'_> {
             computing,
             sent,
             heard,
-            is_busy,
+            is_uplink_busy,
             window_bytes,
             disk_fails,
+            busy_milliseconds,
         })
     }
 

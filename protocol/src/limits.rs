@@ -136,6 +136,8 @@ pub const REJECTS_MAX: u32 = 64;
 /// Checkpoints of a run that a peer keeps and reports.
 pub const CHECKPOINTS_MAX: usize = 4;
 
+/// How long a member may say that its program is busy. It may say so again before that time is over.
+pub const BUSY_MAX: Duration = Duration::from_secs(3600);
 /// Pause before an unanswered request to join is sent again.
 pub const JOIN_RETRY: Duration = Duration::from_secs(1);
 

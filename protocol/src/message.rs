@@ -16,7 +16,7 @@
 //! ones, which may wait behind many tensors. Messages of one [`Priority`] keep their order.
 
 use crate::id::{StepNumber, ViewDigest, ViewNumber};
-use crate::limits::{REASON_BYTES_MAX, STEPS_MAX};
+use crate::limits::{BUSY_MAX, REASON_BYTES_MAX, STEPS_MAX};
 use crate::wire::codec::{Decode, Encode};
 
 mod admin;
@@ -129,12 +129,15 @@ pub struct Heartbeat {
     /// `sent` in the newest heartbeat of the receiver that has arrived at the sender. So the receiver learns how long its frames take.
     pub heard: SentFrames,
     /// Whether much that the sender has sent, to whatever peer, has not arrived yet. Then its line may delay this heartbeat.
-    pub is_busy: bool,
+    pub is_uplink_busy: bool,
     /// How many bytes of segments the sender wants to have at the receiver or on their way there, so that the line is full; 0 if the line
     /// has not been measured.
     pub window_bytes: u64,
     /// Whether the sender cannot write to its disk at present. Then it has no vote.
     pub disk_fails: bool,
+    /// For how many more milliseconds the sender's program may be busy at one step, by the word of its user; 0 if it is not busy. Until then
+    /// it does not count as hanging.
+    pub busy_milliseconds: u32,
 }
 
 /// Why a peer stops.
@@ -181,7 +184,8 @@ impl Message {
             Self::FrameCount { .. } => Ok(()),
             Self::Heartbeat(heartbeat) => {
                 let mut steps = heartbeat.computing.into_iter().chain([heartbeat.complete]);
-                in_range(steps.all(is_step) && heartbeat.view_number.0 <= STEPS_MAX)
+                let is_short = u128::from(heartbeat.busy_milliseconds) <= BUSY_MAX.as_millis();
+                in_range(steps.all(is_step) && heartbeat.view_number.0 <= STEPS_MAX && is_short)
             }
             Self::Leave(departure) => bounded(departure.reason.len() <= REASON_BYTES_MAX),
         }

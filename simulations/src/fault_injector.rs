@@ -203,6 +203,7 @@ impl FaultInjector {
             | Fault::Remove { ref targets }
             | Fault::Unreachable { ref targets, .. }
             | Fault::Pause { ref targets, .. }
+            | Fault::Busy { ref targets, .. }
             | Fault::Clone { ref targets }
             | Fault::Garbage { ref targets, .. }
             | Fault::StaleViews { ref targets }
@@ -246,6 +247,11 @@ impl FaultInjector {
             Fault::Pause { duration, .. } => {
                 cluster.sleep(host);
                 self.plan(cluster.now().after(duration), Action::Wake { host });
+            }
+            Fault::Busy { duration, .. } => {
+                cluster.note(host, "busy");
+                cluster.set_task_fault(host, Some(TaskFault::Long(duration)));
+                cluster.command(host, UserCommand::Busy(duration));
             }
             Fault::Clone { .. } => {
                 let copy = cluster.add_clone(host);

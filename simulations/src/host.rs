@@ -159,6 +159,8 @@ pub enum TaskFault {
     Panic,
     /// Its jobs never end.
     Hang,
+    /// Its next job takes so much longer; the fault ends with it.
+    Long(Duration),
 }
 
 /// The identity of the peer on a host. It is a hash, so that the order of hosts is not the order of ranks.

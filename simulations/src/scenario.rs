@@ -192,6 +192,13 @@ pub enum Fault {
         /// The peers.
         targets: Targets,
     },
+    /// Tasks take long at one step, and their users say so.
+    Busy {
+        /// The peers.
+        targets: Targets,
+        /// How much longer the step takes, and for how long the peers say that they are busy.
+        duration: Duration,
+    },
     /// A machine with a copy of a peer's disk appears and joins.
     Clone {
         /// The peers whose disks are copied.
@@ -416,6 +423,7 @@ impl Fault {
             | Self::Pause { targets, .. }
             | Self::Panic { targets }
             | Self::Hang { targets }
+            | Self::Busy { targets, .. }
             | Self::Clone { targets }
             | Self::Garbage { targets, .. }
             | Self::StaleViews { targets }

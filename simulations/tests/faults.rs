@@ -125,6 +125,35 @@ fn a_peer_whose_task_hangs_is_left_behind() {
 }
 
 #[test]
+fn a_peer_that_is_busy_is_waited_for() {
+    let quiet = Simulation::new(&swarm(), 5).run();
+    let busy = Fault::Busy { targets: one(), duration: 6 * LONG };
+    let outcome = after(busy.clone(), SurvivorOutcome::Finish);
+    assert_eq!(outcome.endings, endings([("finished", 4)]));
+    assert_eq!((outcome.history.views.len(), outcome.digest), (1, quiet.digest), "nobody is left out");
+    assert!(outcome.time > quiet.time + 5 * LONG);
+
+    let crash = Fault::Crash { targets: Targets::Peers(vec![1]), crash: Crash::Killed };
+    let scenario = swarm().after(2 * SHORT, busy).after(4 * SHORT, crash);
+    let outcome = Simulation::new(&scenario, 5).run();
+    assert_eq!((&outcome.violations, outcome.history.views.len()), (&vec![], 2));
+    assert_eq!(outcome.endings, endings([("crashed", 1), ("finished", 3)]), "the dead one is not waited for");
+}
+
+/// Each member watches a few others, and yet all know whom they wait for.
+#[test]
+fn a_busy_peer_of_a_large_swarm_causes_no_other_view() {
+    let run = RunFile::parse("epochs = 2\nbatch = 80").unwrap();
+    let mut scenario = Scenario::new("busy", 40, Workload::squares(&run, 500, 800).unwrap());
+    scenario.sample_time = Duration::from_millis(20);
+    scenario.expect.patience = Duration::from_secs(90);
+    let scenario = scenario.after(SHORT / 2, Fault::Busy { targets: one(), duration: 6 * LONG });
+    let outcome = Simulation::new(&scenario, 5).run();
+    assert_eq!((&outcome.violations, outcome.history.views.len()), (&vec![], 1));
+    assert_eq!(outcome.endings, endings([("finished", 40)]));
+}
+
+#[test]
 fn an_unnoticed_restart_is_told_apart_from_the_earlier_process() {
     for (keeps_disk, expected) in
         [(true, endings([("finished", 4)])), (false, endings([("crashed", 1), ("finished", 4)]))]

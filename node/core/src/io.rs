@@ -12,6 +12,7 @@ use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 
 use peergrad_models::task::Evaluation;
 use peergrad_protocol::durable::DurableBytes;
@@ -130,6 +131,9 @@ pub enum Input {
         /// When it was drawn: Unix time in milliseconds.
         at: u64,
     },
+    /// The user says that the program is busy: for this time from now, [`BUSY_MAX`](peergrad_protocol::limits::BUSY_MAX) at most, it may compute at one step without counting as
+    /// hanging. It takes the place of what was said before. Zero if it is not busy.
+    Busy(Duration),
     /// The user asks this peer to leave.
     Leave,
 }

@@ -372,6 +372,10 @@ fn handle(role: &mut dyn Role, cx: &mut NodeContext<'_>, input: Input) -> Result
             role.poll(cx);
         }
         Input::Rekey { secret, at } => role.rekey(cx, secret, at),
+        Input::Busy(time) => {
+            cx.node.jobs.set_busy(cx.now, time);
+            role.on_busy(cx);
+        }
         Input::Leave => role.leave(cx)?,
     }
     Ok(())

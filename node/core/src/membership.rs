@@ -13,7 +13,7 @@
 //!
 //! | part | subject |
 //! |---|---|
-//! | [`members`], [`place`] | the members of the view, and which of them are lost or hold up the others |
+//! | [`members`], [`place`], [`hanging`] | the members of the view, and which of them are lost or hold up the others |
 //! | [`failure_detection`], [`links`], [`observations`] | silence and step times; links; what this member has seen of others in this view |
 //! | [`succession`], [`agreement`], [`view_change`] | when a member proposes the next view, how it votes, and what that view is |
 //! | [`admission`], [`churn`], [`lead`] | peers that join or leave between two steps, and before which step |
@@ -75,6 +75,7 @@ mod complaints;
 mod departures;
 mod disks;
 mod failure_detection;
+mod hanging;
 mod health;
 pub(crate) mod join;
 pub(crate) mod journal;

@@ -178,6 +178,8 @@ pub enum Condition {
     CatchingUp,
     /// It hands over what it owns, before it leaves.
     HandingOver,
+    /// Its user has said that its program is busy: the others wait for it.
+    Busy,
     /// It works, or would if the others did.
     Working,
     /// It is watched by other members: in a large swarm each member watches a few.

@@ -97,6 +97,7 @@ pub struct PeerHandle {
     service: StatusService,
     invites: watch::Receiver<Option<Invite>>,
     is_leaving: watch::Sender<bool>,
+    busy: watch::Sender<Duration>,
     counters: Arc<Counters>,
     clock: MonotonicClock,
 }
@@ -206,6 +207,20 @@ impl PeerHandle {
         self.is_leaving.send_replace(true);
     }
 
+    /// Says that the program of this peer is busy: for this time from now, it may compute at one step, and the others wait for it. That is for
+    /// what a user knows to take long, such as a compilation, a validation or a breakpoint. Each call takes the place of the one before.
+    ///
+    /// At most [`BUSY_MAX`](peergrad_protocol::limits::BUSY_MAX), an hour; if it takes longer, say so again before that is over. When the time is over, the `patience_seconds` of
+    /// the run begin. A busy peer that stops is noticed as soon as any other.
+    pub fn busy(&self, time: Duration) {
+        self.busy.send_replace(time);
+    }
+
+    /// Says that the program of this peer is not busy any more.
+    pub fn not_busy(&self) {
+        self.busy(Duration::ZERO);
+    }
+
     /// The state of the peer, as `peer status --json` prints it; `None` once the peer was dropped.
     #[must_use]
     pub fn status(&self) -> Option<Arc<Status>> {
@@ -290,8 +305,18 @@ async fn launch(
     let find_data = data_finder(data, &directory, tell);
     let checkpoints =
         Checkpoints::start(directory.checkpoint_store(), directory.lock()).map_err(StartError::Threads)?;
-    let environment =
-        Environment { network, compute, clock, find_data, store, checkpoints, events, admin_requests };
+    let (busy, told_busy) = watch::channel(Duration::ZERO);
+    let environment = Environment {
+        network,
+        compute,
+        clock,
+        find_data,
+        store,
+        checkpoints,
+        events,
+        admin_requests,
+        busy: told_busy,
+    };
     let (is_leaving, mut leaves) = watch::channel(false);
     let driving = tokio::spawn(async move {
         let leave = async {
@@ -306,7 +331,7 @@ async fn launch(
     let task = PeerTask::new(directory, publication, sender);
     tokio::spawn(finish(task, reports, driving, monitoring, metrics));
     let runtime = tokio::runtime::Handle::current();
-    Ok((start_report, PeerHandle { runtime, service, invites, is_leaving, counters, clock }))
+    Ok((start_report, PeerHandle { runtime, service, invites, is_leaving, busy, counters, clock }))
 }
 
 /// Surrounds the node until it has ended, and then ends what was started with it.

@@ -211,6 +211,8 @@ pub enum MemberState {
     Connecting,
     /// It waits, because it can reach too few members.
     Paused,
+    /// It has said that its step takes long, and the others wait for it.
+    Busy,
     /// It has been computing the same step for far too long.
     Hanging,
     /// It has been silent for too long.

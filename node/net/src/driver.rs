@@ -14,7 +14,7 @@ use peergrad_core::io::{DataReference, Event, Input, Output};
 use peergrad_core::node_report::NodeReport;
 use peergrad_protocol::invite::Secret;
 use peergrad_protocol::{Frame, Instant, PeerId};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{sleep, timeout};
 
 use super::checkpoints::Checkpoints;
@@ -91,6 +91,8 @@ pub struct Environment {
     pub events: mpsc::UnboundedSender<Event>,
     /// Brings requests from commands on this computer.
     pub admin_requests: mpsc::Receiver<AdminRequest>,
+    /// Says for how long the program is busy, from each change on; zero if it is not.
+    pub busy: watch::Receiver<Duration>,
 }
 
 /// Drives `machine` until it reports [`Event::Ended`], and then until its last frames have arrived or `CLOSING_MAX` has passed.
@@ -114,6 +116,10 @@ pub async fn drive(
             input = driver.store.persisted() => driver.feed(machine, input),
             input = driver.checkpoints.answer() => driver.feed(machine, input),
             () = wait_until(driver.clock, deadline) => driver.feed(machine, Input::Tick),
+            Ok(()) = driver.busy.changed() => {
+                let time = *driver.busy.borrow_and_update();
+                driver.feed(machine, Input::Busy(time));
+            }
             Some(request) = driver.admin_requests.recv() => driver.on_admin_request(machine, request),
             () = &mut leave, if !is_leaving => {
                 is_leaving = true;
@@ -133,6 +139,7 @@ struct Driver {
     checkpoints: Checkpoints,
     events: mpsc::UnboundedSender<Event>,
     admin_requests: mpsc::Receiver<AdminRequest>,
+    busy: watch::Receiver<Duration>,
     /// The links that the machine knows of.
     links: BTreeMap<PeerId, Arc<Link>>,
     /// Peers whose link leads through a relay, as far as the machine knows.
@@ -150,8 +157,17 @@ struct Driver {
 
 impl Driver {
     fn new(environment: Environment) -> Self {
-        let Environment { network, compute, clock, find_data, store, checkpoints, events, admin_requests } =
-            environment;
+        let Environment {
+            network,
+            compute,
+            clock,
+            find_data,
+            store,
+            checkpoints,
+            events,
+            admin_requests,
+            busy,
+        } = environment;
         let (found, located) = mpsc::unbounded_channel();
         Self {
             network,
@@ -162,6 +178,7 @@ impl Driver {
             checkpoints,
             events,
             admin_requests,
+            busy,
             links: BTreeMap::new(),
             relayed: BTreeSet::new(),
             is_busy: false,

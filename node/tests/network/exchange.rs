@@ -2,12 +2,13 @@
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::time::Duration;
 
 use peergrad_net::{
     CheckpointStore, Checkpoints, Compute, Environment, Identity, MonotonicClock, Network, StableStorage,
     Traffic, drive,
 };
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use super::courier::Courier;
@@ -27,6 +28,7 @@ pub(crate) async fn run(network: Network, mut courier: Courier) -> (Courier, Tra
         checkpoints: Checkpoints::start(CheckpointStore::in_directory(folder.path()), ()).unwrap(),
         events,
         admin_requests: mpsc::channel(1).1,
+        busy: watch::channel(Duration::ZERO).1,
     };
     drive(&mut courier, environment, std::future::pending()).await;
     (courier, counters.read())

@@ -37,7 +37,7 @@ mod tests {
     use crate::chunk_set::ChunkSet;
     use crate::id::{ContentDigest, Incarnation, PeerId, Rank};
     use crate::limits::{
-        ATTEMPTS_MAX, CAPACITY_MAX, CHUNK_BATCH_CHUNKS_MAX, CHUNKS_MAX, CONTACTS_MAX, MEMBERS_MAX,
+        ATTEMPTS_MAX, BUSY_MAX, CAPACITY_MAX, CHUNK_BATCH_CHUNKS_MAX, CHUNKS_MAX, CONTACTS_MAX, MEMBERS_MAX,
         SAMPLES_MAX, SPECIFICATION_BYTES_MAX,
     };
     use crate::view::{Complaint, Member, MemberFault, ViewChange};
@@ -84,7 +84,7 @@ mod tests {
         let ballots = u64::from(ATTEMPTS_MAX);
         let samples = u64::from(u32::MAX);
         let stats = |samples| SampleStats { samples, loss: f64::NAN };
-        let heartbeat = |complete, view_number| {
+        let heartbeat = |complete, view_number, busy_milliseconds: u64| {
             let (view_number, complete) = (ViewNumber(view_number), StepNumber(complete));
             let (computing, sent) = (Some(complete), SentFrames::default());
             Message::Heartbeat(Heartbeat {
@@ -94,13 +94,15 @@ mod tests {
                 computing,
                 sent,
                 heard: sent,
-                is_busy: false,
+                is_uplink_busy: false,
                 window_bytes: 0,
                 disk_fails: false,
+                busy_milliseconds: busy_milliseconds as u32,
             })
         };
-        assert_limit(|n| heartbeat(n, 1), STEPS_MAX);
-        assert_limit(|n| heartbeat(1, n), STEPS_MAX);
+        assert_limit(|n| heartbeat(n, 1, 0), STEPS_MAX);
+        assert_limit(|n| heartbeat(1, n, 0), STEPS_MAX);
+        assert_limit(|n| heartbeat(1, 1, n), BUSY_MAX.as_millis() as u64);
         let prepare = |attempt: u64, before| {
             Message::Agreement(AgreementMessage::Prepare(Prepare {
                 view: VIEW,

@@ -522,8 +522,18 @@ fn moves_fields(moves: &Moves, sheet: &mut Sheet) {
 // Agreement.
 
 fn heartbeat_fields(heartbeat: &Heartbeat, sheet: &mut Sheet) {
-    let Heartbeat { view, view_number, complete, computing, sent, heard, is_busy, window_bytes, disk_fails } =
-        heartbeat;
+    let Heartbeat {
+        view,
+        view_number,
+        complete,
+        computing,
+        sent,
+        heard,
+        is_uplink_busy,
+        window_bytes,
+        disk_fails,
+        busy_milliseconds,
+    } = heartbeat;
     sheet.array("view", &view.0);
     sheet.value("view_number", view_number);
     sheet.value("complete", complete);
@@ -532,9 +542,10 @@ fn heartbeat_fields(heartbeat: &Heartbeat, sheet: &mut Sheet) {
         sheet.value(&format!("{name}.link"), link);
         sheet.value(&format!("{name}.count"), count);
     }
-    sheet.value("is_busy", is_busy);
+    sheet.value("is_uplink_busy", is_uplink_busy);
     sheet.value("window_bytes", window_bytes);
     sheet.value("disk_fails", disk_fails);
+    sheet.value("busy_milliseconds", busy_milliseconds);
 }
 
 fn promise_fields(promise: &Promise, sheet: &mut Sheet) {

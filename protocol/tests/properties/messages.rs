@@ -8,8 +8,8 @@ use peergrad_protocol::cursor::{DataCursor, Span};
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::invite::Secret;
 use peergrad_protocol::limits::{
-    ATTEMPTS_MAX, CAPACITY_MAX, CHECKPOINTS_MAX, CHUNKS_MAX, MEMBERS_MAX, REPLICAS_MAX, SAMPLES_MAX,
-    STEPS_MAX,
+    ATTEMPTS_MAX, BUSY_MAX, CAPACITY_MAX, CHECKPOINTS_MAX, CHUNKS_MAX, MEMBERS_MAX, REPLICAS_MAX,
+    SAMPLES_MAX, STEPS_MAX,
 };
 use peergrad_protocol::message::{
     Accepted, AdminMessage, AgreementMessage, Awaited, AwaitedAt, ChunkBatch, ChunkContent, ChunkEntry,
@@ -365,9 +365,10 @@ fn report() -> impl Strategy<Value = MemberReport> {
 pub(crate) fn message() -> impl Strategy<Value = Message> {
     let computing = prop::option::of(step());
     let sent = || (any::<u32>(), number()).prop_map(|(link, count)| SentFrames { link, count });
-    let line = (any::<bool>(), number(), any::<bool>());
-    let heartbeat = (digest(), step(), step(), computing, sent(), sent(), line).prop_map(
-        |(view, view_number, complete, computing, sent, heard, (is_busy, window_bytes, disk_fails))| {
+    let rest = (any::<bool>(), number(), any::<bool>(), 0..=BUSY_MAX.as_millis() as u32);
+    let heartbeat = (digest(), step(), step(), computing, sent(), sent(), rest).prop_map(
+        |(view, view_number, complete, computing, sent, heard, rest)| {
+            let (is_uplink_busy, window_bytes, disk_fails, busy_milliseconds) = rest;
             let computing = computing.map(StepNumber);
             Heartbeat {
                 view,
@@ -376,9 +377,10 @@ pub(crate) fn message() -> impl Strategy<Value = Message> {
                 computing,
                 sent,
                 heard,
-                is_busy,
+                is_uplink_busy,
                 window_bytes,
                 disk_fails,
+                busy_milliseconds,
             }
         },
     );

@@ -27,6 +27,8 @@ pub enum UserCommand {
     Expel(HostId),
     /// Table chunks whose replicas are all gone are to be given up.
     DeclareLost,
+    /// The peer is busy for so long: the others are to wait for it.
+    Busy(Duration),
 }
 
 /// Whether other peers can dial a peer.
@@ -143,6 +145,7 @@ impl Cluster {
             UserCommand::Leave => Input::Leave,
             UserCommand::Expel(other) => Input::Expel(self.hosts.peer(other)),
             UserCommand::DeclareLost => Input::DeclareLost,
+            UserCommand::Busy(time) => Input::Busy(time),
         };
         self.note_order(host, command);
         self.input_soon(host, input);

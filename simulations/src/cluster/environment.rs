@@ -79,11 +79,16 @@ impl Environment<'_> {
     /// Does a job now; the answer arrives after the time that the host needs for it.
     fn compute(&mut self, job: Job) {
         let place = self.hosts.get_mut(self.process.host);
-        let duration = place.setup.compute_model.duration(job.cost, self.generator);
+        let mut duration = place.setup.compute_model.duration(job.cost, self.generator);
         let id = job.id;
         let result = match place.task_fault {
             Some(TaskFault::Hang) => return,
             Some(TaskFault::Panic) => Err(Panicked("injected".to_owned())),
+            Some(TaskFault::Long(time)) => {
+                place.task_fault = None;
+                duration += time;
+                job.run()
+            }
             None => job.run(),
         };
         let at = self.schedule.now().after(duration);

@@ -119,7 +119,7 @@ impl FrameAudit {
         let sent = link.map_or_else(SentFrames::default, |link| link.urgent.sent);
         let heard = link.map_or_else(SentFrames::default, |link| link.heard);
         self.round_trips.note_sent(now, to, sent, self.is_busy);
-        Heartbeat { sent, heard, is_busy: self.is_busy, ..heartbeat }
+        Heartbeat { sent, heard, is_uplink_busy: self.is_busy, ..heartbeat }
     }
 
     /// What follows a heartbeat to this peer in this view, or an entry into it: how many normal frames were sent, if it was told of another
@@ -172,7 +172,7 @@ impl FrameAudit {
         let is_intact = match message {
             Message::Heartbeat(heartbeat) => {
                 link.heard = heartbeat.sent;
-                let is_busy = heartbeat.is_busy || self.is_busy;
+                let is_busy = heartbeat.is_uplink_busy || self.is_busy;
                 self.round_trips.note_heard(now, &from, heartbeat.heard, is_busy);
                 link.urgent.compare(heartbeat.sent)
             }
@@ -215,9 +215,10 @@ mod tests {
             computing: None,
             sent: SentFrames::default(),
             heard: SentFrames::default(),
-            is_busy: false,
+            is_uplink_busy: false,
             window_bytes: 0,
             disk_fails: false,
+            busy_milliseconds: 0,
         };
         let heartbeat = Message::Heartbeat(sender.heartbeat_to(Instant(0), &peer(2), heartbeat));
         let frame_count = sender.count_to(&peer(2), VIEW);

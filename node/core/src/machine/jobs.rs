@@ -1,7 +1,9 @@
 //! The jobs that are running, and the purpose of each: the driver returns a result under the job's id.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+use peergrad_protocol::limits::BUSY_MAX;
 use peergrad_protocol::{Instant, StepNumber};
 
 use super::speed_meter::SpeedMeter;
@@ -40,6 +42,8 @@ pub(crate) struct Jobs {
     count: u64,
     /// How fast the program's jobs were.
     speed: SpeedMeter,
+    /// Until when the program is busy, or was, by the word of this peer's user.
+    busy_until: Instant,
 }
 
 impl Jobs {
@@ -64,6 +68,16 @@ impl Jobs {
             Purpose::Program(job) => Some(job.step),
             Purpose::Load | Purpose::Evaluate | Purpose::EvaluateMerge => None,
         })
+    }
+
+    /// This peer's user says for how long the program is busy: zero if it is not.
+    pub(crate) fn set_busy(&mut self, now: Instant, time: Duration) {
+        self.busy_until = now.after(time.min(BUSY_MAX));
+    }
+
+    /// The step in which the program waits for a job, and until when it is busy, or was.
+    pub(crate) fn program(&self) -> (Option<StepNumber>, Instant) {
+        (self.computing(), self.busy_until)
     }
 
     /// Removes a finished job and returns its purpose; `None` if nothing waits for its result any more.

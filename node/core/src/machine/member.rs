@@ -76,7 +76,7 @@ impl ActiveMember {
     ) -> T {
         let training = &self.training;
         let report = || training.report();
-        let mut status = training.status(&report, jobs.computing());
+        let mut status = training.status(&report, jobs.program());
         let offer = self.negotiation.ready_offer(&training.view().members);
         status.merge.offer = offer.filter(|offer| !training.has_merged(offer.view));
         ask(&mut self.membership, &status)
@@ -301,6 +301,10 @@ impl Role for ActiveMember {
 
     fn take_heartbeat(&mut self) -> Option<(Heartbeat, Vec<PeerId>)> {
         self.membership.members.take_heartbeat()
+    }
+
+    fn on_busy(&mut self, cx: &mut NodeContext<'_>) {
+        self.membership.heartbeat_is_due(cx.now);
     }
 
     fn on_evaluated(&mut self, evaluation: Evaluation) -> Result<(), Transition> {

@@ -220,6 +220,9 @@ pub(super) trait Role {
     /// Gives the run a new secret, drawn at this Unix time in milliseconds.
     fn rekey(&mut self, _cx: &mut NodeContext<'_>, _secret: Secret, _drawn_at: u64) {}
 
+    /// The user has said for how long the program is busy.
+    fn on_busy(&mut self, _cx: &mut NodeContext<'_>) {}
+
     /// Leaves the run: at once, or once this peer has handed over the chunks that it owns.
     fn leave(&mut self, _cx: &mut NodeContext<'_>) -> Result<(), Transition> {
         Err(Failure::Left.into())

@@ -21,6 +21,8 @@ pub(super) struct StepTiming {
     since: Option<Instant>,
     /// Since when this member's own program computes.
     computing_since: Option<Instant>,
+    /// Whether a member was busy in the step in progress.
+    is_excused: bool,
     /// The longest recent step. It rises at once and falls slowly.
     longest: Duration,
 }
@@ -32,6 +34,7 @@ impl StepTiming {
             step: StepNumber::default(),
             since: None,
             computing_since: None,
+            is_excused: false,
             longest: Duration::ZERO,
         }
     }
@@ -40,7 +43,10 @@ impl StepTiming {
         if let Some(since) = self.since.filter(|_| step > self.step) {
             let steps = u32::try_from(step.0 - self.step.0).unwrap_or(u32::MAX);
             let took = now.since(since) / steps;
-            self.longest = (self.longest - self.longest / STEP_TIMING_MEMORY).max(took);
+            // The rest of a step that began while a member was busy is not the usual time, nor does it say that this was long ago.
+            let forgotten = if self.is_excused { Duration::ZERO } else { self.longest / STEP_TIMING_MEMORY };
+            self.longest = (self.longest - forgotten).max(took);
+            self.is_excused = false;
         }
         if step != self.step || self.since.is_none() {
             (self.step, self.since) = (step, Some(now));
@@ -54,6 +60,13 @@ impl StepTiming {
         } else if let Some(since) = self.computing_since.take() {
             self.longest = self.longest.max(now.since(since));
         }
+    }
+
+    /// A member is busy that may hold up the others: the time until now does not count.
+    pub(super) fn excuse(&mut self, now: Instant) {
+        self.since = self.since.map(|_| now);
+        self.computing_since = self.computing_since.map(|_| now);
+        self.is_excused = true;
     }
 
     /// A step is repeated.
@@ -202,6 +215,27 @@ mod tests {
             (step_timing.usual(), step_timing.patience()),
             (Duration::from_secs(20), Duration::from_secs(200))
         );
+    }
+
+    /// A busy member takes a minute in one step. That step is not usual, and the longest one before is not forgotten for it.
+    #[test]
+    fn the_time_of_a_busy_member_is_not_usual() {
+        let mut step_timing = StepTiming::new(PATIENCE);
+        step_timing.note(at(0), StepNumber(0));
+        step_timing.note(at(3200), StepNumber(1));
+        step_timing.note_computing(at(3200), Some(StepNumber(1)));
+        for milliseconds in (3500..=63_500).step_by(250) {
+            step_timing.excuse(at(milliseconds));
+            step_timing.note_computing(at(milliseconds), Some(StepNumber(1)));
+            step_timing.note(at(milliseconds), StepNumber(1));
+        }
+        assert!(!step_timing.is_overdue(at(63_500 + 32_000)), "patience begins when the member is not busy");
+        assert!(step_timing.is_overdue(at(63_500 + 32_001)));
+        step_timing.note_computing(at(63_600), None);
+        step_timing.note(at(63_700), StepNumber(2));
+        assert_eq!(step_timing.usual(), Duration::from_millis(3200));
+        step_timing.note(at(63_800), StepNumber(3));
+        assert_eq!(step_timing.usual(), Duration::from_millis(3100), "the next step counts as always");
     }
 
     #[test]

@@ -35,6 +35,7 @@ pub(super) fn member_health(
             (None, _) if members.departures.retiring.contains(peer) => Condition::HandingOver,
             (None, _) if is_me && !status.has_parameters => Condition::CatchingUp,
             (None, _) if !is_me && members.is_newcomer(rank) => Condition::CatchingUp,
+            (None, _) if members.observed.busy.is_busy(now, rank) => Condition::Busy,
             (None, true) => Condition::Working,
             (None, false) => Condition::Unwatched,
         };

@@ -7,11 +7,12 @@
 //! - *Reach.* A member hears the heartbeats of its neighbors: of all members in a small view, else of a few at growing
 //!   distances. A member whose link broke is lost, and so is one that is silent for longer than its recent delays explain.
 //! - *Progress.* A heartbeat carries the number of complete steps and whether the program computes. A member hangs if it
-//!   computes at the same step for a large multiple of the usual time while the others wait.
+//!   computes at the same step for a large multiple of the usual time while the others wait: `hanging.rs`.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use peergrad_protocol::limits::BUSY_MAX;
 use peergrad_protocol::message::{
     AdminMessage, AgreementMessage, Awaited, Contact, Heartbeat, Message, SentFrames,
 };
@@ -22,7 +23,7 @@ use super::departures::Departures;
 use super::disks::{FailingDisks, INFORMED_OF_DISKS};
 use super::failure_detection::{FailureDetection, heartbeat_interval};
 use super::links::Links;
-use super::observations::{Observations, ReportedProgress};
+use super::observations::Observations;
 use super::place::Place;
 use super::training_status::TrainingStatus;
 use crate::io::{Event, Output};
@@ -221,6 +222,7 @@ impl Members {
     /// Makes the heartbeat of this member, which is sent with the next outputs.
     pub(super) fn make_heartbeat(&mut self, now: Instant, status: &TrainingStatus<'_>) {
         let complete = if status.has_parameters { status.progress() } else { StepNumber(0) };
+        let busy = status.busy_until.since(now);
         let heartbeat = Heartbeat {
             view: self.place.digest,
             view_number: self.place.view.number,
@@ -228,16 +230,21 @@ impl Members {
             computing: status.computing.filter(|_| !status.gate.is_frozen),
             sent: SentFrames::default(),
             heard: SentFrames::default(),
-            is_busy: false,
+            is_uplink_busy: false,
             window_bytes: 0,
             disk_fails: self.disk_fails(self.place.rank),
+            busy_milliseconds: busy.min(BUSY_MAX).as_millis() as u32,
         };
         self.observed.note_heartbeat(now, self.place.rank, heartbeat);
+        self.observed.busy.note(now, self.place.rank, heartbeat.busy_milliseconds);
         let mut receivers: BTreeSet<PeerId> = self.neighbors().into_iter().collect();
         // Those that may propose a change learn whether it can be chosen.
         if self.failing_disks.are_told(now, heartbeat.disk_fails) {
             let first = self.place.ranks().take(INFORMED_OF_DISKS).map(|rank| self.place.peer(rank));
             receivers.extend(first.filter(|peer| *peer != self.place.me.peer));
+        }
+        if self.observed.busy.are_told(now, status.busy_until) {
+            receivers.extend(self.place.others());
         }
         self.due_heartbeat = Some((heartbeat, receivers));
     }
@@ -270,6 +277,7 @@ impl Members {
             if self.set_disk_fails(from, heartbeat.disk_fails) {
                 out.push(Output::Event(Event::DiskFails { peer: from, fails: heartbeat.disk_fails }));
             }
+            self.observed.busy.note(now, rank, heartbeat.busy_milliseconds);
             // Others send a few, which say nothing of what they do in between.
             if self.detection.detector.is_watched(&from) {
                 self.observed.note_heartbeat(now, rank, heartbeat);
@@ -321,27 +329,6 @@ impl Members {
         self.observed.is_newcomer(&self.place.view, rank)
     }
 
-    /// The members whose program delays all others. Never this member itself, which knows that it computes.
-    pub(super) fn hanging(&self, now: Instant, status: &TrainingStatus<'_>) -> Vec<Rank> {
-        let timing = &self.detection.step_timing;
-        let is_busy = status.computing.is_some() || status.gate.is_frozen || status.is_closing;
-        let tables = status.tables.as_ref();
-        if is_busy
-            || !status.has_parameters
-            || tables.is_some_and(|tables| !tables.is_reading || !timing.is_overdue(now))
-        {
-            // No other member delays this one.
-            return vec![];
-        }
-        let hangs = |seen: &ReportedProgress| {
-            let is_behind = seen.computing.is_some_and(|step| step <= status.progress());
-            // What it said last, for heartbeats may be late.
-            is_behind && seen.arrived_at().since(seen.since) > timing.patience()
-        };
-        let seen = self.observed.reported_progress.iter();
-        seen.filter(|(_, seen)| hangs(seen)).map(|(rank, _)| *rank).collect()
-    }
-
     /// Whether no member advances although none computes: some message has been lost.
     pub(super) fn is_stalled(&self, now: Instant, status: &TrainingStatus<'_>) -> bool {
         let computes = self.observed.reported_progress.values().any(|seen| seen.computing.is_some());
@@ -354,12 +341,14 @@ impl Members {
         status.computing.is_none() && self.detection.has_been_still(now, STILL_MIN)
     }
 
-    /// What this member waits for, and of those that owe it the members that it has heard for long and whose link did not break. In a
-    /// large view members do not hear each other, so nothing can be said.
+    /// What this member waits for, and of those that owe it the members that it has heard for long, whose link did not break, and that are
+    /// not busy. In a large view members do not hear each other, so nothing can be said.
     pub(super) fn owed(&self, now: Instant, awaited: Awaited) -> Option<Awaited> {
         let observed = &self.observed;
         let is_heard = |rank: &Rank| {
-            !observed.broken.contains(rank) && observed.heard_since(now, *rank) >= Some(STILL_MIN)
+            !observed.broken.contains(rank)
+                && !observed.busy.is_busy(now, *rank)
+                && observed.heard_since(now, *rank) >= Some(STILL_MIN)
         };
         let from = || awaited.from.iter().copied().filter(is_heard).collect();
         (!self.place.view.is_large()).then(|| Awaited { at: awaited.at, from: from() })
@@ -368,7 +357,11 @@ impl Members {
     /// Records how long this member's steps take.
     pub(super) fn note_step_timing(&mut self, now: Instant, status: &TrainingStatus<'_>) {
         self.observed.has_committed = status.has_committed;
+        let is_excused = self.waits_for_busy(now);
         let timing = &mut self.detection.step_timing;
+        if is_excused {
+            timing.excuse(now);
+        }
         timing.note_computing(now, status.computing);
         if !status.gate.is_frozen {
             timing.note(now, status.progress());

@@ -8,6 +8,7 @@ use peergrad_protocol::view::View;
 use peergrad_protocol::{Instant, Rank, StepNumber};
 
 use super::complaints::Complaints;
+use super::hanging::BusyMembers;
 use super::pause::Pause;
 
 /// What a member has seen of the others in one view. It is dropped with the view.
@@ -22,6 +23,8 @@ pub(super) struct Observations {
     pub(super) departed: BTreeSet<Rank>,
     /// By rank: the progress in the member's last heartbeat.
     pub(super) reported_progress: BTreeMap<Rank, ReportedProgress>,
+    /// The members that are busy.
+    pub(super) busy: BusyMembers,
     /// The faults that members have noticed of each other.
     pub(super) complaints: Complaints,
     /// Whether this member had been still for long when it stopped for the choice of the next view; `None` before that.
@@ -63,6 +66,7 @@ impl Observations {
             in_other_views: BTreeMap::new(),
             departed: BTreeSet::new(),
             reported_progress: BTreeMap::new(),
+            busy: BusyMembers::default(),
             complaints: Complaints::default(),
             stopped_still: None,
             has_reported_stall: false,

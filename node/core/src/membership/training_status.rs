@@ -1,7 +1,7 @@
 //! The status of training: its state of training, as far as membership needs it.
 
 use peergrad_protocol::message::{MemberReport, MergeOffer};
-use peergrad_protocol::{Rank, StepNumber};
+use peergrad_protocol::{Instant, Rank, StepNumber};
 
 use crate::membership::view_change::ViewChangePlanner;
 use crate::state::assignment::BatchAssignment;
@@ -25,6 +25,8 @@ pub(crate) struct TrainingStatus<'a> {
     pub(crate) has_parameters: bool,
     /// The step for which this member's own program computes; `None` while it does not compute.
     pub(crate) computing: Option<StepNumber>,
+    /// Until when it is busy, or was, by the word of this member's user.
+    pub(crate) busy_until: Instant,
     /// Whether the program has ended.
     pub(crate) is_closing: bool,
     /// Whether a step of this view is committed.

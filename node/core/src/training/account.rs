@@ -5,7 +5,7 @@ use std::sync::Arc;
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::message::MemberReport;
 use peergrad_protocol::view::{Recovery, Resume, View};
-use peergrad_protocol::{Buffer, Rank, StepNumber};
+use peergrad_protocol::{Buffer, Instant, Rank, StepNumber};
 
 use super::Training;
 use super::base::EngineBase;
@@ -22,11 +22,12 @@ impl Training {
         ViewChangePlanner::new(&base.shard_map, &base.loaded)
     }
 
-    /// The state of training for membership. `report` makes this member's report, if one is asked for.
+    /// The state of training for membership. `report` makes this member's report, if one is asked for. The program computes in this step, or
+    /// in none, and is busy until then.
     pub(crate) fn status<'a>(
         &'a self,
         report: &'a dyn Fn() -> MemberReport,
-        computing: Option<StepNumber>,
+        (computing, busy_until): (Option<StepNumber>, Instant),
     ) -> TrainingStatus<'a> {
         let base = self.base();
         let common = TrainingStatus {
@@ -45,6 +46,7 @@ impl Training {
             gate: GateStatus { is_open: true, is_frozen: base.is_frozen, ..GateStatus::default() },
             has_parameters: self.has_parameters(),
             computing,
+            busy_until,
             is_closing: self.is_closing(),
             has_committed: true,
             merge: MergeStatus::default(),

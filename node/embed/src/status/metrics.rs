@@ -418,12 +418,13 @@ pub(super) const PHASES: [Phase; 11] = [
     Phase::Ended,
     Phase::Busy,
 ];
-pub(super) const STATES: [MemberState; 10] = [
+pub(super) const STATES: [MemberState; 11] = [
     MemberState::Working,
     MemberState::CatchingUp,
     MemberState::HandingOver,
     MemberState::Connecting,
     MemberState::Paused,
+    MemberState::Busy,
     MemberState::Hanging,
     MemberState::Suspected,
     MemberState::Unreachable,

@@ -330,6 +330,7 @@ fn state(condition: Condition) -> MemberState {
         Condition::Stopped => MemberState::Stopped,
         Condition::Unreachable => MemberState::Unreachable,
         Condition::Suspected => MemberState::Suspected,
+        Condition::Busy => MemberState::Busy,
         Condition::Hanging => MemberState::Hanging,
         Condition::Paused => MemberState::Paused,
         Condition::Connecting => MemberState::Connecting,

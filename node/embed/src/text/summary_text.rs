@@ -156,6 +156,7 @@ fn training_text(member: &MemberDetails, me: &PeerId, lost: Option<String>) -> S
         (Condition::CatchingUp, "receiving parameters"),
         (Condition::HandingOver, "handing over before leaving"),
         (Condition::Connecting, "connecting"),
+        (Condition::Busy, "busy with a long step"),
     ] {
         let peers = others_in(member, me, condition);
         if !peers.is_empty() {

@@ -71,6 +71,7 @@ enum Kind {
     Pause,
     Panic,
     Hang,
+    Busy,
     Clone,
     Garbage,
     StaleViews,
@@ -207,6 +208,7 @@ impl FaultSection {
             Kind::Pause => self.pause(context)?,
             Kind::Panic => Fault::Panic { targets: targets()? },
             Kind::Hang => Fault::Hang { targets: targets()? },
+            Kind::Busy => Fault::Busy { targets: targets()?, duration: self.span(context)? },
             Kind::Clone => Fault::Clone { targets: targets()? },
             Kind::Garbage => {
                 Fault::Garbage { targets: targets()?, count: self.count.map_or(10, Whole::count) }
@@ -388,6 +390,7 @@ impl FaultSection {
             Kind::Leave | Kind::Remove | Kind::Panic | Kind::Hang | Kind::Clone | Kind::StaleViews => {
                 targets.to_vec()
             }
+            Kind::Busy => [targets, &["for"]].concat(),
             Kind::Garbage => [targets, &["count"]].concat(),
             Kind::Frames => [targets, &["frames", "of", "chance", "by", "for"]].concat(),
             Kind::Disk => [targets, &["disk", "for"]].concat(),

@@ -268,6 +268,7 @@ fn state_text(state: MemberState) -> String {
         MemberState::HandingOver => cyan("leaving"),
         MemberState::Connecting => cyan("connecting"),
         MemberState::Paused => yellow("paused"),
+        MemberState::Busy => cyan("busy"),
         MemberState::Hanging => yellow("stuck"),
         MemberState::Suspected => yellow("suspected"),
         MemberState::Unreachable => red("unreachable"),

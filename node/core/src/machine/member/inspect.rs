@@ -21,7 +21,7 @@ impl ActiveMember {
     pub(super) fn details(&self, now: Instant, jobs: &Jobs) -> MemberDetails {
         let Self { training, membership, .. } = self;
         let report = || training.report();
-        let report = membership.report(now, &training.status(&report, jobs.computing()));
+        let report = membership.report(now, &training.status(&report, jobs.program()));
         let view = training.view();
         let speeds = view.speeds.iter().copied().chain(std::iter::repeat(0));
         let seen =

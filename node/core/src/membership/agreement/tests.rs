@@ -6,7 +6,9 @@ use peergrad_protocol::agreement::Ballot;
 use peergrad_protocol::cursor::DataCursor;
 use peergrad_protocol::durable::{DurableRecord, RunDefinition};
 use peergrad_protocol::manifest::Chunks;
-use peergrad_protocol::message::{Accepted, AgreementMessage, MemberReport, Message, Nack, Prepare, Propose};
+use peergrad_protocol::message::{
+    Accepted, AgreementMessage, Heartbeat, MemberReport, Message, Nack, Prepare, Propose, SentFrames,
+};
 use peergrad_protocol::placement::Replicas;
 use peergrad_protocol::view::{BatchParts, Move, Moves, Resume, View, ViewChange};
 use peergrad_protocol::wire::encode_record;
@@ -18,6 +20,7 @@ use crate::io::{PersistId, Reject};
 use crate::membership::journal::Journal;
 use crate::membership::view_change::ViewChangePlanner;
 use crate::membership::{Assignments, GateStatus, Membership, MergeStatus};
+use crate::node_report::Condition;
 use crate::partition_policy::PartitionPolicy;
 use crate::state::assignment::BatchAssignment;
 use crate::state::round_size::RoundSize;
@@ -46,6 +49,8 @@ struct Bench {
     is_open: bool,
     is_held: bool,
     is_closing: bool,
+    /// Until when this member is busy.
+    busy_until: Instant,
     journal: Journal,
     out: Vec<Output>,
 }
@@ -84,6 +89,7 @@ impl Bench {
             is_open: true,
             is_held: false,
             is_closing: false,
+            busy_until: NOW,
             journal: Journal::default(),
             out: vec![],
         }
@@ -110,6 +116,7 @@ impl Bench {
             gate: GateStatus { is_open: self.is_open, is_held: self.is_held, ..GateStatus::default() },
             has_parameters: true,
             computing: None,
+            busy_until: self.busy_until,
             is_closing: self.is_closing,
             has_committed: true,
             merge: MergeStatus::default(),
@@ -582,6 +589,107 @@ fn members_leave_a_proposer_time_to_finish_unless_its_link_is_lost() {
     assert!(!attempts(&mut bench, collected));
     bench.membership.members.link_down(&peer(1));
     assert!(attempts(&mut bench, collected), "the first is gone, and this one is the second");
+}
+
+impl Bench {
+    /// Peer `from` says that it computes at the step in progress, and is busy for so many milliseconds more.
+    fn computes(&mut self, now: Instant, from: u8, busy_milliseconds: u32) {
+        let heartbeat = Heartbeat {
+            view: self.shard_map.digest,
+            view_number: self.shard_map.view.number,
+            complete: STEP,
+            computing: Some(STEP),
+            sent: SentFrames::default(),
+            heard: SentFrames::default(),
+            is_uplink_busy: false,
+            window_bytes: 0,
+            disk_fails: false,
+            busy_milliseconds,
+        };
+        self.membership.on_heartbeat(now, peer(from), heartbeat, &mut self.out);
+    }
+
+    /// Whether peer 3, which computes for so many seconds since the start, hangs or is busy by then. It was busy until `busy_until`, or has
+    /// said then that it is not busy any more.
+    fn condition(&mut self, milliseconds: u64, busy_until: u64, word: BusyWord) -> Condition {
+        let now = NOW.after(Duration::from_millis(milliseconds));
+        let left = busy_until.saturating_sub(milliseconds) as u32;
+        self.computes(now, 3, if left > 0 && word == BusyWord::TakenBack { 3_600_000 } else { left });
+        self.ask(|membership, status, _, _| {
+            assert_eq!(membership.members.waits_for_busy(now), left > 0);
+            membership.report(now, status).health[2].condition
+        })
+    }
+}
+
+/// How the time ends for which a member is busy.
+#[derive(Clone, Copy, PartialEq)]
+enum BusyWord {
+    Over,
+    TakenBack,
+}
+
+#[test]
+fn a_member_that_computes_for_too_long_hangs_but_not_while_it_is_busy() {
+    for (busy_until, word) in [(0, BusyWord::Over), (60_100, BusyWord::Over), (30_000, BusyWord::TakenBack)] {
+        let mut bench = Bench::new();
+        let conditions = (0..=90_000).step_by(250).map(|at| (at, bench.condition(at, busy_until, word)));
+        for (at, condition) in conditions {
+            let expected = match at {
+                at if at < busy_until => Condition::Busy,
+                at if at <= busy_until + 10_000 => Condition::Working,
+                _ => Condition::Hanging,
+            };
+            assert_eq!(condition, expected, "after {at} ms, busy until {busy_until} ms");
+        }
+    }
+}
+
+#[test]
+fn a_heartbeat_that_is_late_does_not_make_a_member_hang() {
+    let mut bench = Bench::new();
+    bench.computes(NOW, 3, 0);
+    let hanging = |bench: &mut Bench, seconds| {
+        let now = NOW.after(Duration::from_secs(seconds));
+        bench.ask(|membership, status, _, _| membership.members.hanging(now, status))
+    };
+    assert_eq!(hanging(&mut bench, 11), [], "it may have ended that step since");
+    bench.computes(NOW.after(Duration::from_secs(11)), 3, 0);
+    assert_eq!(hanging(&mut bench, 11), [Rank(2)]);
+}
+
+/// In a large view each member watches a few others, but all wait for one that is busy.
+#[test]
+fn all_members_of_a_large_view_learn_who_is_busy() {
+    let at = |seconds| NOW.after(Duration::from_secs(seconds));
+    let mut bench = Bench::among(&(1..=40).collect::<Vec<u8>>());
+    let receivers = |bench: &mut Bench, seconds| {
+        bench.membership.heartbeat_is_due(at(seconds));
+        bench.ask(|membership, status, _, out| membership.tick(at(seconds), status, out));
+        let (heartbeat, receivers) = bench.membership.members.take_heartbeat().expect("one is due");
+        (heartbeat.busy_milliseconds, receivers.len())
+    };
+    assert_eq!(receivers(&mut bench, 1), (0, 4));
+    bench.busy_until = at(20);
+    assert_eq!(
+        [2, 4, 5].map(|seconds| receivers(&mut bench, seconds)),
+        [(18_000, 39), (16_000, 39), (15_000, 4)]
+    );
+    bench.busy_until = at(6);
+    assert_eq!([6, 9].map(|seconds| receivers(&mut bench, seconds)), [(0, 39), (0, 4)]);
+
+    // Peer 20 is no neighbor.
+    let stalls = |bench: &mut Bench, seconds| {
+        bench.ask(|membership, status, _, out| {
+            membership.poll(at(seconds), status, out);
+            membership.members.is_stalled(at(seconds), status)
+        })
+    };
+    let mut bench = Bench::among(&(1..=40).collect::<Vec<u8>>());
+    stalls(&mut bench, 0);
+    bench.computes(at(1), 20, 30_000);
+    let seconds: Vec<u64> = (1..60).filter(|seconds| stalls(&mut bench, *seconds)).collect();
+    assert_eq!(seconds.first(), Some(&41), "ten seconds after the last look at which it was busy");
 }
 
 /// The heartbeat interval of a view that is so large that each member watches a few.
