@@ -210,8 +210,8 @@ impl PeerHandle {
     /// Says that the program of this peer is busy: for this time from now, it may compute at one step, and the others wait for it. That is for
     /// what a user knows to take long, such as a compilation, a validation or a breakpoint. Each call takes the place of the one before.
     ///
-    /// At most [`BUSY_MAX`](peergrad_protocol::limits::BUSY_MAX), an hour; if it takes longer, say so again before that is over. When the time is over, the `patience_seconds` of
-    /// the run begin. A busy peer that stops is noticed as soon as any other.
+    /// At most [`BUSY_MAX`](peergrad_protocol::limits::BUSY_MAX), an hour; if it takes longer, say so again before that is over. When the
+    /// time is over, the `patience_seconds` of the run begin. A busy peer that stops is noticed as soon as any other.
     pub fn busy(&self, time: Duration) {
         self.busy.send_replace(time);
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import logging
 import math
@@ -29,6 +30,9 @@ logger = logging.getLogger("peergrad")
 
 _POLL_SECONDS = 0.05
 """How long a wait lasts before Python may handle signals."""
+_FIRST_STEP_SECONDS = 600.0
+"""How long the first step of a peer may take, in which frameworks compile."""
+_BUSY_SECONDS_MAX = 3600.0
 _INTERRUPTED_SECONDS = 1.5
 """How long a peer tries to hand over after Ctrl-C."""
 
@@ -165,6 +169,8 @@ class _Peer(Generic[StepT]):
         # that a swarm without a user is dropped at once.
         self._open: NativeStep | None = None
         self._is_begun = False
+        self._has_begun_one = False
+        self._has_finished_one = False
         self._kind = kind
         self._has_left = False
         self._progress = Progress(name, shown=progress)
@@ -215,6 +221,27 @@ class _Peer(Generic[StepT]):
         text = self._native.status()
         return {} if text is None else dict(json.loads(text))
 
+    @contextlib.contextmanager
+    def busy(self, seconds: float) -> Iterator[None]:
+        """Says that what you do inside the ``with`` may take so many seconds, at most an hour, and that the others wait for it.
+
+        ::
+
+            with swarm.busy(120):
+                accuracy = evaluate(model)
+
+        Otherwise they go on without a peer that takes ten seconds or ten usual steps for one, whichever is longer; the run's
+        ``sync.patience_seconds`` is in place of the ten seconds. This peer's first step has ten minutes.
+        """
+        if not 0 < seconds <= _BUSY_SECONDS_MAX:
+            raise ValueError(f"`seconds` is {seconds}: give at most {_BUSY_SECONDS_MAX:.0f}, and say it again if it takes longer")
+        self._check()
+        self._native.busy(seconds)
+        try:
+            yield
+        finally:
+            self._native.busy(0)
+
     def leave(self) -> None:
         """Leaves the run: hands over what this peer owns, and waits for that. The others go on.
 
@@ -247,6 +274,9 @@ class _Peer(Generic[StepT]):
             self._handle_events()
             if self._open is not None:
                 self._check_kind(self._open)
+                if not self._has_begun_one:
+                    self._native.busy(_FIRST_STEP_SECONDS)
+                    self._has_begun_one = True
                 step = self._begin(self._open)
                 self._is_begun = True
                 return step
@@ -300,6 +330,9 @@ class _Peer(Generic[StepT]):
 
     def _close_step(self) -> None:
         self._open, self._is_begun = None, False
+        if not self._has_finished_one:
+            self._has_finished_one = True
+            self._native.busy(0)
 
     def _handle_events(self) -> None:
         """Passes on what has happened, from the user's thread."""

@@ -153,6 +153,13 @@ impl NativeSwarm {
         Ok(facts)
     }
 
+    /// Says that a step may take so many seconds from now; 0 takes it back.
+    fn busy(&self, seconds: f64) -> PyResult<()> {
+        self.process.check()?;
+        self.handle.busy(Duration::try_from_secs_f64(seconds).unwrap_or_default());
+        Ok(())
+    }
+
     /// Asks the peer to hand over what it owns and to leave.
     fn leave(&self) -> PyResult<()> {
         self.process.check()?;

@@ -1,5 +1,6 @@
 """The programs of the tests' peers: `python programs.py NAME '{"directory": ...}'`. Each prints what happens as lines of JSON."""
 
+import contextlib
 import dataclasses
 import json
 import logging
@@ -44,6 +45,7 @@ def points() -> tuple[np.ndarray, np.ndarray]:
 def line(options: dict) -> None:
     """Linear regression in NumPy. `pause` seconds in each step; at `at` something happens."""
     pause, at, what = options.pop("pause", 0), options.pop("at", None), options.pop("what", None)
+    slow = options.pop("slow", {})
     x, y = points()
     sgd = {"rule": "sgd", "rate": 0.05}
     begun = 0
@@ -51,6 +53,9 @@ def line(options: dict) -> None:
         tell("invite", invite=swarm.invite)
         for step in swarm:
             time.sleep(pause)
+            if seconds := slow.get(str(begun)):
+                with swarm.busy(60) if begun else contextlib.nullcontext():
+                    time.sleep(seconds)
             if what is not None and begun == at:
                 HAPPENINGS[what](swarm, step)
             begun += 1

@@ -30,9 +30,8 @@ def test_a_killed_peer_costs_no_sample(swarm):
     agree(processes[:2], ALL)
 
 
-def test_an_exception_ends_one_peer_only(swarm, start):
-    founder, other = swarm("line", 2, pause=0.02)
-    failing = start("line", invite=invite_of(founder), at=5, what="fail")
+def test_an_exception_ends_one_peer_only(start):
+    founder, other, failing = three(start, at=5, what="fail")
     assert failing.code() == 1
     assert "ZeroDivisionError: the user's own code failed" in failing.say()
     agree([founder, other], ALL)
@@ -48,9 +47,8 @@ def test_ctrl_c_is_an_exception_like_others(swarm):
 
 
 @pytest.mark.parametrize("what", ["leave", "leave within"])
-def test_a_peer_that_leaves_costs_no_sample(swarm, start, what):
-    founder, other = swarm("line", 2, pause=0.02)
-    leaver = start("line", invite=invite_of(founder), at=5, what=what)
+def test_a_peer_that_leaves_costs_no_sample(start, what):
+    founder, other, leaver = three(start, at=5, what=what)
     if what == "leave":
         assert leaver.result()["outcome"] in ("left", "gave_up")
         assert leaver.code() == 0
@@ -77,6 +75,15 @@ def test_a_frozen_process_is_waited_for_or_left_out(swarm):
         assert (result["outcome"], result["samples"], result["left_out"]) == ("done", ALL, 0)
 
 
+def test_a_busy_peer_is_waited_for(swarm):
+    """Longer than the run's patience, in the first step and, with a word, in a later one."""
+    patient = {"sync": {"patience_seconds": 1}}
+    processes = swarm("line", 2, run=patient, slow={"0": 3, "20": 3})
+    agree(processes, ALL)
+    for process in processes:
+        assert "excluded" not in process.say() and "without" not in process.say(), process.say()
+
+
 def test_all_killed_peers_continue(swarm, start):
     # Without a port of its own, a peer listens again where the others look for it.
     processes = swarm("line", 2, pause=0.05, port=None, run={"checkpoints": {"seconds": 1}})
@@ -97,3 +104,10 @@ def test_a_stranger_is_refused(start):
 
 def invite_of(process):
     return process.seen[0]["invite"]
+
+
+def three(start, **of_last):
+    """Three peers of one run, of which the last one is different. (Of two, one alone may have to wait for the other.)"""
+    founder = start("line", peers=3, pause=0.02)
+    invite = founder.wait_for("invite")["invite"]
+    return founder, start("line", invite=invite, pause=0.02), start("line", invite=invite, **of_last)
