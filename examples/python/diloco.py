@@ -7,19 +7,15 @@ A round has 16 batches of 100 samples, over all peers together. It sends as many
 """
 
 import torch
-from torch import nn
 from torch.nn import functional as F
 
 import peergrad.torch as pg
-from sync import pictures
+from sync import network, pictures, report
 
 
 def main() -> None:
-    torch.manual_seed(1)
     images, labels = pictures(4000, seed=1)
-    model = nn.Sequential(
-        nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 16, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(256, 4)
-    )
+    model = network()
     run = {"epochs": 20, "batch": 100, "sync": {"kind": "diloco", "local_steps": 16}}
     with pg.Swarm(model, name="bars-diloco", samples=len(images), run=run) as swarm:
         inner = torch.optim.AdamW(model.parameters(), lr=0.002)
@@ -32,9 +28,7 @@ def main() -> None:
                 inner.step()
                 total += loss.item() * len(samples)
             step.finish(total)
-    test_images, test_labels = pictures(1000, seed=2)
-    accuracy = (model(test_images).argmax(1) == test_labels).float().mean()
-    print(f"test accuracy {accuracy:.3f}, digest {swarm.result.digest}")
+    report(model, swarm)
 
 
 if __name__ == "__main__":

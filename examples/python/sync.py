@@ -24,12 +24,23 @@ def pictures(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     return (bars + 0.8 * torch.randn(bars.shape, generator=generator))[:, None], directions
 
 
-def main() -> None:
+def network() -> nn.Module:
+    """A conv net for the pictures, with the same weights at every call."""
     torch.manual_seed(1)
+    convolutions = [nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 16, 3, stride=2), nn.ReLU()]
+    return nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(256, 4))
+
+
+def report(model: nn.Module, swarm: pg.Swarm) -> None:
+    """Prints how well the model does on pictures that it was not trained with."""
+    images, labels = pictures(1000, seed=2)
+    accuracy = (model(images).argmax(1) == labels).float().mean()
+    print(f"test accuracy {accuracy:.3f}, digest {swarm.result.digest}")
+
+
+def main() -> None:
     images, labels = pictures(4000, seed=1)
-    model = nn.Sequential(
-        nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 16, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(256, 4)
-    )
+    model = network()
     run = {"epochs": 5, "batch": 100, "optimizer": {"rule": "adam", "rate": 0.002}}
     with pg.Swarm(model, name="bars", samples=len(images), run=run) as swarm:
         for step in swarm:
@@ -37,9 +48,7 @@ def main() -> None:
             model.zero_grad()
             loss.backward()
             step.finish(loss)
-    test_images, test_labels = pictures(1000, seed=2)
-    accuracy = (model(test_images).argmax(1) == test_labels).float().mean()
-    print(f"test accuracy {accuracy:.3f}, digest {swarm.result.digest}")
+    report(model, swarm)
 
 
 if __name__ == "__main__":

@@ -169,7 +169,6 @@ class _Peer(Generic[StepT]):
         # that a swarm without a user is dropped at once.
         self._open: NativeStep | None = None
         self._is_begun = False
-        self._has_begun_one = False
         self._has_finished_one = False
         self._kind = kind
         self._has_left = False
@@ -240,7 +239,8 @@ class _Peer(Generic[StepT]):
         try:
             yield
         finally:
-            self._native.busy(0)
+            # The first step keeps its time.
+            self._native.busy(0 if self._has_finished_one else _FIRST_STEP_SECONDS)
 
     def leave(self) -> None:
         """Leaves the run: hands over what this peer owns, and waits for that. The others go on.
@@ -274,9 +274,8 @@ class _Peer(Generic[StepT]):
             self._handle_events()
             if self._open is not None:
                 self._check_kind(self._open)
-                if not self._has_begun_one:
+                if not self._has_finished_one:
                     self._native.busy(_FIRST_STEP_SECONDS)
-                    self._has_begun_one = True
                 step = self._begin(self._open)
                 self._is_begun = True
                 return step
