@@ -264,7 +264,7 @@ mod tests {
         let error = small.within(MemoryLimit::new(Some(1))).load(&bytes(), None).err().unwrap();
         assert!(error.contains("--max-memory"), "{error}");
         let stock = crate::specification::BuiltinLoader::default().data(&bytes()).unwrap_err();
-        assert!(stock.contains("`line`") && stock.contains("the binary that founded the run"), "{stock}");
+        assert!(stock.contains("`line`") && stock.contains("the program that founded the run"), "{stock}");
     }
 
     #[test]
