@@ -186,7 +186,10 @@ fn assert_allocations(sync: &str, written: &str, replicas: u64, vector_count: us
                     optimizer_bytes += ended.state.expect("it has trained").optimizer_bytes;
                 }
                 Output::Event(_) | Output::Dial(_) | Output::Disconnect(_) | Output::FindData(_) => {}
-                Output::StoreData { .. } | Output::SaveCheckpoint { .. } | Output::LoadCheckpoint(_) => {}
+                Output::StoreData { .. }
+                | Output::SaveCheckpoint { .. }
+                | Output::KeepBest { .. }
+                | Output::LoadCheckpoint(_) => {}
             }
         }
     }

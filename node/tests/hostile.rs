@@ -185,7 +185,10 @@ impl Swarm {
                 Output::Dial(contact) => self.link(index, index_of(contact.peer)),
                 Output::Disconnect(peer) => self.cut(index, index_of(peer)),
                 Output::Event(_) | Output::FindData(_) => {}
-                Output::StoreData { .. } | Output::SaveCheckpoint { .. } | Output::LoadCheckpoint(_) => {}
+                Output::StoreData { .. }
+                | Output::SaveCheckpoint { .. }
+                | Output::KeepBest { .. }
+                | Output::LoadCheckpoint(_) => {}
             }
         }
         true
@@ -499,7 +502,7 @@ impl Truth<'_> {
         let mut spans: Vec<Span> =
             cuts.chunks_exact(2).map(|cut| Span { start: cut[0], end: cut[1] }).collect();
         let returned = spans.split_off(spans.len() / 2);
-        (DataCursor { epoch: draws.below(8, STEPS_MAX), position, returned, deferred: vec![] }, spans)
+        (DataCursor { epoch: draws.below(8, STEPS_MAX), position, returned, ..DataCursor::default() }, spans)
     }
 
     fn resume(&self, members: u64, draws: &mut Draws<'_>) -> (Resume, DataCursor) {

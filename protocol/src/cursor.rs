@@ -32,6 +32,20 @@ pub struct DataCursor {
     pub returned: Vec<Span>,
     /// Ranges of positions that were skipped and come last in the epoch, in order, and disjoint from the returned ones.
     pub deferred: Vec<Span>,
+    /// Whether the members have agreed to end the run here.
+    pub ending: Ending,
+}
+
+/// Whether a run ends before its epochs are over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Encode, Decode)]
+pub enum Ending {
+    /// It goes on.
+    #[default]
+    None,
+    /// The next batch is the last one.
+    NextBatch,
+    /// The last batch was taken.
+    Over,
 }
 
 /// A range of positions in an epoch's permutation.
@@ -174,8 +188,11 @@ impl DataCursor {
     /// The number of steps from here to the end of `epochs` epochs. Ranges that were returned in the middle of an epoch add steps.
     #[must_use]
     pub fn steps_left(&self, epochs: u64, batch_size: u64, sample_count: u64) -> u64 {
-        if self.epoch >= epochs {
+        if self.epoch >= epochs || self.ending == Ending::Over {
             return 0;
+        }
+        if self.ending == Ending::NextBatch {
+            return 1;
         }
         let of_this = (self.epoch + 1).saturating_mul(sample_count).saturating_sub(self.taken(sample_count));
         let of_each = sample_count.div_ceil(batch_size.max(1));
@@ -198,6 +215,12 @@ impl DataCursor {
     /// twice.
     #[must_use]
     pub fn union(&self, other: &Self, sample_count: u64) -> Self {
+        // A run that one of them has ended trains one more batch together.
+        let ending = self.ending.max(other.ending).min(Ending::NextBatch);
+        Self { ending, ..self.union_of_samples(other, sample_count) }
+    }
+
+    fn union_of_samples(&self, other: &Self, sample_count: u64) -> Self {
         // The one in a later epoch has trained all earlier epochs.
         match self.epoch.cmp(&other.epoch) {
             Ordering::Greater => return self.clone(),
@@ -212,7 +235,8 @@ impl DataCursor {
             ahead.last().filter(|last| last.end == sample_count).map_or(sample_count, |last| last.start);
         let between = ahead.iter().copied().filter(|span| span.end <= position);
         let returned = joined(common(&self.returned).into_iter().chain(between));
-        let union = Self { epoch: self.epoch, position, returned, deferred: common(&self.deferred) };
+        let deferred = common(&self.deferred);
+        let union = Self { epoch: self.epoch, position, returned, deferred, ending: self.ending };
         // With too many holes, the samples of the other one are trained again.
         if union.is_valid() { union } else { self.clone() }
     }
@@ -232,7 +256,12 @@ impl DataCursor {
         assert!(batch_size > 0 && sample_count > 0, "a batch has samples");
         let mut cursor = self.clone();
         if cursor.position >= sample_count && cursor.returned.is_empty() && cursor.deferred.is_empty() {
-            cursor = Self { epoch: self.epoch + 1, ..Self::default() };
+            cursor = Self { epoch: self.epoch + 1, ending: self.ending, ..Self::default() };
+        }
+        match self.ending {
+            Ending::None => {}
+            Ending::NextBatch => cursor.ending = Ending::Over,
+            Ending::Over => return (Batch { epoch: self.epoch, spans: vec![] }, self.clone()),
         }
         let wanted = batch_size.min(sample_count);
         let mut spans = take_from(&mut cursor.returned, wanted);
@@ -336,6 +365,24 @@ mod tests {
         assert_eq!(batch.spans, [Span { start: 2, end: 4 }, Span { start: 10, end: 12 }]);
         assert_eq!(after, DataCursor { epoch: 3, position: 12, ..DataCursor::default() });
         assert_eq!(after.next_batch(5, 12).0, Batch { epoch: 4, spans: vec![Span { start: 0, end: 5 }] });
+    }
+
+    #[test]
+    fn a_run_that_is_ended_has_one_more_batch() {
+        let cursor =
+            DataCursor { epoch: 3, position: 10, ending: Ending::NextBatch, ..DataCursor::default() };
+        let (last, after) = cursor.next_batch(5, 12);
+        assert_eq!((last.len(), cursor.steps_left(9, 5, 12)), (2, 1));
+        assert_eq!((after.ending, after.taken(12), after.steps_left(9, 5, 12)), (Ending::Over, 48, 0));
+        assert_eq!(after.next_batch(5, 12), (Batch { epoch: 3, spans: vec![] }, after.clone()));
+        let whole = DataCursor { epoch: 3, position: 12, ending: Ending::NextBatch, ..DataCursor::default() };
+        assert_eq!(whole.next_batch(5, 12).1.ending, Ending::Over, "the last batch may be of the next epoch");
+        let other = DataCursor { epoch: 3, position: 5, ..DataCursor::default() };
+        assert_eq!(
+            other.union(&after, 12).ending,
+            Ending::NextBatch,
+            "both branches train once more together"
+        );
     }
 
     #[test]

@@ -45,8 +45,9 @@ pub use priority::Priority;
 pub use sample_stats::SampleStats;
 pub use sent_frames::SentFrames;
 pub use training::{
-    ChunkBatch, ChunkContent, ChunkEntry, Closed, Complete, ParametersDigest, Phase, SaveAt, Segment,
-    ShardDigest, ShardNorm, StepContributors, StepProgress, TrainingMessage, WantChunks,
+    BestEvaluation, ChunkBatch, ChunkContent, ChunkEntry, Closed, Complete, Evaluated, ParametersDigest,
+    Phase, SaveAt, Segment, ShardDigest, ShardNorm, StepContributors, StepProgress, TrainingMessage,
+    WantChunks,
 };
 pub use validity::Invalid;
 

@@ -212,8 +212,8 @@ pub enum Response {
         lease_number: u64,
         /// The samples.
         lease: SampleLease,
-        /// Whether every sample of every epoch is done.
-        is_over: bool,
+        /// Once no sample is left to compute, and all are done: how many were trained in the run.
+        trained: Option<u64>,
     },
 }
 

@@ -204,6 +204,7 @@ impl FaultInjector {
             | Fault::Unreachable { ref targets, .. }
             | Fault::Pause { ref targets, .. }
             | Fault::Busy { ref targets, .. }
+            | Fault::EndRun { ref targets }
             | Fault::Clone { ref targets }
             | Fault::Garbage { ref targets, .. }
             | Fault::StaleViews { ref targets }
@@ -252,6 +253,10 @@ impl FaultInjector {
                 cluster.note(host, "busy");
                 cluster.set_task_fault(host, Some(TaskFault::Long(duration)));
                 cluster.command(host, UserCommand::Busy(duration));
+            }
+            Fault::EndRun { .. } => {
+                cluster.note(host, "ends the run");
+                cluster.command(host, UserCommand::EndRun);
             }
             Fault::Clone { .. } => {
                 let copy = cluster.add_clone(host);

@@ -199,6 +199,11 @@ pub enum Fault {
         /// How much longer the step takes, and for how long the peers say that they are busy.
         duration: Duration,
     },
+    /// Users end the run before its epochs are over.
+    EndRun {
+        /// The peers at which they do so.
+        targets: Targets,
+    },
     /// A machine with a copy of a peer's disk appears and joins.
     Clone {
         /// The peers whose disks are copied.
@@ -424,6 +429,7 @@ impl Fault {
             | Self::Panic { targets }
             | Self::Hang { targets }
             | Self::Busy { targets, .. }
+            | Self::EndRun { targets }
             | Self::Clone { targets }
             | Self::Garbage { targets, .. }
             | Self::StaleViews { targets }

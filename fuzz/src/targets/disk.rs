@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use peergrad_config::model_file::{ModelFile, Origin};
 use peergrad_config::specification::{RunFile, resolve_with_notices};
+use peergrad_core::io::Retention;
 use peergrad_core::state::checkpoint::{Checkpoint, OptimizerState};
 use peergrad_net::{CheckpointStore, Checkpoints, decode_checkpoint};
-use peergrad_protocol::cursor::{DataCursor, Span};
+use peergrad_protocol::cursor::{DataCursor, Ending, Span};
 use peergrad_protocol::durable::DurableRecord;
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::limits::DURABLE_BYTES_MAX;
@@ -169,6 +170,7 @@ fn checkpoint() -> Checkpoint {
                 position: 64,
                 returned: vec![Span { start: 3, end: 5 }],
                 deferred: vec![Span { start: 9, end: 12 }],
+                ending: Ending::NextBatch,
             },
             digest: ContentDigest::of(parameters.bytes()),
             states: [0, 1, 7].into_iter().collect(),
@@ -186,7 +188,7 @@ fn written(checkpoint: Checkpoint) -> Vec<u8> {
     let thread = Checkpoints::start(CheckpointStore::in_directory(folder.path()), ()).expect("a thread");
     let place = folder.path().join("checkpoints").join(checkpoint.run.short());
     let steps = checkpoint.saved.steps.0;
-    thread.save(Arc::new(checkpoint), 1);
+    thread.save(Arc::new(checkpoint), Retention { keep: 1, candidate: None });
     drop(futures::executor::block_on(thread.finish()));
     let file = |extension: &str| {
         let path = place.join(format!("{steps:012}.{extension}"));

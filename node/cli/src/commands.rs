@@ -29,6 +29,7 @@ mod compare;
 pub mod curve;
 mod declare_lost;
 mod demo;
+mod end_run;
 mod epochs;
 mod export;
 mod files;
@@ -114,6 +115,8 @@ enum RunCommand {
     Status(status::StatusArguments),
     /// Remove a member from the run permanently, after it has handed over its shard
     Remove(remove::RemoveArguments),
+    /// End the run at all peers after the next step; each saves the same model
+    EndRun(end_run::EndRunArguments),
     /// Change the run's secret without a restart; old invites stop working
     Rekey(rekey::RekeyArguments),
     /// Give up table chunks whose replicas are all gone; they restart from initial values
@@ -201,6 +204,7 @@ impl RunCommand {
             Self::Invite(arguments) => invite::invite(&arguments),
             Self::Status(arguments) => status::status(&arguments),
             Self::Remove(arguments) => remove::remove(&arguments),
+            Self::EndRun(arguments) => end_run::end_run(&arguments),
             Self::Rekey(arguments) => rekey::rekey(&arguments),
             Self::DeclareLost(arguments) => declare_lost::declare_lost(&arguments),
             Self::Export(arguments) => export::export(&arguments),

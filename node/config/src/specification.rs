@@ -49,6 +49,7 @@ pub mod compression;
 pub mod custom;
 mod dealing;
 mod error;
+mod evaluation;
 mod former_names;
 pub mod groups;
 pub mod init;
@@ -65,6 +66,7 @@ pub use builtin::BuiltinLoader;
 pub use checkpointing::Checkpointing;
 pub use compression::Compression;
 pub use error::SpecificationError;
+pub use evaluation::EvaluationSection;
 pub use former_names::explain_former_name;
 pub use groups::GroupSettings;
 pub use init::{WrittenRunFile, demo_run_file, write_run_file};
@@ -120,6 +122,9 @@ pub struct TrainingSettings {
     /// Seconds that a member may compute at one step before the others go on without it, at least.
     #[serde(default = "patience::default", skip_serializing_if = "patience::is_default")]
     pub patience_seconds: u64,
+    /// Evaluations during the run.
+    #[serde(default, skip_serializing_if = "EvaluationSection::is_default")]
+    pub evaluation: EvaluationSection,
     /// Seconds between two checkpoints; 0 for only one when a peer stops.
     pub checkpoint_seconds: u64,
     /// How many checkpoints each peer keeps.
@@ -392,6 +397,7 @@ impl TrainingSettings {
             replicas: self.replicas,
             digest_every: NonZeroU64::new(self.digest_every),
             patience: Duration::from_secs(self.patience_seconds),
+            evaluation: self.evaluation.config(),
             checkpoint_every: (self.checkpoint_seconds > 0)
                 .then(|| Duration::from_secs(self.checkpoint_seconds)),
             checkpoints_kept: self.checkpoints_kept,
@@ -409,6 +415,7 @@ impl TrainingSettings {
         within("sync.segment_kib", self.segment_elements, 1..=elements_max, "1 to 1024")?;
         replicas::check(self.replicas)?;
         patience::check(self.patience_seconds)?;
+        self.evaluation.check(&self.algorithm)?;
         check_rule(&self.optimizer)?;
         groups::check(self)?;
         self.combine.check(self.topology, &self.algorithm)?;

@@ -53,6 +53,7 @@ pub(crate) fn training() -> TrainingConfig {
         replicas: Replicas::Number(2),
         digest_every: None,
         patience: Duration::from_secs(10),
+        evaluation: None,
         checkpoint_every: None,
         checkpoints_kept: 1,
         policy: PartitionPolicy::Majority,

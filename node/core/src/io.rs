@@ -124,6 +124,8 @@ pub enum Input {
     Expel(PeerId),
     /// The user declares that the missing chunks of tables are lost for good.
     DeclareLost,
+    /// The user ends the run at all members: after the next step, or in a run with tables once the samples that workers hold are done.
+    EndRun,
     /// The user asks for a new secret of the run.
     Rekey {
         /// The new secret.
@@ -136,6 +138,15 @@ pub enum Input {
     Busy(Duration),
     /// The user asks this peer to leave.
     Leave,
+}
+
+/// Which checkpoints of a run stay on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retention {
+    /// How many, the newest ones.
+    pub keep: usize,
+    /// One more that is being evaluated and may be the best; `None` if there is none.
+    pub candidate: Option<StepNumber>,
 }
 
 /// One thing that the driver must do for a node.
@@ -182,8 +193,15 @@ pub enum Output {
     SaveCheckpoint {
         /// The checkpoint.
         checkpoint: Arc<Checkpoint>,
-        /// How many of the run's checkpoints are kept, the newest ones.
-        keep: usize,
+        /// Which of the run's checkpoints are kept.
+        retention: Retention,
+    },
+    /// The checkpoint after so many steps is the best so far: keep its tensors apart, in place of those of an earlier one. It may be missing.
+    KeepBest {
+        /// The run.
+        run: RunId,
+        /// The number of steps behind the checkpoint.
+        steps: StepNumber,
     },
     /// Read this checkpoint. Checkpoints of the same run with more steps belong to an abandoned branch: the driver deletes them.
     LoadCheckpoint(SavedCheckpoint),

@@ -367,6 +367,10 @@ fn handle(role: &mut dyn Role, cx: &mut NodeContext<'_>, input: Input) -> Result
             role.expel(cx, peer, ExpulsionCause::Request);
             role.poll(cx);
         }
+        Input::EndRun => {
+            role.end_run(cx);
+            role.poll(cx);
+        }
         Input::DeclareLost => {
             role.declare_lost();
             role.poll(cx);
@@ -428,6 +432,9 @@ fn computed(
         Purpose::EvaluateMerge => {
             let evaluation = *answer.downcast().expect("an evaluation of a merge");
             cx.out.push(Output::Event(Event::MergeEvaluation(evaluation)));
+        }
+        Purpose::EvaluateStep(steps) => {
+            role.on_step_evaluated(cx, steps, *answer.downcast().expect("an evaluation"));
         }
         Purpose::Evaluate => role.on_evaluated(*answer.downcast().expect("an evaluation"))?,
     }

@@ -439,6 +439,7 @@ impl Membership {
         let Self { members, succession, rekeying, .. } = self;
         match message {
             AdminMessage::Retire => members.on_retire(from),
+            AdminMessage::EndRun => members.on_end_run(&from),
             AdminMessage::Expel(expulsion) => members.on_expel(&from, expulsion),
             AdminMessage::Rekey(rekey) => {
                 let next = succession.next.as_ref().map(|next| &*next.view);
@@ -455,6 +456,11 @@ impl Membership {
         let Self { members, succession, rekeying, .. } = self;
         let next = succession.next.as_ref().map(|next| &*next.view);
         rekeying.begin(Recipients { members, next }, secret, drawn_at, out);
+    }
+
+    /// The user of this member orders to end the run.
+    pub(crate) fn end_run(&mut self, out: &mut Vec<Output>) {
+        self.members.end_run(out);
     }
 
     /// Sends the latest secret, if there is one, to the new members of this view.

@@ -273,6 +273,14 @@ impl Training {
         }
     }
 
+    /// Commits the newest complete step of a member that is alone: nobody else could undo it.
+    pub(crate) fn commit_alone(&mut self, out: &mut Vec<Output>) {
+        assert_eq!(self.view().members.len(), 1, "it is alone");
+        if let Some(steps) = self.steps_mut() {
+            steps.commit_last(out);
+        }
+    }
+
     /// Commits the last step, after the closing barrier.
     pub(crate) fn commit_last(&mut self, out: &mut Vec<Output>) {
         assert!(self.base().is_closed(), "every member is done");

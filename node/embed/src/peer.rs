@@ -229,6 +229,18 @@ impl PeerHandle {
         answered.recv().ok()
     }
 
+    /// Ends the run at all members before its epochs are over: after the next step, or in a run with tables once the samples that workers
+    /// hold are done. Each peer then has the same model. The peer gives the order while it is a member; nothing shows that it has arrived
+    /// but the end of the run.
+    ///
+    /// # Errors
+    /// The reason, as text, why this is not possible: the peer is no member at present, or has stopped.
+    pub fn end_run(&self) -> Result<(), String> {
+        let (service, (answer, answered)) = (self.service.clone(), std::sync::mpsc::channel());
+        self.runtime.spawn(async move { answer.send(service.end_run().await) });
+        answered.recv().unwrap_or_else(|_| Err("the peer has stopped".to_owned()))
+    }
+
     /// An invite to the run, with which others join it; `None` until the peer knows its run.
     #[must_use]
     pub fn invite(&self) -> Option<Invite> {

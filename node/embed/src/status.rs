@@ -125,6 +125,12 @@ pub struct TrainingStatus {
     pub rate: Option<f64>,
     /// Committed steps per second, over the last seconds.
     pub steps_per_second: f64,
+    /// Samples per second, over the last seconds: those of committed steps, over all members; with tables, those of this peer.
+    #[serde(default)]
+    pub samples_per_second: f64,
+    /// The newest evaluation on held-out samples during the run; null before the first.
+    #[serde(default)]
+    pub evaluation: Option<EvaluationStatus>,
     /// What this peer currently waits for, in one word: `start`, `view`, `program`, `sums`, `shards`, `rows`, `closing` or
     /// `evaluation`.
     pub waits_for: String,
@@ -134,6 +140,23 @@ pub struct TrainingStatus {
     pub chunks: u64,
     /// Chunks that have not yet moved to their new owners.
     pub chunks_to_move: u64,
+}
+
+/// An evaluation on held-out samples during the run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EvaluationStatus {
+    /// The number of steps behind the parameters.
+    pub steps: u64,
+    /// The number of held-out samples.
+    pub samples: u32,
+    /// Their mean loss; null if it is not finite.
+    pub loss: Option<f64>,
+    /// The share of them that the model classifies correctly; null for a model without classes.
+    pub accuracy: Option<f64>,
+    /// The number of steps behind the parameters with the lowest loss that this peer has heard of.
+    pub best_steps: u64,
+    /// That loss.
+    pub best_loss: Option<f64>,
 }
 
 /// A change of the run's secret, requested by a user of this peer.

@@ -3,6 +3,7 @@
 //! ```text
 //! checkpoints/<run>/000000001200.safetensors     tensors
 //!                   000000001200.toml            index: what they are, and their digest
+//! best.safetensors                               the checkpoint with the lowest held-out loss
 //! data-<digest>                                  a data file that came from the swarm
 //! ```
 //! # How it works
@@ -21,11 +22,11 @@ use std::thread;
 use std::time::SystemTime;
 
 use peergrad_config::file_error::explained;
-use peergrad_core::io::{DataReference, Input};
+use peergrad_core::io::{DataReference, Input, Retention};
 use peergrad_core::state::checkpoint::Checkpoint;
-use peergrad_protocol::RunId;
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::message::SavedCheckpoint;
+use peergrad_protocol::{RunId, StepNumber};
 use safetensors::SafeTensorError;
 use tokio::sync::mpsc;
 
@@ -47,7 +48,8 @@ pub struct Checkpoints {
 
 /// A request to the thread.
 enum CheckpointCommand {
-    Save { checkpoint: Arc<Checkpoint>, keep: usize },
+    Save { checkpoint: Arc<Checkpoint>, retention: Retention },
+    KeepBest { run: RunId, steps: StepNumber },
     Restore(SavedCheckpoint),
     KeepData { reference: DataReference, data: Arc<[u8]> },
 }
@@ -66,11 +68,16 @@ impl Checkpoints {
             let _lock = lock;
             for command in queue {
                 let answer = match command {
-                    CheckpointCommand::Save { checkpoint, keep } => {
+                    CheckpointCommand::Save { checkpoint, retention } => {
                         let steps = checkpoint.saved.steps;
-                        let result = store.save(&checkpoint, keep).map_err(|error| explained(&error));
+                        let result = store.save(&checkpoint, retention).map_err(|error| explained(&error));
                         written.fetch_sub(1, Ordering::Relaxed);
                         Some(Input::CheckpointSaved { steps, result })
+                    }
+                    CheckpointCommand::KeepBest { run, steps } => {
+                        // Without it there are still the newer ones.
+                        let _ = store.keep_best(&run, steps);
+                        None
                     }
                     CheckpointCommand::Restore(saved) => {
                         Some(Input::CheckpointLoaded(store.restore(&saved).map(Arc::new)))
@@ -88,17 +95,22 @@ impl Checkpoints {
         Ok(Self { commands, results, saving, refused })
     }
 
-    /// Writes a checkpoint, and removes those of the run that are older than the newest `keep`. If the disk is slower than
+    /// Writes a checkpoint, and removes those of the run that are not kept. If the disk is slower than
     /// checkpoints come, this one is skipped: each is a model and more in memory.
-    pub fn save(&self, checkpoint: Arc<Checkpoint>, keep: usize) {
+    pub fn save(&self, checkpoint: Arc<Checkpoint>, retention: Retention) {
         if self.saving.fetch_add(1, Ordering::Relaxed) < SAVING_MAX {
-            return self.send(CheckpointCommand::Save { checkpoint, keep });
+            return self.send(CheckpointCommand::Save { checkpoint, retention });
         }
         self.saving.fetch_sub(1, Ordering::Relaxed);
         let (steps, reason) =
             (checkpoint.saved.steps, "the previous checkpoint is still being written".to_owned());
         // The receiver may be gone; the answer needs none.
         let _ = self.refused.send(Input::CheckpointSaved { steps, result: Err(reason) });
+    }
+
+    /// Keeps the checkpoint of a run after so many steps as [`BEST_FILE`]. Nothing happens if it is not there.
+    pub fn keep_best(&self, run: RunId, steps: StepNumber) {
+        self.send(CheckpointCommand::KeepBest { run, steps });
     }
 
     /// Reads a checkpoint back, and removes newer ones of its run.
@@ -140,6 +152,9 @@ const SAVING_MAX: usize = 2;
 pub struct CheckpointStore {
     directory: PathBuf,
 }
+
+/// The file in a data directory with the best checkpoint of the newest run that has evaluated its checkpoints.
+pub const BEST_FILE: &str = "best.safetensors";
 
 /// A checkpoint that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -216,7 +231,18 @@ impl CheckpointStore {
         Ok(checkpoint)
     }
 
-    fn save(&self, checkpoint: &Checkpoint, keep: usize) -> io::Result<()> {
+    /// Gives the tensors of a checkpoint a second name, under which they stay.
+    fn keep_best(&self, run: &RunId, steps: StepNumber) -> io::Result<()> {
+        let best = self.directory.join(BEST_FILE);
+        let draft = draft_of(&best)?;
+        let tensors = self.folder(run).join(name_of(steps.0, TENSORS));
+        // Some file systems have no links.
+        fs::hard_link(&tensors, &draft).or_else(|_| fs::copy(&tensors, &draft).map(drop))?;
+        fs::rename(&draft, &best)?;
+        sync_folder(&best)
+    }
+
+    fn save(&self, checkpoint: &Checkpoint, retention: Retention) -> io::Result<()> {
         let folder = self.folder(&checkpoint.run);
         if !folder.exists() {
             create_private(&folder)?;
@@ -232,9 +258,11 @@ impl CheckpointStore {
         let (bytes, digest) = written?;
         let index = Index::of(checkpoint, bytes, digest);
         write_private(&path.with_extension("toml"), index.to_text().as_bytes())?;
-        let indices = self.indices(&checkpoint.run);
-        let surplus = indices.len().saturating_sub(keep);
-        indices[..surplus].iter().for_each(|index| remove(index));
+        let candidate = retention.candidate.map(|steps| folder.join(name_of(steps.0, "toml")));
+        let mut indices = self.indices(&checkpoint.run);
+        let surplus = indices.len().saturating_sub(retention.keep);
+        indices.truncate(surplus);
+        indices.iter().filter(|index| Some(*index) != candidate.as_ref()).for_each(|index| remove(index));
         Ok(())
     }
 

@@ -62,6 +62,8 @@ pub enum AdminRequest {
     Report(oneshot::Sender<NodeReport>),
     /// Expel this member from the run.
     Expel(PeerId),
+    /// End the run at all members.
+    EndRun,
     /// Give up the table chunks that no member has any more.
     DeclareLost,
     /// Give the run another secret.
@@ -275,6 +277,7 @@ impl Driver {
                 }
             }
             AdminRequest::Expel(peer) => self.feed(machine, Input::Expel(peer)),
+            AdminRequest::EndRun => self.feed(machine, Input::EndRun),
             AdminRequest::DeclareLost => self.feed(machine, Input::DeclareLost),
             AdminRequest::Rekey { secret, at } => self.feed(machine, Input::Rekey { secret, at }),
         }
@@ -297,7 +300,10 @@ impl Driver {
             }
             Output::Persist { id, record } => self.store.persist(id, record),
             Output::StoreData { reference, data } => self.checkpoints.keep_data(reference, data),
-            Output::SaveCheckpoint { checkpoint, keep } => self.checkpoints.save(checkpoint, keep),
+            Output::SaveCheckpoint { checkpoint, retention } => {
+                self.checkpoints.save(checkpoint, retention);
+            }
+            Output::KeepBest { run, steps } => self.checkpoints.keep_best(run, steps),
             Output::LoadCheckpoint(saved) => self.checkpoints.restore(saved),
             Output::Event(event) => self.report(event),
         }

@@ -10,8 +10,9 @@ Messages go to ``logging.getLogger("peergrad")``, always from the thread that ru
 """
 
 from peergrad._native import Refused
+from peergrad._kept import Kept
 from peergrad._result import Failed, Left, Result
 from peergrad._swarm import Step, Swarm
 
-__all__ = ["Failed", "Left", "Refused", "Result", "Step", "Swarm"]
+__all__ = ["Failed", "Kept", "Left", "Refused", "Result", "Step", "Swarm"]
 __version__ = "0.1.0"

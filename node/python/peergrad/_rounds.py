@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from peergrad._kept import Stateful
 from peergrad.torch import Step, Swarm
 
 
@@ -15,6 +16,10 @@ class Rounds:
         self._every = every
         self._steps = 0
         self._round: Step | None = None
+
+    def keep(self, **objects: Stateful | None) -> None:
+        """Saves the state of what the framework has made: see :meth:`peergrad.torch.Swarm.keep`."""
+        self._swarm.keep(**{name: found for name, found in objects.items() if found is not None})
 
     def begin(self) -> bool:
         """Waits for the next round, whose parameters are then in the model. Returns whether there is one."""

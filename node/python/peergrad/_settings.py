@@ -6,7 +6,7 @@ import json
 import numbers
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,20 @@ def run_text(run: Run, *, kind: str | None, peers: int | None) -> str:
         if keys.setdefault(key, value) != value:
             raise ValueError(f"{argument} is {value!r}, but the run says {keys[key]!r} for `{section}.{key}`: give one of the two")
     return toml_text(table)
+
+
+def with_statistics(run: Run, statistics: Sequence[str]) -> Run:
+    """The run with a parameter group of these statistics, whose mean by samples replaces them in each step."""
+    if not statistics:
+        return run
+    table = _table(run)
+    optimizer = table.setdefault("optimizer", {})
+    if not isinstance(optimizer, dict):
+        raise ValueError("`optimizer` in the run is not a section")
+    group = {"tensors": list(statistics), "statistic": True}
+    # The first group that names a tensor has it, so this one comes before those of the user, which may name whole layers.
+    optimizer["groups"] = [group, *optimizer.get("groups", [])]
+    return table
 
 
 def check_numbers(*, samples: Any, port: Any, capacity: Any, peers: Any) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import json
 import logging
 import math
 import os
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Literal, TypeVar
@@ -19,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from peergrad._native import NativeStep, NativeSwarm, Refused
+from peergrad._kept import Stateful, States
 from peergrad._progress import Progress
 from peergrad._result import Failed, Left, Result
 from peergrad._settings import check_numbers, run_text
@@ -33,6 +35,8 @@ _POLL_SECONDS = 0.05
 _FIRST_STEP_SECONDS = 600.0
 """How long the first step of a peer may take, in which frameworks compile."""
 _BUSY_SECONDS_MAX = 3600.0
+_COMPLETION_SECONDS = 0.5
+"""How long a peer that leaves waits for the others to complete the step that it has finished."""
 _INTERRUPTED_SECONDS = 1.5
 """How long a peer tries to hand over after Ctrl-C."""
 
@@ -169,6 +173,8 @@ class _Peer(Generic[StepT]):
         # that a swarm without a user is dropped at once.
         self._open: NativeStep | None = None
         self._is_begun = False
+        self._has_begun_one = False
+        self._steps_behind: int | None = None
         self._has_finished_one = False
         self._kind = kind
         self._has_left = False
@@ -198,6 +204,7 @@ class _Peer(Generic[StepT]):
         """This peer's id."""
         self.directory = Path(started["directory"])
         """Where this peer keeps its files."""
+        self._states = States(self.directory)
         if started["replaced"] is not None:
             logger.warning("this new run replaces the unfinished run %s in %s", started["replaced"], self.directory)
         if started["founded"] is not None:
@@ -207,13 +214,21 @@ class _Peer(Generic[StepT]):
     @property
     def invite(self) -> str:
         """An invite to the run, with which others join it. Waits until this peer knows its run."""
-        while (invite := self._native.invite()) is None:
+        return self._known(self._native.invite)
+
+    @functools.cached_property
+    def _run(self) -> str:
+        return self._known(self._native.run)
+
+    def _known(self, ask: Callable[[], str | None]) -> str:
+        """What the peer knows once it knows its run."""
+        while (answer := ask()) is None:
             self._check()
             self._handle_events()
             if self.result is not None:
-                raise Failed(f"the run has ended before an invite was known: {self.result.reason}")
+                raise Failed(f"the peer has ended before it knew its run: {self.result.reason}")
             time.sleep(_POLL_SECONDS)
-        return invite
+        return answer
 
     def status(self) -> dict[str, Any]:
         """The state of this peer, as ``peer status --json`` prints it: docs/status.md explains every field. Empty after the end."""
@@ -241,6 +256,30 @@ class _Peer(Generic[StepT]):
         finally:
             # The first step keeps its time.
             self._native.busy(0 if self._has_finished_one else _FIRST_STEP_SECONDS)
+
+    def keep(self, **objects: Stateful) -> None:
+        """Saves the state of these objects with each checkpoint of the run, and gives it back when the run is resumed.
+
+        ::
+
+            swarm.keep(optimizer=inner, scheduler=scheduler)
+
+        They are what only this peer has: an optimizer of your own, a scaler, a random generator. Each has ``state_dict`` and
+        ``load_state_dict``; :class:`peergrad.Kept` holds any other value. Call this before the first step, which finds them as they
+        were. If the run goes on from another step than theirs, a warning says so.
+        """
+        if self._has_begun_one:
+            raise RuntimeError("the first step has begun already: call `keep` before it")
+        self._states.add(objects)
+
+    def end_run(self) -> None:
+        """Ends the run at all peers after the next step or two, before its epochs are over: for example, because the model does not get
+        better any more. The loops of all peers end as usual then, with the same parameters and ``result.outcome == "done"``.
+
+        Raises ``RuntimeError`` if this peer is not in the run at the moment: try again in the next step.
+        """
+        self._check()
+        self._native.end_run()
 
     def leave(self) -> None:
         """Leaves the run: hands over what this peer owns, and waits for that. The others go on.
@@ -276,6 +315,8 @@ class _Peer(Generic[StepT]):
                 self._check_kind(self._open)
                 if not self._has_finished_one:
                     self._native.busy(_FIRST_STEP_SECONDS)
+                self._has_begun_one = True
+                self._states.step_begins(self._run, self._open.number, is_checkpoint=self._open.is_checkpoint)
                 step = self._begin(self._open)
                 self._is_begun = True
                 return step
@@ -328,6 +369,8 @@ class _Peer(Generic[StepT]):
             raise Left("this peer has left the swarm: make a new one to take part again")
 
     def _close_step(self) -> None:
+        if self._open is not None:
+            self._steps_behind = self._open.number + 1
         self._open, self._is_begun = None, False
         if not self._has_finished_one:
             self._has_finished_one = True
@@ -358,6 +401,8 @@ class _Peer(Generic[StepT]):
     def _finish_with(self, result: Result) -> None:
         self.result = result
         self._native.stop()
+        if result.outcome == "done":
+            self._states.remove()
         logger.info("ended: %s", result)
         text = f"{self.name}: {result.outcome} after {result.steps} steps"
         if result.reason is not None and result.outcome != "left":
@@ -369,11 +414,16 @@ class _Peer(Generic[StepT]):
         if self.result is not None:
             self._has_left = True
             return
+        is_between_steps = self._open is None
         if self._open is not None:
             self._open.give_up()
             self._close_step()
         else:
+            # The step that was finished last is complete when the next one begins.
+            offered = self._native.wait(_COMPLETION_SECONDS) if self._steps_behind is not None else None
             self._native.leave()
+            if offered is not None:
+                offered.give_up()
         self._has_left = True
         until = math.inf if seconds is None else time.monotonic() + seconds
         try:
@@ -381,6 +431,9 @@ class _Peer(Generic[StepT]):
                 if (offered := self._native.wait(_POLL_SECONDS)) is not None:
                     offered.give_up()
                 self._handle_events()
+            if is_between_steps and self.result is not None and self.result.steps == self._steps_behind:
+                # A peer that stops in order saves a checkpoint, too.
+                self._states.save(self._run, self.result.steps)
         finally:
             if self.result is None:
                 self._finish_with(Result.of({**_STOPPED, "outcome": "left", "reason": "stopped before it had handed over"}))

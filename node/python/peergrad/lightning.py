@@ -6,6 +6,8 @@
     trainer = Trainer(max_epochs=-1, callbacks=[Rounds(swarm, every=100)])
     trainer.fit(module, loader)
 
+The state of the Trainer's optimizers and schedulers is kept beside the peer's checkpoints.
+
 The Trainer's own data loader feeds it, so the swarm's sample numbers only count progress: give each peer its own part of the data, or
 another seed.
 """
@@ -34,6 +36,9 @@ class Rounds(Callback):
         self._steps = 0
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
+        schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
+        for kind, made in (("optimizer", trainer.optimizers), ("scheduler", schedulers)):
+            self._rounds.keep(**{f"{kind}_{index}": found for index, found in enumerate(made)})
         self._steps = trainer.global_step
         trainer.should_stop |= not self._rounds.begin()
 

@@ -15,13 +15,13 @@
 With ``kind="local"`` or ``"diloco"`` the optimizer is your own: take as many local steps as you like on ``step.samples``, then
 ``step.finish(loss)`` gives the model's parameters back.
 
-The parameters that train are those with ``requires_grad``: only these travel. Frozen ones must be the same at all peers. Buffers, such
-as the running statistics of batch normalization, stay at each peer.
+The parameters that train are those with ``requires_grad``: only these travel, with the running statistics of batch normalization. Frozen
+ones must be the same at all peers. Other buffers stay at each peer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,9 +30,10 @@ from torch import Tensor, nn
 
 import peergrad
 from peergrad._native import NativeStep
+from peergrad._settings import with_statistics
 from peergrad._swarm import _Peer
 
-__all__ = ["Optimizer", "Sampler", "Step", "Swarm"]
+__all__ = ["Optimizer", "RandomState", "Sampler", "Step", "Swarm"]
 
 _TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
@@ -68,8 +69,9 @@ class Step(peergrad.Step):
         count = len(self._samples)
         if is_mean and total is not None:
             total *= count
-        vectors = self._swarm._values() if self.wants_parameters else self._swarm._gradients(count if is_mean else 1, allow_unused)
-        return super().finish(vectors, total)
+        if self.wants_parameters:
+            return super().finish(self._swarm._values(), total)
+        return super().finish(self._swarm._gradients(count, are_means=is_mean, allow_unused=allow_unused), total)
 
 
 class Swarm(_Peer[Step]):
@@ -77,26 +79,40 @@ class Swarm(_Peer[Step]):
 
     - ``model``: its parameters with ``requires_grad`` train: float32, or float64, bfloat16 and float16, which are converted; on a
       CPU or another device. The swarm overwrites them at the start of each step, and at the end of the run.
+    - ``statistics``: the names of floating buffers that follow the samples. After each step they are the mean over the peers, by their
+      samples. By default these are the running means and variances of normalization layers; ``()`` keeps them at each peer.
     - All other arguments are those of :class:`peergrad.Swarm`.
 
     The parameters of the founder count: a joiner's module gets them before its first step.
     """
 
-    def __init__(self, model: nn.Module, *, name: str, samples: int, **options: Any) -> None:
+    def __init__(
+        self, model: nn.Module, *, name: str, samples: int, statistics: Sequence[str] | None = None, **options: Any
+    ) -> None:
         self.model = model
         """The module."""
-        parameters = {key: p for key, p in model.named_parameters() if p.requires_grad}
-        if not parameters:
+        self._parameters = {key: p for key, p in model.named_parameters() if p.requires_grad}
+        if not self._parameters:
             raise ValueError("the model has no parameter with requires_grad: there is nothing to train")
-        for key, parameter in parameters.items():
-            if parameter.dtype not in _TYPES or parameter.is_sparse or parameter.is_meta:
-                raise TypeError(f"the parameter {key} ({parameter.dtype}, {parameter.device}) cannot train: it must be dense and floating")
-        self._parameters = parameters
-        self._count = sum(p.numel() for p in parameters.values())
+        self._statistics = _running_statistics(model) if statistics is None else _buffers(model, statistics)
+        self._tensors: dict[str, Tensor] = {**self._parameters, **self._statistics}
+        for key, tensor in self._tensors.items():
+            if tensor.dtype not in _TYPES or tensor.is_sparse or tensor.is_meta:
+                raise TypeError(f"{key} ({tensor.dtype}, {tensor.device}) cannot train: it must be dense and floating")
+        self._count = sum(tensor.numel() for tensor in self._tensors.values())
         # Where a tensor is not what the peer reads, a flat vector on the CPU stands between them.
         self._flat: Tensor | None = None
-        shapes = {key: tuple(p.shape) for key, p in parameters.items()}
-        super().__init__(name, shapes, samples=samples, initial=self._values(), **options)
+        shapes = {key: tuple(tensor.shape) for key, tensor in self._tensors.items()}
+        options["run"] = with_statistics(options.get("run"), list(self._statistics))
+        try:
+            super().__init__(name, shapes, samples=samples, initial=self._values(), **options)
+        except ValueError as error:
+            if self._statistics and statistics is None and "groups" in str(error):
+                error.add_note(
+                    f"The model has running statistics, such as {next(iter(self._statistics))}, which this run cannot average. "
+                    "Pass `statistics=()` to keep them at each peer."
+                )
+            raise
 
     def sampler(self, micro_batch: int | None = None) -> Sampler:
         """A batch sampler for a ``DataLoader``, which serves the samples of the open step: see :class:`Sampler`."""
@@ -115,19 +131,19 @@ class Swarm(_Peer[Step]):
 
     def _is_direct(self) -> bool:
         """Whether the peer reads and writes the parameters in place. A framework may move a model at any time."""
-        parameters = self._parameters.values()
-        return all(p.dtype == torch.float32 and p.device.type == "cpu" and p.is_contiguous() for p in parameters)
+        tensors = self._tensors.values()
+        return all(t.dtype == torch.float32 and t.device.type == "cpu" and t.is_contiguous() for t in tensors)
 
     def _targets(self) -> list[Any]:
         """The arrays that the peer overwrites with parameters."""
         if self._is_direct():
-            return [p.detach().numpy() for p in self._parameters.values()]
+            return [tensor.detach().numpy() for tensor in self._tensors.values()]
         return [self._vector().numpy()]
 
     def _vector(self) -> Tensor:
-        """(parameters), float32 on the CPU: pinned memory if a parameter is on a CUDA device."""
+        """(elements of all tensors), float32 on the CPU: pinned memory if a tensor is on a CUDA device."""
         if self._flat is None:
-            is_on_gpu = any(p.device.type == "cuda" for p in self._parameters.values())
+            is_on_gpu = any(tensor.device.type == "cuda" for tensor in self._tensors.values())
             self._flat = torch.empty(self._count, dtype=torch.float32, pin_memory=is_on_gpu)
         return self._flat
 
@@ -135,17 +151,17 @@ class Swarm(_Peer[Step]):
         """Moves the parameters from the flat vector into the model."""
         if not self._is_direct():
             with torch.no_grad():
-                for parameter, part in self._parts():
-                    parameter.copy_(part.view(parameter.shape))
+                for tensor, part in self._parts():
+                    tensor.copy_(part.view(tensor.shape))
 
     def _values(self) -> list[Any]:
-        """The present parameters, as the peer reads them."""
+        """The present parameters and statistics, as the peer reads them."""
         if self._is_direct():
             return self._targets()
-        return self._gathered([p.detach() for p in self._parameters.values()])
+        return self._gathered([tensor.detach() for tensor in self._tensors.values()])
 
-    def _gradients(self, factor: int, allow_unused: bool) -> list[Any]:
-        """The present gradients, as the peer reads them, times ``factor``."""
+    def _gradients(self, samples: int, *, are_means: bool, allow_unused: bool) -> list[Any]:
+        """The present gradients and statistics as the peer reads them: sums over so many samples."""
         self._check_model()
         gradients = []
         for key, parameter in self._parameters.items():
@@ -159,8 +175,9 @@ class Swarm(_Peer[Step]):
                 gradient = torch.zeros_like(parameter)
             gradient = gradient.detach()
             gradients.append((gradient.to_dense() if gradient.is_sparse else gradient))
-        if factor != 1:
-            gradients = [gradient * factor for gradient in gradients]
+        if are_means:
+            gradients = [gradient * samples for gradient in gradients]
+        gradients += [statistic.detach() * samples for statistic in self._statistics.values()]
         if self._is_direct():
             return [gradient.contiguous().numpy() for gradient in gradients]
         return self._gathered(gradients)
@@ -171,18 +188,33 @@ class Swarm(_Peer[Step]):
             part.view(tensor.shape).copy_(tensor)
         return [self._vector().numpy()]
 
-    def _parts(self) -> Iterator[tuple[nn.Parameter, Tensor]]:
-        """Each parameter with its part of the flat vector."""
-        parameters = self._parameters.values()
-        return zip(parameters, torch.split(self._vector(), [p.numel() for p in parameters]), strict=True)
+    def _parts(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Each tensor with its part of the flat vector."""
+        tensors = self._tensors.values()
+        return zip(tensors, torch.split(self._vector(), [tensor.numel() for tensor in tensors]), strict=True)
 
     def _check_model(self) -> None:
-        for (key, parameter), shape in zip(self._parameters.items(), self.shapes.values(), strict=True):
-            if tuple(parameter.shape) != shape:
+        for (key, tensor), shape in zip(self._tensors.items(), self.shapes.values(), strict=True):
+            if tuple(tensor.shape) != shape:
                 raise ValueError(
-                    f"the parameter {key} had the shape {shape} when the swarm started, and has {tuple(parameter.shape)} now: "
+                    f"the tensor {key} had the shape {shape} when the swarm started, and has {tuple(tensor.shape)} now: "
                     "do not change a model that trains"
                 )
+
+
+def _running_statistics(model: nn.Module) -> dict[str, Tensor]:
+    """The running means and variances of the normalization layers of a model, by name."""
+    layers = [(name, part) for name, part in model.named_modules() if isinstance(part, nn.modules.batchnorm._NormBase)]
+    names = [f"{name}.{buffer}" if name else buffer for name, _ in layers for buffer in ("running_mean", "running_var")]
+    return _buffers(model, [name for name in names if name in dict(model.named_buffers())])
+
+
+def _buffers(model: nn.Module, names: Sequence[str]) -> dict[str, Tensor]:
+    known = dict(model.named_buffers())
+    for name in names:
+        if name not in known:
+            raise ValueError(f"`{name}` in `statistics` is no buffer of the model: it has {', '.join(known) or 'none'}")
+    return {name: known[name] for name in names}
 
 
 class Sampler(torch.utils.data.Sampler[list[int]]):
@@ -210,6 +242,21 @@ class Sampler(torch.utils.data.Sampler[list[int]]):
             raise RuntimeError("no step is open: iterate the loader inside `for step in swarm`")
         samples = torch.from_numpy(np.frombuffer(native.samples(), np.uint32).astype(np.int64))
         yield from (part.tolist() for part in torch.split(samples, self._micro_batch or max(len(samples), 1)))
+
+
+class RandomState:
+    """The state of PyTorch's random generators, on the CPU and on CUDA devices, for :meth:`Swarm.keep`::
+
+        swarm.keep(optimizer=inner, random=peergrad.torch.RandomState())
+    """
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"cpu": torch.get_rng_state(), "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        torch.set_rng_state(state_dict["cpu"])
+        if len(state_dict["cuda"]) == torch.cuda.device_count():
+            torch.cuda.set_rng_state_all(state_dict["cuda"])
 
 
 class Optimizer(torch.optim.Optimizer):

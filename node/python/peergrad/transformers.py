@@ -9,6 +9,8 @@ The ``with`` lets this peer leave if the Trainer raises.
 
 Only parameters with ``requires_grad`` travel: with LoRA (the library peft) these are the adapters.
 
+The state of the Trainer's optimizer and scheduler is kept beside the peer's checkpoints.
+
 The Trainer's own data loader feeds it, so the swarm's sample numbers only count progress: give each peer its own part of the data, or
 another seed. The run ends after ``epochs`` times ``samples`` of them, whatever ``num_train_epochs`` says.
 """
@@ -35,7 +37,8 @@ class Rounds(TrainerCallback):
     def __init__(self, swarm: Swarm, every: int) -> None:
         self._rounds = _Rounds(swarm, every)
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **made: Any) -> None:
+        self._rounds.keep(optimizer=made.get("optimizer"), scheduler=made.get("lr_scheduler"))
         control.should_training_stop |= not self._rounds.begin()
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:

@@ -95,6 +95,12 @@ impl NativeStep {
         self.offer.info.seed
     }
 
+    /// Whether the members save a checkpoint of the parameters at which it starts.
+    #[getter]
+    fn is_checkpoint(&self) -> bool {
+        self.offer.info.is_checkpoint
+    }
+
     /// Whether the members still wait for it.
     #[getter]
     fn is_wanted(&self) -> bool {

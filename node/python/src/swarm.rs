@@ -127,6 +127,12 @@ impl NativeSwarm {
         Ok(true)
     }
 
+    /// The id of the run; `None` until it is known.
+    fn run(&self) -> PyResult<Option<String>> {
+        self.process.check()?;
+        Ok(self.handle.invite().map(|invite| invite.run.to_string()))
+    }
+
     /// The invite; `None` until the run is known.
     fn invite(&self) -> PyResult<Option<String>> {
         self.process.check()?;
@@ -158,6 +164,12 @@ impl NativeSwarm {
         self.process.check()?;
         self.handle.busy(Duration::try_from_secs_f64(seconds).unwrap_or_default());
         Ok(())
+    }
+
+    /// Ends the run at all peers after the next step.
+    fn end_run(&self, py: Python<'_>) -> PyResult<()> {
+        self.process.check()?;
+        py.detach(|| self.handle.end_run()).map_err(PyRuntimeError::new_err)
     }
 
     /// Asks the peer to hand over what it owns and to leave.

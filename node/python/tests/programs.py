@@ -68,12 +68,34 @@ def line(options: dict) -> None:
     ended(swarm)
 
 
+def momentum(options: dict) -> None:
+    """Local steps in NumPy, with a momentum that only this peer has."""
+    x, y = points()
+    pause, kept = options.pop("pause", 0), options.pop("kept", True)
+    sync = {"kind": "diloco", "local_steps": 1}
+    run = settings(options, sync=sync, checkpoints={"seconds": 1})
+    velocity = peergrad.Kept(np.zeros(3, np.float32))
+    with peergrad.Swarm("momentum", {"w": (3,)}, samples=SAMPLES, **run) as swarm:
+        if kept:
+            swarm.keep(velocity=velocity)
+        tell("invite", invite=swarm.invite)
+        for step in swarm:
+            tell("step", number=step.number, velocity=velocity.value.tolist())
+            time.sleep(pause)
+            w = step.parameters()["w"]
+            error = x[step.samples] @ w - y[step.samples]
+            velocity.value = np.float32(0.9) * velocity.value + 2 * x[step.samples].T @ error / np.float32(len(error))
+            step.finish({"w": w - np.float32(0.002) * velocity.value}, float((error**2).sum()))
+    ended(swarm)
+
+
 def fail(swarm, step) -> None:
     raise ZeroDivisionError("the user's own code failed")
 
 
 HAPPENINGS = {
     "fail": fail,
+    "end": lambda swarm, step: swarm.end_run(),
     "leave": lambda swarm, step: None,
     "leave within": lambda swarm, step: swarm.leave(),
 }
@@ -141,6 +163,37 @@ def mlp(options: dict) -> None:
             tell("step", number=step.number, members=step.members)
     correct = (model(x.to(type_)).argmax(1) == labels).float().mean().item()
     tell("accuracy", accuracy=correct)
+    ended(swarm)
+
+
+def norm_model():
+    """A module with running statistics."""
+    import torch
+    from torch import nn
+
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+
+
+def norm(options: dict) -> None:
+    """Batch normalization, whose running statistics are averaged."""
+    import torch
+    from torch.nn import functional as F
+
+    import peergrad.torch as pg
+
+    x, y = (torch.from_numpy(part) for part in points())
+    model = norm_model()
+    sgd = {"rule": "sgd", "rate": 0.1}
+    with pg.Swarm(model, name="norm", samples=SAMPLES, **settings(options, optimizer=sgd)) as swarm:
+        tell("invite", invite=swarm.invite)
+        for step in swarm:
+            model.zero_grad()
+            loss = F.cross_entropy(model(x[step.samples]), (y > 0).long()[step.samples], reduction="sum")
+            loss.backward()
+            if step.finish(loss):
+                tell("step", number=step.number, samples=step.samples.tolist())
+    tell("model", state={key: value.tolist() for key, value in model.state_dict().items()})
     ended(swarm)
 
 

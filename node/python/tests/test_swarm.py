@@ -95,6 +95,17 @@ def test_all_killed_peers_continue(swarm, start):
     agree(again, ALL)
 
 
+def test_a_loop_ends_the_run_for_all(start):
+    founder = start("line", peers=3, pause=0.02, epochs=400)
+    invite = founder.wait_for("invite")["invite"]
+    others = [start("line", invite=invite, pause=0.02), start("line", invite=invite, pause=0.02, at=10, what="end")]
+    results = [process.result() for process in (founder, *others)]
+    for result in results:
+        assert result["outcome"] == "done", result
+        assert 0 < result["samples"] < 400 * SAMPLES and result["left_out"] == 0
+        assert (result["digest"], result["samples"]) == (results[0]["digest"], results[0]["samples"])
+
+
 def test_a_stranger_is_refused(start):
     founder = start("line", peers=2)
     stranger = start("tree", invite=founder.wait_for("invite")["invite"])

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 from conftest import agree  # noqa: E402
-from programs import EPOCHS, SAMPLES  # noqa: E402
+from programs import BATCH, EPOCHS, SAMPLES, norm_model, points  # noqa: E402
 
 import peergrad.torch as pg  # noqa: E402
 
@@ -54,6 +54,57 @@ def test_a_killed_peer_with_its_own_optimizer_costs_no_sample(swarm):
 
 def test_workers_of_a_data_loader_are_forked_safely(swarm):
     agree(swarm("loader", 2), SAMPLES)
+
+
+def test_running_statistics_are_those_of_all_samples(swarm):
+    """Two peers end with what a plain loop has that runs each part on the model of the step, and weighs the statistics by samples."""
+    processes = swarm("norm", 2)
+    states = [process.wait_for("model")["state"] for process in processes]
+    agree(processes, ALL)
+    parts = [{line["number"]: line["samples"] for line in process.seen if line["event"] == "step"} for process in processes]
+    x, y = (torch.from_numpy(part) for part in points())
+    model = norm_model()
+    names = ["1.running_mean", "1.running_var"]
+    for number in range(ALL // BATCH):
+        before = {key: value.clone() for key, value in model.state_dict().items()}
+        sums = {name: 0 for name in names}
+        model.zero_grad()
+        for samples in (part[number] for part in parts if number in part):
+            model.load_state_dict(before)
+            loss = torch.nn.functional.cross_entropy(model(x[samples]), (y > 0).long()[samples], reduction="sum")
+            loss.backward()
+            for name in names:
+                sums[name] += model.state_dict()[name] * len(samples)
+        with torch.no_grad():
+            for name in names:
+                model.get_buffer(name).copy_(sums[name] / BATCH)
+            for parameter in model.parameters():
+                parameter -= 0.1 * parameter.grad / BATCH
+    for name, value in model.state_dict().items():
+        if name != "1.num_batches_tracked":
+            for state in states:
+                assert torch.allclose(torch.tensor(state[name]), value, atol=5e-6), name
+
+
+def test_statistics_of_kinds_that_cannot_average_them(tmp_path):
+    model = torch.nn.Sequential(torch.nn.Linear(3, 1), torch.nn.BatchNorm1d(1))
+    with pytest.raises(ValueError) as raised:
+        one_peer(tmp_path, model, kind="ds-sync")
+    assert "statistics=()" in raised.value.__notes__[0] and "1.running_mean" in raised.value.__notes__[0]
+    with pytest.raises(ValueError, match="`mean` in `statistics` is no buffer"):
+        one_peer(tmp_path, model, statistics=["mean"])
+    with one_peer(tmp_path, model, kind="ds-sync", statistics=()) as swarm:
+        assert list(swarm.shapes) == ["0.weight", "0.bias", "1.weight", "1.bias"]
+    model[1].eval().requires_grad_(False)
+    with one_peer(tmp_path / "frozen", model) as swarm:
+        assert list(swarm.shapes) == ["0.weight", "0.bias", "1.running_mean", "1.running_var"]
+
+
+def test_random_generators_are_restored():
+    state = pg.RandomState().state_dict()
+    first = torch.rand(3)
+    pg.RandomState().load_state_dict(state)
+    assert torch.equal(torch.rand(3), first)
 
 
 def test_gradients_of_micro_batches_add_up(tmp_path):

@@ -1,10 +1,12 @@
-//! Messages for requests of users to a running swarm: to let a member leave, to expel a peer, and to change the run's secret.
+//! Messages for requests of users to a running swarm: to let a member leave, to expel a peer, to end the run, and to change
+//! the run's secret.
 //!
 //! ```text
 //! member                       coordinator               member                every other member
 //!   | -- Retire, until it has left --> |                   | -- Rekey ------------> |   each member forwards it to all once,
 //!   |                                  |                   | <----------- Rekeyed - |   in case the first sender fails
 //!   | -- Expel, to every member, until the peer is expelled
+//!   | -- EndRun, to every member, and to the coordinator until the end is agreed
 //! ```
 
 use super::{Invalid, in_range};
@@ -24,6 +26,8 @@ pub enum AdminMessage {
     Rekey(Rekey),
     /// The answer, to the member whose user asked for the new secret: the secret with this [`Rekey::at`] is stored.
     Rekeyed(u64),
+    /// Member to every member, and again to the coordinator until the members have agreed on it: end the run after the next step.
+    EndRun,
 }
 
 /// A new secret of the run. Of two secrets, the later one is valid.
@@ -56,7 +60,7 @@ impl AdminMessage {
         match self {
             Self::Rekey(rekey) => in_range(rekey.is_possible()),
             Self::Rekeyed(at) => in_range(*at <= AT_MAX),
-            Self::Retire | Self::Expel(_) => Ok(()),
+            Self::Retire | Self::EndRun | Self::Expel(_) => Ok(()),
         }
     }
 }

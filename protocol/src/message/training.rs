@@ -7,6 +7,7 @@
 //!   | <-------------------------- StepContributors --|    first owner to all: the contributions of the step
 //!   | <====== Segment ... Segment =================> |    in each step, along the plan, and to holders of replicas
 //!   | -- ShardNorm --------------------------------> |    owner to all, if gradients are clipped: the norm of its sums
+//!   | -- Evaluated --------------------------------> |    in turn to all: how good the parameters after some step are
 //!   | -- WantChunks -------------------------------> |    to complete an interrupted step
 //!   | <-------------------------------- ChunkBatch --|    requested chunks, or chunks that move to new owners
 //!   | <====== Tables ... Tables ===================> |    in programs with tables: between workers, owners and replicas
@@ -51,6 +52,8 @@ pub enum TrainingMessage {
     ParametersDigest(ParametersDigest),
     /// Owner to every member, if gradients are clipped: the norm of the sums of its shard. No owner updates before it has those of all.
     ShardNorm(ShardNorm),
+    /// Member to every member: it has evaluated the parameters after some step.
+    Evaluated(Evaluated),
 }
 
 /// The identity of the segment in the payload.
@@ -75,6 +78,39 @@ pub struct ShardNorm {
     pub step: StepNumber,
     /// The sum of their squares, without statistics: at least 0, and finite.
     pub squares: f64,
+}
+
+/// An evaluation during the run.
+#[derive(Clone, Copy, Debug, PartialEq, Encode, Decode)]
+pub struct Evaluated {
+    /// The number of steps behind the parameters.
+    pub steps: StepNumber,
+    /// How many held-out samples were evaluated.
+    pub samples: u32,
+    /// The mean loss of these samples.
+    pub loss: f64,
+    /// The share of these samples that the model classifies correctly, 0 to 1; `None` for a model without classes.
+    pub accuracy: Option<f64>,
+    /// The best evaluation of the run as far as the sender knows, which may be this one.
+    pub best: BestEvaluation,
+}
+
+/// The best evaluation of a run so far.
+#[derive(Clone, Copy, Debug, PartialEq, Encode, Decode)]
+pub struct BestEvaluation {
+    /// The number of steps behind the parameters.
+    pub steps: StepNumber,
+    /// The mean loss of the held-out samples.
+    pub loss: f64,
+}
+
+impl BestEvaluation {
+    /// Whether its loss is lower than that of `other`. One that is not a number is higher than any.
+    #[must_use]
+    pub fn is_better_than(&self, other: &Self) -> bool {
+        let of = |it: &Self| if it.loss.is_nan() { f64::INFINITY } else { it.loss };
+        of(self) < of(other)
+    }
 }
 
 /// A request for the values of chunks.
@@ -233,6 +269,12 @@ impl TrainingMessage {
             }
             Self::ParametersDigest(parameters) => in_range(is_step(parameters.steps)),
             Self::Tables => Ok(()),
+            // A loss may be anything; a share may not.
+            Self::Evaluated(Evaluated { steps, accuracy, best, .. }) => in_range(
+                is_step(*steps)
+                    && is_step(best.steps)
+                    && accuracy.is_none_or(|share| (0.0..=1.0).contains(&share)),
+            ),
             Self::ShardNorm(norm) => in_range(is_step(norm.step) && (0.0..=f64::MAX).contains(&norm.squares)),
         }
     }

@@ -181,7 +181,7 @@ fn impossible_moves_are_refused() {
 fn assigned_samples_must_have_been_taken_exactly_once() {
     let span = |start, end| Span { start, end };
     let returned = vec![span(4, 6), span(9, 10)];
-    let cursor = DataCursor { epoch: 1, position: 20, returned, deferred: vec![] };
+    let cursor = DataCursor { epoch: 1, position: 20, returned, ..DataCursor::default() };
     let validate = |epoch, parts: &[&[Span]]| {
         let parts = parts.iter().map(|part| part.to_vec()).collect();
         let resume = Resume { batch: Some(BatchParts { epoch, parts }), ..Resume::at(StepNumber(3)) };

@@ -5,11 +5,11 @@
 use peergrad_protocol::cursor::{DataCursor, Span};
 use peergrad_protocol::message::{
     Accepted, AdminMessage, AgreementMessage, Awaited, AwaitedAt, ChunkBatch, ChunkContent, ChunkEntry,
-    Closed, Complete, DataPiece, Departure, Heartbeat, Join, JoinMessage, MemberReport, MergeAccept,
-    MergeMessage, MergeOffer, MergeProbe, MergeReady, Message, Nack, ParametersDigest, PartialStep, Phase,
-    Prepare, Promise, Propose, Refusal, RejoinCandidate, Rekey, SaveAt, SavedCheckpoint, Segment, SentFrames,
-    ShardNorm, SnapshotChunks, SnapshotDonor, Stage, StepContributors, StepProgress, TrainingMessage,
-    WantChunks, WantData, WantSnapshot, Welcome,
+    Closed, Complete, DataPiece, Departure, Evaluated, Heartbeat, Join, JoinMessage, MemberReport,
+    MergeAccept, MergeMessage, MergeOffer, MergeProbe, MergeReady, Message, Nack, ParametersDigest,
+    PartialStep, Phase, Prepare, Promise, Propose, Refusal, RejoinCandidate, Rekey, SaveAt, SavedCheckpoint,
+    Segment, SentFrames, ShardNorm, SnapshotChunks, SnapshotDonor, Stage, StepContributors, StepProgress,
+    TrainingMessage, WantChunks, WantData, WantSnapshot, Welcome,
 };
 use peergrad_protocol::view::{
     Ancestor, BatchParts, Branch, Complaint, Donor, Expulsion, ExpulsionCause, Member, MemberFault,
@@ -246,6 +246,17 @@ fn training_message_fields(message: &TrainingMessage, sheet: &mut Sheet) {
             sheet.value("step", step);
             sheet.raw(&squares.to_le_bytes(), format!("squares = {squares}"));
         }
+        TrainingMessage::Evaluated(Evaluated { steps, samples, loss, accuracy, best }) => {
+            tag(sheet, 12, "Evaluated");
+            sheet.value("steps", steps);
+            sheet.value("samples", samples);
+            sheet.raw(&loss.to_le_bytes(), format!("loss = {loss}"));
+            sheet.some("accuracy", accuracy.as_ref(), |sheet, accuracy| {
+                sheet.raw(&accuracy.to_le_bytes(), format!("accuracy = {accuracy}"));
+            });
+            sheet.value("best.steps", &best.steps);
+            sheet.raw(&best.loss.to_le_bytes(), format!("best.loss = {}", best.loss));
+        }
     }
 }
 
@@ -313,6 +324,7 @@ fn admin_message_fields(message: &AdminMessage, sheet: &mut Sheet) {
             tag(sheet, 3, "Rekeyed");
             sheet.value("at", at);
         }
+        AdminMessage::EndRun => tag(sheet, 4, "EndRun"),
     }
 }
 
@@ -496,11 +508,12 @@ fn resume_fields(resume: &Resume, sheet: &mut Sheet) {
 }
 
 fn cursor_fields(cursor: &DataCursor, sheet: &mut Sheet) {
-    let DataCursor { epoch, position, returned, deferred } = cursor;
+    let DataCursor { epoch, position, returned, deferred, ending } = cursor;
     sheet.value("cursor.epoch", epoch);
     sheet.value("cursor.position", position);
     sheet.list("cursor.returned", returned, |sheet, span| span_fields(span, sheet));
     sheet.list("cursor.deferred", deferred, |sheet, span| span_fields(span, sheet));
+    sheet.value("cursor.ending", ending);
 }
 
 fn span_fields(span: &Span, sheet: &mut Sheet) {

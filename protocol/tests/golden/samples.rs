@@ -4,17 +4,18 @@ use std::array;
 
 use peergrad_protocol::agreement::{Acceptor, Ballot};
 use peergrad_protocol::chunk_set::ChunkSet;
-use peergrad_protocol::cursor::{DataCursor, Span};
+use peergrad_protocol::cursor::{DataCursor, Ending, Span};
 use peergrad_protocol::durable::{DurableRecord, RunDefinition};
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::invite::{Invite, Secret};
 use peergrad_protocol::message::{
-    Accepted, AdminMessage, AgreementMessage, Awaited, AwaitedAt, ChunkBatch, ChunkContent, ChunkEntry,
-    Closed, Complete, Contact, DataPiece, Departure, Heartbeat, Join, JoinMessage, MemberReport, MergeAccept,
-    MergeMessage, MergeOffer, MergeProbe, MergeReady, Message, Nack, ParametersDigest, PartialStep, Phase,
-    Prepare, Promise, Propose, Refusal, RejoinCandidate, Rekey, SampleStats, SaveAt, SavedCheckpoint,
-    Segment, SentFrames, ShardDigest, ShardNorm, SnapshotChunks, SnapshotDonor, Stage, StepContributors,
-    StepProgress, TrainingMessage, WantChunks, WantData, WantSnapshot, Welcome,
+    Accepted, AdminMessage, AgreementMessage, Awaited, AwaitedAt, BestEvaluation, ChunkBatch, ChunkContent,
+    ChunkEntry, Closed, Complete, Contact, DataPiece, Departure, Evaluated, Heartbeat, Join, JoinMessage,
+    MemberReport, MergeAccept, MergeMessage, MergeOffer, MergeProbe, MergeReady, Message, Nack,
+    ParametersDigest, PartialStep, Phase, Prepare, Promise, Propose, Refusal, RejoinCandidate, Rekey,
+    SampleStats, SaveAt, SavedCheckpoint, Segment, SentFrames, ShardDigest, ShardNorm, SnapshotChunks,
+    SnapshotDonor, Stage, StepContributors, StepProgress, TrainingMessage, WantChunks, WantData,
+    WantSnapshot, Welcome,
 };
 use peergrad_protocol::table::{
     LastLease, LeaseTable, Map, Reduce, ReplicaUpdate, Request, Response, RowSet, Rows, SampleLease,
@@ -66,6 +67,7 @@ fn joining() -> Vec<Sample> {
         control("ready", Message::Join(JoinMessage::Ready(ContentDigest(bytes(0x70))))),
         control("candidate", Message::Join(JoinMessage::Candidate(member(0x40, 2)))),
         control("retire", Message::Admin(AdminMessage::Retire)),
+        control("end_run", Message::Admin(AdminMessage::EndRun)),
         control("install_first_view", Message::Agreement(AgreementMessage::Install(first_view()))),
         control("install_later_view", Message::Agreement(AgreementMessage::Install(later_view()))),
         control("leave", Message::Leave(Departure { reason: "stopped by its user".to_owned() })),
@@ -344,7 +346,7 @@ fn tables() -> Vec<Sample> {
         ("table_acknowledged", TableMessage::Response(Response::Acknowledged { up_to: 300 })),
         (
             "table_leased",
-            TableMessage::Response(Response::Leased { lease_number: 8, lease: lease(), is_over: false }),
+            TableMessage::Response(Response::Leased { lease_number: 8, lease: lease(), trained: None }),
         ),
         ("table_handover", TableMessage::Handover(TableChunk { is_whole: true, ..chunk.clone() })),
         (
@@ -433,6 +435,17 @@ fn training_controls(view: ViewDigest) -> Vec<Sample> {
         control(
             "shard_norm",
             TrainingMessage::ShardNorm(ShardNorm { step: StepNumber(300), squares: 12.5 }).in_view(view),
+        ),
+        control(
+            "evaluated",
+            TrainingMessage::Evaluated(Evaluated {
+                steps: StepNumber(300),
+                samples: 359,
+                loss: 0.25,
+                accuracy: Some(0.75),
+                best: BestEvaluation { steps: StepNumber(200), loss: 0.125 },
+            })
+            .in_view(view),
         ),
         control(
             "step_contributors",
@@ -545,7 +558,13 @@ fn quarantine() -> Quarantine {
 
 fn cursor() -> DataCursor {
     let returned = vec![Span { start: 10, end: 20 }, Span { start: 250, end: 300 }];
-    DataCursor { epoch: 2, position: 65_535, returned, deferred: vec![Span { start: 300, end: 301 }] }
+    DataCursor {
+        epoch: 2,
+        position: 65_535,
+        returned,
+        deferred: vec![Span { start: 300, end: 301 }],
+        ending: Ending::NextBatch,
+    }
 }
 
 fn batch_parts() -> BatchParts {

@@ -2,7 +2,7 @@
 
 use peergrad_protocol::agreement::{Acceptor, Ballot};
 use peergrad_protocol::chunk_set::ChunkSet;
-use peergrad_protocol::cursor::{DataCursor, Span};
+use peergrad_protocol::cursor::{DataCursor, Ending, Span};
 use peergrad_protocol::durable::{DurableRecord, RunDefinition};
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::limits::{
@@ -65,7 +65,11 @@ fn largest() -> (Resume, DataCursor, Moves) {
     let from: Vec<Rank> = (0..REPLICAS_MAX).map(|index| Rank::from_index(MEMBERS_MAX - 1 - index)).collect();
     let list = (0..chunk_end).map(|chunk| Move { chunk, from: from.clone() }).collect();
     let moves = Moves { list, rate: u32::MAX, restarted: vec![] };
-    (resume, DataCursor { epoch: STEPS_MAX, position: end, returned, deferred: vec![] }, moves)
+    (
+        resume,
+        DataCursor { epoch: STEPS_MAX, position: end, returned, deferred: vec![], ending: Ending::Over },
+        moves,
+    )
 }
 
 fn last_branch() -> Branch {

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use peergrad_protocol::agreement::Ballot;
 use peergrad_protocol::chunk_set::ChunkSet;
-use peergrad_protocol::cursor::{DataCursor, Span};
+use peergrad_protocol::cursor::{DataCursor, Ending, Span};
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::invite::Secret;
 use peergrad_protocol::limits::{
@@ -12,12 +12,13 @@ use peergrad_protocol::limits::{
     SAMPLES_MAX, STEPS_MAX,
 };
 use peergrad_protocol::message::{
-    Accepted, AdminMessage, AgreementMessage, Awaited, AwaitedAt, ChunkBatch, ChunkContent, ChunkEntry,
-    Closed, Complete, Contact, DataPiece, Departure, Heartbeat, Join, JoinMessage, MemberReport, MergeAccept,
-    MergeMessage, MergeOffer, MergeProbe, MergeReady, Message, Nack, ParametersDigest, PartialStep, Phase,
-    Prepare, Promise, Propose, Refusal, RejoinCandidate, Rekey, SampleStats, SaveAt, SavedCheckpoint,
-    Segment, SentFrames, ShardDigest, ShardNorm, SnapshotChunks, SnapshotDonor, Stage, StepContributors,
-    StepProgress, TrainingMessage, WantChunks, WantData, WantSnapshot, Welcome,
+    Accepted, AdminMessage, AgreementMessage, Awaited, AwaitedAt, BestEvaluation, ChunkBatch, ChunkContent,
+    ChunkEntry, Closed, Complete, Contact, DataPiece, Departure, Evaluated, Heartbeat, Join, JoinMessage,
+    MemberReport, MergeAccept, MergeMessage, MergeOffer, MergeProbe, MergeReady, Message, Nack,
+    ParametersDigest, PartialStep, Phase, Prepare, Promise, Propose, Refusal, RejoinCandidate, Rekey,
+    SampleStats, SaveAt, SavedCheckpoint, Segment, SentFrames, ShardDigest, ShardNorm, SnapshotChunks,
+    SnapshotDonor, Stage, StepContributors, StepProgress, TrainingMessage, WantChunks, WantData,
+    WantSnapshot, Welcome,
 };
 use peergrad_protocol::view::{
     Ancestor, BatchParts, Branch, Complaint, Donor, Expulsion, ExpulsionCause, Member, MemberFault,
@@ -87,7 +88,13 @@ fn cursor_and_spans() -> impl Strategy<Value = (DataCursor, Vec<Span>)> {
         let (untrained, assigned) = spans.split_at(spans.len() / 2);
         let (returned, deferred) = untrained.split_at(untrained.len() / 2);
         (
-            DataCursor { epoch, position, returned: returned.to_vec(), deferred: deferred.to_vec() },
+            DataCursor {
+                epoch,
+                position,
+                returned: returned.to_vec(),
+                deferred: deferred.to_vec(),
+                ending: [Ending::None, Ending::NextBatch, Ending::Over][position as usize % 3],
+            },
             assigned.to_vec(),
         )
     })
@@ -485,6 +492,18 @@ fn training() -> impl Strategy<Value = TrainingMessage> {
     });
     let norm =
         (step(), 0.0..=f64::MAX).prop_map(|(step, squares)| ShardNorm { step: StepNumber(step), squares });
+    let best =
+        (step(), any::<f64>()).prop_map(|(step, loss)| BestEvaluation { steps: StepNumber(step), loss });
+    let shares = prop::option::of(0.0..=1.0);
+    let evaluated = (step(), any::<u32>(), any::<f64>(), shares, best).prop_map(
+        |(step, samples, loss, accuracy, best)| Evaluated {
+            steps: StepNumber(step),
+            samples,
+            loss,
+            accuracy,
+            best,
+        },
+    );
     let save_at = || step().prop_map(|steps| SaveAt { steps: StepNumber(steps) });
     prop_oneof![
         segment(),
@@ -498,6 +517,7 @@ fn training() -> impl Strategy<Value = TrainingMessage> {
         save_at().prop_map(TrainingMessage::SaveCheckpoint),
         save_at().prop_map(TrainingMessage::TakeSnapshot),
         norm.prop_map(TrainingMessage::ShardNorm),
+        evaluated.prop_map(TrainingMessage::Evaluated),
     ]
 }
 
@@ -528,6 +548,7 @@ fn admin() -> impl Strategy<Value = AdminMessage> {
     });
     prop_oneof![
         Just(AdminMessage::Retire),
+        Just(AdminMessage::EndRun),
         expulsion().prop_map(AdminMessage::Expel),
         rekey.prop_map(AdminMessage::Rekey),
         at().prop_map(AdminMessage::Rekeyed),

@@ -25,6 +25,8 @@ pub enum UserCommand {
     Leave,
     /// The peer of that host is to be expelled.
     Expel(HostId),
+    /// The run is to end at all members.
+    EndRun,
     /// Table chunks whose replicas are all gone are to be given up.
     DeclareLost,
     /// The peer is busy for so long: the others are to wait for it.
@@ -144,6 +146,7 @@ impl Cluster {
         let input = match command {
             UserCommand::Leave => Input::Leave,
             UserCommand::Expel(other) => Input::Expel(self.hosts.peer(other)),
+            UserCommand::EndRun => Input::EndRun,
             UserCommand::DeclareLost => Input::DeclareLost,
             UserCommand::Busy(time) => Input::Busy(time),
         };

@@ -26,7 +26,7 @@ impl Cluster {
             UserCommand::Expel(other) if self.is_member_at(host, other) => other,
             // Of a peer that is no member: it is refused.
             UserCommand::Expel(_) => return,
-            UserCommand::DeclareLost | UserCommand::Busy(_) => return,
+            UserCommand::EndRun | UserCommand::DeclareLost | UserCommand::Busy(_) => return,
         };
         let (asked, target) = (self.hosts.newest_process(host), self.hosts.newest_process(target));
         self.orders.push(Order { given_at: self.now(), asked, target });

@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use peergrad_core::program::loader::{Loaded, TrainingConfig};
-use peergrad_protocol::cursor::{DataCursor, Span};
+use peergrad_protocol::cursor::{DataCursor, Ending, Span};
 use peergrad_protocol::limits::LOCAL_STEPS_MAX;
 use peergrad_protocol::view::{BatchParts, Member, Merge, Recovery, View};
 use peergrad_protocol::{Incarnation, PeerId, Rank};
@@ -40,6 +40,8 @@ pub struct SampleCounter {
     /// Those of them that come last, since another branch may train them meanwhile.
     deferred: BTreeSet<u64>,
     steps: u64,
+    /// Whether the last step was the last one of a run that its user has ended.
+    has_ended: bool,
     /// By epoch: how often each position was trained.
     trained: BTreeMap<u64, Vec<u32>>,
     /// By step with which another branch is merged: the count of that branch.
@@ -106,6 +108,7 @@ impl SampleCounter {
             free,
             deferred: BTreeSet::new(),
             steps: 0,
+            has_ended: false,
             trained: BTreeMap::new(),
             merged: BTreeMap::new(),
             merged_samples: 0,
@@ -200,6 +203,12 @@ impl SampleCounter {
         if let Some(merge) = view.merge().filter(|_| is_first) {
             self.merge_counts(merge);
         }
+        let is_merging = is_first && view.merge().is_some();
+        if self.has_ended {
+            objections
+                .push(format!("step {} is committed, although the run has ended before it", self.steps));
+        }
+        self.has_ended = view.cursor.ending != Ending::None && !is_merging;
         self.steps += 1;
         Some(CountedBatch { epoch, parts, objection: objections.into_iter().next() })
     }
@@ -242,10 +251,10 @@ impl SampleCounter {
         self.free.len() as u64
     }
 
-    /// Whether the last of `epochs` epochs is over.
+    /// Whether the last of `epochs` epochs is over, or the run was ended before.
     #[must_use]
     pub fn are_over(&self, epochs: u64) -> bool {
-        self.epoch + 1 == epochs && self.free.is_empty()
+        self.has_ended || (self.epoch + 1 == epochs && self.free.is_empty())
     }
 
     /// The batch of the next step, as its view must assign it.

@@ -38,6 +38,7 @@ pub const NAMED: &[(&str, &str)] = &[
     ("restarted-voter", include_str!("../../scenarios/restarted-voter.toml")),
     ("leave", include_str!("../../scenarios/leave.toml")),
     ("leave-together", include_str!("../../scenarios/leave-together.toml")),
+    ("end-run", include_str!("../../scenarios/end-run.toml")),
     ("orders", include_str!("../../scenarios/orders.toml")),
     ("lost-frames", include_str!("../../scenarios/lost-frames.toml")),
     ("changed-frames", include_str!("../../scenarios/changed-frames.toml")),

@@ -54,6 +54,7 @@ pub(crate) fn training(topology: Topology) -> TrainingConfig {
         replicas: Replicas::Number(1),
         digest_every: NonZeroU64::new(1),
         patience: Duration::from_secs(10),
+        evaluation: None,
         checkpoint_every: None,
         checkpoints_kept: 1,
         policy: PartitionPolicy::Majority,

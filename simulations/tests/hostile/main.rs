@@ -73,6 +73,7 @@ impl Alone {
             segment_elements: 100,
             digest_every: None,
             patience: Duration::from_secs(10),
+            evaluation: None,
             checkpoint_every: None,
             checkpoints_kept: 1,
             policy: peergrad_core::partition_policy::PartitionPolicy::Majority,
@@ -126,7 +127,10 @@ impl Alone {
                     Output::Disconnect(peer) => self.hung_up.push(peer),
                     Output::Event(event) => self.events.push(event),
                     Output::Credit { .. } | Output::Dial(_) | Output::FindData(_) => {}
-                    Output::StoreData { .. } | Output::SaveCheckpoint { .. } | Output::LoadCheckpoint(_) => {}
+                    Output::StoreData { .. }
+                    | Output::SaveCheckpoint { .. }
+                    | Output::KeepBest { .. }
+                    | Output::LoadCheckpoint(_) => {}
                 }
             }
         }

@@ -19,6 +19,8 @@ pub(super) struct Epochs {
     before: Before,
     /// The step that would follow the newest one.
     next_step: u64,
+    /// Whether the run ends early: samples of the newest epoch that no step was assigned are not lost.
+    ends_early: bool,
 }
 
 /// The sums over epochs that are no longer kept one by one.
@@ -63,6 +65,22 @@ impl Epochs {
         }
     }
 
+    /// The run ends before its epochs are over.
+    pub(super) fn end_early(&mut self) {
+        self.ends_early = true;
+    }
+
+    /// The samples that were lost and repeated in an epoch; `None` if this peer has not seen every step.
+    fn balance(&self, epoch: &Epoch, samples: u64) -> Option<(u64, u64)> {
+        let (lost, repeated) = epoch.balance(samples)?;
+        Some((if self.is_cut(epoch) { 0 } else { lost }, repeated))
+    }
+
+    /// Whether the run ended in this epoch, before it was over.
+    fn is_cut(&self, epoch: &Epoch) -> bool {
+        self.ends_early && self.list.back().is_some_and(|last| last.number == epoch.number)
+    }
+
     /// The sums of the older epochs as JSON; `None` if all epochs are kept one by one.
     pub(super) fn before(&self) -> Option<Value> {
         let Before { whole, in_part, left_out, lost, repeated } = self.before;
@@ -76,7 +94,7 @@ impl Epochs {
     /// The newest epochs as JSON; an epoch has `samples` samples.
     pub(super) fn objects(&self, samples: u64) -> Vec<Value> {
         let object = |epoch: &Epoch| {
-            let (lost, repeated) = epoch.balance(samples).unzip();
+            let (lost, repeated) = self.balance(epoch, samples).unzip();
             json!({
                 "epoch": epoch.number, "trained": epoch.trained, "left_out": epoch.left_out,
                 "lost": lost, "repeated": repeated,
@@ -88,7 +106,7 @@ impl Epochs {
     /// All epochs as text; an epoch has `samples` samples.
     pub(super) fn text(&self, samples: u64) -> String {
         let whole: Vec<&Epoch> = self.list.iter().filter(|epoch| epoch.is_whole).collect();
-        let wrong = |epoch: &&&Epoch| epoch.balance(samples) != Some((0, 0));
+        let wrong = |epoch: &&&Epoch| self.balance(epoch, samples) != Some((0, 0));
         let mut parts: Vec<String> = Vec::new();
         let before = &self.before;
         if before.lost + before.repeated > 0 {
@@ -96,7 +114,7 @@ impl Epochs {
             parts.push(format!("epochs before: {lost} samples lost, {repeated} repeated"));
         }
         for epoch in whole.iter().filter(wrong) {
-            let (lost, repeated) = epoch.balance(samples).unwrap_or_default();
+            let (lost, repeated) = self.balance(epoch, samples).unwrap_or_default();
             let number = epoch.number + 1;
             parts.push(format!("epoch {number}: {} samples lost, {} repeated", count(lost), count(repeated)));
         }
@@ -104,6 +122,15 @@ impl Epochs {
         if parts.is_empty() && !whole.is_empty() {
             let which = if left_out == 0 { "each sample trained" } else { "each sample assigned" };
             parts.push(format!("{which} once per epoch"));
+        }
+        let untrained = |epoch: &&&Epoch| self.is_cut(epoch) && epoch.balance(samples) != Some((0, 0));
+        if let Some(last) = whole.iter().find(untrained) {
+            let (untrained, _) = last.balance(samples).unwrap_or_default();
+            parts.push(format!(
+                "ended early, before {} of epoch {}",
+                plural(untrained as usize, "sample"),
+                last.number + 1
+            ));
         }
         if left_out > 0 {
             parts.push(format!("{} left out", plural(left_out as usize, "sample")));
@@ -166,6 +193,18 @@ mod tests {
             epochs.note(&committed, 10);
         }
         epochs
+    }
+
+    #[test]
+    fn samples_after_an_early_end_are_not_lost() {
+        let mut epochs = epochs(&[(0, 0, 10), (1, 1, 4)]);
+        assert_eq!(epochs.text(10), "epoch 2: 6 samples lost, 0 repeated");
+        epochs.end_early();
+        assert_eq!(
+            epochs.text(10),
+            "each sample trained once per epoch; ended early, before 6 samples of epoch 2"
+        );
+        assert_eq!(epochs.objects(10)[1]["lost"], 0);
     }
 
     #[test]

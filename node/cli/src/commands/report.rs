@@ -209,6 +209,7 @@ impl Report {
     fn note(&mut self, event: &Event) {
         match event {
             Event::Prepared { size, .. } => self.scope = Some(*size),
+            Event::EndsEarly { .. } => self.epochs.end_early(),
             Event::ViewInstalled { view, .. } => {
                 self.peers = view.members.len();
                 self.reported.asked.clear();

@@ -48,6 +48,7 @@ impl RunFile {
             sync,
             shards,
             checkpoints,
+            evaluation,
             partition,
             network,
             compute

@@ -78,6 +78,7 @@ impl CustomSpecification {
             // Its contributions need not be weighted by their samples.
             training.dealing = DealingName::Even;
         }
+        training.evaluation.check_held_out(u64::from(task.held_out_count()))?;
         compression::check_program(&training, program)?;
         groups::check_program(&training, program)?;
         training.training(&task.manifest())?;

@@ -474,6 +474,10 @@ replicas = 2               # how many peers hold the optimizer state of each par
 seconds = 30               # seconds between two checkpoints, from which peers continue after all of them have stopped
 keep = 3                   # how many checkpoints each peer keeps
 
+# [evaluation]
+# every = 100              # steps between two evaluations on the held-out rows; all peers keep the best model as best.safetensors
+# patience = 5             # ends the run after so many evaluations in a row that were not the best
+
 [partition]
 policy = \"majority\"        # in a network partition: \"majority\": the part with most of the members continues, the others wait;
                            # \"merge\", \"winner\": all parts continue; later their models are averaged, or the one with more steps is kept

@@ -61,6 +61,7 @@ pub fn resolve_with_notices(
     };
     let (data, notices) = resolve_data(run.data()?, form, run.seed, data_name, data_bytes)?;
     let training = resolve_training(run, u64::from(data.rows - data.held_out_rows))?;
+    training.evaluation.check_held_out(u64::from(data.held_out_rows))?;
     let model = resolve_model(run, form, &data.target)?;
     let mut specification = Specification { version: VERSION, training, model, data };
     specification.check()?;
@@ -101,6 +102,7 @@ pub(super) fn resolve_training(run: &RunFile, samples: u64) -> Result<TrainingSe
         replicas: run.shards.replicas,
         digest_every: run.sync.digest_every,
         patience_seconds: run.sync.patience_seconds,
+        evaluation: run.evaluation,
         checkpoint_seconds: run.checkpoints.seconds,
         checkpoints_kept: run.checkpoints.keep,
         policy: run.partition.policy,
@@ -111,6 +113,7 @@ pub(super) fn resolve_training(run: &RunFile, samples: u64) -> Result<TrainingSe
         schedule: resolve_schedule(run, rated_steps)?,
     };
     training.algorithm.check(training.topology)?;
+    training.evaluation.check(&training.algorithm)?;
     training.algorithm.check_rule(&training.optimizer)?;
     training.combine.check(training.topology, &training.algorithm)?;
     dealing::check(&training)?;

@@ -13,6 +13,7 @@ use peergrad_models::task::activation::Activation;
 use peergrad_protocol::placement::Replicas;
 use serde::Deserialize;
 
+use super::evaluation::EvaluationSection;
 use super::{GroupSettings, SpecificationError, ThreadCount, explain_former_name, replicas};
 
 mod sync_section;
@@ -62,6 +63,9 @@ pub struct RunFile {
     /// `[checkpoints]`
     #[serde(default)]
     pub checkpoints: CheckpointsSection,
+    /// `[evaluation]`
+    #[serde(default)]
+    pub evaluation: EvaluationSection,
     /// `[partition]`
     #[serde(default)]
     pub partition: PartitionSection,

@@ -185,6 +185,22 @@ pub enum Event {
         /// The number of those members.
         members: usize,
     },
+    /// A member has evaluated the parameters after so many steps on held-out samples.
+    Evaluated {
+        /// The number of steps.
+        steps: StepNumber,
+        /// The result.
+        evaluation: Evaluation,
+        /// The member.
+        by: PeerId,
+        /// Whether it is the best result so far.
+        is_best: bool,
+    },
+    /// The run ends before its epochs are over, by order of a user or for want of progress: this step is the last one.
+    EndsEarly {
+        /// The step.
+        step: StepNumber,
+    },
     /// The members have expelled a peer from the run.
     Expelled(Expulsion),
     /// No step has ended for long, although no member computes.

@@ -15,6 +15,8 @@ pub(crate) enum Purpose {
     Load,
     /// To evaluate the final parameters.
     Evaluate,
+    /// To evaluate the parameters after so many steps, during the run.
+    EvaluateStep(StepNumber),
     /// To evaluate the parameters of two branches, and the merged ones.
     EvaluateMerge,
     /// A computation of the program.
@@ -66,7 +68,7 @@ impl Jobs {
     pub(crate) fn computing(&self) -> Option<StepNumber> {
         self.purposes.values().find_map(|purpose| match purpose {
             Purpose::Program(job) => Some(job.step),
-            Purpose::Load | Purpose::Evaluate | Purpose::EvaluateMerge => None,
+            Purpose::Load | Purpose::Evaluate | Purpose::EvaluateStep(_) | Purpose::EvaluateMerge => None,
         })
     }
 

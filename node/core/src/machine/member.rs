@@ -9,6 +9,7 @@
 //! - `ending`: the end of the run, and the user's wish to leave.
 //! - `inspect`: the report for status requests.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use peergrad_models::task::Evaluation;
@@ -17,7 +18,7 @@ use peergrad_protocol::message::{
     AgreementMessage, Heartbeat, JoinMessage, Message, TrainingMessage, Welcome,
 };
 use peergrad_protocol::view::{ExpulsionCause, MemberFault, Resume, View};
-use peergrad_protocol::{Buffer, Frame, Instant, PeerId, ViewDigest};
+use peergrad_protocol::{Buffer, Frame, Instant, PeerId, StepNumber, ViewDigest};
 
 use crate::io::{Failure, JobOutput, Output, Reject};
 use crate::machine::context::NodeContext;
@@ -37,6 +38,7 @@ use crate::training::Training;
 mod checkpoints;
 pub(super) mod commands;
 mod ending;
+mod evaluations;
 mod frames;
 mod inspect;
 mod messages;
@@ -211,6 +213,7 @@ impl Role for ActiveMember {
     fn advance(&mut self, cx: &mut NodeContext<'_>) -> Result<(), Transition> {
         views::enter_next(self, cx)?;
         self.evaluate_merge(cx);
+        evaluations::begin_if_due(self, cx);
         ending::advance(self, cx)
     }
 
@@ -307,6 +310,10 @@ impl Role for ActiveMember {
         self.membership.heartbeat_is_due(cx.now);
     }
 
+    fn on_step_evaluated(&mut self, cx: &mut NodeContext<'_>, steps: StepNumber, evaluation: Evaluation) {
+        evaluations::finish(self, cx, steps, evaluation);
+    }
+
     fn on_evaluated(&mut self, evaluation: Evaluation) -> Result<(), Transition> {
         // A last batch of bad samples alone spoils no parameters.
         let is_bad = evaluation.samples == 0 || !evaluation.loss.is_finite();
@@ -336,6 +343,10 @@ impl Role for ActiveMember {
         self.membership.members.expel(peer, cause, cx.out);
     }
 
+    fn end_run(&mut self, cx: &mut NodeContext<'_>) {
+        self.membership.end_run(cx.out);
+    }
+
     fn declare_lost(&mut self) {
         self.membership.declare_lost();
     }
@@ -351,14 +362,20 @@ impl Role for ActiveMember {
     }
 
     fn farewell(&mut self, cx: &mut NodeContext<'_>) -> Farewell {
-        let peers = self.training.view().members.iter().map(|member| member.peer).collect();
+        let peers: BTreeSet<PeerId> = self.training.view().members.iter().map(|member| member.peer).collect();
         if self.training.failure_at_end().is_some() {
             return Farewell { state: None, peers };
         }
+        if peers.len() == 1 {
+            self.training.commit_alone(cx.out);
+        }
         // This peer may be the last one that has the state.
-        let keep = self.training.base().loaded().config.checkpoints_kept;
-        let checkpoint = self.training.steps().and_then(|steps| steps.state().checkpoint()).map(Arc::new);
-        cx.out.extend(checkpoint.map(|checkpoint| Output::SaveCheckpoint { checkpoint, keep }));
+        let state = self.training.steps().map(|steps| steps.state());
+        let save = state.and_then(|state| {
+            let (checkpoint, retention) = (Arc::new(state.checkpoint()?), state.retention());
+            Some(Output::SaveCheckpoint { checkpoint, retention })
+        });
+        cx.out.extend(save);
         Farewell { state: self.training.final_state().or(cx.node.state_before.take()), peers }
     }
 }

@@ -16,7 +16,7 @@ use peergrad_protocol::invite::Secret;
 use peergrad_protocol::message::{Contact, Heartbeat, Message, TrainingMessage};
 use peergrad_protocol::view::{ExpulsionCause, MemberFault};
 use peergrad_protocol::wire::WireError;
-use peergrad_protocol::{Buffer, Frame, Instant, PeerId, RunId, ViewDigest};
+use peergrad_protocol::{Buffer, Frame, Instant, PeerId, RunId, StepNumber, ViewDigest};
 
 use crate::io::{Failure, FinalState, Output, Reject};
 use crate::machine::context::NodeContext;
@@ -187,6 +187,9 @@ pub(super) trait Role {
     /// A job of the program has ended.
     fn on_program_idle(&mut self, _cx: &mut NodeContext<'_>) {}
 
+    /// The parameters after so many steps have been evaluated.
+    fn on_step_evaluated(&mut self, _cx: &mut NodeContext<'_>, _steps: StepNumber, _evaluation: Evaluation) {}
+
     /// The final parameters have been evaluated.
     fn on_evaluated(&mut self, _evaluation: Evaluation) -> Result<(), Transition> {
         Ok(())
@@ -213,6 +216,9 @@ pub(super) trait Role {
 
     /// Begins to expel a member.
     fn expel(&mut self, _cx: &mut NodeContext<'_>, _peer: PeerId, _cause: ExpulsionCause) {}
+
+    /// Ends the run at all members after the next step, before its epochs are over.
+    fn end_run(&mut self, _cx: &mut NodeContext<'_>) {}
 
     /// Gives up table chunks: all their replicas are gone for good, so nothing waits for them any more.
     fn declare_lost(&mut self) {}

@@ -57,6 +57,9 @@ impl Requests<'_> {
         if self.members.is_retiring() {
             self.members.send(coordinator, &AdminMessage::Retire.into(), out);
         }
+        if self.members.wants_end() {
+            self.members.send(coordinator, &AdminMessage::EndRun.into(), out);
+        }
     }
 
     /// The change that is due between two steps, if this member is to propose it.
@@ -105,6 +108,7 @@ impl Requests<'_> {
             || !self.members.departures.retiring.is_empty()
             || self.capacity_offers.wants_change(now, self.members)
             || self.measurements.proposal().is_some()
+            || self.members.wants_end()
     }
 
     /// Whether a member that was to be expelled has left before that.
@@ -122,7 +126,8 @@ impl Requests<'_> {
             .candidates(now, view)
             .filter(|member| departures.expulsion_of(view, &member.peer).is_none());
         let joiners = candidates.take(room).cloned().collect();
-        let mut churn = Churn { joiners, ..Churn::default() };
+        let ends_run = self.members.wants_end() && status.tables.is_none();
+        let mut churn = Churn { joiners, ends_run, ..Churn::default() };
         let mut retiring: Vec<Rank> = departures.retiring.iter().filter_map(|peer| view.rank(peer)).collect();
         retiring.sort_unstable();
         let mut last = None;

@@ -12,6 +12,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use peergrad_protocol::cursor::Ending;
 use peergrad_protocol::limits::BUSY_MAX;
 use peergrad_protocol::message::{
     AdminMessage, AgreementMessage, Awaited, Contact, Heartbeat, Message, SentFrames,
@@ -58,6 +59,8 @@ pub(crate) struct Members {
     due_heartbeat: Option<(Heartbeat, BTreeSet<PeerId>)>,
     /// The members that cannot write to their disks at present.
     pub(super) failing_disks: FailingDisks,
+    /// Whether a user has ordered to end the run.
+    end_is_ordered: bool,
 }
 
 impl Members {
@@ -74,6 +77,7 @@ impl Members {
             place,
             due_heartbeat: None,
             failing_disks: FailingDisks::default(),
+            end_is_ordered: false,
         }
     }
 
@@ -481,6 +485,22 @@ impl Members {
                 self.send(self.place.peer(coordinator), &message, out);
             }
         }
+    }
+
+    /// The user of this member orders to end the run, before its epochs are over.
+    pub(super) fn end_run(&mut self, out: &mut Vec<Output>) {
+        self.end_is_ordered = true;
+        self.broadcast(&AdminMessage::EndRun.into(), out);
+    }
+
+    /// The user of another member orders to end the run.
+    pub(super) fn on_end_run(&mut self, from: &PeerId) {
+        self.end_is_ordered |= self.is_member(from);
+    }
+
+    /// Whether the end was ordered, and members have not agreed on it yet.
+    pub(crate) fn wants_end(&self) -> bool {
+        self.end_is_ordered && self.place.view.cursor.ending == Ending::None
     }
 
     /// Whether too few members can be reached to continue or to hand over chunks.

@@ -11,7 +11,7 @@
 //! # Invariants
 //! - The plan is a function of its inputs alone, and every member can carry it out from the record.
 
-use peergrad_protocol::cursor::DataCursor;
+use peergrad_protocol::cursor::{DataCursor, Ending};
 use peergrad_protocol::message::MergeOffer;
 use peergrad_protocol::view::{Ancestor, Member, Merge, Move, Moves, Resume, View, ViewChange, fork_point};
 use peergrad_protocol::{Rank, StepNumber};
@@ -61,6 +61,8 @@ pub(crate) struct Churn {
     pub(crate) capacities: Vec<(Rank, u8)>,
     /// By rank: what each member has measured of itself. Empty if the next view keeps what this one has.
     pub(crate) measurements: Vec<Measurement>,
+    /// Whether the run ends after the next step.
+    pub(crate) ends_run: bool,
 }
 
 impl<'a> ViewChangePlanner<'a> {
@@ -90,7 +92,9 @@ impl ViewChangePlanner<'_> {
     /// Whether the members of the next view would differ from those of the present one: in who they are, in what they offer to own, or in
     /// their measurements.
     pub(crate) fn changes_anything(&self, churn: &Churn) -> bool {
-        !churn.measurements.is_empty() || Roster::new(self.view(), churn).members != self.view().members
+        churn.ends_run
+            || !churn.measurements.is_empty()
+            || Roster::new(self.view(), churn).members != self.view().members
     }
 
     /// The change to the view that begins with `step`, which every member reaches in the present view. `assignment` is the batch assignment
@@ -108,7 +112,7 @@ impl ViewChangePlanner<'_> {
         for number in from.0 + 1..step.0 {
             before = self.assignment_after(&before, StepNumber(number));
         }
-        if self.assignment_after(&before, step).epoch >= self.epochs {
+        if self.assignment_after(&before, step).is_over(self.epochs) {
             return None;
         }
         // Chunks that move in that very step have not moved yet.
@@ -125,7 +129,9 @@ impl ViewChangePlanner<'_> {
         let moves = self.moves(&roster.members, &newcomers, holders, turns);
         let resume = Resume { newcomers, ..Resume::at(step) };
         let ancestors = self.ancestor(before.after.taken(self.sample_count));
-        Some(ViewChange { ancestors, ..roster.change(self.shard_map, churn, resume, before.after, moves) })
+        let ending = if churn.ends_run { Ending::NextBatch } else { before.after.ending };
+        let cursor = DataCursor { ending, ..before.after };
+        Some(ViewChange { ancestors, ..roster.change(self.shard_map, churn, resume, cursor, moves) })
     }
 
     /// As [`ViewChangePlanner::between_steps`], for a view that merges the snapshot of another branch.

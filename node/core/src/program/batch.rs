@@ -21,6 +21,8 @@ pub struct Batch {
     pub local_steps: Range<u64>,
     /// Indices of the samples that this member computes. They may be empty, if there are none for this member at present.
     pub samples: Arc<[u32]>,
+    /// Whether the members save a checkpoint of the state at which the step begins.
+    pub is_checkpoint: bool,
     /// This member's rank in the view.
     pub rank: Rank,
     /// The number of members of the view.
@@ -36,7 +38,7 @@ pub struct Batch {
 impl Batch {
     /// What a task learns about the step or clock of this number.
     pub(crate) fn info(&self, number: u64) -> StepInfo {
-        let Self { epoch, rate, member_count, .. } = *self;
+        let Self { epoch, rate, is_checkpoint, member_count, .. } = *self;
         let rank = self.rank.index();
         let seed =
             [number, rank as u64].into_iter().fold(self.run_seed, |seed, part| mixed(seed ^ mixed(part)));
@@ -47,6 +49,7 @@ impl Batch {
             local_steps: self.local_steps.clone(),
             rank,
             member_count,
+            is_checkpoint,
             seed,
             wanted: self.wanted.clone(),
         }

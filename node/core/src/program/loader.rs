@@ -3,7 +3,7 @@
 //! Membership carries a specification and its data as bytes, and checks them by hash; only a loader parses them. The loader of the `peer`
 //! binary reads run.toml and builds a built-in model. A binary with its own task has its own loader.
 
-use std::num::{NonZeroU64, NonZeroUsize};
+use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -160,6 +160,8 @@ pub struct TrainingConfig {
     pub digest_every: Option<NonZeroU64>,
     /// The least time that a member may compute at one step before the others go on without it. They wait longer where steps take long.
     pub patience: Duration,
+    /// Evaluations during the run; `None`: only the final parameters are evaluated.
+    pub evaluation: Option<EvaluationConfig>,
     /// The interval between checkpoints. `None`: only a member that stops writes one.
     pub checkpoint_every: Option<Duration>,
     /// How many checkpoints a peer keeps.
@@ -168,6 +170,15 @@ pub struct TrainingConfig {
     pub policy: PartitionPolicy,
     /// Whether each epoch has its own random order; otherwise samples are visited in the order of their indices.
     pub is_shuffled: bool,
+}
+
+/// When members evaluate their parameters on held-out samples, during the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EvaluationConfig {
+    /// The number of steps between two evaluations. All members save a checkpoint then.
+    pub every: NonZeroU64,
+    /// After so many evaluations in a row that were not the best, the run ends; `None`: it does not.
+    pub patience: Option<NonZeroU32>,
 }
 
 /// How a batch is divided among the members that compute it.

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use peergrad_protocol::cursor::{DataCursor, Span};
+use peergrad_protocol::cursor::{DataCursor, Ending, Span};
 use peergrad_protocol::view::{BatchParts, Member, Recovery, Resume, View};
 use peergrad_protocol::{Incarnation, PeerId, Rank, StepNumber};
 
@@ -21,6 +21,8 @@ pub(crate) struct BatchAssignment {
     pub(crate) parts: Vec<AssignedPart>,
     /// The data cursor after the batch.
     pub(crate) after: DataCursor,
+    /// Whether the members have ended the run before this batch, which is empty.
+    is_past_end: bool,
 }
 
 /// The samples that one member computes.
@@ -47,12 +49,19 @@ impl BatchAssignment {
         let (batch, after) = cursor.next_batch(round_size.samples(view, computes), sample_count);
         let weights = view.batch_weights(computes);
         let part = |index: usize| batch.part(index, &weights);
-        Self { epoch: batch.epoch, parts: named(view, part), after }
+        let is_past_end = cursor.ending == Ending::Over;
+        Self { epoch: batch.epoch, parts: named(view, part), after, is_past_end }
     }
 
     /// A batch as a view's record assigns it; `after` is the record's cursor.
     pub(crate) fn from_record(batch: &BatchParts, view: &View, after: DataCursor) -> Self {
-        Self { epoch: batch.epoch, parts: named(view, |index| batch.parts[index].clone()), after }
+        let parts = named(view, |index| batch.parts[index].clone());
+        Self { epoch: batch.epoch, parts, after, is_past_end: false }
+    }
+
+    /// Whether the run, of so many epochs, is over before this batch. It is empty then.
+    pub(crate) fn is_over(&self, epochs: u64) -> bool {
+        self.is_past_end || self.epoch >= epochs
     }
 
     /// The number of samples.
@@ -109,7 +118,7 @@ impl BatchAssignment {
             // The step merges another branch: after it, the samples that either branch has trained count as taken.
             Recovery::Resume(Resume { merge: Some(merge), .. }) => {
                 let after = view.cursor.union(&merge.cursor, sample_count);
-                Self { epoch: view.cursor.epoch, parts: named(view, |_| vec![]), after }
+                Self { epoch: view.cursor.epoch, parts: named(view, |_| vec![]), after, is_past_end: false }
             }
             Recovery::Resume(Resume { batch: Some(batch), .. }) => {
                 Self::from_record(batch, view, view.cursor.clone())
@@ -193,7 +202,7 @@ mod tests {
             epoch: 0,
             position: 50,
             returned: vec![span(10, 13), span(30, 33)],
-            deferred: vec![],
+            ..DataCursor::default()
         };
         let assignment = BatchAssignment::next(&cursor, TWELVE, 100, &view(), StepNumber(6));
         assert_eq!(
@@ -250,7 +259,8 @@ mod tests {
 
     #[test]
     fn all_samples_are_returned_if_no_member_stays() {
-        let cursor = DataCursor { epoch: 3, position: 20, returned: vec![span(2, 4)], deferred: vec![] };
+        let cursor =
+            DataCursor { epoch: 3, position: 20, returned: vec![span(2, 4)], ..DataCursor::default() };
         let assignment =
             BatchAssignment::next(&cursor, fixtures::round_size(10), 100, &view(), StepNumber(6));
         let (batch, after) = assignment.among(&[], &[]);

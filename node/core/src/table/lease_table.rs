@@ -14,6 +14,7 @@
 
 use std::num::NonZeroU64;
 
+use peergrad_protocol::cursor::{Ending, Span};
 use peergrad_protocol::limits::LEASES_MAX;
 use peergrad_protocol::table::{LastLease, LeaseTable, SampleLease, WorkerId, WorkerLeases};
 
@@ -40,11 +41,12 @@ impl LeasePolicy {
         number: u64,
         samples: u64,
     ) -> Option<SampleLease> {
+        let is_closed = lease_table.cursor.ending == Ending::Over;
         let known = leases_of(lease_table, worker);
         if LastLease::Number(number) <= known.last {
             return known.leases.iter().find(|(of, _)| *of == number).map(|(_, lease)| lease.clone());
         }
-        if known.leases.len() == LEASES_MAX || !self.is_admitted(lease_table, worker) {
+        if is_closed || known.leases.len() == LEASES_MAX || !self.is_admitted(lease_table, worker) {
             return None;
         }
         let lease = if !lease_table.returned.is_empty() {
@@ -77,17 +79,26 @@ impl LeasePolicy {
         is_in || room > others.by_ref().count() as u64
     }
 
-    /// Whether every sample was leased, and is held by a worker or done.
+    /// Whether no sample is left to lease.
     fn is_exhausted(&self, lease_table: &LeaseTable) -> bool {
         let all = self.epochs.saturating_mul(self.samples);
-        lease_table.returned.is_empty() && lease_table.cursor.taken(self.samples) >= all
+        let is_all = lease_table.returned.is_empty() && lease_table.cursor.taken(self.samples) >= all;
+        is_all || lease_table.cursor.ending == Ending::Over
     }
 
-    /// Whether every sample is done.
+    /// Once no sample is left to lease, and no worker holds any: how many were trained.
     #[must_use]
-    pub fn is_over(&self, lease_table: &LeaseTable) -> bool {
-        self.is_exhausted(lease_table) && lease_table.outstanding.iter().all(|held| held.leases.is_empty())
+    pub fn trained(&self, lease_table: &LeaseTable) -> Option<u64> {
+        let is_over = self.is_exhausted(lease_table)
+            && lease_table.outstanding.iter().all(|held| held.leases.is_empty());
+        let returned = lease_table.returned.iter().flat_map(|lease| &lease.spans).map(Span::len).sum();
+        is_over.then(|| lease_table.cursor.taken(self.samples).saturating_sub(returned))
     }
+}
+
+/// No more samples are leased: a user has ended the run. Returns whether this changes the table.
+pub fn close(lease_table: &mut LeaseTable) -> bool {
+    std::mem::replace(&mut lease_table.cursor.ending, Ending::Over) != Ending::Over
 }
 
 /// A worker has completed its leases up to this number. Returns whether this changes the table.
@@ -171,7 +182,7 @@ mod tests {
         assert!(complete(&mut lease_table, one, 1) && !complete(&mut lease_table, one, 1));
         assert_eq!(positions(lease_policy.grant(&mut lease_table, two, 2, 9)), [(1, 0, 5)]);
         assert_eq!(lease_policy.grant(&mut lease_table, one, 3, 2), None);
-        assert!(!lease_policy.is_over(&lease_table));
+        assert!(lease_policy.trained(&lease_table).is_none());
         assert!(reclaim(&mut lease_table, |worker| *worker == one));
         assert_eq!(positions(lease_policy.grant(&mut lease_table, one, 3, 2)), [(0, 2, 4)]);
         assert_eq!(
@@ -179,7 +190,7 @@ mod tests {
             [(1, 0, 5)],
             "of another epoch than the cursor's"
         );
-        assert!(complete(&mut lease_table, one, 4) && lease_policy.is_over(&lease_table));
+        assert!(complete(&mut lease_table, one, 4) && lease_policy.trained(&lease_table) == Some(10));
         assert_eq!(lease_policy.grant(&mut lease_table, one, 5, 2), None);
     }
 

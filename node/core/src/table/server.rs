@@ -432,7 +432,7 @@ impl TableServer {
             if let Some(lease) = worker.leases.remove(&lease_number) {
                 out.push((
                     to,
-                    TableMessage::Response(Response::Leased { lease_number, lease, is_over: false }),
+                    TableMessage::Response(Response::Leased { lease_number, lease, trained: None }),
                 ));
             }
         }

@@ -426,8 +426,8 @@ impl TableWorker {
             Response::Leased { .. } if self.owners.of(0) != from => {
                 return Err(TableError::NotOwned(0));
             }
-            Response::Leased { lease_number, lease, is_over } => {
-                self.leases.receive(AcquiredLease { number: lease_number, lease, is_over });
+            Response::Leased { lease_number, lease, trained } => {
+                self.leases.receive(AcquiredLease { number: lease_number, lease, trained });
             }
         }
         Ok(())

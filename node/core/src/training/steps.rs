@@ -48,6 +48,7 @@ mod closing;
 mod commit;
 mod commit_state;
 mod digest_audit;
+pub(crate) mod evaluations;
 mod group_averaging;
 pub(super) mod merge_snapshot;
 mod program;
@@ -177,6 +178,8 @@ impl StepEngine {
                 self.backup_workers.receive_choice(&mut self.state, from, chosen)?;
             }
             TrainingMessage::ShardNorm(norm) => self.norms.receive(&self.state, from, norm)?,
+            // The member takes these itself.
+            TrainingMessage::Evaluated(_) => return Err(Reject::OutOfPlace),
             TrainingMessage::TakeSnapshot(save) => {
                 self.branch_snapshots_mut().snapshot_after(save.steps);
                 return Ok(());

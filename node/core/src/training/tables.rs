@@ -352,6 +352,12 @@ impl TableEngine {
         self.base.send_complete(self.first_step, self.base.omissions.counted(), out);
     }
 
+    /// A user has ended the run: no more samples are leased.
+    pub(crate) fn end_run(&mut self, out: &mut Vec<Output>) {
+        self.exchange.close_leases();
+        self.make_progress(out);
+    }
+
     /// This member is about to leave: its worker begins no more clocks.
     pub(crate) fn wind_down(&mut self, out: &mut Vec<Output>) {
         if self.departure == Departure::Staying {
@@ -402,7 +408,7 @@ impl TableEngine {
 
     /// Whether there are no samples to train.
     pub(super) fn is_over(&self) -> bool {
-        self.assignment.epoch >= self.base.loaded.config.epochs
+        self.assignment.is_over(self.base.loaded.config.epochs)
     }
 
     /// The chunks of this member, for the choice of the next view.

@@ -255,6 +255,10 @@ impl MetricsSnapshot<'_> {
         );
         page.gauge("epoch", "Current epoch, counted from 1", training.epoch as f64);
         page.gauge("epochs", "Number of epochs of the run", training.epochs as f64);
+        if let Some(evaluation) = &training.evaluation {
+            let loss = evaluation.loss.unwrap_or(f64::NAN);
+            page.gauge("held_out_loss", "Mean loss of the newest evaluation during the run", loss);
+        }
         page.gauge("parameters", "Elements of the parameter vector", training.parameters as f64);
         page.gauge(
             "chunks_to_move",

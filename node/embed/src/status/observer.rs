@@ -8,11 +8,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use peergrad_core::io::{Committed, Event, Failure, RunSize};
+use peergrad_models::task::Evaluation;
 use peergrad_net::{Counters, MonotonicClock, Notice};
-use peergrad_protocol::{Instant, PeerId, RunId};
+use peergrad_protocol::{Instant, PeerId, RunId, StepNumber};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 
+use super::EvaluationStatus;
 use super::log::EventLog;
 use super::rate_meter::{RateMeter, WINDOW, forget_before, rate};
 use crate::text::event_json::event_name;
@@ -50,8 +52,12 @@ pub(super) struct ObservedState {
     pub(super) counts: EventCounts,
     /// At most [`EVENTS_KEPT`], oldest first.
     events: VecDeque<RecordedEvent>,
+    /// The newest evaluation during the run; `None` before the first.
+    pub(super) evaluation: Option<EvaluationStatus>,
     /// The rate of committed steps.
     rate: RateMeter,
+    /// The rate of their samples.
+    sample_rate: RateMeter,
     /// The bytes by peer at a few recent times.
     traffic: VecDeque<(Instant, Bytes)>,
 }
@@ -158,6 +164,22 @@ impl Observer {
         self.log.notice(text);
     }
 
+    fn evaluated(&mut self, steps: StepNumber, evaluation: &Evaluation, is_best: bool) {
+        let before = self.evaluation.take().filter(|_| !is_best);
+        let best = before.as_ref().map_or((steps.0, evaluation.loss), |before| {
+            (before.best_steps, before.best_loss.unwrap_or(f64::INFINITY))
+        });
+        let finite = |loss: f64| Some(loss).filter(|loss| loss.is_finite());
+        self.evaluation = Some(EvaluationStatus {
+            steps: steps.0,
+            samples: evaluation.samples,
+            loss: finite(evaluation.loss),
+            accuracy: evaluation.accuracy,
+            best_steps: best.0,
+            best_loss: finite(best.1),
+        });
+    }
+
     fn sample_traffic(&mut self) {
         let (now, bytes) = (self.observations.clock.now(), self.observations.counters.by_peer());
         self.log.traffic(now, &self.observations.counters);
@@ -198,6 +220,9 @@ impl ObservedState {
             Event::MemberSuspected(_) => self.counts.suspected += 1,
             Event::Violation { .. } => self.counts.violations += 1,
             Event::Committed(committed) => self.committed(now, committed),
+            Event::Evaluated { steps, evaluation, is_best, .. } => {
+                self.evaluated(*steps, evaluation, *is_best)
+            }
             _ => {}
         }
     }
@@ -207,6 +232,7 @@ impl ObservedState {
         self.counts.left_out += committed.left_out;
         self.committed = Some(*committed);
         self.rate.note(now);
+        self.sample_rate.note_many(now, committed.samples);
         self.counts.steps = self.rate.count();
     }
 
@@ -237,6 +263,11 @@ impl ObservedState {
     /// Committed steps per second, over the last seconds.
     pub(super) fn steps_per_second(&self, now: Instant) -> f64 {
         self.rate.per_second(now)
+    }
+
+    /// Samples of committed steps per second, over the last seconds.
+    pub(super) fn samples_per_second(&self, now: Instant) -> f64 {
+        self.sample_rate.per_second(now)
     }
 
     /// Bytes written to and read from each peer per second, over the last seconds. `bytes` are the present counts.
@@ -288,7 +319,21 @@ mod tests {
         }
         let rate = recent.steps_per_second(at(8_000));
         assert!((rate - 100.0).abs() < 1.0, "{rate}");
+        let samples = recent.samples_per_second(at(8_000));
+        assert!((samples - 800.0).abs() < 8.0, "{samples}");
         assert_eq!((recent.counts.steps, recent.counts.samples), (800, 6_400));
+    }
+
+    #[test]
+    fn the_newest_and_the_best_evaluation_are_known() {
+        let mut recent = ObservedState::default();
+        for (steps, loss, is_best) in [(10, 2.0, true), (20, 1.0, true), (30, f64::NAN, false)] {
+            let evaluation = Evaluation { samples: 8, loss, accuracy: None };
+            let by = PeerId([1; 32]);
+            recent.note(at(steps), &Event::Evaluated { steps: StepNumber(steps), evaluation, by, is_best });
+        }
+        let EvaluationStatus { steps, loss, best_steps, best_loss, .. } = recent.evaluation.unwrap();
+        assert_eq!((steps, loss, best_steps, best_loss), (30, None, 20, Some(1.0)));
     }
 
     #[test]

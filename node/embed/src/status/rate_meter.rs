@@ -18,7 +18,12 @@ pub struct RateMeter {
 impl RateMeter {
     /// Counts one occurrence.
     pub fn note(&mut self, now: Instant) {
-        self.count += 1;
+        self.note_many(now, 1);
+    }
+
+    /// Counts so many occurrences at once.
+    pub fn note_many(&mut self, now: Instant, count: u64) {
+        self.count += count;
         // Marks are at least `MARKS_APART` apart, so that high rates need few of them.
         let is_early =
             self.marks.len() > 1 && self.marks.back().is_some_and(|last| now.since(last.0) < MARKS_APART);

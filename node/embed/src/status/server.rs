@@ -47,6 +47,8 @@ pub enum AdminCommand {
     Remove(String),
     /// Change the run's secret.
     Rekey,
+    /// End the run at all members.
+    EndRun,
     /// Reset table chunks that no peer has any more.
     DeclareLost,
 }
@@ -159,6 +161,7 @@ async fn answer(line: Line, from: Source, service: &StatusService) -> Vec<u8> {
         }
         Some(AdminCommand::Remove(peer)) => service.remove(&peer).await,
         Some(AdminCommand::Rekey) => service.rekey().await,
+        Some(AdminCommand::EndRun) => service.end_run().await,
         Some(AdminCommand::DeclareLost) => service.declare_lost().await,
     };
     match done {

@@ -259,6 +259,8 @@ impl StatusParts<'_> {
             loss: finite(|committed| committed.loss),
             rate: finite(|committed| committed.rate),
             steps_per_second: self.recent.steps_per_second(self.now),
+            samples_per_second: self.recent.samples_per_second(self.now),
+            evaluation: self.recent.evaluation.clone(),
             waits_for: wait_text(standing.wait).to_owned(),
             parameters: run_size.parameters as u64,
             chunks: member.chunks as u64,

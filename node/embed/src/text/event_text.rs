@@ -97,6 +97,11 @@ fn membership_text(event: &Event, scope: Option<&RunSize>) -> Option<String> {
         Event::MemberSuspected(peer) => format!("no contact with peer {}", peer.short()),
         Event::DiskFails { peer, fails } => disk_text(*peer, *fails),
         Event::MemberStopped { peer, reason } => format!("peer {} stopped: {reason}", peer.short()),
+        Event::Evaluated { steps, evaluation, is_best, .. } => {
+            let best = if *is_best { ", the best so far: kept as best.safetensors" } else { "" };
+            format!("after step {}: held-out {}{best}", steps.0, quality(evaluation))
+        }
+        Event::EndsEarly { step } => format!("the run ends early: step {} is the last one", step.0 + 1),
         Event::Expelled(expulsion) => expulsion_text(expulsion),
         Event::Stalled { step, stage, peers } => format!(
             "step {} does not end: this peer waits for {} of {}",

@@ -18,6 +18,9 @@ pub struct StepInfo {
     pub rank: usize,
     /// The number of members that take part.
     pub member_count: usize,
+    /// Whether the members save a checkpoint of the parameters with which the step begins, so that all of them could begin it again. A task
+    /// that keeps a state of its own can save that, too. A run with tables has no checkpoints.
+    pub is_checkpoint: bool,
     /// A seed for what the task draws at random, such as dropout: another one in each local step, and at each member of a view.
     pub seed: u64,
     /// Whether the members still wait for the result.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use peergrad_config::model_file::{ModelFile, OWN_TENSORS, Origin, metadata_of};
 use peergrad_core::state::checkpoint::{Checkpoint, OptimizerState};
-use peergrad_protocol::cursor::{DataCursor, Span};
+use peergrad_protocol::cursor::{DataCursor, Ending, Span};
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::limits::CHUNKS_MAX;
 use peergrad_protocol::message::SavedCheckpoint;
@@ -41,6 +41,9 @@ pub(super) struct Index {
     position: u64,
     returned: Vec<[u64; 2]>,
     deferred: Vec<[u64; 2]>,
+    /// How many batches are left of a run that its user has ended; absent in others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    last_batches: Option<u32>,
     /// Digest of the parameters.
     digest: String,
     /// Ranges of chunks whose optimizer state is included.
@@ -75,6 +78,11 @@ impl Index {
             position: cursor.position,
             returned: ranges_of(&cursor.returned),
             deferred: ranges_of(&cursor.deferred),
+            last_batches: match cursor.ending {
+                Ending::None => None,
+                Ending::NextBatch => Some(1),
+                Ending::Over => Some(0),
+            },
             digest: digest.to_string(),
             states: ranges,
             left_out: *left_out,
@@ -115,6 +123,11 @@ impl Index {
             position: self.position,
             returned: self.returned.iter().map(span).collect(),
             deferred: self.deferred.iter().map(span).collect(),
+            ending: match self.last_batches {
+                None => Ending::None,
+                Some(0) => Ending::Over,
+                Some(_) => Ending::NextBatch,
+            },
         };
         let is_range = |[first, end]: &[u32; 2]| first < end && *end as usize <= CHUNKS_MAX;
         if !cursor.is_valid() || !self.states.iter().all(is_range) {

@@ -2,7 +2,7 @@
 
 use peergrad_config::model_file::ModelFile;
 use peergrad_core::state::checkpoint::OptimizerState;
-use peergrad_protocol::cursor::{DataCursor, Span};
+use peergrad_protocol::cursor::{DataCursor, Ending, Span};
 use peergrad_protocol::manifest::Manifest;
 use peergrad_protocol::view::Branch;
 use peergrad_protocol::{Buffer, StepNumber, ViewNumber};
@@ -10,6 +10,7 @@ use peergrad_protocol::{Buffer, StepNumber, ViewNumber};
 use super::*;
 
 const RUN: RunId = RunId([7; 32]);
+const KEEP: Retention = Retention { keep: 3, candidate: None };
 
 fn checkpoint(steps: u64) -> Checkpoint {
     let manifest = Manifest::new([("layer.0.weight", &[8_u32, 4][..]), ("layer.0.bias", &[8][..])]);
@@ -29,6 +30,7 @@ fn checkpoint(steps: u64) -> Checkpoint {
                 position: 64,
                 returned,
                 deferred: vec![Span { start: 9, end: 12 }],
+                ending: Ending::NextBatch,
             },
             digest: ContentDigest::of(parameters.bytes()),
             states: [0, 1, 7].into_iter().collect(),
@@ -62,7 +64,7 @@ fn assert_same(read: &Checkpoint, written: &Checkpoint) {
 fn saved_checkpoints_are_restored_and_only_the_newest_are_kept() {
     let (_folder, store) = store();
     for step in [10, 20, 30, 40] {
-        store.save(&checkpoint(step), 3).unwrap();
+        store.save(&checkpoint(step), KEEP).unwrap();
     }
     let (saved, damaged) = store.scan(&RUN);
     assert_eq!((steps(&store), damaged), (vec![40, 30, 20], vec![]));
@@ -71,6 +73,27 @@ fn saved_checkpoints_are_restored_and_only_the_newest_are_kept() {
     assert!(store.restore(&saved[0]).is_err());
     store.forget(&RUN);
     assert_eq!(steps(&store), [0_u64; 0]);
+}
+
+#[test]
+fn the_best_checkpoint_stays_whatever_becomes_of_the_others() {
+    let (folder, store) = store();
+    store.save(&checkpoint(10), KEEP).unwrap();
+    let evaluating = Retention { keep: 1, candidate: Some(StepNumber(10)) };
+    for step in [20, 30] {
+        store.save(&checkpoint(step), evaluating).unwrap();
+    }
+    assert_eq!(steps(&store), [30, 10], "its result is not known yet");
+    store.keep_best(&RUN, StepNumber(10)).unwrap();
+    store.keep_best(&RUN, StepNumber(30)).unwrap();
+    assert!(store.keep_best(&RUN, StepNumber(20)).is_err(), "that one is gone");
+    store.forget(&RUN);
+    let best = ModelFile::decode(&fs::read(folder.path().join(BEST_FILE)).unwrap()).unwrap();
+    assert_eq!((best.origin.steps, best.parameters[0]), (30, -30.0));
+    assert_eq!(
+        fs::read_dir(folder.path()).unwrap().filter(|file| file.as_ref().unwrap().path().is_file()).count(),
+        1
+    );
 }
 
 /// Something done to a file.
@@ -103,8 +126,8 @@ fn damaged_checkpoints_are_skipped_and_reported() {
     ];
     for (kind, spoil) in spoil {
         let (_folder, store) = store();
-        store.save(&checkpoint(10), 3).unwrap();
-        store.save(&checkpoint(20), 3).unwrap();
+        store.save(&checkpoint(10), KEEP).unwrap();
+        store.save(&checkpoint(20), KEEP).unwrap();
         spoil(&store.folder(&RUN).join(name_of(20, TENSORS)));
         let (saved, damaged) = store.scan(&RUN);
         assert_eq!((saved.len(), damaged.len()), (1, 1), "{kind}");
@@ -115,7 +138,7 @@ fn damaged_checkpoints_are_skipped_and_reported() {
 #[test]
 fn an_invalid_index_is_skipped_and_reported() {
     let (_folder, store) = store();
-    store.save(&checkpoint(10), 3).unwrap();
+    store.save(&checkpoint(10), KEEP).unwrap();
     let index = store.folder(&RUN).join(name_of(10, "toml"));
     let text = fs::read_to_string(&index).unwrap();
     for broken in [
@@ -139,7 +162,7 @@ fn an_invalid_index_is_skipped_and_reported() {
 #[test]
 fn half_written_files_of_a_crash_are_removed() {
     let (_folder, store) = store();
-    store.save(&checkpoint(10), 3).unwrap();
+    store.save(&checkpoint(10), KEEP).unwrap();
     let folder = store.folder(&RUN);
     // In the middle of the tensors, and between them and the index.
     fs::write(folder.join(".000000000020.safetensors.99.draft"), b"half").unwrap();
@@ -152,7 +175,7 @@ fn half_written_files_of_a_crash_are_removed() {
 fn of_earlier_runs_only_the_last_one_is_kept() {
     let (folder, store) = store();
     for run in 1..5 {
-        store.save(&Checkpoint { run: RunId([run; 32]), ..checkpoint(10) }, 3).unwrap();
+        store.save(&Checkpoint { run: RunId([run; 32]), ..checkpoint(10) }, KEEP).unwrap();
     }
     let left = fs::read_dir(folder.path().join(FOLDER)).unwrap().count();
     assert_eq!(left, 2);
@@ -162,7 +185,7 @@ fn of_earlier_runs_only_the_last_one_is_kept() {
 #[test]
 fn a_model_can_be_read_from_a_checkpoint() {
     let (_folder, store) = store();
-    store.save(&checkpoint(10), 3).unwrap();
+    store.save(&checkpoint(10), KEEP).unwrap();
     let bytes = fs::read(store.folder(&RUN).join(name_of(10, TENSORS))).unwrap();
     let model = peergrad_config::model_file::ModelFile::decode(&bytes).unwrap();
     assert_eq!((model.origin.steps, &model.manifest), (10, &checkpoint(10).manifest));
@@ -172,11 +195,11 @@ fn a_model_can_be_read_from_a_checkpoint() {
 #[test]
 fn a_failed_write_is_reported_and_leaves_earlier_checkpoints() {
     let (folder, store) = store();
-    store.save(&checkpoint(10), 3).unwrap();
+    store.save(&checkpoint(10), KEEP).unwrap();
     // A folder cannot be replaced by a file.
     let occupied = store.folder(&RUN).join(name_of(20, TENSORS));
     fs::create_dir_all(occupied.join("full")).unwrap();
-    assert!(store.save(&checkpoint(20), 3).is_err());
+    assert!(store.save(&checkpoint(20), KEEP).is_err());
     fs::remove_dir_all(occupied).unwrap();
     assert_eq!(steps(&store), [10]);
     assert_eq!(fs::read_dir(store.folder(&RUN)).unwrap().count(), 2, "no draft is left");
@@ -187,7 +210,7 @@ fn a_failed_write_is_reported_and_leaves_earlier_checkpoints() {
 async fn the_disk_thread_answers_in_order_and_finishes_pending_requests() {
     let (_folder, store) = store();
     let mut checkpoints = Checkpoints::start(store.clone(), ()).unwrap();
-    checkpoints.save(Arc::new(checkpoint(10)), 3);
+    checkpoints.save(Arc::new(checkpoint(10)), KEEP);
     let Input::CheckpointSaved { steps: saved, result } = checkpoints.answer().await else {
         panic!("another input")
     };
@@ -204,7 +227,7 @@ async fn the_disk_thread_answers_in_order_and_finishes_pending_requests() {
         byte_count: data.len() as u64,
     };
     checkpoints.keep_data(reference.clone(), Arc::clone(&data));
-    checkpoints.save(Arc::new(checkpoint(20)), 3);
+    checkpoints.save(Arc::new(checkpoint(20)), KEEP);
     assert_eq!(checkpoints.finish().await.len(), 1);
     assert_eq!(steps(&store), [20, 10]);
     assert_eq!(store.data(&reference), Some(data));
@@ -217,9 +240,9 @@ async fn a_checkpoint_is_refused_while_a_slow_disk_is_busy() {
     let checkpoints = Checkpoints::start(store.clone(), ()).unwrap();
     // As if these were being written.
     checkpoints.saving.store(SAVING_MAX, Ordering::Relaxed);
-    checkpoints.save(Arc::new(checkpoint(10)), 3);
+    checkpoints.save(Arc::new(checkpoint(10)), KEEP);
     checkpoints.saving.store(SAVING_MAX - 1, Ordering::Relaxed);
-    checkpoints.save(Arc::new(checkpoint(20)), 3);
+    checkpoints.save(Arc::new(checkpoint(20)), KEEP);
     let answers = checkpoints.finish().await;
     let pinned = answers.iter().filter_map(|answer| match answer {
         Input::CheckpointSaved { steps, result } => Some((steps.0, result.is_ok())),
@@ -235,7 +258,7 @@ fn the_newest_whole_checkpoint_is_read_and_a_draft_is_left_alone() {
     let (folder, store) = store();
     assert_eq!((store.newest(&RUN), store.written_at(&RUN)), (None, None));
     for steps in [10, 20] {
-        store.save(&checkpoint(steps), 3).unwrap();
+        store.save(&checkpoint(steps), KEEP).unwrap();
     }
     let steps_of = |bytes: Vec<u8>| ModelFile::decode(&bytes).unwrap().origin.steps;
     assert_eq!(store.newest(&RUN).map(steps_of), Some(20));

@@ -72,6 +72,7 @@ enum Kind {
     Panic,
     Hang,
     Busy,
+    EndRun,
     Clone,
     Garbage,
     StaleViews,
@@ -209,6 +210,7 @@ impl FaultSection {
             Kind::Panic => Fault::Panic { targets: targets()? },
             Kind::Hang => Fault::Hang { targets: targets()? },
             Kind::Busy => Fault::Busy { targets: targets()?, duration: self.span(context)? },
+            Kind::EndRun => Fault::EndRun { targets: targets()? },
             Kind::Clone => Fault::Clone { targets: targets()? },
             Kind::Garbage => {
                 Fault::Garbage { targets: targets()?, count: self.count.map_or(10, Whole::count) }
@@ -387,9 +389,13 @@ impl FaultSection {
             Kind::Bursts => [targets, &["slower", "chance"]].concat(),
             Kind::Noise => [targets, &["mean"]].concat(),
             Kind::Pause => [targets, &["for", "every", "times"]].concat(),
-            Kind::Leave | Kind::Remove | Kind::Panic | Kind::Hang | Kind::Clone | Kind::StaleViews => {
-                targets.to_vec()
-            }
+            Kind::Leave
+            | Kind::Remove
+            | Kind::Panic
+            | Kind::Hang
+            | Kind::EndRun
+            | Kind::Clone
+            | Kind::StaleViews => targets.to_vec(),
             Kind::Busy => [targets, &["for"]].concat(),
             Kind::Garbage => [targets, &["count"]].concat(),
             Kind::Frames => [targets, &["frames", "of", "chance", "by", "for"]].concat(),

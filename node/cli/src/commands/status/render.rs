@@ -456,6 +456,8 @@ mod tests {
                 loss: Some(0.021_34),
                 rate: Some(0.01),
                 steps_per_second: 182.0,
+                samples_per_second: 11_648.0,
+                evaluation: None,
                 waits_for: "sums".to_owned(),
                 parameters: 9610,
                 chunks: 600,

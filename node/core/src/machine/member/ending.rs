@@ -40,6 +40,11 @@ pub(super) fn advance(active: &mut ActiveMember, cx: &mut NodeContext<'_>) -> Re
         // No other member is there to take over the chunks.
         return Err(reason.into());
     }
+    if active.membership.members.wants_end()
+        && let Some(tables) = active.training.tables_mut()
+    {
+        tables.end_run(cx.out);
+    }
     for (peer, fault) in active.training.steps().map_or_else(Vec::new, |steps| steps.state().at_fault()) {
         active.complain(cx, peer, fault);
     }

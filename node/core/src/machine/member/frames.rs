@@ -3,7 +3,7 @@
 use peergrad_protocol::message::{Message, TrainingMessage};
 use peergrad_protocol::{Buffer, Frame, PeerId, Rank};
 
-use super::ActiveMember;
+use super::{ActiveMember, evaluations};
 use crate::io::Reject;
 use crate::machine::context::NodeContext;
 use crate::machine::role::Role;
@@ -22,6 +22,10 @@ pub(super) fn receive(
                 return Err(Reject::OutOfPlace);
             }
             active.save_after(cx.now, save.steps);
+            return Ok(());
+        }
+        TrainingMessage::Evaluated(evaluated) => {
+            evaluations::note(active, cx, from, evaluated);
             return Ok(());
         }
         // The arrival of data shows that training advances.

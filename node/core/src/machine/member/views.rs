@@ -49,11 +49,12 @@ impl ActiveMember {
         cx.out.extend(training.restored_event().map(Output::Event));
         if view.parents.is_empty()
             && training.restored_event().is_some()
-            && let Some(checkpoint) = training.steps().and_then(|steps| steps.state().checkpoint())
+            && let Some(steps) = training.steps()
+            && let Some(checkpoint) = steps.state().checkpoint()
         {
             // A new run that starts from another run's checkpoint has its first checkpoint under its own id.
-            let keep = training.base().loaded().config.checkpoints_kept;
-            cx.out.push(Output::SaveCheckpoint { checkpoint: Arc::new(checkpoint), keep });
+            let retention = steps.state().retention();
+            cx.out.push(Output::SaveCheckpoint { checkpoint: Arc::new(checkpoint), retention });
         }
         if let Some(reply) = node.program.unpark() {
             training.command(ProgramCommand::Ready(reply), cx.out).expect("it takes in no segment");
@@ -113,6 +114,9 @@ pub(super) fn enter_next(active: &mut ActiveMember, cx: &mut NodeContext<'_>) ->
     let quarantined = view.quarantined_since(active.training.view()).iter();
     let may_return = quarantined.filter(|quarantine| view.expulsion(&quarantine.peer).is_none());
     cx.out.extend(may_return.map(|quarantine| Output::Event(Event::Quarantined(*quarantine))));
+    if view.cursor.ending > active.training.view().cursor.ending {
+        cx.out.push(Output::Event(Event::EndsEarly { step: resume.step }));
+    }
     let entered_at = cx.out.len();
     active.training.enter((&view, digest), resume, &mut cx.node.links.flows, cx.out);
     let difference = active.membership.advance(cx.now).expect("the next view is known");

@@ -113,7 +113,7 @@ impl<'p> Loss<'p> {
     ) -> Option<StepNumber> {
         let newest = self.holders.iter().filter_map(|(_, report)| report.complete).max()?;
         let is_at_all = self.holders.iter().all(|(_, report)| report.complete == Some(newest));
-        let is_over = self.planner.assignment_at(newest, assignment_of)?.epoch >= self.planner.epochs;
+        let is_over = self.planner.assignment_at(newest, assignment_of)?.is_over(self.planner.epochs);
         Some(if is_over && !is_at_all { StepNumber(newest.0 - 1) } else { newest })
     }
 
@@ -228,6 +228,9 @@ impl<'p> Loss<'p> {
         if assignment.epoch >= epochs {
             // The assignment is of an epoch after the last, and has no samples: the cursor stays at the end of the last epoch.
             return (None, DataCursor { epoch: epochs - 1, position, ..DataCursor::default() });
+        }
+        if assignment.is_over(epochs) {
+            return (None, assignment.after.clone());
         }
         let (parts, cursor) = assignment.among(&self.roster.members, newcomers);
         (Some(parts), cursor)

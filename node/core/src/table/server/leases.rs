@@ -37,6 +37,14 @@ impl TableServer {
         }
     }
 
+    /// Leases no more samples, if the lease table is here: the run ends when those that are leased are done.
+    pub(crate) fn close_leases(&mut self, out: &mut Outbox) {
+        if self.owns(0) && self.is_here(0) && lease_table::close(self.store.lease_table_mut()) {
+            self.replication.mark_dirty(0, &ChunkDelta::leases([]));
+            self.retry_lease_requests(out);
+        }
+    }
+
     /// Takes back the leases of workers that are gone, if the lease table is here: the owner and each replica do so by themselves.
     pub(super) fn reclaim_leases(&mut self) {
         let replica_map = Arc::clone(&self.replica_map);
@@ -75,16 +83,16 @@ impl TableServer {
             }
             return self.acknowledge(from, out);
         }
-        let is_over = self.lease_policy.is_over(self.store.lease_table_mut());
+        let trained = self.lease_policy.trained(self.store.lease_table_mut());
         // Other workers that have not ended may wait for this worker's clock.
         let has_others = self.clocks.has_others_running(from);
-        if is_over || holds_some || (has_others && !may_wait) {
+        if trained.is_some() || holds_some || (has_others && !may_wait) {
             out.push((
                 from,
                 TableMessage::Response(Response::Leased {
                     lease_number,
                     lease: SampleLease::default(),
-                    is_over,
+                    trained,
                 }),
             ));
         } else {

@@ -410,14 +410,14 @@ fn a_worker_with_outstanding_leases_does_not_wait_for_itself() {
         assert!(
             matches!(
                 &none[..],
-                [(ME, TableMessage::Response(Response::Leased { lease_number: 2, is_over: false, .. }))]
+                [(ME, TableMessage::Response(Response::Leased { lease_number: 2, trained: None, .. }))]
             ),
             "{none:?}"
         );
         assert!(request(&mut owner, OTHER, request_lease(1)).is_empty());
         let over = request(&mut owner, ME, Request::Complete { last_lease: 1 });
         assert!(
-            matches!(&over[..], [(OTHER, TableMessage::Response(Response::Leased { is_over: true, .. }))]),
+            matches!(&over[..], [(OTHER, TableMessage::Response(Response::Leased { trained: Some(_), .. }))]),
             "{over:?}"
         );
     }
@@ -435,10 +435,25 @@ fn a_worker_that_waits_for_samples_continues_once_others_may_wait_for_it() {
     assert!(
         matches!(
             &none[..],
-            [(OTHER, TableMessage::Response(Response::Leased { lease_number: 1, is_over: false, .. }))]
+            [(OTHER, TableMessage::Response(Response::Leased { lease_number: 1, trained: None, .. }))]
         ),
         "{none:?}"
     );
+}
+
+#[test]
+fn after_the_run_was_ended_only_leased_samples_are_trained() {
+    let mut owner = owner(TableRule::Sum, ApplyMode::Immediate);
+    let request_lease = |lease_number| Request::Lease { lease_number, samples: 2, may_wait: true };
+    request(&mut owner, ME, request_lease(1));
+    let mut out = Vec::new();
+    owner.close_leases(&mut out);
+    assert!(request(&mut owner, OTHER, request_lease(1)).is_empty(), "one worker still computes");
+    let over = request(&mut owner, ME, Request::Complete { last_lease: 1 });
+    let is_over = |message: &(Rank, TableMessage)| {
+        matches!(message, (OTHER, TableMessage::Response(Response::Leased { trained: Some(2), .. })))
+    };
+    assert!(over.iter().any(is_over), "{over:?}");
 }
 
 /// The samples that a worker returns when it ends are leased to others.
@@ -501,7 +516,7 @@ fn a_lease_is_granted_only_once_the_replica_has_stored_it() {
     assert_eq!(replica.store.lease_table_mut(), owner.store.lease_table_mut());
     let mut out = Vec::new();
     owner.on_replica_ack(OTHER, 2, &mut out);
-    let [(OTHER, TableMessage::Response(Response::Leased { lease_number: 1, lease, is_over: false }))] =
+    let [(OTHER, TableMessage::Response(Response::Leased { lease_number: 1, lease, trained: None }))] =
         &out[..]
     else {
         panic!("{out:?}")
@@ -516,14 +531,14 @@ fn a_lease_is_granted_only_once_the_replica_has_stored_it() {
     assert!(request(&mut owner, ME, request_lease(2, true)).is_empty());
     let none = request(&mut owner, OTHER, request_lease(2, false));
     assert!(
-        matches!(&none[..], [(OTHER, TableMessage::Response(Response::Leased { is_over: false, .. }))]),
+        matches!(&none[..], [(OTHER, TableMessage::Response(Response::Leased { trained: None, .. }))]),
         "{none:?}"
     );
     let over = request(&mut owner, OTHER, Request::Complete { last_lease: 1 });
     let is_over = |message: &(Rank, TableMessage)| {
         matches!(
             message,
-            (ME, TableMessage::Response(Response::Leased { lease_number: 2, is_over: true, .. }))
+            (ME, TableMessage::Response(Response::Leased { lease_number: 2, trained: Some(_), .. }))
         )
     };
     assert!(over.iter().any(is_over), "{over:?}");

@@ -45,8 +45,8 @@ pub struct AcquiredLease {
     pub number: u64,
     /// The samples; empty if there are none at present.
     pub lease: SampleLease,
-    /// Whether every sample of every epoch is done.
-    pub is_over: bool,
+    /// Once no sample is left to compute, and all are done: how many were trained in the run.
+    pub trained: Option<u64>,
 }
 
 impl HeldLeases {
@@ -59,7 +59,7 @@ impl HeldLeases {
     /// Whether the response that has arrived says that there are no samples at present.
     #[must_use]
     pub fn next_is_empty(&self) -> bool {
-        self.next.as_ref().is_some_and(|next| next.lease.is_empty() && !next.is_over)
+        self.next.as_ref().is_some_and(|next| next.lease.is_empty() && next.trained.is_none())
     }
 
     /// Whether it has as many incomplete leases as a worker may have.

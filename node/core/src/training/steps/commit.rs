@@ -21,7 +21,7 @@ use peergrad_protocol::StepNumber;
 use super::commit_state::CompletedStep;
 use super::merge_snapshot::MergeSnapshots;
 use super::state::{StepKind, StepState};
-use crate::io::{Committed, Event, Output};
+use crate::io::{Committed, Event, Output, Retention};
 
 /// Commits the newest complete step, if every member is known to have completed it: drops what was kept for undoing it, and does what
 /// waited for the commit.
@@ -80,6 +80,24 @@ impl StepState {
         }
     }
 
+    /// Whether a checkpoint is written after so many steps, as far as this member knows.
+    pub(super) fn is_saved_after(&self, steps: StepNumber) -> bool {
+        self.commit.save_after == Some(steps) || self.evaluations.are_due_after(steps)
+    }
+
+    /// Which checkpoints of the run are kept.
+    pub(crate) fn retention(&self) -> Retention {
+        Retention { keep: self.base.loaded.config.checkpoints_kept, candidate: self.evaluations.candidate() }
+    }
+
+    /// So many steps are committed, and saved: the parameters may have to be evaluated.
+    fn note_evaluation(&mut self, steps: StepNumber) {
+        let members = self.base.view().members.len();
+        if let Some(parameters) = self.commit.parameters(self.step) {
+            self.evaluations.committed(steps, parameters, self.base.rank, members);
+        }
+    }
+
     /// The step after which a checkpoint is to be written; `None` if none is pending.
     pub(crate) fn save_is_due(&self) -> Option<StepNumber> {
         self.commit.save_after
@@ -87,13 +105,17 @@ impl StepState {
 
     fn save_if_due(&mut self, out: &mut Vec<Output>) {
         let steps = self.committed_steps();
-        if self.commit.save_after.take_if(|at| at.0 <= steps).is_some_and(|at| at.0 == steps)
+        let is_named = self.commit.save_after.take_if(|at| at.0 <= steps).is_some_and(|at| at.0 == steps);
+        if (is_named || self.evaluations.are_due_after(StepNumber(steps)))
             && self.base.loss_watch.is_finite()
             && self.undecided().is_none()
             && let Some(checkpoint) = self.checkpoint()
         {
-            let keep = self.base.loaded.config.checkpoints_kept;
-            out.push(Output::SaveCheckpoint { checkpoint: Arc::new(checkpoint), keep });
+            self.note_evaluation(StepNumber(steps));
+            out.push(Output::SaveCheckpoint {
+                checkpoint: Arc::new(checkpoint),
+                retention: self.retention(),
+            });
         }
     }
 }

@@ -85,7 +85,7 @@ pub(super) fn group_plan(
     let base = &state.base;
     let (view, newcomers) = (base.view(), state.newcomers());
     let count = view.members.len();
-    let is_last = state.assignment_of(state.step.next()).epoch >= base.loaded.config.epochs;
+    let is_last = state.assignment_of(state.step.next()).is_over(base.loaded.config.epochs);
     // Two members that own nothing need not reach each other, and there may be no third one in their group.
     let holders = view.replica_holders();
     let has_groups = holders.iter().filter(|is_holder| !**is_holder).count() < 2;

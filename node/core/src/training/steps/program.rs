@@ -115,6 +115,7 @@ impl ProgramStep {
             rate: config.schedule.rate(local_steps.start),
             local_steps,
             samples,
+            is_checkpoint: state.is_saved_after(state.step),
             rank: base.rank,
             member_count: base.view().members.len(),
             turn: self.turn,

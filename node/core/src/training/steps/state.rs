@@ -15,6 +15,7 @@ use peergrad_protocol::{Buffer, Rank, StepNumber};
 use super::super::base::EngineBase;
 use super::commit_state::{CommitState, CompletedStep};
 use super::digest_audit::DigestAudit;
+use super::evaluations::Evaluations;
 use crate::state::assignment::BatchAssignment;
 use crate::state::checkpoint::Checkpoint;
 use crate::state::optimizer_shard::{OptimizerShard, Precision, Version};
@@ -40,6 +41,8 @@ pub(crate) struct StepState {
     pub(super) residual: Option<Residual>,
     /// The digests of all members' parameters.
     pub(super) audit: DigestAudit,
+    /// The evaluations during the run.
+    pub(crate) evaluations: Evaluations,
 }
 
 /// How members take a step together.
@@ -81,6 +84,7 @@ impl StepState {
             let state = checkpoint.and_then(|checkpoint| checkpoint.state(chunk).cloned());
             optimizer.insert(Version::Committed, chunk, state);
         }
+        let evaluations = Evaluations::new(loaded.config.evaluation);
         let step = base.view().first_step();
         let entered_before = base.is_newcomer().then_some(step);
         let mut state = Self {
@@ -93,6 +97,7 @@ impl StepState {
             optimizer,
             residual,
             audit: DigestAudit::default(),
+            evaluations,
         };
         state.assign_batch();
         state
@@ -145,9 +150,9 @@ impl StepState {
         if self.step == view.first_step() { view.newcomers() } else { &[] }
     }
 
-    /// Whether the step in progress comes after the last epoch.
+    /// Whether the step in progress comes after the end of the run.
     pub(in crate::training) fn is_over(&self) -> bool {
-        self.commit.complete.is_some() && self.assignment.epoch >= self.base.loaded.config.epochs
+        self.commit.complete.is_some() && self.assignment.is_over(self.base.loaded.config.epochs)
     }
 
     /// The merge in the step in progress; `None` if the step merges nothing.

@@ -132,6 +132,14 @@ impl Exchange {
         }
     }
 
+    /// No more samples are leased, if the lease table is here.
+    pub(super) fn close_leases(&mut self) {
+        let mut out = Vec::new();
+        self.server.as_mut().expect("a member keeps chunks in every view").close_leases(&mut out);
+        self.send(out);
+        self.deliver_to_self();
+    }
+
     /// Takes in this member's messages to itself.
     pub(super) fn deliver_to_self(&mut self) {
         while let Some(message) = self.streams.to_self.pop_front() {

@@ -72,8 +72,8 @@ pub(super) struct LeaseProgress {
     pub(super) clocks: u64,
     /// Whether the last lease was empty.
     has_none: bool,
-    /// Whether no samples are left.
-    is_over: bool,
+    /// Once no samples are left: how many all workers have trained.
+    trained: Option<u64>,
 }
 
 /// Whether the clock in progress continues after an operation.
@@ -124,7 +124,7 @@ impl TableEngine {
     /// Asks for the next samples before they are needed.
     pub(super) fn request_lease(&mut self) {
         let worker = &mut self.exchange.worker;
-        if self.leases.is_over || self.departure.is_leaving() || worker.has_finished() {
+        if self.leases.trained.is_some() || self.departure.is_leaving() || worker.has_finished() {
             return;
         }
         let batch = self.base.loaded.config.batch_size;
@@ -155,12 +155,13 @@ impl TableEngine {
         if is_idle || !waiting.has_clock(exchange) || !waiting.may_begin(exchange) {
             return;
         }
-        let Some(AcquiredLease { number, lease, is_over }) = exchange.worker.take_lease() else { return };
+        let Some(AcquiredLease { number, lease, trained }) = exchange.worker.take_lease() else { return };
         let loaded = &self.base.loaded;
         let order = self.base.cache.order(&loaded.config, lease.epoch, loaded.task.sample_count());
         let of = |span: &Span| order.get(span.start as usize..span.end as usize).unwrap_or(&[]);
         let samples: Arc<[u32]> = lease.spans.iter().flat_map(of).copied().collect();
-        self.leases.is_over |= is_over;
+        self.leases.trained = self.leases.trained.or(trained);
+        let is_over = trained.is_some();
         self.leases.take(number, &lease, self.lease_policy);
         self.clock.is_idle = lease.is_empty() && !is_over;
         self.clock.turn += 1;
@@ -174,6 +175,7 @@ impl TableEngine {
             rate: loaded.config.schedule.rate(clock),
             local_steps: clock..clock + 1,
             samples,
+            is_checkpoint: false,
             rank,
             member_count,
             turn: self.clock.turn,
@@ -214,8 +216,7 @@ impl TableEngine {
 
     /// The samples that were trained: by all workers, once all samples are done; before that, by this worker.
     pub(in crate::training) fn samples(&self) -> u64 {
-        let LeasePolicy { epochs, samples, .. } = self.lease_policy;
-        if self.leases.is_over { epochs.saturating_mul(samples) } else { self.base.own_trained }
+        self.leases.trained.unwrap_or(self.base.own_trained)
     }
 
     /// The newest epoch of which this member has leased samples.

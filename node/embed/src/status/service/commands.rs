@@ -51,6 +51,15 @@ impl StatusService {
         self.inner.submit(AdminRequest::Rekey { secret: Secret(random_bytes()), at })
     }
 
+    /// Ends the run at all members.
+    ///
+    /// # Errors
+    /// The reason, as text, why this is not possible.
+    pub(crate) async fn end_run(&self) -> Result<(), String> {
+        self.inner.member().await?;
+        self.inner.submit(AdminRequest::EndRun)
+    }
+
     /// Resets table chunks that no peer has any more.
     ///
     /// # Errors

@@ -1,0 +1,58 @@
+//! Evaluations during the run: the jobs and messages around [`Evaluations`](crate::training::steps::evaluations::Evaluations).
+
+use std::sync::Arc;
+
+use peergrad_models::task::Evaluation;
+use peergrad_protocol::message::{Evaluated, TrainingMessage};
+use peergrad_protocol::{PeerId, StepNumber};
+
+use super::ActiveMember;
+use crate::io::{Event, JobOutput, Output};
+use crate::machine::context::NodeContext;
+use crate::machine::jobs::Purpose;
+
+/// Begins to evaluate, if it is this member's turn.
+pub(super) fn begin_if_due(active: &mut ActiveMember, cx: &mut NodeContext<'_>) {
+    let Some(steps) = active.training.steps_mut() else { return };
+    let Some((number, parameters)) = steps.state_mut().evaluations.take_due() else { return };
+    let task = Arc::clone(&active.training.base().loaded().task);
+    let cost = u64::from(task.held_out_count());
+    let work = Box::new(move || Box::new(task.evaluate(&parameters)) as JobOutput);
+    cx.node.jobs.start(Purpose::EvaluateStep(number), cost, work, cx.out);
+}
+
+/// This member has evaluated: it tells all others, and ends the run if the model does not get better any more.
+pub(super) fn finish(
+    active: &mut ActiveMember,
+    cx: &mut NodeContext<'_>,
+    number: StepNumber,
+    evaluation: Evaluation,
+) {
+    let Some(steps) = active.training.steps_mut() else { return };
+    let evaluated = steps.state_mut().evaluations.finish(number, evaluation);
+    let message = TrainingMessage::Evaluated(evaluated).in_view(active.training.base().digest());
+    active.training.base().broadcast(&message, cx.out);
+    let me = cx.node.me.peer;
+    if note(active, cx, me, evaluated) {
+        active.membership.end_run(cx.out);
+    }
+}
+
+/// A member has evaluated. Returns whether too many evaluations in a row were not the best.
+pub(super) fn note(
+    active: &mut ActiveMember,
+    cx: &mut NodeContext<'_>,
+    by: PeerId,
+    evaluated: Evaluated,
+) -> bool {
+    let Some(engine) = active.training.steps_mut() else { return false };
+    let verdict = engine.state_mut().evaluations.note(&evaluated);
+    let Evaluated { steps, samples, loss, accuracy, .. } = evaluated;
+    let evaluation = Evaluation { samples, loss, accuracy };
+    cx.out.push(Output::Event(Event::Evaluated { steps, evaluation, by, is_best: verdict.is_best }));
+    if verdict.is_best {
+        let run = active.training.view().run;
+        cx.out.push(Output::KeepBest { run, steps });
+    }
+    verdict.ends_run
+}

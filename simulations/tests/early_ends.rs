@@ -1,0 +1,153 @@
+//! Runs that end before their epochs are over: because a user says so, or because the model does not get better any more.
+
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the answer")]
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use peergrad_config::specification::RunFile;
+use peergrad_core::io::Event;
+use peergrad_models::task::{Evaluation, Task};
+use peergrad_protocol::manifest::Manifest;
+use peergrad_simulations::host::Crash;
+use peergrad_simulations::scenario::{Fault, FaultTime, Scenario, Targets};
+use peergrad_simulations::simulation::Simulation;
+use peergrad_simulations::task::Squares;
+use peergrad_simulations::workload::Workload;
+
+mod common;
+use common::{assert_nobody_is_blamed, ended, events_of};
+
+/// A parameter that each step moves on by the rate. It is best after [`BEST`] steps.
+struct Passing;
+
+/// The number of steps after which [`Passing`] has the lowest held-out loss.
+const BEST: u32 = 40;
+
+impl Task for Passing {
+    fn manifest(&self) -> Manifest {
+        Manifest::tensor("place", [64])
+    }
+
+    fn sample_count(&self) -> u32 {
+        640
+    }
+
+    fn gradient(&self, _: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64 {
+        gradient.fill(-(samples.len() as f32));
+        samples.len() as f64
+    }
+
+    fn held_out_count(&self) -> u32 {
+        10
+    }
+
+    fn evaluate(&self, parameters: &[f32]) -> Evaluation {
+        let away = f64::from(parameters[0]) - f64::from(BEST);
+        Evaluation { samples: 10, loss: away * away, accuracy: None }
+    }
+}
+
+fn passing(sync: &str) -> Workload {
+    let text = format!(
+        "epochs = 100\nbatch = 64\n[optimizer]\nrule = \"sgd\"\nrate = 1.0\n\
+         [evaluation]\nevery = 10\npatience = 3\n[sync]\nsegment_kib = 1\n{sync}"
+    );
+    Workload::custom("passing", Passing, &RunFile::parse(&text).unwrap()).unwrap()
+}
+
+fn squares(sync: &str) -> Workload {
+    let text = format!("epochs = 100\nbatch = 64\n[sync]\n{sync}");
+    Workload::custom("squares", Squares::new(300, 740), &RunFile::parse(&text).unwrap()).unwrap()
+}
+
+fn simulated(scenario: &Scenario, seed: u64) -> Simulation {
+    let mut simulation = Simulation::new(scenario, seed);
+    while simulation.tick() {}
+    assert_nobody_is_blamed(&simulation.cluster);
+    simulation
+}
+
+/// Checks that all peers but those that a fault has ended are done with one model, and returns the steps and samples behind it.
+#[track_caller]
+fn agreed_end(simulation: &Simulation, case: &str) -> (u64, u64) {
+    let cluster = &simulation.cluster;
+    let done: Vec<_> =
+        cluster.hosts().ids().map(|host| ended(cluster, host)).filter(|end| end.outcome.is_ok()).collect();
+    let states: Vec<_> = done.iter().map(|end| end.state.as_ref().expect("it has trained")).collect();
+    let first = states.first().unwrap_or_else(|| panic!("{case}: nobody is done"));
+    for state in &states {
+        assert_eq!((state.digest, state.samples), (first.digest, first.samples), "{case}");
+    }
+    (first.steps, first.samples)
+}
+
+#[test]
+fn whoever_ends_a_run_and_however_it_trains_all_have_one_model() {
+    for kind in ["sync", "backup-workers", "local", "diloco", "ds-sync", "ssp", "async", "downpour"] {
+        for seed in 0..4 {
+            let target = Fault::EndRun { targets: Targets::Any(1) };
+            let scenario = Scenario::new("end", 4, squares(&format!("kind = \"{kind}\"")))
+                .at(FaultTime::Training(Duration::from_millis(40 + 17 * seed)), target);
+            let outcome = Simulation::new(&scenario, seed).run();
+            assert_eq!(outcome.violations, [], "{kind}, seed {seed}");
+            let simulation = simulated(&scenario, seed);
+            let (_, samples) = agreed_end(&simulation, kind);
+            assert!((1..74_000).contains(&samples), "{kind}, seed {seed}: {samples} samples");
+        }
+    }
+}
+
+#[test]
+fn an_alone_peer_ends_its_run() {
+    let scenario = Scenario::new("end", 1, squares("kind = \"sync\""))
+        .at(FaultTime::Step(20), Fault::EndRun { targets: Targets::Any(1) });
+    let (steps, samples) = agreed_end(&simulated(&scenario, 1), "alone");
+    assert!((21..300).contains(&steps) && samples < 74_000, "{steps} steps");
+}
+
+/// The evaluations that the peers have reported: the steps of each, and whether it was the best.
+fn evaluations(simulation: &Simulation) -> BTreeSet<(u64, bool)> {
+    let cluster = &simulation.cluster;
+    let all = cluster.hosts().ids().flat_map(|host| events_of(cluster, host));
+    let evaluated = all.filter_map(|event| match event {
+        Event::Evaluated { steps, is_best, .. } => Some((steps.0, *is_best)),
+        _ => None,
+    });
+    evaluated.collect()
+}
+
+#[test]
+fn a_model_that_gets_worse_ends_the_run_and_its_best_checkpoint_is_known() {
+    for sync in ["", "kind = \"backup-workers\"\nbackups = 1", "kind = \"local\"\nlocal_steps = 1"] {
+        for peers in [1, 2, 5] {
+            let simulation = simulated(&Scenario::new("evaluation", peers, passing(sync)), 3);
+            let (steps, _) = agreed_end(&simulation, sync);
+            let found = evaluations(&simulation);
+            let best = [10, 20, 30, 40].map(|steps| (steps, true));
+            let worse = [50, 60, 70].map(|steps| (steps, false));
+            assert!(best.iter().chain(&worse).all(|it| found.contains(it)), "{sync}, {peers}: {found:?}");
+            assert!(found.iter().all(|(steps, is_best)| *is_best == (*steps <= 40)), "{found:?}");
+            assert!((70..400).contains(&steps), "{sync}, {peers} peers: {steps} steps");
+        }
+    }
+}
+
+#[test]
+fn evaluations_survive_the_loss_of_members_and_joiners_agree_on_the_best() {
+    let crash = |targets| Fault::Crash { targets, crash: Crash::Killed };
+    for seed in 0..6 {
+        let mut scenario = Scenario::new("evaluation", 4, passing(""))
+            .at(FaultTime::Step(15), crash(Targets::Any(1)))
+            .at(FaultTime::Step(35), Fault::Join { count: 1 })
+            .at(FaultTime::Step(48), crash(Targets::Any(1)));
+        scenario.sample_time = Duration::from_millis(1);
+        let outcome = Simulation::new(&scenario, seed).run();
+        assert_eq!(outcome.violations, [], "seed {seed}");
+        let mut simulation = Simulation::new(&scenario, seed);
+        while simulation.tick() {}
+        let found = evaluations(&simulation);
+        assert!(found.iter().filter(|(_, is_best)| !is_best).all(|(steps, _)| *steps > 40), "{found:?}");
+        assert!(found.len() < 20, "seed {seed}: the run ends early, {found:?}");
+    }
+}
