@@ -60,8 +60,8 @@ pub(super) struct ClockProgress {
 /// The samples that were leased to the program's worker.
 #[derive(Default)]
 pub(super) struct LeaseProgress {
-    /// The number of the lease of the clock in progress, and its epoch. `None` if that clock has no samples.
-    current: Option<(u64, u64)>,
+    /// The lease of the clock in progress. `None` if that clock has no samples.
+    current: Option<OpenLease>,
     /// The newest epoch of any lease.
     epoch: u64,
     /// For each lease, the clock whose additions are not safe yet.
@@ -83,14 +83,26 @@ enum ClockState {
     Over,
 }
 
+/// The lease of the clock in progress.
+struct OpenLease {
+    /// The number of the lease.
+    number: u64,
+    /// The epoch of its samples.
+    epoch: u64,
+    /// The number of its samples.
+    samples: u64,
+}
+
 /// The result of a clock.
 struct ComputedLease {
     /// The number of the clock.
     clock: u64,
     /// The epoch of its samples.
     epoch: u64,
-    /// The number of its samples, and their summed loss.
+    /// The number of the samples that were computed, and their summed loss.
     stats: SampleStats,
+    /// The number of its samples that were not computed.
+    left_out: u64,
 }
 
 impl TableEngine {
@@ -193,7 +205,8 @@ impl TableEngine {
         while let Some(first) = self.leases.computed.first_entry()
             && *first.key() <= self.exchange.worker.leases().completed()
         {
-            let ComputedLease { clock, epoch, stats } = first.remove();
+            let ComputedLease { clock, epoch, stats, left_out } = first.remove();
+            self.base.omissions.add(left_out);
             self.base.own_trained += stats.samples;
             let loss = stats.loss / stats.samples.max(1) as f64;
             self.base.loss_watch.note(StepNumber(clock), loss);
@@ -203,7 +216,7 @@ impl TableEngine {
                 steps_expected: self.leases.clocks_expected(clock),
                 loss,
                 samples: stats.samples,
-                left_out: 0,
+                left_out,
                 may_be_late: false,
                 is_own: true,
                 rate: self.base.loaded.config.schedule.rate(clock),
@@ -215,7 +228,10 @@ impl TableEngine {
     /// The samples that were trained: by all workers, once all samples are done; before that, by this worker.
     pub(in crate::training) fn samples(&self) -> u64 {
         let LeasePolicy { epochs, samples, .. } = self.lease_policy;
-        if self.leases.is_over { epochs.saturating_mul(samples) } else { self.base.own_trained }
+        if !self.leases.is_over {
+            return self.base.own_trained;
+        }
+        epochs.saturating_mul(samples).saturating_sub(self.base.omissions.total())
     }
 
     /// The newest epoch of which this member has leased samples.
@@ -278,16 +294,18 @@ impl TableEngine {
     }
 }
 
-/// The rows of the table of parameters, as a flat vector.
+/// The rows of the tables of parameters, as a flat vector.
 fn flatten(rows: &Rows, layout: &TableLayout, vector: &mut [f32]) {
     vector.fill(0.0);
-    let Some((first, _)) = layout.parameter_rows().bounds() else { return };
-    let width = layout.width(layout.chunk_of(first));
-    for (row, values) in rows.indices.iter().zip(rows.values.chunks_exact(width)) {
-        let place = &mut vector[(row - first) as usize * width..];
+    let mut rest = &rows.values[..];
+    for row in rows.indices.iter() {
+        let chunk = layout.chunk_of(row);
+        let (values, after) = rest.split_at(layout.width(chunk));
+        let place = &mut vector[layout.parameter_start(chunk, row)..];
         // The last row may be longer than the rest of the parameters.
-        let there = place.len().min(width);
+        let there = place.len().min(values.len());
         place[..there].copy_from_slice(&values[..there]);
+        rest = after;
     }
 }
 
@@ -413,7 +431,8 @@ impl LeaseProgress {
     fn take(&mut self, number: u64, lease: &SampleLease, lease_policy: LeasePolicy) {
         self.has_none = lease.is_empty();
         self.epoch = self.epoch.max(lease.epoch);
-        self.current = (!lease.is_empty()).then_some((number, lease.epoch));
+        let samples = lease.spans.iter().map(|span| span.end - span.start).sum();
+        self.current = (!lease.is_empty()).then_some(OpenLease { number, epoch: lease.epoch, samples });
         let end = lease.spans.iter().map(|span| span.end).max().unwrap_or(0);
         let leased = lease.epoch as f64 * lease_policy.samples as f64 + end as f64;
         self.progress =
@@ -422,8 +441,9 @@ impl LeaseProgress {
 
     fn end(&mut self, clock: u64, stats: SampleStats) {
         self.clocks = clock + 1;
-        if let Some((number, epoch)) = self.current.take() {
-            self.computed.insert(number, ComputedLease { clock, epoch, stats });
+        if let Some(OpenLease { number, epoch, samples }) = self.current.take() {
+            let left_out = samples.saturating_sub(stats.samples);
+            self.computed.insert(number, ComputedLease { clock, epoch, stats, left_out });
         }
     }
 
