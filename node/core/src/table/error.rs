@@ -18,7 +18,9 @@ pub enum LayoutError {
     #[error("table `{0}` has too many rows: all tables together have at most {TABLE_ROWS_MAX}")]
     TooManyRows(Cow<'static, str>),
     /// A chunk that is too large for one message.
-    #[error("table `{0}` is too large: one of the parts that it is cut into may take {TABLE_CHUNK_BYTES_MAX} bytes")]
+    #[error(
+        "table `{0}` is too large: one of the parts that it is cut into may take {TABLE_CHUNK_BYTES_MAX} bytes"
+    )]
     TooLarge(Cow<'static, str>),
 }
 
