@@ -73,11 +73,17 @@ def fail(swarm, step) -> None:
     raise ZeroDivisionError("the user's own code failed")
 
 
+def linger(swarm, clock) -> None:
+    while clock.is_wanted:
+        time.sleep(0.02)
+
+
 HAPPENINGS = {
     "fail": fail,
     "leave": lambda swarm, step: None,
     "leave within": lambda swarm, step: swarm.leave(),
-    "linger": lambda swarm, clock: linger(swarm, clock),
+    "linger": linger,
+    "skip": lambda swarm, clock: None,
 }
 
 
@@ -100,6 +106,9 @@ def counting(options: dict) -> None:
             if what is not None and begun == at:
                 HAPPENINGS[what](swarm, clock)
             begun += 1
+            if what == "skip" and begun - 1 == at:
+                clock.skip()
+                continue
             rows = clock.samples
             seen = clock.get("counts", rows)
             assert (seen[:, 1] == seen[:, 0] * rows).all(), "a row is read as a whole"
@@ -116,11 +125,6 @@ def counting(options: dict) -> None:
     if swarm.result.outcome == "done":
         tell("sums", counts=swarm.last_table("counts").tolist(), total=swarm.last_table("total").item())
     ended(swarm)
-
-
-def linger(swarm, clock) -> None:
-    while clock.is_wanted:
-        time.sleep(0.02)
 
 
 def parabola(options: dict) -> None:

@@ -7,7 +7,7 @@ import signal
 import numpy as np
 import pytest
 from conftest import agree
-from programs import EPOCHS, SAMPLES
+from programs import BATCH, EPOCHS, SAMPLES
 
 import peergrad
 from peergrad import Table
@@ -363,6 +363,12 @@ def test_a_clock_that_others_do_not_wait_for_counts_for_nothing(start, tmp_path)
     lingered = late.wait_for("lingered")
     assert (lingered["pushed"], lingered["is_wanted"]) == (False, False)
     at_least([founder, other, late])
+
+
+def test_all_peers_know_how_many_samples_were_left_out(start):
+    founder, other, skipping = three(start, at=3, what="skip")
+    for result in (founder.result(), other.result(), skipping.result()):
+        assert (result["outcome"], result["samples"], result["left_out"]) == ("done", ALL - BATCH, BATCH)
 
 
 def test_other_tables_are_refused(start):

@@ -19,7 +19,7 @@ pub enum LayoutError {
     TooManyRows(Cow<'static, str>),
     /// A chunk that is too large for one message.
     #[error(
-        "table `{0}` is too large: one of the parts that it is cut into may take {TABLE_CHUNK_BYTES_MAX} bytes"
+        "table `{0}` is too large: give it fewer or shorter rows (a chunk may take {TABLE_CHUNK_BYTES_MAX} bytes)"
     )]
     TooLarge(Cow<'static, str>),
 }

@@ -453,3 +453,33 @@ impl LeaseProgress {
         ((clocks as f64 / self.progress.max(f64::MIN_POSITIVE)).ceil() as u64).max(clocks)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::initial_rows;
+    use super::*;
+    use crate::table::{Init, Table};
+
+    #[test]
+    fn tables_that_start_with_parameters_lie_one_after_the_other_in_the_flat_vector() {
+        let table = |name, rows, width, init| Table { init, ..Table::additive(name, rows, width) };
+        let layout = TableLayout::new(vec![
+            table("long", 4000, 3, Init::Parameters),
+            table("zero", 5, 7, Init::Zeros),
+            table("wide", 3, 2, Init::Parameters),
+        ]);
+        let parameters: Vec<f32> = (1..=12_006_u16).map(f32::from).collect();
+        let (mut ranges, mut values) = (Vec::new(), Vec::new());
+        for chunk in 0..layout.chunk_count() {
+            let rows = initial_rows(&layout, chunk, &parameters);
+            ranges.extend(rows.indices.ranges());
+            values.extend(rows.values);
+        }
+        let rows = Rows { indices: ranges.into_iter().collect(), values };
+        assert!(layout.chunk_count() > 3);
+        assert_eq!(rows.indices, layout.parameter_rows());
+        let mut vector = vec![-1.0; parameters.len()];
+        flatten(&rows, &layout, &mut vector);
+        assert_eq!(vector, parameters);
+    }
+}
