@@ -1,4 +1,4 @@
-"""From keyword arguments to the text of a run file."""
+"""From keyword arguments to what the native half takes, with the text of a run file."""
 
 from __future__ import annotations
 
@@ -39,8 +39,9 @@ def entry(options: Options) -> dict[str, Any]:
     """
     if unknown := sorted(options.keys() - Options.__annotations__.keys()):
         raise TypeError(f"unknown argument {unknown[0]!r}")
-    bounds = {"port": (options.get("port"), 0, 65535), "capacity": (options.get("capacity"), 0, 16), "peers": (options.get("peers"), 1, 1024)}
-    check_numbers({key: bound for key, bound in bounds.items() if bound[0] is not None})
+    bounds = {"port": (0, 65535), "capacity": (0, 16), "peers": (1, 1024)}
+    given = {key: value for key, value in options.items() if key in bounds and value is not None}
+    check_numbers({key: (value, *bounds[key]) for key, value in given.items()})
     directory = options.get("directory")
     network = {key: options.get(key) for key in ("listen", "port", "mdns")}
     return {

@@ -135,7 +135,12 @@ def adam(row, gradient, state, rate, beta1=0.5):
     return row - rate * mean / (np.sqrt(square) + 1e-8)
 
 
-RULES = {"sgd": (sgd, "sgd"), "momentum": (momentum, "momentum"), "adagrad": (adagrad, "adagrad"), "adam": (adam, {"rule": "adam", "beta1": 0.5})}
+RULES = {
+    "sgd": (sgd, "sgd"),
+    "momentum": (momentum, "momentum"),
+    "adagrad": (adagrad, "adagrad"),
+    "adam": (adam, {"rule": "adam", "beta1": 0.5}),
+}
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -213,6 +218,8 @@ def test_a_skipped_clock_leaves_its_samples_out(tmp_path):
         for clock in swarm:
             clock.skip() if clock.number else clock.end()
     assert (swarm.result.outcome, swarm.result.samples, swarm.result.left_out) == ("done", 4, 8)
+    rows, values = swarm.last_rows("w")
+    assert (rows.shape, values.shape) == ((0,), (0, 2))
 
 
 def test_nothing_works_after_leaving(tmp_path):
@@ -369,6 +376,15 @@ def test_all_peers_know_how_many_samples_were_left_out(start):
     founder, other, skipping = three(start, at=3, what="skip")
     for result in (founder.result(), other.result(), skipping.result()):
         assert (result["outcome"], result["samples"], result["left_out"]) == ("done", ALL - BATCH, BATCH)
+
+
+def test_ctrl_c_ends_a_wait_for_other_workers(start, tmp_path):
+    founder = start("counting", peers=2, staleness=0, hold_at=5, hold_until=tmp_path / "never")
+    waiting = start("counting", invite=founder.wait_for("invite")["invite"], staleness=0)
+    waiting.wait_for_step(4)
+    waiting.send(signal.SIGINT)
+    assert waiting.code() in (1, 130, -signal.SIGINT)
+    assert "KeyboardInterrupt" in waiting.say()
 
 
 def test_other_tables_are_refused(start):

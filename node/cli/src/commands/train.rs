@@ -143,8 +143,8 @@ impl Training {
         self
     }
 
-    /// The name by which peers compare the program, in place of [`Program::NAME`]: for one whose tables are known only when the binary runs.
-    /// Call it after [`program`](Self::program) or [`tables`](Self::tables).
+    /// The name by which peers compare the program that was set before, in place of [`Program::NAME`]: for one whose tables are known only
+    /// when the binary runs.
     pub fn program_name(mut self, name: impl Into<Cow<'static, str>>) -> Self {
         self.program = self.program.named(name);
         self

@@ -342,6 +342,7 @@ impl TableEngine {
     pub(super) fn close(&mut self, reply: Reply<()>, out: &mut Vec<Output>) {
         self.base.close(reply);
         self.clock.current = None;
+        self.base.omissions.add(self.leases.take_left_out());
         if !self.base.is_frozen {
             self.send_complete(out);
         }

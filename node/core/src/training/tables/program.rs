@@ -447,6 +447,11 @@ impl LeaseProgress {
         }
     }
 
+    /// Takes the number of samples that were left out in clocks whose additions are not safe yet. The run ends with these additions.
+    pub(super) fn take_left_out(&mut self) -> u64 {
+        self.computed.values_mut().map(|lease| std::mem::take(&mut lease.left_out)).sum()
+    }
+
     /// An estimate of this worker's number of clocks in the whole run, made in this clock from the fraction of samples leased so far.
     fn clocks_expected(&self, clock: u64) -> u64 {
         let clocks = clock + 1;
