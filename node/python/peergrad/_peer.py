@@ -216,6 +216,10 @@ class Peer(Generic[BatchT, NativeT]):
         """The batch as the user sees it."""
         raise NotImplementedError
 
+    def _decline(self, native: NativeT) -> None:
+        """Gives back a batch that has come while this peer leaves."""
+        native.give_up()
+
     def _unfinished(self, number: int) -> str:
         """What to do about a batch that is still open."""
         raise NotImplementedError
@@ -285,7 +289,7 @@ class Peer(Generic[BatchT, NativeT]):
         try:
             while self.result is None and time.monotonic() < until:
                 if (offered := self._wait(_POLL_SECONDS)) is not None:
-                    offered.give_up()
+                    self._decline(offered)
                 self._handle_events()
         finally:
             if self.result is None:

@@ -236,6 +236,9 @@ class Tables(Peer[Clock, NativeClock]):
     def _begin(self, native: NativeClock) -> Clock:
         return Clock(self, native)
 
+    def _decline(self, native: NativeClock) -> None:
+        native.decline()
+
     def _unfinished(self, number: int) -> str:
         return f"clock {number} is not ended: call `clock.end(...)`, or `clock.skip()`, which leaves its samples out"
 

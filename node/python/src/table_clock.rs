@@ -153,6 +153,11 @@ impl NativeClock {
         self.tell(Order::End(SampleStats::default()))
     }
 
+    /// Gives the clock back before it was used, by a peer that is about to leave.
+    fn decline(&self) -> PyResult<()> {
+        self.tell(Order::Decline)
+    }
+
     /// The peer leaves the run, and other members compute the samples of this clock.
     fn give_up(&self) -> PyResult<()> {
         self.tell(Order::GiveUp)

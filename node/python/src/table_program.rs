@@ -50,6 +50,8 @@ pub(crate) enum Order {
     Push { reply: Sender<bool> },
     /// To end the clock.
     End(SampleStats),
+    /// To give the clock back before it was used: this peer is about to leave, and other workers get the samples.
+    Decline,
     /// To leave the run. A clock may live on in a traceback, so the user's side does not rely on its end.
     GiveUp,
 }
@@ -113,7 +115,7 @@ impl Program for TableProgram {
     async fn round(&mut self, context: &Context) -> Result<Flow, Interrupted> {
         let clock = context.begin_clock().await?;
         if let Some(inbox) = &self.open {
-            serve(&clock, inbox, Standing::Void).await?;
+            let _ = serve(&clock, inbox, Standing::Void).await?;
             self.open = None;
         }
         if clock.is_over {
@@ -133,6 +135,11 @@ impl Program for TableProgram {
         let _ = self.offers.send(ClockOffer { info: clock.info(), samples, layout, orders });
         let stats = serve(&clock, &inbox, Standing::Wanted).await?;
         self.open = None;
+        let Some(stats) = stats else {
+            // From now on no clock begins.
+            clock.finish();
+            return Ok(Continue(()));
+        };
         // The worker does not wait until the additions are safe: the node repeats them until they are.
         drop(clock.push());
         clock.end(stats);
@@ -160,8 +167,12 @@ impl TableProgram {
     }
 }
 
-/// Carries out the user's orders until the clock ends. Returns the samples that were computed.
-async fn serve(clock: &Clock, inbox: &Arc<Inbox>, standing: Standing) -> Result<SampleStats, Interrupted> {
+/// Carries out the user's orders until the clock ends. Returns the samples that were computed; `None` if the user has declined them.
+async fn serve(
+    clock: &Clock,
+    inbox: &Arc<Inbox>,
+    standing: Standing,
+) -> Result<Option<SampleStats>, Interrupted> {
     let mut unpushed_bytes = 0;
     loop {
         let waiting = Arc::clone(inbox);
@@ -191,7 +202,8 @@ async fn serve(clock: &Clock, inbox: &Arc<Inbox>, standing: Standing) -> Result<
                     return Err(Interrupted);
                 }
             },
-            Some(Order::End(stats)) => return Ok(stats),
+            Some(Order::End(stats)) => return Ok(Some(stats)),
+            Some(Order::Decline) => return Ok(None),
             Some(Order::GiveUp) | None => {
                 unreachable!("a job has waited for an order, and has given up at this one")
             }

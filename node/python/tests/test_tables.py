@@ -326,38 +326,59 @@ def test_peers_count_every_row_exactly(swarm, count, staleness):
     assert sum(result["own_samples"] for result in results) == ALL
 
 
-def test_a_killed_peer_costs_no_row(swarm):
-    processes = swarm("counting", 3, pause=0.02)
-    processes[2].wait_for_step(10)
+def test_a_killed_peer_costs_no_row(swarm, tmp_path):
+    """It is killed in a clock, while the others wait in one of theirs."""
+    killed = tmp_path / "killed"
+    processes = swarm("counting", 3, hold_at=10, hold_until=killed)
+    for process in processes:
+        process.wait_for_step(9)
     processes[2].send(signal.SIGKILL)
+    assert processes[2].code() == -signal.SIGKILL
+    killed.touch()
     at_least(processes[:2])
 
 
-def test_a_late_joiner_takes_part(swarm, start):
-    processes = swarm("counting", 2, pause=0.02)
-    processes[0].wait_for_step(10)
-    processes.append(start("counting", invite=processes[0].seen[0]["invite"], pause=0.02))
-    exact(processes)
+def test_a_late_joiner_takes_part(swarm, start, tmp_path):
+    joined = tmp_path / "joined"
+    processes = swarm("counting", 2, hold_at=10, hold_until=joined)
+    processes[0].wait_for_step(9)
+    processes.append(start("counting", invite=processes[0].seen[0]["invite"]))
+    processes[2].wait_for("step")
+    joined.touch()
+    results = exact(processes)
+    assert all(result["own_samples"] > 0 for result in results)
 
 
-def test_an_exception_ends_one_peer_only(start):
-    founder, other, failing = three(start, at=5, what="fail")
+def test_an_exception_ends_one_peer_only(start, tmp_path):
+    founder, other, failing = three(start, tmp_path, at=5, what="fail")
     assert failing.code() == 1
     assert "ZeroDivisionError: the user's own code failed" in failing.say()
+    (tmp_path / "go on").touch()
     at_least([founder, other])
 
 
-def test_a_peer_that_leaves_between_two_clocks_costs_nothing(start):
-    founder, other, leaver = three(start, at=5, what="leave")
-    assert leaver.result()["outcome"] == "left"
+def test_a_peer_that_leaves_between_two_clocks_costs_nothing(start, tmp_path):
+    founder, other, leaver = three(start, tmp_path, at=5, what="leave")
+    result = leaver.result()
+    assert (result["outcome"], result["has_handed_over"]) == ("left", True)
+    (tmp_path / "go on").touch()
     exact([founder, other])
 
 
-def test_a_peer_that_leaves_within_a_clock_costs_no_row(start):
-    founder, other, leaver = three(start, at=5, what="leave within")
+def test_a_peer_that_leaves_within_a_clock_costs_no_row(start, tmp_path):
+    founder, other, leaver = three(start, tmp_path, at=5, what="leave within")
     assert leaver.code() == 1
     assert "Left" in leaver.say()
+    (tmp_path / "go on").touch()
     at_least([founder, other])
+
+
+def test_all_peers_know_how_many_samples_were_left_out(start, tmp_path):
+    founder, other, skipping = three(start, tmp_path, at=3, what="skip")
+    skipping.wait_for_step(4)
+    (tmp_path / "go on").touch()
+    for result in (founder.result(), other.result(), skipping.result()):
+        assert (result["outcome"], result["samples"], result["left_out"]) == ("done", ALL - BATCH, BATCH)
 
 
 def test_a_clock_that_others_do_not_wait_for_counts_for_nothing(start, tmp_path):
@@ -370,12 +391,6 @@ def test_a_clock_that_others_do_not_wait_for_counts_for_nothing(start, tmp_path)
     lingered = late.wait_for("lingered")
     assert (lingered["pushed"], lingered["is_wanted"]) == (False, False)
     at_least([founder, other, late])
-
-
-def test_all_peers_know_how_many_samples_were_left_out(start):
-    founder, other, skipping = three(start, at=3, what="skip")
-    for result in (founder.result(), other.result(), skipping.result()):
-        assert (result["outcome"], result["samples"], result["left_out"]) == ("done", ALL - BATCH, BATCH)
 
 
 def test_ctrl_c_ends_a_wait_for_other_workers(start, tmp_path):
@@ -394,8 +409,9 @@ def test_other_tables_are_refused(start):
     assert "Refused" in stranger.say() and "counts: 600 x 2" in stranger.say() and "staleness 3" in stranger.say()
 
 
-def three(start, **of_last):
-    """Three peers of one run, of which the last one is different."""
-    founder = start("counting", peers=3, pause=0.02)
+def three(start, folder, **of_last):
+    """Three peers of one run. The last one is different, and the others wait at their fifth clock until the file `go on` exists."""
+    waiting = {"hold_at": 5, "hold_until": folder / "go on"}
+    founder = start("counting", peers=3, **waiting)
     invite = founder.wait_for("invite")["invite"]
-    return founder, start("counting", invite=invite, pause=0.02), start("counting", invite=invite, **of_last)
+    return founder, start("counting", invite=invite, **waiting), start("counting", invite=invite, **of_last)
