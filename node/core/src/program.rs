@@ -6,6 +6,7 @@
 //!
 //! A loader returns a [`ProgramFactory`] beside the task, which makes the program when the first view begins.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
 use std::ops::ControlFlow;
@@ -72,8 +73,8 @@ type TableSpecFactory = Arc<dyn Fn(&Loaded) -> TableSpec + Send + Sync>;
 /// Makes a program for a loaded task.
 #[derive(Clone)]
 pub struct ProgramFactory {
-    /// The program's name: [`Program::NAME`].
-    name: &'static str,
+    /// The program's name: [`Program::NAME`], or the one that [`named`](Self::named) has set.
+    name: Cow<'static, str>,
     /// Whether each member has its own parameters: [`Program::LOCAL_PARAMETERS`].
     has_local_parameters: bool,
     /// Whether owners update by a rule of the program: [`Program::CUSTOM_RULE`].
@@ -95,7 +96,7 @@ impl ProgramFactory {
         let executor = Arc::new(move |loaded: &Loaded| ProgramExecutor::new(program(loaded)));
         let (has_local_parameters, has_custom_rule) = (P::LOCAL_PARAMETERS, P::CUSTOM_RULE);
         Self {
-            name: P::NAME,
+            name: Cow::Borrowed(P::NAME),
             has_local_parameters,
             has_custom_rule,
             has_grouped_optimizer: P::GROUPED_OPTIMIZER,
@@ -121,10 +122,16 @@ impl ProgramFactory {
         Self::new(SyncDataParallel::of)
     }
 
-    /// The program's name.
+    /// The same program by another name: for one whose algorithm, or whose tables, are known only when the binary runs.
     #[must_use]
-    pub fn name(&self) -> &'static str {
-        self.name
+    pub fn named(self, name: impl Into<Cow<'static, str>>) -> Self {
+        Self { name: name.into(), ..self }
+    }
+
+    /// The name by which peers check that they run the same algorithm.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// Whether each member has its own parameters: see [`Program::LOCAL_PARAMETERS`].

@@ -26,11 +26,12 @@
 //! Workers go at their own pace, so a step's number does not say what each of them computes. The owner of the first chunk leases samples to
 //! workers, and the lease table is stored with that chunk. See [`lease_table`].
 
+use std::borrow::Cow;
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::Arc;
 
-pub use error::TableError;
+pub use error::{LayoutError, TableError};
 use peergrad_models::optimizer::{Optimizer, Schedule};
 use peergrad_protocol::limits::{
     CHUNKS_MAX, GET_VALUES_MAX, PENDING_CLOCKS_MAX, PER_CLOCK_STALENESS_MAX, TABLE_CHUNK_BYTES_MAX,
@@ -52,7 +53,7 @@ pub mod worker;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Table {
     /// The table's name.
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// The number of its rows.
     pub rows: u64,
     /// The numbers in a row.
@@ -70,7 +71,8 @@ pub struct Table {
 pub enum Init {
     /// Zeros: a row that was never added to takes no memory.
     Zeros,
-    /// The initial parameters of the task, one row after the other. All rows exist from the beginning.
+    /// The initial parameters of the task, one row after the other. All rows exist from the beginning. If several tables start with
+    /// parameters, these lie one table after the other in the flat vector.
     Parameters,
 }
 
@@ -166,6 +168,8 @@ struct TableEntry {
     first_row: Row,
     /// The index of its first chunk among the chunks of all tables.
     first_chunk: usize,
+    /// The index of its first number in the flat vector of parameters, if it starts with them.
+    first_parameter: usize,
     /// How its rows are cut into chunks.
     chunks: Chunks,
 }
@@ -173,9 +177,9 @@ struct TableEntry {
 impl Table {
     /// A table that starts at zero, and whose owners add each addition when it arrives.
     #[must_use]
-    pub fn additive(name: &'static str, rows: u64, width: usize) -> Self {
+    pub fn additive(name: impl Into<Cow<'static, str>>, rows: u64, width: usize) -> Self {
         let (rule, apply_mode, init) = (TableRule::Sum, ApplyMode::Immediate, Init::Zeros);
-        Self { name, rows, width, rule, apply_mode, init }
+        Self { name: name.into(), rows, width, rule, apply_mode, init }
     }
 
     /// The most bytes that a row takes in a message to another member, with all that belongs to it.
@@ -211,28 +215,46 @@ impl Table {
 }
 
 impl TableLayout {
-    /// Lays out the tables one after the other.
+    /// As [`try_new`](Self::try_new).
     ///
     /// # Panics
-    /// If there is no table, a table without rows or numbers, more rows than indices, or a chunk that is too large for one message.
+    /// If the tables cannot be those of a run.
     #[must_use]
     pub fn new(tables: Vec<Table>) -> Self {
-        assert!(!tables.is_empty(), "a run has a table");
+        Self::try_new(tables).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Lays out the tables one after the other.
+    ///
+    /// # Errors
+    /// There is no table, or a table is empty or too large.
+    pub fn try_new(tables: Vec<Table>) -> Result<Self, LayoutError> {
+        if !(1..=CHUNKS_MAX).contains(&tables.len()) {
+            return Err(LayoutError::TableCount(tables.len()));
+        }
         let chunks_max = CHUNKS_MAX / tables.len();
-        let (mut first_row, mut first_chunk) = (0, 0);
+        let (mut first_row, mut first_chunk, mut first_parameter) = (0, 0, 0);
         let lay = |table: Table| {
-            assert!(table.rows > 0 && table.width > 0, "table {} is empty", table.name);
-            let chunks =
-                Chunks::of_at_most(usize::try_from(table.rows).expect("rows are counted"), chunks_max);
-            let chunk_bytes = chunks.range(0).len().saturating_mul(table.row_bytes_max());
-            assert!(chunk_bytes <= TABLE_CHUNK_BYTES_MAX, "table {}: too many rows, or too wide", table.name);
-            let entry = TableEntry { first_row, first_chunk, chunks, table };
-            first_row += entry.table.rows;
+            let Table { rows, width, init, .. } = table;
+            if rows == 0 || width == 0 {
+                return Err(LayoutError::Empty(table.name));
+            }
+            if rows > TABLE_ROWS_MAX - first_row {
+                return Err(LayoutError::TooManyRows(table.name));
+            }
+            let chunks = Chunks::of_at_most(rows as usize, chunks_max);
+            if chunks.range(0).len().saturating_mul(table.row_bytes_max()) > TABLE_CHUNK_BYTES_MAX {
+                return Err(LayoutError::TooLarge(table.name));
+            }
+            let entry = TableEntry { first_row, first_chunk, first_parameter, chunks, table };
+            first_row += rows;
             first_chunk += chunks.count();
-            assert!(first_row <= TABLE_ROWS_MAX, "{first_row} rows");
-            entry
+            if init == Init::Parameters {
+                first_parameter += rows as usize * width;
+            }
+            Ok(entry)
         };
-        Self { tables: tables.into_iter().map(lay).collect() }
+        Ok(Self { tables: tables.into_iter().map(lay).collect::<Result<_, _>>()? })
     }
 
     /// The tables.
@@ -240,21 +262,17 @@ impl TableLayout {
         self.tables.iter().map(|entry| &entry.table)
     }
 
-    /// The rows that start with the task's parameters.
-    ///
-    /// # Panics
-    /// If there are none.
+    /// The rows that start with the task's parameters; none if no table does.
     #[must_use]
     pub fn parameter_rows(&self) -> RowSet {
-        let is_it = |entry: &&TableEntry| entry.table.init == Init::Parameters;
-        let entry =
-            self.tables.iter().find(is_it).expect("a program reads the parameters that it has a table of");
-        RowSet::range(entry.first_row..entry.first_row + entry.table.rows)
+        let entries = self.tables.iter().filter(|entry| entry.table.init == Init::Parameters);
+        entries.map(|entry| entry.first_row..entry.first_row + entry.table.rows).collect()
     }
 
-    /// The first row of the table that this chunk belongs to.
-    pub(crate) fn first_row_of_table(&self, chunk: usize) -> Row {
-        self.entry(chunk).first_row
+    /// The index of the row's first number in the flat vector of parameters, for a row of a chunk that starts with parameters.
+    pub(crate) fn parameter_start(&self, chunk: usize, row: Row) -> usize {
+        let TableEntry { table, first_row, first_parameter, .. } = self.entry(chunk);
+        first_parameter + (row - first_row) as usize * table.width
     }
 
     /// The number of chunks of all tables.

@@ -56,7 +56,7 @@ mod transport;
 mod unfinished_run;
 
 pub use bootstrap_address::{BootstrapAddress, NotAnAddress};
-pub use checkpoints::{CheckpointStore, Checkpoints, Damaged, decode_checkpoint};
+pub use checkpoints::{BEST_FILE, CheckpointStore, Checkpoints, Damaged, decode_checkpoint};
 pub use clock::{MonotonicClock, unix_seconds};
 pub use compute::{Compute, compute_on};
 pub use counters::{Counters, Traffic};

@@ -28,7 +28,7 @@ class Result:
     run: str | None
     """The id of the run."""
     steps: int
-    """The number of steps behind the parameters."""
+    """The number of steps behind the parameters; with tables, of this worker's clocks."""
     samples: int
     """The samples that these steps have trained, over all peers and epochs."""
     left_out: int

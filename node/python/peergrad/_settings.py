@@ -1,4 +1,4 @@
-"""From keyword arguments to the text of a run file."""
+"""From keyword arguments to what the native half takes, with the text of a run file."""
 
 from __future__ import annotations
 
@@ -8,10 +8,61 @@ import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 Run = str | os.PathLike[str] | Mapping[str, Any] | None
 """A run file: its path, its text, or a mapping with the same keys."""
+
+
+class Options(TypedDict, total=False):
+    """The arguments that all kinds of peers have: :class:`peergrad.Swarm` explains them."""
+
+    run: Run
+    invite: str | None
+    peers: int | None
+    directory: str | os.PathLike[str] | None
+    resume: bool
+    capacity: int | None
+    threads: int | None
+    listen: str | None
+    port: int | None
+    external: Sequence[str]
+    upnp: bool
+    mdns: bool | None
+    progress: bool | None
+
+
+def entry(options: Options) -> dict[str, Any]:
+    """Which run a peer is in, and how others reach it, in the native form.
+
+    Raises ``TypeError`` for an unknown argument, and ``ValueError`` for one that is out of bounds.
+    """
+    if unknown := sorted(options.keys() - Options.__annotations__.keys()):
+        raise TypeError(f"unknown argument {unknown[0]!r}")
+    bounds = {"port": (0, 65535), "capacity": (0, 16), "peers": (1, 1024)}
+    given = {key: value for key, value in options.items() if key in bounds and value is not None}
+    check_numbers({key: (value, *bounds[key]) for key, value in given.items()})
+    directory = options.get("directory")
+    network = {key: options.get(key) for key in ("listen", "port", "mdns")}
+    return {
+        "invite": options.get("invite") or os.environ.get("PEERGRAD_INVITE") or None,
+        "directory": None if directory is None else os.fspath(directory),
+        "resume": options.get("resume", False),
+        "capacity": options.get("capacity"),
+        "threads": options.get("threads"),
+        "network": {**network, "external": list(options.get("external", ())), "upnp": options.get("upnp", False)},
+    }
+
+
+def task(name: str, shapes: Mapping[str, Sequence[int]], *, samples: int, kind: str | None, options: Options) -> dict[str, Any]:
+    """What a peer trains, in the native form.
+
+    Raises ``ValueError`` if a number is out of bounds, or the run file cannot be read.
+    """
+    check_numbers({"samples": (samples, 1, 2**32 - 1)})
+    tensors = [(key, list(shape)) for key, shape in shapes.items()]
+    run_file = run_text(options.get("run"), kind=kind, peers=options.get("peers"))
+    return {"name": name, "tensors": tensors, "samples": samples, "run_file": run_file}
 
 
 def run_text(run: Run, *, kind: str | None, peers: int | None) -> str:
@@ -45,12 +96,9 @@ def with_statistics(run: Run, statistics: Sequence[str]) -> Run:
     return table
 
 
-def check_numbers(*, samples: Any, port: Any, capacity: Any, peers: Any) -> None:
-    """Raises ``ValueError`` for a number that is out of bounds."""
-    bounds = {"samples": (samples, 1, 2**32 - 1), "port": (port, 0, 65535), "capacity": (capacity, 0, 16), "peers": (peers, 1, 1024)}
+def check_numbers(bounds: Mapping[str, tuple[Any, int, int]]) -> None:
+    """Raises ``ValueError`` for a number that is out of its bounds: value, least, most."""
     for name, (value, least, most) in bounds.items():
-        if value is None and name != "samples":
-            continue
         if not isinstance(value, numbers.Integral) or isinstance(value, bool) or not least <= int(value) <= most:
             raise ValueError(f"`{name}` is {value!r}: give a whole number from {least} to {most}")
 

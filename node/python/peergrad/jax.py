@@ -21,7 +21,7 @@ import numpy as np
 
 import peergrad
 from peergrad._native import NativeStep
-from peergrad._swarm import _Peer
+from peergrad._swarm import StepPeer
 
 __all__ = ["Step", "Swarm"]
 
@@ -49,7 +49,7 @@ class Step(peergrad.Step):
         return super().finish(vectors, None if loss is None else float(loss))
 
 
-class Swarm(_Peer[Step]):
+class Swarm(StepPeer[Step]):
     """One peer that trains a tree of arrays: a context manager, and an iterator of steps.
 
     - ``params``: a pytree of floating arrays, of the types that it keeps. The founder's values count.

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 import peergrad
 from peergrad._native import NativeStep
 from peergrad._settings import with_statistics
-from peergrad._swarm import _Peer
+from peergrad._swarm import StepPeer
 
 __all__ = ["Optimizer", "RandomState", "Sampler", "Step", "Swarm"]
 
@@ -74,7 +74,7 @@ class Step(peergrad.Step):
         return super().finish(self._swarm._gradients(count, are_means=is_mean, allow_unused=allow_unused), total)
 
 
-class Swarm(_Peer[Step]):
+class Swarm(StepPeer[Step]):
     """One peer that trains a module: a context manager, and an iterator of steps.
 
     - ``model``: its parameters with ``requires_grad`` train: float32, or float64, bfloat16 and float16, which are converted; on a

@@ -2,15 +2,17 @@
 
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use peergrad::embed::{DirectoryChoice, Mdns, Multiaddr, Peer, PeerOptions, ResumeError, StoppedPeer};
 use peergrad::protocol::invite::Invite;
 use peergrad::specification::{RunFile, ThreadCount};
-use peergrad::{Manifest, Training};
+use peergrad::{Manifest, Task, Training};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 
-use crate::swarm::Refused;
+use crate::arrays::{Arrays, Given, Sizes, python_error};
+use crate::peer::Refused;
 
 /// What the task is: the keys of a Python mapping.
 #[derive(FromPyObject)]
@@ -24,6 +26,19 @@ pub(crate) struct TaskOptions {
     pub(crate) samples: u32,
     /// The settings of a run that this peer founds, as the text of a run.toml.
     pub(crate) run_file: String,
+}
+
+/// Name and number of elements of each tensor.
+pub(crate) type TensorSizes = Arc<[(String, usize)]>;
+
+/// Where a run of a task starts, if this peer founds it.
+pub(crate) struct TaskStart {
+    /// The names and shapes of the tensors.
+    pub(crate) manifest: Manifest,
+    /// (parameters): the values that training starts from.
+    pub(crate) initial: Vec<f32>,
+    /// The number of training samples.
+    pub(crate) samples: u32,
 }
 
 /// Which run the peer is in.
@@ -56,13 +71,26 @@ pub(crate) struct NetworkOptions {
 }
 
 impl TaskOptions {
-    /// The shape of the parameters.
-    pub(crate) fn manifest(&self) -> PyResult<Manifest> {
-        if self.tensors.is_empty() || self.tensors.iter().any(|(_, shape)| shape.contains(&0)) {
-            return Err(PyValueError::new_err("`shapes` needs a tensor, and no tensor may be empty"));
+    /// Where a run of this task starts, with these initial parameters; zeros if there are none.
+    pub(crate) fn start(&self, py: Python<'_>, initial: &[Bound<'_, PyAny>]) -> PyResult<TaskStart> {
+        if self.tensors.iter().any(|(_, shape)| shape.contains(&0)) {
+            return Err(PyValueError::new_err("no tensor may be empty"));
         }
-        let tensors = self.tensors.iter().map(|(name, shape)| (name.as_str(), &shape[..]));
-        Ok(Manifest::new(tensors))
+        let shapes = self.tensors.iter().map(|(name, shape)| (name.as_str(), &shape[..]));
+        let (manifest, tensors) = (Manifest::new(shapes), self.sizes());
+        let mut values = vec![0.0; manifest.parameter_count()];
+        if !initial.is_empty() {
+            let arrays = Arrays::get(initial, &Sizes { tensors: &tensors, are_written: false })?;
+            let copied = arrays.copy_to(py, &mut values);
+            copied.map_err(|error| python_error(&error, &tensors, Given::Initial))?;
+        }
+        Ok(TaskStart { manifest, initial: values, samples: self.samples })
+    }
+
+    /// Name and number of elements of each tensor.
+    pub(crate) fn sizes(&self) -> TensorSizes {
+        let size = |shape: &[u32]| shape.iter().map(|extent| *extent as usize).product();
+        self.tensors.iter().map(|(name, shape)| (name.clone(), size(shape))).collect()
     }
 
     /// The settings of a run that this peer founds.
@@ -127,7 +155,7 @@ fn address(text: &str) -> PyResult<Multiaddr> {
     })
 }
 
-fn value_error(error: impl std::fmt::Display) -> PyErr {
+pub(crate) fn value_error(error: impl std::fmt::Display) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
 
@@ -136,7 +164,7 @@ fn refused(error: impl std::fmt::Display) -> PyErr {
 }
 
 /// The task with its settings.
-pub(crate) fn training(options: &TaskOptions, task: crate::user_task::UserTask) -> PyResult<Training> {
+pub(crate) fn training(options: &TaskOptions, task: impl Task) -> PyResult<Training> {
     let run_file = options.run_file()?;
     Ok(peergrad::train(&options.name, task).configure(move |settings| *settings = run_file))
 }

@@ -5,24 +5,26 @@ use std::sync::{Arc, Mutex};
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
 
 use crate::arrays::{ArrayError, Arrays, Given, Sizes, python_error};
+use crate::batch::NativeBatch;
+use crate::options::TensorSizes;
 use crate::process::Process;
 use crate::user_task::{Offer, Request, Wants};
 
 /// A step that waits for its result. If it is dropped unfinished, the peer leaves the run.
-#[pyclass(module = "peergrad._native", frozen)]
+#[pyclass(module = "peergrad._native", extends = NativeBatch, frozen)]
 pub(crate) struct NativeStep {
     offer: Offer,
     process: Process,
     /// Name and number of elements of each tensor.
-    tensors: Arc<[(String, usize)]>,
+    tensors: TensorSizes,
 }
 
 impl NativeStep {
-    pub(crate) fn new(offer: Offer, process: Process, tensors: Arc<[(String, usize)]>) -> Self {
-        Self { offer, process, tensors }
+    pub(crate) fn new(offer: Offer, process: Process, tensors: TensorSizes) -> PyClassInitializer<Self> {
+        let batch = NativeBatch { info: offer.info.clone(), samples: Arc::clone(&offer.samples) };
+        PyClassInitializer::from(batch).add_subclass(Self { offer, process, tensors })
     }
 
     /// Tells the compute thread something; nothing happens if the peer has stopped.
@@ -55,44 +57,11 @@ impl NativeStep {
 
 #[pymethods]
 impl NativeStep {
-    /// The number of the step, from 0.
-    #[getter]
-    fn number(&self) -> u64 {
-        self.offer.info.number
-    }
-
-    /// The epoch of its samples, from 0.
-    #[getter]
-    fn epoch(&self) -> u64 {
-        self.offer.info.epoch
-    }
-
-    /// The learning rate of the schedule.
-    #[getter]
-    fn rate(&self) -> f64 {
-        self.offer.info.rate
-    }
-
     /// How many local steps the schedule counts for it.
     #[getter]
     fn local_steps(&self) -> u64 {
         let numbers = &self.offer.info.local_steps;
         numbers.end - numbers.start
-    }
-
-    #[getter]
-    fn rank(&self) -> usize {
-        self.offer.info.rank
-    }
-
-    #[getter]
-    fn members(&self) -> usize {
-        self.offer.info.member_count
-    }
-
-    #[getter]
-    fn seed(&self) -> u64 {
-        self.offer.info.seed
     }
 
     /// Whether the members save a checkpoint of the parameters at which it starts.
@@ -101,22 +70,10 @@ impl NativeStep {
         self.offer.info.is_checkpoint
     }
 
-    /// Whether the members still wait for it.
-    #[getter]
-    fn is_wanted(&self) -> bool {
-        self.offer.info.is_wanted()
-    }
-
     /// Whether it wants parameters back, and not a gradient.
     #[getter]
     fn wants_parameters(&self) -> bool {
         self.offer.wants == Wants::Parameters
-    }
-
-    /// The indices of its samples, as bytes of 32-bit numbers in this machine's order.
-    fn samples<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        let bytes: Vec<u8> = self.offer.samples.iter().flat_map(|sample| sample.to_ne_bytes()).collect();
-        PyBytes::new(py, &bytes)
     }
 
     /// Copies the parameters into arrays.
@@ -127,7 +84,7 @@ impl NativeStep {
 
     /// Gives the result back; afterwards the arrays may change. Returns whether the members still waited for it.
     fn finish(&self, py: Python<'_>, vectors: Vec<Bound<'_, PyAny>>, loss: f64) -> PyResult<bool> {
-        let is_wanted = self.is_wanted();
+        let is_wanted = self.offer.info.is_wanted();
         let vectors = Arrays::get(&vectors, &Sizes { tensors: &self.tensors, are_written: false })?;
         self.ask(py, |reply| Request::Finish { vectors, loss, reply })?;
         Ok(is_wanted)

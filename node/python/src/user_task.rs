@@ -13,6 +13,7 @@
 //! else writes to the arrays. There is one copy of the parameters and one of the result.
 
 use std::panic::resume_unwind;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use peergrad::task::StepInfo;
@@ -20,15 +21,12 @@ use peergrad::{Evaluation, Manifest, Task};
 use pyo3::Python;
 
 use crate::arrays::{ArrayError, Arrays};
+use crate::options::TaskStart;
 
-/// A model that the user computes. This side knows its shape, its first parameters and the number of its samples.
+/// A model that the user computes. This side knows where it starts.
 pub(crate) struct UserTask {
-    /// The names and shapes of its tensors.
-    pub(crate) manifest: Manifest,
-    /// (parameters): the values that training starts from, if this peer founds the run.
-    pub(crate) initial: Vec<f32>,
-    /// The number of training samples.
-    pub(crate) samples: u32,
+    /// Its shape, its first parameters and the number of its samples.
+    pub(crate) start: TaskStart,
     /// Where the steps go that the user is to compute.
     pub(crate) offers: Sender<Offer>,
 }
@@ -38,7 +36,7 @@ pub(crate) struct Offer {
     /// What a task learns about it.
     pub(crate) info: StepInfo,
     /// The samples that this peer computes.
-    pub(crate) samples: Vec<u32>,
+    pub(crate) samples: Arc<[u32]>,
     /// What the step wants back.
     pub(crate) wants: Wants,
     /// Where the user's requests go. If it is dropped before the step is finished, this peer gives up.
@@ -80,7 +78,7 @@ impl UserTask {
         result: &mut [f32],
     ) -> f64 {
         let (requests, requested): (_, Receiver<Request>) = channel();
-        let offer = Offer { info: info.clone(), samples: samples.to_vec(), wants, requests };
+        let offer = Offer { info: info.clone(), samples: samples.into(), wants, requests };
         if self.offers.send(offer).is_err() {
             give_up();
         }
@@ -136,7 +134,7 @@ fn attached(
 }
 
 /// This peer does not compute the step, and leaves the run. The other members repeat the step with its samples.
-fn give_up() -> ! {
+pub(crate) fn give_up() -> ! {
     // Unlike a panic, this prints nothing.
     resume_unwind(Box::new(GAVE_UP.to_owned()))
 }
@@ -146,15 +144,15 @@ const GAVE_UP: &str = "its user left the training loop within a step";
 
 impl Task for UserTask {
     fn manifest(&self) -> Manifest {
-        self.manifest.clone()
+        self.start.manifest.clone()
     }
 
     fn initial(&self, _seed: u64, parameters: &mut [f32]) {
-        parameters.copy_from_slice(&self.initial);
+        parameters.copy_from_slice(&self.start.initial);
     }
 
     fn sample_count(&self) -> u32 {
-        self.samples
+        self.start.samples
     }
 
     fn gradient(&self, _: &[f32], _: &[u32], _: &mut [f32]) -> f64 {

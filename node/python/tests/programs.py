@@ -6,6 +6,7 @@ import json
 import logging
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -93,12 +94,59 @@ def fail(swarm, step) -> None:
     raise ZeroDivisionError("the user's own code failed")
 
 
+def linger(swarm, clock) -> None:
+    while clock.is_wanted:
+        time.sleep(0.02)
+
+
 HAPPENINGS = {
     "fail": fail,
     "end": lambda swarm, step: swarm.end_run(),
     "leave": lambda swarm, step: None,
     "leave within": lambda swarm, step: swarm.leave(),
+    "linger": linger,
+    "skip": lambda swarm, clock: None,
 }
+
+
+def counting(options: dict) -> None:
+    """Tables in which each sample adds 1 to its row, and its number beside that. Options as those of `line`; and at clock `hold_at` it
+    waits until the file `hold_until` exists."""
+    pause, at, what = options.pop("pause", 0), options.pop("at", None), options.pop("what", None)
+    hold_at, hold_until = options.pop("hold_at", None), options.pop("hold_until", None)
+    tables = {"counts": peergrad.Table(SAMPLES, 2), "total": peergrad.Table(1, 1, initial=0)}
+    staleness = options.pop("staleness", None)
+    begun = 0
+    with peergrad.Tables("counting", tables, samples=SAMPLES, staleness=staleness, **settings(options)) as swarm:
+        tell("invite", invite=swarm.invite)
+        for clock in swarm:
+            time.sleep(pause)
+            if hold_at is not None and begun >= hold_at:
+                with swarm.busy(600):
+                    while not Path(hold_until).exists():
+                        time.sleep(0.02)
+            if what is not None and begun == at:
+                HAPPENINGS[what](swarm, clock)
+            begun += 1
+            if what == "skip" and begun - 1 == at:
+                clock.skip()
+                continue
+            rows = clock.samples
+            seen = clock.get("counts", rows)
+            assert (seen[:, 1] == seen[:, 0] * rows).all(), "a row is read as a whole"
+            clock.add("counts", rows, np.stack([np.ones(len(rows)), rows], axis=1).astype(np.float32))
+            clock.add("total", np.zeros(len(rows), np.int64), np.ones((len(rows), 1), np.float32))
+            pushed = what == "linger" and begun - 1 == at and clock.push()
+            is_wanted = clock.end(0.0)
+            if what == "linger" and begun - 1 == at:
+                tell("lingered", pushed=pushed, is_wanted=is_wanted)
+                Path(hold_until).touch()
+            tell("step", number=clock.number, members=clock.members, samples=len(rows))
+            if swarm.result is None and what == "leave" and begun == at:
+                swarm.leave()
+    if swarm.result.outcome == "done":
+        tell("sums", counts=swarm.last_table("counts").tolist(), total=swarm.last_table("total").item())
+    ended(swarm)
 
 
 def parabola(options: dict) -> None:

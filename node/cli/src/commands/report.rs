@@ -10,7 +10,7 @@ use peergrad_embed::text::command_name::command_name;
 use peergrad_embed::{Outcome, SavedModel, StartReport};
 use peergrad_models::task::Evaluation;
 use peergrad_net::{
-    Advice, Counters, Damaged, MonotonicClock, Notice, Reachability, ReachabilityState, Traffic,
+    Advice, BEST_FILE, Counters, Damaged, MonotonicClock, Notice, Reachability, ReachabilityState, Traffic,
 };
 use peergrad_protocol::{Instant, PeerId, RunId};
 use serde_json::{Value, json};
@@ -37,6 +37,8 @@ pub(super) struct Report {
     peers: usize,
     losses: Curve,
     epochs: Epochs,
+    /// The best evaluation during the run: the steps behind it, and its loss.
+    best: Option<(u64, f64)>,
     reported: Reported,
 }
 
@@ -88,6 +90,7 @@ impl Report {
             peers: 0,
             losses: Curve::default(),
             epochs: Epochs::default(),
+            best: None,
             reported: Reported::default(),
         }
     }
@@ -210,6 +213,9 @@ impl Report {
         match event {
             Event::Prepared { size, .. } => self.scope = Some(*size),
             Event::EndsEarly { .. } => self.epochs.end_early(),
+            Event::Evaluated { steps, evaluation, is_best: true, .. } => {
+                self.best = Some((steps.0, evaluation.loss));
+            }
             Event::ViewInstalled { view, .. } => {
                 self.peers = view.members.len();
                 self.reported.asked.clear();
@@ -327,6 +333,12 @@ impl Report {
                     self.screen.say(&format!("\ntraining loss\n{plot}"));
                 }
                 print_line(&fitted(&summary_text(summary, &self.epochs.text(self.samples()))));
+                if let Some((steps, loss)) = self.best {
+                    let steps = count(steps);
+                    print_line(&format!(
+                        "best during the run: loss {loss:.4} after step {steps}, in {BEST_FILE} of the data directory"
+                    ));
+                }
             }
         }
     }
@@ -396,6 +408,7 @@ impl Report {
             "left_out": state.left_out,
             "epochs": self.epochs.objects(self.samples()), "epochs_before": self.epochs.before(),
             "test_accuracy": evaluation.and_then(|evaluation| evaluation.accuracy),
+            "best": self.best.map(|(steps, loss)| json!({"steps": steps, "test_loss": loss})),
             "test_loss": evaluation.map(|evaluation| evaluation.loss),
             "digest": state.digest.to_string(),
             "peers": self.peers,

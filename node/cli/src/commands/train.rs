@@ -10,6 +10,7 @@
 //! What the builder sets are defaults of the binary. The user who founds a run may give a run.toml, `start RUN.toml`, whose keys
 //! and sections take their place; the peers that join get the result from the founder.
 
+use std::borrow::Cow;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -139,6 +140,13 @@ impl Training {
         program: impl Fn(&Loaded) -> P + Send + Sync + 'static,
     ) -> Self {
         self.program = ProgramFactory::with_tables(tables, program);
+        self
+    }
+
+    /// The name by which peers compare the program that was set before, in place of [`Program::NAME`]: for one whose tables are known only
+    /// when the binary runs.
+    pub fn program_name(mut self, name: impl Into<Cow<'static, str>>) -> Self {
+        self.program = self.program.named(name);
         self
     }
 

@@ -360,7 +360,7 @@ fn layout(loaded: &Loaded, apply_mode: ApplyMode) -> Arc<TableLayout> {
         None => count.div_ceil(ROWS_WANTED).next_multiple_of(ROW_NUMBERS_MIN),
     };
     let (rows, rule, init) = (count.div_ceil(width).max(1) as u64, rule_of(loaded), Init::Parameters);
-    Arc::new(TableLayout::new(vec![Table { name: "parameters", rows, width, rule, apply_mode, init }]))
+    Arc::new(TableLayout::new(vec![Table { name: "parameters".into(), rows, width, rule, apply_mode, init }]))
 }
 
 fn ssp(staleness: u64, staleness_from: &[(u64, u64)], apply: Option<ApplyName>) -> ProgramFactory {

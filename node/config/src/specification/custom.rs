@@ -63,7 +63,9 @@ impl CustomSpecification {
         not_allowed("data", run.data.is_some())?;
         not_allowed("model", run.model != ModelSection::default())?;
         let parameters = task.manifest().parameter_count();
-        within("parameters", parameters, 1.., "at least one parameter to train")?;
+        if !program.has_tables() {
+            within("parameters", parameters, 1.., "at least one parameter to train")?;
+        }
         let samples = task.sample_count();
         let mut training = resolve_training(run, u64::from(samples))?;
         let brings_program = program.name() != SyncDataParallel::NAME;

@@ -229,7 +229,11 @@ fn resolve_model(
     })
 }
 
-fn resolve_rule(section: &OptimizerSection) -> Result<Optimizer, SpecificationError> {
+/// The optimizer that a section names, with its constants.
+///
+/// # Errors
+/// The section has a key of another optimizer.
+pub fn resolve_rule(section: &OptimizerSection) -> Result<Optimizer, SpecificationError> {
     check_rule_keys(section)?;
     let is_adam = matches!(section.rule, OptimizerKind::Adam | OptimizerKind::AdamW);
     let (l1, l2) = (section.l1.unwrap_or(0.0), section.l2.unwrap_or(0.0));

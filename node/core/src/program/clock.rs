@@ -94,7 +94,7 @@ impl Clock {
     /// Reads all parameters (parameters), no staler than the read policy allows.
     ///
     /// # Panics
-    /// The node panics if no table has the parameters.
+    /// The node panics if the task has parameters, and no table starts with them.
     pub fn parameters(&self) -> Pending<Arc<Buffer>> {
         self.operate(TableOperation::Parameters)
     }

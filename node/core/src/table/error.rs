@@ -1,6 +1,28 @@
 //! What can be wrong with the rows, columns and clocks that a program or another member names.
 
+use std::borrow::Cow;
+
+use peergrad_protocol::limits::{CHUNKS_MAX, TABLE_CHUNK_BYTES_MAX, TABLE_ROWS_MAX};
 use peergrad_protocol::table::{Row, WorkerClock};
+
+/// Why tables cannot be those of a run.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LayoutError {
+    /// No table, or too many.
+    #[error("{0} tables: a run has 1 to {CHUNKS_MAX}")]
+    TableCount(usize),
+    /// A table without rows, or with rows without numbers.
+    #[error("table `{0}` is empty: give at least one row, with at least one number")]
+    Empty(Cow<'static, str>),
+    /// More rows than indices.
+    #[error("table `{0}` has too many rows: all tables together have at most {TABLE_ROWS_MAX}")]
+    TooManyRows(Cow<'static, str>),
+    /// A chunk that is too large for one message.
+    #[error(
+        "table `{0}` is too large: give it fewer or shorter rows (a chunk may take {TABLE_CHUNK_BYTES_MAX} bytes)"
+    )]
+    TooLarge(Cow<'static, str>),
+}
 
 /// What is wrong with a table message that no correct peer sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

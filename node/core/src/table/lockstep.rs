@@ -22,7 +22,7 @@ const CHUNKS: usize = 12;
 fn layout() -> Arc<TableLayout> {
     let (rule, apply_mode) = (TableRule::Sum, ApplyMode::Immediate);
     let layout = TableLayout::new(vec![Table {
-        name: "counts",
+        name: "counts".into(),
         rows: ROWS,
         width: WIDTH,
         rule,

@@ -35,7 +35,8 @@ impl EngineBase {
     /// The sender is no member of the view.
     pub(crate) fn receive_complete(&mut self, from: PeerId, complete: Complete) -> Result<(), Reject> {
         self.view().rank(&from).ok_or(Reject::NotAMember)?;
-        if self.loaded.program.has_local_parameters() {
+        let program = &self.loaded.program;
+        if program.has_local_parameters() || program.has_tables() {
             self.omissions.report_member(from, complete.left_out);
         } else {
             // A member that joined late has not seen all steps.

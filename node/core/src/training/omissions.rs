@@ -1,7 +1,7 @@
 //! Omissions: how many samples the steps have left out.
 //!
 //! Where all members take the same steps, all have the same count. Members that joined late, or were in other views, get the count from
-//! others. With local parameters each member counts only its own omissions, until all members report theirs at the end.
+//! others. With local parameters, or with tables, each member counts only its own omissions, until all members report theirs at the end.
 
 use std::collections::BTreeMap;
 
@@ -10,9 +10,9 @@ use peergrad_protocol::PeerId;
 /// The omissions that one member knows of, in samples.
 #[derive(Default)]
 pub(super) struct Omissions {
-    /// In committed steps, as this member has counted or been told. With local parameters, only its own.
+    /// In committed steps, as this member has counted or been told. With local parameters or tables, only its own.
     counted: u64,
-    /// With local parameters: each member's own omissions, as it has reported them. Empty otherwise.
+    /// With local parameters or tables: each member's own omissions, as it has reported them. Empty otherwise.
     by_member: BTreeMap<PeerId, u64>,
     /// The highest count for the whole run that members which have finished have reported in this view.
     reported: u64,

@@ -175,10 +175,9 @@ fn initial_rows(layout: &TableLayout, chunk: usize, parameters: &[f32]) -> Rows 
     if layout.table_of(chunk).init == Init::Zeros {
         return Rows::default();
     }
-    let first = layout.first_row_of_table(chunk);
     let (mut indices, mut values) = (Vec::new(), Vec::new());
     for row in range {
-        let start = (row - first) as usize * width;
+        let start = layout.parameter_start(chunk, row);
         // The last row may be longer than the rest of the parameters.
         let there = &parameters[start.min(parameters.len())..(start + width).min(parameters.len())];
         if there.iter().any(|value| *value != 0.0) {
@@ -343,6 +342,7 @@ impl TableEngine {
     pub(super) fn close(&mut self, reply: Reply<()>, out: &mut Vec<Output>) {
         self.base.close(reply);
         self.clock.current = None;
+        self.base.omissions.add(self.leases.take_left_out());
         if !self.base.is_frozen {
             self.send_complete(out);
         }

@@ -164,22 +164,6 @@ impl Observer {
         self.log.notice(text);
     }
 
-    fn evaluated(&mut self, steps: StepNumber, evaluation: &Evaluation, is_best: bool) {
-        let before = self.evaluation.take().filter(|_| !is_best);
-        let best = before.as_ref().map_or((steps.0, evaluation.loss), |before| {
-            (before.best_steps, before.best_loss.unwrap_or(f64::INFINITY))
-        });
-        let finite = |loss: f64| Some(loss).filter(|loss| loss.is_finite());
-        self.evaluation = Some(EvaluationStatus {
-            steps: steps.0,
-            samples: evaluation.samples,
-            loss: finite(evaluation.loss),
-            accuracy: evaluation.accuracy,
-            best_steps: best.0,
-            best_loss: finite(best.1),
-        });
-    }
-
     fn sample_traffic(&mut self) {
         let (now, bytes) = (self.observations.clock.now(), self.observations.counters.by_peer());
         self.log.traffic(now, &self.observations.counters);
@@ -225,6 +209,22 @@ impl ObservedState {
             }
             _ => {}
         }
+    }
+
+    fn evaluated(&mut self, steps: StepNumber, evaluation: &Evaluation, is_best: bool) {
+        let before = self.evaluation.take().filter(|_| !is_best);
+        let best = before.as_ref().map_or((steps.0, evaluation.loss), |before| {
+            (before.best_steps, before.best_loss.unwrap_or(f64::INFINITY))
+        });
+        let finite = |loss: f64| Some(loss).filter(|loss| loss.is_finite());
+        self.evaluation = Some(EvaluationStatus {
+            steps: steps.0,
+            samples: evaluation.samples,
+            loss: finite(evaluation.loss),
+            accuracy: evaluation.accuracy,
+            best_steps: best.0,
+            best_loss: finite(best.1),
+        });
     }
 
     fn committed(&mut self, now: Instant, committed: &Committed) {

@@ -14,7 +14,7 @@ const OTHER: Rank = Rank(1);
 /// The layout of two chunks of 16 rows, with one number in a row.
 fn layout(rule: TableRule, apply_mode: ApplyMode) -> Arc<TableLayout> {
     Arc::new(TableLayout::new(vec![Table {
-        name: "weights",
+        name: "weights".into(),
         rows: 32,
         width: 1,
         rule,

@@ -60,8 +60,8 @@ pub(super) struct ClockProgress {
 /// The samples that were leased to the program's worker.
 #[derive(Default)]
 pub(super) struct LeaseProgress {
-    /// The number of the lease of the clock in progress, and its epoch. `None` if that clock has no samples.
-    current: Option<(u64, u64)>,
+    /// The lease of the clock in progress. `None` if that clock has no samples.
+    current: Option<OpenLease>,
     /// The newest epoch of any lease.
     epoch: u64,
     /// For each lease, the clock whose additions are not safe yet.
@@ -83,14 +83,26 @@ enum ClockState {
     Over,
 }
 
+/// The lease of the clock in progress.
+struct OpenLease {
+    /// The number of the lease.
+    number: u64,
+    /// The epoch of its samples.
+    epoch: u64,
+    /// The number of its samples.
+    samples: u64,
+}
+
 /// The result of a clock.
 struct ComputedLease {
     /// The number of the clock.
     clock: u64,
     /// The epoch of its samples.
     epoch: u64,
-    /// The number of its samples, and their summed loss.
+    /// The number of the samples that were computed, and their summed loss.
     stats: SampleStats,
+    /// The number of its samples that were not computed.
+    left_out: u64,
 }
 
 impl TableEngine {
@@ -195,7 +207,8 @@ impl TableEngine {
         while let Some(first) = self.leases.computed.first_entry()
             && *first.key() <= self.exchange.worker.leases().completed()
         {
-            let ComputedLease { clock, epoch, stats } = first.remove();
+            let ComputedLease { clock, epoch, stats, left_out } = first.remove();
+            self.base.omissions.add(left_out);
             self.base.own_trained += stats.samples;
             let loss = stats.loss / stats.samples.max(1) as f64;
             self.base.loss_watch.note(StepNumber(clock), loss);
@@ -205,7 +218,7 @@ impl TableEngine {
                 steps_expected: self.leases.clocks_expected(clock),
                 loss,
                 samples: stats.samples,
-                left_out: 0,
+                left_out,
                 may_be_late: false,
                 is_own: true,
                 rate: self.base.loaded.config.schedule.rate(clock),
@@ -216,7 +229,8 @@ impl TableEngine {
 
     /// The samples that were trained: by all workers, once all samples are done; before that, by this worker.
     pub(in crate::training) fn samples(&self) -> u64 {
-        self.leases.trained.unwrap_or(self.base.own_trained)
+        let trained = |taken: u64| taken.saturating_sub(self.base.omissions.total());
+        self.leases.trained.map_or(self.base.own_trained, trained)
     }
 
     /// The newest epoch of which this member has leased samples.
@@ -279,16 +293,18 @@ impl TableEngine {
     }
 }
 
-/// The rows of the table of parameters, as a flat vector.
+/// The rows of the tables of parameters, as a flat vector.
 fn flatten(rows: &Rows, layout: &TableLayout, vector: &mut [f32]) {
     vector.fill(0.0);
-    let Some((first, _)) = layout.parameter_rows().bounds() else { return };
-    let width = layout.width(layout.chunk_of(first));
-    for (row, values) in rows.indices.iter().zip(rows.values.chunks_exact(width)) {
-        let place = &mut vector[(row - first) as usize * width..];
+    let mut rest = &rows.values[..];
+    for row in rows.indices.iter() {
+        let chunk = layout.chunk_of(row);
+        let (values, after) = rest.split_at(layout.width(chunk));
+        let place = &mut vector[layout.parameter_start(chunk, row)..];
         // The last row may be longer than the rest of the parameters.
-        let there = place.len().min(width);
+        let there = place.len().min(values.len());
         place[..there].copy_from_slice(&values[..there]);
+        rest = after;
     }
 }
 
@@ -414,7 +430,8 @@ impl LeaseProgress {
     fn take(&mut self, number: u64, lease: &SampleLease, lease_policy: LeasePolicy) {
         self.has_none = lease.is_empty();
         self.epoch = self.epoch.max(lease.epoch);
-        self.current = (!lease.is_empty()).then_some((number, lease.epoch));
+        let samples = lease.spans.iter().map(|span| span.end - span.start).sum();
+        self.current = (!lease.is_empty()).then_some(OpenLease { number, epoch: lease.epoch, samples });
         let end = lease.spans.iter().map(|span| span.end).max().unwrap_or(0);
         let leased = lease.epoch as f64 * lease_policy.samples as f64 + end as f64;
         self.progress =
@@ -423,14 +440,50 @@ impl LeaseProgress {
 
     fn end(&mut self, clock: u64, stats: SampleStats) {
         self.clocks = clock + 1;
-        if let Some((number, epoch)) = self.current.take() {
-            self.computed.insert(number, ComputedLease { clock, epoch, stats });
+        if let Some(OpenLease { number, epoch, samples }) = self.current.take() {
+            let left_out = samples.saturating_sub(stats.samples);
+            self.computed.insert(number, ComputedLease { clock, epoch, stats, left_out });
         }
+    }
+
+    /// Takes the number of samples that were left out in clocks whose additions are not safe yet. The run ends with these additions.
+    pub(super) fn take_left_out(&mut self) -> u64 {
+        self.computed.values_mut().map(|lease| std::mem::take(&mut lease.left_out)).sum()
     }
 
     /// An estimate of this worker's number of clocks in the whole run, made in this clock from the fraction of samples leased so far.
     fn clocks_expected(&self, clock: u64) -> u64 {
         let clocks = clock + 1;
         ((clocks as f64 / self.progress.max(f64::MIN_POSITIVE)).ceil() as u64).max(clocks)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::initial_rows;
+    use super::*;
+    use crate::table::{Init, Table};
+
+    #[test]
+    fn tables_that_start_with_parameters_lie_one_after_the_other_in_the_flat_vector() {
+        let table = |name, rows, width, init| Table { init, ..Table::additive(name, rows, width) };
+        let layout = TableLayout::new(vec![
+            table("long", 4000, 3, Init::Parameters),
+            table("zero", 5, 7, Init::Zeros),
+            table("wide", 3, 2, Init::Parameters),
+        ]);
+        let parameters: Vec<f32> = (1..=12_006_u16).map(f32::from).collect();
+        let (mut ranges, mut values) = (Vec::new(), Vec::new());
+        for chunk in 0..layout.chunk_count() {
+            let rows = initial_rows(&layout, chunk, &parameters);
+            ranges.extend(rows.indices.ranges());
+            values.extend(rows.values);
+        }
+        let rows = Rows { indices: ranges.into_iter().collect(), values };
+        assert!(layout.chunk_count() > 3);
+        assert_eq!(rows.indices, layout.parameter_rows());
+        let mut vector = vec![-1.0; parameters.len()];
+        flatten(&rows, &layout, &mut vector);
+        assert_eq!(vector, parameters);
     }
 }
