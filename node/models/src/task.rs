@@ -73,6 +73,15 @@ pub trait Task: Send + Sync + 'static {
         None
     }
 
+    /// Takes the settings of the run that are this task's own: the section `[settings]` of the founder's run.toml, as TOML; empty if there
+    /// is none. It is called before this peer takes part in the run, at its founder twice. The default takes none.
+    ///
+    /// # Errors
+    /// Why the task cannot be trained with these settings, as a text for the user. The founder does not start then, and a joiner ends.
+    fn configure(&self, settings: &str) -> Result<(), String> {
+        if settings.is_empty() { Ok(()) } else { Err("this task has no settings of its own".to_owned()) }
+    }
+
     /// Number of samples that [`evaluate`](Task::evaluate) computes, from which the simulator models its duration. Default:
     /// [`sample_count`](Self::sample_count).
     fn held_out_count(&self) -> u32 {

@@ -8,6 +8,7 @@ import json
 import logging
 import math
 import time
+import tomllib
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -133,6 +134,12 @@ class Peer(Generic[BatchT, NativeT]):
     def invite(self) -> str:
         """An invite to the run, with which others join it. Waits until this peer knows its run."""
         return self._known(self._native.invite)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The keys under ``settings`` in the founder's run, which are yours to choose: the same at all peers. Waits until this peer knows
+        its run."""
+        return tomllib.loads(self._known(self._native.settings))
 
     def _known(self, ask: Callable[[], str | None]) -> str:
         """What the peer knows once it knows its run."""

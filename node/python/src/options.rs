@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use peergrad::embed::{DirectoryChoice, Mdns, Multiaddr, Peer, PeerOptions, ResumeError, StoppedPeer};
 use peergrad::protocol::invite::Invite;
@@ -39,6 +39,16 @@ pub(crate) struct TaskStart {
     pub(crate) initial: Vec<f32>,
     /// The number of training samples.
     pub(crate) samples: u32,
+    /// The settings of the run that are the user's own, as TOML, once they are known.
+    pub(crate) settings: Arc<OnceLock<String>>,
+}
+
+impl TaskStart {
+    /// Takes in the settings of the run that are the user's own.
+    pub(crate) fn configure(&self, settings: &str) {
+        // The founder tells them twice.
+        let _ = self.settings.set(settings.to_owned());
+    }
 }
 
 /// Which run the peer is in.
@@ -84,7 +94,7 @@ impl TaskOptions {
             let copied = arrays.copy_to(py, &mut values);
             copied.map_err(|error| python_error(&error, &tensors, Given::Initial))?;
         }
-        Ok(TaskStart { manifest, initial: values, samples: self.samples })
+        Ok(TaskStart { manifest, initial: values, samples: self.samples, settings: Arc::default() })
     }
 
     /// Name and number of elements of each tensor.

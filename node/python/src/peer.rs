@@ -1,7 +1,7 @@
 //! A peer as a Python object: its events and its end, whatever its user computes.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use peergrad::Training;
@@ -33,6 +33,8 @@ pub(crate) struct NativePeer {
     start_report: StartReport,
     /// Name and number of elements of each tensor.
     pub(crate) tensors: TensorSizes,
+    /// The settings of the run that are the user's own, as TOML, once they are known.
+    settings: Arc<OnceLock<String>>,
     progress: Mutex<Progress>,
 }
 
@@ -79,6 +81,12 @@ impl NativePeer {
         into.fill(py, &state.parameters)
             .map_err(|error| python_error(&error, &self.tensors, Given::InStep))?;
         Ok(true)
+    }
+
+    /// The settings of the run that are the user's own, as TOML; `None` until they are known.
+    fn settings(&self) -> PyResult<Option<&str>> {
+        self.process.check()?;
+        Ok(self.settings.get().map(String::as_str))
     }
 
     /// The id of the run; `None` until it is known.
@@ -149,6 +157,7 @@ impl NativePeer {
         run: RunOptions,
         training: &Training,
         tensors: TensorSizes,
+        settings: Arc<OnceLock<String>>,
     ) -> PyResult<Self> {
         let peer = py.detach(|| run.start(training))?;
         Ok(Self {
@@ -157,6 +166,7 @@ impl NativePeer {
             start_report: peer.start_report().clone(),
             peer: Mutex::new(Some(peer)),
             tensors,
+            settings,
             progress: Mutex::default(),
         })
     }

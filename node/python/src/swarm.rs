@@ -32,9 +32,10 @@ impl NativeSwarm {
             return Err(PyValueError::new_err("`shapes` needs a tensor"));
         }
         let start = task.start(py, &initial)?;
+        let settings = Arc::clone(&start.settings);
         let (sender, offers) = channel();
         let training = training(&task, UserTask { start, offers: sender })?;
-        let peer = NativePeer::start(py, run, &training, task.sizes())?;
+        let peer = NativePeer::start(py, run, &training, task.sizes(), settings)?;
         Ok(PyClassInitializer::from(peer).add_subclass(Self { offers: Mutex::new(offers) }))
     }
 

@@ -238,6 +238,11 @@ impl Task for TableTask {
         unreachable!("the program of this task computes no gradient")
     }
 
+    fn configure(&self, settings: &str) -> Result<(), String> {
+        self.0.configure(settings);
+        Ok(())
+    }
+
     fn held_out_count(&self) -> u32 {
         0
     }

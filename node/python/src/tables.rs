@@ -46,10 +46,12 @@ impl NativeTables {
             last_rows: Arc::clone(&rows),
             open: None,
         };
-        let training = training(&task, TableTask(task.start(py, &initial)?))?
+        let start = task.start(py, &initial)?;
+        let settings = Arc::clone(&start.settings);
+        let training = training(&task, TableTask(start))?
             .tables(move |loaded| declaration.spec(loaded), program)
             .program_name(name);
-        let peer = NativePeer::start(py, run, &training, task.sizes())?;
+        let peer = NativePeer::start(py, run, &training, task.sizes(), settings)?;
         let this = Self { offers: Mutex::new(offered), last_rows };
         Ok(PyClassInitializer::from(peer).add_subclass(this))
     }

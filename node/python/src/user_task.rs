@@ -174,6 +174,11 @@ impl Task for UserTask {
         Some(self.serve(step, Wants::Parameters, ParameterPlace::InResult, samples, parameters))
     }
 
+    fn configure(&self, settings: &str) -> Result<(), String> {
+        self.start.configure(settings);
+        Ok(())
+    }
+
     fn held_out_count(&self) -> u32 {
         0
     }

@@ -214,6 +214,16 @@ def mlp(options: dict) -> None:
     ended(swarm)
 
 
+def founders_settings(options: dict) -> None:
+    """A loop that does what the founder's settings say."""
+    with peergrad.Swarm("settings", {"w": (2,)}, samples=SAMPLES, **settings(options)) as swarm:
+        tell("invite", invite=swarm.invite)
+        tell("settings", settings=swarm.settings)
+        for step in swarm:
+            step.finish([np.zeros(2, np.float32)], 1.0)
+    ended(swarm)
+
+
 def norm_model():
     """A module with running statistics."""
     import torch

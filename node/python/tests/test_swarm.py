@@ -15,7 +15,7 @@ def test_peers_train_together(swarm, count):
     assert sum(result["own_samples"] for result in results) == ALL
 
 
-@pytest.mark.parametrize("kind", ["backup-workers", "ssp", "async"])
+@pytest.mark.parametrize("kind", ["backup-workers", "ds-sync", "ssp", "async"])
 def test_every_kind_serves_the_same_loop(swarm, kind):
     processes = swarm("line", 2, kind=kind)
     results = [process.result() for process in processes]
@@ -93,6 +93,14 @@ def test_all_killed_peers_continue(swarm, start):
         process.code()
     again = [start("line", directory=process.folder, port=None, resume=True) for process in processes]
     agree(again, ALL)
+
+
+def test_a_joiner_knows_the_settings_of_the_founder(start):
+    founder = start("founders_settings", peers=2, run={"settings": {"words": ["a", "b"], "deep": {"heads": 4}}})
+    other = start("founders_settings", invite=founder.wait_for("invite")["invite"])
+    for process in (founder, other):
+        assert process.wait_for("settings")["settings"] == {"words": ["a", "b"], "deep": {"heads": 4}}
+    agree([founder, other], ALL)
 
 
 def test_a_loop_ends_the_run_for_all(start):

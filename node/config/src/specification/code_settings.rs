@@ -50,6 +50,7 @@ impl RunFile {
             checkpoints,
             evaluation,
             partition,
+            settings,
             network,
             compute
         ))

@@ -39,6 +39,9 @@ pub struct CustomSpecification {
     pub samples: u32,
     /// How it is trained.
     pub training: TrainingSettings,
+    /// The settings of the task's own.
+    #[serde(default, skip_serializing_if = "toml::Table::is_empty")]
+    pub settings: toml::Table,
 }
 
 impl CustomSpecification {
@@ -85,9 +88,16 @@ impl CustomSpecification {
         groups::check_program(&training, program)?;
         training.training(&task.manifest())?;
         let program = launched(program, &training).name().to_owned();
-        let (task, manifest) = (name.to_owned(), manifest_digest(task));
-        let specification = Self { version: VERSION, task, program, manifest, samples, training };
+        let manifest = manifest_digest(task);
+        let settings = run.settings.clone();
+        let specification =
+            Self { version: VERSION, task: name.to_owned(), program, manifest, samples, training, settings };
         specification.check()?;
+        task.configure(&specification.settings_text()).map_err(|allowed| SpecificationError::Setting {
+            key: "settings",
+            found: "given".to_owned(),
+            allowed,
+        })?;
         Ok(specification)
     }
 
@@ -113,6 +123,11 @@ impl CustomSpecification {
         let specification: Self = toml::from_str(text).map_err(|error| foreign(&error.message()))?;
         specification.check()?;
         Ok(specification)
+    }
+
+    /// The settings of the task's own as TOML.
+    fn settings_text(&self) -> String {
+        toml::to_string(&self.settings).expect("it was read from TOML")
     }
 
     fn check(&self) -> Result<(), SpecificationError> {
@@ -195,7 +210,9 @@ impl Loader for CustomLoader {
         self.memory.check(needed).map_err(|error| error.to_string())?;
         let config = specification.training.training(&self.task.manifest());
         let config = config.map_err(|error| error.to_string())?;
-        let loaded = Loaded::new(Arc::clone(&self.task), config);
+        let settings = specification.settings_text();
+        self.task.configure(&settings)?;
+        let loaded = Loaded { settings: settings.into(), ..Loaded::new(Arc::clone(&self.task), config) };
         Ok(Loaded { program: launched(&self.program, &specification.training), ..loaded })
     }
 }
@@ -224,6 +241,56 @@ mod tests {
         fn evaluate(&self, _parameters: &[f32]) -> Evaluation {
             Evaluation { samples: 0, loss: 0.0, accuracy: None }
         }
+    }
+
+    /// A task with a key of its own.
+    #[derive(Default)]
+    struct Tuned(std::sync::OnceLock<String>);
+
+    impl Task for Tuned {
+        fn manifest(&self) -> Manifest {
+            Line(2).manifest()
+        }
+        fn sample_count(&self) -> u32 {
+            100
+        }
+        fn configure(&self, settings: &str) -> Result<(), String> {
+            if settings.contains("heads = 0") {
+                return Err("at least one head".to_owned());
+            }
+            self.0.set(settings.to_owned()).map_err(|_| "told twice".to_owned())
+        }
+        fn gradient(&self, _parameters: &[f32], _samples: &[u32], _gradient: &mut [f32]) -> f64 {
+            0.0
+        }
+        fn evaluate(&self, _parameters: &[f32]) -> Evaluation {
+            Evaluation { samples: 0, loss: 0.0, accuracy: None }
+        }
+    }
+
+    #[test]
+    fn settings_of_the_task_reach_all_peers() {
+        let run =
+            RunFile::parse("epochs = 3\n[settings]\nheads = 4\n[settings.names]\nlast = \"norm\"").unwrap();
+        let of = |task: &dyn Task| CustomSpecification::resolve(&run, "line", task, &ProgramFactory::sync());
+        let founded = of(&Tuned::default()).unwrap().to_bytes().unwrap();
+        let joiner = Arc::new(Tuned::default());
+        let loader = CustomLoader::new("line", Arc::clone(&joiner) as Arc<dyn Task>, ProgramFactory::sync());
+        let loaded = loader.load(&founded, None).unwrap();
+        let settings: toml::Table = toml::from_str(&loaded.settings).unwrap();
+        assert_eq!(
+            (settings["heads"].as_integer(), settings["names"]["last"].as_str()),
+            (Some(4), Some("norm"))
+        );
+        assert_eq!(joiner.0.get().map(String::as_str), Some(&*loaded.settings));
+        let error = of(&Line(2)).unwrap_err().to_string();
+        assert!(error.contains("settings") && error.contains("no settings of its own"), "{error}");
+        let run = RunFile::parse("[settings]\nheads = 0").unwrap();
+        let tuned = Tuned::default();
+        let error = CustomSpecification::resolve(&run, "line", &tuned, &ProgramFactory::sync()).unwrap_err();
+        assert!(error.to_string().contains("at least one head"), "{error}");
+        let plain = String::from_utf8(bytes()).unwrap();
+        assert!(!plain.contains("settings"), "{plain}");
     }
 
     struct Idle;

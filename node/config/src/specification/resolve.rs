@@ -55,6 +55,13 @@ pub fn resolve_with_notices(
     data_name: &str,
     data_bytes: &[u8],
 ) -> Result<(Specification, Vec<String>), SpecificationError> {
+    if !run.settings.is_empty() {
+        return Err(SpecificationError::Setting {
+            key: "settings",
+            found: "given".to_owned(),
+            allowed: "nothing with a built-in model: only custom tasks have such keys".to_owned(),
+        });
+    }
     let form = match run.model.kind {
         ModelKind::Logistic => ModelForm::Logistic,
         ModelKind::Mlp | ModelKind::Softmax | ModelKind::Linear => ModelForm::Network,

@@ -69,6 +69,9 @@ pub struct RunFile {
     /// `[partition]`
     #[serde(default)]
     pub partition: PartitionSection,
+    /// `[settings]`: keys of a custom task's own, which all peers get.
+    #[serde(default)]
+    pub settings: toml::Table,
     /// `[network]`, which concerns this peer only.
     #[serde(default)]
     pub network: NetworkSection,

@@ -50,13 +50,16 @@ pub struct Loaded {
     pub config: TrainingConfig,
     /// Creates the program that trains the task.
     pub program: ProgramFactory,
+    /// The settings of the run that are the task's and the program's own, as TOML; empty if there are none.
+    pub settings: Arc<str>,
 }
 
 impl Loaded {
     /// `task`, trained by [`SyncDataParallel`](crate::program::programs::sync::SyncDataParallel).
     #[must_use]
     pub fn new(task: Arc<dyn Task>, config: TrainingConfig) -> Self {
-        Self { manifest: task.manifest(), task, config, program: ProgramFactory::sync() }
+        let program = ProgramFactory::sync();
+        Self { manifest: task.manifest(), task, config, program, settings: Arc::from("") }
     }
 
     /// The numbers for each element that an owner's rule keeps beside the parameters.
