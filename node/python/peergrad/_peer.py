@@ -127,6 +127,8 @@ class Peer(Generic[BatchT, NativeT]):
         if started["replaced"] is not None:
             logger.warning("this new run replaces the unfinished run %s in %s", started["replaced"], self.directory)
         if started["founded"] is not None:
+            if options.get("resume"):
+                logger.warning("no peer in %s has stopped within a run, so there is nothing to resume: this is a new run", self.directory)
             logger.info("founded run %s", started["founded"])
             self._progress.say(f"{name}: others join with PEERGRAD_INVITE={self.invite}")
 

@@ -237,11 +237,18 @@ class Sampler(torch.utils.data.Sampler[list[int]]):
         self._micro_batch = micro_batch
 
     def __iter__(self) -> Iterator[list[int]]:
+        yield from (part.tolist() for part in self._parts())
+
+    def __len__(self) -> int:
+        """The number of micro-batches of the open step."""
+        return len(self._parts())
+
+    def _parts(self) -> Sequence[Tensor]:
         native = self._swarm._open
         if native is None:
-            raise RuntimeError("no step is open: iterate the loader inside `for step in swarm`")
+            raise RuntimeError("no step is open: use the loader inside `for step in swarm`")
         samples = torch.from_numpy(np.frombuffer(native.samples(), np.uint32).astype(np.int64))
-        yield from (part.tolist() for part in torch.split(samples, self._micro_batch or max(len(samples), 1)))
+        return torch.split(samples, self._micro_batch or max(len(samples), 1))
 
 
 class RandomState:

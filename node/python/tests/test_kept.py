@@ -121,3 +121,9 @@ def test_a_state_that_cannot_be_saved_is_logged_and_training_goes_on(tmp_path, c
                 break
     assert swarm.result.outcome == "left"
     assert "cannot save the state of function" in caplog.text
+
+
+def test_a_peer_says_that_there_is_nothing_to_resume(tmp_path, caplog):
+    with caplog.at_level(logging.WARNING), one_peer(tmp_path, resume=True):
+        pass
+    assert "there is nothing to resume: this is a new run" in caplog.text

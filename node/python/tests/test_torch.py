@@ -125,6 +125,16 @@ def test_gradients_of_micro_batches_add_up(tmp_path):
     assert torch.allclose(*finals, atol=1e-5)
 
 
+def test_a_sampler_has_as_many_batches_as_it_says(tmp_path):
+    with one_peer(tmp_path, torch.nn.Linear(3, 1)) as swarm:
+        with pytest.raises(RuntimeError, match="no step is open"):
+            len(swarm.sampler(3))
+        step = next(swarm)
+        assert [len(part) for part in swarm.sampler(3)] == [3, 1] and len(swarm.sampler(3)) == 2
+        assert len(swarm.sampler()) == 1
+        step.skip()
+
+
 def test_a_mean_is_made_a_sum(tmp_path):
     finals = []
     for reduction in ("sum", "mean"):
