@@ -112,17 +112,16 @@ def main() -> None:
     with pg.Swarm(model, name="gpt", samples=len(train), run=run, peers=options.peers) as swarm:
         reported, per_step = -options.report, options.batch * (LOCAL_STEPS if options.kind == "diloco" else 1)
 
-        def report(trained: int) -> None:
+        def report(trained: int, sent: int) -> None:
             with torch.no_grad():
                 loss = loss_of(model, held_out, "mean").item()
-            traffic = swarm.status().get("traffic", {})
-            print(json.dumps({"samples": trained, "held_out": round(loss, 4), "sent": traffic.get("sent_bytes")}), flush=True)
+            print(json.dumps({"samples": trained, "held_out": round(loss, 4), "sent": sent}), flush=True)
 
         inner = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=options.rate)
         for step in swarm:
             if (trained := step.number * per_step) >= reported + options.report:
                 reported = trained
-                report(trained)
+                report(trained, swarm.status()["traffic"]["sent_bytes"])
             total = 0.0
             if options.kind == "diloco":
                 for samples in step.samples.split(max(options.batch // step.members, 1)):
@@ -138,7 +137,8 @@ def main() -> None:
                 loss.backward()
                 total = loss.item()
             step.finish(total)
-        report(swarm.result.samples)
+            sent = swarm.status().get("traffic", {"sent_bytes": 0})["sent_bytes"]
+        report(swarm.result.samples, sent)
     trains = sum(p.numel() for p in model.parameters() if p.requires_grad)
     print(json.dumps({"trains": trains, "digest": swarm.result.digest, "model": str(swarm.result.model)}))
 

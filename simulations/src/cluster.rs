@@ -115,12 +115,18 @@ impl Cluster {
                     self.write(process, id, record);
                 }
             }
-            ScheduledEvent::Saved { process, checkpoint, keep } => {
+            ScheduledEvent::KeepBest { process, steps } => {
+                let disk = &self.hosts.get(process.host).setup.disk;
+                let is_there = disk.checkpoints().any(|checkpoint| checkpoint.saved.steps == steps);
+                let result = if is_there { Ok(()) } else { Err("it is gone".to_owned()) };
+                self.input(process, Input::BestKept { steps, result });
+            }
+            ScheduledEvent::Saved { process, checkpoint, retention } => {
                 // The record of a process that has ended is still written.
                 let place = self.hosts.get_mut(process.host);
                 if place.starts == process.start && !place.has_crashed {
                     let steps = checkpoint.saved.steps;
-                    let result = place.setup.disk.save(checkpoint, keep);
+                    let result = place.setup.disk.save(checkpoint, retention);
                     self.input(process, Input::CheckpointSaved { steps, result });
                 }
             }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use peergrad_core::io::Retention;
 use peergrad_core::state::checkpoint::Checkpoint;
 use peergrad_protocol::agreement::Acceptor;
 use peergrad_protocol::durable::{DurableBytes, DurableRecord};
@@ -60,17 +61,21 @@ impl Disk {
         }
     }
 
-    /// Writes a checkpoint, and keeps the newest `keep` of them.
+    /// Writes a checkpoint, and keeps the newest ones and the candidates.
     ///
     /// # Errors
     /// A description, if it is not written and the disk reports that.
-    pub fn save(&mut self, checkpoint: Arc<Checkpoint>, keep: usize) -> Result<(), String> {
+    pub fn save(&mut self, checkpoint: Arc<Checkpoint>, retention: Retention) -> Result<(), String> {
         match self.mode {
             DiskMode::Honest | DiskMode::LosesLast | DiskMode::Forgetful | DiskMode::Corrupted => {
                 self.checkpoints.retain(|other| other.saved.steps != checkpoint.saved.steps);
                 self.checkpoints.push(checkpoint);
-                let surplus = self.checkpoints.len().saturating_sub(keep);
-                self.checkpoints.drain(..surplus);
+                let surplus = self.checkpoints.len().saturating_sub(retention.keep);
+                let mut index = 0;
+                self.checkpoints.retain(|other| {
+                    index += 1;
+                    index > surplus || retention.candidates.contains(&other.saved.steps)
+                });
                 Ok(())
             }
             DiskMode::Lying => Ok(()),

@@ -254,6 +254,9 @@ impl FaultInjector {
                 cluster.set_task_fault(host, Some(TaskFault::Long(duration)));
                 cluster.command(host, UserCommand::Busy(duration));
             }
+            // A peer that is no member tells its user so.
+            Fault::EndRun { .. }
+                if !matches!(cluster.hosts().node_state(host), Some(NodeState::Member(_))) => {}
             Fault::EndRun { .. } => {
                 cluster.note(host, "ends the run");
                 cluster.command(host, UserCommand::EndRun);

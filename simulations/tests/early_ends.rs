@@ -48,10 +48,35 @@ impl Task for Passing {
     }
 }
 
+/// The same, where an evaluation takes as long as many steps.
+struct SlowToEvaluate(Passing);
+
+impl Task for SlowToEvaluate {
+    fn manifest(&self) -> Manifest {
+        self.0.manifest()
+    }
+
+    fn sample_count(&self) -> u32 {
+        self.0.sample_count()
+    }
+
+    fn gradient(&self, parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64 {
+        self.0.gradient(parameters, samples, gradient)
+    }
+
+    fn held_out_count(&self) -> u32 {
+        2000
+    }
+
+    fn evaluate(&self, parameters: &[f32]) -> Evaluation {
+        self.0.evaluate(parameters)
+    }
+}
+
 fn passing(sync: &str) -> Workload {
     let text = format!(
         "epochs = 100\nbatch = 64\n[optimizer]\nrule = \"sgd\"\nrate = 1.0\n\
-         [evaluation]\nevery = 10\npatience = 3\n[sync]\nsegment_kib = 1\n{sync}"
+         [evaluation]\nevery = 10\nstop_after = 3\n[sync]\nsegment_kib = 1\n{sync}"
     );
     Workload::custom("passing", Passing, &RunFile::parse(&text).unwrap()).unwrap()
 }
@@ -83,7 +108,7 @@ fn agreed_end(simulation: &Simulation, case: &str) -> (u64, u64) {
 }
 
 #[test]
-fn whoever_ends_a_run_and_however_it_trains_all_have_one_model() {
+fn a_run_that_any_peer_ends_has_one_model_in_each_kind() {
     for kind in ["sync", "backup-workers", "local", "diloco", "ds-sync", "ssp", "async", "downpour"] {
         for seed in 0..4 {
             let target = Fault::EndRun { targets: Targets::Any(1) };
@@ -117,6 +142,17 @@ fn evaluations(simulation: &Simulation) -> BTreeSet<(u64, bool)> {
     evaluated.collect()
 }
 
+/// The best models that the peers have kept: the steps of each, and whether it was still there.
+fn kept(simulation: &Simulation) -> BTreeSet<(u64, bool)> {
+    let cluster = &simulation.cluster;
+    let all = cluster.hosts().ids().flat_map(|host| events_of(cluster, host));
+    let kept = all.filter_map(|event| match event {
+        Event::BestKept { steps, result } => Some((steps.0, result.is_ok())),
+        _ => None,
+    });
+    kept.collect()
+}
+
 #[test]
 fn a_model_that_gets_worse_ends_the_run_and_its_best_checkpoint_is_known() {
     for sync in ["", "kind = \"backup-workers\"\nbackups = 1", "kind = \"local\"\nlocal_steps = 1"] {
@@ -129,7 +165,46 @@ fn a_model_that_gets_worse_ends_the_run_and_its_best_checkpoint_is_known() {
             assert!(best.iter().chain(&worse).all(|it| found.contains(it)), "{sync}, {peers}: {found:?}");
             assert!(found.iter().all(|(steps, is_best)| *is_best == (*steps <= 40)), "{found:?}");
             assert!((70..400).contains(&steps), "{sync}, {peers} peers: {steps} steps");
+            assert_eq!(kept(&simulation), BTreeSet::from(best), "{sync}, {peers} peers");
         }
+    }
+}
+
+/// Evaluations that take longer than the steps between them, and than checkpoints are kept: one at a time, and no best model is lost.
+#[test]
+fn slow_evaluations_lose_no_best_model() {
+    for peers in [1, 3] {
+        let mut workload = passing("");
+        let task = SlowToEvaluate(Passing);
+        workload.loaded.task = std::sync::Arc::new(task);
+        workload.loaded.config.checkpoints_kept = 1;
+        let simulation = simulated(&Scenario::new("evaluation", peers, workload), 5);
+        agreed_end(&simulation, "slow");
+        let (found, kept) = (evaluations(&simulation), kept(&simulation));
+        assert!(found.len() > 3, "{found:?}");
+        let best: BTreeSet<(u64, bool)> = found.into_iter().filter(|(_, is_best)| *is_best).collect();
+        assert_eq!(kept, best, "{peers} peers");
+    }
+}
+
+#[test]
+fn an_agreed_end_survives_the_loss_of_members_and_of_all_power() {
+    for seed in 0..40 {
+        let end = Fault::EndRun { targets: Targets::Peers(vec![0]) };
+        let crash = Fault::Crash { targets: Targets::Any(1), crash: Crash::Killed };
+        let mut scenario = Scenario::new("end", 5, squares("kind = \"sync\""))
+            .at(FaultTime::Training(Duration::from_millis(600)), end.clone())
+            .at(FaultTime::Training(Duration::from_millis(620 + 20 * seed)), crash);
+        scenario.sample_time = Duration::from_millis(3);
+        assert_eq!(Simulation::new(&scenario, seed).run().violations, [], "crash, seed {seed}");
+
+        let (duration, every) = (Duration::from_secs(2), Duration::ZERO);
+        let cut = Fault::Blackout { duration, every, count: None, damaged: 0 };
+        let mut scenario = Scenario::new("end", 3, squares("kind = \"sync\"\n[checkpoints]\nseconds = 1"))
+            .at(FaultTime::Training(Duration::from_millis(2500)), end)
+            .at(FaultTime::Training(Duration::from_millis(2520 + 20 * seed)), cut);
+        scenario.sample_time = Duration::from_millis(5);
+        assert_eq!(Simulation::new(&scenario, seed).run().violations, [], "power cut, seed {seed}");
     }
 }
 
@@ -147,7 +222,16 @@ fn evaluations_survive_the_loss_of_members_and_joiners_agree_on_the_best() {
         let mut simulation = Simulation::new(&scenario, seed);
         while simulation.tick() {}
         let found = evaluations(&simulation);
-        assert!(found.iter().filter(|(_, is_best)| !is_best).all(|(steps, _)| *steps > 40), "{found:?}");
-        assert!(found.len() < 20, "seed {seed}: the run ends early, {found:?}");
+        assert!(found.iter().all(|(steps, is_best)| !is_best || *steps <= 40), "seed {seed}: {found:?}");
+        assert!(
+            [(10, true), (20, true), (30, true)].iter().all(|it| found.contains(it)),
+            "seed {seed}: {found:?}"
+        );
+        assert!(found.last().is_some_and(|(steps, _)| (70..200).contains(steps)), "seed {seed}: {found:?}");
+        let kept = kept(&simulation);
+        assert!(
+            kept.iter().all(|(steps, is_there)| *is_there || *steps <= 30),
+            "a joiner has none before: {kept:?}"
+        );
     }
 }

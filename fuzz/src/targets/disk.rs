@@ -5,14 +5,14 @@ use std::sync::Arc;
 use peergrad_config::model_file::{ModelFile, Origin};
 use peergrad_config::specification::{RunFile, resolve_with_notices};
 use peergrad_core::io::Retention;
-use peergrad_core::state::checkpoint::{Checkpoint, OptimizerState};
+use peergrad_core::state::checkpoint::{Checkpoint, EvaluationHistory, OptimizerState};
 use peergrad_net::{CheckpointStore, Checkpoints, decode_checkpoint};
 use peergrad_protocol::cursor::{DataCursor, Ending, Span};
 use peergrad_protocol::durable::DurableRecord;
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::limits::DURABLE_BYTES_MAX;
 use peergrad_protocol::manifest::Manifest;
-use peergrad_protocol::message::SavedCheckpoint;
+use peergrad_protocol::message::{BestEvaluation, SavedCheckpoint};
 use peergrad_protocol::view::Branch;
 use peergrad_protocol::{Buffer, RunId, StepNumber, ViewNumber};
 use safetensors::SafeTensors;
@@ -179,6 +179,10 @@ fn checkpoint() -> Checkpoint {
         states: [0, 1, 7].map(state).to_vec(),
         left_out: 2,
         own_samples: 77,
+        evaluations: EvaluationHistory {
+            best: Some(BestEvaluation { steps: StepNumber(10), loss: 0.25 }),
+            since_best: 2,
+        },
     }
 }
 
@@ -188,7 +192,7 @@ fn written(checkpoint: Checkpoint) -> Vec<u8> {
     let thread = Checkpoints::start(CheckpointStore::in_directory(folder.path()), ()).expect("a thread");
     let place = folder.path().join("checkpoints").join(checkpoint.run.short());
     let steps = checkpoint.saved.steps.0;
-    thread.save(Arc::new(checkpoint), Retention { keep: 1, candidate: None });
+    thread.save(Arc::new(checkpoint), Retention { keep: 1, candidates: vec![] });
     drop(futures::executor::block_on(thread.finish()));
     let file = |extension: &str| {
         let path = place.join(format!("{steps:012}.{extension}"));

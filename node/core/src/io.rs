@@ -118,6 +118,13 @@ pub enum Input {
         /// Whether the checkpoint would survive a crash now; otherwise a text for the user that says why not.
         result: Result<(), String>,
     },
+    /// The answer to [`Output::KeepBest`].
+    BestKept {
+        /// The number of steps behind the checkpoint.
+        steps: StepNumber,
+        /// A text for the user that says why it was not kept.
+        result: Result<(), String>,
+    },
     /// The answer to [`Output::LoadCheckpoint`]: the checkpoint, or a text for the user that says why it cannot be read any more.
     CheckpointLoaded(Result<Arc<Checkpoint>, String>),
     /// The user asks to expel this member from the run.
@@ -141,12 +148,12 @@ pub enum Input {
 }
 
 /// Which checkpoints of a run stay on disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Retention {
     /// How many, the newest ones.
     pub keep: usize,
-    /// One more that is being evaluated and may be the best; `None` if there is none.
-    pub candidate: Option<StepNumber>,
+    /// More of them that are being evaluated, or may be, and may be the best.
+    pub candidates: Vec<StepNumber>,
 }
 
 /// One thing that the driver must do for a node.

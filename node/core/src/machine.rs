@@ -362,6 +362,9 @@ fn handle(role: &mut dyn Role, cx: &mut NodeContext<'_>, input: Input) -> Result
         Input::CheckpointSaved { steps, result } => {
             cx.out.push(Output::Event(Event::Saved { steps, result }));
         }
+        Input::BestKept { steps, result } => {
+            cx.out.push(Output::Event(Event::BestKept { steps, result }));
+        }
         Input::CheckpointLoaded(result) => role.on_checkpoint_loaded(cx, result)?,
         Input::Expel(peer) => {
             role.expel(cx, peer, ExpulsionCause::Request);

@@ -128,6 +128,9 @@ pub struct TrainingStatus {
     /// Samples per second, over the last seconds: those of committed steps, over all members; with tables, those of this peer.
     #[serde(default)]
     pub samples_per_second: f64,
+    /// Floating-point operations per second of those samples, if the task says how many each takes.
+    #[serde(default)]
+    pub flops_per_second: Option<f64>,
     /// The newest evaluation on held-out samples during the run; null before the first.
     #[serde(default)]
     pub evaluation: Option<EvaluationStatus>,

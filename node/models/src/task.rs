@@ -82,6 +82,12 @@ pub trait Task: Send + Sync + 'static {
         if settings.is_empty() { Ok(()) } else { Err("this task has no settings of its own".to_owned()) }
     }
 
+    /// Floating-point operations of the gradient of one sample, from which the status shows how many the run computes in a second. `None`,
+    /// the default: it does not show them.
+    fn flops_per_sample(&self) -> Option<u64> {
+        None
+    }
+
     /// Number of samples that [`evaluate`](Task::evaluate) computes, from which the simulator models its duration. Default:
     /// [`sample_count`](Self::sample_count).
     fn held_out_count(&self) -> u32 {

@@ -75,9 +75,8 @@ impl Checkpoints {
                         Some(Input::CheckpointSaved { steps, result })
                     }
                     CheckpointCommand::KeepBest { run, steps } => {
-                        // Without it there are still the newer ones.
-                        let _ = store.keep_best(&run, steps);
-                        None
+                        let result = store.keep_best(&run, steps).map_err(|error| explained(&error));
+                        Some(Input::BestKept { steps, result })
                     }
                     CheckpointCommand::Restore(saved) => {
                         Some(Input::CheckpointLoaded(store.restore(&saved).map(Arc::new)))
@@ -108,7 +107,7 @@ impl Checkpoints {
         let _ = self.refused.send(Input::CheckpointSaved { steps, result: Err(reason) });
     }
 
-    /// Keeps the checkpoint of a run after so many steps as [`BEST_FILE`]. Nothing happens if it is not there.
+    /// Keeps the checkpoint of a run after so many steps as [`BEST_FILE`].
     pub fn keep_best(&self, run: RunId, steps: StepNumber) {
         self.send(CheckpointCommand::KeepBest { run, steps });
     }
@@ -258,11 +257,12 @@ impl CheckpointStore {
         let (bytes, digest) = written?;
         let index = Index::of(checkpoint, bytes, digest);
         write_private(&path.with_extension("toml"), index.to_text().as_bytes())?;
-        let candidate = retention.candidate.map(|steps| folder.join(name_of(steps.0, "toml")));
+        let candidates: Vec<PathBuf> =
+            retention.candidates.iter().map(|steps| folder.join(name_of(steps.0, "toml"))).collect();
         let mut indices = self.indices(&checkpoint.run);
         let surplus = indices.len().saturating_sub(retention.keep);
         indices.truncate(surplus);
-        indices.iter().filter(|index| Some(*index) != candidate.as_ref()).for_each(|index| remove(index));
+        indices.iter().filter(|index| !candidates.contains(*index)).for_each(|index| remove(index));
         Ok(())
     }
 

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 logger = logging.getLogger("peergrad")
 
-_KEPT = 3
-"""How many files of a run are kept."""
+_KEPT = 4
+"""How many files of a run are kept: as many as a peer may keep checkpoints."""
 
 
 class Stateful(Protocol):
@@ -80,10 +80,10 @@ class States:
         """Saves the state after so many steps. A failure is logged, and training goes on."""
         if not self._objects or self._saved == steps:
             return
-        state = {name: held.state_dict() for name, held in self._objects.items()}
         file = self._file(run, steps)
         draft = file.with_suffix(".draft")
         try:
+            state = {name: held.state_dict() for name, held in self._objects.items()}
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with draft.open("wb") as out:
                 pickle.dump(state, out, pickle.HIGHEST_PROTOCOL)
@@ -92,7 +92,8 @@ class States:
             draft.replace(file)
             self._saved = steps
             self._remove_old(run)
-        except (OSError, pickle.PicklingError, TypeError, AttributeError) as error:
+        except Exception as error:  # What an object of the user raises is not known here.
+            draft.unlink(missing_ok=True)
             logger.warning("cannot save the state of %s after step %d: %s", ", ".join(self._objects), steps, error)
 
     def remove(self) -> None:

@@ -30,6 +30,7 @@ class Options(TypedDict, total=False):
     upnp: bool
     mdns: bool | None
     progress: bool | None
+    flops_per_sample: int | None
 
 
 def entry(options: Options) -> dict[str, Any]:
@@ -62,7 +63,10 @@ def task(name: str, shapes: Mapping[str, Sequence[int]], *, samples: int, kind: 
     check_numbers({"samples": (samples, 1, 2**32 - 1)})
     tensors = [(key, list(shape)) for key, shape in shapes.items()]
     run_file = run_text(options.get("run"), kind=kind, peers=options.get("peers"))
-    return {"name": name, "tensors": tensors, "samples": samples, "run_file": run_file}
+    flops = options.get("flops_per_sample")
+    if flops is not None:
+        check_numbers({"flops_per_sample": (flops, 1, 2**63 - 1)})
+    return {"name": name, "tensors": tensors, "samples": samples, "flops_per_sample": flops, "run_file": run_file}
 
 
 def run_text(run: Run, *, kind: str | None, peers: int | None) -> str:
@@ -71,6 +75,8 @@ def run_text(run: Run, *, kind: str | None, peers: int | None) -> str:
     Raises ``ValueError`` if the file cannot be read, or if it says something else than an argument.
     """
     table = _table(run)
+    if "evaluation" in table:
+        raise ValueError("`evaluation` in the run is for models that peers evaluate: evaluate in your loop, and call `swarm.end_run()` when it is good enough")
     for argument, (section, key, value) in {"kind": ("sync", "kind", kind), "peers": ("network", "peers", peers)}.items():
         if value is None:
             continue

@@ -210,6 +210,7 @@ class Swarm(StepPeer[Step]):
     - ``capacity``: how much of the parameters this peer owns, 0 to 16; by default the members choose.
     - ``threads``: how many threads the peer's own arithmetic uses; by default the cores of this machine, divided by its peers.
     - ``listen``, ``port``, ``external``, ``upnp``, ``mdns``: how others reach this peer; docs/router.md explains them.
+    - ``flops_per_sample``: floating-point operations of the gradient of one sample, from which :meth:`status` has those of a second.
     - ``progress``: whether to show a bar. By default it is shown in terminals and notebooks, and lines elsewhere.
 
     Raises ``ValueError`` for settings that are out of bounds, and ``OSError`` if the directory or a port cannot be used. The

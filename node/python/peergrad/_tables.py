@@ -17,6 +17,8 @@ from peergrad._settings import Options, check_numbers, entry, task, toml_text
 
 _RULE_KEYS = {"rule", "momentum", "nesterov", "weight_decay", "beta1", "beta2", "epsilon", "l1", "l2", "beta"}
 _ROWS_MAX = 2**40
+_RULES = ("sum", "sgd", "momentum", "adam", "adamw", "adagrad", "prox", "ftrl")
+"""The rules of tables: "sum", and the optimizers."""
 _READ_ROWS_MAX = 2**32 - 1
 """The most rows of a table that each peer reads at the end."""
 
@@ -45,8 +47,12 @@ class Table:
         """The table in the native form, if it is right."""
         rows_max = _READ_ROWS_MAX if self.read_at_end else _ROWS_MAX
         check_numbers({"rows": (self.rows, 1, rows_max), "width": (self.width, 1, 2**24)})
-        is_sum = self.rule == "sum"
-        keys = {"rule": self.rule} if isinstance(self.rule, str) else dict(self.rule)
+        keys = {"rule": self.rule} if isinstance(self.rule, str) else dict(self.rule) if isinstance(self.rule, Mapping) else {}
+        if keys.get("rule") not in _RULES:
+            raise ValueError(f"`rule` of table {name!r} is {self.rule!r}: give one of {', '.join(_RULES)}, or a mapping with the key `rule`")
+        is_sum = keys["rule"] == "sum"
+        if is_sum and len(keys) > 1:
+            raise ValueError(f"`rule` of table {name!r} has constants, but \"sum\" has none")
         if unknown := sorted(keys.keys() - _RULE_KEYS):
             raise ValueError(f"`rule` of table {name!r} has the key `{unknown[0]}`: give the name of an optimizer and its constants only")
         if self.rate is not None:
@@ -146,7 +152,8 @@ class Tables(Peer[Clock, NativeClock]):
                 clock.end(loss)
         vectors = swarm.last_table("words")
 
-    - ``name``, ``tables``, ``samples``: the same at all peers, except for ``initial``. Others are refused.
+    - ``name``, ``tables``, ``samples``: the same at all peers. Others are refused. The values of ``initial`` may differ, and those of the
+      founder count; but a table has ``initial`` at all peers or at none.
     - ``staleness``: reads in a clock include all that was added at least so many clocks before it: 0 waits for all other workers
       in each clock. By default no worker waits for another one.
     - All other arguments are those of :class:`peergrad.Swarm`. In ``run``, ``batch`` is the number of samples of one clock.
@@ -161,8 +168,11 @@ class Tables(Peer[Clock, NativeClock]):
     def __init__(
         self, name: str, tables: Mapping[str, Table], *, samples: int, staleness: int | None = None, **options: Unpack[Options]
     ) -> None:
-        if not tables:
-            raise ValueError("`tables` is empty: give at least one table")
+        if not isinstance(tables, Mapping) or not tables:
+            raise ValueError("`tables` has no table: give a mapping from names to `peergrad.Table`")
+        for key, table in tables.items():
+            if not isinstance(key, str) or not key or not isinstance(table, Table):
+                raise ValueError(f"`tables` has {key!r}: {table!r}: give a name and a `peergrad.Table`")
         if staleness is not None:
             check_numbers({"staleness": (staleness, 0, 2**32 - 1)})
         self.tables: dict[str, Table] = dict(tables)
@@ -248,4 +258,6 @@ def _row_numbers(rows: ArrayLike) -> NDArray[np.int64]:
     array = np.asarray(rows)
     if array.size and array.dtype.kind not in "iu":
         raise TypeError(f"the row numbers are {array.dtype}: give whole numbers, for example with `.astype(numpy.int64)`")
+    if array.dtype == np.uint64 and array.size and array.max() > _ROWS_MAX:
+        raise IndexError(f"no table has a row {array.max()}")
     return np.ascontiguousarray(array, np.int64).reshape(array.shape)

@@ -204,12 +204,18 @@ class Swarm(StepPeer[Step]):
 
 def _running_statistics(model: nn.Module) -> dict[str, Tensor]:
     """The running means and variances of the normalization layers of a model, by name."""
-    layers = [(name, part) for name, part in model.named_modules() if isinstance(part, nn.modules.batchnorm._NormBase)]
-    names = [f"{name}.{buffer}" if name else buffer for name, _ in layers for buffer in ("running_mean", "running_var")]
-    return _buffers(model, [name for name in names if name in dict(model.named_buffers())])
+    found = {}
+    for name, part in model.named_modules():
+        if isinstance(part, nn.modules.batchnorm._BatchNorm | nn.modules.instancenorm._InstanceNorm):
+            for key, buffer in part.named_buffers(recurse=False):
+                if key in ("running_mean", "running_var"):
+                    found[f"{name}.{key}" if name else key] = buffer
+    return found
 
 
 def _buffers(model: nn.Module, names: Sequence[str]) -> dict[str, Tensor]:
+    if isinstance(names, str):
+        raise TypeError(f"`statistics` is a text: give a list of names, such as [{names!r}]")
     known = dict(model.named_buffers())
     for name in names:
         if name not in known:

@@ -24,6 +24,8 @@ pub(crate) struct TaskOptions {
     pub(crate) tensors: Vec<(String, Vec<u32>)>,
     /// The number of training samples.
     pub(crate) samples: u32,
+    /// Floating-point operations of the gradient of one sample, if the user says it.
+    pub(crate) flops_per_sample: Option<u64>,
     /// The settings of a run that this peer founds, as the text of a run.toml.
     pub(crate) run_file: String,
 }
@@ -39,6 +41,8 @@ pub(crate) struct TaskStart {
     pub(crate) initial: Vec<f32>,
     /// The number of training samples.
     pub(crate) samples: u32,
+    /// Floating-point operations of the gradient of one sample, if the user says it.
+    pub(crate) flops_per_sample: Option<u64>,
     /// The settings of the run that are the user's own, as TOML, once they are known.
     pub(crate) settings: Arc<OnceLock<String>>,
 }
@@ -94,7 +98,13 @@ impl TaskOptions {
             let copied = arrays.copy_to(py, &mut values);
             copied.map_err(|error| python_error(&error, &tensors, Given::Initial))?;
         }
-        Ok(TaskStart { manifest, initial: values, samples: self.samples, settings: Arc::default() })
+        Ok(TaskStart {
+            manifest,
+            initial: values,
+            samples: self.samples,
+            flops_per_sample: self.flops_per_sample,
+            settings: Arc::default(),
+        })
     }
 
     /// Name and number of elements of each tensor.

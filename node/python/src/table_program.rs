@@ -238,6 +238,10 @@ impl Task for TableTask {
         unreachable!("the program of this task computes no gradient")
     }
 
+    fn flops_per_sample(&self) -> Option<u64> {
+        self.0.flops_per_sample
+    }
+
     fn configure(&self, settings: &str) -> Result<(), String> {
         self.0.configure(settings);
         Ok(())

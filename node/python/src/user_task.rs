@@ -174,6 +174,10 @@ impl Task for UserTask {
         Some(self.serve(step, Wants::Parameters, ParameterPlace::InResult, samples, parameters))
     }
 
+    fn flops_per_sample(&self) -> Option<u64> {
+        self.start.flops_per_sample
+    }
+
     fn configure(&self, settings: &str) -> Result<(), String> {
         self.start.configure(settings);
         Ok(())

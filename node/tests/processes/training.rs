@@ -26,6 +26,7 @@ fn the_demo_ends_with_one_model_and_a_summary() {
         "epochs",
         "epochs_before",
         "stall_seconds",
+        "best",
         "test_accuracy",
         "test_loss",
         "digest",

@@ -7,7 +7,7 @@
 //!   | <-------------------------- StepContributors --|    first owner to all: the contributions of the step
 //!   | <====== Segment ... Segment =================> |    in each step, along the plan, and to holders of replicas
 //!   | -- ShardNorm --------------------------------> |    owner to all, if gradients are clipped: the norm of its sums
-//!   | -- Evaluated --------------------------------> |    in turn to all: how good the parameters after some step are
+//!   | -- Evaluating, Evaluated ---------------------> |    in turn to all: how good the parameters after some step are
 //!   | -- WantChunks -------------------------------> |    to complete an interrupted step
 //!   | <-------------------------------- ChunkBatch --|    requested chunks, or chunks that move to new owners
 //!   | <====== Tables ... Tables ===================> |    in programs with tables: between workers, owners and replicas
@@ -52,6 +52,8 @@ pub enum TrainingMessage {
     ParametersDigest(ParametersDigest),
     /// Owner to every member, if gradients are clipped: the norm of the sums of its shard. No owner updates before it has those of all.
     ShardNorm(ShardNorm),
+    /// Member to every member: it begins to evaluate the parameters after some step, so that checkpoints of them stay.
+    Evaluating(SaveAt),
     /// Member to every member: it has evaluated the parameters after some step.
     Evaluated(Evaluated),
 }
@@ -263,7 +265,9 @@ impl TrainingMessage {
                     && contributors.late.is_sorted_by(|one, next| one < next)
                     && contributors.left_out <= SAMPLES_MAX,
             ),
-            Self::SaveCheckpoint(save) | Self::TakeSnapshot(save) => in_range(is_step(save.steps)),
+            Self::SaveCheckpoint(save) | Self::TakeSnapshot(save) | Self::Evaluating(save) => {
+                in_range(is_step(save.steps))
+            }
             Self::ParametersDigest(parameters) if parameters.shards.len() > MEMBERS_MAX => {
                 Err(Invalid::TooLong)
             }

@@ -246,8 +246,12 @@ fn training_message_fields(message: &TrainingMessage, sheet: &mut Sheet) {
             sheet.value("step", step);
             sheet.raw(&squares.to_le_bytes(), format!("squares = {squares}"));
         }
+        TrainingMessage::Evaluating(begun) => {
+            tag(sheet, 12, "Evaluating");
+            sheet.value("steps", &begun.steps);
+        }
         TrainingMessage::Evaluated(Evaluated { steps, samples, loss, accuracy, best }) => {
-            tag(sheet, 12, "Evaluated");
+            tag(sheet, 13, "Evaluated");
             sheet.value("steps", steps);
             sheet.value("samples", samples);
             sheet.raw(&loss.to_le_bytes(), format!("loss = {loss}"));

@@ -436,6 +436,7 @@ fn training_controls(view: ViewDigest) -> Vec<Sample> {
             "shard_norm",
             TrainingMessage::ShardNorm(ShardNorm { step: StepNumber(300), squares: 12.5 }).in_view(view),
         ),
+        control("evaluating", TrainingMessage::Evaluating(SaveAt { steps: StepNumber(300) }).in_view(view)),
         control(
             "evaluated",
             TrainingMessage::Evaluated(Evaluated {

@@ -517,6 +517,7 @@ fn training() -> impl Strategy<Value = TrainingMessage> {
         save_at().prop_map(TrainingMessage::SaveCheckpoint),
         save_at().prop_map(TrainingMessage::TakeSnapshot),
         norm.prop_map(TrainingMessage::ShardNorm),
+        save_at().prop_map(TrainingMessage::Evaluating),
         evaluated.prop_map(TrainingMessage::Evaluated),
     ]
 }

@@ -65,10 +65,12 @@ impl Environment<'_> {
             Output::StoreData { data, .. } => setup.data = Some(data),
             Output::SaveCheckpoint { checkpoint, retention } => {
                 let at = now.after(setup.disk.write_time);
-                self.schedule.push(at, ScheduledEvent::Saved { process, checkpoint, keep: retention.keep });
+                self.schedule.push(at, ScheduledEvent::Saved { process, checkpoint, retention });
             }
-            // No simulated peer has a model file.
-            Output::KeepBest { .. } => {}
+            Output::KeepBest { steps, .. } => {
+                let at = now.after(setup.disk.write_time);
+                self.schedule.push(at, ScheduledEvent::KeepBest { process, steps });
+            }
             Output::LoadCheckpoint(saved) => {
                 let result = setup.disk.restore(&saved);
                 let at = now.after(setup.reading_time);

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use peergrad_core::io::{Input, PersistId};
+use peergrad_core::io::{Input, PersistId, Retention};
 use peergrad_core::state::checkpoint::Checkpoint;
-use peergrad_protocol::Instant;
 use peergrad_protocol::durable::DurableBytes;
+use peergrad_protocol::{Instant, StepNumber};
 
 use crate::host::ProcessId;
 use crate::hosts::Hosts;
@@ -38,7 +38,12 @@ pub(super) enum ScheduledEvent {
     Saved {
         process: ProcessId,
         checkpoint: Arc<Checkpoint>,
-        keep: usize,
+        retention: Retention,
+    },
+    /// The checkpoint after so many steps is kept apart, if it is still on the disk.
+    KeepBest {
+        process: ProcessId,
+        steps: StepNumber,
     },
     Network(NetworkEvent),
 }

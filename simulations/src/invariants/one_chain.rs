@@ -91,12 +91,32 @@ impl OneChain {
                 Err(format!("the first view at {host} follows another"))
             };
         }
+        if !self.chain.contains_key(&ViewNumber(view_number - 1)) {
+            self.pass_over(host, view);
+        }
         let before = self.chain.get(&ViewNumber(view_number - 1)).cloned();
         match before {
             Some((parent, before)) if view.parents == [parent] => {
                 self.is_agreed(host, parent, &before, digest)
             }
             _ => Err(format!("view {view_number} at {host} does not follow view {}", view_number - 1)),
+        }
+    }
+
+    /// Members that have agreed on a view and all stopped before they entered it go on with a later one: the view between was agreed on and
+    /// never installed.
+    fn pass_over(&mut self, host: HostId, view: &View) {
+        let number = ViewNumber(view.number.0 - 1);
+        let Some((parent, before)) = self.chain.get(&ViewNumber(number.0 - 1)).cloned() else { return };
+        let votes = self.ballots.get(&parent).into_iter().flat_map(BTreeMap::values);
+        let mut changes = votes.filter_map(|vote| vote.proposed.clone());
+        let between = changes.find_map(|change| {
+            before.apply(parent, &change).ok().filter(|between| view.parents == [between.digest()])
+        });
+        if let Some(between) = between
+            && self.is_agreed(host, parent, &before, between.digest()).is_ok()
+        {
+            self.chain.insert(number, (between.digest(), Arc::new(between)));
         }
     }
 

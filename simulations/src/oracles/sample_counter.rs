@@ -204,11 +204,22 @@ impl SampleCounter {
             self.merge_counts(merge);
         }
         let is_merging = is_first && view.merge().is_some();
+        let agreed = view_chain.parent(view).is_some_and(|before| before.view.cursor.ending != Ending::None);
+        if is_first && agreed && view.cursor.ending == Ending::None {
+            objections
+                .push(format!("view {} forgets that members have agreed to end the run", view.number.0));
+        }
         if self.has_ended {
             objections
                 .push(format!("step {} is committed, although the run has ended before it", self.steps));
         }
-        self.has_ended = view.cursor.ending != Ending::None && !is_merging;
+        // A batch that the view has recorded, or a merge, comes before the cursor: the batch after it is the last one.
+        let is_before = is_first && (is_merging || recorded_assignment(view).is_some());
+        self.has_ended = match view.cursor.ending {
+            Ending::None => false,
+            Ending::NextBatch => !is_before,
+            Ending::Over => true,
+        };
         self.steps += 1;
         Some(CountedBatch { epoch, parts, objection: objections.into_iter().next() })
     }

@@ -39,6 +39,7 @@ pub const NAMED: &[(&str, &str)] = &[
     ("leave", include_str!("../../scenarios/leave.toml")),
     ("leave-together", include_str!("../../scenarios/leave-together.toml")),
     ("end-run", include_str!("../../scenarios/end-run.toml")),
+    ("end-run-power-cut", include_str!("../../scenarios/end-run-power-cut.toml")),
     ("orders", include_str!("../../scenarios/orders.toml")),
     ("lost-frames", include_str!("../../scenarios/lost-frames.toml")),
     ("changed-frames", include_str!("../../scenarios/changed-frames.toml")),

@@ -21,7 +21,9 @@ pub(super) fn end_run(arguments: &EndRunArguments) -> anyhow::Result<ExitCode> {
         let directory = running_member(arguments.dir.as_deref())?;
         let mut connection = connect_directory(&directory).await?;
         connection.order(AdminCommand::EndRun).await?;
-        print_line("the run ends after the next step: every peer saves the same model and stops");
+        print_line(
+            "the run ends soon: after the next step, or with tables once the workers have computed the samples that they hold. Every peer saves the same model",
+        );
         Ok(ExitCode::SUCCESS)
     })
 }

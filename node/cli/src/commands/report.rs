@@ -12,7 +12,8 @@ use peergrad_models::task::Evaluation;
 use peergrad_net::{
     Advice, BEST_FILE, Counters, Damaged, MonotonicClock, Notice, Reachability, ReachabilityState, Traffic,
 };
-use peergrad_protocol::{Instant, PeerId, RunId};
+use peergrad_protocol::message::BestEvaluation;
+use peergrad_protocol::{Instant, PeerId, RunId, StepNumber};
 use serde_json::{Value, json};
 
 use super::curve::Curve;
@@ -37,8 +38,10 @@ pub(super) struct Report {
     peers: usize,
     losses: Curve,
     epochs: Epochs,
-    /// The best evaluation during the run: the steps behind it, and its loss.
-    best: Option<(u64, f64)>,
+    /// The best evaluation during the run.
+    best: Option<BestEvaluation>,
+    /// The number of steps behind the model that was kept as the best.
+    kept: Option<StepNumber>,
     reported: Reported,
 }
 
@@ -91,6 +94,7 @@ impl Report {
             losses: Curve::default(),
             epochs: Epochs::default(),
             best: None,
+            kept: None,
             reported: Reported::default(),
         }
     }
@@ -212,10 +216,9 @@ impl Report {
     fn note(&mut self, event: &Event) {
         match event {
             Event::Prepared { size, .. } => self.scope = Some(*size),
-            Event::EndsEarly { .. } => self.epochs.end_early(),
-            Event::Evaluated { steps, evaluation, is_best: true, .. } => {
-                self.best = Some((steps.0, evaluation.loss));
-            }
+            Event::EndsEarly => self.epochs.end_early(),
+            Event::Evaluated { best, .. } => self.best = Some(*best),
+            Event::BestKept { steps, result: Ok(()) } => self.kept = Some(*steps),
             Event::ViewInstalled { view, .. } => {
                 self.peers = view.members.len();
                 self.reported.asked.clear();
@@ -333,10 +336,16 @@ impl Report {
                     self.screen.say(&format!("\ntraining loss\n{plot}"));
                 }
                 print_line(&fitted(&summary_text(summary, &self.epochs.text(self.samples()))));
-                if let Some((steps, loss)) = self.best {
-                    let steps = count(steps);
+                if let Some(BestEvaluation { steps, loss }) = self.best {
+                    let is_kept = self.kept == Some(steps);
+                    let place = if is_kept {
+                        format!(", kept as {BEST_FILE} in the data directory")
+                    } else {
+                        String::new()
+                    };
                     print_line(&format!(
-                        "best during the run: loss {loss:.4} after step {steps}, in {BEST_FILE} of the data directory"
+                        "best during the run: loss {loss:.4} after step {}{place}",
+                        count(steps.0)
                     ));
                 }
             }
@@ -408,7 +417,7 @@ impl Report {
             "left_out": state.left_out,
             "epochs": self.epochs.objects(self.samples()), "epochs_before": self.epochs.before(),
             "test_accuracy": evaluation.and_then(|evaluation| evaluation.accuracy),
-            "best": self.best.map(|(steps, loss)| json!({"steps": steps, "test_loss": loss})),
+            "best": self.best.map(|best| json!({"steps": best.steps.0, "test_loss": best.loss})),
             "test_loss": evaluation.map(|evaluation| evaluation.loss),
             "digest": state.digest.to_string(),
             "peers": self.peers,

@@ -445,6 +445,7 @@ fn scope(object: &Value) -> Option<RunSize> {
         samples: object["samples"].as_u64()?,
         steps: object["steps"].as_u64()?,
         epochs: object["epochs"].as_u64()?,
+        flops_per_sample: None,
     })
 }
 

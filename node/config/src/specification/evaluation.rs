@@ -16,7 +16,7 @@ pub struct EvaluationSection {
     /// Steps between two evaluations, at which all peers save a checkpoint as well; 0 for none. Default 0.
     pub every: u64,
     /// The run ends after so many evaluations in a row that were not the best; 0: it does not. Default 0.
-    pub patience: u32,
+    pub stop_after: u32,
 }
 
 impl EvaluationSection {
@@ -37,8 +37,12 @@ impl EvaluationSection {
                 "0 with this [sync] kind: its peers have no steps in common",
             ));
         }
-        if self.patience > 0 && self.every == 0 {
-            return Err(refused("evaluation.patience", "0 unless `every` says how often to evaluate"));
+        if self.every > 0 && matches!(algorithm, Algorithm::DsSync { .. }) {
+            let allowed = "0 with `kind` \"ds-sync\": its peers have different parameters until the end";
+            return Err(refused("evaluation.every", allowed));
+        }
+        if self.stop_after > 0 && self.every == 0 {
+            return Err(refused("evaluation.stop_after", "0 unless `every` says how often to evaluate"));
         }
         Ok(())
     }
@@ -56,8 +60,8 @@ impl EvaluationSection {
 
     /// What the node reads.
     pub(super) fn config(&self) -> Option<EvaluationConfig> {
-        let patience = NonZeroU32::new(self.patience);
-        NonZeroU64::new(self.every).map(|every| EvaluationConfig { every, patience })
+        let stop_after = NonZeroU32::new(self.stop_after);
+        NonZeroU64::new(self.every).map(|every| EvaluationConfig { every, stop_after })
     }
 }
 
@@ -77,14 +81,17 @@ mod tests {
             resolve(&run, "f.csv", format!("a,b\n{rows}").as_bytes())
         };
         let error = |text: &str| of(text).unwrap_err().to_string();
-        let config = of("[evaluation]\nevery = 5\npatience = 2").unwrap().training.evaluation.config();
+        let config = of("[evaluation]\nevery = 5\nstop_after = 2").unwrap().training.evaluation.config();
         assert_eq!(
-            config.map(|config| (config.every.get(), config.patience.map(|it| it.get()))),
+            config.map(|config| (config.every.get(), config.stop_after.map(|it| it.get()))),
             Some((5, Some(2)))
         );
         assert_eq!(of("").unwrap().training.evaluation.config(), None);
-        assert!(error("[evaluation]\npatience = 2").contains("evaluation.patience"));
+        assert!(error("[evaluation]\nstop_after = 2").contains("evaluation.stop_after"));
         assert!(error("[evaluation]\nevery = 5\n[sync]\nkind = \"ssp\"").contains("no steps in common"));
+        assert!(
+            error("[evaluation]\nevery = 5\n[sync]\nkind = \"ds-sync\"").contains("different parameters")
+        );
         let text = "[data]\nfile = \"f.csv\"\nheld_out = 0.0\n[evaluation]\nevery = 5";
         let none = resolve(&RunFile::parse(text).unwrap(), "f.csv", b"a,b\n1,2\n3,4\n5,6\n").unwrap_err();
         assert!(none.to_string().contains("without held-out samples"), "{none}");

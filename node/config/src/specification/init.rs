@@ -476,7 +476,7 @@ keep = 3                   # how many checkpoints each peer keeps
 
 # [evaluation]
 # every = 100              # steps between two evaluations on the held-out rows; all peers keep the best model as best.safetensors
-# patience = 5             # ends the run after so many evaluations in a row that were not the best
+# stop_after = 5            # ends the run after so many evaluations in a row that were not the best
 
 [partition]
 policy = \"majority\"        # in a network partition: \"majority\": the part with most of the members continues, the others wait;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use peergrad_models::task::Evaluation;
 use peergrad_protocol::id::ContentDigest;
-use peergrad_protocol::message::{Rekey, Stage};
+use peergrad_protocol::message::{BestEvaluation, Rekey, Stage};
 use peergrad_protocol::view::{Expulsion, MemberFault, Merge, Quarantine, View};
 use peergrad_protocol::{PeerId, RunId, StepNumber, ViewDigest, ViewNumber};
 
@@ -195,12 +195,18 @@ pub enum Event {
         by: PeerId,
         /// Whether it is the best result so far.
         is_best: bool,
+        /// The best result so far, as far as this member knows.
+        best: BestEvaluation,
     },
-    /// The run ends before its epochs are over, by order of a user or for want of progress: this step is the last one.
-    EndsEarly {
-        /// The step.
-        step: StepNumber,
+    /// The checkpoint with the best result was kept apart, or it could not be.
+    BestKept {
+        /// The number of steps behind it.
+        steps: StepNumber,
+        /// A text for the user that says why not.
+        result: Result<(), String>,
     },
+    /// The members have agreed to end the run before its epochs are over: by order of a user, or because the model does not get better.
+    EndsEarly,
     /// The members have expelled a peer from the run.
     Expelled(Expulsion),
     /// No step has ended for long, although no member computes.
@@ -275,6 +281,8 @@ pub struct RunSize {
     pub steps: u64,
     /// The number of passes over the training samples.
     pub epochs: u64,
+    /// Floating-point operations of the gradient of one sample; `None` if the task does not say.
+    pub flops_per_sample: Option<u64>,
 }
 
 /// A branch that this one yields to.

@@ -167,6 +167,12 @@ impl ViewChangePlanner<'_> {
         if self.allows_forks { vec![root] } else { vec![] }
     }
 
+    /// This cursor of the next view, with the end that members have agreed on. It may be one from before they did.
+    fn ending_after(&self, cursor: DataCursor) -> DataCursor {
+        let agreed = self.view().cursor.ending.min(Ending::NextBatch);
+        DataCursor { ending: cursor.ending.max(agreed), ..cursor }
+    }
+
     /// Whether no state is lost if `leavers` go before `step`, because others hold all of their chunks.
     pub(crate) fn can_leave(&self, leavers: &[Rank], step: StepNumber) -> bool {
         if !self.shard_map.sharding.has_state {

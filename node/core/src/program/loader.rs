@@ -114,6 +114,7 @@ impl Loaded {
             samples: u64::from(self.task.sample_count()),
             steps: self.step_count(),
             epochs: self.config.epochs,
+            flops_per_sample: self.task.flops_per_sample(),
         }
     }
 }
@@ -181,7 +182,7 @@ pub struct EvaluationConfig {
     /// The number of steps between two evaluations. All members save a checkpoint then.
     pub every: NonZeroU64,
     /// After so many evaluations in a row that were not the best, the run ends; `None`: it does not.
-    pub patience: Option<NonZeroU32>,
+    pub stop_after: Option<NonZeroU32>,
 }
 
 /// How a batch is divided among the members that compute it.

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use peergrad_protocol::manifest::Manifest;
-use peergrad_protocol::message::SavedCheckpoint;
+use peergrad_protocol::message::{BestEvaluation, SavedCheckpoint};
 use peergrad_protocol::{Buffer, Instant, RunId, StepNumber};
 
 pub use crate::state::optimizer_state::OptimizerState;
@@ -42,6 +42,17 @@ pub struct Checkpoint {
     pub left_out: u64,
     /// Samples that this peer has computed.
     pub own_samples: u64,
+    /// The evaluations during the run, before this checkpoint.
+    pub evaluations: EvaluationHistory,
+}
+
+/// The earlier evaluations of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct EvaluationHistory {
+    /// The best one; `None` before the first.
+    pub best: Option<BestEvaluation>,
+    /// How many came since.
+    pub since_best: u32,
 }
 
 impl Checkpoint {

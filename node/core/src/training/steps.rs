@@ -179,7 +179,7 @@ impl StepEngine {
             }
             TrainingMessage::ShardNorm(norm) => self.norms.receive(&self.state, from, norm)?,
             // The member takes these itself.
-            TrainingMessage::Evaluated(_) => return Err(Reject::OutOfPlace),
+            TrainingMessage::Evaluating(_) | TrainingMessage::Evaluated(_) => return Err(Reject::OutOfPlace),
             TrainingMessage::TakeSnapshot(save) => {
                 self.branch_snapshots_mut().snapshot_after(save.steps);
                 return Ok(());

@@ -354,8 +354,9 @@ impl TableEngine {
 
     /// A user has ended the run: no more samples are leased.
     pub(crate) fn end_run(&mut self, out: &mut Vec<Output>) {
-        self.exchange.close_leases();
-        self.make_progress(out);
+        if self.exchange.close_leases() {
+            self.make_progress(out);
+        }
     }
 
     /// This member is about to leave: its worker begins no more clocks.

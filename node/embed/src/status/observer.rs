@@ -10,6 +10,7 @@ use std::time::Duration;
 use peergrad_core::io::{Committed, Event, Failure, RunSize};
 use peergrad_models::task::Evaluation;
 use peergrad_net::{Counters, MonotonicClock, Notice};
+use peergrad_protocol::message::BestEvaluation;
 use peergrad_protocol::{Instant, PeerId, RunId, StepNumber};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
@@ -204,26 +205,20 @@ impl ObservedState {
             Event::MemberSuspected(_) => self.counts.suspected += 1,
             Event::Violation { .. } => self.counts.violations += 1,
             Event::Committed(committed) => self.committed(now, committed),
-            Event::Evaluated { steps, evaluation, is_best, .. } => {
-                self.evaluated(*steps, evaluation, *is_best)
-            }
+            Event::Evaluated { steps, evaluation, best, .. } => self.evaluated(*steps, evaluation, best),
             _ => {}
         }
     }
 
-    fn evaluated(&mut self, steps: StepNumber, evaluation: &Evaluation, is_best: bool) {
-        let before = self.evaluation.take().filter(|_| !is_best);
-        let best = before.as_ref().map_or((steps.0, evaluation.loss), |before| {
-            (before.best_steps, before.best_loss.unwrap_or(f64::INFINITY))
-        });
+    fn evaluated(&mut self, steps: StepNumber, evaluation: &Evaluation, best: &BestEvaluation) {
         let finite = |loss: f64| Some(loss).filter(|loss| loss.is_finite());
         self.evaluation = Some(EvaluationStatus {
             steps: steps.0,
             samples: evaluation.samples,
             loss: finite(evaluation.loss),
             accuracy: evaluation.accuracy,
-            best_steps: best.0,
-            best_loss: finite(best.1),
+            best_steps: best.steps.0,
+            best_loss: finite(best.loss),
         });
     }
 
@@ -327,11 +322,10 @@ mod tests {
     #[test]
     fn the_newest_and_the_best_evaluation_are_known() {
         let mut recent = ObservedState::default();
-        for (steps, loss, is_best) in [(10, 2.0, true), (20, 1.0, true), (30, f64::NAN, false)] {
-            let evaluation = Evaluation { samples: 8, loss, accuracy: None };
-            let by = PeerId([1; 32]);
-            recent.note(at(steps), &Event::Evaluated { steps: StepNumber(steps), evaluation, by, is_best });
-        }
+        let evaluation = Evaluation { samples: 8, loss: f64::NAN, accuracy: None };
+        let (steps, by, best) =
+            (StepNumber(30), PeerId([1; 32]), BestEvaluation { steps: StepNumber(20), loss: 1.0 });
+        recent.note(at(30), &Event::Evaluated { steps, evaluation, by, is_best: false, best });
         let EvaluationStatus { steps, loss, best_steps, best_loss, .. } = recent.evaluation.unwrap();
         assert_eq!((steps, loss, best_steps, best_loss), (30, None, 20, Some(1.0)));
     }

@@ -260,6 +260,9 @@ impl StatusParts<'_> {
             rate: finite(|committed| committed.rate),
             steps_per_second: self.recent.steps_per_second(self.now),
             samples_per_second: self.recent.samples_per_second(self.now),
+            flops_per_second: run_size
+                .flops_per_sample
+                .map(|flops| flops as f64 * self.recent.samples_per_second(self.now)),
             evaluation: self.recent.evaluation.clone(),
             waits_for: wait_text(standing.wait).to_owned(),
             parameters: run_size.parameters as u64,

@@ -42,7 +42,8 @@ pub fn event_name(event: &Event) -> &'static str {
         Event::ParametersUnreachable { .. } => "parameters_unreachable",
         Event::Expelled(_) => "expelled",
         Event::Evaluated { .. } => "evaluated",
-        Event::EndsEarly { .. } => "ends_early",
+        Event::BestKept { .. } => "best_kept",
+        Event::EndsEarly => "ends_early",
         Event::Stalled { .. } => "stalled",
         Event::FaultNoticed { .. } => "fault_noticed",
         Event::Quarantined(_) => "quarantined",
@@ -123,10 +124,12 @@ fn membership_fields(event: &Event) -> Option<Value> {
         Event::Excluded { view_number, quarantine } => {
             json!({"view_number": view_number.0, "quarantine": quarantine.as_ref().map(quarantine_json)})
         }
-        Event::Evaluated { steps, evaluation, by, is_best } => json!({
+        Event::Evaluated { steps, evaluation, by, is_best, best } => json!({
             "steps": steps.0, "by": by.to_string(), "is_best": is_best, "evaluation": evaluation_json(evaluation),
+            "best_steps": best.steps.0, "best_loss": best.loss,
         }),
-        Event::EndsEarly { step } => json!({"step": step.0}),
+        Event::BestKept { steps, result } => json!({"steps": steps.0, "failure": result.as_ref().err()}),
+        Event::EndsEarly => json!({}),
         Event::Leaving { reason } => json!({"reason": reason.to_string()}),
         Event::HandedOver { chunks, members } => json!({"chunks": chunks, "members": members}),
         Event::Violation { peer, reject } => json!({"peer": peer.to_string(), "reason": reject.to_string()}),

@@ -98,10 +98,16 @@ fn membership_text(event: &Event, scope: Option<&RunSize>) -> Option<String> {
         Event::DiskFails { peer, fails } => disk_text(*peer, *fails),
         Event::MemberStopped { peer, reason } => format!("peer {} stopped: {reason}", peer.short()),
         Event::Evaluated { steps, evaluation, is_best, .. } => {
-            let best = if *is_best { ", the best so far: kept as best.safetensors" } else { "" };
+            let best = if *is_best { ", the best so far" } else { "" };
             format!("after step {}: held-out {}{best}", steps.0, quality(evaluation))
         }
-        Event::EndsEarly { step } => format!("the run ends early: step {} is the last one", step.0 + 1),
+        Event::EndsEarly => "the members have agreed to end the run early".to_owned(),
+        Event::BestKept { steps, result: Ok(()) } => {
+            format!("kept the model after step {} as best.safetensors", steps.0)
+        }
+        Event::BestKept { steps, result: Err(reason) } => {
+            format!("cannot keep the model after step {} as best.safetensors ({reason})", steps.0)
+        }
         Event::Expelled(expulsion) => expulsion_text(expulsion),
         Event::Stalled { step, stage, peers } => format!(
             "step {} does not end: this peer waits for {} of {}",

@@ -230,7 +230,7 @@ pub(crate) mod tests {
                 wait: Wait::Sums,
                 held_segments: 0,
             },
-            run_size: RunSize { parameters: 10, samples: 100, steps: 80, epochs: 8 },
+            run_size: RunSize { parameters: 10, samples: 100, steps: 80, epochs: 8, flops_per_sample: None },
             epoch: 1,
             chunks: 1,
             moves_left: 0,

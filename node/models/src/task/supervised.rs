@@ -50,6 +50,11 @@ impl Task for Supervised {
         self.network.initial(seed, parameters);
     }
 
+    /// A multiplication and an addition for each weight, once forward and twice backward.
+    fn flops_per_sample(&self) -> Option<u64> {
+        Some(6 * self.manifest().parameter_count() as u64)
+    }
+
     fn sample_count(&self) -> u32 {
         u32::try_from(self.dataset.training.rows()).expect("a table has fewer than 2^32 rows")
     }

@@ -13,11 +13,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use peergrad_config::model_file::{ModelFile, OWN_TENSORS, Origin, metadata_of};
-use peergrad_core::state::checkpoint::{Checkpoint, OptimizerState};
+use peergrad_core::state::checkpoint::{Checkpoint, EvaluationHistory, OptimizerState};
 use peergrad_protocol::cursor::{DataCursor, Ending, Span};
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::limits::CHUNKS_MAX;
-use peergrad_protocol::message::SavedCheckpoint;
+use peergrad_protocol::message::{BestEvaluation, SavedCheckpoint};
 use peergrad_protocol::view::Branch;
 use peergrad_protocol::{Buffer, RunId, StepNumber, ViewNumber};
 use safetensors::tensor::TensorView;
@@ -50,6 +50,12 @@ pub(super) struct Index {
     states: Vec<[u32; 2]>,
     left_out: u64,
     own_samples: u64,
+    /// The best evaluation before it: the steps behind it, and its loss; absent before the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    best: Option<(u64, f64)>,
+    /// How many evaluations came since.
+    #[serde(default)]
+    since_best: u32,
     /// Length of the tensors' file in bytes.
     pub(super) bytes: u64,
     /// Digest of the tensors' file.
@@ -59,7 +65,7 @@ pub(super) struct Index {
 impl Index {
     /// The index of a checkpoint whose tensors' file has this length and digest.
     pub(super) fn of(checkpoint: &Checkpoint, bytes: u64, file_digest: ContentDigest) -> Self {
-        let Checkpoint { run, saved, left_out, own_samples, .. } = checkpoint;
+        let Checkpoint { run, saved, left_out, own_samples, evaluations, .. } = checkpoint;
         let SavedCheckpoint { steps, branch, cursor, digest, states } = saved;
         let mut ranges: Vec<[u32; 2]> = Vec::new();
         for chunk in states.iter().map(|chunk| chunk as u32) {
@@ -87,6 +93,8 @@ impl Index {
             states: ranges,
             left_out: *left_out,
             own_samples: *own_samples,
+            best: evaluations.best.map(|best| (best.steps.0, best.loss)),
+            since_best: evaluations.since_best,
             bytes,
             file_digest: file_digest.to_string(),
         }
@@ -206,6 +214,10 @@ pub(super) fn read(index: &Index, bytes: &[u8]) -> Result<Checkpoint, String> {
         states,
         left_out: index.left_out,
         own_samples: index.own_samples,
+        evaluations: EvaluationHistory {
+            best: index.best.map(|(steps, loss)| BestEvaluation { steps: StepNumber(steps), loss }),
+            since_best: index.since_best,
+        },
     })
 }
 

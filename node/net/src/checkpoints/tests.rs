@@ -1,16 +1,17 @@
 //! Checkpoints on a real disk: what comes back, what is passed over, what is kept.
 
 use peergrad_config::model_file::ModelFile;
-use peergrad_core::state::checkpoint::OptimizerState;
+use peergrad_core::state::checkpoint::{EvaluationHistory, OptimizerState};
 use peergrad_protocol::cursor::{DataCursor, Ending, Span};
 use peergrad_protocol::manifest::Manifest;
+use peergrad_protocol::message::BestEvaluation;
 use peergrad_protocol::view::Branch;
 use peergrad_protocol::{Buffer, StepNumber, ViewNumber};
 
 use super::*;
 
 const RUN: RunId = RunId([7; 32]);
-const KEEP: Retention = Retention { keep: 3, candidate: None };
+const KEEP: Retention = Retention { keep: 3, candidates: Vec::new() };
 
 fn checkpoint(steps: u64) -> Checkpoint {
     let manifest = Manifest::new([("layer.0.weight", &[8_u32, 4][..]), ("layer.0.bias", &[8][..])]);
@@ -39,6 +40,10 @@ fn checkpoint(steps: u64) -> Checkpoint {
         states: [0, 1, 7].map(state).to_vec(),
         left_out: 2,
         own_samples: 77,
+        evaluations: EvaluationHistory {
+            best: Some(BestEvaluation { steps: StepNumber(10), loss: 0.25 }),
+            since_best: 2,
+        },
     }
 }
 
@@ -58,6 +63,7 @@ fn assert_same(read: &Checkpoint, written: &Checkpoint) {
     assert_eq!((&read.manifest, &read.specification), (&written.manifest, &written.specification));
     assert_eq!(read.parameters.bytes(), written.parameters.bytes());
     assert_eq!((read.left_out, read.own_samples), (written.left_out, written.own_samples));
+    assert_eq!(read.evaluations, written.evaluations);
 }
 
 #[test]
@@ -79,9 +85,9 @@ fn saved_checkpoints_are_restored_and_only_the_newest_are_kept() {
 fn the_best_checkpoint_stays_whatever_becomes_of_the_others() {
     let (folder, store) = store();
     store.save(&checkpoint(10), KEEP).unwrap();
-    let evaluating = Retention { keep: 1, candidate: Some(StepNumber(10)) };
+    let evaluating = Retention { keep: 1, candidates: vec![StepNumber(10)] };
     for step in [20, 30] {
-        store.save(&checkpoint(step), evaluating).unwrap();
+        store.save(&checkpoint(step), evaluating.clone()).unwrap();
     }
     assert_eq!(steps(&store), [30, 10], "its result is not known yet");
     store.keep_best(&RUN, StepNumber(10)).unwrap();

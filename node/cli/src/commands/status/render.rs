@@ -457,6 +457,7 @@ mod tests {
                 rate: Some(0.01),
                 steps_per_second: 182.0,
                 samples_per_second: 11_648.0,
+                flops_per_second: None,
                 evaluation: None,
                 waits_for: "sums".to_owned(),
                 parameters: 9610,

@@ -1,7 +1,7 @@
 //! The messages of training that a member receives in its view, now or before it has entered that view.
 
 use peergrad_protocol::message::{Message, TrainingMessage};
-use peergrad_protocol::{Buffer, Frame, PeerId, Rank};
+use peergrad_protocol::{Buffer, Frame, PeerId, Rank, StepNumber};
 
 use super::{ActiveMember, evaluations};
 use crate::io::Reject;
@@ -24,7 +24,17 @@ pub(super) fn receive(
             active.save_after(cx.now, save.steps);
             return Ok(());
         }
+        TrainingMessage::Evaluating(begun) => {
+            if !may_be_evaluated(active, begun.steps) {
+                return Err(Reject::OutOfPlace);
+            }
+            evaluations::begun(active, from, begun.steps);
+            return Ok(());
+        }
         TrainingMessage::Evaluated(evaluated) => {
+            if !may_be_evaluated(active, evaluated.steps) || evaluated.best.steps > evaluated.steps {
+                return Err(Reject::OutOfPlace);
+            }
             evaluations::note(active, cx, from, evaluated);
             return Ok(());
         }
@@ -35,6 +45,13 @@ pub(super) fn receive(
         _ => {}
     }
     active.training.receive(from, message, payload, cx.out)
+}
+
+/// Whether a member may evaluate the parameters after so many steps by now: it is at most one step ahead.
+fn may_be_evaluated(active: &ActiveMember, steps: StepNumber) -> bool {
+    let is_due =
+        active.training.steps().is_some_and(|engine| engine.state().evaluations.are_due_after(steps));
+    is_due && steps <= active.training.step().next()
 }
 
 /// Handles the frames that were kept for the view that has just been entered.

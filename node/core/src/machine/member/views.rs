@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use peergrad_protocol::PeerId;
+use peergrad_protocol::cursor::Ending;
 use peergrad_protocol::limits::CONTACTS_MAX;
 use peergrad_protocol::message::{AgreementMessage, MergeAccept, Refusal};
 use peergrad_protocol::view::{ExpulsionCause, Member, Recovery, View};
@@ -46,6 +47,9 @@ impl ActiveMember {
         node.links.relayed().for_each(|peer| membership.members.set_route(now, peer, Route::Relayed));
         membership.offer_capacity(node.me.capacity);
         cx.out.push(Output::Event(training.installed_event(None)));
+        if view.cursor.ending != Ending::None {
+            cx.out.push(Output::Event(Event::EndsEarly));
+        }
         cx.out.extend(training.restored_event().map(Output::Event));
         if view.parents.is_empty()
             && training.restored_event().is_some()
@@ -114,8 +118,8 @@ pub(super) fn enter_next(active: &mut ActiveMember, cx: &mut NodeContext<'_>) ->
     let quarantined = view.quarantined_since(active.training.view()).iter();
     let may_return = quarantined.filter(|quarantine| view.expulsion(&quarantine.peer).is_none());
     cx.out.extend(may_return.map(|quarantine| Output::Event(Event::Quarantined(*quarantine))));
-    if view.cursor.ending > active.training.view().cursor.ending {
-        cx.out.push(Output::Event(Event::EndsEarly { step: resume.step }));
+    if active.training.view().cursor.ending == Ending::None && view.cursor.ending != Ending::None {
+        cx.out.push(Output::Event(Event::EndsEarly));
     }
     let entered_at = cx.out.len();
     active.training.enter((&view, digest), resume, &mut cx.node.links.flows, cx.out);

@@ -193,7 +193,7 @@ impl<'p> Loss<'p> {
             Some(_) => cursor.taken(planner.sample_count),
             None => assignment.after.taken(planner.sample_count).saturating_sub(assignment.len()),
         };
-        let cursor = self.cursor_of_part(cursor);
+        let cursor = self.planner.ending_after(self.cursor_of_part(cursor));
         let now = planner.shard_map.target.after(&self.view().moves, planner.shard_map.moved(base));
         let state_holders = |chunk: usize| self.state_holders(chunk, step, &now);
         let moves = planner.moves(&roster.members, &newcomers, state_holders, TURNS);

@@ -164,7 +164,8 @@ impl<'p> Returned<'p> {
         let resume = Resume { newcomers, is_restored: true, ..Resume::at(saved.steps) };
         let is_whole = moves.restarted.is_empty();
         let ancestors = planner.ancestor(saved.cursor.taken(planner.sample_count));
-        let change = roster.change(planner.shard_map, &self.churn, resume, saved.cursor.clone(), moves);
+        let cursor = planner.ending_after(saved.cursor.clone());
+        let change = roster.change(planner.shard_map, &self.churn, resume, cursor, moves);
         Restart { change: ViewChange { ancestors, ..change }, is_whole }
     }
 

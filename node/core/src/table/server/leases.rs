@@ -37,12 +37,14 @@ impl TableServer {
         }
     }
 
-    /// Leases no more samples, if the lease table is here: the run ends when those that are leased are done.
-    pub(crate) fn close_leases(&mut self, out: &mut Outbox) {
-        if self.owns(0) && self.is_here(0) && lease_table::close(self.store.lease_table_mut()) {
+    /// Leases no more samples, if the lease table is here: the run ends when those that are leased are done. Returns whether this is news.
+    pub(crate) fn close_leases(&mut self, out: &mut Outbox) -> bool {
+        let is_news = self.owns(0) && self.is_here(0) && lease_table::close(self.store.lease_table_mut());
+        if is_news {
             self.replication.mark_dirty(0, &ChunkDelta::leases([]));
             self.retry_lease_requests(out);
         }
+        is_news
     }
 
     /// Takes back the leases of workers that are gone, if the lease table is here: the owner and each replica do so by themselves.

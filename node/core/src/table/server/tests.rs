@@ -447,7 +447,7 @@ fn after_the_run_was_ended_only_leased_samples_are_trained() {
     let request_lease = |lease_number| Request::Lease { lease_number, samples: 2, may_wait: true };
     request(&mut owner, ME, request_lease(1));
     let mut out = Vec::new();
-    owner.close_leases(&mut out);
+    assert!(owner.close_leases(&mut out) && !owner.close_leases(&mut out));
     assert!(request(&mut owner, OTHER, request_lease(1)).is_empty(), "one worker still computes");
     let over = request(&mut owner, ME, Request::Complete { last_lease: 1 });
     let is_over = |message: &(Rank, TableMessage)| {

@@ -87,14 +87,18 @@ impl StepState {
 
     /// Which checkpoints of the run are kept.
     pub(crate) fn retention(&self) -> Retention {
-        Retention { keep: self.base.loaded.config.checkpoints_kept, candidate: self.evaluations.candidate() }
+        Retention {
+            keep: self.base.loaded.config.checkpoints_kept,
+            candidates: self.evaluations.candidates(),
+        }
     }
 
     /// So many steps are committed, and saved: the parameters may have to be evaluated.
     fn note_evaluation(&mut self, steps: StepNumber) {
-        let members = self.base.view().members.len();
-        if let Some(parameters) = self.commit.parameters(self.step) {
-            self.evaluations.committed(steps, parameters, self.base.rank, members);
+        if let Some(parameters) = self.commit.parameters(self.step)
+            && !self.is_over()
+        {
+            self.evaluations.committed(steps, parameters, self.base.rank, self.base.view());
         }
     }
 

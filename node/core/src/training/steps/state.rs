@@ -84,7 +84,8 @@ impl StepState {
             let state = checkpoint.and_then(|checkpoint| checkpoint.state(chunk).cloned());
             optimizer.insert(Version::Committed, chunk, state);
         }
-        let evaluations = Evaluations::new(loaded.config.evaluation);
+        let history = checkpoint.map(|checkpoint| checkpoint.evaluations);
+        let evaluations = Evaluations::new(loaded.config.evaluation, history, base.is_newcomer());
         let step = base.view().first_step();
         let entered_before = base.is_newcomer().then_some(step);
         let mut state = Self {
@@ -284,6 +285,7 @@ impl StepState {
             states: states().map(|(_, state)| state.clone()).collect(),
             left_out: self.base.omissions.counted(),
             own_samples: self.base.own_trained,
+            evaluations: self.evaluations.history(),
         })
     }
 }

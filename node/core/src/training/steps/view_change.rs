@@ -134,6 +134,7 @@ impl StepEngine {
             state.next_assignment.take().unwrap_or_else(|| state.assignment_of(state.step.next()));
         state.base.enter(view, digest, flows, out);
         state.audit.leave_view();
+        state.evaluations.view_changed(view);
         self.rounds.early.clear();
         self.backup_workers.leave_view();
         self.norms.leave_view();

@@ -132,12 +132,14 @@ impl Exchange {
         }
     }
 
-    /// No more samples are leased, if the lease table is here.
-    pub(super) fn close_leases(&mut self) {
+    /// No more samples are leased. Returns whether the lease table is here, and was open.
+    pub(super) fn close_leases(&mut self) -> bool {
         let mut out = Vec::new();
-        self.server.as_mut().expect("a member keeps chunks in every view").close_leases(&mut out);
+        let server = self.server.as_mut().expect("a member keeps chunks in every view");
+        let was_open = server.close_leases(&mut out);
         self.send(out);
         self.deliver_to_self();
+        was_open
     }
 
     /// Takes in this member's messages to itself.
