@@ -87,6 +87,7 @@ def main() -> None:
     parser.add_argument("--kind", choices=["sync", "diloco"], default="sync")
     parser.add_argument("--adapters", type=Path)
     parser.add_argument("--samples", type=int, default=10240)
+    parser.add_argument("--until", type=int, help="end the run once so many samples were trained")
     parser.add_argument("--context", type=int, default=64)
     parser.add_argument("--batch", type=int, default=16, help="sequences of one step, over all peers")
     parser.add_argument("--peers", type=int, default=2)
@@ -119,7 +120,10 @@ def main() -> None:
 
         inner = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=options.rate)
         for step in swarm:
-            if (trained := step.number * per_step) >= reported + options.report:
+            trained = step.number * per_step
+            if options.until is not None and trained >= options.until:
+                swarm.end_run()
+            if trained >= reported + options.report:
                 reported = trained
                 report(trained, swarm.status()["traffic"]["sent_bytes"])
             total = 0.0

@@ -249,18 +249,8 @@ impl FaultInjector {
                 cluster.sleep(host);
                 self.plan(cluster.now().after(duration), Action::Wake { host });
             }
-            Fault::Busy { duration, .. } => {
-                cluster.note(host, "busy");
-                cluster.set_task_fault(host, Some(TaskFault::Long(duration)));
-                cluster.command(host, UserCommand::Busy(duration));
-            }
-            // A peer that is no member tells its user so.
-            Fault::EndRun { .. }
-                if !matches!(cluster.hosts().node_state(host), Some(NodeState::Member(_))) => {}
-            Fault::EndRun { .. } => {
-                cluster.note(host, "ends the run");
-                cluster.command(host, UserCommand::EndRun);
-            }
+            Fault::Busy { duration, .. } => busy(cluster, host, duration),
+            Fault::EndRun { .. } => end_run(cluster, host),
             Fault::Clone { .. } => {
                 let copy = cluster.add_clone(host);
                 self.newcomers.push(copy);
@@ -489,3 +479,17 @@ fn annotate(cluster: &mut Cluster, words: &str) {
 const BOOTSTRAPS: usize = 2;
 /// Churn crashes no peer unless there are more voters than this.
 const CHURNING_MIN: usize = 3;
+/// The task takes long at one step, and the user says so.
+fn busy(cluster: &mut Cluster, host: HostId, duration: Duration) {
+    cluster.note(host, "busy");
+    cluster.set_task_fault(host, Some(TaskFault::Long(duration)));
+    cluster.command(host, UserCommand::Busy(duration));
+}
+
+/// A user ends the run. A peer that is no member would decline.
+fn end_run(cluster: &mut Cluster, host: HostId) {
+    if matches!(cluster.hosts().node_state(host), Some(NodeState::Member(_))) {
+        cluster.note(host, "ends the run");
+        cluster.command(host, UserCommand::EndRun);
+    }
+}

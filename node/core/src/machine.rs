@@ -366,25 +366,30 @@ fn handle(role: &mut dyn Role, cx: &mut NodeContext<'_>, input: Input) -> Result
             cx.out.push(Output::Event(Event::BestKept { steps, result }));
         }
         Input::CheckpointLoaded(result) => role.on_checkpoint_loaded(cx, result)?,
-        Input::Expel(peer) => {
-            role.expel(cx, peer, ExpulsionCause::Request);
-            role.poll(cx);
+        request => obey(role, cx, request)?,
+    }
+    Ok(())
+}
+
+/// Has the role carry out a request of the user.
+fn obey(role: &mut dyn Role, cx: &mut NodeContext<'_>, request: Input) -> Result<(), Transition> {
+    match request {
+        Input::Expel(peer) => role.expel(cx, peer, ExpulsionCause::Request),
+        Input::EndRun => role.end_run(cx),
+        Input::DeclareLost => role.declare_lost(),
+        Input::Rekey { secret, at } => {
+            role.rekey(cx, secret, at);
+            return Ok(());
         }
-        Input::EndRun => {
-            role.end_run(cx);
-            role.poll(cx);
-        }
-        Input::DeclareLost => {
-            role.declare_lost();
-            role.poll(cx);
-        }
-        Input::Rekey { secret, at } => role.rekey(cx, secret, at),
         Input::Busy(time) => {
             cx.node.jobs.set_busy(cx.now, time);
             role.on_busy(cx);
+            return Ok(());
         }
-        Input::Leave => role.leave(cx)?,
+        Input::Leave => return role.leave(cx),
+        _ => unreachable!("the node handles all others"),
     }
+    role.poll(cx);
     Ok(())
 }
 

@@ -248,7 +248,7 @@ fn training_message_fields(message: &TrainingMessage, sheet: &mut Sheet) {
         }
         TrainingMessage::Evaluating(begun) => {
             tag(sheet, 12, "Evaluating");
-            sheet.value("steps", &begun.steps);
+            sheet.value("steps", begun.steps);
         }
         TrainingMessage::Evaluated(Evaluated { steps, samples, loss, accuracy, best }) => {
             tag(sheet, 13, "Evaluated");
@@ -258,7 +258,7 @@ fn training_message_fields(message: &TrainingMessage, sheet: &mut Sheet) {
             sheet.some("accuracy", accuracy.as_ref(), |sheet, accuracy| {
                 sheet.raw(&accuracy.to_le_bytes(), format!("accuracy = {accuracy}"));
             });
-            sheet.value("best.steps", &best.steps);
+            sheet.value("best.steps", best.steps);
             sheet.raw(&best.loss.to_le_bytes(), format!("best.loss = {}", best.loss));
         }
     }

@@ -16,6 +16,7 @@ use super::text_table::{bytes, count, plural};
 pub fn event_text(event: &Event, me: &PeerId, scope: Option<&RunSize>) -> Option<String> {
     joining_text(event, me)
         .or_else(|| membership_text(event, scope))
+        .or_else(|| evaluation_text(event))
         .or_else(|| state_text(event))
         .or_else(|| partition_text(event))
 }
@@ -97,17 +98,6 @@ fn membership_text(event: &Event, scope: Option<&RunSize>) -> Option<String> {
         Event::MemberSuspected(peer) => format!("no contact with peer {}", peer.short()),
         Event::DiskFails { peer, fails } => disk_text(*peer, *fails),
         Event::MemberStopped { peer, reason } => format!("peer {} stopped: {reason}", peer.short()),
-        Event::Evaluated { steps, evaluation, is_best, .. } => {
-            let best = if *is_best { ", the best so far" } else { "" };
-            format!("after step {}: held-out {}{best}", steps.0, quality(evaluation))
-        }
-        Event::EndsEarly => "the members have agreed to end the run early".to_owned(),
-        Event::BestKept { steps, result: Ok(()) } => {
-            format!("kept the model after step {} as best.safetensors", steps.0)
-        }
-        Event::BestKept { steps, result: Err(reason) } => {
-            format!("cannot keep the model after step {} as best.safetensors ({reason})", steps.0)
-        }
         Event::Expelled(expulsion) => expulsion_text(expulsion),
         Event::Stalled { step, stage, peers } => format!(
             "step {} does not end: this peer waits for {} of {}",
@@ -156,6 +146,24 @@ fn membership_text(event: &Event, scope: Option<&RunSize>) -> Option<String> {
         ),
         Event::Violation { peer, reject } => {
             format!("ignored an invalid message from peer {}: {reject}", peer.short())
+        }
+        _ => return None,
+    })
+}
+
+/// How good the model is during the run, and what follows from it.
+fn evaluation_text(event: &Event) -> Option<String> {
+    Some(match event {
+        Event::Evaluated { steps, evaluation, is_best, .. } => {
+            let best = if *is_best { ", the best so far" } else { "" };
+            format!("after step {}: held-out {}{best}", steps.0, quality(evaluation))
+        }
+        Event::EndsEarly => "the members have agreed to end the run early".to_owned(),
+        Event::BestKept { steps, result: Ok(()) } => {
+            format!("kept the model after step {} as best.safetensors", steps.0)
+        }
+        Event::BestKept { steps, result: Err(reason) } => {
+            format!("cannot keep the model after step {} as best.safetensors ({reason})", steps.0)
         }
         _ => return None,
     })
