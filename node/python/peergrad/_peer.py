@@ -301,15 +301,6 @@ class Peer(Generic[BatchT, NativeT]):
             text += f": {result.reason}"
         self._progress.close(text)
 
-    def _abandon(self, native: NativeT) -> None:
-        """Ends this peer's part within a batch."""
-        if native.members == 2:
-            # The other one alone would be no majority: so this peer hands over, for which the step must be complete.
-            native.skip()
-            self._native.leave()
-        else:
-            native.give_up()
-
     def _leave(self) -> None:
         """Asks the peer to leave, between two batches."""
         self._native.leave()
@@ -320,7 +311,7 @@ class Peer(Generic[BatchT, NativeT]):
             self._has_left = True
             return
         if self._open is not None:
-            self._abandon(self._open)
+            self._open.give_up()
             self._close_batch()
         else:
             self._leave()

@@ -36,7 +36,7 @@ class Step(Batch[NativeStep]):
         self.local_steps: int = native.local_steps
         """How many local steps the schedule counts for it: 1 unless the kind is ``local`` or ``diloco``."""
         self.wants_parameters: bool = native.wants_parameters
-        """Whether :meth:`finish` takes parameters (``local``, ``diloco``) and not gradients."""
+        """Whether :meth:`finish` takes parameters (``local``, ``diloco``, ``ds-sync``) and not gradients."""
 
     def parameters(self, into: Mapping[str, Any] | Sequence[Any] | None = None) -> dict[str, NDArray[np.float32]]:
         """Copies the parameters at which the step starts.
@@ -55,7 +55,7 @@ class Step(Batch[NativeStep]):
         """Gives the result of the step back: arrays of float32, by name or in the order of ``shapes``, or one flat array in a list.
 
         - ``sync`` and most kinds: the gradient, *summed* over :attr:`samples` (not the mean).
-        - ``local`` and ``diloco``: the parameters after your own local steps.
+        - ``local``, ``diloco`` and ``ds-sync``: the parameters after your own local steps.
 
         ``loss``: the summed loss of the samples, for reports; ``None`` if it is not known.
 
@@ -154,8 +154,8 @@ class StepPeer(Peer[StepT, NativeStep]):
         return f"step {number} is not finished: call `step.finish(...)`, or `step.skip()`, which leaves its samples out"
 
     def _check_batch(self, native: NativeStep) -> None:
-        if self._kind is not None and native.wants_parameters != (self._kind in ("local", "diloco")):
-            found = "`local` or `diloco`" if native.wants_parameters else "a kind with gradients"
+        if self._kind is not None and native.wants_parameters != (self._kind in ("local", "diloco", "ds-sync")):
+            found = "`local`, `diloco` or `ds-sync`" if native.wants_parameters else "a kind with gradients"
             raise ValueError(f"the founder's run is {found}, but this peer was made with kind={self._kind!r}: use the founder's kind")
 
     def _ordered(self, arrays: Mapping[str, Any] | Sequence[Any]) -> list[Any]:

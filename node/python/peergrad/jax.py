@@ -35,7 +35,7 @@ class Step(peergrad.Step):
 
     def finish(self, tree: Any, loss: Any = None) -> bool:  # type: ignore[override]
         """Gives the result of the step back, as a tree like ``params``: the gradients, *summed* over the samples, or the parameters
-        after your own local steps if the kind is ``local`` or ``diloco``.
+        after your own local steps if the kind is ``local``, ``diloco`` or ``ds-sync``.
 
         Returns whether the members still waited for the step. Raises ``ValueError`` if the tree has another structure or shape, or an
         element that is not finite; the step is then still open.

@@ -12,7 +12,7 @@
             loss.backward()
             step.finish(loss)                            # owners take the optimizer step
 
-With ``kind="local"`` or ``"diloco"`` the optimizer is your own: take as many local steps as you like on ``step.samples``, then
+With ``kind="local"``, ``"diloco"`` or ``"ds-sync"`` the optimizer is your own: take as many local steps as you like on ``step.samples``, then
 ``step.finish(loss)`` gives the model's parameters back.
 
 The parameters that train are those with ``requires_grad``: only these travel, with the running statistics of batch normalization. Frozen
@@ -53,7 +53,7 @@ class Step(peergrad.Step):
         self, loss: Tensor | float | None = None, *, is_mean: bool = False, allow_unused: bool = False
     ) -> bool:
         """Gives the result of the step back: the gradients that the parameters have (``p.grad``), or the parameters themselves if
-        the kind is ``local`` or ``diloco``.
+        the kind is ``local``, ``diloco`` or ``ds-sync``.
 
         - ``loss``: the *summed* loss of the samples, for reports: a number or a tensor of one element.
         - ``is_mean``: gradients and loss are means over the samples, as with ``reduction="mean"``: they are multiplied by the number

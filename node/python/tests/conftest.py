@@ -96,6 +96,14 @@ def swarm(start):
     return start_all
 
 
+def kill(processes: list[Process]) -> None:
+    """Kills all at once: of two, one alone may be a majority and go on without the other."""
+    for process in processes:
+        process.send(signal.SIGKILL)
+    for process in processes:
+        process.code()
+
+
 def agree(processes: list[Process], samples: int) -> list[dict]:
     """All processes end with the same parameters, and every sample was trained in every epoch."""
     results = [process.result() for process in processes]

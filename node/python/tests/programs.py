@@ -73,7 +73,7 @@ def momentum(options: dict) -> None:
     """Local steps in NumPy, with a momentum that only this peer has."""
     x, y = points()
     pause, kept = options.pop("pause", 0), options.pop("kept", True)
-    sync = {"kind": "diloco", "local_steps": 1}
+    sync = {"kind": "ds-sync"} if options.get("kind") == "ds-sync" else {"kind": "diloco", "local_steps": 1}
     run = settings(options, sync=sync, checkpoints={"seconds": 1})
     velocity = peergrad.Kept(np.zeros(3, np.float32))
     with peergrad.Swarm("momentum", {"w": (3,)}, samples=SAMPLES, **run) as swarm:

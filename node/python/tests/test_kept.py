@@ -5,7 +5,7 @@ import signal
 
 import numpy as np
 import pytest
-from conftest import agree
+from conftest import agree, kill
 from programs import EPOCHS, SAMPLES
 
 import peergrad
@@ -18,11 +18,9 @@ def test_a_run_whose_peers_were_all_killed_ends_with_the_same_bits(swarm, start,
     killed = swarm("momentum", 2, port=None, pause=0.05)
     for process in killed:
         process.wait_for_step(40)
-    for process in killed:
-        process.send(signal.SIGKILL)
-        process.code()
+    kill(killed)
     assert all(list(process.folder.glob("kept/*/*.pickle")) for process in killed)
-    again = [start("momentum", directory=process.folder, port=None, resume=True) for process in killed]
+    again = [start("momentum", directory=process.folder, pause=0.02, port=None, resume=True) for process in killed]
     steps = [process.wait_for("step") for process in again]
     assert 0 < steps[0]["number"] == steps[1]["number"]
     assert all(any(step["velocity"]) for step in steps)

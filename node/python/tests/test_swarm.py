@@ -3,7 +3,7 @@
 import signal
 
 import pytest
-from conftest import agree
+from conftest import agree, kill
 from programs import EPOCHS, SAMPLES
 
 ALL = EPOCHS * SAMPLES
@@ -15,7 +15,7 @@ def test_peers_train_together(swarm, count):
     assert sum(result["own_samples"] for result in results) == ALL
 
 
-@pytest.mark.parametrize("kind", ["backup-workers", "ds-sync", "ssp", "async"])
+@pytest.mark.parametrize("kind", ["backup-workers", "ssp", "async"])
 def test_every_kind_serves_the_same_loop(swarm, kind):
     processes = swarm("line", 2, kind=kind)
     results = [process.result() for process in processes]
@@ -88,11 +88,13 @@ def test_all_killed_peers_continue(swarm, start):
     # Without a port of its own, a peer listens again where the others look for it.
     processes = swarm("line", 2, pause=0.05, port=None, run={"checkpoints": {"seconds": 1}})
     processes[0].wait_for_step(30)
-    for process in processes:
-        process.send(signal.SIGKILL)
-        process.code()
-    again = [start("line", directory=process.folder, port=None, resume=True) for process in processes]
+    kill(processes)
+    again = [start("line", directory=process.folder, pause=0.02, port=None, resume=True) for process in processes]
     agree(again, ALL)
+
+
+def test_local_steps_in_groups(swarm):
+    agree(swarm("momentum", 3, kind="ds-sync", kept=False), ALL)
 
 
 def test_a_joiner_knows_the_settings_of_the_founder(start):

@@ -263,7 +263,7 @@ def test_a_forked_child_may_not_use_the_tables(tmp_path):
 @pytest.mark.parametrize(
     ("tables", "options", "words"),
     [
-        ({}, {}, "`tables` is empty"),
+        ({}, {}, "`tables` has no table"),
         ({"w": Table(0, 2)}, {}, "`rows` is 0"),
         ({"w": Table(2, 0)}, {}, "`width` is 0"),
         ({"w": Table(2**33, 1)}, {}, "`rows` is 8589934592: give a whole number from 1 to 4294967295"),

@@ -225,11 +225,13 @@ def test_a_nan_is_found_in_its_own_tensor(tmp_path):
 
 
 def test_another_kind_than_the_founders_is_refused(start):
-    founder = start("mlp", peers=2, pause=0.05)
-    other = start("mlp", kind="diloco", own=True, invite=founder.wait_for("invite")["invite"])
+    # Three, since one of two would wait for the other.
+    founder = start("mlp", peers=3, pause=0.05)
+    invite = founder.wait_for("invite")["invite"]
+    second, other = start("mlp", pause=0.05, invite=invite), start("mlp", kind="diloco", own=True, invite=invite)
     assert other.code() == 1
     assert "use the founder's kind" in other.say()
-    agree([founder], ALL)
+    agree([founder, second], ALL)
 
 
 def test_frozen_parameters_do_not_travel(tmp_path):
