@@ -118,7 +118,7 @@ def test_a_loop_ends_the_run_for_all(start):
 
 def test_a_stranger_is_refused(start):
     founder = start("line", peers=2)
-    stranger = start("tree", invite=founder.wait_for("invite")["invite"])
+    stranger = start("momentum", invite=founder.wait_for("invite")["invite"])
     assert stranger.code() == 1
     assert "Refused" in stranger.say() and "trains the task `line`" in stranger.say()
 
