@@ -24,22 +24,13 @@ use peergrad_simulations::task::AlteredTask;
 use peergrad_simulations::workload::Workload;
 
 mod common;
-use common::{assert_nobody_is_blamed, committed, ended};
+use common::{assert_nobody_is_blamed, committed, ended, parameters};
 
 fn simulated(peers: usize, workload: &Workload) -> Simulation {
     let mut simulation = Simulation::new(&Scenario::new("clipping", peers, workload.clone()), 11);
     while simulation.tick() {}
     assert_nobody_is_blamed(&simulation.cluster);
     simulation
-}
-
-/// The final parameters, which are equal at all peers.
-fn parameters(simulation: &Simulation) -> Vec<f32> {
-    let cluster = &simulation.cluster;
-    let state = |host| ended(cluster, host).state.as_ref().expect("it has trained");
-    let states: Vec<_> = cluster.hosts().ids().map(state).collect();
-    assert!(states.windows(2).all(|pair| pair[0].digest == pair[1].digest), "one model in the end");
-    states[0].parameters.to_vec()
 }
 
 /// In how many steps of the plain loop the gradient is clipped, and how many steps there are.

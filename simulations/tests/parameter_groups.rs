@@ -20,7 +20,7 @@ use peergrad_simulations::task::{Integers, Squares};
 use peergrad_simulations::workload::Workload;
 
 mod common;
-use common::{assert_nobody_is_blamed, committed, ended};
+use common::{assert_nobody_is_blamed, committed, ended, parameters};
 
 /// The tensors of the tests; their borders are not those of chunks.
 const TENSORS: [(&str, u32); 5] = [
@@ -107,15 +107,6 @@ fn simulated(peers: usize, workload: &Workload) -> Simulation {
     while simulation.tick() {}
     assert_nobody_is_blamed(&simulation.cluster);
     simulation
-}
-
-/// The final parameters, which are equal at all peers.
-fn parameters(simulation: &Simulation) -> Vec<f32> {
-    let cluster = &simulation.cluster;
-    let state = |host| ended(cluster, host).state.as_ref().expect("it has trained");
-    let states: Vec<_> = cluster.hosts().ids().map(state).collect();
-    assert!(states.windows(2).all(|pair| pair[0].digest == pair[1].digest), "one model in the end");
-    states[0].parameters.to_vec()
 }
 
 /// Adam, momentum and plain steps, with decay. Members come and go.

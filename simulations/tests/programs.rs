@@ -14,7 +14,7 @@ use peergrad_simulations::task::AlteredTask;
 use peergrad_simulations::workload::Workload;
 
 mod common;
-use common::{assert_nobody_is_blamed, committed, ended, found, join, lan, run_out, setup};
+use common::{assert_nobody_is_blamed, committed, ended, found, join, lan, parameters, run_out, setup};
 
 /// Integers as gradients, which do not depend on the parameters; `peers` members get equal parts of every batch.
 fn integers(peers: usize, sync: &str) -> Simulation {
@@ -40,15 +40,6 @@ fn simulated(peers: usize, workload: Workload) -> Simulation {
     while simulation.tick() {}
     assert_nobody_is_blamed(&simulation.cluster);
     simulation
-}
-
-/// The final parameters, which are equal at all peers.
-fn parameters(simulation: &Simulation) -> Vec<f32> {
-    let cluster = &simulation.cluster;
-    let state = |host| ended(cluster, host).state.as_ref().expect("it has trained");
-    let states: Vec<_> = cluster.hosts().ids().map(state).collect();
-    assert!(states.windows(2).all(|pair| pair[0].digest == pair[1].digest), "one model in the end");
-    states[0].parameters.to_vec()
 }
 
 fn sent(simulation: &Simulation) -> u64 {

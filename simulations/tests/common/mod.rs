@@ -23,6 +23,7 @@ use peergrad_simulations::invariants::{InvariantSetup, Invariants};
 use peergrad_simulations::links::Links;
 use peergrad_simulations::liveness::describe_waiting;
 use peergrad_simulations::oracles::replay::Replay;
+use peergrad_simulations::simulation::Simulation;
 use peergrad_simulations::task::{FixedLoader, Squares};
 
 /// Parameters of [`squares`].
@@ -179,6 +180,16 @@ pub(crate) fn committed(cluster: &Cluster, host: HostId) -> Vec<Committed> {
     let committed: Vec<Committed> = committed.collect();
     assert!(committed.iter().enumerate().all(|(index, committed)| committed.step.0 == index as u64));
     committed
+}
+
+/// The final parameters, which are equal at all peers.
+#[track_caller]
+pub(crate) fn parameters(simulation: &Simulation) -> Vec<f32> {
+    let cluster = &simulation.cluster;
+    let state = |host| ended(cluster, host).state.as_ref().expect("it has trained");
+    let states: Vec<_> = cluster.hosts().ids().map(state).collect();
+    assert!(states.windows(2).all(|pair| pair[0].digest == pair[1].digest), "one model in the end");
+    states[0].parameters.to_vec()
 }
 
 /// Checks that no peer has rejected a message as an offence.
