@@ -254,7 +254,8 @@ class Sampler(torch.utils.data.Sampler[list[int]]):
         if native is None:
             raise RuntimeError("no step is open: use the loader inside `for step in swarm`")
         samples = torch.from_numpy(np.frombuffer(native.samples(), np.uint32).astype(np.int64))
-        return torch.split(samples, self._micro_batch or max(len(samples), 1))
+        parts: Sequence[Tensor] = torch.split(samples, self._micro_batch or max(len(samples), 1))
+        return parts
 
 
 class RandomState:
