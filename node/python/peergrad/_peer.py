@@ -116,6 +116,7 @@ class Peer(Generic[BatchT, NativeT]):
         self._is_begun = False
         self._has_finished_one = False
         self._has_left = False
+        self._leaves_in_order = False
         self._progress = Progress(name, shown=options.get("progress"))
         self._native = native
         _alive.add(self)
@@ -290,6 +291,9 @@ class Peer(Generic[BatchT, NativeT]):
                 case ("ended", _):
                     outcome = self._native.outcome()
                     assert outcome is not None
+                    if self._leaves_in_order and outcome["outcome"] == "gave_up":
+                        # What it has given up is a step that came while it left.
+                        outcome = {**outcome, "outcome": "left"}
                     self._finish_with(Result.of(outcome))
 
     def _finish_with(self, result: Result) -> None:
@@ -314,6 +318,7 @@ class Peer(Generic[BatchT, NativeT]):
             self._open.give_up()
             self._close_batch()
         else:
+            self._leaves_in_order = True
             self._leave()
         self._has_left = True
         until = math.inf if seconds is None else time.monotonic() + seconds

@@ -10,7 +10,7 @@ use crate::arrays::{ArrayError, Arrays, Given, Sizes, python_error};
 use crate::batch::NativeBatch;
 use crate::options::TensorSizes;
 use crate::process::Process;
-use crate::user_task::{Offer, Request, Wants};
+use crate::user_task::{Offer, Request, SENT_MAX, Wants};
 
 /// A step that waits for its result. If it is dropped unfinished, the peer leaves the run.
 #[pyclass(module = "peergrad._native", extends = NativeBatch, frozen)]
@@ -34,6 +34,15 @@ impl NativeStep {
         Ok(())
     }
 
+    /// The number of parameters.
+    fn len(&self) -> usize {
+        self.tensors.iter().map(|(_, elements)| elements).sum()
+    }
+
+    fn error(&self, error: &ArrayError) -> PyErr {
+        python_error(error, &self.tensors, Given::InStep)
+    }
+
     /// Has the compute thread do something, and waits without the interpreter.
     fn ask(
         &self,
@@ -49,10 +58,14 @@ impl NativeStep {
             replied.into_inner().ok()?.recv().ok()
         });
         match answer {
-            Some(answer) => answer.map_err(|error| python_error(&error, &self.tensors, Given::InStep)),
-            None => Err(PyRuntimeError::new_err("the peer has stopped: it no longer takes this step")),
+            Some(answer) => answer.map_err(|error| self.error(&error)),
+            None => Err(stopped()),
         }
     }
+}
+
+fn stopped() -> PyErr {
+    PyRuntimeError::new_err("the peer has stopped: it no longer takes this step")
 }
 
 #[pymethods]
@@ -79,14 +92,27 @@ impl NativeStep {
     /// Copies the parameters into arrays.
     fn parameters(&self, py: Python<'_>, into: Vec<Bound<'_, PyAny>>) -> PyResult<()> {
         let into = Arrays::get(&into, &Sizes { tensors: &self.tensors, are_written: true })?;
-        self.ask(py, |reply| Request::Parameters { into, reply })
+        match &self.offer.parameters {
+            Some(parameters) => {
+                self.process.check()?;
+                into.fill(py, parameters).map_err(|error| self.error(&error))
+            }
+            None => self.ask(py, |reply| Request::Parameters { into, reply }),
+        }
     }
 
     /// Gives the result back; afterwards the arrays may change. Returns whether the members still waited for it.
     fn finish(&self, py: Python<'_>, vectors: Vec<Bound<'_, PyAny>>, loss: f64) -> PyResult<bool> {
         let is_wanted = self.offer.info.is_wanted();
         let vectors = Arrays::get(&vectors, &Sizes { tensors: &self.tensors, are_written: false })?;
-        self.ask(py, |reply| Request::Finish { vectors, loss, reply })?;
+        if self.len() <= SENT_MAX {
+            self.process.check()?;
+            let mut values = vec![0.0; self.len()].into_boxed_slice();
+            vectors.copy_to(py, &mut values).map_err(|error| self.error(&error))?;
+            self.offer.requests.send(Request::Take { values, loss }).map_err(|_| stopped())?;
+        } else {
+            self.ask(py, |reply| Request::Finish { vectors, loss, reply })?;
+        }
         Ok(is_wanted)
     }
 

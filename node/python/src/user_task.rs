@@ -9,8 +9,10 @@
 //!     copies the vectors <-------------- Step.finish(vectors, loss)
 //!  returns the loss
 //! ```
-//! All copies are made by the compute thread, which attaches to the interpreter for them. The user's thread waits meanwhile, so nobody
+//! These copies are made by the compute thread, which attaches to the interpreter for them. The user's thread waits meanwhile, so nobody
 //! else writes to the arrays. There is one copy of the parameters and one of the result.
+//!
+//! Small vectors travel with the messages instead: a second copy of them takes less time than a thread needs to wake up.
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -39,9 +41,14 @@ pub(crate) struct Offer {
     pub(crate) samples: Arc<[u32]>,
     /// What the step wants back.
     pub(crate) wants: Wants,
+    /// The parameters from which it starts, if there are at most [`SENT_MAX`].
+    pub(crate) parameters: Option<Box<[f32]>>,
     /// Where the user's requests go. If it is dropped before the step is finished, this peer gives up.
     pub(crate) requests: Sender<Request>,
 }
+
+/// How many parameters a vector may have that is sent between the threads: 256 KiB.
+pub(crate) const SENT_MAX: usize = 1 << 16;
 
 /// What a step wants back from the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +65,8 @@ pub(crate) enum Request {
     Parameters { into: Arrays, reply: Sender<Result<(), ArrayError>> },
     /// To take the result. After an error the step is still open.
     Finish { vectors: Arrays, loss: f64, reply: Sender<Result<(), ArrayError>> },
+    /// To take this result, which is checked.
+    Take { values: Box<[f32]>, loss: f64 },
     /// To leave these samples out.
     Skip,
     /// To leave the run. A step may live on in a traceback, so the user's side does not rely on its end.
@@ -78,17 +87,15 @@ impl UserTask {
         result: &mut [f32],
     ) -> f64 {
         let (requests, requested): (_, Receiver<Request>) = channel();
-        let offer = Offer { info: info.clone(), samples: samples.into(), wants, requests };
+        let small = (result.len() <= SENT_MAX).then(|| parameters.read(result).into());
+        let offer = Offer { info: info.clone(), samples: samples.into(), wants, parameters: small, requests };
         if self.offers.send(offer).is_err() {
             give_up();
         }
         for request in requested {
             match request {
                 Request::Parameters { into, reply } => {
-                    let parameters = match parameters {
-                        ParameterPlace::Apart(parameters) => parameters,
-                        ParameterPlace::InResult => result,
-                    };
+                    let parameters = parameters.read(result);
                     let copied = attached(into, |py, into| into.fill(py, parameters));
                     let _ = reply.send(copied);
                 }
@@ -100,6 +107,10 @@ impl UserTask {
                     if is_done {
                         return loss;
                     }
+                }
+                Request::Take { values, loss } => {
+                    result.copy_from_slice(&values);
+                    return loss;
                 }
                 Request::Skip => return f64::NAN,
                 Request::GiveUp => break,
@@ -116,6 +127,19 @@ enum ParameterPlace<'a> {
     Apart(&'a [f32]),
     /// In the memory of the result.
     InResult,
+}
+
+impl<'a> ParameterPlace<'a> {
+    /// The parameters, for a step with this `result`.
+    fn read<'b>(self, result: &'b [f32]) -> &'b [f32]
+    where
+        'a: 'b,
+    {
+        match self {
+            Self::Apart(parameters) => parameters,
+            Self::InResult => result,
+        }
+    }
 }
 
 /// Does something with arrays while the interpreter may be used; an error once that shuts down.
