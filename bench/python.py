@@ -1,11 +1,13 @@
-"""What the loop of a Python user costs, and how it compares with torch.distributed.
+"""What the loop of a Python user costs, and how it compares with torch.distributed, torchft and hivemind.
 
     cargo build --release --workspace
-    pip install numpy torch, and the wheel of node/python
+    pip install numpy torch hivemind torchft, and the wheel of node/python
     python bench/python.py cost --rounds 3          two processes that compute nothing: the Rust task and the loop in Python, in turns
-    python bench/python.py nets --rounds 3          two processes: samples per second of a conv net and a transformer, beside DDP over Gloo
+    python bench/python.py nets --rounds 3          two processes: samples per second of a conv net and a transformer, beside DDP and
+                                                    torchft, both over Gloo, and beside hivemind
 
-Each line is one run; the last lines are medians and ratios. The processes of the two sides run in turns, on one thread each.
+Each line is one run; the last lines are medians and ratios. The processes of all sides run in turns, on one thread each. A rival
+that cannot be imported is left out, with a sentence.
 """
 import argparse
 import json
@@ -22,7 +24,10 @@ ROOT = Path(__file__).parent.parent
 IDLE = ROOT / "target" / "release" / "idle_task"
 LOCAL = ["--json", "--no-mdns", "--listen", "127.0.0.1", "--port", "0"]
 SIZES = {10_000: 2000, 1_000_000: 200, 8_000_000: 40}
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PEERGRAD_INVITE": ""}
+# torchft writes several lines a step unless it is told otherwise.
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PEERGRAD_INVITE": "", "RUST_LOG": "error"}
+# How long a peer of hivemind waits for the other one before it asks again. Between 0.3 and 3 seconds, a step takes equally long.
+MATCHMAKING_SECONDS = 1.0
 
 
 # The two processes of one run.
@@ -132,7 +137,6 @@ def net_peer(name, steps, folder):
 def ddp_peer(name, steps, folder):
     """One process that trains a net with torch.distributed over Gloo."""
     import torch.distributed as dist
-    from torch.nn import functional as F
     from torch.nn.parallel import DistributedDataParallel
     from torch.optim import SGD
 
@@ -141,22 +145,96 @@ def ddp_peer(name, steps, folder):
         print("ready", flush=True)
     dist.init_process_group("gloo", init_method=f"file://{Path(folder).parent / 'store'}", rank=rank, world_size=2)
     model, batch, draw = net(name)
-    inputs, labels = draw(batch)
     model = DistributedDataParallel(model)
+    report_speed(step_times(model, SGD(model.parameters(), lr=0.01), draw(batch), steps), 2 * batch)
+    dist.destroy_process_group()
+
+
+def torchft_peer(name, steps, folder):
+    """One process that trains a net with torchft: a group of one process, which commits each step with the other group."""
+    import torchft
+    from torch.distributed import TCPStore
+    from torch.optim import SGD
+    from torchft.coordination import LighthouseServer
+
+    address = os.environ["PEERGRAD_INVITE"]
+    if not address:
+        lighthouse = LighthouseServer(bind="127.0.0.1:0", min_replicas=2)
+        address = lighthouse.address()
+        print(address, flush=True)
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    model, batch, draw = net(name)
+    # Both groups draw the same first parameters, so they need not copy them.
+    manager = torchft.Manager(
+        pg=torchft.ProcessGroupGloo(), load_state_dict=model.load_state_dict, state_dict=model.state_dict, min_replica_size=2,
+        rank=0, world_size=1, store_addr="127.0.0.1", store_port=store.port, hostname="127.0.0.1", lighthouse_addr=address,
+        replica_id=Path(folder).name, init_sync=False,
+    )
+    optimizer = torchft.Optimizer(manager, SGD(model.parameters(), lr=0.01))
+    times = step_times(torchft.DistributedDataParallel(manager, model), optimizer, draw(batch), steps)
+    assert manager.batches_committed() == 2 * steps, "a step was not committed by both"
+    report_speed(times, 2 * batch)
+    manager.shutdown()
+
+
+def hivemind_peer(name, steps, folder):
+    """One process that trains a net with hivemind's GradientAverager. It looks for the other one while it computes its gradient.
+
+    hivemind.Optimizer starts a step when the samples of all peers are enough, and may count more than one batch of each. This loop averages
+    exactly one batch of each process, like the other sides.
+    """
+    import hivemind
+    from hivemind.optim.grad_averager import GradientAverager
+    from torch.nn import functional as F
+    from torch.optim import SGD
+
+    invite = os.environ["PEERGRAD_INVITE"]
+    table = hivemind.DHT(
+        host_maddrs=["/ip4/127.0.0.1/tcp/0"], initial_peers=invite.split(), nat_port_map=False, auto_nat=False, use_relay=False, start=True
+    )
+    if not invite:
+        print(table.get_visible_maddrs()[0], flush=True)
+    model, batch, draw = net(name)
+    inputs, labels = draw(batch)
+    averager = GradientAverager(
+        model.parameters(), dht=table, prefix=name, reuse_grad_buffers=True, target_group_size=2, min_group_size=2,
+        min_matchmaking_time=MATCHMAKING_SECONDS, request_timeout=MATCHMAKING_SECONDS * 0.6, allow_state_sharing=False, start=True,
+    )
     optimizer = SGD(model.parameters(), lr=0.01)
+    times = []
+    for _ in range(steps):
+        times.append(time.perf_counter())
+        search = averager.schedule_step(timeout=60)
+        F.cross_entropy(model(inputs), labels).backward()
+        averager.accumulate_grads_(batch)
+        assert len(averager.step(control=search, timeout=60)) == 2, "a step was not averaged by both"
+        with averager.use_averaged_gradients():
+            optimizer.step()
+    report_speed(times, 2 * batch)
+    averager.shutdown()
+    table.shutdown()
+
+
+def step_times(model, optimizer, samples, steps):
+    """When each step of a usual loop of PyTorch began."""
+    from torch.nn import functional as F
+
+    inputs, labels = samples
     times = []
     for _ in range(steps):
         times.append(time.perf_counter())
         optimizer.zero_grad()
         F.cross_entropy(model(inputs), labels).backward()
         optimizer.step()
-    report_speed(times, 2 * batch)
-    dist.destroy_process_group()
+    return times
 
 
 def report_speed(times, samples):
     took = sorted(after - before for before, after in zip(times, times[1:]))
     print(json.dumps({"samples_per_second": samples / took[len(took) // 2]}))
+
+
+PEERS = {"peergrad": net_peer, "DDP": ddp_peer, "torchft": torchft_peer, "hivemind": hivemind_peer}
 
 
 # What is compared.
@@ -179,22 +257,32 @@ def cost(rounds):
 
 def nets(rounds):
     found = {}
+    rivals = list(filter(is_there, ["DDP", "torchft", "hivemind"]))
     for _ in range(rounds):
         for name, steps in (("conv", 200), ("transformer", 20)):
-            speeds = []
-            for role in ("net-peer", "ddp-peer"):
+            speeds = {}
+            for role in ["peergrad", *rivals]:
                 with tempfile.TemporaryDirectory() as folder:
-                    answers = python_pair(role, Path(folder), name, steps)
-                speeds.append(answers[0]["samples_per_second"])
-            print(f"{name:>12}: peergrad {speeds[0]:8.1f}, DDP {speeds[1]:8.1f} samples a second", flush=True)
+                    speeds[role] = python_pair(role, Path(folder), name, steps)[0]["samples_per_second"]
+            print(f"{name:>12}:", ", ".join(f"{role} {speed:.1f}" for role, speed in speeds.items()), "samples a second", flush=True)
             found.setdefault(name, []).append(speeds)
-    for name, pairs in found.items():
-        print(f"{name:>12}, median of ratios: {statistics.median(ours / theirs for ours, theirs in pairs):.2f} x DDP")
+    for name, runs in found.items():
+        ratios = {role: statistics.median(speeds["peergrad"] / speeds[role] for speeds in runs) for role in rivals}
+        print(f"{name:>12}, medians of ratios:", ", ".join(f"{ratio:.2f} x {role}" for role, ratio in ratios.items()))
+
+
+def is_there(role):
+    """Whether the library of a rival can be imported, in a process of its own. If not, a sentence says why."""
+    library = "torch.distributed" if role == "DDP" else role
+    tried = subprocess.run([sys.executable, "-W", "ignore", "-c", f"import {library}"], stderr=subprocess.PIPE, text=True)
+    if tried.returncode:
+        print(f"{role} is left out, since it cannot be imported: {tried.stderr.splitlines()[-1]}", flush=True)
+    return not tried.returncode
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["cost", "nets", "cost-peer", "net-peer", "ddp-peer"])
+    parser.add_argument("what", choices=["cost", "nets", "cost-peer", *PEERS])
     parser.add_argument("arguments", nargs="*")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder")
@@ -206,12 +294,12 @@ def main():
             nets(options.rounds)
         case "cost-peer":
             cost_peer(*map(int, options.arguments), options.folder)
-        case "net-peer" | "ddp-peer":
+        case role:
             import torch
 
             torch.set_num_threads(1)
             name, steps = options.arguments
-            {"net-peer": net_peer, "ddp-peer": ddp_peer}[options.what](name, int(steps), options.folder)
+            PEERS[role](name, int(steps), options.folder)
 
 
 if __name__ == "__main__":
