@@ -7,8 +7,9 @@
 use std::sync::Arc;
 
 use peergrad_config::specification::custom::{CustomLoader, CustomSpecification};
+use peergrad_config::specification::memory::MemoryLimit;
 use peergrad_config::specification::run_file::DataSection;
-use peergrad_config::specification::{BuiltinLoader, RunFile, SpecificationError, resolve};
+use peergrad_config::specification::{BuiltinLoader, DeepBackend, RunFile, SpecificationError, resolve};
 use peergrad_core::io::DataReference;
 use peergrad_core::program::loader::{Loaded, Loader, TrainingConfig};
 use peergrad_core::program::programs::backup_workers::BackupWorkers;
@@ -58,10 +59,28 @@ impl Workload {
     /// # Panics
     /// Never: a specification that was just resolved can be loaded.
     pub fn data_file(run: &RunFile, name: &str, bytes: &[u8]) -> Result<Self, SpecificationError> {
+        Self::deep(run, name, bytes, &None)
+    }
+
+    /// As [`data_file`](Self::data_file), for a model that may be a deep network, which `deep` computes.
+    ///
+    /// # Errors
+    /// If a setting is not allowed, or the data cannot be used.
+    ///
+    /// # Panics
+    /// Never: a specification that was just resolved can be loaded.
+    pub fn deep(
+        run: &RunFile,
+        name: &str,
+        bytes: &[u8],
+        deep: &DeepBackend,
+    ) -> Result<Self, SpecificationError> {
         let specification = resolve(&with_digests(run), name, bytes)?;
-        let loaded = specification.load(bytes)?;
+        let memory = MemoryLimit::default();
+        let loaded = specification.load_within(bytes.into(), memory, deep)?;
         let specification: Arc<[u8]> = specification.to_bytes()?.into();
-        let reference = BuiltinLoader::default().data(&specification).expect("it was just resolved");
+        let loader = BuiltinLoader { memory, deep: deep.clone() };
+        let reference = loader.data(&specification).expect("it was just resolved");
         Ok(Self { specification, data: Some(bytes.into()), loaded, integers: None, reference })
     }
 

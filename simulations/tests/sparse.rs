@@ -129,7 +129,8 @@ fn l1_training_reaches_the_optimum_of_a_plain_solver() {
     assert!((20..60).contains(&not_zero), "{not_zero} of 124 are not zero");
     let test = std::fs::read(folder.join("a9a_test.libsvm.gz")).expect("it is there");
     let specification = Specification::parse(&scenario.workload.specification).expect("it was just made");
-    let evaluation = specification.evaluate(&whole_steps, "a9a_test", &test).expect("it suits").evaluation;
+    let evaluation =
+        specification.evaluate(&whole_steps, "a9a_test", &test, &None).expect("it suits").evaluation;
     println!(
         "a9a: {least:.6}, {:.1e} above it in whole steps, {not_zero} of 124 weights; on the test file {evaluation:?}",
         apart(&whole_steps)

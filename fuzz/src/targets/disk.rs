@@ -140,8 +140,8 @@ impl Target for ModelTarget {
             return Verdict::Refused;
         };
         assert_eq!(ModelFile::decode(&model.encode()).as_ref(), Ok(&model), "a model reads back");
-        let _ = model.evaluate("f.csv", DATA);
-        let _ = model.evaluate("g.csv", b"v;u;kind\n0;1;a\n1;1;b\n");
+        let _ = model.evaluate("f.csv", DATA, &None);
+        let _ = model.evaluate("g.csv", b"v;u;kind\n0;1;a\n1;1;b\n", &None);
         Verdict::Accepted
     }
 

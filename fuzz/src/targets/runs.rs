@@ -147,7 +147,7 @@ impl Target for ScenarioTarget {
 fn evaluate(specification: &Specification) {
     let count = specification.manifest().parameter_count();
     if count <= PARAMETERS_EVALUATED_MAX {
-        let _ = specification.evaluate(&vec![0.5; count], "g.csv", b"v;u;kind\n0;1;a\n1;1;b\n");
+        let _ = specification.evaluate(&vec![0.5; count], "g.csv", b"v;u;kind\n0;1;a\n1;1;b\n", &None);
     }
 }
 

@@ -11,8 +11,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::{Parser, Subcommand};
-use peergrad_config::specification::BuiltinLoader;
 use peergrad_config::specification::memory::MemoryLimit;
+use peergrad_config::specification::run_file::ModelKind;
+use peergrad_config::specification::{BuiltinLoader, DeepBackend};
 use peergrad_core::program::loader::Loader;
 use peergrad_protocol::invite::without_invites;
 use tracing_subscriber::Layer as _;
@@ -33,6 +34,7 @@ mod end_run;
 mod epochs;
 mod export;
 mod files;
+mod generate;
 mod invite;
 mod join_target;
 mod local_peer;
@@ -70,7 +72,7 @@ Watch the progress:        peer status --watch";
 
 #[derive(Subcommand)]
 enum Command {
-    /// Train on handwritten digits with four peers on this machine, in a few seconds
+    /// Train on handwritten digits with four peers on this machine, in a few seconds. `demo cnn` trains a convolutional network
     Demo(demo::DemoArguments),
     /// Train with several run files on this machine, one after another, and compare the results
     Compare(compare::CompareArguments),
@@ -90,6 +92,10 @@ enum Command {
         /// plain or gzipped. Or `digits`: handwritten digits that are built in, so that you can try everything without a file
         #[arg(long, value_name = "FILE")]
         data: PathBuf,
+        /// The kind of model: mlp, softmax, linear, logistic; for rows that are pictures cnn or resnet, for prose gpt. By default it
+        /// follows from the data
+        #[arg(long, value_name = "KIND", value_parser = files::model_kind)]
+        model: Option<ModelKind>,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -100,6 +106,8 @@ enum Command {
     Run(RunCommand),
     /// Evaluate a saved model on a data file
     Evaluate(model::EvaluateArguments),
+    /// Continue a text with a saved language model
+    Generate(generate::GenerateArguments),
 }
 
 /// The commands that every binary has, whatever it trains.
@@ -141,10 +149,10 @@ enum CustomCommand {
     Run(RunCommand),
 }
 
-/// Runs the `peer` binary.
+/// Runs the `peer` binary. `deep` computes deep networks, if it can.
 #[must_use]
-pub fn main() -> ExitCode {
-    run_command(parsed(std::env::args_os()))
+pub fn main(deep: DeepBackend) -> ExitCode {
+    run_command(parsed(std::env::args_os()), deep)
 }
 
 /// The same inside a program with a command line of its own.
@@ -154,23 +162,24 @@ pub fn main() -> ExitCode {
 #[must_use]
 pub fn main_of(program: impl IntoIterator<Item = String>, arguments: Vec<String>) -> ExitCode {
     swarm::set_program(program.into_iter().collect());
-    run_command(parsed(arguments))
+    run_command(parsed(arguments), None)
 }
 
-fn run_command(Cli { command }: Cli) -> ExitCode {
+fn run_command(Cli { command }: Cli, deep: DeepBackend) -> ExitCode {
     signals::outlive_file_size_limit();
     start_logging();
     finish(match command {
-        Command::Demo(arguments) => demo::demo(&arguments),
+        Command::Demo(arguments) => demo::demo(&arguments, &deep),
         Command::Compare(arguments) => compare::compare(&arguments),
         Command::Bench(arguments) => bench::bench(&arguments),
         Command::BenchPeer(arguments) => bench::bench_peer(arguments),
         Command::BenchTable(arguments) => bench::tables::bench_table(&arguments),
         Command::BenchTablePeer(arguments) => bench::tables::bench_table_peer(arguments),
-        Command::Init { data, json } => files::init(&data, OutputFormat::of_flag(json)),
-        Command::Start(arguments) => run::start(arguments),
-        Command::Run(command) => command.run(|memory| Arc::new(BuiltinLoader { memory })),
-        Command::Evaluate(arguments) => model::evaluate(&arguments),
+        Command::Init { data, model, json } => files::init(&data, model, OutputFormat::of_flag(json)),
+        Command::Start(arguments) => run::start(arguments, deep),
+        Command::Run(command) => command.run(|memory| Arc::new(BuiltinLoader { memory, deep })),
+        Command::Evaluate(arguments) => model::evaluate(&arguments, &deep),
+        Command::Generate(arguments) => generate::generate(&arguments, &deep),
     })
 }
 

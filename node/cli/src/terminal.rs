@@ -62,9 +62,18 @@ pub(crate) fn print_styled(text: &str) {
     write_line(text);
 }
 
+/// Writes a piece of a line to standard output. Returns whether somebody reads it.
+pub(crate) fn print_piece(text: &str) -> bool {
+    write_text(&printable(text))
+}
+
 fn write_line(text: &str) {
+    write_text(&format!("{text}\n"));
+}
+
+fn write_text(text: &str) -> bool {
     let mut out = std::io::stdout().lock();
-    let Err(error) = writeln!(out, "{text}").and_then(|()| out.flush()) else { return };
+    let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) else { return true };
     // Training continues after the reader has closed the pipe, as `head` does, or the terminal, as an ended session does.
     let is_gone =
         error.kind() == ErrorKind::BrokenPipe || (cfg!(unix) && error.raw_os_error() == Some(libc::EIO));
@@ -72,6 +81,7 @@ fn write_line(text: &str) {
     if is_problem && !IS_OUTPUT_INCOMPLETE.swap(true, Ordering::Relaxed) {
         complain(&format!("cannot write to standard output: {}", explained(&error)));
     }
+    false
 }
 
 /// Whether a part of standard output could not be written, for another reason than that its reader has gone.

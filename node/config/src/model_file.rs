@@ -16,7 +16,7 @@ use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 
 pub use crate::specification::builtin::{DataPart, Evaluated};
-use crate::specification::{Specification, SpecificationError};
+use crate::specification::{DeepBackend, Specification, SpecificationError};
 
 /// The maximum size of a file's header, which holds names, shapes and metadata.
 pub const HEADER_BYTES_MAX: usize = 4 << 20;
@@ -168,12 +168,25 @@ impl ModelFile {
     ///
     /// # Errors
     /// The model is not a built-in one, or the data does not match it.
-    pub fn evaluate(&self, file: &str, bytes: &[u8]) -> Result<Evaluated, ModelFileError> {
+    pub fn evaluate(
+        &self,
+        file: &str,
+        bytes: &[u8],
+        deep: &DeepBackend,
+    ) -> Result<Evaluated, ModelFileError> {
+        Ok(self.specification()?.evaluate(&self.parameters, file, bytes, deep)?)
+    }
+
+    /// The specification of the run that trained it.
+    ///
+    /// # Errors
+    /// The model is not a built-in one.
+    pub fn specification(&self) -> Result<Specification, ModelFileError> {
         let specification = Specification::parse(self.origin.specification.as_bytes())?;
         if specification.manifest() != self.manifest {
             return Err(ModelFileError::Foreign("its tensors are not those of its specification".to_owned()));
         }
-        Ok(specification.evaluate(&self.parameters, file, bytes)?)
+        Ok(specification)
     }
 }
 
@@ -280,17 +293,17 @@ mod tests {
     #[test]
     fn evaluation_uses_held_out_rows_of_the_training_file_and_all_of_another() {
         let model = trained();
-        let own = model.evaluate("f.csv", DATA).unwrap();
+        let own = model.evaluate("f.csv", DATA, &None).unwrap();
         assert_eq!((own.evaluation.samples, own.part), (2, DataPart::HeldOut));
-        let other = model.evaluate("g.csv", b"x;y;kind\n0;1;a\n1;1;b\n0;3;a\n").unwrap();
+        let other = model.evaluate("g.csv", b"x;y;kind\n0;1;a\n1;1;b\n0;3;a\n", &None).unwrap();
         assert_eq!((other.evaluation.samples, other.part), (3, DataPart::All));
         assert_eq!(other.evaluation.accuracy, Some(1.0));
-        let error = model.evaluate("g.csv", b"0,1,2,a\n").unwrap_err().to_string();
+        let error = model.evaluate("g.csv", b"0,1,2,a\n", &None).unwrap_err().to_string();
         assert!(
             error.starts_with("g.csv: the file has 4 columns, but the model was trained on 3"),
             "{error}"
         );
-        let error = model.evaluate("g.csv", b"0,1,a\n1,1,c\n").unwrap_err().to_string();
+        let error = model.evaluate("g.csv", b"0,1,a\n1,1,c\n", &None).unwrap_err().to_string();
         assert!(error.starts_with("g.csv, line 2: the label `c` is not among the classes (a, b)"), "{error}");
     }
 
@@ -327,7 +340,7 @@ mod tests {
         let mut model = trained();
         model.manifest = Manifest::new([("w", &[model.parameters.len() as u32][..])]);
         let again = ModelFile::decode(&model.encode()).unwrap();
-        assert!(matches!(again.evaluate("f.csv", DATA), Err(ModelFileError::Foreign(_))));
+        assert!(matches!(again.evaluate("f.csv", DATA, &None), Err(ModelFileError::Foreign(_))));
     }
 
     proptest! {

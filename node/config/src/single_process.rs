@@ -4,6 +4,7 @@
 //! differs, so results agree closely but not in every bit.
 
 use peergrad_core::program::loader::Loaded;
+use peergrad_models::task::StepInfo;
 use peergrad_protocol::cursor::DataCursor;
 
 /// One step of a run in one process.
@@ -44,9 +45,10 @@ pub fn train_single_process(loaded: &Loaded, mut watch: impl FnMut(SingleProcess
         for span in &batch.spans {
             samples.extend_from_slice(&order[span.start as usize..span.end as usize]);
         }
-        let loss = task.gradient(&parameters, &samples, &mut vector);
         let update_count = u32::try_from(step + 1).expect("a run in one process has fewer than 2^32 steps");
         let rate = training.schedule.rate(step);
+        let info = StepInfo::alone(step, batch.epoch, rate);
+        let loss = task.contribute(&info, &parameters, &samples, &mut vector);
         let sample_count = samples.len() as u64;
         let clip_factor = optimizer.clip_factor_of(&vector, sample_count);
         let update = optimizer.update(rate, update_count, sample_count, clip_factor);

@@ -29,6 +29,8 @@ use peergrad_models::data::format::{FileLayout, Format};
 use peergrad_models::data::labels::Target;
 use peergrad_models::data::limits::TABLE_VALUES_MAX;
 use peergrad_models::data::standardize::Standardization;
+use peergrad_models::deep::Architecture;
+use peergrad_models::deep::text::VOCABULARY;
 use peergrad_models::optimizer::{Optimizer, Schedule};
 use peergrad_models::schedule::Decay;
 use peergrad_models::task::activation::Activation;
@@ -48,6 +50,7 @@ mod code_settings;
 pub mod compression;
 pub mod custom;
 mod dealing;
+pub mod deep;
 mod error;
 mod evaluation;
 mod former_names;
@@ -65,11 +68,13 @@ pub use algorithm::{Aggregation, Algorithm};
 pub use builtin::BuiltinLoader;
 pub use checkpointing::Checkpointing;
 pub use compression::Compression;
+pub use deep::DeepBackend;
+use deep::DeepSettings;
 pub use error::SpecificationError;
 pub use evaluation::EvaluationSection;
 pub use former_names::explain_former_name;
 pub use groups::GroupSettings;
-pub use init::{WrittenRunFile, demo_run_file, write_run_file};
+pub use init::{WrittenRunFile, demo_pictures_run_file, demo_run_file, write_run_file};
 
 pub use resolve::{resolve, resolve_with_notices};
 use run_file::DealingName;
@@ -189,6 +194,9 @@ pub struct ModelSettings {
     pub hidden: Vec<usize>,
     /// The activation after each hidden layer.
     pub activation: Activation,
+    /// The network, if it is a deep one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deep: Option<DeepSettings>,
 }
 
 /// The form of a model.
@@ -200,6 +208,8 @@ pub enum ModelForm {
     Network,
     /// [Logistic regression](logistic) on features that are mostly zero.
     Logistic,
+    /// A deep network.
+    Deep,
 }
 
 /// The data file, and how it is read.
@@ -267,7 +277,17 @@ impl Specification {
         match self.model.form {
             ModelForm::Network => self.network().manifest(),
             ModelForm::Logistic => logistic::manifest(self.data.layout.columns()),
+            ModelForm::Deep => self.architecture().map_or_else(|_| Manifest::default(), |it| it.manifest()),
         }
+    }
+
+    /// The deep network.
+    ///
+    /// # Errors
+    /// It is none, or its layers do not fit.
+    pub fn architecture(&self) -> Result<Architecture, SpecificationError> {
+        let none = || SpecificationError::Foreign("the run trains no deep network".to_owned());
+        self.model.deep.as_ref().ok_or_else(none)?.architecture(&self.data)
     }
 
     /// The model as a network of dense layers.
@@ -297,6 +317,7 @@ impl Specification {
         match &self.data.target {
             Target::Class { classes } => (classes.len(), Loss::SoftmaxCrossEntropy),
             Target::Number { .. } => (1, Loss::HalfSquaredError),
+            Target::Token { vocabulary } => (*vocabulary, Loss::SoftmaxCrossEntropy),
         }
     }
 
@@ -322,8 +343,8 @@ impl Specification {
         within("data.file", data.name.len(), 1..=NAME_BYTES_MAX, "a name of 1 to 4096 bytes")?;
         within("data.file", data.byte_count, 1.., "a file of at least one byte")?;
         within("data.held_out", data.held_out_rows, 0..data.rows, "fewer rows than the file has")?;
-        if !self.is_sparse() && u64::from(data.rows) * data.layout.columns() as u64 > TABLE_VALUES_MAX as u64
-        {
+        let is_table = !self.is_sparse() && data.layout.format() != Format::Text;
+        if is_table && u64::from(data.rows) * data.layout.columns() as u64 > TABLE_VALUES_MAX as u64 {
             return foreign("the table has more than 268435456 numbers");
         }
         if !data.standardization.fits(data.layout.columns()) {
@@ -337,11 +358,21 @@ impl Specification {
             }
             Target::Number { mean, scale } if mean.is_finite() && scale.is_finite() && *scale > 0.0 => Ok(()),
             Target::Number { .. } => foreign("the target's mean or scale is not a number"),
+            Target::Token { vocabulary } => {
+                within("model.kind", *vocabulary, VOCABULARY..=VOCABULARY, "256 different bytes")
+            }
         }
     }
 
     fn check_model(&self) -> Result<(), SpecificationError> {
         let hidden = &self.model.hidden;
+        if self.model.form == ModelForm::Deep {
+            within("model.hidden", hidden.len(), 0..=0, "no hidden layers with a deep network")?;
+            return self.architecture().map(drop);
+        }
+        if self.model.deep.is_some() || self.data.layout.format() == Format::Text {
+            return Err(SpecificationError::Foreign("the model is for other data".to_owned()));
+        }
         if self.model.form == ModelForm::Logistic {
             within("model.hidden", hidden.len(), 0..=0, "no layers with a logistic model")?;
             let Target::Class { classes } = &self.data.target else {

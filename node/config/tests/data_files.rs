@@ -42,7 +42,8 @@ fn case(file: &str) -> Vec<u8> {
 
 /// The specification of the run file that `peer init` writes, and the warnings.
 fn specification(file: &str, bytes: &[u8]) -> Result<(Specification, Vec<String>), String> {
-    let WrittenRunFile { text, notices } = write_run_file(file, bytes).map_err(|error| error.to_string())?;
+    let WrittenRunFile { text, notices } =
+        write_run_file(file, bytes, None).map_err(|error| error.to_string())?;
     let run = RunFile::parse(&text).unwrap_or_else(|error| panic!("{file}: {error}\n{text}"));
     let (specification, again) = resolve_with_notices(&run, file, bytes)
         .unwrap_or_else(|error| panic!("what init writes, start takes: {error}\n{text}"));
@@ -66,6 +67,7 @@ fn assert_outcome(file: &str, bytes: &[u8], expected: &Expected) {
             match &found.data.target {
                 Target::Class { classes: found } => assert_eq!(found, classes, "{file}"),
                 Target::Number { .. } => assert!(classes.is_empty(), "{file}: the label is a number"),
+                Target::Token { .. } => panic!("{file}: a table is no prose"),
             }
             assert_eq!(notices.len(), warnings.len(), "{file}: {notices:#?}");
             for (notice, words) in notices.iter().zip(*warnings) {
@@ -242,20 +244,21 @@ fn trained_on(file: &str, bytes: &[u8]) -> ModelFile {
 #[test]
 fn a_saved_model_finds_its_columns_by_name() {
     let model = trained_on("plain.csv", &case("plain.csv"));
-    let expected = model.evaluate("pipe.csv", &case("pipe.csv")).unwrap();
+    let expected = model.evaluate("pipe.csv", &case("pipe.csv"), &None).unwrap();
     assert_eq!((expected.evaluation.samples, expected.part, expected.notices.len()), (60, DataPart::All, 0));
     assert!(expected.evaluation.accuracy.unwrap() > 0.8, "{expected:?}");
     for file in ["swapped.csv", "semi_deccomma.csv", "bom_quoted.csv", "utf16.csv", "cr.csv"] {
-        let found = model.evaluate(file, &case(file)).unwrap();
+        let found = model.evaluate(file, &case(file), &None).unwrap();
         assert_eq!(found.evaluation, expected.evaluation, "{file}");
     }
-    let by_place = model.evaluate("space.txt", &case("space.txt")).unwrap();
+    let by_place = model.evaluate("space.txt", &case("space.txt"), &None).unwrap();
     assert_eq!(by_place.evaluation, expected.evaluation);
     assert!(
         by_place.notices[0].starts_with("the file has no header; its columns are taken in the order"),
         "{by_place:?}"
     );
-    let error = model.evaluate("other.csv", &case("semi_quoted_header_commas.csv")).unwrap_err().to_string();
+    let error =
+        model.evaluate("other.csv", &case("semi_quoted_header_commas.csv"), &None).unwrap_err().to_string();
     assert!(
         error.starts_with("other.csv: the model was trained on `a`, `b`, `c`, which the file does not have"),
         "{error}"
@@ -269,20 +272,20 @@ fn a_model_without_names_is_still_evaluated() {
     let names = text.find("feature_names").unwrap();
     let end = names + text[names..].find("\n\n").unwrap();
     text.replace_range(names..end, "");
-    let found = model.evaluate("pipe.csv", &case("pipe.csv")).unwrap();
+    let found = model.evaluate("pipe.csv", &case("pipe.csv"), &None).unwrap();
     assert_eq!(found.evaluation.samples, 60);
     assert!(
         found.notices[0].starts_with("the model was saved without the names of its columns"),
         "{found:?}"
     );
-    let own = model.evaluate("plain.csv", &case("plain.csv")).unwrap();
+    let own = model.evaluate("plain.csv", &case("plain.csv"), &None).unwrap();
     assert_eq!((own.evaluation.samples, own.part), (12, DataPart::HeldOut));
 }
 
 #[test]
 fn without_held_out_rows_the_evaluated_rows_are_named() {
     let bytes = case("two_rows.csv");
-    let found = trained_on("two_rows.csv", &bytes).evaluate("two_rows.csv", &bytes).unwrap();
+    let found = trained_on("two_rows.csv", &bytes).evaluate("two_rows.csv", &bytes, &None).unwrap();
     assert_eq!((found.evaluation.samples, found.part), (2, DataPart::Trained));
 }
 
@@ -300,8 +303,8 @@ fn wide_files_are_written_so_that_start_takes_them() {
     // A header in another order is told from its own by the digest of the names.
     let other = text.replacen("c0,c1,", "c1,c0,", 1);
     let parameters = vec![0.0; found.manifest().parameter_count()];
-    assert!(found.evaluate(&parameters, "g.csv", format!("{text}{}", row(1)).as_bytes()).is_ok());
-    let error = found.evaluate(&parameters, "g.csv", other.as_bytes()).unwrap_err().to_string();
+    assert!(found.evaluate(&parameters, "g.csv", format!("{text}{}", row(1)).as_bytes(), &None).is_ok());
+    let error = found.evaluate(&parameters, "g.csv", other.as_bytes(), &None).unwrap_err().to_string();
     assert!(error.starts_with("g.csv: the header is not the one that the model was trained on"), "{error}");
 }
 
@@ -500,7 +503,7 @@ proptest! {
             prop_assert!(found.load(&bytes).is_ok());
             let parameters = vec![0.0; found.manifest().parameter_count()];
             // The same table as another file, with a blank line at its end.
-            let other = found.evaluate(&parameters, "g.csv", &[&bytes, &b"\n"[..]].concat());
+            let other = found.evaluate(&parameters, "g.csv", &[&bytes, &b"\n"[..]].concat(), &None);
             prop_assert!(other.is_ok(), "{:?}", other);
         }
     }

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod data;
+pub mod deep;
 pub mod optimizer;
 pub mod schedule;
 pub mod task;

@@ -13,6 +13,7 @@
 
 use peergrad_core::io::Committed;
 use peergrad_core::program::loader::Loaded;
+use peergrad_models::task::StepInfo;
 use peergrad_protocol::manifest::Chunks;
 
 use super::sample_counter::SampleCounter;
@@ -136,8 +137,9 @@ impl<'a> Plain<'a> {
             return Some(None);
         }
         let (task, training) = (&self.loaded.task, &self.loaded.config);
-        let loss = task.gradient(&self.parameters, &samples, &mut self.vector);
         let (rate, optimizer) = (training.schedule.rate(number), training.optimizer());
+        let info = StepInfo::alone(number, counted.epoch, rate);
+        let loss = task.contribute(&info, &self.parameters, &samples, &mut self.vector);
         let sample_count = samples.len() as u64;
         let clip_factor = optimizer.clip_factor_of(&self.vector, sample_count);
         for chunk in 0..self.chunks.count() {

@@ -19,6 +19,7 @@ use peergrad_collectives::codec::Codec;
 use peergrad_collectives::plan::ShardLayout;
 use peergrad_core::io::Event;
 use peergrad_core::program::loader::Loaded;
+use peergrad_models::task::StepInfo;
 use peergrad_protocol::cursor::{DataCursor, Span};
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::manifest::Chunks;
@@ -130,7 +131,8 @@ impl Replay {
         if self.order.as_ref().is_none_or(|(known, _)| *known != epoch) {
             self.order = Some((epoch, training.order(epoch, sample_count)));
         }
-        let contributions = self.contributions(&parts);
+        let info = StepInfo::alone(self.steps, epoch, training.schedule.rate(self.steps));
+        let contributions = self.contributions(&info, &parts);
         let rate = training.schedule.rate(self.steps);
         let placed = self.placement(&view, digest);
         let layout = self.layout(&placed.now.1, view.members.len());
@@ -277,13 +279,13 @@ impl Replay {
     }
 
     /// By rank: the gradient of the member's part of the batch, and its number of samples and loss.
-    fn contributions(&self, parts: &[Vec<Span>]) -> Vec<(Vec<f32>, SampleStats)> {
+    fn contributions(&self, info: &StepInfo, parts: &[Vec<Span>]) -> Vec<(Vec<f32>, SampleStats)> {
         let order = &self.order.as_ref().expect("drawn before").1;
         let contribution = |spans: &Vec<Span>| {
             let samples: Vec<u32> =
                 spans.iter().flat_map(|s| &order[s.start as usize..s.end as usize]).copied().collect();
             let mut gradient = vec![0.0; self.parameters.len()];
-            let loss = self.loaded.task.gradient(&self.parameters, &samples, &mut gradient);
+            let loss = self.loaded.task.contribute(info, &self.parameters, &samples, &mut gradient);
             if !loss.is_finite() || !gradient.iter().all(|element| element.is_finite()) {
                 return (vec![0.0; self.parameters.len()], SampleStats::default());
             }

@@ -6,8 +6,10 @@
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::Args;
-use peergrad_config::specification::init::demo_run_file;
+use clap::{Args, ValueEnum};
+use peergrad_config::specification::DeepBackend;
+use peergrad_config::specification::deep::check_backend;
+use peergrad_config::specification::init::{demo_pictures_run_file, demo_run_file};
 
 use super::progress::Screen;
 use super::scratch_directory::ScratchDirectory;
@@ -21,6 +23,9 @@ mod results;
 
 #[derive(Args)]
 pub(super) struct DemoArguments {
+    /// What to train: `mlp`, a network with one hidden layer; or `cnn`, a convolutional network
+    #[arg(value_name = "MODEL", default_value = "mlp")]
+    model: DemoModel,
     /// How many peers to start
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     peers: u32,
@@ -32,11 +37,27 @@ pub(super) struct DemoArguments {
     json: bool,
 }
 
-pub(super) fn demo(arguments: &DemoArguments) -> anyhow::Result<ExitCode> {
+/// What the demo trains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum DemoModel {
+    /// A network with one hidden layer.
+    Mlp,
+    /// A convolutional network.
+    Cnn,
+}
+
+pub(super) fn demo(arguments: &DemoArguments, deep: &DeepBackend) -> anyhow::Result<ExitCode> {
+    let settings = match arguments.model {
+        DemoModel::Mlp => demo_run_file(),
+        DemoModel::Cnn => {
+            check_backend(deep)?;
+            demo_pictures_run_file()
+        }
+    };
     let channel = LineChannel::open();
     let scratch = ScratchDirectory::create("demo")?;
     let run_file = scratch.path().join("run.toml");
-    std::fs::write(&run_file, demo_run_file()).context("cannot write the demo's run.toml")?;
+    std::fs::write(&run_file, settings).context("cannot write the demo's run.toml")?;
     let screen = Screen::new();
     let format = OutputFormat::of_flag(arguments.json);
     if !format.is_json() {

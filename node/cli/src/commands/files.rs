@@ -5,25 +5,33 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use peergrad_config::specification::init::{WrittenRunFile, write_run_file};
+use peergrad_config::specification::run_file::ModelKind;
 use peergrad_models::data::embedded::embedded;
+use serde::Deserialize;
+use serde::de::value::{Error, StrDeserializer};
 use serde_json::json;
 
 use crate::terminal::{OutputFormat, complain, emit, print_line};
 
 /// `peer init`: prints a run file for a data file.
-pub(super) fn init(data: &Path, format: OutputFormat) -> anyhow::Result<ExitCode> {
+pub(super) fn init(data: &Path, model: Option<ModelKind>, format: OutputFormat) -> anyhow::Result<ExitCode> {
     let name = data.to_str().context("the data file's path is not valid Unicode: rename it")?;
     let bytes = match embedded(name) {
         Some(bytes) if !data.exists() => bytes.to_vec(),
         _ => read(data)?,
     };
-    let WrittenRunFile { text, notices } = write_run_file(name, &bytes)?;
+    let WrittenRunFile { text, notices } = write_run_file(name, &bytes, model)?;
     warn_about(name, &notices);
     match format {
         OutputFormat::Json => emit(&json!({"event": "run_file", "text": text, "warnings": notices})),
         OutputFormat::Text => print_line(text.trim_end()),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A kind of model, as a run file has it.
+pub(super) fn model_kind(text: &str) -> Result<ModelKind, String> {
+    ModelKind::deserialize(StrDeserializer::<Error>::new(text)).map_err(|error| error.to_string())
 }
 
 /// Writes what was inferred from a data file and may be wrong.

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use clap::Args;
 use peergrad_config::model_file::{DataPart, ModelFile};
+use peergrad_config::specification::DeepBackend;
 use peergrad_models::data::embedded::embedded;
 use peergrad_net::compute_on;
 use serde_json::json;
@@ -29,7 +30,7 @@ pub(super) struct EvaluateArguments {
     json: bool,
 }
 
-pub(super) fn evaluate(arguments: &EvaluateArguments) -> anyhow::Result<ExitCode> {
+pub(super) fn evaluate(arguments: &EvaluateArguments, deep: &DeepBackend) -> anyhow::Result<ExitCode> {
     let model = decode(&arguments.model, &files::read(&arguments.model)?)?;
     let name = arguments.data.display().to_string();
     let data = match embedded(&name) {
@@ -42,7 +43,7 @@ pub(super) fn evaluate(arguments: &EvaluateArguments) -> anyhow::Result<ExitCode
             arguments.model.display()
         );
     }
-    let evaluated = compute_on(threads_of_one(1).get(), || model.evaluate(&name, &data));
+    let evaluated = compute_on(threads_of_one(1).get(), || model.evaluate(&name, &data, deep));
     let evaluated = evaluated.context("cannot start threads")?;
     let evaluated = evaluated.with_context(|| arguments.model.display().to_string())?;
     files::warn_about(&name, &evaluated.notices);

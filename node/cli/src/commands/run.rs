@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use peergrad_config::specification::{BuiltinLoader, RunFile, resolve_with_notices};
+use peergrad_config::specification::{BuiltinLoader, DeepBackend, RunFile, resolve_with_notices};
 use peergrad_core::node::StartMode;
 use peergrad_core::program::loader::Loader;
 use peergrad_embed::text::command_name::command_name;
@@ -29,7 +29,7 @@ use super::started_from::StartedFrom;
 use crate::terminal::OutputFormat;
 
 /// Starts a new run of a built-in model.
-pub(super) fn start(arguments: StartArguments) -> anyhow::Result<ExitCode> {
+pub(super) fn start(arguments: StartArguments, deep: DeepBackend) -> anyhow::Result<ExitCode> {
     let path = &arguments.run_file;
     let run_file = read_run_file(path, arguments.founder.seed)?;
     let name = &run_file.data()?.file;
@@ -42,10 +42,11 @@ pub(super) fn start(arguments: StartArguments) -> anyhow::Result<ExitCode> {
     let (specification, notices) = resolve_with_notices(&run_file, name, &data)?;
     files::warn_about(name, &notices);
     memory.check(specification.memory_bytes())?;
+    specification.check_backend(&deep)?;
     let specification = specification.to_bytes()?;
     let started_from = StartedFrom::read(path);
     let data = DataSource::loaded(data, files::data_path(path, name));
-    let loader = Arc::new(BuiltinLoader { memory });
+    let loader = Arc::new(BuiltinLoader { memory, deep });
     found(&run_file, started_from, specification, loader, data, arguments.founder)
 }
 

@@ -13,26 +13,33 @@ use peergrad_models::data::error::DenseTableError;
 use peergrad_models::data::format::FileLayout;
 use peergrad_models::data::labels::Labels;
 use peergrad_models::data::limits::UNPACKED_BYTES_MAX;
+use peergrad_models::deep::task::{DeepSamples, evaluate_pictures, evaluate_text};
+use peergrad_models::deep::text::TextSamples;
+use peergrad_models::deep::{Backend, DeepTask};
 use peergrad_models::task::logistic::{self, Logistic, SparseDataset, SparseSamples};
 use peergrad_models::task::supervised::{self, Supervised};
 use peergrad_models::task::{Evaluation, Task};
 use peergrad_protocol::id::ContentDigest;
 
 use super::custom::CustomSpecification;
+use super::deep::{DeepBackend, check_backend};
 use super::memory::MemoryLimit;
 use super::{ModelForm, Specification, SpecificationError};
 
 /// Loads the models that `run.toml` can name.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct BuiltinLoader {
     /// How much memory a run may take.
     pub memory: MemoryLimit,
+    /// What computes deep networks.
+    pub deep: DeepBackend,
 }
 
 impl Loader for BuiltinLoader {
     fn data(&self, specification: &[u8]) -> Result<Option<DataReference>, String> {
         let reference = Specification::parse(specification).and_then(|specification| {
             self.memory.check(specification.memory_bytes())?;
+            specification.check_backend(&self.deep)?;
             Ok(DataReference {
                 digest: specification.digest()?,
                 byte_count: specification.data.byte_count,
@@ -54,8 +61,12 @@ impl Loader for BuiltinLoader {
     fn load(&self, specification: &[u8], data: Option<Arc<[u8]>>) -> Result<Loaded, String> {
         let bytes = data.ok_or("the run needs its data file, which is missing")?;
         let specification = Specification::parse(specification).map_err(|error| error.to_string())?;
-        specification.load_within(&bytes, self.memory).map_err(|error| error.to_string())
+        specification.load_within(bytes, self.memory, &self.deep).map_err(|error| error.to_string())
     }
+}
+
+fn deep_is_missing() -> SpecificationError {
+    SpecificationError::Foreign("it does not describe its deep network".to_owned())
 }
 
 /// Which rows of a data file are used.
@@ -84,23 +95,43 @@ impl Specification {
     /// Creates the task from the bytes of the data file.
     ///
     /// # Errors
-    /// The run was founded on a different file.
+    /// The run was founded on a different file, or trains a deep network.
     pub fn load(&self, bytes: &[u8]) -> Result<Loaded, SpecificationError> {
-        self.load_within(bytes, MemoryLimit::default())
+        self.load_within(bytes.into(), MemoryLimit::default(), &None)
+    }
+
+    /// Checks that this program can compute the model.
+    ///
+    /// # Errors
+    /// It is a deep network, and there is nothing that computes one.
+    pub fn check_backend(&self, deep: &DeepBackend) -> Result<(), SpecificationError> {
+        if self.model.form == ModelForm::Deep { check_backend(deep).map(drop) } else { Ok(()) }
     }
 
     /// As [`load`](Self::load), for a peer whose memory is limited.
     ///
     /// # Errors
     /// The run was founded on a different file, or unpacking this one takes too much memory.
-    fn load_within(&self, bytes: &[u8], memory: MemoryLimit) -> Result<Loaded, SpecificationError> {
-        self.check_bytes(bytes)?;
-        let bytes = self.unpacked(bytes, memory)?;
+    pub fn load_within(
+        &self,
+        bytes: Arc<[u8]>,
+        memory: MemoryLimit,
+        deep: &DeepBackend,
+    ) -> Result<Loaded, SpecificationError> {
+        self.check_bytes(&bytes)?;
+        let unpacked = self.unpacked(&bytes, memory)?;
         let task: Arc<dyn Task> = match self.model.form {
-            ModelForm::Network => Arc::new(Supervised::new(self.network(), self.unpacked_dataset(&bytes)?)),
+            ModelForm::Network => {
+                Arc::new(Supervised::new(self.network(), self.unpacked_dataset(&unpacked)?))
+            }
             ModelForm::Logistic => {
                 let training = self.data.rows - self.data.held_out_rows;
-                Arc::new(Logistic::new(self.unpacked_rows(&bytes)?, training))
+                Arc::new(Logistic::new(self.unpacked_rows(&unpacked)?, training))
+            }
+            ModelForm::Deep => {
+                let backend = Arc::clone(check_backend(deep)?);
+                let samples = self.deep_samples(&bytes, &unpacked)?;
+                Arc::new(DeepTask::new(self.architecture()?, samples, self.training.seed, backend))
             }
         };
         let config = self.training.training(&task.manifest())?;
@@ -114,7 +145,7 @@ impl Specification {
     /// A CSV file may differ from the run's file in its header and in the order of its columns; a LIBSVM file may lack the last features.
     ///
     /// # Errors
-    /// The file has another format than the run's, or other columns or labels.
+    /// The file has another format than the run's, or other columns or labels; or the network is a deep one, which `deep` does not compute.
     ///
     /// # Panics
     /// The number of parameters is not that of the model.
@@ -123,6 +154,7 @@ impl Specification {
         parameters: &[f32],
         file: &str,
         bytes: &[u8],
+        deep: &DeepBackend,
     ) -> Result<Evaluated, SpecificationError> {
         let part = match (ContentDigest::of(bytes) == self.digest()?, self.data.held_out_rows) {
             (false, _) => DataPart::All,
@@ -153,8 +185,58 @@ impl Specification {
                 };
                 logistic::evaluate(&samples, first..samples.count(), parameters)
             }
+            ModelForm::Deep => {
+                self.evaluate_deep(parameters, file, bytes, &**check_backend(deep)?, part, &mut notices)?
+            }
         };
         Ok(Evaluated { evaluation, part, notices })
+    }
+
+    /// The samples of a deep network; `bytes` are those of the file, `unpacked` as well.
+    fn deep_samples(
+        &self,
+        bytes: &Arc<[u8]>,
+        unpacked: &Cow<'_, [u8]>,
+    ) -> Result<DeepSamples, SpecificationError> {
+        if let FileLayout::Text(layout) = &self.data.layout {
+            let text = match unpacked {
+                Cow::Borrowed(_) => Arc::clone(bytes),
+                Cow::Owned(text) => text.as_slice().into(),
+            };
+            if layout.samples(text.len()) != self.data.rows as usize {
+                return Err(self.other("it has a different length"));
+            }
+            return Ok(DeepSamples::Text(TextSamples::new(text, *layout, self.data.held_out_rows as usize)));
+        }
+        let settings = self.model.deep.as_ref().ok_or_else(deep_is_missing)?;
+        let shape = settings.picture().ok_or_else(deep_is_missing)?;
+        let changes = settings.changes().to_vec();
+        Ok(DeepSamples::Pictures { dataset: self.unpacked_dataset(unpacked)?, shape, changes })
+    }
+
+    fn evaluate_deep(
+        &self,
+        parameters: &[f32],
+        file: &str,
+        bytes: &[u8],
+        backend: &dyn Backend,
+        part: DataPart,
+        notices: &mut Vec<String>,
+    ) -> Result<Evaluation, SpecificationError> {
+        let architecture = self.architecture()?;
+        if let FileLayout::Text(layout) = &self.data.layout {
+            let held_out = if part == DataPart::HeldOut { self.data.held_out_rows as usize } else { 0 };
+            let text: Arc<[u8]> = unpack(file, bytes)?.as_ref().into();
+            let text = TextSamples::new(text, *layout, held_out);
+            let samples = if part == DataPart::HeldOut { text.held_out() } else { text.training() };
+            return Ok(evaluate_text(&architecture, backend, parameters, &text, samples));
+        }
+        let samples = match part {
+            DataPart::HeldOut => self.dataset(bytes)?.held_out,
+            DataPart::Trained => self.dataset(bytes)?.training,
+            DataPart::All => self.samples(file, bytes, notices)?,
+        };
+        Ok(evaluate_pictures(&architecture, backend, parameters, &samples))
     }
 
     fn check_bytes(&self, bytes: &[u8]) -> Result<(), SpecificationError> {
@@ -317,7 +399,7 @@ mod tests {
 
     #[test]
     fn a_run_that_takes_too_much_memory_is_rejected_with_its_specification() {
-        let limited = |bytes| BuiltinLoader { memory: MemoryLimit::new(Some(bytes)) };
+        let limited = |bytes| BuiltinLoader { memory: MemoryLimit::new(Some(bytes)), deep: None };
         let needed = Specification::parse(&specification()).unwrap().memory_bytes();
         assert!(limited(needed).data(&specification()).is_ok());
         let error = limited(needed - 1).data(&specification()).unwrap_err();
@@ -331,8 +413,8 @@ mod tests {
         let specification = resolve(&run, DIGITS, packed).unwrap();
         let unpacked = unpack(DIGITS, packed).unwrap().len() as u64;
         let limit = |left| MemoryLimit::new(Some(specification.loading_bytes() + left));
-        assert!(specification.load_within(packed, limit(unpacked)).is_ok());
-        let error = specification.load_within(packed, limit(unpacked - 1)).err().unwrap();
+        assert!(specification.load_within(packed.into(), limit(unpacked), &None).is_ok());
+        let error = specification.load_within(packed.into(), limit(unpacked - 1), &None).err().unwrap();
         assert_eq!(
             error,
             SpecificationError::UnpacksTooLarge { name: DIGITS.to_owned(), left: unpacked - 1 }

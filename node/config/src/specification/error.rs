@@ -23,6 +23,14 @@ pub enum SpecificationError {
         /// The allowed values.
         allowed: String,
     },
+    /// A deep network cannot be built.
+    #[error("`{key}`: {reason}")]
+    Network {
+        /// The setting's name, with its section.
+        key: &'static str,
+        /// Why, and what to give.
+        reason: String,
+    },
     /// The data file cannot be unpacked.
     #[error(transparent)]
     Table(#[from] DenseTableError),
@@ -73,6 +81,11 @@ pub enum SpecificationError {
     /// This version cannot read the specification.
     #[error("the run's specification cannot be read ({0}); use the same version of peergrad on all machines")]
     Foreign(String),
+    /// The run trains a deep network, which this program cannot compute.
+    #[error(
+        "this is a deep network, which this program cannot compute: build `peer` with `cargo build --release --features deep`, and use that one on all machines"
+    )]
+    NoBackend,
     /// The run was founded on another data file.
     #[error(
         "{name}: this is not the data file of the run ({what}); copy the file from the first peer's machine"

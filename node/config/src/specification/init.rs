@@ -21,9 +21,9 @@ use peergrad_models::data::numbered::{Numbered, NumberedFormat};
 use peergrad_models::data::standardize::Standardization;
 use peergrad_protocol::limits::SPECIFICATION_BYTES_MAX;
 
-use super::resolve::resolve_data;
-use super::run_file::{DataSection, ModelKind, SEED_DEFAULT};
-use super::{DataSettings, ModelForm, SpecificationError};
+use super::resolve::{ResolvedData, resolve_data};
+use super::run_file::{DataSection, ModelKind, ModelSection, SEED_DEFAULT};
+use super::{DataSettings, ModelForm, SpecificationError, deep};
 use crate::terminal::is_obeyed;
 
 /// The first line of `[sync]`.
@@ -56,13 +56,31 @@ pub struct WrittenRunFile {
 ///
 /// # Errors
 /// The data cannot be used.
-pub fn write_run_file(data_name: &str, bytes: &[u8]) -> Result<WrittenRunFile, SpecificationError> {
-    write(data_name, bytes, None)
+///
+/// `kind` is the model that the user wants; by default it follows from the data. A file of prose, such as `book.txt`, gets a transformer.
+pub fn write_run_file(
+    data_name: &str,
+    bytes: &[u8],
+    kind: Option<ModelKind>,
+) -> Result<WrittenRunFile, SpecificationError> {
+    let is_prose = || deep::is_prose(data_name, bytes);
+    match write(data_name, bytes, kind, None) {
+        Err(_) if kind.is_none() && is_prose() => write(data_name, bytes, Some(ModelKind::Gpt), None),
+        written => written,
+    }
 }
 
-/// As [`write_run_file`]; `batch`, if given, replaces the default batch size.
-fn write(data_name: &str, bytes: &[u8], batch: Option<u64>) -> Result<WrittenRunFile, SpecificationError> {
+/// As [`write_run_file`], without a guess; `batch`, if given, replaces the default batch size.
+fn write(
+    data_name: &str,
+    bytes: &[u8],
+    kind: Option<ModelKind>,
+    batch: Option<u64>,
+) -> Result<WrittenRunFile, SpecificationError> {
     let unpacked = unpack(data_name, bytes)?;
+    if kind == Some(ModelKind::Gpt) {
+        return write_for_prose(data_name, bytes, &unpacked);
+    }
     let mut section = DataSection::new(data_name);
     let inferred = FileLayout::infer(data_name, &unpacked, &ColumnHints::default())?;
     let Inferred { layout, names, unusable, incomplete, mut notices } = inferred;
@@ -80,9 +98,11 @@ fn write(data_name: &str, bytes: &[u8], batch: Option<u64>) -> Result<WrittenRun
         notices.push(format!("left out, because a model needs numbers: {}", described.join(", ")));
     }
     let is_sparse = layout.format() == Format::Libsvm && layout.columns() > COLUMNS_FOR_SPARSE_MODEL;
-    let form = if is_sparse { ModelForm::Logistic } else { ModelForm::Network };
+    let inferred_form = if is_sparse { ModelForm::Logistic } else { ModelForm::Network };
+    let form = kind.map_or(inferred_form, ModelKind::form);
     let resolved = resolve_data(&section, form, SEED_DEFAULT, data_name, bytes);
-    let (mut data, _) = resolved.map_err(|error| with_all_columns(error, &incomplete, &names))?;
+    let ResolvedData { mut data, picture, .. } =
+        resolved.map_err(|error| with_all_columns(error, &incomplete, &names))?;
     if !fits(&data) {
         notices.push(without_standardization(&data));
         data.standardization = Standardization::identity();
@@ -102,14 +122,64 @@ fn write(data_name: &str, bytes: &[u8], batch: Option<u64>) -> Result<WrittenRun
             let arrays = Arrays::find(data_name, &unpacked).map_err(FormatError::from)?;
             format!("each {}", arrays.sample_words())
         }
+        FileLayout::Text(_) => unreachable!("prose has no columns to infer"),
     };
-    let mut preset = Preset::of(&data, form);
+    let mut preset = Preset::of(&data, form, kind);
     preset.batch = batch.unwrap_or(preset.batch);
     let rest = if preset.kind == ModelKind::Logistic { REST.replacen(SYNC, SSP, 1) } else { REST.to_owned() };
     let columns = ColumnNames { names, unusable: unusable.iter().map(|column| column.index).collect() };
-    let section = data_section(&data, &shape, &columns);
+    let mut section = data_section(&data, &shape, &columns);
+    if let Some(picture) = picture {
+        section += &line(&format!("picture = {}", toml(&picture)), "channels, height and width of a row");
+        section += &line("changes = []", "at random in training: \"flip\", \"shift 2\"");
+    }
     let text = [HEAD, &preset.training(), &section, &preset.model(), &rest].concat();
     Ok(WrittenRunFile { text, notices })
+}
+
+/// The run file for a transformer on prose.
+fn write_for_prose(name: &str, packed: &[u8], bytes: &[u8]) -> Result<WrittenRunFile, SpecificationError> {
+    let section = DataSection::new(name);
+    let data = deep::resolve_text(&section, &ModelSection::default(), name, packed, bytes)?;
+    let samples = format!("{} bytes of text, {} samples", bytes.len(), data.rows);
+    let data = [
+        format!("\n[data]                     # {samples}\n"),
+        line(&format!("file = {}", toml(name)), "path relative to this file's folder; gzipped or not"),
+        line("held_out = 0.1", "share of the text, at its end, that is not trained but used for evaluation"),
+    ]
+    .concat();
+    let model = [
+        "\n[model]\n".to_owned(),
+        line("kind = \"gpt\"", "a transformer, whose tokens are bytes"),
+        line("layers = 4", "blocks"),
+        line("width = 128", "numbers for each byte"),
+        line("heads = 4", "heads of the attention, which share the width"),
+        line("context = 128", "bytes that it sees at once"),
+        line("dropout = 0.0", "share of values left out in training, if it learns the text by heart"),
+    ]
+    .concat();
+    let training = [
+        line("epochs = 10", "passes over the text"),
+        line("batch = 32", "samples per step, over all peers together"),
+        line(&format!("seed = {SEED_DEFAULT}"), "seed of the initial parameters and the order of samples"),
+    ]
+    .concat();
+    let optimizer = [
+        "\n[optimizer]\n".to_owned(),
+        line("rule = \"adamw\"", "or adam, momentum, sgd"),
+        line("rate = 0.001", "the highest learning rate"),
+        line("schedule = \"cosine\"", "decays to 0 at the end; or step, constant"),
+        line("weight_decay = 0.1", "the share by which weights shrink, times the rate"),
+        line("warmup_steps = 100", "steps over which the rate rises from 0"),
+        line("clip_norm = 1.0", "a gradient with a larger norm is shortened to this one"),
+        "\n".to_owned(),
+        line("[[optimizer.groups]]", "tensors that are trained differently"),
+        line("tensors = [\"*.bias\", \"*.ln_*\"]", "offsets and norms do not shrink"),
+        line("weight_decay = 0.0", ""),
+    ]
+    .concat();
+    let text = [HEAD, &training, &data, &model, &optimizer, REST].concat();
+    Ok(WrittenRunFile { text, notices: vec![] })
 }
 
 /// The error about a missing number, with all columns in which numbers are missing.
@@ -187,8 +257,21 @@ struct ColumnNames {
 #[must_use]
 pub fn demo_run_file() -> String {
     let bytes = embedded(DIGITS).expect("the digits are embedded");
-    write(DIGITS, bytes, Some(DEMO_BATCH)).expect("the embedded digits can be used").text
+    write(DIGITS, bytes, None, Some(DEMO_BATCH)).expect("the embedded digits can be used").text
 }
+
+/// The run file of `peer demo cnn`: the built-in digits as pictures of 8 x 8, and a small convolutional network.
+///
+/// # Panics
+/// Never: the digits are part of the binary.
+#[must_use]
+pub fn demo_pictures_run_file() -> String {
+    let bytes = embedded(DIGITS).expect("the digits are embedded");
+    let kind = Some(ModelKind::Cnn);
+    write(DIGITS, bytes, kind, Some(DEMO_PICTURES_BATCH)).expect("the embedded digits can be used").text
+}
+
+const DEMO_PICTURES_BATCH: u64 = 64;
 
 const DEMO_BATCH: u64 = 16;
 
@@ -202,18 +285,20 @@ struct Preset {
 }
 
 impl Preset {
-    fn of(data: &DataSettings, form: ModelForm) -> Self {
+    fn of(data: &DataSettings, form: ModelForm, kind: Option<ModelKind>) -> Self {
         let columns = data.layout.columns();
-        let kind = match (&data.target, data.rows < ROWS_FOR_HIDDEN_LAYER) {
+        let kind = kind.unwrap_or(match (&data.target, data.rows < ROWS_FOR_HIDDEN_LAYER) {
             (Target::Class { classes }, _) if form == ModelForm::Logistic && classes.len() == 2 => {
                 ModelKind::Logistic
             }
             (_, false) => ModelKind::Mlp,
             (Target::Class { .. }, true) => ModelKind::Softmax,
-            (Target::Number { .. }, true) => ModelKind::Linear,
-        };
+            (Target::Number { .. } | Target::Token { .. }, true) => ModelKind::Linear,
+        });
+        let is_deep = kind.form() == ModelForm::Deep;
         let values = u64::from(data.rows) * columns as u64;
         let epochs = match values {
+            _ if is_deep => 10,
             0..1_000_000 => 40,
             1_000_000..20_000_000 => 20,
             _ => 10,
@@ -225,7 +310,11 @@ impl Preset {
         };
         let hidden = if columns > COLUMNS_FOR_NARROW_LAYER { 256 } else { 128 };
         // A model without a hidden layer tolerates a higher rate.
-        let rate = if kind == ModelKind::Mlp { 0.005 } else { 0.01 };
+        let rate = match kind {
+            ModelKind::Mlp => 0.005,
+            _ if is_deep => 0.002,
+            _ => 0.01,
+        };
         Self { epochs, batch, kind, hidden, rate }
     }
 
@@ -259,6 +348,18 @@ impl Preset {
             }
             ModelKind::Linear => line("kind = \"linear\"", "linear regression; or mlp, with hidden = [128]"),
             ModelKind::Logistic => line("kind = \"logistic\"", "one weight per feature; or softmax, mlp"),
+            ModelKind::Cnn => [
+                line("kind = \"cnn\"", "a convolutional network; or resnet"),
+                "layers = [\"conv 32 3\", \"relu\", \"pool 2\", \"conv 64 3\", \"relu\", \"pool 2\", \"dense 128\", \"relu\"]\n"
+                    .to_owned(),
+            ]
+            .concat(),
+            ModelKind::Resnet => [
+                line("kind = \"resnet\"", "a residual network; or cnn"),
+                line("depth = 8", "layers with weights: 8, 14, 20, ..."),
+            ]
+            .concat(),
+            ModelKind::Gpt => unreachable!("it has a run file of its own"),
         };
         if self.kind == ModelKind::Logistic {
             let optimizer = [
@@ -312,7 +413,7 @@ fn data_section(data: &DataSettings, shape: &str, words: &ColumnNames) -> String
             &format!("features = {width}"),
             "the largest index in the file; raise it if later files have larger ones",
         ),
-        FileLayout::Numbered(_) => String::new(),
+        FileLayout::Numbered(_) | FileLayout::Text(_) => String::new(),
     };
     text += &target_settings(target);
     text += &line("held_out = 0.2", "share of the rows that is not trained but used for evaluation");
@@ -329,6 +430,7 @@ fn data_section(data: &DataSettings, shape: &str, words: &ColumnNames) -> String
         FileLayout::Numbered(_) => {
             "# All features are used; to select some: columns = [1, 2, 3]\n".to_owned()
         }
+        FileLayout::Text(_) => String::new(),
     };
     text
 }
@@ -504,7 +606,7 @@ mod tests {
     /// Writes a run file, and checks that it parses and resolves.
     #[track_caller]
     fn written(name: &str, bytes: &[u8]) -> (String, RunFile) {
-        let text = write_run_file(name, bytes).unwrap().text;
+        let text = write_run_file(name, bytes, None).unwrap().text;
         let run = RunFile::parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
         let resolved =
             resolve(&run, &run.data().unwrap().file, bytes).unwrap_or_else(|error| panic!("{error}\n{text}"));
@@ -594,7 +696,7 @@ mod tests {
         assert!(text.contains("# 4 rows, each 1 x 2") && text.contains("IDX, gzipped or not"), "{text}");
         assert_eq!(run.data().unwrap().classes, Some(Classes::Count(2)));
         assert_eq!(run.data().unwrap().standardize, Some(true));
-        let error = write_run_file("f.bin", &samples).unwrap_err().to_string();
+        let error = write_run_file("f.bin", &samples, None).unwrap_err().to_string();
         assert!(error.contains("`cat train-images-idx3-ubyte.gz"), "{error}");
     }
 
@@ -606,7 +708,7 @@ mod tests {
         ) {
             let rows: String = rows.iter().map(|(a, b, label)| format!("{a},{b},{label}\n")).collect();
             let bytes = format!("{head}\n{rows}").into_bytes();
-            if let Ok(WrittenRunFile { text, .. }) = write_run_file("f.csv", &bytes) {
+            if let Ok(WrittenRunFile { text, .. }) = write_run_file("f.csv", &bytes, None) {
                 let run = RunFile::parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
                 resolve(&run, "f.csv", &bytes).unwrap_or_else(|error| panic!("{error}\n{text}"));
             }

@@ -13,6 +13,7 @@
 
 use std::fmt;
 
+use peergrad_models::data::format::Format;
 use peergrad_models::data::limits::UNPACKED_BYTES_MAX;
 use peergrad_protocol::limits::SHIPPED_DATA_BYTES_MAX;
 
@@ -70,9 +71,9 @@ impl Specification {
         limit.unpacked_bytes_max(self.loading_bytes())
     }
 
-    /// The numbers of a dense table; 0 if the samples are sparse, since they take about as much as the file that lists them.
+    /// The numbers of a dense table; 0 if the samples are sparse or prose, since they take about as much as the file that lists them.
     fn value_count(&self) -> u64 {
-        if self.is_sparse() {
+        if self.is_sparse() || self.data.layout.format() == Format::Text {
             0
         } else {
             u64::from(self.data.rows).saturating_mul(self.data.layout.columns() as u64)

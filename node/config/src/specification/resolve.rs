@@ -21,7 +21,7 @@ use super::algorithm::{Aggregation, Algorithm};
 use super::run_file::{DataSection, ModelKind, OptimizerKind, OptimizerSection, RunFile, ScheduleName};
 use super::{
     DataSettings, ModelForm, ModelSettings, Specification, SpecificationError, TrainingSettings, VERSION,
-    compression, dealing, groups, patience, replicas, within,
+    compression, dealing, deep, groups, patience, replicas, within,
 };
 
 /// The most classes that may be given as a count.
@@ -62,14 +62,27 @@ pub fn resolve_with_notices(
             allowed: "nothing with a built-in model: only custom tasks have such keys".to_owned(),
         });
     }
-    let form = match run.model.kind {
-        ModelKind::Logistic => ModelForm::Logistic,
-        ModelKind::Mlp | ModelKind::Softmax | ModelKind::Linear => ModelForm::Network,
+    let section = run.data()?;
+    check_model_keys(run, section)?;
+    let form = run.model.kind.form();
+    let ResolvedData { data, picture, notices } = if run.model.kind == ModelKind::Gpt {
+        let bytes = unpack(data_name, data_bytes)?;
+        let data = deep::resolve_text(section, &run.model, data_name, data_bytes, &bytes)?;
+        ResolvedData { data, picture: None, notices: vec![] }
+    } else {
+        resolve_data(section, form, run.seed, data_name, data_bytes)?
     };
-    let (data, notices) = resolve_data(run.data()?, form, run.seed, data_name, data_bytes)?;
     let training = resolve_training(run, u64::from(data.rows - data.held_out_rows))?;
     training.evaluation.check_held_out(u64::from(data.held_out_rows))?;
-    let model = resolve_model(run, form, &data.target)?;
+    let deep = match run.model.kind {
+        ModelKind::Gpt => Some(deep::resolve_transformer(&run.model)?),
+        ModelKind::Cnn | ModelKind::Resnet => {
+            let picture = picture.expect("a picture has a shape");
+            Some(deep::resolve_convolutional(&run.model, section, picture)?)
+        }
+        _ => None,
+    };
+    let model = ModelSettings { deep, ..resolve_model(run, form, &data.target)? };
     let mut specification = Specification { version: VERSION, training, model, data };
     specification.check()?;
     if specification.to_bytes().is_err() {
@@ -129,14 +142,24 @@ pub(super) fn resolve_training(run: &RunFile, samples: u64) -> Result<TrainingSe
     Ok(training)
 }
 
-/// Resolves how the data file is read; `packed` are its bytes on disk. The second value holds notices for the user.
+/// The data of a run.
+pub(super) struct ResolvedData {
+    /// How the file is read.
+    pub(super) data: DataSettings,
+    /// Channels, height and width of a row, if the model is for pictures.
+    pub(super) picture: Option<[usize; 3]>,
+    /// What was inferred and may be wrong, each a sentence for the user.
+    pub(super) notices: Vec<String>,
+}
+
+/// Resolves how a table is read; `packed` are the bytes of its file on disk.
 pub(super) fn resolve_data(
     section: &DataSection,
     form: ModelForm,
     seed: u64,
     name: &str,
     packed: &[u8],
-) -> Result<(DataSettings, Vec<String>), SpecificationError> {
+) -> Result<ResolvedData, SpecificationError> {
     within("data.held_out", section.held_out, 0.0..=0.9, "a share of 0 to 0.9")?;
     if let Some(count) = section.skip_lines {
         within("data.skip_lines", count, ..=SKIPPED_LINES_MAX, "0 to 1000")?;
@@ -162,6 +185,8 @@ pub(super) fn resolve_data(
         skip_lines: section.skip_lines,
     };
     let Inferred { layout, notices, .. } = FileLayout::infer(name, &bytes, &layout_hints)?;
+    let picture =
+        (form == ModelForm::Deep).then(|| deep::picture(section, &layout, name, &bytes)).transpose()?;
     let is_sparse = form == ModelForm::Logistic;
     let dense_only = Condition { holds: !is_sparse, allowed: ONLY_WITHOUT_ZEROS };
     dense_only.check("data.standardize", section.standardize.filter(|is_wanted| *is_wanted))?;
@@ -180,7 +205,10 @@ pub(super) fn resolve_data(
     let target_hints = TargetHints { predict: section.predict, classes: section.classes.clone() };
     let target = Target::infer(name, &labels, &target_hints, &split.training)?;
     let standardization = match table.filter(|_| is_standardized) {
-        Some(table) => Standardization::fit(&table.features, table.columns, &split.training),
+        Some(table) => {
+            let parts = picture.map_or(table.columns, |[channels, ..]| channels);
+            Standardization::fit_parts(&table.features, table.columns, parts, &split.training)
+        }
         None => Standardization::identity(),
     };
     let data = DataSettings {
@@ -193,7 +221,44 @@ pub(super) fn resolve_data(
         target,
         standardization,
     };
-    Ok((data, notices))
+    Ok(ResolvedData { data, picture, notices })
+}
+
+/// Rejects keys of other kinds of models.
+fn check_model_keys(run: &RunFile, data: &DataSection) -> Result<(), SpecificationError> {
+    let (model, kind) = (&run.model, run.model.kind);
+    let is_picture = matches!(kind, ModelKind::Cnn | ModelKind::Resnet);
+    let pictures =
+        Condition { holds: is_picture, allowed: "only if `kind` in [model] is \"cnn\" or \"resnet\"" };
+    pictures.check("data.picture", data.picture)?;
+    pictures.check("data.changes", data.changes.as_ref())?;
+    let layered = Condition {
+        holds: is_picture || kind == ModelKind::Gpt,
+        allowed: "only if `kind` is \"cnn\" or \"gpt\"",
+    };
+    layered.check("model.layers", model.layers.as_ref())?;
+    let resnet = Condition { holds: kind == ModelKind::Resnet, allowed: "only if `kind` is \"resnet\"" };
+    resnet.check("model.depth", model.depth)?;
+    let gpt = Condition { holds: kind == ModelKind::Gpt, allowed: "only if `kind` is \"gpt\"" };
+    gpt.check("model.width", model.width)?;
+    gpt.check("model.heads", model.heads)?;
+    gpt.check("model.context", model.context)?;
+    gpt.check("model.dropout", model.dropout)?;
+    let table = Condition {
+        holds: kind != ModelKind::Gpt,
+        allowed: "nothing if `kind` in [model] is \"gpt\": it reads the file as prose, without columns",
+    };
+    table.check("data.label", data.label.as_ref())?;
+    table.check("data.header", data.header)?;
+    table.check("data.delimiter", data.delimiter)?;
+    table.check("data.decimal", data.decimal)?;
+    table.check("data.encoding", data.encoding)?;
+    table.check("data.skip_lines", data.skip_lines)?;
+    table.check("data.features", data.features)?;
+    table.check("data.columns", data.columns.as_ref())?;
+    table.check("data.predict", data.predict)?;
+    table.check("data.classes", data.classes.as_ref())?;
+    table.check("data.standardize", data.standardize)
 }
 
 fn resolve_model(
@@ -233,6 +298,7 @@ fn resolve_model(
         form,
         hidden: section.hidden.clone().unwrap_or(hidden_default),
         activation: section.activation.unwrap_or_default(),
+        deep: None,
     })
 }
 
@@ -422,7 +488,8 @@ mod tests {
         let loaded = specification.load(SPARSE).unwrap();
         let touched = loaded.task.sparse().unwrap().touched(&[0, 1, 2, 3]);
         assert!((2..=5).contains(&touched.len()) && touched.last() == Some(&9_000_000), "{touched:?}");
-        let evaluated = specification.evaluate(&vec![0.0; 9_000_001], "g", b"-1 4:1\n+1 1:1\n-1\n").unwrap();
+        let evaluated =
+            specification.evaluate(&vec![0.0; 9_000_001], "g", b"-1 4:1\n+1 1:1\n-1\n", &None).unwrap();
         let evaluation = evaluated.evaluation;
         assert_eq!((evaluation.samples, evaluation.accuracy), (3, Some(2.0 / 3.0)));
         assert_eq!(evaluated.part, DataPart::All);
@@ -561,7 +628,7 @@ mod tests {
         assert!(altered(|s| s.version = 2).is_err());
         let other_column = altered(|s| match &mut s.data.layout {
             FileLayout::Csv(layout) => layout.features = vec![0, 7],
-            FileLayout::Numbered(_) => (),
+            FileLayout::Numbered(_) | FileLayout::Text(_) => (),
         });
         assert!(other_column.is_err());
         assert!(altered(|s| s.data.standardization.scale[0] = 0.0).is_err());

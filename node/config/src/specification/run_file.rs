@@ -14,7 +14,7 @@ use peergrad_protocol::placement::Replicas;
 use serde::Deserialize;
 
 use super::evaluation::EvaluationSection;
-use super::{GroupSettings, SpecificationError, ThreadCount, explain_former_name, replicas};
+use super::{GroupSettings, ModelForm, SpecificationError, ThreadCount, explain_former_name, replicas};
 
 mod sync_section;
 
@@ -111,13 +111,17 @@ pub struct DataSection {
     /// Share of the rows that is held out for evaluation, 0 to 0.9. Default 0.2.
     #[serde(default = "held_out_default")]
     pub held_out: f64,
-    /// Whether features are scaled to mean 0 and deviation 1. Default true, but false for LIBSVM, because it would change the
-    /// zeros.
+    /// Whether features are scaled to mean 0 and deviation 1; those of pictures together, each channel for itself. Default true, but false
+    /// for LIBSVM, because it would change the zeros.
     pub standardize: Option<bool>,
+    /// `cnn` and `resnet` only: channels, height and width of the picture that a row holds. Default: those of an IDX file, or a square.
+    pub picture: Option<[usize; 3]>,
+    /// `cnn` and `resnet` only: how pictures are changed at random in training, such as `["flip", "shift 2"]`. Default: not at all.
+    pub changes: Option<Vec<String>>,
 }
 
 /// `[model]`: the model.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ModelSection {
     /// The kind of model. Default `mlp`.
@@ -126,6 +130,28 @@ pub struct ModelSection {
     pub hidden: Option<Vec<usize>>,
     /// `relu`, `tanh` or `gelu`; only for `mlp`. Default `relu`.
     pub activation: Option<Activation>,
+    /// `cnn`: a list of layers. `gpt`: the number of blocks, default 4.
+    pub layers: Option<Layers>,
+    /// `resnet` only: 8, 14, 20 and so on. Default 8.
+    pub depth: Option<usize>,
+    /// `gpt` only: numbers for each token. Default 128.
+    pub width: Option<usize>,
+    /// `gpt` only: heads of the attention. Default 4.
+    pub heads: Option<usize>,
+    /// `gpt` only: the bytes of text that it sees at once. Default 128.
+    pub context: Option<usize>,
+    /// `gpt` only: the share of values that dropout leaves out. Default 0.
+    pub dropout: Option<f32>,
+}
+
+/// `layers` in `[model]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(untagged)]
+pub enum Layers {
+    /// How many.
+    Count(usize),
+    /// One by one.
+    List(Vec<String>),
 }
 
 /// The built-in models.
@@ -141,6 +167,24 @@ pub enum ModelKind {
     Linear,
     /// Logistic regression on sparse features, for two classes.
     Logistic,
+    /// A convolutional network, for pictures.
+    Cnn,
+    /// A residual network, for pictures.
+    Resnet,
+    /// A transformer, for text.
+    Gpt,
+}
+
+impl ModelKind {
+    /// The form of such a model.
+    #[must_use]
+    pub fn form(self) -> ModelForm {
+        match self {
+            Self::Mlp | Self::Softmax | Self::Linear => ModelForm::Network,
+            Self::Logistic => ModelForm::Logistic,
+            Self::Cnn | Self::Resnet | Self::Gpt => ModelForm::Deep,
+        }
+    }
 }
 
 /// `[optimizer]`: the optimizer and the learning rate. It has 19 fields because the section is flat.
@@ -317,13 +361,9 @@ impl DataSection {
             classes: None,
             held_out: held_out_default(),
             standardize: None,
+            picture: None,
+            changes: None,
         }
-    }
-}
-
-impl Default for ModelSection {
-    fn default() -> Self {
-        Self { kind: ModelKind::Mlp, hidden: None, activation: None }
     }
 }
 

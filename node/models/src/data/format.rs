@@ -29,6 +29,7 @@ use super::matching::MatchError;
 use super::numbered::{Numbered, NumberedFormat};
 use super::sparse::SparseTable;
 use super::unsupported::{self, Remedy, Unsupported};
+use crate::deep::text::TextLayout;
 
 /// The format of a data file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +40,8 @@ pub enum Format {
     Libsvm,
     /// Arrays of numbers.
     Idx,
+    /// Prose, whose bytes are the samples. It is never detected: a user says so with the kind of the model.
+    Text,
 }
 
 /// How a file is to be read.
@@ -47,8 +50,10 @@ pub enum Format {
 pub enum FileLayout {
     /// A CSV file.
     Csv(Columns),
-    /// A file of another format.
+    /// A file of numbered columns.
     Numbered(Numbered),
+    /// Prose.
+    Text(TextLayout),
 }
 
 /// Why a file cannot be used. Each message names the file and what to do.
@@ -95,6 +100,12 @@ pub enum FormatError {
         name: &'static str,
         /// What to do.
         remedy: Remedy,
+    },
+    /// The file is prose, and no table.
+    #[error("{file}: the run trains on this file as prose, which has no columns")]
+    Prose {
+        /// The file.
+        file: String,
     },
     /// The file is LIBSVM in an encoding that this reader does not decode.
     #[error("{file}: this LIBSVM file is text in {encoding}; save it as UTF-8")]
@@ -159,6 +170,7 @@ impl fmt::Display for Format {
             Self::Csv => "CSV",
             Self::Libsvm => "LIBSVM",
             Self::Idx => "IDX",
+            Self::Text => "text",
         })
     }
 }
@@ -189,6 +201,7 @@ impl FileLayout {
                 (NumberedFormat::Libsvm, width)
             }
             Format::Idx => (NumberedFormat::Idx, Arrays::find(file, bytes)?.width()),
+            Format::Text => unreachable!("it is never detected"),
         };
         let layout = Numbered::infer(file, format, width, hints.features.as_deref())?;
         Ok(Inferred::certain(Self::Numbered(layout)))
@@ -200,13 +213,16 @@ impl FileLayout {
     /// # Errors
     /// If it is of another format or has other columns.
     pub fn of_other(&self, file: &str, bytes: &[u8]) -> Result<Inferred<Self>, FormatError> {
+        if let Self::Text(_) = self {
+            return Ok(Inferred::certain(self.clone()));
+        }
         let (found, expected) = (Format::of(file, bytes)?, self.format());
         match self {
             _ if found != expected => {
                 Err(FormatError::OtherFormat { file: file.to_owned(), found, expected })
             }
             Self::Csv(layout) => Ok(layout.of_other(file, bytes)?.map(Self::Csv)),
-            Self::Numbered(_) => Ok(Inferred::certain(self.clone())),
+            Self::Numbered(_) | Self::Text(_) => Ok(Inferred::certain(self.clone())),
         }
     }
 
@@ -225,6 +241,7 @@ impl FileLayout {
                     Ok(arrays.read(file, layout)?)
                 }
             },
+            Self::Text(_) => Err(FormatError::Prose { file: file.to_owned() }),
         }
     }
 
@@ -247,15 +264,17 @@ impl FileLayout {
         match self {
             Self::Csv(_) => Format::Csv,
             Self::Numbered(layout) => layout.format.into(),
+            Self::Text(_) => Format::Text,
         }
     }
 
-    /// Features of a sample.
+    /// Features of a sample; of a text, its tokens.
     #[must_use]
     pub fn columns(&self) -> usize {
         match self {
             Self::Csv(layout) => layout.features.len(),
             Self::Numbered(layout) => layout.columns(),
+            Self::Text(layout) => layout.context,
         }
     }
 
@@ -265,6 +284,7 @@ impl FileLayout {
         match self {
             Self::Csv(layout) => layout.problem(),
             Self::Numbered(layout) => layout.problem(),
+            Self::Text(layout) => (layout.context == 0).then(|| "a context of no bytes".to_owned()),
         }
     }
 }

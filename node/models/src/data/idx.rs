@@ -202,6 +202,12 @@ impl<'a> Arrays<'a> {
         self.samples.shape[1..].iter().product()
     }
 
+    /// The dimensions of a sample; none if it is a single number.
+    #[must_use]
+    pub fn sample_shape(&self) -> &[usize] {
+        &self.samples.shape[1..]
+    }
+
     /// The dimensions of a sample in words, such as `28 x 28`; `1` if a sample is a single number.
     #[must_use]
     pub fn sample_words(&self) -> String {

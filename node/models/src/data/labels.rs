@@ -36,6 +36,11 @@ pub enum Target {
         /// Standard deviation over the training rows.
         scale: f64,
     },
+    /// The next token of a text.
+    Token {
+        /// How many different ones there are.
+        vocabulary: usize,
+    },
 }
 
 /// What a user says about the target; a field that is `None` is inferred.
@@ -213,6 +218,8 @@ impl Target {
                 let standardized = |&value: &u32| ((numbers[value as usize] - mean) / scale) as f32;
                 Ok(Labels::Numbers(texts.rows().iter().map(standardized).collect()))
             }
+            // Prose has none beside its tokens.
+            Self::Token { .. } => Ok(Labels::Classes(vec![])),
         }
     }
 }

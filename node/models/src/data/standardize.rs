@@ -5,13 +5,14 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The function applied to each feature: `(value - mean) / scale`; the identity if both lists are empty.
+/// The function applied to each feature: `(value - mean) / scale`; the identity if both lists are empty. Neighbouring columns may share a
+/// number, such as those of a picture's channel: then the lists have one for each part of the columns, and all parts are equally long.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Standardization {
-    /// (columns), or empty.
+    /// (parts of the columns), or empty.
     pub mean: Vec<f64>,
-    /// (columns), all above 0; or empty.
+    /// (parts of the columns), all above 0; or empty.
     pub scale: Vec<f64>,
 }
 
@@ -26,7 +27,7 @@ impl Standardization {
     #[must_use]
     pub fn fits(&self, columns: usize) -> bool {
         let Self { mean, scale } = self;
-        let is_complete = mean.len() == columns && scale.len() == columns;
+        let is_complete = mean.len() == scale.len() && !mean.is_empty() && columns.is_multiple_of(mean.len());
         let is_finite =
             mean.iter().all(|mean| mean.is_finite()) && scale.iter().all(|scale| scale.is_finite());
         *self == Self::identity() || (is_complete && is_finite && scale.iter().all(|&scale| scale > 0.0))
@@ -37,21 +38,33 @@ impl Standardization {
     /// A column that is constant over these rows has a scale of 1, since its deviation of 0 cannot be a divisor.
     #[must_use]
     pub fn fit(values: &[f64], columns: usize, rows: &[u32]) -> Self {
-        let count = rows.len().max(1) as f64;
+        Self::fit_parts(values, columns, columns, rows)
+    }
+
+    /// As [`fit`](Self::fit), for so many equal parts of the columns, each with one mean and one deviation.
+    ///
+    /// # Panics
+    /// The columns cannot be divided so.
+    #[must_use]
+    pub fn fit_parts(values: &[f64], columns: usize, parts: usize, rows: &[u32]) -> Self {
+        assert!(columns.is_multiple_of(parts), "{columns} columns in {parts} parts");
+        let of_part = columns / parts.max(1);
+        let count = (rows.len() * of_part).max(1) as f64;
         let row = |&row: &u32| &values[row as usize * columns..][..columns];
-        let mut mean = vec![0.0; columns];
+        let mut mean = vec![0.0; parts];
         for values in rows.iter().map(row) {
-            mean.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+            values.iter().enumerate().for_each(|(column, value)| mean[column / of_part] += value);
         }
         mean.iter_mut().for_each(|sum| *sum /= count);
-        let mut scale = vec![0.0; columns];
-        let mut is_constant = vec![true; columns];
+        let mut scale = vec![0.0; parts];
+        let mut is_constant = vec![true; parts];
         let first = rows.first().map(row).unwrap_or_default();
         for values in rows.iter().map(row) {
             for (column, &value) in values.iter().enumerate() {
-                let distance = value - mean[column];
-                scale[column] += distance * distance;
-                is_constant[column] &= value == first[column];
+                let part = column / of_part;
+                let distance = value - mean[part];
+                scale[part] += distance * distance;
+                is_constant[part] &= value == first[part * of_part];
             }
         }
         for (sum, is_constant) in scale.iter_mut().zip(is_constant) {
@@ -72,9 +85,12 @@ impl Standardization {
                 features.extend(values.iter().map(|&value| value as f32));
                 continue;
             }
-            let standardized = (values.iter().zip(&self.mean).zip(&self.scale))
-                .map(|((value, mean), scale)| ((value - mean) / scale).clamp(-FURTHEST, FURTHEST));
-            features.extend(standardized.map(|value| value as f32));
+            let of_part = columns / self.mean.len();
+            for (values, (mean, scale)) in values.chunks(of_part).zip(self.mean.iter().zip(&self.scale)) {
+                let standardized =
+                    values.iter().map(|value| ((value - mean) / scale).clamp(-FURTHEST, FURTHEST));
+                features.extend(standardized.map(|value| value as f32));
+            }
         }
         features
     }
@@ -91,6 +107,16 @@ mod tests {
         let fitted = Standardization::fit(&values, 2, &[0, 1]);
         assert_eq!(fitted, Standardization { mean: vec![2.0, 0.1], scale: vec![2.0, 1.0] });
         assert_eq!(fitted.apply(&values, 2, &[2, 0]), [49.0, 0.0, -1.0, 0.0]);
+    }
+
+    #[test]
+    fn parts_of_the_columns_share_a_mean() {
+        // Two channels of two pixels: 0, 4 and 1, 1.
+        let values = [0.0, 4.0, 1.0, 1.0];
+        let fitted = Standardization::fit_parts(&values, 4, 2, &[0]);
+        assert_eq!(fitted, Standardization { mean: vec![2.0, 1.0], scale: vec![2.0, 1.0] });
+        assert_eq!(fitted.apply(&values, 4, &[0]), [-1.0, 1.0, 0.0, 0.0]);
+        assert!(fitted.fits(4) && fitted.fits(2) && !fitted.fits(3) && !fitted.fits(1));
     }
 
     #[test]

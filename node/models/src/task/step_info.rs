@@ -28,6 +28,22 @@ pub struct StepInfo {
 }
 
 impl StepInfo {
+    /// A step of one local step, in a single process that nobody else waits for.
+    #[must_use]
+    pub fn alone(number: u64, epoch: u64, rate: f64) -> Self {
+        Self {
+            number,
+            epoch,
+            rate,
+            local_steps: number..number + 1,
+            rank: 0,
+            member_count: 1,
+            is_checkpoint: false,
+            seed: number,
+            wanted: Wanted::always(),
+        }
+    }
+
     /// Whether the result still counts. The members may have gone on without it: then the task may return at once, with any result.
     #[must_use]
     pub fn is_wanted(&self) -> bool {
@@ -39,22 +55,28 @@ impl StepInfo {
 #[derive(Debug, Default)]
 pub struct Claim(Arc<()>);
 
-/// Whether there is still a [`Claim`] to a result.
+/// Whether there is still a [`Claim`] to a result; `None` if it is wanted in any case.
 #[derive(Clone, Debug)]
-pub struct Wanted(Weak<()>);
+pub struct Wanted(Option<Weak<()>>);
 
 impl Claim {
     /// What is true until this claim is dropped.
     #[must_use]
     pub fn wanted(&self) -> Wanted {
-        Wanted(Arc::downgrade(&self.0))
+        Wanted(Some(Arc::downgrade(&self.0)))
     }
 }
 
 impl Wanted {
+    /// What is always true.
+    #[must_use]
+    pub fn always() -> Self {
+        Self(None)
+    }
+
     /// Whether the claim still stands.
     #[must_use]
     pub fn is_wanted(&self) -> bool {
-        self.0.strong_count() > 0
+        self.0.as_ref().is_none_or(|claim| claim.strong_count() > 0)
     }
 }

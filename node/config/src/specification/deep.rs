@@ -1,0 +1,507 @@
+//! Deep networks in a run file and in a specification: convolutional networks on pictures, transformers on text.
+
+use std::sync::Arc;
+
+use peergrad_models::data::dense_table::unpack;
+use peergrad_models::data::format::{FileLayout, Format, FormatError};
+use peergrad_models::data::idx::Arrays;
+use peergrad_models::data::labels::Target;
+use peergrad_models::data::standardize::Standardization;
+use peergrad_models::deep::convolutional::PictureShape;
+use peergrad_models::deep::layer::Layer;
+use peergrad_models::deep::pictures::Change;
+use peergrad_models::deep::text::{TextLayout, TokenKind, VOCABULARY};
+use peergrad_models::deep::{Architecture, Backend, ConvolutionalNet, Transformer};
+use peergrad_protocol::id::ContentDigest;
+use peergrad_protocol::limits::TENSORS_MAX;
+use serde::{Deserialize, Serialize};
+
+use super::run_file::{DataSection, Layers, ModelKind, ModelSection};
+use super::{DataSettings, PARAMETERS_MAX, SpecificationError, within};
+
+/// What computes deep networks, if this program has it.
+pub type DeepBackend = Option<Arc<dyn Backend>>;
+
+/// What a specification says of a deep network. Its outputs follow from the data.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged, deny_unknown_fields)]
+pub enum DeepSettings {
+    /// A convolutional network.
+    Convolutional {
+        /// Channels, height and width of a picture.
+        picture: [usize; 3],
+        /// Its layers, without the last dense one.
+        #[serde(with = "as_texts")]
+        layers: Vec<Layer>,
+        /// How pictures are changed in training.
+        #[serde(with = "as_texts", default, skip_serializing_if = "Vec::is_empty")]
+        changes: Vec<Change>,
+    },
+    /// A transformer. Its context is that of the text's samples.
+    Transformer {
+        /// Blocks.
+        layers: usize,
+        /// Numbers for each token.
+        width: usize,
+        /// Heads of the attention.
+        heads: usize,
+        /// The share that dropout leaves out.
+        dropout: f32,
+    },
+}
+
+/// Layers and changes as users write them.
+mod as_texts {
+    use std::fmt::Display;
+    use std::str::FromStr;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<T: Display, S: Serializer>(
+        values: &[T],
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(values.iter().map(ToString::to_string))
+    }
+
+    pub(super) fn deserialize<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Vec<T>, D::Error> {
+        let texts = Vec::<String>::deserialize(deserializer)?;
+        texts.iter().map(|text| text.parse().map_err(serde::de::Error::custom)).collect()
+    }
+}
+
+impl DeepSettings {
+    /// The network for this data.
+    ///
+    /// # Errors
+    /// Its layers do not fit together, or it does not fit the data.
+    pub(super) fn architecture(&self, data: &DataSettings) -> Result<Architecture, SpecificationError> {
+        let architecture = match (self, &data.layout, &data.target) {
+            (
+                Self::Convolutional { picture, layers, .. },
+                FileLayout::Csv(_) | FileLayout::Numbered(_),
+                target,
+            ) => {
+                let outputs = match target {
+                    Target::Class { classes } => classes.len(),
+                    Target::Number { .. } => 1,
+                    Target::Token { .. } => return Err(mismatch()),
+                };
+                let shape = shape(*picture);
+                check_shape(shape, data.layout.columns())?;
+                let net = ConvolutionalNet::new(shape, layers, outputs);
+                Architecture::Convolutional(net.map_err(|error| setting("model.layers", error.to_string()))?)
+            }
+            (
+                &Self::Transformer { layers, width, heads, dropout },
+                FileLayout::Text(TextLayout { context, .. }),
+                &Target::Token { vocabulary },
+            ) => {
+                let net = Transformer { layers, width, heads, context: *context, vocabulary, dropout };
+                if let Some((key, allowed)) = net.problem() {
+                    return Err(setting(key_of(key), format!("it must be {allowed}")));
+                }
+                Architecture::Transformer(net)
+            }
+            _ => return Err(mismatch()),
+        };
+        let tensors = architecture.tensors();
+        within("model.layers", tensors.len(), 1..=TENSORS_MAX, "layers with at most 4096 tensors")?;
+        let parameters = tensors.iter().fold(0u64, |sum, tensor| {
+            let elements =
+                tensor.shape.iter().fold(1u64, |product, &extent| product.saturating_mul(extent as u64));
+            sum.saturating_add(elements)
+        });
+        within("model.layers", parameters, 1..=PARAMETERS_MAX, "a model of at most 1073741824 parameters")?;
+        Ok(architecture)
+    }
+
+    /// How pictures are changed in training.
+    pub(super) fn changes(&self) -> &[Change] {
+        match self {
+            Self::Convolutional { changes, .. } => changes,
+            Self::Transformer { .. } => &[],
+        }
+    }
+
+    /// The shape of a picture, if there are pictures.
+    pub(super) fn picture(&self) -> Option<PictureShape> {
+        match self {
+            Self::Convolutional { picture, .. } => Some(shape(*picture)),
+            Self::Transformer { .. } => None,
+        }
+    }
+}
+
+/// The key of a transformer's setting, as a run file has it.
+fn key_of(setting: &str) -> &'static str {
+    match setting {
+        "width" => "model.width",
+        "heads" => "model.heads",
+        "context" => "model.context",
+        "dropout" => "model.dropout",
+        _ => "model.layers",
+    }
+}
+
+fn shape([channels, height, width]: [usize; 3]) -> PictureShape {
+    PictureShape { channels, height, width }
+}
+
+fn setting(key: &'static str, reason: String) -> SpecificationError {
+    SpecificationError::Network { key, reason }
+}
+
+fn mismatch() -> SpecificationError {
+    SpecificationError::Foreign("the network is for other data".to_owned())
+}
+
+fn check_shape(shape: PictureShape, columns: usize) -> Result<(), SpecificationError> {
+    if shape.values() == columns {
+        return Ok(());
+    }
+    Err(SpecificationError::Setting {
+        key: "data.picture",
+        found: format!(
+            "[{}, {}, {}], which has {} values",
+            shape.channels,
+            shape.height,
+            shape.width,
+            shape.values()
+        ),
+        allowed: format!(
+            "channels, height and width whose product is {columns}, the number of features of a row"
+        ),
+    })
+}
+
+/// Channels, height and width of the pictures that the rows of a table hold. `bytes` are those of the file, unpacked.
+pub(super) fn picture(
+    section: &DataSection,
+    layout: &FileLayout,
+    name: &str,
+    bytes: &[u8],
+) -> Result<[usize; 3], SpecificationError> {
+    let columns = layout.columns();
+    let of_file = match layout.format() {
+        Format::Idx => match *Arrays::find(name, bytes).map_err(FormatError::from)?.sample_shape() {
+            [height, width] => Some([1, height, width]),
+            [channels, height, width] if channels <= CHANNELS_MAX => Some([channels, height, width]),
+            _ => None,
+        },
+        _ => None,
+    };
+    let side = columns.isqrt();
+    let square = (side * side == columns).then_some([1, side, side]);
+    let picture = section.picture.or(of_file.filter(|found| shape(*found).values() == columns)).or(square);
+    let picture = picture.ok_or_else(|| SpecificationError::Setting {
+        key: "data.picture",
+        found: "not given".to_owned(),
+        allowed: format!(
+            "[channels, height, width], whose product is {columns}, the number of features of a row"
+        ),
+    })?;
+    check_shape(shape(picture), columns)?;
+    Ok(picture)
+}
+
+/// The most channels that are taken for colours in the first dimension of a file.
+const CHANNELS_MAX: usize = 4;
+
+/// Resolves a convolutional network for pictures of this shape.
+pub(super) fn resolve_convolutional(
+    model: &ModelSection,
+    data: &DataSection,
+    picture: [usize; 3],
+) -> Result<DeepSettings, SpecificationError> {
+    let layers = match (&model.layers, model.kind) {
+        (Some(Layers::List(texts)), ModelKind::Cnn) => parsed("model.layers", texts)?,
+        (None, ModelKind::Cnn) => parsed("model.layers", &default_layers(shape(picture)))?,
+        (None, _) => parsed("model.layers", &residual_layers(model.depth.unwrap_or(8))?)?,
+        (Some(Layers::List(_)), _) => {
+            return Err(setting(
+                "model.layers",
+                "a \"resnet\" has a `depth` in place of a list of layers, which a \"cnn\" has".to_owned(),
+            ));
+        }
+        (Some(Layers::Count(_)), _) => {
+            return Err(setting(
+                "model.layers",
+                "give a list such as [\"conv 32 3\", \"relu\", \"pool 2\"]".to_owned(),
+            ));
+        }
+    };
+    let changes = parsed("data.changes", data.changes.as_deref().unwrap_or_default())?;
+    Ok(DeepSettings::Convolutional { picture, layers, changes })
+}
+
+fn parsed<T: std::str::FromStr<Err: ToString>>(
+    key: &'static str,
+    texts: &[String],
+) -> Result<Vec<T>, SpecificationError> {
+    texts.iter().map(|text| text.parse().map_err(|error: T::Err| setting(key, error.to_string()))).collect()
+}
+
+/// Two convolutions, each followed by a pool while the picture is large enough for it, and a dense layer.
+fn default_layers(shape: PictureShape) -> Vec<String> {
+    let mut layers = vec![];
+    let mut side = shape.height.min(shape.width);
+    for channels in [32, 64] {
+        layers.extend([format!("conv {channels} 3"), "relu".to_owned()]);
+        if side >= 8 {
+            layers.push("pool 2".to_owned());
+            side /= 2;
+        }
+    }
+    layers.extend(["dense 128".to_owned(), "relu".to_owned()]);
+    layers
+}
+
+/// The layers of a residual network for small pictures (He et al., "Deep Residual Learning", 2015, section 4.2): of 6 n + 2 layers, n blocks
+/// each with 16, 32 and 64 channels.
+fn residual_layers(depth: usize) -> Result<Vec<String>, SpecificationError> {
+    let blocks = depth.saturating_sub(2) / 6;
+    if blocks == 0 || depth != 6 * blocks + 2 || depth > DEPTH_MAX {
+        return Err(setting(
+            "model.depth",
+            format!("{depth} is not 6 n + 2: give 8, 14, 20, 26 and so on up to {DEPTH_MAX}"),
+        ));
+    }
+    let mut layers: Vec<String> = ["conv 16 3", "norm 8", "relu"].map(str::to_owned).into();
+    for (stage, channels) in [16, 32, 64].into_iter().enumerate() {
+        for block in 0..blocks {
+            let stride = if stage > 0 && block == 0 { " stride 2" } else { "" };
+            layers.push(format!("block {channels}{stride}"));
+        }
+    }
+    layers.push("mean".to_owned());
+    Ok(layers)
+}
+
+/// The deepest residual network.
+const DEPTH_MAX: usize = 110;
+
+/// Resolves a transformer.
+pub(super) fn resolve_transformer(model: &ModelSection) -> Result<DeepSettings, SpecificationError> {
+    let layers = match &model.layers {
+        None => 4,
+        Some(Layers::Count(count)) => *count,
+        Some(Layers::List(_)) => {
+            return Err(setting(
+                "model.layers",
+                "give the number of blocks of a \"gpt\"; only a \"cnn\" has a list of layers".to_owned(),
+            ));
+        }
+    };
+    Ok(DeepSettings::Transformer {
+        layers,
+        width: model.width.unwrap_or(128),
+        heads: model.heads.unwrap_or(4),
+        dropout: model.dropout.unwrap_or(0.0),
+    })
+}
+
+/// Resolves how a text is cut into samples; `bytes` are those of the file, unpacked, and `packed` those on disk.
+pub(super) fn resolve_text(
+    section: &DataSection,
+    model: &ModelSection,
+    name: &str,
+    packed: &[u8],
+    bytes: &[u8],
+) -> Result<DataSettings, SpecificationError> {
+    within("data.held_out", section.held_out, 0.0..=0.9, "a share of 0 to 0.9")?;
+    let layout = TextLayout { tokens: TokenKind::Bytes, context: model.context.unwrap_or(CONTEXT_DEFAULT) };
+    within("model.context", layout.context, 1..=CONTEXT_MAX, "1 to 65536 bytes")?;
+    let rows = layout.samples(bytes.len());
+    let allowed = format!(
+        "at most {} bytes, so that the text has at least two samples",
+        bytes.len().saturating_sub(1) / 2
+    );
+    if rows < 2 {
+        return Err(SpecificationError::Setting {
+            key: "model.context",
+            found: layout.context.to_string(),
+            allowed,
+        });
+    }
+    within("model.context", rows, 2..=u32::MAX as usize, "fewer than 2^32 samples: give a larger context")?;
+    let rows = rows as u32;
+    Ok(DataSettings {
+        name: name.to_owned(),
+        digest: ContentDigest::of(packed).to_string(),
+        byte_count: packed.len() as u64,
+        rows,
+        held_out_rows: ((f64::from(rows) * section.held_out).round() as u32).min(rows - 1),
+        layout: FileLayout::Text(layout),
+        target: Target::Token { vocabulary: VOCABULARY },
+        standardization: Standardization::identity(),
+    })
+}
+
+/// Whether a file looks like prose: by its name, and because it is text.
+pub(super) fn is_prose(name: &str, bytes: &[u8]) -> bool {
+    let plain = name.strip_suffix(".gz").unwrap_or(name);
+    let is_named_so = ["txt", "text", "md"].iter().any(|ending| plain.ends_with(&format!(".{ending}")));
+    is_named_so && unpack(name, bytes).is_ok_and(|bytes| std::str::from_utf8(&bytes).is_ok())
+}
+
+/// Bytes of a sample of a text.
+const CONTEXT_DEFAULT: usize = 128;
+const CONTEXT_MAX: usize = peergrad_models::deep::transformer::CONTEXT_MAX;
+
+/// What computes deep networks.
+///
+/// # Errors
+/// This program has nothing that does.
+pub fn check_backend(deep: &DeepBackend) -> Result<&Arc<dyn Backend>, SpecificationError> {
+    deep.as_ref().ok_or(SpecificationError::NoBackend)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::specification::{BuiltinLoader, RunFile, Specification, resolve};
+    use peergrad_core::program::loader::Loader as _;
+    use peergrad_models::data::embedded::{DIGITS, embedded};
+
+    const PROSE: &[u8] =
+        b"It is a truth universally acknowledged, that a single man in possession of a good fortune";
+
+    fn of_digits(settings: &str) -> Result<Specification, SpecificationError> {
+        resolve(&RunFile::parse(settings)?, DIGITS, embedded(DIGITS).unwrap())
+    }
+
+    fn of_prose(settings: &str) -> Result<Specification, SpecificationError> {
+        let text = format!("[data]\nfile = \"book.txt\"\n{settings}");
+        resolve(&RunFile::parse(&text)?, "book.txt", PROSE)
+    }
+
+    const CNN: &str = "[data]\nfile = \"digits\"\n[model]\nkind = \"cnn\"\n";
+    const GPT: &str = "[model]\nkind = \"gpt\"\ncontext = 8\n";
+
+    #[test]
+    fn a_specification_with_a_deep_network_reads_back() {
+        let changed = "[data]\nfile = \"digits\"\nchanges = [\"flip\", \"shift 1\"]\n[model]\nkind = \"cnn\"\nlayers = [\"conv 4 3\"]";
+        let texts = [CNN, changed, "[data]\nfile = \"digits\"\n[model]\nkind = \"resnet\"\ndepth = 14"];
+        let resolved = texts.map(|text| of_digits(text).unwrap());
+        for specification in resolved.iter().chain([&of_prose(GPT).unwrap()]) {
+            let bytes = specification.to_bytes().unwrap();
+            assert_eq!(Specification::parse(&bytes).unwrap(), *specification);
+        }
+        let settings = resolved[0].model.deep.as_ref().unwrap();
+        assert_eq!(settings.picture(), Some(shape([1, 8, 8])), "64 values are a square");
+        assert_eq!(resolved[0].data.standardization.mean.len(), 1, "one mean for all pixels of a channel");
+        assert_eq!(
+            resolved[1].model.deep.as_ref().unwrap().changes(),
+            [Change::Flip, Change::Shift { pixels: 1 }]
+        );
+    }
+
+    #[test]
+    fn prose_is_cut_into_windows_of_which_the_last_are_held_out() {
+        let specification = of_prose(GPT).unwrap();
+        assert_eq!((specification.data.rows, specification.data.held_out_rows), (11, 2));
+        assert!(
+            specification.manifest().tensors().any(|(tensor, _)| tensor.name == "transformer.wte.weight")
+        );
+        assert!(is_prose("book.txt", PROSE) && is_prose("a.md", PROSE));
+        assert!(!is_prose("book.csv", PROSE) && !is_prose("book.txt", &[0xff, 0xfe, 0]));
+    }
+
+    #[test]
+    fn what_cannot_be_built_is_refused_in_words() {
+        let digits = |section: &str, setting: &str| {
+            let data = if section == "data" { setting } else { "" };
+            let model = if section == "model" { setting } else { "kind = \"cnn\"" };
+            of_digits(&format!("[data]\nfile = \"digits\"\n{data}\n[model]\n{model}"))
+                .unwrap_err()
+                .to_string()
+        };
+        for (section, setting, words) in [
+            (
+                "data",
+                "picture = [1, 8, 9]",
+                "`data.picture` is [1, 8, 9], which has 72 values; allowed: channels, height and width whose product is 64",
+            ),
+            ("data", "changes = [\"crop\"]", "`data.changes`: `crop` is no change of a picture: give `flip`"),
+            (
+                "model",
+                "kind = \"cnn\"\nlayers = [\"conv\"]",
+                "`model.layers`: `conv` is no layer: the number of channels is missing",
+            ),
+            (
+                "model",
+                "kind = \"cnn\"\nlayers = [\"pool 2\", \"pool 8\"]",
+                "`model.layers`: layer 2, `pool 8`: a window of 8 x 8 does not fit",
+            ),
+            ("model", "kind = \"cnn\"\nlayers = 3", "give a list such as"),
+            (
+                "model",
+                "kind = \"cnn\"\ndepth = 8",
+                "`model.depth` is given; allowed: only if `kind` is \"resnet\"",
+            ),
+            ("model", "kind = \"cnn\"\nheads = 8", "only if `kind` is \"gpt\""),
+            ("model", "kind = \"cnn\"\nhidden = [8]", "only if `kind` is \"mlp\""),
+            ("model", "kind = \"resnet\"\ndepth = 9", "9 is not 6 n + 2: give 8, 14, 20"),
+            ("model", "kind = \"resnet\"\nlayers = [\"relu\"]", "a \"resnet\" has a `depth`"),
+            ("model", "kind = \"mlp\"\nlayers = [\"relu\"]", "only if `kind` is \"cnn\" or \"gpt\""),
+            (
+                "model",
+                "kind = \"cnn\"\nlayers = [\"dense 1048576\", \"dense 1048576\"]",
+                "at most 1073741824 parameters",
+            ),
+        ] {
+            let error = digits(section, setting);
+            assert!(error.contains(words), "{setting}: {error}");
+        }
+        for (setting, words) in [
+            (
+                "context = 99",
+                "`model.context` is 99; allowed: at most 44 bytes, so that the text has at least two samples",
+            ),
+            ("context = 0", "`model.context` is 0"),
+            ("context = 8\nheads = 3", "`model.heads`: it must be a divisor of the width, 128"),
+            ("context = 8\ndropout = 1.5", "`model.dropout`: it must be 0 up to"),
+            ("context = 8\nlayers = [\"relu\"]", "give the number of blocks of a \"gpt\""),
+        ] {
+            let error = of_prose(&format!("[model]\nkind = \"gpt\"\n{setting}")).unwrap_err().to_string();
+            assert!(error.contains(words), "{setting}: {error}");
+        }
+        let error = of_prose(&format!("label = 1\n{GPT}")).unwrap_err().to_string();
+        assert!(
+            error.contains("`data.label` is given; allowed: nothing if `kind` in [model] is \"gpt\""),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_program_without_a_backend_says_how_to_get_one() {
+        let specification = of_digits(CNN).unwrap();
+        let error = specification.load(embedded(DIGITS).unwrap()).err().unwrap().to_string();
+        assert!(error.contains("cargo build --release --features deep"), "{error}");
+        let error = BuiltinLoader::default().data(&specification.to_bytes().unwrap()).unwrap_err();
+        assert!(error.contains("--features deep"), "{error}");
+    }
+
+    #[test]
+    fn specifications_of_other_peers_are_checked() {
+        let altered = |of: &Specification, from: &str, to: &str| {
+            let text = String::from_utf8(of.to_bytes().unwrap()).unwrap();
+            assert!(text.contains(from), "{text}");
+            Specification::parse(text.replace(from, to).as_bytes()).map(drop)
+        };
+        let cnn = of_digits(CNN).unwrap();
+        assert!(altered(&cnn, "\"conv 32 3\"", "\"conv 32 9\"").is_ok());
+        assert!(altered(&cnn, "\"conv 32 3\"", "\"conv 32\"").is_err());
+        assert!(altered(&cnn, "picture = [1, 8, 8]", "picture = [1, 8, 4]").is_err());
+        assert!(altered(&cnn, "form = \"deep\"", "form = \"network\"").is_err());
+        let gpt = of_prose(GPT).unwrap();
+        assert!(altered(&gpt, "heads = 4", "heads = 3").is_err());
+        assert!(altered(&gpt, "heads = 4", "heads = 0").is_err());
+        assert!(altered(&gpt, "vocabulary = 256", "vocabulary = 9").is_err());
+        assert!(altered(&gpt, "context = 8", "context = 0").is_err());
+        assert!(altered(&gpt, "width = 128", "width = 9999999999").is_err());
+    }
+}

@@ -1,0 +1,96 @@
+//! The backend: from pieces to losses, gradients and outputs.
+
+use burn_tensor::activation::log_softmax;
+use burn_tensor::{Device, Int, Tensor, TensorData};
+use peergrad_models::deep::{Architecture, Backend, Inputs, Piece, Targets};
+
+use crate::convolutional;
+use crate::transformer;
+use crate::weights::Weights;
+
+/// Computes with burn, on one device.
+#[derive(Clone, Debug)]
+pub struct Burn {
+    plain: Device,
+    /// The same device, whose tensors remember how they were computed.
+    recording: Device,
+}
+
+impl Burn {
+    /// On the processor.
+    #[must_use]
+    pub fn cpu() -> Self {
+        Self::on(Device::flex())
+    }
+
+    fn on(device: Device) -> Self {
+        Self { recording: device.clone().autodiff(), plain: device }
+    }
+}
+
+impl Backend for Burn {
+    fn gradient(
+        &self,
+        architecture: &Architecture,
+        parameters: &[f32],
+        pieces: &mut dyn Iterator<Item = Piece>,
+        gradient: &mut [f32],
+    ) -> f64 {
+        gradient.fill(0.0);
+        let weights = Weights::load(architecture, parameters, &self.recording).tracked();
+        let mut total = 0.0;
+        for Piece { inputs, targets, weight, seeds } in pieces {
+            let outputs = forward(architecture, &weights, &inputs, Some(&seeds), &self.recording);
+            let loss = summed_loss(outputs, &targets, &self.recording) * weight;
+            let mut gradients = loss.backward();
+            weights.add_gradients(&mut gradients, gradient);
+            total += f64::from(loss.into_scalar::<f32>());
+        }
+        total
+    }
+
+    fn outputs(&self, architecture: &Architecture, parameters: &[f32], inputs: &Inputs) -> Vec<f32> {
+        let weights = Weights::load(architecture, parameters, &self.plain);
+        let outputs = forward(architecture, &weights, inputs, None, &self.plain);
+        outputs.into_data().try_into_vec::<f32>().expect("outputs are f32")
+    }
+}
+
+/// The outputs, (rows, outputs). `seeds` are those of the samples, if they are trained.
+fn forward(
+    architecture: &Architecture,
+    weights: &Weights,
+    inputs: &Inputs,
+    seeds: Option<&[u64]>,
+    device: &Device,
+) -> Tensor<2> {
+    match (architecture, inputs) {
+        (Architecture::Convolutional(net), Inputs::Pictures { values, count }) => {
+            let shape = net.input();
+            let data = TensorData::new(values.clone(), [*count, shape.channels, shape.height, shape.width]);
+            convolutional::forward(net, weights, Tensor::from_data(data, device), seeds)
+        }
+        (Architecture::Transformer(net), Inputs::Tokens { tokens, count }) => {
+            let length = tokens.len() / count;
+            let tokens: Vec<i64> = tokens.iter().map(|&token| i64::from(token)).collect();
+            let tokens = Tensor::from_data(TensorData::new(tokens, [*count, length]), device);
+            transformer::forward(net, weights, tokens, seeds)
+        }
+        _ => panic!("inputs of another kind of network"),
+    }
+}
+
+/// The loss of these outputs (rows, outputs), summed over the rows.
+fn summed_loss(outputs: Tensor<2>, targets: &Targets, device: &Device) -> Tensor<1> {
+    match targets {
+        Targets::Classes(classes) => {
+            let indices: Vec<i64> = classes.iter().map(|&class| i64::from(class)).collect();
+            let indices = Tensor::<2, Int>::from_data(TensorData::new(indices, [classes.len(), 1]), device);
+            log_softmax(outputs, 1).gather(1, indices).sum().neg()
+        }
+        Targets::Numbers(numbers) => {
+            let numbers = TensorData::new(numbers.clone(), [numbers.len(), 1]);
+            (outputs - Tensor::from_data(numbers, device)).square().sum() * 0.5
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! The task of a deep network: its samples, cut into pieces for a backend.
+
+use std::sync::Arc;
+
+use ndarray::ArrayViewMut2;
+use peergrad_protocol::manifest::Manifest;
+
+use super::convolutional::PictureShape;
+use super::draws::sample_seed;
+use super::pictures::{self, Change};
+use super::text::TextSamples;
+use super::{Architecture, Backend, Inputs, Piece, Targets};
+use crate::data::dataset::{Dataset, Samples};
+use crate::data::labels::Labels;
+use crate::task::loss::{Loss, Score};
+use crate::task::step_info::StepInfo;
+use crate::task::{Evaluation, Task};
+
+/// A deep network that learns from samples.
+#[derive(Debug)]
+pub struct DeepTask {
+    architecture: Architecture,
+    samples: DeepSamples,
+    seed: u64,
+    backend: Arc<dyn Backend>,
+}
+
+/// The samples of a deep network.
+#[derive(Debug)]
+pub enum DeepSamples {
+    /// Pictures.
+    Pictures {
+        /// The pictures and their labels.
+        dataset: Dataset,
+        /// The shape of each.
+        shape: PictureShape,
+        /// How they are changed in training.
+        changes: Vec<Change>,
+    },
+    /// A text.
+    Text(TextSamples),
+}
+
+impl DeepTask {
+    /// A task that trains `architecture` on `samples`; `seed` is the run's.
+    #[must_use]
+    pub fn new(
+        architecture: Architecture,
+        samples: DeepSamples,
+        seed: u64,
+        backend: Arc<dyn Backend>,
+    ) -> Self {
+        Self { architecture, samples, seed, backend }
+    }
+
+    /// The piece of these training samples in an epoch.
+    fn piece(&self, epoch: u64, samples: &[u32]) -> Piece {
+        let seeds: Vec<u64> = samples.iter().map(|&sample| sample_seed(self.seed, epoch, sample)).collect();
+        let rows = samples.iter().map(|&sample| sample as usize);
+        let weight = self.samples.row_weight();
+        let (inputs, targets) = match &self.samples {
+            DeepSamples::Pictures { dataset, shape, changes } => {
+                let (mut inputs, targets) = pictures::piece(&dataset.training, rows);
+                if let Inputs::Pictures { values, .. } = &mut inputs {
+                    let changed = values.chunks_mut(shape.values()).zip(&seeds);
+                    changed.for_each(|(picture, &seed)| pictures::change(changes, *shape, seed, picture));
+                }
+                (inputs, targets)
+            }
+            DeepSamples::Text(text) => text.piece(rows),
+        };
+        Piece { inputs, targets, weight, seeds }
+    }
+
+    fn gradient_in(&self, epoch: u64, parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64 {
+        let parts = samples.chunks(self.architecture.samples_per_piece());
+        let mut pieces = parts.map(|part| self.piece(epoch, part));
+        self.backend.gradient(&self.architecture, parameters, &mut pieces, gradient)
+    }
+}
+
+impl DeepSamples {
+    /// The factor of a row's loss: that of a text is the mean over its tokens.
+    fn row_weight(&self) -> f32 {
+        match self {
+            Self::Pictures { .. } => 1.0,
+            Self::Text(text) => 1.0 / text.context() as f32,
+        }
+    }
+}
+
+impl Task for DeepTask {
+    fn manifest(&self) -> Manifest {
+        self.architecture.manifest()
+    }
+
+    fn initial(&self, seed: u64, parameters: &mut [f32]) {
+        self.architecture.initial(seed, parameters);
+    }
+
+    fn sample_count(&self) -> u32 {
+        let count = match &self.samples {
+            DeepSamples::Pictures { dataset, .. } => dataset.training.rows(),
+            DeepSamples::Text(text) => text.training().len(),
+        };
+        u32::try_from(count).expect("fewer than 2^32 samples")
+    }
+
+    fn gradient(&self, parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64 {
+        self.gradient_in(0, parameters, samples, gradient)
+    }
+
+    fn contribute(&self, step: &StepInfo, parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64 {
+        self.gradient_in(step.epoch, parameters, samples, gradient)
+    }
+
+    fn flops_per_sample(&self) -> Option<u64> {
+        Some(self.architecture.flops_per_sample())
+    }
+
+    fn held_out_count(&self) -> u32 {
+        let count = match &self.samples {
+            DeepSamples::Pictures { dataset, .. } => dataset.held_out.rows(),
+            DeepSamples::Text(text) => text.held_out().len(),
+        };
+        u32::try_from(count).expect("fewer than 2^32 samples")
+    }
+
+    fn evaluate(&self, parameters: &[f32]) -> Evaluation {
+        match &self.samples {
+            DeepSamples::Pictures { dataset, .. } => {
+                evaluate_pictures(&self.architecture, &*self.backend, parameters, &dataset.held_out)
+            }
+            DeepSamples::Text(text) => {
+                let samples = text.held_out();
+                evaluate(&self.architecture, &*self.backend, parameters, samples.len(), |range| {
+                    text.piece(range.map(|sample| samples.start + sample))
+                })
+            }
+        }
+    }
+}
+
+/// The mean loss and the accuracy on all of these pictures.
+#[must_use]
+pub fn evaluate_pictures(
+    architecture: &Architecture,
+    backend: &dyn Backend,
+    parameters: &[f32],
+    samples: &Samples,
+) -> Evaluation {
+    evaluate(architecture, backend, parameters, samples.rows(), |range| pictures::piece(samples, range))
+}
+
+/// The mean loss and the accuracy on all samples of a text, trained or not.
+#[must_use]
+pub fn evaluate_text(
+    architecture: &Architecture,
+    backend: &dyn Backend,
+    parameters: &[f32],
+    text: &TextSamples,
+    samples: std::ops::Range<usize>,
+) -> Evaluation {
+    evaluate(architecture, backend, parameters, samples.len(), |range| {
+        text.piece(range.map(|sample| samples.start + sample))
+    })
+}
+
+/// The mean loss and the accuracy of `count` samples, in pieces; without samples, a loss of 0 and no accuracy.
+fn evaluate(
+    architecture: &Architecture,
+    backend: &dyn Backend,
+    parameters: &[f32],
+    count: usize,
+    piece: impl Fn(std::ops::Range<usize>) -> (Inputs, Targets),
+) -> Evaluation {
+    let (mut total, mut rows) = (Score::default(), 0);
+    let mut has_classes = false;
+    for start in (0..count).step_by(architecture.samples_per_piece()) {
+        let (inputs, targets) = piece(start..count.min(start + architecture.samples_per_piece()));
+        let (loss, labels) = match targets {
+            Targets::Classes(classes) => (Loss::SoftmaxCrossEntropy, Labels::Classes(classes)),
+            Targets::Numbers(numbers) => (Loss::HalfSquaredError, Labels::Numbers(numbers)),
+        };
+        has_classes = loss == Loss::SoftmaxCrossEntropy;
+        let mut outputs = backend.outputs(architecture, parameters, &inputs);
+        let width = architecture.outputs();
+        let height = outputs.len() / width;
+        let view = ArrayViewMut2::from_shape((height, width), &mut outputs).expect("a row for each target");
+        total += loss.score(view, &labels, |row| row);
+        rows += height;
+    }
+    let share = |sum: f64| if rows == 0 { 0.0 } else { sum / rows as f64 };
+    Evaluation {
+        samples: u32::try_from(count).expect("fewer than 2^32 samples"),
+        loss: share(total.loss),
+        accuracy: has_classes.then(|| share(total.correct as f64)),
+    }
+}
