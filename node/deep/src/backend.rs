@@ -1,5 +1,7 @@
 //! The backend: from pieces to losses, gradients and outputs.
 
+use std::ops::Range;
+
 use burn_tensor::activation::log_softmax;
 use burn_tensor::{Device, Int, Tensor, TensorData};
 use peergrad_models::deep::{Architecture, Backend, Inputs, Piece, Targets};
@@ -33,26 +35,62 @@ impl Backend for Burn {
         &self,
         architecture: &Architecture,
         parameters: &[f32],
-        pieces: &mut dyn Iterator<Item = Piece>,
+        count: usize,
+        pieces: &(dyn Fn(usize) -> Piece + Sync),
         gradient: &mut [f32],
     ) -> f64 {
         gradient.fill(0.0);
-        let weights = Weights::load(architecture, parameters, &self.recording).tracked();
-        let mut total = 0.0;
-        for Piece { inputs, targets, weight, seeds } in pieces {
-            let outputs = forward(architecture, &weights, &inputs, Some(&seeds), &self.recording);
-            let loss = summed_loss(outputs, &targets, &self.recording) * weight;
-            let mut gradients = loss.backward();
-            weights.add_gradients(&mut gradients, gradient);
-            total += f64::from(loss.into_scalar::<f32>());
-        }
-        total
+        let weights = Weights::load(architecture, parameters, &self.plain);
+        let sum = Sum { backend: self, architecture, weights: &weights, pieces };
+        let starts = (0..count).step_by(AT_ONCE_MAX);
+        starts.map(|start| sum.add(start..count.min(start + AT_ONCE_MAX), gradient)).sum()
     }
 
     fn outputs(&self, architecture: &Architecture, parameters: &[f32], inputs: &Inputs) -> Vec<f32> {
         let weights = Weights::load(architecture, parameters, &self.plain);
         let outputs = forward(architecture, &weights, inputs, None, &self.plain);
         outputs.into_data().try_into_vec::<f32>().expect("outputs are f32")
+    }
+}
+
+/// The most pieces that are computed at once. Each needs room for a gradient.
+const AT_ONCE_MAX: usize = 8;
+
+/// A sum over pieces.
+struct Sum<'a> {
+    backend: &'a Burn,
+    architecture: &'a Architecture,
+    weights: &'a Weights,
+    pieces: &'a (dyn Fn(usize) -> Piece + Sync),
+}
+
+impl Sum<'_> {
+    /// Adds the gradients of these pieces to `gradient`, and returns their loss. Pieces are computed on the threads of the pool and added in
+    /// an order that does not depend on these.
+    fn add(&self, pieces: Range<usize>, gradient: &mut [f32]) -> f64 {
+        if pieces.len() == 1 {
+            return self.add_piece(pieces.start, gradient);
+        }
+        let middle = pieces.start + pieces.len() / 2;
+        let mut second = vec![0.0; gradient.len()];
+        let losses = rayon_core::join(
+            || self.add(pieces.start..middle, gradient),
+            || self.add(middle..pieces.end, &mut second),
+        );
+        gradient.iter_mut().zip(&second).for_each(|(sum, value)| *sum += value);
+        losses.0 + losses.1
+    }
+
+    fn add_piece(&self, index: usize, gradient: &mut [f32]) -> f64 {
+        let Piece { inputs, targets, weight, seeds } = (self.pieces)(index);
+        let device = &self.backend.recording;
+        // Tensors of its own: burn would otherwise keep one record of what several threads compute.
+        let weights = self.weights.tracked();
+        let outputs = forward(self.architecture, &weights, &inputs, Some(&seeds), device);
+        let loss = summed_loss(outputs, &targets, device) * weight;
+        let mut gradients = loss.backward();
+        weights.add_gradients(&mut gradients, gradient);
+        f64::from(loss.into_scalar::<f32>())
     }
 }
 

@@ -27,9 +27,10 @@ impl Weights {
         Self { rows, shapes }
     }
 
-    /// The same, with gradients.
-    pub(crate) fn tracked(self) -> Self {
-        Self { rows: self.rows.into_iter().map(Tensor::require_grad).collect(), ..self }
+    /// The same values, with gradients of their own.
+    pub(crate) fn tracked(&self) -> Self {
+        let rows = self.rows.iter().map(|row| row.clone().autodiff().require_grad()).collect();
+        Self { rows, shapes: self.shapes.clone() }
     }
 
     /// A tensor in its shape.

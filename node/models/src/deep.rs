@@ -50,13 +50,15 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// Overwrites `gradient` with the gradient of the summed loss of all pieces, and returns that loss.
     ///
     /// - `parameters`, `gradient`: (parameters), in the order of the architecture's tensors.
+    /// - `pieces`: makes the piece of a number below `count`.
     ///
-    /// It takes the threads of the Rayon pool that it is called in.
+    /// It takes the threads of the Rayon pool that it is called in. Their number does not change the result.
     fn gradient(
         &self,
         architecture: &Architecture,
         parameters: &[f32],
-        pieces: &mut dyn Iterator<Item = Piece>,
+        count: usize,
+        pieces: &(dyn Fn(usize) -> Piece + Sync),
         gradient: &mut [f32],
     ) -> f64;
 
@@ -168,10 +170,11 @@ impl Architecture {
         }
     }
 
-    /// How many samples are computed together: as many as keep within 64 MiB of intermediate values, and at least one.
+    /// How many samples are computed together: as many as keep within 16 MiB of intermediate values, and at least one. Several pieces are
+    /// computed at once, on as many threads.
     #[must_use]
     pub fn samples_per_piece(&self) -> usize {
-        const KEPT_MAX: usize = (64 << 20) / size_of::<f32>();
-        (KEPT_MAX / self.kept_per_sample().max(1)).clamp(1, 256)
+        const KEPT_MAX: usize = (16 << 20) / size_of::<f32>();
+        (KEPT_MAX / self.kept_per_sample().max(1)).clamp(1, 64)
     }
 }

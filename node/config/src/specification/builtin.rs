@@ -130,7 +130,7 @@ impl Specification {
             }
             ModelForm::Deep => {
                 let backend = Arc::clone(check_backend(deep)?);
-                let samples = self.deep_samples(&bytes, &unpacked)?;
+                let samples = self.deep_samples(&bytes, unpacked)?;
                 Arc::new(DeepTask::new(self.architecture()?, samples, self.training.seed, backend))
             }
         };
@@ -196,7 +196,7 @@ impl Specification {
     fn deep_samples(
         &self,
         bytes: &Arc<[u8]>,
-        unpacked: &Cow<'_, [u8]>,
+        unpacked: Cow<'_, [u8]>,
     ) -> Result<DeepSamples, SpecificationError> {
         if let FileLayout::Text(layout) = &self.data.layout {
             let text = match unpacked {
@@ -211,7 +211,7 @@ impl Specification {
         let settings = self.model.deep.as_ref().ok_or_else(deep_is_missing)?;
         let shape = settings.picture().ok_or_else(deep_is_missing)?;
         let changes = settings.changes().to_vec();
-        Ok(DeepSamples::Pictures { dataset: self.unpacked_dataset(unpacked)?, shape, changes })
+        Ok(DeepSamples::Pictures { dataset: self.unpacked_dataset(&unpacked)?, shape, changes })
     }
 
     fn evaluate_deep(

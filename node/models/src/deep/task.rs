@@ -1,5 +1,6 @@
 //! The task of a deep network: its samples, cut into pieces for a backend.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use ndarray::ArrayViewMut2;
@@ -73,9 +74,10 @@ impl DeepTask {
     }
 
     fn gradient_in(&self, epoch: u64, parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64 {
-        let parts = samples.chunks(self.architecture.samples_per_piece());
-        let mut pieces = parts.map(|part| self.piece(epoch, part));
-        self.backend.gradient(&self.architecture, parameters, &mut pieces, gradient)
+        let size = self.architecture.samples_per_piece();
+        let piece =
+            |index| self.piece(epoch, samples.chunks(size).nth(index).expect("as many as are counted"));
+        self.backend.gradient(&self.architecture, parameters, samples.len().div_ceil(size), &piece, gradient)
     }
 }
 
@@ -159,7 +161,7 @@ pub fn evaluate_text(
     backend: &dyn Backend,
     parameters: &[f32],
     text: &TextSamples,
-    samples: std::ops::Range<usize>,
+    samples: Range<usize>,
 ) -> Evaluation {
     evaluate(architecture, backend, parameters, samples.len(), |range| {
         text.piece(range.map(|sample| samples.start + sample))
@@ -172,28 +174,54 @@ fn evaluate(
     backend: &dyn Backend,
     parameters: &[f32],
     count: usize,
-    piece: impl Fn(std::ops::Range<usize>) -> (Inputs, Targets),
+    piece: impl Fn(Range<usize>) -> (Inputs, Targets) + Sync,
 ) -> Evaluation {
-    let (mut total, mut rows) = (Score::default(), 0);
-    let mut has_classes = false;
-    for start in (0..count).step_by(architecture.samples_per_piece()) {
-        let (inputs, targets) = piece(start..count.min(start + architecture.samples_per_piece()));
+    let size = architecture.samples_per_piece();
+    let of_piece = |index: usize| {
+        let (inputs, targets) = piece(index * size..count.min((index + 1) * size));
         let (loss, labels) = match targets {
             Targets::Classes(classes) => (Loss::SoftmaxCrossEntropy, Labels::Classes(classes)),
             Targets::Numbers(numbers) => (Loss::HalfSquaredError, Labels::Numbers(numbers)),
         };
-        has_classes = loss == Loss::SoftmaxCrossEntropy;
         let mut outputs = backend.outputs(architecture, parameters, &inputs);
         let width = architecture.outputs();
-        let height = outputs.len() / width;
-        let view = ArrayViewMut2::from_shape((height, width), &mut outputs).expect("a row for each target");
-        total += loss.score(view, &labels, |row| row);
-        rows += height;
-    }
-    let share = |sum: f64| if rows == 0 { 0.0 } else { sum / rows as f64 };
+        let rows = outputs.len() / width;
+        let view = ArrayViewMut2::from_shape((rows, width), &mut outputs).expect("a row for each target");
+        let score = loss.score(view, &labels, |row| row);
+        Evaluated { score, rows, has_classes: loss == Loss::SoftmaxCrossEntropy }
+    };
+    let total = evaluated(0..count.div_ceil(size), &of_piece);
+    let share = |sum: f64| if total.rows == 0 { 0.0 } else { sum / total.rows as f64 };
     Evaluation {
         samples: u32::try_from(count).expect("fewer than 2^32 samples"),
-        loss: share(total.loss),
-        accuracy: has_classes.then(|| share(total.correct as f64)),
+        loss: share(total.score.loss),
+        accuracy: total.has_classes.then(|| share(total.score.correct as f64)),
+    }
+}
+
+/// What is known of some pieces.
+#[derive(Clone, Copy, Debug, Default)]
+struct Evaluated {
+    score: Score,
+    rows: usize,
+    has_classes: bool,
+}
+
+/// The sum over these pieces, which are computed on the threads of the pool and added in a fixed order.
+fn evaluated(pieces: Range<usize>, of_piece: &(impl Fn(usize) -> Evaluated + Sync)) -> Evaluated {
+    match pieces.len() {
+        0 => Evaluated::default(),
+        1 => of_piece(pieces.start),
+        count => {
+            let middle = pieces.start + count / 2;
+            let (mut total, second) = rayon_core::join(
+                || evaluated(pieces.start..middle, of_piece),
+                || evaluated(middle..pieces.end, of_piece),
+            );
+            total.score += second.score;
+            total.rows += second.rows;
+            total.has_classes |= second.has_classes;
+            total
+        }
     }
 }

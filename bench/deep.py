@@ -1,0 +1,104 @@
+"""How long a gradient of a deep network takes, beside PyTorch.
+
+    cargo build --release --workspace --features peergrad/deep,peergrad-deep/flex --example gradient_time
+    pip install torch
+    python bench/deep.py --rounds 5
+
+Both compute the same networks on the same number of samples, in turns. A line is one run: the median of its gradients. The last lines are
+medians and ratios.
+"""
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+GRADIENT_TIME = Path(__file__).parent.parent / "target" / "release" / "examples" / "gradient_time"
+
+
+def network(name):
+    """A module and its inputs and targets, as in `node/deep/examples/gradient_time.rs`."""
+    import torch
+    from torch import nn
+    from torch.nn import functional
+
+    if name == "cnn":
+        layers = [nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+        layers += [nn.Flatten(), nn.Linear(3136, 128), nn.ReLU(), nn.Linear(128, 10)]
+        return nn.Sequential(*layers), torch.randn(64, 1, 28, 28), torch.randint(10, (64,))
+    width, heads, context = 128, 4, 128
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+            self.attention, self.projection = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+        def forward(self, x):
+            texts, length, _ = x.shape
+            parts = self.attention(self.ln_1(x)).view(texts, length, 3, heads, width // heads).permute(2, 0, 3, 1, 4)
+            seen = functional.scaled_dot_product_attention(*parts, is_causal=True)
+            x = x + self.projection(seen.transpose(1, 2).reshape(texts, length, width))
+            return x + self.down(functional.gelu(self.up(self.ln_2(x)), approximate="tanh"))
+
+    class Transformer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tokens, self.places = nn.Embedding(256, width), nn.Embedding(context, width)
+            self.blocks = nn.Sequential(*(Block() for _ in range(4)))
+            self.norm = nn.LayerNorm(width)
+
+        def forward(self, tokens):
+            x = self.blocks(self.tokens(tokens) + self.places.weight)
+            return (self.norm(x) @ self.tokens.weight.T).flatten(0, 1)
+
+    return Transformer(), torch.randint(256, (16, context)), torch.randint(256, (16 * context,))
+
+
+def torch_peer(name, threads, seconds):
+    """One run of PyTorch, in a process of its own."""
+    import torch
+
+    torch.set_num_threads(threads)
+    module, inputs, targets = network(name)
+    times, begin = [], time.perf_counter()
+    while time.perf_counter() - begin < seconds or len(times) < 3:
+        started = time.perf_counter()
+        module.zero_grad()
+        torch.nn.functional.cross_entropy(module(inputs), targets).backward()
+        times.append(1e3 * (time.perf_counter() - started))
+    print(json.dumps({"milliseconds": statistics.median(times)}))
+
+
+def milliseconds(command):
+    output = subprocess.run(list(map(str, command)), check=True, capture_output=True, text=True).stdout
+    return json.loads(output.splitlines()[-1])["milliseconds"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--torch", nargs=2, metavar=("NETWORK", "THREADS"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.torch:
+        name, threads = options.torch
+        return torch_peer(name, int(threads), options.seconds)
+    found = {}
+    for _ in range(options.rounds):
+        for name in ("cnn", "gpt"):
+            for threads in (1, 2):
+                own = milliseconds([GRADIENT_TIME, name, threads, options.seconds])
+                torch = milliseconds([sys.executable, __file__, "--torch", name, threads, "--seconds", options.seconds])
+                print(f"{name}, {threads} threads: peergrad {own:7.1f} ms, PyTorch {torch:7.1f} ms a gradient", flush=True)
+                found.setdefault((name, threads), []).append((own, torch))
+    for (name, threads), pairs in found.items():
+        own, torch = (statistics.median(side) for side in zip(*pairs))
+        print(f"{name}, {threads} threads, medians: peergrad {own:.1f} ms, PyTorch {torch:.1f} ms, {own / torch:.2f} x")
+
+
+if __name__ == "__main__":
+    main()
