@@ -343,6 +343,10 @@ impl Specification {
         within("data.file", data.name.len(), 1..=NAME_BYTES_MAX, "a name of 1 to 4096 bytes")?;
         within("data.file", data.byte_count, 1.., "a file of at least one byte")?;
         within("data.held_out", data.held_out_rows, 0..data.rows, "fewer rows than the file has")?;
+        let is_prose = matches!(data.target, Target::Token { .. });
+        if is_prose != (data.layout.format() == Format::Text) {
+            return foreign("only prose has tokens");
+        }
         let is_table = !self.is_sparse() && data.layout.format() != Format::Text;
         if is_table && u64::from(data.rows) * data.layout.columns() as u64 > TABLE_VALUES_MAX as u64 {
             return foreign("the table has more than 268435456 numbers");

@@ -42,8 +42,9 @@ impl Backend for Burn {
         gradient.fill(0.0);
         let weights = Weights::load(architecture, parameters, &self.plain);
         let sum = Sum { backend: self, architecture, weights: &weights, pieces };
-        let starts = (0..count).step_by(AT_ONCE_MAX);
-        starts.map(|start| sum.add(start..count.min(start + AT_ONCE_MAX), gradient)).sum()
+        let at_once = Architecture::pieces_at_once(parameters.len());
+        let starts = (0..count).step_by(at_once);
+        starts.map(|start| sum.add(start..count.min(start + at_once), gradient)).sum()
     }
 
     fn outputs(&self, architecture: &Architecture, parameters: &[f32], inputs: &Inputs) -> Vec<f32> {
@@ -52,9 +53,6 @@ impl Backend for Burn {
         outputs.into_data().try_into_vec::<f32>().expect("outputs are f32")
     }
 }
-
-/// The most pieces that are computed at once. Each needs room for a gradient.
-const AT_ONCE_MAX: usize = 8;
 
 /// A sum over pieces.
 struct Sum<'a> {

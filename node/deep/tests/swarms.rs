@@ -53,6 +53,23 @@ fn a_small_network_survives_a_crash_and_a_joiner() {
     }
 }
 
+#[test]
+fn a_small_transformer_survives_a_crash_and_a_joiner() {
+    let text = "[data]\nfile = \"book.txt\"\n[model]\nkind = \"gpt\"\nlayers = 1\nwidth = 16\nheads = 2\ncontext = 8\ndropout = 0.1";
+    let run = RunFile::parse(&format!(
+        "epochs = 2\nbatch = 30\nseed = 3\n{text}\n[optimizer]\nrate = 0.01\nclip_norm = 1.0"
+    ))
+    .unwrap();
+    let book = "It is a truth universally acknowledged. ".repeat(60);
+    let workload =
+        Workload::deep(&run, "book.txt", book.as_bytes(), &Some(Arc::new(Burn::cpu()) as _)).unwrap();
+    for seed in 0..4 {
+        let outcome = disturbed(&workload, seed);
+        assert_eq!(outcome.violations, [], "seed {seed}");
+        assert!(outcome.plain_loss_error.unwrap() < 1e-5, "seed {seed}: {:?}", outcome.plain_loss_error);
+    }
+}
+
 /// Parts of the batch are computed at different members, and the losses are those of one loop.
 #[test]
 fn losses_are_those_of_one_process() {

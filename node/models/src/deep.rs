@@ -170,6 +170,30 @@ impl Architecture {
         }
     }
 
+    /// About how many bytes of intermediate values a sample has.
+    #[must_use]
+    pub fn sample_bytes(&self) -> u64 {
+        (self.kept_per_sample() as u64).saturating_mul(size_of::<f32>() as u64)
+    }
+
+    /// How many pieces of a network of so many parameters are computed at once, at most: each needs two gradients, which stay within 512 MiB
+    /// for all unless there are only two pieces.
+    #[must_use]
+    pub fn pieces_at_once(parameters: usize) -> usize {
+        const GRADIENT_ELEMENTS_MAX: usize = (512 << 20) / (2 * size_of::<f32>());
+        (GRADIENT_ELEMENTS_MAX / parameters.max(1)).clamp(2, 8)
+    }
+
+    /// About how many bytes a gradient takes, beside the parameters and itself: intermediate values, a copy of the parameters, and the
+    /// gradients of pieces.
+    #[must_use]
+    pub fn gradient_bytes(&self, parameters: usize) -> u64 {
+        let at_once = Self::pieces_at_once(parameters) as u64;
+        let vector = (parameters * size_of::<f32>()) as u64;
+        let piece = self.sample_bytes().saturating_mul(self.samples_per_piece() as u64);
+        at_once.saturating_mul(piece.saturating_add(2 * vector)).saturating_add(vector)
+    }
+
     /// How many samples are computed together: as many as keep within 16 MiB of intermediate values, and at least one. Several pieces are
     /// computed at once, on as many threads.
     #[must_use]

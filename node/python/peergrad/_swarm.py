@@ -59,7 +59,8 @@ class Step(Batch[NativeStep]):
 
         ``loss``: the summed loss of the samples, for reports; ``None`` if it is not known.
 
-        Returns whether the members still waited for it. The arrays may change as soon as this returns.
+        Returns whether the members still waited for it. The arrays may change as soon as this returns. A peer that has stopped
+        meanwhile says so at the next step.
 
         Raises ``ValueError`` for a wrong size or an element that is not finite, ``TypeError`` for another type. The step is then
         still open: call :meth:`finish` again, or :meth:`skip`.

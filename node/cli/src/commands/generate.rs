@@ -29,7 +29,7 @@ pub(super) struct GenerateArguments {
     #[arg(long, value_name = "N", default_value_t = 500)]
     bytes: usize,
     /// Below 1 likely bytes become more likely; 0 always takes the most likely one
-    #[arg(long, value_name = "T", default_value_t = 0.8)]
+    #[arg(long, value_name = "T", default_value_t = 0.8, value_parser = temperature)]
     temperature: f32,
     /// Consider only so many of the most likely bytes; 0 for all
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -68,6 +68,7 @@ pub(super) fn generate(arguments: &GenerateArguments, deep: &DeepBackend) -> any
         next_tokens(transformer, &**backend, parameters, &tokens, arguments.bytes, choice, next);
     };
     compute_on(threads_of_one(1).get(), work).context("cannot start threads")?;
+    print_piece(&text.rest());
     print_piece("\n");
     Ok(ExitCode::SUCCESS)
 }
@@ -84,8 +85,18 @@ impl Utf8Pieces {
         self.waiting.push(byte);
         let is_incomplete =
             std::str::from_utf8(&self.waiting).is_err_and(|error| error.error_len().is_none());
-        (!is_incomplete).then(|| String::from_utf8_lossy(&std::mem::take(&mut self.waiting)).into_owned())
+        (!is_incomplete).then(|| self.rest())
     }
+
+    /// What waits for more bytes.
+    fn rest(&mut self) -> String {
+        String::from_utf8_lossy(&std::mem::take(&mut self.waiting)).into_owned()
+    }
+}
+
+fn temperature(text: &str) -> Result<f32, String> {
+    let found: Option<f32> = text.parse().ok().filter(|found: &f32| found.is_finite() && *found >= 0.0);
+    found.ok_or_else(|| "give a number from 0 on, such as 0.8".to_owned())
 }
 
 #[cfg(test)]

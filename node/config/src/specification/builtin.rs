@@ -14,7 +14,7 @@ use peergrad_models::data::format::FileLayout;
 use peergrad_models::data::labels::Labels;
 use peergrad_models::data::limits::UNPACKED_BYTES_MAX;
 use peergrad_models::deep::task::{DeepSamples, evaluate_pictures, evaluate_text};
-use peergrad_models::deep::text::TextSamples;
+use peergrad_models::deep::text::{TextBytes, TextSamples};
 use peergrad_models::deep::{Backend, DeepTask};
 use peergrad_models::task::logistic::{self, Logistic, SparseDataset, SparseSamples};
 use peergrad_models::task::supervised::{self, Supervised};
@@ -200,8 +200,8 @@ impl Specification {
     ) -> Result<DeepSamples, SpecificationError> {
         if let FileLayout::Text(layout) = &self.data.layout {
             let text = match unpacked {
-                Cow::Borrowed(_) => Arc::clone(bytes),
-                Cow::Owned(text) => text.as_slice().into(),
+                Cow::Borrowed(_) => TextBytes::Shared(Arc::clone(bytes)),
+                Cow::Owned(text) => TextBytes::Owned(text),
             };
             if layout.samples(text.len()) != self.data.rows as usize {
                 return Err(self.other("it has a different length"));
@@ -226,8 +226,11 @@ impl Specification {
         let architecture = self.architecture()?;
         if let FileLayout::Text(layout) = &self.data.layout {
             let held_out = if part == DataPart::HeldOut { self.data.held_out_rows as usize } else { 0 };
-            let text: Arc<[u8]> = unpack(file, bytes)?.as_ref().into();
-            let text = TextSamples::new(text, *layout, held_out);
+            let text = unpack(file, bytes)?;
+            if layout.samples(text.len()) == 0 {
+                return Err(SpecificationError::ShortText { file: file.to_owned(), context: layout.context });
+            }
+            let text = TextSamples::new(TextBytes::Owned(text.into_owned()), *layout, held_out);
             let samples = if part == DataPart::HeldOut { text.held_out() } else { text.training() };
             return Ok(evaluate_text(&architecture, backend, parameters, &text, samples));
         }

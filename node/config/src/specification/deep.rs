@@ -16,6 +16,7 @@ use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::limits::TENSORS_MAX;
 use serde::{Deserialize, Serialize};
 
+use super::memory::ByteSize;
 use super::run_file::{DataSection, Layers, ModelKind, ModelSection};
 use super::{DataSettings, PARAMETERS_MAX, SpecificationError, within};
 
@@ -80,7 +81,7 @@ impl DeepSettings {
     pub(super) fn architecture(&self, data: &DataSettings) -> Result<Architecture, SpecificationError> {
         let architecture = match (self, &data.layout, &data.target) {
             (
-                Self::Convolutional { picture, layers, .. },
+                Self::Convolutional { picture, layers, changes },
                 FileLayout::Csv(_) | FileLayout::Numbered(_),
                 target,
             ) => {
@@ -91,6 +92,7 @@ impl DeepSettings {
                 };
                 let shape = shape(*picture);
                 check_shape(shape, data.layout.columns())?;
+                check_changes(changes, shape)?;
                 let net = ConvolutionalNet::new(shape, layers, outputs);
                 Architecture::Convolutional(net.map_err(|error| setting("model.layers", error.to_string()))?)
             }
@@ -115,6 +117,14 @@ impl DeepSettings {
             sum.saturating_add(elements)
         });
         within("model.layers", parameters, 1..=PARAMETERS_MAX, "a model of at most 1073741824 parameters")?;
+        let (found, limit) = (architecture.sample_bytes(), ByteSize(SAMPLE_BYTES_MAX));
+        if found > SAMPLE_BYTES_MAX {
+            let found = ByteSize(found);
+            let reason = format!(
+                "a single sample would have {found} of intermediate values, and at most {limit} are supported; give less of them, or smaller samples"
+            );
+            return Err(setting("model.layers", reason));
+        }
         Ok(architecture)
     }
 
@@ -156,6 +166,24 @@ fn setting(key: &'static str, reason: String) -> SpecificationError {
 
 fn mismatch() -> SpecificationError {
     SpecificationError::Foreign("the network is for other data".to_owned())
+}
+
+/// The most bytes of intermediate values that a sample may have.
+const SAMPLE_BYTES_MAX: u64 = 16 << 30;
+/// The most changes of a picture.
+const CHANGES_MAX: usize = 8;
+
+fn check_changes(changes: &[Change], shape: PictureShape) -> Result<(), SpecificationError> {
+    within("data.changes", changes.len(), 0..=CHANGES_MAX, "at most 8 changes")?;
+    let side = shape.height.min(shape.width);
+    let is_too_far = |change: &&Change| matches!(change, Change::Shift { pixels } if *pixels >= side);
+    match changes.iter().find(is_too_far) {
+        Some(change) => Err(setting(
+            "data.changes",
+            format!("`{change}` moves a picture of {shape} out of sight: give fewer pixels"),
+        )),
+        None => Ok(()),
+    }
 }
 
 fn check_shape(shape: PictureShape, columns: usize) -> Result<(), SpecificationError> {
@@ -218,7 +246,7 @@ pub(super) fn resolve_convolutional(
 ) -> Result<DeepSettings, SpecificationError> {
     let layers = match (&model.layers, model.kind) {
         (Some(Layers::List(texts)), ModelKind::Cnn) => parsed("model.layers", texts)?,
-        (None, ModelKind::Cnn) => parsed("model.layers", &default_layers(shape(picture)))?,
+        (None, ModelKind::Cnn) => parsed("model.layers", &default_layers(picture))?,
         (None, _) => parsed("model.layers", &residual_layers(model.depth.unwrap_or(8))?)?,
         (Some(Layers::List(_)), _) => {
             return Err(setting(
@@ -245,9 +273,9 @@ fn parsed<T: std::str::FromStr<Err: ToString>>(
 }
 
 /// Two convolutions, each followed by a pool while the picture is large enough for it, and a dense layer.
-fn default_layers(shape: PictureShape) -> Vec<String> {
+pub(super) fn default_layers([_, height, width]: [usize; 3]) -> Vec<String> {
     let mut layers = vec![];
-    let mut side = shape.height.min(shape.width);
+    let mut side = height.min(width);
     for channels in [32, 64] {
         layers.extend([format!("conv {channels} 3"), "relu".to_owned()]);
         if side >= 8 {
@@ -340,21 +368,30 @@ pub(super) fn resolve_text(
     })
 }
 
-/// Whether a file looks like prose: by its name, and because it is text.
+/// Whether a file looks like prose: by its name, and because most of it are letters and spaces.
 pub(super) fn is_prose(name: &str, bytes: &[u8]) -> bool {
-    let plain = name.strip_suffix(".gz").unwrap_or(name);
+    let lower = name.to_lowercase();
+    let plain = lower.strip_suffix(".gz").unwrap_or(&lower);
     let is_named_so = ["txt", "text", "md"].iter().any(|ending| plain.ends_with(&format!(".{ending}")));
-    is_named_so && unpack(name, bytes).is_ok_and(|bytes| std::str::from_utf8(&bytes).is_ok())
+    let is_mostly_words = |bytes: &[u8]| {
+        let words = bytes
+            .iter()
+            .filter(|byte| byte.is_ascii_alphabetic() || !byte.is_ascii() || **byte == b' ')
+            .count();
+        let spaces = bytes.iter().filter(|byte| **byte == b' ').count();
+        std::str::from_utf8(bytes).is_ok() && words * 4 > bytes.len() * 3 && spaces * 20 > bytes.len()
+    };
+    is_named_so && unpack(name, bytes).is_ok_and(|bytes| is_mostly_words(&bytes))
 }
 
 /// Bytes of a sample of a text.
 const CONTEXT_DEFAULT: usize = 128;
 const CONTEXT_MAX: usize = peergrad_models::deep::transformer::CONTEXT_MAX;
 
-/// What computes deep networks.
+/// Returns what computes deep networks in this program.
 ///
 /// # Errors
-/// This program has nothing that does.
+/// There is nothing that does.
 pub fn check_backend(deep: &DeepBackend) -> Result<&Arc<dyn Backend>, SpecificationError> {
     deep.as_ref().ok_or(SpecificationError::NoBackend)
 }

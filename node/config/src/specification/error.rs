@@ -81,6 +81,14 @@ pub enum SpecificationError {
     /// This version cannot read the specification.
     #[error("the run's specification cannot be read ({0}); use the same version of peergrad on all machines")]
     Foreign(String),
+    /// A text is shorter than a sample.
+    #[error("{file}: the text is too short: the model reads {context} bytes to predict the next ones; give at least {}", context + 1)]
+    ShortText {
+        /// The file.
+        file: String,
+        /// Bytes of a sample.
+        context: usize,
+    },
     /// The run trains a deep network, which this program cannot compute.
     #[error(
         "this is a deep network, which this program cannot compute: build `peer` with `cargo build --release --features deep`, and use that one on all machines"

@@ -23,7 +23,7 @@ use peergrad_protocol::limits::SPECIFICATION_BYTES_MAX;
 
 use super::resolve::{ResolvedData, resolve_data};
 use super::run_file::{DataSection, ModelKind, ModelSection, SEED_DEFAULT};
-use super::{DataSettings, ModelForm, SpecificationError, deep};
+use super::{DataSettings, ModelForm, RunFile, SpecificationError, deep, resolve};
 use crate::terminal::is_obeyed;
 
 /// The first line of `[sync]`.
@@ -54,20 +54,29 @@ pub struct WrittenRunFile {
 ///
 /// Feature columns without numbers are left out; a notice and a comment say so.
 ///
-/// # Errors
-/// The data cannot be used.
-///
 /// `kind` is the model that the user wants; by default it follows from the data. A file of prose, such as `book.txt`, gets a transformer.
+///
+/// # Errors
+/// The data cannot be used, or not for this model.
 pub fn write_run_file(
     data_name: &str,
     bytes: &[u8],
     kind: Option<ModelKind>,
 ) -> Result<WrittenRunFile, SpecificationError> {
-    let is_prose = || deep::is_prose(data_name, bytes);
-    match write(data_name, bytes, kind, None) {
-        Err(_) if kind.is_none() && is_prose() => write(data_name, bytes, Some(ModelKind::Gpt), None),
-        written => written,
+    let written = write(data_name, bytes, kind, None);
+    if kind.is_some() {
+        // What the data does not suit is refused here, and not only when a run is started.
+        let written = written?;
+        resolve(&RunFile::parse(&written.text)?, data_name, bytes)?;
+        return Ok(written);
     }
+    let Err(error) = written else { return written };
+    if !deep::is_prose(data_name, bytes) {
+        return Err(error);
+    }
+    let Ok(mut written) = write(data_name, bytes, Some(ModelKind::Gpt), None) else { return Err(error) };
+    written.notices.push(format!("read as prose, because it is no table ({error})"));
+    Ok(written)
 }
 
 /// As [`write_run_file`], without a guess; `batch`, if given, replaces the default batch size.
@@ -124,7 +133,7 @@ fn write(
         }
         FileLayout::Text(_) => unreachable!("prose has no columns to infer"),
     };
-    let mut preset = Preset::of(&data, form, kind);
+    let mut preset = Preset::of(&data, form, kind, picture);
     preset.batch = batch.unwrap_or(preset.batch);
     let rest = if preset.kind == ModelKind::Logistic { REST.replacen(SYNC, SSP, 1) } else { REST.to_owned() };
     let columns = ColumnNames { names, unusable: unusable.iter().map(|column| column.index).collect() };
@@ -175,7 +184,7 @@ fn write_for_prose(name: &str, packed: &[u8], bytes: &[u8]) -> Result<WrittenRun
         "\n".to_owned(),
         line("[[optimizer.groups]]", "tensors that are trained differently"),
         line("tensors = [\"*.bias\", \"*.ln_*\"]", "offsets and norms do not shrink"),
-        line("weight_decay = 0.0", ""),
+        "weight_decay = 0.0\n".to_owned(),
     ]
     .concat();
     let text = [HEAD, &training, &data, &model, &optimizer, REST].concat();
@@ -282,10 +291,17 @@ struct Preset {
     kind: ModelKind,
     hidden: usize,
     rate: f64,
+    /// Of a convolutional network.
+    layers: Vec<String>,
 }
 
 impl Preset {
-    fn of(data: &DataSettings, form: ModelForm, kind: Option<ModelKind>) -> Self {
+    fn of(
+        data: &DataSettings,
+        form: ModelForm,
+        kind: Option<ModelKind>,
+        picture: Option<[usize; 3]>,
+    ) -> Self {
         let columns = data.layout.columns();
         let kind = kind.unwrap_or(match (&data.target, data.rows < ROWS_FOR_HIDDEN_LAYER) {
             (Target::Class { classes }, _) if form == ModelForm::Logistic && classes.len() == 2 => {
@@ -315,7 +331,8 @@ impl Preset {
             _ if is_deep => 0.002,
             _ => 0.01,
         };
-        Self { epochs, batch, kind, hidden, rate }
+        let layers = picture.map(deep::default_layers).unwrap_or_default();
+        Self { epochs, batch, kind, hidden, rate, layers }
     }
 
     fn training(&self) -> String {
@@ -350,8 +367,7 @@ impl Preset {
             ModelKind::Logistic => line("kind = \"logistic\"", "one weight per feature; or softmax, mlp"),
             ModelKind::Cnn => [
                 line("kind = \"cnn\"", "a convolutional network; or resnet"),
-                "layers = [\"conv 32 3\", \"relu\", \"pool 2\", \"conv 64 3\", \"relu\", \"pool 2\", \"dense 128\", \"relu\"]\n"
-                    .to_owned(),
+                format!("layers = {}\n", toml(&self.layers)),
             ]
             .concat(),
             ModelKind::Resnet => [

@@ -6,14 +6,15 @@
 //! ```text
 //! while loading     data file, unpacked file, table (8 bytes per number), samples (4 bytes per number)
 //! while training    data file if it can be shipped, samples, and vectors of 4 bytes per parameter:
-//!                   values, gradients, one more copy, and what lossy codecs keep; a share of the optimizer's moments on top
+//!                   values, gradients, one more copy, and what lossy codecs keep; a share of the optimizer's moments on top;
+//!                   with a deep network, the intermediate values and the gradients of the pieces that are computed at once
 //! ```
 //! # Not here
 //! Segments on their way, tables of asynchronous modes and the code itself: they are the same for most runs, or have other bounds.
 
 use std::fmt;
 
-use peergrad_models::data::format::Format;
+use peergrad_models::data::format::{FileLayout, Format};
 use peergrad_models::data::limits::UNPACKED_BYTES_MAX;
 use peergrad_protocol::limits::SHIPPED_DATA_BYTES_MAX;
 
@@ -55,9 +56,15 @@ impl Specification {
     pub fn memory_bytes(&self) -> u64 {
         let file = self.data.byte_count;
         let kept_file = if file <= SHIPPED_DATA_BYTES_MAX { file } else { 0 };
-        let samples = self.value_count().saturating_mul(SAMPLE_BYTES);
+        let samples = match self.data.layout {
+            FileLayout::Text(layout) => u64::from(self.data.rows).saturating_mul(layout.context as u64),
+            _ => self.value_count().saturating_mul(SAMPLE_BYTES),
+        };
         let state = self.training.state_bytes(self.manifest().parameter_count() as u64);
-        self.loading_bytes().max(kept_file.saturating_add(samples).saturating_add(state))
+        let parameters = self.manifest().parameter_count();
+        let deep = self.architecture().map_or(0, |architecture| architecture.gradient_bytes(parameters));
+        let training = kept_file.saturating_add(samples).saturating_add(state).saturating_add(deep);
+        self.loading_bytes().max(training)
     }
 
     /// Bytes taken while the data file is loaded, without the unpacked file. A specification may claim any numbers.
@@ -71,7 +78,8 @@ impl Specification {
         limit.unpacked_bytes_max(self.loading_bytes())
     }
 
-    /// The numbers of a dense table; 0 if the samples are sparse or prose, since they take about as much as the file that lists them.
+    /// The numbers of a dense table; 0 if the samples are sparse, since they take about as much as the file that lists them,
+    /// and with prose.
     fn value_count(&self) -> u64 {
         if self.is_sparse() || self.data.layout.format() == Format::Text {
             0

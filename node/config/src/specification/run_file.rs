@@ -146,7 +146,7 @@ pub struct ModelSection {
 
 /// `layers` in `[model]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "a number of blocks (gpt), or a list such as [\"conv 32 3\", \"relu\"] (cnn)")]
 pub enum Layers {
     /// How many.
     Count(usize),

@@ -147,7 +147,7 @@ impl ConvolutionalNet {
         self.layers.iter().map(|placed| places(placed) * weights(placed)).sum()
     }
 
-    /// About how many numbers a backward pass keeps of one sample: each layer's output and its gradient, and what a convolution unfolds.
+    /// About how many numbers a backward pass keeps of one sample: each layer's output and its gradient.
     pub(super) fn kept_per_sample(&self) -> usize {
         let kept = |placed: &PlacedLayer| {
             let parts = match placed.layer {
@@ -296,6 +296,11 @@ fn convolved(input: PictureShape, channels: usize, window: Window) -> Result<Pic
         room.map(|room| room / stride + 1)
             .ok_or_else(|| format!("a window of {kernel} x {kernel} does not fit the {input} values that come out of the layer before"))
     };
+    if kernel > 2 * input.height.min(input.width) + 1 {
+        return Err(format!(
+            "a window of {kernel} x {kernel} does not fit the {input} values that come out of the layer before"
+        ));
+    }
     if padding > kernel / 2 {
         return Err(format!(
             "a padding of more than half the kernel, {}, adds nothing but zeros",
@@ -381,6 +386,9 @@ mod tests {
             assert!(error.contains(words), "{error}");
         }
         assert!(net(&vec!["relu"; LAYERS_MAX + 1]).is_err());
-        assert!(net(&["conv 1048576 1"]).unwrap_err().to_string().contains("outputs for each sample"));
+        let large = PictureShape { channels: 1, height: 4096, width: 4096 };
+        let error =
+            ConvolutionalNet::new(large, &["conv 64 3".parse().unwrap()], 10).unwrap_err().to_string();
+        assert!(error.contains("it would have 1073741824 outputs for each sample"), "{error}");
     }
 }

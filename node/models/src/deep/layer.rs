@@ -1,7 +1,7 @@
 //! The layers of a convolutional network, as users write them.
 //!
 //! ```text
-//! conv CHANNELS KERNEL [stride N] [padding N]   a convolution; padding keeps the size by default if the stride is 1
+//! conv CHANNELS KERNEL [stride N] [padding N]   a convolution; by default half the kernel is padding, and the stride 1
 //! block CHANNELS [stride N]                     two convolutions of 3 x 3 beside a shortcut (a residual block)
 //! norm GROUPS                                   group normalization
 //! relu, gelu, tanh                              an activation
@@ -78,8 +78,12 @@ pub struct NotALayer {
     reason: String,
 }
 
-/// The largest number in a layer.
-const NUMBER_MAX: usize = 1 << 20;
+/// The largest width of a dense layer.
+const WIDTH_MAX: usize = 1 << 20;
+/// The most channels and groups.
+const CHANNELS_MAX: usize = 1 << 16;
+/// The largest kernel, pool, stride and padding.
+const KERNEL_MAX: usize = 255;
 
 impl FromStr for Layer {
     type Err = NotALayer;
@@ -88,30 +92,33 @@ impl FromStr for Layer {
         let wrong = |reason: &str| NotALayer { text: text.to_owned(), reason: reason.to_owned() };
         let mut words = text.split_whitespace();
         let kind = words.next().ok_or_else(|| wrong(KINDS))?;
-        let mut number = |what: &str| {
+        let mut number = |what: &str, max: usize| {
             let word = words.next().ok_or_else(|| wrong(&format!("{what} is missing")))?;
-            let found: Option<usize> = word.parse().ok().filter(|found| (1..=NUMBER_MAX).contains(found));
-            found.ok_or_else(|| wrong(&format!("{what} is `{word}`, but must be a whole number above 0")))
+            let found: Option<usize> = word.parse().ok().filter(|found| (1..=max).contains(found));
+            found.ok_or_else(|| {
+                wrong(&format!("{what} is `{word}`, but must be a whole number from 1 to {max}"))
+            })
         };
+        let channels = "the number of channels";
         let layer = match kind {
             "conv" => {
-                let (channels, kernel) =
-                    (number("the number of channels")?, number("the size of the kernel")?);
+                let channels = number(channels, CHANNELS_MAX)?;
+                let kernel = number("the size of the kernel", KERNEL_MAX)?;
                 let [stride, padding] = options(&mut words, ["stride", "padding"], text)?;
                 let (stride, padding) = (stride.unwrap_or(1), padding.unwrap_or(kernel / 2));
                 Self::Convolution { channels, kernel, stride, padding }
             }
             "block" => {
-                let channels = number("the number of channels")?;
+                let channels = number(channels, CHANNELS_MAX)?;
                 let [stride] = options(&mut words, ["stride"], text)?;
                 Self::Block { channels, stride: stride.unwrap_or(1) }
             }
-            "norm" => Self::Norm { groups: number("the number of groups")? },
+            "norm" => Self::Norm { groups: number("the number of groups", CHANNELS_MAX)? },
             "relu" => Self::Activation(Activation::Relu),
             "gelu" => Self::Activation(Activation::Gelu),
             "tanh" => Self::Activation(Activation::Tanh),
-            "pool" => Self::MaxPool { size: number("the size")? },
-            "average-pool" => Self::AveragePool { size: number("the size")? },
+            "pool" => Self::MaxPool { size: number("the size", KERNEL_MAX)? },
+            "average-pool" => Self::AveragePool { size: number("the size", KERNEL_MAX)? },
             "mean" => Self::Mean,
             "dropout" => {
                 let share = words
@@ -121,7 +128,7 @@ impl FromStr for Layer {
                 let share = share.ok_or_else(|| wrong("the share must be 0 up to, not including, 1"))?;
                 Self::Dropout { share }
             }
-            "dense" => Self::Dense { width: number("the width")? },
+            "dense" => Self::Dense { width: number("the width", WIDTH_MAX)? },
             _ => return Err(wrong(KINDS)),
         };
         match words.next() {
@@ -146,9 +153,11 @@ fn options<'a, const N: usize>(
         let index = index.ok_or_else(|| wrong(format!("`{name}` is not expected there")))?;
         let least = usize::from(name == "stride");
         let value: Option<usize> = words.next().and_then(|word| word.parse().ok());
-        let value = value.filter(|value| (least..=NUMBER_MAX).contains(value));
+        let value = value.filter(|value| (least..=KERNEL_MAX).contains(value));
         if value.is_none() || found[index].is_some() {
-            return Err(wrong(format!("give `{name}` once, with a whole number from {least} on")));
+            return Err(wrong(format!(
+                "give `{name}` once, with a whole number from {least} to {KERNEL_MAX}"
+            )));
         }
         found[index] = value;
     }
@@ -213,10 +222,11 @@ mod tests {
             ("convolution 3", "give conv, block"),
             ("conv", "the number of channels is missing"),
             ("conv 32", "the size of the kernel is missing"),
-            ("conv 0 3", "`0`, but must be a whole number above 0"),
+            ("conv 0 3", "`0`, but must be a whole number from 1 to 65536"),
+            ("conv 8 256", "`256`, but must be a whole number from 1 to 255"),
             ("conv 9999999 3", "`9999999`"),
-            ("conv 8 3 stride", "give `stride` once, with a whole number from 1 on"),
-            ("conv 8 3 stride 0", "from 1 on"),
+            ("conv 8 3 stride", "give `stride` once, with a whole number from 1 to 255"),
+            ("conv 8 3 stride 0", "from 1 to 255"),
             ("conv 8 3 stride 1 stride 2", "once"),
             ("conv 8 3 5", "`5` is not expected"),
             ("dropout 1", "0 up to, not including, 1"),

@@ -134,10 +134,7 @@ impl Task for DeepTask {
                 evaluate_pictures(&self.architecture, &*self.backend, parameters, &dataset.held_out)
             }
             DeepSamples::Text(text) => {
-                let samples = text.held_out();
-                evaluate(&self.architecture, &*self.backend, parameters, samples.len(), |range| {
-                    text.piece(range.map(|sample| samples.start + sample))
-                })
+                evaluate_text(&self.architecture, &*self.backend, parameters, text, text.held_out())
             }
         }
     }
@@ -154,7 +151,7 @@ pub fn evaluate_pictures(
     evaluate(architecture, backend, parameters, samples.rows(), |range| pictures::piece(samples, range))
 }
 
-/// The mean loss and the accuracy on all samples of a text, trained or not.
+/// The mean loss and the accuracy on these samples of a text, counted from its first one.
 #[must_use]
 pub fn evaluate_text(
     architecture: &Architecture,
@@ -193,7 +190,7 @@ fn evaluate(
     let total = evaluated(0..count.div_ceil(size), &of_piece);
     let share = |sum: f64| if total.rows == 0 { 0.0 } else { sum / total.rows as f64 };
     Evaluation {
-        samples: u32::try_from(count).expect("fewer than 2^32 samples"),
+        samples: u32::try_from(count).unwrap_or(u32::MAX),
         loss: share(total.score.loss),
         accuracy: total.has_classes.then(|| share(total.score.correct as f64)),
     }

@@ -7,7 +7,7 @@
 //! ```
 //! The last windows are held out, so that no held-out sentence stands between two that are trained.
 
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -43,10 +43,30 @@ impl TextLayout {
     }
 }
 
+/// The bytes of a text.
+#[derive(Clone, Debug)]
+pub enum TextBytes {
+    /// Those of a file, which others have too.
+    Shared(Arc<[u8]>),
+    /// Those of an unpacked file.
+    Owned(Vec<u8>),
+}
+
+impl Deref for TextBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Shared(bytes) => bytes,
+            Self::Owned(bytes) => bytes,
+        }
+    }
+}
+
 /// The samples of a text.
 #[derive(Clone, Debug)]
 pub struct TextSamples {
-    bytes: Arc<[u8]>,
+    bytes: TextBytes,
     layout: TextLayout,
     training: usize,
 }
@@ -57,7 +77,7 @@ impl TextSamples {
     /// # Panics
     /// It has not so many.
     #[must_use]
-    pub fn new(bytes: Arc<[u8]>, layout: TextLayout, held_out: usize) -> Self {
+    pub fn new(bytes: TextBytes, layout: TextLayout, held_out: usize) -> Self {
         let training =
             layout.samples(bytes.len()).checked_sub(held_out).expect("no more are held out than there are");
         Self { bytes, layout, training }
@@ -104,7 +124,7 @@ mod tests {
 
     #[test]
     fn windows_follow_each_other() {
-        let text = TextSamples::new(b"abcdefghijkl".as_slice().into(), LAYOUT, 1);
+        let text = TextSamples::new(TextBytes::Owned(b"abcdefghijkl".to_vec()), LAYOUT, 1);
         assert_eq!((text.training(), text.held_out()), (0..1, 1..2));
         let (inputs, targets) = text.piece([1, 0].into_iter());
         let numbers = |text: &str| text.bytes().map(u32::from).collect::<Vec<_>>();
