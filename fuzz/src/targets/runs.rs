@@ -1,10 +1,15 @@
 //! What defines a run: run files, specifications and scenarios.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use peergrad_config::specification::custom::CustomSpecification;
-use peergrad_config::specification::{BuiltinLoader, RunFile, Specification, resolve_with_notices};
+use peergrad_config::specification::memory::MemoryLimit;
+use peergrad_config::specification::{
+    BuiltinLoader, DeepBackend, RunFile, Specification, resolve_with_notices,
+};
 use peergrad_core::program::loader::Loader;
+use peergrad_models::deep::{Architecture, Backend, Inputs, Piece};
 use peergrad_simulations::scenario::file::{Size, parse};
 
 use super::{repository_file, repository_files};
@@ -19,6 +24,9 @@ fn run_files() -> Vec<String> {
         "epochs = 3\n[data]\nfile = \"f.csv\"\nlabel = \"kind\"\nheader = true\ndelimiter = \",\"\ncolumns = [\"v\"]\npredict = \"class\"\nclasses = [\"a\", \"b\"]\nstandardize = false\n",
         "epochs = 3\n[data]\nfile = \"f.csv\"\n[model]\nkind = \"logistic\"\n[sync]\nkind = \"ssp\"\nstaleness = 2\n",
         "epochs = 3\nbatch = 2\n[data]\nfile = \"f.csv\"\n[sync]\nkind = \"local\"\nsteps = 2\n[checkpoints]\nseconds = 5\nkeep = 2\n",
+        "[data]\nfile = \"f.csv\"\npicture = [1, 1, 2]\nchanges = [\"flip\"]\n[model]\nkind = \"cnn\"\nlayers = [\"conv 2 1\", \"relu\", \"norm 1\", \"block 2\", \"mean\", \"dropout 0.5\", \"dense 3\"]\n",
+        "[data]\nfile = \"f.csv\"\npicture = [1, 1, 2]\n[model]\nkind = \"resnet\"\ndepth = 8\n",
+        "[data]\nfile = \"f.csv\"\n[model]\nkind = \"gpt\"\nlayers = 1\nwidth = 4\nheads = 2\ncontext = 8\ndropout = 0.1\n",
     ]
     .map(String::from)
     .to_vec();
@@ -72,7 +80,9 @@ impl Target for RunFileTarget {
         let Some(specification) = resolved(&String::from_utf8_lossy(input)) else { return Verdict::Refused };
         let bytes = specification.to_bytes().expect("its size was checked");
         assert_eq!(Specification::parse(&bytes).as_ref(), Ok(&specification), "a specification reads back");
-        specification.load(DATA).expect("the data that it was made from");
+        specification
+            .load_within(DATA.into(), MemoryLimit::default(), &nothing())
+            .expect("the data that it was made from");
         Verdict::Accepted
     }
 
@@ -103,7 +113,8 @@ impl Target for SpecificationTarget {
         let _ = BuiltinLoader::default().data(input);
         let Ok(specification) = Specification::parse(input) else { return Verdict::Refused };
         assert!(specification.manifest().parameter_count() > 0);
-        let is_loaded = BuiltinLoader::default().load(input, Some(DATA.into())).is_ok();
+        let loader = BuiltinLoader { deep: nothing(), ..BuiltinLoader::default() };
+        let is_loaded = loader.load(input, Some(DATA.into())).is_ok();
         evaluate(&specification);
         Verdict::of(is_loaded)
     }
@@ -143,11 +154,42 @@ impl Target for ScenarioTarget {
     }
 }
 
+/// Computes deep networks whose outputs are all zero.
+fn nothing() -> DeepBackend {
+    #[derive(Debug)]
+    struct Zeros;
+
+    impl Backend for Zeros {
+        fn gradient(
+            &self,
+            _: &Architecture,
+            _: &[f32],
+            count: usize,
+            pieces: &(dyn Fn(usize) -> Piece + Sync),
+            gradient: &mut [f32],
+        ) -> f64 {
+            (0..count).for_each(|index| drop(pieces(index)));
+            gradient.fill(0.0);
+            0.0
+        }
+
+        fn outputs(&self, architecture: &Architecture, _: &[f32], inputs: &Inputs) -> Vec<f32> {
+            let rows = match inputs {
+                Inputs::Pictures { count, .. } => *count,
+                Inputs::Tokens { tokens, .. } => tokens.len(),
+            };
+            vec![0.0; rows * architecture.outputs()]
+        }
+    }
+
+    Some(Arc::new(Zeros))
+}
+
 /// Evaluates a model of moderate size on another file.
 fn evaluate(specification: &Specification) {
     let count = specification.manifest().parameter_count();
     if count <= PARAMETERS_EVALUATED_MAX {
-        let _ = specification.evaluate(&vec![0.5; count], "g.csv", b"v;u;kind\n0;1;a\n1;1;b\n", &None);
+        let _ = specification.evaluate(&vec![0.5; count], "g.csv", b"v;u;kind\n0;1;a\n1;1;b\n", &nothing());
     }
 }
 
