@@ -1,15 +1,15 @@
 //! The forward pass of a convolutional network.
 
+use burn_tensor::Tensor;
 use burn_tensor::activation::{gelu_approximate, relu, tanh};
 use burn_tensor::module::{avg_pool2d, conv2d, max_pool2d};
 use burn_tensor::ops::{AvgPoolOptions, ConvOptions, MaxPoolOptions};
-use burn_tensor::{Tensor, TensorData};
 use peergrad_models::deep::ConvolutionalNet;
 use peergrad_models::deep::convolutional::{BLOCK_GROUPS, PlacedLayer};
-use peergrad_models::deep::draws::dropout;
 use peergrad_models::deep::layer::Layer;
 use peergrad_models::task::activation::Activation;
 
+use crate::dropout::drop_out;
 use crate::weights::Weights;
 
 /// The constant under the root of a norm, as in PyTorch.
@@ -135,26 +135,4 @@ fn activate<const D: usize>(activation: Activation, values: Tensor<D>) -> Tensor
         Activation::Tanh => tanh(values),
         Activation::Gelu => gelu_approximate(values),
     }
-}
-
-/// Leaves values out: each sample's as its seed says.
-///
-/// - `values`: (samples, ...).
-pub(crate) fn drop_out<const D: usize>(
-    values: Tensor<D>,
-    share: f32,
-    place: usize,
-    seeds: &[u64],
-) -> Tensor<D> {
-    if share == 0.0 {
-        return values;
-    }
-    let shape = values.dims();
-    let mut factors = vec![0.0; shape.iter().product()];
-    let of_sample = factors.len() / seeds.len();
-    for (factors, &seed) in factors.chunks_mut(of_sample).zip(seeds) {
-        dropout(seed, place as u64, share, factors);
-    }
-    let factors = Tensor::from_data(TensorData::new(factors, shape), &values.device());
-    values * factors
 }

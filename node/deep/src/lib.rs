@@ -10,6 +10,7 @@
 
 mod backend;
 mod convolutional;
+mod dropout;
 mod transformer;
 mod weights;
 

@@ -6,7 +6,7 @@ use burn_tensor::{Bool, Int, Tensor};
 use peergrad_models::deep::Transformer;
 use peergrad_models::deep::transformer::{TENSORS_BEFORE, TENSORS_PER_BLOCK};
 
-use crate::convolutional::drop_out;
+use crate::dropout::drop_out;
 use crate::weights::Weights;
 
 /// The constant under the root of a norm, as in GPT-2.

@@ -22,9 +22,11 @@ use peergrad_models::data::standardize::Standardization;
 use peergrad_protocol::limits::SPECIFICATION_BYTES_MAX;
 
 use super::resolve::{ResolvedData, resolve_data};
-use super::run_file::{DataSection, ModelKind, ModelSection, SEED_DEFAULT};
+use super::run_file::{DataSection, ModelKind, SEED_DEFAULT};
 use super::{DataSettings, ModelForm, RunFile, SpecificationError, deep, resolve};
 use crate::terminal::is_obeyed;
+
+mod prose;
 
 /// The first line of `[sync]`.
 const SYNC: &str = "kind = \"sync\"              # how the peers train together:";
@@ -88,7 +90,7 @@ fn write(
 ) -> Result<WrittenRunFile, SpecificationError> {
     let unpacked = unpack(data_name, bytes)?;
     if kind == Some(ModelKind::Gpt) {
-        return write_for_prose(data_name, bytes, &unpacked);
+        return prose::run_file(data_name, bytes, &unpacked);
     }
     let mut section = DataSection::new(data_name);
     let inferred = FileLayout::infer(data_name, &unpacked, &ColumnHints::default())?;
@@ -144,51 +146,6 @@ fn write(
     }
     let text = [HEAD, &preset.training(), &section, &preset.model(), &rest].concat();
     Ok(WrittenRunFile { text, notices })
-}
-
-/// The run file for a transformer on prose.
-fn write_for_prose(name: &str, packed: &[u8], bytes: &[u8]) -> Result<WrittenRunFile, SpecificationError> {
-    let section = DataSection::new(name);
-    let data = deep::resolve_text(&section, &ModelSection::default(), name, packed, bytes)?;
-    let samples = format!("{} bytes of text, {} samples", bytes.len(), data.rows);
-    let data = [
-        format!("\n[data]                     # {samples}\n"),
-        line(&format!("file = {}", toml(name)), "path relative to this file's folder; gzipped or not"),
-        line("held_out = 0.1", "share of the text, at its end, that is not trained but used for evaluation"),
-    ]
-    .concat();
-    let model = [
-        "\n[model]\n".to_owned(),
-        line("kind = \"gpt\"", "a transformer, whose tokens are bytes"),
-        line("layers = 4", "blocks"),
-        line("width = 128", "numbers for each byte"),
-        line("heads = 4", "heads of the attention, which share the width"),
-        line("context = 128", "bytes that it sees at once"),
-        line("dropout = 0.0", "share of values left out in training, if it learns the text by heart"),
-    ]
-    .concat();
-    let training = [
-        line("epochs = 10", "passes over the text"),
-        line("batch = 32", "samples per step, over all peers together"),
-        line(&format!("seed = {SEED_DEFAULT}"), "seed of the initial parameters and the order of samples"),
-    ]
-    .concat();
-    let optimizer = [
-        "\n[optimizer]\n".to_owned(),
-        line("rule = \"adamw\"", "or adam, momentum, sgd"),
-        line("rate = 0.001", "the highest learning rate"),
-        line("schedule = \"cosine\"", "decays to 0 at the end; or step, constant"),
-        line("weight_decay = 0.1", "the share by which weights shrink, times the rate"),
-        line("warmup_steps = 100", "steps over which the rate rises from 0"),
-        line("clip_norm = 1.0", "a gradient with a larger norm is shortened to this one"),
-        "\n".to_owned(),
-        line("[[optimizer.groups]]", "tensors that are trained differently"),
-        line("tensors = [\"*.bias\", \"*.ln_*\"]", "offsets and norms do not shrink"),
-        "weight_decay = 0.0\n".to_owned(),
-    ]
-    .concat();
-    let text = [HEAD, &training, &data, &model, &optimizer, REST].concat();
-    Ok(WrittenRunFile { text, notices: vec![] })
 }
 
 /// The error about a missing number, with all columns in which numbers are missing.

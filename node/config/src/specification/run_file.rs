@@ -148,9 +148,9 @@ pub struct ModelSection {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(untagged, expecting = "a number of blocks (gpt), or a list such as [\"conv 32 3\", \"relu\"] (cnn)")]
 pub enum Layers {
-    /// How many.
+    /// The number of blocks of a transformer.
     Count(usize),
-    /// One by one.
+    /// The layers of a convolutional network.
     List(Vec<String>),
 }
 

@@ -291,15 +291,13 @@ struct Window {
 /// The shape after a kernel has gone over a picture.
 fn convolved(input: PictureShape, channels: usize, window: Window) -> Result<PictureShape, String> {
     let Window { kernel, stride, padding } = window;
-    let extent = |extent: usize| {
-        let room = (extent + 2 * padding).checked_sub(kernel);
-        room.map(|room| room / stride + 1)
-            .ok_or_else(|| format!("a window of {kernel} x {kernel} does not fit the {input} values that come out of the layer before"))
+    let misfit = || {
+        format!(
+            "a window of {kernel} x {kernel} does not fit the {input} values that come out of the layer before"
+        )
     };
     if kernel > 2 * input.height.min(input.width) + 1 {
-        return Err(format!(
-            "a window of {kernel} x {kernel} does not fit the {input} values that come out of the layer before"
-        ));
+        return Err(misfit());
     }
     if padding > kernel / 2 {
         return Err(format!(
@@ -307,6 +305,10 @@ fn convolved(input: PictureShape, channels: usize, window: Window) -> Result<Pic
             kernel / 2
         ));
     }
+    let extent = |extent: usize| {
+        let room = (extent + 2 * padding).checked_sub(kernel);
+        room.map(|room| room / stride + 1).ok_or_else(misfit)
+    };
     Ok(PictureShape { channels, height: extent(input.height)?, width: extent(input.width)? })
 }
 
