@@ -1,6 +1,7 @@
 //! Identifiers: newtypes, so that a rank is never mistaken for a view number.
 
 use std::fmt;
+use std::io;
 use std::str::FromStr;
 
 use crate::wire::codec::{Decode, Encode};
@@ -95,6 +96,16 @@ impl ContentDigest {
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         Self(*blake3::hash(bytes).as_bytes())
+    }
+
+    /// The digest of all that `reader` gives.
+    ///
+    /// # Errors
+    /// Those of the reader.
+    pub fn of_reader(reader: impl io::Read) -> io::Result<Self> {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update_reader(reader)?;
+        Ok(Self(*hasher.finalize().as_bytes()))
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use peergrad_core::io::DataReference;
 use peergrad_core::program::loader::{Loaded, Loader, TrainingConfig};
+use peergrad_models::data::bytes::DataBytes;
 use peergrad_models::task::Task;
 use peergrad_protocol::id::ContentDigest;
 
@@ -44,9 +45,8 @@ impl Loader for FixedLoader {
         }))
     }
 
-    fn load(&self, _specification: &[u8], data: Option<Arc<[u8]>>) -> Result<Loaded, String> {
-        if data.map(|data| ContentDigest::of(&data)) != self.data.as_ref().map(|data| ContentDigest::of(data))
-        {
+    fn load(&self, _specification: &[u8], data: Option<DataBytes>) -> Result<Loaded, String> {
+        if data.map(|data| data.digest()) != self.data.as_ref().map(|data| ContentDigest::of(data)) {
             return Err("the data is not what the specification says".to_owned());
         }
         Ok(self.loaded.clone())

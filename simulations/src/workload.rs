@@ -15,6 +15,7 @@ use peergrad_core::program::loader::{Loaded, Loader, TrainingConfig};
 use peergrad_core::program::programs::backup_workers::BackupWorkers;
 use peergrad_core::program::programs::sync::SyncDataParallel;
 use peergrad_core::program::{Program, ProgramFactory};
+use peergrad_models::data::bytes::DataBytes;
 use peergrad_models::data::dense_table::unpack;
 use peergrad_models::data::embedded::{DIGITS, embedded};
 use peergrad_models::task::Task;
@@ -77,7 +78,7 @@ impl Workload {
     ) -> Result<Self, SpecificationError> {
         let specification = resolve(&with_digests(run), name, bytes)?;
         let memory = MemoryLimit::default();
-        let loaded = specification.load_within(bytes.into(), memory, deep)?;
+        let loaded = specification.load_within(&bytes.into(), memory, deep)?;
         let specification: Arc<[u8]> = specification.to_bytes()?.into();
         let loader = BuiltinLoader { memory, deep: deep.clone() };
         let reference = loader.data(&specification).expect("it was just resolved");
@@ -214,7 +215,7 @@ impl Loader for SharedLoader {
         Ok(self.reference.clone())
     }
 
-    fn load(&self, _specification: &[u8], _data: Option<Arc<[u8]>>) -> Result<Loaded, String> {
+    fn load(&self, _specification: &[u8], _data: Option<DataBytes>) -> Result<Loaded, String> {
         Ok(self.loaded.clone())
     }
 }

@@ -81,7 +81,7 @@ impl Target for RunFileTarget {
         let bytes = specification.to_bytes().expect("its size was checked");
         assert_eq!(Specification::parse(&bytes).as_ref(), Ok(&specification), "a specification reads back");
         specification
-            .load_within(DATA.into(), MemoryLimit::default(), &nothing())
+            .load_within(&DATA.into(), MemoryLimit::default(), &nothing())
             .expect("the data that it was made from");
         Verdict::Accepted
     }

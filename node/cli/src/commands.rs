@@ -39,7 +39,9 @@ mod invite;
 mod join_target;
 mod local_peer;
 mod model;
+mod pictures;
 pub mod plot;
+mod predict;
 mod progress;
 mod rekey;
 mod remove;
@@ -51,6 +53,7 @@ mod signals;
 mod started_from;
 mod status;
 mod swarm;
+mod text_folder;
 mod train;
 
 pub use status::status_text;
@@ -89,13 +92,20 @@ enum Command {
     /// Inspect a data file and print a commented run.toml for it
     Init {
         /// The data file: CSV with or without a header, LIBSVM, or IDX (MNIST's format) with the labels appended to the samples;
-        /// plain or gzipped. Or `digits`: handwritten digits that are built in, so that you can try everything without a file
+        /// plain or gzipped. Or a folder that has a folder of pictures for each class (PNG, JPEG, WebP), or a tar archive of one; a text,
+        /// or a folder of texts. Or `digits`: handwritten digits that are built in, so that you can try everything without a file
         #[arg(long, value_name = "FILE")]
         data: PathBuf,
         /// The kind of model: mlp, softmax, linear, logistic; for rows that are pictures cnn or resnet, for prose gpt. By default it
         /// follows from the data
         #[arg(long, value_name = "KIND", value_parser = files::model_kind)]
         model: Option<ModelKind>,
+        /// Height and width of the pictures of a folder, to which they are scaled; what is too long is cut
+        #[arg(long, value_name = "PIXELS", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
+        size: u16,
+        /// Drop the colours of the pictures of a folder
+        #[arg(long)]
+        grey: bool,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -106,6 +116,8 @@ enum Command {
     Run(RunCommand),
     /// Evaluate a saved model on a data file
     Evaluate(model::EvaluateArguments),
+    /// Print what a saved model predicts for each row of a data file or each picture of a folder, as CSV
+    Predict(predict::PredictArguments),
     /// Continue a text with a saved language model
     Generate(generate::GenerateArguments),
 }
@@ -175,10 +187,14 @@ fn run_command(Cli { command }: Cli, deep: DeepBackend) -> ExitCode {
         Command::BenchPeer(arguments) => bench::bench_peer(arguments),
         Command::BenchTable(arguments) => bench::tables::bench_table(&arguments),
         Command::BenchTablePeer(arguments) => bench::tables::bench_table_peer(arguments),
-        Command::Init { data, model, json } => files::init(&data, model, OutputFormat::of_flag(json)),
+        Command::Init { data, model, size, grey, json } => {
+            let settings = pictures::PackSettings { side: size.into(), grey };
+            files::init(&data, model, settings, OutputFormat::of_flag(json))
+        }
         Command::Start(arguments) => run::start(arguments, deep),
         Command::Run(command) => command.run(|memory| Arc::new(BuiltinLoader { memory, deep })),
         Command::Evaluate(arguments) => model::evaluate(&arguments, &deep),
+        Command::Predict(arguments) => predict::predict(&arguments, &deep),
         Command::Generate(arguments) => generate::generate(&arguments, &deep),
     })
 }

@@ -7,6 +7,7 @@
 //! - The bytes depend only on the contents: two peers with the same model export identical files.
 //! - A file that decodes holds finite numbers and matches its digest. Decoding allocates no more than the size of the file.
 
+use peergrad_models::data::bytes::DataBytes;
 use peergrad_protocol::RunId;
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::limits::{SPECIFICATION_BYTES_MAX, TENSORS_MAX};
@@ -15,7 +16,7 @@ use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 
-pub use crate::specification::builtin::{DataPart, Evaluated};
+pub use crate::specification::answers::{Confusion, DataPart, Evaluated, Predictions};
 use crate::specification::{DeepBackend, Specification, SpecificationError};
 
 /// The maximum size of a file's header, which holds names, shapes and metadata.
@@ -171,10 +172,10 @@ impl ModelFile {
     pub fn evaluate(
         &self,
         file: &str,
-        bytes: &[u8],
+        data: impl Into<DataBytes>,
         deep: &DeepBackend,
     ) -> Result<Evaluated, ModelFileError> {
-        Ok(self.specification()?.evaluate(&self.parameters, file, bytes, deep)?)
+        Ok(self.specification()?.evaluate(&self.parameters, file, data, deep)?)
     }
 
     /// The specification of the run that trained it.

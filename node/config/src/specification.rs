@@ -44,6 +44,7 @@ use peergrad_protocol::placement::Replicas;
 use serde::{Deserialize, Serialize};
 
 pub mod algorithm;
+pub mod answers;
 pub mod builtin;
 pub mod checkpointing;
 mod code_settings;
@@ -51,6 +52,7 @@ pub mod compression;
 pub mod custom;
 mod dealing;
 pub mod deep;
+mod deep_data;
 mod error;
 mod evaluation;
 mod former_names;
@@ -347,7 +349,11 @@ impl Specification {
         if is_prose != (data.layout.format() == Format::Text) {
             return foreign("only prose has tokens");
         }
-        let is_table = !self.is_sparse() && data.layout.format() != Format::Text;
+        let has_bytes = self.has_byte_pictures();
+        if has_bytes && data.layout.format() != Format::Idx {
+            return foreign("only an IDX file has pictures of bytes");
+        }
+        let is_table = !self.is_sparse() && !has_bytes && data.layout.format() != Format::Text;
         if is_table && u64::from(data.rows) * data.layout.columns() as u64 > TABLE_VALUES_MAX as u64 {
             return foreign("the table has more than 268435456 numbers");
         }

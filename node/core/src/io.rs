@@ -14,6 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use peergrad_models::data::bytes::DataBytes;
 use peergrad_models::task::Evaluation;
 use peergrad_protocol::durable::DurableBytes;
 use peergrad_protocol::id::ContentDigest;
@@ -106,7 +107,7 @@ pub enum Input {
         result: Result<JobOutput, Panicked>,
     },
     /// The answer to [`Output::FindData`]: the file's bytes; `None` if the file is not on this machine.
-    DataFound(Option<Arc<[u8]>>),
+    DataFound(Option<DataBytes>),
     /// The answer to [`Output::Persist`]: the record of this id is on disk, and would survive a crash now.
     Persisted(PersistId),
     /// This record, or a newer one in its place, could not be written. Writing is tried again.

@@ -12,8 +12,9 @@ use peergrad_deep::Burn;
 use peergrad_models::data::dataset::{Dataset, Samples};
 use peergrad_models::data::labels::Labels;
 use peergrad_models::deep::convolutional::PictureShape;
+use peergrad_models::deep::pictures::PictureSamples;
 use peergrad_models::deep::task::DeepSamples;
-use peergrad_models::deep::text::{TextBytes, TextLayout, TextSamples, TokenKind};
+use peergrad_models::deep::text::{TextLayout, TextSamples, TokenKind};
 use peergrad_models::deep::{Architecture, ConvolutionalNet, DeepTask, Transformer};
 use peergrad_models::task::Task as _;
 
@@ -34,13 +35,14 @@ fn task(name: &str) -> (DeepTask, u32) {
             labels: Labels::Classes((0..64).map(|index| index % 10).collect()),
         };
         let dataset = Dataset { held_out: training.clone(), training };
-        let samples = DeepSamples::Pictures { dataset, shape, changes: vec![] };
+        let samples =
+            DeepSamples::Pictures { pictures: PictureSamples::Table(dataset), shape, changes: vec![] };
         return (DeepTask::new(Architecture::Convolutional(net), samples, 1, Arc::new(Burn::cpu())), 64);
     }
     let net = Transformer { layers: 4, width: 128, heads: 4, context: 128, vocabulary: 256, dropout: 0.0 };
     let text: Vec<u8> = (0..=16 * 128).map(|index: usize| (index * 31) as u8).collect();
     let layout = TextLayout { tokens: TokenKind::Bytes, context: 128 };
-    let samples = DeepSamples::Text(TextSamples::new(TextBytes::Owned(text), layout, 0));
+    let samples = DeepSamples::Text(TextSamples::new(text.into(), layout, 0));
     (DeepTask::new(Architecture::Transformer(net), samples, 1, Arc::new(Burn::cpu())), 16)
 }
 

@@ -7,8 +7,9 @@ use peergrad_deep::Burn;
 use peergrad_models::data::dataset::{Dataset, Samples};
 use peergrad_models::data::labels::Labels;
 use peergrad_models::deep::convolutional::PictureShape;
+use peergrad_models::deep::pictures::PictureSamples;
 use peergrad_models::deep::task::DeepSamples;
-use peergrad_models::deep::text::{TextBytes, TextLayout, TextSamples, TokenKind};
+use peergrad_models::deep::text::{TextLayout, TextSamples, TokenKind};
 use peergrad_models::deep::{
     Architecture, Backend, ConvolutionalNet, DeepTask, Inputs, Piece, Targets, Transformer,
 };
@@ -146,7 +147,7 @@ fn dense_layers_are_those_of_the_dense_network() {
     let shape = PictureShape { channels: 1, height: 4, width: 4 };
     let layers = ["dense 12", "tanh"].map(|text| text.parse().unwrap());
     let net = Architecture::Convolutional(ConvolutionalNet::new(shape, &layers, 3).unwrap());
-    let samples = DeepSamples::Pictures { dataset, shape, changes: vec![] };
+    let samples = DeepSamples::Pictures { pictures: PictureSamples::Table(dataset), shape, changes: vec![] };
     let deep = DeepTask::new(net, samples, 1, Arc::new(Burn::cpu()));
     let at = numbers(deep.manifest().parameter_count(), 9);
     let all: Vec<u32> = (0..20).collect();
@@ -170,7 +171,7 @@ fn parts_of_a_batch_add_up_with_dropout() {
     let net = Transformer { vocabulary: 256, ..net };
     let layout = TextLayout { tokens: TokenKind::Bytes, context: net.context };
     let text: Vec<u8> = (0..=255).cycle().take(20 * net.context + 1).collect();
-    let samples = DeepSamples::Text(TextSamples::new(TextBytes::Owned(text), layout, 4));
+    let samples = DeepSamples::Text(TextSamples::new(text.into(), layout, 4));
     let task = DeepTask::new(Architecture::Transformer(net), samples, 5, Arc::new(Burn::cpu()));
     assert_eq!((task.sample_count(), task.held_out_count()), (16, 4));
     let at = parameters(&Architecture::Transformer(net));

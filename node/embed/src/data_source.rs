@@ -1,38 +1,38 @@
 //! Where a run's data file comes from: memory, the checkpoints, or this machine's disk. If it is in none of them, the swarm sends it.
 
 use std::ffi::OsStr;
-use std::fs::{File, Metadata};
-use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use peergrad_core::io::DataReference;
+use peergrad_models::data::bytes::DataBytes;
 use peergrad_models::data::embedded::embedded;
 use peergrad_net::CheckpointStore;
-use peergrad_protocol::id::ContentDigest;
+
+use crate::data_file::open_data;
 
 /// Where a run's data file comes from.
 #[derive(Debug, Default)]
 pub struct DataSource {
-    /// Its bytes, if it has been read. The first request takes them, so that a file that nobody needs any more takes no memory.
-    loaded: Mutex<Option<Arc<[u8]>>>,
+    /// It, if it has been opened. The first request takes them, so that a file that nobody needs any more takes no memory.
+    loaded: Mutex<Option<DataBytes>>,
     /// Its path on this machine, if the user gave one.
     path: Option<PathBuf>,
 }
 
 /// What a search for a data file found on disk.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct Found {
     /// The file's bytes; `None` if it is not on this machine.
-    pub(crate) bytes: Option<Arc<[u8]>>,
+    pub(crate) bytes: Option<DataBytes>,
     /// The path that the user gave, if another file is there.
     pub(crate) other_at: Option<PathBuf>,
 }
 
 impl DataSource {
-    /// It has been read already, from this path if it has one.
+    /// It has been opened already, from this path if it has one.
     #[must_use]
-    pub fn loaded(bytes: Arc<[u8]>, path: Option<PathBuf>) -> Self {
+    pub fn loaded(bytes: DataBytes, path: Option<PathBuf>) -> Self {
         Self { loaded: Mutex::new(Some(bytes)), path }
     }
 
@@ -45,7 +45,7 @@ impl DataSource {
     /// The data file: what has been read, from among the checkpoints, or found on this machine.
     pub(crate) fn find(&self, reference: &DataReference, checkpoints: &CheckpointStore) -> Found {
         let loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner).take();
-        match loaded.or_else(|| checkpoints.data(reference)) {
+        match loaded.or_else(|| checkpoints.data(reference).map(DataBytes::from)) {
             Some(bytes) => Found { bytes: Some(bytes), other_at: None },
             None => search(reference, self.path.as_deref(), Path::new("")),
         }
@@ -57,14 +57,14 @@ impl DataSource {
 ///
 /// A file with a different digest is ignored, since it may be another file of the same name.
 fn search(reference: &DataReference, given: Option<&Path>, working_directory: &Path) -> Found {
-    let is_it = |bytes: &Vec<u8>| ContentDigest::of(bytes) == reference.digest;
+    let is_it = |bytes: &DataBytes| bytes.digest() == reference.digest;
     let named = base_name(&reference.name).map(|name| working_directory.join(name));
     let on_disk = given.map(Path::to_owned).into_iter().chain(named);
-    let found = embedded(&reference.name).map(<[u8]>::to_vec).filter(is_it);
+    let found = embedded(&reference.name).map(DataBytes::from).filter(is_it);
     let found =
-        found.or_else(|| on_disk.filter_map(|path| read_exactly(&path, reference.byte_count)).find(is_it));
+        found.or_else(|| on_disk.filter_map(|path| open_exactly(&path, reference.byte_count)).find(is_it));
     let other_at = given.filter(|_| found.is_none()).map(Path::to_owned);
-    Found { bytes: found.map(Arc::from), other_at }
+    Found { bytes: found, other_at }
 }
 
 /// The last part of a path from another peer, whose system may separate parts otherwise. The rest is not used: it would let that peer
@@ -73,20 +73,17 @@ fn base_name(name: &str) -> Option<&OsStr> {
     Path::new(name.rsplit(['/', '\\']).next()?).file_name()
 }
 
-/// The contents of a regular file of this length; `None` if there is no such file. A device or a pipe might have no end, and is not read.
-fn read_exactly(path: &Path, byte_count: u64) -> Option<Vec<u8>> {
-    let is_readable = |metadata: &Metadata| metadata.is_file() && metadata.len() == byte_count;
-    // Before it is opened, since opening a pipe waits for a writer; and again, since the path may name another file by now.
-    std::fs::metadata(path).ok().filter(is_readable)?;
-    let file = File::open(path).ok()?;
-    file.metadata().ok().filter(is_readable)?;
-    let mut bytes = Vec::new();
-    file.take(byte_count).read_to_end(&mut bytes).ok()?;
-    Some(bytes)
+/// A regular file of this length; `None` if there is no such file. A device or a pipe might have no end, and is not read.
+fn open_exactly(path: &Path, byte_count: u64) -> Option<DataBytes> {
+    // Before it is opened, since opening a pipe waits for a writer.
+    std::fs::metadata(path).ok().filter(|metadata| metadata.is_file() && metadata.len() == byte_count)?;
+    open_data(path).ok()
 }
 
 #[cfg(test)]
 mod tests {
+    use peergrad_protocol::id::ContentDigest;
+
     use super::*;
 
     const DATA: &[u8] = b"1,2,a\n";
@@ -105,7 +102,10 @@ mod tests {
         let elsewhere = folder.path().join("elsewhere");
         std::fs::create_dir(&elsewhere).unwrap();
         std::fs::write(elsewhere.join("data.csv"), DATA).unwrap();
-        let find = |name: &str, given| search(&reference(name, DATA), given, folder.path()).bytes;
+        let find = |name: &str, given| {
+            let found = search(&reference(name, DATA), given, folder.path()).bytes;
+            found.map(|bytes| bytes.all().unwrap().into_owned())
+        };
         let foreign = elsewhere.join("data.csv");
         for name in [foreign.to_str().unwrap(), "elsewhere/data.csv", "elsewhere/..", "/", ".."] {
             assert_eq!(find(name, None), None, "{name}");
@@ -128,7 +128,8 @@ mod tests {
         for path in [Path::new("/dev/null"), Path::new("/dev/zero"), &pipe, folder.path()] {
             let name = path.to_str().unwrap();
             let found = search(&reference(name, b""), Some(path), folder.path());
-            assert_eq!(found, Found { bytes: None, other_at: Some(path.to_owned()) }, "{name}");
+            assert!(found.bytes.is_none(), "{name}");
+            assert_eq!(found.other_at.as_deref(), Some(path), "{name}");
         }
     }
 }

@@ -27,7 +27,8 @@
 
 #![forbid(unsafe_code)]
 
-pub mod data_source;
+pub mod data_file;
+mod data_source;
 mod event_queue;
 pub mod options;
 pub mod outcome;
@@ -39,6 +40,7 @@ pub mod status;
 pub mod stopped_peer;
 pub mod text;
 
+pub use data_file::open_data;
 pub use data_source::DataSource;
 pub use options::{Connectivity, DirectoryChoice, PeerOptions, memory_limit, threads_of_one};
 pub use outcome::{Outcome, SaveError, SavedModel};

@@ -7,8 +7,10 @@
 //!                   other  ──unsupported──> an error with the format's name
 //! ```
 //! # Not here
-//! Reading from disk: the caller passes the bytes of a file, so that a simulated peer and a real one run the same code.
+//! Files: the caller passes the bytes of one, or something that [reads](bytes::ReadAt) it, so that a simulated peer and a real one run the
+//! same code.
 
+pub mod bytes;
 mod cells;
 pub mod column_hints;
 pub mod column_names;

@@ -20,6 +20,7 @@ use std::fmt;
 
 use peergrad_protocol::manifest::Manifest;
 
+pub mod changes;
 pub mod convolutional;
 pub mod draws;
 pub mod generate;

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use peergrad_core::io::{DataReference, Event, Input, Output};
 use peergrad_core::node_report::NodeReport;
+use peergrad_models::data::bytes::DataBytes;
 use peergrad_protocol::invite::Secret;
 use peergrad_protocol::{Frame, Instant, PeerId};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -53,7 +54,7 @@ impl StateMachine for peergrad_core::node::Node {
 }
 
 /// Looks for a data file on this machine. It may read from disk: it runs on a thread for blocking work.
-pub type DataFinder = Arc<dyn Fn(&DataReference) -> Option<Arc<[u8]>> + Send + Sync>;
+pub type DataFinder = Arc<dyn Fn(&DataReference) -> Option<DataBytes> + Send + Sync>;
 
 /// A request from a command on this computer to the machine that is driven.
 #[derive(Debug)]

@@ -105,7 +105,9 @@ fn damaged_checkpoints_are_skipped() {
             std::fs::read_dir(place.path(&format!("{}/checkpoints", directory(index)))).expect("readable");
         let run = runs.flatten().next().expect("one run").path();
         let files = std::fs::read_dir(run).expect("it is there").flatten().map(|file| file.path());
-        files.filter(|path| path.extension().is_some_and(|it| it == "safetensors")).max().expect("some")
+        // Its tensors are written first: without the other file it is not complete.
+        let complete = files.filter(|path| path.extension().is_some_and(|it| it == "toml"));
+        complete.max().expect("some").with_extension("safetensors")
     };
     let newest_steps = |index| {
         newest(index)

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use peergrad_core::io::{Event, Input, Job, Output, Panicked};
 use peergrad_core::state::shared_cache::SharedCache;
+use peergrad_models::data::bytes::DataBytes;
 use peergrad_protocol::message::Contact;
 use peergrad_protocol::{Frame, PeerId};
 use rand::rngs::ChaCha8Rng;
@@ -53,7 +54,11 @@ impl Environment<'_> {
                 let data = setup.data.clone();
                 // Without a file the answer comes at once.
                 let time = data.as_ref().map_or(Duration::ZERO, |_| setup.reading_time);
-                self.schedule.push_input(now.after(time), process, Input::DataFound(data));
+                self.schedule.push_input(
+                    now.after(time),
+                    process,
+                    Input::DataFound(data.map(DataBytes::from)),
+                );
             }
             Output::Persist { id, record } => {
                 let at = now.after(setup.disk.write_time);

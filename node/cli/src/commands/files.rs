@@ -6,27 +6,77 @@ use std::process::ExitCode;
 use anyhow::Context;
 use peergrad_config::specification::init::{WrittenRunFile, write_run_file};
 use peergrad_config::specification::run_file::ModelKind;
+use peergrad_embed::open_data;
+use peergrad_models::data::bytes::DataBytes;
 use peergrad_models::data::embedded::embedded;
 use serde::Deserialize;
 use serde::de::value::{Error, StrDeserializer};
 use serde_json::json;
+use tempfile::NamedTempFile;
 
+use super::pictures::PackSettings;
+use super::{pictures, text_folder};
 use crate::terminal::{OutputFormat, complain, emit, print_line};
 
-/// `peer init`: prints a run file for a data file.
-pub(super) fn init(data: &Path, model: Option<ModelKind>, format: OutputFormat) -> anyhow::Result<ExitCode> {
+/// `peer init`: prints a run file for a data file. A folder becomes a data file first.
+pub(super) fn init(
+    data: &Path,
+    model: Option<ModelKind>,
+    settings: PackSettings,
+    format: OutputFormat,
+) -> anyhow::Result<ExitCode> {
+    let source = data.display().to_string();
+    let (data, left_out) = data_file_of(data, model, settings)?;
+    warn_about(&source, &left_out);
     let name = data.to_str().context("the data file's path is not valid Unicode: rename it")?;
-    let bytes = match embedded(name) {
-        Some(bytes) if !data.exists() => bytes.to_vec(),
-        _ => read(data)?,
-    };
-    let WrittenRunFile { text, notices } = write_run_file(name, &bytes, model)?;
+    let bytes = open(&data)?;
+    let WrittenRunFile { text, notices } = write_run_file(name, bytes, model)?;
     warn_about(name, &notices);
+    let notices = [left_out, notices].concat();
     match format {
         OutputFormat::Json => emit(&json!({"event": "run_file", "text": text, "warnings": notices})),
         OutputFormat::Text => print_line(text.trim_end()),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The data file of what a user names: itself, or what a folder of pictures or texts becomes; and what was left out, each a sentence.
+fn data_file_of(
+    data: &Path,
+    model: Option<ModelKind>,
+    settings: PackSettings,
+) -> anyhow::Result<(PathBuf, Vec<String>)> {
+    let below = text_folder::look_below(data)?;
+    let has_texts = match model {
+        Some(kind) => kind == ModelKind::Gpt && !below.texts.is_empty(),
+        None => below.is_mostly_text(),
+    };
+    if has_texts {
+        return text_folder::join(data, &below.texts);
+    }
+    if pictures::are_at(data) {
+        return pictures::pack(data, settings);
+    }
+    Ok((data.to_owned(), vec![]))
+}
+
+/// A draft of a file, in the folder where it will be.
+pub(super) fn draft_beside(path: &Path) -> anyhow::Result<NamedTempFile> {
+    let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let draft = tempfile::Builder::new().prefix(".draft-").tempfile_in(folder);
+    draft.with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Gives a draft its name. Drafts are private to a user; data files are not.
+pub(super) fn keep_draft(draft: NamedTempFile, path: &Path) -> anyhow::Result<()> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt as _;
+        // Where permissions cannot be changed, others cannot read the file.
+        let _ = draft.as_file().set_permissions(std::fs::Permissions::from_mode(0o644));
+    }
+    draft.persist(path).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(())
 }
 
 /// A kind of model, as a run file has it.
@@ -47,13 +97,21 @@ pub(super) fn read_text(path: &Path) -> anyhow::Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// The bytes of the data file that a run file names: built in, or at a path relative to the run file's folder.
-pub(super) fn data_of(run_file: &Path, name: &str) -> anyhow::Result<Vec<u8>> {
+/// Opens the data file that a user names: at this path, or built in.
+pub(super) fn open(path: &Path) -> anyhow::Result<DataBytes> {
+    match path.to_str().and_then(embedded) {
+        Some(bytes) if !path.exists() => Ok(bytes.into()),
+        _ => open_data(path).with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
+/// The data file that a run file names: built in, or at a path relative to the run file's folder.
+pub(super) fn data_of(run_file: &Path, name: &str) -> anyhow::Result<DataBytes> {
     match data_path(run_file, name) {
-        Some(path) => read(&path).with_context(|| {
+        Some(path) => open(&path).with_context(|| {
             format!("{}: `file` in [data] is a path relative to that file's folder", run_file.display())
         }),
-        None => Ok(embedded(name).expect("a name without a path is built in").to_vec()),
+        None => Ok(embedded(name).expect("a name without a path is built in").into()),
     }
 }
 

@@ -5,15 +5,14 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use peergrad_config::model_file::{DataPart, ModelFile};
+use peergrad_config::model_file::{Confusion, DataPart, ModelFile};
 use peergrad_config::specification::DeepBackend;
-use peergrad_models::data::embedded::embedded;
 use peergrad_net::compute_on;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::files;
 use crate::terminal::{emit, print_line};
-use peergrad_embed::text::text_table::count;
+use peergrad_embed::text::text_table::{count, text_table};
 use peergrad_embed::threads_of_one;
 
 #[derive(Args)]
@@ -33,16 +32,8 @@ pub(super) struct EvaluateArguments {
 pub(super) fn evaluate(arguments: &EvaluateArguments, deep: &DeepBackend) -> anyhow::Result<ExitCode> {
     let model = decode(&arguments.model, &files::read(&arguments.model)?)?;
     let name = arguments.data.display().to_string();
-    let data = match embedded(&name) {
-        Some(bytes) if !arguments.data.exists() => bytes.to_vec(),
-        _ => files::read(&arguments.data)?,
-    };
-    if model.origin.specification.is_empty() {
-        bail!(
-            "{} holds the model of a custom task from another program; this program can evaluate only models that run.toml describes",
-            arguments.model.display()
-        );
-    }
+    let data = files::open(&arguments.data)?;
+    check_built_in(&model, &arguments.model)?;
     let evaluated = compute_on(threads_of_one(1).get(), || model.evaluate(&name, &data, deep));
     let evaluated = evaluated.context("cannot start threads")?;
     let evaluated = evaluated.with_context(|| arguments.model.display().to_string())?;
@@ -52,6 +43,7 @@ pub(super) fn evaluate(arguments: &EvaluateArguments, deep: &DeepBackend) -> any
         emit(&json!({
             "event": "evaluation", "accuracy": evaluation.accuracy, "loss": evaluation.loss,
             "samples": evaluation.samples, "held_out": held_out, "warnings": evaluated.notices,
+            "confusion": evaluated.confusion.as_ref().map(confusion_json),
         }));
         return Ok(ExitCode::SUCCESS);
     }
@@ -66,7 +58,70 @@ pub(super) fn evaluate(arguments: &EvaluateArguments, deep: &DeepBackend) -> any
         evaluation.loss,
         count(evaluation.samples.into())
     ));
+    if let Some(confusion) = &evaluated.confusion {
+        let text = confusion_text(confusion);
+        if !text.is_empty() {
+            print_line("");
+            text.lines().for_each(print_line);
+        }
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// One object for each pair of classes that occurred.
+fn confusion_json(confusion: &Confusion) -> Value {
+    let name = |class: u32| confusion.classes[class as usize].as_str();
+    let pairs = confusion.counts.iter();
+    pairs
+        .map(|(&(label, predicted), &times)| {
+            json!({"class": name(label), "predicted": name(predicted), "times": times})
+        })
+        .collect()
+}
+
+/// Refuses the model of a custom task.
+pub(super) fn check_built_in(model: &ModelFile, path: &Path) -> anyhow::Result<()> {
+    if model.origin.specification.is_empty() {
+        bail!(
+            "{} holds the model of a custom task from another program; this program can use only models that run.toml describes",
+            path.display()
+        );
+    }
+    Ok(())
+}
+
+/// Which classes were taken for which: a table of all if they are few, else the most frequent mistakes.
+fn confusion_text(confusion: &Confusion) -> String {
+    /// With more classes the table does not fit a terminal.
+    const CLASSES_SHOWN: usize = 16;
+    const MISTAKES_SHOWN: usize = 10;
+    let name = |class: u32| confusion.classes[class as usize].as_str();
+    let times = |label: u32, predicted: u32| confusion.counts.get(&(label, predicted)).copied().unwrap_or(0);
+    let classes = 0..confusion.classes.len() as u32;
+    if classes.len() <= CLASSES_SHOWN {
+        let mut header = vec!["is \\ taken for"];
+        header.extend(classes.clone().map(name));
+        let rows: Vec<Vec<String>> = classes
+            .clone()
+            .map(|label| {
+                let cell = |times: u64| if times == 0 { ".".to_owned() } else { count(times) };
+                let cells = classes.clone().map(|predicted| cell(times(label, predicted)));
+                std::iter::once(name(label).to_owned()).chain(cells).collect()
+            })
+            .collect();
+        return text_table(&header, &rows);
+    }
+    let mut mistakes: Vec<(&(u32, u32), &u64)> =
+        confusion.counts.iter().filter(|((label, predicted), _)| label != predicted).collect();
+    mistakes.sort_by_key(|&(pair, &times)| (std::cmp::Reverse(times), *pair));
+    let rows: Vec<Vec<String>> = mistakes
+        .iter()
+        .take(MISTAKES_SHOWN)
+        .map(|&(&(label, predicted), &times)| {
+            vec![name(label).to_owned(), name(predicted).to_owned(), count(times)]
+        })
+        .collect();
+    if rows.is_empty() { String::new() } else { text_table(&["is", "taken for", "times"], &rows) }
 }
 
 /// Reads the bytes of a model file. An error names its path.

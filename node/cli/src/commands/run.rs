@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use peergrad_config::specification::{BuiltinLoader, DeepBackend, RunFile, resolve_with_notices};
+use peergrad_config::specification::{BuiltinLoader, DeepBackend, ModelForm, RunFile, resolve_with_notices};
 use peergrad_core::node::StartMode;
 use peergrad_core::program::loader::Loader;
 use peergrad_embed::text::command_name::command_name;
@@ -34,11 +34,12 @@ pub(super) fn start(arguments: StartArguments, deep: DeepBackend) -> anyhow::Res
     let run_file = read_run_file(path, arguments.founder.seed)?;
     let name = &run_file.data()?.file;
     let memory = arguments.founder.peer.memory();
-    if let Some(path) = files::data_path(path, name) {
-        // A file that cannot be read is an error below.
+    if let Some(path) = files::data_path(path, name).filter(|_| run_file.model.kind.form() != ModelForm::Deep)
+    {
+        // A file that cannot be read is an error below. The samples of deep networks may stay on disk.
         memory.check(std::fs::metadata(path).map_or(0, |metadata| metadata.len()))?;
     }
-    let data: Arc<[u8]> = files::data_of(path, name)?.into();
+    let data = files::data_of(path, name)?;
     let (specification, notices) = resolve_with_notices(&run_file, name, &data)?;
     files::warn_about(name, &notices);
     memory.check(specification.memory_bytes())?;

@@ -2,27 +2,25 @@
 //!
 //! Founder and joiners use the same code. It infers nothing: layout, split, classes and standardization come from the specification.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use peergrad_core::io::DataReference;
 use peergrad_core::program::loader::{Loaded, Loader};
+use peergrad_models::data::bytes::DataBytes;
 use peergrad_models::data::dataset::{Dataset, HeldOutSplit, Samples};
-use peergrad_models::data::dense_table::{unpack, unpack_at_most};
+use peergrad_models::data::dense_table::unpack;
 use peergrad_models::data::error::DenseTableError;
 use peergrad_models::data::format::FileLayout;
 use peergrad_models::data::labels::Labels;
 use peergrad_models::data::limits::UNPACKED_BYTES_MAX;
-use peergrad_models::deep::task::{DeepSamples, evaluate_pictures, evaluate_text};
-use peergrad_models::deep::text::{TextBytes, TextSamples};
-use peergrad_models::deep::{Backend, DeepTask};
-use peergrad_models::task::logistic::{self, Logistic, SparseDataset, SparseSamples};
-use peergrad_models::task::supervised::{self, Supervised};
-use peergrad_models::task::{Evaluation, Task};
-use peergrad_protocol::id::ContentDigest;
+use peergrad_models::deep::DeepTask;
+use peergrad_models::task::Task;
+use peergrad_models::task::logistic::{Logistic, SparseDataset};
+use peergrad_models::task::supervised::Supervised;
 
 use super::custom::CustomSpecification;
 use super::deep::{DeepBackend, check_backend};
+use super::deep_data::in_memory;
 use super::memory::MemoryLimit;
 use super::{ModelForm, Specification, SpecificationError};
 
@@ -58,37 +56,11 @@ impl Loader for BuiltinLoader {
         })
     }
 
-    fn load(&self, specification: &[u8], data: Option<Arc<[u8]>>) -> Result<Loaded, String> {
+    fn load(&self, specification: &[u8], data: Option<DataBytes>) -> Result<Loaded, String> {
         let bytes = data.ok_or("the run needs its data file, which is missing")?;
         let specification = Specification::parse(specification).map_err(|error| error.to_string())?;
-        specification.load_within(bytes, self.memory, &self.deep).map_err(|error| error.to_string())
+        specification.load_within(&bytes, self.memory, &self.deep).map_err(|error| error.to_string())
     }
-}
-
-fn deep_is_missing() -> SpecificationError {
-    SpecificationError::Foreign("it does not describe its deep network".to_owned())
-}
-
-/// Which rows of a data file are used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DataPart {
-    /// The held-out rows, which were never trained.
-    HeldOut,
-    /// All rows of the file that the model was trained on: it has no held-out rows.
-    Trained,
-    /// All rows of another file.
-    All,
-}
-
-/// The evaluation of a model on a data file.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Evaluated {
-    /// The results, with the number of rows.
-    pub evaluation: Evaluation,
-    /// Which rows were used.
-    pub part: DataPart,
-    /// What is doubtful about the file's columns, each a sentence for the user.
-    pub notices: Vec<String>,
 }
 
 impl Specification {
@@ -96,8 +68,8 @@ impl Specification {
     ///
     /// # Errors
     /// The run was founded on a different file, or trains a deep network.
-    pub fn load(&self, bytes: &[u8]) -> Result<Loaded, SpecificationError> {
-        self.load_within(bytes.into(), MemoryLimit::default(), &None)
+    pub fn load(&self, bytes: impl Into<DataBytes>) -> Result<Loaded, SpecificationError> {
+        self.load_within(&bytes.into(), MemoryLimit::default(), &None)
     }
 
     /// Checks that this program can compute the model.
@@ -114,23 +86,22 @@ impl Specification {
     /// The run was founded on a different file, or unpacking this one takes too much memory.
     pub fn load_within(
         &self,
-        bytes: Arc<[u8]>,
+        bytes: &DataBytes,
         memory: MemoryLimit,
         deep: &DeepBackend,
     ) -> Result<Loaded, SpecificationError> {
-        self.check_bytes(&bytes)?;
-        let unpacked = self.unpacked(&bytes, memory)?;
+        self.check_bytes(bytes)?;
+        let unpacked = self.unpacked(bytes, memory)?;
+        let all = || in_memory(&self.data.name, &unpacked);
         let task: Arc<dyn Task> = match self.model.form {
-            ModelForm::Network => {
-                Arc::new(Supervised::new(self.network(), self.unpacked_dataset(&unpacked)?))
-            }
+            ModelForm::Network => Arc::new(Supervised::new(self.network(), self.unpacked_dataset(&all()?)?)),
             ModelForm::Logistic => {
                 let training = self.data.rows - self.data.held_out_rows;
-                Arc::new(Logistic::new(self.unpacked_rows(&unpacked)?, training))
+                Arc::new(Logistic::new(self.unpacked_rows(&all()?)?, training))
             }
             ModelForm::Deep => {
                 let backend = Arc::clone(check_backend(deep)?);
-                let samples = self.deep_samples(&bytes, unpacked)?;
+                let samples = self.deep_samples(unpacked)?;
                 Arc::new(DeepTask::new(self.architecture()?, samples, self.training.seed, backend))
             }
         };
@@ -139,111 +110,8 @@ impl Specification {
         Ok(Loaded { program: self.training.algorithm.launch(), ..loaded })
     }
 
-    /// Evaluates `parameters` on a data file: on the held-out rows of the run's file, or on all rows of another file (or of the
-    /// run's, if it has no held-out rows). `file` is the name for errors.
-    ///
-    /// A CSV file may differ from the run's file in its header and in the order of its columns; a LIBSVM file may lack the last features.
-    ///
-    /// # Errors
-    /// The file has another format than the run's, or other columns or labels; or the network is a deep one, which `deep` does not compute.
-    ///
-    /// # Panics
-    /// The number of parameters is not that of the model.
-    pub fn evaluate(
-        &self,
-        parameters: &[f32],
-        file: &str,
-        bytes: &[u8],
-        deep: &DeepBackend,
-    ) -> Result<Evaluated, SpecificationError> {
-        let part = match (ContentDigest::of(bytes) == self.digest()?, self.data.held_out_rows) {
-            (false, _) => DataPart::All,
-            (true, 0) => DataPart::Trained,
-            (true, _) => DataPart::HeldOut,
-        };
-        let mut notices = Vec::new();
-        let evaluation = match self.model.form {
-            ModelForm::Network => {
-                let network = self.network();
-                let samples = match part {
-                    DataPart::HeldOut => self.dataset(bytes)?.held_out,
-                    DataPart::Trained => self.dataset(bytes)?.training,
-                    DataPart::All => self.samples(file, bytes, &mut notices)?,
-                };
-                supervised::evaluate(&network, parameters, &samples, &mut network.scratch())
-            }
-            ModelForm::Logistic => {
-                let (samples, first) = match part {
-                    DataPart::HeldOut => (self.own_rows(bytes)?, self.data.rows - self.data.held_out_rows),
-                    DataPart::Trained => (self.own_rows(bytes)?, 0),
-                    DataPart::All => {
-                        let bytes = unpack(file, bytes)?;
-                        let other = self.data.layout.of_other(file, &bytes)?;
-                        notices = other.notices;
-                        (self.listed(file, &other.layout, &bytes)?, 0)
-                    }
-                };
-                logistic::evaluate(&samples, first..samples.count(), parameters)
-            }
-            ModelForm::Deep => {
-                self.evaluate_deep(parameters, file, bytes, &**check_backend(deep)?, part, &mut notices)?
-            }
-        };
-        Ok(Evaluated { evaluation, part, notices })
-    }
-
-    /// The samples of a deep network; `bytes` are those of the file, `unpacked` as well.
-    fn deep_samples(
-        &self,
-        bytes: &Arc<[u8]>,
-        unpacked: Cow<'_, [u8]>,
-    ) -> Result<DeepSamples, SpecificationError> {
-        if let FileLayout::Text(layout) = &self.data.layout {
-            let text = match unpacked {
-                Cow::Borrowed(_) => TextBytes::Shared(Arc::clone(bytes)),
-                Cow::Owned(text) => TextBytes::Owned(text),
-            };
-            if layout.samples(text.len()) != self.data.rows as usize {
-                return Err(self.other("it has a different length"));
-            }
-            return Ok(DeepSamples::Text(TextSamples::new(text, *layout, self.data.held_out_rows as usize)));
-        }
-        let settings = self.model.deep.as_ref().ok_or_else(deep_is_missing)?;
-        let shape = settings.picture().ok_or_else(deep_is_missing)?;
-        let changes = settings.changes().to_vec();
-        Ok(DeepSamples::Pictures { dataset: self.unpacked_dataset(&unpacked)?, shape, changes })
-    }
-
-    fn evaluate_deep(
-        &self,
-        parameters: &[f32],
-        file: &str,
-        bytes: &[u8],
-        backend: &dyn Backend,
-        part: DataPart,
-        notices: &mut Vec<String>,
-    ) -> Result<Evaluation, SpecificationError> {
-        let architecture = self.architecture()?;
-        if let FileLayout::Text(layout) = &self.data.layout {
-            let held_out = if part == DataPart::HeldOut { self.data.held_out_rows as usize } else { 0 };
-            let text = unpack(file, bytes)?;
-            if layout.samples(text.len()) == 0 {
-                return Err(SpecificationError::ShortText { file: file.to_owned(), context: layout.context });
-            }
-            let text = TextSamples::new(TextBytes::Owned(text.into_owned()), *layout, held_out);
-            let samples = if part == DataPart::HeldOut { text.held_out() } else { text.training() };
-            return Ok(evaluate_text(&architecture, backend, parameters, &text, samples));
-        }
-        let samples = match part {
-            DataPart::HeldOut => self.dataset(bytes)?.held_out,
-            DataPart::Trained => self.dataset(bytes)?.training,
-            DataPart::All => self.samples(file, bytes, notices)?,
-        };
-        Ok(evaluate_pictures(&architecture, backend, parameters, &samples))
-    }
-
-    fn check_bytes(&self, bytes: &[u8]) -> Result<(), SpecificationError> {
-        if ContentDigest::of(bytes) == self.digest()? {
+    pub(super) fn check_bytes(&self, bytes: &DataBytes) -> Result<(), SpecificationError> {
+        if bytes.digest() == self.digest()? {
             return Ok(());
         }
         Err(self.other("its bytes are different"))
@@ -251,7 +119,7 @@ impl Specification {
 
     /// The training rows and the held-out rows of a data file with `rows` rows. They are compared with the specification first: drawing
     /// takes memory for each of its rows, and another peer wrote it.
-    fn split(&self, rows: usize) -> Result<HeldOutSplit, SpecificationError> {
+    pub(super) fn split(&self, rows: usize) -> Result<HeldOutSplit, SpecificationError> {
         if rows != self.data.rows as usize {
             return Err(self.other("it has a different number of rows"));
         }
@@ -263,13 +131,9 @@ impl Specification {
     }
 
     /// The bytes of the run's data file, unpacked if it is packed.
-    fn unpacked<'a>(
-        &self,
-        bytes: &'a [u8],
-        memory: MemoryLimit,
-    ) -> Result<Cow<'a, [u8]>, SpecificationError> {
+    fn unpacked(&self, bytes: &DataBytes, memory: MemoryLimit) -> Result<DataBytes, SpecificationError> {
         let (name, limit) = (&self.data.name, self.unpacked_bytes_max(memory));
-        unpack_at_most(name, bytes, limit).map_err(|error| match error {
+        bytes.unpacked(name, limit).map_err(|error| match error {
             DenseTableError::TooLarge { .. } if limit < UNPACKED_BYTES_MAX => {
                 SpecificationError::UnpacksTooLarge { name: name.clone(), left: limit }
             }
@@ -277,24 +141,24 @@ impl Specification {
         })
     }
 
-    fn other(&self, what: &str) -> SpecificationError {
+    pub(super) fn other(&self, what: &str) -> SpecificationError {
         SpecificationError::OtherData { name: self.data.name.clone(), what: what.to_owned() }
     }
 
     /// The run's samples in sparse form: first the training samples, then the held-out ones.
-    fn own_rows(&self, bytes: &[u8]) -> Result<SparseDataset, SpecificationError> {
-        self.check_bytes(bytes)?;
+    pub(super) fn own_rows(&self, bytes: &[u8]) -> Result<SparseDataset, SpecificationError> {
+        self.check_bytes(&bytes.into())?;
         self.unpacked_rows(&unpack(&self.data.name, bytes)?)
     }
 
-    fn unpacked_rows(&self, bytes: &[u8]) -> Result<SparseDataset, SpecificationError> {
+    pub(super) fn unpacked_rows(&self, bytes: &[u8]) -> Result<SparseDataset, SpecificationError> {
         let samples = self.listed(&self.data.name, &self.data.layout, bytes)?;
         let split = self.split(samples.labels.len())?;
         Ok(samples.select(&[split.training, split.held_out].concat()))
     }
 
     /// All rows of an unpacked file, in sparse form.
-    fn listed(
+    pub(super) fn listed(
         &self,
         file: &str,
         layout: &FileLayout,
@@ -313,11 +177,11 @@ impl Specification {
     /// # Errors
     /// The run was founded on a different file.
     pub fn dataset(&self, bytes: &[u8]) -> Result<Dataset, SpecificationError> {
-        self.check_bytes(bytes)?;
+        self.check_bytes(&bytes.into())?;
         self.unpacked_dataset(&unpack(&self.data.name, bytes)?)
     }
 
-    fn unpacked_dataset(&self, bytes: &[u8]) -> Result<Dataset, SpecificationError> {
+    pub(super) fn unpacked_dataset(&self, bytes: &[u8]) -> Result<Dataset, SpecificationError> {
         let data = &self.data;
         let table = data.layout.read(&data.name, bytes)?;
         let labels = data.target.labels(&data.name, &table.labels)?;
@@ -327,7 +191,7 @@ impl Specification {
     }
 
     /// All rows of a file that has the run's columns, as samples.
-    fn samples(
+    pub(super) fn samples(
         &self,
         file: &str,
         bytes: &[u8],
@@ -346,6 +210,8 @@ impl Specification {
 #[cfg(test)]
 mod tests {
     use peergrad_models::data::embedded::{DIGITS, embedded};
+
+    use peergrad_protocol::id::ContentDigest;
 
     use super::*;
     use crate::specification::{RunFile, resolve};
@@ -416,8 +282,8 @@ mod tests {
         let specification = resolve(&run, DIGITS, packed).unwrap();
         let unpacked = unpack(DIGITS, packed).unwrap().len() as u64;
         let limit = |left| MemoryLimit::new(Some(specification.loading_bytes() + left));
-        assert!(specification.load_within(packed.into(), limit(unpacked), &None).is_ok());
-        let error = specification.load_within(packed.into(), limit(unpacked - 1), &None).err().unwrap();
+        assert!(specification.load_within(&packed.into(), limit(unpacked), &None).is_ok());
+        let error = specification.load_within(&packed.into(), limit(unpacked - 1), &None).err().unwrap();
         assert_eq!(
             error,
             SpecificationError::UnpacksTooLarge { name: DIGITS.to_owned(), left: unpacked - 1 }

@@ -9,6 +9,7 @@ use peergrad_core::io::DataReference;
 use peergrad_core::program::loader::{Loaded, Loader};
 use peergrad_core::program::programs::sync::SyncDataParallel;
 use peergrad_core::program::{Program as _, ProgramFactory};
+use peergrad_models::data::bytes::DataBytes;
 use peergrad_models::task::Task;
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::limits::SPECIFICATION_BYTES_MAX;
@@ -199,7 +200,7 @@ impl Loader for CustomLoader {
         Ok(None)
     }
 
-    fn load(&self, specification: &[u8], _data: Option<Arc<[u8]>>) -> Result<Loaded, String> {
+    fn load(&self, specification: &[u8], _data: Option<DataBytes>) -> Result<Loaded, String> {
         if Specification::parse(specification).is_ok() {
             return Err("this run trains a built-in model: join it with `peer`".to_owned());
         }

@@ -2,17 +2,16 @@
 
 use std::sync::Arc;
 
-use peergrad_models::data::dense_table::unpack;
-use peergrad_models::data::format::{FileLayout, Format, FormatError};
-use peergrad_models::data::idx::Arrays;
+use peergrad_models::data::bytes::DataBytes;
+use peergrad_models::data::format::FileLayout;
 use peergrad_models::data::labels::Target;
+use peergrad_models::data::limits::UNPACKED_BYTES_MAX;
 use peergrad_models::data::standardize::Standardization;
+use peergrad_models::deep::changes::Change;
 use peergrad_models::deep::convolutional::PictureShape;
 use peergrad_models::deep::layer::Layer;
-use peergrad_models::deep::pictures::Change;
 use peergrad_models::deep::text::{TextLayout, TokenKind, VOCABULARY};
 use peergrad_models::deep::{Architecture, Backend, ConvolutionalNet, Transformer};
-use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::limits::TENSORS_MAX;
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +30,9 @@ pub enum DeepSettings {
     Convolutional {
         /// Channels, height and width of a picture.
         picture: [usize; 3],
+        /// Whether the file holds a byte for each value. Then samples stay bytes, and need not be in memory.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        bytes: bool,
         /// Its layers, without the last dense one.
         #[serde(with = "as_texts")]
         layers: Vec<Layer>,
@@ -81,7 +83,7 @@ impl DeepSettings {
     pub(super) fn architecture(&self, data: &DataSettings) -> Result<Architecture, SpecificationError> {
         let architecture = match (self, &data.layout, &data.target) {
             (
-                Self::Convolutional { picture, layers, changes },
+                Self::Convolutional { picture, layers, changes, .. },
                 FileLayout::Csv(_) | FileLayout::Numbered(_),
                 target,
             ) => {
@@ -134,6 +136,11 @@ impl DeepSettings {
             Self::Convolutional { changes, .. } => changes,
             Self::Transformer { .. } => &[],
         }
+    }
+
+    /// Whether samples are pictures that stay bytes.
+    pub(super) fn has_byte_pictures(&self) -> bool {
+        matches!(self, Self::Convolutional { bytes: true, .. })
     }
 
     /// The shape of a picture, if there are pictures.
@@ -205,20 +212,16 @@ fn check_shape(shape: PictureShape, columns: usize) -> Result<(), SpecificationE
     })
 }
 
-/// Channels, height and width of the pictures that the rows of a table hold. `bytes` are those of the file, unpacked.
+/// Channels, height and width of the pictures that rows of so many columns hold. `sample_shape` are the dimensions of a sample of an IDX
+/// file; of another file there are none.
 pub(super) fn picture(
     section: &DataSection,
-    layout: &FileLayout,
-    name: &str,
-    bytes: &[u8],
+    columns: usize,
+    sample_shape: &[usize],
 ) -> Result<[usize; 3], SpecificationError> {
-    let columns = layout.columns();
-    let of_file = match layout.format() {
-        Format::Idx => match *Arrays::find(name, bytes).map_err(FormatError::from)?.sample_shape() {
-            [height, width] => Some([1, height, width]),
-            [channels, height, width] if channels <= CHANNELS_MAX => Some([channels, height, width]),
-            _ => None,
-        },
+    let of_file = match *sample_shape {
+        [height, width] => Some([1, height, width]),
+        [channels, height, width] if channels <= CHANNELS_MAX => Some([channels, height, width]),
         _ => None,
     };
     let side = columns.isqrt();
@@ -238,11 +241,11 @@ pub(super) fn picture(
 /// The most channels that are taken for colours in the first dimension of a file.
 const CHANNELS_MAX: usize = 4;
 
-/// Resolves a convolutional network for pictures of this shape.
+/// Resolves a convolutional network for pictures of this shape, and whether their values are bytes.
 pub(super) fn resolve_convolutional(
     model: &ModelSection,
     data: &DataSection,
-    picture: [usize; 3],
+    (picture, bytes): ([usize; 3], bool),
 ) -> Result<DeepSettings, SpecificationError> {
     let layers = match (&model.layers, model.kind) {
         (Some(Layers::List(texts)), ModelKind::Cnn) => parsed("model.layers", texts)?,
@@ -262,7 +265,7 @@ pub(super) fn resolve_convolutional(
         }
     };
     let changes = parsed("data.changes", data.changes.as_deref().unwrap_or_default())?;
-    Ok(DeepSettings::Convolutional { picture, layers, changes })
+    Ok(DeepSettings::Convolutional { picture, bytes, layers, changes })
 }
 
 fn parsed<T: std::str::FromStr<Err: ToString>>(
@@ -272,11 +275,14 @@ fn parsed<T: std::str::FromStr<Err: ToString>>(
     texts.iter().map(|text| text.parse().map_err(|error: T::Err| setting(key, error.to_string()))).collect()
 }
 
-/// Two convolutions, each followed by a pool while the picture is large enough for it, and a dense layer.
+/// At least two convolutions, each followed by a pool while the picture is large enough for it, and a dense layer.
 pub(super) fn default_layers([_, height, width]: [usize; 3]) -> Vec<String> {
     let mut layers = vec![];
     let mut side = height.min(width);
-    for channels in [32, 64] {
+    for (index, channels) in [32, 64, 128, 128, 256, 256].into_iter().enumerate() {
+        if index >= 2 && side < 8 {
+            break;
+        }
         layers.extend([format!("conv {channels} 3"), "relu".to_owned()]);
         if side >= 8 {
             layers.push("pool 2".to_owned());
@@ -331,21 +337,21 @@ pub(super) fn resolve_transformer(model: &ModelSection) -> Result<DeepSettings, 
     })
 }
 
-/// Resolves how a text is cut into samples; `bytes` are those of the file, unpacked, and `packed` those on disk.
+/// Resolves how a text is cut into samples.
 pub(super) fn resolve_text(
     section: &DataSection,
     model: &ModelSection,
     name: &str,
-    packed: &[u8],
-    bytes: &[u8],
+    packed: &DataBytes,
 ) -> Result<DataSettings, SpecificationError> {
+    let byte_count = packed.unpacked(name, UNPACKED_BYTES_MAX)?.byte_count();
     within("data.held_out", section.held_out, 0.0..=0.9, "a share of 0 to 0.9")?;
     let layout = TextLayout { tokens: TokenKind::Bytes, context: model.context.unwrap_or(CONTEXT_DEFAULT) };
     within("model.context", layout.context, 1..=CONTEXT_MAX, "1 to 65536 bytes")?;
-    let rows = layout.samples(bytes.len());
+    let rows = layout.samples(byte_count);
     let allowed = format!(
         "at most {} bytes, so that the text has at least two samples",
-        bytes.len().saturating_sub(1) / 2
+        byte_count.saturating_sub(1) / 2
     );
     if rows < 2 {
         return Err(SpecificationError::Setting {
@@ -354,12 +360,12 @@ pub(super) fn resolve_text(
             allowed,
         });
     }
-    within("model.context", rows, 2..=u32::MAX as usize, "fewer than 2^32 samples: give a larger context")?;
+    within("model.context", rows, 2..=u64::from(u32::MAX), "fewer than 2^32 samples: give a larger context")?;
     let rows = rows as u32;
     Ok(DataSettings {
         name: name.to_owned(),
-        digest: ContentDigest::of(packed).to_string(),
-        byte_count: packed.len() as u64,
+        digest: packed.digest().to_string(),
+        byte_count: packed.byte_count(),
         rows,
         held_out_rows: ((f64::from(rows) * section.held_out).round() as u32).min(rows - 1),
         layout: FileLayout::Text(layout),
@@ -368,8 +374,9 @@ pub(super) fn resolve_text(
     })
 }
 
-/// Whether a file looks like prose: by its name, and because most of it are letters and spaces.
-pub(super) fn is_prose(name: &str, bytes: &[u8]) -> bool {
+/// Whether a file looks like prose: by its name, and because most of its beginning are letters and spaces.
+pub(super) fn is_prose(name: &str, packed: &DataBytes) -> bool {
+    const INSPECTED_BYTES: usize = 1 << 20;
     let lower = name.to_lowercase();
     let plain = lower.strip_suffix(".gz").unwrap_or(&lower);
     let is_named_so = ["txt", "text", "md"].iter().any(|ending| plain.ends_with(&format!(".{ending}")));
@@ -379,9 +386,12 @@ pub(super) fn is_prose(name: &str, bytes: &[u8]) -> bool {
             .filter(|byte| byte.is_ascii_alphabetic() || !byte.is_ascii() || **byte == b' ')
             .count();
         let spaces = bytes.iter().filter(|byte| **byte == b' ').count();
-        std::str::from_utf8(bytes).is_ok() && words * 4 > bytes.len() * 3 && spaces * 20 > bytes.len()
+        // The last character may be cut.
+        let is_text = std::str::from_utf8(bytes).map_or_else(|error| error.error_len().is_none(), |_| true);
+        is_text && words * 4 > bytes.len() * 3 && spaces * 20 > bytes.len()
     };
-    is_named_so && unpack(name, bytes).is_ok_and(|bytes| is_mostly_words(&bytes))
+    let unpacked = || packed.unpacked(name, UNPACKED_BYTES_MAX).ok()?.head(INSPECTED_BYTES).ok();
+    is_named_so && unpacked().is_some_and(|bytes| is_mostly_words(&bytes))
 }
 
 /// Bytes of a sample of a text.
@@ -443,8 +453,10 @@ mod tests {
         assert!(
             specification.manifest().tensors().any(|(tensor, _)| tensor.name == "transformer.wte.weight")
         );
-        assert!(is_prose("book.txt", PROSE) && is_prose("a.md", PROSE));
-        assert!(!is_prose("book.csv", PROSE) && !is_prose("book.txt", &[0xff, 0xfe, 0]));
+        assert!(is_prose("book.txt", &PROSE.into()) && is_prose("a.md", &PROSE.into()));
+        assert!(
+            !is_prose("book.csv", &PROSE.into()) && !is_prose("book.txt", &DataBytes::from(&[0xff, 0xfe, 0]))
+        );
     }
 
     #[test]

@@ -81,6 +81,32 @@ pub enum SpecificationError {
     /// This version cannot read the specification.
     #[error("the run's specification cannot be read ({0}); use the same version of peergrad on all machines")]
     Foreign(String),
+    /// The disk does not give the data file.
+    #[error("{name}: the file cannot be read ({reason}); check the disk, or copy the file again")]
+    Unreadable {
+        /// The file's name.
+        name: String,
+        /// What the system says.
+        reason: String,
+    },
+    /// A file does not have the pictures that a model is for.
+    #[error(
+        "{file}: these are not pictures for this model ({what}); give a folder of pictures, or a file of the kind that it was trained on"
+    )]
+    OtherPictures {
+        /// The file.
+        file: String,
+        /// What differs.
+        what: String,
+    },
+    /// A model is asked about pictures, and was not trained on any.
+    #[error(
+        "the model was not trained on pictures from a folder; give a data file of the kind that it was trained on"
+    )]
+    NoPictures,
+    /// A language model is asked for predictions.
+    #[error("the model continues texts: use `peer generate` with it")]
+    PredictsText,
     /// A text is shorter than a sample.
     #[error("{file}: the text is too short: the model reads {context} bytes to predict the next ones; give at least {}", context + 1)]
     ShortText {

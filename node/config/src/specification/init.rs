@@ -5,22 +5,23 @@
 
 use std::fmt::Write as _;
 
+use peergrad_models::data::bytes::DataBytes;
 use peergrad_models::data::column_hints::ColumnHints;
 use peergrad_models::data::column_names::{Column, listed};
 use peergrad_models::data::columns::Columns;
-use peergrad_models::data::dense_table::unpack;
 use peergrad_models::data::dialect::Delimiter;
 use peergrad_models::data::embedded::{DIGITS, embedded};
 use peergrad_models::data::error::DenseTableError;
 use peergrad_models::data::format::{FileLayout, Format, FormatError};
-use peergrad_models::data::idx::Arrays;
 use peergrad_models::data::inferred::{Inferred, UnusableColumn};
 use peergrad_models::data::labels::{Classes, Target};
+use peergrad_models::data::limits::UNPACKED_BYTES_MAX;
 use peergrad_models::data::notation::Decimal;
 use peergrad_models::data::numbered::{Numbered, NumberedFormat};
 use peergrad_models::data::standardize::Standardization;
 use peergrad_protocol::limits::SPECIFICATION_BYTES_MAX;
 
+use super::deep_data::{in_memory, outline};
 use super::resolve::{ResolvedData, resolve_data};
 use super::run_file::{DataSection, ModelKind, SEED_DEFAULT};
 use super::{DataSettings, ModelForm, RunFile, SpecificationError, deep, resolve};
@@ -62,21 +63,22 @@ pub struct WrittenRunFile {
 /// The data cannot be used, or not for this model.
 pub fn write_run_file(
     data_name: &str,
-    bytes: &[u8],
+    data: impl Into<DataBytes>,
     kind: Option<ModelKind>,
 ) -> Result<WrittenRunFile, SpecificationError> {
-    let written = write(data_name, bytes, kind, None);
+    let data = data.into();
+    let written = write(data_name, &data, kind, None);
     if kind.is_some() {
         // What the data does not suit is refused here, and not only when a run is started.
         let written = written?;
-        resolve(&RunFile::parse(&written.text)?, data_name, bytes)?;
+        resolve(&RunFile::parse(&written.text)?, data_name, data)?;
         return Ok(written);
     }
     let Err(error) = written else { return written };
-    if !deep::is_prose(data_name, bytes) {
+    if !deep::is_prose(data_name, &data) {
         return Err(error);
     }
-    let Ok(mut written) = write(data_name, bytes, Some(ModelKind::Gpt), None) else { return Err(error) };
+    let Ok(mut written) = write(data_name, &data, Some(ModelKind::Gpt), None) else { return Err(error) };
     written.notices.push(format!("read as prose, because it is no table ({error})"));
     Ok(written)
 }
@@ -84,16 +86,22 @@ pub fn write_run_file(
 /// As [`write_run_file`], without a guess; `batch`, if given, replaces the default batch size.
 fn write(
     data_name: &str,
-    bytes: &[u8],
+    packed: &DataBytes,
     kind: Option<ModelKind>,
     batch: Option<u64>,
 ) -> Result<WrittenRunFile, SpecificationError> {
-    let unpacked = unpack(data_name, bytes)?;
     if kind == Some(ModelKind::Gpt) {
-        return prose::run_file(data_name, bytes, &unpacked);
+        return prose::run_file(data_name, packed);
     }
+    let unpacked = packed.unpacked(data_name, UNPACKED_BYTES_MAX)?;
+    let outline = outline(data_name, &unpacked)?;
+    let kind = kind.or_else(|| outline.as_ref()?.has_names().then_some(ModelKind::Cnn));
     let mut section = DataSection::new(data_name);
-    let inferred = FileLayout::infer(data_name, &unpacked, &ColumnHints::default())?;
+    let hints = ColumnHints::default();
+    let inferred = match &outline {
+        Some(outline) => FileLayout::of_outline(data_name, outline, &hints)?,
+        None => FileLayout::infer(data_name, &in_memory(data_name, &unpacked)?, &hints)?,
+    };
     let Inferred { layout, names, unusable, incomplete, mut notices } = inferred;
     if let FileLayout::Csv(layout) = &layout
         && !unusable.is_empty()
@@ -111,7 +119,7 @@ fn write(
     let is_sparse = layout.format() == Format::Libsvm && layout.columns() > COLUMNS_FOR_SPARSE_MODEL;
     let inferred_form = if is_sparse { ModelForm::Logistic } else { ModelForm::Network };
     let form = kind.map_or(inferred_form, ModelKind::form);
-    let resolved = resolve_data(&section, form, SEED_DEFAULT, data_name, bytes);
+    let resolved = resolve_data(&section, form, SEED_DEFAULT, data_name, packed);
     let ResolvedData { mut data, picture, .. } =
         resolved.map_err(|error| with_all_columns(error, &incomplete, &names))?;
     if !fits(&data) {
@@ -130,11 +138,11 @@ fn write(
             format!("{width} features")
         }
         FileLayout::Numbered(Numbered { format: NumberedFormat::Idx, .. }) => {
-            let arrays = Arrays::find(data_name, &unpacked).map_err(FormatError::from)?;
-            format!("each {}", arrays.sample_words())
+            format!("each {}", outline.map(|outline| outline.sample_words()).unwrap_or_default())
         }
         FileLayout::Text(_) => unreachable!("prose has no columns to infer"),
     };
+    let picture = picture.map(|(picture, _)| picture);
     let mut preset = Preset::of(&data, form, kind, picture);
     preset.batch = batch.unwrap_or(preset.batch);
     let rest = if preset.kind == ModelKind::Logistic { REST.replacen(SYNC, SSP, 1) } else { REST.to_owned() };
@@ -223,7 +231,7 @@ struct ColumnNames {
 #[must_use]
 pub fn demo_run_file() -> String {
     let bytes = embedded(DIGITS).expect("the digits are embedded");
-    write(DIGITS, bytes, None, Some(DEMO_BATCH)).expect("the embedded digits can be used").text
+    write(DIGITS, &bytes.into(), None, Some(DEMO_BATCH)).expect("the embedded digits can be used").text
 }
 
 /// The run file of `peer demo cnn`: the built-in digits as pictures of 8 x 8, and a small convolutional network.
@@ -234,7 +242,9 @@ pub fn demo_run_file() -> String {
 pub fn demo_pictures_run_file() -> String {
     let bytes = embedded(DIGITS).expect("the digits are embedded");
     let kind = Some(ModelKind::Cnn);
-    write(DIGITS, bytes, kind, Some(DEMO_PICTURES_BATCH)).expect("the embedded digits can be used").text
+    write(DIGITS, &bytes.into(), kind, Some(DEMO_PICTURES_BATCH))
+        .expect("the embedded digits can be used")
+        .text
 }
 
 const DEMO_PICTURES_BATCH: u64 = 64;

@@ -5,6 +5,7 @@
 //!
 //! ```text
 //! while loading     data file, unpacked file, table (8 bytes per number), samples (4 bytes per number)
+//! pictures of bytes and texts that are too large to be shipped stay on disk: only their labels are in memory
 //! while training    data file if it can be shipped, samples, and vectors of 4 bytes per parameter:
 //!                   values, gradients, one more copy, and what lossy codecs keep; a share of the optimizer's moments on top;
 //!                   with a deep network, the intermediate values and the gradients of the pieces that are computed at once
@@ -18,6 +19,7 @@ use peergrad_models::data::format::{FileLayout, Format};
 use peergrad_models::data::limits::UNPACKED_BYTES_MAX;
 use peergrad_protocol::limits::SHIPPED_DATA_BYTES_MAX;
 
+use super::deep::DeepSettings;
 use super::{Specification, SpecificationError, TrainingSettings};
 
 /// How much memory a run may take at this peer; no limit by default.
@@ -57,7 +59,12 @@ impl Specification {
         let file = self.data.byte_count;
         let kept_file = if file <= SHIPPED_DATA_BYTES_MAX { file } else { 0 };
         let samples = match self.data.layout {
+            _ if self.stays_on_disk() => u64::from(self.data.rows).saturating_mul(ROW_BYTES),
             FileLayout::Text(layout) => u64::from(self.data.rows).saturating_mul(layout.context as u64),
+            _ if self.has_byte_pictures() => {
+                let columns = self.data.layout.columns() as u64;
+                u64::from(self.data.rows).saturating_mul(columns.saturating_add(ROW_BYTES))
+            }
             _ => self.value_count().saturating_mul(SAMPLE_BYTES),
         };
         let state = self.training.state_bytes(self.manifest().parameter_count() as u64);
@@ -70,7 +77,18 @@ impl Specification {
     /// Bytes taken while the data file is loaded, without the unpacked file. A specification may claim any numbers.
     pub(super) fn loading_bytes(&self) -> u64 {
         let table = self.value_count().saturating_mul(TABLE_BYTES + SAMPLE_BYTES);
-        self.data.byte_count.saturating_add(table)
+        if self.stays_on_disk() { 0 } else { self.data.byte_count.saturating_add(table) }
+    }
+
+    /// Whether the data file stays on disk, where samples are read when they are needed.
+    fn stays_on_disk(&self) -> bool {
+        let is_read_there = self.data.layout.format() == Format::Text || self.has_byte_pictures();
+        is_read_there && self.data.byte_count > SHIPPED_DATA_BYTES_MAX && !self.data.name.ends_with(".gz")
+    }
+
+    /// Whether the samples are pictures that stay bytes.
+    pub(super) fn has_byte_pictures(&self) -> bool {
+        self.model.deep.as_ref().is_some_and(DeepSettings::has_byte_pictures)
     }
 
     /// To how many bytes the data file may be unpacked.
@@ -79,9 +97,9 @@ impl Specification {
     }
 
     /// The numbers of a dense table; 0 if the samples are sparse, since they take about as much as the file that lists them,
-    /// and with prose.
+    /// with prose, and with pictures that stay bytes.
     fn value_count(&self) -> u64 {
-        if self.is_sparse() || self.data.layout.format() == Format::Text {
+        if self.is_sparse() || self.has_byte_pictures() || self.data.layout.format() == Format::Text {
             0
         } else {
             u64::from(self.data.rows).saturating_mul(self.data.layout.columns() as u64)
@@ -130,6 +148,8 @@ const VECTORS: u64 = 3;
 const TABLE_BYTES: u64 = size_of::<f64>() as u64;
 /// Bytes of a number in a sample.
 const SAMPLE_BYTES: u64 = size_of::<f32>() as u64;
+/// Bytes of the label of a picture that stays bytes, and of its place in the file.
+const ROW_BYTES: u64 = 2 * size_of::<u32>() as u64;
 const MEBIBYTE: u64 = 1 << 20;
 const GIBIBYTE: u64 = 1 << 30;
 

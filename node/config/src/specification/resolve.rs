@@ -3,21 +3,20 @@
 //! Only the founder does this, once. Settings that the file leaves open are inferred from the data. Contradictions are errors before
 //! training starts.
 
+use peergrad_models::data::bytes::DataBytes;
 use peergrad_models::data::column_hints::ColumnHints;
 use peergrad_models::data::dataset::HeldOutSplit;
-use peergrad_models::data::dense_table::unpack;
 use peergrad_models::data::dialect::SKIPPED_LINES_MAX;
-use peergrad_models::data::format::{FileLayout, Format};
-use peergrad_models::data::inferred::Inferred;
+use peergrad_models::data::format::Format;
 use peergrad_models::data::labels::{Classes, Predict, Target, TargetHints};
 use peergrad_models::data::limits::FEATURES_MAX;
 use peergrad_models::data::standardize::Standardization;
 use peergrad_models::optimizer::{Optimizer, Schedule};
 use peergrad_models::schedule::{Decay, scaled};
-use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::limits::CHECKPOINTS_MAX;
 
 use super::algorithm::{Aggregation, Algorithm};
+use super::deep_data::{SampleValues, SampledFile};
 use super::run_file::{DataSection, ModelKind, OptimizerKind, OptimizerSection, RunFile, ScheduleName};
 use super::{
     DataSettings, ModelForm, ModelSettings, Specification, SpecificationError, TrainingSettings, VERSION,
@@ -41,9 +40,9 @@ const ELEMENTS_PER_KIB: usize = 1024 / size_of::<f32>();
 pub fn resolve(
     run: &RunFile,
     data_name: &str,
-    data_bytes: &[u8],
+    data: impl Into<DataBytes>,
 ) -> Result<Specification, SpecificationError> {
-    resolve_with_notices(run, data_name, data_bytes).map(|(specification, _)| specification)
+    resolve_with_notices(run, data_name, data).map(|(specification, _)| specification)
 }
 
 /// As [`resolve`], with notices about what was inferred from the data and may be wrong, each a sentence for the user.
@@ -53,8 +52,9 @@ pub fn resolve(
 pub fn resolve_with_notices(
     run: &RunFile,
     data_name: &str,
-    data_bytes: &[u8],
+    data: impl Into<DataBytes>,
 ) -> Result<(Specification, Vec<String>), SpecificationError> {
+    let packed = &data.into();
     if !run.settings.is_empty() {
         return Err(SpecificationError::Setting {
             key: "settings",
@@ -66,11 +66,10 @@ pub fn resolve_with_notices(
     check_model_keys(run, section)?;
     let form = run.model.kind.form();
     let ResolvedData { data, picture, notices } = if run.model.kind == ModelKind::Gpt {
-        let bytes = unpack(data_name, data_bytes)?;
-        let data = deep::resolve_text(section, &run.model, data_name, data_bytes, &bytes)?;
+        let data = deep::resolve_text(section, &run.model, data_name, packed)?;
         ResolvedData { data, picture: None, notices: vec![] }
     } else {
-        resolve_data(section, form, run.seed, data_name, data_bytes)?
+        resolve_data(section, form, run.seed, data_name, packed)?
     };
     let training = resolve_training(run, u64::from(data.rows - data.held_out_rows))?;
     training.evaluation.check_held_out(u64::from(data.held_out_rows))?;
@@ -146,8 +145,8 @@ pub(super) fn resolve_training(run: &RunFile, samples: u64) -> Result<TrainingSe
 pub(super) struct ResolvedData {
     /// How the file is read.
     pub(super) data: DataSettings,
-    /// Channels, height and width of a row, if the model is for pictures.
-    pub(super) picture: Option<[usize; 3]>,
+    /// Channels, height and width of a row, if the model is for pictures, and whether their values are bytes.
+    pub(super) picture: Option<([usize; 3], bool)>,
     /// What was inferred and may be wrong, each a sentence for the user.
     pub(super) notices: Vec<String>,
 }
@@ -158,7 +157,7 @@ pub(super) fn resolve_data(
     form: ModelForm,
     seed: u64,
     name: &str,
-    packed: &[u8],
+    packed: &DataBytes,
 ) -> Result<ResolvedData, SpecificationError> {
     within("data.held_out", section.held_out, 0.0..=0.9, "a share of 0 to 0.9")?;
     if let Some(count) = section.skip_lines {
@@ -173,7 +172,6 @@ pub(super) fn resolve_data(
     if let Some(width) = section.features {
         within("data.features", width, 1..=FEATURES_MAX, "1 to 16777216")?;
     }
-    let bytes = unpack(name, packed)?;
     let layout_hints = ColumnHints {
         header: section.header,
         label: section.label.clone(),
@@ -184,37 +182,33 @@ pub(super) fn resolve_data(
         decimal: section.decimal,
         skip_lines: section.skip_lines,
     };
-    let Inferred { layout, notices, .. } = FileLayout::infer(name, &bytes, &layout_hints)?;
-    let picture =
-        (form == ModelForm::Deep).then(|| deep::picture(section, &layout, name, &bytes)).transpose()?;
+    let SampledFile { layout, notices, labels, values, sample_shape } =
+        SampledFile::read(name, packed, form, &layout_hints)?;
+    let has_bytes = matches!(values, SampleValues::Bytes { .. });
+    let picture = match form {
+        ModelForm::Deep => Some((deep::picture(section, layout.columns(), &sample_shape)?, has_bytes)),
+        ModelForm::Network | ModelForm::Logistic => None,
+    };
     let is_sparse = form == ModelForm::Logistic;
     let dense_only = Condition { holds: !is_sparse, allowed: ONLY_WITHOUT_ZEROS };
     dense_only.check("data.standardize", section.standardize.filter(|is_wanted| *is_wanted))?;
     // Sparse formats omit zeros because they carry no information, and their values are usually scaled.
     let is_standardized = section.standardize.unwrap_or(layout.format() != Format::Libsvm) && !is_sparse;
-    let (labels, table) = if is_sparse {
-        (layout.read_sparse(name, &bytes)?.labels, None)
-    } else {
-        let table = layout.read(name, &bytes)?;
-        (table.labels.clone(), Some(table))
-    };
     let rows = labels.rows().len() as u32;
     // At least one row is trained.
     let held_out_rows = ((f64::from(rows) * section.held_out).round() as u32).min(rows - 1);
     let split = HeldOutSplit::draw(seed, rows, held_out_rows);
     let target_hints = TargetHints { predict: section.predict, classes: section.classes.clone() };
     let target = Target::infer(name, &labels, &target_hints, &split.training)?;
-    let standardization = match table.filter(|_| is_standardized) {
-        Some(table) => {
-            let parts = picture.map_or(table.columns, |[channels, ..]| channels);
-            Standardization::fit_parts(&table.features, table.columns, parts, &split.training)
-        }
-        None => Standardization::identity(),
+    let parts = picture.map_or(layout.columns(), |([channels, ..], _)| channels);
+    let standardization = match is_standardized {
+        true => values.standardization(name, parts, &split.training)?,
+        false => Standardization::identity(),
     };
     let data = DataSettings {
         name: name.to_owned(),
-        digest: ContentDigest::of(packed).to_string(),
-        byte_count: packed.len() as u64,
+        digest: packed.digest().to_string(),
+        byte_count: packed.byte_count(),
         rows,
         held_out_rows,
         layout,
@@ -423,11 +417,13 @@ fn contradiction(key: &'static str, found: &str, allowed: &str) -> Specification
 mod tests {
     use std::time::Duration;
 
+    use peergrad_models::data::format::FileLayout;
+
     use super::*;
     use peergrad_protocol::placement::Replicas;
 
     use crate::specification::TopologyName;
-    use crate::specification::builtin::DataPart;
+    use crate::specification::answers::DataPart;
     use peergrad_models::data::embedded::{DIGITS, embedded};
 
     const SMALL: &[u8] = b"x,z,kind\n1,2,cat\n3,4,dog\n5,6,cat\n7,8,dog\n9,1,cat\n";

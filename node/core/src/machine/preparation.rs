@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use peergrad_models::data::bytes::DataBytes;
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::limits::{DATA_PIECE_BYTES_MAX, DATA_PIECES_IN_FLIGHT_MAX, SHIPPED_DATA_BYTES_MAX};
 use peergrad_protocol::message::{DataPiece, JoinMessage, Message, WantData};
@@ -75,8 +76,8 @@ pub(crate) enum Donor {
 pub(crate) struct LoadRequest {
     /// The encoded specification.
     pub(crate) specification: Arc<[u8]>,
-    /// The bytes of the data file; `None` if the run has none.
-    pub(crate) data: Option<Arc<[u8]>>,
+    /// The data file; `None` if the run has none.
+    pub(crate) data: Option<DataBytes>,
 }
 
 impl Preparation {
@@ -107,13 +108,12 @@ impl Preparation {
     /// The file is not available anywhere.
     pub(crate) fn data_found(
         &mut self,
-        data: Option<Arc<[u8]>>,
+        data: Option<DataBytes>,
         donor: Donor,
         out: &mut Vec<Output>,
     ) -> Result<Option<LoadRequest>, Failure> {
         let (Stage::Locating, Some(reference)) = (&self.stage, &self.reference) else { return Ok(None) };
-        let is_it = |data: &Arc<[u8]>| ContentDigest::of(data) == reference.digest;
-        if let Some(data) = data.filter(is_it) {
+        if let Some(data) = data.filter(|data| data.digest() == reference.digest) {
             return Ok(Some(self.load(data)));
         }
         let missing = Failure::DataMissing { name: reference.name.clone(), byte_count: reference.byte_count };
@@ -191,12 +191,15 @@ impl Preparation {
         }
         let reference = reference.clone();
         out.push(Output::StoreData { reference, data: Arc::clone(&data) });
-        Ok(Some(self.load(data)))
+        Ok(Some(self.load(data.into())))
     }
 
-    fn load(&mut self, data: Arc<[u8]>) -> LoadRequest {
+    fn load(&mut self, data: DataBytes) -> LoadRequest {
         let is_kept = self.reference.as_ref().is_some_and(is_shipped);
-        self.stage = Stage::Loading(is_kept.then(|| Arc::clone(&data)));
+        self.stage = Stage::Loading(match &data {
+            DataBytes::Memory(bytes) if is_kept => Some(Arc::clone(bytes)),
+            _ => None,
+        });
         LoadRequest { specification: Arc::clone(&self.specification), data: Some(data) }
     }
 
@@ -263,7 +266,7 @@ mod tests {
             let digest = ContentDigest::of(b"data");
             Ok(Some(DataReference { digest, byte_count: self.0, name: "data".to_owned() }))
         }
-        fn load(&self, _: &[u8], _: Option<Arc<[u8]>>) -> Result<Loaded, String> {
+        fn load(&self, _: &[u8], _: Option<DataBytes>) -> Result<Loaded, String> {
             Err("not loaded".to_owned())
         }
     }
@@ -274,7 +277,8 @@ mod tests {
             let data: Arc<[u8]> = Arc::from(&b"data"[..]);
             let started = Preparation::start(Arc::from(&b"run"[..]), &Sized(byte_count), &mut Vec::new());
             let Ok((mut preparation, None)) = started else { panic!("it looks for the file first") };
-            let found = preparation.data_found(Some(Arc::clone(&data)), Donor::Nobody, &mut Vec::new());
+            let found =
+                preparation.data_found(Some(Arc::clone(&data).into()), Donor::Nobody, &mut Vec::new());
             let Ok(Some(load_request)) = found else { panic!("the file is there") };
             drop(load_request);
             assert_eq!(Arc::strong_count(&data), 1 + kept);

@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 
+use peergrad_models::data::bytes::DataBytes;
 use peergrad_protocol::durable::RunDefinition;
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::message::{DataPiece, WantData};
@@ -102,7 +103,7 @@ impl RunSetup {
     /// The file is not available anywhere.
     pub(super) fn data_found(
         &mut self,
-        data: Option<Arc<[u8]>>,
+        data: Option<DataBytes>,
         donor: Donor,
         jobs: &mut Jobs,
         out: &mut Vec<Output>,

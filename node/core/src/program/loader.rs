@@ -11,6 +11,7 @@ use peergrad_collectives::codec::Codec;
 use peergrad_collectives::combine::Combine;
 use peergrad_collectives::cost::CostModel;
 use peergrad_collectives::plan::{ShardLayout, Topology};
+use peergrad_models::data::bytes::DataBytes;
 use peergrad_models::optimizer::{GroupedOptimizer, Optimizer, ParameterGroups, Schedule};
 use peergrad_models::task::Task;
 use peergrad_protocol::cursor::{DataCursor, permutation};
@@ -36,7 +37,7 @@ pub trait Loader: Send + Sync + 'static {
     ///
     /// # Errors
     /// A text for the user: what is wrong with the specification or the data.
-    fn load(&self, specification: &[u8], data: Option<Arc<[u8]>>) -> Result<Loaded, String>;
+    fn load(&self, specification: &[u8], data: Option<DataBytes>) -> Result<Loaded, String>;
 }
 
 /// A task, how to train it, and the program that does so.

@@ -22,7 +22,7 @@ use super::columns::Columns;
 use super::dense_table::{DenseTable, check_size};
 use super::encoding::{Detected, TextEncoding};
 use super::error::DenseTableError;
-use super::idx::{Arrays, IdxError, is_idx};
+use super::idx::{Arrays, IdxError, Outline, is_idx};
 use super::inferred::Inferred;
 use super::libsvm::{self, LibsvmError};
 use super::matching::MatchError;
@@ -182,28 +182,32 @@ impl FileLayout {
     /// If the file is empty or cannot be read, or a hint is about what the file does not have.
     pub fn infer(file: &str, bytes: &[u8], hints: &ColumnHints) -> Result<Inferred<Self>, FormatError> {
         let format = Format::of(file, bytes)?;
-        let only_if = |is_meant: bool, key, is_given: bool| match is_given && !is_meant {
-            true => Err(FormatError::Meaningless { file: file.to_owned(), format, key }),
-            false => Ok(()),
-        };
-        let is_csv = format == Format::Csv;
-        only_if(is_csv, "label", hints.label.is_some())?;
-        only_if(is_csv, "header", hints.header.is_some())?;
-        only_if(is_csv, "encoding", hints.encoding.is_some())?;
-        only_if(is_csv, "delimiter", hints.delimiter.is_some())?;
-        only_if(is_csv, "decimal", hints.decimal.is_some())?;
-        only_if(is_csv, "skip_lines", hints.skip_lines.is_some())?;
-        only_if(format == Format::Libsvm, "features", hints.width.is_some())?;
+        check_hints(file, format, hints)?;
         let (format, width) = match format {
             Format::Csv => return Ok(Columns::infer(file, bytes, hints)?.map(Self::Csv)),
             Format::Libsvm => {
                 let width = hints.width.unwrap_or_else(|| libsvm::largest_index(bytes));
                 (NumberedFormat::Libsvm, width)
             }
-            Format::Idx => (NumberedFormat::Idx, Arrays::find(file, bytes)?.width()),
+            Format::Idx => return Self::of_outline(file, Arrays::find(file, bytes)?.outline(), hints),
             Format::Text => unreachable!("it is never detected"),
         };
         let layout = Numbered::infer(file, format, width, hints.features.as_deref())?;
+        Ok(Inferred::certain(Self::Numbered(layout)))
+    }
+
+    /// As [`infer`](Self::infer), for an IDX file of which only the headers have been read.
+    ///
+    /// # Errors
+    /// A hint is about what the file does not have.
+    pub fn of_outline(
+        file: &str,
+        outline: &Outline,
+        hints: &ColumnHints,
+    ) -> Result<Inferred<Self>, FormatError> {
+        check_hints(file, Format::Idx, hints)?;
+        let features = hints.features.as_deref();
+        let layout = Numbered::infer(file, NumberedFormat::Idx, outline.width(), features)?;
         Ok(Inferred::certain(Self::Numbered(layout)))
     }
 
@@ -226,6 +230,19 @@ impl FileLayout {
         }
     }
 
+    /// As [`of_other`](Self::of_other), for a file whose labels are not read. A CSV file need not have any.
+    ///
+    /// # Errors
+    /// If it is of another format or lacks features.
+    pub fn of_unlabelled(&self, file: &str, bytes: &[u8]) -> Result<Inferred<Self>, FormatError> {
+        match self {
+            Self::Csv(layout) if Format::of(file, bytes)? == Format::Csv => {
+                Ok(layout.of_unlabelled(file, bytes)?.map(Self::Csv))
+            }
+            _ => self.of_other(file, bytes),
+        }
+    }
+
     /// Reads `bytes` (unpacked) as a dense table; `file` is the name for errors.
     ///
     /// # Errors
@@ -237,7 +254,7 @@ impl FileLayout {
                 NumberedFormat::Libsvm => Ok(read_libsvm(file, bytes, layout)?.dense(file)?),
                 NumberedFormat::Idx => {
                     let arrays = Arrays::find(file, bytes)?;
-                    check_size(file, arrays.rows(), layout.columns())?;
+                    check_size(file, arrays.outline().rows(), layout.columns())?;
                     Ok(arrays.read(file, layout)?)
                 }
             },
@@ -287,6 +304,22 @@ impl FileLayout {
             Self::Text(layout) => (layout.context == 0).then(|| "a context of no bytes".to_owned()),
         }
     }
+}
+
+/// Refuses hints that mean nothing for a file of this format.
+fn check_hints(file: &str, format: Format, hints: &ColumnHints) -> Result<(), FormatError> {
+    let only_if = |is_meant: bool, key, is_given: bool| match is_given && !is_meant {
+        true => Err(FormatError::Meaningless { file: file.to_owned(), format, key }),
+        false => Ok(()),
+    };
+    let is_csv = format == Format::Csv;
+    only_if(is_csv, "label", hints.label.is_some())?;
+    only_if(is_csv, "header", hints.header.is_some())?;
+    only_if(is_csv, "encoding", hints.encoding.is_some())?;
+    only_if(is_csv, "delimiter", hints.delimiter.is_some())?;
+    only_if(is_csv, "decimal", hints.decimal.is_some())?;
+    only_if(is_csv, "skip_lines", hints.skip_lines.is_some())?;
+    only_if(format == Format::Libsvm, "features", hints.width.is_some())
 }
 
 impl From<NumberedFormat> for Format {

@@ -10,9 +10,17 @@
 //! or both plain (a gzipped file may have several parts). The first dimension counts the samples; the others are the features, in the
 //! order of the file.
 //!
+//! A third array may name the classes that the labels count: (classes, bytes of the longest name), with zeros behind shorter names. Packed
+//! pictures have it.
+//!
 //! # Invariants
 //! - No input makes the reader panic. It checks that the file has as many bytes as the header promises before it allocates memory.
 
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::io;
+
+use super::bytes::DataBytes;
 use super::dense_table::DenseTable;
 use super::label_texts::{LabelTexts, RowLocation, whole_text};
 use super::numbered::Numbered;
@@ -105,6 +113,34 @@ pub enum IdxError {
         /// Bytes.
         count: usize,
     },
+    /// The third array is not a list of different names.
+    #[error(
+        "{file}: the third array should name the classes, each with a different text in UTF-8, but does not; pack the pictures again"
+    )]
+    Names {
+        /// The file.
+        file: String,
+    },
+    /// The file names its classes, and a label is none of them.
+    #[error(
+        "{file}, sample {sample}: the label {found} has no name in the third array; pack the pictures again"
+    )]
+    NoName {
+        /// The file.
+        file: String,
+        /// The sample, from 1.
+        sample: usize,
+        /// The label.
+        found: String,
+    },
+    /// The disk does not give the file's bytes.
+    #[error("{file}: the file cannot be read ({reason}); check the disk, or copy the file again")]
+    Unreadable {
+        /// The file.
+        file: String,
+        /// What the system says.
+        reason: String,
+    },
     /// The samples have a different number of values than the run's.
     #[error(
         "{file}: each sample has {found} values ({shape}), but the samples of the run have {expected}; give a file with samples of that size"
@@ -135,20 +171,32 @@ pub enum IdxError {
     },
 }
 
-/// Samples and labels of a file, still as bytes.
-#[derive(Clone, Debug)]
-pub struct Arrays<'a> {
-    samples: Array<'a>,
-    labels: Array<'a>,
+/// Where the arrays of a file are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outline {
+    samples: Array,
+    labels: Array,
+    /// Of the classes, (classes, bytes of the longest name). A name is UTF-8, and zeros fill it up.
+    names: Option<Array>,
 }
 
-/// One array, whose `values` have as many bytes as its shape says.
-#[derive(Clone, Debug)]
-struct Array<'a> {
+/// Where one array is. Its dimensions are not 0, and there is at least one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Array {
     kind: Kind,
-    /// At least one dimension, none of them 0.
     shape: Vec<usize>,
-    values: &'a [u8],
+    /// Of its values.
+    start: u64,
+    byte_count: u64,
+}
+
+/// The arrays of a file that is in memory.
+#[derive(Clone, Debug)]
+pub struct Arrays<'a> {
+    outline: Outline,
+    samples: &'a [u8],
+    labels: &'a [u8],
+    names: Vec<String>,
 }
 
 /// The type of a value.
@@ -168,26 +216,40 @@ pub fn is_idx(bytes: &[u8]) -> bool {
     bytes.starts_with(&[0, 0])
 }
 
-impl<'a> Arrays<'a> {
-    /// Finds samples and labels in `bytes` (unpacked); `file` is the name for errors.
+/// Reads `out.len()` bytes of a file, which has as many.
+type Read<'a> = &'a dyn Fn(u64, &mut [u8]) -> io::Result<()>;
+
+impl Outline {
+    /// Finds the arrays in the bytes of a file (unpacked), of which it reads only the headers; `file` is the name for errors.
     ///
     /// # Errors
-    /// If the file is not an array of samples followed by an array of as many labels, or has more bytes.
-    pub fn find(file: &str, bytes: &'a [u8]) -> Result<Self, IdxError> {
-        let (samples, rest) = Array::split(file, "samples", bytes, bytes)?;
-        if rest.is_empty() {
+    /// The file is not an array of samples followed by an array of as many labels (and the names of their classes), or has more bytes; or
+    /// the disk does not give the headers.
+    pub fn of(file: &str, bytes: &DataBytes) -> Result<Self, IdxError> {
+        Self::find(file, bytes.byte_count(), &|offset, out| bytes.read_at(offset, out))
+    }
+
+    fn find(file: &str, byte_count: u64, read: Read<'_>) -> Result<Self, IdxError> {
+        let samples = Array::find(file, "samples", 0, byte_count, read)?;
+        if samples.end() == byte_count {
             return Err(IdxError::NoLabels { file: file.to_owned() });
         }
-        let (labels, rest) = Array::split(file, "labels", bytes, rest)?;
-        let file = file.to_owned();
+        let labels = Array::find(file, "labels", samples.end(), byte_count, read)?;
         if labels.shape != samples.shape[..1] {
             let (samples, labels) = (extent(&samples.shape), extent(&labels.shape));
-            return Err(IdxError::NotTheirLabels { file, samples, labels });
+            return Err(IdxError::NotTheirLabels { file: file.to_owned(), samples, labels });
         }
-        if !rest.is_empty() {
-            return Err(IdxError::Trailing { file, count: rest.len() });
+        let left = byte_count - labels.end();
+        if left == 0 {
+            return Ok(Self { samples, labels, names: None });
         }
-        Ok(Self { samples, labels })
+        let names = Array::find(file, "names", labels.end(), byte_count, read).ok();
+        let is_complete =
+            |names: &Array| names.kind == Kind::U8 && names.shape.len() == 2 && names.end() == byte_count;
+        match names.filter(is_complete) {
+            Some(names) => Ok(Self { samples, labels, names: Some(names) }),
+            None => Err(IdxError::Trailing { file: file.to_owned(), count: left as usize }),
+        }
     }
 
     /// Number of samples.
@@ -214,86 +276,174 @@ impl<'a> Arrays<'a> {
         if self.samples.shape.len() == 1 { "1".to_owned() } else { extent(&self.samples.shape[1..]) }
     }
 
+    /// Whether the classes have names.
+    #[must_use]
+    pub fn has_names(&self) -> bool {
+        self.names.is_some()
+    }
+
+    /// Where the values of the first sample begin, if all values are bytes.
+    #[must_use]
+    pub fn byte_samples(&self) -> Option<u64> {
+        (self.samples.kind == Kind::U8).then_some(self.samples.start)
+    }
+
+    /// The labels of all samples; `bytes` are those of the file.
+    ///
+    /// # Errors
+    /// A label is not finite or has no name, or the disk does not give them.
+    pub fn label_texts(&self, file: &str, bytes: &DataBytes) -> Result<LabelTexts, IdxError> {
+        let values = |array: &Array| {
+            let mut values = vec![0; array.byte_count as usize];
+            let read = bytes.read_at(array.start, &mut values);
+            read.map(|()| values).map_err(|error| unreadable(file, &error))
+        };
+        let names = self.names.as_ref().map(|names| names_in(file, names, &values(names)?)).transpose()?;
+        let (labels, names) = (values(&self.labels)?, names.unwrap_or_default());
+        let mut texts = LabelTexts::default();
+        for row in 0..self.rows() {
+            let text = self.label_text(file, &labels, &names, row)?;
+            texts.push(text, || RowLocation::Sample(row as u64 + 1));
+        }
+        Ok(texts)
+    }
+
+    /// - `labels`: the bytes of the labels.
+    fn label_text<'n>(
+        &self,
+        file: &str,
+        labels: &[u8],
+        names: &'n [String],
+        row: usize,
+    ) -> Result<Cow<'n, str>, IdxError> {
+        let (label, sample) = (self.labels.kind.number(labels, row), row + 1);
+        if !(label as f32).is_finite() {
+            let (what, found) = ("the label".to_owned(), label.to_string());
+            return Err(IdxError::NotFinite { file: file.to_owned(), sample, what, found });
+        }
+        if self.names.is_some() {
+            let index = (label >= 0.0 && label.trunc() == label).then_some(label as usize);
+            let no_name = || IdxError::NoName { file: file.to_owned(), sample, found: label.to_string() };
+            return Ok(Cow::Borrowed(index.and_then(|index| names.get(index)).ok_or_else(no_name)?));
+        }
+        Ok(Cow::Owned(whole_text(label).unwrap_or_else(|| label.to_string())))
+    }
+}
+
+fn unreadable(file: &str, error: &io::Error) -> IdxError {
+    IdxError::Unreadable { file: file.to_owned(), reason: error.to_string() }
+}
+
+/// The names in these bytes, all different.
+fn names_in(file: &str, array: &Array, bytes: &[u8]) -> Result<Vec<String>, IdxError> {
+    let name = |bytes: &[u8]| {
+        let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+        std::str::from_utf8(&bytes[..end]).ok().filter(|name| !name.is_empty()).map(str::to_owned)
+    };
+    let names: Option<Vec<String>> = bytes.chunks_exact(array.shape[1]).map(name).collect();
+    let are_different = |names: &Vec<String>| names.iter().collect::<BTreeSet<_>>().len() == names.len();
+    names.filter(are_different).ok_or_else(|| IdxError::Names { file: file.to_owned() })
+}
+
+impl<'a> Arrays<'a> {
+    /// Finds samples and labels in `bytes` (unpacked); `file` is the name for errors.
+    ///
+    /// # Errors
+    /// If the file is not an array of samples followed by an array of as many labels (and the names of their classes), or has more bytes.
+    pub fn find(file: &str, bytes: &'a [u8]) -> Result<Self, IdxError> {
+        let read = |offset: u64, out: &mut [u8]| {
+            out.copy_from_slice(&bytes[offset as usize..][..out.len()]);
+            Ok(())
+        };
+        let outline = Outline::find(file, bytes.len() as u64, &read)?;
+        let values = |array: &Array| &bytes[array.start as usize..array.end() as usize];
+        let names = outline.names.as_ref().map(|names| names_in(file, names, values(names))).transpose()?;
+        let (samples, labels) = (values(&outline.samples), values(&outline.labels));
+        Ok(Self { samples, labels, names: names.unwrap_or_default(), outline })
+    }
+
+    /// Where the arrays are.
+    #[must_use]
+    pub fn outline(&self) -> &Outline {
+        &self.outline
+    }
+
     /// Reads the features that `layout` chooses, and the labels.
     ///
     /// # Errors
     /// If a sample does not have as many values as the layout says, or a number is not finite.
     pub fn read(&self, file: &str, layout: &Numbered) -> Result<DenseTable, IdxError> {
-        let (width, file) = (self.width(), || file.to_owned());
+        let (outline, width) = (&self.outline, self.outline.width());
         if width != layout.width {
-            let (shape, expected) = (extent(&self.samples.shape), layout.width);
-            return Err(IdxError::Width { file: file(), found: width, shape, expected });
+            let (file, shape, expected) = (file.to_owned(), extent(&outline.samples.shape), layout.width);
+            return Err(IdxError::Width { file, found: width, shape, expected });
         }
-        let mut features = Vec::with_capacity(self.rows() * layout.columns());
+        let mut features = Vec::with_capacity(outline.rows() * layout.columns());
         let mut labels = LabelTexts::default();
-        for row in 0..self.rows() {
-            let sample = row + 1;
+        for row in 0..outline.rows() {
             for column in layout.chosen() {
-                let value = self.samples.number(row * width + column);
+                let value = outline.samples.kind.number(self.samples, row * width + column);
                 if !(value as f32).is_finite() {
                     let (what, found) = (format!("value {}", column + 1), value.to_string());
-                    return Err(IdxError::NotFinite { file: file(), sample, what, found });
+                    return Err(IdxError::NotFinite { file: file.to_owned(), sample: row + 1, what, found });
                 }
                 features.push(value);
             }
-            let label = self.labels.number(row);
-            if !(label as f32).is_finite() {
-                let (what, found) = ("the label".to_owned(), label.to_string());
-                return Err(IdxError::NotFinite { file: file(), sample, what, found });
-            }
-            let text = whole_text(label).unwrap_or_else(|| label.to_string());
-            labels.push(text.into(), || RowLocation::Sample(sample as u64));
+            let text = outline.label_text(file, self.labels, &self.names, row)?;
+            labels.push(text, || RowLocation::Sample(row as u64 + 1));
         }
         Ok(DenseTable { features, columns: layout.columns(), labels })
     }
 }
 
-impl<'a> Array<'a> {
-    /// Splits the array at the beginning of `rest`, which is the end of `bytes`, from the bytes after it.
-    fn split(
+impl Array {
+    /// Finds the array that begins at byte `start` of a file.
+    fn find(
         file: &str,
         array: &'static str,
-        bytes: &[u8],
-        rest: &'a [u8],
-    ) -> Result<(Self, &'a [u8]), IdxError> {
-        let start = bytes.len() - rest.len();
-        let no_array = || IdxError::NoArray { file: file.to_owned(), array, start };
-        let Some((&[0, 0, kind, rank], behind)) = rest.split_first_chunk() else { return Err(no_array()) };
+        start: u64,
+        byte_count: u64,
+        read: Read<'_>,
+    ) -> Result<Self, IdxError> {
+        const MARK_BYTES: u64 = 4;
+        let no_array = || IdxError::NoArray { file: file.to_owned(), array, start: start as usize };
+        let part = |offset: u64, bytes: u64| {
+            let is_there = offset.checked_add(bytes).is_some_and(|end| end <= byte_count);
+            let mut out = vec![0; if is_there { bytes as usize } else { return Err(no_array()) }];
+            read(offset, &mut out).map(|()| out).map_err(|error| unreadable(file, &error))
+        };
+        let mark = part(start, MARK_BYTES)?;
+        let &[0, 0, kind, rank] = mark.as_slice() else { return Err(no_array()) };
         let unknown = || IdxError::Kind { file: file.to_owned(), array, found: kind };
         let kind = Kind::of(kind).ok_or_else(unknown)?;
-        let dimensions_bytes = usize::from(rank) * size_of::<u32>();
-        let dimensions = behind.get(..dimensions_bytes).filter(|dimensions| !dimensions.is_empty());
-        let dimensions = dimensions.ok_or_else(no_array)?.chunks_exact(size_of::<u32>());
+        let dimension_bytes = u64::from(rank) * size_of::<u32>() as u64;
+        let dimensions = part(start + MARK_BYTES, dimension_bytes)?;
+        if dimensions.is_empty() {
+            return Err(no_array());
+        }
         let shape: Vec<usize> = dimensions
+            .chunks_exact(size_of::<u32>())
             .map(|bytes| u32::from_be_bytes(bytes.try_into().expect("four bytes")) as usize)
             .collect();
         if shape.contains(&0) {
             return Err(IdxError::Empty { file: file.to_owned(), array, shape: extent(&shape) });
         }
-        let behind = &behind[dimensions_bytes..];
+        let start = start + MARK_BYTES + dimension_bytes;
         let expected = shape.iter().try_fold(kind.bytes(), |product, &extent| product.checked_mul(extent));
-        let Some((values, behind)) = expected.and_then(|expected| behind.split_at_checked(expected)) else {
-            let expected =
-                expected.map_or_else(|| "more than 2^64".to_owned(), |expected| expected.to_string());
-            let (file, shape, found) = (file.to_owned(), extent(&shape), behind.len());
-            return Err(IdxError::Truncated { file, array, shape, expected, found });
-        };
-        Ok((Self { kind, shape, values }, behind))
+        match expected.filter(|&expected| expected as u64 <= byte_count - start) {
+            Some(expected) => Ok(Self { kind, shape, start, byte_count: expected as u64 }),
+            None => {
+                let expected =
+                    expected.map_or_else(|| "more than 2^64".to_owned(), |expected| expected.to_string());
+                let (file, shape, found) = (file.to_owned(), extent(&shape), (byte_count - start) as usize);
+                Err(IdxError::Truncated { file, array, shape, expected, found })
+            }
+        }
     }
 
-    /// One of the values, counted through all dimensions.
-    fn number(&self, index: usize) -> f64 {
-        fn at<const N: usize>(bytes: &[u8], index: usize) -> [u8; N] {
-            bytes[index * N..][..N].try_into().expect("as many bytes")
-        }
-        match self.kind {
-            Kind::U8 => self.values[index].into(),
-            Kind::I8 => i8::from_be_bytes(at(self.values, index)).into(),
-            Kind::I16 => i16::from_be_bytes(at(self.values, index)).into(),
-            Kind::I32 => i32::from_be_bytes(at(self.values, index)).into(),
-            Kind::F32 => f32::from_be_bytes(at(self.values, index)).into(),
-            Kind::F64 => f64::from_be_bytes(at(self.values, index)),
-        }
+    /// The byte behind its last value.
+    fn end(&self) -> u64 {
+        self.start + self.byte_count
     }
 }
 
@@ -308,6 +458,21 @@ impl Kind {
             0x0e => Self::F64,
             _ => return None,
         })
+    }
+
+    /// The value at an index in an array of this type, counted through all dimensions.
+    fn number(self, values: &[u8], index: usize) -> f64 {
+        fn at<const N: usize>(bytes: &[u8], index: usize) -> [u8; N] {
+            bytes[index * N..][..N].try_into().expect("as many bytes")
+        }
+        match self {
+            Self::U8 => values[index].into(),
+            Self::I8 => i8::from_be_bytes(at(values, index)).into(),
+            Self::I16 => i16::from_be_bytes(at(values, index)).into(),
+            Self::I32 => i32::from_be_bytes(at(values, index)).into(),
+            Self::F32 => f32::from_be_bytes(at(values, index)).into(),
+            Self::F64 => f64::from_be_bytes(at(values, index)),
+        }
     }
 
     /// Bytes of a value.

@@ -104,7 +104,7 @@ impl Columns {
         // The settings of a run file do not apply to this one.
         let mut notices: Vec<String> = sheet.doubts.iter().map(|doubt| doubt.what.clone()).collect();
         let places = match (&self.label_name, sheet.header) {
-            (Some(_), true) if !has_repeated(&names) => by_name(file, &names, &sheet, &mut notices)?,
+            (Some(_), true) if !has_repeated(&names) => by_name(file, &names, &sheet, &[], &mut notices)?,
             _ => {
                 self.check_places(file, &names, &sheet)?;
                 notices.extend(self.doubt(&sheet));
@@ -112,6 +112,36 @@ impl Columns {
             }
         };
         Ok(Inferred { notices, ..Inferred::certain(self.placed(&places, &sheet)) })
+    }
+
+    /// As [`of_other`](Self::of_other), for a file that need not have the label. Labels that it has are not read: those of the layout are
+    /// the first feature.
+    ///
+    /// # Errors
+    /// If it does not have the features, or it is doubtful which they are.
+    pub fn of_unlabelled(&self, file: &str, bytes: &[u8]) -> Result<Inferred<Self>, MatchError> {
+        let names: Vec<&str> = self.feature_names.iter().map(String::as_str).collect();
+        let known = Known { names: &names, decimal: Some(self.decimal), encoding: Some(self.encoding) };
+        let sheet = Sheet::inspect(file, bytes, &ColumnHints::default(), known)?;
+        let mut notices: Vec<String> = sheet.doubts.iter().map(|doubt| doubt.what.clone()).collect();
+        let mut places = match (&self.label_name, sheet.header) {
+            (Some(label), true) if !has_repeated(&names) => {
+                by_name(file, &names, &sheet, &[label.as_str()], &mut notices)?
+            }
+            _ if sheet.width() + 1 == self.width => {
+                notices.extend(self.doubt(&sheet));
+                self.features.iter().map(|&column| column - usize::from(column > self.label)).collect()
+            }
+            _ => {
+                let all: Vec<&str> = names.iter().copied().chain(self.label_name.as_deref()).collect();
+                self.check_places(file, &all, &sheet)?;
+                notices.extend(self.doubt(&sheet));
+                self.features.clone()
+            }
+        };
+        places.push(places[0]);
+        let unlabelled = Self { label: self.features[0], ..self.clone() };
+        Ok(Inferred { notices, ..Inferred::certain(unlabelled.placed(&places, &sheet)) })
     }
 
     /// This layout for a file in which the features, then the label, are in these columns.
@@ -203,11 +233,12 @@ impl Columns {
     }
 }
 
-/// The place in the file of each of these names.
+/// The place in the file of each of these names. Columns with the names `others` may be there too.
 fn by_name(
     file: &str,
     names: &[&str],
     sheet: &Sheet,
+    others: &[&str],
     notices: &mut Vec<String>,
 ) -> Result<Vec<usize>, MatchError> {
     let file = || file.to_owned();
@@ -233,7 +264,8 @@ fn by_name(
     let places: Vec<usize> = places.into_iter().flatten().collect();
     let unused: Vec<usize> = {
         let used: std::collections::BTreeSet<usize> = places.iter().copied().collect();
-        (0..sheet.width()).filter(|index| !used.contains(index)).collect()
+        let is_unused = |&index: &usize| !used.contains(&index) && !others.contains(&&*sheet.names[index]);
+        (0..sheet.width()).filter(is_unused).collect()
     };
     if !unused.is_empty() {
         notices.push(format!("the model does not use {}", listed(&unused, &sheet.names)));

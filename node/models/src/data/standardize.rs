@@ -74,10 +74,35 @@ impl Standardization {
         Self { mean, scale }
     }
 
+    /// As [`fit_parts`](Self::fit_parts), for values that are bytes: for each part, how often each byte occurs.
+    #[must_use]
+    pub fn of_byte_counts(counts: &[[u64; 256]]) -> Self {
+        let fitted = counts.iter().map(|counts| {
+            let sum = |of: &dyn Fn(f64) -> f64| -> f64 {
+                counts.iter().zip(0_u8..).map(|(&count, byte)| count as f64 * of(byte.into())).sum()
+            };
+            let count = counts.iter().sum::<u64>().max(1) as f64;
+            let mean = sum(&|value| value) / count;
+            let deviation = (sum(&|value| (value - mean) * (value - mean)) / count).sqrt();
+            let is_constant = counts.iter().filter(|&&count| count > 0).count() < 2;
+            (mean, if is_constant { 1.0 } else { deviation })
+        });
+        let (mean, scale) = fitted.unzip();
+        Self { mean, scale }
+    }
+
+    /// The standardized number of each byte, for each part of the columns; the identity is one part.
+    pub(crate) fn of_bytes(&self) -> Vec<[f32; 256]> {
+        let numbers =
+            |mean: f64, scale: f64| std::array::from_fn(|byte| standardized(byte as f64, mean, scale));
+        if *self == Self::identity() {
+            return vec![std::array::from_fn(|byte| byte as f32)];
+        }
+        self.mean.iter().zip(&self.scale).map(|(&mean, &scale)| numbers(mean, scale)).collect()
+    }
+
     /// The standardized rows `rows` of `values` (all rows, columns).
     pub(super) fn apply(&self, values: &[f64], columns: usize, rows: &[u32]) -> Vec<f32> {
-        /// The largest result: a held-out value far outside a very small spread stays a finite `f32`.
-        const FURTHEST: f64 = f32::MAX as f64;
         let mut features = Vec::with_capacity(rows.len() * columns);
         for &row in rows {
             let values = &values[row as usize * columns..][..columns];
@@ -87,13 +112,17 @@ impl Standardization {
             }
             let of_part = columns / self.mean.len();
             for (values, (mean, scale)) in values.chunks(of_part).zip(self.mean.iter().zip(&self.scale)) {
-                let standardized =
-                    values.iter().map(|value| ((value - mean) / scale).clamp(-FURTHEST, FURTHEST));
-                features.extend(standardized.map(|value| value as f32));
+                features.extend(values.iter().map(|&value| standardized(value, *mean, *scale)));
             }
         }
         features
     }
+}
+
+/// A held-out value far outside a very small spread stays a finite `f32`.
+fn standardized(value: f64, mean: f64, scale: f64) -> f32 {
+    const FURTHEST: f64 = f32::MAX as f64;
+    ((value - mean) / scale).clamp(-FURTHEST, FURTHEST) as f32
 }
 
 #[cfg(test)]

@@ -3,15 +3,14 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use ndarray::ArrayViewMut2;
 use peergrad_protocol::manifest::Manifest;
 
+use super::changes::{Change, change};
 use super::convolutional::PictureShape;
 use super::draws::sample_seed;
-use super::pictures::{self, Change};
+use super::pictures::{PictureSamples, SamplePart};
 use super::text::TextSamples;
 use super::{Architecture, Backend, Inputs, Piece, Targets};
-use crate::data::dataset::{Dataset, Samples};
 use crate::data::labels::Labels;
 use crate::task::loss::{Loss, Score};
 use crate::task::step_info::StepInfo;
@@ -32,7 +31,7 @@ pub enum DeepSamples {
     /// Pictures.
     Pictures {
         /// The pictures and their labels.
-        dataset: Dataset,
+        pictures: PictureSamples,
         /// The shape of each.
         shape: PictureShape,
         /// How they are changed in training.
@@ -60,11 +59,11 @@ impl DeepTask {
         let rows = samples.iter().map(|&sample| sample as usize);
         let weight = self.samples.row_weight();
         let (inputs, targets) = match &self.samples {
-            DeepSamples::Pictures { dataset, shape, changes } => {
-                let (mut inputs, targets) = pictures::piece(&dataset.training, rows);
+            DeepSamples::Pictures { pictures, shape, changes } => {
+                let (mut inputs, targets) = pictures.piece(SamplePart::Training, rows);
                 if let Inputs::Pictures { values, .. } = &mut inputs {
                     let changed = values.chunks_mut(shape.values()).zip(&seeds);
-                    changed.for_each(|(picture, &seed)| pictures::change(changes, *shape, seed, picture));
+                    changed.for_each(|(picture, &seed)| change(changes, *shape, seed, picture));
                 }
                 (inputs, targets)
             }
@@ -102,7 +101,7 @@ impl Task for DeepTask {
 
     fn sample_count(&self) -> u32 {
         let count = match &self.samples {
-            DeepSamples::Pictures { dataset, .. } => dataset.training.rows(),
+            DeepSamples::Pictures { pictures, .. } => pictures.count(SamplePart::Training),
             DeepSamples::Text(text) => text.training().len(),
         };
         u32::try_from(count).expect("fewer than 2^32 samples")
@@ -122,7 +121,7 @@ impl Task for DeepTask {
 
     fn held_out_count(&self) -> u32 {
         let count = match &self.samples {
-            DeepSamples::Pictures { dataset, .. } => dataset.held_out.rows(),
+            DeepSamples::Pictures { pictures, .. } => pictures.count(SamplePart::HeldOut),
             DeepSamples::Text(text) => text.held_out().len(),
         };
         u32::try_from(count).expect("fewer than 2^32 samples")
@@ -130,8 +129,9 @@ impl Task for DeepTask {
 
     fn evaluate(&self, parameters: &[f32]) -> Evaluation {
         match &self.samples {
-            DeepSamples::Pictures { dataset, .. } => {
-                evaluate_pictures(&self.architecture, &*self.backend, parameters, &dataset.held_out)
+            DeepSamples::Pictures { pictures, .. } => {
+                let part = SamplePart::HeldOut;
+                evaluate_pictures(&self.architecture, &*self.backend, parameters, pictures, part)
             }
             DeepSamples::Text(text) => {
                 evaluate_text(&self.architecture, &*self.backend, parameters, text, text.held_out())
@@ -140,15 +140,52 @@ impl Task for DeepTask {
     }
 }
 
-/// The mean loss and the accuracy on all of these pictures.
+/// The outputs for all pictures of a part: (pictures, outputs) row-major. They are computed on the threads of the pool.
+#[must_use]
+pub fn picture_outputs(
+    architecture: &Architecture,
+    backend: &dyn Backend,
+    parameters: &[f32],
+    pictures: &PictureSamples,
+    part: SamplePart,
+) -> Vec<f32> {
+    let size = architecture.samples_per_piece();
+    let width = architecture.outputs();
+    let mut outputs = vec![0.0; pictures.count(part) * width];
+    let of_piece = |first: usize, outputs: &mut [f32]| {
+        let (inputs, _) = pictures.piece(part, first..first + outputs.len() / width);
+        outputs.copy_from_slice(&backend.outputs(architecture, parameters, &inputs));
+    };
+    in_pieces(0, &mut outputs, size * width, &|start, outputs| of_piece(start / width, outputs));
+    outputs
+}
+
+/// Calls `work` for each piece of `values`, with the index of its first value. Pieces have `size` values; the last one may have fewer.
+fn in_pieces(start: usize, values: &mut [f32], size: usize, work: &(impl Fn(usize, &mut [f32]) + Sync)) {
+    match values.len().div_ceil(size) {
+        0 => {}
+        1 => work(start, values),
+        count => {
+            let middle = count / 2 * size;
+            let (first, second) = values.split_at_mut(middle);
+            rayon_core::join(
+                || in_pieces(start, first, size, work),
+                || in_pieces(start + middle, second, size, work),
+            );
+        }
+    }
+}
+
+/// The mean loss and the accuracy on this part of pictures.
 #[must_use]
 pub fn evaluate_pictures(
     architecture: &Architecture,
     backend: &dyn Backend,
     parameters: &[f32],
-    samples: &Samples,
+    pictures: &PictureSamples,
+    part: SamplePart,
 ) -> Evaluation {
-    evaluate(architecture, backend, parameters, samples.rows(), |range| pictures::piece(samples, range))
+    evaluate(architecture, backend, parameters, pictures.count(part), |range| pictures.piece(part, range))
 }
 
 /// The mean loss and the accuracy on these samples of a text, counted from its first one.
@@ -183,8 +220,7 @@ fn evaluate(
         let mut outputs = backend.outputs(architecture, parameters, &inputs);
         let width = architecture.outputs();
         let rows = outputs.len() / width;
-        let view = ArrayViewMut2::from_shape((rows, width), &mut outputs).expect("a row for each target");
-        let score = loss.score(view, &labels, |row| row);
+        let score = loss.score_all(&mut outputs, width, &labels);
         Evaluated { score, rows, has_classes: loss == Loss::SoftmaxCrossEntropy }
     };
     let total = evaluated(0..count.div_ceil(size), &of_piece);

@@ -7,12 +7,12 @@
 //! ```
 //! The last windows are held out, so that no held-out sentence stands between two that are trained.
 
-use std::ops::{Deref, Range};
-use std::sync::Arc;
+use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
 use super::{Inputs, Targets};
+use crate::data::bytes::DataBytes;
 
 /// Different bytes.
 pub const VOCABULARY: usize = 256;
@@ -38,35 +38,15 @@ pub enum TokenKind {
 impl TextLayout {
     /// The number of samples of a text of so many bytes.
     #[must_use]
-    pub fn samples(&self, bytes: usize) -> usize {
-        bytes.saturating_sub(1) / self.context.max(1)
-    }
-}
-
-/// The bytes of a text.
-#[derive(Clone, Debug)]
-pub enum TextBytes {
-    /// Those of a file, which others have too.
-    Shared(Arc<[u8]>),
-    /// Those of an unpacked file.
-    Owned(Vec<u8>),
-}
-
-impl Deref for TextBytes {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        match self {
-            Self::Shared(bytes) => bytes,
-            Self::Owned(bytes) => bytes,
-        }
+    pub fn samples(&self, bytes: u64) -> u64 {
+        bytes.saturating_sub(1) / self.context.max(1) as u64
     }
 }
 
 /// The samples of a text.
 #[derive(Clone, Debug)]
 pub struct TextSamples {
-    bytes: TextBytes,
+    bytes: DataBytes,
     layout: TextLayout,
     training: usize,
 }
@@ -77,9 +57,9 @@ impl TextSamples {
     /// # Panics
     /// It has not so many.
     #[must_use]
-    pub fn new(bytes: TextBytes, layout: TextLayout, held_out: usize) -> Self {
-        let training =
-            layout.samples(bytes.len()).checked_sub(held_out).expect("no more are held out than there are");
+    pub fn new(bytes: DataBytes, layout: TextLayout, held_out: usize) -> Self {
+        let count = layout.samples(bytes.byte_count()) as usize;
+        let training = count.checked_sub(held_out).expect("no more are held out than there are");
         Self { bytes, layout, training }
     }
 
@@ -92,7 +72,7 @@ impl TextSamples {
     /// Samples that are never trained.
     #[must_use]
     pub fn held_out(&self) -> Range<usize> {
-        self.training..self.layout.samples(self.bytes.len())
+        self.training..self.layout.samples(self.bytes.byte_count()) as usize
     }
 
     /// Tokens of a sample.
@@ -106,8 +86,9 @@ impl TextSamples {
     pub fn piece(&self, samples: impl Iterator<Item = usize>) -> (Inputs, Targets) {
         let context = self.layout.context;
         let (mut tokens, mut next, mut count) = (vec![], vec![], 0);
+        let mut window = vec![0; context + 1];
         for sample in samples {
-            let window = &self.bytes[sample * context..][..=context];
+            self.bytes.read_sample((sample * context) as u64, &mut window);
             tokens.extend(window[..context].iter().map(|&byte| u32::from(byte)));
             next.extend(window[1..].iter().map(|&byte| u32::from(byte)));
             count += 1;
@@ -124,7 +105,7 @@ mod tests {
 
     #[test]
     fn windows_follow_each_other() {
-        let text = TextSamples::new(TextBytes::Owned(b"abcdefghijkl".to_vec()), LAYOUT, 1);
+        let text = TextSamples::new(b"abcdefghijkl".into(), LAYOUT, 1);
         assert_eq!((text.training(), text.held_out()), (0..1, 1..2));
         let (inputs, targets) = text.piece([1, 0].into_iter());
         let numbers = |text: &str| text.bytes().map(u32::from).collect::<Vec<_>>();

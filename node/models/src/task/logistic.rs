@@ -118,6 +118,16 @@ pub fn evaluate(samples: &impl SparseSamples, which: Range<u32>, parameters: &[f
     }
 }
 
+/// The margin of each of the samples `which`: the logarithm of the odds of the second class.
+#[must_use]
+pub fn margins(samples: &impl SparseSamples, which: Range<u32>, parameters: &[f32]) -> Vec<f32> {
+    let (weights, bias) = parameters.split_at(samples.width());
+    let of_sample = |columns: &[u32], values: &[f32], _| {
+        margin(columns.iter().map(|&column| weights[column as usize]), values, bias[0]) as f32
+    };
+    which.map(|sample| samples.with(sample, of_sample)).collect()
+}
+
 fn margin(weights: impl Iterator<Item = f32>, values: &[f32], bias: f32) -> f64 {
     let products = weights.zip(values).map(|(weight, &value)| f64::from(weight) * f64::from(value));
     products.sum::<f64>() + f64::from(bias)

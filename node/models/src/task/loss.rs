@@ -50,6 +50,16 @@ impl Loss {
         self.score_from(0, outputs, labels, &label_of)
     }
 
+    /// As [`score`](Self::score), for `outputs` (rows, width) row-major whose rows have the labels in their order.
+    ///
+    /// # Panics
+    /// As [`score`](Self::score), or if the number of outputs is no multiple of their width.
+    pub fn score_all(self, outputs: &mut [f32], width: usize, labels: &Labels) -> Score {
+        let shape = (outputs.len() / width, width);
+        let view = ArrayViewMut2::from_shape(shape, outputs).expect("outputs for each row");
+        self.score(view, labels, |row| row)
+    }
+
     /// As [`score`](Self::score), of outputs whose first row is `start`.
     fn score_from(
         self,
@@ -97,8 +107,17 @@ impl Loss {
 /// The work for one output, in the time that a term of a product takes: most of it is an exponential.
 const OUTPUT_WORK: usize = 500;
 
+/// Overwrites the outputs of a row with their softmax: the probabilities of its classes.
+pub fn softmax(outputs: &mut [f32]) {
+    let highest = outputs.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    outputs.iter_mut().for_each(|output| *output = libm::expf(*output - highest));
+    let sum: f32 = outputs.iter().sum();
+    outputs.iter_mut().for_each(|output| *output /= sum);
+}
+
 /// The index of the largest output; of several equal ones, the first.
-fn largest(outputs: &[f32]) -> usize {
+#[must_use]
+pub fn largest(outputs: &[f32]) -> usize {
     let mut best = 0;
     for (index, &output) in outputs.iter().enumerate() {
         if output > outputs[best] {

@@ -221,6 +221,20 @@ impl Network {
         self.loss.score(outputs, &samples.labels, |row| rows.start + row)
     }
 
+    /// The outputs for all of `samples`: (rows, outputs) row-major.
+    #[must_use]
+    pub fn outputs(&self, parameters: &[f32], samples: &Samples) -> Vec<f32> {
+        let mut scratch = self.scratch();
+        let last = self.layers.len() - 1;
+        let mut outputs = Vec::with_capacity(samples.rows() * self.layers[last].outputs);
+        for block in samples.features.chunks(BLOCK_ROWS * samples.columns) {
+            let rows = block.len() / samples.columns;
+            self.forward(parameters, matrix(block, rows), &mut scratch.outputs, &mut scratch.slopes);
+            outputs.extend(first_rows(&scratch.outputs[last], rows));
+        }
+        outputs
+    }
+
     /// Fills as many rows of every layer's outputs and slopes as `input` has.
     fn forward(
         &self,

@@ -1,18 +1,16 @@
 //! The run file for a transformer on a text.
 
+use peergrad_models::data::bytes::DataBytes;
+
 use super::super::run_file::{DataSection, ModelSection, SEED_DEFAULT};
 use super::super::{SpecificationError, deep};
 use super::{HEAD, REST, WrittenRunFile, line, toml};
 
 /// The run file for a transformer on prose.
-pub(super) fn run_file(
-    name: &str,
-    packed: &[u8],
-    bytes: &[u8],
-) -> Result<WrittenRunFile, SpecificationError> {
+pub(super) fn run_file(name: &str, packed: &DataBytes) -> Result<WrittenRunFile, SpecificationError> {
     let section = DataSection::new(name);
-    let data = deep::resolve_text(&section, &ModelSection::default(), name, packed, bytes)?;
-    let samples = format!("{} bytes of text, {} samples", bytes.len(), data.rows);
+    let data = deep::resolve_text(&section, &ModelSection::default(), name, packed)?;
+    let samples = format!("{} samples of text", data.rows);
     let data = [
         format!("\n[data]                     # {samples}\n"),
         line(&format!("file = {}", toml(name)), "path relative to this file's folder; gzipped or not"),

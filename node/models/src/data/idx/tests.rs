@@ -7,6 +7,7 @@ use crate::data::column_hints::ColumnHints;
 use crate::data::column_names::Column;
 use crate::data::dense_table::unpack;
 use crate::data::format::{FileLayout, FormatError};
+use crate::data::numbered::NumberedFormat;
 use proptest::prelude::*;
 
 /// The bytes of an array.
@@ -40,7 +41,7 @@ fn samples_and_labels() {
     assert_eq!(table.features, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 255.0]);
     assert_eq!((table.columns, texts(&table)), (4, vec!["7", "0", "7"]));
     assert_eq!(table.labels.distinct()[1].place, RowLocation::Sample(2));
-    assert_eq!(Arrays::find("f", &small()).unwrap().sample_words(), "2 x 2");
+    assert_eq!(Arrays::find("f", &small()).unwrap().outline().sample_words(), "2 x 2");
 }
 
 #[test]
@@ -208,4 +209,37 @@ proptest! {
             prop_assert!(table.features.iter().all(|value| value.is_finite()));
         }
     }
+}
+
+/// The arrays of [`small`], and the names of its classes.
+fn named(names: &[u8]) -> Vec<u8> {
+    [small(), names.to_vec()].concat()
+}
+
+#[test]
+fn a_third_array_names_the_classes() {
+    let texts = |bytes: &[u8]| -> Result<Vec<String>, IdxError> {
+        let arrays = Arrays::find("f", bytes)?;
+        let layout = Numbered { format: NumberedFormat::Idx, width: 4, features: vec![] };
+        let table = arrays.read("f", &layout)?;
+        let stored = DataBytes::from(bytes);
+        assert_eq!(Outline::of("f", &stored)?, *arrays.outline());
+        assert_eq!(arrays.outline().label_texts("f", &stored)?, table.labels);
+        let text = |&index: &u32| table.labels.distinct()[index as usize].text.clone();
+        Ok(table.labels.rows().iter().map(text).collect())
+    };
+    let plain = texts(&small()).unwrap();
+    let most = plain.iter().map(|label| label.parse::<usize>().unwrap()).max().unwrap();
+    let all: Vec<u8> = (0..=most).flat_map(|class| [b'c', b'0' + class as u8, 0]).collect();
+    let header = |classes: usize| [0, 0, 8, 2, 0, 0, 0, classes as u8, 0, 0, 0, 3];
+    let names = texts(&named(&[&header(most + 1)[..], &all].concat())).unwrap();
+    assert_eq!(names, plain.iter().map(|label| format!("c{label}")).collect::<Vec<_>>());
+    let few = texts(&named(&[&header(1)[..], &all[..3]].concat())).unwrap_err().to_string();
+    assert!(few.contains("has no name in the third array"), "{few}");
+    for bad in [&b"a\0\0a\0\0"[..], b"a\0\0\0\0\0", b"a\0\0\xff\0\0"] {
+        let error = texts(&named(&[&header(2)[..], bad].concat())).unwrap_err().to_string();
+        assert!(error.contains("each with a different text"), "{error}");
+    }
+    let short = texts(&named(&[&header(3)[..], &all[..3]].concat())).unwrap_err().to_string();
+    assert!(short.contains("more bytes follow"), "{short}");
 }

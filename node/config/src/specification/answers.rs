@@ -1,0 +1,313 @@
+//! What a trained model answers: how well it does on a data file, and its predictions for one.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use peergrad_models::data::bytes::DataBytes;
+use peergrad_models::data::dataset::{HeldOutSplit, Samples};
+use peergrad_models::data::dense_table::unpack;
+use peergrad_models::data::labels::{Labels, Target};
+use peergrad_models::deep::pictures::{PictureBytes, PictureSamples, SamplePart};
+use peergrad_models::deep::task::picture_outputs;
+use peergrad_models::task::Evaluation;
+use peergrad_models::task::logistic::{self, SparseDataset};
+use peergrad_models::task::loss::{Loss, largest, softmax};
+
+use super::deep::{DeepBackend, check_backend};
+use super::deep_data::in_memory;
+use super::{ModelForm, Specification, SpecificationError};
+
+/// Which rows of a data file are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataPart {
+    /// The held-out rows, which were never trained.
+    HeldOut,
+    /// All rows of the file that the model was trained on: it has no held-out rows.
+    Trained,
+    /// All rows of another file.
+    All,
+}
+
+/// The evaluation of a model on a data file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Evaluated {
+    /// The results, with the number of rows.
+    pub evaluation: Evaluation,
+    /// Which rows were used.
+    pub part: DataPart,
+    /// Which classes were taken for which; `None` if the model predicts none.
+    pub confusion: Option<Confusion>,
+    /// What is doubtful about the file's columns, each a sentence for the user.
+    pub notices: Vec<String>,
+}
+
+/// Which classes a model takes for which.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Confusion {
+    /// The names of the classes.
+    pub classes: Vec<String>,
+    /// How many rows of a class (first) were taken for a class (second); only what occurred.
+    pub counts: BTreeMap<(u32, u32), u64>,
+}
+
+/// The predictions of a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Predictions {
+    /// The names of the classes; empty if numbers are predicted.
+    pub classes: Vec<String>,
+    /// (rows, classes) row-major: the probability of each class; or (rows): numbers.
+    pub values: Vec<f32>,
+    /// What is doubtful about the file's columns, each a sentence for the user.
+    pub notices: Vec<String>,
+}
+
+impl Predictions {
+    /// Values of a row.
+    #[must_use]
+    pub fn width(&self) -> usize {
+        self.classes.len().max(1)
+    }
+}
+
+/// Samples for a model.
+enum Questions {
+    Dense(Samples),
+    Sparse(SparseDataset, Range<u32>),
+    Pictures(PictureSamples, SamplePart),
+}
+
+impl Questions {
+    fn labels(&self) -> Labels {
+        match self {
+            Self::Dense(samples) => samples.labels.clone(),
+            Self::Sparse(samples, which) => {
+                let labels = &samples.labels[which.start as usize..which.end as usize];
+                Labels::Classes(labels.iter().map(|&is_second| u32::from(is_second)).collect())
+            }
+            Self::Pictures(pictures, part) => pictures.labels(*part),
+        }
+    }
+}
+
+impl Specification {
+    /// Evaluates `parameters` on a data file: on the held-out rows of the run's file, or on all rows of another file (or of the
+    /// run's, if it has no held-out rows). `file` is the name for errors.
+    ///
+    /// A CSV file may differ from the run's file in its header and in the order of its columns; a LIBSVM file may lack the last features.
+    ///
+    /// # Errors
+    /// The file has another format than the run's, or other columns or labels; or the network is a deep one, which `deep` does not compute.
+    ///
+    /// # Panics
+    /// The number of parameters is not that of the model.
+    pub fn evaluate(
+        &self,
+        parameters: &[f32],
+        file: &str,
+        data: impl Into<DataBytes>,
+        deep: &DeepBackend,
+    ) -> Result<Evaluated, SpecificationError> {
+        let data = &data.into();
+        let part = match (data.digest() == self.digest()?, self.data.held_out_rows) {
+            (false, _) => DataPart::All,
+            (true, 0) => DataPart::Trained,
+            (true, _) => DataPart::HeldOut,
+        };
+        if let Target::Token { .. } = self.data.target {
+            let evaluation = self.evaluate_text(parameters, file, data, &**check_backend(deep)?, part)?;
+            return Ok(Evaluated { evaluation, part, confusion: None, notices: vec![] });
+        }
+        let mut notices = Vec::new();
+        let questions = self.questions(file, data, part, &mut notices)?;
+        let mut answers = self.answers(parameters, &questions, deep)?;
+        let labels = questions.labels();
+        let confusion = self.confusion(&answers, &labels);
+        let evaluation = self.score(&mut answers, &labels);
+        Ok(Evaluated { evaluation, part, confusion, notices })
+    }
+
+    /// What the model predicts for all rows of a file, which need no labels if it is a CSV file. `file` is the name for errors.
+    ///
+    /// # Errors
+    /// The file has another format than the run's, or lacks columns; the model is for text; or the network is a deep one, which `deep` does
+    /// not compute.
+    ///
+    /// # Panics
+    /// The number of parameters is not that of the model.
+    pub fn predict(
+        &self,
+        parameters: &[f32],
+        file: &str,
+        data: impl Into<DataBytes>,
+        deep: &DeepBackend,
+    ) -> Result<Predictions, SpecificationError> {
+        let data = &data.into();
+        let mut notices = Vec::new();
+        let questions = self.unlabelled(file, data, &mut notices)?;
+        let answers = self.answers(parameters, &questions, deep)?;
+        Ok(self.predictions(answers, notices))
+    }
+
+    /// What the model predicts for pictures.
+    ///
+    /// - `pictures`: (pictures, channels, height, width) row-major, of the shape that [`picture_shape`](Self::picture_shape) gives.
+    ///
+    /// # Errors
+    /// `deep` computes no deep networks, or the model is not for pictures of bytes.
+    pub fn predict_pictures(
+        &self,
+        parameters: &[f32],
+        pictures: Vec<u8>,
+        deep: &DeepBackend,
+    ) -> Result<Predictions, SpecificationError> {
+        let [channels, height, width] = self.picture_shape()?;
+        let values = channels * height * width;
+        let count = (pictures.len() / values) as u32;
+        let rows = HeldOutSplit { training: (0..count).collect(), held_out: vec![] };
+        let labels = Labels::Classes(vec![0; count as usize]);
+        let standardization = &self.data.standardization;
+        let pictures = PictureBytes::new(pictures.into(), (0, values), labels, rows, standardization);
+        let questions = Questions::Pictures(PictureSamples::Bytes(pictures), SamplePart::Training);
+        let answers = self.answers(parameters, &questions, deep)?;
+        Ok(self.predictions(answers, vec![]))
+    }
+
+    /// Channels, height and width of the pictures that the model is for.
+    ///
+    /// # Errors
+    /// It was trained on something else than pictures whose values are bytes.
+    pub fn picture_shape(&self) -> Result<[usize; 3], SpecificationError> {
+        let deep = self.model.deep.as_ref().filter(|deep| deep.has_byte_pictures());
+        let shape = deep.and_then(|deep| deep.picture()).ok_or(SpecificationError::NoPictures)?;
+        Ok([shape.channels, shape.height, shape.width])
+    }
+
+    /// The samples of a part of a file, with their labels.
+    fn questions(
+        &self,
+        file: &str,
+        data: &DataBytes,
+        part: DataPart,
+        notices: &mut Vec<String>,
+    ) -> Result<Questions, SpecificationError> {
+        if self.model.form == ModelForm::Deep {
+            let (pictures, part) = self.pictures_of(file, data, part, notices)?;
+            return Ok(Questions::Pictures(pictures, part));
+        }
+        let bytes = &*in_memory(file, data)?;
+        Ok(match (self.model.form, part) {
+            (ModelForm::Logistic, DataPart::HeldOut | DataPart::Trained) => {
+                let rows = self.own_rows(bytes)?;
+                let training = self.data.rows - self.data.held_out_rows;
+                let which = if part == DataPart::HeldOut { training..self.data.rows } else { 0..training };
+                Questions::Sparse(rows, which)
+            }
+            (ModelForm::Logistic, DataPart::All) => {
+                let unpacked = unpack(file, bytes)?;
+                let other = self.data.layout.of_other(file, &unpacked)?;
+                notices.extend(other.notices);
+                let rows = self.listed(file, &other.layout, &unpacked)?;
+                let which = 0..rows.labels.len() as u32;
+                Questions::Sparse(rows, which)
+            }
+            (_, DataPart::HeldOut) => Questions::Dense(self.dataset(bytes)?.held_out),
+            (_, DataPart::Trained) => Questions::Dense(self.dataset(bytes)?.training),
+            (_, DataPart::All) => Questions::Dense(self.samples(file, bytes, notices)?),
+        })
+    }
+
+    /// The samples of a file, without labels.
+    fn unlabelled(
+        &self,
+        file: &str,
+        data: &DataBytes,
+        notices: &mut Vec<String>,
+    ) -> Result<Questions, SpecificationError> {
+        if let Target::Token { .. } = self.data.target {
+            return Err(SpecificationError::PredictsText);
+        }
+        if self.has_byte_pictures() {
+            let all = SamplePart::Training;
+            return Ok(Questions::Pictures(self.unlabelled_pictures(file, data)?, all));
+        }
+        let bytes = &*in_memory(file, data)?;
+        let unpacked = unpack(file, bytes)?;
+        let other = self.data.layout.of_unlabelled(file, &unpacked)?;
+        notices.extend(other.notices);
+        if self.model.form == ModelForm::Logistic {
+            let features = other.layout.read_sparse(file, &unpacked)?.features;
+            let labels = vec![false; features.rows()];
+            let which = 0..labels.len() as u32;
+            return Ok(Questions::Sparse(SparseDataset { features, labels }, which));
+        }
+        let table = other.layout.read(file, &unpacked)?;
+        let rows: Vec<u32> = (0..table.rows() as u32).collect();
+        let labels = Labels::Classes(vec![0; rows.len()]);
+        let samples = Samples::select(&table, &labels, &self.data.standardization, &rows);
+        Ok(match self.model.form {
+            ModelForm::Deep => Questions::Pictures(PictureSamples::of_table(samples), SamplePart::Training),
+            _ => Questions::Dense(samples),
+        })
+    }
+
+    /// The model's outputs for these samples: (rows, outputs) row-major. Those of a logistic model are 0 and the margin.
+    fn answers(
+        &self,
+        parameters: &[f32],
+        questions: &Questions,
+        deep: &DeepBackend,
+    ) -> Result<Vec<f32>, SpecificationError> {
+        Ok(match questions {
+            Questions::Dense(samples) => self.network().outputs(parameters, samples),
+            Questions::Sparse(samples, which) => {
+                let margins = logistic::margins(samples, which.clone(), parameters);
+                margins.into_iter().flat_map(|margin| [0.0, margin]).collect()
+            }
+            Questions::Pictures(pictures, part) => {
+                let (architecture, backend) = (self.architecture()?, check_backend(deep)?);
+                picture_outputs(&architecture, &**backend, parameters, pictures, *part)
+            }
+        })
+    }
+
+    /// Mean loss and accuracy of these answers, which it overwrites; without rows, a loss of 0 and no accuracy.
+    fn score(&self, answers: &mut [f32], labels: &Labels) -> Evaluation {
+        let (outputs, loss) = self.outputs();
+        let rows = answers.len() / outputs;
+        let score = loss.score_all(answers, outputs, labels);
+        let share = |sum: f64| if rows == 0 { 0.0 } else { sum / rows as f64 };
+        let has_accuracy = rows > 0 && loss == Loss::SoftmaxCrossEntropy;
+        Evaluation {
+            samples: rows as u32,
+            loss: share(score.loss),
+            accuracy: has_accuracy.then(|| share(score.correct as f64)),
+        }
+    }
+
+    fn confusion(&self, answers: &[f32], labels: &Labels) -> Option<Confusion> {
+        let (Target::Class { classes }, Labels::Classes(labels)) = (&self.data.target, labels) else {
+            return None;
+        };
+        let mut counts = BTreeMap::new();
+        for (row, &label) in answers.chunks_exact(classes.len()).zip(labels) {
+            *counts.entry((label, largest(row) as u32)).or_default() += 1;
+        }
+        Some(Confusion { classes: classes.clone(), counts })
+    }
+
+    /// Probabilities or numbers of these answers.
+    fn predictions(&self, mut values: Vec<f32>, notices: Vec<String>) -> Predictions {
+        let classes = match &self.data.target {
+            Target::Class { classes } => {
+                values.chunks_exact_mut(classes.len()).for_each(softmax);
+                classes.clone()
+            }
+            Target::Number { mean, scale } => {
+                values.iter_mut().for_each(|value| *value = (f64::from(*value) * scale + mean) as f32);
+                vec![]
+            }
+            Target::Token { .. } => vec![],
+        };
+        Predictions { classes, values, notices }
+    }
+}

@@ -1,0 +1,266 @@
+//! The data of deep networks: pictures and texts, which may stay on disk while they are trained.
+
+use std::borrow::Cow;
+use std::io;
+
+use peergrad_models::data::bytes::DataBytes;
+use peergrad_models::data::column_hints::ColumnHints;
+use peergrad_models::data::dataset::HeldOutSplit;
+use peergrad_models::data::dense_table::DenseTable;
+use peergrad_models::data::format::{FileLayout, FormatError};
+use peergrad_models::data::idx::{Outline, is_idx};
+use peergrad_models::data::inferred::Inferred;
+use peergrad_models::data::label_texts::LabelTexts;
+use peergrad_models::data::labels::Labels;
+use peergrad_models::data::limits::UNPACKED_BYTES_MAX;
+use peergrad_models::data::standardize::Standardization;
+use peergrad_models::deep::Backend;
+use peergrad_models::deep::pictures::{PictureBytes, PictureSamples, SamplePart, byte_counts};
+use peergrad_models::deep::task::{DeepSamples, evaluate_text};
+use peergrad_models::deep::text::TextSamples;
+use peergrad_models::task::Evaluation;
+
+use super::answers::DataPart;
+use super::{ModelForm, Specification, SpecificationError};
+
+/// A data file with samples, as far as its founder has to read it.
+pub(super) struct SampledFile {
+    /// How it is read.
+    pub(super) layout: FileLayout,
+    /// What was inferred and may be wrong, each a sentence for the user.
+    pub(super) notices: Vec<String>,
+    /// The labels.
+    pub(super) labels: LabelTexts,
+    /// The values of the samples.
+    pub(super) values: SampleValues,
+    /// The dimensions of a sample of an IDX file; of another file there are none.
+    pub(super) sample_shape: Vec<usize>,
+}
+
+/// The values of samples.
+pub(super) enum SampleValues {
+    /// Those of a sparse table, which are not scaled.
+    Sparse,
+    /// A table.
+    Table(DenseTable),
+    /// Bytes.
+    Bytes {
+        /// The file, unpacked.
+        bytes: DataBytes,
+        /// Where the first sample begins, and how many values each has.
+        place: (u64, usize),
+    },
+}
+
+impl SampledFile {
+    /// Reads a file for a model of this form, and infers what the hints leave open.
+    pub(super) fn read(
+        name: &str,
+        packed: &DataBytes,
+        form: ModelForm,
+        hints: &ColumnHints,
+    ) -> Result<Self, SpecificationError> {
+        let bytes = packed.unpacked(name, UNPACKED_BYTES_MAX)?;
+        let outline = outline(name, &bytes)?;
+        if form == ModelForm::Deep
+            && hints.features.is_none()
+            && let Some(outline) = &outline
+            && let Some(start) = outline.byte_samples()
+        {
+            let Inferred { layout, notices, .. } = FileLayout::of_outline(name, outline, hints)?;
+            let labels = outline.label_texts(name, &bytes).map_err(FormatError::from)?;
+            let (place, sample_shape) = ((start, outline.width()), outline.sample_shape().to_vec());
+            return Ok(Self {
+                layout,
+                notices,
+                labels,
+                values: SampleValues::Bytes { bytes, place },
+                sample_shape,
+            });
+        }
+        let bytes = in_memory(name, &bytes)?;
+        let Inferred { layout, notices, .. } = FileLayout::infer(name, &bytes, hints)?;
+        let sample_shape = outline.map(|outline| outline.sample_shape().to_vec()).unwrap_or_default();
+        if form == ModelForm::Logistic {
+            let labels = layout.read_sparse(name, &bytes)?.labels;
+            return Ok(Self { layout, notices, labels, values: SampleValues::Sparse, sample_shape });
+        }
+        let table = layout.read(name, &bytes)?;
+        let labels = table.labels.clone();
+        Ok(Self { layout, notices, labels, values: SampleValues::Table(table), sample_shape })
+    }
+}
+
+/// Where the arrays of a file are, if it is an IDX file.
+pub(super) fn outline(name: &str, bytes: &DataBytes) -> Result<Option<Outline>, SpecificationError> {
+    const MARK_BYTES: usize = 4;
+    let head = bytes.head(MARK_BYTES).map_err(|error| unreadable(name, &error))?;
+    // Two zeros also begin a text in UTF-32.
+    if !is_idx(&head) || head.starts_with(&[0, 0, 0xfe, 0xff]) {
+        return Ok(None);
+    }
+    Ok(Some(Outline::of(name, bytes).map_err(FormatError::from)?))
+}
+
+impl SampleValues {
+    /// The standardization of these rows, with a mean and a deviation for each of `parts` equal parts of the values.
+    pub(super) fn standardization(
+        &self,
+        name: &str,
+        parts: usize,
+        rows: &[u32],
+    ) -> Result<Standardization, SpecificationError> {
+        Ok(match self {
+            Self::Sparse => Standardization::identity(),
+            Self::Table(table) => Standardization::fit_parts(&table.features, table.columns, parts, rows),
+            Self::Bytes { bytes, place } => {
+                let counts =
+                    byte_counts(bytes, *place, parts, rows).map_err(|error| unreadable(name, &error))?;
+                Standardization::of_byte_counts(&counts)
+            }
+        })
+    }
+}
+
+/// All bytes of a file.
+pub(super) fn in_memory<'a>(name: &str, bytes: &'a DataBytes) -> Result<Cow<'a, [u8]>, SpecificationError> {
+    bytes.all().map_err(|error| unreadable(name, &error))
+}
+
+/// The disk does not give the file.
+fn unreadable(name: &str, error: &io::Error) -> SpecificationError {
+    SpecificationError::Unreadable { name: name.to_owned(), reason: error.to_string() }
+}
+
+fn deep_is_missing() -> SpecificationError {
+    SpecificationError::Foreign("it does not describe its deep network".to_owned())
+}
+
+impl Specification {
+    /// The samples of a deep network, from the bytes of the run's data file, unpacked.
+    pub(super) fn deep_samples(&self, bytes: DataBytes) -> Result<DeepSamples, SpecificationError> {
+        if let FileLayout::Text(layout) = &self.data.layout {
+            if layout.samples(bytes.byte_count()) != u64::from(self.data.rows) {
+                return Err(self.other("it has a different length"));
+            }
+            let held_out = self.data.held_out_rows as usize;
+            return Ok(DeepSamples::Text(TextSamples::new(bytes, *layout, held_out)));
+        }
+        let settings = self.model.deep.as_ref().ok_or_else(deep_is_missing)?;
+        let shape = settings.picture().ok_or_else(deep_is_missing)?;
+        let changes = settings.changes().to_vec();
+        Ok(DeepSamples::Pictures { pictures: self.pictures(&bytes)?, shape, changes })
+    }
+
+    /// The pictures of the run's data file, unpacked.
+    fn pictures(&self, bytes: &DataBytes) -> Result<PictureSamples, SpecificationError> {
+        let name = &self.data.name;
+        if self.has_byte_pictures() {
+            return self.byte_pictures(name, bytes, |rows| self.split(rows));
+        }
+        let bytes = in_memory(name, bytes)?;
+        Ok(PictureSamples::Table(self.unpacked_dataset(&bytes)?))
+    }
+
+    /// The pictures of a file whose values are bytes; `rows` says which of so many are trained.
+    fn byte_pictures(
+        &self,
+        file: &str,
+        bytes: &DataBytes,
+        rows: impl FnOnce(usize) -> Result<HeldOutSplit, SpecificationError>,
+    ) -> Result<PictureSamples, SpecificationError> {
+        let (outline, place) = self.byte_outline(file, bytes)?;
+        let texts = outline.label_texts(file, bytes).map_err(FormatError::from)?;
+        let labels = self.data.target.labels(file, &texts)?;
+        let split = rows(outline.rows())?;
+        let standardization = &self.data.standardization;
+        let pictures = PictureBytes::new(bytes.clone(), place, labels, split, standardization);
+        Ok(PictureSamples::Bytes(pictures))
+    }
+
+    /// Where the pictures of a file are whose values are bytes: its arrays, the first byte and the values of a picture.
+    fn byte_outline(
+        &self,
+        file: &str,
+        bytes: &DataBytes,
+    ) -> Result<(Outline, (u64, usize)), SpecificationError> {
+        let wrong =
+            |what: &str| SpecificationError::OtherPictures { file: file.to_owned(), what: what.to_owned() };
+        let outline = outline(file, bytes)?.ok_or_else(|| wrong("it is no IDX file"))?;
+        let start = outline.byte_samples().ok_or_else(|| wrong("its values are not bytes"))?;
+        let (values, expected) = (outline.width(), self.data.layout.columns());
+        if values != expected {
+            return Err(wrong(&format!("a picture has {values} values, not {expected}")));
+        }
+        Ok((outline, (start, values)))
+    }
+
+    /// Evaluates a transformer on `part` of a text.
+    pub(super) fn evaluate_text(
+        &self,
+        parameters: &[f32],
+        file: &str,
+        packed: &DataBytes,
+        backend: &dyn Backend,
+        part: DataPart,
+    ) -> Result<Evaluation, SpecificationError> {
+        let architecture = self.architecture()?;
+        let bytes = packed.unpacked(file, UNPACKED_BYTES_MAX)?;
+        let FileLayout::Text(layout) = &self.data.layout else { return Err(self.other("it is no text")) };
+        let held_out = if part == DataPart::HeldOut { self.data.held_out_rows as usize } else { 0 };
+        if layout.samples(bytes.byte_count()) == 0 {
+            return Err(SpecificationError::ShortText { file: file.to_owned(), context: layout.context });
+        }
+        let text = TextSamples::new(bytes, *layout, held_out);
+        let samples = if part == DataPart::HeldOut { text.held_out() } else { text.training() };
+        Ok(evaluate_text(&architecture, backend, parameters, &text, samples))
+    }
+
+    /// The pictures of a file, and which part of them `part` is.
+    pub(super) fn pictures_of(
+        &self,
+        file: &str,
+        packed: &DataBytes,
+        part: DataPart,
+        notices: &mut Vec<String>,
+    ) -> Result<(PictureSamples, SamplePart), SpecificationError> {
+        let bytes = packed.unpacked(file, UNPACKED_BYTES_MAX)?;
+        Ok(match part {
+            DataPart::HeldOut => (self.pictures(&bytes)?, SamplePart::HeldOut),
+            DataPart::Trained => (self.pictures(&bytes)?, SamplePart::Training),
+            DataPart::All => (self.pictures_of_other(file, &bytes, notices)?, SamplePart::Training),
+        })
+    }
+
+    /// All pictures of a file, whose labels are not read.
+    pub(super) fn unlabelled_pictures(
+        &self,
+        file: &str,
+        packed: &DataBytes,
+    ) -> Result<PictureSamples, SpecificationError> {
+        let bytes = packed.unpacked(file, UNPACKED_BYTES_MAX)?;
+        let (outline, place) = self.byte_outline(file, &bytes)?;
+        let count = outline.rows();
+        let rows = HeldOutSplit { training: (0..count as u32).collect(), held_out: vec![] };
+        let labels = Labels::Classes(vec![0; count]);
+        Ok(PictureSamples::Bytes(PictureBytes::new(bytes, place, labels, rows, &self.data.standardization)))
+    }
+
+    /// All pictures of another file than the run's.
+    fn pictures_of_other(
+        &self,
+        file: &str,
+        bytes: &DataBytes,
+        notices: &mut Vec<String>,
+    ) -> Result<PictureSamples, SpecificationError> {
+        if self.has_byte_pictures()
+            && outline(file, bytes)?.is_some_and(|outline| outline.byte_samples().is_some())
+        {
+            let all =
+                |rows: usize| Ok(HeldOutSplit { training: (0..rows as u32).collect(), held_out: vec![] });
+            return self.byte_pictures(file, bytes, all);
+        }
+        let bytes = in_memory(file, bytes)?;
+        Ok(PictureSamples::of_table(self.samples(file, &bytes, notices)?))
+    }
+}
