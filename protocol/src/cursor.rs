@@ -100,22 +100,24 @@ impl Batch {
         self.len() == 0
     }
 
-    /// The part of the member at `index` if the batch is split in proportion to `weights`.
+    /// The part of the member at `index` if the batch is split in proportion to `weights`, between blocks of `block` samples.
     ///
-    /// Parts follow each other in order of rank and differ from the exact proportion by less than one sample. Unless all weights other than
-    /// 0 are equal, each batch rounds differently, so that over many batches each member has its proportion.
+    /// Parts follow each other in order of rank and differ from the exact proportion by less than one block. Unless all weights other than
+    /// 0 are equal, each batch rounds differently, so that over many batches each member has its proportion. Only the last block may have
+    /// fewer samples.
     ///
     /// # Panics
-    /// If all weights are zero.
+    /// If all weights are zero, or the block is.
     #[must_use]
-    pub fn part(&self, index: usize, weights: &[u32]) -> Vec<Span> {
+    pub fn part(&self, index: usize, weights: &[u32], block: u64) -> Vec<Span> {
         let total: u64 = weights.iter().map(|&w| u64::from(w)).sum();
         assert!(total > 0, "a member computes");
         let before: u64 = weights[..index].iter().map(|&w| u64::from(w)).sum();
         let rounding = self.rounding(weights, total);
         let bound = |cumulative: u64| {
-            let exact = u128::from(self.len()) * u128::from(cumulative);
-            ((exact + u128::from(rounding)) / u128::from(total)) as u64
+            let exact = u128::from(self.len().div_ceil(block)) * u128::from(cumulative);
+            let blocks = ((exact + u128::from(rounding)) / u128::from(total)) as u64;
+            self.len().min(blocks.saturating_mul(block))
         };
         self.slice(bound(before)..bound(before + u64::from(weights[index])))
     }
@@ -471,7 +473,7 @@ mod tests {
             for _ in 0..1000 {
                 let (batch, after) = cursor.next_batch(64, sample_count);
                 let parts: Vec<u64> =
-                    (0..4).map(|index| batch.part(index, &weights).iter().map(Span::len).sum()).collect();
+                    (0..4).map(|index| batch.part(index, &weights, 1).iter().map(Span::len).sum()).collect();
                 assert_eq!(parts.iter().sum::<u64>(), 64);
                 for (index, part) in parts.iter().enumerate() {
                     assert!((*part * 10_000).abs_diff(64 * u64::from(weights[index])) < 10_000, "{parts:?}");
@@ -541,6 +543,26 @@ mod tests {
         }
 
         #[test]
+        fn blocks_stay_together(
+            batch_size in 1_u64..200,
+            block in 1_u64..40,
+            weights in prop::collection::vec(0_u32..5, 1..6),
+        ) {
+            prop_assume!(weights.iter().any(|&w| w > 0));
+            let cursor = DataCursor { position: 30, returned: vec![Span { start: 3, end: 8 }], ..DataCursor::default() };
+            let (batch, _) = cursor.next_batch(batch_size, 1000);
+            let total: u64 = weights.iter().map(|&weight| u64::from(weight)).sum();
+            let mut passed = 0;
+            for (index, &weight) in weights.iter().enumerate() {
+                prop_assert!(passed % block == 0 || passed == batch.len(), "{passed}");
+                let count: u64 = batch.part(index, &weights, block).iter().map(Span::len).sum();
+                prop_assert!((count * total).abs_diff(batch.len() * u64::from(weight)) < 2 * block * total);
+                passed += count;
+            }
+            prop_assert_eq!(passed, batch.len());
+        }
+
+        #[test]
         fn an_epoch_assigns_each_sample_once(
             sample_count in 1_u64..500,
             batch_size in 1_u64..100,
@@ -555,7 +577,7 @@ mod tests {
                     break;
                 }
                 for index in 0..weights.len() {
-                    for span in batch.part(index, &weights) {
+                    for span in batch.part(index, &weights, 1) {
                         (span.start..span.end).for_each(|position| seen[position as usize] += 1);
                     }
                 }

@@ -378,7 +378,7 @@ impl Specification {
         let hidden = &self.model.hidden;
         if self.model.form == ModelForm::Deep {
             within("model.hidden", hidden.len(), 0..=0, "no hidden layers with a deep network")?;
-            return self.architecture().map(drop);
+            return DeepSettings::check_statistics(&self.architecture()?, &self.training.groups);
         }
         if self.model.deep.is_some() || self.data.layout.format() == Format::Text {
             return Err(SpecificationError::Foreign("the model is for other data".to_owned()));

@@ -28,7 +28,7 @@ pub(crate) fn member(byte: u8) -> Member {
 
 /// Steps of so many samples.
 pub(crate) const fn round_size(batch_size: u64) -> RoundSize {
-    RoundSize { batch_size, local_steps: 1, duration: None }
+    RoundSize { batch_size, block: 1, local_steps: 1, duration: None }
 }
 
 /// The training configuration of a small task.
@@ -47,7 +47,7 @@ pub(crate) fn training() -> TrainingConfig {
         gradients: Codec::F32,
         parameters: Codec::F32,
         combine: Combine::Sum,
-        dealing: Dealing::Even,
+        dealing: Dealing::EVEN,
         backups: None,
         segment_elements: 100,
         replicas: Replicas::Number(2),

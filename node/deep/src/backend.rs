@@ -7,6 +7,7 @@ use burn_tensor::{Device, Int, Tensor, TensorData};
 use peergrad_models::deep::{Architecture, Backend, Inputs, Piece, Targets};
 
 use crate::convolutional;
+use crate::training::Training;
 use crate::transformer;
 use crate::weights::Weights;
 
@@ -84,33 +85,37 @@ impl Sum<'_> {
         let device = &self.backend.recording;
         // Tensors of its own: burn would otherwise keep one record of what several threads compute.
         let weights = self.weights.tracked();
-        let outputs = forward(self.architecture, &weights, &inputs, Some(&seeds), device);
+        let training = Training::new(&seeds);
+        let outputs = forward(self.architecture, &weights, &inputs, Some(&training), device);
         let loss = summed_loss(outputs, &targets, device) * weight;
         let mut gradients = loss.backward();
         weights.add_gradients(&mut gradients, gradient);
+        for (tensor, values) in training.into_statistics() {
+            weights.add_statistic(tensor, values, seeds.len(), gradient);
+        }
         f64::from(loss.into_scalar::<f32>())
     }
 }
 
-/// The outputs, (rows, outputs). `seeds` are those of the samples, if they are trained.
+/// The outputs, (rows, outputs).
 fn forward(
     architecture: &Architecture,
     weights: &Weights,
     inputs: &Inputs,
-    seeds: Option<&[u64]>,
+    training: Option<&Training<'_>>,
     device: &Device,
 ) -> Tensor<2> {
     match (architecture, inputs) {
         (Architecture::Convolutional(net), Inputs::Pictures { values, count }) => {
             let shape = net.input();
             let data = TensorData::new(values.clone(), [*count, shape.channels, shape.height, shape.width]);
-            convolutional::forward(net, weights, Tensor::from_data(data, device), seeds)
+            convolutional::forward(net, weights, Tensor::from_data(data, device), training)
         }
         (Architecture::Transformer(net), Inputs::Tokens { tokens, count }) => {
             let length = tokens.len() / count;
             let tokens: Vec<i64> = tokens.iter().map(|&token| i64::from(token)).collect();
             let tokens = Tensor::from_data(TensorData::new(tokens, [*count, length]), device);
-            transformer::forward(net, weights, tokens, seeds)
+            transformer::forward(net, weights, tokens, training.map(|training| training.seeds))
         }
         _ => panic!("inputs of another kind of network"),
     }

@@ -11,6 +11,7 @@
 mod backend;
 mod convolutional;
 mod dropout;
+mod training;
 mod transformer;
 mod weights;
 

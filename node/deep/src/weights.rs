@@ -43,6 +43,24 @@ impl Weights {
         self.rows[index].clone().reshape(shape)
     }
 
+    /// Adds the values of a statistic, once for each of so many samples, to its place in a flat vector.
+    ///
+    /// - `gradient`: (parameters).
+    pub(crate) fn add_statistic(
+        &self,
+        index: usize,
+        values: Tensor<1>,
+        samples: usize,
+        gradient: &mut [f32],
+    ) {
+        let start: usize = self.shapes[..index].iter().map(|shape| shape.iter().product::<usize>()).sum();
+        let values = values.into_data();
+        let values = values.as_slice::<f32>().expect("statistics are f32");
+        for (sum, value) in gradient[start..].iter_mut().zip(values) {
+            *sum += value * samples as f32;
+        }
+    }
+
     /// Adds the gradients to a flat vector.
     ///
     /// - `gradient`: (parameters).

@@ -75,7 +75,9 @@ fn parameters(architecture: &Architecture) -> Vec<f32> {
 fn assert_slopes((architecture, piece): &(Architecture, Piece)) {
     let at = parameters(architecture);
     let (_, found) = gradient(architecture, &at, std::slice::from_ref(piece));
-    for (tensor, range) in architecture.manifest().tensors() {
+    let is_statistic = |name: &str| name.contains("running_");
+    for (tensor, range) in architecture.manifest().tensors().filter(|(tensor, _)| !is_statistic(&tensor.name))
+    {
         let own = &found[range.clone()];
         let length = own.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt();
         assert!(length > 0.0, "{} has no gradient", tensor.name);
@@ -113,6 +115,47 @@ fn gradients_are_slopes() {
 #[test]
 fn residual_blocks_have_gradients() {
     assert_slopes(&convolutional(&["conv 8 3", "tanh", "block 8", "block 16 stride 2", "mean"]));
+    assert_slopes(&convolutional(&["batch-norm", "conv 8 3", "tanh", "block 12 batch-norm", "mean"]));
+}
+
+#[test]
+fn a_batch_norm_measures_what_it_normalizes() {
+    let (architecture, piece) = convolutional(&["batch-norm", "dense 3"]);
+    let mut at = vec![0.0; architecture.manifest().parameter_count()];
+    architecture.initial(3, &mut at);
+    let (_, found) = gradient(&architecture, &at, &[piece.clone(), piece.clone()]);
+    let of = |name: &str| {
+        let manifest = architecture.manifest();
+        let range = manifest.tensors().find(|(tensor, _)| tensor.name == name).unwrap().1;
+        found[range].iter().map(|sum| f64::from(*sum) / 10.0).collect::<Vec<_>>()
+    };
+    let Inputs::Pictures { values, count } = &piece.inputs else { panic!("they are pictures") };
+    let channels = of("0.running_mean").len();
+    let per_channel = values.len() / count / channels;
+    for channel in 0..channels {
+        let own = values
+            .chunks(per_channel)
+            .skip(channel)
+            .step_by(channels)
+            .flatten()
+            .map(|value| f64::from(*value));
+        let (sum, squares, number) = own.fold((0.0, 0.0, 0.0), |(sum, squares, number), value| {
+            (sum + value, squares + value * value, number + 1.0)
+        });
+        let mean = sum / number;
+        let variance = (squares - number * mean * mean) / (number - 1.0);
+        assert!((of("0.running_mean")[channel] - 0.1 * mean).abs() < 1e-6, "a tenth of the way from 0");
+        assert!((of("0.running_var")[channel] - (0.9 + 0.1 * variance)).abs() < 1e-6, "and from 1");
+    }
+    // In an evaluation they take the place of what is measured.
+    let outputs = |mean: f32| {
+        let mut moved = at.clone();
+        let range =
+            architecture.manifest().tensors().find(|(tensor, _)| tensor.name == "0.running_mean").unwrap().1;
+        moved[range].fill(mean);
+        Burn::cpu().outputs(&architecture, &moved, &piece.inputs)
+    };
+    assert_ne!(outputs(0.0), outputs(0.5));
 }
 
 #[test]

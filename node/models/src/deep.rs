@@ -195,10 +195,22 @@ impl Architecture {
         at_once.saturating_mul(piece.saturating_add(2 * vector)).saturating_add(vector)
     }
 
+    /// How many samples of a batch have to be computed together, if the network has a batch norm.
+    #[must_use]
+    pub fn block(&self) -> Option<usize> {
+        match self {
+            Self::Convolutional(net) => net.has_batch_norm().then_some(convolutional::NORM_SAMPLES),
+            Self::Transformer(_) => None,
+        }
+    }
+
     /// How many samples are computed together: as many as keep within 16 MiB of intermediate values, and at least one. Several pieces are
     /// computed at once, on as many threads.
     #[must_use]
     pub fn samples_per_piece(&self) -> usize {
+        if let Some(block) = self.block() {
+            return block;
+        }
         const KEPT_MAX: usize = (16 << 20) / size_of::<f32>();
         (KEPT_MAX / self.kept_per_sample().max(1)).clamp(1, 64)
     }

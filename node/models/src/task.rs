@@ -40,6 +40,12 @@ pub trait Task: Send + Sync + 'static {
     /// Number of training samples; their indices are `0..sample_count`. At least 1, and the same at every call.
     fn sample_count(&self) -> u32;
 
+    /// How many samples of a batch one member computes together, because they depend on each other: blocks of so many are not divided among
+    /// members. At least 1, which is the default, and the same at every call.
+    fn block(&self) -> u32 {
+        1
+    }
+
     /// Overwrites `gradient` with the gradient of the loss at `parameters`, summed over `samples`, and returns the sum of their
     /// losses.
     ///

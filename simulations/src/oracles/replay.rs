@@ -258,7 +258,8 @@ impl Replay {
         self.cursor = after;
         let is_idle = |rank: Rank| is_first && view.newcomers().contains(&rank);
         let weights = view.batch_weights(|rank| !is_idle(rank));
-        (batch.epoch, (0..weights.len()).map(|index| batch.part(index, &weights)).collect())
+        let block = self.loaded.config.dealing.block;
+        (batch.epoch, (0..weights.len()).map(|index| batch.part(index, &weights, block)).collect())
     }
 
     /// Where the chunks are in this step: chunks that have not moved yet are still at the members that the record names.

@@ -636,7 +636,7 @@ mod tests {
                 let counted = epochs.count(&chain.view_chain).unwrap();
                 assert_eq!((counted.epoch, counted.objection), (batch.epoch, None));
                 for (index, part) in counted.parts.iter().enumerate() {
-                    assert_eq!(part.positions, positions(&batch.part(index, &weights)));
+                    assert_eq!(part.positions, positions(&batch.part(index, &weights, 1)));
                 }
                 cursor = after;
             }

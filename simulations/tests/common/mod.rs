@@ -49,7 +49,7 @@ pub(crate) fn training(topology: Topology) -> TrainingConfig {
         gradients: Codec::F32,
         parameters: Codec::F32,
         combine: Combine::Sum,
-        dealing: Dealing::Even,
+        dealing: Dealing::EVEN,
         backups: None,
         segment_elements: 100,
         replicas: Replicas::Number(1),

@@ -68,7 +68,7 @@ impl Alone {
             gradients: Codec::F32,
             parameters: Codec::F32,
             combine: Combine::Sum,
-            dealing: Dealing::Even,
+            dealing: Dealing::EVEN,
             backups: None,
             segment_elements: 100,
             digest_every: None,

@@ -15,8 +15,9 @@ use peergrad_models::deep::{Architecture, Backend, ConvolutionalNet, Transformer
 use peergrad_protocol::limits::TENSORS_MAX;
 use serde::{Deserialize, Serialize};
 
+use super::groups::GroupSettings;
 use super::memory::ByteSize;
-use super::run_file::{DataSection, Layers, ModelKind, ModelSection};
+use super::run_file::{DataSection, Layers, ModelKind, ModelSection, NormName};
 use super::{DataSettings, PARAMETERS_MAX, SpecificationError, within};
 
 /// What computes deep networks, if this program has it.
@@ -130,6 +131,37 @@ impl DeepSettings {
         Ok(architecture)
     }
 
+    /// Puts the statistics of batch norms into a group of their own, if there are any.
+    ///
+    /// # Errors
+    /// The network cannot be built.
+    pub(super) fn add_statistics(
+        &self,
+        data: &DataSettings,
+        groups: &mut Vec<GroupSettings>,
+    ) -> Result<(), SpecificationError> {
+        if self.architecture(data)?.block().is_some() && !groups.contains(&statistics()) {
+            groups.insert(0, statistics());
+        }
+        Ok(())
+    }
+
+    /// Checks that the statistics of batch norms are in a group of their own.
+    ///
+    /// # Errors
+    /// They are not: an optimizer would take them for gradients.
+    pub(super) fn check_statistics(
+        architecture: &Architecture,
+        groups: &[GroupSettings],
+    ) -> Result<(), SpecificationError> {
+        if architecture.block().is_some() && groups.first() != Some(&statistics()) {
+            return Err(SpecificationError::Foreign(
+                "the statistics of its norms are in no group".to_owned(),
+            ));
+        }
+        Ok(())
+    }
+
     /// How pictures are changed in training.
     pub(super) fn changes(&self) -> &[Change] {
         match self {
@@ -150,6 +182,11 @@ impl DeepSettings {
             Self::Transformer { .. } => None,
         }
     }
+}
+
+/// The running means and variances of batch norms.
+fn statistics() -> GroupSettings {
+    GroupSettings::of(["*.running_mean", "*.running_var"]).statistic()
 }
 
 /// The key of a transformer's setting, as a run file has it.
@@ -250,7 +287,10 @@ pub(super) fn resolve_convolutional(
     let layers = match (&model.layers, model.kind) {
         (Some(Layers::List(texts)), ModelKind::Cnn) => parsed("model.layers", texts)?,
         (None, ModelKind::Cnn) => parsed("model.layers", &default_layers(picture))?,
-        (None, _) => parsed("model.layers", &residual_layers(model.depth.unwrap_or(8))?)?,
+        (None, _) => {
+            let norm = model.norm.unwrap_or(NormName::Group);
+            parsed("model.layers", &residual_layers(model.depth.unwrap_or(8), norm)?)?
+        }
         (Some(Layers::List(_)), _) => {
             return Err(setting(
                 "model.layers",
@@ -295,7 +335,7 @@ pub(super) fn default_layers([_, height, width]: [usize; 3]) -> Vec<String> {
 
 /// The layers of a residual network for small pictures (He et al., "Deep Residual Learning", 2015, section 4.2): of 6 n + 2 layers, n blocks
 /// each with 16, 32 and 64 channels.
-fn residual_layers(depth: usize) -> Result<Vec<String>, SpecificationError> {
+fn residual_layers(depth: usize, norm: NormName) -> Result<Vec<String>, SpecificationError> {
     let blocks = depth.saturating_sub(2) / 6;
     if blocks == 0 || depth != 6 * blocks + 2 || depth > DEPTH_MAX {
         return Err(setting(
@@ -303,11 +343,15 @@ fn residual_layers(depth: usize) -> Result<Vec<String>, SpecificationError> {
             format!("{depth} is not 6 n + 2: give 8, 14, 20, 26 and so on up to {DEPTH_MAX}"),
         ));
     }
-    let mut layers: Vec<String> = ["conv 16 3", "norm 8", "relu"].map(str::to_owned).into();
+    let (first, of_block) = match norm {
+        NormName::Group => ("norm 8", ""),
+        NormName::Batch => ("batch-norm", " batch-norm"),
+    };
+    let mut layers: Vec<String> = ["conv 16 3", first, "relu"].map(str::to_owned).into();
     for (stage, channels) in [16, 32, 64].into_iter().enumerate() {
         for block in 0..blocks {
             let stride = if stage > 0 && block == 0 { " stride 2" } else { "" };
-            layers.push(format!("block {channels}{stride}"));
+            layers.push(format!("block {channels}{stride}{of_block}"));
         }
     }
     layers.push("mean".to_owned());
@@ -495,6 +539,11 @@ mod tests {
             ("model", "kind = \"cnn\"\nhidden = [8]", "only if `kind` is \"mlp\""),
             ("model", "kind = \"resnet\"\ndepth = 9", "9 is not 6 n + 2: give 8, 14, 20"),
             ("model", "kind = \"resnet\"\nlayers = [\"relu\"]", "a \"resnet\" has a `depth`"),
+            (
+                "model",
+                "kind = \"cnn\"\nnorm = \"batch\"",
+                "`model.norm` is given; allowed: only if `kind` is \"resnet\"",
+            ),
             ("model", "kind = \"mlp\"\nlayers = [\"relu\"]", "only if `kind` is \"cnn\" or \"gpt\""),
             (
                 "model",
@@ -546,6 +595,10 @@ mod tests {
         assert!(altered(&cnn, "\"conv 32 3\"", "\"conv 32\"").is_err());
         assert!(altered(&cnn, "picture = [1, 8, 8]", "picture = [1, 8, 4]").is_err());
         assert!(altered(&cnn, "form = \"deep\"", "form = \"network\"").is_err());
+        let normed =
+            of_digits("[data]\nfile = \"digits\"\n[model]\nkind = \"resnet\"\nnorm = \"batch\"").unwrap();
+        assert_eq!(normed.training.groups, [statistics()]);
+        assert!(altered(&normed, "statistic = true", "weight_decay = 0.0").is_err());
         let gpt = of_prose(GPT).unwrap();
         assert!(altered(&gpt, "heads = 4", "heads = 3").is_err());
         assert!(altered(&gpt, "heads = 4", "heads = 0").is_err());

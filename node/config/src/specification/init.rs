@@ -340,6 +340,7 @@ impl Preset {
             ModelKind::Resnet => [
                 line("kind = \"resnet\"", "a residual network; or cnn"),
                 line("depth = 8", "layers with weights: 8, 14, 20, ..."),
+                line("norm = \"group\"", "the norm after each convolution; or batch"),
             ]
             .concat(),
             ModelKind::Gpt => unreachable!("it has a run file of its own"),

@@ -81,6 +81,10 @@ pub fn resolve_with_notices(
         }
         _ => None,
     };
+    let mut training = training;
+    if let Some(deep) = &deep {
+        deep.add_statistics(&data, &mut training.groups)?;
+    }
     let model = ModelSettings { deep, ..resolve_model(run, form, &data.target)? };
     let mut specification = Specification { version: VERSION, training, model, data };
     specification.check()?;
@@ -233,6 +237,7 @@ fn check_model_keys(run: &RunFile, data: &DataSection) -> Result<(), Specificati
     layered.check("model.layers", model.layers.as_ref())?;
     let resnet = Condition { holds: kind == ModelKind::Resnet, allowed: "only if `kind` is \"resnet\"" };
     resnet.check("model.depth", model.depth)?;
+    resnet.check("model.norm", model.norm)?;
     let gpt = Condition { holds: kind == ModelKind::Gpt, allowed: "only if `kind` is \"gpt\"" };
     gpt.check("model.width", model.width)?;
     gpt.check("model.heads", model.heads)?;

@@ -134,6 +134,8 @@ pub struct ModelSection {
     pub layers: Option<Layers>,
     /// `resnet` only: 8, 14, 20 and so on. Default 8.
     pub depth: Option<usize>,
+    /// `resnet` only: the norm after each convolution. Default `group`.
+    pub norm: Option<NormName>,
     /// `gpt` only: numbers for each token. Default 128.
     pub width: Option<usize>,
     /// `gpt` only: heads of the attention. Default 4.
@@ -152,6 +154,16 @@ pub enum Layers {
     Count(usize),
     /// The layers of a convolutional network.
     List(Vec<String>),
+}
+
+/// `norm` in `[model]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NormName {
+    /// Group normalization.
+    Group,
+    /// Batch normalization, of fixed blocks of samples.
+    Batch,
 }
 
 /// The built-in models.

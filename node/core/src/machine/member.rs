@@ -31,7 +31,7 @@ use crate::membership::{Measurement, Membership, TrainingCommand, TrainingStatus
 use crate::merge::{Branch, MergeNegotiation};
 use crate::node_report::{NodeReport, NodeState};
 use crate::peer_links::Route;
-use crate::program::loader::Dealing;
+use crate::program::loader::Shares;
 use crate::state::checkpoint::CheckpointSchedule;
 use crate::training::Training;
 
@@ -178,7 +178,7 @@ impl Role for ActiveMember {
         }
         // Tables deal samples as they are asked for, and their messages have no topology.
         let config = self.training.steps().is_some().then(|| &self.training.base().loaded().config);
-        let is_dealt_by_speed = config.is_some_and(|config| config.dealing == Dealing::Speed);
+        let is_dealt_by_speed = config.is_some_and(|config| config.dealing.shares == Shares::Speed);
         let line = config.filter(|config| config.chooses_topology()).map(|_| cx.node.links.member_line());
         let speed = cx.node.jobs.samples_per_minute().filter(|_| is_dealt_by_speed);
         let (samples_per_minute, line) = (speed.unwrap_or_default(), line.unwrap_or_default());

@@ -59,6 +59,8 @@ impl Loaded {
     /// `task`, trained by [`SyncDataParallel`](crate::program::programs::sync::SyncDataParallel).
     #[must_use]
     pub fn new(task: Arc<dyn Task>, config: TrainingConfig) -> Self {
+        let dealing = Dealing { block: task.block().max(1).into(), ..config.dealing };
+        let config = TrainingConfig { dealing, ..config };
         let program = ProgramFactory::sync();
         Self { manifest: task.manifest(), task, config, program, settings: Arc::from("") }
     }
@@ -188,7 +190,21 @@ pub struct EvaluationConfig {
 
 /// How a batch is divided among the members that compute it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dealing {
+pub struct Dealing {
+    /// How large their parts are.
+    pub shares: Shares,
+    /// How many samples of a batch stay together, because the task computes them together: 1 for most tasks.
+    pub block: u64,
+}
+
+impl Dealing {
+    /// Equal parts, of single samples.
+    pub const EVEN: Self = Self { shares: Shares::Even, block: 1 };
+}
+
+/// How large the parts of a batch are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shares {
     /// In proportion to the speeds in the view, which members measure. With a single gradient a step, weighted by samples, results are
     /// those of even parts, except for rounding.
     Speed,
@@ -266,7 +282,9 @@ impl TrainingConfig {
 
     /// How many samples are assigned for one step, as a function of the view.
     pub(crate) fn round_size(&self) -> RoundSize {
-        let Self { batch_size, local_steps, round_duration: duration, .. } = *self;
-        RoundSize { batch_size, local_steps, duration }
+        let Self {
+            batch_size, local_steps, round_duration: duration, dealing: Dealing { block, .. }, ..
+        } = *self;
+        RoundSize { batch_size, block, local_steps, duration }
     }
 }

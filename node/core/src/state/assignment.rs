@@ -48,7 +48,7 @@ impl BatchAssignment {
         let computes = |rank: Rank| !newcomers.contains(&rank);
         let (batch, after) = cursor.next_batch(round_size.samples(view, computes), sample_count);
         let weights = view.batch_weights(computes);
-        let part = |index: usize| batch.part(index, &weights);
+        let part = |index: usize| batch.part(index, &weights, round_size.block);
         let is_past_end = cursor.ending == Ending::Over;
         Self { epoch: batch.epoch, parts: named(view, part), after, is_past_end }
     }
@@ -90,7 +90,7 @@ impl BatchAssignment {
         sample_count: u64,
         step: StepNumber,
     ) -> Range<u64> {
-        let RoundSize { batch_size, local_steps, duration } = round_size;
+        let RoundSize { batch_size, local_steps, duration, .. } = round_size;
         if duration.is_none() {
             let first = step.0.saturating_mul(local_steps);
             return first..first.saturating_add(local_steps);

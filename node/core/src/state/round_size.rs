@@ -23,6 +23,8 @@ use peergrad_protocol::view::{View, weights_of};
 pub(crate) struct RoundSize {
     /// Samples of a local step, over all members together.
     pub(crate) batch_size: u64,
+    /// How many samples stay together when the round is divided.
+    pub(crate) block: u64,
     /// Local steps of a round; where rounds have a `duration`, only while no speed is known.
     pub(crate) local_steps: u64,
     /// How long the local steps of a round take together; `None` if their number is fixed.
@@ -89,7 +91,7 @@ mod tests {
     const HALF_A_MINUTE: Duration = Duration::from_secs(30);
 
     fn timed(duration: Duration) -> RoundSize {
-        RoundSize { batch_size: 60, local_steps: 4, duration: Some(duration) }
+        RoundSize { batch_size: 60, block: 1, local_steps: 4, duration: Some(duration) }
     }
 
     fn view(speeds: &[u32]) -> View {

@@ -37,8 +37,8 @@ pub enum MatchError {
     },
     /// Columns of the model are not in the file.
     #[error(
-        "{file}: the model was trained on {missing}, which the file does not have; {}; give a file with all columns of the model, including the \
-         label, under the same names",
+        "{file}: the model was trained on {missing}, which the file does not have; {}; give a file with all columns of the model under the \
+         same names",
         available(.names.len(), .names)
     )]
     Missing {
@@ -107,7 +107,7 @@ impl Columns {
             (Some(_), true) if !has_repeated(&names) => by_name(file, &names, &sheet, &[], &mut notices)?,
             _ => {
                 self.check_places(file, &names, &sheet)?;
-                notices.extend(self.doubt(&sheet));
+                notices.extend(self.doubt(&sheet, self.label_name.clone()));
                 self.features.iter().copied().chain([self.label]).collect()
             }
         };
@@ -129,13 +129,13 @@ impl Columns {
                 by_name(file, &names, &sheet, &[label.as_str()], &mut notices)?
             }
             _ if sheet.width() + 1 == self.width => {
-                notices.extend(self.doubt(&sheet));
+                notices.extend(self.doubt(&sheet, None));
                 self.features.iter().map(|&column| column - usize::from(column > self.label)).collect()
             }
             _ => {
                 let all: Vec<&str> = names.iter().copied().chain(self.label_name.as_deref()).collect();
                 self.check_places(file, &all, &sheet)?;
-                notices.extend(self.doubt(&sheet));
+                notices.extend(self.doubt(&sheet, None));
                 self.features.clone()
             }
         };
@@ -212,12 +212,12 @@ impl Columns {
         }
     }
 
-    /// What is doubtful about a file whose columns are taken by place.
-    fn doubt(&self, sheet: &Sheet) -> Option<String> {
+    /// What is doubtful about a file whose columns are taken by place: the features, and the label if it has this name.
+    fn doubt(&self, sheet: &Sheet, label: Option<String>) -> Option<String> {
         let has_names = self.label_name.is_some() || self.names_digest.is_some();
         match (has_names, self.header, sheet.header) {
             (true, _, false) => {
-                let own: Vec<String> = self.feature_names.iter().chain(&self.label_name).cloned().collect();
+                let own: Vec<String> = self.feature_names.iter().cloned().chain(label).collect();
                 let order: Vec<usize> = (0..own.len()).collect();
                 let order = if own.is_empty() { String::new() } else { format!(": {}", listed(&order, &own)) };
                 Some(format!("the file has no header; its columns are taken in the order of the training file{order}"))
@@ -324,7 +324,7 @@ mod tests {
         assert_eq!(
             error("a,b,label\n1,2,0\n"),
             "g.csv: the model was trained on `c`, which the file does not have; the columns are: a, b, label; give a file with all columns of \
-             the model, including the label, under the same names"
+             the model under the same names"
         );
         assert!(error("a,B,c,label\n1,2,3,0\n").starts_with("g.csv: the model was trained on `b`, which"));
         assert!(error("a,b,c,kind\n1,2,3,0\n").starts_with("g.csv: the model was trained on `label`, which"));
@@ -403,5 +403,31 @@ mod tests {
         assert_eq!(features, [7.0, 1.0, 1234.0]);
         let error = read(&layout, "share,flag,x,label\n0.05,yes,10,0\n").unwrap_err();
         assert!(error.contains("`0.05` is not a number with `%`"), "{error}");
+    }
+
+    /// The features of a file without labels.
+    fn read_unlabelled(layout: &Columns, text: &str) -> Result<(Vec<f64>, String), String> {
+        let found = layout.of_unlabelled("g.csv", text.as_bytes()).map_err(|error| error.to_string())?;
+        let table =
+            DenseTable::read("g.csv", text.as_bytes(), &found.layout).map_err(|error| error.to_string())?;
+        Ok((table.features, found.notices.join("; ")))
+    }
+
+    #[test]
+    fn a_file_without_labels_has_the_features() {
+        let named = trained_on("a,label,b\n1,x,2\n3,y,4\n");
+        let by_name = (vec![5.0, 6.0], String::new());
+        for text in ["b,a\n6,5\n", "a,label,b\n5,,6\n", "label,b,a\nz,6,5\n"] {
+            assert_eq!(read_unlabelled(&named, text), Ok(by_name.clone()), "{text}");
+        }
+        let (features, notices) = read_unlabelled(&named, "5,6\n7,8\n").unwrap();
+        assert_eq!(features, [5.0, 6.0, 7.0, 8.0], "the label stood between them");
+        assert!(notices.ends_with("in the order of the training file: `a`, `b`"), "{notices}");
+        let missing = read_unlabelled(&named, "a,c\n1,2\n").unwrap_err();
+        assert!(missing.contains("the model was trained on `b`, which the file does not have"), "{missing}");
+        let unnamed = trained_on("1,2,cat\n3,4,dog\n");
+        assert_eq!(read_unlabelled(&unnamed, "5,6\n").unwrap().0, [5.0, 6.0]);
+        assert_eq!(read_unlabelled(&unnamed, "5,6,z\n").unwrap().0, [5.0, 6.0]);
+        assert!(read_unlabelled(&unnamed, "5\n").unwrap_err().contains("one column"));
     }
 }

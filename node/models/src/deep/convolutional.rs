@@ -6,12 +6,15 @@
 use std::fmt;
 use std::ops::Range;
 
-use super::layer::Layer;
+use super::layer::{BlockNorm, Layer};
 use super::tensors::{Start, TensorSpec};
 use crate::task::activation::Activation;
 
 /// The most layers.
 pub const LAYERS_MAX: usize = 512;
+/// The samples that a batch norm normalizes together: fixed blocks of a batch, each computed by one member, so that results do not depend on
+/// how many members there are (Hoffer et al., "Train longer, generalize better", 2017, section 4).
+pub const NORM_SAMPLES: usize = 16;
 /// The most values of a sample between two layers.
 const VALUES_MAX: usize = 1 << 28;
 
@@ -133,6 +136,11 @@ impl ConvolutionalNet {
         self.tensors.clone()
     }
 
+    /// Whether it has a batch norm.
+    pub(super) fn has_batch_norm(&self) -> bool {
+        self.tensors.iter().any(|tensor| tensor.is_statistic)
+    }
+
     /// Products of a weight and a value in one forward pass of a sample.
     pub(super) fn products(&self) -> u64 {
         let places = |placed: &PlacedLayer| match placed.output {
@@ -152,7 +160,7 @@ impl ConvolutionalNet {
         let kept = |placed: &PlacedLayer| {
             let parts = match placed.layer {
                 Layer::Block { .. } => 9,
-                Layer::Norm { .. } => 4,
+                Layer::Norm { .. } | Layer::BatchNorm => 4,
                 _ => 2,
             };
             parts * placed.output.values()
@@ -201,15 +209,19 @@ impl Builder {
                 self.tensor("bias", &[channels], Start::Constant(0.0));
                 Shape::Picture(output)
             }
-            Layer::Block { channels, stride } => {
+            Layer::Block { channels, stride, norm } => {
                 let input = picture?;
                 let output = convolved(input, channels, Window { kernel: 3, stride, padding: 1 })?;
-                if channels % BLOCK_GROUPS.min(channels) != 0 {
+                if norm == BlockNorm::Group && channels % BLOCK_GROUPS.min(channels) != 0 {
                     return Err(format!("its channels must be a multiple of {BLOCK_GROUPS}, or fewer"));
                 }
                 for (number, inputs) in [(1, input.channels), (2, channels)] {
                     self.convolution(&format!("conv{number}."), inputs, channels, 3, true);
-                    self.norm(&format!("norm{number}."), channels);
+                    let prefix = format!("norm{number}.");
+                    self.norm(&prefix, channels);
+                    if norm == BlockNorm::Batch {
+                        self.statistics(&prefix, channels);
+                    }
                 }
                 if input != output {
                     self.convolution("shortcut.", input.channels, channels, 1, false);
@@ -225,6 +237,12 @@ impl Builder {
                     ));
                 }
                 self.norm("", input.channels);
+                Shape::Picture(input)
+            }
+            Layer::BatchNorm => {
+                let input = picture?;
+                self.norm("", input.channels);
+                self.statistics("", input.channels);
                 Shape::Picture(input)
             }
             Layer::MaxPool { size } | Layer::AveragePool { size } => {
@@ -270,6 +288,14 @@ impl Builder {
     fn norm(&mut self, prefix: &str, channels: usize) {
         self.tensor(&format!("{prefix}weight"), &[channels], Start::Constant(1.0));
         self.tensor(&format!("{prefix}bias"), &[channels], Start::Constant(0.0));
+    }
+
+    /// The running mean and variance of a batch norm.
+    fn statistics(&mut self, prefix: &str, channels: usize) {
+        for (name, value) in [("running_mean", 0.0), ("running_var", 1.0)] {
+            self.tensor(&format!("{prefix}{name}"), &[channels], Start::Constant(value));
+            self.tensors.last_mut().expect("it was just added").is_statistic = true;
+        }
     }
 
     fn tensor(&mut self, name: &str, shape: &[usize], start: Start) {
@@ -373,6 +399,20 @@ mod tests {
     }
 
     #[test]
+    fn a_batch_norm_has_statistics() {
+        let net = net(&["conv 12 3", "batch-norm", "block 12 batch-norm", "mean"]).unwrap();
+        let statistics: Vec<&str> = net
+            .tensors
+            .iter()
+            .filter(|tensor| tensor.is_statistic)
+            .map(|tensor| tensor.name.as_str())
+            .collect();
+        assert_eq!(statistics.len(), 6);
+        assert_eq!(statistics[..3], ["1.running_mean", "1.running_var", "2.norm1.running_mean"]);
+        assert!(net.has_batch_norm());
+    }
+
+    #[test]
     fn layers_that_do_not_fit_are_refused_in_words() {
         for (layers, words) in [
             (
@@ -383,6 +423,7 @@ mod tests {
             (&["conv 12 3", "norm 8"], "12 channels cannot be divided into 8 equal groups"),
             (&["conv 8 3 padding 5"], "a padding of more than half"),
             (&["block 12"], "a multiple of 8"),
+            (&["dense 8", "batch-norm"], "it needs a picture"),
         ] {
             let error = net(layers).unwrap_err().to_string();
             assert!(error.contains(words), "{error}");

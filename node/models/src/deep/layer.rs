@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! conv CHANNELS KERNEL [stride N] [padding N]   a convolution; by default half the kernel is padding, and the stride 1
-//! block CHANNELS [stride N]                     two convolutions of 3 x 3 beside a shortcut (a residual block)
+//! block CHANNELS [stride N] [batch-norm]        two convolutions of 3 x 3 beside a shortcut (a residual block)
 //! norm GROUPS                                   group normalization
+//! batch-norm                                    batch normalization
 //! relu, gelu, tanh                              an activation
 //! pool N, average-pool N                        the greatest or the mean value of N x N
 //! mean                                          the mean of each channel
@@ -37,7 +38,12 @@ pub enum Layer {
         channels: usize,
         /// The stride of the first convolution.
         stride: usize,
+        /// The norm after each convolution.
+        norm: BlockNorm,
     },
+    /// Batch normalization (Ioffe and Szegedy, 2015): each channel of [so many](super::convolutional::NORM_SAMPLES) samples gets a mean of 0
+    /// and a deviation of 1, and then a scale and an offset that are learned. Running means of both are kept for evaluations.
+    BatchNorm,
     /// Group normalization (Wu and He, 2018): each group of channels of a sample gets a mean of 0 and a deviation of 1, and then each
     /// channel a scale and an offset that are learned.
     Norm {
@@ -68,6 +74,15 @@ pub enum Layer {
         /// Its outputs.
         width: usize,
     },
+}
+
+/// The norm in a residual block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockNorm {
+    /// Group normalization.
+    Group,
+    /// Batch normalization.
+    Batch,
 }
 
 /// A text that is not a layer.
@@ -110,9 +125,14 @@ impl FromStr for Layer {
             }
             "block" => {
                 let channels = number(channels, CHANNELS_MAX)?;
-                let [stride] = options(&mut words, ["stride"], text)?;
-                Self::Block { channels, stride: stride.unwrap_or(1) }
+                let mut rest: Vec<&str> = words.by_ref().collect();
+                let flag = rest.iter().position(|word| *word == BATCH_NORM);
+                let norm = if flag.is_some() { BlockNorm::Batch } else { BlockNorm::Group };
+                flag.map(|flag| rest.remove(flag));
+                let [stride] = options(&mut rest.into_iter(), ["stride"], text)?;
+                Self::Block { channels, stride: stride.unwrap_or(1), norm }
             }
+            BATCH_NORM => Self::BatchNorm,
             "norm" => Self::Norm { groups: number("the number of groups", CHANNELS_MAX)? },
             "relu" => Self::Activation(Activation::Relu),
             "gelu" => Self::Activation(Activation::Gelu),
@@ -138,7 +158,8 @@ impl FromStr for Layer {
     }
 }
 
-const KINDS: &str = "give conv, block, norm, relu, gelu, tanh, pool, average-pool, mean, dropout or dense, such as `conv 32 3`";
+const BATCH_NORM: &str = "batch-norm";
+const KINDS: &str = "give conv, block, norm, batch-norm, relu, gelu, tanh, pool, average-pool, mean, dropout or dense, such as `conv 32 3`";
 
 /// Numbers behind their names, each at most once and in any order. A stride is at least 1.
 fn options<'a, const N: usize>(
@@ -173,7 +194,11 @@ impl fmt::Display for Layer {
                 write!(f, "conv {channels} {kernel}{}", stride_words(stride))?;
                 if padding == kernel / 2 { Ok(()) } else { write!(f, " padding {padding}") }
             }
-            Self::Block { channels, stride } => write!(f, "block {channels}{}", stride_words(stride)),
+            Self::Block { channels, stride, norm } => {
+                let norm = if norm == BlockNorm::Batch { " batch-norm" } else { "" };
+                write!(f, "block {channels}{}{norm}", stride_words(stride))
+            }
+            Self::BatchNorm => f.write_str(BATCH_NORM),
             Self::Norm { groups } => write!(f, "norm {groups}"),
             Self::Activation(Activation::Relu) => f.write_str("relu"),
             Self::Activation(Activation::Gelu) => f.write_str("gelu"),
@@ -199,6 +224,9 @@ mod tests {
             "conv 8 4 stride 4 padding 0",
             "block 16",
             "block 32 stride 2",
+            "block 32 batch-norm",
+            "block 32 stride 2 batch-norm",
+            "batch-norm",
             "norm 8",
             "relu",
             "gelu",
@@ -231,6 +259,8 @@ mod tests {
             ("conv 8 3 5", "`5` is not expected"),
             ("dropout 1", "0 up to, not including, 1"),
             ("dropout nan", "0 up to"),
+            ("block 8 batch-norm batch-norm", "`batch-norm` is not expected"),
+            ("batch-norm 3", "`3` is not expected"),
             ("relu 3", "`3` is not expected"),
             ("dense -1", "`-1`"),
         ] {

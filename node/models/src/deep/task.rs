@@ -107,6 +107,10 @@ impl Task for DeepTask {
         u32::try_from(count).expect("fewer than 2^32 samples")
     }
 
+    fn block(&self) -> u32 {
+        self.architecture.block().map_or(1, |block| block as u32)
+    }
+
     fn gradient(&self, parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64 {
         self.gradient_in(0, parameters, samples, gradient)
     }

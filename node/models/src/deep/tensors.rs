@@ -15,6 +15,8 @@ pub struct TensorSpec {
     pub shape: Vec<usize>,
     /// How it starts.
     pub start: Start,
+    /// Whether it is no parameter but a statistic, whose mean over samples replaces it after each step.
+    pub is_statistic: bool,
 }
 
 /// How a tensor starts.
@@ -37,7 +39,7 @@ pub enum Start {
 impl TensorSpec {
     /// A tensor of this name, shape and start.
     pub(super) fn new(name: String, shape: &[usize], start: Start) -> Self {
-        Self { name, shape: shape.to_vec(), start }
+        Self { name, shape: shape.to_vec(), start, is_statistic: false }
     }
 
     /// Number of elements.

@@ -1,6 +1,6 @@
 //! The section `[sync]` of a run file: how the peers train together.
 
-use peergrad_core::program::loader::Dealing;
+use peergrad_core::program::loader::{Dealing, Shares};
 use serde::{Deserialize, Serialize};
 
 use crate::specification::{TopologyName, patience};
@@ -156,8 +156,8 @@ pub enum DealingName {
 impl From<DealingName> for Dealing {
     fn from(name: DealingName) -> Self {
         match name {
-            DealingName::Speed => Self::Speed,
-            DealingName::Even => Self::Even,
+            DealingName::Speed => Self { shares: Shares::Speed, ..Self::EVEN },
+            DealingName::Even => Self::EVEN,
         }
     }
 }
