@@ -73,16 +73,18 @@ impl Workload {
     pub fn deep(
         run: &RunFile,
         name: &str,
-        bytes: &[u8],
+        data: impl Into<DataBytes>,
         deep: &DeepBackend,
     ) -> Result<Self, SpecificationError> {
-        let specification = resolve(&with_digests(run), name, bytes)?;
+        let data = data.into();
+        let specification = resolve(&with_digests(run), name, &data)?;
         let memory = MemoryLimit::default();
-        let loaded = specification.load_within(&bytes.into(), memory, deep)?;
+        let loaded = specification.load_within(&data, memory, deep)?;
         let specification: Arc<[u8]> = specification.to_bytes()?.into();
         let loader = BuiltinLoader { memory, deep: deep.clone() };
         let reference = loader.data(&specification).expect("it was just resolved");
-        Ok(Self { specification, data: Some(bytes.into()), loaded, integers: None, reference })
+        let bytes = data.all().expect("simulated data is in memory").as_ref().into();
+        Ok(Self { specification, data: Some(bytes), loaded, integers: None, reference })
     }
 
     /// The task that moves integers.

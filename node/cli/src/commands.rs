@@ -25,6 +25,7 @@ use crate::terminal::OutputFormat;
 use arguments::{CustomStartArguments, JoinArguments, ResumeArguments, StartArguments};
 
 mod arguments;
+mod base_model;
 mod bench;
 mod compare;
 pub mod curve;
@@ -100,6 +101,10 @@ enum Command {
         /// follows from the data
         #[arg(long, value_name = "KIND", value_parser = files::model_kind)]
         model: Option<ModelKind>,
+        /// A language model that the text is taught to: a file written by `peer export`, or a folder with config.json and
+        /// model.safetensors (GPT-2). Text and model become one file
+        #[arg(long, value_name = "MODEL")]
+        base: Option<PathBuf>,
         /// Height and width of the pictures of a folder, to which they are scaled; what is too long is cut
         #[arg(long, value_name = "PIXELS", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
         size: u16,
@@ -187,9 +192,9 @@ fn run_command(Cli { command }: Cli, deep: DeepBackend) -> ExitCode {
         Command::BenchPeer(arguments) => bench::bench_peer(arguments),
         Command::BenchTable(arguments) => bench::tables::bench_table(&arguments),
         Command::BenchTablePeer(arguments) => bench::tables::bench_table_peer(arguments),
-        Command::Init { data, model, size, grey, json } => {
+        Command::Init { data, model, base, size, grey, json } => {
             let settings = pictures::PackSettings { side: size.into(), grey };
-            files::init(&data, model, settings, OutputFormat::of_flag(json))
+            files::init(&data, model, base.as_deref(), settings, OutputFormat::of_flag(json))
         }
         Command::Start(arguments) => run::start(arguments, deep),
         Command::Run(command) => command.run(|memory| Arc::new(BuiltinLoader { memory, deep })),

@@ -6,6 +6,7 @@
 
 pub mod file_error;
 pub mod model_file;
+pub mod prepared_text;
 pub mod single_process;
 pub mod specification;
 pub mod terminal;

@@ -90,6 +90,8 @@ pub const VERSION: u32 = 1;
 pub const PARAMETERS_MAX: u64 = 1 << 30;
 /// The most hidden layers of a built-in model.
 pub const HIDDEN_LAYERS_MAX: usize = 64;
+/// The most different tokens of a text.
+const VOCABULARY_MAX: usize = 1 << 20;
 /// The maximum length of a data file's name, in bytes.
 const NAME_BYTES_MAX: usize = 4096;
 
@@ -279,7 +281,7 @@ impl Specification {
         match self.model.form {
             ModelForm::Network => self.network().manifest(),
             ModelForm::Logistic => logistic::manifest(self.data.layout.columns()),
-            ModelForm::Deep => self.architecture().map_or_else(|_| Manifest::default(), |it| it.manifest()),
+            ModelForm::Deep => self.deep_manifest(),
         }
     }
 
@@ -369,7 +371,9 @@ impl Specification {
             Target::Number { mean, scale } if mean.is_finite() && scale.is_finite() && *scale > 0.0 => Ok(()),
             Target::Number { .. } => foreign("the target's mean or scale is not a number"),
             Target::Token { vocabulary } => {
-                within("model.kind", *vocabulary, VOCABULARY..=VOCABULARY, "256 different bytes")
+                let most = if self.has_prepared_text() { VOCABULARY_MAX } else { VOCABULARY };
+                let least = if self.has_prepared_text() { 1 } else { VOCABULARY };
+                within("model.kind", *vocabulary, least..=most, "256 different bytes")
             }
         }
     }

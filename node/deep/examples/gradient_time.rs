@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use peergrad_deep::Burn;
+use peergrad_models::data::bytes::DataBytes;
 use peergrad_models::data::dataset::{Dataset, Samples};
 use peergrad_models::data::labels::Labels;
 use peergrad_models::deep::convolutional::PictureShape;
@@ -42,7 +43,7 @@ fn task(name: &str) -> (DeepTask, u32) {
     let net = Transformer { layers: 4, width: 128, heads: 4, context: 128, vocabulary: 256, dropout: 0.0 };
     let text: Vec<u8> = (0..=16 * 128).map(|index: usize| (index * 31) as u8).collect();
     let layout = TextLayout { tokens: TokenKind::Bytes, context: 128 };
-    let samples = DeepSamples::Text(TextSamples::new(text.into(), layout, 0));
+    let samples = DeepSamples::Text(TextSamples::new(DataBytes::from(text), layout, 0));
     (DeepTask::new(Architecture::Transformer(net), samples, 1, Arc::new(Burn::cpu())), 16)
 }
 

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the answer")]
 
 use peergrad_deep::Burn;
+use peergrad_models::data::bytes::DataBytes;
 use peergrad_models::data::dataset::{Dataset, Samples};
 use peergrad_models::data::labels::Labels;
 use peergrad_models::deep::convolutional::PictureShape;
@@ -214,7 +215,7 @@ fn parts_of_a_batch_add_up_with_dropout() {
     let net = Transformer { vocabulary: 256, ..net };
     let layout = TextLayout { tokens: TokenKind::Bytes, context: net.context };
     let text: Vec<u8> = (0..=255).cycle().take(20 * net.context + 1).collect();
-    let samples = DeepSamples::Text(TextSamples::new(text.into(), layout, 4));
+    let samples = DeepSamples::Text(TextSamples::new(DataBytes::from(text), layout, 4));
     let task = DeepTask::new(Architecture::Transformer(net), samples, 5, Arc::new(Burn::cpu()));
     assert_eq!((task.sample_count(), task.held_out_count()), (16, 4));
     let at = parameters(&Architecture::Transformer(net));

@@ -20,6 +20,7 @@ use std::fmt;
 
 use peergrad_protocol::manifest::Manifest;
 
+pub mod adapters;
 pub mod changes;
 pub mod convolutional;
 pub mod draws;
@@ -31,6 +32,7 @@ pub mod tensors;
 pub mod text;
 pub mod transformer;
 
+pub use adapters::Adapters;
 pub use convolutional::ConvolutionalNet;
 pub use task::DeepTask;
 pub use transformer::Transformer;

@@ -15,7 +15,7 @@ pub mod logistic;
 pub mod loss;
 pub mod network;
 mod pieces;
-mod product;
+pub(crate) mod product;
 pub mod step_info;
 pub mod supervised;
 

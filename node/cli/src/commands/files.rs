@@ -15,18 +15,23 @@ use serde_json::json;
 use tempfile::NamedTempFile;
 
 use super::pictures::PackSettings;
-use super::{pictures, text_folder};
+use super::{base_model, pictures, text_folder};
 use crate::terminal::{OutputFormat, complain, emit, print_line};
 
 /// `peer init`: prints a run file for a data file. A folder becomes a data file first.
 pub(super) fn init(
     data: &Path,
     model: Option<ModelKind>,
+    base: Option<&Path>,
     settings: PackSettings,
     format: OutputFormat,
 ) -> anyhow::Result<ExitCode> {
     let source = data.display().to_string();
-    let (data, left_out) = data_file_of(data, model, settings)?;
+    let model = model.or(base.map(|_| ModelKind::Gpt));
+    let (mut data, left_out) = data_file_of(data, model, settings)?;
+    if let Some(base) = base {
+        data = base_model::prepare_text(&data, base)?;
+    }
     warn_about(&source, &left_out);
     let name = data.to_str().context("the data file's path is not valid Unicode: rename it")?;
     let bytes = open(&data)?;

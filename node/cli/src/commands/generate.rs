@@ -11,6 +11,7 @@ use peergrad_config::specification::deep::check_backend;
 use peergrad_embed::threads_of_one;
 use peergrad_models::deep::Architecture;
 use peergrad_models::deep::generate::{Choice, generate as next_tokens};
+use peergrad_models::deep::text::VOCABULARY;
 use peergrad_net::compute_on;
 
 use super::files;
@@ -22,6 +23,9 @@ pub(super) struct GenerateArguments {
     /// A model file written by `peer export`, of a run with `kind = "gpt"`
     #[arg(value_name = "MODEL")]
     model: PathBuf,
+    /// The prepared text that a model of adapters was trained on: it holds the model that they adapt
+    #[arg(long, value_name = "FILE")]
+    base: Option<PathBuf>,
     /// The text to continue; `-` reads it from standard input
     #[arg(long, value_name = "TEXT", default_value = "\n")]
     prompt: String,
@@ -47,6 +51,13 @@ pub(super) fn generate(arguments: &GenerateArguments, deep: &DeepBackend) -> any
     let Ok(Architecture::Transformer(transformer)) = specification.architecture() else {
         bail!("{} is no language model: give one that was trained with `kind = \"gpt\"`", path.display());
     };
+    if transformer.vocabulary != VOCABULARY {
+        bail!("{} has other tokens than bytes, which this program cannot write", path.display());
+    }
+    let base = arguments.base.as_deref().map(files::open).transpose()?;
+    let name = arguments.base.as_deref().unwrap_or(path).display().to_string();
+    let weights = specification.weights(&model.parameters, &name, base.as_ref());
+    let weights = weights.with_context(|| path.display().to_string())?;
     let mut prompt = arguments.prompt.clone().into_bytes();
     if arguments.prompt == "-" {
         prompt.clear();
@@ -63,7 +74,7 @@ pub(super) fn generate(arguments: &GenerateArguments, deep: &DeepBackend) -> any
         write(byte);
     });
     let work = || {
-        let parameters = &model.parameters;
+        let parameters = &weights;
         let next = |token: u32| write(token as u8);
         next_tokens(transformer, &**backend, parameters, &tokens, arguments.bytes, choice, next);
     };

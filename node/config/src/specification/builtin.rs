@@ -101,8 +101,10 @@ impl Specification {
             }
             ModelForm::Deep => {
                 let backend = Arc::clone(check_backend(deep)?);
+                let start = self.start_values(&unpacked)?;
                 let samples = self.deep_samples(unpacked)?;
-                Arc::new(DeepTask::new(self.architecture()?, samples, self.training.seed, backend))
+                let task = DeepTask::new(self.architecture()?, samples, self.training.seed, backend);
+                Arc::new(task.starting_at(start))
             }
         };
         let config = self.training.training(&task.manifest())?;

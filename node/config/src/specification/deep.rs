@@ -7,6 +7,7 @@ use peergrad_models::data::format::FileLayout;
 use peergrad_models::data::labels::Target;
 use peergrad_models::data::limits::UNPACKED_BYTES_MAX;
 use peergrad_models::data::standardize::Standardization;
+use peergrad_models::deep::adapters;
 use peergrad_models::deep::changes::Change;
 use peergrad_models::deep::convolutional::PictureShape;
 use peergrad_models::deep::layer::Layer;
@@ -19,6 +20,7 @@ use super::groups::GroupSettings;
 use super::memory::ByteSize;
 use super::run_file::{DataSection, Layers, ModelKind, ModelSection, NormName};
 use super::{DataSettings, PARAMETERS_MAX, SpecificationError, within};
+use crate::prepared_text::PreparedText;
 
 /// What computes deep networks, if this program has it.
 pub type DeepBackend = Option<Arc<dyn Backend>>;
@@ -51,8 +53,27 @@ pub enum DeepSettings {
         heads: usize,
         /// The share that dropout leaves out.
         dropout: f32,
+        /// Whether it starts from the transformer in the data file, which is a prepared text.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        base: bool,
+        /// Its adapters, if only these are trained.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        lora: Option<LoraSettings>,
     },
 }
+
+/// Adapters, of which [`adapters`] has more.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LoraSettings {
+    /// How many numbers are between the two matrices of an adapter.
+    pub rank: usize,
+    /// `alpha / rank` is the factor of their product.
+    pub alpha: f32,
+}
+
+/// The highest rank of an adapter.
+const RANK_MAX: usize = 4096;
 
 /// Layers and changes as users write them.
 mod as_texts {
@@ -100,10 +121,17 @@ impl DeepSettings {
                 Architecture::Convolutional(net.map_err(|error| setting("model.layers", error.to_string()))?)
             }
             (
-                &Self::Transformer { layers, width, heads, dropout },
-                FileLayout::Text(TextLayout { context, .. }),
+                &Self::Transformer { layers, width, heads, dropout, base, lora },
+                FileLayout::Text(TextLayout { context, tokens }),
                 &Target::Token { vocabulary },
             ) => {
+                if (base && *tokens != TokenKind::Prepared) || (lora.is_some() && !base) {
+                    return Err(mismatch());
+                }
+                if let Some(LoraSettings { rank, alpha }) = lora {
+                    within("model.lora", rank, 1..=RANK_MAX, "a rank of 1 to 4096")?;
+                    within("model.lora_alpha", alpha, f32::MIN_POSITIVE..=1e6, "above 0, up to 1000000")?;
+                }
                 let net = Transformer { layers, width, heads, context: *context, vocabulary, dropout };
                 if let Some((key, allowed)) = net.problem() {
                     return Err(setting(key_of(key), format!("it must be {allowed}")));
@@ -112,7 +140,10 @@ impl DeepSettings {
             }
             _ => return Err(mismatch()),
         };
-        let tensors = architecture.tensors();
+        let tensors = match (&architecture, self.lora()) {
+            (Architecture::Transformer(net), Some(lora)) => adapters::tensors(net, lora.rank),
+            _ => architecture.tensors(),
+        };
         within("model.layers", tensors.len(), 1..=TENSORS_MAX, "layers with at most 4096 tensors")?;
         let parameters = tensors.iter().fold(0u64, |sum, tensor| {
             let elements =
@@ -168,6 +199,19 @@ impl DeepSettings {
             Self::Convolutional { changes, .. } => changes,
             Self::Transformer { .. } => &[],
         }
+    }
+
+    /// The adapters that are trained, if only these are.
+    pub(super) fn lora(&self) -> Option<LoraSettings> {
+        match self {
+            Self::Transformer { lora, .. } => *lora,
+            Self::Convolutional { .. } => None,
+        }
+    }
+
+    /// Whether it starts from a transformer in the data file.
+    pub(super) fn has_base(&self) -> bool {
+        matches!(self, Self::Transformer { base: true, .. })
     }
 
     /// Whether samples are pictures that stay bytes.
@@ -361,10 +405,14 @@ fn residual_layers(depth: usize, norm: NormName) -> Result<Vec<String>, Specific
 /// The deepest residual network.
 const DEPTH_MAX: usize = 110;
 
-/// Resolves a transformer.
-pub(super) fn resolve_transformer(model: &ModelSection) -> Result<DeepSettings, SpecificationError> {
+/// Resolves a transformer; `base` is the one in the data file, if there is one.
+pub(super) fn resolve_transformer(
+    model: &ModelSection,
+    base: Option<Transformer>,
+) -> Result<DeepSettings, SpecificationError> {
+    let of_base = |number: fn(&Transformer) -> usize, default| base.as_ref().map_or(default, number);
     let layers = match &model.layers {
-        None => 4,
+        None => of_base(|base| base.layers, 4),
         Some(Layers::Count(count)) => *count,
         Some(Layers::List(_)) => {
             return Err(setting(
@@ -373,12 +421,31 @@ pub(super) fn resolve_transformer(model: &ModelSection) -> Result<DeepSettings, 
             ));
         }
     };
-    Ok(DeepSettings::Transformer {
-        layers,
-        width: model.width.unwrap_or(128),
-        heads: model.heads.unwrap_or(4),
-        dropout: model.dropout.unwrap_or(0.0),
-    })
+    let width = model.width.unwrap_or(of_base(|base| base.width, 128));
+    let heads = model.heads.unwrap_or(of_base(|base| base.heads, 4));
+    if let Some(base) = base {
+        for (key, found, expected) in [
+            ("model.layers", layers, base.layers),
+            ("model.width", width, base.width),
+            ("model.heads", heads, base.heads),
+        ] {
+            let reason = format!("the model in the data file has {expected}, not {found}: leave the key out");
+            if found != expected {
+                return Err(setting(key, reason));
+            }
+        }
+    }
+    let lora =
+        model.lora.map(|rank| LoraSettings { rank, alpha: model.lora_alpha.unwrap_or(2.0 * rank as f32) });
+    if lora.is_some() && base.is_none() {
+        let reason = "adapters need a model that was trained before: prepare the text with `peer init --data TEXT --base MODEL`";
+        return Err(setting("model.lora", reason.to_owned()));
+    }
+    if model.lora_alpha.is_some() && lora.is_none() {
+        return Err(setting("model.lora_alpha", "give a rank with `lora`, or leave this out".to_owned()));
+    }
+    let dropout = model.dropout.unwrap_or(0.0);
+    Ok(DeepSettings::Transformer { layers, width, heads, dropout, base: base.is_some(), lora })
 }
 
 /// Resolves how a text is cut into samples.
@@ -387,16 +454,24 @@ pub(super) fn resolve_text(
     model: &ModelSection,
     name: &str,
     packed: &DataBytes,
+    prepared: Option<&PreparedText>,
 ) -> Result<DataSettings, SpecificationError> {
-    let byte_count = packed.unpacked(name, UNPACKED_BYTES_MAX)?.byte_count();
+    let (tokens, count, vocabulary) = match prepared {
+        Some(text) => (TokenKind::Prepared, text.token_count(), text.vocabulary),
+        None => (TokenKind::Bytes, packed.unpacked(name, UNPACKED_BYTES_MAX)?.byte_count(), VOCABULARY),
+    };
+    let base = prepared.and_then(|text| text.base);
     within("data.held_out", section.held_out, 0.0..=0.9, "a share of 0 to 0.9")?;
-    let layout = TextLayout { tokens: TokenKind::Bytes, context: model.context.unwrap_or(CONTEXT_DEFAULT) };
+    let default = base.map_or(CONTEXT_DEFAULT, |base| base.context.min(CONTEXT_BASE_MAX));
+    let layout = TextLayout { tokens, context: model.context.unwrap_or(default) };
     within("model.context", layout.context, 1..=CONTEXT_MAX, "1 to 65536 bytes")?;
-    let rows = layout.samples(byte_count);
-    let allowed = format!(
-        "at most {} bytes, so that the text has at least two samples",
-        byte_count.saturating_sub(1) / 2
-    );
+    if let Some(base) = base.filter(|base| layout.context > base.context) {
+        let reason = format!("the model in the data file sees at most {} tokens at once", base.context);
+        return Err(setting("model.context", reason));
+    }
+    let rows = layout.samples(count);
+    let allowed =
+        format!("at most {} bytes, so that the text has at least two samples", count.saturating_sub(1) / 2);
     if rows < 2 {
         return Err(SpecificationError::Setting {
             key: "model.context",
@@ -413,7 +488,7 @@ pub(super) fn resolve_text(
         rows,
         held_out_rows: ((f64::from(rows) * section.held_out).round() as u32).min(rows - 1),
         layout: FileLayout::Text(layout),
-        target: Target::Token { vocabulary: VOCABULARY },
+        target: Target::Token { vocabulary },
         standardization: Standardization::identity(),
     })
 }
@@ -438,8 +513,10 @@ pub(super) fn is_prose(name: &str, packed: &DataBytes) -> bool {
     is_named_so && unpacked().is_some_and(|bytes| is_mostly_words(&bytes))
 }
 
-/// Bytes of a sample of a text.
+/// Tokens of a sample of a text.
 const CONTEXT_DEFAULT: usize = 128;
+/// The same for a model that was trained before, if it sees more at once.
+const CONTEXT_BASE_MAX: usize = 256;
 const CONTEXT_MAX: usize = peergrad_models::deep::transformer::CONTEXT_MAX;
 
 /// Returns what computes deep networks in this program.

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::io;
+use std::sync::Arc;
 
 use peergrad_models::data::bytes::DataBytes;
 use peergrad_models::data::column_hints::ColumnHints;
@@ -11,17 +12,20 @@ use peergrad_models::data::format::{FileLayout, FormatError};
 use peergrad_models::data::idx::{Outline, is_idx};
 use peergrad_models::data::inferred::Inferred;
 use peergrad_models::data::label_texts::LabelTexts;
-use peergrad_models::data::labels::Labels;
+use peergrad_models::data::labels::{Labels, Target};
 use peergrad_models::data::limits::UNPACKED_BYTES_MAX;
 use peergrad_models::data::standardize::Standardization;
-use peergrad_models::deep::Backend;
 use peergrad_models::deep::pictures::{PictureBytes, PictureSamples, SamplePart, byte_counts};
-use peergrad_models::deep::task::{DeepSamples, evaluate_text};
-use peergrad_models::deep::text::TextSamples;
+use peergrad_models::deep::task::{DeepSamples, StartValues, evaluate_text};
+use peergrad_models::deep::text::{TextLayout, TextSamples, TokenKind, Tokens, VOCABULARY};
+use peergrad_models::deep::{Adapters, Architecture, Backend, adapters};
 use peergrad_models::task::Evaluation;
+use peergrad_protocol::manifest::Manifest;
 
 use super::answers::DataPart;
+use super::deep::{DeepSettings, LoraSettings};
 use super::{ModelForm, Specification, SpecificationError};
+use crate::prepared_text::PreparedText;
 
 /// A data file with samples, as far as its founder has to read it.
 pub(super) struct SampledFile {
@@ -137,14 +141,101 @@ fn deep_is_missing() -> SpecificationError {
 }
 
 impl Specification {
+    /// Names and shapes of the parameters of a deep network.
+    pub(super) fn deep_manifest(&self) -> Manifest {
+        let Ok(architecture) = self.architecture() else { return Manifest::default() };
+        match (&architecture, self.adapters()) {
+            (Architecture::Transformer(net), Some(lora)) => adapters::manifest(net, lora.rank),
+            _ => architecture.manifest(),
+        }
+    }
+
+    /// The adapters that are trained, if only these are.
+    #[must_use]
+    pub fn adapters(&self) -> Option<LoraSettings> {
+        self.model.deep.as_ref().and_then(DeepSettings::lora)
+    }
+
+    /// Whether the data file is a prepared text.
+    pub(super) fn has_prepared_text(&self) -> bool {
+        matches!(self.data.layout, FileLayout::Text(TextLayout { tokens: TokenKind::Prepared, .. }))
+    }
+
+    /// The tokens of a file, unpacked: of a prepared text, or each byte of another one if the run's tokens are bytes.
+    fn tokens(&self, file: &str, bytes: DataBytes) -> Result<Tokens, SpecificationError> {
+        let Target::Token { vocabulary } = self.data.target else { return Err(self.other("it is no text")) };
+        let Some(prepared) = PreparedText::find(file, &bytes)?.filter(|_| self.has_prepared_text()) else {
+            if vocabulary == VOCABULARY {
+                return Ok(bytes.into());
+            }
+            return Err(self.unprepared(file, "its tokens are not those of the model"));
+        };
+        if prepared.vocabulary != vocabulary {
+            return Err(self.unprepared(file, "it has another vocabulary"));
+        }
+        prepared.tokens(file, &bytes)
+    }
+
+    fn unprepared(&self, file: &str, reason: &str) -> SpecificationError {
+        SpecificationError::Prepared { name: file.to_owned(), reason: reason.to_owned() }
+    }
+
+    /// Where the parameters of a deep network start; `bytes` are those of the run's data file, unpacked.
+    pub(super) fn start_values(&self, bytes: &DataBytes) -> Result<StartValues, SpecificationError> {
+        if !self.model.deep.as_ref().is_some_and(DeepSettings::has_base) {
+            return Ok(StartValues::Drawn);
+        }
+        let base = self.base(&self.data.name, bytes)?;
+        Ok(match self.adapters_on(&base)? {
+            Some(adapters) => StartValues::Adapted(adapters),
+            None => StartValues::Given(base),
+        })
+    }
+
+    /// The parameters of the transformer that a run started from; `bytes` are those of a prepared text.
+    fn base(&self, file: &str, bytes: &DataBytes) -> Result<Arc<[f32]>, SpecificationError> {
+        let Architecture::Transformer(transformer) = self.architecture()? else {
+            return Err(self.other("it is no text"));
+        };
+        let prepared = PreparedText::find(file, bytes)?.ok_or(SpecificationError::NoBase)?;
+        prepared.base(file, bytes, &transformer)
+    }
+
+    fn adapters_on(&self, base: &Arc<[f32]>) -> Result<Option<Adapters>, SpecificationError> {
+        let (Architecture::Transformer(net), Some(lora)) = (self.architecture()?, self.adapters()) else {
+            return Ok(None);
+        };
+        Ok(Some(Adapters::new(&net, lora.rank, lora.alpha, Arc::clone(base))))
+    }
+
+    /// The weights that the network computes with: the parameters, or, of a model of adapters, those of the transformer in the prepared text
+    /// `file` with the adapters added.
+    ///
+    /// # Errors
+    /// The model has only adapters, and the file is not the prepared text that it was trained on.
+    pub fn weights<'a>(
+        &self,
+        parameters: &'a [f32],
+        file: &str,
+        prepared: Option<&DataBytes>,
+    ) -> Result<Cow<'a, [f32]>, SpecificationError> {
+        if self.adapters().is_none() {
+            return Ok(Cow::Borrowed(parameters));
+        }
+        let base = self.base(file, prepared.ok_or(SpecificationError::NoBase)?)?;
+        let adapters = self.adapters_on(&base)?.ok_or(SpecificationError::NoBase)?;
+        Ok(Cow::Owned(adapters.effective(parameters)))
+    }
+
     /// The samples of a deep network, from the bytes of the run's data file, unpacked.
     pub(super) fn deep_samples(&self, bytes: DataBytes) -> Result<DeepSamples, SpecificationError> {
         if let FileLayout::Text(layout) = &self.data.layout {
-            if layout.samples(bytes.byte_count()) != u64::from(self.data.rows) {
+            let tokens = self.tokens(&self.data.name, bytes)?;
+            if layout.samples(tokens.count) != u64::from(self.data.rows) {
                 return Err(self.other("it has a different length"));
             }
             let held_out = self.data.held_out_rows as usize;
-            return Ok(DeepSamples::Text(TextSamples::new(bytes, *layout, held_out)));
+            return Ok(DeepSamples::Text(TextSamples::new(tokens, *layout, held_out)));
         }
         let settings = self.model.deep.as_ref().ok_or_else(deep_is_missing)?;
         let shape = settings.picture().ok_or_else(deep_is_missing)?;
@@ -208,12 +299,14 @@ impl Specification {
         let bytes = packed.unpacked(file, UNPACKED_BYTES_MAX)?;
         let FileLayout::Text(layout) = &self.data.layout else { return Err(self.other("it is no text")) };
         let held_out = if part == DataPart::HeldOut { self.data.held_out_rows as usize } else { 0 };
-        if layout.samples(bytes.byte_count()) == 0 {
+        let weights = self.weights(parameters, file, Some(&bytes))?;
+        let tokens = self.tokens(file, bytes)?;
+        if layout.samples(tokens.count) == 0 {
             return Err(SpecificationError::ShortText { file: file.to_owned(), context: layout.context });
         }
-        let text = TextSamples::new(bytes, *layout, held_out);
+        let text = TextSamples::new(tokens, *layout, held_out);
         let samples = if part == DataPart::HeldOut { text.held_out() } else { text.training() };
-        Ok(evaluate_text(&architecture, backend, parameters, &text, samples))
+        Ok(evaluate_text(&architecture, backend, &weights, &text, samples))
     }
 
     /// The pictures of a file, and which part of them `part` is.

@@ -107,6 +107,21 @@ pub enum SpecificationError {
     /// A language model is asked for predictions.
     #[error("the model continues texts: use `peer generate` with it")]
     PredictsText,
+    /// A prepared text cannot be used.
+    #[error(
+        "{name}: this is no prepared text that can be used ({reason}); prepare it again with `peer init --base`"
+    )]
+    Prepared {
+        /// The file's name.
+        name: String,
+        /// Why not.
+        reason: String,
+    },
+    /// A model of adapters is used without what they adapt.
+    #[error(
+        "the model has only adapters: give the prepared text that it was trained on, which holds the model that they adapt (`evaluate --data FILE`, `generate --base FILE`)"
+    )]
+    NoBase,
     /// A text is shorter than a sample.
     #[error("{file}: the text is too short: the model reads {context} bytes to predict the next ones; give at least {}", context + 1)]
     ShortText {

@@ -25,6 +25,7 @@ use super::deep_data::{in_memory, outline};
 use super::resolve::{ResolvedData, resolve_data};
 use super::run_file::{DataSection, ModelKind, SEED_DEFAULT};
 use super::{DataSettings, ModelForm, RunFile, SpecificationError, deep, resolve};
+use crate::prepared_text::PreparedText;
 use crate::terminal::is_obeyed;
 
 mod prose;
@@ -90,8 +91,9 @@ fn write(
     kind: Option<ModelKind>,
     batch: Option<u64>,
 ) -> Result<WrittenRunFile, SpecificationError> {
-    if kind == Some(ModelKind::Gpt) {
-        return prose::run_file(data_name, packed);
+    let prepared = PreparedText::find(data_name, packed)?;
+    if kind == Some(ModelKind::Gpt) || (kind.is_none() && prepared.is_some()) {
+        return prose::run_file(data_name, packed, prepared.as_ref());
     }
     let unpacked = packed.unpacked(data_name, UNPACKED_BYTES_MAX)?;
     let outline = outline(data_name, &unpacked)?;

@@ -60,7 +60,7 @@ impl Specification {
         let kept_file = if file <= SHIPPED_DATA_BYTES_MAX { file } else { 0 };
         let samples = match self.data.layout {
             _ if self.stays_on_disk() => u64::from(self.data.rows).saturating_mul(ROW_BYTES),
-            FileLayout::Text(layout) => u64::from(self.data.rows).saturating_mul(layout.context as u64),
+            FileLayout::Text(_) => self.data.byte_count,
             _ if self.has_byte_pictures() => {
                 let columns = self.data.layout.columns() as u64;
                 u64::from(self.data.rows).saturating_mul(columns.saturating_add(ROW_BYTES))
@@ -68,8 +68,13 @@ impl Specification {
             _ => self.value_count().saturating_mul(SAMPLE_BYTES),
         };
         let state = self.training.state_bytes(self.manifest().parameter_count() as u64);
-        let parameters = self.manifest().parameter_count();
-        let deep = self.architecture().map_or(0, |architecture| architecture.gradient_bytes(parameters));
+        let deep = self.architecture().map_or(0, |architecture| {
+            let whole = architecture.manifest().parameter_count();
+            let is_adapted = self.adapters().is_some();
+            // The base, the weights that follow from it, and their gradient.
+            let base = if is_adapted { 3 * whole as u64 * size_of::<f32>() as u64 } else { 0 };
+            architecture.gradient_bytes(whole).saturating_add(base)
+        });
         let training = kept_file.saturating_add(samples).saturating_add(state).saturating_add(deep);
         self.loading_bytes().max(training)
     }

@@ -22,6 +22,7 @@ use super::{
     DataSettings, ModelForm, ModelSettings, Specification, SpecificationError, TrainingSettings, VERSION,
     compression, dealing, deep, groups, patience, replicas, within,
 };
+use crate::prepared_text::PreparedText;
 
 /// The most classes that may be given as a count.
 const CLASSES_COUNTED_MAX: u32 = 1 << 16;
@@ -65,8 +66,10 @@ pub fn resolve_with_notices(
     let section = run.data()?;
     check_model_keys(run, section)?;
     let form = run.model.kind.form();
+    let mut prepared = None;
     let ResolvedData { data, picture, notices } = if run.model.kind == ModelKind::Gpt {
-        let data = deep::resolve_text(section, &run.model, data_name, packed)?;
+        prepared = PreparedText::find(data_name, packed)?;
+        let data = deep::resolve_text(section, &run.model, data_name, packed, prepared.as_ref())?;
         ResolvedData { data, picture: None, notices: vec![] }
     } else {
         resolve_data(section, form, run.seed, data_name, packed)?
@@ -74,7 +77,10 @@ pub fn resolve_with_notices(
     let training = resolve_training(run, u64::from(data.rows - data.held_out_rows))?;
     training.evaluation.check_held_out(u64::from(data.held_out_rows))?;
     let deep = match run.model.kind {
-        ModelKind::Gpt => Some(deep::resolve_transformer(&run.model)?),
+        ModelKind::Gpt => {
+            let base = prepared.and_then(|text| text.base);
+            Some(deep::resolve_transformer(&run.model, base)?)
+        }
         ModelKind::Cnn | ModelKind::Resnet => {
             let picture = picture.expect("a picture has a shape");
             Some(deep::resolve_convolutional(&run.model, section, picture)?)
@@ -243,6 +249,8 @@ fn check_model_keys(run: &RunFile, data: &DataSection) -> Result<(), Specificati
     gpt.check("model.heads", model.heads)?;
     gpt.check("model.context", model.context)?;
     gpt.check("model.dropout", model.dropout)?;
+    gpt.check("model.lora", model.lora)?;
+    gpt.check("model.lora_alpha", model.lora_alpha)?;
     let table = Condition {
         holds: kind != ModelKind::Gpt,
         allowed: "nothing if `kind` in [model] is \"gpt\": it reads the file as prose, without columns",

@@ -140,10 +140,14 @@ pub struct ModelSection {
     pub width: Option<usize>,
     /// `gpt` only: heads of the attention. Default 4.
     pub heads: Option<usize>,
-    /// `gpt` only: the bytes of text that it sees at once. Default 128.
+    /// `gpt` only: the tokens of text that it sees at once. Default 128.
     pub context: Option<usize>,
     /// `gpt` only: the share of values that dropout leaves out. Default 0.
     pub dropout: Option<f32>,
+    /// `gpt` only, with a prepared text that holds a model: the rank of adapters, which alone are trained. Default: the whole model is.
+    pub lora: Option<usize>,
+    /// With `lora` only: what the adapters are multiplied by, times the rank. Default: twice the rank.
+    pub lora_alpha: Option<f32>,
 }
 
 /// `layers` in `[model]`.

@@ -1,10 +1,12 @@
 //! The task of a deep network: its samples, cut into pieces for a backend.
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
 use peergrad_protocol::manifest::Manifest;
 
+use super::adapters::Adapters;
 use super::changes::{Change, change};
 use super::convolutional::PictureShape;
 use super::draws::sample_seed;
@@ -20,9 +22,22 @@ use crate::task::{Evaluation, Task};
 #[derive(Debug)]
 pub struct DeepTask {
     architecture: Architecture,
+    start: StartValues,
     samples: DeepSamples,
     seed: u64,
     backend: Arc<dyn Backend>,
+}
+
+/// Where the parameters of a deep network start, and which of them are trained.
+#[derive(Clone, Debug, Default)]
+pub enum StartValues {
+    /// They are drawn.
+    #[default]
+    Drawn,
+    /// (parameters): those of a network that was trained before.
+    Given(Arc<[f32]>),
+    /// A network that was trained before stays as it is, and adapters are trained.
+    Adapted(Adapters),
 }
 
 /// The samples of a deep network.
@@ -50,7 +65,21 @@ impl DeepTask {
         seed: u64,
         backend: Arc<dyn Backend>,
     ) -> Self {
-        Self { architecture, samples, seed, backend }
+        Self { architecture, start: StartValues::Drawn, samples, seed, backend }
+    }
+
+    /// The same, which starts elsewhere.
+    #[must_use]
+    pub fn starting_at(self, start: StartValues) -> Self {
+        Self { start, ..self }
+    }
+
+    /// The weights that the network computes with.
+    fn weights<'a>(&self, parameters: &'a [f32]) -> Cow<'a, [f32]> {
+        match &self.start {
+            StartValues::Adapted(adapters) => Cow::Owned(adapters.effective(parameters)),
+            StartValues::Drawn | StartValues::Given(_) => Cow::Borrowed(parameters),
+        }
     }
 
     /// The piece of these training samples in an epoch.
@@ -76,7 +105,15 @@ impl DeepTask {
         let size = self.architecture.samples_per_piece();
         let piece =
             |index| self.piece(epoch, samples.chunks(size).nth(index).expect("as many as are counted"));
-        self.backend.gradient(&self.architecture, parameters, samples.len().div_ceil(size), &piece, gradient)
+        let count = samples.len().div_ceil(size);
+        let weights = self.weights(parameters);
+        let StartValues::Adapted(adapters) = &self.start else {
+            return self.backend.gradient(&self.architecture, &weights, count, &piece, gradient);
+        };
+        let mut whole = vec![0.0; weights.len()];
+        let loss = self.backend.gradient(&self.architecture, &weights, count, &piece, &mut whole);
+        adapters.project(parameters, &whole, gradient);
+        loss
     }
 }
 
@@ -92,11 +129,18 @@ impl DeepSamples {
 
 impl Task for DeepTask {
     fn manifest(&self) -> Manifest {
-        self.architecture.manifest()
+        match &self.start {
+            StartValues::Adapted(adapters) => adapters.manifest(),
+            StartValues::Drawn | StartValues::Given(_) => self.architecture.manifest(),
+        }
     }
 
     fn initial(&self, seed: u64, parameters: &mut [f32]) {
-        self.architecture.initial(seed, parameters);
+        match &self.start {
+            StartValues::Drawn => self.architecture.initial(seed, parameters),
+            StartValues::Given(values) => parameters.copy_from_slice(values),
+            StartValues::Adapted(adapters) => adapters.initial(seed, parameters),
+        }
     }
 
     fn sample_count(&self) -> u32 {
@@ -132,6 +176,7 @@ impl Task for DeepTask {
     }
 
     fn evaluate(&self, parameters: &[f32]) -> Evaluation {
+        let parameters = &*self.weights(parameters);
         match &self.samples {
             DeepSamples::Pictures { pictures, .. } => {
                 let part = SamplePart::HeldOut;

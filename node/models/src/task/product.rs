@@ -15,7 +15,7 @@ use ndarray::{ArrayView2, ArrayViewMut2};
 
 /// What happens to the values that the product's memory holds before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum WriteMode {
+pub(crate) enum WriteMode {
     /// The product overwrites them.
     Replace,
     /// The product is added to them.
@@ -26,7 +26,7 @@ pub(super) enum WriteMode {
 ///
 /// # Panics
 /// If the shapes do not fit together.
-pub(super) fn multiply(
+pub(crate) fn multiply(
     left: ArrayView2<'_, f32>,
     right: ArrayView2<'_, f32>,
     mode: WriteMode,

@@ -1,0 +1,409 @@
+//! A prepared text: its tokens, and what a model starts from, in one file. A run has one data file, and with it each peer has all that it
+//! needs.
+//!
+//! ```text
+//! safetensors file    tokens                      u8 or u32, (tokens)
+//!                     transformer.wte.weight ...   f32: a transformer that was trained before, if there is one
+//!                     metadata                    the sizes of the transformer, as TOML
+//! ```
+//! # Invariants
+//! - Finding what is where reads only the header. No input makes it panic.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use peergrad_collectives::codec::Codec;
+use peergrad_models::data::bytes::DataBytes;
+use peergrad_models::deep::text::{TokenWidth, Tokens, VOCABULARY};
+use peergrad_models::deep::{Architecture, Transformer};
+use safetensors::tensor::{Metadata, TensorView};
+use safetensors::{Dtype, SafeTensors};
+use serde::{Deserialize, Serialize};
+
+use crate::model_file::{HEADER_BYTES_MAX, ModelFile, ModelFileError};
+use crate::specification::SpecificationError;
+
+/// The tensor of tokens.
+const TOKENS: &str = "tokens";
+/// The metadata entry with the sizes.
+const SIZES: &str = "peergrad.text";
+/// The bytes before the header: its length.
+const LENGTH_BYTES: u64 = 8;
+
+/// Where the parts of a prepared text are.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PreparedText {
+    /// How many different tokens there may be.
+    pub vocabulary: usize,
+    /// The sizes of the transformer that a model starts from, if there is one. Its dropout is 0.
+    pub base: Option<Transformer>,
+    tokens: Place,
+    width: TokenWidth,
+    /// Where each tensor of the transformer is.
+    tensors: BTreeMap<String, Place>,
+}
+
+/// Where a tensor is in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    start: u64,
+    bytes: u64,
+}
+
+/// What is stored under [`SIZES`], as TOML.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Sizes {
+    vocabulary: usize,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    base: Option<BaseSizes>,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BaseSizes {
+    layers: usize,
+    width: usize,
+    heads: usize,
+    context: usize,
+}
+
+/// A transformer that was trained before.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BaseModel {
+    /// Its sizes. The dropout is 0.
+    pub transformer: Transformer,
+    /// (parameters), in the order of its tensors.
+    pub parameters: Vec<f32>,
+}
+
+/// Why a model cannot be what another one starts from. Each message says what to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BaseModelError {
+    /// The file of tensors cannot be read.
+    #[error("its tensors cannot be read ({0}); copy the file again")]
+    Tensors(String),
+    /// The settings cannot be read.
+    #[error("config.json cannot be read ({0}); copy the folder again")]
+    Config(String),
+    /// It is another kind of model.
+    #[error(
+        "it is a model with {what}, and only those of the kind \"gpt2\" with their usual settings can be used here"
+    )]
+    Kind {
+        /// The setting.
+        what: String,
+    },
+    /// A tensor is missing or has another shape.
+    #[error("its tensor `{name}` {found}; copy the model again")]
+    Tensor {
+        /// The tensor.
+        name: String,
+        /// What is wrong.
+        found: String,
+    },
+    /// It is a model file of peergrad that cannot be used.
+    #[error(transparent)]
+    File(#[from] ModelFileError),
+    /// It is a model file of peergrad for something else.
+    #[error("it is no language model; give one that was trained with `kind = \"gpt\"`")]
+    NoTransformer,
+    /// It is a model file of peergrad with adapters only.
+    #[error("it has only adapters; give the model that they were trained on")]
+    Adapters,
+}
+
+/// The settings of a model in the layout of Hugging Face, as far as they matter.
+#[derive(Deserialize)]
+struct Config {
+    model_type: String,
+    n_layer: usize,
+    n_embd: usize,
+    n_head: usize,
+    n_positions: usize,
+    vocab_size: usize,
+    #[serde(default)]
+    n_inner: Option<usize>,
+    #[serde(default)]
+    activation_function: Option<String>,
+    #[serde(default)]
+    layer_norm_epsilon: Option<f64>,
+    #[serde(default)]
+    tie_word_embeddings: Option<bool>,
+    #[serde(default)]
+    scale_attn_weights: Option<bool>,
+    #[serde(default)]
+    scale_attn_by_inverse_layer_idx: Option<bool>,
+}
+
+impl BaseModel {
+    /// A model that peergrad exported.
+    ///
+    /// # Errors
+    /// It is damaged, or no transformer.
+    pub fn of_model_file(bytes: &[u8]) -> Result<Self, BaseModelError> {
+        let file = ModelFile::decode(bytes)?;
+        let specification = file.specification()?;
+        let architecture = specification.architecture().map_err(ModelFileError::from)?;
+        let Architecture::Transformer(transformer) = architecture else {
+            return Err(BaseModelError::NoTransformer);
+        };
+        if specification.adapters().is_some() {
+            return Err(BaseModelError::Adapters);
+        }
+        let transformer = Transformer { dropout: 0.0, ..transformer };
+        Ok(Self { transformer, parameters: file.parameters })
+    }
+
+    /// A model in the layout of Hugging Face.
+    ///
+    /// - `config`: the text of config.json.
+    /// - `tensors`: the bytes of model.safetensors.
+    ///
+    /// # Errors
+    /// It is damaged or of another kind than GPT-2.
+    pub fn of_folder(config: &str, tensors: &[u8]) -> Result<Self, BaseModelError> {
+        let config: Config =
+            serde_json::from_str(config).map_err(|error| BaseModelError::Config(error.to_string()))?;
+        let transformer = config.transformer()?;
+        let unreadable = |error: safetensors::SafeTensorError| BaseModelError::Tensors(error.to_string());
+        let file = SafeTensors::deserialize(tensors).map_err(unreadable)?;
+        let mut parameters = vec![];
+        for tensor in Architecture::Transformer(transformer).tensors() {
+            let wrong = |found: String| BaseModelError::Tensor { name: tensor.name.clone(), found };
+            // The models of OpenAI have names without a prefix.
+            let short = tensor.name.trim_start_matches("transformer.");
+            let view = file.tensor(&tensor.name).or_else(|_| file.tensor(short));
+            let view = view.map_err(|_| wrong("is missing".to_owned()))?;
+            if view.shape() != tensor.shape {
+                return Err(wrong(format!("has the shape {:?}, not {:?}", view.shape(), tensor.shape)));
+            }
+            parameters.extend(numbers(&view).ok_or_else(|| {
+                wrong(format!("has the type {:?}, but only F32, F16 and BF16 can be read", view.dtype()))
+            })?);
+        }
+        Ok(Self { transformer, parameters })
+    }
+}
+
+impl Config {
+    fn transformer(&self) -> Result<Transformer, BaseModelError> {
+        let refuse = |what: String| Err(BaseModelError::Kind { what });
+        if self.model_type != "gpt2" {
+            return refuse(format!("model_type \"{}\"", self.model_type));
+        }
+        let activation = self.activation_function.as_deref().unwrap_or("gelu_new");
+        if !["gelu_new", "gelu_pytorch_tanh"].contains(&activation) {
+            return refuse(format!("activation_function \"{activation}\""));
+        }
+        let epsilon = self.layer_norm_epsilon.unwrap_or(1e-5);
+        if (epsilon - 1e-5).abs() > 1e-7 {
+            return refuse(format!("layer_norm_epsilon {epsilon}"));
+        }
+        if self.n_inner.is_some_and(|inner| Some(inner) != self.n_embd.checked_mul(4)) {
+            return refuse("an inner width that is not four times the width".to_owned());
+        }
+        if self.tie_word_embeddings == Some(false) {
+            return refuse("tie_word_embeddings false".to_owned());
+        }
+        if self.scale_attn_weights == Some(false) || self.scale_attn_by_inverse_layer_idx == Some(true) {
+            return refuse("another scale of the attention".to_owned());
+        }
+        let transformer = Transformer {
+            layers: self.n_layer,
+            width: self.n_embd,
+            heads: self.n_head,
+            context: self.n_positions,
+            vocabulary: self.vocab_size,
+            dropout: 0.0,
+        };
+        match transformer.problem() {
+            Some((setting, allowed)) => refuse(format!("{setting} outside of {allowed}")),
+            None => Ok(transformer),
+        }
+    }
+}
+
+/// The numbers of a tensor; `None` if it has another type.
+fn numbers(view: &TensorView<'_>) -> Option<Vec<f32>> {
+    let bytes = view.data();
+    Some(match view.dtype() {
+        Dtype::F32 => floats(bytes),
+        Dtype::F16 => halves(Codec::F16, bytes)?,
+        Dtype::BF16 => halves(Codec::Bf16, bytes)?,
+        _ => return None,
+    })
+}
+
+fn floats(bytes: &[u8]) -> Vec<f32> {
+    let number = |bytes: &[u8]| f32::from_le_bytes(bytes.try_into().expect("four bytes"));
+    bytes.chunks_exact(size_of::<f32>()).map(number).collect()
+}
+
+fn halves(codec: Codec, bytes: &[u8]) -> Option<Vec<f32>> {
+    let mut numbers = vec![0.0; bytes.len() / 2];
+    codec.decode(bytes, &mut numbers).ok()?;
+    Some(numbers)
+}
+
+/// The bytes of a prepared text whose tokens are the bytes of `text`.
+///
+/// # Errors
+/// The base has another vocabulary than bytes.
+///
+/// # Panics
+/// The base has other parameters than its sizes say.
+pub fn prepare(text: &[u8], base: &BaseModel) -> Result<Vec<u8>, BaseModelError> {
+    let BaseModel { transformer, parameters } = base;
+    if transformer.vocabulary != VOCABULARY {
+        let what =
+            format!("a vocabulary of {}, where a text of bytes has {VOCABULARY}", transformer.vocabulary);
+        return Err(BaseModelError::Kind { what });
+    }
+    let Transformer { layers, width, heads, context, vocabulary, .. } = *transformer;
+    let sizes = Sizes { vocabulary, base: Some(BaseSizes { layers, width, heads, context }) };
+    let sizes = toml::to_string(&sizes).expect("numbers can be written");
+    let view = |dtype, shape, bytes| TensorView::new(dtype, shape, bytes).expect("as many bytes");
+    let mut views = vec![(TOKENS.to_owned(), view(Dtype::U8, vec![text.len()], text))];
+    let mut rest = parameters.as_slice();
+    for tensor in Architecture::Transformer(*transformer).tensors() {
+        let (values, after) = rest.split_at(tensor.len());
+        views.push((tensor.name, view(Dtype::F32, tensor.shape, bytemuck::cast_slice(values))));
+        rest = after;
+    }
+    assert!(rest.is_empty(), "as many parameters as the sizes say");
+    let metadata = [(SIZES.to_owned(), sizes)].into_iter().collect();
+    Ok(safetensors::serialize(views, Some(metadata)).expect("the header is within the format's bounds"))
+}
+
+impl PreparedText {
+    /// Finds the parts of a prepared text; `None` if a file is none. `name` is the name for errors.
+    ///
+    /// # Errors
+    /// It is damaged, or the disk does not give its header.
+    pub fn find(name: &str, bytes: &DataBytes) -> Result<Option<Self>, SpecificationError> {
+        let wrong =
+            |reason: &str| SpecificationError::Prepared { name: name.to_owned(), reason: reason.to_owned() };
+        let unreadable = |error: std::io::Error| wrong(&error.to_string());
+        let start = bytes.head(LENGTH_BYTES as usize + 1).map_err(unreadable)?;
+        let Some((&length, b"{")) = start.split_first_chunk() else { return Ok(None) };
+        let length = u64::from_le_bytes(length);
+        if length > HEADER_BYTES_MAX as u64 {
+            return Ok(None);
+        }
+        let head = bytes.head((LENGTH_BYTES + length) as usize).map_err(unreadable)?;
+        let Ok(header) = serde_json::from_slice::<Metadata>(&head[LENGTH_BYTES as usize..]) else {
+            return Ok(None);
+        };
+        let Some(sizes) = header.metadata().as_ref().and_then(|entries| entries.get(SIZES)) else {
+            return Err(wrong("it is a safetensors file without a text"));
+        };
+        let sizes: Sizes = toml::from_str(sizes).map_err(|_| wrong("its sizes are damaged"))?;
+        let data = LENGTH_BYTES + length;
+        let mut tensors = BTreeMap::new();
+        let mut tokens = None;
+        for (name, info) in header.tensors() {
+            let (start, end) = info.data_offsets;
+            let place = Place { start: data + start as u64, bytes: (end - start) as u64 };
+            if place.start + place.bytes > bytes.byte_count() {
+                return Err(wrong("it ends too early"));
+            }
+            if name == TOKENS {
+                tokens = Some((info.dtype, place));
+            } else if info.dtype == Dtype::F32 {
+                tensors.insert(name, place);
+            }
+        }
+        let (tokens, width) = match tokens {
+            Some((Dtype::U8, place)) => (place, TokenWidth::Byte),
+            Some((Dtype::U32, place)) => (place, TokenWidth::Four),
+            _ => return Err(wrong("it has no tokens")),
+        };
+        let vocabulary = sizes.vocabulary;
+        let base = sizes.base.map(|BaseSizes { layers, width, heads, context }| Transformer {
+            layers,
+            width,
+            heads,
+            context,
+            vocabulary,
+            dropout: 0.0,
+        });
+        if base.is_some_and(|base| base.problem().is_some()) {
+            return Err(wrong("its sizes are impossible"));
+        }
+        Ok(Some(Self { vocabulary, base, tokens, width, tensors }))
+    }
+
+    /// The number of tokens.
+    #[must_use]
+    pub fn token_count(&self) -> u64 {
+        match self.width {
+            TokenWidth::Byte => self.tokens.bytes,
+            TokenWidth::Four => self.tokens.bytes / 4,
+        }
+    }
+
+    /// The tokens; `bytes` are those of the file.
+    ///
+    /// # Errors
+    /// A token is not below the vocabulary, or the disk does not give them.
+    pub fn tokens(&self, name: &str, bytes: &DataBytes) -> Result<Tokens, SpecificationError> {
+        const CHECKED_TOGETHER_BYTES: usize = 1 << 20;
+        let wrong = |reason: String| SpecificationError::Prepared { name: name.to_owned(), reason };
+        let mut part = vec![0; CHECKED_TOGETHER_BYTES];
+        let mut passed = 0;
+        let is_any_possible = self.width == TokenWidth::Byte && self.vocabulary >= VOCABULARY;
+        while passed < self.tokens.bytes && !is_any_possible {
+            let count = part.len().min((self.tokens.bytes - passed) as usize);
+            let part = &mut part[..count];
+            bytes.read_at(self.tokens.start + passed, part).map_err(|error| wrong(error.to_string()))?;
+            let greatest = match self.width {
+                TokenWidth::Byte => part.iter().copied().max().map(u32::from),
+                TokenWidth::Four => {
+                    let token = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().expect("four bytes"));
+                    part.chunks_exact(4).map(token).max()
+                }
+            };
+            if let Some(token) = greatest.filter(|&token| token as usize >= self.vocabulary) {
+                return Err(wrong(format!(
+                    "it has the token {token} of a vocabulary of {}",
+                    self.vocabulary
+                )));
+            }
+            passed += count as u64;
+        }
+        let (start, count) = (self.tokens.start, self.token_count());
+        Ok(Tokens { bytes: bytes.clone(), start, count, width: self.width })
+    }
+
+    /// The parameters of the base, for a transformer that may see less at once: then the table of places has fewer rows.
+    ///
+    /// # Errors
+    /// The transformer has other sizes, a tensor is missing, or the disk does not give them.
+    pub fn base(
+        &self,
+        name: &str,
+        bytes: &DataBytes,
+        transformer: &Transformer,
+    ) -> Result<Arc<[f32]>, SpecificationError> {
+        let wrong = |reason: String| SpecificationError::Prepared { name: name.to_owned(), reason };
+        let fits = |base: &Transformer| {
+            let Transformer { context, dropout, .. } = *transformer;
+            context <= base.context && *transformer == Transformer { context, dropout, ..*base }
+        };
+        self.base.filter(fits).ok_or_else(|| wrong("its model has other sizes".to_owned()))?;
+        let mut parameters = vec![];
+        for tensor in Architecture::Transformer(*transformer).tensors() {
+            let needed = tensor.len() * size_of::<f32>();
+            let place = self.tensors.get(&tensor.name).filter(|place| place.bytes >= needed as u64);
+            let place = place.ok_or_else(|| wrong(format!("the tensor `{}` is missing", tensor.name)))?;
+            let mut values = vec![0; needed];
+            bytes.read_at(place.start, &mut values).map_err(|error| wrong(error.to_string()))?;
+            parameters.extend(floats(&values));
+        }
+        match parameters.iter().all(|value| value.is_finite()) {
+            true => Ok(parameters.into()),
+            false => Err(wrong("its model has numbers that are not finite".to_owned())),
+        }
+    }
+}
