@@ -55,6 +55,7 @@ mod started_from;
 mod status;
 mod swarm;
 mod text_folder;
+mod tokenizer;
 mod train;
 
 pub use status::status_text;
@@ -105,6 +106,9 @@ enum Command {
         /// model.safetensors (GPT-2). Text and model become one file
         #[arg(long, value_name = "MODEL")]
         base: Option<PathBuf>,
+        /// A tokenizer.json, which makes the tokens of the text; by default that of `--base`, and otherwise tokens are bytes
+        #[arg(long, value_name = "FILE")]
+        tokenizer: Option<PathBuf>,
         /// Height and width of the pictures of a folder, to which they are scaled; what is too long is cut
         #[arg(long, value_name = "PIXELS", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
         size: u16,
@@ -192,9 +196,15 @@ fn run_command(Cli { command }: Cli, deep: DeepBackend) -> ExitCode {
         Command::BenchPeer(arguments) => bench::bench_peer(arguments),
         Command::BenchTable(arguments) => bench::tables::bench_table(&arguments),
         Command::BenchTablePeer(arguments) => bench::tables::bench_table_peer(arguments),
-        Command::Init { data, model, base, size, grey, json } => {
+        Command::Init { data, model, base, tokenizer, size, grey, json } => {
             let settings = pictures::PackSettings { side: size.into(), grey };
-            files::init(&data, model, base.as_deref(), settings, OutputFormat::of_flag(json))
+            files::init(
+                &data,
+                model,
+                (base.as_deref(), tokenizer.as_deref()),
+                settings,
+                OutputFormat::of_flag(json),
+            )
         }
         Command::Start(arguments) => run::start(arguments, deep),
         Command::Run(command) => command.run(|memory| Arc::new(BuiltinLoader { memory, deep })),

@@ -4,6 +4,7 @@
 //! ```text
 //! safetensors file    tokens                      u8 or u32, (tokens)
 //!                     transformer.wte.weight ...   f32: a transformer that was trained before, if there is one
+//!                     tokenizer                   u8: the text of a tokenizer.json, if tokens are not bytes
 //!                     metadata                    the sizes of the transformer, as TOML
 //! ```
 //! # Invariants
@@ -25,6 +26,8 @@ use crate::specification::SpecificationError;
 
 /// The tensor of tokens.
 const TOKENS: &str = "tokens";
+/// The tensor of the tokenizer's text.
+const TOKENIZER: &str = "tokenizer";
 /// The metadata entry with the sizes.
 const SIZES: &str = "peergrad.text";
 /// The bytes before the header: its length.
@@ -39,6 +42,7 @@ pub struct PreparedText {
     pub base: Option<Transformer>,
     tokens: Place,
     width: TokenWidth,
+    tokenizer: Option<Place>,
     /// Where each tensor of the transformer is.
     tensors: BTreeMap<String, Place>,
 }
@@ -246,27 +250,59 @@ fn halves(codec: Codec, bytes: &[u8]) -> Option<Vec<f32>> {
     Some(numbers)
 }
 
-/// The bytes of a prepared text whose tokens are the bytes of `text`.
+/// A text to prepare.
+#[derive(Clone, Copy, Debug)]
+pub enum TextTokens<'a> {
+    /// Its bytes are its tokens.
+    Bytes(&'a [u8]),
+    /// A tokenizer has made numbers of it.
+    Numbers {
+        /// The tokens.
+        tokens: &'a [u32],
+        /// How many different ones there may be.
+        vocabulary: usize,
+        /// The text of the tokenizer's file, tokenizer.json.
+        tokenizer: &'a [u8],
+    },
+}
+
+/// The bytes of a prepared text; `base` is the transformer that a model starts from, if there is one.
 ///
 /// # Errors
-/// The base has another vocabulary than bytes.
+/// The base has another vocabulary than the text.
 ///
 /// # Panics
 /// The base has other parameters than its sizes say.
-pub fn prepare(text: &[u8], base: &BaseModel) -> Result<Vec<u8>, BaseModelError> {
-    let BaseModel { transformer, parameters } = base;
-    if transformer.vocabulary != VOCABULARY {
-        let what =
-            format!("a vocabulary of {}, where a text of bytes has {VOCABULARY}", transformer.vocabulary);
+pub fn prepare(text: TextTokens<'_>, base: Option<&BaseModel>) -> Result<Vec<u8>, BaseModelError> {
+    let needed = match text {
+        TextTokens::Bytes(_) => VOCABULARY,
+        TextTokens::Numbers { vocabulary, .. } => vocabulary,
+    };
+    // A table may have more rows than the tokenizer has tokens, but only for numbers: those of bytes are all in use.
+    let is_too_small = |base: &&BaseModel| base.transformer.vocabulary < needed;
+    let is_other = matches!(text, TextTokens::Bytes(_))
+        && base.is_some_and(|base| base.transformer.vocabulary != needed);
+    if let Some(base) = base.filter(|base| is_other || is_too_small(base)) {
+        let found = base.transformer.vocabulary;
+        let what = format!("a vocabulary of {found}, where the text has {needed} different tokens");
         return Err(BaseModelError::Kind { what });
     }
-    let Transformer { layers, width, heads, context, vocabulary, .. } = *transformer;
-    let sizes = Sizes { vocabulary, base: Some(BaseSizes { layers, width, heads, context }) };
-    let sizes = toml::to_string(&sizes).expect("numbers can be written");
+    let vocabulary = base.map_or(needed, |base| base.transformer.vocabulary);
+    let sizes = base.map(|base| {
+        let Transformer { layers, width, heads, context, .. } = base.transformer;
+        BaseSizes { layers, width, heads, context }
+    });
+    let sizes = toml::to_string(&Sizes { vocabulary, base: sizes }).expect("numbers can be written");
     let view = |dtype, shape, bytes| TensorView::new(dtype, shape, bytes).expect("as many bytes");
-    let mut views = vec![(TOKENS.to_owned(), view(Dtype::U8, vec![text.len()], text))];
-    let mut rest = parameters.as_slice();
-    for tensor in Architecture::Transformer(*transformer).tensors() {
+    let mut views = match text {
+        TextTokens::Bytes(text) => vec![(TOKENS.to_owned(), view(Dtype::U8, vec![text.len()], text))],
+        TextTokens::Numbers { tokens, tokenizer, .. } => vec![
+            (TOKENS.to_owned(), view(Dtype::U32, vec![tokens.len()], bytemuck::cast_slice(tokens))),
+            (TOKENIZER.to_owned(), view(Dtype::U8, vec![tokenizer.len()], tokenizer)),
+        ],
+    };
+    let mut rest = base.map_or(&[][..], |base| &base.parameters);
+    for tensor in base.map(|base| Architecture::Transformer(base.transformer).tensors()).unwrap_or_default() {
         let (values, after) = rest.split_at(tensor.len());
         views.push((tensor.name, view(Dtype::F32, tensor.shape, bytemuck::cast_slice(values))));
         rest = after;
@@ -301,7 +337,7 @@ impl PreparedText {
         let sizes: Sizes = toml::from_str(sizes).map_err(|_| wrong("its sizes are damaged"))?;
         let data = LENGTH_BYTES + length;
         let mut tensors = BTreeMap::new();
-        let mut tokens = None;
+        let (mut tokens, mut tokenizer) = (None, None);
         for (name, info) in header.tensors() {
             let (start, end) = info.data_offsets;
             let place = Place { start: data + start as u64, bytes: (end - start) as u64 };
@@ -310,6 +346,8 @@ impl PreparedText {
             }
             if name == TOKENS {
                 tokens = Some((info.dtype, place));
+            } else if name == TOKENIZER {
+                tokenizer = Some(place);
             } else if info.dtype == Dtype::F32 {
                 tensors.insert(name, place);
             }
@@ -331,7 +369,7 @@ impl PreparedText {
         if base.is_some_and(|base| base.problem().is_some()) {
             return Err(wrong("its sizes are impossible"));
         }
-        Ok(Some(Self { vocabulary, base, tokens, width, tensors }))
+        Ok(Some(Self { vocabulary, base, tokens, width, tokenizer, tensors }))
     }
 
     /// The number of tokens.
@@ -341,6 +379,17 @@ impl PreparedText {
             TokenWidth::Byte => self.tokens.bytes,
             TokenWidth::Four => self.tokens.bytes / 4,
         }
+    }
+
+    /// The text of the tokenizer that made the tokens; `None` if they are bytes. `bytes` are those of the file.
+    ///
+    /// # Errors
+    /// The disk does not give it.
+    pub fn tokenizer(&self, bytes: &DataBytes) -> std::io::Result<Option<Vec<u8>>> {
+        let Some(place) = self.tokenizer else { return Ok(None) };
+        let mut text = vec![0; place.bytes as usize];
+        bytes.read_at(place.start, &mut text)?;
+        Ok(Some(text))
     }
 
     /// The tokens; `bytes` are those of the file.

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use peergrad_config::model_file::{ModelFile, Origin};
-use peergrad_config::prepared_text::{BaseModel, PreparedText, prepare};
+use peergrad_config::prepared_text::{BaseModel, PreparedText, TextTokens, prepare};
 use peergrad_config::specification::memory::MemoryLimit;
 use peergrad_config::specification::{DeepBackend, RunFile, Specification, resolve, write_run_file};
 use peergrad_deep::Burn;
@@ -47,7 +47,8 @@ fn book() -> Vec<u8> {
 }
 
 fn prepared() -> DataBytes {
-    prepare(&book(), &BaseModel::of_model_file(&model_file()).unwrap()).unwrap().into()
+    let base = BaseModel::of_model_file(&model_file()).unwrap();
+    prepare(TextTokens::Bytes(&book()), Some(&base)).unwrap().into()
 }
 
 const LORA: &str = "epochs = 2\nbatch = 24\nseed = 3\n[data]\nfile = \"book.safetensors\"\n[model]\nkind = \"gpt\"\ncontext = 8\nlora = 2\n[optimizer]\nrate = 0.02\n";
@@ -150,4 +151,30 @@ fn damaged_files_are_refused_in_words() {
     let run = RunFile::parse(&LORA.replace("safetensors", "txt")).unwrap();
     let error = resolve(&run, "book.txt", book()).unwrap_err().to_string();
     assert!(error.contains("adapters need a model that was trained before"), "{error}");
+}
+
+#[test]
+fn tokens_of_a_tokenizer_are_numbers() {
+    let tokens: Vec<u32> = (0..400).map(|index| index * 7 % 300).collect();
+    let text = TextTokens::Numbers { tokens: &tokens, vocabulary: 300, tokenizer: b"{}" };
+    let data = DataBytes::from(prepare(text, None).unwrap());
+    let settings = "epochs = 1\nbatch = 8\n[data]\nfile = \"t.safetensors\"\n[model]\nkind = \"gpt\"\nlayers = 1\nwidth = 8\nheads = 2\ncontext = 6";
+    let specification = of(settings, "t.safetensors", &data);
+    let task = task(&specification, &data);
+    let count = specification.manifest().parameter_count();
+    assert_eq!(specification.manifest().tensors().next().unwrap().0.shape, [300, 8]);
+    let (mut parameters, mut gradient) = (vec![0.0; count], vec![0.0; count]);
+    task.initial(1, &mut parameters);
+    let loss = task.gradient(&parameters, &[0, 5], &mut gradient) / 2.0;
+    assert!((loss - 300_f64.ln()).abs() < 0.1, "{loss}");
+    let prepared = PreparedText::find("t", &data).unwrap().unwrap();
+    assert_eq!(prepared.tokenizer(&data).unwrap().as_deref(), Some(&b"{}"[..]));
+    // A token that the vocabulary does not have would be outside of a table.
+    let far = TextTokens::Numbers { tokens: &[1, 2, 300, 4], vocabulary: 300, tokenizer: b"{}" };
+    let far = DataBytes::from(prepare(far, None).unwrap());
+    let error = PreparedText::find("t", &far).unwrap().unwrap().tokens("t", &far).unwrap_err().to_string();
+    assert!(error.contains("it has the token 300 of a vocabulary of 300"), "{error}");
+    let base = BaseModel::of_model_file(&model_file()).unwrap();
+    let error = prepare(text, Some(&base)).unwrap_err().to_string();
+    assert!(error.contains("a vocabulary of 256, where the text has 300 different tokens"), "{error}");
 }

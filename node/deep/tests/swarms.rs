@@ -73,8 +73,9 @@ fn a_small_transformer_survives_a_crash_and_a_joiner() {
 /// Parts of the batch are computed at different members, and the losses are those of one loop, with statistics of the batch too.
 #[test]
 fn losses_are_those_of_one_process() {
+    // Not with Adam: a bias before a batch norm has no slope but that of rounding, which Adam makes as large as any other.
     let normed =
-        "[model]\nkind = \"resnet\"\ndepth = 8\nnorm = \"batch\"\n[optimizer]\nrate = 0.01\n".to_owned();
+        "[model]\nkind = \"resnet\"\ndepth = 8\nnorm = \"batch\"\n[optimizer]\nrule = \"momentum\"\nrate = 0.05\n".to_owned();
     let dropped = "[data]\nfile = \"digits\"\nchanges = [\"shift 1\"]\n";
     for settings in [SMALL.to_owned(), format!("{SMALL}{dropped}"), normed] {
         let workload = digits(&settings);

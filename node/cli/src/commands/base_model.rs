@@ -5,11 +5,12 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use peergrad_config::prepared_text::{BaseModel, prepare};
+use peergrad_config::prepared_text::{BaseModel, TextTokens, prepare};
 use peergrad_embed::text::text_table::{bytes, count};
 use peergrad_models::data::limits::UNPACKED_BYTES_MAX;
 
 use super::files;
+use super::tokenizer::Tokenizer;
 use crate::terminal::complain;
 
 /// Reads a model that was trained before.
@@ -30,8 +31,20 @@ fn read_base(path: &Path) -> anyhow::Result<BaseModel> {
     model.with_context(|| path.display().to_string())
 }
 
+/// The tokenizer of a model in a folder; `None` if it has none, as models of bytes.
+fn tokenizer_of(base: &Path) -> Option<PathBuf> {
+    Some(base.join("tokenizer.json")).filter(|path| base.is_dir() && path.exists())
+}
+
 /// Writes a text and a model into one file beside the text: `book.txt` becomes `book.safetensors`. Returns its path.
-pub(super) fn prepare_text(text: &Path, base: &Path) -> anyhow::Result<PathBuf> {
+///
+/// - `base`: the model, if there is one.
+/// - `tokenizer`: what makes tokens of the text; by default that of the model, and otherwise its bytes are its tokens.
+pub(super) fn prepare_text(
+    text: &Path,
+    base: Option<&Path>,
+    tokenizer: Option<&Path>,
+) -> anyhow::Result<PathBuf> {
     let prepared = text.with_extension("safetensors");
     if prepared.exists() {
         bail!(
@@ -40,19 +53,37 @@ pub(super) fn prepare_text(text: &Path, base: &Path) -> anyhow::Result<PathBuf> 
             prepared.display()
         );
     }
-    let model = read_base(base)?;
+    let model = base.map(read_base).transpose()?;
+    let tokenizer = tokenizer.map(Path::to_owned).or_else(|| tokenizer_of(base?));
     let found = files::open(text)?;
     let name = text.display().to_string();
     let found = found.unpacked(&name, UNPACKED_BYTES_MAX)?;
     let found = found.all().with_context(|| format!("cannot read {name}"))?;
-    let packed = prepare(&found, &model).with_context(|| base.display().to_string())?;
+    let (packed, token_count) = match tokenizer {
+        None => (prepare(TextTokens::Bytes(&found), model.as_ref()), found.len()),
+        Some(path) => {
+            let file = files::read(&path)?;
+            let tokenizer = Tokenizer::read(&file).with_context(|| path.display().to_string())?;
+            let text = std::str::from_utf8(&found);
+            let text =
+                text.with_context(|| format!("{name} is not text in UTF-8: save it in that encoding"))?;
+            let tokens = tokenizer.encode(text).with_context(|| path.display().to_string())?;
+            let vocabulary = tokenizer.vocabulary();
+            let text = TextTokens::Numbers { tokens: &tokens, vocabulary, tokenizer: &file };
+            (prepare(text, model.as_ref()), tokens.len())
+        }
+    };
+    let packed = packed.with_context(|| base.unwrap_or(text).display().to_string())?;
     let mut draft = files::draft_beside(&prepared)?;
     draft.write_all(&packed).with_context(|| format!("cannot write {}", prepared.display()))?;
     files::keep_draft(draft, &prepared)?;
     complain(&format!(
-        "prepared {} and the model of {} parameters in {} ({})",
+        "prepared {} ({} tokens{}) in {} ({})",
         text.display(),
-        count(model.parameters.len() as u64),
+        count(token_count as u64),
+        model.map_or_else(String::new, |model| {
+            format!(", with a model of {} parameters", count(model.parameters.len() as u64))
+        }),
         prepared.display(),
         bytes(packed.len() as u64)
     ));

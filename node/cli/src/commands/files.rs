@@ -22,15 +22,15 @@ use crate::terminal::{OutputFormat, complain, emit, print_line};
 pub(super) fn init(
     data: &Path,
     model: Option<ModelKind>,
-    base: Option<&Path>,
+    (base, tokenizer): (Option<&Path>, Option<&Path>),
     settings: PackSettings,
     format: OutputFormat,
 ) -> anyhow::Result<ExitCode> {
     let source = data.display().to_string();
-    let model = model.or(base.map(|_| ModelKind::Gpt));
+    let model = model.or(base.or(tokenizer).map(|_| ModelKind::Gpt));
     let (mut data, left_out) = data_file_of(data, model, settings)?;
-    if let Some(base) = base {
-        data = base_model::prepare_text(&data, base)?;
+    if base.is_some() || tokenizer.is_some() {
+        data = base_model::prepare_text(&data, base, tokenizer)?;
     }
     warn_about(&source, &left_out);
     let name = data.to_str().context("the data file's path is not valid Unicode: rename it")?;

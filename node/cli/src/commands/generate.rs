@@ -6,9 +6,11 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use clap::Args;
+use peergrad_config::prepared_text::PreparedText;
 use peergrad_config::specification::DeepBackend;
 use peergrad_config::specification::deep::check_backend;
 use peergrad_embed::threads_of_one;
+use peergrad_models::data::bytes::DataBytes;
 use peergrad_models::deep::Architecture;
 use peergrad_models::deep::generate::{Choice, generate as next_tokens};
 use peergrad_models::deep::text::VOCABULARY;
@@ -16,6 +18,7 @@ use peergrad_net::compute_on;
 
 use super::files;
 use super::model::decode;
+use super::tokenizer::Tokenizer;
 use crate::terminal::print_piece;
 
 #[derive(Args)]
@@ -23,19 +26,19 @@ pub(super) struct GenerateArguments {
     /// A model file written by `peer export`, of a run with `kind = "gpt"`
     #[arg(value_name = "MODEL")]
     model: PathBuf,
-    /// The prepared text that a model of adapters was trained on: it holds the model that they adapt
+    /// The prepared text that the model was trained on, if it has only adapters, or if its tokens are not bytes
     #[arg(long, value_name = "FILE")]
     base: Option<PathBuf>,
     /// The text to continue; `-` reads it from standard input
     #[arg(long, value_name = "TEXT", default_value = "\n")]
     prompt: String,
-    /// How many bytes to write
-    #[arg(long, value_name = "N", default_value_t = 500)]
-    bytes: usize,
-    /// Below 1 likely bytes become more likely; 0 always takes the most likely one
+    /// How many tokens to write; with most models they are bytes
+    #[arg(long, value_name = "N", default_value_t = 500, alias = "bytes")]
+    tokens: usize,
+    /// Below 1 likely tokens become more likely; 0 always takes the most likely one
     #[arg(long, value_name = "T", default_value_t = 0.8, value_parser = temperature)]
     temperature: f32,
-    /// Consider only so many of the most likely bytes; 0 for all
+    /// Consider only so many of the most likely tokens; 0 for all
     #[arg(long, value_name = "N", default_value_t = 0)]
     top: usize,
     /// The seed of the draws
@@ -51,13 +54,14 @@ pub(super) fn generate(arguments: &GenerateArguments, deep: &DeepBackend) -> any
     let Ok(Architecture::Transformer(transformer)) = specification.architecture() else {
         bail!("{} is no language model: give one that was trained with `kind = \"gpt\"`", path.display());
     };
-    if transformer.vocabulary != VOCABULARY {
-        bail!("{} has other tokens than bytes, which this program cannot write", path.display());
-    }
     let base = arguments.base.as_deref().map(files::open).transpose()?;
     let name = arguments.base.as_deref().unwrap_or(path).display().to_string();
     let weights = specification.weights(&model.parameters, &name, base.as_ref());
     let weights = weights.with_context(|| path.display().to_string())?;
+    let tokenizer = match transformer.vocabulary {
+        VOCABULARY => None,
+        _ => Some(tokenizer_in(&name, base.as_ref())?),
+    };
     let mut prompt = arguments.prompt.clone().into_bytes();
     if arguments.prompt == "-" {
         prompt.clear();
@@ -67,21 +71,64 @@ pub(super) fn generate(arguments: &GenerateArguments, deep: &DeepBackend) -> any
         bail!("the text to continue is empty: give at least one character");
     }
     let choice = Choice { temperature: arguments.temperature, top: arguments.top, seed: arguments.seed };
-    let tokens: Vec<u32> = prompt.iter().map(|&byte| u32::from(byte)).collect();
-    let mut text = Utf8Pieces::default();
-    let mut write = |byte: u8| text.add(byte).is_none_or(|piece| print_piece(&piece));
-    prompt.iter().for_each(|&byte| {
-        write(byte);
+    let tokens = match &tokenizer {
+        None => prompt.iter().map(|&byte| u32::from(byte)).collect(),
+        Some(tokenizer) => tokenizer.encode(&String::from_utf8_lossy(&prompt))?,
+    };
+    let mut writer = Writer { tokenizer, tokens: vec![], written: 0, bytes: Utf8Pieces::default() };
+    tokens.iter().for_each(|&token| {
+        writer.write(token);
     });
     let work = || {
-        let parameters = &weights;
-        let next = |token: u32| write(token as u8);
-        next_tokens(transformer, &**backend, parameters, &tokens, arguments.bytes, choice, next);
+        let next = |token: u32| writer.write(token);
+        next_tokens(transformer, &**backend, &weights, &tokens, arguments.tokens, choice, next);
     };
     compute_on(threads_of_one(1).get(), work).context("cannot start threads")?;
-    print_piece(&text.rest());
+    print_piece(&writer.bytes.rest());
     print_piece("\n");
     Ok(ExitCode::SUCCESS)
+}
+
+/// The tokenizer in a prepared text.
+fn tokenizer_in(name: &str, base: Option<&DataBytes>) -> anyhow::Result<Tokenizer> {
+    const WANTED: &str =
+        "the model's tokens are not bytes: give the prepared text that it was trained on, with `--base`";
+    let base = base.context(WANTED)?;
+    let text = PreparedText::find(name, base)?.context(WANTED)?.tokenizer(base);
+    Tokenizer::read(&text.with_context(|| format!("cannot read {name}"))?.context(WANTED)?)
+}
+
+/// Writes tokens as they come.
+struct Writer {
+    /// What makes a text of tokens; `None` if they are bytes.
+    tokenizer: Option<Tokenizer>,
+    /// Those of the last line or so: a character may be spread over several.
+    tokens: Vec<u32>,
+    /// How much of their text is written.
+    written: usize,
+    bytes: Utf8Pieces,
+}
+
+impl Writer {
+    /// Returns whether somebody reads it.
+    fn write(&mut self, token: u32) -> bool {
+        let Some(tokenizer) = &self.tokenizer else {
+            return self.bytes.add(token as u8).is_none_or(|piece| print_piece(&piece));
+        };
+        self.tokens.push(token);
+        let Ok(text) = tokenizer.decode(&self.tokens) else { return true };
+        // A replacement character at the end is one that is not complete.
+        if text.ends_with('\u{fffd}') {
+            return true;
+        }
+        let is_read = text.get(self.written..).is_none_or(print_piece);
+        self.written = text.len();
+        if text.ends_with('\n') {
+            self.tokens.clear();
+            self.written = 0;
+        }
+        is_read
+    }
 }
 
 /// Makes characters of bytes that come one by one.

@@ -68,6 +68,9 @@ pub fn write_run_file(
     kind: Option<ModelKind>,
 ) -> Result<WrittenRunFile, SpecificationError> {
     let data = data.into();
+    // A text that stays on disk is not read as a table first.
+    let is_large_text = matches!(data, DataBytes::Disk(_)) && deep::is_prose(data_name, &data);
+    let kind = kind.or(is_large_text.then_some(ModelKind::Gpt));
     let written = write(data_name, &data, kind, None);
     if kind.is_some() {
         // What the data does not suit is refused here, and not only when a run is started.
