@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use peergrad::specification::DeepBackend;
+use peergrad_cli::DeepDevices;
 
 #[cfg(all(target_os = "linux", target_env = "gnu", not(feature = "deep")))]
 mod heap;
@@ -21,13 +21,28 @@ fn main() -> ExitCode {
 
 /// What computes deep networks.
 #[cfg(feature = "deep")]
-#[expect(clippy::unnecessary_wraps, reason = "without the feature there is nothing")]
-fn deep() -> DeepBackend {
-    Some(std::sync::Arc::new(peergrad_deep::Burn::cpu()))
+fn deep() -> DeepDevices {
+    DeepDevices { cpu: Some(std::sync::Arc::new(peergrad_deep::Burn::cpu())), gpu: gpu() }
 }
 
 /// Nothing here computes deep networks.
 #[cfg(not(feature = "deep"))]
-fn deep() -> DeepBackend {
+fn deep() -> DeepDevices {
+    DeepDevices::none()
+}
+
+/// What computes them on a GPU.
+#[cfg(feature = "deep-wgpu")]
+#[expect(clippy::unnecessary_wraps, reason = "without the feature there is nothing")]
+fn gpu() -> Option<peergrad_cli::OpenGpu> {
+    Some(|| {
+        let (burn, name) = peergrad_deep::Burn::gpu().map_err(|error| error.to_string())?;
+        Ok(peergrad_cli::OpenedGpu { backend: std::sync::Arc::new(burn), name })
+    })
+}
+
+/// Nothing here computes on a GPU.
+#[cfg(all(feature = "deep", not(feature = "deep-wgpu")))]
+fn gpu() -> Option<peergrad_cli::OpenGpu> {
     None
 }

@@ -102,8 +102,8 @@ impl Batch {
 
     /// The part of the member at `index` if the batch is split in proportion to `weights`, between blocks of `block` samples.
     ///
-    /// Parts follow each other in order of rank and differ from the exact proportion by less than one block. Unless all weights other than
-    /// 0 are equal, each batch rounds differently, so that over many batches each member has its proportion. Only the last block may have
+    /// Parts follow each other in order of rank and differ from the exact proportion by less than one block. Unless blocks are single
+    /// samples and all weights other than 0 are equal, each batch rounds differently, so that over many batches each member has its proportion. Only the last block may have
     /// fewer samples.
     ///
     /// # Panics
@@ -113,7 +113,7 @@ impl Batch {
         let total: u64 = weights.iter().map(|&w| u64::from(w)).sum();
         assert!(total > 0, "a member computes");
         let before: u64 = weights[..index].iter().map(|&w| u64::from(w)).sum();
-        let rounding = self.rounding(weights, total);
+        let rounding = self.rounding(weights, total, block);
         let bound = |cumulative: u64| {
             let exact = u128::from(self.len().div_ceil(block)) * u128::from(cumulative);
             let blocks = ((exact + u128::from(rounding)) / u128::from(total)) as u64;
@@ -123,10 +123,10 @@ impl Batch {
     }
 
     /// What is added to each bound between two parts before it is rounded down: 0 to `total - 1`, as if drawn by lot for each batch.
-    fn rounding(&self, weights: &[u32], total: u64) -> u64 {
+    fn rounding(&self, weights: &[u32], total: u64, block: u64) -> u64 {
         let mut computing = weights.iter().filter(|&&weight| weight > 0);
         let first = computing.next();
-        if computing.all(|weight| Some(weight) == first) {
+        if block == 1 && computing.all(|weight| Some(weight) == first) {
             return 0;
         }
         let position = self.spans.first().map_or(0, |span| span.start);

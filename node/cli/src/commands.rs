@@ -11,9 +11,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::{Parser, Subcommand};
-use peergrad_config::specification::memory::MemoryLimit;
+use peergrad_config::specification::ComputeDevice;
 use peergrad_config::specification::run_file::ModelKind;
-use peergrad_config::specification::{BuiltinLoader, DeepBackend};
 use peergrad_core::program::loader::Loader;
 use peergrad_protocol::invite::without_invites;
 use tracing_subscriber::Layer as _;
@@ -22,7 +21,8 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::terminal::OutputFormat;
-use arguments::{CustomStartArguments, JoinArguments, ResumeArguments, StartArguments};
+use arguments::{CustomStartArguments, JoinArguments, PeerArguments, ResumeArguments, StartArguments};
+use device::DeepDevices;
 
 mod arguments;
 mod base_model;
@@ -31,6 +31,7 @@ mod compare;
 pub mod curve;
 mod declare_lost;
 mod demo;
+pub mod device;
 mod end_run;
 mod epochs;
 mod export;
@@ -172,7 +173,7 @@ enum CustomCommand {
 
 /// Runs the `peer` binary. `deep` computes deep networks, if it can.
 #[must_use]
-pub fn main(deep: DeepBackend) -> ExitCode {
+pub fn main(deep: DeepDevices) -> ExitCode {
     run_command(parsed(std::env::args_os()), deep)
 }
 
@@ -183,14 +184,14 @@ pub fn main(deep: DeepBackend) -> ExitCode {
 #[must_use]
 pub fn main_of(program: impl IntoIterator<Item = String>, arguments: Vec<String>) -> ExitCode {
     swarm::set_program(program.into_iter().collect());
-    run_command(parsed(arguments), None)
+    run_command(parsed(arguments), DeepDevices::none())
 }
 
-fn run_command(Cli { command }: Cli, deep: DeepBackend) -> ExitCode {
+fn run_command(Cli { command }: Cli, deep: DeepDevices) -> ExitCode {
     signals::outlive_file_size_limit();
     start_logging();
     finish(match command {
-        Command::Demo(arguments) => demo::demo(&arguments, &deep),
+        Command::Demo(arguments) => demo::demo(&arguments, &deep.cpu),
         Command::Compare(arguments) => compare::compare(&arguments),
         Command::Bench(arguments) => bench::bench(&arguments),
         Command::BenchPeer(arguments) => bench::bench_peer(arguments),
@@ -206,8 +207,12 @@ fn run_command(Cli { command }: Cli, deep: DeepBackend) -> ExitCode {
                 OutputFormat::of_flag(json),
             )
         }
-        Command::Start(arguments) => run::start(arguments, deep),
-        Command::Run(command) => command.run(|memory| Arc::new(BuiltinLoader { memory, deep })),
+        Command::Start(arguments) => run::start(arguments, &deep),
+        Command::Run(command) => command.run(|peer| {
+            let device = peer.device.unwrap_or_default();
+            let deep = deep.open(device, OutputFormat::of_flag(peer.json))?;
+            Ok(device::loader(device, peer.memory(), deep))
+        }),
         Command::Evaluate(arguments) => model::evaluate(&arguments, &deep),
         Command::Predict(arguments) => predict::predict(&arguments, &deep),
         Command::Generate(arguments) => generate::generate(&arguments, &deep),
@@ -225,22 +230,36 @@ fn run_custom(training: Training) -> ExitCode {
 fn run_custom_command(training: Training, command: CustomCommand) -> anyhow::Result<ExitCode> {
     match command {
         CustomCommand::Start(arguments) => run::start_custom(&training, arguments),
-        CustomCommand::Run(command) => command.run(|memory| Arc::new(training.loader().within(memory))),
+        CustomCommand::Run(command) => command.run(|peer| {
+            check_device_of_custom_task(peer)?;
+            Ok(Arc::new(training.loader().within(peer.memory())))
+        }),
     }
 }
 
+/// A custom task computes wherever its own code does.
+fn check_device_of_custom_task(peer: &PeerArguments) -> anyhow::Result<()> {
+    if peer.device == Some(ComputeDevice::Gpu) {
+        anyhow::bail!(
+            "`--device gpu` is for the deep networks of a run.toml; this program trains a task of its own"
+        );
+    }
+    Ok(())
+}
+
 impl RunCommand {
-    /// Carries the command out. `loader` returns what builds the task of a run that this peer joins or resumes, for so much memory.
-    fn run(self, loader: impl FnOnce(MemoryLimit) -> Arc<dyn Loader>) -> anyhow::Result<ExitCode> {
+    /// Carries the command out. `loader` returns what builds the task of a run that this peer joins or resumes, for a peer with these
+    /// arguments.
+    fn run(
+        self,
+        loader: impl FnOnce(&PeerArguments) -> anyhow::Result<Arc<dyn Loader>>,
+    ) -> anyhow::Result<ExitCode> {
         match self {
             Self::Join(arguments) => {
-                let loader = loader(arguments.peer.memory());
+                let loader = loader(&arguments.peer)?;
                 run::join(arguments, loader)
             }
-            Self::Resume(arguments) => {
-                let loader = loader(arguments.peer.memory());
-                resume::resume(arguments, loader)
-            }
+            Self::Resume(arguments) => resume::resume(arguments, loader),
             Self::Invite(arguments) => invite::invite(&arguments),
             Self::Status(arguments) => status::status(&arguments),
             Self::Remove(arguments) => remove::remove(&arguments),

@@ -6,4 +6,5 @@ pub mod commands;
 mod terminal;
 mod text;
 
+pub use commands::device::{DeepDevices, OpenGpu, OpenedGpu};
 pub use commands::{Training, main, main_of, train};

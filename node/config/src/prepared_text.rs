@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use peergrad_collectives::codec::Codec;
 use peergrad_models::data::bytes::DataBytes;
+use peergrad_models::deep::tensors::TensorSpec;
 use peergrad_models::deep::text::{TokenWidth, Tokens, VOCABULARY};
 use peergrad_models::deep::{Architecture, Transformer};
 use safetensors::tensor::{Metadata, TensorView};
@@ -22,7 +23,7 @@ use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 
 use crate::model_file::{HEADER_BYTES_MAX, ModelFile, ModelFileError};
-use crate::specification::SpecificationError;
+use crate::specification::{SpecificationError, VOCABULARY_MAX};
 
 /// The tensor of tokens.
 const TOKENS: &str = "tokens";
@@ -97,6 +98,16 @@ pub enum BaseModelError {
     Kind {
         /// The setting.
         what: String,
+    },
+    /// It has another vocabulary than the text.
+    #[error(
+        "it has a vocabulary of {found}, where the text has {needed} different tokens: give the tokenizer.json of this model with `--tokenizer`"
+    )]
+    Vocabulary {
+        /// Its own.
+        found: usize,
+        /// That of the text.
+        needed: usize,
     },
     /// A tensor is missing or has another shape.
     #[error("its tensor `{name}` {found}; copy the model again")]
@@ -284,8 +295,7 @@ pub fn prepare(text: TextTokens<'_>, base: Option<&BaseModel>) -> Result<Vec<u8>
         && base.is_some_and(|base| base.transformer.vocabulary != needed);
     if let Some(base) = base.filter(|base| is_other || is_too_small(base)) {
         let found = base.transformer.vocabulary;
-        let what = format!("a vocabulary of {found}, where the text has {needed} different tokens");
-        return Err(BaseModelError::Kind { what });
+        return Err(BaseModelError::Vocabulary { found, needed });
     }
     let vocabulary = base.map_or(needed, |base| base.transformer.vocabulary);
     let sizes = base.map(|base| {
@@ -340,10 +350,11 @@ impl PreparedText {
         let (mut tokens, mut tokenizer) = (None, None);
         for (name, info) in header.tensors() {
             let (start, end) = info.data_offsets;
-            let place = Place { start: data + start as u64, bytes: (end - start) as u64 };
-            if place.start + place.bytes > bytes.byte_count() {
+            let (start, length) = (data.saturating_add(start as u64), (end - start) as u64);
+            if start.saturating_add(length) > bytes.byte_count() {
                 return Err(wrong("it ends too early"));
             }
+            let place = Place { start, bytes: length };
             if name == TOKENS {
                 tokens = Some((info.dtype, place));
             } else if name == TOKENIZER {
@@ -358,6 +369,9 @@ impl PreparedText {
             _ => return Err(wrong("it has no tokens")),
         };
         let vocabulary = sizes.vocabulary;
+        if !(1..=VOCABULARY_MAX).contains(&vocabulary) {
+            return Err(wrong("its sizes are impossible"));
+        }
         let base = sizes.base.map(|BaseSizes { layers, width, heads, context }| Transformer {
             layers,
             width,
@@ -425,6 +439,40 @@ impl PreparedText {
         Ok(Tokens { bytes: bytes.clone(), start, count, width: self.width })
     }
 
+    /// The digest, in hexadecimal, of the parameters of the base; `None` if there is none. `bytes` are those of the file.
+    ///
+    /// # Errors
+    /// A tensor is missing, or the disk does not give it.
+    pub fn base_digest(&self, name: &str, bytes: &DataBytes) -> Result<Option<String>, SpecificationError> {
+        let Some(base) = self.base else { return Ok(None) };
+        let mut hasher = blake3::Hasher::new();
+        for tensor in Architecture::Transformer(base).tensors() {
+            hasher.update(&self.tensor(name, bytes, &tensor)?);
+        }
+        Ok(Some(hasher.finalize().to_hex().to_string()))
+    }
+
+    /// The bytes of a tensor of the base; of the table of places, as many rows as are wanted.
+    fn tensor(
+        &self,
+        name: &str,
+        bytes: &DataBytes,
+        tensor: &TensorSpec,
+    ) -> Result<Vec<u8>, SpecificationError> {
+        let wrong = |reason: String| SpecificationError::Prepared { name: name.to_owned(), reason };
+        let needed = tensor.len() * size_of::<f32>();
+        let has_rows_to_spare = tensor.name.ends_with("wpe.weight");
+        let fits = |place: &&Place| match has_rows_to_spare {
+            true => place.bytes >= needed as u64,
+            false => place.bytes == needed as u64,
+        };
+        let place = self.tensors.get(&tensor.name).filter(fits);
+        let place = place.ok_or_else(|| wrong(format!("the tensor `{}` is missing", tensor.name)))?;
+        let mut values = vec![0; needed];
+        bytes.read_at(place.start, &mut values).map_err(|error| wrong(error.to_string()))?;
+        Ok(values)
+    }
+
     /// The parameters of the base, for a transformer that may see less at once: then the table of places has fewer rows.
     ///
     /// # Errors
@@ -443,12 +491,7 @@ impl PreparedText {
         self.base.filter(fits).ok_or_else(|| wrong("its model has other sizes".to_owned()))?;
         let mut parameters = vec![];
         for tensor in Architecture::Transformer(*transformer).tensors() {
-            let needed = tensor.len() * size_of::<f32>();
-            let place = self.tensors.get(&tensor.name).filter(|place| place.bytes >= needed as u64);
-            let place = place.ok_or_else(|| wrong(format!("the tensor `{}` is missing", tensor.name)))?;
-            let mut values = vec![0; needed];
-            bytes.read_at(place.start, &mut values).map_err(|error| wrong(error.to_string()))?;
-            parameters.extend(floats(&values));
+            parameters.extend(floats(&self.tensor(name, bytes, &tensor)?));
         }
         match parameters.iter().all(|value| value.is_finite()) {
             true => Ok(parameters.into()),

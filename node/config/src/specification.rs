@@ -15,8 +15,8 @@
 //! - A specification that parses is within all bounds: its model has at most [`PARAMETERS_MAX`] parameters.
 //!
 //! # Not here
-//! `[network]` and `[compute]`: ports, the number of peers to wait for and the number of threads are settings of each peer, and are not
-//! hashed.
+//! `[network]` and `[compute]`: ports, the number of peers to wait for, the number of threads and the device are settings of each peer, and are
+//! not hashed.
 
 use std::num::NonZeroU64;
 use std::ops::RangeBounds;
@@ -49,6 +49,7 @@ pub mod builtin;
 pub mod checkpointing;
 mod code_settings;
 pub mod compression;
+mod compute_device;
 pub mod custom;
 mod dealing;
 pub mod deep;
@@ -70,6 +71,7 @@ pub use algorithm::{Aggregation, Algorithm};
 pub use builtin::BuiltinLoader;
 pub use checkpointing::Checkpointing;
 pub use compression::Compression;
+pub use compute_device::{ComputeDevice, NotADevice};
 pub use deep::DeepBackend;
 use deep::DeepSettings;
 pub use error::SpecificationError;
@@ -91,7 +93,7 @@ pub const PARAMETERS_MAX: u64 = 1 << 30;
 /// The most hidden layers of a built-in model.
 pub const HIDDEN_LAYERS_MAX: usize = 64;
 /// The most different tokens of a text.
-const VOCABULARY_MAX: usize = 1 << 20;
+pub(crate) const VOCABULARY_MAX: usize = 1 << 20;
 /// The maximum length of a data file's name, in bytes.
 const NAME_BYTES_MAX: usize = 4096;
 
@@ -373,7 +375,12 @@ impl Specification {
             Target::Token { vocabulary } => {
                 let most = if self.has_prepared_text() { VOCABULARY_MAX } else { VOCABULARY };
                 let least = if self.has_prepared_text() { 1 } else { VOCABULARY };
-                within("model.kind", *vocabulary, least..=most, "256 different bytes")
+                within(
+                    "data.file",
+                    *vocabulary,
+                    least..=most,
+                    "256 different bytes, or up to 1048576 different tokens",
+                )
             }
         }
     }

@@ -244,21 +244,21 @@ fn trained_on(file: &str, bytes: &[u8]) -> ModelFile {
 #[test]
 fn a_saved_model_finds_its_columns_by_name() {
     let model = trained_on("plain.csv", &case("plain.csv"));
-    let expected = model.evaluate("pipe.csv", &case("pipe.csv"), &None).unwrap();
+    let expected = model.evaluate("pipe.csv", case("pipe.csv"), &None).unwrap();
     assert_eq!((expected.evaluation.samples, expected.part, expected.notices.len()), (60, DataPart::All, 0));
     assert!(expected.evaluation.accuracy.unwrap() > 0.8, "{expected:?}");
     for file in ["swapped.csv", "semi_deccomma.csv", "bom_quoted.csv", "utf16.csv", "cr.csv"] {
-        let found = model.evaluate(file, &case(file), &None).unwrap();
+        let found = model.evaluate(file, case(file), &None).unwrap();
         assert_eq!(found.evaluation, expected.evaluation, "{file}");
     }
-    let by_place = model.evaluate("space.txt", &case("space.txt"), &None).unwrap();
+    let by_place = model.evaluate("space.txt", case("space.txt"), &None).unwrap();
     assert_eq!(by_place.evaluation, expected.evaluation);
     assert!(
         by_place.notices[0].starts_with("the file has no header; its columns are taken in the order"),
         "{by_place:?}"
     );
     let error =
-        model.evaluate("other.csv", &case("semi_quoted_header_commas.csv"), &None).unwrap_err().to_string();
+        model.evaluate("other.csv", case("semi_quoted_header_commas.csv"), &None).unwrap_err().to_string();
     assert!(
         error.starts_with("other.csv: the model was trained on `a`, `b`, `c`, which the file does not have"),
         "{error}"
@@ -272,13 +272,13 @@ fn a_model_without_names_is_still_evaluated() {
     let names = text.find("feature_names").unwrap();
     let end = names + text[names..].find("\n\n").unwrap();
     text.replace_range(names..end, "");
-    let found = model.evaluate("pipe.csv", &case("pipe.csv"), &None).unwrap();
+    let found = model.evaluate("pipe.csv", case("pipe.csv"), &None).unwrap();
     assert_eq!(found.evaluation.samples, 60);
     assert!(
         found.notices[0].starts_with("the model was saved without the names of its columns"),
         "{found:?}"
     );
-    let own = model.evaluate("plain.csv", &case("plain.csv"), &None).unwrap();
+    let own = model.evaluate("plain.csv", case("plain.csv"), &None).unwrap();
     assert_eq!((own.evaluation.samples, own.part), (12, DataPart::HeldOut));
 }
 
@@ -503,7 +503,7 @@ proptest! {
             prop_assert!(found.load(&bytes).is_ok());
             let parameters = vec![0.0; found.manifest().parameter_count()];
             // The same table as another file, with a blank line at its end.
-            let other = found.evaluate(&parameters, "g.csv", &[&bytes, &b"\n"[..]].concat(), &None);
+            let other = found.evaluate(&parameters, "g.csv", [&bytes, &b"\n"[..]].concat(), &None);
             prop_assert!(other.is_ok(), "{:?}", other);
         }
     }

@@ -1,4 +1,4 @@
-//! How long a gradient of a deep network takes, alone: `gradient_time cnn|gpt THREADS SECONDS` prints a line of JSON.
+//! How long a gradient of a deep network takes, alone: `gradient_time cnn|gpt THREADS SECONDS [gpu]` prints a line of JSON.
 //!
 //! The networks are those of `bench/deep.py`, which measures PyTorch beside it.
 
@@ -25,7 +25,7 @@ static HEAP: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const LAYERS: [&str; 8] = ["conv 32 3", "relu", "pool 2", "conv 64 3", "relu", "pool 2", "dense 128", "relu"];
 
 /// 64 pictures or 16 texts, whose values do not matter.
-fn task(name: &str) -> (DeepTask, u32) {
+fn task(name: &str, burn: Burn) -> (DeepTask, u32) {
     if name == "cnn" {
         let shape = PictureShape { channels: 1, height: 28, width: 28 };
         let net = ConvolutionalNet::new(shape, &LAYERS.map(|text| text.parse().unwrap()), 10).unwrap();
@@ -38,19 +38,30 @@ fn task(name: &str) -> (DeepTask, u32) {
         let dataset = Dataset { held_out: training.clone(), training };
         let samples =
             DeepSamples::Pictures { pictures: PictureSamples::Table(dataset), shape, changes: vec![] };
-        return (DeepTask::new(Architecture::Convolutional(net), samples, 1, Arc::new(Burn::cpu())), 64);
+        return (DeepTask::new(Architecture::Convolutional(net), samples, 1, Arc::new(burn)), 64);
     }
     let net = Transformer { layers: 4, width: 128, heads: 4, context: 128, vocabulary: 256, dropout: 0.0 };
     let text: Vec<u8> = (0..=16 * 128).map(|index: usize| (index * 31) as u8).collect();
     let layout = TextLayout { tokens: TokenKind::Bytes, context: 128 };
     let samples = DeepSamples::Text(TextSamples::new(DataBytes::from(text), layout, 0));
-    (DeepTask::new(Architecture::Transformer(net), samples, 1, Arc::new(Burn::cpu())), 16)
+    (DeepTask::new(Architecture::Transformer(net), samples, 1, Arc::new(burn)), 16)
+}
+
+fn burn(device: Option<&str>) -> Burn {
+    match device {
+        None => Burn::cpu(),
+        #[cfg(feature = "wgpu")]
+        Some("gpu") => Burn::gpu().unwrap().0,
+        Some(_) => panic!("a device is nothing, or gpu with the feature `wgpu`"),
+    }
 }
 
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
-    let [_, name, threads, seconds] = arguments.as_slice() else { panic!("cnn|gpt THREADS SECONDS") };
-    let (task, count) = task(name);
+    let [_, name, threads, seconds, device @ ..] = arguments.as_slice() else {
+        panic!("cnn|gpt THREADS SECONDS [gpu]")
+    };
+    let (task, count) = task(name, burn(device.first().map(String::as_str)));
     let samples: Vec<u32> = (0..count).collect();
     let mut parameters = vec![0.0; task.manifest().parameter_count()];
     task.initial(1, &mut parameters);

@@ -14,9 +14,12 @@ use crate::weights::Weights;
 /// Computes with burn, on one device.
 #[derive(Clone, Debug)]
 pub struct Burn {
-    plain: Device,
+    pub(crate) plain: Device,
     /// The same device, whose tensors remember how they were computed.
     recording: Device,
+    /// The GPU, if it is one.
+    #[cfg(feature = "wgpu")]
+    pub(crate) gpu: Option<&'static crate::gpu::Gpu>,
 }
 
 impl Burn {
@@ -26,8 +29,41 @@ impl Burn {
         Self::on(Device::flex())
     }
 
-    fn on(device: Device) -> Self {
-        Self { recording: device.clone().autodiff(), plain: device }
+    pub(crate) fn on(device: Device) -> Self {
+        Self {
+            recording: device.clone().autodiff(),
+            plain: device,
+            #[cfg(feature = "wgpu")]
+            gpu: None,
+        }
+    }
+
+    /// The loss of a piece, and the gradient of each tensor of the weights that it has.
+    pub(crate) fn piece_gradient(
+        &self,
+        architecture: &Architecture,
+        weights: &Weights,
+        piece: Piece,
+    ) -> (Tensor<1>, Vec<Option<Tensor<1>>>) {
+        let Piece { inputs, targets, weight, seeds } = piece;
+        // Tensors of its own: burn would otherwise keep one record of what several threads compute.
+        let weights = weights.tracked();
+        let training = Training::new(&seeds);
+        let outputs = forward(architecture, &weights, &inputs, Some(&training), &self.recording);
+        let loss = summed_loss(outputs, &targets, &self.recording) * weight;
+        let mut gradients = loss.backward();
+        let mut found = weights.gradients(&mut gradients);
+        // A statistic counts once for each sample.
+        for (tensor, value) in training.into_statistics() {
+            found[tensor] = Some(value * seeds.len() as f32);
+        }
+        (loss.inner(), found)
+    }
+
+    fn outputs_now(&self, architecture: &Architecture, parameters: &[f32], inputs: &Inputs) -> Vec<f32> {
+        let weights = Weights::load(architecture, parameters, &self.plain);
+        let outputs = forward(architecture, &weights, inputs, None, &self.plain);
+        outputs.into_data().try_into_vec::<f32>().expect("outputs are f32")
     }
 }
 
@@ -41,6 +77,10 @@ impl Backend for Burn {
         gradient: &mut [f32],
     ) -> f64 {
         gradient.fill(0.0);
+        #[cfg(feature = "wgpu")]
+        if let Some(gpu) = self.gpu {
+            return gpu.alone(|| self.gradient_in_turn(architecture, parameters, count, pieces, gradient));
+        }
         let weights = Weights::load(architecture, parameters, &self.plain);
         let sum = Sum { backend: self, architecture, weights: &weights, pieces };
         let at_once = Architecture::pieces_at_once(parameters.len());
@@ -49,9 +89,11 @@ impl Backend for Burn {
     }
 
     fn outputs(&self, architecture: &Architecture, parameters: &[f32], inputs: &Inputs) -> Vec<f32> {
-        let weights = Weights::load(architecture, parameters, &self.plain);
-        let outputs = forward(architecture, &weights, inputs, None, &self.plain);
-        outputs.into_data().try_into_vec::<f32>().expect("outputs are f32")
+        #[cfg(feature = "wgpu")]
+        if let Some(gpu) = self.gpu {
+            return gpu.alone(|| self.outputs_now(architecture, parameters, inputs));
+        }
+        self.outputs_now(architecture, parameters, inputs)
     }
 }
 
@@ -81,17 +123,17 @@ impl Sum<'_> {
     }
 
     fn add_piece(&self, index: usize, gradient: &mut [f32]) -> f64 {
-        let Piece { inputs, targets, weight, seeds } = (self.pieces)(index);
-        let device = &self.backend.recording;
-        // Tensors of its own: burn would otherwise keep one record of what several threads compute.
-        let weights = self.weights.tracked();
-        let training = Training::new(&seeds);
-        let outputs = forward(self.architecture, &weights, &inputs, Some(&training), device);
-        let loss = summed_loss(outputs, &targets, device) * weight;
-        let mut gradients = loss.backward();
-        weights.add_gradients(&mut gradients, gradient);
-        for (tensor, values) in training.into_statistics() {
-            weights.add_statistic(tensor, values, seeds.len(), gradient);
+        let (loss, found) =
+            self.backend.piece_gradient(self.architecture, self.weights, (self.pieces)(index));
+        let mut rest = gradient;
+        for (found, length) in found.into_iter().zip(self.weights.lengths()) {
+            let (sums, after) = rest.split_at_mut(length);
+            if let Some(found) = found {
+                let found = found.into_data();
+                let found = found.as_slice::<f32>().expect("gradients are f32");
+                sums.iter_mut().zip(found).for_each(|(sum, value)| *sum += value);
+            }
+            rest = after;
         }
         f64::from(loss.into_scalar::<f32>())
     }

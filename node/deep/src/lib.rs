@@ -11,8 +11,12 @@
 mod backend;
 mod convolutional;
 mod dropout;
+#[cfg(feature = "wgpu")]
+mod gpu;
 mod training;
 mod transformer;
 mod weights;
 
 pub use backend::Burn;
+#[cfg(feature = "wgpu")]
+pub use gpu::NoGpu;

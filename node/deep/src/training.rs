@@ -19,7 +19,7 @@ impl<'a> Training<'a> {
 
     /// Notes the new value of a statistic.
     pub(crate) fn measured(&self, tensor: usize, value: Tensor<1>) {
-        self.statistics.borrow_mut().push((tensor, value.detach()));
+        self.statistics.borrow_mut().push((tensor, value.inner()));
     }
 
     /// The new values, each with the index of its tensor.

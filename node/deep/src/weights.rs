@@ -1,4 +1,4 @@
-//! The flat vector of parameters as tensors, and their gradients back into a flat vector.
+//! The flat vector of parameters as tensors, and their gradients.
 
 use burn_tensor::{Device, Gradients, Tensor, TensorData};
 use peergrad_models::deep::Architecture;
@@ -43,37 +43,13 @@ impl Weights {
         self.rows[index].clone().reshape(shape)
     }
 
-    /// Adds the values of a statistic, once for each of so many samples, to its place in a flat vector.
-    ///
-    /// - `gradient`: (parameters).
-    pub(crate) fn add_statistic(
-        &self,
-        index: usize,
-        values: Tensor<1>,
-        samples: usize,
-        gradient: &mut [f32],
-    ) {
-        let start: usize = self.shapes[..index].iter().map(|shape| shape.iter().product::<usize>()).sum();
-        let values = values.into_data();
-        let values = values.as_slice::<f32>().expect("statistics are f32");
-        for (sum, value) in gradient[start..].iter_mut().zip(values) {
-            *sum += value * samples as f32;
-        }
+    /// The gradient of each tensor, as a row; `None` if it has none.
+    pub(crate) fn gradients(&self, gradients: &mut Gradients) -> Vec<Option<Tensor<1>>> {
+        self.rows.iter().map(|row| row.grad_remove(gradients)).collect()
     }
 
-    /// Adds the gradients to a flat vector.
-    ///
-    /// - `gradient`: (parameters).
-    pub(crate) fn add_gradients(&self, gradients: &mut Gradients, gradient: &mut [f32]) {
-        let mut rest = gradient;
-        for (row, shape) in self.rows.iter().zip(&self.shapes) {
-            let (sums, after) = rest.split_at_mut(shape.iter().product());
-            if let Some(found) = row.grad_remove(gradients) {
-                let found = found.into_data();
-                let found = found.as_slice::<f32>().expect("gradients are f32");
-                sums.iter_mut().zip(found).for_each(|(sum, value)| *sum += value);
-            }
-            rest = after;
-        }
+    /// How many values each tensor has.
+    pub(crate) fn lengths(&self) -> impl Iterator<Item = usize> {
+        self.shapes.iter().map(|shape| shape.iter().product())
     }
 }

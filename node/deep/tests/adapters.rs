@@ -75,6 +75,11 @@ fn only_adapters_are_parameters_and_they_start_as_the_base() {
     assert_eq!(evaluated, adapters.evaluate(&small));
     let error = adapted.evaluate(&small, "book.txt", book(), &deep()).unwrap_err().to_string();
     assert!(error.contains("the model has only adapters"), "{error}");
+    let mut other = BaseModel::of_model_file(&model_file()).unwrap();
+    other.parameters[7] += 0.5;
+    let other = DataBytes::from(prepare(TextTokens::Bytes(&book()), Some(&other)).unwrap());
+    let error = adapted.evaluate(&small, "other", &other, &deep()).unwrap_err().to_string();
+    assert!(error.contains("it holds another model than the one that was trained on"), "{error}");
     let written = write_run_file("book.safetensors", &data, None).unwrap().text;
     let run = RunFile::parse(&written).unwrap();
     assert_eq!(run.model.lora, Some(8), "{written}");

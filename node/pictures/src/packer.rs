@@ -4,6 +4,7 @@
 //! of them. Then the chunk is written, and the next one begins. So memory holds one chunk and one picture in work for each thread.
 
 use std::io::{Seek, Write};
+use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -179,7 +180,10 @@ fn decode_all(chunk: &[Picture], shape: Shape, threads: usize) -> Vec<Result<Vec
     let work = || {
         let mut decoded = vec![];
         while let Some((index, picture)) = take(&next, chunk) {
-            decoded.push((index, picture.encoded.decode(shape)));
+            // The decoders are those of others: a picture that they do not survive is a broken one.
+            let outcome = catch_unwind(|| picture.encoded.decode(shape));
+            let broken = |_| Err(PictureError::Damaged { reason: "the decoder gave up".to_owned() });
+            decoded.push((index, outcome.unwrap_or_else(broken)));
         }
         decoded
     };

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::Args;
-use peergrad_config::specification::ThreadCount;
 use peergrad_config::specification::memory::MemoryLimit;
+use peergrad_config::specification::{ComputeDevice, ThreadCount};
 use peergrad_embed::memory_limit;
 
 use crate::text::quantities::parse_bytes;
@@ -112,6 +112,10 @@ pub(super) struct PeerArguments {
     /// run.toml, or the cores that the peer may use, divided by the peers of this user on the machine]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(super) threads: Option<ThreadCount>,
+    /// Where to compute deep networks: `cpu`, or `gpu` with the feature `deep-wgpu`. Other models are computed on the processor
+    /// [default: from run.toml, or cpu]
+    #[arg(long, value_name = "DEVICE")]
+    pub(super) device: Option<ComputeDevice>,
     /// The former name of `--capacity`
     #[arg(long = "weight", hide = true, value_name = "N", value_parser = former("--capacity"))]
     _weight: Option<Infallible>,

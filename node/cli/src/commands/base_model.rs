@@ -36,7 +36,7 @@ fn tokenizer_of(base: &Path) -> Option<PathBuf> {
     Some(base.join("tokenizer.json")).filter(|path| base.is_dir() && path.exists())
 }
 
-/// Writes a text and a model into one file beside the text: `book.txt` becomes `book.safetensors`. Returns its path.
+/// Writes a text and a model into one file beside the text: `book.txt` becomes `book.prepared.safetensors`. Returns its path.
 ///
 /// - `base`: the model, if there is one.
 /// - `tokenizer`: what makes tokens of the text; by default that of the model, and otherwise its bytes are its tokens.
@@ -45,14 +45,8 @@ pub(super) fn prepare_text(
     base: Option<&Path>,
     tokenizer: Option<&Path>,
 ) -> anyhow::Result<PathBuf> {
-    let prepared = text.with_extension("safetensors");
-    if prepared.exists() {
-        bail!(
-            "{} exists: use it with `--data {}`, or remove it, and the text is prepared again",
-            prepared.display(),
-            prepared.display()
-        );
-    }
+    let prepared = text.with_extension("prepared.safetensors");
+    files::check_is_new(&prepared, text)?;
     let model = base.map(read_base).transpose()?;
     let tokenizer = tokenizer.map(Path::to_owned).or_else(|| tokenizer_of(base?));
     let found = files::open(text)?;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use peergrad_config::specification::init::{WrittenRunFile, write_run_file};
 use peergrad_config::specification::run_file::ModelKind;
 use peergrad_embed::open_data;
@@ -26,10 +26,17 @@ pub(super) fn init(
     settings: PackSettings,
     format: OutputFormat,
 ) -> anyhow::Result<ExitCode> {
+    data.to_str().context("the data file's path is not valid Unicode: rename it")?;
     let source = data.display().to_string();
-    let model = model.or(base.or(tokenizer).map(|_| ModelKind::Gpt));
+    let is_prepared = base.is_some() || tokenizer.is_some();
+    if is_prepared && model.is_some_and(|kind| kind != ModelKind::Gpt) {
+        bail!(
+            "only a language model starts from `--base` or has a `--tokenizer`: leave them or `--model` out"
+        );
+    }
+    let model = model.or(is_prepared.then_some(ModelKind::Gpt));
     let (mut data, left_out) = data_file_of(data, model, settings)?;
-    if base.is_some() || tokenizer.is_some() {
+    if is_prepared {
         data = base_model::prepare_text(&data, base, tokenizer)?;
     }
     warn_about(&source, &left_out);
@@ -59,7 +66,10 @@ fn data_file_of(
     if has_texts {
         return text_folder::join(data, &below.texts);
     }
-    if pictures::are_at(data) {
+    if model == Some(ModelKind::Gpt) && data.is_dir() {
+        bail!("{} has no texts: give a folder with files such as chapter.txt", data.display());
+    }
+    if pictures::are_at(data) && model != Some(ModelKind::Gpt) {
         return pictures::pack(data, settings);
     }
     Ok((data.to_owned(), vec![]))
@@ -68,19 +78,34 @@ fn data_file_of(
 /// A draft of a file, in the folder where it will be.
 pub(super) fn draft_beside(path: &Path) -> anyhow::Result<NamedTempFile> {
     let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let draft = tempfile::Builder::new().prefix(".draft-").tempfile_in(folder);
-    draft.with_context(|| format!("cannot write {}", path.display()))
-}
-
-/// Gives a draft its name. Drafts are private to a user; data files are not.
-pub(super) fn keep_draft(draft: NamedTempFile, path: &Path) -> anyhow::Result<()> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".draft-");
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt as _;
-        // Where permissions cannot be changed, others cannot read the file.
-        let _ = draft.as_file().set_permissions(std::fs::Permissions::from_mode(0o644));
+        // As any new file: the user's mask applies.
+        builder.permissions(std::fs::Permissions::from_mode(0o666));
     }
-    draft.persist(path).with_context(|| format!("cannot write {}", path.display()))?;
+    let draft = builder.tempfile_in(folder);
+    draft.with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Gives a draft its name, which no file may have.
+pub(super) fn keep_draft(draft: NamedTempFile, path: &Path) -> anyhow::Result<()> {
+    draft.persist_noclobber(path).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(())
+}
+
+/// Refuses to make a file of `source` where one is already.
+pub(super) fn check_is_new(path: &Path, source: &Path) -> anyhow::Result<()> {
+    if path.symlink_metadata().is_ok() {
+        bail!(
+            "{} exists: use it with `--data {}`, or move it away, and it is made again from {}",
+            path.display(),
+            path.display(),
+            source.display()
+        );
+    }
     Ok(())
 }
 

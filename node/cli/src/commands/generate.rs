@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use clap::Args;
 use peergrad_config::prepared_text::PreparedText;
-use peergrad_config::specification::DeepBackend;
+use peergrad_config::specification::ComputeDevice;
 use peergrad_config::specification::deep::check_backend;
 use peergrad_embed::threads_of_one;
 use peergrad_models::data::bytes::DataBytes;
@@ -16,10 +16,11 @@ use peergrad_models::deep::generate::{Choice, generate as next_tokens};
 use peergrad_models::deep::text::VOCABULARY;
 use peergrad_net::compute_on;
 
+use super::device::DeepDevices;
 use super::files;
 use super::model::decode;
 use super::tokenizer::Tokenizer;
-use crate::terminal::print_piece;
+use crate::terminal::{OutputFormat, print_piece};
 
 #[derive(Args)]
 pub(super) struct GenerateArguments {
@@ -44,13 +45,17 @@ pub(super) struct GenerateArguments {
     /// The seed of the draws
     #[arg(long, value_name = "SEED", default_value_t = 1)]
     seed: u64,
+    /// Where to compute: `cpu`, or `gpu` with the feature `deep-wgpu`
+    #[arg(long, value_name = "DEVICE", default_value_t)]
+    device: ComputeDevice,
 }
 
-pub(super) fn generate(arguments: &GenerateArguments, deep: &DeepBackend) -> anyhow::Result<ExitCode> {
+pub(super) fn generate(arguments: &GenerateArguments, deep: &DeepDevices) -> anyhow::Result<ExitCode> {
     let path = &arguments.model;
     let model = decode(path, &files::read(path)?)?;
     let specification = model.specification().with_context(|| path.display().to_string())?;
-    let backend = check_backend(deep)?;
+    let deep = deep.open(arguments.device, OutputFormat::Text)?;
+    let backend = check_backend(&deep)?;
     let Ok(Architecture::Transformer(transformer)) = specification.architecture() else {
         bail!("{} is no language model: give one that was trained with `kind = \"gpt\"`", path.display());
     };
@@ -75,6 +80,14 @@ pub(super) fn generate(arguments: &GenerateArguments, deep: &DeepBackend) -> any
         None => prompt.iter().map(|&byte| u32::from(byte)).collect(),
         Some(tokenizer) => tokenizer.encode(&String::from_utf8_lossy(&prompt))?,
     };
+    if let Some(token) = tokens.iter().find(|&&token| token as usize >= transformer.vocabulary) {
+        bail!(
+            "the tokenizer makes the token {token} of the text, which the model does not have: give the prepared text that it was trained on"
+        );
+    }
+    if tokens.is_empty() {
+        bail!("the tokenizer makes no token of the text to continue: give another one with `--prompt`");
+    }
     let mut writer = Writer { tokenizer, tokens: vec![], written: 0, bytes: Utf8Pieces::default() };
     tokens.iter().for_each(|&token| {
         writer.write(token);

@@ -6,12 +6,13 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use clap::Args;
 use peergrad_config::model_file::{Confusion, DataPart, ModelFile};
-use peergrad_config::specification::DeepBackend;
+use peergrad_config::specification::ComputeDevice;
 use peergrad_net::compute_on;
 use serde_json::{Value, json};
 
+use super::device::DeepDevices;
 use super::files;
-use crate::terminal::{emit, print_line};
+use crate::terminal::{OutputFormat, emit, print_line};
 use peergrad_embed::text::text_table::{count, text_table};
 use peergrad_embed::threads_of_one;
 
@@ -24,17 +25,21 @@ pub(super) struct EvaluateArguments {
     /// columns (all rows are used). Columns with names may be in another order
     #[arg(long, value_name = "FILE")]
     data: PathBuf,
+    /// Where to compute a deep network: `cpu`, or `gpu` with the feature `deep-wgpu`
+    #[arg(long, value_name = "DEVICE", default_value_t)]
+    device: ComputeDevice,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-pub(super) fn evaluate(arguments: &EvaluateArguments, deep: &DeepBackend) -> anyhow::Result<ExitCode> {
+pub(super) fn evaluate(arguments: &EvaluateArguments, deep: &DeepDevices) -> anyhow::Result<ExitCode> {
     let model = decode(&arguments.model, &files::read(&arguments.model)?)?;
     let name = arguments.data.display().to_string();
     let data = files::open(&arguments.data)?;
     check_built_in(&model, &arguments.model)?;
-    let evaluated = compute_on(threads_of_one(1).get(), || model.evaluate(&name, &data, deep));
+    let deep = deep.open(arguments.device, OutputFormat::of_flag(arguments.json))?;
+    let evaluated = compute_on(threads_of_one(1).get(), || model.evaluate(&name, &data, &deep));
     let evaluated = evaluated.context("cannot start threads")?;
     let evaluated = evaluated.with_context(|| arguments.model.display().to_string())?;
     files::warn_about(&name, &evaluated.notices);

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::bail;
+use super::files;
 
 /// How the pictures of a folder are packed.
 #[derive(Clone, Copy, Debug)]
@@ -16,9 +16,10 @@ pub(super) struct PackSettings {
 
 #[cfg(not(feature = "pictures"))]
 mod of_this_program {
+    use anyhow::bail;
     use peergrad_config::specification::SpecificationError;
 
-    use super::{PackSettings, Path, PathBuf, bail};
+    use super::{PackSettings, Path, PathBuf};
 
     pub(in super::super) fn are_at(path: &Path) -> bool {
         path.is_dir()
@@ -47,8 +48,7 @@ mod of_this_program {
     use peergrad_embed::threads_of_one;
     use peergrad_pictures::{Packed, Shape, looks_like_pictures, pack, pictures_below, read_picture};
 
-    use super::super::files;
-    use super::{PackSettings, Path, PathBuf};
+    use super::{PackSettings, Path, PathBuf, files};
     use crate::terminal::complain;
 
     /// The most names that a warning lists.
@@ -147,14 +147,7 @@ pub(super) use of_this_program::{are_at, below, read};
 /// Packs the pictures at `source` into one file beside it. Returns the file's path, and what was left out, each a sentence.
 pub(super) fn pack(source: &Path, settings: PackSettings) -> anyhow::Result<(PathBuf, Vec<String>)> {
     let packed = packed_path(source);
-    if packed.exists() {
-        bail!(
-            "{} exists: use it with `--data {}`, or remove it, and the pictures in {} are packed again",
-            packed.display(),
-            packed.display(),
-            source.display()
-        );
-    }
+    files::check_is_new(&packed, source)?;
     let notices = of_this_program::pack_into(source, settings, &packed)?;
     Ok((packed, notices))
 }

@@ -6,35 +6,40 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use clap::Args;
 use peergrad_config::model_file::{ModelFile, Predictions};
-use peergrad_config::specification::{DeepBackend, Specification};
+use peergrad_config::specification::{ComputeDevice, DeepBackend, Specification};
 use peergrad_embed::text::text_table::{count, plural};
 use peergrad_embed::threads_of_one;
 use peergrad_models::task::loss::largest;
 use peergrad_net::compute_on;
 
+use super::device::DeepDevices;
 use super::model::{check_built_in, decode};
 use super::{files, pictures};
-use crate::terminal::{complain, print_piece};
+use crate::terminal::{OutputFormat, complain, print_piece};
 
 #[derive(Args)]
 pub(super) struct PredictArguments {
     /// A model file written by `peer export`
     #[arg(value_name = "MODEL")]
     model: PathBuf,
-    /// A data file of the kind that the model was trained on, with or without a column of labels; or, for a model of pictures, a picture
+    /// A data file of the kind that the model was trained on, a CSV file with or without the column of labels; or, for a model of pictures, a picture
     /// or a folder of them
     #[arg(long, value_name = "FILE")]
     data: PathBuf,
+    /// Where to compute a deep network: `cpu`, or `gpu` with the feature `deep-wgpu`
+    #[arg(long, value_name = "DEVICE", default_value_t)]
+    device: ComputeDevice,
 }
 
-pub(super) fn predict(arguments: &PredictArguments, deep: &DeepBackend) -> anyhow::Result<ExitCode> {
+pub(super) fn predict(arguments: &PredictArguments, deep: &DeepDevices) -> anyhow::Result<ExitCode> {
     let path = &arguments.model;
     let model = decode(path, &files::read(path)?)?;
     check_built_in(&model, path)?;
     let specification = model.specification().with_context(|| path.display().to_string())?;
+    let deep = deep.open(arguments.device, OutputFormat::Text)?;
     let work = || match pictures::are_at(&arguments.data) {
-        true => predict_pictures(&model, &specification, &arguments.data, deep),
-        false => predict_rows(&model, &specification, &arguments.data, deep),
+        true => predict_pictures(&model, &specification, &arguments.data, &deep),
+        false => predict_rows(&model, &specification, &arguments.data, &deep),
     };
     compute_on(threads_of_one(1).get(), work).context("cannot start threads")?
 }
@@ -66,13 +71,14 @@ fn predict_pictures(
     path: &Path,
     deep: &DeepBackend,
 ) -> anyhow::Result<ExitCode> {
-    /// Pictures that are computed together.
-    const TOGETHER: usize = 256;
+    /// Bytes of pictures that are computed together.
+    const TOGETHER_BYTES: usize = 16 << 20;
     let shape = specification.picture_shape()?;
+    let together = (TOGETHER_BYTES / shape.iter().product::<usize>()).max(1);
     let paths = pictures::below(path)?;
     let mut table = Table::new("file", &specification.predict_pictures(&model.parameters, vec![], deep)?)?;
     let mut broken = 0;
-    for paths in paths.chunks(TOGETHER) {
+    for paths in paths.chunks(together) {
         let (mut names, mut values) = (vec![], vec![]);
         for path in paths {
             let name = path.display().to_string();

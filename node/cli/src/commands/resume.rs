@@ -13,12 +13,15 @@ use peergrad_embed::text::command_name::command_name;
 use peergrad_embed::{Damaged, DataSource, PeerOptions, StoppedPeer};
 use peergrad_protocol::invite::{Invite, NotAnInvite};
 
-use super::arguments::ResumeArguments;
+use super::arguments::{PeerArguments, ResumeArguments};
 use super::run::run;
 use super::started_from::StartedFrom;
 use crate::terminal::complain;
 
-pub(super) fn resume(arguments: ResumeArguments, loader: Arc<dyn Loader>) -> anyhow::Result<ExitCode> {
+pub(super) fn resume(
+    arguments: ResumeArguments,
+    loader: impl FnOnce(&PeerArguments) -> anyhow::Result<Arc<dyn Loader>>,
+) -> anyhow::Result<ExitCode> {
     let ResumeArguments { extra, alone, data, mut peer } = arguments;
     if let Some(extra) = extra {
         bail!("{}", extra_text(&extra));
@@ -32,7 +35,11 @@ pub(super) fn resume(arguments: ResumeArguments, loader: Arc<dyn Loader>) -> any
     if let Some(path) = &data {
         std::fs::File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
     }
-    peer.threads = peer.threads.or_else(|| started_from.as_ref()?.threads());
+    if let Some(compute) = started_from.as_ref().and_then(StartedFrom::compute) {
+        peer.threads = peer.threads.or(compute.threads);
+        peer.device = peer.device.or(compute.device);
+    }
+    let loader = loader(&peer)?;
     let data = DataSource::search(data.or_else(|| started_from.as_ref()?.data_path()));
     let options = if alone { resume_alone(stopped, loader)? } else { stopped.resume(loader)? };
     // With `--alone`, a new run begins with the values of the old one.

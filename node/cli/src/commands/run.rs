@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use peergrad_config::specification::{BuiltinLoader, DeepBackend, ModelForm, RunFile, resolve_with_notices};
+use peergrad_config::specification::{ComputeDevice, ModelForm, RunFile, resolve_with_notices};
 use peergrad_core::node::StartMode;
 use peergrad_core::program::loader::Loader;
 use peergrad_embed::text::command_name::command_name;
@@ -20,21 +20,24 @@ use super::Training;
 use super::arguments::{
     CustomStartArguments, FounderArguments, JoinArguments, PeerArguments, StartArguments,
 };
+use super::check_device_of_custom_task;
+use super::device::{self, DeepDevices};
 use super::files;
 use super::join_target::{JoinTarget, join_target_of, multiaddresses, secret_for_a_new_run};
 use super::progress::Screen;
 use super::report::{Report, UsageMeter};
 use super::signals::{stop_requested, stop_requested_again};
 use super::started_from::StartedFrom;
-use crate::terminal::OutputFormat;
+use crate::terminal::{OutputFormat, complain};
 
 /// Starts a new run of a built-in model.
-pub(super) fn start(arguments: StartArguments, deep: DeepBackend) -> anyhow::Result<ExitCode> {
+pub(super) fn start(arguments: StartArguments, deep: &DeepDevices) -> anyhow::Result<ExitCode> {
     let path = &arguments.run_file;
     let run_file = read_run_file(path, arguments.founder.seed)?;
     let name = &run_file.data()?.file;
     let memory = arguments.founder.peer.memory();
-    if let Some(path) = files::data_path(path, name).filter(|_| run_file.model.kind.form() != ModelForm::Deep)
+    if let Some(path) = files::data_path(path, name)
+        .filter(|_| run_file.model.kind.form() != ModelForm::Deep || name.ends_with(".gz"))
     {
         // A file that cannot be read is an error below. The samples of deep networks may stay on disk.
         memory.check(std::fs::metadata(path).map_or(0, |metadata| metadata.len()))?;
@@ -43,16 +46,28 @@ pub(super) fn start(arguments: StartArguments, deep: DeepBackend) -> anyhow::Res
     let (specification, notices) = resolve_with_notices(&run_file, name, &data)?;
     files::warn_about(name, &notices);
     memory.check(specification.memory_bytes())?;
+    let peer = &arguments.founder.peer;
+    let device = match run_file.model.kind.form() {
+        ModelForm::Deep => peer.device.or(run_file.compute.device).unwrap_or_default(),
+        _ => {
+            if peer.device == Some(ComputeDevice::Gpu) {
+                complain("only deep networks are computed on a GPU; this model is computed on the processor");
+            }
+            ComputeDevice::Cpu
+        }
+    };
+    let deep = deep.open(device, OutputFormat::of_flag(peer.json))?;
     specification.check_backend(&deep)?;
     let specification = specification.to_bytes()?;
     let started_from = StartedFrom::read(path);
     let data = DataSource::loaded(data, files::data_path(path, name));
-    let loader = Arc::new(BuiltinLoader { memory, deep });
+    let loader = device::loader(device, memory, deep);
     found(&run_file, started_from, specification, loader, data, arguments.founder)
 }
 
 /// Starts a new run of this binary's custom task.
 pub(super) fn start_custom(training: &Training, arguments: CustomStartArguments) -> anyhow::Result<ExitCode> {
+    check_device_of_custom_task(&arguments.founder.peer)?;
     let mut run_file = training.settings.clone();
     if let Some(path) = &arguments.run_file {
         run_file = read_run_file_over(path, &run_file)?;

@@ -4,7 +4,8 @@
 
 use std::path::{Path, PathBuf};
 
-use peergrad_config::specification::{RunFile, ThreadCount, changed_keys};
+use peergrad_config::specification::run_file::ComputeSection;
+use peergrad_config::specification::{RunFile, changed_keys};
 use peergrad_net::write_private;
 use peergrad_protocol::RunId;
 use serde::{Deserialize, Serialize};
@@ -57,9 +58,9 @@ impl StartedFrom {
         files::data_path(&self.path, &run_file.data().ok()?.file).filter(|path| path.exists())
     }
 
-    /// The number of threads that the run file gave for this peer; `None` if it gave none.
-    pub(super) fn threads(&self) -> Option<ThreadCount> {
-        RunFile::parse(&self.text).ok()?.compute.threads
+    /// How the run file told this peer to compute; `None` if it is no run file of this release.
+    pub(super) fn compute(&self) -> Option<ComputeSection> {
+        Some(RunFile::parse(&self.text).ok()?.compute)
     }
 
     /// What a user should know who resumes the run: how the file differs from what the run was started with. `None` if it does not, or is

@@ -68,14 +68,7 @@ fn is_text(path: &Path) -> bool {
 pub(super) fn join(folder: &Path, texts: &[PathBuf]) -> anyhow::Result<(PathBuf, Vec<String>)> {
     let name = folder.file_name().map_or_else(|| "texts".into(), |name| name.to_string_lossy().into_owned());
     let joined = folder.with_file_name(format!("{name}.txt"));
-    if joined.exists() {
-        bail!(
-            "{} exists: use it with `--data {}`, or remove it, and the texts in {} are joined again",
-            joined.display(),
-            joined.display(),
-            folder.display()
-        );
-    }
+    files::check_is_new(&joined, folder)?;
     let cannot_write = || format!("cannot write {}", joined.display());
     let mut draft = files::draft_beside(&joined)?;
     let mut out = BufWriter::new(draft.as_file_mut());

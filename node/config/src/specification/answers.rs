@@ -226,7 +226,7 @@ impl Specification {
         if let Target::Token { .. } = self.data.target {
             return Err(SpecificationError::PredictsText);
         }
-        if self.has_byte_pictures() {
+        if self.has_byte_pictures() && self.is_of_byte_pictures(file, data)? {
             let all = SamplePart::Training;
             return Ok(Questions::Pictures(self.unlabelled_pictures(file, data)?, all));
         }

@@ -17,6 +17,7 @@ use peergrad_models::deep::DeepTask;
 use peergrad_models::task::Task;
 use peergrad_models::task::logistic::{Logistic, SparseDataset};
 use peergrad_models::task::supervised::Supervised;
+use peergrad_protocol::id::ContentDigest;
 
 use super::custom::CustomSpecification;
 use super::deep::{DeepBackend, check_backend};
@@ -90,7 +91,7 @@ impl Specification {
         memory: MemoryLimit,
         deep: &DeepBackend,
     ) -> Result<Loaded, SpecificationError> {
-        self.check_bytes(bytes)?;
+        self.check_digest(bytes.digest())?;
         let unpacked = self.unpacked(bytes, memory)?;
         let all = || in_memory(&self.data.name, &unpacked);
         let task: Arc<dyn Task> = match self.model.form {
@@ -112,8 +113,8 @@ impl Specification {
         Ok(Loaded { program: self.training.algorithm.launch(), ..loaded })
     }
 
-    pub(super) fn check_bytes(&self, bytes: &DataBytes) -> Result<(), SpecificationError> {
-        if bytes.digest() == self.digest()? {
+    fn check_digest(&self, found: ContentDigest) -> Result<(), SpecificationError> {
+        if found == self.digest()? {
             return Ok(());
         }
         Err(self.other("its bytes are different"))
@@ -149,7 +150,7 @@ impl Specification {
 
     /// The run's samples in sparse form: first the training samples, then the held-out ones.
     pub(super) fn own_rows(&self, bytes: &[u8]) -> Result<SparseDataset, SpecificationError> {
-        self.check_bytes(&bytes.into())?;
+        self.check_digest(ContentDigest::of(bytes))?;
         self.unpacked_rows(&unpack(&self.data.name, bytes)?)
     }
 
@@ -179,7 +180,7 @@ impl Specification {
     /// # Errors
     /// The run was founded on a different file.
     pub fn dataset(&self, bytes: &[u8]) -> Result<Dataset, SpecificationError> {
-        self.check_bytes(&bytes.into())?;
+        self.check_digest(ContentDigest::of(bytes))?;
         self.unpacked_dataset(&unpack(&self.data.name, bytes)?)
     }
 
@@ -212,8 +213,6 @@ impl Specification {
 #[cfg(test)]
 mod tests {
     use peergrad_models::data::embedded::{DIGITS, embedded};
-
-    use peergrad_protocol::id::ContentDigest;
 
     use super::*;
     use crate::specification::{RunFile, resolve};

@@ -53,9 +53,9 @@ pub enum DeepSettings {
         heads: usize,
         /// The share that dropout leaves out.
         dropout: f32,
-        /// Whether it starts from the transformer in the data file, which is a prepared text.
-        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-        base: bool,
+        /// The digest, in hexadecimal, of the transformer that it starts from, if there is one. The data file is a prepared text with it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        base: Option<String>,
         /// Its adapters, if only these are trained.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         lora: Option<LoraSettings>,
@@ -121,14 +121,15 @@ impl DeepSettings {
                 Architecture::Convolutional(net.map_err(|error| setting("model.layers", error.to_string()))?)
             }
             (
-                &Self::Transformer { layers, width, heads, dropout, base, lora },
+                Self::Transformer { layers, width, heads, dropout, base, lora },
                 FileLayout::Text(TextLayout { context, tokens }),
                 &Target::Token { vocabulary },
             ) => {
-                if (base && *tokens != TokenKind::Prepared) || (lora.is_some() && !base) {
+                let (layers, width, heads, dropout) = (*layers, *width, *heads, *dropout);
+                if (base.is_some() && *tokens != TokenKind::Prepared) || (lora.is_some() && base.is_none()) {
                     return Err(mismatch());
                 }
-                if let Some(LoraSettings { rank, alpha }) = lora {
+                if let &Some(LoraSettings { rank, alpha }) = lora {
                     within("model.lora", rank, 1..=RANK_MAX, "a rank of 1 to 4096")?;
                     within("model.lora_alpha", alpha, f32::MIN_POSITIVE..=1e6, "above 0, up to 1000000")?;
                 }
@@ -171,7 +172,8 @@ impl DeepSettings {
         data: &DataSettings,
         groups: &mut Vec<GroupSettings>,
     ) -> Result<(), SpecificationError> {
-        if self.architecture(data)?.block().is_some() && !groups.contains(&statistics()) {
+        if self.architecture(data)?.block().is_some() && groups.first() != Some(&statistics()) {
+            groups.retain(|group| *group != statistics());
             groups.insert(0, statistics());
         }
         Ok(())
@@ -209,9 +211,12 @@ impl DeepSettings {
         }
     }
 
-    /// Whether it starts from a transformer in the data file.
-    pub(super) fn has_base(&self) -> bool {
-        matches!(self, Self::Transformer { base: true, .. })
+    /// The digest of the transformer that it starts from, if there is one.
+    pub(super) fn base_digest(&self) -> Option<&str> {
+        match self {
+            Self::Transformer { base, .. } => base.as_deref(),
+            Self::Convolutional { .. } => None,
+        }
     }
 
     /// Whether samples are pictures that stay bytes.
@@ -405,10 +410,10 @@ fn residual_layers(depth: usize, norm: NormName) -> Result<Vec<String>, Specific
 /// The deepest residual network.
 const DEPTH_MAX: usize = 110;
 
-/// Resolves a transformer; `base` is the one in the data file, if there is one.
+/// Resolves a transformer; `base` is the one in the data file, if there is one, and `digest` that of its parameters.
 pub(super) fn resolve_transformer(
     model: &ModelSection,
-    base: Option<Transformer>,
+    (base, digest): (Option<Transformer>, Option<String>),
 ) -> Result<DeepSettings, SpecificationError> {
     let of_base = |number: fn(&Transformer) -> usize, default| base.as_ref().map_or(default, number);
     let layers = match &model.layers {
@@ -445,7 +450,7 @@ pub(super) fn resolve_transformer(
         return Err(setting("model.lora_alpha", "give a rank with `lora`, or leave this out".to_owned()));
     }
     let dropout = model.dropout.unwrap_or(0.0);
-    Ok(DeepSettings::Transformer { layers, width, heads, dropout, base: base.is_some(), lora })
+    Ok(DeepSettings::Transformer { layers, width, heads, dropout, base: digest, lora })
 }
 
 /// Resolves how a text is cut into samples.
@@ -464,14 +469,14 @@ pub(super) fn resolve_text(
     within("data.held_out", section.held_out, 0.0..=0.9, "a share of 0 to 0.9")?;
     let default = base.map_or(CONTEXT_DEFAULT, |base| base.context.min(CONTEXT_BASE_MAX));
     let layout = TextLayout { tokens, context: model.context.unwrap_or(default) };
-    within("model.context", layout.context, 1..=CONTEXT_MAX, "1 to 65536 bytes")?;
+    within("model.context", layout.context, 1..=CONTEXT_MAX, "1 to 65536 tokens")?;
     if let Some(base) = base.filter(|base| layout.context > base.context) {
         let reason = format!("the model in the data file sees at most {} tokens at once", base.context);
         return Err(setting("model.context", reason));
     }
     let rows = layout.samples(count);
     let allowed =
-        format!("at most {} bytes, so that the text has at least two samples", count.saturating_sub(1) / 2);
+        format!("at most {} tokens, so that the text has at least two samples", count.saturating_sub(1) / 2);
     if rows < 2 {
         return Err(SpecificationError::Setting {
             key: "model.context",
@@ -634,7 +639,7 @@ mod tests {
         for (setting, words) in [
             (
                 "context = 99",
-                "`model.context` is 99; allowed: at most 44 bytes, so that the text has at least two samples",
+                "`model.context` is 99; allowed: at most 44 tokens, so that the text has at least two samples",
             ),
             ("context = 0", "`model.context` is 0"),
             ("context = 8\nheads = 3", "`model.heads`: it must be a divisor of the width, 128"),

@@ -182,7 +182,7 @@ impl Specification {
 
     /// Where the parameters of a deep network start; `bytes` are those of the run's data file, unpacked.
     pub(super) fn start_values(&self, bytes: &DataBytes) -> Result<StartValues, SpecificationError> {
-        if !self.model.deep.as_ref().is_some_and(DeepSettings::has_base) {
+        if self.model.deep.as_ref().and_then(DeepSettings::base_digest).is_none() {
             return Ok(StartValues::Drawn);
         }
         let base = self.base(&self.data.name, bytes)?;
@@ -198,6 +198,10 @@ impl Specification {
             return Err(self.other("it is no text"));
         };
         let prepared = PreparedText::find(file, bytes)?.ok_or(SpecificationError::NoBase)?;
+        let expected = self.model.deep.as_ref().and_then(DeepSettings::base_digest);
+        if prepared.base_digest(file, bytes)?.as_deref() != expected {
+            return Err(self.unprepared(file, "it holds another model than the one that was trained on"));
+        }
         prepared.base(file, bytes, &transformer)
     }
 
@@ -304,6 +308,9 @@ impl Specification {
         if layout.samples(tokens.count) == 0 {
             return Err(SpecificationError::ShortText { file: file.to_owned(), context: layout.context });
         }
+        if part == DataPart::HeldOut && layout.samples(tokens.count) != u64::from(self.data.rows) {
+            return Err(self.other("it has a different length"));
+        }
         let text = TextSamples::new(tokens, *layout, held_out);
         let samples = if part == DataPart::HeldOut { text.held_out() } else { text.training() };
         Ok(evaluate_text(&architecture, backend, &weights, &text, samples))
@@ -323,6 +330,16 @@ impl Specification {
             DataPart::Trained => (self.pictures(&bytes)?, SamplePart::Training),
             DataPart::All => (self.pictures_of_other(file, &bytes, notices)?, SamplePart::Training),
         })
+    }
+
+    /// Whether a file has pictures whose values are bytes.
+    pub(super) fn is_of_byte_pictures(
+        &self,
+        file: &str,
+        packed: &DataBytes,
+    ) -> Result<bool, SpecificationError> {
+        let bytes = packed.unpacked(file, UNPACKED_BYTES_MAX)?;
+        Ok(outline(file, &bytes)?.is_some_and(|outline| outline.byte_samples().is_some()))
     }
 
     /// All pictures of a file, whose labels are not read.

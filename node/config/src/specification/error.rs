@@ -109,7 +109,7 @@ pub enum SpecificationError {
     PredictsText,
     /// A prepared text cannot be used.
     #[error(
-        "{name}: this is no prepared text that can be used ({reason}); prepare it again with `peer init --base`"
+        "{name}: this is no prepared text that can be used ({reason}); prepare it again with `peer init`"
     )]
     Prepared {
         /// The file's name.
@@ -123,7 +123,7 @@ pub enum SpecificationError {
     )]
     NoBase,
     /// A text is shorter than a sample.
-    #[error("{file}: the text is too short: the model reads {context} bytes to predict the next ones; give at least {}", context + 1)]
+    #[error("{file}: the text is too short: the model reads {context} tokens to predict the next ones; give at least {}", context + 1)]
     ShortText {
         /// The file.
         file: String,

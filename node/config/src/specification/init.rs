@@ -94,11 +94,11 @@ fn write(
     kind: Option<ModelKind>,
     batch: Option<u64>,
 ) -> Result<WrittenRunFile, SpecificationError> {
-    let prepared = PreparedText::find(data_name, packed)?;
+    let unpacked = packed.unpacked(data_name, UNPACKED_BYTES_MAX)?;
+    let prepared = PreparedText::find(data_name, &unpacked)?;
     if kind == Some(ModelKind::Gpt) || (kind.is_none() && prepared.is_some()) {
         return prose::run_file(data_name, packed, prepared.as_ref());
     }
-    let unpacked = packed.unpacked(data_name, UNPACKED_BYTES_MAX)?;
     let outline = outline(data_name, &unpacked)?;
     let kind = kind.or_else(|| outline.as_ref()?.has_names().then_some(ModelKind::Cnn));
     let mut section = DataSection::new(data_name);
@@ -581,6 +581,7 @@ mdns = true                # whether peers on the local network find each other
 [compute]                  # settings of this peer only
 # threads = 2              # threads that compute a gradient, with the same result for any number; without this, the cores that the
                            # peer may use, divided by the peers of this user on the machine
+# device = \"gpu\"           # computes deep networks on a graphics card, in a `peer` with the feature `deep-wgpu`
 ";
 
 #[cfg(test)]

@@ -60,7 +60,11 @@ impl Specification {
         let kept_file = if file <= SHIPPED_DATA_BYTES_MAX { file } else { 0 };
         let samples = match self.data.layout {
             _ if self.stays_on_disk() => u64::from(self.data.rows).saturating_mul(ROW_BYTES),
-            FileLayout::Text(_) => self.data.byte_count,
+            // A packed text has more bytes than its file.
+            FileLayout::Text(layout) => {
+                let tokens = u64::from(self.data.rows).saturating_mul(layout.context as u64);
+                self.data.byte_count.max(tokens)
+            }
             _ if self.has_byte_pictures() => {
                 let columns = self.data.layout.columns() as u64;
                 u64::from(self.data.rows).saturating_mul(columns.saturating_add(ROW_BYTES))
@@ -70,10 +74,7 @@ impl Specification {
         let state = self.training.state_bytes(self.manifest().parameter_count() as u64);
         let deep = self.architecture().map_or(0, |architecture| {
             let whole = architecture.manifest().parameter_count();
-            let is_adapted = self.adapters().is_some();
-            // The base, the weights that follow from it, and their gradient.
-            let base = if is_adapted { 3 * whole as u64 * size_of::<f32>() as u64 } else { 0 };
-            architecture.gradient_bytes(whole).saturating_add(base)
+            architecture.gradient_bytes(whole).saturating_add(self.base_bytes(whole))
         });
         let training = kept_file.saturating_add(samples).saturating_add(state).saturating_add(deep);
         self.loading_bytes().max(training)
@@ -83,6 +84,13 @@ impl Specification {
     pub(super) fn loading_bytes(&self) -> u64 {
         let table = self.value_count().saturating_mul(TABLE_BYTES + SAMPLE_BYTES);
         if self.stays_on_disk() { 0 } else { self.data.byte_count.saturating_add(table) }
+    }
+
+    /// Bytes of the model that a run starts from, of so many parameters; with adapters also of the weights that follow from it, and of their
+    /// gradient. While it is read, it is there up to three times.
+    fn base_bytes(&self, parameters: usize) -> u64 {
+        let has_base = self.model.deep.as_ref().is_some_and(|deep| deep.base_digest().is_some());
+        if has_base { (parameters as u64).saturating_mul(3 * size_of::<f32>() as u64) } else { 0 }
     }
 
     /// Whether the data file stays on disk, where samples are read when they are needed.

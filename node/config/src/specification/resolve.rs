@@ -9,7 +9,7 @@ use peergrad_models::data::dataset::HeldOutSplit;
 use peergrad_models::data::dialect::SKIPPED_LINES_MAX;
 use peergrad_models::data::format::Format;
 use peergrad_models::data::labels::{Classes, Predict, Target, TargetHints};
-use peergrad_models::data::limits::FEATURES_MAX;
+use peergrad_models::data::limits::{FEATURES_MAX, UNPACKED_BYTES_MAX};
 use peergrad_models::data::standardize::Standardization;
 use peergrad_models::optimizer::{Optimizer, Schedule};
 use peergrad_models::schedule::{Decay, scaled};
@@ -29,6 +29,8 @@ const CLASSES_COUNTED_MAX: u32 = 1 << 16;
 /// The allowed value of `standardize` with a logistic model.
 const ONLY_WITHOUT_ZEROS: &str =
     "false if `kind` in [model] is \"logistic\": standardization would change the zeros";
+/// Why a network with batch norms cannot be trained.
+const NO_STATISTICS: &str = "batch norms need `kind` \"sync\", \"backup-workers\", \"local\" or \"diloco\" in [sync], with exact `gradients`: use these, or group norms";
 /// Elements in a KiB of a segment.
 const ELEMENTS_PER_KIB: usize = 1024 / size_of::<f32>();
 
@@ -68,8 +70,15 @@ pub fn resolve_with_notices(
     let form = run.model.kind.form();
     let mut prepared = None;
     let ResolvedData { data, picture, notices } = if run.model.kind == ModelKind::Gpt {
-        prepared = PreparedText::find(data_name, packed)?;
-        let data = deep::resolve_text(section, &run.model, data_name, packed, prepared.as_ref())?;
+        let unpacked = packed.unpacked(data_name, UNPACKED_BYTES_MAX)?;
+        prepared = PreparedText::find(data_name, &unpacked)?.map(|text| (text, unpacked));
+        let data = deep::resolve_text(
+            section,
+            &run.model,
+            data_name,
+            packed,
+            prepared.as_ref().map(|(text, _)| text),
+        )?;
         ResolvedData { data, picture: None, notices: vec![] }
     } else {
         resolve_data(section, form, run.seed, data_name, packed)?
@@ -78,8 +87,10 @@ pub fn resolve_with_notices(
     training.evaluation.check_held_out(u64::from(data.held_out_rows))?;
     let deep = match run.model.kind {
         ModelKind::Gpt => {
-            let base = prepared.and_then(|text| text.base);
-            Some(deep::resolve_transformer(&run.model, base)?)
+            let base = prepared.as_ref().and_then(|(text, _)| text.base);
+            let of_base = |(text, bytes): &(PreparedText, DataBytes)| text.base_digest(data_name, bytes);
+            let digest = prepared.as_ref().map(of_base).transpose()?.flatten();
+            Some(deep::resolve_transformer(&run.model, (base, digest))?)
         }
         ModelKind::Cnn | ModelKind::Resnet => {
             let picture = picture.expect("a picture has a shape");
@@ -90,6 +101,8 @@ pub fn resolve_with_notices(
     let mut training = training;
     if let Some(deep) = &deep {
         deep.add_statistics(&data, &mut training.groups)?;
+        groups::check(&training)
+            .map_err(|_| SpecificationError::Network { key: "model", reason: NO_STATISTICS.to_owned() })?;
     }
     let model = ModelSettings { deep, ..resolve_model(run, form, &data.target)? };
     let mut specification = Specification { version: VERSION, training, model, data };

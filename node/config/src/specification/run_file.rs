@@ -14,7 +14,8 @@ use peergrad_protocol::placement::Replicas;
 use serde::Deserialize;
 
 use super::evaluation::EvaluationSection;
-use super::{GroupSettings, ModelForm, SpecificationError, ThreadCount, explain_former_name, replicas};
+use super::{ComputeDevice, GroupSettings, ModelForm, SpecificationError, ThreadCount};
+use super::{explain_former_name, replicas};
 
 mod sync_section;
 
@@ -329,6 +330,8 @@ pub struct ComputeSection {
     /// How many threads compute a gradient. Their number does not change the result. Default: the cores that this peer may use, divided by
     /// the peers of this user on the machine.
     pub threads: Option<ThreadCount>,
+    /// Where deep networks are computed. Default: on the processor.
+    pub device: Option<ComputeDevice>,
 }
 
 impl RunFile {

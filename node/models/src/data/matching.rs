@@ -129,8 +129,11 @@ impl Columns {
                 by_name(file, &names, &sheet, &[label.as_str()], &mut notices)?
             }
             _ if sheet.width() + 1 == self.width => {
+                let places: Vec<usize> =
+                    self.features.iter().map(|&column| column - usize::from(column > self.label)).collect();
+                self.check_features(file, &names, &places, &sheet)?;
                 notices.extend(self.doubt(&sheet, None));
-                self.features.iter().map(|&column| column - usize::from(column > self.label)).collect()
+                places
             }
             _ => {
                 let all: Vec<&str> = names.iter().copied().chain(self.label_name.as_deref()).collect();
@@ -142,6 +145,31 @@ impl Columns {
         places.push(places[0]);
         let unlabelled = Self { label: self.features[0], ..self.clone() };
         Ok(Inferred { notices, ..Inferred::certain(unlabelled.placed(&places, &sheet)) })
+    }
+
+    /// Checks that the columns at these places of a file without labels have the names of the features, if both have names.
+    fn check_features(
+        &self,
+        file: &str,
+        names: &[&str],
+        places: &[usize],
+        sheet: &Sheet,
+    ) -> Result<(), MatchError> {
+        if !sheet.header {
+            return Ok(());
+        }
+        let wrong = |what: String, reason| MatchError::Header { file: file.to_owned(), what, reason };
+        if self.names_digest.is_some() {
+            let reason = "their names are too long to be kept in it: give a file with the label's column too";
+            return Err(wrong("the header".to_owned(), reason));
+        }
+        match names.iter().zip(places).find(|&(&name, &place)| sheet.names[place] != name) {
+            Some((_, place)) => Err(wrong(
+                format!("the name of column {}", place + 1),
+                "some of their names are equal or empty",
+            )),
+            None => Ok(()),
+        }
     }
 
     /// This layout for a file in which the features, then the label, are in these columns.
@@ -425,6 +453,10 @@ mod tests {
         assert!(notices.ends_with("in the order of the training file: `a`, `b`"), "{notices}");
         let missing = read_unlabelled(&named, "a,c\n1,2\n").unwrap_err();
         assert!(missing.contains("the model was trained on `b`, which the file does not have"), "{missing}");
+        let repeated = trained_on("a,a,label\n1,2,cat\n3,4,dog\n");
+        assert_eq!(read_unlabelled(&repeated, "a,a\n5,6\n").unwrap().0, [5.0, 6.0]);
+        let moved = read_unlabelled(&repeated, "b,a\n5,6\n").unwrap_err();
+        assert!(moved.contains("the name of column 1 is not the one"), "{moved}");
         let unnamed = trained_on("1,2,cat\n3,4,dog\n");
         assert_eq!(read_unlabelled(&unnamed, "5,6\n").unwrap().0, [5.0, 6.0]);
         assert_eq!(read_unlabelled(&unnamed, "5,6,z\n").unwrap().0, [5.0, 6.0]);

@@ -24,7 +24,7 @@ pub(super) fn run_file(
     ]
     .concat();
     let model = match base {
-        None => sizes_of_a_new_model(),
+        None => sizes_of_a_new_model(prepared.is_some()),
         Some(base) => [
             "\n[model]\n".to_owned(),
             line("kind = \"gpt\"", "the transformer that is in the file learns this text"),
@@ -76,10 +76,11 @@ weight_decay = 0.0
 ",
 );
 
-fn sizes_of_a_new_model() -> String {
+fn sizes_of_a_new_model(is_prepared: bool) -> String {
+    let tokens = if is_prepared { "a tokenizer's" } else { "bytes" };
     [
         "\n[model]\n".to_owned(),
-        line("kind = \"gpt\"", "a transformer, whose tokens are bytes"),
+        line("kind = \"gpt\"", &format!("a transformer, whose tokens are {tokens}")),
         line("layers = 4", "blocks"),
         line("width = 128", "numbers for each token"),
         line("heads = 4", "heads of the attention, which share the width"),

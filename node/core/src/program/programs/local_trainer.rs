@@ -98,7 +98,8 @@ impl LocalTrainer {
             let mut run = LocalRun { task: &*task, optimizer, at, stats: SampleStats::default(), spare };
             let mut state = run.begin(&state);
             let count = (numbers.end - numbers.start) as usize;
-            let batch = samples.len().div_ceil(count).max(1);
+            // Samples that depend on each other stay together.
+            let batch = samples.len().div_ceil(count).max(1).next_multiple_of(task.block().max(1) as usize);
             for (samples, number) in samples.chunks(batch).zip(numbers) {
                 let info = StepInfo {
                     rate: schedule.rate(number),
