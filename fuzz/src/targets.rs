@@ -13,6 +13,7 @@
 //! | `runfile` | a run.toml | a user |
 //! | `scenario` | a scenario of the simulator | a user |
 //! | `csv`, `libsvm`, `idx` | a data file | a user |
+//! | `prepared` | a prepared text | a user, the founder |
 //! | `gz` | a gzipped data file | a user, the founder |
 //! | `status` | a peer's answer to `peer status` | a peer |
 //! | `events` | event logs | the disk |
@@ -27,7 +28,7 @@ mod tensors;
 mod wire;
 
 /// All targets.
-pub const TARGETS: [&dyn Target; 16] = [
+pub const TARGETS: [&dyn Target; 17] = [
     &wire::FrameTarget,
     &wire::WordTarget,
     &tensors::CodecTarget,
@@ -41,6 +42,7 @@ pub const TARGETS: [&dyn Target; 16] = [
     &data::CsvTarget,
     &data::LibsvmTarget,
     &data::IdxTarget,
+    &data::PreparedTarget,
     &data::GzipTarget,
     &reports::StatusTarget,
     &reports::EventsTarget,

@@ -4,10 +4,15 @@ use std::io::{Read, Write};
 
 use flate2::Crc;
 use flate2::write::GzEncoder;
+use peergrad_config::prepared_text::{BaseModel, PreparedText, TextTokens, prepare};
 use peergrad_config::specification::{RunFile, Specification, resolve_with_notices};
+use peergrad_models::data::bytes::DataBytes;
 use peergrad_models::data::column_hints::ColumnHints;
 use peergrad_models::data::dense_table::unpack;
 use peergrad_models::data::format::{FileLayout, Format};
+use peergrad_models::data::idx::Outline;
+use peergrad_models::deep::text::VOCABULARY;
+use peergrad_models::deep::{Architecture, Transformer};
 
 use crate::target::{Bound, Form, Target, Verdict};
 
@@ -141,20 +146,79 @@ impl Target for IdxTarget {
         let labels = array(8, &[4], &[0, 1, 2, 1]);
         let pixels: Vec<u8> = (0..16).collect();
         let floats: Vec<u8> = (0..8_u8).flat_map(|index| f32::from(index).to_be_bytes()).collect();
-        [array(8, &[4, 2, 2], &pixels), array(8, &[4], &[1, 2, 3, 4]), array(0x0d, &[4, 2], &floats)]
-            .map(|samples| [samples, labels.clone()].concat())
-            .to_vec()
+        let named = array(8, &[3, 4], b"cat\0birddog\0");
+        let samples =
+            [array(8, &[4, 2, 2], &pixels), array(8, &[4], &[1, 2, 3, 4]), array(0x0d, &[4, 2], &floats)];
+        let named = [samples[0].clone(), labels.clone(), named].concat();
+        samples.map(|samples| [samples, labels.clone()].concat()).into_iter().chain([named]).collect()
     }
 
     fn run(&self, input: &[u8]) -> Verdict {
         match Format::of(FILE, input) {
-            Ok(Format::Idx) => read(input, "mlp"),
+            Ok(Format::Idx) => {
+                let stored = DataBytes::from(input);
+                if let Ok(outline) = Outline::of(FILE, &stored) {
+                    let _ = outline.label_texts(FILE, &stored);
+                    // As pictures of bytes, if they are some. Nothing computes them here.
+                    let run_file =
+                        format!("[data]\nfile = \"{FILE}\"\n[model]\nkind = \"cnn\"\nlayers = []\n");
+                    let run_file = RunFile::parse(&run_file).expect("these settings are valid");
+                    let _ = resolve_with_notices(&run_file, FILE, input);
+                }
+                read(input, "mlp")
+            }
             _ => Verdict::Refused,
         }
     }
 
     fn bound(&self, input_bytes: usize) -> Bound {
         table_bound(input_bytes)
+    }
+}
+
+/// Prepared texts.
+pub(super) struct PreparedTarget;
+
+/// A small transformer.
+const BASE: Transformer =
+    Transformer { layers: 1, width: 2, heads: 1, context: 3, vocabulary: VOCABULARY, dropout: 0.0 };
+
+impl Target for PreparedTarget {
+    fn name(&self) -> &'static str {
+        "prepared"
+    }
+
+    fn form(&self) -> Form {
+        Form::Binary
+    }
+
+    fn examples(&self) -> Vec<Vec<u8>> {
+        let count = Architecture::Transformer(BASE).manifest().parameter_count();
+        let base = BaseModel {
+            transformer: BASE,
+            parameters: (0..count).map(|index| index as f32 / 64.0).collect(),
+        };
+        let numbers = TextTokens::Numbers { tokens: &[5, 3, 299, 0, 7], vocabulary: 300, tokenizer: b"{}" };
+        [prepare(TextTokens::Bytes(b"a short text"), Some(&base)), prepare(numbers, None)]
+            .map(|prepared| prepared.expect("its base suits it"))
+            .to_vec()
+    }
+
+    fn run(&self, input: &[u8]) -> Verdict {
+        let bytes = DataBytes::from(input);
+        let Ok(Some(text)) = PreparedText::find(FILE, &bytes) else { return Verdict::Refused };
+        let _ = text.tokenizer(&bytes);
+        let _ = text.base_digest(FILE, &bytes);
+        let _ = text.base(FILE, &bytes, &BASE);
+        if let Ok(tokens) = text.tokens(FILE, &bytes) {
+            assert_eq!(tokens.count, text.token_count());
+        }
+        Verdict::Accepted
+    }
+
+    /// The parts that are read at once, and tensors that a file has several times over.
+    fn bound(&self, input_bytes: usize) -> Bound {
+        Bound { largest_bytes: (4 << 20) + 16 * input_bytes, total_bytes: (64 << 20) + 1024 * input_bytes }
     }
 }
 
