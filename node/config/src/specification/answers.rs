@@ -8,10 +8,11 @@ use peergrad_models::data::dataset::{HeldOutSplit, Samples};
 use peergrad_models::data::dense_table::unpack;
 use peergrad_models::data::labels::{Labels, Target};
 use peergrad_models::deep::pictures::{PictureBytes, PictureSamples, SamplePart};
-use peergrad_models::deep::task::picture_outputs;
+use peergrad_models::deep::task::{evaluate_pictures, picture_outputs};
 use peergrad_models::task::Evaluation;
 use peergrad_models::task::logistic::{self, SparseDataset};
-use peergrad_models::task::loss::{Loss, largest, softmax};
+use peergrad_models::task::loss::{largest, softmax};
+use peergrad_models::task::supervised;
 
 use super::deep::{DeepBackend, check_backend};
 use super::deep_data::in_memory;
@@ -119,10 +120,13 @@ impl Specification {
         }
         let mut notices = Vec::new();
         let questions = self.questions(file, data, part, &mut notices)?;
-        let mut answers = self.answers(parameters, &questions, deep)?;
-        let labels = questions.labels();
-        let confusion = self.confusion(&answers, &labels);
-        let evaluation = self.score(&mut answers, &labels);
+        let evaluation = self.evaluation(parameters, &questions, deep)?;
+        let confusion = match &self.data.target {
+            Target::Class { classes } => {
+                Some(confusion(classes, &self.answers(parameters, &questions, deep)?, &questions.labels()))
+            }
+            Target::Number { .. } | Target::Token { .. } => None,
+        };
         Ok(Evaluated { evaluation, part, confusion, notices })
     }
 
@@ -270,29 +274,24 @@ impl Specification {
         })
     }
 
-    /// Mean loss and accuracy of these answers, which it overwrites; without rows, a loss of 0 and no accuracy.
-    fn score(&self, answers: &mut [f32], labels: &Labels) -> Evaluation {
-        let (outputs, loss) = self.outputs();
-        let rows = answers.len() / outputs;
-        let score = loss.score_all(answers, outputs, labels);
-        let share = |sum: f64| if rows == 0 { 0.0 } else { sum / rows as f64 };
-        let has_accuracy = rows > 0 && loss == Loss::SoftmaxCrossEntropy;
-        Evaluation {
-            samples: rows as u32,
-            loss: share(score.loss),
-            accuracy: has_accuracy.then(|| share(score.correct as f64)),
-        }
-    }
-
-    fn confusion(&self, answers: &[f32], labels: &Labels) -> Option<Confusion> {
-        let (Target::Class { classes }, Labels::Classes(labels)) = (&self.data.target, labels) else {
-            return None;
-        };
-        let mut counts = BTreeMap::new();
-        for (row, &label) in answers.chunks_exact(classes.len()).zip(labels) {
-            *counts.entry((label, largest(row) as u32)).or_default() += 1;
-        }
-        Some(Confusion { classes: classes.clone(), counts })
+    /// The loss and the accuracy on these samples: the same bits as at the end of a run.
+    fn evaluation(
+        &self,
+        parameters: &[f32],
+        questions: &Questions,
+        deep: &DeepBackend,
+    ) -> Result<Evaluation, SpecificationError> {
+        Ok(match questions {
+            Questions::Dense(samples) => {
+                let network = self.network();
+                supervised::evaluate(&network, parameters, samples, &mut network.scratch())
+            }
+            Questions::Sparse(samples, which) => logistic::evaluate(samples, which.clone(), parameters),
+            Questions::Pictures(pictures, part) => {
+                let (architecture, backend) = (self.architecture()?, check_backend(deep)?);
+                evaluate_pictures(&architecture, &**backend, parameters, pictures, *part)
+            }
+        })
     }
 
     /// Probabilities or numbers of these answers.
@@ -310,4 +309,15 @@ impl Specification {
         };
         Predictions { classes, values, notices }
     }
+}
+
+/// Which of the classes are taken for which in these answers, (rows, classes) row-major.
+fn confusion(classes: &[String], answers: &[f32], labels: &Labels) -> Confusion {
+    let mut counts = BTreeMap::new();
+    if let Labels::Classes(labels) = labels {
+        for (row, &label) in answers.chunks_exact(classes.len()).zip(labels) {
+            *counts.entry((label, largest(row) as u32)).or_default() += 1;
+        }
+    }
+    Confusion { classes: classes.to_vec(), counts }
 }
