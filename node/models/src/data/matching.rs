@@ -460,6 +460,6 @@ mod tests {
         let unnamed = trained_on("1,2,cat\n3,4,dog\n");
         assert_eq!(read_unlabelled(&unnamed, "5,6\n").unwrap().0, [5.0, 6.0]);
         assert_eq!(read_unlabelled(&unnamed, "5,6,z\n").unwrap().0, [5.0, 6.0]);
-        assert!(read_unlabelled(&unnamed, "5\n").unwrap_err().contains("one column"));
+        assert!(read_unlabelled(&unnamed, "5\n").unwrap_err().contains("the file has 1 columns"));
     }
 }
