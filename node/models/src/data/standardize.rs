@@ -79,7 +79,7 @@ impl Standardization {
     pub fn of_byte_counts(counts: &[[u64; 256]]) -> Self {
         let fitted = counts.iter().map(|counts| {
             let sum = |of: &dyn Fn(f64) -> f64| -> f64 {
-                counts.iter().zip(0_u8..).map(|(&count, byte)| count as f64 * of(byte.into())).sum()
+                counts.iter().zip(0_u16..).map(|(&count, byte)| count as f64 * of(byte.into())).sum()
             };
             let count = counts.iter().sum::<u64>().max(1) as f64;
             let mean = sum(&|value| value) / count;
