@@ -4,7 +4,8 @@ use std::io::{Read, Write};
 
 use flate2::Crc;
 use flate2::write::GzEncoder;
-use peergrad_config::prepared_text::{BaseModel, PreparedText, TextTokens, prepare};
+use peergrad_config::base_model::BaseModel;
+use peergrad_config::prepared_text::{PreparedText, TextTokens, prepare};
 use peergrad_config::specification::{RunFile, Specification, resolve_with_notices};
 use peergrad_models::data::bytes::DataBytes;
 use peergrad_models::data::column_hints::ColumnHints;

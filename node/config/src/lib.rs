@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod base_model;
 pub mod file_error;
 pub mod model_file;
 pub mod prepared_text;

@@ -20,7 +20,7 @@ use crate::weights::Weights;
 /// No GPU can be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoGpu {
-    /// There is none.
+    /// The machine has no GPU that can be used.
     #[error(
         "there is no GPU that this program can use ({0}): install the driver of the graphics card, and Vulkan's loader (in Debian and Ubuntu \
          `apt install libvulkan1 mesa-vulkan-drivers`, and for a card of NVIDIA its own driver); or compute with `--device cpu`"
@@ -79,7 +79,7 @@ impl Burn {
     /// On a GPU, and its name: the fastest of this machine, or the one that the environment variable `CUBECL_WGPU_DEFAULT_DEVICE` selects.
     ///
     /// # Errors
-    /// There is none.
+    /// The machine has no GPU that can be used.
     pub fn gpu() -> Result<(Self, String), NoGpu> {
         let gpu = GPU.as_ref().map_err(Clone::clone)?;
         let mut burn = Self::on(gpu.device.clone());

@@ -4,8 +4,9 @@
 
 use std::sync::Arc;
 
+use peergrad_config::base_model::BaseModel;
 use peergrad_config::model_file::{ModelFile, Origin};
-use peergrad_config::prepared_text::{BaseModel, PreparedText, TextTokens, prepare};
+use peergrad_config::prepared_text::{PreparedText, TextTokens, prepare};
 use peergrad_config::specification::memory::MemoryLimit;
 use peergrad_config::specification::{DeepBackend, RunFile, Specification, resolve, write_run_file};
 use peergrad_deep::Burn;

@@ -5,7 +5,8 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use peergrad_config::prepared_text::{BaseModel, TextTokens, prepare};
+use peergrad_config::base_model::BaseModel;
+use peergrad_config::prepared_text::{TextTokens, prepare};
 use peergrad_embed::text::text_table::{bytes, count};
 use peergrad_models::data::limits::UNPACKED_BYTES_MAX;
 
