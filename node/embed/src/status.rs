@@ -128,6 +128,9 @@ pub struct TrainingStatus {
     /// Samples per second, over the last seconds: those of committed steps, over all members; with tables, those of this peer.
     #[serde(default)]
     pub samples_per_second: f64,
+    /// Tokens per second of those samples, if they are text.
+    #[serde(default)]
+    pub tokens_per_second: Option<f64>,
     /// Floating-point operations per second of those samples, if the task says how many each takes.
     #[serde(default)]
     pub flops_per_second: Option<f64>,

@@ -94,6 +94,12 @@ pub trait Task: Send + Sync + 'static {
         None
     }
 
+    /// Tokens of a sample of text, from which the status shows how many the run computes in a second. `None`, the default: it does not show
+    /// them.
+    fn tokens_per_sample(&self) -> Option<u64> {
+        None
+    }
+
     /// Number of samples that [`evaluate`](Task::evaluate) computes, from which the simulator models its duration. Default:
     /// [`sample_count`](Self::sample_count).
     fn held_out_count(&self) -> u32 {

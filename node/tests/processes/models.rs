@@ -26,6 +26,40 @@ fn an_exported_model_has_the_accuracy_of_the_summary() {
 }
 
 #[test]
+fn predictions_are_probabilities_for_rows_with_and_without_labels() {
+    let place = TestFolder::new();
+    let rows: String =
+        (0..200).map(|row| format!("{}.5,{},{}\n", row % 7, row, ["far", "near"][row / 100])).collect();
+    place.write("table.csv", format!("noise,distance,place\n{rows}"));
+    place.write("run.toml", "epochs = 20\n[data]\nfile = \"table.csv\"\n");
+    place.start("alone", 1, &[]).end().summary();
+    let model = "alone/model.safetensors";
+    let labelled = place.ask(&["predict", model, "--data", "table.csv"]);
+    let lines: Vec<&str> = labelled.stdout.lines().collect();
+    assert_eq!(lines.len(), 201, "{}", labelled.stderr);
+    let header: Vec<&str> = lines[0].split(',').collect();
+    assert_eq!(header[..2], ["row", "class"], "{}", lines[0]);
+    let mut right = 0;
+    for (row, line) in lines[1..].iter().enumerate() {
+        let cells: Vec<&str> = line.split(',').collect();
+        let shares = cells[2..].iter().map(|cell| cell.parse::<f64>().unwrap());
+        assert!((shares.sum::<f64>() - 1.0).abs() < 1e-3, "{line}");
+        assert_eq!(cells[0], (row + 1).to_string());
+        right += usize::from(cells[1] == ["far", "near"][row / 100]);
+    }
+    assert!(right >= 180, "{right} of 200");
+    // Columns in another order, and no labels.
+    place.write("other.csv", "distance,noise\n0,1.5\n199,1.5\n");
+    let unlabelled = place.ask(&["predict", model, "--data", "other.csv"]);
+    let classes: Vec<&str> =
+        unlabelled.stdout.lines().skip(1).filter_map(|line| line.split(',').nth(1)).collect();
+    assert_eq!(classes, ["far", "near"], "{}", unlabelled.stderr);
+    place.write("narrow.csv", "noise\n1.5\n");
+    let error = place.ask(&["predict", model, "--data", "narrow.csv"]);
+    assert!(error.failure().contains("distance"), "{}", error.stderr);
+}
+
+#[test]
 fn a_damaged_model_is_refused() {
     let (place, _) = trained();
     let bytes = std::fs::read(place.path("alone/model.safetensors")).unwrap();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{anyhow, bail};
 use peergrad_config::specification::memory::MemoryLimit;
-use peergrad_config::specification::{BuiltinLoader, ComputeDevice, DeepBackend, ModelForm, Specification};
+use peergrad_config::specification::{BuiltinLoader, ComputeDevice, DeepBackend, Specification};
 use peergrad_core::io::DataReference;
 use peergrad_core::program::loader::{Loaded, Loader};
 use peergrad_models::data::bytes::DataBytes;
@@ -83,7 +83,7 @@ impl Loader for CompilingLoader {
 
     fn load(&self, specification: &[u8], data: Option<DataBytes>) -> Result<Loaded, String> {
         let loaded = self.0.load(specification, data)?;
-        if Specification::parse(specification).is_ok_and(|found| found.model.form == ModelForm::Deep) {
+        if Specification::parse(specification).is_ok_and(|found| found.model.is_deep()) {
             let mut parameters = vec![0.0; loaded.manifest.parameter_count()];
             let mut gradient = parameters.clone();
             loaded.task.initial(1, &mut parameters);

@@ -75,19 +75,39 @@ fn data_file_of(
     Ok((data.to_owned(), vec![]))
 }
 
-/// A draft of a file, in the folder where it will be.
+/// A draft of a file, in the folder where it will be. It is locked while this process writes it. Drafts of the same file that nobody writes
+/// any more, because their process was stopped, are removed.
 pub(super) fn draft_beside(path: &Path) -> anyhow::Result<NamedTempFile> {
     let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let (prefix, suffix) = (format!(".{name}."), ".draft");
+    remove_abandoned(folder, &prefix, suffix);
     let mut builder = tempfile::Builder::new();
-    builder.prefix(".draft-");
+    builder.prefix(&prefix).suffix(suffix);
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt as _;
         // As any new file: the user's mask applies.
         builder.permissions(std::fs::Permissions::from_mode(0o666));
     }
-    let draft = builder.tempfile_in(folder);
-    draft.with_context(|| format!("cannot write {}", path.display()))
+    let draft = builder.tempfile_in(folder).with_context(|| format!("cannot write {}", path.display()))?;
+    // Some file systems have no locks. There a draft that is being written may lose its name to another process, which is an error here.
+    let _ = draft.as_file().try_lock();
+    Ok(draft)
+}
+
+/// Removes the files with such names that no process has locked.
+fn remove_abandoned(folder: &Path, prefix: &str, suffix: &str) {
+    let is_draft = |entry: &std::fs::DirEntry| {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        name.starts_with(prefix) && name.ends_with(suffix)
+    };
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten().filter(is_draft) {
+        // A draft that cannot be removed only takes room.
+        if std::fs::File::open(entry.path()).is_ok_and(|file| file.try_lock().is_ok()) {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
 }
 
 /// Gives a draft its name, which no file may have.
@@ -149,4 +169,25 @@ pub(super) fn data_of(run_file: &Path, name: &str) -> anyhow::Result<DataBytes> 
 pub(super) fn data_path(run_file: &Path, name: &str) -> Option<PathBuf> {
     let path = run_file.parent().unwrap_or(Path::new("")).join(name);
     (embedded(name).is_none() || path.exists()).then_some(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_draft_that_a_stopped_process_left_is_removed_and_one_in_use_is_not() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("photos.idx");
+        let drafts = || std::fs::read_dir(place.path()).unwrap().count();
+        let in_use = draft_beside(&path).unwrap();
+        std::fs::write(place.path().join(".photos.idx.0abc.draft"), "half").unwrap();
+        std::fs::write(place.path().join(".other.idx.0abc.draft"), "of another file").unwrap();
+        let second = draft_beside(&path).unwrap();
+        assert_eq!(drafts(), 3);
+        assert!(in_use.path().exists());
+        keep_draft(second, &path).unwrap();
+        drop(in_use);
+        assert_eq!(drafts(), 2, "the file and the draft of the other one");
+    }
 }

@@ -230,8 +230,14 @@ mod tests {
 
     /// Ten seconds of training at a hundred steps a second, up to step `until`.
     fn progress(until: u64) -> TrainingProgress {
-        let scope =
-            RunSize { parameters: 10, samples: 1440, steps: 36_000, epochs: 400, flops_per_sample: None };
+        let scope = RunSize {
+            parameters: 10,
+            samples: 1440,
+            steps: 36_000,
+            epochs: 400,
+            flops_per_sample: None,
+            tokens_per_sample: None,
+        };
         let mut progress = TrainingProgress {
             name: "MycGAr".to_owned(),
             scope,

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use peergrad_config::specification::{ComputeDevice, ModelForm, RunFile, resolve_with_notices};
+use peergrad_config::specification::{ComputeDevice, RunFile, resolve_with_notices};
 use peergrad_core::node::StartMode;
 use peergrad_core::program::loader::Loader;
 use peergrad_embed::text::command_name::command_name;
@@ -36,8 +36,8 @@ pub(super) fn start(arguments: StartArguments, deep: &DeepDevices) -> anyhow::Re
     let run_file = read_run_file(path, arguments.founder.seed)?;
     let name = &run_file.data()?.file;
     let memory = arguments.founder.peer.memory();
-    if let Some(path) = files::data_path(path, name)
-        .filter(|_| run_file.model.kind.form() != ModelForm::Deep || name.ends_with(".gz"))
+    if let Some(path) =
+        files::data_path(path, name).filter(|_| !run_file.model.kind.is_deep() || name.ends_with(".gz"))
     {
         // A file that cannot be read is an error below. The samples of deep networks may stay on disk.
         memory.check(std::fs::metadata(path).map_or(0, |metadata| metadata.len()))?;
@@ -47,14 +47,13 @@ pub(super) fn start(arguments: StartArguments, deep: &DeepDevices) -> anyhow::Re
     files::warn_about(name, &notices);
     memory.check(specification.memory_bytes())?;
     let peer = &arguments.founder.peer;
-    let device = match run_file.model.kind.form() {
-        ModelForm::Deep => peer.device.or(run_file.compute.device).unwrap_or_default(),
-        _ => {
-            if peer.device == Some(ComputeDevice::Gpu) {
-                complain("only deep networks are computed on a GPU; this model is computed on the processor");
-            }
-            ComputeDevice::Cpu
+    let device = if run_file.model.kind.is_deep() {
+        peer.device.or(run_file.compute.device).unwrap_or_default()
+    } else {
+        if peer.device == Some(ComputeDevice::Gpu) {
+            complain("only deep networks are computed on a GPU; this model is computed on the processor");
         }
+        ComputeDevice::Cpu
     };
     let deep = deep.open(device, OutputFormat::of_flag(peer.json))?;
     specification.check_backend(&deep)?;

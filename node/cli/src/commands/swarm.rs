@@ -446,6 +446,7 @@ fn scope(object: &Value) -> Option<RunSize> {
         steps: object["steps"].as_u64()?,
         epochs: object["epochs"].as_u64()?,
         flops_per_sample: None,
+        tokens_per_sample: None,
     })
 }
 

@@ -7,16 +7,18 @@ use peergrad_models::data::bytes::DataBytes;
 use peergrad_models::data::dataset::{HeldOutSplit, Samples};
 use peergrad_models::data::dense_table::unpack;
 use peergrad_models::data::labels::{Labels, Target};
+use peergrad_models::deep::Architecture;
 use peergrad_models::deep::pictures::{PictureBytes, PictureSamples, SamplePart};
 use peergrad_models::deep::task::{evaluate_pictures, picture_outputs};
 use peergrad_models::task::Evaluation;
 use peergrad_models::task::logistic::{self, SparseDataset};
 use peergrad_models::task::loss::{largest, softmax};
+use peergrad_models::task::network::Network;
 use peergrad_models::task::supervised;
 
+use super::deep::data::in_memory;
 use super::deep::{DeepBackend, check_backend};
-use super::deep_data::in_memory;
-use super::{ModelForm, Specification, SpecificationError};
+use super::{ModelSettings, Specification, SpecificationError};
 
 /// Which rows of a data file are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,21 +74,48 @@ impl Predictions {
 
 /// Samples for a model.
 enum Questions {
-    Dense(Samples),
+    Dense(Network, Samples),
     Sparse(SparseDataset, Range<u32>),
-    Pictures(PictureSamples, SamplePart),
+    Pictures(Architecture, PictureSamples, SamplePart),
 }
 
 impl Questions {
     fn labels(&self) -> Labels {
         match self {
-            Self::Dense(samples) => samples.labels.clone(),
+            Self::Dense(_, samples) => samples.labels.clone(),
             Self::Sparse(samples, which) => {
                 let labels = &samples.labels[which.start as usize..which.end as usize];
                 Labels::Classes(labels.iter().map(|&is_second| u32::from(is_second)).collect())
             }
-            Self::Pictures(pictures, part) => pictures.labels(*part),
+            Self::Pictures(_, pictures, part) => pictures.labels(*part),
         }
+    }
+
+    /// The model's outputs for these samples: (rows, outputs) row-major. Those of a logistic model are 0 and the margin.
+    fn answers(&self, parameters: &[f32], deep: &DeepBackend) -> Result<Vec<f32>, SpecificationError> {
+        Ok(match self {
+            Self::Dense(network, samples) => network.outputs(parameters, samples),
+            Self::Sparse(samples, which) => {
+                let margins = logistic::margins(samples, which.clone(), parameters);
+                margins.into_iter().flat_map(|margin| [0.0, margin]).collect()
+            }
+            Self::Pictures(net, pictures, part) => {
+                picture_outputs(net, &**check_backend(deep)?, parameters, pictures, *part)
+            }
+        })
+    }
+
+    /// The loss and the accuracy on these samples: the same bits as at the end of a run.
+    fn evaluation(&self, parameters: &[f32], deep: &DeepBackend) -> Result<Evaluation, SpecificationError> {
+        Ok(match self {
+            Self::Dense(network, samples) => {
+                supervised::evaluate(network, parameters, samples, &mut network.scratch())
+            }
+            Self::Sparse(samples, which) => logistic::evaluate(samples, which.clone(), parameters),
+            Self::Pictures(net, pictures, part) => {
+                evaluate_pictures(net, &**check_backend(deep)?, parameters, pictures, *part)
+            }
+        })
     }
 }
 
@@ -120,10 +149,10 @@ impl Specification {
         }
         let mut notices = Vec::new();
         let questions = self.questions(file, data, part, &mut notices)?;
-        let evaluation = self.evaluation(parameters, &questions, deep)?;
+        let evaluation = questions.evaluation(parameters, deep)?;
         let confusion = match &self.data.target {
             Target::Class { classes } => {
-                Some(confusion(classes, &self.answers(parameters, &questions, deep)?, &questions.labels()))
+                Some(confusion(classes, &questions.answers(parameters, deep)?, &questions.labels()))
             }
             Target::Number { .. } | Target::Token { .. } => None,
         };
@@ -148,7 +177,7 @@ impl Specification {
         let data = &data.into();
         let mut notices = Vec::new();
         let questions = self.unlabelled(file, data, &mut notices)?;
-        let answers = self.answers(parameters, &questions, deep)?;
+        let answers = questions.answers(parameters, deep)?;
         Ok(self.predictions(answers, notices))
     }
 
@@ -171,8 +200,9 @@ impl Specification {
         let labels = Labels::Classes(vec![0; count as usize]);
         let standardization = &self.data.standardization;
         let pictures = PictureBytes::new(pictures.into(), (0, values), labels, rows, standardization);
-        let questions = Questions::Pictures(PictureSamples::Bytes(pictures), SamplePart::Training);
-        let answers = self.answers(parameters, &questions, deep)?;
+        let pictures = PictureSamples::Bytes(pictures);
+        let questions = Questions::Pictures(self.architecture()?, pictures, SamplePart::Training);
+        let answers = questions.answers(parameters, deep)?;
         Ok(self.predictions(answers, vec![]))
     }
 
@@ -181,9 +211,8 @@ impl Specification {
     /// # Errors
     /// It was trained on something else than pictures whose values are bytes.
     pub fn picture_shape(&self) -> Result<[usize; 3], SpecificationError> {
-        let deep = self.model.deep.as_ref().filter(|deep| deep.has_byte_pictures());
-        let shape = deep.and_then(|deep| deep.picture()).ok_or(SpecificationError::NoPictures)?;
-        Ok([shape.channels, shape.height, shape.width])
+        let net = self.model.convolutional().filter(|net| net.bytes);
+        Ok(net.ok_or(SpecificationError::NoPictures)?.picture)
     }
 
     /// The samples of a part of a file, with their labels.
@@ -194,29 +223,36 @@ impl Specification {
         part: DataPart,
         notices: &mut Vec<String>,
     ) -> Result<Questions, SpecificationError> {
-        if self.model.form == ModelForm::Deep {
-            let (pictures, part) = self.pictures_of(file, data, part, notices)?;
-            return Ok(Questions::Pictures(pictures, part));
-        }
-        let bytes = &*in_memory(file, data)?;
-        Ok(match (self.model.form, part) {
-            (ModelForm::Logistic, DataPart::HeldOut | DataPart::Trained) => {
-                let rows = self.own_rows(bytes)?;
+        Ok(match &self.model {
+            ModelSettings::Dense { hidden, activation } => {
+                let bytes = &*in_memory(file, data)?;
+                let samples = match part {
+                    DataPart::HeldOut => self.dataset(bytes)?.held_out,
+                    DataPart::Trained => self.dataset(bytes)?.training,
+                    DataPart::All => self.samples(file, bytes, notices)?,
+                };
+                Questions::Dense(self.network(hidden, *activation), samples)
+            }
+            ModelSettings::Logistic {} => {
+                let bytes = &*in_memory(file, data)?;
                 let training = self.data.rows - self.data.held_out_rows;
-                let which = if part == DataPart::HeldOut { training..self.data.rows } else { 0..training };
-                Questions::Sparse(rows, which)
+                match part {
+                    DataPart::HeldOut => Questions::Sparse(self.own_rows(bytes)?, training..self.data.rows),
+                    DataPart::Trained => Questions::Sparse(self.own_rows(bytes)?, 0..training),
+                    DataPart::All => {
+                        let unpacked = unpack(file, bytes)?;
+                        let other = self.data.layout.of_other(file, &unpacked)?;
+                        notices.extend(other.notices);
+                        let rows = self.listed(file, &other.layout, &unpacked)?;
+                        let which = 0..rows.labels.len() as u32;
+                        Questions::Sparse(rows, which)
+                    }
+                }
             }
-            (ModelForm::Logistic, DataPart::All) => {
-                let unpacked = unpack(file, bytes)?;
-                let other = self.data.layout.of_other(file, &unpacked)?;
-                notices.extend(other.notices);
-                let rows = self.listed(file, &other.layout, &unpacked)?;
-                let which = 0..rows.labels.len() as u32;
-                Questions::Sparse(rows, which)
+            ModelSettings::Convolutional(_) | ModelSettings::Transformer(_) => {
+                let (pictures, part) = self.pictures_of(file, data, part, notices)?;
+                Questions::Pictures(self.architecture()?, pictures, part)
             }
-            (_, DataPart::HeldOut) => Questions::Dense(self.dataset(bytes)?.held_out),
-            (_, DataPart::Trained) => Questions::Dense(self.dataset(bytes)?.training),
-            (_, DataPart::All) => Questions::Dense(self.samples(file, bytes, notices)?),
         })
     }
 
@@ -231,14 +267,14 @@ impl Specification {
             return Err(SpecificationError::PredictsText);
         }
         if self.has_byte_pictures() && self.is_of_byte_pictures(file, data)? {
-            let all = SamplePart::Training;
-            return Ok(Questions::Pictures(self.unlabelled_pictures(file, data)?, all));
+            let (pictures, all) = (self.unlabelled_pictures(file, data)?, SamplePart::Training);
+            return Ok(Questions::Pictures(self.architecture()?, pictures, all));
         }
         let bytes = &*in_memory(file, data)?;
         let unpacked = unpack(file, bytes)?;
         let other = self.data.layout.of_unlabelled(file, &unpacked)?;
         notices.extend(other.notices);
-        if self.model.form == ModelForm::Logistic {
+        if let ModelSettings::Logistic {} = self.model {
             let features = other.layout.read_sparse(file, &unpacked)?.features;
             let labels = vec![false; features.rows()];
             let which = 0..labels.len() as u32;
@@ -248,48 +284,13 @@ impl Specification {
         let rows: Vec<u32> = (0..table.rows() as u32).collect();
         let labels = Labels::Classes(vec![0; rows.len()]);
         let samples = Samples::select(&table, &labels, &self.data.standardization, &rows);
-        Ok(match self.model.form {
-            ModelForm::Deep => Questions::Pictures(PictureSamples::of_table(samples), SamplePart::Training),
-            _ => Questions::Dense(samples),
-        })
-    }
-
-    /// The model's outputs for these samples: (rows, outputs) row-major. Those of a logistic model are 0 and the margin.
-    fn answers(
-        &self,
-        parameters: &[f32],
-        questions: &Questions,
-        deep: &DeepBackend,
-    ) -> Result<Vec<f32>, SpecificationError> {
-        Ok(match questions {
-            Questions::Dense(samples) => self.network().outputs(parameters, samples),
-            Questions::Sparse(samples, which) => {
-                let margins = logistic::margins(samples, which.clone(), parameters);
-                margins.into_iter().flat_map(|margin| [0.0, margin]).collect()
+        Ok(match &self.model {
+            ModelSettings::Dense { hidden, activation } => {
+                Questions::Dense(self.network(hidden, *activation), samples)
             }
-            Questions::Pictures(pictures, part) => {
-                let (architecture, backend) = (self.architecture()?, check_backend(deep)?);
-                picture_outputs(&architecture, &**backend, parameters, pictures, *part)
-            }
-        })
-    }
-
-    /// The loss and the accuracy on these samples: the same bits as at the end of a run.
-    fn evaluation(
-        &self,
-        parameters: &[f32],
-        questions: &Questions,
-        deep: &DeepBackend,
-    ) -> Result<Evaluation, SpecificationError> {
-        Ok(match questions {
-            Questions::Dense(samples) => {
-                let network = self.network();
-                supervised::evaluate(&network, parameters, samples, &mut network.scratch())
-            }
-            Questions::Sparse(samples, which) => logistic::evaluate(samples, which.clone(), parameters),
-            Questions::Pictures(pictures, part) => {
-                let (architecture, backend) = (self.architecture()?, check_backend(deep)?);
-                evaluate_pictures(&architecture, &**backend, parameters, pictures, *part)
+            _ => {
+                let pictures = PictureSamples::of_table(samples);
+                Questions::Pictures(self.architecture()?, pictures, SamplePart::Training)
             }
         })
     }

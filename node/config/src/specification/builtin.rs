@@ -20,10 +20,10 @@ use peergrad_models::task::supervised::Supervised;
 use peergrad_protocol::id::ContentDigest;
 
 use super::custom::CustomSpecification;
+use super::deep::data::in_memory;
 use super::deep::{DeepBackend, check_backend};
-use super::deep_data::in_memory;
 use super::memory::MemoryLimit;
-use super::{ModelForm, Specification, SpecificationError};
+use super::{ModelSettings, Specification, SpecificationError};
 
 /// Loads the models that `run.toml` can name.
 #[derive(Clone, Debug, Default)]
@@ -78,7 +78,7 @@ impl Specification {
     /// # Errors
     /// It is a deep network, and there is nothing that computes one.
     pub fn check_backend(&self, deep: &DeepBackend) -> Result<(), SpecificationError> {
-        if self.model.form == ModelForm::Deep { check_backend(deep).map(drop) } else { Ok(()) }
+        if self.model.is_deep() { check_backend(deep).map(drop) } else { Ok(()) }
     }
 
     /// As [`load`](Self::load), for a peer whose memory is limited.
@@ -94,13 +94,16 @@ impl Specification {
         self.check_digest(bytes.digest())?;
         let unpacked = self.unpacked(bytes, memory)?;
         let all = || in_memory(&self.data.name, &unpacked);
-        let task: Arc<dyn Task> = match self.model.form {
-            ModelForm::Network => Arc::new(Supervised::new(self.network(), self.unpacked_dataset(&all()?)?)),
-            ModelForm::Logistic => {
+        let task: Arc<dyn Task> = match &self.model {
+            ModelSettings::Dense { hidden, activation } => {
+                let network = self.network(hidden, *activation);
+                Arc::new(Supervised::new(network, self.unpacked_dataset(&all()?)?))
+            }
+            ModelSettings::Logistic {} => {
                 let training = self.data.rows - self.data.held_out_rows;
                 Arc::new(Logistic::new(self.unpacked_rows(&all()?)?, training))
             }
-            ModelForm::Deep => {
+            ModelSettings::Convolutional(_) | ModelSettings::Transformer(_) => {
                 let backend = Arc::clone(check_backend(deep)?);
                 let start = self.start_values(&unpacked)?;
                 let samples = self.deep_samples(unpacked)?;

@@ -7,43 +7,36 @@ use std::fmt::Write as _;
 
 use peergrad_models::data::bytes::DataBytes;
 use peergrad_models::data::column_hints::ColumnHints;
-use peergrad_models::data::column_names::{Column, listed};
-use peergrad_models::data::columns::Columns;
-use peergrad_models::data::dialect::Delimiter;
+use peergrad_models::data::column_names::listed;
 use peergrad_models::data::embedded::{DIGITS, embedded};
 use peergrad_models::data::error::DenseTableError;
 use peergrad_models::data::format::{FileLayout, Format, FormatError};
 use peergrad_models::data::inferred::{Inferred, UnusableColumn};
-use peergrad_models::data::labels::{Classes, Target};
 use peergrad_models::data::limits::UNPACKED_BYTES_MAX;
-use peergrad_models::data::notation::Decimal;
 use peergrad_models::data::numbered::{Numbered, NumberedFormat};
 use peergrad_models::data::standardize::Standardization;
 use peergrad_protocol::limits::SPECIFICATION_BYTES_MAX;
 
-use super::deep_data::{in_memory, outline};
+use super::deep::data::{in_memory, outline};
+use super::deep::transformer::is_prose;
 use super::resolve::{ResolvedData, resolve_data};
-use super::run_file::{DataSection, ModelKind, SEED_DEFAULT};
-use super::{DataSettings, ModelForm, RunFile, SpecificationError, deep, resolve};
+use super::run_file::{DataSection, InputForm, ModelKind, SEED_DEFAULT};
+use super::{DataSettings, RunFile, SpecificationError, resolve};
 use crate::prepared_text::PreparedText;
 use crate::terminal::is_obeyed;
+use data_section::{ColumnNames, column, data_section};
+use fixed::{HEAD, REST, SSP, SYNC};
+use preset::Preset;
 
+mod data_section;
+mod fixed;
+mod preset;
 mod prose;
 
-/// The first line of `[sync]`.
-const SYNC: &str = "kind = \"sync\"              # how the peers train together:";
-/// The same for models whose steps touch few parameters: only those travel.
-const SSP: &str = "kind = \"ssp\"               # how the peers train together:";
 /// LIBSVM files with more columns than this are mostly zeros, and get a sparse model.
 const COLUMNS_FOR_SPARSE_MODEL: usize = 4096;
-/// Files with fewer rows than this get a model without a hidden layer: softmax or linear regression.
-const ROWS_FOR_HIDDEN_LAYER: u32 = 1000;
-/// Files with more feature columns than this get a hidden layer of twice the width.
-const COLUMNS_FOR_NARROW_LAYER: usize = 256;
 /// The most columns that are left out and described one by one.
 const COLUMNS_DESCRIBED_MAX: usize = 10;
-/// The most feature columns that are listed one by one.
-const COLUMNS_LISTED_MAX: usize = 100;
 
 /// A run.toml that was written for a data file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,7 +62,7 @@ pub fn write_run_file(
 ) -> Result<WrittenRunFile, SpecificationError> {
     let data = data.into();
     // A text that stays on disk is not read as a table first.
-    let is_large_text = matches!(data, DataBytes::Disk(_)) && deep::is_prose(data_name, &data);
+    let is_large_text = matches!(data, DataBytes::Disk(_)) && is_prose(data_name, &data);
     let kind = kind.or(is_large_text.then_some(ModelKind::Gpt));
     let written = write(data_name, &data, kind, None);
     if kind.is_some() {
@@ -79,7 +72,7 @@ pub fn write_run_file(
         return Ok(written);
     }
     let Err(error) = written else { return written };
-    if !deep::is_prose(data_name, &data) {
+    if !is_prose(data_name, &data) {
         return Err(error);
     }
     let Ok(mut written) = write(data_name, &data, Some(ModelKind::Gpt), None) else { return Err(error) };
@@ -122,9 +115,9 @@ fn write(
         notices.push(format!("left out, because a model needs numbers: {}", described.join(", ")));
     }
     let is_sparse = layout.format() == Format::Libsvm && layout.columns() > COLUMNS_FOR_SPARSE_MODEL;
-    let inferred_form = if is_sparse { ModelForm::Logistic } else { ModelForm::Network };
-    let form = kind.map_or(inferred_form, ModelKind::form);
-    let resolved = resolve_data(&section, form, SEED_DEFAULT, data_name, packed);
+    let inferred = if is_sparse { InputForm::SparseTable } else { InputForm::Table };
+    let input = kind.map_or(inferred, ModelKind::input);
+    let resolved = resolve_data(&section, input, SEED_DEFAULT, data_name, packed);
     let ResolvedData { mut data, picture, .. } =
         resolved.map_err(|error| with_all_columns(error, &incomplete, &names))?;
     if !fits(&data) {
@@ -147,8 +140,8 @@ fn write(
         }
         FileLayout::Text(_) => unreachable!("prose has no columns to infer"),
     };
-    let picture = picture.map(|(picture, _)| picture);
-    let mut preset = Preset::of(&data, form, kind, picture);
+    let picture = picture.map(|picture| picture.picture);
+    let mut preset = Preset::of(&data, input, kind, picture);
     preset.batch = batch.unwrap_or(preset.batch);
     let rest = if preset.kind == ModelKind::Logistic { REST.replacen(SYNC, SSP, 1) } else { REST.to_owned() };
     let columns = ColumnNames { names, unusable: unusable.iter().map(|column| column.index).collect() };
@@ -219,15 +212,6 @@ fn counted(count: u32, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
-/// The columns of a CSV file.
-#[derive(Default)]
-struct ColumnNames {
-    /// Their names.
-    names: Vec<String>,
-    /// Indices of the feature columns that are left out, from 0.
-    unusable: Vec<usize>,
-}
-
 /// The run file of the demo: the built-in digits, one hidden layer, Adam, 40 epochs and small batches. The thousands of steps leave
 /// time to kill a peer and to add one.
 ///
@@ -256,259 +240,9 @@ const DEMO_PICTURES_BATCH: u64 = 64;
 
 const DEMO_BATCH: u64 = 16;
 
-/// The settings that depend on the size of the data.
-struct Preset {
-    epochs: u64,
-    batch: u64,
-    kind: ModelKind,
-    hidden: usize,
-    rate: f64,
-    /// Of a convolutional network.
-    layers: Vec<String>,
-}
-
-impl Preset {
-    fn of(
-        data: &DataSettings,
-        form: ModelForm,
-        kind: Option<ModelKind>,
-        picture: Option<[usize; 3]>,
-    ) -> Self {
-        let columns = data.layout.columns();
-        let kind = kind.unwrap_or(match (&data.target, data.rows < ROWS_FOR_HIDDEN_LAYER) {
-            (Target::Class { classes }, _) if form == ModelForm::Logistic && classes.len() == 2 => {
-                ModelKind::Logistic
-            }
-            (_, false) => ModelKind::Mlp,
-            (Target::Class { .. }, true) => ModelKind::Softmax,
-            (Target::Number { .. } | Target::Token { .. }, true) => ModelKind::Linear,
-        });
-        let is_deep = kind.form() == ModelForm::Deep;
-        let values = u64::from(data.rows) * columns as u64;
-        let epochs = match values {
-            _ if is_deep => 10,
-            0..1_000_000 => 40,
-            1_000_000..20_000_000 => 20,
-            _ => 10,
-        };
-        let batch = match data.rows {
-            0..ROWS_FOR_HIDDEN_LAYER => 32,
-            ROWS_FOR_HIDDEN_LAYER..100_000 => 64,
-            _ => 256,
-        };
-        let hidden = if columns > COLUMNS_FOR_NARROW_LAYER { 256 } else { 128 };
-        // A model without a hidden layer tolerates a higher rate.
-        let rate = match kind {
-            ModelKind::Mlp => 0.005,
-            _ if is_deep => 0.002,
-            _ => 0.01,
-        };
-        let layers = picture.map(deep::default_layers).unwrap_or_default();
-        Self { epochs, batch, kind, hidden, rate, layers }
-    }
-
-    fn training(&self) -> String {
-        let Self { epochs, batch, .. } = self;
-        [
-            line(&format!("epochs = {epochs}"), "passes over the training rows"),
-            line(
-                &format!("batch = {batch}"),
-                "rows per step, over all peers together: it does not grow with their number",
-            ),
-            line(
-                &format!("seed = {SEED_DEFAULT}"),
-                "seed of the initial parameters, the row order and the held-out rows",
-            ),
-        ]
-        .concat()
-    }
-
-    fn model(&self) -> String {
-        let Self { hidden, rate, .. } = self;
-        let model = match self.kind {
-            ModelKind::Mlp => [
-                line("kind = \"mlp\"", "or softmax (classes) or linear (a number), without hidden layers"),
-                line(&format!("hidden = [{hidden}]"), "widths of the hidden layers"),
-                line("activation = \"relu\"", "or tanh, gelu"),
-            ]
-            .concat(),
-            ModelKind::Softmax => {
-                line("kind = \"softmax\"", "softmax regression; or mlp, with hidden = [128]")
-            }
-            ModelKind::Linear => line("kind = \"linear\"", "linear regression; or mlp, with hidden = [128]"),
-            ModelKind::Logistic => line("kind = \"logistic\"", "one weight per feature; or softmax, mlp"),
-            ModelKind::Cnn => [
-                line("kind = \"cnn\"", "a convolutional network; or resnet"),
-                format!("layers = {}\n", toml(&self.layers)),
-            ]
-            .concat(),
-            ModelKind::Resnet => [
-                line("kind = \"resnet\"", "a residual network; or cnn"),
-                line("depth = 8", "layers with weights: 8, 14, 20, ..."),
-                line("norm = \"group\"", "the norm after each convolution; or batch"),
-            ]
-            .concat(),
-            ModelKind::Gpt => unreachable!("it has a run file of its own"),
-        };
-        if self.kind == ModelKind::Logistic {
-            let optimizer = [
-                line("rule = \"ftrl\"", "a learning rate per feature; or prox, adagrad, sgd, ..."),
-                line("rate = 0.1", "the learning rate of a feature before it first occurs"),
-                line("l1 = 0.0", "factor of the L1 penalty, which makes weights zero"),
-                line("l2 = 0.0", "factor of the L2 penalty (half the sum of squares)"),
-            ]
-            .concat();
-            return format!("\n[model]\n{model}\n[optimizer]\n{optimizer}");
-        }
-        let optimizer = [
-            line("rule = \"adam\"", "or adamw, adagrad, momentum, sgd; prox or ftrl for sparse models"),
-            line(&format!("rate = {rate}"), "the highest learning rate"),
-            line("schedule = \"cosine\"", "decays to 0 at the end; or step, constant"),
-            line("weight_decay = 0.0", "this multiple of the parameters is added to the gradient"),
-            line("warmup_steps = 0", "steps over which the rate rises from 0"),
-            line("# clip_norm = 1.0", "a gradient with a larger norm is shortened to this one"),
-        ]
-        .concat();
-        format!("\n[model]\n{model}\n[optimizer]\n{optimizer}{}", groups())
-    }
-}
-
-/// How tensors are trained differently from the rest, commented out.
-fn groups() -> String {
-    [
-        line("# [[optimizer.groups]]", "tensors that are trained differently; there may be several groups"),
-        line(
-            "# tensors = [\"*.bias\"]",
-            "names of tensors, such as layer.0.weight; * stands for any characters",
-        ),
-        line("# weight_decay = 0.0", "in place of the one above"),
-        line("# rate_factor = 0.1", "times the learning rate"),
-    ]
-    .concat()
-}
-
-/// The section `[data]` with everything that was inferred. `shape` describes a row.
-fn data_section(data: &DataSettings, shape: &str, words: &ColumnNames) -> String {
-    let DataSettings { name, rows, layout, target, .. } = data;
-    let mut text = format!("\n[data]                     # {rows} rows, {shape}\n");
-    let origin = match embedded(name) {
-        Some(_) => "built in".to_owned(),
-        None => format!("path relative to this file's folder; {}, gzipped or not", layout.format()),
-    };
-    text += &line(&format!("file = {}", toml(name)), &origin);
-    text += &match layout {
-        FileLayout::Csv(layout) => columns_settings(layout, &words.names),
-        FileLayout::Numbered(Numbered { format: NumberedFormat::Libsvm, width, .. }) => line(
-            &format!("features = {width}"),
-            "the largest index in the file; raise it if later files have larger ones",
-        ),
-        FileLayout::Numbered(_) | FileLayout::Text(_) => String::new(),
-    };
-    text += &target_settings(target);
-    text += &line("held_out = 0.2", "share of the rows that is not trained but used for evaluation");
-    let is_standardized = data.standardization != Standardization::identity();
-    text += &if layout.format() == Format::Libsvm {
-        line("standardize = false", "true scales features to mean 0 and deviation 1, which changes the zeros")
-    } else if is_standardized {
-        line("standardize = true", "scale features to mean 0 and deviation 1")
-    } else {
-        line("standardize = false", "means and deviations of so many columns do not fit in the specification")
-    };
-    text += &match layout {
-        FileLayout::Csv(layout) => chosen_columns(layout, words),
-        FileLayout::Numbered(_) => {
-            "# All features are used; to select some: columns = [1, 2, 3]\n".to_owned()
-        }
-        FileLayout::Text(_) => String::new(),
-    };
-    text
-}
-
-/// How the text of a CSV file is read, and its label column.
-fn columns_settings(layout: &Columns, names: &[String]) -> String {
-    let label = toml(&column(layout.label, names));
-    let mut text = [
-        line(&format!("header = {}", layout.header), "whether the first line names the columns"),
-        line(&format!("label = {label}"), "the label column, by number from 1 or by name"),
-    ]
-    .concat();
-    if let Some(delimiter) = Delimiter::of_byte(layout.delimiter) {
-        text += &line(&format!("delimiter = {}", toml(&delimiter)), "between cells: , ; | tab or space");
-    }
-    if layout.decimal != Decimal::Point || !layout.amounts.is_empty() {
-        text += &line(&format!("decimal = {}", toml(&layout.decimal)), "the decimal mark: . or ,");
-    }
-    if !layout.encoding.is_utf_8() {
-        let comment = "of the text: utf-8, utf-16le, windows-1252, ...";
-        text += &line(&format!("encoding = {}", toml(&layout.encoding)), comment);
-    }
-    if layout.skip_lines > 0 {
-        text += &line(&format!("skip_lines = {}", layout.skip_lines), "lines before the table");
-    }
-    text
-}
-
-/// What the model predicts.
-fn target_settings(target: &Target) -> String {
-    let Target::Class { classes } = target else { return line("predict = \"number\"", "or class") };
-    let comment = match Classes::of(classes) {
-        Classes::Count(count) => format!("labels 0 to {}", count - 1),
-        Classes::Names(names) => format!("{} labels, in the order of the model's outputs", names.len()),
-    };
-    let classes = format!("classes = {}", toml(&Classes::of(classes)));
-    [line("predict = \"class\"", "or number"), line(&classes, &comment)].concat()
-}
-
-/// The feature columns of a CSV file.
-fn chosen_columns(layout: &Columns, ColumnNames { names, unusable }: &ColumnNames) -> String {
-    let written = |columns: &[usize]| -> Vec<String> {
-        columns.iter().map(|&index| toml(&column(index, names))).collect()
-    };
-    let left_out = match unusable.as_slice() {
-        [] => String::new(),
-        unusable => {
-            format!("# Left out, because they do not hold numbers: {}\n", written(unusable).join(", "))
-        }
-    };
-    let is_all = layout.features.len() + 1 == layout.width;
-    if is_all && layout.features.len() > COLUMNS_LISTED_MAX {
-        return left_out
-            + "# The features are all columns except the label; to select some: columns = [1, 2, 3]\n";
-    }
-    left_out + &wrapped("columns = [", &written(&layout.features))
-}
-
 /// A setting, with its comment aligned with the others.
 fn line(setting: &str, comment: &str) -> String {
     format!("{setting:<26} # {comment}\n")
-}
-
-/// A TOML array that starts with `start`, in lines of about 100 characters.
-fn wrapped(start: &str, items: &[String]) -> String {
-    const LINE_CHARS: usize = 100;
-    let mut lines = vec![start.to_owned()];
-    for (index, item) in items.iter().enumerate() {
-        let end = if index + 1 == items.len() { "" } else { ", " };
-        let line = lines.last_mut().expect("there is a first line");
-        if line.len() + item.len() > LINE_CHARS {
-            line.truncate(line.trim_end().len());
-            lines.push(format!("    {item}{end}"));
-        } else {
-            line.push_str(item);
-            line.push_str(end);
-        }
-    }
-    lines.join("\n") + "]\n"
-}
-
-/// A column by its name if that is unique, otherwise by its number.
-fn column(index: usize, names: &[String]) -> Column {
-    match names.get(index) {
-        Some(name) if !name.is_empty() && names.iter().filter(|other| *other == name).count() == 1 => {
-            Column::Name(name.clone())
-        }
-        _ => Column::Number(index + 1),
-    }
 }
 
 /// A value in TOML, on one line.
@@ -527,67 +261,12 @@ fn toml(value: &(impl serde::Serialize + ?Sized)) -> String {
     text
 }
 
-const HEAD: &str = "\
-# A run of peergrad, ready to use:
-#   peer start run.toml      on the first machine; it prints the command for the others
-# All values are defaults or were inferred from the data. Change them before the first peer starts.
-
-";
-
-const REST: &str = "
-[sync]
-kind = \"sync\"              # how the peers train together:
-                           #   \"sync\": synchronous steps, as in data-parallel training on one machine
-                           #   \"backup-workers\": synchronous steps that do not wait for the slowest peers
-                           #   \"local\": local steps, then averaged parameters (local SGD)
-                           #   \"diloco\": local steps, then a step of an outer optimizer (DiLoCo)
-                           #   \"ds-sync\": parameters averaged in small groups that change (divide and shuffle)
-                           #   \"ssp\": parameters in a table; no peer gets far ahead of the slowest (bounded staleness)
-                           #   \"async\": parameters in a table; no peer waits for another
-                           #   \"downpour\": as \"async\", but peers send and read only every few steps
-topology = \"auto\"          # \"direct\": tensors go straight to their owner; \"ring\": from neighbour to neighbour;
-                           # \"auto\": direct, unless a ring is faster
-gradients = \"f32\"          # encoding of gradients; \"bf16\", \"f16\", \"int8\" and \"top-k\" need less bandwidth
-parameters = \"f32\"         # encoding of new parameters; \"bf16\", \"f16\" and \"int8\" need less bandwidth
-segment_kib = 128          # size of one segment on the wire, in KiB
-digest_every = 100         # steps after which members compare their parameters; 0: only at the start and the end
-patience_seconds = 10      # a peer that computes at one step for longer counts as stuck: the others go on without it;
-                           # they wait for ten times the longest recent step, if that is more
-# local_steps = 32         # \"local\", \"diloco\": steps that each peer takes by itself in a round; or \"epoch\"
-# round_seconds = 30       # the same: how long these steps take, by the measured speeds; then local_steps (4) is only for the first rounds
-# dealing = \"even\"         # equal parts of each batch for all peers; without this, parts by measured speed, where results allow it
-
-[shards]
-replicas = 2               # how many peers hold the optimizer state of each parameter; with 2, one may fail without a loss;
-                           # \"all\", with up to 32 peers: nothing is lost, but memory per peer does not shrink
-
-[checkpoints]
-seconds = 30               # seconds between two checkpoints, from which peers continue after all of them have stopped
-keep = 3                   # how many checkpoints each peer keeps
-
-# [evaluation]
-# every = 100              # steps between two evaluations on the held-out rows; all peers keep the best model as best.safetensors
-# stop_after = 5            # ends the run after so many evaluations in a row that were not the best
-
-[partition]
-policy = \"majority\"        # in a network partition: \"majority\": the part with most of the members continues, the others wait;
-                           # \"merge\", \"winner\": all parts continue; later their models are averaged, or the one with more steps is kept
-
-[network]                  # settings of this peer only; other peers may use other values
-port = 4747                # port to listen on (TCP and UDP); direct tensor connections use TCP on the port 1000 above it
-peers = 2                  # how many peers, this one included, a new run waits for
-mdns = true                # whether peers on the local network find each other
-
-[compute]                  # settings of this peer only
-# threads = 2              # threads that compute a gradient, with the same result for any number; without this, the cores that the
-                           # peer may use, divided by the peers of this user on the machine
-# device = \"gpu\"           # computes deep networks on a graphics card, in a `peer` with the feature `deep-wgpu`
-";
-
 #[cfg(test)]
 mod tests {
     use super::super::run_file::{OptimizerKind, SyncKind};
     use super::*;
+    use peergrad_models::data::column_names::Column;
+    use peergrad_models::data::labels::Classes;
     use proptest::prelude::*;
 
     use crate::specification::run_file::NetworkSection;

@@ -19,7 +19,6 @@ use peergrad_models::data::format::{FileLayout, Format};
 use peergrad_models::data::limits::UNPACKED_BYTES_MAX;
 use peergrad_protocol::limits::SHIPPED_DATA_BYTES_MAX;
 
-use super::deep::DeepSettings;
 use super::{Specification, SpecificationError, TrainingSettings};
 
 /// How much memory a run may take at this peer; no limit by default.
@@ -89,19 +88,17 @@ impl Specification {
     /// Bytes of the model that a run starts from, of so many parameters; with adapters also of the weights that follow from it, and of their
     /// gradient. While it is read, it is there up to three times.
     fn base_bytes(&self, parameters: usize) -> u64 {
-        let has_base = self.model.deep.as_ref().is_some_and(|deep| deep.base_digest().is_some());
-        if has_base { (parameters as u64).saturating_mul(3 * size_of::<f32>() as u64) } else { 0 }
+        if self.base_digest().is_some() {
+            (parameters as u64).saturating_mul(3 * size_of::<f32>() as u64)
+        } else {
+            0
+        }
     }
 
     /// Whether the data file stays on disk, where samples are read when they are needed.
     fn stays_on_disk(&self) -> bool {
         let is_read_there = self.data.layout.format() == Format::Text || self.has_byte_pictures();
         is_read_there && self.data.byte_count > SHIPPED_DATA_BYTES_MAX && !self.data.name.ends_with(".gz")
-    }
-
-    /// Whether the samples are pictures that stay bytes.
-    pub(super) fn has_byte_pictures(&self) -> bool {
-        self.model.deep.as_ref().is_some_and(DeepSettings::has_byte_pictures)
     }
 
     /// To how many bytes the data file may be unpacked.
@@ -191,6 +188,49 @@ mod tests {
         large.data.rows = 1 << 20;
         let loading = SHIPPED_DATA_BYTES_MAX + 1 + (2 << 20) * 12;
         assert_eq!(large.memory_bytes(), loading, "the file is not kept, so that loading takes more");
+    }
+
+    /// Four pictures of one byte for each of 8 x 8 values, with two classes.
+    fn pictures() -> Specification {
+        let head = b"\0\0\x08\x03\0\0\0\x04\0\0\0\x08\0\0\0\x08".to_vec();
+        let values = (0..4 * 64).map(|value| value as u8);
+        let data: Vec<u8> =
+            head.into_iter().chain(values).chain(*b"\0\0\x08\x01\0\0\0\x04\0\x01\0\x01").collect();
+        let run =
+            RunFile::parse("[data]\nfile = \"p.idx\"\nheld_out = 0.0\n[model]\nkind = \"cnn\"\nlayers = []")
+                .unwrap();
+        resolve(&run, "p.idx", &data).unwrap()
+    }
+
+    #[test]
+    fn pictures_of_bytes_take_a_byte_for_each_value_or_stay_on_disk() {
+        let small = pictures();
+        let of = |specification: &Specification| specification.memory_bytes();
+        let mut more = small.clone();
+        more.data.rows += 100;
+        assert_eq!(of(&more) - of(&small), 100 * (64 + ROW_BYTES));
+        let mut large = small.clone();
+        large.data.byte_count = SHIPPED_DATA_BYTES_MAX + 1;
+        let with_file = of(&small) - small.data.byte_count;
+        assert_eq!(of(&large), with_file - 4 * 64, "neither the file nor its values are in memory");
+        let mut packed = large.clone();
+        packed.data.name += ".gz";
+        assert!(of(&packed) > SHIPPED_DATA_BYTES_MAX, "what is unpacked is in memory");
+    }
+
+    #[test]
+    fn a_text_takes_a_byte_for_each_character_or_stays_on_disk() {
+        let text = "It is a truth universally acknowledged. ".repeat(100);
+        let run = RunFile::parse(
+            "[data]\nfile = \"b.txt\"\n[model]\nkind = \"gpt\"\nwidth = 8\nlayers = 1\ncontext = 8",
+        )
+        .unwrap();
+        let small = resolve(&run, "b.txt", text.as_bytes()).unwrap();
+        let mut large = small.clone();
+        large.data.byte_count = SHIPPED_DATA_BYTES_MAX + 1;
+        let file = 2 * text.len() as u64;
+        let rows = u64::from(small.data.rows) * ROW_BYTES;
+        assert_eq!(large.memory_bytes(), small.memory_bytes() - file + rows);
     }
 
     #[test]

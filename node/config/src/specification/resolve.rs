@@ -16,11 +16,15 @@ use peergrad_models::schedule::{Decay, scaled};
 use peergrad_protocol::limits::CHECKPOINTS_MAX;
 
 use super::algorithm::{Aggregation, Algorithm};
-use super::deep_data::{SampleValues, SampledFile};
-use super::run_file::{DataSection, ModelKind, OptimizerKind, OptimizerSection, RunFile, ScheduleName};
+use super::deep::convolutional::{self, PictureForm, resolve_convolutional};
+use super::deep::data::{SampleValues, SampledFile};
+use super::deep::transformer::{resolve_text, resolve_transformer};
+use super::run_file::{
+    DataSection, InputForm, ModelKind, OptimizerKind, OptimizerSection, RunFile, ScheduleName,
+};
 use super::{
-    DataSettings, ModelForm, ModelSettings, Specification, SpecificationError, TrainingSettings, VERSION,
-    compression, dealing, deep, groups, patience, replicas, within,
+    DataSettings, ModelSettings, Specification, SpecificationError, TrainingSettings, VERSION, compression,
+    dealing, deep, groups, patience, replicas, within,
 };
 use crate::prepared_text::PreparedText;
 
@@ -67,44 +71,30 @@ pub fn resolve_with_notices(
     }
     let section = run.data()?;
     check_model_keys(run, section)?;
-    let form = run.model.kind.form();
-    let mut prepared = None;
-    let ResolvedData { data, picture, notices } = if run.model.kind == ModelKind::Gpt {
-        let unpacked = packed.unpacked(data_name, UNPACKED_BYTES_MAX)?;
-        prepared = PreparedText::find(data_name, &unpacked)?.map(|text| (text, unpacked));
-        let data = deep::resolve_text(
-            section,
-            &run.model,
-            data_name,
-            packed,
-            prepared.as_ref().map(|(text, _)| text),
-        )?;
-        ResolvedData { data, picture: None, notices: vec![] }
-    } else {
-        resolve_data(section, form, run.seed, data_name, packed)?
+    let (model, data, notices) = match run.model.kind.input() {
+        InputForm::Text => {
+            let (model, data) = resolve_language_model(run, section, data_name, packed)?;
+            (model, data, vec![])
+        }
+        input => {
+            let ResolvedData { data, picture, notices } =
+                resolve_data(section, input, run.seed, data_name, packed)?;
+            let model = match picture {
+                Some(picture) => {
+                    ModelSettings::Convolutional(resolve_convolutional(&run.model, section, picture)?)
+                }
+                None => resolve_model_of_table(run, &data.target)?,
+            };
+            (model, data, notices)
+        }
     };
-    let training = resolve_training(run, u64::from(data.rows - data.held_out_rows))?;
+    let mut training = resolve_training(run, u64::from(data.rows - data.held_out_rows))?;
     training.evaluation.check_held_out(u64::from(data.held_out_rows))?;
-    let deep = match run.model.kind {
-        ModelKind::Gpt => {
-            let base = prepared.as_ref().and_then(|(text, _)| text.base);
-            let of_base = |(text, bytes): &(PreparedText, DataBytes)| text.base_digest(data_name, bytes);
-            let digest = prepared.as_ref().map(of_base).transpose()?.flatten();
-            Some(deep::resolve_transformer(&run.model, (base, digest))?)
-        }
-        ModelKind::Cnn | ModelKind::Resnet => {
-            let picture = picture.expect("a picture has a shape");
-            Some(deep::resolve_convolutional(&run.model, section, picture)?)
-        }
-        _ => None,
-    };
-    let mut training = training;
-    if let Some(deep) = &deep {
-        deep.add_statistics(&data, &mut training.groups)?;
+    if let Some(architecture) = model.architecture(&data)? {
+        deep::add_statistics(&architecture, &mut training.groups);
         groups::check(&training)
             .map_err(|_| SpecificationError::Network { key: "model", reason: NO_STATISTICS.to_owned() })?;
     }
-    let model = ModelSettings { deep, ..resolve_model(run, form, &data.target)? };
     let mut specification = Specification { version: VERSION, training, model, data };
     specification.check()?;
     if specification.to_bytes().is_err() {
@@ -112,6 +102,24 @@ pub fn resolve_with_notices(
     }
     specification.to_bytes()?;
     Ok((specification, notices))
+}
+
+/// Resolves a transformer, and the text that it reads.
+fn resolve_language_model(
+    run: &RunFile,
+    section: &DataSection,
+    name: &str,
+    packed: &DataBytes,
+) -> Result<(ModelSettings, DataSettings), SpecificationError> {
+    let unpacked = packed.unpacked(name, UNPACKED_BYTES_MAX)?;
+    let prepared = PreparedText::find(name, &unpacked)?;
+    let data = resolve_text(section, &run.model, name, packed, prepared.as_ref())?;
+    let digest = match &prepared {
+        Some(text) => text.base_digest(name, &unpacked)?,
+        None => None,
+    };
+    let base = prepared.and_then(|text| text.base);
+    Ok((ModelSettings::Transformer(resolve_transformer(&run.model, (base, digest))?), data))
 }
 
 /// Resolves how a run trains its `samples` training samples.
@@ -168,8 +176,8 @@ pub(super) fn resolve_training(run: &RunFile, samples: u64) -> Result<TrainingSe
 pub(super) struct ResolvedData {
     /// How the file is read.
     pub(super) data: DataSettings,
-    /// Channels, height and width of a row, if the model is for pictures, and whether their values are bytes.
-    pub(super) picture: Option<([usize; 3], bool)>,
+    /// The pictures, if the model is for pictures.
+    pub(super) picture: Option<PictureForm>,
     /// What was inferred and may be wrong, each a sentence for the user.
     pub(super) notices: Vec<String>,
 }
@@ -177,7 +185,7 @@ pub(super) struct ResolvedData {
 /// Resolves how a table is read; `packed` are the bytes of its file on disk.
 pub(super) fn resolve_data(
     section: &DataSection,
-    form: ModelForm,
+    input: InputForm,
     seed: u64,
     name: &str,
     packed: &DataBytes,
@@ -206,13 +214,15 @@ pub(super) fn resolve_data(
         skip_lines: section.skip_lines,
     };
     let SampledFile { layout, notices, labels, values, sample_shape } =
-        SampledFile::read(name, packed, form, &layout_hints)?;
-    let has_bytes = matches!(values, SampleValues::Bytes { .. });
-    let picture = match form {
-        ModelForm::Deep => Some((deep::picture(section, layout.columns(), &sample_shape)?, has_bytes)),
-        ModelForm::Network | ModelForm::Logistic => None,
+        SampledFile::read(name, packed, input, &layout_hints)?;
+    let picture = match input {
+        InputForm::Pictures => {
+            let picture = convolutional::picture(section, layout.columns(), &sample_shape)?;
+            Some(PictureForm { picture, bytes: matches!(values, SampleValues::Bytes { .. }) })
+        }
+        InputForm::Table | InputForm::SparseTable | InputForm::Text => None,
     };
-    let is_sparse = form == ModelForm::Logistic;
+    let is_sparse = input == InputForm::SparseTable;
     let dense_only = Condition { holds: !is_sparse, allowed: ONLY_WITHOUT_ZEROS };
     dense_only.check("data.standardize", section.standardize.filter(|is_wanted| *is_wanted))?;
     // Sparse formats omit zeros because they carry no information, and their values are usually scaled.
@@ -223,7 +233,7 @@ pub(super) fn resolve_data(
     let split = HeldOutSplit::draw(seed, rows, held_out_rows);
     let target_hints = TargetHints { predict: section.predict, classes: section.classes.clone() };
     let target = Target::infer(name, &labels, &target_hints, &split.training)?;
-    let parts = picture.map_or(layout.columns(), |([channels, ..], _)| channels);
+    let parts = picture.map_or(layout.columns(), |picture| picture.picture[0]);
     let standardization = match is_standardized {
         true => values.standardization(name, parts, &split.training)?,
         false => Standardization::identity(),
@@ -281,11 +291,7 @@ fn check_model_keys(run: &RunFile, data: &DataSection) -> Result<(), Specificati
     table.check("data.standardize", data.standardize)
 }
 
-fn resolve_model(
-    run: &RunFile,
-    form: ModelForm,
-    target: &Target,
-) -> Result<ModelSettings, SpecificationError> {
+fn resolve_model_of_table(run: &RunFile, target: &Target) -> Result<ModelSettings, SpecificationError> {
     let section = &run.model;
     match (section.kind, target) {
         (ModelKind::Logistic, Target::Number { .. }) => {
@@ -313,12 +319,13 @@ fn resolve_model(
     let mlp_only = Condition { holds: is_mlp, allowed: "only if `kind` is \"mlp\"" };
     mlp_only.check("model.hidden", section.hidden.as_ref())?;
     mlp_only.check("model.activation", section.activation)?;
+    if section.kind == ModelKind::Logistic {
+        return Ok(ModelSettings::Logistic {});
+    }
     let hidden_default = if is_mlp { vec![128] } else { Vec::new() };
-    Ok(ModelSettings {
-        form,
+    Ok(ModelSettings::Dense {
         hidden: section.hidden.clone().unwrap_or(hidden_default),
         activation: section.activation.unwrap_or_default(),
-        deep: None,
     })
 }
 
@@ -445,6 +452,8 @@ mod tests {
 
     use peergrad_models::data::format::FileLayout;
 
+    use peergrad_models::task::activation::Activation;
+
     use super::*;
     use peergrad_protocol::placement::Replicas;
 
@@ -550,7 +559,7 @@ mod tests {
             Optimizer::Momentum { momentum: 0.9, nesterov: false, weight_decay: 0.0 }
         );
         assert_eq!((training.topology, training.segment_elements), (TopologyName::Direct, 1024));
-        assert!(specification.model.hidden.is_empty());
+        assert!(matches!(specification.model, ModelSettings::Dense { hidden, .. } if hidden.is_empty()));
     }
 
     #[test]
@@ -656,7 +665,11 @@ mod tests {
         assert!(altered(|s| s.data.standardization.scale[0] = 0.0).is_err());
         assert!(altered(|s| s.data.standardization.mean.clear()).is_err());
         assert!(altered(|s| s.data.held_out_rows = 5).is_err());
-        assert!(altered(|s| s.model.hidden = vec![1 << 20; 3]).is_err());
+        let too_wide = altered(|s| {
+            s.model = ModelSettings::Dense { hidden: vec![1 << 20; 3], activation: Activation::Relu };
+        });
+        assert!(too_wide.is_err());
+        assert!(altered(|s| s.model = ModelSettings::Logistic {}).is_err(), "three classes");
         assert!(altered(|s| s.training.batch = 0).is_err());
         assert!(altered(|s| s.training.replicas = Replicas::Number(9)).is_err());
         assert!(altered(|s| s.training.segment_elements = 1 << 30).is_err());

@@ -14,7 +14,7 @@ use peergrad_protocol::placement::Replicas;
 use serde::Deserialize;
 
 use super::evaluation::EvaluationSection;
-use super::{ComputeDevice, GroupSettings, ModelForm, SpecificationError, ThreadCount};
+use super::{ComputeDevice, GroupSettings, SpecificationError, ThreadCount};
 use super::{explain_former_name, replicas};
 
 mod sync_section;
@@ -192,15 +192,34 @@ pub enum ModelKind {
     Gpt,
 }
 
+/// What a model reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum InputForm {
+    /// Rows of numbers.
+    Table,
+    /// Rows that list the numbers which are not zero.
+    SparseTable,
+    /// Pictures.
+    Pictures,
+    /// Text.
+    Text,
+}
+
 impl ModelKind {
-    /// The form of such a model.
-    #[must_use]
-    pub fn form(self) -> ModelForm {
+    /// What such a model reads.
+    pub(super) fn input(self) -> InputForm {
         match self {
-            Self::Mlp | Self::Softmax | Self::Linear => ModelForm::Network,
-            Self::Logistic => ModelForm::Logistic,
-            Self::Cnn | Self::Resnet | Self::Gpt => ModelForm::Deep,
+            Self::Mlp | Self::Softmax | Self::Linear => InputForm::Table,
+            Self::Logistic => InputForm::SparseTable,
+            Self::Cnn | Self::Resnet => InputForm::Pictures,
+            Self::Gpt => InputForm::Text,
         }
+    }
+
+    /// Whether such a model is a deep network.
+    #[must_use]
+    pub fn is_deep(self) -> bool {
+        matches!(self.input(), InputForm::Pictures | InputForm::Text)
     }
 }
 

@@ -283,6 +283,8 @@ pub struct RunSize {
     pub epochs: u64,
     /// Floating-point operations of the gradient of one sample; `None` if the task does not say.
     pub flops_per_sample: Option<u64>,
+    /// Tokens of a sample; `None` if samples are no text.
+    pub tokens_per_sample: Option<u64>,
 }
 
 /// A branch that this one yields to.

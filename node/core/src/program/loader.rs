@@ -118,6 +118,7 @@ impl Loaded {
             steps: self.step_count(),
             epochs: self.config.epochs,
             flops_per_sample: self.task.flops_per_sample(),
+            tokens_per_sample: self.task.tokens_per_sample(),
         }
     }
 }

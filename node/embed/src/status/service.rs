@@ -249,6 +249,8 @@ impl StatusParts<'_> {
         let finite = |of: fn(&peergrad_core::io::Committed) -> f64| {
             committed.map(of).filter(|value| value.is_finite())
         };
+        let samples_per_second = self.recent.samples_per_second(self.now);
+        let times_samples = |per_sample: u64| per_sample as f64 * samples_per_second;
         status.training = Some(TrainingStatus {
             steps: standing.committed,
             steps_expected: committed
@@ -259,10 +261,9 @@ impl StatusParts<'_> {
             loss: finite(|committed| committed.loss),
             rate: finite(|committed| committed.rate),
             steps_per_second: self.recent.steps_per_second(self.now),
-            samples_per_second: self.recent.samples_per_second(self.now),
-            flops_per_second: run_size
-                .flops_per_sample
-                .map(|flops| flops as f64 * self.recent.samples_per_second(self.now)),
+            samples_per_second,
+            tokens_per_second: run_size.tokens_per_sample.map(times_samples),
+            flops_per_second: run_size.flops_per_sample.map(times_samples),
             evaluation: self.recent.evaluation.clone(),
             waits_for: wait_text(standing.wait).to_owned(),
             parameters: run_size.parameters as u64,

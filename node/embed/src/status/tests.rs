@@ -61,6 +61,7 @@ pub(crate) fn sample() -> Status {
             rate: Some(0.005),
             steps_per_second: 182.25,
             samples_per_second: 11_664.5,
+            tokens_per_second: Some(896_000.0),
             flops_per_second: Some(7e7),
             evaluation: Some(EvaluationStatus {
                 steps: 40,

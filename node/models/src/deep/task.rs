@@ -167,6 +167,13 @@ impl Task for DeepTask {
         Some(self.architecture.flops_per_sample())
     }
 
+    fn tokens_per_sample(&self) -> Option<u64> {
+        match &self.samples {
+            DeepSamples::Pictures { .. } => None,
+            DeepSamples::Text(text) => Some(text.context() as u64),
+        }
+    }
+
     fn held_out_count(&self) -> u32 {
         let count = match &self.samples {
             DeepSamples::Pictures { pictures, .. } => pictures.count(SamplePart::HeldOut),

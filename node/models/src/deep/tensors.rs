@@ -59,7 +59,7 @@ impl TensorSpec {
 ///
 /// # Panics
 /// If an extent is 2^32 or more.
-pub(super) fn manifest(tensors: &[TensorSpec]) -> Manifest {
+pub fn manifest(tensors: &[TensorSpec]) -> Manifest {
     let extent = |&extent: &usize| u32::try_from(extent).expect("an extent below 2^32");
     let shapes: Vec<Vec<u32>> =
         tensors.iter().map(|tensor| tensor.shape.iter().map(extent).collect()).collect();

@@ -141,6 +141,9 @@ fn progress(training: &TrainingStatus, phase: Phase, width: usize) -> Vec<String
     let is_still = phase == Phase::Paused;
     parts.push(if is_still { yellow(PAUSED) } else { speed_text(*steps_per_second) });
     if !is_still {
+        parts.extend(
+            training.tokens_per_second.map(|tokens| format!("{} tokens/s", count(tokens.round() as u64))),
+        );
         parts.extend(time_to_go(steps_expected.saturating_sub(*steps), *steps_per_second));
     }
     let done = *steps as f64 / (*steps_expected).max(1) as f64;
@@ -457,6 +460,7 @@ mod tests {
                 rate: Some(0.01),
                 steps_per_second: 182.0,
                 samples_per_second: 11_648.0,
+                tokens_per_second: None,
                 flops_per_second: None,
                 evaluation: None,
                 waits_for: "sums".to_owned(),

@@ -2,9 +2,11 @@
 
 use peergrad_models::data::bytes::DataBytes;
 
+use super::super::SpecificationError;
+use super::super::deep::transformer::resolve_text;
 use super::super::run_file::{DataSection, ModelSection, SEED_DEFAULT};
-use super::super::{SpecificationError, deep};
-use super::{HEAD, REST, WrittenRunFile, line, toml};
+use super::fixed::{HEAD, REST};
+use super::{WrittenRunFile, line, toml};
 use crate::prepared_text::PreparedText;
 
 /// The run file for a transformer on prose; `prepared` says what is in the file, if it is a prepared text.
@@ -14,7 +16,7 @@ pub(super) fn run_file(
     prepared: Option<&PreparedText>,
 ) -> Result<WrittenRunFile, SpecificationError> {
     let section = DataSection::new(name);
-    let data = deep::resolve_text(&section, &ModelSection::default(), name, packed, prepared)?;
+    let data = resolve_text(&section, &ModelSection::default(), name, packed, prepared)?;
     let base = prepared.and_then(|text| text.base);
     let samples = format!("{} samples of text", data.rows);
     let of_data = [

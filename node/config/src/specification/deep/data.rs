@@ -18,31 +18,31 @@ use peergrad_models::data::standardize::Standardization;
 use peergrad_models::deep::pictures::{PictureBytes, PictureSamples, SamplePart, byte_counts};
 use peergrad_models::deep::task::{DeepSamples, StartValues, evaluate_text};
 use peergrad_models::deep::text::{TextLayout, TextSamples, TokenKind, Tokens, VOCABULARY};
-use peergrad_models::deep::{Adapters, Architecture, Backend, adapters};
+use peergrad_models::deep::{Adapters, Architecture, Backend};
 use peergrad_models::task::Evaluation;
-use peergrad_protocol::manifest::Manifest;
 
-use super::answers::DataPart;
-use super::deep::{DeepSettings, LoraSettings};
-use super::{ModelForm, Specification, SpecificationError};
+use super::mismatch;
 use crate::prepared_text::PreparedText;
+use crate::specification::answers::DataPart;
+use crate::specification::run_file::InputForm;
+use crate::specification::{Specification, SpecificationError};
 
 /// A data file with samples, as far as its founder has to read it.
-pub(super) struct SampledFile {
+pub(in crate::specification) struct SampledFile {
     /// How it is read.
-    pub(super) layout: FileLayout,
+    pub(in crate::specification) layout: FileLayout,
     /// What was inferred and may be wrong, each a sentence for the user.
-    pub(super) notices: Vec<String>,
+    pub(in crate::specification) notices: Vec<String>,
     /// The labels.
-    pub(super) labels: LabelTexts,
+    pub(in crate::specification) labels: LabelTexts,
     /// The values of the samples.
-    pub(super) values: SampleValues,
+    pub(in crate::specification) values: SampleValues,
     /// The dimensions of a sample of an IDX file; of another file there are none.
-    pub(super) sample_shape: Vec<usize>,
+    pub(in crate::specification) sample_shape: Vec<usize>,
 }
 
 /// The values of samples.
-pub(super) enum SampleValues {
+pub(in crate::specification) enum SampleValues {
     /// Those of a sparse table, which are not scaled.
     Sparse,
     /// A table.
@@ -57,16 +57,16 @@ pub(super) enum SampleValues {
 }
 
 impl SampledFile {
-    /// Reads a file for a model of this form, and infers what the hints leave open.
-    pub(super) fn read(
+    /// Reads a file for a model with this input, and infers what the hints leave open.
+    pub(in crate::specification) fn read(
         name: &str,
         packed: &DataBytes,
-        form: ModelForm,
+        input: InputForm,
         hints: &ColumnHints,
     ) -> Result<Self, SpecificationError> {
         let bytes = packed.unpacked(name, UNPACKED_BYTES_MAX)?;
         let outline = outline(name, &bytes)?;
-        if form == ModelForm::Deep
+        if input == InputForm::Pictures
             && hints.features.is_none()
             && let Some(outline) = &outline
             && let Some(start) = outline.byte_samples()
@@ -85,7 +85,7 @@ impl SampledFile {
         let bytes = in_memory(name, &bytes)?;
         let Inferred { layout, notices, .. } = FileLayout::infer(name, &bytes, hints)?;
         let sample_shape = outline.map(|outline| outline.sample_shape().to_vec()).unwrap_or_default();
-        if form == ModelForm::Logistic {
+        if input == InputForm::SparseTable {
             let labels = layout.read_sparse(name, &bytes)?.labels;
             return Ok(Self { layout, notices, labels, values: SampleValues::Sparse, sample_shape });
         }
@@ -96,7 +96,10 @@ impl SampledFile {
 }
 
 /// Where the arrays of a file are, if it is an IDX file.
-pub(super) fn outline(name: &str, bytes: &DataBytes) -> Result<Option<Outline>, SpecificationError> {
+pub(in crate::specification) fn outline(
+    name: &str,
+    bytes: &DataBytes,
+) -> Result<Option<Outline>, SpecificationError> {
     const MARK_BYTES: usize = 4;
     let head = bytes.head(MARK_BYTES).map_err(|error| unreadable(name, &error))?;
     // Two zeros also begin a text in UTF-32.
@@ -108,7 +111,7 @@ pub(super) fn outline(name: &str, bytes: &DataBytes) -> Result<Option<Outline>, 
 
 impl SampleValues {
     /// The standardization of these rows, with a mean and a deviation for each of `parts` equal parts of the values.
-    pub(super) fn standardization(
+    pub(in crate::specification) fn standardization(
         &self,
         name: &str,
         parts: usize,
@@ -127,7 +130,10 @@ impl SampleValues {
 }
 
 /// All bytes of a file.
-pub(super) fn in_memory<'a>(name: &str, bytes: &'a DataBytes) -> Result<Cow<'a, [u8]>, SpecificationError> {
+pub(in crate::specification) fn in_memory<'a>(
+    name: &str,
+    bytes: &'a DataBytes,
+) -> Result<Cow<'a, [u8]>, SpecificationError> {
     bytes.all().map_err(|error| unreadable(name, &error))
 }
 
@@ -136,28 +142,9 @@ fn unreadable(name: &str, error: &io::Error) -> SpecificationError {
     SpecificationError::Unreadable { name: name.to_owned(), reason: error.to_string() }
 }
 
-fn deep_is_missing() -> SpecificationError {
-    SpecificationError::Foreign("it does not describe its deep network".to_owned())
-}
-
 impl Specification {
-    /// Names and shapes of the parameters of a deep network.
-    pub(super) fn deep_manifest(&self) -> Manifest {
-        let Ok(architecture) = self.architecture() else { return Manifest::default() };
-        match (&architecture, self.adapters()) {
-            (Architecture::Transformer(net), Some(lora)) => adapters::manifest(net, lora.rank),
-            _ => architecture.manifest(),
-        }
-    }
-
-    /// The adapters that are trained, if only these are.
-    #[must_use]
-    pub fn adapters(&self) -> Option<LoraSettings> {
-        self.model.deep.as_ref().and_then(DeepSettings::lora)
-    }
-
     /// Whether the data file is a prepared text.
-    pub(super) fn has_prepared_text(&self) -> bool {
+    pub(in crate::specification) fn has_prepared_text(&self) -> bool {
         matches!(self.data.layout, FileLayout::Text(TextLayout { tokens: TokenKind::Prepared, .. }))
     }
 
@@ -180,9 +167,17 @@ impl Specification {
         SpecificationError::Prepared { name: file.to_owned(), reason: reason.to_owned() }
     }
 
+    /// The digest of the transformer that it starts from, if there is one.
+    pub(in crate::specification) fn base_digest(&self) -> Option<&str> {
+        self.model.transformer()?.base.as_deref()
+    }
+
     /// Where the parameters of a deep network start; `bytes` are those of the run's data file, unpacked.
-    pub(super) fn start_values(&self, bytes: &DataBytes) -> Result<StartValues, SpecificationError> {
-        if self.model.deep.as_ref().and_then(DeepSettings::base_digest).is_none() {
+    pub(in crate::specification) fn start_values(
+        &self,
+        bytes: &DataBytes,
+    ) -> Result<StartValues, SpecificationError> {
+        if self.base_digest().is_none() {
             return Ok(StartValues::Drawn);
         }
         let base = self.base(&self.data.name, bytes)?;
@@ -198,8 +193,7 @@ impl Specification {
             return Err(self.other("it is no text"));
         };
         let prepared = PreparedText::find(file, bytes)?.ok_or(SpecificationError::NoBase)?;
-        let expected = self.model.deep.as_ref().and_then(DeepSettings::base_digest);
-        if prepared.base_digest(file, bytes)?.as_deref() != expected {
+        if prepared.base_digest(file, bytes)?.as_deref() != self.base_digest() {
             return Err(self.unprepared(file, "it holds another model than the one that was trained on"));
         }
         prepared.base(file, bytes, &transformer)
@@ -232,7 +226,10 @@ impl Specification {
     }
 
     /// The samples of a deep network, from the bytes of the run's data file, unpacked.
-    pub(super) fn deep_samples(&self, bytes: DataBytes) -> Result<DeepSamples, SpecificationError> {
+    pub(in crate::specification) fn deep_samples(
+        &self,
+        bytes: DataBytes,
+    ) -> Result<DeepSamples, SpecificationError> {
         if let FileLayout::Text(layout) = &self.data.layout {
             let tokens = self.tokens(&self.data.name, bytes)?;
             if layout.samples(tokens.count) != u64::from(self.data.rows) {
@@ -241,9 +238,8 @@ impl Specification {
             let held_out = self.data.held_out_rows as usize;
             return Ok(DeepSamples::Text(TextSamples::new(tokens, *layout, held_out)));
         }
-        let settings = self.model.deep.as_ref().ok_or_else(deep_is_missing)?;
-        let shape = settings.picture().ok_or_else(deep_is_missing)?;
-        let changes = settings.changes().to_vec();
+        let settings = self.model.convolutional().ok_or_else(mismatch)?;
+        let (shape, changes) = (settings.shape(), settings.changes.clone());
         Ok(DeepSamples::Pictures { pictures: self.pictures(&bytes)?, shape, changes })
     }
 
@@ -291,7 +287,7 @@ impl Specification {
     }
 
     /// Evaluates a transformer on `part` of a text.
-    pub(super) fn evaluate_text(
+    pub(in crate::specification) fn evaluate_text(
         &self,
         parameters: &[f32],
         file: &str,
@@ -317,7 +313,7 @@ impl Specification {
     }
 
     /// The pictures of a file, and which part of them `part` is.
-    pub(super) fn pictures_of(
+    pub(in crate::specification) fn pictures_of(
         &self,
         file: &str,
         packed: &DataBytes,
@@ -333,7 +329,7 @@ impl Specification {
     }
 
     /// Whether a file has pictures whose values are bytes.
-    pub(super) fn is_of_byte_pictures(
+    pub(in crate::specification) fn is_of_byte_pictures(
         &self,
         file: &str,
         packed: &DataBytes,
@@ -343,7 +339,7 @@ impl Specification {
     }
 
     /// All pictures of a file, whose labels are not read.
-    pub(super) fn unlabelled_pictures(
+    pub(in crate::specification) fn unlabelled_pictures(
         &self,
         file: &str,
         packed: &DataBytes,
