@@ -186,6 +186,7 @@ impl Swarm {
                 Output::Disconnect(peer) => self.cut(index, index_of(peer)),
                 Output::Event(_) | Output::FindData(_) => {}
                 Output::StoreData { .. }
+                | Output::StorePiece { .. }
                 | Output::SaveCheckpoint { .. }
                 | Output::KeepBest { .. }
                 | Output::LoadCheckpoint(_) => {}

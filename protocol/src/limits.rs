@@ -24,8 +24,8 @@ pub const CHUNK_BYTES_MAX: usize = 16 << 20;
 pub const DATA_PIECE_BYTES_MAX: usize = 1 << 15;
 /// Pieces of a data file that a joiner has asked for and not yet received. It begins with an eighth of them.
 pub const DATA_PIECES_IN_FLIGHT_MAX: usize = 32;
-/// The largest data file that the swarm ships to joiners; larger ones are given by path.
-pub const SHIPPED_DATA_BYTES_MAX: u64 = 64 << 20;
+/// The largest data file that peers keep in memory, for joiners that lack it. Larger ones stay on disk.
+pub const KEPT_DATA_BYTES_MAX: u64 = 64 << 20;
 
 /// Bytes of a run's specification.
 pub const SPECIFICATION_BYTES_MAX: usize = 1 << 19;

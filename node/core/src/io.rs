@@ -106,8 +106,11 @@ pub enum Input {
         /// The job's result.
         result: Result<JobOutput, Panicked>,
     },
-    /// The answer to [`Output::FindData`]: the file's bytes; `None` if the file is not on this machine.
-    DataFound(Option<DataBytes>),
+    /// The answer to [`Output::FindData`].
+    DataFound(FoundData),
+    /// The answer to [`Output::StorePiece`]: how many bytes of the data file are on disk, from its first one on; or why a piece could not be
+    /// written.
+    PieceStored(Result<u64, String>),
     /// The answer to [`Output::Persist`]: the record of this id is on disk, and would survive a crash now.
     Persisted(PersistId),
     /// This record, or a newer one in its place, could not be written. Writing is tried again.
@@ -197,6 +200,16 @@ pub enum Output {
         /// The file's bytes.
         data: Arc<[u8]>,
     },
+    /// Store a piece of a data file that comes from another peer and is too large for memory. Pieces come in order, the first one at 0 or where
+    /// an earlier try ended; one at 0 replaces what is there.
+    StorePiece {
+        /// The name, size and digest of the whole file.
+        reference: DataReference,
+        /// Where the piece begins.
+        offset: u64,
+        /// The bytes of the piece.
+        piece: Box<[u8]>,
+    },
     /// Write this checkpoint to disk, beside the earlier ones. Training continues meanwhile, and also if it fails.
     SaveCheckpoint {
         /// The checkpoint.
@@ -269,6 +282,20 @@ impl fmt::Debug for Job {
 /// A job's code panicked, with this message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Panicked(pub String);
+
+/// What a machine has of a data file.
+#[derive(Debug)]
+pub enum FoundData {
+    /// All of it.
+    Whole(DataBytes),
+    /// The first bytes of it, stored by [`Output::StorePiece`].
+    Part {
+        /// How many bytes.
+        byte_count: u64,
+    },
+    /// Nothing.
+    Nothing,
+}
 
 /// The data file of a run: found by name, checked by digest.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -347,13 +374,31 @@ pub enum Failure {
     /// The specification or the data cannot be used here.
     #[error("{0}")]
     Unusable(String),
-    /// The data file is neither here nor small enough to be sent.
-    #[error("the data file `{name}` ({} MiB) is not on this machine and too large to be sent by the swarm: copy it here and add --data FILE", byte_count >> 20)]
+    /// The data file is neither here, nor is it sent by a member.
+    #[error("the data file `{name}` ({} MiB) is not on this machine, and no peer can send it: copy it here and add --data FILE", byte_count >> 20)]
     DataMissing {
         /// The file's name at the founder.
         name: String,
         /// The size of the file in bytes.
         byte_count: u64,
+    },
+    /// A member has sent another file than that of the specification.
+    #[error(
+        "what a member has sent is not the data file `{name}` of this run: join with an invite from another member, or copy the file here and add --data FILE"
+    )]
+    DataDiffers {
+        /// The file's name at the founder.
+        name: String,
+    },
+    /// The data file from a member cannot be written to disk.
+    #[error("the data file `{name}` ({} MiB) from the swarm cannot be written to the data directory ({reason}): make room there, or start with --dir on another disk; what was received is kept", byte_count >> 20)]
+    DataNotStored {
+        /// The file's name at the founder.
+        name: String,
+        /// The size of the file in bytes.
+        byte_count: u64,
+        /// The system's error, in words.
+        reason: String,
     },
     /// The checkpoint with which this peer was to begin cannot be read.
     #[error(

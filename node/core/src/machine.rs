@@ -37,6 +37,7 @@ use crate::program::executor::ProgramExecutor;
 
 mod context;
 mod early_frames;
+mod fetching;
 mod founder;
 mod frame_audit;
 mod jobs;
@@ -351,6 +352,7 @@ fn handle(role: &mut dyn Role, cx: &mut NodeContext<'_>, input: Input) -> Result
         Input::DataFound(data) => {
             cx.node.run.data_found(data, role.donor(), &mut cx.node.jobs, cx.out)?;
         }
+        Input::PieceStored(stored) => cx.node.run.data_stored(stored, role.donor(), cx.out)?,
         Input::Persisted(id) => {
             let effects = cx.node.journal.persisted(id);
             role.on_persisted(cx, effects)?;

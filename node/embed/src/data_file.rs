@@ -7,16 +7,16 @@ use std::sync::Arc;
 
 use peergrad_models::data::bytes::{DataBytes, DiskFile, ReadAt};
 use peergrad_protocol::id::ContentDigest;
-use peergrad_protocol::limits::SHIPPED_DATA_BYTES_MAX;
+use peergrad_protocol::limits::KEPT_DATA_BYTES_MAX;
 
-/// Opens a data file. One that is too large to be sent to other peers, and not gzipped, stays on disk.
+/// Opens a data file. A large one that is not gzipped stays on disk.
 ///
 /// # Errors
 /// It cannot be read.
 pub fn open_data(path: &Path) -> io::Result<DataBytes> {
     let mut file = File::open(path)?;
     let metadata = file.metadata()?;
-    if metadata.is_file() && metadata.len() > SHIPPED_DATA_BYTES_MAX {
+    if metadata.is_file() && metadata.len() > KEPT_DATA_BYTES_MAX {
         return on_disk_unless_gzipped(file, metadata.len());
     }
     let mut bytes = Vec::new();
@@ -88,16 +88,16 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("large");
         let file = File::create(&path).unwrap();
-        file.set_len(SHIPPED_DATA_BYTES_MAX + 1).unwrap();
+        file.set_len(KEPT_DATA_BYTES_MAX + 1).unwrap();
         let bytes = open_data(&path).unwrap();
         assert!(matches!(bytes, DataBytes::Disk(_)));
-        assert_eq!(bytes.byte_count(), SHIPPED_DATA_BYTES_MAX + 1);
+        assert_eq!(bytes.byte_count(), KEPT_DATA_BYTES_MAX + 1);
         assert_eq!(bytes.digest(), ContentDigest::of(&bytes.all().unwrap()));
         std::fs::remove_file(&path).unwrap();
         let mut out = [1; 4];
-        bytes.read_at(SHIPPED_DATA_BYTES_MAX - 3, &mut out).unwrap();
+        bytes.read_at(KEPT_DATA_BYTES_MAX - 3, &mut out).unwrap();
         assert_eq!(out, [0; 4], "it is still open");
-        assert!(bytes.read_at(SHIPPED_DATA_BYTES_MAX - 2, &mut out).is_err());
+        assert!(bytes.read_at(KEPT_DATA_BYTES_MAX - 2, &mut out).is_err());
     }
 
     #[test]
@@ -108,7 +108,7 @@ mod tests {
         assert!(matches!(open_data(&path).unwrap(), DataBytes::Memory(_)));
         let packed = File::create(&path).unwrap();
         std::io::Write::write_all(&mut &packed, &[0x1f, 0x8b]).unwrap();
-        packed.set_len(SHIPPED_DATA_BYTES_MAX + 1).unwrap();
+        packed.set_len(KEPT_DATA_BYTES_MAX + 1).unwrap();
         assert!(matches!(open_data(&path).unwrap(), DataBytes::Memory(_)));
     }
 }

@@ -45,11 +45,22 @@ impl DataSource {
     /// The data file: what has been read, from among the checkpoints, or found on this machine.
     pub(crate) fn find(&self, reference: &DataReference, checkpoints: &CheckpointStore) -> Found {
         let loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner).take();
-        match loaded.or_else(|| checkpoints.data(reference).map(DataBytes::from)) {
+        match loaded.or_else(|| fetched(reference, &checkpoints.data_path(reference))) {
             Some(bytes) => Found { bytes: Some(bytes), other_at: None },
             None => search(reference, self.path.as_deref(), Path::new("")),
         }
     }
+}
+
+/// A file that came from the swarm; `None` if it was never fetched. One that is damaged is removed, so that it is fetched again.
+fn fetched(reference: &DataReference, path: &Path) -> Option<DataBytes> {
+    let found = open_data(path).ok()?;
+    if found.byte_count() == reference.byte_count && found.digest() == reference.digest {
+        return Some(found);
+    }
+    // A file that cannot be removed is replaced when it is fetched again.
+    let _ = std::fs::remove_file(path);
+    None
 }
 
 /// Looks for a run's data file: at the path `given` by the user, among the built-in sets, and in the working directory under the last

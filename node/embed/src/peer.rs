@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
-use peergrad_core::io::{Event, panic_message};
+use peergrad_core::io::{Event, FoundData, panic_message};
 use peergrad_core::node::{Config, Node, StartMode};
 use peergrad_core::state::shared_cache::SharedCache;
 use peergrad_net::driver::DataFinder;
@@ -446,7 +446,11 @@ fn data_finder(data: DataSource, directory: &Directory, tell: mpsc::UnboundedSen
         if let Some(path) = other_at {
             let _ = tell.send(Notice::OtherDataFile { path, wanted: reference.name.clone() });
         }
-        bytes
+        match (bytes, checkpoints.data_part_bytes(reference)) {
+            (Some(bytes), _) => FoundData::Whole(bytes),
+            (None, 0) => FoundData::Nothing,
+            (None, byte_count) => FoundData::Part { byte_count },
+        }
     })
 }
 

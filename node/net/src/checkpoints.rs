@@ -5,6 +5,7 @@
 //!                   000000001200.toml            index: what they are, and their digest
 //! best.safetensors                               the checkpoint with the lowest held-out loss
 //! data-<digest>                                  a data file that came from the swarm
+//! data-<digest>.part                             the first bytes of a large one that is on its way
 //! ```
 //! # How it works
 //! - *Saving.* The tensors are written to a draft, forced to disk, read back for their digest, and renamed; then the index
@@ -14,7 +15,7 @@
 //! - *Keeping.* The newest few checkpoints of a run are kept, and the newest one of the run before.
 
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::{self, Read, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -52,6 +53,7 @@ enum CheckpointCommand {
     KeepBest { run: RunId, steps: StepNumber },
     Restore(SavedCheckpoint),
     KeepData { reference: DataReference, data: Arc<[u8]> },
+    KeepPiece { reference: DataReference, offset: u64, piece: Box<[u8]> },
 }
 
 impl Checkpoints {
@@ -85,6 +87,10 @@ impl Checkpoints {
                         // If it cannot be kept, it is requested again from the swarm.
                         let _ = write_private(&store.data_path(&reference), &data);
                         None
+                    }
+                    CheckpointCommand::KeepPiece { reference, offset, piece } => {
+                        let stored = store.keep_piece(&reference, offset, &piece);
+                        Some(Input::PieceStored(stored.map_err(|error| explained(&error))))
                     }
                 };
                 // Requests are still carried out when the receiver is gone.
@@ -122,6 +128,11 @@ impl Checkpoints {
         self.send(CheckpointCommand::KeepData { reference, data });
     }
 
+    /// Keeps a piece of a data file.
+    pub fn keep_piece(&self, reference: DataReference, offset: u64, piece: Box<[u8]>) {
+        self.send(CheckpointCommand::KeepPiece { reference, offset, piece });
+    }
+
     fn send(&self, command: CheckpointCommand) {
         self.commands.send(command).expect("the thread runs as long as its owner");
     }
@@ -154,6 +165,9 @@ pub struct CheckpointStore {
 
 /// The file in a data directory with the best checkpoint of the newest run that has evaluated its checkpoints.
 pub const BEST_FILE: &str = "best.safetensors";
+
+/// The ending of a data file that has not arrived to its end.
+const PART: &str = "part";
 
 /// A checkpoint that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -202,11 +216,36 @@ impl CheckpointStore {
         fs::metadata(newest).and_then(|metadata| metadata.modified()).ok()
     }
 
-    /// A data file that came from the swarm; `None` if it was deleted since, or never fetched.
+    /// Where a data file lies that came from the swarm. It may never have been fetched, or be damaged.
     #[must_use]
-    pub fn data(&self, reference: &DataReference) -> Option<Arc<[u8]>> {
-        let bytes = fs::read(self.data_path(reference)).ok()?;
-        (ContentDigest::of(&bytes) == reference.digest).then(|| bytes.into())
+    pub fn data_path(&self, reference: &DataReference) -> PathBuf {
+        self.directory.join(format!("data-{}", &reference.digest.to_string()[..16]))
+    }
+
+    /// How many bytes of a data file are here, if it was not fetched to its end; 0 if none are.
+    #[must_use]
+    pub fn data_part_bytes(&self, reference: &DataReference) -> u64 {
+        fs::metadata(self.data_path(reference).with_extension(PART)).map_or(0, |metadata| metadata.len())
+    }
+
+    /// Writes a piece of a data file behind the pieces before it. Returns where it ends.
+    fn keep_piece(&self, reference: &DataReference, offset: u64, piece: &[u8]) -> io::Result<u64> {
+        let whole = self.data_path(reference);
+        let part = whole.with_extension(PART);
+        if offset == 0 {
+            create_draft(&part)?;
+        }
+        let mut file = fs::OpenOptions::new().write(true).open(&part)?;
+        file.seek(SeekFrom::Start(offset))?;
+        file.write_all(piece)?;
+        let end = offset + piece.len() as u64;
+        if end == reference.byte_count {
+            file.sync_all()?;
+            drop(file);
+            fs::rename(&part, &whole)?;
+            sync_folder(&whole)?;
+        }
+        Ok(end)
     }
 
     /// Removes the checkpoints of a run that is over.
@@ -293,10 +332,6 @@ impl CheckpointStore {
 
     fn folder(&self, run: &RunId) -> PathBuf {
         self.directory.join(FOLDER).join(run.short())
-    }
-
-    fn data_path(&self, reference: &DataReference) -> PathBuf {
-        self.directory.join(format!("data-{}", &reference.digest.to_string()[..16]))
     }
 
     /// By steps: the indices of a run.

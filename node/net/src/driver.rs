@@ -10,9 +10,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use peergrad_core::io::{DataReference, Event, Input, Output};
+use peergrad_core::io::{DataReference, Event, FoundData, Input, Output};
 use peergrad_core::node_report::NodeReport;
-use peergrad_models::data::bytes::DataBytes;
 use peergrad_protocol::invite::Secret;
 use peergrad_protocol::{Frame, Instant, PeerId};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -54,7 +53,7 @@ impl StateMachine for peergrad_core::node::Node {
 }
 
 /// Looks for a data file on this machine. It may read from disk: it runs on a thread for blocking work.
-pub type DataFinder = Arc<dyn Fn(&DataReference) -> Option<DataBytes> + Send + Sync>;
+pub type DataFinder = Arc<dyn Fn(&DataReference) -> FoundData + Send + Sync>;
 
 /// A request from a command on this computer to the machine that is driven.
 #[derive(Debug)]
@@ -301,6 +300,9 @@ impl Driver {
             }
             Output::Persist { id, record } => self.store.persist(id, record),
             Output::StoreData { reference, data } => self.checkpoints.keep_data(reference, data),
+            Output::StorePiece { reference, offset, piece } => {
+                self.checkpoints.keep_piece(reference, offset, piece);
+            }
             Output::SaveCheckpoint { checkpoint, retention } => {
                 self.checkpoints.save(checkpoint, retention);
             }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use peergrad_protocol::limits::DATA_PIECE_BYTES_MAX;
+use peergrad_protocol::limits::{DATA_PIECE_BYTES_MAX, KEPT_DATA_BYTES_MAX};
 
 use super::process::{Ended, LOCAL, Process, TestFolder, invite_of};
 
@@ -68,6 +68,34 @@ fn a_joiner_without_the_file_gets_it_from_the_swarm() {
     assert!(received.len() > 4 && received.is_sorted(), "{received:?}");
     assert!(founder.summary()["bytes_sent"].as_u64() > Some(size));
     assert!(!place.path("elsewhere").join(NAME).exists(), "nothing is written where the user works");
+}
+
+/// Rows of two numbers and a long label: a file that is too large to be kept in memory.
+fn large_table() -> String {
+    let labels = ["a", "b"].map(|letter| letter.repeat(1 << 16));
+    let row = |row: usize| format!("{row},{},{}\n", row % 7, labels[row % 2]);
+    let text: String = (0..1050).map(row).collect();
+    assert!(text.len() as u64 > KEPT_DATA_BYTES_MAX);
+    text
+}
+
+#[test]
+fn a_large_file_is_fetched_to_disk_and_a_fetch_that_was_cut_off_goes_on() {
+    let place = TestFolder::new();
+    place.write(NAME, large_table());
+    place.write("run.toml", "epochs = 2\n[data]\nfile = \"table.csv\"\n[model]\nkind = \"softmax\"\n");
+    let mut founder = place.start("founder", 2, &[]);
+    let invite = invite_of(&mut founder);
+    let arguments = [&["join", invite.as_str()], &LOCAL[..], &["joiner"]].concat();
+    let mut joiner = place.run_in("elsewhere", &arguments);
+    let first = joiner.wait_for("fetching_data")["received"].as_u64().expect("a number");
+    joiner.kill();
+    let mut again = place.run_in("elsewhere", &arguments);
+    let next = again.wait_for("fetching_data")["received"].as_u64().expect("a number");
+    assert!(next > first, "{next} after {first}: what was there is not fetched again");
+    let (founder, joiner) = (founder.end(), again.end());
+    assert_eq!(fetched_bytes(&joiner), Some(large_table().len() as u64));
+    assert_eq!(founder.summary()["digest"], joiner.summary()["digest"]);
 }
 
 #[test]

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use peergrad_core::io::{Event, Input, Job, Output, Panicked};
+use peergrad_core::io::{Event, FoundData, Input, Job, Output, Panicked};
 use peergrad_core::state::shared_cache::SharedCache;
-use peergrad_models::data::bytes::DataBytes;
 use peergrad_protocol::message::Contact;
 use peergrad_protocol::{Frame, PeerId};
 use rand::rngs::ChaCha8Rng;
@@ -57,7 +56,7 @@ impl Environment<'_> {
                 self.schedule.push_input(
                     now.after(time),
                     process,
-                    Input::DataFound(data.map(DataBytes::from)),
+                    Input::DataFound(data.map_or(FoundData::Nothing, |data| FoundData::Whole(data.into()))),
                 );
             }
             Output::Persist { id, record } => {
@@ -68,6 +67,7 @@ impl Environment<'_> {
                 }
             }
             Output::StoreData { data, .. } => setup.data = Some(data),
+            Output::StorePiece { .. } => unreachable!("a simulated data file fits into memory"),
             Output::SaveCheckpoint { checkpoint, retention } => {
                 let at = now.after(setup.disk.write_time);
                 self.schedule.push(at, ScheduledEvent::Saved { process, checkpoint, retention });

@@ -128,6 +128,7 @@ impl Alone {
                     Output::Event(event) => self.events.push(event),
                     Output::Credit { .. } | Output::Dial(_) | Output::FindData(_) => {}
                     Output::StoreData { .. }
+                    | Output::StorePiece { .. }
                     | Output::SaveCheckpoint { .. }
                     | Output::KeepBest { .. }
                     | Output::LoadCheckpoint(_) => {}

@@ -17,7 +17,7 @@ use std::fmt;
 
 use peergrad_models::data::format::{FileLayout, Format};
 use peergrad_models::data::limits::UNPACKED_BYTES_MAX;
-use peergrad_protocol::limits::SHIPPED_DATA_BYTES_MAX;
+use peergrad_protocol::limits::KEPT_DATA_BYTES_MAX;
 
 use super::{Specification, SpecificationError, TrainingSettings};
 
@@ -56,7 +56,7 @@ impl Specification {
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         let file = self.data.byte_count;
-        let kept_file = if file <= SHIPPED_DATA_BYTES_MAX { file } else { 0 };
+        let kept_file = if file <= KEPT_DATA_BYTES_MAX { file } else { 0 };
         let samples = match self.data.layout {
             _ if self.stays_on_disk() => u64::from(self.data.rows).saturating_mul(ROW_BYTES),
             // A packed text has more bytes than its file.
@@ -98,7 +98,7 @@ impl Specification {
     /// Whether the data file stays on disk, where samples are read when they are needed.
     fn stays_on_disk(&self) -> bool {
         let is_read_there = self.data.layout.format() == Format::Text || self.has_byte_pictures();
-        is_read_there && self.data.byte_count > SHIPPED_DATA_BYTES_MAX && !self.data.name.ends_with(".gz")
+        is_read_there && self.data.byte_count > KEPT_DATA_BYTES_MAX && !self.data.name.ends_with(".gz")
     }
 
     /// To how many bytes the data file may be unpacked.
@@ -184,9 +184,9 @@ mod tests {
         assert_eq!(specification("sgd").memory_bytes(), data + parameters * 4 * 3);
         assert_eq!(specification("adam").memory_bytes(), data + parameters * 4 * 3, "its moments are shared");
         let mut large = specification("sgd");
-        large.data.byte_count = SHIPPED_DATA_BYTES_MAX + 1;
+        large.data.byte_count = KEPT_DATA_BYTES_MAX + 1;
         large.data.rows = 1 << 20;
-        let loading = SHIPPED_DATA_BYTES_MAX + 1 + (2 << 20) * 12;
+        let loading = KEPT_DATA_BYTES_MAX + 1 + (2 << 20) * 12;
         assert_eq!(large.memory_bytes(), loading, "the file is not kept, so that loading takes more");
     }
 
@@ -210,12 +210,12 @@ mod tests {
         more.data.rows += 100;
         assert_eq!(of(&more) - of(&small), 100 * (64 + ROW_BYTES));
         let mut large = small.clone();
-        large.data.byte_count = SHIPPED_DATA_BYTES_MAX + 1;
+        large.data.byte_count = KEPT_DATA_BYTES_MAX + 1;
         let with_file = of(&small) - small.data.byte_count;
         assert_eq!(of(&large), with_file - 4 * 64, "neither the file nor its values are in memory");
         let mut packed = large.clone();
         packed.data.name += ".gz";
-        assert!(of(&packed) > SHIPPED_DATA_BYTES_MAX, "what is unpacked is in memory");
+        assert!(of(&packed) > KEPT_DATA_BYTES_MAX, "what is unpacked is in memory");
     }
 
     #[test]
@@ -227,7 +227,7 @@ mod tests {
         .unwrap();
         let small = resolve(&run, "b.txt", text.as_bytes()).unwrap();
         let mut large = small.clone();
-        large.data.byte_count = SHIPPED_DATA_BYTES_MAX + 1;
+        large.data.byte_count = KEPT_DATA_BYTES_MAX + 1;
         let file = 2 * text.len() as u64;
         let rows = u64::from(small.data.rows) * ROW_BYTES;
         assert_eq!(large.memory_bytes(), small.memory_bytes() - file + rows);

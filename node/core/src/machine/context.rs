@@ -104,12 +104,9 @@ impl NodeContext<'_> {
     /// Sends a joiner a piece of the data file.
     ///
     /// # Errors
-    /// The file is too large to be sent, or the request is wrong. A joiner knows the size from the specification, and must have such a file
-    /// itself.
+    /// The file is not sent, or the request is wrong. A joiner knows from the specification whether it has to have the file itself.
     pub(super) fn send_data_piece(&mut self, to: PeerId, want: WantData) -> Result<(), Reject> {
-        let (piece, bytes) = self.node.run.data_piece(want).ok_or(Reject::Data)?;
-        let mut payload = self.node.segments.take_bytes(bytes.len());
-        payload.bytes_mut().copy_from_slice(bytes);
+        let (piece, payload) = self.node.run.data_piece(want, &self.node.segments).ok_or(Reject::Data)?;
         let frame = Frame::encode(&JoinMessage::Data(piece).into(), Some(payload));
         self.out.push(Output::Send { to, frame });
         Ok(())

@@ -9,11 +9,12 @@ use std::sync::Arc;
 
 use peergrad_models::data::bytes::DataBytes;
 use peergrad_protocol::id::ContentDigest;
-use peergrad_protocol::limits::{DATA_PIECE_BYTES_MAX, DATA_PIECES_IN_FLIGHT_MAX, SHIPPED_DATA_BYTES_MAX};
-use peergrad_protocol::message::{DataPiece, JoinMessage, Message, WantData};
-use peergrad_protocol::{Buffer, Frame, PeerId, Pool};
+use peergrad_protocol::limits::{DATA_PIECE_BYTES_MAX, KEPT_DATA_BYTES_MAX};
+use peergrad_protocol::message::{DataPiece, WantData};
+use peergrad_protocol::{Buffer, PeerId, Pool};
 
-use crate::io::{DataReference, Event, Failure, Output, Reject};
+use super::fetching::{Fetched, Fetching};
+use crate::io::{DataReference, Failure, FoundData, Output, Reject};
 use crate::program::loader::{Loaded, Loader};
 use crate::training::VECTORS_KEPT_MAX;
 
@@ -30,12 +31,12 @@ pub(crate) struct Preparation {
 enum Stage {
     /// The driver is looking for the file on this machine.
     Locating,
-    /// A member is sending the file in pieces. Holds the bytes received so far, and the offset up to which bytes were requested.
-    Fetching { received: Vec<u8>, requested: u64 },
+    /// A member is sending the file in pieces.
+    Fetching(Fetching),
     /// The task is being built; all that it needs is here. Holds the data file, if others may ask for it.
-    Loading(Option<Arc<[u8]>>),
+    Loading(Option<DataBytes>),
     /// The task is built. Holds the data file, if others may ask for it, and the task.
-    Ready(Option<Arc<[u8]>>, Box<Prepared>),
+    Ready(Option<DataBytes>, Box<Prepared>),
 }
 
 /// A task that is built, with the parameters that a run of it begins with.
@@ -70,6 +71,16 @@ pub(crate) enum Donor {
     Awaited,
     /// The member that has welcomed this peer.
     Sponsor(PeerId),
+}
+
+impl Donor {
+    /// The member that can be asked now.
+    fn sponsor(self) -> Option<PeerId> {
+        match self {
+            Self::Nobody | Self::Awaited => None,
+            Self::Sponsor(peer) => Some(peer),
+        }
+    }
 }
 
 /// What is needed to load a task: its specification, and its data file if it has one.
@@ -108,54 +119,65 @@ impl Preparation {
     /// The file is not available anywhere.
     pub(crate) fn data_found(
         &mut self,
-        data: Option<DataBytes>,
+        data: FoundData,
         donor: Donor,
         out: &mut Vec<Output>,
     ) -> Result<Option<LoadRequest>, Failure> {
-        let (Stage::Locating, Some(reference)) = (&self.stage, &self.reference) else { return Ok(None) };
-        if let Some(data) = data.filter(|data| data.digest() == reference.digest) {
-            return Ok(Some(self.load(data)));
-        }
-        let missing = Failure::DataMissing { name: reference.name.clone(), byte_count: reference.byte_count };
-        if !is_shipped(reference) || donor == Donor::Nobody {
-            return Err(missing);
-        }
-        self.stage = Stage::Fetching { received: Vec::new(), requested: 0 };
-        if let Donor::Sponsor(donor) = donor {
-            self.request(donor, out);
-        }
-        Ok(None)
-    }
-
-    /// Requests pieces until the window is full.
-    fn request(&mut self, donor: PeerId, out: &mut Vec<Output>) {
-        let (Stage::Fetching { received, requested }, Some(reference)) = (&mut self.stage, &self.reference)
-        else {
-            return;
+        let (Stage::Locating | Stage::Fetching(_), Some(reference)) = (&self.stage, &self.reference) else {
+            return Ok(None);
         };
-        // Each piece that arrives brings two more, up to the limit: a long line needs many, and a slow one few.
-        let in_flight_max = (DATA_PIECES_IN_FLIGHT_MAX * DATA_PIECE_BYTES_MAX) as u64;
-        let received = received.len() as u64;
-        let end = received + in_flight_max.min(in_flight_max / 8 + received);
-        while *requested < reference.byte_count.min(end) {
-            let message = Message::Join(JoinMessage::WantData(WantData {
-                digest: reference.digest,
-                offset: *requested,
-            }));
-            out.push(Output::Send { to: donor, frame: Frame::encode(&message, None) });
-            *requested = reference.byte_count.min(*requested + DATA_PIECE_BYTES_MAX as u64);
+        let part = match data {
+            FoundData::Whole(data) if data.digest() == reference.digest => return Ok(Some(self.load(data))),
+            FoundData::Part { byte_count } => byte_count,
+            FoundData::Whole(_) | FoundData::Nothing => 0,
+        };
+        let (name, byte_count) = (reference.name.clone(), reference.byte_count);
+        if !is_sent(reference) || donor == Donor::Nobody {
+            return Err(Failure::DataMissing { name, byte_count });
         }
+        let mut fetching = match std::mem::replace(&mut self.stage, Stage::Locating) {
+            Stage::Fetching(mut fetching) => {
+                if !fetching.begin_again() {
+                    return Err(Failure::DataDiffers { name });
+                }
+                fetching
+            }
+            _ => Fetching::new(reference.clone(), part),
+        };
+        if let Some(donor) = donor.sponsor() {
+            fetching.request(donor, out);
+        }
+        self.stage = Stage::Fetching(fetching);
+        Ok(None)
     }
 
     /// The link to the donor is up again: requests again the pieces that were on their way.
     pub(crate) fn restart_fetching(&mut self, donor: PeerId, out: &mut Vec<Output>) {
-        if let Stage::Fetching { received, requested } = &mut self.stage {
-            *requested = received.len() as u64;
-            self.request(donor, out);
+        if let Stage::Fetching(fetching) = &mut self.stage {
+            fetching.restart(donor, out);
         }
     }
 
-    /// A piece of the data file has arrived. A piece at another offset than the next one was requested twice, and is dropped.
+    /// The disk has the data file up to this offset, or could not write a piece of it.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub(crate) fn data_stored(
+        &mut self,
+        stored: Result<u64, String>,
+        donor: Donor,
+        out: &mut Vec<Output>,
+    ) -> Result<(), Failure> {
+        let (Stage::Fetching(fetching), Some(reference)) = (&mut self.stage, &self.reference) else {
+            return Ok(());
+        };
+        let (name, byte_count) = (reference.name.clone(), reference.byte_count);
+        let stored = stored.map_err(|reason| Failure::DataNotStored { name, byte_count, reason })?;
+        fetching.stored(stored, donor.sponsor(), out);
+        Ok(())
+    }
+
+    /// A piece of the data file has arrived.
     ///
     /// # Errors
     /// The piece is not of the requested file or was not requested, or the complete file does not match the digest in the specification.
@@ -168,38 +190,16 @@ impl Preparation {
     ) -> Result<Option<LoadRequest>, Reject> {
         let reference = self.reference.as_ref().filter(|reference| reference.digest == piece.digest);
         let reference = reference.ok_or(Reject::Data)?;
-        let Stage::Fetching { received, requested } = &mut self.stage else { return Ok(None) };
-        if piece.offset != received.len() as u64 {
-            return Ok(None);
-        }
-        let end = received.len() as u64 + payload.byte_count() as u64;
-        if end > *requested || payload.byte_count() == 0 {
-            return Err(Reject::Data);
-        }
-        received.extend_from_slice(payload.bytes());
-        out.push(Output::Event(Event::FetchingData { received: end, total: reference.byte_count }));
-        if end < reference.byte_count {
-            self.request(from, out);
-            return Ok(None);
-        }
-        let data: Arc<[u8]> = std::mem::take(received).into();
-        if ContentDigest::of(&data) != reference.digest {
-            // The transfer starts again from offset 0. After too many rejects this peer ignores the sender.
-            *requested = 0;
-            self.request(from, out);
-            return Err(Reject::Data);
-        }
-        let reference = reference.clone();
-        out.push(Output::StoreData { reference, data: Arc::clone(&data) });
+        let Stage::Fetching(fetching) = &mut self.stage else { return Ok(None) };
+        let Fetched::Whole(bytes) = fetching.piece(from, piece, payload, out)? else { return Ok(None) };
+        let data: Arc<[u8]> = bytes.into();
+        out.push(Output::StoreData { reference: reference.clone(), data: Arc::clone(&data) });
         Ok(Some(self.load(data.into())))
     }
 
     fn load(&mut self, data: DataBytes) -> LoadRequest {
-        let is_kept = self.reference.as_ref().is_some_and(is_shipped);
-        self.stage = Stage::Loading(match &data {
-            DataBytes::Memory(bytes) if is_kept => Some(Arc::clone(bytes)),
-            _ => None,
-        });
+        let is_sent = self.reference.as_ref().is_some_and(is_sent);
+        self.stage = Stage::Loading(Some(data.clone()).filter(|_| is_sent));
         LoadRequest { specification: Arc::clone(&self.specification), data: Some(data) }
     }
 
@@ -231,16 +231,17 @@ impl Preparation {
         matches!(self.stage, Stage::Loading(_) | Stage::Ready(..))
     }
 
-    /// A piece of the data file for a joiner; `None` if the file is not here or too large to be sent.
-    pub(crate) fn data_piece(&self, want: WantData) -> Option<(DataPiece, &[u8])> {
+    /// A piece of the data file for a joiner; `None` if the file is not here, or is not sent.
+    pub(crate) fn data_piece(&self, want: WantData, segments: &Pool) -> Option<(DataPiece, Buffer)> {
         let (Stage::Loading(Some(data)) | Stage::Ready(Some(data), _)) = &self.stage else { return None };
         let reference = self.reference.as_ref()?;
-        let start = usize::try_from(want.offset).ok()?;
-        if reference.digest != want.digest || start >= data.len() {
+        let left = data.byte_count().checked_sub(want.offset).filter(|left| *left > 0)?;
+        if reference.digest != want.digest {
             return None;
         }
-        let end = data.len().min(start + DATA_PIECE_BYTES_MAX);
-        Some((DataPiece { digest: want.digest, offset: want.offset }, &data[start..end]))
+        let mut payload = segments.take_bytes(left.min(DATA_PIECE_BYTES_MAX as u64) as usize);
+        data.read_at(want.offset, payload.bytes_mut()).ok()?;
+        Some((DataPiece { digest: want.digest, offset: want.offset }, payload))
     }
 
     /// The encoded specification.
@@ -249,41 +250,127 @@ impl Preparation {
     }
 }
 
-/// Whether the swarm sends a data file to peers that lack it. A larger one is not kept in memory once its samples are made.
-fn is_shipped(reference: &DataReference) -> bool {
-    reference.byte_count <= SHIPPED_DATA_BYTES_MAX
+/// Whether the swarm sends a data file to peers that lack it. A large one that is packed is not kept once its samples are made; any other
+/// large one stays on disk.
+fn is_sent(reference: &DataReference) -> bool {
+    reference.byte_count <= KEPT_DATA_BYTES_MAX || !reference.name.ends_with(".gz")
 }
 
 #[cfg(test)]
 mod tests {
+    use peergrad_protocol::message::{JoinMessage, Message};
+
     use super::*;
 
-    /// Loads nothing; its data file has so many bytes.
-    struct Sized(u64);
+    /// Loads nothing; its data file has this name and so many bytes.
+    struct Sized {
+        name: &'static str,
+        byte_count: u64,
+    }
 
     impl Loader for Sized {
         fn data(&self, _: &[u8]) -> Result<Option<DataReference>, String> {
-            let digest = ContentDigest::of(b"data");
-            Ok(Some(DataReference { digest, byte_count: self.0, name: "data".to_owned() }))
+            let digest = ContentDigest::of(DATA);
+            Ok(Some(DataReference { digest, byte_count: self.byte_count, name: self.name.to_owned() }))
         }
         fn load(&self, _: &[u8], _: Option<DataBytes>) -> Result<Loaded, String> {
             Err("not loaded".to_owned())
         }
     }
 
+    const DATA: &[u8] = b"data";
+
+    /// A preparation that looks for a file which claims to have so many bytes.
+    fn locating(name: &'static str, byte_count: u64) -> Preparation {
+        let loader = Sized { name, byte_count };
+        let started = Preparation::start(Arc::from(&b"run"[..]), &loader, &mut Vec::new());
+        let Ok((preparation, None)) = started else { panic!("it looks for the file first") };
+        preparation
+    }
+
     #[test]
     fn a_file_is_kept_only_if_others_may_ask_for_it() {
-        for (byte_count, kept) in [(SHIPPED_DATA_BYTES_MAX, 1), (SHIPPED_DATA_BYTES_MAX + 1, 0)] {
-            let data: Arc<[u8]> = Arc::from(&b"data"[..]);
-            let started = Preparation::start(Arc::from(&b"run"[..]), &Sized(byte_count), &mut Vec::new());
-            let Ok((mut preparation, None)) = started else { panic!("it looks for the file first") };
-            let found =
-                preparation.data_found(Some(Arc::clone(&data).into()), Donor::Nobody, &mut Vec::new());
+        let large = KEPT_DATA_BYTES_MAX + 1;
+        for (name, byte_count, is_kept) in
+            [("data", KEPT_DATA_BYTES_MAX, true), ("data.gz", large, false), ("data", large, true)]
+        {
+            let data: Arc<[u8]> = Arc::from(DATA);
+            let mut preparation = locating(name, byte_count);
+            let found = FoundData::Whole(Arc::clone(&data).into());
+            let found = preparation.data_found(found, Donor::Nobody, &mut Vec::new());
             let Ok(Some(load_request)) = found else { panic!("the file is there") };
             drop(load_request);
-            assert_eq!(Arc::strong_count(&data), 1 + kept);
-            let want = WantData { digest: ContentDigest::of(b"data"), offset: 0 };
-            assert_eq!(preparation.data_piece(want).is_some(), kept == 1);
+            assert_eq!(Arc::strong_count(&data), 1 + usize::from(is_kept));
+            let want = WantData { digest: ContentDigest::of(DATA), offset: 1 };
+            let piece = preparation.data_piece(want, &Pool::new(1));
+            assert_eq!(piece.map(|(_, bytes)| bytes.bytes().to_vec()), is_kept.then(|| b"ata".to_vec()));
+            let behind = WantData { offset: 4, ..want };
+            assert!(preparation.data_piece(behind, &Pool::new(1)).is_none());
         }
+    }
+
+    const DONOR: PeerId = PeerId([7; 32]);
+
+    /// Offsets that were requested, pieces that go to disk, and whether the file is looked for.
+    fn asked(out: &mut Vec<Output>) -> (Vec<u64>, Vec<u64>, bool) {
+        let (mut requested, mut stored, mut is_looked_for) = (vec![], vec![], false);
+        for output in out.drain(..) {
+            match output {
+                Output::Send { frame, .. } => match frame.decode().unwrap() {
+                    Message::Join(JoinMessage::WantData(want)) => requested.push(want.offset),
+                    _ => panic!("only data is requested"),
+                },
+                Output::StorePiece { offset, .. } => stored.push(offset),
+                Output::FindData(_) => is_looked_for = true,
+                _ => {}
+            }
+        }
+        (requested, stored, is_looked_for)
+    }
+
+    #[test]
+    fn a_large_file_goes_to_disk_and_no_faster_than_it_is_written() {
+        let piece = DATA_PIECE_BYTES_MAX as u64;
+        let total = KEPT_DATA_BYTES_MAX + piece;
+        let mut preparation = locating("data", total);
+        let mut out = vec![];
+        // An earlier try has left all but three pieces.
+        let left = FoundData::Part { byte_count: total - 3 * piece };
+        let sponsor = Donor::Sponsor(DONOR);
+        assert!(preparation.data_found(left, sponsor, &mut out).unwrap().is_none());
+        let offsets = [3, 2, 1].map(|pieces| total - pieces * piece);
+        assert_eq!(asked(&mut out), (offsets.to_vec(), vec![], false));
+        let mut arrive = |offset| {
+            let found = DataPiece { digest: ContentDigest::of(DATA), offset };
+            let payload = Pool::new(1).take_bytes(DATA_PIECE_BYTES_MAX);
+            preparation.piece(DONOR, found, &payload, &mut out).map(drop)
+        };
+        assert!(arrive(offsets[1]).is_ok(), "one that is not next is dropped");
+        for offset in offsets {
+            arrive(offset).unwrap();
+        }
+        assert_eq!(arrive(total), Err(Reject::Data), "nothing behind the end was requested");
+        assert_eq!(asked(&mut out), (vec![], offsets.to_vec(), false));
+        preparation.data_stored(Ok(total - piece), sponsor, &mut out).unwrap();
+        assert_eq!(asked(&mut out), (vec![], vec![], false));
+        preparation.data_stored(Ok(total), sponsor, &mut out).unwrap();
+        assert_eq!(asked(&mut out), (vec![], vec![], true), "all of it is there");
+        // What was left may be damaged: then all of it is fetched again, once.
+        assert!(preparation.data_found(FoundData::Nothing, sponsor, &mut out).unwrap().is_none());
+        assert_eq!(asked(&mut out).0.first(), Some(&0));
+        let failed = preparation.data_found(FoundData::Nothing, sponsor, &mut out).err();
+        assert_eq!(failed, Some(Failure::DataDiffers { name: "data".to_owned() }));
+    }
+
+    #[test]
+    fn a_full_disk_ends_the_peer_with_a_reason() {
+        let mut preparation = locating("data", KEPT_DATA_BYTES_MAX + 1);
+        let mut out = vec![];
+        preparation.data_found(FoundData::Nothing, Donor::Awaited, &mut out).map(drop).unwrap();
+        assert_eq!(asked(&mut out).0, [], "nobody can be asked yet");
+        preparation.restart_fetching(DONOR, &mut out);
+        assert_eq!(asked(&mut out).0.first(), Some(&0));
+        let full = preparation.data_stored(Err("no space".to_owned()), Donor::Sponsor(DONOR), &mut out);
+        assert!(full.unwrap_err().to_string().contains("(no space): make room there"));
     }
 }

@@ -8,14 +8,13 @@
 
 use std::sync::Arc;
 
-use peergrad_models::data::bytes::DataBytes;
 use peergrad_protocol::durable::RunDefinition;
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::message::{DataPiece, WantData};
 use peergrad_protocol::wire::encode_record;
 use peergrad_protocol::{Buffer, PeerId, Pool, StepNumber};
 
-use crate::io::{Event, Failure, JobOutput, Output, Reject};
+use crate::io::{Event, Failure, FoundData, JobOutput, Output, Reject};
 use crate::machine::jobs::{Jobs, Purpose};
 use crate::machine::preparation::{Donor, LoadRequest, Preparation, Prepared};
 use crate::program::loader::{Loaded, Loader};
@@ -103,7 +102,7 @@ impl RunSetup {
     /// The file is not available anywhere.
     pub(super) fn data_found(
         &mut self,
-        data: Option<DataBytes>,
+        data: FoundData,
         donor: Donor,
         jobs: &mut Jobs,
         out: &mut Vec<Output>,
@@ -132,6 +131,20 @@ impl RunSetup {
         Ok(())
     }
 
+    /// The disk has the data file up to an offset, or could not write a piece of it.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub(super) fn data_stored(
+        &mut self,
+        stored: Result<u64, String>,
+        donor: Donor,
+        out: &mut Vec<Output>,
+    ) -> Result<(), Failure> {
+        let Some(preparation) = self.preparing_mut() else { return Ok(()) };
+        preparation.data_stored(stored, donor, out)
+    }
+
     /// The link to the donor is up again: requests again the pieces that were on their way.
     pub(super) fn restart_fetching(&mut self, donor: PeerId, out: &mut Vec<Output>) {
         if let Some(preparation) = self.preparing_mut() {
@@ -139,9 +152,9 @@ impl RunSetup {
         }
     }
 
-    /// A piece of the data file for a joiner; `None` if the file is not here or too large to be sent.
-    pub(super) fn data_piece(&self, want: WantData) -> Option<(DataPiece, &[u8])> {
-        self.preparing()?.data_piece(want)
+    /// A piece of the data file for a joiner; `None` if the file is not here, or is not sent.
+    pub(super) fn data_piece(&self, want: WantData, segments: &Pool) -> Option<(DataPiece, Buffer)> {
+        self.preparing()?.data_piece(want, segments)
     }
 
     // The task.

@@ -2,7 +2,7 @@
 
 use peergrad_core::io::{BranchDetected, Event, Failure, MergeEvaluation, RecoveryProgress, RunSize};
 use peergrad_models::task::Evaluation;
-use peergrad_protocol::limits::QUARANTINE_TIMES_MAX;
+use peergrad_protocol::limits::{KEPT_DATA_BYTES_MAX, QUARANTINE_TIMES_MAX};
 use peergrad_protocol::message::{Rekey, Stage};
 use peergrad_protocol::view::{Expulsion, ExpulsionCause, MemberFault, Quarantine};
 use peergrad_protocol::{PeerId, StepNumber};
@@ -48,6 +48,9 @@ fn joining_text(event: &Event, me: &PeerId) -> Option<String> {
         ),
         Event::FetchingData { received, total } if received == total => {
             format!("received the data file from the swarm: {}", bytes(*total))
+        }
+        Event::FetchingData { received, total } if *total > KEPT_DATA_BYTES_MAX => {
+            format!("receiving the data file from the swarm: {} of {}", bytes(*received), bytes(*total))
         }
         Event::Prepared { size, has_checkpoints, .. } => format!(
             "{} parameters, {} training samples, {} ({}){}",
