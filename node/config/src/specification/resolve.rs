@@ -254,6 +254,9 @@ pub(super) fn resolve_data(
 /// Rejects keys of other kinds of models.
 fn check_model_keys(run: &RunFile, data: &DataSection) -> Result<(), SpecificationError> {
     let (model, kind) = (&run.model, run.model.kind);
+    let mlp = Condition { holds: kind == ModelKind::Mlp, allowed: "only if `kind` is \"mlp\"" };
+    mlp.check("model.hidden", model.hidden.as_ref())?;
+    mlp.check("model.activation", model.activation)?;
     let is_picture = matches!(kind, ModelKind::Cnn | ModelKind::Resnet);
     let pictures =
         Condition { holds: is_picture, allowed: "only if `kind` in [model] is \"cnn\" or \"resnet\"" };
@@ -315,14 +318,10 @@ fn resolve_model_of_table(run: &RunFile, target: &Target) -> Result<ModelSetting
         }
         _ => {}
     }
-    let is_mlp = section.kind == ModelKind::Mlp;
-    let mlp_only = Condition { holds: is_mlp, allowed: "only if `kind` is \"mlp\"" };
-    mlp_only.check("model.hidden", section.hidden.as_ref())?;
-    mlp_only.check("model.activation", section.activation)?;
     if section.kind == ModelKind::Logistic {
         return Ok(ModelSettings::Logistic {});
     }
-    let hidden_default = if is_mlp { vec![128] } else { Vec::new() };
+    let hidden_default = if section.kind == ModelKind::Mlp { vec![128] } else { Vec::new() };
     Ok(ModelSettings::Dense {
         hidden: section.hidden.clone().unwrap_or(hidden_default),
         activation: section.activation.unwrap_or_default(),
