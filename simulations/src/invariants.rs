@@ -27,7 +27,7 @@
 //!
 //! If members have local parameters (`Program::LOCAL_PARAMETERS`), invariants 2 to 6 do not apply between two rounds of all members, and
 //! are not checked; neither are they if parameters are in tables. Invariant 10, that a mean within a group preserves the total, is shown by
-//! `tests/programs.rs`.
+//! `tests/swarms/programs.rs`.
 
 use std::any::Any;
 

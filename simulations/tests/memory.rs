@@ -2,6 +2,8 @@
 
 #![allow(unsafe_code, reason = "an allocator that counts has to be one")]
 
+#[path = "swarms/common.rs"]
+#[allow(dead_code, reason = "this file uses a part of it")]
 mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};

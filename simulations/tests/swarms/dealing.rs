@@ -1,7 +1,5 @@
 //! Batches are divided by measured speed: a machine that computes slowly gets fewer samples, and steps take little longer for it.
 
-#![allow(clippy::unwrap_used, reason = "in a test a panic is the answer")]
-
 use std::time::Duration;
 
 use peergrad_config::specification::RunFile;
@@ -13,8 +11,7 @@ use peergrad_simulations::scenario::Scenario;
 use peergrad_simulations::simulation::Simulation;
 use peergrad_simulations::workload::Workload;
 
-mod common;
-use common::assert_nobody_is_blamed;
+use crate::common::assert_nobody_is_blamed;
 
 const PEERS: usize = 8;
 const SAMPLES: u32 = 2048;

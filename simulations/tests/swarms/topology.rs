@@ -1,7 +1,5 @@
 //! The topology that is chosen: it changes with the shares, in the middle of a view, and does not change the result.
 
-#![allow(clippy::unwrap_used, reason = "in a test a panic is the answer")]
-
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

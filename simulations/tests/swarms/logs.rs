@@ -1,7 +1,5 @@
 //! Histories of real runs, from logs that are cut, damaged or missing, with clocks hours apart, or that contradict each other.
 
-#![allow(clippy::unwrap_used, reason = "in a test a panic is the answer")]
-
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;

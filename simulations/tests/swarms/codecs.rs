@@ -9,8 +9,7 @@ use peergrad_simulations::scenario::file::{Size, parse};
 use peergrad_simulations::simulation::Simulation;
 use peergrad_simulations::workload::Workload;
 
-mod common;
-use common::ended;
+use crate::common::ended;
 
 const CODECS: [&str; 5] = ["f32", "bf16", "f16", "int8", "top-k"];
 

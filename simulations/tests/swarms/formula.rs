@@ -1,8 +1,6 @@
 //! The time of an all-reduce in virtual time agrees with the textbook formula, with equal lines, with one slow line and with losses; and
 //! links without credit do not stop a ring.
 
-#![allow(clippy::unwrap_used, reason = "in a test a panic is the answer")]
-
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

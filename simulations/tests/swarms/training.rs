@@ -14,8 +14,7 @@ use peergrad_simulations::simulation::Simulation;
 use peergrad_simulations::task::{AlteredTask, FixedLoader, Squares};
 use peergrad_simulations::workload::Workload;
 
-mod common;
-use common::{PARAMETERS, SAMPLES, STEPS, assert_nobody_is_blamed, committed, ended, swarm, training};
+use crate::common::{PARAMETERS, SAMPLES, STEPS, assert_nobody_is_blamed, committed, ended, swarm, training};
 
 /// The small task as a workload.
 fn workload(topology: Topology) -> Workload {
@@ -87,7 +86,7 @@ fn members_hold_the_same_bits_after_every_step() {
 
 #[test]
 fn optimizer_memory_falls_with_the_number_of_members() {
-    let fixed = Arc::new(common::squares(Topology::Ring));
+    let fixed = Arc::new(crate::common::squares(Topology::Ring));
     for count in [1, 2, 4, 8] {
         let (cluster, hosts) = swarm(count, &fixed, 1);
         let bytes = |&host| ended(&cluster, host).state.as_ref().expect("it trained").optimizer_bytes;

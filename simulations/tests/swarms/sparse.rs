@@ -10,8 +10,7 @@ use peergrad_simulations::scenario::Scenario;
 use peergrad_simulations::scenario::file::{Size, parse};
 use peergrad_simulations::simulation::Simulation;
 
-mod common;
-use common::{assert_nobody_is_blamed, ended};
+use crate::common::{assert_nobody_is_blamed, ended};
 
 /// The data beside the workspace; `None` if it is not there.
 fn shared_data() -> Option<PathBuf> {

@@ -1,7 +1,5 @@
 //! Every kind of fault does what its name says, and the rest of the swarm goes on.
 
-#![allow(clippy::unwrap_used, reason = "in a test a panic is the answer")]
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 

@@ -1,8 +1,6 @@
 //! Replicas of optimizer state: the parameters do not depend on their number; and if all members store all state, no state is sent and none
 //! is lost.
 
-#![allow(clippy::unwrap_used, reason = "in a test a panic is the answer")]
-
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -25,8 +23,7 @@ use peergrad_simulations::simulation::Simulation;
 use peergrad_simulations::task::{FixedLoader, Squares};
 use peergrad_simulations::workload::Workload;
 
-mod common;
-use common::{PARAMETERS, SAMPLES, ended, found, join, lan, run_out, setup, training};
+use crate::common::{PARAMETERS, SAMPLES, ended, found, join, lan, run_out, setup, training};
 
 /// Adam on sums that are exact in any order, so that the result does not depend on who owns what when.
 fn exact(replicas: &str, topology: &str) -> Workload {
@@ -180,6 +177,6 @@ fn a_member_that_owns_nothing_still_stores_all_replicas() {
         }
         let shards: Vec<usize> = states.iter().map(|state| state.shard).collect();
         assert_eq!((shards[1], shards[3], shards[0] + shards[2]), (0, 0, PARAMETERS));
-        common::assert_nobody_is_blamed(&cluster);
+        crate::common::assert_nobody_is_blamed(&cluster);
     }
 }

@@ -11,8 +11,7 @@ use peergrad_protocol::message::Refusal;
 use peergrad_simulations::cluster::{Cluster, UserCommand};
 use peergrad_simulations::host::{EntryMode, HostId, HostSetup};
 
-mod common;
-use common::{
+use crate::common::{
     assert_nobody_is_blamed, ended, events_of, found, join, lan, run_out, run_until, run_until_training,
     setup, slow_down, squares,
 };

@@ -9,8 +9,7 @@ use peergrad_simulations::simulation::Simulation;
 use peergrad_simulations::workload::Workload;
 
 #[path = "../common/mod.rs"]
-mod common;
-use common::{assert_nobody_is_blamed, ended, run_until, run_until_training};
+use crate::common::{assert_nobody_is_blamed, ended, run_until, run_until_training};
 
 mod columns;
 mod counting;

@@ -1,7 +1,5 @@
 //! Ownership follows the lines: a member with a slow uplink owns little, so that steps take less time, and views change rarely for it.
 
-#![allow(clippy::unwrap_used, reason = "in a test a panic is the answer")]
-
 use std::time::Duration;
 
 use peergrad_config::specification::RunFile;

@@ -1,7 +1,5 @@
 //! Shared by the tests of whole swarms: a small task, hosts that train it, and functions that run a cluster and read its events.
 
-#![allow(dead_code, reason = "each test file uses its own part")]
-
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,7 +1,5 @@
 //! Runs that end before their epochs are over: because a user says so, or because the model does not get better any more.
 
-#![allow(clippy::unwrap_used, reason = "in a test a panic is the answer")]
-
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -15,8 +13,7 @@ use peergrad_simulations::simulation::Simulation;
 use peergrad_simulations::task::Squares;
 use peergrad_simulations::workload::Workload;
 
-mod common;
-use common::{assert_nobody_is_blamed, ended, events_of};
+use crate::common::{assert_nobody_is_blamed, ended, events_of};
 
 /// A parameter that each step moves on by the rate. It is best after [`BEST`] steps.
 struct Passing;

@@ -1,7 +1,5 @@
 //! Clipping by the global norm: a swarm of any size clips as one loop does, and all members agree on the factor, whatever happens to them.
 
-#![allow(clippy::unwrap_used, reason = "in a test a panic is the answer")]
-
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -23,8 +21,7 @@ use peergrad_simulations::simulation::Simulation;
 use peergrad_simulations::task::AlteredTask;
 use peergrad_simulations::workload::Workload;
 
-mod common;
-use common::{assert_nobody_is_blamed, committed, ended, parameters};
+use crate::common::{assert_nobody_is_blamed, committed, ended, parameters};
 
 fn simulated(peers: usize, workload: &Workload) -> Simulation {
     let mut simulation = Simulation::new(&Scenario::new("clipping", peers, workload.clone()), 11);

@@ -18,8 +18,8 @@ use peergrad_simulations::simulation::Simulation;
 use peergrad_simulations::task::Integers;
 use peergrad_simulations::workload::Workload;
 
-use super::common::assert_nobody_is_blamed;
 use super::counting::in_trouble;
+use crate::common::assert_nobody_is_blamed;
 
 /// Rows of two numbers: the first is 1 once a worker has set it, the second is a count.
 const ROWS: Row = 200;

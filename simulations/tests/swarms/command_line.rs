@@ -1,7 +1,5 @@
 //! The program `simulate` as a user sees it: its output and its exit code.
 
-#![allow(clippy::unwrap_used, reason = "in a test a panic is the answer")]
-
 use std::io::BufRead;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};

@@ -1,13 +1,11 @@
 //! Inspection: how members see each other while faults happen; and inspecting a run does not change it.
 
-#![allow(clippy::unwrap_used, reason = "in a test a panic is the answer")]
-
-mod common;
-
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use common::{PARAMETERS, gathered, join, run_out, run_until, run_until_training, setup, slow_down, squares};
+use crate::common::{
+    PARAMETERS, gathered, join, run_out, run_until, run_until_training, setup, slow_down, squares,
+};
 use peergrad_collectives::plan::Topology;
 use peergrad_core::node_report::{Condition, MemberDetails, NodeReport};
 use peergrad_core::program::loader::Loader;

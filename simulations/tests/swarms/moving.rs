@@ -1,7 +1,5 @@
 //! What training costs while owners change: a peer joins, a peer leaves, and chunks move from step to step meanwhile.
 
-#![allow(clippy::unwrap_used, reason = "in a test a panic is the answer")]
-
 use std::time::Duration;
 
 use peergrad_config::specification::RunFile;

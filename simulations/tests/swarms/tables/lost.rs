@@ -9,7 +9,7 @@ use peergrad_simulations::host::{Crash, EntryMode, HostId};
 use peergrad_simulations::scenario::file::{Size, parse};
 use peergrad_simulations::simulation::Simulation;
 
-use super::common::run_until;
+use crate::common::run_until;
 
 /// Five peers that train with parameters in a table; two of them store each chunk.
 fn five(seed: u64) -> Simulation {

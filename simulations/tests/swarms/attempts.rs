@@ -1,7 +1,5 @@
 //! Attempts: mostly one proposer is enough to agree on a loss, however many members there are.
 
-#![allow(clippy::unwrap_used, reason = "in a test a panic is the answer")]
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

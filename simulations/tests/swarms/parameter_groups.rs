@@ -1,7 +1,5 @@
 //! Parameter groups: a swarm of any size updates each tensor as its group says, and as one loop does.
 
-#![allow(clippy::unwrap_used, reason = "in a test a panic is the answer")]
-
 use std::ops::Range;
 use std::time::Duration;
 
@@ -19,8 +17,7 @@ use peergrad_simulations::simulation::Simulation;
 use peergrad_simulations::task::{Integers, Squares};
 use peergrad_simulations::workload::Workload;
 
-mod common;
-use common::{assert_nobody_is_blamed, committed, ended, parameters};
+use crate::common::{assert_nobody_is_blamed, committed, ended, parameters};
 
 /// The tensors of the tests; their borders are not those of chunks.
 const TENSORS: [(&str, u32); 5] = [

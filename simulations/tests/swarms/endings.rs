@@ -8,8 +8,7 @@ use peergrad_simulations::cluster::Cluster;
 use peergrad_simulations::host::Crash;
 use peergrad_simulations::task::FixedLoader;
 
-mod common;
-use common::{committed, ended, gathered, run_out, run_until_training, squares};
+use crate::common::{committed, ended, gathered, run_out, run_until_training, squares};
 
 #[test]
 fn losing_a_peer_at_any_time_stops_no_other_peer() {

@@ -1,7 +1,5 @@
 //! Branches that meet again after a partition and other faults.
 
-#![allow(clippy::unwrap_used, reason = "in a test a panic is the answer")]
-
 use std::path::Path;
 
 use peergrad_simulations::scenario::file::{Size, parse};

@@ -13,8 +13,9 @@ use peergrad_simulations::simulation::Simulation;
 use peergrad_simulations::task::AlteredTask;
 use peergrad_simulations::workload::Workload;
 
-mod common;
-use common::{assert_nobody_is_blamed, committed, ended, found, join, lan, parameters, run_out, setup};
+use crate::common::{
+    assert_nobody_is_blamed, committed, ended, found, join, lan, parameters, run_out, setup,
+};
 
 /// Integers as gradients, which do not depend on the parameters; `peers` members get equal parts of every batch.
 fn integers(peers: usize, sync: &str) -> Simulation {

@@ -5,7 +5,7 @@
 //! and must be equal everywhere. They change with every change of what is sent when. If such a change was intended, write them again, and
 //! say why in the commit message:
 //! ```text
-//! UPDATE_HASHES=1 cargo test -p peergrad-simulations --test determinism
+//! UPDATE_HASHES=1 cargo test -p peergrad-simulations --test swarms determinism
 //! ```
 
 use std::env;
@@ -24,8 +24,7 @@ use peergrad_simulations::scenario::{Fault, FaultTime, Scenario, Targets};
 use peergrad_simulations::simulation::Simulation;
 use peergrad_simulations::workload::Workload;
 
-mod common;
-use common::{squares, swarm};
+use crate::common::{squares, swarm};
 
 /// Training with integers only: powers of two as rate and batch, and sums far below 2^24.
 fn integers(topology: &str) -> Workload {
@@ -125,7 +124,7 @@ fn committed_hashes_are_the_same_on_any_machine() {
         let hash = trace_hash(&scenario, seed);
         writeln!(found, "{hash}  seed {seed}  {}", scenario.name).unwrap();
     }
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/hashes.txt");
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/swarms/hashes.txt");
     if env::var_os("UPDATE_HASHES").is_some() {
         fs::write(file, &found).unwrap();
     }

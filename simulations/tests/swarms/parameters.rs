@@ -19,8 +19,7 @@ use peergrad_simulations::filters::{Envelope, FrameAction};
 use peergrad_simulations::host::HostId;
 use peergrad_simulations::task::{FixedLoader, Squares};
 
-mod common;
-use common::{ended, events_of, found, join, lan, run_until, setup, training};
+use crate::common::{ended, events_of, found, join, lan, run_until, setup, training};
 
 /// A task that draws other initial parameters than the one in it.
 struct Shifted(Arc<dyn Task>);
