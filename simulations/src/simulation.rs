@@ -461,7 +461,11 @@ fn ending_of(failure: &Failure) -> &'static str {
         Failure::Diverged { .. } => "stopped: its loss was not finite",
         Failure::ParametersDiffer { .. } => "stopped: the members' parameters differ",
         Failure::Left => "left",
-        Failure::WrongSpecification { .. } | Failure::Unusable(_) | Failure::DataMissing { .. } => "unusable",
+        Failure::WrongSpecification { .. }
+        | Failure::Unusable(_)
+        | Failure::DataMissing { .. }
+        | Failure::DataDiffers { .. }
+        | Failure::DataNotStored { .. } => "unusable",
     }
 }
 
