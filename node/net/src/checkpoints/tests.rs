@@ -236,8 +236,31 @@ async fn the_disk_thread_answers_in_order_and_finishes_pending_requests() {
     checkpoints.save(Arc::new(checkpoint(20)), KEEP);
     assert_eq!(checkpoints.finish().await.len(), 1);
     assert_eq!(steps(&store), [20, 10]);
-    assert_eq!(store.data(&reference), Some(data));
-    assert_eq!(store.data(&DataReference { digest: ContentDigest([0; 32]), ..reference }), None);
+    assert_eq!(fs::read(store.data_path(&reference)).unwrap(), *data);
+    assert!(!store.data_path(&DataReference { digest: ContentDigest([0; 32]), ..reference }).exists());
+}
+
+#[tokio::test]
+async fn a_data_file_is_kept_piece_by_piece() {
+    let (folder, store) = store();
+    let mut checkpoints = Checkpoints::start(store.clone(), ()).unwrap();
+    let digest = ContentDigest::of(b"0123456789");
+    let reference = DataReference { name: "d.csv".to_owned(), digest, byte_count: 10 };
+    let left = || store.data_part_bytes(&reference);
+    assert_eq!(left(), 0);
+    for (offset, piece, expected) in [(0, "xxxxxx", 6), (0, "0123", 4), (4, "4567", 8)] {
+        checkpoints.keep_piece(reference.clone(), offset, piece.as_bytes().into());
+        let Input::PieceStored(Ok(stored)) = checkpoints.answer().await else { panic!("another input") };
+        assert_eq!((stored, left()), (expected, expected), "a piece at 0 begins again");
+    }
+    assert!(!store.data_path(&reference).exists());
+    checkpoints.keep_piece(reference.clone(), 8, b"89".as_slice().into());
+    assert!(matches!(checkpoints.answer().await, Input::PieceStored(Ok(10))));
+    assert_eq!((fs::read(store.data_path(&reference)).unwrap(), left()), (b"0123456789".to_vec(), 0));
+    drop(folder);
+    let other = DataReference { digest: ContentDigest([0; 32]), ..reference };
+    checkpoints.keep_piece(other, 0, b"01".as_slice().into());
+    assert!(matches!(checkpoints.answer().await, Input::PieceStored(Err(_))), "the folder is gone");
 }
 
 #[tokio::test]
