@@ -23,7 +23,7 @@ pub(crate) async fn run(network: Network, mut courier: Courier) -> (Courier, Tra
         network,
         compute: Compute::start(Arc::clone(&counters), NonZeroUsize::MIN).unwrap(),
         clock: MonotonicClock::start(),
-        find_data: Arc::new(|_| None),
+        find_data: Arc::new(|_| FoundData::Nothing),
         store: StableStorage::start(folder.path().join("durable"), ()).unwrap().0,
         checkpoints: Checkpoints::start(CheckpointStore::in_directory(folder.path()), ()).unwrap(),
         events,

@@ -8,7 +8,6 @@ use peergrad_simulations::scenario::Scenario;
 use peergrad_simulations::simulation::Simulation;
 use peergrad_simulations::workload::Workload;
 
-#[path = "../common/mod.rs"]
 use crate::common::{assert_nobody_is_blamed, ended, run_until, run_until_training};
 
 mod columns;
