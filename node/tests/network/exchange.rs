@@ -4,6 +4,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
+use peergrad_core::io::FoundData;
 use peergrad_net::{
     CheckpointStore, Checkpoints, Compute, Environment, Identity, MonotonicClock, Network, StableStorage,
     Traffic, drive,

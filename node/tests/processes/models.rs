@@ -38,7 +38,7 @@ fn predictions_are_probabilities_for_rows_with_and_without_labels() {
     let lines: Vec<&str> = labelled.stdout.lines().collect();
     assert_eq!(lines.len(), 201, "{}", labelled.stderr);
     let header: Vec<&str> = lines[0].split(',').collect();
-    assert_eq!(header[..2], ["row", "class"], "{}", lines[0]);
+    assert_eq!(header[..2], ["row", "prediction"], "{}", lines[0]);
     let mut right = 0;
     for (row, line) in lines[1..].iter().enumerate() {
         let cells: Vec<&str> = line.split(',').collect();
