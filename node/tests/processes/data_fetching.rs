@@ -89,6 +89,8 @@ fn a_large_file_is_fetched_to_disk_and_a_fetch_that_was_cut_off_goes_on() {
     let arguments = [&["join", invite.as_str()], &LOCAL[..], &["joiner"]].concat();
     let mut joiner = place.run_in("elsewhere", &arguments);
     let first = joiner.wait_for("fetching_data")["received"].as_u64().expect("a number");
+    // By then, what was received first is on disk.
+    joiner.wait_for("fetching_data");
     joiner.kill();
     let mut again = place.run_in("elsewhere", &arguments);
     let next = again.wait_for("fetching_data")["received"].as_u64().expect("a number");
