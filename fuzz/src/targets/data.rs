@@ -13,7 +13,7 @@ use peergrad_models::data::dense_table::unpack;
 use peergrad_models::data::format::{FileLayout, Format};
 use peergrad_models::data::idx::Outline;
 use peergrad_models::deep::text::VOCABULARY;
-use peergrad_models::deep::{Architecture, Transformer};
+use peergrad_models::deep::{Architecture, Family, Transformer};
 
 use crate::target::{Bound, Form, Target, Verdict};
 
@@ -181,8 +181,15 @@ impl Target for IdxTarget {
 pub(super) struct PreparedTarget;
 
 /// A small transformer.
-const BASE: Transformer =
-    Transformer { layers: 1, width: 2, heads: 1, context: 3, vocabulary: VOCABULARY, dropout: 0.0 };
+const BASE: Transformer = Transformer {
+    layers: 1,
+    width: 2,
+    heads: 1,
+    context: 3,
+    vocabulary: VOCABULARY,
+    dropout: 0.0,
+    family: Family::Gpt2,
+};
 
 impl Target for PreparedTarget {
     fn name(&self) -> &'static str {

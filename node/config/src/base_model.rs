@@ -1,10 +1,14 @@
 //! A transformer that was trained before, which another run starts from: a model file of peergrad, or a folder in the layout of Hugging Face.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use peergrad_collectives::codec::Codec;
 use peergrad_models::deep::{Architecture, Transformer};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde::Deserialize;
+
+mod config_json;
 
 use crate::model_file::{ModelFile, ModelFileError};
 
@@ -23,12 +27,15 @@ pub enum BaseModelError {
     /// The file of tensors cannot be read.
     #[error("its tensors cannot be read ({0}); copy the file again")]
     Tensors(String),
+    /// The index of several files of tensors cannot be read.
+    #[error("model.safetensors.index.json cannot be read ({0}); copy the folder again")]
+    Index(String),
     /// The settings cannot be read.
     #[error("config.json cannot be read ({0}); copy the folder again")]
     Config(String),
     /// It is another kind of model.
     #[error(
-        "it is a model with {what}, and only those of the kind \"gpt2\" with their usual settings can be used here"
+        "it is a model with {what}, which cannot be used here: a base is of the kind gpt2, llama, qwen2, or mistral without sliding windows, with the usual settings"
     )]
     Kind {
         /// The setting.
@@ -56,34 +63,32 @@ pub enum BaseModelError {
     #[error(transparent)]
     File(#[from] ModelFileError),
     /// It is a model file of peergrad for something else.
-    #[error("it is no language model; give one that was trained with `kind = \"gpt\"`")]
+    #[error("it is no language model; give one that was trained with `kind = \"gpt\"` or `\"llama\"`")]
     NoTransformer,
     /// It is a model file of peergrad with adapters only.
     #[error("it has only adapters; give the model that they were trained on")]
     Adapters,
 }
 
-/// The settings of a model in the layout of Hugging Face, as far as they matter.
+/// The file model.safetensors.index.json.
 #[derive(Deserialize)]
-struct Config {
-    model_type: String,
-    n_layer: usize,
-    n_embd: usize,
-    n_head: usize,
-    n_positions: usize,
-    vocab_size: usize,
-    #[serde(default)]
-    n_inner: Option<usize>,
-    #[serde(default)]
-    activation_function: Option<String>,
-    #[serde(default)]
-    layer_norm_epsilon: Option<f64>,
-    #[serde(default)]
-    tie_word_embeddings: Option<bool>,
-    #[serde(default)]
-    scale_attn_weights: Option<bool>,
-    #[serde(default)]
-    scale_attn_by_inverse_layer_idx: Option<bool>,
+struct Index {
+    /// The file of each tensor.
+    weight_map: BTreeMap<String, String>,
+}
+
+/// The names of the files that an index of tensors, model.safetensors.index.json, lists.
+///
+/// # Errors
+/// It is damaged, or lists a file of another folder.
+pub fn indexed_files(index: &str) -> Result<BTreeSet<String>, BaseModelError> {
+    let index: Index =
+        serde_json::from_str(index).map_err(|error| BaseModelError::Index(error.to_string()))?;
+    let files: BTreeSet<String> = index.weight_map.into_values().collect();
+    match files.iter().find(|name| name.contains(['/', '\\'])) {
+        Some(name) => Err(BaseModelError::Index(format!("`{name}` is in another folder"))),
+        None => Ok(files),
+    }
 }
 
 impl BaseModel {
@@ -108,23 +113,24 @@ impl BaseModel {
     /// A model in the layout of Hugging Face.
     ///
     /// - `config`: the text of config.json.
-    /// - `tensors`: the bytes of model.safetensors.
+    /// - `files`: the bytes of model.safetensors, or of each of the files that it is spread over.
     ///
     /// # Errors
-    /// It is damaged or of another kind than GPT-2.
-    pub fn of_folder(config: &str, tensors: &[u8]) -> Result<Self, BaseModelError> {
-        let config: Config =
-            serde_json::from_str(config).map_err(|error| BaseModelError::Config(error.to_string()))?;
-        let transformer = config.transformer()?;
+    /// It is damaged or of a kind that cannot be used.
+    pub fn of_folder(config: &str, files: &[impl AsRef<[u8]>]) -> Result<Self, BaseModelError> {
+        let transformer = config_json::transformer(config)?;
         let unreadable = |error: safetensors::SafeTensorError| BaseModelError::Tensors(error.to_string());
-        let file = SafeTensors::deserialize(tensors).map_err(unreadable)?;
+        let files = files.iter().map(|bytes| SafeTensors::deserialize(bytes.as_ref()).map_err(unreadable));
+        let files = files.collect::<Result<Vec<_>, _>>()?;
         let mut parameters = vec![];
         for tensor in Architecture::Transformer(transformer).tensors() {
             let wrong = |found: String| BaseModelError::Tensor { name: tensor.name.clone(), found };
-            // The models of OpenAI have names without a prefix.
-            let short = tensor.name.trim_start_matches("transformer.");
-            let view = file.tensor(&tensor.name).or_else(|_| file.tensor(short));
-            let view = view.map_err(|_| wrong("is missing".to_owned()))?;
+            // A model without its last layer has names without a prefix.
+            let name = tensor.name.as_str();
+            let short = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name);
+            let view =
+                [name, short].iter().find_map(|name| files.iter().find_map(|file| file.tensor(name).ok()));
+            let view = view.ok_or_else(|| wrong("is missing".to_owned()))?;
             if view.shape() != tensor.shape {
                 return Err(wrong(format!("has the shape {:?}, not {:?}", view.shape(), tensor.shape)));
             }
@@ -136,43 +142,8 @@ impl BaseModel {
     }
 }
 
-impl Config {
-    fn transformer(&self) -> Result<Transformer, BaseModelError> {
-        let refuse = |what: String| Err(BaseModelError::Kind { what });
-        if self.model_type != "gpt2" {
-            return refuse(format!("model_type \"{}\"", self.model_type));
-        }
-        let activation = self.activation_function.as_deref().unwrap_or("gelu_new");
-        if !["gelu_new", "gelu_pytorch_tanh"].contains(&activation) {
-            return refuse(format!("activation_function \"{activation}\""));
-        }
-        let epsilon = self.layer_norm_epsilon.unwrap_or(1e-5);
-        if (epsilon - 1e-5).abs() > 1e-7 {
-            return refuse(format!("layer_norm_epsilon {epsilon}"));
-        }
-        if self.n_inner.is_some_and(|inner| Some(inner) != self.n_embd.checked_mul(4)) {
-            return refuse("an inner width that is not four times the width".to_owned());
-        }
-        if self.tie_word_embeddings == Some(false) {
-            return refuse("tie_word_embeddings false".to_owned());
-        }
-        if self.scale_attn_weights == Some(false) || self.scale_attn_by_inverse_layer_idx == Some(true) {
-            return refuse("another scale of the attention".to_owned());
-        }
-        let transformer = Transformer {
-            layers: self.n_layer,
-            width: self.n_embd,
-            heads: self.n_head,
-            context: self.n_positions,
-            vocabulary: self.vocab_size,
-            dropout: 0.0,
-        };
-        match transformer.problem() {
-            Some((setting, allowed)) => refuse(format!("{setting} outside of {allowed}")),
-            None => Ok(transformer),
-        }
-    }
-}
+/// How the names of most tensors begin.
+const PREFIXES: [&str; 2] = ["transformer.", "model."];
 
 /// The numbers of a tensor; `None` if it has another type.
 fn numbers(view: &TensorView<'_>) -> Option<Vec<f32>> {

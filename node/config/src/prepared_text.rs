@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! safetensors file    tokens                      u8 or u32, (tokens)
-//!                     transformer.wte.weight ...   f32: a transformer that was trained before, if there is one
+//!                     transformer.wte.weight ...  f32: a transformer that was trained before, if there is one
 //!                     tokenizer                   u8: the text of a tokenizer.json, if tokens are not bytes
 //!                     metadata                    the sizes of the transformer, as TOML
 //! ```
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use peergrad_models::data::bytes::DataBytes;
 use peergrad_models::deep::tensors::TensorSpec;
 use peergrad_models::deep::text::{TokenWidth, Tokens, VOCABULARY};
-use peergrad_models::deep::{Architecture, Transformer};
+use peergrad_models::deep::{Architecture, Family, Llama, Transformer};
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorView};
 use serde::{Deserialize, Serialize};
@@ -71,6 +71,9 @@ struct BaseSizes {
     width: usize,
     heads: usize,
     context: usize,
+    /// More sizes, if it is a LLaMA; without them it is a GPT-2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    llama: Option<Llama>,
 }
 
 /// A text to prepare.
@@ -111,8 +114,12 @@ pub fn prepare(text: TextTokens<'_>, base: Option<&BaseModel>) -> Result<Vec<u8>
     }
     let vocabulary = base.map_or(needed, |base| base.transformer.vocabulary);
     let sizes = base.map(|base| {
-        let Transformer { layers, width, heads, context, .. } = base.transformer;
-        BaseSizes { layers, width, heads, context }
+        let Transformer { layers, width, heads, context, family, .. } = base.transformer;
+        let llama = match family {
+            Family::Gpt2 => None,
+            Family::Llama(llama) => Some(llama),
+        };
+        BaseSizes { layers, width, heads, context, llama }
     });
     let sizes = toml::to_string(&Sizes { vocabulary, base: sizes }).expect("numbers can be written");
     let view = |dtype, shape, bytes| TensorView::new(dtype, shape, bytes).expect("as many bytes");
@@ -184,13 +191,14 @@ impl PreparedText {
         if !(1..=VOCABULARY_MAX).contains(&vocabulary) {
             return Err(wrong("its sizes are impossible"));
         }
-        let base = sizes.base.map(|BaseSizes { layers, width, heads, context }| Transformer {
+        let base = sizes.base.map(|BaseSizes { layers, width, heads, context, llama }| Transformer {
             layers,
             width,
             heads,
             context,
             vocabulary,
             dropout: 0.0,
+            family: llama.map_or(Family::Gpt2, Family::Llama),
         });
         if base.is_some_and(|base| base.problem().is_some()) {
             return Err(wrong("its sizes are impossible"));
@@ -264,7 +272,7 @@ impl PreparedText {
         Ok(Some(hasher.finalize().to_hex().to_string()))
     }
 
-    /// The bytes of a tensor of the base; of the table of places, as many rows as are wanted.
+    /// The bytes of a tensor of the base; of the table of places, if it has one, as many rows as are wanted.
     fn tensor(
         &self,
         name: &str,
@@ -285,7 +293,7 @@ impl PreparedText {
         Ok(values)
     }
 
-    /// The parameters of the base, for a transformer that may see less at once: then the table of places has fewer rows.
+    /// The parameters of the base, for a transformer that may see less at once: then the table of places, if it has one, has fewer rows.
     ///
     /// # Errors
     /// The transformer has other sizes, a tensor is missing, or the disk does not give them.

@@ -1,6 +1,6 @@
-//! How long a gradient of a deep network takes, alone: `gradient_time cnn|gpt THREADS SECONDS [gpu]` prints a line of JSON.
+//! How long a gradient of a deep network takes, alone: `gradient_time cnn|gpt|llama THREADS SECONDS [gpu]` prints a line of JSON.
 //!
-//! The networks are those of `bench/deep.py`, which measures PyTorch beside it.
+//! The networks `cnn` and `gpt` are those of `bench/deep.py`, which measures PyTorch beside it.
 
 #![allow(clippy::unwrap_used, reason = "a measurement that cannot start has no answer")]
 #![allow(clippy::disallowed_methods, reason = "it measures time")]
@@ -16,7 +16,7 @@ use peergrad_models::deep::convolutional::PictureShape;
 use peergrad_models::deep::pictures::PictureSamples;
 use peergrad_models::deep::task::DeepSamples;
 use peergrad_models::deep::text::{TextLayout, TextSamples, TokenKind};
-use peergrad_models::deep::{Architecture, ConvolutionalNet, DeepTask, Transformer};
+use peergrad_models::deep::{Architecture, ConvolutionalNet, DeepTask, Family, Llama, Transformer};
 use peergrad_models::task::Task as _;
 
 #[global_allocator]
@@ -40,7 +40,9 @@ fn task(name: &str, burn: Burn) -> (DeepTask, u32) {
             DeepSamples::Pictures { pictures: PictureSamples::Table(dataset), shape, changes: vec![] };
         return (DeepTask::new(Architecture::Convolutional(net), samples, 1, Arc::new(burn)), 64);
     }
-    let net = Transformer { layers: 4, width: 128, heads: 4, context: 128, vocabulary: 256, dropout: 0.0 };
+    let family = if name == "llama" { Family::Llama(Llama::new(128, 4)) } else { Family::Gpt2 };
+    let net =
+        Transformer { layers: 4, width: 128, heads: 4, context: 128, vocabulary: 256, dropout: 0.0, family };
     let text: Vec<u8> = (0..=16 * 128).map(|index: usize| (index * 31) as u8).collect();
     let layout = TextLayout { tokens: TokenKind::Bytes, context: 128 };
     let samples = DeepSamples::Text(TextSamples::new(DataBytes::from(text), layout, 0));
@@ -59,7 +61,7 @@ fn burn(device: Option<&str>) -> Burn {
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     let [_, name, threads, seconds, device @ ..] = arguments.as_slice() else {
-        panic!("cnn|gpt THREADS SECONDS [gpu]")
+        panic!("cnn|gpt|llama THREADS SECONDS [gpu]")
     };
     let (task, count) = task(name, burn(device.first().map(String::as_str)));
     let samples: Vec<u32> = (0..count).collect();

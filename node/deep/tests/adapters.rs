@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use peergrad_config::base_model::BaseModel;
+use peergrad_config::base_model::{BaseModel, indexed_files};
 use peergrad_config::model_file::{ModelFile, Origin};
 use peergrad_config::prepared_text::{PreparedText, TextTokens, prepare};
 use peergrad_config::specification::memory::MemoryLimit;
@@ -98,8 +98,8 @@ fn a_swarm_trains_adapters() {
     }
 }
 
-/// The folder of a model as the library Transformers writes it.
-fn of_folder(change: impl Fn(&str) -> String, prefix: &str) -> Result<BaseModel, String> {
+/// The folder of a model as the library Transformers writes it, with its tensors in so many files.
+fn of_folder(change: impl Fn(&str) -> String, prefix: &str, file_count: usize) -> Result<BaseModel, String> {
     let base = BaseModel::of_model_file(&model_file()).unwrap();
     let config = "{\"model_type\": \"gpt2\", \"n_layer\": 2, \"n_embd\": 16, \"n_head\": 2, \"n_positions\": 12, \"vocab_size\": 256, \
                   \"activation_function\": \"gelu_new\", \"layer_norm_epsilon\": 1e-05, \"other\": []}";
@@ -109,18 +109,24 @@ fn of_folder(change: impl Fn(&str) -> String, prefix: &str) -> Result<BaseModel,
         let shape = view.shape().to_vec();
         (name.replace("transformer.", prefix), TensorView::new(Dtype::F32, shape, view.data()).unwrap())
     });
-    let bytes = safetensors::serialize(views.collect::<Vec<_>>(), None).unwrap();
-    let found = BaseModel::of_folder(&change(config), &bytes).map_err(|error| error.to_string())?;
+    let views: Vec<_> = views.collect();
+    let files: Vec<Vec<u8>> = views
+        .chunks(views.len().div_ceil(file_count))
+        .map(|views| safetensors::serialize(views.to_vec(), None).unwrap())
+        .collect();
+    assert_eq!(files.len(), file_count);
+    let found = BaseModel::of_folder(&change(config), &files).map_err(|error| error.to_string())?;
     assert_eq!(found, base);
     Ok(found)
 }
 
 #[test]
 fn folders_of_other_libraries_are_read() {
-    of_folder(str::to_owned, "transformer.").unwrap();
-    of_folder(str::to_owned, "").unwrap();
-    let error = |from: &str, to: &str| of_folder(|config| config.replace(from, to), "").unwrap_err();
-    assert!(error("gpt2", "llama").contains("model_type \"llama\", and only those of the kind \"gpt2\""));
+    of_folder(str::to_owned, "transformer.", 1).unwrap();
+    of_folder(str::to_owned, "", 1).unwrap();
+    of_folder(str::to_owned, "transformer.", 3).unwrap();
+    let error = |from: &str, to: &str| of_folder(|config| config.replace(from, to), "", 1).unwrap_err();
+    assert!(error("gpt2", "bert").contains("model_type \"bert\", which cannot be used here"));
     assert!(error("gelu_new", "relu").contains("activation_function \"relu\""));
     assert!(error("1e-05", "0.1").contains("layer_norm_epsilon 0.1"));
     assert!(
@@ -129,6 +135,16 @@ fn folders_of_other_libraries_are_read() {
     );
     assert!(error("\"n_layer\": 2", "\"n_layer\": 3").contains("`transformer.h.2.ln_1.weight` is missing"));
     assert!(error("\"n_layer\"", "\"layers\"").contains("config.json cannot be read"));
+}
+
+#[test]
+fn an_index_lists_files_of_its_folder() {
+    let index = r#"{"metadata": {"total_size": 9}, "weight_map": {"b": "2.safetensors", "a": "1.safetensors", "c": "1.safetensors"}}"#;
+    let files = indexed_files(index).unwrap();
+    assert_eq!(files.into_iter().collect::<Vec<_>>(), ["1.safetensors", "2.safetensors"]);
+    let error = indexed_files(&index.replace("1.", "../1.")).unwrap_err().to_string();
+    assert!(error.contains("`../1.safetensors` is in another folder"), "{error}");
+    assert!(indexed_files("{}").unwrap_err().to_string().contains("copy the folder again"));
 }
 
 #[test]

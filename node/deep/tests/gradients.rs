@@ -12,7 +12,7 @@ use peergrad_models::deep::pictures::PictureSamples;
 use peergrad_models::deep::task::DeepSamples;
 use peergrad_models::deep::text::{TextLayout, TextSamples, TokenKind};
 use peergrad_models::deep::{
-    Architecture, Backend, ConvolutionalNet, DeepTask, Inputs, Piece, Targets, Transformer,
+    Architecture, Backend, ConvolutionalNet, DeepTask, Family, Inputs, Llama, Piece, Targets, Transformer,
 };
 use peergrad_models::task::activation::Activation;
 use peergrad_models::task::loss::Loss;
@@ -42,8 +42,8 @@ fn convolutional(layers: &[&str]) -> (Architecture, Piece) {
     (Architecture::Convolutional(net), piece)
 }
 
-fn transformer(dropout: f32) -> (Architecture, Piece) {
-    let net = Transformer { layers: 2, width: 16, heads: 4, context: 12, vocabulary: 20, dropout };
+fn transformer(dropout: f32, family: Family) -> (Architecture, Piece) {
+    let net = Transformer { layers: 2, width: 16, heads: 4, context: 12, vocabulary: 20, dropout, family };
     let tokens =
         |seed| numbers(36, seed).iter().map(|value| ((value + 1.0) * 9.9) as u32).collect::<Vec<_>>();
     let piece = Piece {
@@ -54,6 +54,17 @@ fn transformer(dropout: f32) -> (Architecture, Piece) {
     };
     (Architecture::Transformer(net), piece)
 }
+
+/// Two heads share a key, and heads are not a part of the width.
+const LLAMA: Llama = Llama {
+    kv_heads: 2,
+    head_width: 6,
+    hidden_width: 20,
+    rope_theta: 100.0,
+    norm_epsilon: 1e-5,
+    tied_embeddings: false,
+    qkv_biases: false,
+};
 
 fn gradient(architecture: &Architecture, parameters: &[f32], pieces: &[Piece]) -> (f64, Vec<f32>) {
     let mut gradient = vec![f32::NAN; parameters.len()];
@@ -109,8 +120,11 @@ fn gradients_are_slopes() {
         "tanh",
         "dropout 0.2",
     ]));
-    assert_slopes(&transformer(0.0));
-    assert_slopes(&transformer(0.1));
+    assert_slopes(&transformer(0.0, Family::Gpt2));
+    assert_slopes(&transformer(0.1, Family::Gpt2));
+    assert_slopes(&transformer(0.0, Family::Llama(LLAMA)));
+    let relative = Llama { tied_embeddings: true, qkv_biases: true, ..LLAMA };
+    assert_slopes(&transformer(0.1, Family::Llama(relative)));
 }
 
 #[test]
@@ -161,7 +175,12 @@ fn a_batch_norm_measures_what_it_normalizes() {
 
 #[test]
 fn bits_do_not_depend_on_the_number_of_threads() {
-    for case in [convolutional(&["conv 32 3", "relu", "pool 2", "dense 64", "relu"]), transformer(0.2)] {
+    let cases = [
+        convolutional(&["conv 32 3", "relu", "pool 2", "dense 64", "relu"]),
+        transformer(0.2, Family::Gpt2),
+        transformer(0.0, Family::Llama(LLAMA)),
+    ];
+    for case in cases {
         let (architecture, piece) = &case;
         let at = parameters(architecture);
         let on = |threads| {
@@ -210,7 +229,7 @@ fn dense_layers_are_those_of_the_dense_network() {
 /// Dropout depends on the sample and the epoch, and not on who computes the sample or beside which others.
 #[test]
 fn parts_of_a_batch_add_up_with_dropout() {
-    let (architecture, _) = transformer(0.3);
+    let (architecture, _) = transformer(0.3, Family::Gpt2);
     let Architecture::Transformer(net) = architecture else { panic!("it is one") };
     let net = Transformer { vocabulary: 256, ..net };
     let layout = TextLayout { tokens: TokenKind::Bytes, context: net.context };

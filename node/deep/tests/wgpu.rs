@@ -10,7 +10,9 @@ use peergrad_config::specification::{DeepBackend, RunFile, resolve};
 use peergrad_deep::{Burn, NoGpu};
 use peergrad_models::data::embedded::{DIGITS, embedded};
 use peergrad_models::deep::convolutional::PictureShape;
-use peergrad_models::deep::{Architecture, Backend, ConvolutionalNet, Inputs, Piece, Targets, Transformer};
+use peergrad_models::deep::{
+    Architecture, Backend, ConvolutionalNet, Family, Inputs, Llama, Piece, Targets, Transformer,
+};
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, SeedableRng};
 
@@ -50,8 +52,9 @@ fn convolutional(layers: &[&str]) -> (Architecture, Vec<Piece>) {
     (Architecture::Convolutional(net), pieces)
 }
 
-fn transformer() -> (Architecture, Vec<Piece>) {
-    let net = Transformer { layers: 2, width: 32, heads: 4, context: 16, vocabulary: 40, dropout: 0.1 };
+fn transformer(family: Family) -> (Architecture, Vec<Piece>) {
+    let net =
+        Transformer { layers: 2, width: 32, heads: 4, context: 16, vocabulary: 40, dropout: 0.1, family };
     let tokens =
         |seed| numbers(48, seed).iter().map(|value| ((value + 1.0) * 19.9) as u32).collect::<Vec<_>>();
     let piece = |number: u64| Piece {
@@ -112,7 +115,9 @@ fn gradients_are_those_of_the_processor() {
     assert_equal(&gpu, &convolutional(&["conv 8 3", "relu", "pool 2", "dropout 0.2", "dense 16", "gelu"]));
     assert_equal(&gpu, &convolutional(&["conv 8 3 stride 2", "tanh", "norm 4", "average-pool 2"]));
     assert_equal(&gpu, &convolutional(&["conv 8 3", "relu", "block 8", "block 16 stride 2", "mean"]));
-    assert_equal(&gpu, &transformer());
+    assert_equal(&gpu, &transformer(Family::Gpt2));
+    let llama = Llama { kv_heads: 2, ..Llama::new(32, 4) };
+    assert_equal(&gpu, &transformer(Family::Llama(llama)));
 }
 
 /// Several threads may ask at once, as those that evaluate do.

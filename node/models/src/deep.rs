@@ -35,7 +35,7 @@ pub mod transformer;
 pub use adapters::Adapters;
 pub use convolutional::ConvolutionalNet;
 pub use task::DeepTask;
-pub use transformer::Transformer;
+pub use transformer::{Family, Llama, Transformer};
 
 use tensors::TensorSpec;
 

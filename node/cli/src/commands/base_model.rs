@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use peergrad_config::base_model::BaseModel;
+use peergrad_config::base_model::{BaseModel, indexed_files};
 use peergrad_config::prepared_text::{TextTokens, prepare};
 use peergrad_embed::text::text_table::{bytes, count};
 use peergrad_models::data::limits::UNPACKED_BYTES_MAX;
@@ -17,19 +17,30 @@ use crate::terminal::complain;
 /// Reads a model that was trained before.
 fn read_base(path: &Path) -> anyhow::Result<BaseModel> {
     let model = if path.is_dir() {
-        let tensors = path.join("model.safetensors");
-        if !tensors.exists() {
-            bail!(
-                "{} has no model.safetensors: give a folder with that file and config.json",
-                path.display()
-            );
-        }
         let config = files::read_text(&path.join("config.json"))?;
-        BaseModel::of_folder(&config, &files::read(&tensors)?)
+        let tensors = tensor_files(path)?.into_iter().map(|file| files::read(&file));
+        BaseModel::of_folder(&config, &tensors.collect::<anyhow::Result<Vec<_>>>()?)
     } else {
         BaseModel::of_model_file(&files::read(path)?)
     };
     model.with_context(|| path.display().to_string())
+}
+
+/// The files with the tensors of a model in a folder: one, or those that its index lists.
+fn tensor_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let (file, index) = (folder.join("model.safetensors"), folder.join("model.safetensors.index.json"));
+    if file.exists() {
+        return Ok(vec![file]);
+    }
+    if !index.exists() {
+        bail!(
+            "{} has no model.safetensors and no model.safetensors.index.json: give a folder with one of them and config.json",
+            folder.display()
+        );
+    }
+    let listed = indexed_files(&files::read_text(&index)?);
+    let listed = listed.with_context(|| folder.display().to_string())?;
+    Ok(listed.iter().map(|name| folder.join(name)).collect())
 }
 
 /// The tokenizer of a model in a folder; `None` if it has none, as models of bytes.

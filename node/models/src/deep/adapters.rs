@@ -5,6 +5,8 @@
 //! weight of a dense layer (inputs, outputs) = that of the base + alpha / rank * A^T B^T
 //!                                              A (rank, inputs), drawn    B (outputs, rank), starts at 0
 //! ```
+//! Where a weight lies in memory as (outputs, inputs), it is read and written as its transpose.
+//!
 //! Only A and B are parameters of the run: only they travel, and only they have optimizer state. The base stays as it is, at every peer.
 //! The tensors have the names that the library PEFT has for them.
 //!
@@ -15,11 +17,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use ndarray::{ArrayView2, ArrayViewMut2};
+use ndarray::{ArrayView2, ArrayViewMut2, Ix2, Shape, ShapeBuilder as _};
 use peergrad_protocol::manifest::Manifest;
 
 use super::Transformer;
 use super::tensors::{Start, TensorSpec};
+use super::transformer::WeightOrder;
 use crate::task::product::{WriteMode, multiply};
 
 /// Adapters of a transformer.
@@ -32,20 +35,17 @@ pub struct Adapters {
     adapted: Vec<Adapted>,
 }
 
-/// A weight that has an adapter.
+/// The weight of a dense layer in a block, which has an adapter.
 #[derive(Clone, Debug)]
 struct Adapted {
     /// Where it is among the parameters of the base.
     weight: Range<usize>,
+    order: WeightOrder,
     inputs: usize,
     outputs: usize,
     /// Where its A is among the parameters of the run. B follows.
     start: usize,
 }
-
-/// The ends of the names of the weights that get adapters: the four dense layers of a block.
-const ADAPTED: [&str; 4] =
-    ["attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight"];
 
 /// The tensors of the adapters of a transformer.
 ///
@@ -53,8 +53,8 @@ const ADAPTED: [&str; 4] =
 #[must_use]
 pub fn tensors(transformer: &Transformer, rank: usize) -> Vec<TensorSpec> {
     let mut tensors = vec![];
-    for weight in transformer.tensors().iter().filter(|tensor| is_adapted(&tensor.name)) {
-        let &[inputs, outputs] = weight.shape.as_slice() else { panic!("a matrix") };
+    for weight in transformer.tensors().iter().filter(|tensor| transformer.is_dense_weight(&tensor.name)) {
+        let (inputs, outputs) = sides(weight, transformer.weight_order());
         let layer = weight.name.strip_suffix(".weight").expect("it ends so");
         let limit = 1.0 / (inputs as f32).sqrt();
         let name = |matrix: &str| format!("base_model.model.{layer}.{matrix}.weight");
@@ -70,8 +70,21 @@ pub fn manifest(transformer: &Transformer, rank: usize) -> Manifest {
     super::tensors::manifest(&tensors(transformer, rank))
 }
 
-fn is_adapted(name: &str) -> bool {
-    ADAPTED.iter().any(|ending| name.ends_with(ending))
+/// The inputs and outputs of the weight of a dense layer.
+fn sides(weight: &TensorSpec, order: WeightOrder) -> (usize, usize) {
+    match (weight.shape.as_slice(), order) {
+        (&[inputs, outputs], WeightOrder::InputsFirst) | (&[outputs, inputs], WeightOrder::OutputsFirst) => {
+            (inputs, outputs)
+        }
+        _ => panic!("the weight of a dense layer is a matrix"),
+    }
+}
+
+impl Adapted {
+    /// How it lies in memory, as (inputs, outputs).
+    fn layout(&self) -> Shape<Ix2> {
+        (self.inputs, self.outputs).set_f(self.order == WeightOrder::OutputsFirst)
+    }
 }
 
 impl Adapters {
@@ -87,8 +100,10 @@ impl Adapters {
         for tensor in transformer.tensors() {
             let weight = at..at + tensor.len();
             at = weight.end;
-            if let (true, &[inputs, outputs]) = (is_adapted(&tensor.name), tensor.shape.as_slice()) {
-                adapted.push(Adapted { weight, inputs, outputs, start });
+            if transformer.is_dense_weight(&tensor.name) {
+                let order = transformer.weight_order();
+                let (inputs, outputs) = sides(&tensor, order);
+                adapted.push(Adapted { weight, order, inputs, outputs, start });
                 start += rank * (inputs + outputs);
             }
         }
@@ -119,8 +134,7 @@ impl Adapters {
         for adapted in &self.adapted {
             let (a, b) = self.matrices(adapted, parameters);
             let scaled = a.t().mapv(|value| value * self.scale);
-            let shape = (adapted.inputs, adapted.outputs);
-            let weight = ArrayViewMut2::from_shape(shape, &mut weights[adapted.weight.clone()]);
+            let weight = ArrayViewMut2::from_shape(adapted.layout(), &mut weights[adapted.weight.clone()]);
             multiply(scaled.view(), b.t(), WriteMode::Add, weight.expect("as many values"));
         }
         weights
@@ -133,9 +147,8 @@ impl Adapters {
     pub fn project(&self, parameters: &[f32], whole: &[f32], gradient: &mut [f32]) {
         for adapted in &self.adapted {
             let (a, b) = self.matrices(adapted, parameters);
-            let shape = (adapted.inputs, adapted.outputs);
-            let slope =
-                ArrayView2::from_shape(shape, &whole[adapted.weight.clone()]).expect("as many values");
+            let slope = ArrayView2::from_shape(adapted.layout(), &whole[adapted.weight.clone()]);
+            let slope = slope.expect("as many values");
             let of_a = adapted.start..adapted.start + self.rank * adapted.inputs;
             let of_b = of_a.end..of_a.end + self.rank * adapted.outputs;
             for (range, (rows, columns), left, right) in [
@@ -166,28 +179,40 @@ impl Adapters {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::deep::transformer::{Family, Llama};
 
-    const NET: Transformer =
-        Transformer { layers: 2, width: 4, heads: 2, context: 3, vocabulary: 5, dropout: 0.0 };
+    const NET: Transformer = Transformer {
+        layers: 2,
+        width: 4,
+        heads: 2,
+        context: 3,
+        vocabulary: 5,
+        dropout: 0.0,
+        family: Family::Gpt2,
+    };
     const RANK: usize = 2;
+
+    fn llama() -> Transformer {
+        Transformer { family: Family::Llama(Llama { kv_heads: 1, ..Llama::new(4, 2) }), ..NET }
+    }
 
     fn numbers(count: usize, factor: f32) -> Vec<f32> {
         (0..count).map(|index| ((index * 37 % 23) as f32 - 11.0) * factor).collect()
     }
 
-    fn adapters() -> Adapters {
-        let count = NET.tensors().iter().map(TensorSpec::len).sum();
-        Adapters::new(&NET, RANK, 3.0, numbers(count, 0.1).into())
+    fn adapters(net: &Transformer) -> Adapters {
+        let count = net.tensors().iter().map(TensorSpec::len).sum();
+        Adapters::new(net, RANK, 3.0, numbers(count, 0.1).into())
     }
 
-    fn count() -> usize {
-        super::tensors(&NET, RANK).iter().map(TensorSpec::len).sum()
+    fn count(net: &Transformer) -> usize {
+        super::tensors(net, RANK).iter().map(TensorSpec::len).sum()
     }
 
     #[test]
     fn adapters_start_as_the_base() {
-        let mut parameters = vec![f32::NAN; count()];
-        let adapters = adapters();
+        let mut parameters = vec![f32::NAN; count(&NET)];
+        let adapters = adapters(&NET);
         adapters.initial(1, &mut parameters);
         assert_eq!(adapters.effective(&parameters), *adapters.base);
         assert!(parameters.iter().any(|&value| value != 0.0));
@@ -201,48 +226,60 @@ mod tests {
         assert_eq!((tensors[0].shape.clone(), tensors[1].shape.clone()), (vec![2, 4], vec![12, 2]));
         assert_eq!(tensors[7].name, "base_model.model.transformer.h.0.mlp.c_proj.lora_B.weight");
         assert_eq!(tensors[7].shape, [4, 2]);
+        let tensors = super::tensors(&llama(), RANK);
+        assert_eq!(tensors.len(), 2 * 7 * 2);
+        assert_eq!(tensors[0].name, "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight");
+        let shapes = |index: usize| (tensors[index].shape.clone(), tensors[index + 1].shape.clone());
+        assert_eq!(shapes(2), (vec![2, 4], vec![2, 2]), "one head of keys");
+        assert_eq!(shapes(12), (vec![2, 32], vec![4, 2]));
+        assert_eq!(tensors[13].name, "base_model.model.model.layers.0.mlp.down_proj.lora_B.weight");
     }
 
     /// By hand for one weight: base + 1.5 (A^T B^T).
     #[test]
     fn the_product_is_added() {
-        let adapters = adapters();
-        let parameters = numbers(count(), 0.01);
-        let effective = adapters.effective(&parameters);
-        let Adapted { weight, inputs, outputs, start } = adapters.adapted[2].clone();
-        assert_eq!((inputs, outputs), (4, 16));
-        let (a, b) = (&parameters[start..], &parameters[start + RANK * inputs..]);
-        for (input, output) in [(0, 0), (1, 7), (3, 15)] {
-            let product: f32 = (0..RANK).map(|k| a[k * inputs + input] * b[output * RANK + k]).sum();
-            let index = weight.start + input * outputs + output;
-            assert!((effective[index] - adapters.base[index] - 1.5 * product).abs() < 1e-6);
+        for (net, adapted_index, sides) in [(NET, 2, (4, 16)), (llama(), 6, (32, 4))] {
+            let adapters = adapters(&net);
+            let parameters = numbers(count(&net), 0.01);
+            let effective = adapters.effective(&parameters);
+            let Adapted { weight, order, inputs, outputs, start } = adapters.adapted[adapted_index].clone();
+            assert_eq!((inputs, outputs), sides);
+            let (a, b) = (&parameters[start..], &parameters[start + RANK * inputs..]);
+            for (input, output) in [(0, 0), (1, 2), (3, outputs - 1)] {
+                let product: f32 = (0..RANK).map(|k| a[k * inputs + input] * b[output * RANK + k]).sum();
+                let index = weight.start
+                    + match order {
+                        WeightOrder::InputsFirst => input * outputs + output,
+                        WeightOrder::OutputsFirst => output * inputs + input,
+                    };
+                assert!((effective[index] - adapters.base[index] - 1.5 * product).abs() < 1e-6);
+            }
         }
     }
 
     /// A loss that is linear in the weights has its slope along every adapter.
     #[test]
     fn gradients_follow_from_the_whole() {
-        let adapters = adapters();
-        let whole = numbers(adapters.base.len(), 0.03);
-        let loss = |parameters: &[f32]| -> f64 {
-            let weights = adapters.effective(parameters);
-            weights.iter().zip(&whole).map(|(weight, slope)| f64::from(*weight) * f64::from(*slope)).sum()
-        };
-        let parameters = numbers(count(), 0.01);
-        let mut gradient = vec![f32::NAN; parameters.len()];
-        adapters.project(&parameters, &whole, &mut gradient);
-        for index in (0..parameters.len()).step_by(7) {
-            let moved = |by: f32| {
-                let mut moved = parameters.clone();
-                moved[index] += by;
-                loss(&moved)
+        for net in [NET, llama()] {
+            let adapters = adapters(&net);
+            let whole = numbers(adapters.base.len(), 0.03);
+            let loss = |parameters: &[f32]| -> f64 {
+                let weights = adapters.effective(parameters);
+                weights.iter().zip(&whole).map(|(weight, slope)| f64::from(*weight) * f64::from(*slope)).sum()
             };
-            let slope = (moved(0.125) - moved(-0.125)) / 0.25;
-            assert!(
-                (slope - f64::from(gradient[index])).abs() < 1e-4,
-                "{index}: {slope} {}",
-                gradient[index]
-            );
+            let parameters = numbers(count(&net), 0.01);
+            let mut gradient = vec![f32::NAN; parameters.len()];
+            adapters.project(&parameters, &whole, &mut gradient);
+            for index in (0..parameters.len()).step_by(7) {
+                let moved = |by: f32| {
+                    let mut moved = parameters.clone();
+                    moved[index] += by;
+                    loss(&moved)
+                };
+                let slope = (moved(0.125) - moved(-0.125)) / 0.25;
+                let found = f64::from(gradient[index]);
+                assert!((slope - found).abs() < 1e-4, "{index}: {slope} {found}");
+            }
         }
     }
 }

@@ -1,15 +1,14 @@
-//! Transformers that continue a text: each token is predicted from those before it (Radford et al., "Language Models are Unsupervised
-//! Multitask Learners", 2019).
+//! Transformers that continue a text: each token is predicted from those before it.
 //!
-//! ```text
-//! x = wte[token] + wpe[place]
-//! each block     x += c_proj(attention(c_attn(ln_1(x))))     heads see the tokens before and their own
-//!                x += c_proj(gelu(c_fc(ln_2(x))))            four times as wide inside
-//! outputs        ln_f(x) wte^T                               the vocabulary's table is used twice
-//! ```
-//! The tensors have the names and shapes of a `GPT2LMHeadModel` of the library Transformers: weights of dense layers are (inputs, outputs).
+//! Families of them differ in their norms, in how a token knows its place, and in what is inside a block. Each family has a file: [`gpt2`] and
+//! [`llama`].
 
 use super::tensors::{Start, TensorSpec};
+
+pub mod gpt2;
+pub mod llama;
+
+pub use llama::Llama;
 
 /// A transformer.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -18,7 +17,7 @@ pub struct Transformer {
     pub layers: usize,
     /// Numbers for each token between two blocks.
     pub width: usize,
-    /// Heads of the attention, which share the width.
+    /// Heads of the attention. Those of GPT-2 share the width.
     pub heads: usize,
     /// Tokens of a text that it sees at once.
     pub context: usize,
@@ -26,12 +25,27 @@ pub struct Transformer {
     pub vocabulary: usize,
     /// The share of values that dropout leaves out: after the embeddings, in the attention and before each sum.
     pub dropout: f32,
+    /// What is inside.
+    pub family: Family,
 }
 
-/// The tensors of a block.
-pub const TENSORS_PER_BLOCK: usize = 12;
-/// Tensors before the blocks: of tokens and of places.
-pub const TENSORS_BEFORE: usize = 2;
+/// Transformers of the same construction.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Family {
+    /// GPT-2.
+    Gpt2,
+    /// LLaMA, and others that are built like it.
+    Llama(Llama),
+}
+
+/// How the weight of a dense layer lies in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WeightOrder {
+    /// (inputs, outputs)
+    InputsFirst,
+    /// (outputs, inputs)
+    OutputsFirst,
+}
 
 /// The bounds of a transformer.
 pub const LAYERS_MAX: usize = 256;
@@ -51,8 +65,15 @@ impl Transformer {
         if bounds(self.width, WIDTH_MAX) {
             return Some(("width", format!("1 to {WIDTH_MAX}")));
         }
-        if self.heads == 0 || !self.width.is_multiple_of(self.heads) {
-            return Some(("heads", format!("a divisor of the width, {}", self.width)));
+        let of_family = match &self.family {
+            Family::Gpt2 if self.heads == 0 || !self.width.is_multiple_of(self.heads) => {
+                Some(("heads", format!("a divisor of the width, {}", self.width)))
+            }
+            Family::Gpt2 => None,
+            Family::Llama(llama) => llama.problem(self.heads),
+        };
+        if of_family.is_some() {
+            return of_family;
         }
         if bounds(self.context, CONTEXT_MAX) {
             return Some(("context", format!("1 to {CONTEXT_MAX} tokens")));
@@ -63,48 +84,79 @@ impl Transformer {
         None
     }
 
+    /// Numbers of a head.
+    #[must_use]
+    pub fn head_width(&self) -> usize {
+        match &self.family {
+            Family::Gpt2 => self.width / self.heads,
+            Family::Llama(llama) => llama.head_width,
+        }
+    }
+
+    /// Heads of keys and values.
+    #[must_use]
+    pub fn kv_heads(&self) -> usize {
+        match &self.family {
+            Family::Gpt2 => self.heads,
+            Family::Llama(llama) => llama.kv_heads,
+        }
+    }
+
     /// The first values are those of GPT-2: normal with a deviation of 0.02, less for what is added up over the blocks.
     pub(super) fn tensors(&self) -> Vec<TensorSpec> {
-        let width = self.width;
-        let normal = Start::Normal { deviation: 0.02 };
-        let summed = Start::Normal { deviation: 0.02 / (2.0 * self.layers as f32).sqrt() };
-        let (ones, zeros) = (Start::Constant(1.0), Start::Constant(0.0));
-        let mut tensors = vec![];
-        let mut add = |name: String, shape: &[usize], start| {
-            tensors.push(TensorSpec::new(format!("transformer.{name}"), shape, start));
-        };
-        add("wte.weight".to_owned(), &[self.vocabulary, width], normal);
-        add("wpe.weight".to_owned(), &[self.context, width], normal);
-        for block in 0..self.layers {
-            let mut add = |name: &str, shape: &[usize], start| add(format!("h.{block}.{name}"), shape, start);
-            add("ln_1.weight", &[width], ones);
-            add("ln_1.bias", &[width], zeros);
-            add("attn.c_attn.weight", &[width, 3 * width], normal);
-            add("attn.c_attn.bias", &[3 * width], zeros);
-            add("attn.c_proj.weight", &[width, width], summed);
-            add("attn.c_proj.bias", &[width], zeros);
-            add("ln_2.weight", &[width], ones);
-            add("ln_2.bias", &[width], zeros);
-            add("mlp.c_fc.weight", &[width, 4 * width], normal);
-            add("mlp.c_fc.bias", &[4 * width], zeros);
-            add("mlp.c_proj.weight", &[4 * width, width], summed);
-            add("mlp.c_proj.bias", &[width], zeros);
+        match &self.family {
+            Family::Gpt2 => gpt2::tensors(self),
+            Family::Llama(llama) => llama.tensors(self),
         }
-        add("ln_f.weight".to_owned(), &[width], ones);
-        add("ln_f.bias".to_owned(), &[width], zeros);
-        tensors
+    }
+
+    /// How most weights start.
+    fn normal(&self) -> Start {
+        Start::Normal { deviation: 0.02 }
+    }
+
+    /// How weights start whose outputs are added up over the blocks.
+    fn summed(&self) -> Start {
+        Start::Normal { deviation: 0.02 / (2.0 * self.layers as f32).sqrt() }
+    }
+
+    /// Whether a tensor is the weight of a dense layer in a block.
+    pub(super) fn is_dense_weight(&self, name: &str) -> bool {
+        let dense = match self.family {
+            Family::Gpt2 => gpt2::DENSE,
+            Family::Llama(_) => llama::DENSE,
+        };
+        dense.iter().any(|ending| name.ends_with(ending))
+    }
+
+    /// How the weights of its dense layers lie in memory.
+    pub(super) fn weight_order(&self) -> WeightOrder {
+        match self.family {
+            Family::Gpt2 => WeightOrder::InputsFirst,
+            Family::Llama(_) => WeightOrder::OutputsFirst,
+        }
     }
 
     /// Products in one forward pass of a text: of weights and values, and of the attention.
     pub(super) fn products(&self) -> u64 {
-        let [layers, width, context, vocabulary] =
-            [self.layers, self.width, self.context, self.vocabulary].map(|number| number as u64);
-        context * (layers * (12 * width * width + 2 * context * width) + vocabulary * width)
+        let of_block = match &self.family {
+            Family::Gpt2 => gpt2::block_weights(self.width),
+            Family::Llama(llama) => llama.block_weights(self.width, self.heads),
+        };
+        let attention = self.heads * self.head_width();
+        let [layers, width, context, vocabulary, attention, of_block] =
+            [self.layers, self.width, self.context, self.vocabulary, attention, of_block]
+                .map(|number| number as u64);
+        context * (layers * (of_block + 2 * context * attention) + vocabulary * width)
     }
 
     /// About how many numbers a backward pass keeps of one text.
     pub(super) fn kept_per_sample(&self) -> usize {
-        let of_block = 40 * self.width + 6 * self.heads * self.context;
+        let of_family = match &self.family {
+            Family::Gpt2 => gpt2::kept_per_token(self.width),
+            Family::Llama(llama) => llama.kept_per_token(self.width, self.heads),
+        };
+        let of_block = of_family + 6 * self.heads * self.context;
         self.context.saturating_mul(self.layers * of_block + 4 * self.vocabulary + 6 * self.width)
     }
 }
@@ -113,20 +165,15 @@ impl Transformer {
 mod tests {
     use super::*;
 
-    const SMALL: Transformer =
-        Transformer { layers: 2, width: 8, heads: 2, context: 16, vocabulary: 256, dropout: 0.0 };
-
-    #[test]
-    fn tensors_are_those_of_gpt_2() {
-        let tensors = SMALL.tensors();
-        assert_eq!(tensors.len(), TENSORS_BEFORE + 2 * TENSORS_PER_BLOCK + 2);
-        let named = |name: &str| tensors.iter().find(|tensor| tensor.name == name).unwrap().shape.clone();
-        assert_eq!(named("transformer.wte.weight"), [256, 8]);
-        assert_eq!(named("transformer.wpe.weight"), [16, 8]);
-        assert_eq!(named("transformer.h.1.attn.c_attn.weight"), [8, 24]);
-        assert_eq!(named("transformer.h.0.mlp.c_proj.weight"), [32, 8]);
-        assert_eq!(named("transformer.ln_f.bias"), [8]);
-    }
+    const SMALL: Transformer = Transformer {
+        layers: 2,
+        width: 8,
+        heads: 2,
+        context: 16,
+        vocabulary: 256,
+        dropout: 0.0,
+        family: Family::Gpt2,
+    };
 
     #[test]
     fn impossible_sizes_are_named() {

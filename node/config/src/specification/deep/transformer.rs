@@ -7,7 +7,7 @@ use peergrad_models::data::limits::UNPACKED_BYTES_MAX;
 use peergrad_models::data::standardize::Standardization;
 use peergrad_models::deep::text::{TextLayout, TokenKind, VOCABULARY};
 use peergrad_models::deep::transformer::CONTEXT_MAX;
-use peergrad_models::deep::{Architecture, Transformer};
+use peergrad_models::deep::{Architecture, Family, Transformer};
 use serde::{Deserialize, Serialize};
 
 use super::{check_size, mismatch, setting};
@@ -70,7 +70,8 @@ impl TransformerSettings {
             within("model.lora", rank, 1..=RANK_MAX, "a rank of 1 to 4096")?;
             within("model.lora_alpha", alpha, f32::MIN_POSITIVE..=1e6, "above 0, up to 1000000")?;
         }
-        let net = Transformer { layers, width, heads, context: *context, vocabulary, dropout };
+        let family = Family::Gpt2;
+        let net = Transformer { layers, width, heads, context: *context, vocabulary, dropout, family };
         if let Some((key, allowed)) = net.problem() {
             return Err(setting(key_of(key), format!("it must be {allowed}")));
         }
