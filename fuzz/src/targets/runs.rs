@@ -27,6 +27,7 @@ fn run_files() -> Vec<String> {
         "[data]\nfile = \"f.csv\"\npicture = [1, 1, 2]\nchanges = [\"flip\"]\n[model]\nkind = \"cnn\"\nlayers = [\"conv 2 1\", \"relu\", \"norm 1\", \"block 2\", \"mean\", \"dropout 0.5\", \"dense 3\"]\n",
         "[data]\nfile = \"f.csv\"\npicture = [1, 1, 2]\n[model]\nkind = \"resnet\"\ndepth = 8\n",
         "[data]\nfile = \"f.csv\"\n[model]\nkind = \"gpt\"\nlayers = 1\nwidth = 4\nheads = 2\ncontext = 8\ndropout = 0.1\n",
+        "[data]\nfile = \"f.csv\"\n[model]\nkind = \"llama\"\nlayers = 1\nwidth = 8\nheads = 2\nkv_heads = 1\nhidden_width = 6\ncontext = 8\n",
     ]
     .map(String::from)
     .to_vec();

@@ -99,12 +99,12 @@ enum Command {
         /// or a folder of texts. Or `digits`: handwritten digits that are built in, so that you can try everything without a file
         #[arg(long, value_name = "FILE")]
         data: PathBuf,
-        /// The kind of model: mlp, softmax, linear, logistic; for rows that are pictures cnn or resnet, for prose gpt. By default it
-        /// follows from the data
+        /// The kind of model: mlp, softmax, linear, logistic; for rows that are pictures cnn or resnet, for prose gpt or llama. By
+        /// default it follows from the data
         #[arg(long, value_name = "KIND", value_parser = files::model_kind)]
         model: Option<ModelKind>,
         /// A language model that the text is taught to: a file written by `peer export`, or a folder with config.json and
-        /// model.safetensors (GPT-2). Text and model become one file
+        /// model.safetensors, or several such files and their index (GPT-2, LLaMA, Qwen2, Mistral). Text and model become one file
         #[arg(long, value_name = "MODEL")]
         base: Option<PathBuf>,
         /// A tokenizer.json, which makes the tokens of the text; by default that of `--base`, and otherwise tokens are bytes

@@ -29,13 +29,13 @@ pub(super) fn init(
     data.to_str().context("the data file's path is not valid Unicode: rename it")?;
     let source = data.display().to_string();
     let is_prepared = base.is_some() || tokenizer.is_some();
-    if is_prepared && model.is_some_and(|kind| kind != ModelKind::Gpt) {
+    if is_prepared && model.is_some_and(|kind| !kind.is_for_text()) {
         bail!(
             "only a language model starts from `--base` or has a `--tokenizer`: leave them or `--model` out"
         );
     }
-    let model = model.or(is_prepared.then_some(ModelKind::Gpt));
-    let (mut data, left_out) = data_file_of(data, model, settings)?;
+    let is_text = model.map(ModelKind::is_for_text).or(is_prepared.then_some(true));
+    let (mut data, left_out) = data_file_of(data, is_text, settings)?;
     if is_prepared {
         data = base_model::prepare_text(&data, base, tokenizer)?;
     }
@@ -53,23 +53,24 @@ pub(super) fn init(
 }
 
 /// The data file of what a user names: itself, or what a folder of pictures or texts becomes; and what was left out, each a sentence.
+/// `is_text` says what the model is for, if the user has said it.
 fn data_file_of(
     data: &Path,
-    model: Option<ModelKind>,
+    is_text: Option<bool>,
     settings: PackSettings,
 ) -> anyhow::Result<(PathBuf, Vec<String>)> {
     let below = text_folder::look_below(data)?;
-    let has_texts = match model {
-        Some(kind) => kind == ModelKind::Gpt && !below.texts.is_empty(),
+    let has_texts = match is_text {
+        Some(is_text) => is_text && !below.texts.is_empty(),
         None => below.is_mostly_text(),
     };
     if has_texts {
         return text_folder::join(data, &below.texts);
     }
-    if model == Some(ModelKind::Gpt) && data.is_dir() {
+    if is_text == Some(true) && data.is_dir() {
         bail!("{} has no texts: give a folder with files such as chapter.txt", data.display());
     }
-    if pictures::are_at(data) && model != Some(ModelKind::Gpt) {
+    if pictures::are_at(data) && is_text != Some(true) {
         return pictures::pack(data, settings);
     }
     Ok((data.to_owned(), vec![]))

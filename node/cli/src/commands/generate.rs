@@ -24,7 +24,7 @@ use crate::terminal::{OutputFormat, print_piece};
 
 #[derive(Args)]
 pub(super) struct GenerateArguments {
-    /// A model file written by `peer export`, of a run with `kind = "gpt"`
+    /// A model file written by `peer export`, of a run with `kind = "gpt"` or `"llama"`
     #[arg(value_name = "MODEL")]
     model: PathBuf,
     /// The prepared text that the model was trained on, if it has only adapters, or if its tokens are not bytes
@@ -57,7 +57,10 @@ pub(super) fn generate(arguments: &GenerateArguments, deep: &DeepDevices) -> any
     let deep = deep.open(arguments.device, OutputFormat::Text)?;
     let backend = check_backend(&deep)?;
     let Ok(Architecture::Transformer(transformer)) = specification.architecture() else {
-        bail!("{} is no language model: give one that was trained with `kind = \"gpt\"`", path.display());
+        bail!(
+            "{} is no language model: give one that was trained with `kind = \"gpt\"` or `\"llama\"`",
+            path.display()
+        );
     };
     let base = arguments.base.as_deref().map(files::open).transpose()?;
     let name = arguments.base.as_deref().unwrap_or(path).display().to_string();

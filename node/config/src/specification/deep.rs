@@ -118,13 +118,14 @@ mod tests {
 
     const CNN: &str = "[data]\nfile = \"digits\"\n[model]\nkind = \"cnn\"\n";
     const GPT: &str = "[model]\nkind = \"gpt\"\ncontext = 8\n";
+    const LLAMA: &str = "[model]\nkind = \"llama\"\ncontext = 8\nkv_heads = 2\n";
 
     #[test]
     fn a_specification_with_a_deep_network_reads_back() {
         let changed = "[data]\nfile = \"digits\"\nchanges = [\"flip\", \"shift 1\"]\n[model]\nkind = \"cnn\"\nlayers = [\"conv 4 3\"]";
         let texts = [CNN, changed, "[data]\nfile = \"digits\"\n[model]\nkind = \"resnet\"\ndepth = 14"];
         let resolved = texts.map(|text| of_digits(text).unwrap());
-        for specification in resolved.iter().chain([&of_prose(GPT).unwrap()]) {
+        for specification in resolved.iter().chain([&of_prose(GPT).unwrap(), &of_prose(LLAMA).unwrap()]) {
             let bytes = specification.to_bytes().unwrap();
             assert_eq!(Specification::parse(&bytes).unwrap(), *specification);
         }
@@ -141,6 +142,12 @@ mod tests {
         assert!(
             specification.manifest().tensors().any(|(tensor, _)| tensor.name == "transformer.wte.weight")
         );
+        let llama = of_prose(LLAMA).unwrap().manifest();
+        let shape =
+            |name: &str| llama.tensors().find(|(tensor, _)| tensor.name == name).unwrap().0.shape.clone();
+        assert_eq!(shape("model.layers.3.self_attn.k_proj.weight"), [64, 128]);
+        assert_eq!(shape("model.layers.0.mlp.up_proj.weight"), [352, 128]);
+        assert_eq!(shape("lm_head.weight"), [256, 128]);
         assert!(is_prose("book.txt", &PROSE.into()) && is_prose("a.md", &PROSE.into()));
         assert!(
             !is_prose("book.csv", &PROSE.into()) && !is_prose("book.txt", &DataBytes::from(&[0xff, 0xfe, 0]))
@@ -179,7 +186,7 @@ mod tests {
                 "kind = \"cnn\"\ndepth = 8",
                 "`model.depth` is given; allowed: only if `kind` is \"resnet\"",
             ),
-            ("model", "kind = \"cnn\"\nheads = 8", "only if `kind` is \"gpt\""),
+            ("model", "kind = \"cnn\"\nheads = 8", "only if `kind` is \"gpt\" or \"llama\""),
             ("model", "kind = \"cnn\"\nhidden = [8]", "only if `kind` is \"mlp\""),
             ("model", "kind = \"resnet\"\ndepth = 9", "9 is not 6 n + 2: give 8, 14, 20"),
             ("model", "kind = \"resnet\"\nlayers = [\"relu\"]", "a \"resnet\" has a `depth`"),
@@ -188,7 +195,11 @@ mod tests {
                 "kind = \"cnn\"\nnorm = \"batch\"",
                 "`model.norm` is given; allowed: only if `kind` is \"resnet\"",
             ),
-            ("model", "kind = \"mlp\"\nlayers = [\"relu\"]", "only if `kind` is \"cnn\" or \"gpt\""),
+            (
+                "model",
+                "kind = \"mlp\"\nlayers = [\"relu\"]",
+                "only if `kind` is \"cnn\", \"gpt\" or \"llama\"",
+            ),
             (
                 "model",
                 "kind = \"cnn\"\nlayers = [\"dense 1048576\", \"dense 1048576\"]",
@@ -206,14 +217,27 @@ mod tests {
             ("context = 0", "`model.context` is 0"),
             ("context = 8\nheads = 3", "`model.heads`: it must be a divisor of the width, 128"),
             ("context = 8\ndropout = 1.5", "`model.dropout`: it must be 0 up to"),
-            ("context = 8\nlayers = [\"relu\"]", "give the number of blocks of a \"gpt\""),
+            ("context = 8\nkv_heads = 2", "`model.kv_heads` is given; allowed: only if `kind` is \"llama\""),
+            ("context = 8\nlayers = [\"relu\"]", "give the number of blocks; only a \"cnn\" has a list"),
         ] {
             let error = of_prose(&format!("[model]\nkind = \"gpt\"\n{setting}")).unwrap_err().to_string();
             assert!(error.contains(words), "{setting}: {error}");
         }
+        for (setting, words) in [
+            ("kv_heads = 3", "`model.kv_heads`: it must be a divisor of the heads, 4"),
+            ("hidden_width = 0", "`model.hidden_width`: it must be 1 to 262144"),
+            ("heads = 3", "`model.heads`: it must be a divisor of the width, 128"),
+            ("width = 12", "`model.heads`: it must be a number that leaves each head an even width"),
+        ] {
+            let text = format!("[model]\nkind = \"llama\"\ncontext = 8\n{setting}");
+            let error = of_prose(&text).unwrap_err().to_string();
+            assert!(error.contains(words), "{setting}: {error}");
+        }
         let error = of_prose(&format!("label = 1\n{GPT}")).unwrap_err().to_string();
         assert!(
-            error.contains("`data.label` is given; allowed: nothing if `kind` in [model] is \"gpt\""),
+            error.contains(
+                "`data.label` is given; allowed: nothing if `kind` in [model] is \"gpt\" or \"llama\""
+            ),
             "{error}"
         );
     }
@@ -249,5 +273,11 @@ mod tests {
         assert!(altered(&gpt, "vocabulary = 256", "vocabulary = 9").is_err());
         assert!(altered(&gpt, "context = 8", "context = 0").is_err());
         assert!(altered(&gpt, "width = 128", "width = 9999999999").is_err());
+        let llama = of_prose(LLAMA).unwrap();
+        assert!(altered(&llama, "kv_heads = 2", "kv_heads = 4").is_ok());
+        assert!(altered(&llama, "kv_heads = 2", "kv_heads = 3").is_err());
+        assert!(altered(&llama, "head_width = 32", "head_width = 4611686018427387904").is_err());
+        assert!(altered(&llama, "hidden_width = 352", "hidden_width = 9999999999").is_err());
+        assert!(altered(&llama, "rope_theta = 10000.0", "rope_theta = nan").is_err());
     }
 }

@@ -89,8 +89,8 @@ fn write(
 ) -> Result<WrittenRunFile, SpecificationError> {
     let unpacked = packed.unpacked(data_name, UNPACKED_BYTES_MAX)?;
     let prepared = PreparedText::find(data_name, &unpacked)?;
-    if kind == Some(ModelKind::Gpt) || (kind.is_none() && prepared.is_some()) {
-        return prose::run_file(data_name, packed, prepared.as_ref());
+    if kind.map_or(prepared.is_some(), ModelKind::is_for_text) {
+        return prose::run_file(data_name, packed, prepared.as_ref(), kind);
     }
     let outline = outline(data_name, &unpacked)?;
     let kind = kind.or_else(|| outline.as_ref()?.has_names().then_some(ModelKind::Cnn));

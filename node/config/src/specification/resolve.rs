@@ -263,23 +263,26 @@ fn check_model_keys(run: &RunFile, data: &DataSection) -> Result<(), Specificati
     pictures.check("data.picture", data.picture)?;
     pictures.check("data.changes", data.changes.as_ref())?;
     let layered = Condition {
-        holds: is_picture || kind == ModelKind::Gpt,
-        allowed: "only if `kind` is \"cnn\" or \"gpt\"",
+        holds: is_picture || kind.is_for_text(),
+        allowed: "only if `kind` is \"cnn\", \"gpt\" or \"llama\"",
     };
     layered.check("model.layers", model.layers.as_ref())?;
     let resnet = Condition { holds: kind == ModelKind::Resnet, allowed: "only if `kind` is \"resnet\"" };
     resnet.check("model.depth", model.depth)?;
     resnet.check("model.norm", model.norm)?;
-    let gpt = Condition { holds: kind == ModelKind::Gpt, allowed: "only if `kind` is \"gpt\"" };
-    gpt.check("model.width", model.width)?;
-    gpt.check("model.heads", model.heads)?;
-    gpt.check("model.context", model.context)?;
-    gpt.check("model.dropout", model.dropout)?;
-    gpt.check("model.lora", model.lora)?;
-    gpt.check("model.lora_alpha", model.lora_alpha)?;
+    let text = Condition { holds: kind.is_for_text(), allowed: "only if `kind` is \"gpt\" or \"llama\"" };
+    text.check("model.width", model.width)?;
+    text.check("model.heads", model.heads)?;
+    text.check("model.context", model.context)?;
+    text.check("model.dropout", model.dropout)?;
+    text.check("model.lora", model.lora)?;
+    text.check("model.lora_alpha", model.lora_alpha)?;
+    let llama = Condition { holds: kind == ModelKind::Llama, allowed: "only if `kind` is \"llama\"" };
+    llama.check("model.kv_heads", model.kv_heads)?;
+    llama.check("model.hidden_width", model.hidden_width)?;
     let table = Condition {
-        holds: kind != ModelKind::Gpt,
-        allowed: "nothing if `kind` in [model] is \"gpt\": it reads the file as prose, without columns",
+        holds: !kind.is_for_text(),
+        allowed: "nothing if `kind` in [model] is \"gpt\" or \"llama\": they read the file as prose, without columns",
     };
     table.check("data.label", data.label.as_ref())?;
     table.check("data.header", data.header)?;

@@ -131,21 +131,26 @@ pub struct ModelSection {
     pub hidden: Option<Vec<usize>>,
     /// `relu`, `tanh` or `gelu`; only for `mlp`. Default `relu`.
     pub activation: Option<Activation>,
-    /// `cnn`: a list of layers. `gpt`: the number of blocks, default 4.
+    /// `cnn`: a list of layers. `gpt` and `llama`: the number of blocks, default 4.
     pub layers: Option<Layers>,
     /// `resnet` only: 8, 14, 20 and so on. Default 8.
     pub depth: Option<usize>,
     /// `resnet` only: the norm after each convolution. Default `group`.
     pub norm: Option<NormName>,
-    /// `gpt` only: numbers for each token. Default 128.
+    /// `gpt` and `llama` only: numbers for each token. Default 128.
     pub width: Option<usize>,
-    /// `gpt` only: heads of the attention. Default 4.
+    /// `gpt` and `llama` only: heads of the attention. Default 4.
     pub heads: Option<usize>,
-    /// `gpt` only: the tokens of text that it sees at once. Default 128.
+    /// `llama` only: heads of keys and values, a divisor of `heads`. Default: as many.
+    pub kv_heads: Option<usize>,
+    /// `llama` only: numbers inside the second half of a block. Default: 8/3 of the width, rounded up to a multiple of 32.
+    pub hidden_width: Option<usize>,
+    /// `gpt` and `llama` only: the tokens of text that it sees at once. Default 128.
     pub context: Option<usize>,
-    /// `gpt` only: the share of values that dropout leaves out. Default 0.
+    /// `gpt` and `llama` only: the share of values that dropout leaves out. Default 0.
     pub dropout: Option<f32>,
-    /// `gpt` only, with a prepared text that holds a model: the rank of adapters, which alone are trained. Default: the whole model is.
+    /// `gpt` and `llama` only, with a prepared text that holds a model: the rank of adapters, which alone are trained. Default: the whole
+    /// model is.
     pub lora: Option<usize>,
     /// With `lora` only: what the adapters are multiplied by, times the rank. Default: twice the rank.
     pub lora_alpha: Option<f32>,
@@ -153,7 +158,10 @@ pub struct ModelSection {
 
 /// `layers` in `[model]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(untagged, expecting = "a number of blocks (gpt), or a list such as [\"conv 32 3\", \"relu\"] (cnn)")]
+#[serde(
+    untagged,
+    expecting = "a number of blocks (gpt, llama), or a list such as [\"conv 32 3\", \"relu\"] (cnn)"
+)]
 pub enum Layers {
     /// The number of blocks of a transformer.
     Count(usize),
@@ -188,8 +196,10 @@ pub enum ModelKind {
     Cnn,
     /// A residual network, for pictures.
     Resnet,
-    /// A transformer, for text.
+    /// A transformer like GPT-2, for text.
     Gpt,
+    /// A transformer like LLaMA, for text.
+    Llama,
 }
 
 /// What a model reads.
@@ -212,8 +222,14 @@ impl ModelKind {
             Self::Mlp | Self::Softmax | Self::Linear => InputForm::Table,
             Self::Logistic => InputForm::SparseTable,
             Self::Cnn | Self::Resnet => InputForm::Pictures,
-            Self::Gpt => InputForm::Text,
+            Self::Gpt | Self::Llama => InputForm::Text,
         }
+    }
+
+    /// Whether such a model reads text.
+    #[must_use]
+    pub fn is_for_text(self) -> bool {
+        self.input() == InputForm::Text
     }
 
     /// Whether such a model is a deep network.

@@ -7,12 +7,12 @@ use peergrad_models::data::limits::UNPACKED_BYTES_MAX;
 use peergrad_models::data::standardize::Standardization;
 use peergrad_models::deep::text::{TextLayout, TokenKind, VOCABULARY};
 use peergrad_models::deep::transformer::CONTEXT_MAX;
-use peergrad_models::deep::{Architecture, Family, Transformer};
+use peergrad_models::deep::{Architecture, Family, Llama, Transformer};
 use serde::{Deserialize, Serialize};
 
 use super::{check_size, mismatch, setting};
 use crate::prepared_text::PreparedText;
-use crate::specification::run_file::{DataSection, Layers, ModelSection};
+use crate::specification::run_file::{DataSection, Layers, ModelKind, ModelSection};
 use crate::specification::{DataSettings, SpecificationError, within};
 
 /// What a specification says of a transformer. Its context and its vocabulary are those of the text.
@@ -30,6 +30,9 @@ pub struct TransformerSettings {
     /// The digest, in hexadecimal, of the transformer that it starts from, if there is one. The data file is a prepared text with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<String>,
+    /// More sizes, if it is a LLaMA; without them it is a GPT-2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub llama: Option<Llama>,
     /// Its adapters, if only these are trained.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lora: Option<LoraSettings>,
@@ -62,7 +65,7 @@ impl TransformerSettings {
         else {
             return Err(mismatch());
         };
-        let &Self { layers, width, heads, dropout, ref base, lora } = self;
+        let &Self { layers, width, heads, dropout, ref base, llama, lora } = self;
         if (base.is_some() && *tokens != TokenKind::Prepared) || (lora.is_some() && base.is_none()) {
             return Err(mismatch());
         }
@@ -70,7 +73,7 @@ impl TransformerSettings {
             within("model.lora", rank, 1..=RANK_MAX, "a rank of 1 to 4096")?;
             within("model.lora_alpha", alpha, f32::MIN_POSITIVE..=1e6, "above 0, up to 1000000")?;
         }
-        let family = Family::Gpt2;
+        let family = llama.map_or(Family::Gpt2, Family::Llama);
         let net = Transformer { layers, width, heads, context: *context, vocabulary, dropout, family };
         if let Some((key, allowed)) = net.problem() {
             return Err(setting(key_of(key), format!("it must be {allowed}")));
@@ -86,6 +89,8 @@ fn key_of(setting: &str) -> &'static str {
     match setting {
         "width" => "model.width",
         "heads" => "model.heads",
+        "kv_heads" => "model.kv_heads",
+        "hidden_width" => "model.hidden_width",
         "context" => "model.context",
         "dropout" => "model.dropout",
         _ => "model.layers",
@@ -104,24 +109,20 @@ pub(in crate::specification) fn resolve_transformer(
         Some(Layers::List(_)) => {
             return Err(setting(
                 "model.layers",
-                "give the number of blocks of a \"gpt\"; only a \"cnn\" has a list of layers".to_owned(),
+                "give the number of blocks; only a \"cnn\" has a list of layers".to_owned(),
             ));
         }
     };
     let width = model.width.unwrap_or(of_base(|base| base.width, 128));
     let heads = model.heads.unwrap_or(of_base(|base| base.heads, 4));
     if let Some(base) = base {
-        for (key, found, expected) in [
+        check_sizes(&[
             ("model.layers", layers, base.layers),
             ("model.width", width, base.width),
             ("model.heads", heads, base.heads),
-        ] {
-            let reason = format!("the model in the data file has {expected}, not {found}: leave the key out");
-            if found != expected {
-                return Err(setting(key, reason));
-            }
-        }
+        ])?;
     }
+    let llama = resolve_llama(model, (width, heads), base.map(|base| base.family))?;
     let lora =
         model.lora.map(|rank| LoraSettings { rank, alpha: model.lora_alpha.unwrap_or(2.0 * rank as f32) });
     if lora.is_some() && base.is_none() {
@@ -132,7 +133,55 @@ pub(in crate::specification) fn resolve_transformer(
         return Err(setting("model.lora_alpha", "give a rank with `lora`, or leave this out".to_owned()));
     }
     let dropout = model.dropout.unwrap_or(0.0);
-    Ok(TransformerSettings { layers, width, heads, dropout, base: digest, lora })
+    Ok(TransformerSettings { layers, width, heads, dropout, base: digest, llama, lora })
+}
+
+/// Resolves what a LLaMA has beside other transformers; `None` for a GPT-2. `base` is the family of the model in the data file, if there is
+/// one.
+fn resolve_llama(
+    model: &ModelSection,
+    (width, heads): (usize, usize),
+    base: Option<Family>,
+) -> Result<Option<Llama>, SpecificationError> {
+    let is_llama = model.kind == ModelKind::Llama;
+    match base {
+        None if !is_llama => Ok(None),
+        None if heads == 0 || !width.is_multiple_of(heads) => {
+            Err(setting("model.heads", format!("it must be a divisor of the width, {width}")))
+        }
+        None => {
+            let llama = Llama::new(width, heads);
+            let kv_heads = model.kv_heads.unwrap_or(llama.kv_heads);
+            let hidden_width = model.hidden_width.unwrap_or(llama.hidden_width);
+            Ok(Some(Llama { kv_heads, hidden_width, ..llama }))
+        }
+        Some(Family::Gpt2) if !is_llama => Ok(None),
+        Some(Family::Gpt2) => Err(other_kind("gpt", "llama")),
+        Some(Family::Llama(_)) if !is_llama => Err(other_kind("llama", "gpt")),
+        Some(Family::Llama(llama)) => {
+            let Llama { kv_heads, hidden_width, .. } = llama;
+            check_sizes(&[
+                ("model.kv_heads", model.kv_heads.unwrap_or(kv_heads), kv_heads),
+                ("model.hidden_width", model.hidden_width.unwrap_or(hidden_width), hidden_width),
+            ])?;
+            Ok(Some(llama))
+        }
+    }
+}
+
+fn other_kind(expected: &str, found: &str) -> SpecificationError {
+    setting("model.kind", format!("the model in the data file is a \"{expected}\", not a \"{found}\""))
+}
+
+/// Checks sizes, each with its key and that of the model in the data file.
+fn check_sizes(sizes: &[(&'static str, usize, usize)]) -> Result<(), SpecificationError> {
+    match sizes.iter().find(|(_, found, expected)| found != expected) {
+        Some((key, found, expected)) => Err(setting(
+            key,
+            format!("the model in the data file has {expected}, not {found}: leave the key out"),
+        )),
+        None => Ok(()),
+    }
 }
 
 /// Resolves how a text is cut into samples.

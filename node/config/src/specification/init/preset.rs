@@ -106,7 +106,7 @@ impl Preset {
                 line("norm = \"group\"", "the norm after each convolution; or batch"),
             ]
             .concat(),
-            ModelKind::Gpt => unreachable!("a text has another run file"),
+            ModelKind::Gpt | ModelKind::Llama => unreachable!("a text has another run file"),
         };
         if self.kind == ModelKind::Logistic {
             let optimizer = [
