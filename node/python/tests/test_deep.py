@@ -107,3 +107,112 @@ dropout = 0.1
     assert evaluated["samples"] == count
     loss = torch.nn.functional.cross_entropy(outputs.flatten(0, 1), tokens[1:])
     assert evaluated["loss"] == pytest.approx(loss.item(), rel=1e-5)
+
+
+TEXT = "It is a truth universally acknowledged, that a single man in possession of a good fortune, must be in want of a wife. "
+
+
+def llama_folder(folder, transformers, **changes):
+    """A random LLaMA with a tokenizer, as Transformers saves it."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    folder.mkdir()
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    tokenizer.train_from_iterator([TEXT], trainers.BpeTrainer(vocab_size=280, initial_alphabet=alphabet))
+    tokenizer.save(str(folder / "tokenizer.json"))
+    sizes = dict(vocab_size=288, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2)
+    kind = changes.pop("kind", "Llama")
+    options = sizes | dict(max_position_embeddings=64, initializer_range=0.2) | changes
+    torch.manual_seed(5)
+    net = getattr(transformers, f"{kind}ForCausalLM")(getattr(transformers, f"{kind}Config")(**options))
+    with torch.no_grad():
+        for name, values in net.named_parameters():
+            if values.dim() == 1:  # scales of norms and biases, which start all alike
+                values += 0.1 * torch.randn_like(values)
+    return net.eval()
+
+
+def loss_of_windows(net, tokens, context):
+    """The mean loss of a network on all windows of a text."""
+    count = (len(tokens) - 1) // context
+    tokens = tokens[: count * context + 1].long()
+    with torch.no_grad():
+        outputs = net(tokens[:-1].reshape(count, context)).logits
+    return torch.nn.functional.cross_entropy(outputs.flatten(0, 1), tokens[1:]).item()
+
+
+LLAMAS = [
+    {},
+    dict(tie_word_embeddings=True, head_dim=12, rms_norm_eps=1e-3),
+    dict(kind="Qwen2", tie_word_embeddings=True),
+    dict(kind="Mistral", sliding_window=None),
+]
+
+
+@pytest.mark.parametrize("lora", [False, True])
+@pytest.mark.parametrize("changes", LLAMAS, ids=["llama", "tied", "qwen2", "mistral"])
+def test_a_llama_learns_another_text(tmp_path, changes, lora):
+    transformers = pytest.importorskip("transformers", reason="Transformers is not installed")
+    if not PEER.exists():
+        pytest.skip("`peer` is not built")
+    net = llama_folder(tmp_path / "base", transformers, **changes)
+    # Small files, so that there are several and an index.
+    net.save_pretrained(tmp_path / "base", max_shard_size="40KB" if lora else "1GB")
+    assert (tmp_path / "base" / "model.safetensors.index.json").exists() == lora
+    for name, text in [("book", TEXT * 20), ("other", TEXT * 3 + "And so on.")]:
+        (tmp_path / f"{name}.txt").write_text(text)
+        written = peer(tmp_path, "init", "--data", f"{name}.txt", "--base", "base")
+        assert 'kind = "llama"' in written
+    other = safetensors.load_file(tmp_path / "other.prepared.safetensors")
+    settings = f"""
+[data]
+file = "book.prepared.safetensors"
+[model]
+kind = "llama"
+context = 24
+{"lora = 4" if lora else ""}
+[optimizer]
+rate = 0.01
+"""
+    tensors, evaluated = trained(tmp_path, settings, "other.prepared.safetensors")
+    before = {name: values.clone() for name, values in net.state_dict().items()}
+    if lora:
+        assert len(tensors) == 2 * 2 * 7
+        for name in [name for name in tensors if ".lora_A." in name]:
+            product = tensors[name.replace("lora_A", "lora_B")] @ tensors[name]
+            weight = name.removeprefix("base_model.model.").replace(".lora_A", "")
+            net.get_parameter(weight).data += 8.0 / 4.0 * product
+    else:
+        missing, unexpected = net.load_state_dict(tensors, strict=False)
+        assert unexpected == [] and missing == (["lm_head.weight"] if changes.get("tie_word_embeddings") else [])
+        net.tie_weights()
+    assert any(not torch.equal(values, before[name]) for name, values in net.state_dict().items())
+    assert evaluated["loss"] == pytest.approx(loss_of_windows(net, other["tokens"], 24), abs=1e-4)
+    net.load_state_dict(before)
+    assert evaluated["loss"] < loss_of_windows(net, other["tokens"], 24) - 0.1, "it has learned"
+
+
+def test_a_llama_from_scratch_is_one_of_transformers(tmp_path):
+    transformers = pytest.importorskip("transformers", reason="Transformers is not installed")
+    (tmp_path / "book.txt").write_text(TEXT * 40)
+    (tmp_path / "other.txt").write_text(TEXT * 3)
+    settings = """
+[data]
+file = "book.txt"
+[model]
+kind = "llama"
+layers = 2
+width = 32
+heads = 4
+kv_heads = 2
+context = 24
+"""
+    tensors, evaluated = trained(tmp_path, settings, "other.txt")
+    sizes = dict(hidden_size=32, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2)
+    net = transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=256, rms_norm_eps=1e-5, **sizes)).eval()
+    net.load_state_dict(tensors)
+    tokens = torch.tensor(list((TEXT * 3).encode()))
+    assert evaluated["loss"] == pytest.approx(loss_of_windows(net, tokens, 24), abs=1e-4)
