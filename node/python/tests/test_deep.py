@@ -1,37 +1,12 @@
 """The deep networks of `peer`, in PyTorch: an exported model has its names, its shapes and its losses."""
 
-import json
-import subprocess
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 safetensors = pytest.importorskip("safetensors.torch", reason="safetensors is not installed")
 
-PEER = Path(__file__).parents[3] / "target" / "release" / "peer"
-TRAINING = "epochs = 2\nbatch = 64\n"
-
-
-def peer(folder, *arguments):
-    command = [str(PEER), *map(str, arguments)]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
-    if "--features deep" in done.stderr:
-        pytest.skip("`peer` is built without the feature `deep`")
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def trained(folder, settings, data):
-    """The tensors of a model that `peer` has trained, and its loss on all of a file."""
-    if not PEER.exists():
-        pytest.skip("`peer` is not built")
-    (folder / "run.toml").write_text(TRAINING + settings)
-    peer(folder, "start", "run.toml", "--peers", 1, "--dir", "peer", "--no-mdns", "--port", 0)
-    peer(folder, "export", "model.safetensors", "--dir", "peer")
-    evaluated = json.loads(peer(folder, "evaluate", "model.safetensors", "--data", data, "--json"))
-    return safetensors.load_file(folder / "model.safetensors"), evaluated
+from deep_models import PEER, peer, trained  # behind the libraries, without which this file is skipped
 
 
 def digits(path):
