@@ -1,19 +1,36 @@
-"""How long a gradient of a deep network takes, beside PyTorch.
+"""How long a gradient of a deep network takes, beside PyTorch; and a step of several peers on this machine, beside the sum of its parts.
 
     cargo build --release --workspace --features peergrad/deep,peergrad-deep/flex --example gradient_time
     pip install torch
     python bench/deep.py --rounds 5
 
-Both compute the same networks on the same number of samples, in turns. A line is one run: the median of its gradients. The last lines are
-medians and ratios.
+Both compute the same networks on the same number of samples, on one thread and on two, in turns. A line is one run: the median of its
+gradients. The last lines are medians and ratios.
+
+    cargo build --release --features deep
+    python bench/deep.py --peers 4 --rounds 3
+
+Four real peers train the same networks, each on one thread, with 64 pictures or 16 texts of each batch for each. Their median step is compared
+with a sum of two parts, which are measured in the same round:
+
+- computing: the gradient of the whole batch, in one peer that trains alone on two threads, as its step events report it;
+- the all-reduce: `peer bench` with as many peers and a model of this size, in whole MiB. It is a step without its gradient, so the owners'
+  update and the commit are in it.
+
+The sum holds no time for waiting, and none for the second holder of optimizer state that the peers have. With more threads than cores in use,
+it is a lower bound.
 """
 import argparse
 import json
 import statistics
+import random
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
+
+from peers import PEER, noise, train_with
 
 GRADIENT_TIME = Path(__file__).parent.parent / "target" / "release" / "examples" / "gradient_time"
 
@@ -78,15 +95,84 @@ def milliseconds(command):
     return json.loads(output.splitlines()[-1])["milliseconds"]
 
 
+PICTURES = """
+[data]
+file = "pictures.csv"
+held_out = 0.0
+[model]
+kind = "cnn"
+layers = ["conv 32 3", "relu", "pool 2", "conv 64 3", "relu", "pool 2", "dense 128", "relu"]
+"""
+TEXT = """
+[data]
+file = "text.txt"
+held_out = 0.0
+[model]
+kind = "gpt"
+layers = 4
+width = 128
+heads = 4
+context = 128
+"""
+# Settings, samples of a batch for each peer, and parameters.
+NETWORKS = {"cnn": (PICTURES, 64, 421_642), "gpt": (TEXT, 16, 842_496)}
+
+
+def median_difference(steps, key):
+    values = [step[key] for step in steps]
+    # The first steps allocate memory and open TCP windows.
+    return 1e3 * statistics.median(later - earlier for earlier, later in list(zip(values, values[1:]))[5:])
+
+
+def run_file(folder, name, peers, steps):
+    """A run file for so many steps, and its data, which are noise."""
+    settings, samples, _ = NETWORKS[name]
+    batch = samples * peers
+    if name == "cnn":
+        rows = min(steps, 10) * batch
+        noise(folder / "pictures.csv", 784, 10, rows)
+        return f"epochs = {-(-steps * batch // rows)}\nbatch = {batch}\n{settings}"
+    (folder / "text.txt").write_bytes(random.Random(1).randbytes(steps * batch * 128 + 1))
+    return f"epochs = 1\nbatch = {batch}\n{settings}"
+
+
+def all_reduce(peers, mebibytes):
+    command = [PEER, "bench", "--peers", peers, "--mebibytes", mebibytes, "--json"]
+    lines = subprocess.run([*map(str, command)], check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
+    return 1e3 * json.loads(lines[-1])["reduce_seconds"]
+
+
+def swarm(peers, rounds, steps):
+    for name, (_, _, parameters) in NETWORKS.items():
+        found = []
+        for _ in range(rounds):
+            with tempfile.TemporaryDirectory() as folder:
+                settings = run_file(Path(folder), name, peers, steps)
+                computing = median_difference(train_with(Path(folder), 1, settings, threads=2)[0].steps, "computing_seconds")
+                reducing = all_reduce(peers, max(1, round(4 * parameters / 2**20)))
+                step = median_difference(train_with(Path(folder), peers, settings)[0].steps, "wall_seconds")
+            found.append((computing, reducing, step, step / (computing + reducing)))
+            print(f"{name}: computing {computing:.1f} ms, all-reduce {reducing:.1f}, step of {peers} peers {step:.1f}", flush=True)
+        computing, reducing, step, ratio = (statistics.median(column) for column in zip(*found))
+        print(
+            f"{name}, medians: computing {computing:.1f} ms, all-reduce {reducing:.1f}, step of {peers} peers {step:.1f}, {ratio:.2f} x the sum",
+            flush=True,
+        )
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--peers", type=int, help="measure steps of so many peers instead")
+    parser.add_argument("--steps", type=int, default=60, help="steps of the peers")
     parser.add_argument("--torch", nargs=2, metavar=("NETWORK", "THREADS"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.torch:
         name, threads = options.torch
         return torch_peer(name, int(threads), options.seconds)
+    if options.peers:
+        return swarm(options.peers, options.rounds, options.steps)
     found = {}
     for _ in range(options.rounds):
         for name in ("cnn", "gpt"):

@@ -18,6 +18,7 @@ class Peer:
 
     def __init__(self, folder, name, *arguments, before=()):
         command = [*before, PEER, *arguments, "--json", "--no-mdns", "--dir", folder / name]
+        self.directory = folder / name
         self.process = subprocess.Popen([*map(str, command)], cwd=folder, stdout=subprocess.PIPE, text=True)
         self.invite, self.steps, self.others = None, [], []
         self.reader = threading.Thread(target=self.read, daemon=True)
@@ -54,19 +55,22 @@ def noise(path, columns, classes, rows=ROWS):
 
 
 def train(folder, count, batch, widths, steps, replicas=2, threads=1):
-    """So many peers of this machine that train an MLP on noise, each on so many threads, once they are through."""
+    """So many peers of this machine that train an MLP on noise, each on so many threads, once they have ended."""
     name = f"{widths[0]}.csv"
     if not (folder / name).exists():
         noise(folder / name, widths[0], widths[-1])
     # A fifth of the rows is held out.
     epochs = -(-steps * batch // (ROWS * 4 // 5))
+    settings = f'epochs = {epochs}\nbatch = {batch}\n[data]\nfile = "{name}"\n[model]\nkind = "mlp"\nhidden = {widths[1:-1]}\n'
+    return train_with(folder, count, settings + f"[shards]\nreplicas = {replicas}\n", threads)
+
+
+def train_with(folder, count, settings, threads=1):
+    """So many peers of this machine that train with the settings of a run file, each on so many threads, once they have ended."""
     run_file = folder / "run.toml"
-    run_file.write_text(
-        f'epochs = {epochs}\nbatch = {batch}\n[data]\nfile = "{name}"\n[model]\nkind = "mlp"\nhidden = {widths[1:-1]}\n'
-        f"[shards]\nreplicas = {replicas}\n"
-    )
+    run_file.write_text(settings)
     state = f"{count}-{time.monotonic_ns()}"
-    local = ["--listen", "127.0.0.1", "--threads", threads]
+    local = ["--listen", "127.0.0.1", "--port", 0, "--threads", threads]
     peers = [Peer(folder, f"{state}-0", "start", run_file, "--peers", count, *local)]
     if count > 1:
         peers[0].wait_for(lambda peer: peer.invite)
